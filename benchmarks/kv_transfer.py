@@ -1,19 +1,27 @@
 """What moving a prefix from one engine to another costs: `python -m benchmarks.kv_transfer`.
 
-The blocks of a prompt go from one KV pool into another on this machine, by each connector, beside a bare copy in
-memory and a bare stream over TCP of as many bytes, in turns.
+The blocks of a prompt go from the KV pool of another process into one of this process, by each connector, beside a
+bare stream over TCP between the same two processes and a bare copy in memory of as many bytes, in turns. All memory
+was written before: what the first touch of a page costs is nobody's. Processor time, of both processes, can be
+compared on a busy machine too.
 """
 
 import argparse
+import mmap
+import multiprocessing
+import os
 import socket
 import statistics
 import threading
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from multiprocessing.connection import Connection
+from typing import Any, NamedTuple
 
 import numpy as np
 
 from weft.compute.backends import load_model
+from weft.compute.host_blocks import Bytes
 from weft.compute.runner import BlockCopies
 from weft.core.config import EngineOptions
 from weft.core.kv_transfer import KEY, KvConnector
@@ -31,91 +39,148 @@ MODEL = (
     "embedded:random?layers=28&hidden=128&heads=8&kv_heads=8&head_dim=128&intermediate=128"
     "&vocab=1000&dtype=bfloat16"
 )
+NUM_SLOTS, SLOT_BYTES = 4, 2 << 20
+POOLS = 4  # as many blocks as are moved
+BARE = {KvConnector.TCP: "bare stream", KvConnector.SHM: "bare memcpy"}
 
 
 def main() -> None:
     """Print a line for each way."""
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--model", default=MODEL)
-    parser.add_argument("--blocks", type=int, default=64, help="of 16 tokens each")
-    parser.add_argument("--rounds", type=int, default=9)
+    parser.add_argument("--blocks", type=int, default=128, help="of 16 tokens each")
+    parser.add_argument("--rounds", type=int, default=15)
     options = parser.parse_args()
-    source, target = (_runner(options.model, options.blocks) for _ in range(2))
-    num_bytes = source.read_block(0).nbytes * options.blocks
+    context = multiprocessing.get_context("spawn")
+    near, far = context.Pipe()
+    other = context.Process(target=lend, args=(far, options.model, options.blocks), daemon=True)
+    other.start()
+    target = _runner(options.model, options.blocks)
+    num_bytes = target.read_block(0).nbytes * options.blocks
     ways: dict[str, Callable[[], float]] = {
-        **{
-            connector.value: Transfer(connector, source, target, options.blocks).seconds
-            for connector in KvConnector
-        },
-        "memcpy": Memcpy(num_bytes).seconds,
-        "bare TCP": lambda: _stream_seconds(num_bytes),
+        BARE[KvConnector.TCP]: Stream(near, num_bytes).seconds,
+        **{each.value: Transfer(each, near, target, options.blocks).seconds for each in BARE},
+        BARE[KvConnector.SHM]: Memcpy(num_bytes).seconds,
+        "bare relay": Relay(near, num_bytes).seconds,
     }
-    found: dict[str, list[float]] = {name: [] for name in ways}
+    found: dict[str, list[Taken]] = {name: [] for name in ways}
     for number in range(options.rounds + 1):
         for name, seconds in ways.items():
+            before = _processor_s(near)
             taken = seconds()
             if number:  # in the first, pages are touched
-                found[name].append(num_bytes / taken / 1e9)
+                found[name].append(Taken(taken, _processor_s(near) - before))
+    near.send(None)
+    other.join()
     print(f"{options.blocks} blocks, {num_bytes / 1e6:.0f} MB, median of {options.rounds}")
-    for name, speeds in found.items():
-        shares = [a / b for a, b in zip(speeds, found["bare TCP"], strict=True)]
-        share = statistics.median(shares)
-        print(f"{name:>13} {statistics.median(speeds):6.2f} GB/s {share:5.0%} of a bare stream")
+    beside = {each.value: bare for each, bare in BARE.items()}
+    beside["bare relay"] = BARE[KvConnector.SHM]
+    print("              GB/s: median, best; share of what is bare: of time, of processor time")
+    for name, takes in found.items():
+        pairs = list(zip(takes, found[beside.get(name, name)], strict=True))
+        speeds = [num_bytes / taken.seconds / 1e9 for taken in takes]
+        share = statistics.median(bare.seconds / taken.seconds for taken, bare in pairs)
+        of_work = statistics.median(bare.processor_s / taken.processor_s for taken, bare in pairs)
+        print(
+            f"{name:>13} {statistics.median(speeds):6.2f} {max(speeds):6.2f} {share:6.0%} {of_work:6.0%}"
+            f" of a {beside.get(name, name)}"
+        )
+
+
+class Taken(NamedTuple):
+    """By one way, once."""
+
+    seconds: float
+    processor_s: float  # of both processes
+
+
+def _processor_s(other: Connection) -> float:
+    other.send("processor time")
+    used: float = other.recv()
+    return used + time.process_time()
 
 
 def _runner(model: str, num_blocks: int) -> BlockCopies:
+    """Whose pool is so much larger that it lies in huge pages, as those of engines do."""
     options = EngineOptions(model=model, num_gpu_blocks_override=num_blocks, max_model_len=256)
     checkpoint = open_model(model)
     runner, _ = load_model(checkpoint, fit(checkpoint, options).config)
-    runner.allocate_kv(num_blocks=num_blocks, block_size=16)
+    runner.allocate_kv(num_blocks=POOLS * num_blocks, block_size=16)
     assert isinstance(runner, BlockCopies)
-    for block_id in range(num_blocks):
-        runner.write_block(block_id, np.full(runner.read_block(0).nbytes, block_id, np.uint8))
+    for block_id in _block_ids(num_blocks):
+        runner.write_block(block_id, np.full(runner.read_block(0).nbytes, block_id % 256, np.uint8))
     return runner
 
 
+def _block_ids(num_blocks: int) -> list[int]:
+    return list(range((POOLS - 1) * num_blocks, POOLS * num_blocks))
+
+
+def _hashes(num_blocks: int) -> list[bytes]:
+    return [number.to_bytes(32, "big") for number in range(num_blocks)]
+
+
+def _taking_part(connector: KvConnector, copies: BlockCopies) -> tuple[Any, Identity]:
+    config = read_kv_transfer(
+        {"kv_connector": connector.value, "kv_role": "kv_both", "kv_port": 0, "engine_id": "e"}
+    )
+    return config, Identity("1", "m", "l", 16, copies.read_block(0).nbytes)
+
+
+def lend(pipe: Connection, model: str, num_blocks: int) -> None:
+    """In a process of its own: lends all blocks of a pool, or sends as many bytes, whenever it is told to."""
+    source = _runner(model, num_blocks)
+    plain = np.ones(source.read_block(0).nbytes * num_blocks, np.uint8)
+    producers = {
+        connector.value: KvProducer(config, b"", identity, lambda: None)
+        for connector in BARE
+        for config, identity in [_taking_part(connector, source)]
+    }
+    while (wanted := pipe.recv()) is not None:
+        match wanted:
+            case (name, request_id):
+                block_ids, hashes = _block_ids(num_blocks), _hashes(num_blocks)
+                pipe.send(producers[name].offer(request_id, block_ids, hashes, source, num_blocks))
+            case (address, process_id, file):
+                _send_relayed(address, process_id, file, plain)
+            case int(port):
+                with socket.create_connection(("127.0.0.1", port)) as connection:
+                    connection.sendall(plain.data)
+            case _:
+                pipe.send(time.process_time())
+    for producer in producers.values():
+        producer.close()
+
+
 class Transfer:
-    """As an engine does it: every block is written into the pool."""
+    """As an engine does it: every block comes to lie in the pool."""
 
     def __init__(
-        self, connector: KvConnector, source: BlockCopies, target: BlockCopies, num_blocks: int
+        self, connector: KvConnector, other: Connection, target: BlockCopies, num_blocks: int
     ) -> None:
-        config = read_kv_transfer(
-            {"kv_connector": connector.value, "kv_role": "kv_both", "kv_port": 0}
-        )
-        assert config is not None
-        identity = Identity("1", "m", "l", 16, source.read_block(0).nbytes)
+        config, identity = _taking_part(connector, target)
         self._woken = threading.Event()
-        self._producer = KvProducer(config, b"", identity, lambda: None)
         self._consumer = KvConsumer(config, b"", identity, self._woken.set)
-        self._source, self._target, self._num_blocks = source, target, num_blocks
+        self._name, self._other, self._target = connector.value, other, target
+        self._num_blocks = num_blocks
         self._number = 0
 
     def seconds(self) -> float:
         """How long one prompt takes."""
         self._number += 1
-        block_ids = list(range(self._num_blocks))
-        hashes = [number.to_bytes(32, "big") for number in block_ids]
-        lent = self._producer.offer(str(self._number), block_ids, hashes, self._source)
-        sequence = _sequence(str(self._number), lent)
+        hashes = _hashes(self._num_blocks)
+        self._other.send((self._name, str(self._number)))
+        sequence = _sequence(str(self._number), self._other.recv())
         sequence.block_hashes = hashes
+        sequence.block_ids.extend(_block_ids(self._num_blocks))
         began = time.perf_counter()
         assert self._consumer.start_fetch(sequence, hashes)
-        block_id = 0
-        while True:
-            self._woken.wait()
-            self._woken.clear()
-            for arrived in self._consumer.take_arrived():
-                if arrived.data is not None:
-                    self._target.write_block(block_id, arrived.data)
-                    assert arrived.release is not None
-                    arrived.release()
-                    block_id += 1
-                if arrived.is_last:
-                    assert block_id == self._num_blocks
-                    taken = time.perf_counter() - began
-                    self._producer.withdraw(str(self._number))
-                    return taken
+        self._consumer.begin_fetches(self._target)
+        self._woken.wait()
+        taken = time.perf_counter() - began
+        self._woken.clear()
+        assert len(self._consumer.take_arrived()) == self._num_blocks + 1
+        return taken
 
 
 def _sequence(request_id: str, lent: dict[str, object]) -> Sequence:
@@ -144,26 +209,75 @@ class Memcpy:
         return time.perf_counter() - began
 
 
-def _stream_seconds(num_bytes: int) -> float:
-    """From a thread to this one, in pieces of a megabyte that nobody looks at."""
-    piece, place = bytes(1 << 20), bytearray(1 << 20)
-    listener = socket.create_server(("127.0.0.1", 0))
+class Relay:
+    """From the other process's memory into this one's, through a ring of shared memory and with a byte for each slot.
 
-    def send() -> None:
-        with socket.create_connection(listener.getsockname()) as connection:
-            for _ in range(-(-num_bytes // len(piece))):
-                connection.sendall(piece)
+    It is what shared memory costs where neither process sees the other's pool, with nothing around it.
+    """
 
-    sender = threading.Thread(target=send)
-    began = time.perf_counter()
-    sender.start()
-    connection, _ = listener.accept()
-    with connection, listener:
-        while connection.recv_into(place):
+    def __init__(self, other: Connection, num_bytes: int) -> None:
+        self._other, self._target = other, np.ones(num_bytes, np.uint8)
+        self._file = os.memfd_create("relay")
+        os.ftruncate(self._file, NUM_SLOTS * SLOT_BYTES)
+        self._slots = _slots(self._file)
+
+    def seconds(self) -> float:
+        """How long it takes, from the first byte."""
+        with socket.socket(socket.AF_UNIX) as listener:
+            listener.bind("")  # any name that is free
+            listener.listen()
+            self._other.send((listener.getsockname(), os.getpid(), self._file))
+            connection, _ = listener.accept()
+        began = time.perf_counter()
+        with connection:
+            for number, part in enumerate(_parts(self._target)):
+                connection.recv(1)
+                np.copyto(part, self._slots[number % NUM_SLOTS, : len(part)])
+                connection.send(b"-")
+        return time.perf_counter() - began
+
+
+def _send_relayed(address: bytes, process_id: int, file: int, plain: Bytes) -> None:
+    opened = os.open(f"/proc/{process_id}/fd/{file}", os.O_RDWR)
+    slots = _slots(opened)
+    os.close(opened)
+    with socket.socket(socket.AF_UNIX) as connection:
+        connection.connect(address)
+        for number, part in enumerate(_parts(plain)):
+            if number >= NUM_SLOTS:
+                connection.recv(1)
+            np.copyto(slots[number % NUM_SLOTS, : len(part)], part)
+            connection.send(b"-")
+        while connection.recv(NUM_SLOTS):
             pass
-    taken = time.perf_counter() - began
-    sender.join()
-    return taken
+
+
+def _slots(file: int) -> Bytes:
+    mapped = mmap.mmap(file, NUM_SLOTS * SLOT_BYTES)
+    return np.frombuffer(mapped, np.uint8).reshape(NUM_SLOTS, SLOT_BYTES)
+
+
+def _parts(memory: Bytes) -> Iterator[Bytes]:
+    return (memory[start : start + SLOT_BYTES] for start in range(0, len(memory), SLOT_BYTES))
+
+
+class Stream:
+    """From the other process's memory into this one's, over a connection that there is before."""
+
+    def __init__(self, other: Connection, num_bytes: int) -> None:
+        self._other, self._target = other, np.ones(num_bytes, np.uint8)
+
+    def seconds(self) -> float:
+        """How long it takes, from the first byte."""
+        with socket.create_server(("127.0.0.1", 0)) as listener:
+            self._other.send(listener.getsockname()[1])
+            connection, _ = listener.accept()
+        began = time.perf_counter()
+        with connection:
+            rest = memoryview(self._target.data)
+            while rest:
+                rest = rest[connection.recv_into(rest) :]
+        return time.perf_counter() - began
 
 
 if __name__ == "__main__":

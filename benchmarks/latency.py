@@ -1,7 +1,7 @@
 """What prediction is worth: `python -m benchmarks.latency`.
 
 Two tables, both of virtual time, which always say the same: how far several models are from what then came, and how
-many objectives are met by which configuration.
+many SLOs are met by which configuration.
 """
 
 import argparse
@@ -41,7 +41,7 @@ plugins:
 
 
 def predicting(picker: str = "weighted-random-picker", strategy: str = "least") -> str:
-    """The configuration for objectives that llm-d's guide has."""
+    """The configuration for SLOs that llm-d's guide has."""
     affine = "{type: prefix-cache-affinity-filter, name: %s-affinity-filter, parameters: {affinityThreshold: %s, "
     affine += "ttftSource: latencyPredictor, maxTTFTPenaltyMs: 5000}}"
     return f"""{HEAD}
@@ -179,8 +179,8 @@ def compare_models(rate: float, seconds: float, seed: int) -> None:
 
 
 def compare_configurations(rate: float, seconds: float, seeds: Sequence[int]) -> None:
-    """Objectives met, of all and by kind."""
-    print("| configuration | objectives met | interactive | documents | without: mean seconds |")
+    """SLOs met, of all and by kind."""
+    print("| configuration | SLOs met | interactive | documents | without: mean seconds |")
     print("| --- | --- | --- | --- | --- |")
     for name, config in CONFIGURATIONS.items():
         requests = [each for seed in seeds for each in run(config, rate, seconds, seed)]

@@ -1,4 +1,4 @@
-"""Workers of different speed in virtual time, behind the picker's own director: what objectives are worth.
+"""Workers of different speed in virtual time, behind the picker's own director: what SLOs are worth.
 
 The same requests come to the same workers for every configuration; only where they go differs. Nothing
 is timed, so a seed always says the same.
@@ -37,7 +37,7 @@ _POLL_S: Final = 0.5
 
 @dataclass(frozen=True, slots=True)
 class Kind:
-    """A kind of request: its share, its tokens, its objectives in milliseconds (0: none)."""
+    """A kind of request: its share, its tokens, its SLO in milliseconds (0: none)."""
 
     share: float
     num_own: tuple[int, int]
@@ -70,7 +70,7 @@ class Request:
     ended: float | None = None
 
     def has_met(self) -> bool:
-        """Whether it kept to all its objectives."""
+        """Whether it kept to its SLO."""
         if self.first_token_at is None or self.ended is None:
             return False
         tpot_s = (self.ended - self.first_token_at) / max(1, self.num_output - 1)
@@ -249,6 +249,6 @@ def _to_inference(request: Request) -> InferenceRequest:
 
 
 def share_met(requests: Sequence[Request], kinds: Sequence[Kind] = KINDS) -> float:
-    """Of those with objectives."""
+    """Of those with an SLO."""
     wanting = [request for request in requests if request.kind in kinds and request.kind.ttft_ms]
     return sum(request.has_met() for request in wanting) / len(wanting)

@@ -12,6 +12,7 @@
 
 #include <map>
 #include <memory>
+#include <numeric>
 #include <tuple>
 
 #include "cpu.h"
@@ -69,7 +70,8 @@ weft::GroupFormat group_format(int bits, int group, const std::string& offset, c
     return {bits, group,
             choice<weft::Offset>("offset", offset, {{"symmetric", weft::Offset::kSymmetric},
                                                     {"zeros", weft::Offset::kZeros},
-                                                    {"minimums", weft::Offset::kMinimums}}),
+                                                    {"minimums", weft::Offset::kMinimums},
+                                                    {"e2m1", weft::Offset::kE2m1}}),
             choice<weft::ScaleType>("scales", scales, {{"float32", weft::ScaleType::kFloat32},
                                                        {"bfloat16", weft::ScaleType::kBfloat16},
                                                        {"float16", weft::ScaleType::kFloat16}})};
@@ -118,7 +120,8 @@ std::span<const std::int32_t> span_of(const std::optional<Ints>& array, const In
 
 void forward(weft::Model& model, const Ints& token_ids, const Ints& positions, const std::optional<Ints>& token_types,
              const std::optional<Ints>& slots, const Ints& query_starts, const std::optional<Table>& block_tables,
-             const Ints& logit_rows, const std::optional<Ints>& adapter_ids, Logits& outputs) {
+             const Ints& logit_rows, const std::optional<Ints>& adapter_ids, const std::optional<Ints>& embed_rows,
+             const std::optional<Rows>& embeds, Logits& outputs) {
     weft::Batch batch;
     batch.token_ids = span_of(token_ids);
     batch.positions = span_of(positions);
@@ -131,6 +134,8 @@ void forward(weft::Model& model, const Ints& token_ids, const Ints& positions, c
     }
     batch.logit_rows = span_of(logit_rows);
     batch.adapter_ids = span_of(adapter_ids, token_ids, "adapter_ids");
+    batch.embed_rows = span_of(embed_rows, token_ids, "embed_rows");
+    if (embeds) batch.embeds = {embeds->data(), embeds->size()};
     const std::span<float> out(outputs.data(), outputs.size());
     const nb::gil_scoped_release release;
     model.forward(batch, out);
@@ -156,6 +161,18 @@ std::map<std::string, double> seconds(const weft::Model& model) {
     for (std::size_t part = 0; part < weft::kPartNames.size(); part++)
         result[weft::kPartNames[part]] = model.seconds()[part];
     return result;
+}
+
+// Sums over steps and layers: of the mean of experts' rows, and of the busiest's.
+std::pair<double, double> expert_balance(const weft::Model& model) {
+    std::pair<double, double> sums{0.0, 0.0};
+    for (const weft::ExpertLoads& layer : model.expert_loads()) {
+        if (layer.rows.empty()) continue;
+        const std::int64_t all = std::accumulate(layer.rows.begin(), layer.rows.end(), std::int64_t{0});
+        sums.first += static_cast<double>(all) / static_cast<double>(layer.rows.size());
+        sums.second += static_cast<double>(layer.most);
+    }
+    return sums;
 }
 
 const weft::Kernels& best_kernels() {
@@ -260,7 +277,12 @@ void bind_spec(nb::module_& module) {
         .def_rw("per_token", &weft::ExpertsSpec::per_token)
         .def_rw("inner_size", &weft::ExpertsSpec::inner_size)
         .def_rw("shared_size", &weft::ExpertsSpec::shared_size)
+        .def_rw("has_shared_gate", &weft::ExpertsSpec::has_shared_gate)
         .def_rw("is_normalized", &weft::ExpertsSpec::is_normalized)
+        .def_rw("is_sigmoid", &weft::ExpertsSpec::is_sigmoid)
+        .def_rw("num_groups", &weft::ExpertsSpec::num_groups)
+        .def_rw("groups_per_token", &weft::ExpertsSpec::groups_per_token)
+        .def_rw("scale", &weft::ExpertsSpec::scale)
         .def_rw("up_groups", &weft::ExpertsSpec::up_groups, nb::arg().none())
         .def_rw("down_groups", &weft::ExpertsSpec::down_groups, nb::arg().none());
     nb::class_<weft::LayerSpec>(module, "LayerSpec")
@@ -298,6 +320,9 @@ void bind_spec(nb::module_& module) {
         .def_rw("is_gated", &ModelSpec::is_gated)
         .def_rw("attention_scale", &ModelSpec::attention_scale)
         .def_rw("attention_soft_cap", &ModelSpec::attention_soft_cap)
+        .def_rw("has_sinks", &ModelSpec::has_sinks)
+        .def_rw("swiglu_limit", &ModelSpec::swiglu_limit)
+        .def_rw("swiglu_alpha", &ModelSpec::swiglu_alpha)
         .def_rw("final_soft_cap", &ModelSpec::final_soft_cap)
         .def_rw("embedding_multiplier", &ModelSpec::embedding_multiplier)
         .def_rw("residual_multiplier", &ModelSpec::residual_multiplier)
@@ -391,6 +416,7 @@ void bind_model(nb::module_& module) {
              nb::arg("token_types").noconvert().none(), nb::arg("slots").noconvert().none(),
              nb::arg("query_starts").noconvert(), nb::arg("block_tables").noconvert().none(),
              nb::arg("logit_rows").noconvert(), nb::arg("adapter_ids").noconvert().none(),
+             nb::arg("embed_rows").noconvert().none(), nb::arg("embeds").noconvert().none(),
              nb::arg("outputs").noconvert())
         // A view of the pool as it lies in memory, until the next `allocate_kv`.
         .def_prop_ro("kv_bytes",
@@ -400,6 +426,14 @@ void bind_model(nb::module_& module) {
              },
              nb::rv_policy::reference_internal)
         .def("seconds", &seconds)
+        .def("expert_loads",
+             [](const weft::Model& model) {
+                 std::vector<std::pair<std::vector<std::int64_t>, std::int64_t>> loads;
+                 for (const weft::ExpertLoads& layer : model.expert_loads())
+                     if (!layer.rows.empty()) loads.emplace_back(layer.rows, layer.most);
+                 return loads;
+             })
+        .def("expert_balance", &expert_balance)
         .def_prop_ro("num_threads", &weft::Model::num_threads)
         .def("set_num_threads", &weft::Model::set_num_threads, nb::arg("num_threads"),
              nb::call_guard<nb::gil_scoped_release>());

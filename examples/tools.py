@@ -40,10 +40,15 @@ def get_weather(city: str) -> str:
 FUNCTIONS = {"get_weather": get_weather}
 
 
-def calls_of_stream(stream: Any) -> list[dict[str, Any]]:
-    """The calls of a streamed answer: each has an index; its id and name come once, its arguments in pieces."""
+def read_stream(stream: Any) -> tuple[str, list[dict[str, Any]]]:
+    """Reasoning and calls of a streamed answer.
+
+    Each call has an index; its id and name come once, its arguments in pieces.
+    """
+    reasoning = ""
     calls: dict[int, dict[str, Any]] = {}
     for chunk in stream:
+        reasoning += getattr(chunk.choices[0].delta, "reasoning", None) or ""
         for delta in chunk.choices[0].delta.tool_calls or []:
             call = calls.setdefault(
                 delta.index, {"type": "function", "function": {"name": "", "arguments": ""}}
@@ -52,13 +57,14 @@ def calls_of_stream(stream: Any) -> list[dict[str, Any]]:
                 call["id"] = delta.id
             call["function"]["name"] += delta.function.name or ""
             call["function"]["arguments"] += delta.function.arguments or ""
-    return list(calls.values())
+    return reasoning, list(calls.values())
 
 
 def main() -> None:
     parser = argparse.ArgumentParser()
     parser.add_argument("--stream", action="store_true", help="read the calls as they come")
     parser.add_argument("--required", action="store_true", help="the model has to call something")
+    parser.add_argument("--thinking", action="store_true", help="and may reason first")
     args = parser.parse_args()
     client = OpenAI(
         base_url=os.environ.get("OPENAI_BASE_URL", "http://127.0.0.1:8000/v1"),
@@ -73,15 +79,19 @@ def main() -> None:
         tool_choice="required" if args.required else "auto",
         stream=args.stream,
         temperature=0,
+        extra_body={"chat_template_kwargs": {"enable_thinking": True}} if args.thinking else None,
     )
     if args.stream:
-        calls = calls_of_stream(answer)
+        reasoning, calls = read_stream(answer)
     else:
+        reasoning = getattr(answer.choices[0].message, "reasoning", None) or ""
         calls = [
             call.model_dump()
             for call in answer.choices[0].message.tool_calls or []
             if isinstance(call, ChatCompletionMessageToolCall)
         ]
+    if reasoning:
+        print(f"reasoning: {reasoning.strip()}")
     if not calls:
         print("the model called nothing")
         return

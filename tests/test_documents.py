@@ -37,6 +37,7 @@ NOT_RUN = {
     "pip install ": "fetches packages; test_what_is_installed_exists holds the names",
     "make bench": "measures, for minutes to hours; benchmarks/README.md has results",
     "python benchmarks/": "measures, as above",
+    "python examples/ray/": "needs Ray; tests/examples/test_ray.py runs both where it is installed",
     "python -m benchmarks.": "simulates for minutes; tests/benchmarks runs small cases",
     "make mutants": "changes the code, for minutes to a night",
     "make test-slow": "runs the tests that this is one of",
@@ -136,16 +137,19 @@ def test_what_is_installed_exists():
 @pytest.mark.slow
 @pytest.mark.parametrize("document", SERVING)
 def test_servers_start_as_documented_and_answer(document: str, tmp_path: Path):
-    """Each line on free ports, with a small model and threads for three engines; then the requests below it."""
-    lines = [command for where, command in RUN if where == document]
-    starts = [line for line in lines if line.startswith("weft serve ")]
-    requests = [line for line in lines if line.startswith("curl ")]
+    """Each line on free ports, with a small model and threads for four engines; and the requests below it."""
+    servers: list[tuple[str, list[str]]] = []
+    for where, command in RUN:
+        if where == document and command.startswith("weft serve "):
+            servers.append((command, []))
+        elif where == document and command.startswith("curl "):
+            servers[-1][1].append(command)
     with tool_serving() as (tools, _):
-        for line in starts:
+        for line, requests in servers:
             changed = {**SERVED, "/tmp/traces": str(tmp_path), "http://localhost:8888/mcp": tools}
             argv = shlex.split(replaced(line, changed))[2:]
-            with running(*without_ports(argv), "--num-threads", "3") as server:
-                for request in requests if line == starts[-1] else ():
+            with running(*without_ports(argv), "--num-threads", "4") as server:
+                for request in requests:
                     assert run_curl(replaced(request, changed), server) == 200
 
 

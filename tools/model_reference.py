@@ -51,8 +51,9 @@ def models() -> str:
         (
             "They lie in safetensors, as bfloat16, float16 or float32. Linear layers of a decoder may be rounded, "
             "as `quantization_config` says. Numbers of 4 bits by row or in groups of 16, 32, 64 or 128, and of 8 "
-            "bits in such groups, are computed with as they are, inputs in int8; the head, and layers that were "
-            "left out, in int8 (docs/decisions/0020). Others, and all with `--quantization none`, are read as "
+            "bits in such groups, and the floats of four bits of MXFP4, are computed with as they are, inputs in "
+            "int8; the head, and layers that were left out, in int8 (docs/decisions/0020). Others, and all with "
+            "`--quantization none`, are read as "
             "(number - zero) * scale in float32, layer by layer, and then served as any others. With "
             "`--quantization int8`, numbers that have one scale a row and no zeros are computed with as they "
             "are. Any other form is refused by name."

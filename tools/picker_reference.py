@@ -8,10 +8,12 @@ import msgspec
 from weft.epp.config.parameters import Kind
 from weft.epp.decision.plugin import PluginType, Surroundings, built_elsewhere
 from weft.epp.flow.series import FlowSeries
+from weft.epp.metrics.absent import ABSENT_SERIES
 from weft.epp.metrics.older import OLDER_NAMES
 from weft.epp.metrics.series import PREFIX, Declared, PickerMetrics
 from weft.epp.plugins.detectors.max_saturation import MaxSaturationDetector, MaxSaturationParameters
 from weft.epp.plugins.flow.program_aware import ProgramAware, ProgramParameters
+from weft.epp.plugins.flow.program_score import ProgramScore, ProgramScoreParameters
 from weft.epp.plugins.registry import REFUSED_TYPES, ROWS
 from weft.epp.pool.pool import Pool
 from weft.epp.request.parsers.table import DEFAULT_PARSERS, PARSERS
@@ -29,10 +31,7 @@ def picker_metrics() -> str:
     num_with_index = len(metrics.declared)
     metrics.make_latency_series()
     num_with_latency = len(metrics.declared)
-    FlowSeries(metrics, "")
-    around = Surroundings("", Pool(), metrics, 0.0, {"": None})
-    ProgramAware(ProgramParameters(), around)
-    MaxSaturationDetector(MaxSaturationParameters(detectors=("",)), around)
+    make_flow_series(metrics)
     declared = metrics.declared
     lines = [
         NOTE,
@@ -61,11 +60,29 @@ def picker_metrics() -> str:
         "",
         *_metric_rows(declared[num_with_index:num_with_latency]),
         "",
-        "With the gate `flowControl`, `program-aware-fairness` and `max-saturation-detector`:",
+        (
+            "With the gate `flowControl`, `program-aware-fairness`, `program-score-ordering-policy` and "
+            "`max-saturation-detector`:"
+        ),
         "",
         *_metric_rows(declared[num_with_latency:]),
+        "",
+        "Not written, of those that llm-d's picker has:",
+        "",
+        "| name | why |",
+        "| --- | --- |",
+        *(f"| `{PREFIX}{name}` | {why} |" for name, why in ABSENT_SERIES.items()),
     ]
     return "\n".join(lines) + "\n"
+
+
+def make_flow_series(metrics: PickerMetrics) -> None:
+    """Those of flow control and of its policies."""
+    FlowSeries(metrics, "")
+    around = Surroundings("", Pool(), metrics, 0.0, {"": None})
+    ProgramAware(ProgramParameters(), around)
+    ProgramScore(ProgramScoreParameters(), around)
+    MaxSaturationDetector(MaxSaturationParameters(detectors=("",)), around)
 
 
 def _metric_rows(declared: Sequence[Declared]) -> Iterator[str]:

@@ -103,7 +103,7 @@ class Policy:
 POLICIES: dict[str, Policy] = {
     each.name: each
     for each in (
-        Policy(name="default", about="`weft epp` as it is: queue 2, KV 2, prefix 3; polls once a second"),
+        Policy(name="default", about="`weft epp` as it is: queue 2, KV 2, prefix 3; polls as requests come"),
         Policy(
             name="llm-d default", config=LLM_D_DEFAULT,
             about="the reference's default, in its own file; polls every 50 ms",

@@ -3,6 +3,7 @@
 
 #include <cstring>
 
+#include "int8/grouped.h"
 #include "kernels/elements.h"
 
 namespace weft {
@@ -129,6 +130,17 @@ struct Int4 {
 private:
     static __m256i add_four(__m256i sum, __m256i numbers, __m256i x) {
         return _mm256_add_epi32(sum, _mm256_madd_epi16(_mm256_maddubs_epi16(numbers, x), _mm256_set1_epi16(1)));
+    }
+};
+
+// The same of codes, which are looked up.
+struct E2m1 : Int4 {
+    static void load_cells(const std::uint8_t* p, Cell (&cells)[2]) {
+        const __m128i few = _mm_load_si128(reinterpret_cast<const __m128i*>(kE2m1));
+        const __m256i table = _mm256_broadcastsi128_si256(few);
+        Int4::load_cells(p, cells);
+        for (Cell& cell : cells)
+            cell = {_mm256_shuffle_epi8(table, cell.low), _mm256_shuffle_epi8(table, cell.high)};
     }
 };
 

@@ -1,7 +1,8 @@
 // Weights of four or eight bits in groups of a row's depth, as they lie in memory, and what the kernels are given.
 //
 // A weight is its number, without sign, less that of its group which means 0, times the group's scale; or its
-// number times the scale, plus the group's minimum. Activations are rounded to int8 in the same groups. Sums within
+// number times the scale, plus the group's minimum; or its number is the code of a small float (E2M1), of which the
+// double, a whole number, is multiplied by the scale. Activations are rounded to int8 in the same groups. Sums within
 // a group are whole numbers, exact in any order; then, group after group, each becomes a float that is multiplied
 // by the scale of the row and by that of the weights, and is added. Every instruction set gives the same bits, and
 // so does `weft.compute.grouped`, the twin in numpy.
@@ -20,8 +21,8 @@
 namespace weft {
 
 // What numbers are taken from: half of what their bits can say, a number of the group's own, or, in place of that,
-// the group has a minimum.
-enum class Offset { kSymmetric, kZeros, kMinimums };
+// the group has a minimum. Codes of E2M1 have a sign of their own, and four bits.
+enum class Offset { kSymmetric, kZeros, kMinimums, kE2m1 };
 enum class ScaleType { kFloat32, kBfloat16, kFloat16 };
 
 struct GroupFormat {
@@ -33,12 +34,19 @@ struct GroupFormat {
     bool operator==(const GroupFormat&) const = default;
 };
 
+// Doubles of what four bits mean as E2M1 (1 bit sign, 2 exponent, 1 mantissa), raised by kE2m1Zero to have no sign.
+constexpr int kE2m1Zero = 12;
+alignas(16) constexpr std::uint8_t kE2m1[16] = {12, 13, 14, 15, 16, 18, 20, 24, 12, 11, 10, 9, 8, 6, 4, 0};
+
 // Static: each kernel file is to keep the copy that is made for its own instructions.
+static inline bool has_offsets(const GroupFormat& format) {
+    return format.offset == Offset::kZeros || format.offset == Offset::kMinimums;
+}
 static inline std::ptrdiff_t bytes_of(ScaleType type) { return type == ScaleType::kFloat32 ? 4 : 2; }
 static inline std::ptrdiff_t scale_bytes(const GroupFormat& format) { return kPanelColumns * bytes_of(format.scales); }
 // In front of a group's numbers; zeros are 16 bits wide.
 static inline std::ptrdiff_t header_bytes(const GroupFormat& format) {
-    const std::ptrdiff_t others[] = {0, kPanelColumns * 2, scale_bytes(format)};
+    const std::ptrdiff_t others[] = {0, kPanelColumns * 2, scale_bytes(format), 0};
     return scale_bytes(format) + others[static_cast<int>(format.offset)];
 }
 static inline std::ptrdiff_t number_bytes(const GroupFormat& format, int depth) {

@@ -1,5 +1,5 @@
-// Rows of int8 times panels of weights in groups. Included by product.h, after the lanes, `Int8` and `Int4` of an
-// instruction set.
+// Rows of int8 times panels of weights in groups. Included by product.h, after the lanes, `Int8`, `Int4` and `E2m1` of
+// an instruction set.
 #pragma once
 
 #include "int8/grouped.h"
@@ -11,16 +11,20 @@ namespace {
 constexpr int kEight = 8;  // elements of depth that are read at once
 
 // How many to take from each number after the products: what their cells have not taken yet.
-struct Nibbles {
-    using Element = Int4;
-    static constexpr int kZero = 8;
+template <class E, int kHalf>
+struct FourBits {
+    using Element = E;
+    static constexpr int kZero = kHalf;
     static constexpr std::int32_t kTaken = 0;
     static constexpr int kBytes = 2 * kCellBytes;  // of eight of depth and a panel
 
-    static void load_cells(const std::uint8_t* p, int half, Int4::Cell (&cells)[2]) {
-        Int4::load_cells(p + half * kCellBytes, cells);
+    static void load_cells(const std::uint8_t* p, int half, typename E::Cell (&cells)[2]) {
+        E::load_cells(p + half * kCellBytes, cells);
     }
 };
+
+using Nibbles = FourBits<Int4, 8>;
+using Codes = FourBits<E2m1, kE2m1Zero>;
 
 struct Bytes {
     using Element = Int8;
@@ -224,6 +228,8 @@ inline void multiply_grouped(const GroupedTask& task) {
             return multiply_grouped<W, Offset::kZeros>(task);
         case Offset::kMinimums:
             return multiply_grouped<W, Offset::kMinimums>(task);
+        case Offset::kE2m1:
+            return multiply_grouped<Codes, Offset::kSymmetric>(task);
     }
 }
 

@@ -5,6 +5,7 @@
 
 #include <cstring>
 
+#include "int8/grouped.h"
 #include "kernels/elements.h"
 
 namespace weft {
@@ -73,6 +74,15 @@ struct Int4 {
         cells[1].bytes = _mm512_and_si512(_mm512_srli_epi16(both, 4), low);
     }
     static Ints dot(Ints sum, const Cell& cell, const std::int8_t* x) { return Int8::dot(sum, cell, x); }
+};
+
+// The same of codes, which are looked up.
+struct E2m1 : Int4 {
+    static void load_cells(const std::uint8_t* p, Cell (&cells)[2]) {
+        const __m512i table = _mm512_broadcast_i32x4(_mm_load_si128(reinterpret_cast<const __m128i*>(kE2m1)));
+        Int4::load_cells(p, cells);
+        for (Cell& cell : cells) cell.bytes = _mm512_shuffle_epi8(table, cell.bytes);
+    }
 };
 
 template <class E>

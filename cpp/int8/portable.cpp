@@ -1,6 +1,7 @@
 // int8 in plain C++, for every CPU.
 #include "kernels/lanes_portable.h"
 
+#include "int8/grouped.h"
 #include "kernels/elements.h"
 
 namespace weft {
@@ -96,6 +97,15 @@ struct Int4 {
     static Ints dot(Ints sum, const Cell& cell, const std::int8_t* x) {
         for (int i = 0; i < kLanes; i++)
             for (int k = 0; k < 4; k++) sum.v[i] += (cell.bytes[i * 4 + k] >> cell.shift & 15) * x[k];
+        return sum;
+    }
+};
+
+// The same of codes, which are looked up.
+struct E2m1 : Int4 {
+    static Ints dot(Ints sum, const Cell& cell, const std::int8_t* x) {
+        for (int i = 0; i < kLanes; i++)
+            for (int k = 0; k < 4; k++) sum.v[i] += kE2m1[cell.bytes[i * 4 + k] >> cell.shift & 15] * x[k];
         return sum;
     }
 };

@@ -239,7 +239,10 @@ protected:
         // A power of 2 of (score - highest) * scale * log2(e), in one multiplication and addition.
         const float factor = (task.cap != 0.0F ? 1.0F : task.scale) * kLog2E;
         const Lanes by = splat(factor);
-        const Lanes top = splat(-max_of(highest) * factor);
+        float largest = max_of(highest) * factor;
+        const float sink = sink_of(head, row) * kLog2E;
+        if (task.sinks != nullptr && sink > largest) largest = sink;
+        const Lanes top = splat(-largest);
         const Lanes none = splat(0.0F);
         for (int t = 0; t < begin; t += kLanes) E::store_activation(w + t, none);
         Lanes total = none;
@@ -254,8 +257,14 @@ protected:
             }
         }
         for (int t = end; t < width; t += kLanes) E::store_activation(w + t, none);
-        inverse_totals[at] = 1.0F / sum_of(total);
+        const float taken = task.sinks == nullptr ? 0.0F : max_of(exp2(splat(sink - largest)));
+        inverse_totals[at] = 1.0F / (sum_of(total) + taken);
     }
+
+    float sink_of(int head, int row) const {
+        return task.sinks == nullptr ? 0.0F : task.sinks[query_head(head, row)];
+    }
+    int query_head(int head, int row) const { return (task.first_head + head) * task.group + row % task.group; }
 
     // Where a tile holds tokens that no row sees, its values are copied without them: whatever was
     // left there by another sequence may be NaN, and NaN times 0 is NaN. No int8 is.
@@ -293,9 +302,8 @@ protected:
         const std::ptrdiff_t at = static_cast<std::ptrdiff_t>(head) * rows + row;
         const float* from = outputs + at * task.padded_dim;
         const int token = row_of(row / task.group);
-        const int query_head = (task.first_head + head) * task.group + row % task.group;
         Act* to = static_cast<Act*>(task.out) + token * task.stride +
-                  static_cast<std::ptrdiff_t>(query_head) * task.padded_dim;
+                  static_cast<std::ptrdiff_t>(query_head(head, row)) * task.padded_dim;
         const Lanes factor = splat(inverse_totals[at]);
         for (int i = 0; i < task.padded_dim; i += kLanes)
             E::store_activation(to + i, mul(load(from + i), factor));

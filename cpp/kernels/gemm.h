@@ -34,13 +34,20 @@ inline void add_adapters(const GemmTask& task, int panel, int first_row, int row
     }
 }
 
+inline Lanes join_gate(const GemmTask& task, Lanes gate, Lanes up) {
+    if (task.swiglu_limit == 0.0F) return mul(activate(task.activation, gate), up);
+    const Lanes most = splat(task.swiglu_limit);
+    gate = min(most, gate);
+    up = min(most, max(splat(-task.swiglu_limit), up));
+    return mul(mul(gate, logistic(mul(gate, splat(task.swiglu_alpha)))), add(up, splat(1.0F)));
+}
+
 template <class E>
 inline void finish_gate(const GemmTask& task, int panel, int first_row, int rows, const float* y) {
     auto* out = static_cast<typename E::Activation*>(task.out) + panel * kLanes;
     for (int m = 0; m < rows; m++) {
         const float* p = y + m * kPanelColumns;
-        const Lanes gate = activate(task.activation, load(p));
-        E::store_activation(out + (first_row + m) * task.out_stride, mul(gate, load(p + kLanes)));
+        E::store_activation(out + (first_row + m) * task.out_stride, join_gate(task, load(p), load(p + kLanes)));
     }
 }
 

@@ -53,6 +53,8 @@ struct GemmTask {
     void* out;
     std::ptrdiff_t out_stride;
     Activation activation;
+    float swiglu_limit;  // of kActivate: gate and up are clamped there and joined as gpt-oss does it; 0: `activation`
+    float swiglu_alpha;
     int columns;
     float divisor;
     float cap;  // 0: none
@@ -125,7 +127,8 @@ struct AttentionTask {
     int after;
     int end;
     float scale;
-    float cap;  // 0: none
+    float cap;           // 0: none
+    const float* sinks;  // by query head: a score that takes its part of the weights and has no value; null: none
     void* scratch;
 };
 

@@ -3,6 +3,8 @@
 #include <algorithm>
 #include <cmath>
 #include <cstring>
+#include <limits>
+#include <utility>
 
 #include "model/share_product.h"
 
@@ -16,6 +18,25 @@ float* floats(const Region& region) { return reinterpret_cast<float*>(region.dat
 std::int32_t* whole(const Region& region) { return reinterpret_cast<std::int32_t*>(region.data()); }
 
 bool is_rounded(const Matrix& matrix) { return matrix.is_int8() || matrix.groups; }
+
+// Keys of all but the best groups become the lowest there are. A group is as good as its best two together.
+void leave_best_groups(const ExpertsSpec& experts, std::vector<float>& keys) {
+    if (experts.groups_per_token == experts.num_groups) return;
+    const auto size = keys.size() / static_cast<std::size_t>(experts.num_groups);
+    std::vector<std::pair<float, std::size_t>> groups;
+    for (std::size_t first = 0; first < keys.size(); first += size) {
+        float best[2] = {-std::numeric_limits<float>::infinity(), -std::numeric_limits<float>::infinity()};
+        for (std::size_t i = first; i < first + size; i++) {
+            if (keys[i] > best[0]) best[1] = best[0], best[0] = keys[i];
+            else if (keys[i] > best[1]) best[1] = keys[i];
+        }
+        groups.emplace_back(best[0] + best[1], first);
+    }
+    std::stable_sort(groups.begin(), groups.end(), [](const auto& a, const auto& b) { return a.first > b.first; });
+    for (auto group = groups.begin() + experts.groups_per_token; group != groups.end(); group++)
+        std::fill_n(keys.begin() + static_cast<std::ptrdiff_t>(group->second), size,
+                    -std::numeric_limits<float>::infinity());
+}
 
 }  // namespace
 
@@ -45,11 +66,12 @@ void ExpertSpace::make_room(const ModelSpec& spec, std::size_t rows, int activat
 }
 
 void ExpertStep::run(const ExpertsSpec& experts, const LayerWeights& weights, const RowsAt& x, int rows,
-                     const RowsAt& out) {
+                     const RowsAt& out, ExpertLoads& loads) {
     const RowsAt& taken = parts_.space.taken.rows();
     const RowsAt& inner = parts_.space.inner.rows();
-    route(experts, weights.router, x, rows);
+    route(experts, weights, x, rows);
     sort(experts);
+    count(loads);
     for_each_row(static_cast<int>(rows_.size()), [&](int place) {
         std::memcpy(taken.row(place), x.row(rows_[static_cast<std::size_t>(place)]),
                     static_cast<std::size_t>(parts_.spec.padded_hidden() * x.element_bytes));
@@ -67,7 +89,8 @@ void ExpertStep::for_each_row(int rows, const Work& work) {
 }
 
 // Logits in float32, whatever the model's type: which experts a row has may hang on the last bit.
-void ExpertStep::route(const ExpertsSpec& experts, const Matrix& router, const RowsAt& x, int rows) {
+void ExpertStep::route(const ExpertsSpec& experts, const LayerWeights& weights, const RowsAt& x, int rows) {
+    const Matrix& router = weights.router;
     const bool is_float = x.element_bytes == sizeof(float);
     const RowsAt& wide = is_float ? x : parts_.space.widened.rows();
     if (!is_float)
@@ -78,30 +101,59 @@ void ExpertStep::route(const ExpertsSpec& experts, const Matrix& router, const R
     const GemmTask task = gemm_task(router, wide, rows, Finish::kStore, parts_.space.logits.rows());
     share_panels(parts_.pool, router, task, [&](int, const GemmTask& part) { parts_.float32_kernels.gemm(part); });
     choices_.resize(static_cast<std::size_t>(rows) * static_cast<std::size_t>(experts.per_token));
-    for_each_row(rows, [&](int row) { choose(experts, row); });
+    for_each_row(rows, [&](int row) {
+        float* logits = parts_.space.logits.rows().floats(row);
+        if (experts.is_sigmoid) choose_by_scores(experts, weights.router_correction, logits, row);
+        else choose_by_logits(experts, logits, row);
+    });
 }
 
-// The highest logits, of equal ones the first; then their weights. Numbers that are none give weights that are none.
-void ExpertStep::choose(const ExpertsSpec& experts, int row) {
-    const float* logits = parts_.space.logits.rows().floats(row);
-    Choice* choices = choices_.data() + static_cast<std::ptrdiff_t>(row) * experts.per_token;
+// The highest of `keys`, of equal ones the first, by number. Returns the highest of all.
+float ExpertStep::choose(const ExpertsSpec& experts, const float* keys, Choice* choices) {
     Choice* const end = choices + experts.per_token;
     for (Choice* next = choices; next < end; next++) {
         int best = -1;
         for (int i = 0; i < experts.count; i++) {
-            if (best >= 0 && !(logits[i] > logits[best])) continue;
+            if (best >= 0 && !(keys[i] > keys[best])) continue;
             if (std::none_of(choices, next, [i](const Choice& one) { return one.expert == i; })) best = i;
         }
         *next = {best, 0.0F, 0};
     }
-    const float largest = logits[choices->expert];
+    const float largest = keys[choices->expert];
     std::sort(choices, end, [](const Choice& a, const Choice& b) { return a.expert < b.expert; });
+    return largest;
+}
+
+// Then their weights. Numbers that are none give weights that are none.
+void ExpertStep::choose_by_logits(const ExpertsSpec& experts, const float* logits, int row) {
+    Choice* choices = choices_.data() + static_cast<std::ptrdiff_t>(row) * experts.per_token;
+    Choice* const end = choices + experts.per_token;
+    const float largest = choose(experts, logits, choices);
     float sum = 0.0F;
     if (experts.is_normalized)
         for (const Choice* one = choices; one < end; one++) sum += std::exp(logits[one->expert] - largest);
     else
         for (int i = 0; i < experts.count; i++) sum += std::exp(logits[i] - largest);
-    for (Choice* one = choices; one < end; one++) one->weight = std::exp(logits[one->expert] - largest) / sum;
+    for (Choice* one = choices; one < end; one++)
+        one->weight = std::exp(logits[one->expert] - largest) / sum * experts.scale;
+}
+
+// Logits become scores where they stand.
+void ExpertStep::choose_by_scores(const ExpertsSpec& experts, const std::vector<float>& correction, float* logits,
+                                  int row) {
+    Choice* choices = choices_.data() + static_cast<std::ptrdiff_t>(row) * experts.per_token;
+    Choice* const end = choices + experts.per_token;
+    std::vector<float> keys(correction);
+    for (int i = 0; i < experts.count; i++) {
+        logits[i] = 1.0F / (1.0F + std::exp(-logits[i]));
+        keys[static_cast<std::size_t>(i)] += logits[i];
+    }
+    leave_best_groups(experts, keys);
+    choose(experts, keys.data(), choices);
+    float sum = 1e-20F;  // as transformers has it
+    for (const Choice* one = choices; one < end; one++) sum += logits[one->expert];
+    for (Choice* one = choices; one < end; one++)
+        one->weight = (experts.is_normalized ? logits[one->expert] / sum : logits[one->expert]) * experts.scale;
 }
 
 void ExpertStep::sort(const ExpertsSpec& experts) {
@@ -121,6 +173,15 @@ void ExpertStep::sort(const ExpertsSpec& experts) {
     }
 }
 
+void ExpertStep::count(ExpertLoads& loads) const {
+    int most = 0;
+    for (const Run& run : runs_) {
+        loads.rows[static_cast<std::size_t>(run.expert)] += run.last - run.first;
+        most = std::max(most, run.last - run.first);
+    }
+    loads.most += most;
+}
+
 // The panels of all experts that have rows, as if they were one matrix.
 void ExpertStep::multiply(const std::vector<Matrix>& matrices, const RowsAt& x, Finish finish, const RowsAt& out) {
     const Matrix& any = matrices.front();
@@ -134,6 +195,8 @@ void ExpertStep::multiply(const std::vector<Matrix>& matrices, const RowsAt& x, 
             const Matrix& matrix = matrices[static_cast<std::size_t>(run.expert)];
             GemmTask task = gemm_task(matrix, x.from(run.first), run.last - run.first, finish, out.from(run.first));
             task.activation = parts_.spec.activation;
+            task.swiglu_limit = parts_.spec.swiglu_limit;
+            task.swiglu_alpha = parts_.spec.swiglu_alpha;
             task.first_panel = at % panels;
             task.last_panel = std::min(panels, task.first_panel + end - at);
             at += task.last_panel - task.first_panel;
@@ -178,7 +241,8 @@ void ExpertStep::add_up(const ExpertsSpec& experts, int row, float* out) const {
         std::memcpy(out, sum, static_cast<std::size_t>(hidden) * sizeof(float));
         return;
     }
-    const float weight = 1.0F / (1.0F + std::exp(-parts_.space.logits.rows().floats(row)[experts.count]));
+    const float* logits = parts_.space.logits.rows().floats(row);
+    const float weight = experts.weighs_shared() ? 1.0F / (1.0F + std::exp(-logits[experts.count])) : 1.0F;
     for (int i = 0; i < hidden; i++) out[i] = sum[i] + out[i] * weight;
 }
 

@@ -2,6 +2,7 @@
 // read once for all of its rows. What a row gets depends on its own numbers alone, whoever else is in the step.
 #pragma once
 
+#include <cstdint>
 #include <vector>
 
 #include "int8/int8.h"
@@ -28,6 +29,12 @@ struct ExpertSpace {
     Region row_sums;    // int32 [pairs][groups], of `rounded`
 };
 
+// Of one layer, over all steps: how many rows each expert had, and how many the busiest of each step.
+struct ExpertLoads {
+    std::vector<std::int64_t> rows;
+    std::int64_t most = 0;
+};
+
 class ExpertStep {
 public:
     struct Parts {
@@ -43,7 +50,8 @@ public:
 
     // From rows of activations to what a layer's experts make of them, in `out` [rows][padded_hidden]; where there is
     // a shared one, what that gave stands there before.
-    void run(const ExpertsSpec& experts, const LayerWeights& weights, const RowsAt& x, int rows, const RowsAt& out);
+    void run(const ExpertsSpec& experts, const LayerWeights& weights, const RowsAt& x, int rows, const RowsAt& out,
+             ExpertLoads& loads);
 
 private:
     // One of a row's experts.
@@ -61,9 +69,12 @@ private:
 
     template <class Work>
     void for_each_row(int rows, const Work& work);
-    void route(const ExpertsSpec& experts, const Matrix& router, const RowsAt& x, int rows);
-    void choose(const ExpertsSpec& experts, int row);
+    void route(const ExpertsSpec& experts, const LayerWeights& weights, const RowsAt& x, int rows);
+    static float choose(const ExpertsSpec& experts, const float* keys, Choice* choices);
+    void choose_by_logits(const ExpertsSpec& experts, const float* logits, int row);
+    void choose_by_scores(const ExpertsSpec& experts, const std::vector<float>& correction, float* logits, int row);
     void sort(const ExpertsSpec& experts);
+    void count(ExpertLoads& loads) const;
     void multiply(const std::vector<Matrix>& matrices, const RowsAt& x, Finish finish, const RowsAt& out);
     void multiply(const Matrix& matrix, GemmTask task, const RowsAt& x, const Run& run) const;
     void round(const Matrix& matrix, const RowsAt& x);

@@ -91,6 +91,7 @@ void put_numbers(const GroupFormat& format, const std::uint8_t* from, int count,
 void check_format(const GroupFormat& format, const std::string& field) {
     const int groups[] = {16, 32, 64, 128};
     need(format.bits == 4 || format.bits == 8, field + ": bits", "be 4 or 8");
+    need(format.bits == 4 || format.offset != Offset::kE2m1, field + ": bits", "be 4 where numbers are codes");
     const bool is_row = format.group == 0 && format.bits == 4;  // sums of eight bits might not fit int32
     need(is_row || std::find(groups, groups + 4, format.group) != groups + 4, field + ": group",
          "be 16, 32, 64 or 128, or 0 of four bits");
@@ -111,14 +112,14 @@ void round_to_groups(const Source& source, std::int64_t first, std::int64_t last
 
 void check_groups(const std::string& name, const GroupFormat& format, const Source& source) {
     const std::string field = "tensor " + name;
-    const bool has_offsets = format.offset != Offset::kSymmetric;
+    const bool is_offset = has_offsets(format);
     if (source.stored != Stored::kGrouped && format == kRoundedFormat) return;  // rounded as it is packed
     need(source.stored == Stored::kGrouped && source.scales != nullptr, field, "have numbers in groups here");
-    need((source.offsets != nullptr) == has_offsets, field, has_offsets ? "have offsets" : "have no offsets");
+    need((source.offsets != nullptr) == is_offset, field, is_offset ? "have offsets" : "have no offsets");
     need(source.groups == num_groups(format, static_cast<int>(source.columns)), field, "have a scale for each group");
     const auto scale_size = static_cast<std::size_t>(bytes_of(format.scales));
     need(source.scale_size == scale_size, field, "have scales of the type of its format");
-    if (has_offsets)
+    if (is_offset)
         need(source.offset_size == (format.offset == Offset::kZeros ? 2 : scale_size), field,
              "have offsets of the type of its format");
     int most = 0;
@@ -138,7 +139,7 @@ bool pack_groups(const Source& source, std::int64_t row, const Matrix& matrix, i
     for (int g = 0; g < source.groups; g++, to += group_bytes(format, matrix.depth)) {
         const std::int64_t at = row * source.groups + g;
         put(to, lane, source.scales, at, source.scale_size);
-        if (format.offset != Offset::kSymmetric)
+        if (has_offsets(format))
             put(to + scale_bytes(format), lane, source.offsets, at, source.offset_size);
         const int count = std::min(each, columns - g * each);
         put_numbers(format, numbers + g * each, count, lane, to + header_bytes(format));

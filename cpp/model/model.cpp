@@ -25,7 +25,12 @@ Model::Model(const ModelSpec& spec, const std::string& path, int num_threads,
       float32_kernels_(kernels_of(path, Element::kFloat32)),
       int8_kernels_(int8_kernels_of(path)),
       pool_(checked_threads(num_threads)),
-      weights_(spec_, file) {}
+      weights_(spec_, file),
+      expert_loads_(spec_.layers.size()) {
+    for (std::size_t i = 0; i < expert_loads_.size(); i++)
+        if (spec_.layers[i].experts)
+            expert_loads_[i].rows.assign(static_cast<std::size_t>(spec_.layers[i].experts->count), 0);
+}
 
 bool Model::load(const std::string& name, const Source& source) {
     const std::lock_guard lock(mutex_);

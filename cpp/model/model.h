@@ -72,6 +72,9 @@ public:
     // Seconds by part since the model was made.
     std::array<double, kNumParts> seconds() const { return seconds_; }
 
+    // By layer; no rows where a layer has no experts.
+    const std::vector<ExpertLoads>& expert_loads() const { return expert_loads_; }
+
     const ModelSpec& spec() const { return spec_; }
     int num_threads() const { return pool_.size(); }
     void set_num_threads(int num_threads);
@@ -97,6 +100,7 @@ private:
     Workspace space_;
     std::size_t scratch_bytes_ = 0;  // of one thread
     std::array<double, kNumParts> seconds_{};
+    std::vector<ExpertLoads> expert_loads_;
     std::mutex mutex_;
 };
 

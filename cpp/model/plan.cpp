@@ -48,6 +48,16 @@ void check_rows(const ModelSpec& spec, const Batch& batch) {
     if (spec.num_positions > 0) check_range(batch.positions, spec.num_positions - spec.position_offset, "positions");
 }
 
+// Rows whose embeddings come with the batch.
+void check_embeds(const ModelSpec& spec, const Batch& batch) {
+    const auto& rows = batch.embed_rows;
+    check_range(rows, static_cast<std::int64_t>(batch.token_ids.size()), "embed_rows");
+    for (std::size_t i = 1; i < rows.size(); i++)
+        if (rows[i - 1] >= rows[i]) refuse("embed_rows must rise");
+    if (batch.embeds.size() != rows.size() * static_cast<std::size_t>(spec.hidden_size))
+        refuse("embeds must have a row of hidden_size for each of embed_rows");
+}
+
 // Two threads would write the same place at once.
 void check_distinct(std::span<const std::int32_t> slots) {
     std::vector<std::int32_t> sorted(slots.begin(), slots.end());
@@ -166,6 +176,7 @@ struct Planner {
 Plan make_plan(const ModelSpec& spec, const KvShape& kv, const Batch& batch, int attention_rows) {
     check_sizes(spec, batch);
     check_rows(spec, batch);
+    check_embeds(spec, batch);
     if (spec.is_causal) check_pool(kv, batch);
     else check_whole(batch);
     Planner planner{spec, kv, batch, attention_rows, {}};

@@ -22,6 +22,8 @@ struct Batch {
     std::span<const std::int32_t> logit_rows;
     std::span<const std::int32_t> adapter_ids;  // by sequence, 0: none; empty: no sequence has one
     std::span<const std::int32_t> token_types;  // empty: 0 everywhere
+    std::span<const std::int32_t> embed_rows;  // rows that begin with what is in `embeds`, ascending
+    std::span<const float> embeds;  // [embed_rows][hidden_size], in place of what token ids look up
 };
 
 // Slots of the KV pool. Tiles hold 16 slots; blocks of whole tiles can be read where they lie.

@@ -26,11 +26,24 @@ void check_groups_of(const ModelSpec& spec, const std::optional<GroupFormat>& gr
     check_format(*groups, "layers: groups");
 }
 
+void check_expert_groups(const ExpertsSpec& experts) {
+    const bool is_whole = experts.num_groups >= 1 && experts.count % experts.num_groups == 0;
+    need(is_whole, "experts: num_groups", "a divisor of count");
+    const int size = experts.count / experts.num_groups;
+    need(experts.num_groups == 1 || (experts.is_sigmoid && size >= 2), "experts: num_groups",
+         "1, or of sigmoids and with two experts each");
+    need(experts.groups_per_token >= 1 && experts.groups_per_token <= experts.num_groups, "experts: groups_per_token",
+         "from 1 to num_groups");
+    need(experts.groups_per_token * size >= experts.per_token, "experts: groups_per_token",
+         "enough for the experts of a token");
+}
+
 void check_experts(const ModelSpec& spec, const ExpertsSpec& experts) {
     need(experts.count >= 1 && experts.count <= kMostExperts, "experts: count", "from 1 to 2^12");
     need(experts.per_token >= 1 && experts.per_token <= experts.count, "experts: per_token", "from 1 to count");
     check_size(experts.inner_size, "experts: inner_size");
     check_size(experts.shared_size, "experts: shared_size", 0);
+    check_expert_groups(experts);
     const std::int64_t widest = std::max(2 * spec.padded_inner(experts.inner_size), spec.padded_hidden());
     need(widest * experts.count <= std::numeric_limits<int>::max(), "experts: count", "small enough for their size");
     check_groups_of(spec, experts.up_groups);
@@ -98,6 +111,8 @@ void check(const ModelSpec& spec) {
     }
     // Of what is scaled, only the largest is looked for.
     need(spec.attention_scale >= 0, "attention_scale", "at least 0");
+    need(spec.swiglu_limit >= 0 && (spec.swiglu_limit == 0 || spec.is_gated), "swiglu_limit",
+         "at least 0, and 0 where there is no gate");
     need(!spec.layers.empty() && spec.layers.size() <= 1 << 16, "layers", "from 1 to 2^16 layers");
     for (const Rope& rope : spec.ropes) {
         const int pairs = static_cast<int>(rope.frequencies.size());

@@ -22,17 +22,27 @@ enum class NormPlacement { kBefore, kAfter, kBoth, kSum };
 
 // An MLP of which each row goes through a few parts: those whose logits, by the router, are the highest; of equal ones
 // those with the lowest numbers. What they give is added up by their weights, in the order of their numbers.
+//
+// Or an expert's score is the logistic function of its logit, and those are chosen whose scores, with a learned
+// correction added, are the highest: among the experts of `groups_per_token` of `num_groups`, which are those where the
+// best two make the largest sum. Weights are of the scores without it.
 struct ExpertsSpec {
     int count = 0;
     int per_token = 0;
     int inner_size = 0;
     // Of one more that all rows go through, by a weight that does not depend on the others; 0: none.
     int shared_size = 0;
-    bool is_normalized = false;  // the weights of a row's experts add up to 1; else those of all of them do
+    bool has_shared_gate = true;  // that weight is learned; else it is 1
+    bool is_normalized = false;   // the weights of a row's experts add up to 1; else those of all of them do
+    bool is_sigmoid = false;
+    int num_groups = 1;
+    int groups_per_token = 1;
+    float scale = 1;  // of the weights
     std::optional<GroupFormat> up_groups;
     std::optional<GroupFormat> down_groups;
 
-    int router_columns() const { return count + (shared_size > 0 ? 1 : 0); }
+    bool weighs_shared() const { return shared_size > 0 && has_shared_gate; }
+    int router_columns() const { return count + (weighs_shared() ? 1 : 0); }
 };
 
 struct LayerSpec {
@@ -71,6 +81,9 @@ struct ModelSpec {
     Activation activation = Activation::kSilu;
     float attention_scale = 0;     // 0: 1 / sqrt(head_dim)
     float attention_soft_cap = 0;  // 0: none
+    bool has_sinks = false;        // each head has a score that takes its part of the weights and has no value
+    float swiglu_limit = 0;        // gate and up are clamped there and joined as gpt-oss does it; 0: by `activation`
+    float swiglu_alpha = 1;
     float final_soft_cap = 0;      // 0: none
     float embedding_multiplier = 1;
     float residual_multiplier = 1;

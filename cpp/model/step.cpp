@@ -49,6 +49,12 @@ Step::Step(Model& model, const Batch& batch, const Plan& plan, std::span<float> 
         rope_starts_.push_back(at);
         at += plan.rows * 2 * static_cast<std::ptrdiff_t>(rope.frequencies.size());
     }
+    if (!batch.embed_rows.empty()) embed_by_row_.resize(static_cast<std::size_t>(plan.rows));
+    const float* given = batch.embeds.data();
+    for (const std::int32_t row : batch.embed_rows) {
+        embed_by_row_[static_cast<std::size_t>(row)] = given;
+        given += spec_.hidden_size;
+    }
 }
 
 void Step::run() {
@@ -75,8 +81,10 @@ void Step::prepare(int row) {
     const Weights& weights = model_.weights_;
     float* hidden = all_.hidden.floats(row);
     const std::int32_t type = batch_.token_types.empty() ? 0 : batch_.token_types[at];
-    weights.embed(batch_.token_ids[at], hidden);
-    if (!adapters_.is_idle()) adapters_.embed(row, batch_.token_ids[at], hidden);
+    const float* given = embed_by_row_.empty() ? nullptr : embed_by_row_[at];
+    if (given != nullptr) std::copy_n(given, spec_.hidden_size, hidden);
+    else weights.embed(batch_.token_ids[at], hidden);
+    if (given == nullptr && !adapters_.is_idle()) adapters_.embed(row, batch_.token_ids[at], hidden);
     weights.add_place(type, batch_.positions[at], hidden);
     for (int i = 0; i < spec_.hidden_size; i++) hidden[i] *= spec_.embedding_multiplier;
     std::fill(hidden + spec_.hidden_size, hidden + spec_.padded_hidden(), 0.0F);
@@ -227,6 +235,7 @@ void Step::attend(int index, int thread, int number) {
     task.end = piece.end;
     task.scale = attention_scale_;
     task.cap = spec_.attention_soft_cap;
+    if (spec_.has_sinks) task.sinks = model_.weights_.layers[static_cast<std::size_t>(index)].sinks.data();
     task.scratch = model_.space_.scratch.data() + static_cast<std::size_t>(thread) * model_.scratch_bytes_;
     (spec_.has_int8_cache ? model_.kernels_.int8_attend : model_.kernels_.attend)(task);
 }
@@ -269,7 +278,8 @@ void Step::finish_layer(int index, const LayerRows& rows) {
         linear(layer.up, normed, rows.count, spec_.is_gated ? Finish::kActivate : Finish::kActivateAll, inner);
         linear(layer.down, inner, rows.count, Finish::kStore, wide);
     }
-    if (of_layer.experts) experts_.run(*of_layer.experts, layer, normed, rows.count, wide);
+    if (of_layer.experts)
+        experts_.run(*of_layer.experts, layer, normed, rows.count, wide, model_.expert_loads_[at]);
     const NormWeights& after = layer.mlp_norm_after;
     const NormWeights& sum = layer.mlp_norm_sum;
     if (at + 1 < spec_.layers.size()) add_rows({after, sum, weights.layers[at + 1].attention_norm_before});
@@ -286,6 +296,8 @@ void Step::residual(const RowsAt& hidden, int row, const float* added, const Nor
 void Step::linear(const Matrix& matrix, const RowsAt& x, int rows, Finish finish, const RowsAt& out) {
     GemmTask task = gemm_task(matrix, x, rows, finish, out);
     task.activation = spec_.activation;
+    task.swiglu_limit = spec_.swiglu_limit;
+    task.swiglu_alpha = spec_.swiglu_alpha;
     task.columns = spec_.head_columns();
     task.divisor = spec_.logits_divisor;
     task.cap = spec_.final_soft_cap;

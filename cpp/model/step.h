@@ -65,6 +65,7 @@ private:
     const std::size_t half_layer_;  // bytes of keys, or of values
     std::vector<std::ptrdiff_t> rope_starts_;  // floats, in the workspace
     const std::vector<const Adapter*> adapter_by_row_;
+    std::vector<const float*> embed_by_row_;  // what comes with the batch, null elsewhere; empty: nothing does
     AdapterStep adapters_;
     ExpertStep experts_;
     LayerRows all_;

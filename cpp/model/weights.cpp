@@ -145,6 +145,8 @@ void Weights::visit_vectors(const Visit& visit) {
         for (Matrix* matrix : {&layer.qkv, &layer.o, &layer.up, &layer.down, &layer.router}) of_matrix(*matrix);
         for (std::vector<Matrix>* matrices : {&layer.expert_up, &layer.expert_down})
             for (Matrix& matrix : *matrices) of_matrix(matrix);
+        visit(layer.router_correction);
+        visit(layer.sinks);
         for (NormWeights* of : {&layer.q_norm, &layer.k_norm, &layer.attention_norm_before,
                                 &layer.attention_norm_after, &layer.attention_norm_sum, &layer.mlp_norm_before,
                                 &layer.mlp_norm_after, &layer.mlp_norm_sum})
@@ -213,6 +215,7 @@ void Weights::place_layer(const std::string& prefix, LayerWeights& layer, const 
     place_matrix(prefix + "o", {&layer.o, 0, hidden, q_rows, Order::kPlain, dim, true});
     if (const int inner = s.mlp_size(spec); inner > 0) place_mlp(prefix, layer.up, layer.down, inner, true);
     if (spec.experts) place_experts(prefix, layer, *spec.experts, shapes);
+    if (s.has_sinks) place_vector(prefix + "sinks", layer.sinks, s.num_heads);
     place_norms(prefix, layer, spec);
 }
 
@@ -232,7 +235,8 @@ void Weights::place_experts(const std::string& prefix, LayerWeights& layer, cons
     const int dim = spec_.head_dim;
     layer.router = matrix_of(shapes.router);
     place_matrix(prefix + "router", {&layer.router, 0, experts.count, hidden, Order::kPlain, dim, false, false});
-    if (experts.shared_size > 0)
+    if (experts.is_sigmoid) place_vector(prefix + "router_correction", layer.router_correction, experts.count);
+    if (experts.weighs_shared())
         place_matrix(prefix + "shared_gate", {&layer.router, experts.count, 1, hidden, Order::kPlain, dim, false, false});
     for (std::size_t i = 0; i < shapes.num_experts; i++) {
         layer.expert_up.push_back(matrix_of(shapes.expert_up));
@@ -273,6 +277,11 @@ void Weights::place_norm(const std::string& name, NormWeights& norm) {
     const int size = spec_.hidden_size;
     vectors_.insert({name, {&norm.weight, size, size, spec_.padded_hidden()}});
     if (spec_.norm == Norm::kLayer) vectors_.insert({name + kBias, {&norm.bias, size, size, spec_.padded_hidden()}});
+    missing_.insert(name);
+}
+
+void Weights::place_vector(const std::string& name, std::vector<float>& vector, int size) {
+    vectors_.insert({name, {&vector, size, size, size}});
     missing_.insert(name);
 }
 

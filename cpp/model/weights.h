@@ -30,8 +30,10 @@ struct LayerWeights {
     Matrix up;  // gate and up take turns in panels where there is a gate
     Matrix down;
     Matrix router;  // of the experts, and in its last column what weighs the shared one
+    std::vector<float> router_correction;  // by expert, of a router whose scores are sigmoids
     std::vector<Matrix> expert_up;
     std::vector<Matrix> expert_down;
+    std::vector<float> sinks;  // by query head, where there are some
     NormWeights q_norm;  // of one head, or of all of them
     NormWeights k_norm;
     NormWeights attention_norm_before;
@@ -140,6 +142,7 @@ private:
     void place_norms(const std::string& prefix, LayerWeights& layer, const LayerSpec& spec);
     void place_matrix(const std::string& name, const Place& place);
     void place_norm(const std::string& name, NormWeights& norm);
+    void place_vector(const std::string& name, std::vector<float>& vector, int size);
     void place_head_norm(const std::string& name, NormWeights& norm, int num_heads);
     void place_table(const std::string& name, Table& table, int count);
     Matrix matrix_of(const PackedShape& shape);

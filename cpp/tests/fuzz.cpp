@@ -70,6 +70,9 @@ weft::ModelSpec draw_spec(Random& random, bool is_causal) {
     spec.activation = static_cast<weft::Activation>(draw(random, 0, 4));
     spec.attention_scale = draw(random, 0, 1) * 0.3F;
     spec.attention_soft_cap = draw(random, 0, 1) * 5.0F;
+    spec.has_sinks = draw(random, 0, 1) == 1;
+    spec.swiglu_limit = spec.is_gated ? draw(random, 0, 1) * 0.5F : 0.0F;
+    spec.swiglu_alpha = 1.7F;
     spec.element = draw(random, 0, 1) == 1 ? weft::Element::kFloat32 : weft::Element::kBfloat16;
     draw_head(random, spec);
     if (draw(random, 0, 2) == 0) spec.quantization = weft::Quantization::kInt8;
@@ -151,7 +154,9 @@ void load_experts(weft::Model& model, const std::string& prefix, const std::opti
                   unsigned seed) {
     if (!experts) return;
     load(model, prefix + "router", experts->count, model.spec().hidden_size, seed);
-    if (experts->shared_size > 0) load(model, prefix + "shared_gate", 1, model.spec().hidden_size, seed);
+    if (seed % 2 == 0) load(model, prefix + "router.bias", experts->count, 1, seed);
+    if (experts->is_sigmoid) load(model, prefix + "router_correction", experts->count, 1, seed);
+    if (experts->weighs_shared()) load(model, prefix + "shared_gate", 1, model.spec().hidden_size, seed);
     for (int i = 0; i < experts->count; i++)
         load_mlp(model, prefix + "experts." + std::to_string(i) + ".", experts->inner_size, seed);
 }
@@ -166,6 +171,7 @@ void load_layer(weft::Model& model, std::size_t layer, unsigned seed) {
     load(model, prefix + "v", kv, s.hidden_size, seed);
     load(model, prefix + "o", s.hidden_size, q, seed);
     if (seed % 2 == 0) load(model, prefix + "v.bias", kv, 1, seed);
+    if (s.has_sinks) load(model, prefix + "sinks", s.num_heads, 1, seed);
     load_mlp(model, prefix, s.mlp_size(s.layers[layer]), seed);
     load_experts(model, prefix, s.layers[layer].experts, seed);
     load_norms(model, layer, seed);
@@ -261,12 +267,14 @@ void add_adapters(weft::Model& model, unsigned seed) {
 
 // A batch that owns its arrays.
 struct Arrays {
-    Ints token_ids, positions, slots, query_starts{0}, block_tables, logit_rows, adapter_ids, token_types;
+    Ints token_ids, positions, slots, query_starts{0}, block_tables, logit_rows, adapter_ids, token_types, embed_rows;
+    std::vector<float> embeds;
     std::int64_t table_width = 0;
 
     weft::Batch batch() const {
         return {token_ids,   positions,  slots,       query_starts, block_tables,
-                table_width, logit_rows, adapter_ids, token_types};
+                table_width, logit_rows, adapter_ids, token_types,  embed_rows,
+                embeds};
     }
 };
 
@@ -288,11 +296,15 @@ Pool draw_pool(Random& random, const std::vector<Ints>& sequences) {
     return pool;
 }
 
-// A token's type follows from the token.
+// A token's type follows from the token, and whether it comes as an embedding.
 void add_tokens(Arrays& to, const weft::ModelSpec& spec, std::size_t sequence, const Ints& tokens, int from, int until) {
     to.adapter_ids.push_back(static_cast<std::int32_t>(sequence % 3));
     for (int p = from; p < until; p++) {
         const std::int32_t token = tokens[static_cast<std::size_t>(p)];
+        if (token % 5 == 0) {
+            to.embed_rows.push_back(static_cast<std::int32_t>(to.token_ids.size()));
+            to.embeds.insert(to.embeds.end(), static_cast<std::size_t>(spec.hidden_size), 0.1F * static_cast<float>(token));
+        }
         to.logit_rows.push_back(static_cast<std::int32_t>(to.token_ids.size()));
         to.token_ids.push_back(token);
         to.positions.push_back(p);
@@ -361,8 +373,8 @@ void damage(Ints& field, Random& random) {
 void damage(Arrays& arrays, Random& random) {
     Ints* fields[] = {&arrays.token_ids,    &arrays.positions,    &arrays.slots,
                       &arrays.query_starts, &arrays.block_tables, &arrays.logit_rows,
-                      &arrays.adapter_ids,  &arrays.token_types};
-    damage(*fields[draw(random, 0, 7)], random);
+                      &arrays.adapter_ids,  &arrays.token_types,  &arrays.embed_rows};
+    damage(*fields[draw(random, 0, 8)], random);
     if (draw(random, 0, 9) == 0) arrays.table_width = kWrong[draw(random, 0, 4)];
 }
 

@@ -22,6 +22,7 @@ from weft.cli.picker.options import EppOptions
 from weft.core.errors import ConfigError
 from weft.pb.ext_proc_pb2 import ProcessingRequest
 from weft.pb.ext_proc_pb2_grpc import ExternalProcessorStub
+from weft.web.page.assets import POLICY
 
 CHAT = b'{"model":"m","messages":[{"role":"user","content":"a secret"}]}'
 
@@ -172,6 +173,32 @@ def test_pages_are_not_for_strange_names():
         assert picker.get("/readyz", host="probe")[0] in (200, 503)
 
 
+def test_a_browser_gets_a_page_that_wants_no_token(tmp_path: Path):
+    """Its files are the same for everybody; they come under the policy, and by names that are allowed."""
+    file = tmp_path / "token"
+    file.write_text("s3cret\n")
+    with epp(f"--metrics-token-file={file}") as picker:
+        for path in ("/", "/page/routing.js", "/page/style.css"):
+            connection = HTTPConnection("127.0.0.1", int(picker.metrics_port), timeout=PATIENCE_S)
+            connection.request("GET", path)
+            answer = connection.getresponse()
+            assert (answer.status, answer.headers["content-security-policy"]) == (200, POLICY)
+            assert answer.headers["x-content-type-options"] == "nosniff"
+            assert picker.get(path, host="evil.example")[0] == 403
+        assert picker.get("/page/app.js", authorization="bearer s3cret")[0] == 404
+        status, state = picker.get("/debug/plugins/state", authorization="bearer s3cret")
+        assert (status, json.loads(state)["rows"]) == (200, [])
+
+
+def test_the_state_has_the_load_of_each_endpoint():
+    """As it was reported, and how long ago: never, of one that nobody listens at."""
+    with epp("--endpoint=127.0.0.1:1,role=decode") as picker:
+        [row] = json.loads(picker.get("/debug/plugins/state")[1])["rows"]
+        assert (row["address"], row["labels"]) == ("127.0.0.1:1", {"role": "decode"})
+        assert row["load"] == {"num_running": 0, "num_waiting": 0, "kv_usage": 0.0}
+        assert row["load_age_s"] is None
+
+
 def test_pages_can_want_a_token(tmp_path: Path):
     """All but those of health; the command that reads them can bring it."""
     file = tmp_path / "token"
@@ -244,7 +271,7 @@ def test_a_second_signal_does_not_wait():
         (("--drain-timeout=-1s",), "--drain-timeout must be 0 or more"),
         (("--cert-path=/no/such",), "--cert-path: cannot read /no/such/tls.key"),
         (("--max-body-bytes=0",), "--max-body-bytes must be between 1"),
-        (("--metrics-endpoint-auth",), "--metrics-endpoint-auth needs --metrics-token-file"),
+        (("--metrics-endpoint-auth",), "needs --metrics-token-file, or a pool in Kubernetes"),
         (("--ha-enable-leader-election",), "--ha-enable-leader-election needs an InferencePool"),
         (("--zap-encoder=xml",), "--zap-encoder must be json or console"),
     ],
@@ -385,7 +412,7 @@ import asyncio, sys
 
 HEAVY = (
     "numpy", "torch", "transformers", "tokenizers", "safetensors", "starlette", "uvloop",
-    "weft.compute", "weft.engine", "weft.rpc", "weft.web", "weft.model", "weft.text",
+    "weft.compute", "weft.engine", "weft.rpc", "weft.web.http", "weft.model", "weft.text",
 )
 
 

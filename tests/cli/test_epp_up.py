@@ -1,5 +1,6 @@
 """`weft up`: one command, and all of it answers; one Ctrl-C, and none of it is left."""
 
+import asyncio
 import json
 import signal
 import subprocess
@@ -16,6 +17,8 @@ from tests.cli.running import SMALL, WEFT, clean_environment, weft
 from tests.ports import free_port
 from weft.cli.up.up import Worker
 from weft.core.errors import ConfigError
+from weft.core.types import SamplingParams
+from weft.rpc.client import RpcClient
 
 
 class Up:
@@ -78,7 +81,7 @@ def test_one_command_starts_all_and_one_signal_ends_it():
             body = {"model": model, "prompt": "hello", "max_tokens": 3, "ignore_eos": True}
             answer = client.post("/v1/completions", json=body).json()
         assert answer["usage"]["completion_tokens"] == 3
-        assert f"HTTP     http://{stack.address} (/v1)" in text
+        assert f"HTTP     http://{stack.address} (for a browser; /v1)" in text
         stack.process.send_signal(signal.SIGINT)
         stack.process.communicate(timeout=PATIENCE_S)
         assert stack.process.returncode == 0
@@ -103,14 +106,26 @@ def test_strange_names_get_nothing():
 
 @pytest.mark.slow
 def test_long_prompts_are_computed_by_workers_of_their_own():
-    """The picker names one, and the worker that answers has it compute the prompt."""
+    """The picker names one, and the worker that answers has it compute the prompt, over HTTP and over gRPC."""
     with up("--prefill=1", "--decode=1", "--worker-args=--enable-prompt-tokens-details") as stack:
         body = {"model": SMALL, "prompt": [*range(5, 105)] * 4, "max_tokens": 3, "temperature": 0}
         short = {**body, "prompt": [*range(105, 155)]}
         with stack.client() as client:
             answers = [client.post("/v1/completions", json=each).json() for each in (body, short)]
+        other = asyncio.run(num_cached_over_grpc(stack.address, [*range(155, 255)] * 4))
     cached = [a["usage"]["prompt_tokens_details"]["cached_tokens"] for a in answers]
-    assert cached == [384, 0]
+    assert [*cached, other] == [384, 0, 384]
+
+
+async def num_cached_over_grpc(address: str, token_ids: list[int]) -> int:
+    client = await RpcClient.connect(address, has_tokenizer=False)
+    params = SamplingParams(max_tokens=3, detokenize=False)
+    try:
+        prompt = {"prompt_token_ids": token_ids}
+        outputs = [output async for output in client.generate(prompt, params, "r")]
+    finally:
+        await client.close()
+    return outputs[-1].num_cached_tokens
 
 
 @pytest.mark.slow

@@ -31,6 +31,12 @@ LONGROPE = rope(
     long_factor=[2.0 + 0.5 * i for i in range(6)],
 )
 QWEN_EXPERTS = {"moe_intermediate_size": 24, "shared_expert_intermediate_size": 40}
+GLM_EXPERTS = {
+    "n_routed_experts": 8,
+    "num_experts_per_tok": 3,
+    "moe_intermediate_size": 24,
+    "head_dim": 16,
+}
 # Sequences have up to 150 tokens: windows and trained lengths are shorter wherever they are set.
 CASES = {
     "llama": ("llama", {}),
@@ -161,6 +167,44 @@ CASES = {
             "attention_multiplier": 0.2,
         },
     ),
+    "gpt_oss": (
+        "gpt_oss",
+        {"num_local_experts": 5, "num_experts_per_tok": 2, "head_dim": 16, "sliding_window": 25},
+    ),
+    "gpt_oss, plain rope, listed windows, other limits, no biases of attention": (
+        "gpt_oss",
+        {
+            "num_local_experts": 4,
+            "num_experts_per_tok": 4,
+            "head_dim": 16,
+            "sliding_window": 40,
+            "layer_types": ["full_attention", "sliding_attention"] + ["full_attention"] * 2,
+            "swiglu_limit": 1.5,
+            "swiglu_alpha": 1.2,
+            "attention_bias": False,
+            **rope(rope_type="default"),
+        },
+    ),
+    "glm4_moe": (
+        "glm4_moe",
+        {
+            **GLM_EXPERTS,
+            "use_qk_norm": True,
+            "attention_bias": True,
+            "routed_scaling_factor": 2.5,
+            "n_group": 4,
+            "topk_group": 2,
+        },
+    ),
+    "glm4_moe, one group, whole sigmoids, two shared experts": (
+        "glm4_moe",
+        {
+            **GLM_EXPERTS,
+            "n_shared_experts": 2,
+            "first_k_dense_replace": 0,
+            "norm_topk_prob": False,
+        },
+    ),
     "gemma": ("gemma", {"head_dim": 16}),
     "gemma2": (
         "gemma2",
@@ -213,10 +257,13 @@ CASES = {
 def make_model(model_type: str, settings: dict) -> PreTrainedModel:
     """A small model whose weights are all drawn, norms and biases too."""
     config = AutoConfig.for_model(model_type, **{**SIZES, **settings})
-    model = AutoModelForCausalLM.from_config(config, attn_implementation="eager").float().eval()
+    with torch.random.fork_rng(devices=[]):  # sinks are drawn where models are made
+        torch.manual_seed(2)
+        model = AutoModelForCausalLM.from_config(config, attn_implementation="eager").float().eval()
     generator = torch.Generator().manual_seed(1)
     with torch.no_grad():
-        for name, weight in model.named_parameters():
+        corrections = [(n, b) for n, b in model.named_buffers() if "correction" in n]
+        for name, weight in [*model.named_parameters(), *corrections]:
             noise = torch.randn(weight.shape, generator=generator)
             if weight.ndim == 1:
                 weight.add_(noise * 0.2)

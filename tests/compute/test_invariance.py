@@ -26,6 +26,13 @@ SHAPES = {
         "hidden=72&heads=4&kv_heads=2&intermediate=41&vocab=301&experts=7&experts_per_token=3&shared=50",
         None,
     ),
+    "experts and sinks": (
+        (
+            "layers=2&hidden=68&heads=6&kv_heads=2&head_dim=18&intermediate=41&vocab=301&experts=7"
+            "&experts_per_token=3&sinks=true"
+        ),
+        33,
+    ),
     "wide": ("layers=1&hidden=192&heads=6&kv_heads=6&head_dim=32&intermediate=512&vocab=603", 70),
 }
 

@@ -1,14 +1,23 @@
 """Every `EngineClient`, started and stopped for the contract suite."""
 
+import asyncio
+import shutil
+import socket
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 
+import msgspec
 import pytest
 
 from tests.doubles.fake_engine import FakeEngine
 from weft.core.client import EngineClient
 from weft.core.config import EngineOptions
+from weft.engine.api_servers.attached import AttachedServer
+from weft.engine.api_servers.channel import Channel
+from weft.engine.api_servers.client import ApiServerClient
+from weft.engine.api_servers.messages import FromServer, ToServer
 from weft.engine.configure import resolve
+from weft.engine.front.child import socket_directory
 from weft.engine.front.data_parallel import DataParallelClient
 from weft.engine.front.local_client import LocalClient
 from weft.engine.front.process_client import ProcessClient
@@ -30,13 +39,18 @@ ROOM = {
 }
 
 
-async def start(client_class, model: str = MODEL, metrics=None, **options):
+async def start(
+    client_class, model: str = MODEL, metrics=None, api_server_directory=None, **options
+):
     """A client of that class on a small engine."""
     settings = EngineOptions(
         model=model, **{"max_model_len": 256, "num_gpu_blocks_override": 64, **options}
     )
     checkpoint = open_model(settings.model, runner=settings.runner)
-    return await client_class.start(checkpoint, resolve(settings, checkpoint.card, GIB), metrics)
+    config = msgspec.structs.replace(
+        resolve(settings, checkpoint.card, GIB), api_server_directory=api_server_directory
+    )
+    return await client_class.start(checkpoint, config, metrics)
 
 
 async def stop(client: EngineClient) -> None:
@@ -117,7 +131,37 @@ async def fake(**options) -> AsyncIterator[EngineClient]:
     yield FakeEngine()
 
 
+@asynccontextmanager
+async def api_server(**options) -> AsyncIterator[ApiServerClient]:
+    """The engine in a child process, from one of the API servers before it; the supervisor is here too."""
+    directory = socket_directory()
+    try:
+        async with process(api_server_directory=str(directory), **options) as engine:
+            ours, theirs = socket.socketpair()
+
+            async def tell() -> None:
+                await attached.use(engine.vllm_config, [*engine.lora_requests.values()])
+
+            async def expose() -> bytes:
+                return b""
+
+            attached = AttachedServer(await Channel.open(ours, FromServer), engine, tell, expose)
+            serving = asyncio.create_task(attached.serve())
+            try:
+                client = await ApiServerClient.open(
+                    "0.0", await Channel.open(theirs, ToServer), engine.vllm_config, engine.renderer
+                )
+                yield client
+                await stop(client)
+            finally:
+                theirs.close()
+                await serving
+    finally:
+        shutil.rmtree(directory)
+
+
 ENGINES = {
+    "api_server": api_server,
     "local": local,
     "process": process,
     "data_parallel": data_parallel,
@@ -131,6 +175,6 @@ def kinds(*names: str) -> list[object]:
     """The clients of these names, or all, as parameters; two processes a test are slow."""
     slow = pytest.mark.slow
     return [
-        pytest.param(name, marks=slow) if name == "data_parallel" else name
+        pytest.param(name, marks=slow) if name in ("data_parallel", "api_server") else name
         for name in names or ENGINES
     ]

@@ -57,6 +57,7 @@ EXPECTED = {
     ),
     "prefix_cache_queries": ("counter", "", ""),
     "prefix_cache_hits": ("counter", "", ""),
+    "expert_load_tokens": ("counter", "expert", ""),
     "external_prefix_cache_queries": ("counter", "", ""),
     "external_prefix_cache_hits": ("counter", "", ""),
     "kv_offload_total_bytes": ("counter", "transfer_type", ""),

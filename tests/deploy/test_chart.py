@@ -9,6 +9,7 @@ import subprocess
 from typing import Any
 
 import pytest
+import yaml
 
 from tests.deploy.command_line import is_taken
 from tests.deploy.manifests import (
@@ -109,6 +110,24 @@ def test_services_and_policies_match_pods(release: Objects):
         assert ports <= {*service_ports(service)}
 
 
+def test_envoy_has_the_names_of_the_release():
+    """Its configuration is that of `weft up`, for these Services."""
+    found = rendered("envoy-values.yaml")
+    config = yaml.safe_load(found["ConfigMap", "release-weft-gateway"]["data"]["envoy.yaml"])
+    addresses = {
+        cluster["name"]: endpoint["endpoint"]["address"]["socket_address"]["address"]
+        for cluster in config["static_resources"]["clusters"]
+        for locality in cluster["load_assignment"]["endpoints"]
+        for endpoint in locality["lb_endpoints"]
+    }
+    assert addresses == {
+        "picker": "release-weft-picker",
+        "workers_grpc": "release-weft-workers",
+        "workers_http": "release-weft-workers",
+    }
+    assert {("Service", name) for name in addresses.values()} <= {*found}
+
+
 def test_workers_are_asked_at_their_own_pages(release: Objects):
     """Started once it listens, alive while it does, ready once it answers."""
     (container,) = workers(release)["spec"]["containers"]
@@ -136,6 +155,29 @@ def test_one_picker_whose_rights_are_those_of_the_manifests(pool_release: Object
     assert picker["replicas"] == 1
     assert binding["subjects"] == [{"kind": "ServiceAccount", "name": account, "namespace": "ours"}]
     assert ("ServiceAccount", account) in pool_release
+
+
+def test_who_sees_the_pickers_metrics_is_asked_of_kubernetes():
+    """The picker may ask, Prometheus may see them and sends its token; or nobody is asked."""
+    found = rendered("pool-values.yaml")
+    manifests = objects(KUBERNETES / "pool")
+    roles = {one["metadata"]["name"]: one for one in of_kind(found, "ClusterRole")}
+    for name, same in (("picker", "weft-picker"), ("metrics-reader", "weft-metrics-reader")):
+        role = roles.pop(f"ours-release-weft-{name}")
+        assert role["rules"] == manifests["ClusterRole", same]["rules"]
+    assert not roles
+    bindings = of_kind(found, "ClusterRoleBinding")
+    subjects = {one["roleRef"]["name"]: one["subjects"][0] for one in bindings}
+    assert {role: (one["namespace"], one["name"]) for role, one in subjects.items()} == {
+        "ours-release-weft-picker": ("ours", "release-weft-picker"),
+        "ours-release-weft-metrics-reader": ("monitoring", "prometheus-k8s"),
+    }
+    (endpoint,) = found["ServiceMonitor", "release-weft-picker"]["spec"]["endpoints"]
+    assert endpoint["bearerTokenFile"].endswith("/serviceaccount/token")
+    other = rendered("pool-deployment-values.yaml")
+    assert not of_kind(other, "ClusterRole") + of_kind(other, "ClusterRoleBinding")
+    picker = other["Deployment", "release-weft-picker"]["spec"]["template"]["spec"]
+    assert "--metrics-endpoint-auth=false" in picker["containers"][0]["args"]
 
 
 def test_of_several_pickers_one_leads():

@@ -32,6 +32,12 @@ def test_envoy_finds_picker_and_workers_by_their_services():
     assert yaml.safe_load(ENVOY.read_text(encoding="utf-8")) == envoy_config(plan)
 
 
+def test_the_chart_has_the_same_envoy():
+    """A chart may hold files of its own directory alone, and a link does not live everywhere."""
+    chart = KUBERNETES.parent / "helm" / "weft" / "files" / "envoy.yaml"
+    assert chart.read_text(encoding="utf-8") == ENVOY.read_text(encoding="utf-8")
+
+
 def test_the_picker_names_pods_that_the_workers_can_be():
     """A StatefulSet numbers its pods, and its Service gives each a name."""
     fleet = objects(ENVOY.parent)

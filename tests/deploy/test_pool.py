@@ -24,6 +24,7 @@ from tests.epp.kubernetes.test_objectives import NEW, OBJECTIVES
 from tests.epp.pools import until
 from weft.epp.build import open_picker
 from weft.epp.config.options import PickerOptions
+from weft.epp.kubernetes.access_reviewer import AccessReviewer
 
 POOL_DIRECTORIES = ("pool", "pool-vllm", "pool-lws")
 VLLM_FLAGS = Path(__file__).resolve().parents[1] / "compat" / "vllm_flags_0_32.tsv"
@@ -67,6 +68,30 @@ async def test_the_picker_finds_the_workers(
         await api.stop()
 
 
+async def test_the_picker_may_ask_who_sees_its_metrics(
+    pool: Objects, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+):
+    """Its right in the cluster is what that takes, and Prometheus may see them."""
+    api = ApiServerDouble(users={"token": {"username": "other"}})
+    await api.start()
+    point_at(api, tmp_path, monkeypatch)
+    reviewer = AccessReviewer(None)
+    try:
+        assert await reviewer.refusal(b"token", "/metrics") is not None
+    finally:
+        await reviewer.close()
+        await api.stop()
+    asked = {(group, resource, "create") for group, resource, _ in _asked(api)}
+    assert {*_rights(pool, "ClusterRole")} == asked
+    bindings = [one for (kind, _), one in pool.items() if kind == "ClusterRoleBinding"]
+    assert {one["roleRef"]["name"]: one["subjects"][0]["name"] for one in bindings} == {
+        "weft-picker": "weft-picker",
+        "weft-metrics-reader": "prometheus-k8s",
+    }
+    reader = pool["ClusterRole", "weft-metrics-reader"]
+    assert reader["rules"] == [{"nonResourceURLs": ["/metrics"], "verbs": ["get"]}]
+
+
 def _asked(api: ApiServerDouble) -> Iterator[tuple[str, str, str]]:
     """API group, resource and verb of each request; the paths are apis/GROUP/VERSION/... and api/VERSION/..."""
     for asked in api.asked:
@@ -75,8 +100,8 @@ def _asked(api: ApiServerDouble) -> Iterator[tuple[str, str, str]]:
         yield group, parts[-1], "watch" if asked.is_watch else "list"
 
 
-def _rights(found: Objects) -> Iterator[tuple[str, str, str]]:
-    for rule in found["Role", "weft-picker"]["rules"]:
+def _rights(found: Objects, kind: str = "Role") -> Iterator[tuple[str, str, str]]:
+    for rule in found[kind, "weft-picker"]["rules"]:
         for group in rule["apiGroups"]:
             for resource in rule["resources"]:
                 yield from ((group, resource, verb) for verb in rule["verbs"])

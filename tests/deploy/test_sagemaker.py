@@ -2,6 +2,7 @@
 
 import json
 import os
+import re
 import subprocess
 import sys
 from pathlib import Path
@@ -79,3 +80,13 @@ def test_a_server_keeps_the_contract():
             answer = httpx2.post(f"{server.http}/invocations", json=body, timeout=PATIENCE_S)
             assert answer.status_code == 200, answer.text
             assert answer.json()["choices"][0][field]
+
+
+def test_dockerignore_lets_through_what_the_dockerfile_copies():
+    """Files that it names one by one: all but a few of the tree stay out of the build."""
+    root = ENTRYPOINT.parents[2]
+    dockerfile = (root / "deploy" / "docker" / "Dockerfile").read_text(encoding="utf-8")
+    copied = set(re.findall(r"^COPY (?!--from)(\S+)", dockerfile, re.MULTILINE)) - {"."}
+    assert copied
+    let_through = (root / ".dockerignore").read_text(encoding="utf-8").splitlines()
+    assert {f"!{one}" for one in copied} <= set(let_through)

@@ -1,4 +1,4 @@
-"""A small Kubernetes API server: lists in pages, watches, writes with versions, compaction, faults on demand.
+"""A small Kubernetes API server: lists in pages, watches, writes with versions, reviews, compaction, faults on demand.
 
 An HTTP server over a log of changes, as etcd keeps one. It stands up, falls and stands up again at one port.
 """
@@ -45,6 +45,8 @@ class ApiServerDouble:
     )
     asked: list[Asked] = field(default_factory=list)
     refusals: deque[tuple[int, str]] = field(default_factory=deque)  # status and headers, in order
+    users: dict[str, dict[str, Any]] = field(default_factory=dict)  # by token
+    readers: set[tuple[str, str]] = field(default_factory=set)  # name of a user, path they may get
     watch_bytes: deque[bytes] = field(default_factory=deque)  # what the next watches say, and end
     is_mute: bool = False  # takes requests, answers none
 
@@ -135,6 +137,8 @@ class ApiServerDouble:
             _write(
                 writer, status, json.dumps({"kind": "Status", "message": "no"}).encode(), headers
             )
+        elif asked.path.endswith("reviews"):
+            _write(writer, 201, json.dumps(self._review(json.loads(asked.body))).encode())
         elif asked.path.split("/")[-2] == "leases" or asked.method == "POST":
             _write(writer, *self._one(asked))
         elif not asked.is_watch:
@@ -168,6 +172,16 @@ class ApiServerDouble:
         if found is None:
             return 404, b'{"kind": "Status", "message": "not found"}'
         return 200, json.dumps(found).encode()
+
+    def _review(self, review: dict[str, Any]) -> dict[str, Any]:
+        """Fill in who a token is of, or whether a user may."""
+        spec = review["spec"]
+        if review["kind"] == "TokenReview":
+            user = self.users.get(spec["token"])
+            return {**review, "status": {"user": user, "authenticated": True} if user else {}}
+        wanted = (spec["user"], spec["nonResourceAttributes"]["path"])
+        is_allowed = wanted in self.readers and spec["nonResourceAttributes"]["verb"] == "get"
+        return {**review, "status": {"allowed": is_allowed}}
 
     def _list(self, asked: Asked) -> dict[str, Any]:
         found = sorted(self.objects.get(asked.path, {}).items())

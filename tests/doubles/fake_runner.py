@@ -58,6 +58,10 @@ class FakeRunner:
         for pool, content in zip(self._pools(), data.view(np.int64).reshape(2, -1), strict=True):
             pool[self._places(block_id)] = content
 
+    def block_rows(self, block_id: int) -> list[memoryview]:
+        """See `BlockCopies`."""
+        return [memoryview(pool[self._places(block_id)]).cast("B") for pool in self._pools()]
+
     def _pools(self):
         return self._slots, self._epochs
 

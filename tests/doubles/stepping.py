@@ -162,9 +162,9 @@ class SteppingEngine:
     def step(self) -> Plan | None:
         """Run one step."""
         plan = self.scheduler.plan()
+        if self.offloading is not None:
+            self.offloading.follow_plan(self.runner)
         if plan is not None:
-            if self.offloading is not None:
-                self.offloading.store_evicted(self.runner)
             logits = self.runner.forward(plan.to_batch(self.config.cache_config.block_size))
             for part, results in self.finisher.finish(logits, plan):
                 self._take(self.scheduler.commit(part, results))

@@ -4,7 +4,7 @@ import asyncio
 import json
 import subprocess
 import tempfile
-from collections.abc import AsyncIterator, Mapping
+from collections.abc import AsyncIterator, Mapping, Sequence
 from contextlib import asynccontextmanager
 from dataclasses import replace
 from pathlib import Path
@@ -13,7 +13,7 @@ from typing import Any
 from tests.busy import PATIENCE_S
 from tests.ports import free_port
 from weft.cli.up.binary import find_envoy
-from weft.cli.up.envoy import EnvoyPlan, envoy_config
+from weft.cli.up.envoy import PICKER, EnvoyPlan, envoy_config
 
 START_TIMEOUT_S = PATIENCE_S
 
@@ -79,9 +79,19 @@ def _make_patient(config: dict[str, Any]) -> None:
             check["timeout"] = f"{PATIENCE_S}s"
 
 
+def _add_pickers(config: dict[str, Any], addresses: Sequence[tuple[str, int]]) -> None:
+    (cluster,) = (each for each in config["static_resources"]["clusters"] if each["name"] == PICKER)
+    (locality,) = cluster["load_assignment"]["endpoints"]
+    for host, port in addresses:
+        address = {"socket_address": {"address": host, "port_value": port}}
+        locality["lb_endpoints"].append({"endpoint": {"address": address}})
+
+
 @asynccontextmanager
-async def envoy(plan: EnvoyPlan, *, is_patient: bool = True) -> AsyncIterator[Running]:
-    """An Envoy of this plan on a port of its own.
+async def envoy(
+    plan: EnvoyPlan, *, is_patient: bool = True, more_pickers: Sequence[tuple[str, int]] = ()
+) -> AsyncIterator[Running]:
+    """An Envoy of this plan on a port of its own. More pickers are found as by a name with several addresses.
 
     A patient one passes by none that only answers late: what a test runs may have to wait for a processor.
     """
@@ -90,6 +100,7 @@ async def envoy(plan: EnvoyPlan, *, is_patient: bool = True) -> AsyncIterator[Ru
     config = envoy_config(plan)
     if is_patient:
         _make_patient(config)
+    _add_pickers(config, more_pickers)
     with tempfile.TemporaryDirectory() as scratch:
         running = Running(config, port, admin, Path(scratch))
         try:

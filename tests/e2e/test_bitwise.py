@@ -27,7 +27,10 @@ MODELS = {
     f"{name}-{compute}": (model, compute)
     for name, model in (("random", RANDOM), ("tiny", TINY))
     for compute in ("reference", "native")
-} | {"experts-native": (f"{RANDOM}&experts=7&experts_per_token=3&shared=70", "native")}
+} | {
+    "experts-native": (f"{RANDOM}&experts=7&experts_per_token=3&shared=70", "native"),
+    "gpt-oss-native": (f"{RANDOM}&experts=7&experts_per_token=3&sinks=true", "native"),
+}
 MAX_MODEL_LEN = 128
 NUM_REQUESTS = 64
 

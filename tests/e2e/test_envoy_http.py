@@ -4,10 +4,14 @@ import asyncio
 import gzip
 import json
 
+import httpx2
 import pytest
 
 from tests.busy import PATIENCE_S, until
-from tests.e2e.scenes import CHAT, STREAMED, scene
+from tests.e2e.envoys import envoy
+from tests.e2e.scenes import CHAT, STREAMED, scene, split
+from tests.e2e.workers import FakePod, http_worker
+from tests.ports import free_port
 from weft.cli.up.envoy import EnvoyPlan
 from weft.epp.decision.tickets import Ending
 from weft.epp.request.values import Drop, Refused, Usage
@@ -187,6 +191,27 @@ async def test_a_dead_worker_is_replaced():
         assert answer.status_code == 200
 
 
+async def test_a_worker_that_dies_under_load_is_replaced():
+    """Before Envoy has noticed: all that it refuses at once are tried elsewhere, not three of them."""
+    port = free_port()
+    pods = [FakePod(ip, ip, port) for ip in ("127.0.0.2", "127.0.0.3")]
+    for pod in pods:
+        await pod.start()
+    workers = [(pod.ip, port) for pod in pods]
+    plan = EnvoyPlan(
+        picker=("127.0.0.1", free_port()), http_workers=workers, health_interval_s=PATIENCE_S
+    )
+    async with (
+        envoy(plan) as running,
+        httpx2.AsyncClient(base_url=f"http://127.0.0.1:{running.port}") as client,
+    ):
+        pods[1].stop()
+        asked = (client.post("/v1/chat/completions", content=CHAT) for _ in range(60))
+        answers = await asyncio.gather(*asked)
+        pods[0].stop()
+    assert [answer.status_code for answer in answers] == [200] * 60
+
+
 async def test_fail_open_serves_without_a_picker():
     """Round robin, and not one request fails, bodies or not."""
     async with scene(EnvoyPlan(health_interval_s=QUICK)) as here:
@@ -196,6 +221,23 @@ async def test_fail_open_serves_without_a_picker():
         assert {answer.json()["worker"] for answer in answers} == {
             worker.address for worker in here.http
         }
+
+
+async def test_without_a_picker_the_dead_get_nothing():
+    """Also where most workers are: no request is tried there, and none is lost."""
+    dead = [("127.0.0.1", free_port()) for _ in range(4)]
+    async with http_worker("127.0.0.2") as alive:
+        plan = EnvoyPlan(
+            picker=("127.0.0.1", free_port()),
+            http_workers=[split(alive.address), *dead],
+            health_interval_s=QUICK,
+        )
+        async with (
+            envoy(plan) as running,
+            httpx2.AsyncClient(base_url=f"http://127.0.0.1:{running.port}") as client,
+        ):
+            answers = [await client.post("/v1/chat/completions", content=CHAT) for _ in range(20)]
+    assert [answer.status_code for answer in answers] == [200] * 20
 
 
 async def test_fail_close_refuses_without_a_picker():

@@ -1,6 +1,7 @@
 """Small model servers: real sockets, real protocols, nothing behind them. Each records what came."""
 
 import asyncio
+import time
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager, suppress
 from dataclasses import dataclass, field
@@ -11,6 +12,12 @@ from grpc_health.v1.health import aio as health_aio
 
 from weft.pb import vllm_engine_pb2 as pb
 from weft.pb.vllm_engine_pb2_grpc import VllmEngineServicer, add_VllmEngineServicer_to_server
+
+LOAD = b"""\
+vllm:num_requests_waiting 0
+vllm:num_requests_running 0
+vllm:kv_cache_usage_perc 0
+"""
 
 
 @dataclass(slots=True)
@@ -30,6 +37,7 @@ class HttpWorker:
     seen: list[Seen] = field(default_factory=list)
     delay_s: float = 0.0
     num_events: int = 5
+    pages: dict[str, tuple[int, bytes]] = field(default_factory=dict)  # what else a GET finds
     may_answer: asyncio.Event = field(default_factory=asyncio.Event)
     gone: asyncio.Event = field(default_factory=asyncio.Event)  # a client left in mid-stream
 
@@ -53,6 +61,11 @@ class HttpWorker:
         }
         body = await _read_body(reader, headers)
         path = first.split()[1]
+        if path in self.pages:
+            status, text = self.pages[path]
+            writer.write(b"HTTP/1.1 %d X\r\ncontent-length: %d\r\n\r\n" % (status, len(text)))
+            writer.write(text)
+            return True
         if path != "/health":  # which Envoy asks for all the time
             self.seen.append(Seen(path, headers, body))
         if self.delay_s:
@@ -117,6 +130,40 @@ async def http_worker(host: str = "127.0.0.1", port: int = 0) -> AsyncIterator[H
         server.close()
         with suppress(Exception):
             server.close_clients()  # Python 3.13
+
+
+class FakePod:
+    """Answers at its own address; while it ends it says so at `/health`, and serves on."""
+
+    def __init__(self, name: str, ip: str, port: int) -> None:
+        self.name, self.ip, self.port = name, ip, port
+        self.worker = HttpWorker(f"{ip}:{port}", delay_s=0.01)
+        self.worker.pages = {"/health": (200, b"ok"), "/metrics": (200, LOAD)}
+        self.worker.may_answer.set()
+        self.gone_at = float("inf")
+        self._server: asyncio.Server | None = None
+        self._writers: set[asyncio.StreamWriter] = set()
+
+    async def start(self) -> None:
+        self._server = await asyncio.start_server(self._serve, self.ip, self.port)
+
+    def drain(self) -> None:
+        self.worker.pages["/health"] = (503, b"ending")
+
+    def stop(self) -> None:
+        """Nobody listens any more, and what was open is cut."""
+        self.gone_at = time.monotonic()
+        if self._server is not None:
+            self._server.close()
+        for writer in self._writers:
+            writer.transport.abort()
+
+    async def _serve(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        self._writers.add(writer)
+        try:
+            await self.worker.serve(reader, writer)
+        finally:
+            self._writers.discard(writer)
 
 
 class GrpcWorker(VllmEngineServicer):

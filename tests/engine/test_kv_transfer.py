@@ -186,8 +186,15 @@ def test_a_producer_that_has_ended_is_an_error_only_where_that_is_wanted(connect
 
 
 @contextmanager
-def run_engine(role: KvRole, num_blocks: int = 16, runner: FakeRunner | None = None, **changes):
-    config = make_config(num_blocks=num_blocks, max_model_len=40)
+def run_engine(
+    role: KvRole,
+    num_blocks: int = 16,
+    runner: FakeRunner | None = None,
+    budget: int = 64,
+    **changes,
+):
+    """`budget`: tokens of a step."""
+    config = make_config(num_blocks=num_blocks, max_model_len=40, max_num_batched_tokens=budget)
     config = msgspec.structs.replace(config, kv_transfer_config=transfer(role, **changes))
     with EngineThread(runner or FakeRunner(), config) as running:
         yield running

@@ -194,8 +194,8 @@ async def test_gauges_follow_the_engines_last_load():
 
 async def start(client_class, metrics, **options):
     """A small engine."""
-    settings = EngineOptions(model=MODEL, max_model_len=256, **options)
-    checkpoint = open_model(MODEL)
+    settings = EngineOptions(**{"model": MODEL, "max_model_len": 256, **options})
+    checkpoint = open_model(settings.model)
     config = resolve(settings, checkpoint.card, GIB)
     return await client_class.start(checkpoint, config, metrics)
 
@@ -299,3 +299,21 @@ async def test_a_client_without_metrics_observes_nothing():
     outputs = await ask(client, [5, 6, 7], "a", max_tokens=3)
     await stop(client)
     assert sum(len(output.outputs[0].token_ids) for output in outputs) == 3
+
+
+@pytest.mark.parametrize("client_class", [LocalClient, ProcessClient])
+async def test_the_loads_of_experts_are_known(client_class):
+    """Tokens by layer and expert when asked for; the sums of the mean expert and of the busiest as series."""
+    model, metrics = "embedded:random?experts=5&experts_per_token=2", Metrics()
+    client = await start(client_class, metrics, model=model)
+    assert await client.collective_rpc("expert_loads") == [[[0] * 5] * 2]
+    await ask(client, list(range(3, 43)), "a", max_tokens=4)
+    [layers] = await client.collective_rpc("expert_loads")
+    await stop(client)
+    mean, most = (
+        value_of(metrics, model, "expert_load_tokens_total", expert=of) for of in ("mean", "max")
+    )
+    assert sum(layers[0]) == 2 * (40 + 3)
+    assert sum(layers[1]) == 2 * 4  # of the last layer only rows that are wanted
+    assert mean == pytest.approx(sum(map(sum, layers)) / 5)
+    assert mean < most <= sum(map(sum, layers)) / 2  # a token has two experts, and none twice

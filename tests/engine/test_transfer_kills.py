@@ -7,7 +7,7 @@ import multiprocessing
 import os
 import random
 import signal
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 
 import pytest
 
@@ -15,6 +15,8 @@ from tests.busy import PATIENCE_S
 from tests.doubles.fake_runner import FakeRunner
 from tests.engine.test_kv_transfer import LEND, ask, run_engine, tokens_of, wait_for_held
 from tests.engine.test_offloading import greedy
+from tests.engine.test_transfer_chunks import LEND as LEND_CHUNKS
+from tests.engine.test_transfer_chunks import outputs_until, send
 from tests.engine.test_transfer_segments import num_segments, wait_for_segments
 from weft.core.kv_transfer import KvConnector, KvRole
 from weft.core.types import FinishReason
@@ -47,17 +49,31 @@ class DyingRunner(FakeRunner):
         self._count()
         super().write_block(block_id, data)
 
+    def block_rows(self, block_id):
+        """See `BlockCopies`."""
+        self._count()
+        return super().block_rows(block_id)
+
     def _count(self) -> None:
         if not self._num_left:
             os.kill(os.getpid(), signal.SIGKILL)
         self._num_left -= 1
 
 
-def serve(pipe, role: KvRole, connector: KvConnector, dies_at: int) -> None:
-    """In a process of its own: an answer to everything that is asked through the pipe."""
-    with run_engine(role, runner=DyingRunner(dies_at), connector=connector) as running:
+def serve(pipe, role: KvRole, connector: KvConnector, dies_at: int, budget: int) -> None:
+    """In a process of its own: an answer to everything that is asked through the pipe.
+
+    Of a prompt that is to be lent in chunks, what fetches it is the answer, and it is computed on.
+    """
+    runner = DyingRunner(dies_at)
+    with run_engine(role, runner=runner, connector=connector, budget=budget) as running:
         while True:
-            outputs = ask(running, *pipe.recv())
+            request = pipe.recv()
+            if request[-1] == LEND_CHUNKS:
+                send(running, *request)
+                outputs = outputs_until(running, lambda output: output.kv_transfer_params)
+            else:
+                outputs = ask(running, *request)
             pipe.send((tokens_of(outputs), outputs[-1].kv_transfer_params))
 
 
@@ -79,10 +95,12 @@ class Mortal:
 
 
 @contextmanager
-def mortal(role: KvRole, connector: KvConnector, dies_at: int):
+def mortal(role: KvRole, connector: KvConnector, dies_at: int, budget: int = 64):
     context = multiprocessing.get_context("spawn")
     near, far = context.Pipe()
-    process = context.Process(target=serve, args=(far, role, connector, dies_at), daemon=True)
+    process = context.Process(
+        target=serve, args=(far, role, connector, dies_at, budget), daemon=True
+    )
     process.start()
     far.close()
     engine = Mortal(process, near)
@@ -140,3 +158,20 @@ def test_who_lends_to_one_that_is_killed_lends_to_the_next(connector, seed):
             [lent] = ask(producer, "q", PROMPT, 1, LEND)
             outputs = ask(consumer, "d", PROMPT, 4, lent.kv_transfer_params)
             assert tokens_of(outputs) == greedy(PROMPT, 4)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("seed", POINTS)
+def test_who_fetches_from_one_that_is_killed_while_it_computes_answers_right(connector, seed):
+    """What came is used, and the rest is computed; or all of it, where there was nobody to fetch from."""
+    before, dies_at = num_segments(), random.Random(seed).randrange(1, 14)
+    with (
+        run_engine(KvRole.CONSUMER, connector=connector) as consumer,
+        mortal(KvRole.PRODUCER, connector, dies_at, budget=8) as producer,
+    ):
+        lent = None
+        with suppress(EOFError):
+            _, lent = producer.ask("p", PROMPT, 1, LEND_CHUNKS)
+        assert tokens_of(ask(consumer, "d", PROMPT, 4, lent)) == greedy(PROMPT, 4)
+        wait_for_held(consumer, 0)
+        wait_for_segments(before)

@@ -6,16 +6,25 @@ import socket
 import threading
 from pathlib import Path
 
+import numpy as np
 import pytest
 
 from tests.busy import PATIENCE_S
 from tests.engine.test_kv_transfer import LEND, ask, run_engine, wait_for_held
 from tests.engine.test_offloading import greedy
-from tests.engine.test_transfer_wire import LENT, greet, listening, offer, read_one
+from tests.engine.test_transfer_wire import (
+    LENT,
+    greet,
+    listening,
+    offer,
+    read_one,
+    runner_of,
+)
 from weft.core.kv_transfer import KvConnector, KvRole
 from weft.engine.transfer.connectors import CONNECTORS
+from weft.engine.transfer.pool_access import PoolAccess, TransferError
 from weft.engine.transfer.settings import LOOPBACK
-from weft.engine.transfer.wire import WANTED, GiveBack, Read, TransferError, length_of
+from weft.engine.transfer.wire import WANTED, Read, length_of
 
 SHM = KvConnector.SHM
 SEALS = fcntl.F_SEAL_SHRINK | fcntl.F_SEAL_GROW
@@ -68,45 +77,26 @@ def test_who_shares_no_segment_gets_no_block():
                 bad.receive(WANTED)
 
 
-@pytest.mark.parametrize("slot", [1, 2, -1, 2**62])
-def test_a_slot_that_is_not_lent_is_not_taken_back(slot):
-    """Slot 1 has not been used yet, and others never were there."""
+def test_a_slot_is_filled_again_when_it_was_given_back_and_no_sooner():
+    """Two slots and three blocks: the third waits, and whatever else comes meanwhile is not taken."""
     here, there = socket.socketpair()
+    ring = Read("r", [1, 1], [b"h" * 32] * 2)
     with CONNECTORS[SHM].accept(here) as lender, CONNECTORS[SHM].accept(there) as peer:
-        peer.request_blocks(Read("r", [1, 1], [b"h" * 32] * 2), 64)
-        assert lender.receive(WANTED).block_ids == [1, 1]
+        source, target = runner_of(), runner_of()
+        source.write_block(1, np.arange(64, dtype=np.uint8))
+        peer.request_blocks(ring, 64)
+        assert lender.receive(WANTED) == ring
         lender.begin_blocks(64)
-        lender.next_place()
-        peer.send(GiveBack(slot))
-        with pytest.raises(TransferError, match=f"it gives back slot {slot}, which"):
-            lender.next_place()
-
-
-def test_a_block_in_a_slot_that_is_not_free_is_not_read():
-    """Whatever a lender says of slots, what has not been used yet does not change."""
-    here, there = socket.socketpair()
-    with CONNECTORS[SHM].accept(here) as peer, there:
-        peer.request_blocks(Read("r", [1, 1], [b"h" * 32] * 2), 64)
-        there.sendall(length_of(64) + length_of(2))
-        with pytest.raises(TransferError, match="slot 2, which is not free"):
-            peer.receive_block(64)
-        there.sendall((length_of(64) + length_of(0)) * 2)
-        assert peer.receive_block(64) is not None
-        with pytest.raises(TransferError, match="slot 0, which is not free"):
-            peer.receive_block(64)
-
-
-def test_blocks_wait_for_an_engine_in_a_long_step():
-    """Longer than a message may take: the one slot that there is comes back when the step is over."""
-    here, there = socket.socketpair()
-    with CONNECTORS[SHM].accept(here) as peer, there:
-        peer.request_blocks(LENT, 64)
-        there.sendall((length_of(64) + length_of(0)) * 2)
-        first = peer.receive_block(64)
-        step = threading.Timer(0.1, first.release)
-        step.start()
-        assert peer.receive_block(64) is not None
-        step.join()
+        for _ in ring.block_ids:
+            lender.send_block(PoolAccess(source), 1, 64, is_last=False)
+        assert peer.receive_block(PoolAccess(target), 2, 64)
+        lender.send_block(PoolAccess(source), 3, 64, is_last=False)
+        assert peer.receive_block(PoolAccess(target), 3, 64)
+        assert (target.read_block(3) == source.read_block(1)).all()
+        peer.send(ring)
+        lender.send_block(PoolAccess(source), 1, 64, is_last=False)
+        with pytest.raises(TransferError, match="something else before all blocks have gone"):
+            lender.send_block(PoolAccess(source), 1, 64, is_last=False)
 
 
 def test_an_engine_of_another_machine_is_refused_with_the_reason():

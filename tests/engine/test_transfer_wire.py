@@ -1,9 +1,10 @@
 """What goes between two engines: who gets blocks, and what bytes of others do."""
 
 import threading
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 
 import msgspec
+import numpy as np
 import pytest
 
 from tests.busy import PATIENCE_S
@@ -12,6 +13,7 @@ from tests.doubles.transfers import transfer
 from weft.core.kv_transfer import KvConnector, KvRole
 from weft.engine.transfer import lending, wire
 from weft.engine.transfer.connectors import CONNECTORS
+from weft.engine.transfer.pool_access import AccessEnded, PoolAccess, TransferError
 from weft.engine.transfer.settings import LOOPBACK
 
 SECRET = b"0123456789abcdef"
@@ -59,19 +61,18 @@ LENT = wire.Read("r", [1], [b"h" * 32])
 
 
 def read_one(peer: wire.Peer, read: wire.Read = LENT):
-    """The first of the blocks, as a copy; None if it is not sent."""
+    """The first of the blocks, as it came into another pool; None if it is not sent."""
     peer.request_blocks(read, IDENTITY.block_bytes)
-    block = peer.receive_block(IDENTITY.block_bytes)
-    if block is None:
+    target = runner_of()
+    if not peer.receive_block(PoolAccess(target), 2, IDENTITY.block_bytes):
         return None
-    copied = block.data.copy()
-    block.release()
-    return copied
+    return target.read_block(2)
 
 
 def offer(producer) -> FakeRunner:
     runner = runner_of()
-    producer.offer("r", [1], [b"h" * 32], runner)
+    runner.write_block(1, np.arange(64, dtype=np.uint8))
+    producer.offer("r", [1], [b"h" * 32], runner, 1)
     return runner
 
 
@@ -88,7 +89,7 @@ def test_who_is_somebody_else_gets_no_block(connector, secret, identity, message
     """And who should gets them still."""
     with listening(connector) as producer:
         runner = offer(producer)
-        with pytest.raises(wire.TransferError, match=message), greet(producer, secret, identity):
+        with pytest.raises(TransferError, match=message), greet(producer, secret, identity):
             pass
         with greet(producer) as peer:
             assert (read_one(peer) == runner.read_block(1)).all()
@@ -132,7 +133,7 @@ def test_frames_that_are_none_end_their_connection_alone(connector, frame):
         runner = offer(producer)
         with greet(producer) as bad, greet(producer) as peer:
             bad._socket.sendall(frame)
-            with pytest.raises(wire.TransferError, match="closed the connection"):
+            with pytest.raises(TransferError, match="closed the connection"):
                 bad.receive(wire.WANTED)
             assert (read_one(peer) == runner.read_block(1)).all()
 
@@ -173,17 +174,46 @@ def test_a_block_of_another_length_is_not_taken(connector):
         offer(producer)
         with greet(producer) as peer:
             peer.request_blocks(LENT, IDENTITY.block_bytes)
-            with pytest.raises(
-                wire.TransferError, match="a block has 64 bytes, and should have 32"
-            ):
-                peer.receive_block(32)
+            with pytest.raises(TransferError, match="a block has 64 bytes, and should have 32"):
+                peer.receive_block(PoolAccess(runner_of()), 0, 32)
+
+
+def test_a_block_that_is_taken_back_while_it_comes_is_written_no_more(connector):
+    """It is another's by then: the engine does not wait for the rest of it, and none of that lands there."""
+    with listening(connector) as producer:
+        offer(producer)
+        target = runner_of()
+        access, before = PoolAccess(target), target.read_block(2)
+        with greet(producer) as peer:
+            peer.request_blocks(LENT, IDENTITY.block_bytes)
+            access.end()
+            with pytest.raises(AccessEnded):
+                peer.receive_block(access, 2, IDENTITY.block_bytes)
+        assert (target.read_block(2) == before).all()
+
+
+def test_a_lease_ends_while_who_fetches_reads_nothing(connector):
+    """The engine that lends waits for nobody, and what is written into its blocks later is not sent."""
+    lent = wire.Read("r", [1] * 100_000, [b"h" * 32] * 100_000)
+    with listening(connector) as producer:
+        runner = offer(producer)
+        expected = runner.read_block(1)
+        target = runner_of()
+        with greet(producer) as peer:
+            peer.request_blocks(lent, IDENTITY.block_bytes)
+            assert peer.receive_block(PoolAccess(target), 2, IDENTITY.block_bytes)
+            producer.withdraw("r")
+            runner.write_block(1, np.full(64, 255, np.uint8))
+            with suppress(TransferError, OSError):
+                while peer.receive_block(PoolAccess(target), 3, IDENTITY.block_bytes):
+                    assert (target.read_block(3) == expected).all()
 
 
 def test_there_is_no_connection_to_who_is_no_peer(connector):
     """Whatever a request says of hosts."""
     with (
         listening(connector) as producer,
-        pytest.raises(wire.TransferError, match="among the peers"),
+        pytest.raises(TransferError, match="among the peers"),
     ):
         connect(producer, ["10.0.0.0/8"])
 
@@ -193,7 +223,7 @@ def test_more_connections_than_there_may_be_are_closed(connector):
     with listening(connector) as producer:
         offer(producer)
         peers = [greet(producer) for _ in range(lending.MAX_CONNECTIONS)]
-        with pytest.raises((wire.TransferError, OSError)):
+        with pytest.raises((TransferError, OSError)):
             greet(producer)
         for peer in peers:
             peer.__exit__()
@@ -202,6 +232,6 @@ def test_more_connections_than_there_may_be_are_closed(connector):
                 with greet(producer) as peer:
                     assert read_one(peer) is not None
                 return
-            except (wire.TransferError, OSError):
+            except (TransferError, OSError):
                 threading.Event().wait(0.01)
         raise AssertionError("no place became free")

@@ -31,6 +31,19 @@ PARAMS = SamplingParams(temperature=0.0, max_tokens=8, ignore_eos=True, logprobs
 LONG = {**CONFIG, "max_position_embeddings": 2048}
 ROOM = {"max_model_len": 2048, "num_gpu_blocks_override": 256}
 TIED = {**CONFIG, "tie_word_embeddings": True}
+MIXTRAL = {
+    **CONFIG,
+    "model_type": "mixtral",
+    "architectures": ["MixtralForCausalLM"],
+    "num_local_experts": 3,
+    "num_experts_per_tok": 2,
+}
+GPT_OSS = {
+    **MIXTRAL,
+    "model_type": "gpt_oss",
+    "architectures": ["GptOssForCausalLM"],
+    "head_dim": 8,
+}
 SEGMENTS = {"backend": "shared_memory"}
 
 
@@ -133,8 +146,10 @@ async def test_what_was_sent_is_served_bit_for_bit(client_class, tmp_path):
         (CONFIG, {"quantization": "int8", "kv_cache_dtype": "int8"}),
         (CONFIG, {"dtype": "bfloat16"}),
         (CONFIG, {"compute": "reference"}),
+        (MIXTRAL, {"quantization": "int4"}),
+        (GPT_OSS, {}),
     ],
-    ids=["tied", "int8", "rounded", "reference"],
+    ids=["tied", "int8", "rounded", "reference", "experts", "experts in one tensor"],
 )
 async def test_every_form_of_weights_is_updated(config, options, tmp_path):
     """Packed, rounded and shared ones too."""

@@ -17,7 +17,8 @@ import pytest
 
 from tests.busy import PATIENCE_S
 from tests.cli.running import SMALL, Server, clean_environment, running
-from tests.faults.test_start_up import free_address
+from tests.model.checkpoints import write_checkpoint
+from tests.ports import free_port
 
 pytestmark = pytest.mark.slow  # each imports a client, for a second or more
 ROOT = Path(__file__).resolve().parents[2]
@@ -40,6 +41,7 @@ RUNS = [
     ("completion.py", ["--stream"], r"(?s)(?=.*^0: ')(?=.*^1: ').+"),
     ("tools.py", [], re.escape(CALL)),
     ("tools.py", ["--required", "--stream"], re.escape(CALL)),
+    ("tools.py", ["--thinking", "--stream"], r"(reasoning: (.|\n)*)?" + re.escape(CALL)),
     ("reasoning.py", [], re.escape(REASONING)),
     ("reasoning.py", ["--stream"], re.escape(REASONING)),
     ("responses.py", [], re.escape(CALL)),
@@ -55,8 +57,24 @@ RUNS = [
         ),
     ),
     ("engine.py", [], r"((The capital of (France|Italy) is|Two and two is).*\n){3}"),
+    (
+        "engine.py",
+        ["--engines", "2"],
+        r"((The capital of (France|Italy) is|Two and two is).*\n){3}",
+    ),
     ("generate.py", [], r"The capital of France is .+\n"),
     ("generate.py", ["--stream", "--n", "2"], r"(The capital of France is.*\n){4,}"),
+    ("gradio_chat.py", ["--once", "What is the capital of France?"], r"(.*\n)+.*Paris.*\n"),
+    (
+        "gradio_completion.py",
+        ["--once", "The capital of France is"],
+        r"(The capital of France is.*\n)+",
+    ),
+    (
+        "streamlit_chat.py",
+        ["--once", "What is two plus three?"],
+        r"(reasoning: '.*'\n)+(content: ['\"].*['\"]\n)+",
+    ),
     ("tokens.py", ["--tokenizer", TOKENIZER], r"\[\d+(, \d+)*\]\n' Paris.+'\n"),
 ]
 
@@ -98,6 +116,17 @@ def test_answers_come_from_the_nearest_document(server: Server):
     assert answer.strip()
 
 
+def test_embeddings_are_continued_as_their_text_is(tmp_path: Path):
+    """Looked up in the files of the model that is served."""
+    write_checkpoint(tmp_path)
+    with running(str(tmp_path), "--no-grpc", "--enable-prompt-embeds") as server:
+        asked = ("--model", str(tmp_path), "--prompt", "ab cd")
+        shown = run("prompt_embeds.py", *asked, OPENAI_BASE_URL=f"{server.http}/v1")
+    match = re.fullmatch(r"embeddings: (.+)\ntext: (.+)\n", shown)
+    assert match, shown
+    assert match[1] == match[2]
+
+
 def test_a_model_may_call_nothing():
     """Then there is nothing to run, and nothing to give back to it."""
     with running(
@@ -109,12 +138,14 @@ def test_a_model_may_call_nothing():
 
 def test_tools_of_another_server_are_called():
     """The example is both: who has the tool, and who asks."""
-    address = free_address()
+    port = free_port()
     argv = [sys.executable, str(EXAMPLES / "responses_mcp.py")]
-    tools = subprocess.Popen([*argv, "serve", "--port", address.rpartition(":")[2]])
+    tools = subprocess.Popen([*argv, "serve", "--port", str(port)])
     try:
-        _wait_for(f"http://{address}/mcp")
-        with running("--no-grpc", "--tool-server", f"weather=http://{address}/mcp") as server:
+        _wait_for(f"http://127.0.0.1:{port}/mcp")
+        with running(
+            "--no-grpc", "--tool-server", f"weather=http://127.0.0.1:{port}/mcp"
+        ) as server:
             assert run("responses_mcp.py", "ask", OPENAI_BASE_URL=f"{server.http}/v1") == CALL
     finally:
         tools.terminate()
@@ -174,5 +205,8 @@ def ask(server: Server, prompt: str) -> None:
 
 def test_every_example_is_run():
     """A file that nobody runs fails here."""
-    elsewhere = {"README.md", "kv_events.py", "push_weights.py", "responses_mcp.py", "retrieval.py"}
+    elsewhere = {
+        "README.md", "kv_events.py", "prompt_embeds.py", "push_weights.py", "ray", "responses_mcp.py",
+        "retrieval.py",
+    }  # fmt: skip
     assert {path.name for path in EXAMPLES.iterdir()} == {run[0] for run in RUNS} | elsewhere

@@ -1,7 +1,6 @@
 """What cannot be served is refused: soon, in one line that names the cause, and leaving nothing behind."""
 
 import os
-import socket
 import subprocess
 import time
 from collections.abc import Callable
@@ -15,13 +14,8 @@ from tests.busy import PATIENCE_S, is_within
 from tests.cli.running import WEFT, clean_environment, running
 from tests.faults.watching import answer_of, generate_request, is_listening, stub_of, until
 from tests.model.checkpoints import CONFIG, tensors_of, write_checkpoint, write_json, write_raw
+from tests.ports import free_port
 from weft.model.embedded.byte_tokenizer import tokenizer_files
-
-
-def free_address() -> str:
-    """An address that nobody listens on."""
-    with socket.create_server(("127.0.0.1", 0)) as listener:
-        return f"127.0.0.1:{listener.getsockname()[1]}"
 
 
 def processes_of_session(session_id: int) -> list[psutil.Process]:
@@ -38,11 +32,10 @@ def processes_of_session(session_id: int) -> list[psutil.Process]:
 
 def refusal(*argv: str, limits: str = "") -> str:
     """The one line that a start-up ends in. `limits` are shell commands that come before it."""
-    address = free_address()
-    port = address.rpartition(":")[2]
+    port = free_port()
     started = time.monotonic()
     process = subprocess.Popen(
-        ["/bin/sh", "-c", f'{limits}\nexec "$@"', "sh", *WEFT, "serve", *argv, "--port", "0", "--grpc-port", port],
+        ["/bin/sh", "-c", f'{limits}\nexec "$@"', "sh", *WEFT, "serve", *argv, "--port", "0", "--grpc-port", str(port)],
         stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True,
         env=clean_environment(HF_HUB_OFFLINE="1"), start_new_session=True,
     )  # fmt: skip
@@ -58,7 +51,7 @@ def refusal(*argv: str, limits: str = "") -> str:
     assert out == ""
     assert "Traceback" not in err
     assert left == []
-    assert not is_listening(address)
+    assert not is_listening(f"127.0.0.1:{port}")
     *others, line = err.splitlines()
     # Where it takes long, the log says how far the start is.
     unusual = [other for other in others if not ("WARNING" in other or "INFO loading" in other)]
@@ -257,7 +250,7 @@ def test_a_second_server_on_the_port_is_refused():
         expected = answer_of(stub, generate_request([5, 6, 7]))
         port = first.address.rpartition(":")[2]
         result = subprocess.run(
-            [*WEFT, "serve", SMALL, "--port", "0", "--grpc-port", port],
+            [*WEFT, "serve", SMALL, "--port", "0", "--grpc-port", str(port)],
             capture_output=True, text=True, timeout=PATIENCE_S, env=clean_environment(), check=False,
         )  # fmt: skip
         assert result.returncode == 2

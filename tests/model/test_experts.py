@@ -79,6 +79,67 @@ def test_stacked_experts_lie_gate_before_up(tmp_path):
     np.testing.assert_array_equal(weights["layers.1.experts.1.down"].float32(), down[1])
 
 
+GPT_OSS = {
+    **MIXTRAL,
+    "model_type": "gpt_oss",
+    "architectures": ["GptOssForCausalLM"],
+    "head_dim": 8,
+}
+GLM = {
+    **CONFIG,
+    "model_type": "glm4_moe",
+    "architectures": ["Glm4MoeForCausalLM"],
+    "num_hidden_layers": 3,
+    "n_routed_experts": 8,
+    "num_experts_per_tok": 3,
+    "moe_intermediate_size": 8,
+    "n_shared_experts": 2,
+    "first_k_dense_replace": 1,
+    "routed_scaling_factor": 2.5,
+    "n_group": 4,
+    "topk_group": 2,
+    "num_nextn_predict_layers": 1,
+}
+
+
+def test_gpt_oss_is_what_its_file_leaves_out(tmp_path):
+    """Every second layer has a window; frequencies are stretched; the MLP is clamped."""
+    spec = find_model(str(write_checkpoint(tmp_path / "a", GPT_OSS))).spec
+    assert [layer.window for layer in spec.layers] == [128, None]
+    assert {layer.rope.factor for layer in spec.layers} == {32.0}
+    assert (spec.has_sinks, spec.swiglu_limit, spec.swiglu_alpha) == (True, 7.0, 1.702)
+    assert spec.layers[0].experts.has_bias
+
+
+def test_experts_of_gpt_oss_lie_by_turns(tmp_path):
+    """Rows of gate and up, as [experts, in, out]; biases beside them."""
+    tensors = tensors_of(GPT_OSS)
+    weights = find_model(str(write_checkpoint(tmp_path / "a", GPT_OSS, tensors))).load()
+    lead = "model.layers.1.mlp.experts."
+    whole, bias = tensors[f"{lead}gate_up_proj"], tensors[f"{lead}gate_up_proj_bias"]
+    assert (whole.shape, bias.shape) == ((3, 16, 48), (3, 48))
+    np.testing.assert_array_equal(weights["layers.1.experts.2.gate"].float32(), whole[2].T[::2])
+    np.testing.assert_array_equal(weights["layers.1.experts.2.up"].float32(), whole[2].T[1::2])
+    np.testing.assert_array_equal(weights["layers.1.experts.2.up.bias"].float32(), bias[2, 1::2])
+    down = tensors[f"{lead}down_proj"]
+    np.testing.assert_array_equal(weights["layers.1.experts.0.down"].float32(), down[0].T)
+
+
+def test_glm_has_the_router_of_deepseek_v3(tmp_path):
+    """Dense layers first; layers behind the last, which guess later tokens, are passed over."""
+    tensors = tensors_of(GLM)
+    tensors["model.layers.3.eh_proj.weight"] = np.zeros((16, 32), np.float32)
+    spec = find_model(str(write_checkpoint(tmp_path / "a", GLM, tensors))).spec
+    assert [layer.experts is None for layer in spec.layers] == [True, False, False]
+    experts = spec.layers[1].experts
+    assert (experts.num_groups, experts.groups_per_token, experts.scale) == (4, 2, 2.5)
+    assert (experts.shared_size, experts.weighs_shared, experts.is_sigmoid) == (16, False, True)
+    del tensors["model.layers.3.eh_proj.weight"]
+    tensors["model.layers.4.eh_proj.weight"] = np.zeros((16, 32), np.float32)
+    with pytest.raises(ConfigError, match=r"model\.layers\.4\.eh_proj\.weight' has no place"):
+        find_model(str(write_checkpoint(tmp_path / "b", GLM, tensors)))
+
+
 W1 = "model.layers.1.block_sparse_moe.experts.2.w1.weight"
 ROUTER = "model.layers.0.block_sparse_moe.gate.weight"
 
@@ -120,8 +181,14 @@ def test_damaged_experts_are_named(tmp_path, name, value, message):
         (QWEN, {"decoder_sparse_step": 0}, "decoder_sparse_step is 0"),
         (QWEN, {"norm_topk_prob": 1}, "norm_topk_prob is 1; it must be true or false"),
         (QWEN, {"model_type": "deepseek_v3"}, "'deepseek_v3' is not a model this runner knows"),
-        (QWEN, {"model_type": "gpt_oss"}, "'gpt_oss' is not a model this runner knows"),
-        (QWEN, {"model_type": "glm4_moe"}, "'glm4_moe' is not a model this runner knows"),
+        (QWEN, {"swiglu_limit": 7.0}, "swiglu_limit 7.0 is not implemented for Qwen2Moe"),
+        (QWEN, {"n_shared_experts": 2}, "n_shared_experts 2 is not implemented for Qwen2Moe"),
+        (GPT_OSS, {"swiglu_limit": 0}, "swiglu_limit is 0; it must be a number"),
+        (GLM, {"num_experts": 8}, "num_experts 8 is not implemented for Glm4Moe"),
+        (GLM, {"n_group": 3}, "n_group is 3; it must be a divisor of 8"),
+        (GLM, {"n_group": 8}, "n_group is 8; it must be a divisor of 8, with two experts or more"),
+        (GLM, {"topk_group": 1}, "topk_group is 1; it must be groups enough for 3 experts"),
+        (GLM, {"topk_group": 5}, "topk_group is 5; it must be a whole number from 1 to 4"),
     ],
 )
 def test_settings_that_make_no_sense_are_refused(tmp_path, base, changes, message):

@@ -11,7 +11,9 @@ from weft.core.kv_transfer import KEY
 from weft.core.types import SamplingParams
 from weft.pb import vllm_engine_pb2 as pb
 from weft.rpc.client import RpcClient
+from weft.rpc.connection import Credentials
 from weft.rpc.options import RpcOptions
+from weft.rpc.prefiller import RpcPrefiller
 from weft.rpc.server import RpcServer
 
 PROMPT = {"prompt_token_ids": [*range(5, 105)]}
@@ -24,14 +26,19 @@ def with_transfer(given: dict, max_tokens: int = 6) -> SamplingParams:
     )
 
 
-async def start(stack: AsyncExitStack, role: str) -> tuple[RpcClient, str]:
+async def start(stack: AsyncExitStack, role: str, key: str | None = None) -> tuple[RpcClient, str]:
     """A client of a new server of an engine with this role, and the server's address."""
     config = {"kv_connector": "TcpConnector", "kv_role": role, "kv_port": 0}
     served = await stack.enter_async_context(serving(kv_transfer_config=config))
-    server = RpcServer(served.client, {}, RpcOptions(port=0))
+    transfer = served.client.vllm_config.kv_transfer_config
+    prefiller = RpcPrefiller(transfer, 16) if transfer.role.fetches else None
+    server = RpcServer(
+        served.client, {}, RpcOptions(port=0, api_keys=(key,) if key else ()), prefiller=prefiller
+    )
     target = f"127.0.0.1:{await server.start()}"
     stack.push_async_callback(server.stop)
-    client = await RpcClient.connect(target, has_tokenizer=False)
+    credentials = Credentials(api_key=key)
+    client = await RpcClient.connect(target, credentials=credentials, has_tokenizer=False)
     stack.push_async_callback(client.close)
     return client, target
 
@@ -95,3 +102,44 @@ async def test_the_typed_field_says_where_and_only_beside_the_json():
                 [r async for r in call(message)]
             assert error.value.code() is grpc.StatusCode.INVALID_ARGUMENT
             assert "kv_transfer_params" in error.value.details()
+
+
+def named(target: str, *metadata: tuple[str, str]):
+    """A plain request, and the metadata of a router that chose `target` for its prompt."""
+    message = pb.GenerateRequest()
+    message.tokenized.input_ids.extend(PROMPT["prompt_token_ids"])
+    message.sampling_params.max_tokens = 6
+    message.sampling_params.temperature = 0.0
+    return message, (("x-prefiller-host-port", target), *metadata)
+
+
+async def generate(stack: AsyncExitStack, target: str, message, metadata):
+    channel = await stack.enter_async_context(grpc.aio.insecure_channel(target))
+    call = channel.unary_stream(
+        "/vllm.grpc.engine.VllmEngine/Generate",
+        request_serializer=pb.GenerateRequest.SerializeToString,
+        response_deserializer=pb.GenerateResponse.FromString,
+    )
+    [reply] = [reply async for reply in call(message, metadata=metadata)]
+    return reply.complete
+
+
+async def test_a_server_has_the_prompt_computed_where_the_metadata_says():
+    """By another gRPC server, with the caller's key; and the answer is that of one server alone."""
+    async with AsyncExitStack() as stack:
+        _, prefill = await start(stack, "kv_producer", key="k")
+        decode_client, decode = await start(stack, "kv_consumer")
+        message, metadata = named(prefill, ("authorization", "Bearer k"))
+        answer = await generate(stack, decode, message, metadata)
+        alone = await last_of(decode_client, PARAMS)
+    assert list(answer.output_ids) == list(alone.outputs[0].token_ids)
+    assert answer.cached_tokens == 96
+
+
+@pytest.mark.parametrize("address", ["127.0.0.1:1", "10.0.0.1:80", "localhost:80", "x"])
+async def test_metadata_that_names_no_prefiller_costs_nothing_but_time(address):
+    """The prompt is computed here."""
+    async with AsyncExitStack() as stack:
+        _, decode = await start(stack, "kv_consumer")
+        answer = await generate(stack, decode, *named(address))
+    assert (len(answer.output_ids), answer.cached_tokens) == (6, 0)

@@ -101,7 +101,7 @@ def test_every_form_of_prompt_becomes_token_ids(prompt, token_ids, text, salt):
         ({"prompt": 7}, "prompt", "must be text"),
         ({"promt": "x"}, "prompt", "unknown prompt keys"),
         ({"prompt_token_ids": "abc"}, "prompt_token_ids", "list of integers"),
-        ({"prompt_embeds": [1.0]}, "prompt", "prompt_embeds"),
+        ({"prompt_embeds": [1.0]}, "prompt_embeds", "float32"),
         ("", "prompt", "empty"),
         ([], "prompt", "empty"),
         ([400], "prompt_token_ids", "vocabulary"),

@@ -1,6 +1,7 @@
 """Prompts that one server computes and another continues, as routers speak with both."""
 
 import asyncio
+import json
 from contextlib import asynccontextmanager, suppress
 from dataclasses import replace
 
@@ -9,8 +10,9 @@ import pytest
 
 from tests.busy import PATIENCE_S
 from tests.web.serving import http_serving, serving
+from weft.core.kv_transfer import Prefill
 from weft.core.types import RequestOptions, SamplingParams
-from weft.web.inference.prefiller import Prefiller
+from weft.web.inference.prefiller import HttpPrefiller
 from weft.web.options import ApiOptions
 
 PROMPT = [*range(5, 105)]
@@ -83,6 +85,7 @@ async def test_what_one_server_answers_goes_unchanged_to_the_other(path):
     [
         ({"kv_transfer_params": {"do_remote_decode": True}}, "kv_role kv_consumer"),
         ({"kv_transfer_params": {"do_remote_prefill": True}}, "needs remote_engine_id"),
+        ({"kv_transfer_params": {**LEND, "do_chunked_transfer": True}}, "/inference/v1/generate"),
         ({"kv_transfer_params": {"x": 1}}, "unknown field `x`"),
         ({"kv_transfer_params": LEND, "prompt": [PROMPT, PROMPT]}, "goes with one prompt"),
         ({"kv_transfer_params": LEND, "use_beam_search": True}, "use_beam_search"),
@@ -99,14 +102,14 @@ async def test_what_cannot_be_done_is_refused_by_its_field(change, text):
 
 @asynccontextmanager
 async def routed():
-    """The address of who computes prompts, and a client of one that is told so by each request."""
+    """The address of who computes prompts, a few blocks a step, and a client of one that is told so by each request."""
     shown = ApiOptions(enable_prompt_tokens_details=True)
     async with (
-        serving(kv_transfer_config=config("kv_producer")) as producer,
+        serving(kv_transfer_config=config("kv_producer"), max_num_batched_tokens=32) as producer,
         serving(kv_transfer_config=config("kv_consumer"), options=shown) as consumer,
         http_serving(producer) as first,
     ):
-        prefiller = Prefiller(consumer.client.vllm_config.kv_transfer_config, 16)
+        prefiller = HttpPrefiller(consumer.client.vllm_config.kv_transfer_config, 16)
         async with (
             http_serving(replace(consumer, prefiller=prefiller)) as second,
             httpx2.AsyncClient(base_url=second, timeout=PATIENCE_S) as decode,
@@ -127,6 +130,35 @@ async def test_a_server_has_the_prompt_computed_where_the_picker_says(path):
         alone = (await decode.post(f"http://{address}{path}", json=body)).json()
     assert answer["choices"] == alone["choices"]
     assert num_cached(answer) >= 32
+
+
+async def test_a_stream_says_where_its_prompt_is_while_that_is_computed():
+    """In its first event, and again in the last: one and the same, where the reader is late."""
+    lend = {"do_remote_decode": True, "do_chunked_transfer": True}
+    body = {**once(BODIES["/inference/v1/generate"]), "kv_transfer_params": lend, "stream": True}
+    async with (
+        routed() as (address, decode),
+        decode.stream("POST", f"http://{address}/inference/v1/generate", json=body) as answer,
+    ):
+        lines = [line async for line in answer.aiter_lines() if line.startswith("data: {")]
+    first, *_, last = (json.loads(line.removeprefix("data: ")) for line in [lines[0], *lines])
+    assert last["choices"][0]["finish_reason"] == "length"
+    assert first["kv_transfer_params"] == last["kv_transfer_params"]
+    assert len(first["kv_transfer_params"]["remote_block_ids"][0]) == len(PROMPT) // 16
+
+
+@pytest.mark.parametrize("path", ["/v1/completions", "/v1/chat/completions"])
+async def test_routers_that_carry_no_params_get_right_answers(path):
+    """As vLLM's round-robin and XpYd proxies send a request: once for one token, then as it came, with one label."""
+    body = with_greed(BODIES[path])
+    label = "___prefill_addr_127.0.0.1:21001___decode_addr_127.0.0.1:22001_0123456789abcdef"
+    headers = {"x-request-id": label, "authorization": "Bearer x"}
+    async with both() as (prefill, decode):
+        first = await prefill.post(path, json={**body, "max_tokens": 1}, headers=headers)
+        answer = await decode.post(path, json=body, headers=headers)
+        alone = await prefill.post(path, json=body)
+    assert (first.status_code, answer.status_code) == (200, 200)
+    assert answer.json()["choices"] == alone.json()["choices"]
 
 
 HEADER = "x-prefiller-host-port"
@@ -170,8 +202,8 @@ async def test_a_prefiller_that_never_ends_is_left():
         )
         transfer = consumer.client.vllm_config.kv_transfer_config
         port = server.sockets[0].getsockname()[1]
-        slow = Prefiller(transfer, 16, timeout_s=0.2)
-        assert await slow.compute(request, f"127.0.0.1:{port}", None) is request
+        slow = HttpPrefiller(transfer, 16, timeout_s=0.2)
+        assert await slow.compute(request, Prefill(address=f"127.0.0.1:{port}")) is request
         await is_left.wait()
 
 

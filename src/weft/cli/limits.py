@@ -3,6 +3,7 @@
 import logging
 import resource
 import socket
+from typing import Any
 
 from weft.core.errors import ConfigError
 
@@ -40,14 +41,31 @@ def check_port(host: str, port: int, flag: str = "--grpc-port") -> None:
         )
     except (OSError, UnicodeError) as err:
         raise ConfigError(f"--host {host}: no such address ({err})") from err
-    family, kind, protocol, _, address = found[0]
-    with socket.socket(family, kind, protocol) as probe:
-        # As the server does it: a port whose last connections still linger is free.
-        probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
-        try:
-            probe.bind(address)
-        except OSError as err:
-            raise ConfigError(
-                f"cannot listen on {host}:{port}: {err.strerror}; "
-                f"choose another with {flag} or --host"
-            ) from err
+    _bound(found[0], f"{host}:{port}", flag).close()
+
+
+def hold_port(host: str, port: int, flag: str) -> socket.socket:
+    """A port that processes of this server are to share: bound, not listened on. Port 0 becomes a free one.
+
+    `ConfigError` where somebody else has it, who would get a part of the connections.
+    """
+    check_port(host, port, flag)
+    found = socket.getaddrinfo(host.strip("[]"), port, type=socket.SOCK_STREAM)
+    return _bound(found[0], f"{host}:{port}", flag, is_shared=True)
+
+
+def _bound(found: Any, shown: str, flag: str, *, is_shared: bool = False) -> socket.socket:
+    family, kind, protocol, _, address = found
+    held = socket.socket(family, kind, protocol)
+    # As the server does it: a port whose last connections still linger is free.
+    held.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+    if is_shared:
+        held.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEPORT, 1)
+    try:
+        held.bind(address)
+    except OSError as err:
+        held.close()
+        raise ConfigError(
+            f"cannot listen on {shown}: {err.strerror}; choose another with {flag} or --host"
+        ) from err
+    return held

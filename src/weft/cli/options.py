@@ -91,6 +91,14 @@ class ServeOptions(LoadOptions):
             "Remote engines",
         ),
     ] = None
+    api_server_count: Annotated[
+        int,
+        Flag(
+            "Processes that talk with clients, on the same ports; more than one where one cannot write the "
+            "events of all streams.",
+            "Server",
+        ),
+    ] = 1
     shutdown_timeout: Annotated[
         float, Flag("Seconds that open requests get on SIGTERM.", "Server")
     ] = 30.0

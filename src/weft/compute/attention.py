@@ -138,17 +138,26 @@ def attend(
     queries: FloatArray,
     keys: FloatArray,
     values: FloatArray,
+    sinks: FloatArray | None = None,
 ) -> FloatArray:
-    """Attention of queries [rows, heads, head_dim] over pools [slots, kv heads, head_dim]."""
+    """Attention of queries [rows, heads, head_dim] over pools [slots, kv heads, head_dim].
+
+    `sinks` [heads] are scores beside those of keys, without values.
+    """
     result = np.zeros((len(queries), spec.num_heads * spec.head_dim), np.float32)
     for piece in plan.pieces:
-        outputs = _attend_piece(spec, piece, queries, keys, values)
+        outputs = _attend_piece(spec, piece, queries, keys, values, sinks)
         result[piece.rows[piece.is_real]] = outputs[piece.is_real]
     return result
 
 
 def _attend_piece(
-    spec: ModelSpec, piece: _Piece, queries: FloatArray, keys: FloatArray, values: FloatArray
+    spec: ModelSpec,
+    piece: _Piece,
+    queries: FloatArray,
+    keys: FloatArray,
+    values: FloatArray,
+    sinks: FloatArray | None,
 ) -> FloatArray:
     """Outputs of a piece, [tiles, rows of a tile, heads * head_dim]."""
     q = _to_lanes(spec, queries[piece.rows], piece.is_hidden.shape[-1])
@@ -161,9 +170,16 @@ def _attend_piece(
         scores = np.tanh(scores / cap) * cap
     np.copyto(scores, np.float32(-np.inf), where=piece.is_hidden)
     highest = np.maximum.reduceat(_fold(np.maximum, scores), piece.first_pairs, axis=0)
+    sinks_by_lane = None
+    if sinks is not None:  # [kv heads, lanes]; a row's heads lie side by side, row after row
+        of_groups = sinks.reshape(spec.num_kv_heads, -1)
+        sinks_by_lane = of_groups[:, np.arange(highest.shape[-1]) % of_groups.shape[1]]
+        highest = np.maximum(highest, sinks_by_lane)
     scores -= highest[piece.tile_of_pair][:, :, None]
     weights = np.exp(scores, out=scores)
     totals = _sum_in_order(_fold(np.add, weights), piece)  # [tiles, kv heads, lanes]
+    if sinks_by_lane is not None:
+        totals += np.exp(sinks_by_lane - highest)
     outputs = _sum_in_order(np.matmul(v, weights), piece) / totals[:, :, None]
     return _from_lanes(spec, outputs, piece.rows.shape[1])
 

@@ -27,7 +27,8 @@ def multiply(rows: FloatArray, weights: GroupedMatrix) -> FloatArray:
     row_scales = activations.scales.reshape(-1, groups, 1)
     # float64 holds every whole number that the sums can be.
     x = activations.values.astype(np.float64).reshape(-1, groups, size)
-    numbers = np.pad(weights.numbers, spare).astype(np.float64).reshape(-1, groups, size)
+    values = weights.format.values(weights.numbers)
+    numbers = np.pad(values, spare).astype(np.float64).reshape(-1, groups, size)
     sums = np.matmul(x.transpose(1, 0, 2), numbers.transpose(1, 2, 0))  # [groups, rows, out]
     row_sums = x.sum(axis=2, keepdims=True)
     scales, offsets = weights.wide_scales(), weights.wide_offsets()

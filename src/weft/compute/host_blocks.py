@@ -30,3 +30,11 @@ class HostBlocks(ABC):
         """See `BlockCopies`."""
         place = self._pool_parts()[:, block_id]
         place[...] = data.view(place.dtype).reshape(place.shape)
+
+    def block_rows(self, block_id: int) -> list[memoryview]:
+        """See `BlockCopies`."""
+        parts = self._pool_parts()
+        num_parts, num_blocks = parts.shape[:2]
+        pool, size = parts.data.cast("B"), parts.nbytes // (num_parts * num_blocks)
+        starts = range(block_id * size, parts.nbytes, num_blocks * size)
+        return [pool[start : start + size] for start in starts]

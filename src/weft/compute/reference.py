@@ -28,7 +28,7 @@ from weft.compute.rope import inverse_frequencies, rotate, rotations
 from weft.compute.runner import AdapterStore, Batch, FloatArray, IntArray
 from weft.model.groups import GroupedMatrix, GroupFormat, StoredGroups
 from weft.model.lora import Adapter
-from weft.model.spec import Activation, ExpertsSpec, LayerSpec, ModelSpec, QkNorm, RopeSpec
+from weft.model.spec import ExpertsSpec, LayerSpec, ModelSpec, QkNorm, RopeSpec
 from weft.model.weights import Tensor, Values, Weights
 
 Rotations = dict[RopeSpec, tuple[FloatArray, FloatArray]]
@@ -66,8 +66,7 @@ _Product = Linear | _Int8Linear | _GroupedLinear
 class _Mlp:
     """Two products and what lies between them; `up` holds the gate's rows first where there is one."""
 
-    activation: Activation
-    is_gated: bool
+    spec: ModelSpec
     up: _Product
     down: _Product
 
@@ -76,10 +75,17 @@ class _Mlp:
 
     def middle(self, up: FloatArray) -> FloatArray:
         """What comes between them."""
-        if not self.is_gated:
-            return activate(self.activation, up)
+        spec = self.spec
+        if not spec.is_gated:
+            return activate(spec.activation, up)
         inner = up.shape[1] // 2
-        return activate(self.activation, up[:, :inner]) * up[:, inner:]
+        gate, up = up[:, :inner], up[:, inner:]
+        if spec.swiglu_limit is None:
+            return activate(spec.activation, gate) * up
+        limit, alpha = np.float32(spec.swiglu_limit), np.float32(spec.swiglu_alpha)
+        gate, up = np.minimum(gate, limit), np.clip(up, -limit, limit)
+        falling: FloatArray = np.exp(-alpha * gate)
+        return gate / (1 + falling) * (up + 1)
 
 
 @dataclass(frozen=True, slots=True)
@@ -108,6 +114,7 @@ class _Layer:
     o: _Product
     mlp: "_Mlp | None"  # all rows go through it; of a layer with experts the shared one
     experts: Experts | None
+    sinks: FloatArray | None
     q_norm: _Norm | None
     k_norm: _Norm | None
     attention_norm_before: _Norm | None
@@ -208,6 +215,8 @@ class ReferenceRunner(HostBlocks):
             adapters=self._adapters.of_rows(batch),
         )
         hidden = step.adapters.embed(self._embed[batch.token_ids], batch.token_ids)
+        if batch.embed_rows is not None:
+            hidden[batch.embed_rows] = batch.embeds
         if self._positions is not None:
             hidden += self._positions[batch.positions + spec.position_offset]
         hidden = tiles.pad_rows(hidden)  # [whole tiles of rows, hidden]
@@ -242,7 +251,8 @@ class ReferenceRunner(HostBlocks):
             k, v = _rounded(k), _rounded(v)
         # All rows are written before any reads: a row may attend to others of the same step.
         pool[0, step.slots], pool[1, step.slots] = k, v
-        output = attend(spec, step.plans[layer.spec.window], q, pool[0], pool[1])
+        plan = step.plans[layer.spec.window]
+        output = attend(spec, plan, q, pool[0], pool[1], layer.sinks)
         output = tiles.pad_rows(output)
         return step.adapters.add(layer.o(output), output, layer.prefix, (("o", 0),))
 
@@ -317,6 +327,7 @@ class _Reader:
             o=self.linear(prefix, "o"),
             mlp=self.mlp(prefix) if self.spec.mlp_size(spec) else None,
             experts=None if spec.experts is None else self.experts(prefix, spec.experts),
+            sinks=self.vector(f"{prefix}sinks"),
             **{name: self.optional_norm(prefix + name) for name in _NORMS},
         )
 
@@ -324,18 +335,27 @@ class _Reader:
         """The one whose matrices' names begin so."""
         names = ("gate", "up") if self.spec.is_gated else ("up",)
         up, down = self.linear(prefix, *names), self.linear(prefix, "down")
-        return _Mlp(self.spec.activation, self.spec.is_gated, up, down)
+        return _Mlp(self.spec, up, down)
 
     def experts(self, prefix: str, spec: ExpertsSpec) -> Experts:
         """Those of a layer."""
-        names = ("router", "shared_gate") if spec.shared_size else ("router",)
+        names = ("router", "shared_gate") if spec.weighs_shared else ("router",)
         router = np.concatenate([self.matrix(prefix + name) for name in names])
         mlps = (self.mlp(f"{prefix}experts.{number}.") for number in range(spec.count))
-        return Experts(spec, router, tuple(mlps))
+        return Experts(
+            spec,
+            Linear(router, self.vector(f"{prefix}router.bias")),
+            self.vector(f"{prefix}router_correction"),
+            tuple(mlps),
+        )
 
     def matrix(self, name: str) -> FloatArray:
         """One matrix; BLAS copies an unaligned one (a file may place it so) at every use."""
         return _aligned(self.weights[name])
+
+    def vector(self, name: str) -> FloatArray | None:
+        """One that not every decoder has."""
+        return self.weights[name].float32() if name in self.weights else None
 
     def optional_norm(self, name: str) -> _Norm | None:
         """A norm that not every decoder has."""

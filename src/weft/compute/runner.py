@@ -32,6 +32,9 @@ class Batch:
     logit_rows: IntArray  # [wanted], rows whose logits are returned, ascending
     token_types: IntArray | None = None  # [rows], for models with several; None: 0 everywhere
     adapter_ids: IntArray | None = None  # [sequences], 0: none; None: no sequence has one
+    # [given], rows that begin with `embeds` and not with what their token ids look up, ascending
+    embed_rows: IntArray | None = None
+    embeds: FloatArray | None = None  # [given, hidden], as rows of the embedding table
 
 
 class Runner(Protocol):
@@ -77,6 +80,19 @@ class TimedRunner(Protocol):
 
 
 @runtime_checkable
+class RoutingRunner(Protocol):
+    """A runner that counts the tokens that experts get."""
+
+    def expert_loads(self) -> list[list[int]]:
+        """Tokens since it was made, by layer with experts and by expert."""
+        ...
+
+    def expert_balance(self) -> tuple[float, float]:
+        """Sums over steps and layers of an expert's mean tokens, and of the busiest's."""
+        ...
+
+
+@runtime_checkable
 class BlockCopies(Protocol):
     """A runner whose KV blocks can be copied out of its pool and back in, into any block, bit for bit."""
 
@@ -95,6 +111,10 @@ class BlockCopies(Protocol):
 
     def write_block(self, block_id: int, data: NDArray[np.uint8]) -> None:
         """Give a block the bytes that `read_block` gave of this one or another."""
+        ...
+
+    def block_rows(self, block_id: int) -> list[memoryview]:
+        """The same bytes where they lie, a row after the other: to write there is to write the block."""
         ...
 
 

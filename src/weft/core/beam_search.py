@@ -85,6 +85,8 @@ async def search_beams(
     client: EngineClient, request: Request, options: RequestOptions, params: BeamSearchParams
 ) -> list[Beam]:
     """The best beams behind the prompt of a checked request, best first."""
+    if request.prompt_embeds:
+        raise BadRequest("prompt_embeds", "prompt_embeds does not go with beam search")
     num_prompt_tokens = len(request.prompt_token_ids)
 
     def score(beam: Beam) -> float:

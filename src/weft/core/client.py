@@ -12,6 +12,7 @@ from typing import Any, NoReturn, Protocol, TypeAlias
 from weft.core.config import ModelConfig
 from weft.core.engine_info import EngineInfo
 from weft.core.errors import Unsupported
+from weft.core.request_states import RequestStates
 from weft.core.types import (
     EngineLoad,
     KvEventBatch,
@@ -231,6 +232,10 @@ class EngineClient(Protocol):
     async def get_loads(self) -> list[EngineLoad]:
         """The latest load of every data-parallel rank."""
         ...
+
+    async def get_request_states(self) -> list[RequestStates]:
+        """What every data-parallel rank holds: each answer's phase, times and blocks, and none of its text."""
+        _unsupported("get_request_states")
 
     def subscribe_kv_events(
         self, start_sequence_number: int | None = None

@@ -51,8 +51,7 @@ class LogprobsMode(StrEnum):
 class PoolerOptions(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     """How a pooling model embeds, where it is not to be as its files say.
 
-    With `enable_chunked_processing` texts longer than the context are embedded in pieces, over HTTP,
-    up to `max_embed_len` tokens.
+    With `enable_chunked_processing` longer texts are embedded in pieces over HTTP, up to `max_embed_len` tokens.
     """
 
     pooling_type: str | None = None
@@ -316,6 +315,7 @@ class EngineOptions(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fi
     max_lora_rank: Annotated[
         int | None, Flag(f"Highest rank of an adapter; {DEFAULT_MAX_LORA_RANK} if unset.", "Model")
     ] = None
+    enable_prompt_embeds: Annotated[bool, Flag("Take embeddings as prompts.", "Model")] = False
 
 
 class ModelConfig(msgspec.Struct, frozen=True, kw_only=True):
@@ -460,6 +460,7 @@ class EngineConfig(msgspec.Struct, frozen=True, kw_only=True):
     `structured_outputs_in_reasoning` lets every grammar rule from the first token, reasoning included.
     Without a `lora_config` there are no adapters. A stream emits at most once in
     `stream_interval_ms`; with 0, after every step. `data_parallel_rank` is None for an engine that stays alone.
+    Several API servers before it have their sockets in `api_server_directory`.
     """
 
     model_config: ModelConfig
@@ -475,9 +476,11 @@ class EngineConfig(msgspec.Struct, frozen=True, kw_only=True):
     kv_offloading_config: KvOffloadingConfig | None = None
     pooler_config: PoolerConfig | None = None
     lora_config: LoraConfig | None = None
+    prompt_embeds_size: int | None = None  # numbers in a row; None: no prompt is of embeddings
     stream_interval_ms: float = 0.0
     profiler_config: ProfilerConfig | None = None
     weight_transfer_config: WeightTransferConfig | None = None
+    api_server_directory: str | None = None
 
     @property
     def has_ranks(self) -> bool:

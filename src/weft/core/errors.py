@@ -50,6 +50,11 @@ class BadRequest(WeftError, ValueError):
         self.parameter = parameter
         self.value = value
 
+    @property
+    def parts(self) -> tuple[str, ...]:
+        """The message as it was given."""
+        return self._parts
+
     def renamed(self, names: Mapping[str, str]) -> Self:
         """The same error for an API that has `names` of its own for some fields."""
         parts = [names.get(part, part) if isinstance(part, Key) else part for part in self._parts]

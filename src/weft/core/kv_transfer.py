@@ -72,11 +72,13 @@ class KvTransferConfig(msgspec.Struct, frozen=True, kw_only=True):
 class KvTransferParams(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     """With `do_remote_decode`: lend the prompt's blocks. With `do_remote_prefill`: fetch these from there.
 
-    There is one group of block ids, in order of the prompt.
+    There is one group of block ids, in order of the prompt. With `do_chunked_transfer` (ours, not vLLM's) a
+    prompt that is computed in several steps is lent from the first of them on: a stream says so at once.
     """
 
     do_remote_decode: bool = False
     do_remote_prefill: bool = False
+    do_chunked_transfer: bool = False
     remote_engine_id: _Label | None = None
     remote_request_id: _Label | None = None
     remote_block_ids: (
@@ -118,6 +120,8 @@ def read_params(given: Any) -> KvTransferParams | None:
         raise BadRequest(
             KEY, f"{KEY}: do_remote_decode and do_remote_prefill are not both possible"
         )
+    if params.do_chunked_transfer and not params.do_remote_decode:
+        raise BadRequest(KEY, f"{KEY}: do_chunked_transfer needs do_remote_decode")
     if params.do_remote_prefill:
         for name in ("engine_id", "request_id", "block_ids", "host", "port"):
             if getattr(params, f"remote_{name}") is None:
@@ -148,14 +152,30 @@ def check_extra_args(given: Any, role: KvRole | None, num_answers: int) -> None:
         check_params(given[KEY], role, num_answers)
 
 
-def to_extra_args(given: dict[str, Any] | None) -> dict[str, Any] | None:
-    """Where `SamplingParams` carries what a body says of transfers."""
+def to_extra_args(
+    given: dict[str, Any] | None, *, is_announced: bool = False
+) -> dict[str, Any] | None:
+    """Where `SamplingParams` carries what a body says of transfers.
+
+    Only an answer in which blocks can be announced before it begins may ask for `do_chunked_transfer`.
+    """
+    if given and given.get("do_chunked_transfer") and not is_announced:
+        raise BadRequest(
+            KEY, f"{KEY}: do_chunked_transfer goes with streams of /inference/v1/generate alone"
+        )
     return {KEY: given} if given else None
 
 
 def lends_prompt(extra_args: dict[str, Any] | None) -> bool:
     """Whether a checked request is to lend its blocks when it ends."""
     return bool(extra_args and extra_args[KEY].get("do_remote_decode"))
+
+
+def lends_chunks(extra_args: dict[str, Any] | None) -> bool:
+    """Whether it is to lend what is computed of its prompt while the rest still is."""
+    return lends_prompt(extra_args) and bool(
+        extra_args and extra_args[KEY].get("do_chunked_transfer")
+    )
 
 
 def remote_prompt(extra_args: dict[str, Any] | None) -> RemotePrompt | None:

@@ -1,5 +1,5 @@
 """The engine's Prometheus series: names, types, labels and buckets are those of vLLM, to the letter;
-of what the second tier holds and loses, and of prompts that go to other engines, vLLM has none.
+of what the second tier holds and loses, of prompts that go to other engines, and of experts, vLLM has none.
 
 Dashboards and pickers know them by these names; `docs/reference/metrics.md` is made from this table.
 """
@@ -93,6 +93,13 @@ SERIES: Final = (
         "prefix_cache_queries", Kind.COUNTER, "Tokens looked up in the prefix cache."
     ),
     Series("prefix_cache_hits", Kind.COUNTER, "Tokens found in the prefix cache."),
+    Series(
+        "expert_load_tokens",
+        Kind.COUNTER,
+        "Tokens of an expert, added up over steps and layers: of the mean expert, and of the busiest (max). The "
+        "increase of one over that of the other is balancedness, 1 at best. 0 where a model has no experts.",
+        ("expert",),
+    ),
     Series(
         "external_prefix_cache_queries",
         Kind.COUNTER,

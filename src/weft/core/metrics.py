@@ -174,6 +174,10 @@ class EngineMetrics:
             "prefix_cache_hits": [((), stats.total_hit_tokens)],
             "num_preemptions": [((), stats.total_preemptions)],
             "corrupted_requests": [((), stats.total_corrupted)],
+            "expert_load_tokens": [
+                ((expert,), tokens)
+                for expert, tokens in zip(("mean", "max"), stats.total_expert_load, strict=True)
+            ],
         }
         own |= self._transfer_values(stats.transfer or TransferStats())
         return own | self._draft_values(stats) | self._tier_values(stats.tier or TierStats())

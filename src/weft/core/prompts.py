@@ -5,6 +5,7 @@
 
 import struct
 from collections.abc import Sequence
+from typing import Any, TypedDict
 
 import msgspec
 
@@ -21,7 +22,14 @@ class TokensPart(msgspec.Struct, frozen=True, tag="token_ids"):
     token_ids: list[int]
 
 
-Part = TextPart | TokensPart
+class EmbedsPart(msgspec.Struct, frozen=True, tag="embeds"):
+    """Rows of the embedding table, or what the caller has in place of them: float32 [num_tokens, hidden size]."""
+
+    rows: bytes
+    num_tokens: int
+
+
+Part = TextPart | TokensPart | EmbedsPart
 
 
 class Prompt(msgspec.Struct, frozen=True, kw_only=True):
@@ -36,6 +44,26 @@ class Prompt(msgspec.Struct, frozen=True, kw_only=True):
     second: TextPart | None = None
     label: str | None = None
     cache_salt: str | None = None
+
+
+class EmbedsPrompt(TypedDict, total=False):
+    """A prompt as embeddings, an array of float32 or float16, [tokens, hidden size]; `prompt` is a label.
+
+    They are as the rows of the model's embedding table: what the model does to those, such as scaling them,
+    it does to these. The engine needs `enable_prompt_embeds`.
+    """
+
+    prompt_embeds: Any
+    prompt: str
+    cache_salt: str
+
+
+class EmbeddedTokens(msgspec.Struct, frozen=True, kw_only=True):
+    """Tokens of a prompt, from `start` on, that come as embeddings: `rows` are float32 [num_tokens, hidden size]."""
+
+    start: int
+    num_tokens: int
+    rows: bytes
 
 
 def pack_tokens(token_ids: Sequence[int]) -> bytes:

@@ -69,7 +69,8 @@ class StepStats(msgspec.Struct, frozen=True, kw_only=True, array_like=True):
 
     `num_computed_tokens` is the size of the step, 0 when there was none. `intervals` are the seconds
     between successive tokens of a sequence, each with how many sequences had just that.
-    `total_accepted_at[i]` counts the drafts whose place `i` was right.
+    `total_accepted_at[i]` counts the drafts whose place `i` was right. `total_expert_load` are tokens, added up
+    over steps and layers since the weights were loaded: of the mean expert, and of the busiest.
     """
 
     num_computed_tokens: int = 0
@@ -87,3 +88,4 @@ class StepStats(msgspec.Struct, frozen=True, kw_only=True, array_like=True):
     total_accepted_at: list[int] = []
     tier: TierStats | None = None
     transfer: TransferStats | None = None
+    total_expert_load: tuple[float, float] = (0.0, 0.0)

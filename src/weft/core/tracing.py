@@ -69,6 +69,8 @@ def _is_plain(text: str) -> bool:
 
 def _sendable(text: str) -> str:
     """As much as a span may hold. What no protocol can carry would cost a whole batch."""
+    if text.isascii() and len(text) <= _MAX_TEXT:  # nearly all of them
+        return text
     return text[:_MAX_TEXT].encode("utf-8", "replace").decode()
 
 

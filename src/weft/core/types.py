@@ -13,7 +13,7 @@ import msgspec
 from weft.core.declare import INT32_MAX, INT64_MAX, Carried, Param
 from weft.core.kv_cache import Medium
 from weft.core.kv_transfer import Prefill
-from weft.core.prompts import Prompt
+from weft.core.prompts import EmbeddedTokens, EmbedsPrompt, Prompt
 
 _PENALTY = Param(-2, 2)
 # Bodies ask for these in words of their own, or not at all; the client of a wire does them itself.
@@ -75,7 +75,7 @@ class TextPrompt(TypedDict, total=False):
     cache_salt: str
 
 
-PromptType = str | list[int] | TextPrompt | TokensPrompt | Prompt
+PromptType = str | list[int] | TextPrompt | TokensPrompt | EmbedsPrompt | Prompt
 
 
 class StructuredOutputsParams(
@@ -277,6 +277,8 @@ class Request(msgspec.Struct, frozen=True, kw_only=True):
     token of each list may not follow the others. `reasoning` is None unless the answer begins inside it;
     where another server is to judge that, its tokens are unknown, and `reasoning_ended` is what the
     caller says.
+    Where `prompt_embeds` are, in the order of the prompt, its token ids are 0; `cache_salt` then has what tells
+    these embeddings from others.
     A request with `pooling` and `pooling_kind` generates nothing: its `params` are idle.
     `lora_id`, at least 1, is of one load of the adapter that `lora_request` names: no two share an id.
     """
@@ -302,6 +304,7 @@ class Request(msgspec.Struct, frozen=True, kw_only=True):
     pooling: "PoolingParams | None" = None
     pooling_kind: PoolingKind | None = None
     token_type_ids: list[int] | None = None
+    prompt_embeds: list[EmbeddedTokens] = []
 
     @property
     def lora_name(self) -> str | None:

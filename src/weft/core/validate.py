@@ -25,8 +25,7 @@ _log = logging.getLogger(__name__)
 
 # Each of the n answers holds a scheduler slot and its own KV, so n is a multiplier on one caller's load.
 MAX_N = 128
-# Every new piece of text is searched for every stop string; these keep that work, and the text held
-# back while streaming, small.
+# Every piece of text is searched for each, and so much text may be held back while streaming.
 MAX_STOP_STRINGS = 64
 MAX_STOP_CHARS = 1024
 # The bias is applied at every step of the sequence, entry by entry.
@@ -38,8 +37,7 @@ MIN_TEMPERATURE = 0.01
 MAX_BAD_WORDS = 256
 MAX_BAD_WORD_CHARS = 256
 MAX_LOGPROB_TOKEN_IDS = 128
-# What people write has three to five characters a token, and programs up to ten. Cutting a text into
-# tokens takes some 200 bytes a character, so what has many more is not even tried; short ones may.
+# What is written has three to ten. Cutting takes 200 bytes a character: more is tried with short texts only.
 MAX_CHARS_PER_TOKEN = 16
 MAX_SHORT_TEXT_CHARS = 2**18
 # They are made, sent and written at once: so many in 20 to 40 ms.
@@ -64,6 +62,7 @@ class Limits:
     max_stop_chars: int = MAX_STOP_CHARS
     max_logit_bias: int = MAX_LOGIT_BIAS
     kv_role: KvRole | None = None  # None: it takes no part in transfers
+    prompt_embeds_size: int | None = None  # numbers in a row; None: embeddings are no prompt here
 
     @classmethod
     def of(cls, config: EngineConfig) -> Self:
@@ -74,6 +73,7 @@ class Limits:
             max_pool_tokens=config.cache_config.max_total_tokens,
             max_logprobs=config.model_config.max_logprobs,
             kv_role=config.kv_transfer_config.role if config.kv_transfer_config else None,
+            prompt_embeds_size=config.prompt_embeds_size,
         )
 
     @property

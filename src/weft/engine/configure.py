@@ -113,6 +113,7 @@ def resolve(options: EngineOptions, card: ModelCard, free_bytes: int) -> EngineC
             engine_bytes=demand.other_bytes - shared_bytes + num_blocks * demand.block_bytes,
         ),
         lora_config=lora,
+        prompt_embeds_size=_prompt_embeds_size(options, card),
         stream_interval_ms=_stream_interval_ms(options),
         kv_events_config=_kv_events_config(options, card),
         kv_offloading_config=offloading,
@@ -451,6 +452,14 @@ def _lora_config(options: EngineOptions) -> LoraConfig | None:
         if value is not None:
             raise ConfigError(f"{flag} needs --enable-lora")
     return None
+
+
+def _prompt_embeds_size(options: EngineOptions, card: ModelCard) -> int | None:
+    if not options.enable_prompt_embeds:
+        return None
+    if card.embedding_size is None or card.pooling is not None:
+        raise ConfigError(f"--enable-prompt-embeds: {card.name} generates nothing from embeddings")
+    return card.embedding_size
 
 
 def _others(

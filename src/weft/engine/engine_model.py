@@ -13,7 +13,7 @@ from weft.compute.backend import PackedFile
 from weft.compute.backends import backend_of, load_model
 from weft.compute.native import trim_heap
 from weft.compute.pooler import Pooler
-from weft.compute.runner import Runner, ThreadedRunner, TimedRunner
+from weft.compute.runner import RoutingRunner, Runner, ThreadedRunner, TimedRunner
 from weft.core.config import EngineConfig
 from weft.core.errors import ConfigError
 from weft.engine.weight_files import PackedWeights
@@ -44,6 +44,7 @@ class EngineModel:
         # Of the files that the weights came from; None when they came from no file.
         self._stamps: Stamps | None = stamps or Stamps(())
         self._store = store
+        self.counts_experts = bool(self.expert_loads())
         self._has_kv = False
         self.is_kv_wanted = True
         self.sleep_level = 0  # from which the weights have still to come back
@@ -117,6 +118,16 @@ class EngineModel:
         """What the runner spent on steps, by part; nothing where it does not count, or is absent."""
         runner: object = self.runner
         return runner.seconds() if isinstance(runner, TimedRunner) else {}
+
+    def expert_loads(self) -> list[list[int]]:
+        """Tokens by layer with experts and by expert; nothing where the runner does not count, or is absent."""
+        runner: object = self.runner
+        return runner.expert_loads() if isinstance(runner, RoutingRunner) else []
+
+    def expert_balance(self) -> tuple[float, float]:
+        """See `RoutingRunner`; zeros while it is absent."""
+        runner: object = self.runner
+        return runner.expert_balance() if isinstance(runner, RoutingRunner) else (0.0, 0.0)
 
     def use_threads(self, num_threads: int) -> None:
         """Compute with so many, now and after a sleep."""

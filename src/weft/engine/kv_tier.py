@@ -48,8 +48,8 @@ class _Write:
 class Arrived:
     """The next block of a sequence, if there is one; after the last its place in the queue is its own again.
 
-    With an `error` the sequence is to end with it. `release` is called when `data` is read no more: its memory
-    is used again.
+    It is `data`, or lies in the pool already, in the sequence's block `block_id`. With an `error` the sequence
+    is to end with it.
     """
 
     sequence: Sequence
@@ -57,7 +57,7 @@ class Arrived:
     data: Bytes | None
     is_last: bool
     error: str | None = None
-    release: Callable[[], None] | None = None
+    block_id: int | None = None
 
 
 class KvTier:

@@ -22,6 +22,7 @@ class LoadMeter:
         num_loras: Callable[[], int],
         tier: KvTier | None = None,
         transfers: Callable[[], TransferStats | None] = lambda: None,
+        expert_load: Callable[[], tuple[float, float]] | None = None,
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
         self._config = config
@@ -29,6 +30,7 @@ class LoadMeter:
         self._num_loras = num_loras
         self._tier = tier
         self._transfers = transfers
+        self._expert_load = expert_load
         self._clock = clock
         self._recent: deque[tuple[float, int]] = deque()  # (when, tokens)
         self._num_recent_tokens = 0
@@ -94,6 +96,7 @@ class LoadMeter:
             total_accepted_at=scheduler.drafts.num_accepted_at,
             tier=None if self._tier is None else self._tier.stats(),
             transfer=self._transfers(),
+            total_expert_load=(0.0, 0.0) if self._expert_load is None else self._expert_load(),
         )
 
     def _key(self, scheduler: Scheduler) -> tuple[int, ...]:

@@ -33,6 +33,7 @@ from weft.engine.messages import (
     Command,
     Controlled,
     Event,
+    ListRequests,
     Pause,
     Ping,
     Ready,
@@ -52,6 +53,7 @@ from weft.engine.messages import (
 from weft.engine.offloading import Offloading, open_elsewhere
 from weft.engine.profiler import Profiler
 from weft.engine.replies import attempt
+from weft.engine.request_states import read_states
 from weft.engine.scheduling.plan import Part, Plan
 from weft.engine.scheduling.scheduler import Admission, Scheduler
 from weft.engine.step_pooler import StepPooler
@@ -118,6 +120,7 @@ class EngineLoop:
             lambda: len(self._loras.loaded),
             None if elsewhere is None else elsewhere.tier,
             (lambda: None) if elsewhere is None else elsewhere.take_transfer_stats,
+            model.expert_balance if model.counts_experts else None,
         )
         vocab_size = config.model_config.vocab_size
         self._grammars = GrammarCompiler(
@@ -164,10 +167,10 @@ class EngineLoop:
                 for engine_id, made in self._grammars.take_ready():
                     self._report(self._scheduler.attach_grammar(engine_id, made))
             if self._offloading is not None:
-                self._offloading.end_leases()
-                failed = self._offloading.take_arrived(self._model.runner)
-                if failed:
-                    self._report(failed)
+                ended = self._offloading.end_leases()
+                ended += self._offloading.take_arrived(self._model.runner)
+                if ended:
+                    self._report(ended)
             self._lap("commands")
             outputs = self._step()
             # A prompt's chunk has no outputs, nor has an abort: the counts are reported all the same.
@@ -195,13 +198,13 @@ class EngineLoop:
 
     def _step(self) -> list[SequenceOutput]:
         plan = self._scheduler.plan()
+        if self._offloading is not None:
+            self._offloading.follow_plan(self._model.runner)
         if plan is None:
             return []
         self._lap("schedule", plan)
         self._compute_masks(plan)
         self._lap("masks")
-        if self._offloading is not None:
-            self._offloading.store_evicted(self._model.runner)
         rows = self._forward(plan)
         self._lap("forward")
         outputs: list[SequenceOutput] = []
@@ -302,6 +305,9 @@ class EngineLoop:
                 return Reply(command.call_id)
             case Ping():
                 return Reply(command.call_id, load=self._meter.read(self._scheduler))
+            case ListRequests():
+                rank = self._config.data_parallel_rank or 0
+                return Reply(command.call_id, states=read_states(self._scheduler, rank))
 
     def _profile(self, command: StartProfile | StopProfile) -> None:
         if isinstance(command, StartProfile):

@@ -12,6 +12,7 @@ import msgspec
 from weft.core.config import EngineConfig
 from weft.core.kv_transfer import RemotePrompt
 from weft.core.log import LogFormat
+from weft.core.request_states import RequestStates
 from weft.core.stats import StepStats
 from weft.core.types import EngineLoad, KvEventBatch, Request, SequenceOutput
 from weft.engine.weight_files import PackedWeights
@@ -177,6 +178,10 @@ class Ping(_Call, frozen=True, tag=True):
     """Prove that the engine's loop turns; answered with its load."""
 
 
+class ListRequests(_Call, frozen=True, tag=True):
+    """Answered with the requests that are held, and who has which blocks."""
+
+
 class Stop(msgspec.Struct, frozen=True, tag=True):
     """Leave the loop when open requests are done, or after `timeout_s`: the rest then end with "abort"."""
 
@@ -184,7 +189,15 @@ class Stop(msgspec.Struct, frozen=True, tag=True):
 
 
 Controlled = (
-    Resume | Wake | ResetPrefixCache | StartProfile | StopProfile | CallWorker | UseShare | Ping
+    Resume
+    | Wake
+    | ResetPrefixCache
+    | StartProfile
+    | StopProfile
+    | CallWorker
+    | UseShare
+    | Ping
+    | ListRequests
 )
 Transfer = InitWeightTransfer | StartWeightUpdate | UpdateWeights | FinishWeightUpdate
 Call = Pause | AddLora | Controlled | Transfer
@@ -201,7 +214,8 @@ class StepOutput(msgspec.Struct, frozen=True, tag=True, kw_only=True):
 
 
 class Reply(msgspec.Struct, frozen=True, tag=True):
-    """The answer to a `Call`; `load` comes with the answer to a ping, `result` with that of a worker.
+    """The answer to a `Call`; `load` comes with the answer to a ping, `result` with that of a worker, and
+    `states` with that to `ListRequests`.
 
     `refusal` is the caller's mistake in one sentence, `is_missing` where nothing is there.
     """
@@ -209,6 +223,7 @@ class Reply(msgspec.Struct, frozen=True, tag=True):
     call_id: int
     is_done: bool = True
     load: EngineLoad | None = None
+    states: RequestStates | None = None
     refusal: str | None = None
     is_missing: bool = False
     result: Any = None

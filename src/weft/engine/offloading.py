@@ -72,6 +72,10 @@ class Elsewhere:
         """See `SecondTier`."""
         return any(source.start_fetch(sequence, block_hashes) for source in self._sources())
 
+    def num_placed(self, sequence: Sequence) -> int:
+        """See `SecondTier`."""
+        return 0 if self.consumer is None else self.consumer.num_placed(sequence)
+
     def cancel_fetch(self, sequence: Sequence) -> None:
         """See `SecondTier`."""
         for source in self._sources():
@@ -132,12 +136,20 @@ class Offloading:
             return ends_in_s
         return FETCH_CHECK_S if ends_in_s is None else min(FETCH_CHECK_S, ends_in_s)
 
-    def end_leases(self) -> None:
-        """Give blocks that other engines have fetched, or never did, back to the pool."""
+    def end_leases(self) -> list[SequenceOutput]:
+        """Give blocks that other engines have fetched, or never did, back to the pool.
+
+        What is still computing them ends: who would have fetched them wants no more.
+        """
+        outputs: list[SequenceOutput] = []
         lender, lent = self._elsewhere.lender, self._scheduler.cache.lent
         if lender is not None and lent is not None:
             for request_id in lender.producer.take_ended():
-                lent.end(request_id)
+                if lent.is_ahead(request_id):
+                    outputs += self._scheduler.abort(request_id)
+                else:
+                    lent.end(request_id)
+        return outputs
 
     def release(self, source: RemotePrompt) -> None:
         """Have another engine keep a prompt no longer."""
@@ -148,8 +160,14 @@ class Offloading:
         """What changed in the tier since the last call, in order."""
         return [] if self._elsewhere.tier is None else self._elsewhere.tier.take_events()
 
-    def store_evicted(self, runner: Runner | None) -> None:
-        """Copy what the next step would overwrite, as far as the tier wants it."""
+    def follow_plan(self, runner: Runner | None) -> None:
+        """Copy what the next step, or a fetch, would overwrite, as far as the tier wants it; begin to fetch."""
+        self._store_evicted(runner)
+        consumer = self._elsewhere.consumer
+        if consumer is not None and consumer.has_pending:
+            consumer.begin_fetches(_copies(runner))
+
+    def _store_evicted(self, runner: Runner | None) -> None:
         tier = self._elsewhere.tier
         if tier is None:
             return
@@ -161,16 +179,16 @@ class Offloading:
         """Put what was read into the pool. Sequences that have all of theirs are waiting again, or have failed."""
         outputs: list[SequenceOutput] = []
         for arrived in self._elsewhere.take_arrived():
-            block_id = None
-            if arrived.data is not None:
-                block_id = self._scheduler.cache.adopt(arrived.sequence, arrived.block_hash)
+            sequence, block_id = arrived.sequence, None
+            if arrived.data is not None or arrived.block_id is not None:
+                block_id = self._scheduler.cache.adopt(
+                    sequence, arrived.block_hash, arrived.block_id
+                )
             if block_id is not None and arrived.data is not None:
-                self.store_evicted(runner)  # the block that was given out may have held another
+                self._store_evicted(runner)  # the block that was given out may have held another
                 _copies(runner).write_block(block_id, arrived.data)
-            if arrived.release is not None:
-                arrived.release()
             if block_id is None or arrived.is_last:
-                outputs += self._scheduler.end_fetch(arrived.sequence, arrived.error)
+                outputs += self._scheduler.end_fetch(sequence, arrived.error)
         return outputs
 
     def close(self, runner: Runner | None) -> None:

@@ -23,6 +23,7 @@ from weft.engine.cpu_shares import keep_to_own_cpus
 from weft.engine.engine_model import EngineModel
 from weft.engine.loop import EngineLoop
 from weft.engine.messages import MAX_FRAME_BYTES, Command, Event, Failed, Launch, Loading
+from weft.engine.output_ports import OutputPorts
 from weft.engine.weight_files import PackedWeights
 from weft.engine.weight_store import WeightStore
 from weft.model.checkpoint import Checkpoint
@@ -91,13 +92,17 @@ def run() -> int:
     commands.connect(f"ipc://{launch.directory}/commands")
     events.connect(f"ipc://{launch.directory}/events")
     encoder = msgspec.msgpack.Encoder()
+    directory = launch.config.api_server_directory
+    ports = None if directory is None else OutputPorts(context, directory)
 
     def emit(event: Event) -> None:
-        events.send(encoder.encode(event))
+        events.send(encoder.encode(event if ports is None else ports.divert(event)))
 
     mailbox = SocketMailbox(commands)
     status = _run(launch, mailbox, emit)
     mailbox.close()
+    if ports is not None:
+        ports.close()
     events.close()
     context.term()
     return status

@@ -19,25 +19,21 @@ import itertools
 import logging
 from collections.abc import Iterator
 from dataclasses import dataclass, fields
-from operator import attrgetter
 
 from weft.compute.runner import Rows
 from weft.compute.sampler import Choice, Sampler, reads_output, reads_seen
 from weft.core.config import LogprobsMode
 from weft.core.log import of_request
 from weft.core.params import PARAMETERS
-from weft.core.types import LogprobRow, SamplingParams
+from weft.core.types import LogprobRow
 from weft.engine.constraints.grammar import GrammarFailed
 from weft.engine.scheduling.plan import FailedRow, Part, Plan, PlannedRows, Result, SampledRow
 from weft.engine.scheduling.sequence import Sequence, SequenceStatus
 
 log = logging.getLogger("weft.engine")
 
-# The numbers of `SamplingParams` that a choice has under the same name, and those that change a row.
+# The numbers of `SamplingParams` that a choice has under the same name.
 _NUMBERS = tuple(field.name for field in fields(Choice) if field.name in PARAMETERS)
-_CHANGING = tuple(name for name in _NUMBERS if name != "temperature")
-_changes = attrgetter(*_CHANGING)
-_NO_CHANGES = tuple(PARAMETERS[name].default for name in _CHANGING)
 
 _CORRUPT = FailedRow(error="the model produced logits that are not numbers", is_corrupt=True)
 
@@ -173,24 +169,15 @@ class StepSampler:
 
 def is_plain(entry: PlannedRows) -> bool:
     """Whether one token is wanted of the entry and no more, from its row as it is, by temperature alone."""
-    if not entry.samples or entry.num_leading:
-        return False
     sequence = entry.sequence
-    params = sequence.params
-    is_untouched = (
-        sequence.ruling_grammar is None
+    return (
+        sequence.is_plain
+        and entry.samples
+        and not entry.num_leading
+        and sequence.num_output_tokens >= sequence.params.min_tokens
+        and sequence.ruling_grammar is None
         and sequence.forced_token_id is None
-        and params.allowed_token_ids is None
-        and not sequence.request.bad_token_ids
-        and not params.logit_bias
-        and (not params.min_tokens or sequence.num_output_tokens >= params.min_tokens)
     )
-    return params.logprobs is None and changes_nothing(params) and is_untouched
-
-
-def changes_nothing(params: SamplingParams) -> bool:
-    """Whether every number is at the value that leaves a row as it is, whatever the temperature."""
-    return bool(_changes(params) == _NO_CHANGES)
 
 
 def to_choice(sequence: Sequence) -> Choice:
@@ -201,7 +188,7 @@ def to_choice(sequence: Sequence) -> Choice:
         forbidden=bad_ends(sequence) if sequence.request.bad_token_ids else (),
         forbidden_ends=early_ends(sequence),
         bias=params.logit_bias or {},
-        seen=sequence.token_ids if reads_seen(params) else (),
+        seen=sequence.seen_token_ids if reads_seen(params) else (),
         output=sequence.output_token_ids if reads_output(params) else (),
         **{name: getattr(params, name) for name in _NUMBERS},
         key=noise_key(sequence.seed, sequence.num_output_tokens),

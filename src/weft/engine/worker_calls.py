@@ -19,6 +19,11 @@ def _available_memory(_model: EngineModel, config: EngineConfig) -> int:
     return backend_of(config).free_bytes()
 
 
+def _expert_loads(model: EngineModel, _config: EngineConfig) -> list[list[int]]:
+    """Tokens that went to each expert since the weights were loaded, by layer that has some."""
+    return model.expert_loads()
+
+
 def _forward_seconds(model: EngineModel, _config: EngineConfig) -> dict[str, float]:
     """Time spent on steps since the weights were loaded, by part; of a backend that counts it."""
     return dict(model.part_seconds())
@@ -34,6 +39,7 @@ WORKER_CALLS: Mapping[str, Callable[[EngineModel, EngineConfig], Any]] = Mapping
     {
         "check_health": _check_health,
         "determine_available_memory": _available_memory,
+        "expert_loads": _expert_loads,
         "forward_seconds": _forward_seconds,
         "release_heap": _release_heap,
     }

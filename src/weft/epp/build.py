@@ -105,7 +105,7 @@ class Picker:
 
     def state(self, max_rows: int) -> Mapping[str, object]:
         """Counts, and what there is, for whoever looks after the picker."""
-        endpoints = list(self.pool)
+        endpoints, now = list(self.pool), monotonic()
         return {
             "followed_requests": self.director.num_open,
             "waiting_requests": self.director.num_waiting,
@@ -120,6 +120,13 @@ class Picker:
                     "address": endpoint.host_port,
                     "labels": dict(endpoint.labels),
                     "unseen_requests": len(endpoint.unseen),
+                    "load": {
+                        "num_running": endpoint.load.num_running,
+                        "num_waiting": endpoint.load.num_waiting,
+                        "kv_usage": endpoint.load.kv_usage,
+                    },
+                    "load_age_s": None if endpoint.loaded_at is None else now - endpoint.loaded_at,
+                    "is_refusing": endpoint.is_refusing,
                 }
                 for endpoint in endpoints[:max_rows]
             ],

@@ -47,6 +47,7 @@ class ModelCard:
     adapter: AdapterBytes | None = None  # None: the model is served without adapters
     pooling: PoolingSpec | None = None  # None: the model generates text
     stored_bits: int | None = None  # of linear layers that are computed as they are stored
+    embedding_size: int | None = None  # numbers in a row of the table; None: there is none
     num_idle_parameters: int = 0  # of experts that a token does not go through
     is_causal: bool = True  # tokens see those before them only, so a prompt may be run in chunks
 

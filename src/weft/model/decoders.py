@@ -1,16 +1,24 @@
 """config.json to the `ModelSpec` of a decoder, by its family's row; what a row does not read is refused."""
 
 import re
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from dataclasses import dataclass, replace
 from types import MappingProxyType
 
 from weft.core.errors import ConfigError
 from weft.model.encoder_families import ENCODER_FAMILIES, read_activation
-from weft.model.families import FAMILIES, Bias, Family
+from weft.model.families import FAMILIES, SIGMOID_KEYS, Bias, ExpertsRule, Family
 from weft.model.fields import Fields, shown
 from weft.model.rope import context_length, read_rope
-from weft.model.spec import Activation, ExpertsSpec, LayerSpec, ModelSpec, Norm, NormPlacement
+from weft.model.spec import (
+    Activation,
+    ExpertsSpec,
+    LayerSpec,
+    ModelSpec,
+    Norm,
+    NormPlacement,
+    QkNorm,
+)
 
 _MAX_LAYERS = 4096
 _MAX_WIDTH = 2**24
@@ -26,6 +34,9 @@ _NEUTRAL: Mapping[str, tuple[object, ...]] = MappingProxyType(
         "num_local_experts": (0, 1),
         "n_routed_experts": (0,),
         "mlp_only_layers": ([],),
+        **dict.fromkeys(SIGMOID_KEYS, (0, 1)),
+        "swiglu_alpha": (),
+        "swiglu_limit": (),
         "attention_chunk_size": (0,),
         "attn_output_gate": (False,),
         "block_configs": ([],),
@@ -97,9 +108,11 @@ def read_config(values: Mapping[str, object], where: str) -> ModelConfigFile:
 
 def _count_alias(family: Family, source: Mapping[str, object], where: str) -> Mapping[str, str]:
     """The other name of the number of experts, where a file has that; both must not differ."""
-    if family.experts is None or source.get(family.experts.other_count) is None:
+    if family.experts is None:
         return {}
     other, count = family.experts.other_count, family.experts.count
+    if other is None or source.get(other) is None:
+        return {}
     if source.get(count) not in (None, source[other]):
         Fields(source, where).refuse(other, f"{count} ({shown(source[count])}), or left out")
     return {other: count}
@@ -147,12 +160,15 @@ def read_spec(config: ModelConfigFile) -> ModelSpec:
         norm_eps=fields.number("rms_norm_eps" if family.norm is Norm.RMS else "layer_norm_eps"),
         norm_offset=family.norm_offset,
         norm_placement=_norm_placement(family, fields),
-        qk_norm=family.qk_norm,
+        qk_norm=_qk_norm(family, fields),
+        has_sinks=family.has_sinks,
         qkv_bias=_bias(family.qkv_bias, fields),
         o_bias=_bias(family.o_bias, fields),
         mlp_bias=_bias(family.mlp_bias, fields),
         is_gated=family.is_gated,
         activation=_activation(config.model_type, fields),
+        swiglu_limit=_cap("swiglu_limit", reads, fields),
+        swiglu_alpha=_multiplier("swiglu_alpha", reads, fields),
         attention_scale=scale,
         attention_soft_cap=_cap("attn_logit_softcapping", reads, fields),
         final_soft_cap=_cap("final_logit_softcapping", reads, fields),
@@ -207,6 +223,12 @@ def _context_length(family: Family, fields: Fields) -> int:
     if family.position_offset is None:
         return context_length(fields, family.rope)
     return fields.integer("max_position_embeddings", high=_MAX_WIDTH - family.position_offset)
+
+
+def _qk_norm(family: Family, fields: Fields) -> QkNorm:
+    if "use_qk_norm" in family.reads and not fields.flag_or("use_qk_norm", False):
+        return QkNorm.NONE
+    return family.qk_norm
 
 
 def _norm_placement(family: Family, fields: Fields) -> NormPlacement:
@@ -279,24 +301,54 @@ def _with_experts(
         fields.refuse(rule.count, f"a whole number from 1 to {_MAX_EXPERTS}")
     if count == 0:
         return layers
-    per_token = fields.integer("num_experts_per_tok", high=count)
-    is_normalized = rule.is_normalized
     shared = "shared_expert_intermediate_size"
+    is_normalized = rule.is_normalized
     experts = ExpertsSpec(
         count,
-        per_token,
+        fields.integer("num_experts_per_tok", high=count),
         fields.integer(rule.inner_size, high=_MAX_WIDTH),
         fields.integer(shared, high=_MAX_WIDTH) if rule.has_shared else 0,
-        fields.flag_or("norm_topk_prob", False) if is_normalized is None else is_normalized,
+        is_normalized=fields.flag_or("norm_topk_prob", False)
+        if is_normalized is None
+        else is_normalized,
+        has_bias=rule.has_bias,
     )
-    sparse = _sparse_layers(fields, len(layers)) if rule.has_steps else range(len(layers))
+    if rule.is_sigmoid:
+        experts = _with_sigmoids(fields, experts)
+    sparse = _sparse_layers(rule, fields, len(layers))
     return tuple(
         replace(layer, experts=experts) if index in sparse else layer
         for index, layer in enumerate(layers)
     )
 
 
-def _sparse_layers(fields: Fields, num_layers: int) -> frozenset[int]:
+def _with_sigmoids(fields: Fields, experts: ExpertsSpec) -> ExpertsSpec:
+    """With a router as DeepSeek-V3 has it."""
+    count, num_groups = experts.count, fields.integer_or("n_group", 1, high=experts.count)
+    size = count // num_groups
+    if count % num_groups or (num_groups > 1 and size < 2):
+        fields.refuse("n_group", f"a divisor of {count}, with two experts or more in a group")
+    num_chosen = fields.integer_or("topk_group", 1, high=num_groups)
+    if num_chosen * size < experts.per_token:
+        fields.refuse("topk_group", f"groups enough for {experts.per_token} experts")
+    num_shared = fields.integer_or("n_shared_experts", 0, low=0, high=_MAX_EXPERTS)
+    return replace(
+        experts,
+        shared_size=num_shared * experts.inner_size,
+        has_shared_gate=False,
+        is_sigmoid=True,
+        num_groups=num_groups,
+        groups_per_token=num_chosen,
+        scale=fields.factor_or("routed_scaling_factor", 1.0),
+    )
+
+
+def _sparse_layers(rule: ExpertsRule, fields: Fields, num_layers: int) -> Collection[int]:
+    """The numbers of layers that have experts."""
+    if rule.is_sigmoid:
+        return range(fields.integer_or("first_k_dense_replace", 0, low=0), num_layers)
+    if not rule.has_steps:
+        return range(num_layers)
     step = fields.integer("decoder_sparse_step")
     dense = fields.values.get("mlp_only_layers") or []
     if not isinstance(dense, list) or any(type(index) is not int for index in dense):

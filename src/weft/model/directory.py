@@ -1,7 +1,7 @@
 """A Hugging Face directory as a `Checkpoint`: configs, tokenizer and headers are read and checked here."""
 
 import math
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path
 
@@ -38,6 +38,7 @@ from weft.model.tokenizer import UnreadFiles, read_tokenizer, read_tokenizer_fil
 from weft.model.weights import BYTES_PER_ELEMENT
 
 # Saved by old versions of transformers; computed from the config instead.
+_NUM_MTP = "num_nextn_predict_layers"
 _COMPUTED_SUFFIXES = (".rotary_emb.inv_freq", ".self_attn.rotary_emb.inv_freq")
 # As the first releases of BERT named the numbers of a norm.
 _OLD_NAMES = {"LayerNorm.gamma": "LayerNorm.weight", "LayerNorm.beta": "LayerNorm.bias"}
@@ -226,6 +227,7 @@ def describe(
     return replace(
         _with_parameters(card, num_parameters),
         num_idle_parameters=spec.num_idle_parameters,
+        embedding_size=spec.hidden_size,
         kv_bytes_per_token=kv_elements * BYTES_PER_ELEMENT["float32"],
         adapter=_adapter_bytes(spec, layout),
     )
@@ -261,7 +263,11 @@ def _match_decoder(
         hidden, labels = spec.hidden_size, len(pooling.head.labels)
         layout += (TensorPlan("head.labels", "score.weight", (labels, hidden), 0, labels),)
     is_headless = spec.tied_head or spec.embed_size is not None or not spec.has_head
-    ignored = (*family.ignored_tensors, *(("lm_head.",) if is_headless else ()))
+    ignored = (
+        *family.ignored_tensors,
+        *(("lm_head.",) if is_headless else ()),
+        *_drafting_layers(config.fields, family.names.names["layer"], len(spec.layers), prefixes),
+    )
     return match_tensors(
         path,
         layout,
@@ -269,6 +275,14 @@ def _match_decoder(
         lambda source: source.startswith(ignored) or source.endswith(_COMPUTED_SUFFIXES),
         quantized=quantized,
     )
+
+
+def _drafting_layers(
+    fields: Fields, layer: str, num_layers: int, prefixes: Collection[str]
+) -> tuple[str, ...]:
+    """How tensors begin of layers behind the last, which guess later tokens (MTP) and serve nothing here."""
+    numbers = range(num_layers, num_layers + fields.integer_or(_NUM_MTP, 0, low=0, high=1024))
+    return tuple(prefix + layer.format(number) for prefix in prefixes for number in numbers)
 
 
 def _match_encoder(

@@ -7,7 +7,9 @@ from typing import Literal
 
 from weft.model.encoder_families import GPT2_KEYS
 from weft.model.names import (
+    GLM_EXPERTS,
     GPT2,
+    GPT_OSS,
     GRANITE_EXPERTS,
     LLAMA,
     LLAMA_FUSED,
@@ -22,6 +24,10 @@ from weft.model.spec import Norm, NormPlacement, QkNorm
 # Whether products have biases; where neither, the key that says so.
 Bias = Literal["never", "always", "attention_bias", "mlp_bias", "enable_bias", "qkv_bias"]
 _COUNTS = ("num_experts", "num_local_experts")
+SIGMOID_KEYS = (
+    *("n_shared_experts", "first_k_dense_replace", "routed_scaling_factor"),
+    *("n_group", "topk_group"),
+)
 Windows = Literal["none", "every_layer", "layer_types"]
 
 _COMMON: Mapping[str, object] = {
@@ -69,6 +75,39 @@ _QWEN_MOE = {
     "decoder_sparse_step": 1,
     "norm_topk_prob": False,
 }
+_GPT_OSS = {
+    **_COMMON,
+    "head_dim": 64,
+    "max_position_embeddings": 131072,
+    "rms_norm_eps": 1e-5,
+    "rope_theta": 150000.0,
+    "rope_parameters": {
+        "rope_type": "yarn",
+        "factor": 32.0,
+        "truncate": False,
+        "original_max_position_embeddings": 4096,
+    },
+    "attention_bias": True,
+    "sliding_window": 128,
+    "sliding_window_pattern": 2,
+    "swiglu_alpha": 1.702,
+    "swiglu_limit": 7.0,
+    "num_local_experts": 128,
+    "num_experts_per_tok": 4,
+}
+_GLM_MOE = {
+    **_COMMON,
+    "max_position_embeddings": 131072,
+    "rms_norm_eps": 1e-5,
+    "partial_rotary_factor": 0.5,
+    "num_experts_per_tok": 8,
+    "moe_intermediate_size": 1408,
+    "n_routed_experts": 128,
+    "n_shared_experts": 1,
+    "first_k_dense_replace": 1,
+    "norm_topk_prob": True,
+    "use_qk_norm": False,
+}
 _OPT = {
     "hidden_act": "relu",
     "intermediate_size": 3072,
@@ -90,7 +129,8 @@ class ExpertsRule:
     """How a family says which layers have experts, and what they are like.
 
     `count` and `inner_size` are keys. `is_normalized` None: the key norm_topk_prob says it. Where `has_steps`,
-    decoder_sparse_step and mlp_only_layers say which layers have an MLP instead; else none has.
+    decoder_sparse_step and mlp_only_layers say which layers have an MLP instead; else none has. `is_sigmoid`:
+    the router and what is beside it are those of DeepSeek-V3, by the keys that it has for them.
     """
 
     count: str
@@ -98,15 +138,20 @@ class ExpertsRule:
     is_normalized: bool | None = None
     has_steps: bool = False
     has_shared: bool = False
+    has_bias: bool = False
+    is_sigmoid: bool = False
 
     @property
-    def other_count(self) -> str:
+    def other_count(self) -> str | None:
         """What some files call the count instead."""
-        return next(key for key in _COUNTS if key != self.count)
+        others = [key for key in _COUNTS if key != self.count]
+        return others[0] if len(others) == 1 else None
 
     @property
     def keys(self) -> frozenset[str]:
         """Those that are read of a config, and are refused elsewhere."""
+        if self.is_sigmoid:
+            return frozenset({self.count, *SIGMOID_KEYS})
         steps = {"decoder_sparse_step", "mlp_only_layers"} if self.has_steps else set()
         return frozenset({*_COUNTS, *steps})
 
@@ -130,6 +175,7 @@ class Family:
     is_gated: bool = True
     norm: Norm = Norm.RMS
     qk_norm: QkNorm = QkNorm.NONE
+    has_sinks: bool = False
     norm_placement: NormPlacement = NormPlacement.BEFORE
     norm_offset: float = 0.0
     windows: Windows = "none"
@@ -278,6 +324,27 @@ FAMILIES: Mapping[str, Family] = MappingProxyType(
             ),
             names=GRANITE_EXPERTS,
             experts=ExpertsRule(count="num_local_experts", is_normalized=True),
+        ),
+        "gpt_oss": Family(
+            architecture="GptOssForCausalLM",
+            defaults=_GPT_OSS,
+            has_sinks=True,
+            windows="layer_types",
+            reads=frozenset({"swiglu_alpha", "swiglu_limit"}),
+            names=GPT_OSS,
+            experts=ExpertsRule(count="num_local_experts", is_normalized=True, has_bias=True),
+        ),
+        "glm4_moe": Family(
+            architecture="Glm4MoeForCausalLM",
+            defaults=_GLM_MOE,
+            o_bias="never",
+            qk_norm=QkNorm.HEAD,
+            rope=RopeRules(partial=True),
+            reads=frozenset({"use_qk_norm"}),
+            names=GLM_EXPERTS,
+            experts=ExpertsRule(
+                count="n_routed_experts", inner_size="moe_intermediate_size", is_sigmoid=True
+            ),
         ),
         "smollm3": Family(
             architecture="SmolLM3ForCausalLM",

@@ -1,7 +1,8 @@
 """Weights of four or eight bits in groups of a row's depth, each with a scale: the one form that kernels compute in.
 
-A weight is (number - zero) * scale, or number * scale + minimum; numbers have no sign. Formats of files are
-read into this form (`weft.model.quantized`), and floats are rounded to it.
+A weight is (number - zero) * scale, or number * scale + minimum; numbers have no sign. Or a number is the code of
+an E2M1 float, and its double is multiplied by the scale. Formats of files are read into this form
+(`weft.model.quantized`), and floats are rounded to it.
 """
 
 from dataclasses import dataclass
@@ -13,6 +14,8 @@ from numpy.typing import NDArray
 from weft.model.weights import Tensor
 
 SIZES = (16, 32, 64, 128)  # of groups; of four bits a whole row may be one too
+# Twice what each code of E2M1 means: a sign, two bits of exponent and one of mantissa.
+E2M1_DOUBLES = np.array((0, 1, 2, 3, 4, 6, 8, 12, 0, -1, -2, -3, -4, -6, -8, -12), np.int8)
 
 
 def num_groups(depth: int, size: int | None) -> int:
@@ -22,8 +25,8 @@ def num_groups(depth: int, size: int | None) -> int:
 
 @dataclass(frozen=True, slots=True)
 class GroupFormat:
-    """`size` None is a whole row; `offset` is "symmetric" (zeros are half of what the bits can say), "zeros" or
-    "minimums"; `scales` is the type of scales and minimums.
+    """`size` None is a whole row; `offset` is "symmetric" (zeros are half of what the bits can say), "zeros",
+    "minimums" or, of codes, "e2m1"; `scales` is the type of scales and minimums.
     """
 
     bits: int
@@ -39,6 +42,10 @@ class GroupFormat:
     def count(self, depth: int) -> int:
         """Groups of a row."""
         return num_groups(depth, self.size)
+
+    def values(self, numbers: NDArray[np.uint8]) -> NDArray[Any]:
+        """What they stand for before zeros and scales."""
+        return E2M1_DOUBLES.take(numbers) if self.offset == "e2m1" else numbers
 
 
 # What floats are rounded to; the core says why.
@@ -67,6 +74,8 @@ class GroupedMatrix:
         match self.format.offset:
             case "symmetric":
                 return np.full(self.scales.shape, 2 ** (self.format.bits - 1), np.float32)
+            case "e2m1":
+                return np.zeros(self.scales.shape, np.float32)
             case "zeros":
                 assert self.offsets is not None
                 return self.offsets.astype(np.float32)
@@ -91,9 +100,10 @@ class GroupedMatrix:
         depth = self.numbers.shape[1]
         columns = np.arange(depth) // (self.format.size or depth)
         scales, offsets = self.wide_scales()[:, columns], self.wide_offsets()[:, columns]
+        numbers = self.format.values(self.numbers)
         if self.format.offset == "minimums":
-            return self.numbers * scales + offsets
-        return (self.numbers - offsets) * scales
+            return numbers * scales + offsets
+        return (numbers - offsets) * scales
 
 
 @runtime_checkable

@@ -24,7 +24,8 @@ class TensorPlan:
     """`name` is rows [start, start + shape[0]) of the checkpoint's `source`, which has `rows` rows.
 
     `is_transposed`: the file has rows for columns. With a `factor` it is the source times that matrix.
-    `stack`: the file has that many matrices in a tensor of three dimensions, whose rows are counted through.
+    `stack`: the file has that many matrices in a tensor of three dimensions, whose rows are counted through;
+    of those every `step`th is taken, from `start` on.
     """
 
     name: str
@@ -35,6 +36,7 @@ class TensorPlan:
     is_transposed: bool = False
     factor: "TensorPlan | None" = None
     stack: int | None = None
+    step: int = 1
 
     @property
     def source_shape(self) -> tuple[int, ...]:
@@ -46,7 +48,8 @@ class TensorPlan:
     def stored_shape(self) -> tuple[int, ...]:
         """The same, as the file has it."""
         if self.stack is not None:
-            return (self.stack, self.rows // self.stack, *self.shape[1:])
+            each = (self.rows // self.stack, *self.shape[1:])
+            return (self.stack, *(each[::-1] if self.is_transposed else each))
         return self.source_shape[::-1] if self.is_transposed else self.source_shape
 
     @property
@@ -58,7 +61,14 @@ class TensorPlan:
     @property
     def is_of_experts(self) -> bool:
         """Whether it is of the experts that rows are sent to, or of what sends them there."""
-        return ".experts." in self.name or self.name.endswith((".router", ".shared_gate"))
+        own = (".router", ".router.bias", ".router_correction", ".shared_gate")
+        return ".experts." in self.name or self.name.endswith(own)
+
+    @property
+    def lead(self) -> str:
+        """How names begin of what stands for the source in a rounded form."""
+        module = self.source.removesuffix(".weight")
+        return f"{module}_" if module == self.source else f"{module}."
 
 
 @dataclass(frozen=True, slots=True)
@@ -80,6 +90,8 @@ def decoder_layout(
             replace(plan, is_transposed=plan.name.startswith("layers.") and len(plan.shape) == 2)
             for plan in plans
         ]
+    if names.has_bare_experts:
+        plans = [plan if plan.stack is None else _bare(plan) for plan in plans]
     head = _whole("head", "lm_head.weight", spec.vocab_size, spec.hidden_size)
     if spec.embed_size is not None:
         shape = (spec.embed_size, spec.hidden_size)
@@ -90,6 +102,19 @@ def decoder_layout(
         embed = replace(embed, factor=replace(into, is_transposed=True))
         head = replace(embed, name="head", factor=out)
     return (embed, *plans, *([head] if spec.has_head and not spec.tied_head else ()))
+
+
+def _bare(plan: TensorPlan) -> TensorPlan:
+    """Of all experts in one: as a parameter of their layer, [experts, in, out], with rows of gate and up by turns."""
+    stack = plan.stack
+    assert stack is not None
+    source = plan.source.removesuffix(".weight").replace(".bias", "_bias")
+    plan = replace(plan, source=source, is_transposed=len(plan.shape) == 2)
+    each = plan.rows // stack
+    if plan.shape[0] == each:
+        return plan
+    number, first = divmod(plan.start, each)
+    return replace(plan, start=number * each + (first > 0), step=2)
 
 
 def encoder_layout(
@@ -153,6 +178,8 @@ def _layer(
             name = f"{part}_norm_{place}"
             if part == "mlp" or layer.has_attention_norm:
                 yield from _norm(ours + name, source + names[name], spec)
+    if spec.has_sinks:
+        yield _whole(f"{ours}sinks", source + names["sinks"], spec.num_heads)
     if spec.qk_norm is not QkNorm.NONE:
         heads = (spec.num_heads, spec.num_kv_heads) if spec.qk_norm is QkNorm.FULL else (1, 1)
         for name, count in zip(("q_norm", "k_norm"), heads, strict=True):
@@ -170,11 +197,16 @@ def _experts(
     spec: ModelSpec, experts: ExpertsSpec, ours: str, source: str, names: Mapping[str, str]
 ) -> Iterator[TensorPlan]:
     hidden, inner, shared = spec.hidden_size, experts.inner_size, experts.shared_size
-    yield _whole(f"{ours}router", f"{source}{names['router']}.weight", experts.count, hidden)
+    router = {"router": (experts.count, hidden)}
+    yield from _products(ours, source, names, router, experts.has_bias)
+    if experts.is_sigmoid:
+        theirs = source + names["router_correction"]
+        yield _whole(f"{ours}router_correction", theirs, experts.count)
+    if experts.weighs_shared:
+        yield _whole(f"{ours}shared_gate", f"{source}{names['shared_gate']}.weight", 1, hidden)
     if shared:
         shapes = {"gate": (shared, hidden), "up": (shared, hidden), "down": (hidden, shared)}
         own = {part: names[f"shared.{part}"] for part in shapes}
-        yield _whole(f"{ours}shared_gate", f"{source}{names['shared_gate']}.weight", 1, hidden)
         yield from _products(ours, source, own, shapes, False)
     shapes, own = {}, {}
     for number in range(experts.count):
@@ -183,7 +215,7 @@ def _experts(
         shapes[f"{lead}down"] = (hidden, inner)
         own |= {lead + p: names[f"expert_{p}"].format(number) for p in ("gate", "up", "down")}
     is_stacked = "{}" not in names["expert_down"]
-    for plan in _products(ours, source, own, shapes, False):
+    for plan in _products(ours, source, own, shapes, experts.has_bias):
         yield replace(plan, stack=experts.count) if is_stacked else plan
 
 

@@ -15,7 +15,6 @@ from weft.model.quantized.packed import PackedMatrix
 from weft.model.safetensors_files import MappedFiles, StoredTensor
 from weft.model.weights import DTYPES, Product, Tensor, Values, Weights, refuse_values
 
-_WEIGHT = ".weight"
 _PACKED = ("qweight", "weight_packed")  # names by which rounded matrices are known
 
 
@@ -40,8 +39,7 @@ class Matched:
         found: dict[str, GroupFormat] = {}
         for plan in self.layout:
             if self.format is not None and plan.source in self.rounded:
-                module = plan.source.removesuffix(_WEIGHT)
-                form = self.format.groups(self.stored[f"{module}.{self.format.scales}"].dtype)
+                form = self.format.groups(self.stored[plan.lead + self.format.scales].dtype)
                 if form is not None and plan.name.startswith("layers."):
                     found[plan.name] = form
         return found
@@ -53,8 +51,7 @@ class Matched:
         for plan in self.layout:
             if plan.source in self.rounded:
                 assert self.format is not None
-                module = plan.source.removesuffix(_WEIGHT)
-                names |= {f"{module}.{part.name}" for part in self.format.parts(*plan.source_shape)}
+                names |= {plan.lead + part.name for part in self.format.parts(*plan.source_shape)}
         names |= set(self.spare_biases)
         return {name: stored for name, stored in self.stored.items() if name in names}
 
@@ -84,29 +81,51 @@ class Matched:
         whole: dict[str, Tensor | PackedMatrix] = {}
         for plan in _with_factors(self.layout):
             if plan.source in self.rounded:
-                whole[plan.source] = self._rounded(files, plan, dtype)
+                if plan.stack is None:
+                    whole[plan.source] = self._rounded(files, plan, dtype)
             elif plan.source not in whole:
                 tensor = read_floats(files, plan.source, self.stored[plan.source], dtype)
-                if plan.stack is not None:
-                    tensor = replace(tensor, data=tensor.data.reshape(plan.source_shape))
-                whole[plan.source] = tensor.transposed() if plan.is_transposed else tensor
-        return Weights({plan.name: _taken(plan, whole) for plan in self.layout})
+                is_whole = plan.is_transposed and plan.stack is None
+                whole[plan.source] = tensor.transposed() if is_whole else tensor
+        return Weights({plan.name: self._taken(plan, whole, files, dtype) for plan in self.layout})
+
+    def _taken(
+        self,
+        plan: TensorPlan,
+        whole: Mapping[str, Tensor | PackedMatrix],
+        files: MappedFiles,
+        dtype: str | None,
+    ) -> Values:
+        """What `plan` asks for, of the tensors by source."""
+        if plan.stack is not None and plan.source in self.rounded:
+            return self._rounded(files, plan, dtype)
+        source = whole[plan.source]
+        if plan.stack is not None:
+            assert isinstance(source, Tensor)
+            return _of_stack(source, plan, is_transposed=plan.is_transposed)
+        if plan.factor is None:
+            return source.rows(plan.start, plan.start + plan.shape[0])
+        factor = whole[plan.factor.source]
+        assert isinstance(source, Tensor)
+        assert isinstance(factor, Tensor), "only linear layers are packed"
+        return Product(source, factor)
 
     def _rounded(
         self, files: MappedFiles, plan: TensorPlan, dtype: str | None
     ) -> Tensor | PackedMatrix:
+        """The whole source, or what is asked for where that has many matrices."""
         assert self.format is not None
-        module = plan.source.removesuffix(_WEIGHT)
         rows, depth = plan.source_shape
         names = [part.name for part in self.format.parts(rows, depth)]
         stored = {
-            name: self.stored[f"{module}.{name}"]
-            for name in names
-            if f"{module}.{name}" in self.stored
+            name: self.stored[plan.lead + name] for name in names if plan.lead + name in self.stored
         }
         tensors = {name: files.read(where) for name, where in stored.items()}
+        if plan.stack is not None:
+            rows = plan.shape[0]
+            tensors = {name: _of_stack(tensor, plan) for name, tensor in tensors.items()}
         paths = {name: str(where.path) for name, where in stored.items()}
-        return self.format.read(Parts(module, (rows, depth), tensors, paths), dtype)
+        return self.format.read(Parts(plan.lead, (rows, depth), tensors, paths), dtype)
 
 
 def match_tensors(
@@ -127,11 +146,10 @@ def match_tensors(
         if quantized is None or plan.source not in rounded:
             wanted[plan.source] = Part(plan.source, plan.stored_shape, DTYPES)
             continue
-        module = plan.source.removesuffix(_WEIGHT)
         for part in quantized.parts(*plan.source_shape):
-            name = f"{module}.{part.name}"
+            name = plan.lead + part.name
             if name in stored or not part.is_optional:
-                wanted[name] = part
+                wanted[name] = _stacked(part, plan.stack)
     for source, part in wanted.items():
         _check(path, source, part, stored)
     spare_biases = _spare_biases(wanted, stored, rounded, quantized)
@@ -151,20 +169,25 @@ def _with_factors(layout: tuple[TensorPlan, ...]) -> Iterator[TensorPlan]:
             yield plan.factor
 
 
-def _taken(plan: TensorPlan, whole: Mapping[str, Tensor | PackedMatrix]) -> Values:
-    """What `plan` asks for, of the tensors by source."""
-    source = whole[plan.source]
-    if plan.factor is None:
-        return source.rows(plan.start, plan.start + plan.shape[0])
-    factor = whole[plan.factor.source]
-    assert isinstance(source, Tensor)
-    assert isinstance(factor, Tensor), "only linear layers are packed"
-    return Product(source, factor)
+def _stacked(part: Part, stack: int | None) -> Part:
+    """Of a tensor with so many matrices, which are its first dimension."""
+    if stack is None:
+        return part
+    rows, *others = part.shape
+    return replace(part, shape=(stack, rows // stack, *others))
+
+
+def _of_stack(tensor: Tensor, plan: TensorPlan, *, is_transposed: bool = False) -> Tensor:
+    """The rows that `plan` takes, in the same memory."""
+    assert plan.stack is not None
+    number, first = divmod(plan.start, plan.rows // plan.stack)
+    one = tensor.data[number].T if is_transposed else tensor.data[number]
+    return replace(tensor, data=one[first : first + plan.shape[0] * plan.step : plan.step])
 
 
 def _check(path: Path, source: str, part: Part, stored: Mapping[str, StoredTensor]) -> None:
     if source not in stored:
-        module = source.removesuffix(_WEIGHT)
+        module = source.removesuffix(".weight")
         packed = next(
             (f"{module}.{name}" for name in _PACKED if f"{module}.{name}" in stored), None
         )
@@ -198,9 +221,9 @@ def _rounded_sources(
     rounded = set()
     for plan in layout:
         is_linear = plan.name == "head" or plan.name.startswith("layers.")
-        if is_linear and len(plan.shape) == 2 and plan.source.endswith(_WEIGHT):
+        if is_linear and len(plan.shape) == 2:
             first = quantized.parts(*plan.source_shape)[0]
-            found = stored.get(f"{plan.source.removesuffix(_WEIGHT)}.{first.name}")
+            found = stored.get(plan.lead + first.name)
             if found is not None and found.dtype not in DTYPES:
                 rounded.add(plan.source)
     return frozenset(rounded)
@@ -214,7 +237,7 @@ def _spare_biases(
 ) -> tuple[str, ...]:
     if quantized is None or not quantized.has_spare_biases:
         return ()
-    names = (f"{source.removesuffix(_WEIGHT)}.bias" for source in sorted(rounded))
+    names = (f"{source.removesuffix('.weight')}.bias" for source in sorted(rounded))
     return tuple(
         name
         for name in names

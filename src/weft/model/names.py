@@ -28,12 +28,13 @@ def _joined(name: str, *parts: str) -> dict[str, str]:
 class DecoderNames:
     """How a decoder's checkpoints are written: one map as in `Names`, and more by where the norms are.
 
-    `is_transposed`: linear layers lie in them as [in, out].
+    `is_transposed`: linear layers lie in them as [in, out]. `has_bare_experts`: as gpt-oss has its experts.
     """
 
     names: Mapping[str, str]
     norms: Mapping[NormPlacement, Mapping[str, str]]
     is_transposed: bool = False
+    has_bare_experts: bool = False
 
     def of(self, placement: NormPlacement) -> Mapping[str, str]:
         """All of them."""
@@ -107,6 +108,28 @@ GRANITE_EXPERTS = DecoderNames(
         "router": "block_sparse_moe.router.layer",
         **_joined("block_sparse_moe.input_linear", "expert_gate", "expert_up"),
         "expert_down": "block_sparse_moe.output_linear",
+    },
+    _DECODER_NORMS,
+)
+GPT_OSS = DecoderNames(
+    {
+        **_DECODER,
+        "sinks": "self_attn.sinks",
+        "router": "mlp.router",
+        **_joined("mlp.experts.gate_up_proj", "expert_gate", "expert_up"),
+        "expert_down": "mlp.experts.down_proj",
+    },
+    _DECODER_NORMS,
+    has_bare_experts=True,
+)
+GLM_EXPERTS = DecoderNames(
+    {
+        **_DECODER,
+        **_QWEN_EXPERTS,
+        "router_correction": "mlp.gate.e_score_correction_bias",
+        "shared.gate": "mlp.shared_experts.gate_proj",
+        "shared.up": "mlp.shared_experts.up_proj",
+        "shared.down": "mlp.shared_experts.down_proj",
     },
     _DECODER_NORMS,
 )

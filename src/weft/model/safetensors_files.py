@@ -22,6 +22,7 @@ _DTYPES = {
     "BF16": "bfloat16",
     "F16": "float16",
     "I8": "int8",
+    "U8": "uint8",
     "I32": "int32",
     "I64": "int64",
 }
@@ -30,6 +31,7 @@ _STORAGE = {
     "bfloat16": "<u2",
     "float16": "<f2",
     "int8": "<i1",
+    "uint8": "<u1",
     "int32": "<i4",
     "int64": "<i8",
 }

@@ -76,15 +76,32 @@ class ExpertsSpec:
 
     Of equal logits the lower number goes first. The router is computed in float32, whatever the model's type.
     A token's experts are added up by the softmax of the logits: of its own where `is_normalized`, so that the
-    weights add up to 1, else of all. `shared_size` is of an expert that every token goes through beside them,
-    weighed by the sigmoid of a logit of its own; 0: there is none.
+    weights add up to 1, else of all. `scale` multiplies the weights.
+
+    `is_sigmoid`: weights are sigmoids of logits instead, brought to 1 where `is_normalized`; and those experts
+    are chosen for which the sigmoid and a learned correction add up to the most, among the experts of
+    `groups_per_token` of `num_groups`: of the groups whose best two make the largest sum.
+
+    `shared_size` is of an expert that every token goes through beside them, weighed by the sigmoid of a logit
+    of its own, or where not `has_shared_gate` by 1; 0: there is none. `has_bias` is of the router and experts.
     """
 
     count: int
     per_token: int
     inner_size: int
     shared_size: int = 0
+    has_shared_gate: bool = True
     is_normalized: bool = False
+    is_sigmoid: bool = False
+    num_groups: int = 1
+    groups_per_token: int = 1
+    scale: float = 1.0
+    has_bias: bool = False
+
+    @property
+    def weighs_shared(self) -> bool:
+        """Whether there is a shared expert with a logit of its own."""
+        return self.shared_size > 0 and self.has_shared_gate
 
 
 @dataclass(frozen=True, slots=True)
@@ -109,6 +126,9 @@ class ModelSpec:
     `num_positions` 0 is none learned; row i takes position embedding `i + position_offset`.
     `embed_size` is the width of a tied embedding that is stored narrower than the hidden state: what leads
     from it and back to it is multiplied into embedding and head as they are read, which computes the same.
+    `has_sinks`: each head has a learned logit that takes part in the softmax of attention and has no value.
+    With a `swiglu_limit` the MLP joins gate and up so: the gate is cut at the limit from above, up from both
+    sides, and gate * sigmoid(`swiglu_alpha` * gate) is multiplied by up + 1; `activation` is not used.
     """
 
     vocab_size: int
@@ -138,6 +158,9 @@ class ModelSpec:
     activation: Activation
     attention_scale: float
     attention_soft_cap: float | None = None
+    has_sinks: bool = False
+    swiglu_limit: float | None = None
+    swiglu_alpha: float = 1.0
     final_soft_cap: float | None = None
     embedding_multiplier: float = 1.0
     residual_multiplier: float = 1.0

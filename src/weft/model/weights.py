@@ -15,6 +15,7 @@ BYTES_PER_ELEMENT: Mapping[str, int] = {
     "bfloat16": 2,
     "float16": 2,
     "int8": 1,
+    "uint8": 1,
     "int32": 4,
     "int64": 8,
 }
@@ -134,7 +135,8 @@ class Weights:
     `layers.i.` followed by q, k, v, o, gate, up, down, q_norm, k_norm, or by attention_norm or mlp_norm and
     _before, _after or _sum; each where the spec has one, and `.bias` behind it likewise. A matrix is [out, in].
     Where a layer has experts: router, and `experts.j.` followed by gate, up, down; gate, up and down by themselves
-    are of the shared expert then, beside shared_gate, which weighs it.
+    are of the shared expert then, beside shared_gate, which weighs it. `router_correction` has a number for each
+    expert, `sinks` one for each head.
     """
 
     tensors: Mapping[str, Values]

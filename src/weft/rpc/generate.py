@@ -20,6 +20,7 @@ from weft.rpc.boundary import CallWriter, Context
 from weft.rpc.convert.output import StreamedReply, WholeReply
 from weft.rpc.convert.request import Generation, to_generation
 from weft.rpc.metadata import lora_request_of, reasoning_of, trace_headers_of
+from weft.rpc.prefiller import RpcPrefiller, prefill_of
 from weft.rpc.spans import server_span
 from weft.text.outputs import num_rows_of, write_rows
 
@@ -80,6 +81,7 @@ class GenerateCall:
         self._limits = client.info.limits
         self._write_timeout_s = write_timeout_s
         self._is_closed = False
+        self.prefiller: RpcPrefiller | None = None  # where this engine fetches prompts from others
         self.last_receive_time = time.time()
         self.in_flight = InFlight()
 
@@ -142,8 +144,12 @@ class GenerateCall:
             data_parallel_rank=generation.data_parallel_rank,
             **(self._reasoning(generation.params) | reasoning_of(context)),
         )
+        chosen = None if self.prefiller is None else prefill_of(context)
         with self._client.preparing(generation.params.n):
-            return await self._client.prepare(generation.prompt, generation.params, options)
+            request = await self._client.prepare(generation.prompt, generation.params, options)
+            if self.prefiller is None or chosen is None:
+                return request
+            return await self.prefiller.compute(request, chosen)
 
     def _reasoning(self, params: SamplingParams) -> dict[str, Any]:
         """What the engine has to know of reasoning where the call does not say it: what a constraint waits for."""

@@ -17,6 +17,7 @@ class RpcOptions:
     `max_message_bytes` bounds what is received; None is what a context of token ids with their text
     takes, and 8 MiB at the least: more is decoded in one piece, in which nobody else is served.
     `max_total_message_bytes` are held of all large requests at once, as long as their calls are open.
+    A port that is shared other processes of this server listen on too.
     `reasoning_parser` names how the model writes reasoning: a constraint begins behind it.
     """
 
@@ -24,6 +25,7 @@ class RpcOptions:
     port: Annotated[
         int, Flag("Port of the gRPC server; 0 takes a free one.", "Server", name="grpc_port")
     ] = 50051
+    shares_port: bool = False
     api_keys: tuple[str, ...] = ()
     control_api_keys: tuple[str, ...] = ()
     open_health_check: Annotated[

@@ -15,6 +15,7 @@ from weft.rpc.auth import KeyGate, Keys
 from weft.rpc.boundary import merged_signals
 from weft.rpc.methods import SERVICE
 from weft.rpc.options import RpcOptions
+from weft.rpc.prefiller import RpcPrefiller
 from weft.rpc.reflection import reflection_handlers
 from weft.rpc.service import Service, is_alive
 from weft.wire.health import HEALTH_SERVICE, Health
@@ -40,6 +41,7 @@ class RpcServer:
         tokenizer_files: Mapping[str, bytes],
         options: RpcOptions,
         tracer: Tracer | None = None,
+        prefiller: RpcPrefiller | None = None,
     ) -> None:
         self._client = client
         self._options = options
@@ -50,6 +52,7 @@ class RpcServer:
             is_health_check_open=options.open_health_check,
         )
         self.service = Service(client, tokenizer_files, self._health, self._keys, options, tracer)
+        self.service.generate.prefiller = prefiller
         self._server: grpc.aio.Server | None = None
         self._watch: asyncio.Task[None] | None = None
 
@@ -130,6 +133,7 @@ def _to_channel_args(options: RpcOptions, max_model_len: int) -> ChannelArgs:
         max_receive_bytes=max_message_bytes,
         max_metadata_bytes=options.max_metadata_bytes,
         handshake_timeout_s=options.handshake_timeout_s,
+        shares_port=options.shares_port,
     )
 
 

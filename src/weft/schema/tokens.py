@@ -117,10 +117,14 @@ class _Chunk(msgspec.Struct, frozen=True, kw_only=True, tag_field="output_mode")
     model: str
     usage: Usage | UnsetType = UNSET
     prompt_token_ids: list[int] | UnsetType = UNSET
+    kv_transfer_params: dict[str, Any] | UnsetType = UNSET
 
 
 class TokensChunk(_Chunk, frozen=True, kw_only=True, tag="tokens"):
-    """The delta of one answer; or none and the usage, at the end. The prompt comes with the first."""
+    """The delta of one answer; or none and the usage, at the end. The prompt comes with the first.
+
+    `kv_transfer_params` come with the last delta; with `do_chunked_transfer` in a chunk of their own before.
+    """
 
     choices: list[TokensChoice]
 

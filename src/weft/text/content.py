@@ -68,6 +68,8 @@ class PartTypes(Generic[_Struct]):
 # The parts of OpenAI's chat messages, which is the form of messages in here.
 CHAT_PARTS: PartTypes[Part] = PartTypes(
     structs={"text": Text, "refusal": Refusal},
+    refused={"prompt_embeds": "embeddings"},
+    if_refused="{list}: parts of type {type} are taken by /v1/chat/completions alone",
     if_unknown="{list} may hold parts of type text, got {type!r}",
     if_malformed="{list}: the text of a part must be a string",
 )

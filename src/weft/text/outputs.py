@@ -73,6 +73,7 @@ class RequestStream:
         self._num_cached_tokens: int | None = None
         self._has_emitted_prompt = False
         self._kv_transfer_params: dict[str, Any] | None = None
+        self._is_lent_ahead = False  # and its reader does not know
         self._has_emitted_end = False
         self.error: str | None = None
         self.due = Due.NOT_YET
@@ -108,6 +109,8 @@ class RequestStream:
             self.is_finished = not self._num_open
         if self.due is not Due.NOW:
             self.due = self._due_after(answer)
+        if output.kv_transfer_params is not None and self._kind is OutputKind.DELTA:
+            self._is_lent_ahead, self.due = not self.is_finished, Due.NOW
         return is_matched and output.finish_reason is None
 
     def _is_prompt_scored(self, rows: Sequence[LogprobRow]) -> bool:
@@ -154,8 +157,9 @@ class RequestStream:
                 outputs = [answer.whole() for answer in self._answers] if is_due else []
             case _:
                 assert_never(self._kind)
-        if not outputs:
+        if not (outputs or self._is_lent_ahead):
             return None
+        self._is_lent_ahead = False
         self._has_emitted_end = self.is_finished
         return self._output(outputs)
 

@@ -32,6 +32,7 @@ from weft.core.validate import (
     validate_request_id,
 )
 from weft.text.pooling_inputs import PoolingInputs
+from weft.text.prompt_embeds import salt_of
 from weft.text.prompts import encode_prompt, label_of, read_prompt, read_tokenization, size_of
 from weft.text.reasoning import read_reasoning
 from weft.text.tokenizer import Tokenizer
@@ -46,7 +47,8 @@ Source = PromptType | Callable[[], PromptType]
 class InputProcessor:
     """For an engine with this config; safe to share between threads.
 
-    `limits` are the config's own, unless somebody knows better. `clock` is monotonic, in seconds.
+    `limits` are the config's own, unless somebody knows better. `clock` is monotonic, in seconds. Every
+    `engine_id` begins with `engine_id_prefix`.
     """
 
     def __init__(
@@ -56,7 +58,9 @@ class InputProcessor:
         *,
         limits: Limits | None = None,
         clock: Callable[[], float] = time.monotonic,
+        engine_id_prefix: str = "",
     ) -> None:
+        self._prefix = engine_id_prefix
         limits = limits or Limits.of(config)
         self._tokenizer = tokenizer
         self._limits = limits
@@ -92,11 +96,13 @@ class InputProcessor:
         """The request that a piece of streaming input makes behind the tokens before it."""
         params = piece.sampling_params
         assert params is not None, "the session has filled it in"
-        if not before:
-            return await self.prepare(piece.prompt, params, options)
         kwargs = {**(options.tokenization_kwargs or {}), "add_special_tokens": False}
         bare = msgspec.structs.replace(options, tokenization_kwargs=kwargs)
-        request = await self.prepare(piece.prompt, params, bare)
+        request = await self.prepare(piece.prompt, params, bare if before else options)
+        if request.prompt_embeds:
+            raise BadRequest("prompt_embeds", "prompt_embeds does not go with a prompt in pieces")
+        if not before:
+            return request
         whole = Prompt(
             parts=(TokensPart([*before, *request.prompt_token_ids]),),
             label=request.prompt,
@@ -123,7 +129,7 @@ class InputProcessor:
         so does one that is given as token ids.
         """
         # No two requests share it, though callers may use an id again.
-        engine_id = f"{options.request_id}-{secrets.token_hex(4)}"
+        engine_id = f"{self._prefix}{options.request_id}-{secrets.token_hex(4)}"
         if isinstance(params, PoolingParams):
             return self._pooling.read(prompt, params, options, engine_id, arrived_at)
         kwargs = options.tokenization_kwargs or {}
@@ -131,8 +137,10 @@ class InputProcessor:
         validate_cache_salt(prompt.cache_salt)
         if params.stop_strings and self._tokenizer is None:
             raise BadRequest("stop", "stop strings need a tokenizer, and this model has none")
-        token_ids = encode_prompt(prompt, how, self._tokenizer, self._limits)
+        token_ids, embeds = encode_prompt(prompt, how, self._tokenizer, self._limits)
         validate_prompt(token_ids, self._limits)
+        if embeds and params.prompt_logprobs is not None:
+            raise BadRequest("prompt_logprobs", "prompt_logprobs does not go with prompt_embeds")
         resolved = resolve_params(params, len(token_ids), self._limits)
         if self._rules_reasoning:
             resolved = msgspec.structs.replace(resolved, grammar_from_first_token=True)
@@ -147,12 +155,13 @@ class InputProcessor:
             arrival_time=arrived_at,
             prompt=label_of(prompt) if options.prompt_text is None else options.prompt_text,
             priority=options.priority,
-            cache_salt=prompt.cache_salt,
+            cache_salt=salt_of(embeds, prompt.cache_salt) if embeds else prompt.cache_salt,
             data_parallel_rank=options.data_parallel_rank,
             trace_headers=options.trace_headers,
             lora_request=options.lora_request,
             bad_token_ids=self._bad_token_ids(resolved.bad_words or ()),
             reasoning=self._reasoning(resolved, options, token_ids),
+            prompt_embeds=embeds,
         )
 
     def _reasoning(

@@ -6,20 +6,23 @@ limits are checked, and its tokens are what the prefix cache hashes and usage co
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
-from itertools import chain
 from typing import Any
 
+from msgspec.structs import replace
+
 from weft.core.errors import BadRequest, ContextLengthExceeded
-from weft.core.prompts import Part, Prompt, TextPart, TokensPart
+from weft.core.prompts import EmbeddedTokens, EmbedsPart, Part, Prompt, TextPart, TokensPart
 from weft.core.types import PromptType
 from weft.core.unicode import check_text
 from weft.core.validate import Limits, validate_truncation
+from weft.text.prompt_embeds import check_part, read_array
 from weft.text.tokenizer import Tokenizer
 
 _SIDES = ("left", "right")
-_KEYS = frozenset({"prompt", "prompt_token_ids", "cache_salt"})
+_KEYS = frozenset({"prompt", "prompt_token_ids", "prompt_embeds", "cache_salt"})
 # A normaliser may shorten text before it is cut into tokens, but not by more than this.
 _SHRINKAGE = 4
+_NO_TOKEN = -1  # stands for a prompt's tokens where those around them are counted
 
 
 @dataclass(frozen=True, slots=True)
@@ -27,7 +30,7 @@ class Kind:
     """What is done with parts of one kind: the characters and ids to work through, and their tokens."""
 
     size: Callable[[Any], tuple[int, int]]
-    encode: Callable[[Any, Tokenizer], list[int]]
+    encode: Callable[[Any, Any], list[int]]  # a part, and for texts a tokenizer
 
 
 def _encode_text(part: TextPart, tokenizer: Tokenizer) -> list[int]:
@@ -37,10 +40,11 @@ def _encode_text(part: TextPart, tokenizer: Tokenizer) -> list[int]:
 KINDS: Mapping[type[Part], Kind] = {
     TextPart: Kind(lambda part: (len(part.text), 0), _encode_text),
     TokensPart: Kind(lambda part: (0, len(part.token_ids)), lambda part, _: part.token_ids),
+    # Hashing 32 bytes takes as long as checking an id.
+    EmbedsPart: Kind(lambda part: (0, len(part.rows) // 32), lambda part, _: [0] * part.num_tokens),
 }
 # Kinds that no model here takes, by the keys that vLLM's prompts have for them.
 REFUSED: Mapping[str, str] = {
-    "prompt_embeds": "embeddings cannot be a prompt",
     "multi_modal_data": "no model takes other input than text",
     "multi_modal_uuids": "no model takes other input than text",
     "mm_processor_kwargs": "no model takes other input than text",
@@ -74,13 +78,13 @@ def read_prompt(given: PromptType) -> Prompt:
             return _read_dict(given)
     raise BadRequest(
         "prompt",
-        "the prompt must be text, a list of token ids, or a dict with prompt or prompt_token_ids, "
-        f"got a value of type {type(given).__name__}",
+        "the prompt must be text, a list of token ids, or a dict with prompt, prompt_token_ids or "
+        f"prompt_embeds, got a value of type {type(given).__name__}",
     )
 
 
 def _read_dict(given: Mapping[Any, Any]) -> Prompt:
-    """Beside token ids the text of a prompt is only its label."""
+    """Beside token ids and embeddings the text of a prompt is only its label."""
     for key, reason in REFUSED.items():
         if given.get(key) is not None:
             raise BadRequest("prompt", f"{key} is not supported: {reason}")
@@ -90,17 +94,24 @@ def _read_dict(given: Mapping[Any, Any]) -> Prompt:
             "prompt", f"unknown prompt keys {unknown[:5]}; allowed are {sorted(_KEYS)}"
         )
     text, token_ids = _text_of(given, "prompt"), given.get("prompt_token_ids")
+    embeds = given.get("prompt_embeds")
     pair = _text_of(given, "prompt_pair")
-    if pair is not None and (text is None or token_ids is not None):
+    if embeds is not None and token_ids is not None:
+        raise BadRequest("prompt_embeds", "prompt_embeds and prompt_token_ids exclude each other")
+    if pair is not None and (text is None or token_ids is not None or embeds is not None):
         raise BadRequest("prompt_pair", "prompt_pair goes with a prompt that is text")
-    if token_ids is not None:
-        if text is not None:  # which is never read: the tokenizer checks the others
-            check_text("prompt", text)
-        part: Part = TokensPart(_ids_of(token_ids))
+    if text is not None and (token_ids is not None or embeds is not None):
+        check_text("prompt", text)  # which is never read: the tokenizer checks the others
+    if embeds is not None:
+        part: Part = read_array(embeds)
+    elif token_ids is not None:
+        part = TokensPart(_ids_of(token_ids))
     elif text is not None:
         part = TextPart(text)
     else:
-        raise BadRequest("prompt", "the prompt has neither prompt nor prompt_token_ids")
+        raise BadRequest(
+            "prompt", "the prompt has neither prompt nor prompt_token_ids nor prompt_embeds"
+        )
     return Prompt(
         parts=(part,),
         second=None if pair is None else TextPart(pair),
@@ -115,7 +126,7 @@ def _checked(given: Prompt) -> Prompt:
             raise BadRequest("prompt", f"a prompt has no parts of type {type(part).__name__}")
         if isinstance(part, TextPart):
             _text_of({"text": part.text}, "text")
-        else:
+        elif isinstance(part, TokensPart):
             _ids_of(part.token_ids)
     if given.label is not None:
         check_text("prompt", given.label)
@@ -189,28 +200,56 @@ def read_tokenization(
 
 def encode_prompt(
     prompt: Prompt, how: Tokenization, tokenizer: Tokenizer | None, limits: Limits
-) -> list[int]:
-    """The tokens of the parts of a prompt to be continued, one after the other, cut as it is to be."""
+) -> tuple[list[int], list[EmbeddedTokens]]:
+    """The tokens of the parts of a prompt to be continued, one after the other, cut as it is to be.
+
+    With them, which of these come as embeddings.
+    """
     if prompt.second is not None:
         raise BadRequest(
             "prompt_pair", "prompt_pair is for encode, which scores two texts together"
         )
     side = how.side or ("left" if tokenizer is None else tokenizer.truncation_side)
+    embeds: list[EmbeddedTokens] = []
     match prompt.parts:
         case (TokensPart(token_ids=token_ids),):
             pass
-        case _ if tokenizer is None:
+        case parts if tokenizer is None and any(isinstance(part, TextPart) for part in parts):
             raise no_tokenizer()
         case (TextPart(text=text),):
+            assert tokenizer is not None
             text = fitting(text, how, side, tokenizer, limits)
             token_ids = tokenizer.encode(text, add_special_tokens=how.add_special_tokens)
         case parts:
-            check_length(size_of(prompt)[0], tokenizer, limits)
-            each = (KINDS[type(part)].encode(part, tokenizer) for part in parts)
-            token_ids = list(chain.from_iterable(each))
-            if how.add_special_tokens and any(isinstance(part, TextPart) for part in parts):
-                token_ids = tokenizer.with_special_tokens(token_ids)
-    return truncated(token_ids, how.truncate_prompt_tokens, side, limits.max_model_len - 1)
+            token_ids, embeds = _joined(prompt, how, tokenizer, limits)
+    if embeds and how.truncate_prompt_tokens is not None:
+        raise BadRequest(
+            "truncate_prompt_tokens", "truncate_prompt_tokens does not go with prompt_embeds"
+        )
+    return truncated(token_ids, how.truncate_prompt_tokens, side, limits.max_model_len - 1), embeds
+
+
+def _joined(
+    prompt: Prompt, how: Tokenization, tokenizer: Tokenizer | None, limits: Limits
+) -> tuple[list[int], list[EmbeddedTokens]]:
+    """Parts of several kinds, or embeddings alone; there is a tokenizer if any is text."""
+    token_ids: list[int] = []
+    embeds: list[EmbeddedTokens] = []
+    if tokenizer is not None:
+        check_length(size_of(prompt)[0], tokenizer, limits)
+    for part in prompt.parts:
+        if isinstance(part, EmbedsPart):
+            check_part(part, limits)
+            embeds.append(
+                EmbeddedTokens(start=len(token_ids), num_tokens=part.num_tokens, rows=part.rows)
+            )
+        token_ids += KINDS[type(part)].encode(part, tokenizer)
+    has_text = any(isinstance(part, TextPart) for part in prompt.parts)
+    if tokenizer is None or not (how.add_special_tokens and has_text):
+        return token_ids, embeds
+    num_before = tokenizer.with_special_tokens([_NO_TOKEN]).index(_NO_TOKEN)
+    moved = [replace(one, start=one.start + num_before) for one in embeds]
+    return tokenizer.with_special_tokens(token_ids), moved
 
 
 def truncated(token_ids: list[int], num_left: int | None, side: str, most: int) -> list[int]:

@@ -36,6 +36,7 @@ REFUSED = {
     "kv_transfer_config": "kv_transfer_params of requests are refused with it",
     "weight_transfer_config": _IN_ARGS,
     "enable_elastic_ep": "scale_elastic_ep does not reach vLLM's engines",
+    "enable_prompt_embeds": "prompts reach vLLM's engines as token ids",
 }  # fmt: skip
 # What the front has to know too: these are read here, and given to vLLM as above.
 READ_HERE = (

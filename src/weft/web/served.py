@@ -11,7 +11,7 @@ from weft.web.mcp.servers import ToolServers
 from weft.web.options import ApiOptions
 
 if TYPE_CHECKING:  # it brings an HTTP client, which few servers need
-    from weft.web.inference.prefiller import Prefiller
+    from weft.web.inference.prefiller import HttpPrefiller
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -20,6 +20,7 @@ class Served:
 
     `request_templates` is None where requests may not bring templates of their own, `tool_servers`
     where they may call no tools of servers, `prefiller` where this engine fetches no prompts from others.
+    Of several API servers none `stores_responses`: another one would be asked for them.
     """
 
     client: EngineClient
@@ -29,14 +30,16 @@ class Served:
     request_templates: RequestTemplates | None = None
     tool_servers: ToolServers | None = None
     options: ApiOptions = field(default_factory=ApiOptions)
-    prefiller: "Prefiller | None" = None
+    prefiller: "HttpPrefiller | None" = None
+    stores_responses: bool = True
 
     async def prefilled(self, request: Request, options: RequestOptions) -> Request:
         """The request, its prompt computed by another server if a router chose one."""
         chosen = options.prefiller
-        if chosen is None or self.prefiller is None:
+        # What another server is asked to compute is token ids.
+        if chosen is None or self.prefiller is None or request.prompt_embeds:
             return request
-        return await self.prefiller.compute(request, chosen.address, chosen.authorization)
+        return await self.prefiller.compute(request, chosen)
 
     def close(self) -> None:
         """End what was opened for requests; takes seconds where a tool server holds on."""

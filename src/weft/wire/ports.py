@@ -14,6 +14,7 @@ def server_args(
     max_receive_bytes: int,
     max_metadata_bytes: int = 16 * 2**10,
     handshake_timeout_s: float = 10.0,
+    shares_port: bool = False,
 ) -> ChannelArgs:
     """What every server keeps to: it serves `max_calls` at once, `max_streams` of them on one connection."""
     # Calls that nobody has taken up yet, about 15 kB each, those reset meanwhile among them. Beyond
@@ -26,7 +27,7 @@ def server_args(
         ("grpc.server.max_pending_requests", max_pending),
         ("grpc.server.max_pending_requests_hard_limit", max_pending),
         # A second server on the same port would silently take a part of the connections.
-        ("grpc.so_reuseport", 0),
+        ("grpc.so_reuseport", int(shares_port)),
         ("grpc.max_receive_message_length", max_receive_bytes),
         ("grpc.max_metadata_size", max_metadata_bytes),
         ("grpc.absolute_max_metadata_size", max_metadata_bytes),

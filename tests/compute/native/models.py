@@ -35,6 +35,13 @@ SHAPES = {
         "hidden=64&heads=4&kv_heads=2&intermediate=48&vocab=300&experts=5&experts_per_token=2&shared=70",
         33,
     ),
+    "experts and sinks": (
+        (
+            "layers=2&hidden=68&heads=6&kv_heads=2&head_dim=18&intermediate=41&vocab=301&experts=7"
+            "&experts_per_token=3&sinks=true"
+        ),
+        33,
+    ),
     "wide": ("layers=1&hidden=256&heads=8&kv_heads=8&head_dim=32&intermediate=2200&vocab=1003", 70),
 }
 

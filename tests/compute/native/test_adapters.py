@@ -27,10 +27,9 @@ def opened(dtype, query=ODD):
 
 def make_adapter(directory, targets=EVERY, query=ODD, **options):
     """One that was read from disk."""
-    spec = open_model(f"embedded:random?{query}").spec
+    checkpoint = open_model(f"embedded:random?{query}")
+    spec, family = checkpoint.spec, checkpoint.card.model_type
     path = write_adapter(directory, spec, targets=targets, **options)
-    experts = spec.layers[0].experts
-    family = "qwen2_moe" if experts and experts.shared_size else "qwen3_moe" if experts else "qwen3"
     return read_adapter(path, AdapterTargets.of(spec, family), max_rank=64)
 
 

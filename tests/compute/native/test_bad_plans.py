@@ -61,6 +61,11 @@ def runner():
         ("token_types", ints(0, 0, 0)),
         ("token_types", ints()),
         ("adapter_ids", ints()),
+        ("embed_rows", ints()),
+        ("embed_rows", ints(6)),
+        ("embed_rows", ints(-1)),
+        ("embed_rows", ints(2)),  # without what it begins with
+        ("embeds", np.zeros((1, 64), np.float32)),
     ],
 )
 def test_a_bad_field_is_refused(runner, field, value):
@@ -71,7 +76,7 @@ def test_a_bad_field_is_refused(runner, field, value):
 
 
 # What every batch has and the native step reads; `prompt_lens` is for rotary scaling.
-UNREAD = ("prompt_lens", "token_types", "adapter_ids")
+UNREAD = ("prompt_lens", "token_types", "adapter_ids", "embed_rows", "embeds")
 READ = [f.name for f in fields(Batch) if f.name not in UNREAD]
 
 
@@ -81,6 +86,16 @@ def test_an_array_of_another_type_is_refused(runner, field):
     value = getattr(good_batch(), field).astype(np.float64)
     with pytest.raises(TypeError):
         runner.forward(replace(good_batch(), **{field: value}))
+
+
+@pytest.mark.parametrize("embed_rows", [ints(3, 1), ints(1, 1), ints(1)])
+def test_embeddings_that_fit_no_rows_are_refused(runner, embed_rows):
+    """Each is of one row, in order."""
+    embeds = np.zeros((2, runner.spec.hidden_size), np.float32)
+    with pytest.raises(ValueError, match="embed"):
+        runner.forward(replace(good_batch(), embed_rows=embed_rows, embeds=embeds))
+    with pytest.raises(ValueError, match="embed"):
+        runner.forward(replace(good_batch(), embed_rows=ints(1, 2), embeds=embeds[:, 1:].copy()))
 
 
 def test_adapters_are_refused(runner):

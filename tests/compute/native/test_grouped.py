@@ -25,6 +25,9 @@ FORMATS = [
         ("float32", "bfloat16", "float16"),
     )
     if (bits, size) != (8, None)
+] + [
+    GroupFormat(4, size, "e2m1", scales)
+    for size, scales in product((16, 32, 64, 128, None), ("float32", "bfloat16", "float16"))
 ]
 
 

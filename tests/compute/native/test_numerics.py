@@ -15,9 +15,10 @@ from weft.model.open import open_model
 LENGTHS = (150, 75, 131)
 MAX_MODEL_LEN = 200
 # Relative L2 error of all logits together. Long-context longrope sharpens attention by its factor, so
-# that the same rounding weighs more there: transformers' own bfloat16 is at 0.036 on it.
+# that the same rounding weighs more there: transformers' own bfloat16 is at 0.036 on it. So does the yarn of gpt-oss,
+# where it is at 0.059.
 BFLOAT16_ERROR = 0.013
-BFLOAT16_ERROR_OF = {"phi3, longrope, long": 0.017}
+BFLOAT16_ERROR_OF = {"phi3, longrope, long": 0.017, "gpt_oss": 0.015}
 # Ours to transformers' own. An embedding that is stored narrow is rounded once more: after what leads to the
 # model's width was multiplied in.
 SHARE_OF_ERROR = 0.65

@@ -107,14 +107,25 @@ def test_order_within_a_queue(policy: str, header: str, order: list[str]):
     assert order_of(text, *sent, ("d", {})) == order
 
 
-def test_no_deadline_is_before_all_others():
-    """What is no time that can come is as if it were not given."""
+def test_0_is_no_deadline():
+    """As everywhere: not one that has passed."""
     text = concurrency(1, band(orderingPolicyRef="slo-deadline-ordering-policy"))
     sent: list[tuple[str, dict[str, Any]]] = [
         (name, {"headers": {"x-llm-d-slo-ttft-ms": ms}})
-        for name, ms in (("a", "nan"), ("b", "-inf"), ("c", "inf"), ("d", "9000"))
+        for name, ms in (("a", "0"), ("b", ""), ("c", "9000"))
     ]
-    assert order_of(text, *sent) == ["d", "a", "b", "c"]
+    assert order_of(text, *sent) == ["c", "a", "b"]
+
+
+def test_an_slo_that_is_no_number_does_not_wait():
+    """It is refused like any other bad header, whichever policy goes by it."""
+
+    async def main() -> list[str]:
+        made = scene(concurrency(1))
+        await made.send("bad", headers={"x-llm-d-slo-ttft-ms": "soon"})
+        return [str(each.refused) for each in made.results]
+
+    assert run(main)[0].startswith("x-llm-d-slo-ttft-ms: must be milliseconds")
 
 
 def test_room_is_held_back_from_low_priorities():

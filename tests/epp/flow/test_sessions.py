@@ -136,7 +136,7 @@ def test_long_names_of_flows_are_not_remembered():
     async def main() -> int:
         made = scene(turns())
         await made.send("a", 0.0, flow="x" * 60_000)
-        return max(map(len, made.made.assembly.plugins["program-aware-fairness"]._programs))
+        return max(map(len, made.made.assembly.plugins["program-aware-fairness"]._programs._of))
 
     assert run(main) < 1000
 
@@ -156,7 +156,7 @@ def test_decisions_that_take_long_leave_turns_to_others():
 
         def item() -> Item:
             return Item(
-                priority=0, fairness_id="a", num_bytes=0, labels=("", "", "a", "0"), headers={},
+                priority=0, fairness_id="a", num_bytes=0, labels=("", "", "a", "0"),
                 arrived=now(), place=place, abandon=lambda _: None,
             )  # fmt: skip
 

@@ -402,13 +402,13 @@ def test_loads_are_polled_for_those_who_wait():
         pool = pool_of(1)
         made = scene(UTILIZATION, pool)
         report(pool, num_waiting=5)
-        wanted = [pool.loads_wanted.is_set()]
+        wanted = [pool.loads_wanted]
         made.send("a")
         await asyncio.sleep(0.5)
-        wanted.append(pool.loads_wanted.is_set())
+        wanted.append(pool.loads_wanted)
         report(pool)
         await made.finish()
-        wanted.append(pool.loads_wanted.is_set())
+        wanted.append(pool.loads_wanted)
         return wanted
 
     assert run(main) == [False, True, False]
@@ -431,7 +431,7 @@ def test_loads_are_not_polled_for_those_who_left(leaves: str):
         flow = made.made.director._flow
         assert flow is not None
         timers = [each for each in (flow._timer, flow._look_again) if each is not None]
-        return pool.loads_wanted.is_set(), len(timers)
+        return pool.loads_wanted, len(timers)
 
     assert run(main) == (False, 0)
 

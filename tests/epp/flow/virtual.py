@@ -116,7 +116,8 @@ class Scene:
         self, name: str, service_s: float, headers: dict[str, str], fields: dict[str, Any]
     ) -> None:
         began = now()
-        wanted = request(1, 2, 3, request_id=name, headers=headers, **fields)
+        tokens = range(fields.pop("num_tokens", 3))
+        wanted = request(*tokens, request_id=name, headers=headers, **fields)
         try:
             decision = await self.made.director.pick(wanted, None)
         except Refused as refused:

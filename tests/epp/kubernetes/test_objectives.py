@@ -61,6 +61,16 @@ async def test_priorities_are_those_of_objectives(api: ApiServerDouble, picker: 
     assert priorities() == [1, -1, 0]
 
 
+async def test_a_reference_without_a_group_is_by_name(api: ApiServerDouble, picker: Picker):
+    """llm-d's kind has its own group as the default, of which there is no pool; any other must be the pool's."""
+    unsaid = {"name": "llm", "group": "llm-d.ai", "kind": "InferencePool"}
+    foreign = {"name": "llm", "group": "inference.networking.x-k8s.io"}
+    api.put(NEW + OBJECTIVES, made("foreign", priority=3, poolRef=foreign))
+    api.put(NEW + OBJECTIVES, made("unsaid", priority=4, poolRef=unsaid))
+    await until(lambda: picker.director.objects.priority("unsaid") == 4)
+    assert picker.director.objects.priority("foreign") == 0
+
+
 async def test_rewrites_are_in_force(api: ApiServerDouble, picker: Picker):
     """The oldest object first; and their models are names that metrics may show."""
     api.put(NEW + REWRITES, made("late", "2026-02-01T00:00:00Z", rules=[rule("b", "m")]))

@@ -67,6 +67,19 @@ def test_prompts_that_begin_alike_stay_together_up_to_a_fair_share():
     assert found[1] is not found[0]
 
 
+def test_endpoints_are_filled_by_requests_or_by_what_they_compute():
+    """Pairs of one long prompt and three short ones: each endpoint has two pairs, or one has the long one alone."""
+    wanted = prompts(
+        *((name, None, blocks) for name, blocks in ((1, 30), (2, 5), (3, 4), (4, 3)) * 2)
+    )
+
+    def beside(by_tokens: bool) -> int:
+        found = place(wanted, list(pool_of(2)), -1, by_tokens=by_tokens)
+        return sum(found[ticket] is found[0] for ticket in found)
+
+    assert (beside(False), beside(True)) == (4, 2)
+
+
 @pytest.mark.parametrize(
     ("given", "words"),
     [

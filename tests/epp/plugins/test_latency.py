@@ -19,7 +19,7 @@ from weft.epp.plugins.filters.slo_headroom_tier import HeadroomTierFilter, Headr
 from weft.epp.plugins.scorers.latency import LatencyScorer, LatencyScorerParameters
 from weft.epp.pool.endpoint import Endpoint, EndpointSpec, Load
 from weft.epp.pool.objects import Objects
-from weft.epp.request.objectives import Objectives, read_objectives
+from weft.epp.request.slo import Slo, read_slo
 from weft.epp.request.values import Drop, Refused, Usage
 from weft.epp.server.explain_page import lines, summary
 
@@ -88,7 +88,7 @@ def test_each_endpoint_has_its_own_latency():
         assert found[host]["ttft_headroom_ms"] is None
 
 
-def test_a_request_goes_where_its_objectives_are_met():
+def test_a_request_goes_where_its_slo_is_met():
     """Also by the older names of the headers; and a request of none goes to who is idle."""
     made = taught(STREAMING % "")
     hosts = {ask(made, headers=BOTH).endpoints[0] for _ in range(5)}
@@ -108,10 +108,12 @@ def test_headroom_is_explained():
         assert known["tpot_headroom_ms"] == pytest.approx(20 - (known["tpot_ms"] or 0), abs=0.01)
     record = made.director.decisions.get("r")
     assert record is not None
-    assert record.objectives_ms == {"ttft": 200.0, "tpot": 20.0}
-    assert set(summary(record)["latency"][PRODUCER]) == {"10.0.0.1:8000"}
+    assert record.slo_ms == {"ttft": 200.0, "tpot": 20.0}
+    entry = made.director.decisions.find("r")
+    assert entry is not None
+    assert set(summary(entry)["latency"][PRODUCER]) == {"10.0.0.1:8000"}
     text = "\n".join(lines(_plain(record)))
-    assert "wanted   ttft 200 ms, tpot 20 ms" in text
+    assert "SLO      ttft 200 ms, tpot 20 ms" in text
     assert "(headroom -" in text
     assert "(headroom +" in text
 
@@ -121,7 +123,7 @@ def _plain(record: object) -> dict[str, object]:
     return plain
 
 
-def test_the_buffer_scales_objectives():
+def test_the_buffer_scales_the_slo():
     """`sloBufferFactor` 0.5 leaves half of each."""
     found = predictions(taught(STREAMING % ", sloBufferFactor: 0.5"), "r", **BOTH)["10.0.0.1"]
     assert found["ttft_headroom_ms"] == pytest.approx(100 - (found["ttft_ms"] or 0), abs=0.01)
@@ -221,7 +223,7 @@ def test_without_predictions_it_only_learns():
 
 
 @pytest.mark.parametrize("text", ["soon", "-1", "nan", "inf", "1e999"])
-def test_an_objective_must_be_milliseconds(text: str):
+def test_an_slo_must_be_milliseconds(text: str):
     """The refusal names the header."""
     made = bench(STREAMING % "", pool_of(1))
     with pytest.raises(Refused, match=r"^x-llm-d-slo-tpot-ms: must be milliseconds") as refused:
@@ -229,11 +231,11 @@ def test_an_objective_must_be_milliseconds(text: str):
     assert refused.value.status == 400
 
 
-def test_an_objective_of_0_is_none():
+def test_an_slo_of_0_is_none():
     """As in the reference; and the current name comes before the older one."""
-    assert not read_objectives({"x-llm-d-slo-ttft-ms": "0"})
+    assert not read_slo({"x-llm-d-slo-ttft-ms": "0"})
     headers = {"x-slo-ttft-ms": "7", "x-llm-d-slo-ttft-ms": "1500"}
-    assert read_objectives(headers) == Objectives(ttft_s=1.5)
+    assert read_slo(headers) == Slo(ttft_s=1.5)
 
 
 def test_series_say_what_was_predicted_and_what_was_missed():
@@ -265,7 +267,7 @@ def test_sheddable_requests_are_refused_where_nobody_could_meet_them():
     with_loads(made.pool, Load(num_running=1, kv_usage=0.5), Load())
     assert ask(made, headers=impossible).endpoints
     with_loads(made.pool, *[Load(num_running=1, kv_usage=0.5)] * 2)
-    with pytest.raises(Refused, match="no endpoint would meet the objectives") as refused:
+    with pytest.raises(Refused, match="no endpoint would meet its SLO") as refused:
         ask(made, headers=impossible)
     assert (refused.value.status, refused.value.reason) == (429, Drop.SATURATED)
     assert ask(made, headers={"x-llm-d-slo-ttft-ms": "1"}).endpoints
@@ -284,7 +286,7 @@ def known(
         for endpoint, room in zip(made.candidates, rooms, strict=True)
         if room is not None
     }  # fmt: skip
-    made.predictions[PRODUCER] = LatencyPredictions(Objectives(1.0, 1.0), of)
+    made.predictions[PRODUCER] = LatencyPredictions(Slo(1.0, 1.0), of)
     return made
 
 
@@ -343,7 +345,7 @@ def test_the_admitter_knows_nothing_and_refuses_nothing():
     asked.priority = -1
     with pytest.raises(Refused):
         admitter.admit(asked)
-    asked.predictions[PRODUCER] = LatencyPredictions(Objectives(), asked.predictions[PRODUCER].of)
+    asked.predictions[PRODUCER] = LatencyPredictions(Slo(), asked.predictions[PRODUCER].of)
     admitter.admit(asked)
 
 

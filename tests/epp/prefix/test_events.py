@@ -122,7 +122,7 @@ def held(index, endpoint: Endpoint) -> int:
     """Blocks of that chain an endpoint holds from the start."""
     tokens = pack_tokens([token for i in range(20) for token in (i, i)])
     chain = chain_keys(KEYS, tokens, block_size=2, parent=KEYS.root("m"), first_extra=None)
-    return sum(n for bits, (n, _) in index.match(chain).items() if bits >> endpoint.slot & 1)
+    return sum(n for bits, n, _ in index.match(chain) if bits >> endpoint.slot & 1)
 
 
 def test_places_in_an_array_mean_what_the_engine_says():

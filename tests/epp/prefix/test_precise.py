@@ -1,5 +1,6 @@
 import asyncio
 from collections.abc import Sequence
+from itertools import takewhile
 
 import pytest
 from hypothesis import given
@@ -38,9 +39,7 @@ def weights(index: PreciseIndex, *tokens: int, model: str = "m") -> dict[Endpoin
         first_extra=None,
     )  # fmt: skip
     found = index.match(chain)
-    sums = {
-        each: sum(w for bits, (_, w) in found.items() if bits >> each.slot & 1) for each in POOL
-    }
+    sums = {each: sum(w for bits, _, w in found if bits >> each.slot & 1) for each in POOL}
     return {each: total for each, total in sums.items() if total}
 
 
@@ -301,3 +300,30 @@ def test_only_so_many_adapters_are_remembered():
     assert len(made.adapters) == 4096
     assert "a4999" in made.adapters
     assert "a0" not in made.adapters
+
+
+@given(st.data())
+def test_masks_of_a_match_are_what_each_endpoint_has(data: st.DataObject):
+    """Whatever tiers hold, each endpoint stands in one mask at most, with the run that it has alone."""
+    index = make_index()
+    places = st.sampled_from(["gpu", "cpu", None])
+    held = {each: [data.draw(places) for _ in range(5)] for each in POOL}
+    tokens = list(range(10))
+    for endpoint, tiers in held.items():
+        for at, tier in enumerate(tiers):
+            if tier:
+                block = stored(
+                    at + 1, tokens=tokens[2 * at : 2 * at + 2], parent=at or None, tier=tier
+                )
+                index.apply(endpoint, block, model="m")
+
+    chain = chain_keys(
+        KEYS, pack_tokens(tokens), block_size=2, parent=KEYS.root("m"), first_extra=None
+    )
+    found = index.match(chain)
+
+    for endpoint, tiers in held.items():
+        run = list(takewhile(bool, tiers))
+        mine = [each[1:] for each in found if each[0] >> endpoint.slot & 1]
+        weight = sum(1.0 if tier == "gpu" else 0.8 for tier in run)
+        assert mine == ([(len(run), pytest.approx(weight))] if run else [])

@@ -1,6 +1,7 @@
 """What peers can make the picker count for nobody, or read for nothing."""
 
 import asyncio
+import sys
 
 from tests.doubles.fake_director import FakeDirector, make_ticket
 from tests.epp.server.messages import Stream, grpc_headers, request_body, request_headers
@@ -43,3 +44,19 @@ async def test_of_too_many_headers_the_first_are_read():
     assert stream.refusal.status.code == 431
     assert stream.refusal.HasField("grpc_status")
     assert len(stream.exchange._headers["a"]) < 1000
+
+
+async def test_a_request_that_waits_holds_no_message():
+    """Of thousands that wait for room each would be kilobytes: its bytes are there already."""
+    director = FakeDirector()
+    director.delay_s = 30.0
+    stream = Stream(director)
+    await stream.send(request_headers())
+    message = request_body()
+    before = sys.getrefcount(message)
+    waiting = asyncio.ensure_future(stream.exchange.receive(message))
+    while not director.requests:  # noqa: ASYNC110 - it has no event to wait on
+        await asyncio.sleep(0)
+    assert sys.getrefcount(message) == before
+    waiting.cancel()
+    await asyncio.wait([waiting])

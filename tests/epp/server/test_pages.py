@@ -5,10 +5,11 @@ import json
 import pytest
 
 from tests.doubles.loop_probe import check_pauses
-from tests.epp.pools import pool_of, request
+from tests.epp.pools import bench, pool_of, request
 from weft.epp.decision.cycle import Cycle, ProfileRun
 from weft.epp.decision.explain import DecisionRing
 from weft.epp.request.values import Refused
+from weft.epp.server.explain_page import summary
 from weft.epp.server.pages import pages
 
 NUM_SCORERS = 40
@@ -50,6 +51,16 @@ async def test_decisions_among_thousands_are_fewer():
     assert (await show({"request_id": "x"})).status == 404
 
 
+async def test_decisions_behind_a_moment_are_had_alone():
+    """So that one who looks again and again gets each once; what is no time is refused."""
+    show = decisions_of(2, "abc")
+    first, *later = json.loads((await show({})).body)[::-1]
+    rest = json.loads((await show({"after": repr(first["time"])})).body)
+    assert [one["request_id"] for one in rest] == [one["request_id"] for one in later[::-1]]
+    assert json.loads((await show({"after": repr(later[-1]["time"])})).body) == []
+    assert (await show({"after": "yesterday"})).status == 400
+
+
 async def test_decisions_among_few_are_all_there():
     """Newest first, and no more than were asked for."""
     show = decisions_of(2, "abc")
@@ -58,3 +69,27 @@ async def test_decisions_among_few_are_all_there():
         for query in ({}, {"limit": "2"})
     ]
     assert names == [["c", "b", "a"], ["c", "b"]]
+
+
+def test_what_a_header_says_is_what_the_record_says():
+    """Of who was picked and who came second, and of nobody else: it has room for a few of hundreds."""
+    prefix = "plugins:\n- type: prefix-cache-scorer\n- type: queue-scorer\n"
+    made = bench(prefix, pool_of(300))
+    for _ in range(300):  # until each of them holds the prompt
+        made.host(*range(64))
+    made.pick(request(*range(64), request_id="r"))
+    entry, record = made.director.decisions.find("r"), made.director.decisions.get("r")
+    assert entry is not None
+    assert record is not None
+    said, (profile,) = summary(entry), record.profiles
+    shown = [profile.picked[0], profile.runner_up]
+    assert said["picked"] == record.endpoints
+    assert said["profiles"]["default"]["totals"] == {
+        name: round(profile.totals[name], 4) for name in shown
+    }
+    assert said["profiles"]["default"]["scores"]["queue-scorer"] == {
+        name: round(profile.scorers[1].scores[name].weighted, 4) for name in shown
+    }
+    (cached,) = said["cached_tokens"].values()
+    assert set(cached) <= set(shown)
+    assert len(json.dumps(said)) < 2048

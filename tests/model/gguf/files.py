@@ -1,6 +1,7 @@
 """Checkpoints of the tests as GGUF files, named and packed by the `gguf` package, as converters write them."""
 
 import json
+import re
 from pathlib import Path
 
 import gguf
@@ -9,8 +10,15 @@ from safetensors.numpy import load_file
 
 from weft.model.embedded.byte_tokenizer import CHATML
 
-ARCHITECTURES = {"gemma3_text": "gemma3", "mistral": "llama"}
-INTERLEAVED = ("llama", "granite", "smollm3")
+ARCHITECTURES = {
+    "gemma3_text": "gemma3",
+    "mistral": "llama",
+    "mixtral": "llama",
+    "qwen2_moe": "qwen2moe",
+    "qwen3_moe": "qwen3moe",
+    "gpt_oss": "gpt-oss",
+}
+INTERLEAVED = ("llama", "granite", "granitemoe", "smollm3")
 KINDS = {"normal": 1, "unknown": 2, "control": 3, "user": 4, "unused": 5, "byte": 6}
 
 
@@ -33,7 +41,8 @@ def write_gguf(
         getattr(writer, method)(*values)
     for tensor, values in gguf_tensors(checkpoint, config, name).items():
         kind = kinds if isinstance(kinds, str) else kinds(tensor)
-        add_tensor(writer, tensor, values, kind if values.ndim == 2 else "F32", change)
+        is_packed = values.ndim > 1 and "ffn_gate_inp" not in tensor and ".bias" not in tensor
+        add_tensor(writer, tensor, values, kind if is_packed else "F32", change)
     return close(writer, path)
 
 
@@ -75,10 +84,13 @@ def gguf_tensors(checkpoint, config, name):
     number = next(n for n, known in gguf.MODEL_ARCH_NAMES.items() if known == name)
     names = gguf.get_tensor_name_map(number, config["num_hidden_layers"])
     tensors = {}
-    for theirs, values in load_file(checkpoint / "model.safetensors").items():
+    stored = load_file(checkpoint / "model.safetensors")
+    for theirs, values in with_merged_experts(stored).items():
         wide = values.astype(np.float32)
         ours = names.get_name(theirs, (".weight", ".bias"))
         assert ours is not None, theirs
+        if theirs.endswith("sinks"):
+            ours += ".weight"
         if name in INTERLEAVED and ("q_proj" in theirs or "k_proj" in theirs):
             key = "num_attention_heads" if "q_proj" in theirs else "num_key_value_heads"
             wide = interleaved(wide, config[key])
@@ -86,6 +98,39 @@ def gguf_tensors(checkpoint, config, name):
             wide = wide + np.float32(1)
         tensors[ours] = wide
     return tensors
+
+
+def with_merged_experts(stored):
+    """All experts of a layer in one tensor for gates, one for what goes up and one for what comes down."""
+    tensors, stacks = {}, {}
+    for name, values in stored.items():
+        found = re.fullmatch(r"(.*\.experts)\.(\d+)\.(.*)", name)
+        if found is not None:
+            stacks.setdefault(f"{found[1]}.{found[3]}", {})[int(found[2])] = values
+            continue
+        lead, _, last = name.rpartition("block_sparse_moe.")
+        if last == "input_linear.weight":  # as Granite has them
+            gate, up = np.split(values, 2, axis=1)
+            tensors |= {f"{lead}mlp.experts.gate_proj.weight": gate}
+            tensors |= {f"{lead}mlp.experts.up_proj.weight": up}
+        elif last == "output_linear.weight":
+            tensors[f"{lead}mlp.experts.down_proj.weight"] = values
+        elif ".experts." in name:  # as gpt-oss has them
+            suffix = ".bias" if name.endswith("_bias") else ".weight"
+            whole = values if suffix == ".bias" else np.ascontiguousarray(values.swapaxes(1, 2))
+            plain = name.removesuffix("_bias")
+            if plain.endswith("gate_up_proj"):
+                for part, first in (("gate_proj", 0), ("up_proj", 1)):
+                    rows = np.ascontiguousarray(whole[:, first::2])
+                    tensors[plain.replace("gate_up_proj", part) + suffix] = rows
+            else:
+                tensors[plain + suffix] = whole
+        else:
+            tensors[name] = values.reshape(-1) if "shared_expert_gate" in name else values
+    stacked = {
+        name: np.stack([v for _, v in sorted(all_.items())]) for name, all_ in stacks.items()
+    }
+    return tensors | stacked
 
 
 def interleaved(values, num_heads):
@@ -113,17 +158,28 @@ def _write_settings(writer, config):
         writer.add_rope_scaling_factor(full["factor"])
         if "original_max_position_embeddings" in full:
             writer.add_rope_scaling_orig_ctx_len(full["original_max_position_embeddings"])
-    if config.get("sliding_window") and config["model_type"].startswith("gemma"):
+    if config.get("sliding_window") and config["model_type"].startswith(("gemma", "gpt_oss")):
         writer.add_sliding_window(config["sliding_window"])
+    _write_experts(writer, config)
     if config.get("attn_logit_softcapping"):
         writer.add_attn_logit_softcapping(config["attn_logit_softcapping"])
-    if config["model_type"] == "granite":
+    if config["model_type"].startswith("granite"):
         writer.add_embedding_scale(config["embedding_multiplier"])
         writer.add_residual_scale(config["residual_multiplier"])
         writer.add_attention_scale(config["attention_multiplier"])
         writer.add_logit_scale(config["logits_scaling"])
     if config.get("final_logit_softcapping"):
         writer.add_final_logit_softcapping(config["final_logit_softcapping"])
+
+
+def _write_experts(writer, config):
+    if count := config.get("num_local_experts", config.get("num_experts")):
+        writer.add_expert_count(count)
+        writer.add_expert_used_count(config["num_experts_per_tok"])
+    if config.get("moe_intermediate_size"):
+        writer.add_expert_feed_forward_length(config["moe_intermediate_size"])
+    if config.get("shared_expert_intermediate_size"):
+        writer.add_expert_shared_feed_forward_length(config["shared_expert_intermediate_size"])
 
 
 def write_bytes_tokenizer(writer, vocab_size):

@@ -166,7 +166,7 @@ def test_tensors_that_do_not_fit_are_named(tmp_path, sound, change, words):
 @pytest.mark.parametrize(
     ("metadata", "words"),
     [
-        (("add_expert_count", 8), "llama.expert_count is 8, which is not implemented for llama"),
+        (("add_expert_group_count", 2), "llama.expert_group_count is 2, which is not implemented"),
         (("add_value_length", 4), "llama.attention.value_length is 4; 8 is implemented"),
         (("add_rope_dimension_count", 4), "llama.rope.dimension_count is 4; 8 is implemented"),
         (

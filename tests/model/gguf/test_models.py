@@ -23,6 +23,7 @@ ARCHITECTURES = [
     *("llama", "llama with biases, tied, wide heads", "llama, linear rope", "llama, yarn rope"),
     *("mistral without window", "qwen2", "qwen3", "gemma", "gemma2", "gemma3_text", "olmo2"),
     *("granite", "smollm3"),
+    *("mixtral", "qwen2_moe", "qwen3_moe", "olmoe", "granitemoe", "gpt_oss"),
 ]
 # What the files do not say, and must be what llama.cpp takes it for.
 FIXED = {
@@ -36,7 +37,7 @@ def slow_but(fast, cases):
     return [pytest.param(c, marks=() if c in fast else pytest.mark.slow) for c in cases]
 
 
-@pytest.mark.parametrize("case", slow_but(("llama", "gemma"), ARCHITECTURES))
+@pytest.mark.parametrize("case", slow_but(("llama", "gemma", "gpt_oss"), ARCHITECTURES))
 @pytest.mark.parametrize("compute", slow_but(("native",), ("native", "reference")))
 def test_floats_compute_what_the_checkpoint_does_bit_for_bit(tmp_path, case, compute):
     """Every architecture: names, settings, the order of rows and the weights of norms."""
@@ -111,6 +112,29 @@ def test_blocks_compute_what_they_mean(tmp_path, wide, kind):
     )
     assert np.linalg.norm(native - reference) < 0.01 * np.linalg.norm(reference)
     assert 1e-5 < np.linalg.norm(native - expected) / np.linalg.norm(expected) < 0.05
+
+
+def test_experts_in_blocks_compute_what_they_mean(tmp_path):
+    """As files of gpt-oss are: MXFP4 in its own four bits, each expert its part of a tensor for all of them."""
+    family, settings = CASES["gpt_oss"]
+    sizes = {"hidden_size": 64, "intermediate_size": 32}
+    save(make_model(family, settings | sizes), tmp_path / "checkpoint")
+    path = write_gguf(
+        tmp_path / "m.gguf", tmp_path / "checkpoint", lambda n: "MXFP4" if "exps" in n else "F32"
+    )
+    checkpoint = open_model(str(path))
+    assert {form.offset for form in checkpoint.groups.values()} == {"e2m1"}
+    read = {t.name: t for t in gguf.GGUFReader(path).tensors}
+    loaded = checkpoint.map().tensors
+    for part in ("gate", "up", "down"):
+        stored = read[f"blk.2.ffn_{part}_exps.weight"]
+        meant = gguf.quants.dequantize(stored.data, stored.tensor_type)[3]
+        got = loaded[f"layers.2.experts.3.{part}"].unpacked().float32()
+        np.testing.assert_array_equal(got, meant)
+    native, reference = (
+        logits_of(str(path), dtype="float32", compute=c) for c in ("native", "reference")
+    )
+    assert np.linalg.norm(native - reference) < 0.01 * np.linalg.norm(reference)
 
 
 def notice_of(checkpoint):

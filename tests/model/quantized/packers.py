@@ -1,5 +1,6 @@
 """Checkpoints of packed weights, written from what the formats publish; slow and plain, to be read."""
 
+import re
 from dataclasses import dataclass
 
 import numpy as np
@@ -91,15 +92,16 @@ def awq(matrix):
     }
 
 
-def packed_tensors(pack, except_for=()):
+def packed_tensors(pack, except_for=(), config=CONFIG):
     """A checkpoint's tensors with every linear layer packed, and the same as the floats that they mean.
 
     `pack` makes tensors and meant values of a matrix; modules with a name in `except_for` stay as they are.
     """
     stored, meant = {}, {}
-    for name, values in tensors_of().items():
+    for name, values in tensors_of(config).items():
         module = name.removesuffix(".weight")
-        if "_proj" not in name or module.endswith(tuple(except_for)):
+        is_linear = re.search(r"(_proj|\.w[123])\.weight$", name) is not None
+        if not is_linear or module.endswith(tuple(except_for)):
             stored[name] = meant[name] = values
             continue
         parts, meant[name] = pack(values)
@@ -107,9 +109,9 @@ def packed_tensors(pack, except_for=()):
     return stored, meant
 
 
-def write(directory, scheme, tensors):
+def write(directory, scheme, tensors, config=CONFIG):
     """A checkpoint of these tensors."""
-    return str(write_checkpoint(directory, {**CONFIG, "quantization_config": scheme}, tensors))
+    return str(write_checkpoint(directory, {**config, "quantization_config": scheme}, tensors))
 
 
 def logits_of(name, purpose="auto", dtype="auto", **how):

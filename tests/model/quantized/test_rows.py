@@ -59,7 +59,7 @@ def test_chunks_and_rows_of_a_packed_matrix_are_those_of_the_whole(
     """Wherever they begin: in the middle of a word, of a chunk; a last group may be short."""
     matrix = drawn(bits, size, shuffled)
     tensors = {name: Tensor(TYPES[a.dtype], a) for name, a in pack(matrix, bits).items()}
-    parts = Parts("m", (ROWS, DEPTH), tensors, dict.fromkeys(tensors, "file"))
+    parts = Parts("m.", (ROWS, DEPTH), tensors, dict.fromkeys(tensors, "file"))
     packed = form.read(parts, None)
     assert packed.is_finite()
     for start, stop in ((0, ROWS), (0, 80), (80, 120), (253, 360), (3, 4), (301, 310)):

@@ -11,6 +11,7 @@ from tests.doubles.fake_engine import FakeEngine
 from tests.web.http.serving import generate, make_state, post, serving
 from weft import __version__
 from weft.core.errors import DeadlineExceeded
+from weft.core.request_states import RequestPhase, RequestState, RequestStates
 from weft.text.chat import RESERVED_NAMES
 from weft.web.admin.invocations import invocations_endpoint, target_of
 from weft.web.http.body import decode_body
@@ -126,6 +127,25 @@ async def test_another_models_tokens_are_not_counted():
     async with serving() as site:
         answer = await site.http.post("/tokenize", json={"model": "other", "prompt": "a"})
     assert (answer.status_code, answer.json()["error"]["code"]) == (404, "model_not_found")
+
+
+async def test_what_is_under_way_is_listed_and_what_lists_nothing_says_so():
+    """Of every engine; 501 from one that is elsewhere."""
+    state = RequestState(number=7, phase=RequestPhase.PREFILL, queue_s=0.5)
+
+    class Listing(FakeEngine):
+        async def get_request_states(self) -> list[RequestStates]:
+            return [RequestStates(requests=[state], num_blocks=64)]
+
+    async with serving(engine=Listing()) as site:
+        answer = await site.http.get("/requests")
+    async with serving() as site:
+        refused = await site.http.get("/requests")
+    [states] = answer.json()["engines"]
+    assert (states["num_blocks"], states["requests"][0]["phase"]) == (64, "prefill")
+    assert (states["requests"][0]["queue_s"], states["requests"][0]["prefill_s"]) == (0.5, None)
+    assert refused.status_code == 501
+    assert "get_request_states" in refused.json()["error"]["message"]
 
 
 async def test_facts_are_told():

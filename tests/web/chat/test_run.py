@@ -190,6 +190,21 @@ async def test_an_answer_that_was_cut_off_in_its_reasoning_can_be_sent_back():
         assert (await fold(run_turn(served, asked))).answers
 
 
+async def test_a_template_of_gpt_oss_gets_the_reasoning_before_a_call():
+    """Under its own name, and only where the call has no content beside it: both together it refuses."""
+    template = (
+        "{% for message in messages %}{% if message.tool_calls %}"
+        "{% if message.content and message.thinking %}{{ raise_exception('both') }}{% endif %}"
+        "[{{ message.thinking or message.content }}]{% endif %}{% endfor %}"
+    )
+    calls = [{"id": "x", "type": "function", "function": {"name": "f", "arguments": "{}"}}]
+    called = {"role": "assistant", "reasoning_content": "Hm.", "tool_calls": calls}
+    messages = (*HELLO, called, *HELLO, {**called, "content": "Let me see."}, *HELLO)
+    async with serving(template=template) as served:
+        whole = await fold(run_turn(served, turn(messages, params={"max_tokens": 1})))
+    assert whole.prompt == "[Hm.][Let me see.]"
+
+
 async def test_a_template_without_developers_reads_them_as_system():
     """The newer name must not cost an instruction its role."""
     messages = ({"role": "developer", "content": "Be brief."}, *HELLO)

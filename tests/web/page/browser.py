@@ -24,6 +24,7 @@ NEEDS_CHROMIUM = pytest.mark.skipif(
     reason="needs Chromium and its driver: apt install chromium chromium-driver",
 )
 _ELEMENT = "element-6066-11e4-a52e-4f735466cecf"  # the name that WebDriver gives a reference to one
+KEY = "the-key"  # of the server that most tests here share
 ENTER, ESCAPE = "\ue007", "\ue00c"
 
 
@@ -36,11 +37,14 @@ class Browser:
 
     def command(self, method: str, path: str, body: Any = None) -> Any:
         """What the driver answers to a command for this window."""
-        content = None if method == "GET" else (body or {})
-        answer = self._http.request(method, f"/session/{self._session}{path}", json=content).json()
-        value = answer["value"]
+        value = self._answer(method, path, body)
         assert not (isinstance(value, dict) and "error" in value), value
         return value
+
+    def _answer(self, method: str, path: str, body: Any = None) -> Any:
+        content = None if method == "GET" else (body or {})
+        answer = self._http.request(method, f"/session/{self._session}{path}", json=content)
+        return answer.json()["value"]
 
     def open(self, url: str) -> None:
         """Load a page."""
@@ -60,8 +64,16 @@ class Browser:
         self.command("POST", f"/element/{self._find(selector)}/click")
 
     def type(self, selector: str, text: str) -> None:
-        """Type into what a selector finds."""
-        self.command("POST", f"/element/{self._find(selector)}/value", {"text": text})
+        """Type into what a selector finds, as soon as it takes any."""
+        path = f"/element/{self._find(selector)}/value"
+
+        def is_typed() -> bool:
+            value = self._answer("POST", path, {"text": text})
+            if value is not None and value["error"] != "element not interactable":
+                raise AssertionError(value)
+            return value is None  # else the window is not drawn yet, and nothing was typed
+
+        until(is_typed, f"{selector} to type into")
 
     def text(self, selector: str) -> str:
         """What is to be read in the first that a selector finds."""
@@ -96,6 +108,15 @@ class Browser:
     def _find(self, selector: str) -> str:
         found = self.command("POST", "/element", {"using": "css selector", "value": selector})
         return str(found[_ELEMENT])
+
+
+def open_page(browser: Browser, url: str, key: str = "") -> None:
+    """The page as a new tab has it, but for the key."""
+    browser.open(f"{url}/livez")
+    browser.run("sessionStorage.clear(); sessionStorage.setItem('weft.key', arguments[0])", key)
+    browser.complaints()
+    browser.open(f"{url}/")
+    browser.until("document.querySelector('#model').value")
 
 
 def until(condition: Callable[[], Any], what: str) -> Any:

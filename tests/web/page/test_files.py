@@ -8,7 +8,9 @@ import pytest
 from tests.busy import PATIENCE_S
 from tests.cli.running import SMALL, running
 from tests.web.http.serving import serving
-from weft.web.page.files import DOCS, PAGES, POLICY, STATIC
+from weft.web.page import assets
+from weft.web.page.assets import POLICY, ROUTING, STATIC, path_of
+from weft.web.page.files import DOCS, PAGES
 
 PATHS = [endpoint.path for endpoint in PAGES]
 TEXTS = {file.name: file.read_text("utf-8") for file in sorted(STATIC.iterdir())}
@@ -101,6 +103,7 @@ def test_what_the_page_refers_to_is_there():
     """By relative paths, which work behind a path of a proxy too; every file is used."""
     assert needed("index.html") | needed("docs.html") | {"/", "/docs"} == set(PATHS)
     assert {"/docs", *needed("docs.html")} == {endpoint.path for endpoint in DOCS}
+    assert {"/", *needed("routing.html")} == {path_of(name) for name in ROUTING}
     assert "/page/app.js" in PATHS
 
 
@@ -118,14 +121,22 @@ def needed(page: str) -> set[str]:
 def test_the_page_is_small():
     """All its files together, uncompressed."""
     assert sum(len(text.encode()) for text in TEXTS.values()) < MAX_BYTES
-    assert len(TEXTS) == len(PAGES)
+    assert set(TEXTS) == {*ROUTING, *assets.PAGES}
 
 
-def test_without_scripts_the_page_says_what_is_missing():
-    """In place of an empty screen."""
-    (text,) = re.findall(r"<noscript>(.*?)</noscript>", TEXTS["index.html"], re.DOTALL)
+@pytest.mark.parametrize(
+    ("name", "instead"),
+    [
+        ("index.html", "/v1/chat/completions"),
+        ("docs.html", "openapi.json"),
+        ("routing.html", "weft epp explain"),
+    ],
+)
+def test_without_scripts_the_page_says_what_is_missing(name: str, instead: str):
+    """In place of an empty screen, with what there is instead."""
+    (text,) = re.findall(r"<noscript>(.*?)</noscript>", TEXTS[name], re.DOTALL)
     assert "JavaScript" in text
-    assert "/v1/chat/completions" in text
+    assert instead in text
 
 
 @pytest.mark.parametrize(("flags", "status"), [((), 200), (("--no-ui",), 404)])

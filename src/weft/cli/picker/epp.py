@@ -6,7 +6,9 @@ import logging
 import math
 import signal
 import time
-from contextlib import suppress
+from collections.abc import Mapping
+from contextlib import AsyncExitStack, suppress
+from functools import partial
 from http import HTTPStatus
 from http.client import HTTPConnection, HTTPException
 from typing import TYPE_CHECKING, Any
@@ -19,12 +21,14 @@ from weft.core.callers import HostRule
 from weft.core.errors import ConfigError, NotFound, Unavailable
 from weft.core.log import configure_logging
 from weft.core.terminal import say
-from weft.epp.build import open_picker
-from weft.epp.server.admin import AdminServer
+from weft.epp.build import Picker, open_picker
+from weft.epp.kubernetes.access_reviewer import AccessReviewer
+from weft.epp.server.admin import AdminServer, Guard, Page, Render, TokenGuard
 from weft.epp.server.explain_page import lines, summary
 from weft.epp.server.health import Standing
 from weft.epp.server.pages import PUBLIC, pages
 from weft.epp.server.server import Observers, PickerServer
+from weft.web.page import assets
 
 if TYPE_CHECKING:  # it brings OpenTelemetry, which need not be there
     from weft.core.otlp import OtlpTracer
@@ -60,25 +64,29 @@ async def _serve(options: EppOptions, tracer: "OtlpTracer | None") -> int:
         loop.add_signal_handler(number, signals.put_nowait, number)
     server_options = options.server_options()
     host = server_options.host
-    picker = await open_picker(options.picker_options())
+    async with AsyncExitStack() as stack:
+        picker = await open_picker(options.picker_options())
+        stack.push_async_callback(picker.close)
+        guard = _guard(options, picker, stack)
 
-    def explain(request_id: str) -> Any:
-        record = picker.decisions.get(request_id)
-        return None if record is None else summary(record)
+        def explain(request_id: str) -> Any:
+            entry = picker.decisions.find(request_id)
+            return None if entry is None else summary(entry)
 
-    server = PickerServer(
-        picker.director,
-        picker.parsers,
-        server_options,
-        Observers(explain if options.explain_header else None, picker.metrics, tracer),
-        Standing(picker.may_serve, picker.is_leader),
-    )
-    if tracer is not None:
-        picker.metrics.registry.register(tracer.series)
-    hosts = HostRule(host, options.allowed_hosts or ())
-    shown = pages(server, picker.metrics_text, picker.decisions, picker.state)
-    admin = AdminServer(shown, hosts, options.metrics_token(), PUBLIC)
-    try:
+        server = PickerServer(
+            picker.director,
+            picker.parsers,
+            server_options,
+            Observers(explain if options.explain_header else None, picker.metrics, tracer),
+            Standing(picker.may_serve, picker.is_leader),
+        )
+        if tracer is not None:
+            picker.metrics.registry.register(tracer.series)
+        hosts = HostRule(host, options.allowed_hosts or ())
+        shown = pages(server, picker.metrics_text, picker.decisions, picker.state)
+        admin = AdminServer(shown, hosts, guard, PUBLIC, _routing_page())
+        stack.push_async_callback(admin.stop)
+        stack.push_async_callback(server.stop)
         ports = await server.start()
         metrics_port = await admin.start(host, options.metrics_port)
         took_s = time.monotonic() - started
@@ -88,6 +96,7 @@ async def _serve(options: EppOptions, tracer: "OtlpTracer | None") -> int:
             f"  pool     {len(picker.pool)} endpoints\n"
             f"  ext_proc {host}:{ports.grpc} ({lock})\n"
             f"  health   {host}:{ports.health}\n"
+            f"  routing  http://{host}:{metrics_port} (for a browser: workers, and each decision with its scores)\n"
             f"  metrics  http://{host}:{metrics_port}/metrics",
             flush=True,
         )
@@ -97,11 +106,34 @@ async def _serve(options: EppOptions, tracer: "OtlpTracer | None") -> int:
         if picker.elector is not None:
             await picker.elector.release()
         await _drain(server, options.drain_timeout, signals)
-    finally:
-        await server.stop()
-        await admin.stop()
-        await picker.close()
     return 0
+
+
+def _guard(options: EppOptions, picker: Picker, stack: AsyncExitStack) -> Guard | None:
+    """Who may see the pages of the metrics port; None: everybody. Raises `ConfigError`."""
+    if options.metrics_endpoint_auth is False:
+        return None
+    token = options.metrics_token()
+    if token is not None:
+        return TokenGuard(token)
+    if picker.cluster is not None:
+        reviewer = AccessReviewer(options.picker_options().pool_namespace)
+        stack.push_async_callback(reviewer.close)
+        return reviewer
+    if options.metrics_endpoint_auth:
+        raise ConfigError(
+            "--metrics-endpoint-auth needs --metrics-token-file, or a pool in Kubernetes"
+        )
+    return None
+
+
+def _routing_page() -> Mapping[str, Render]:
+    """The files of the page that shows, in a browser, what the metrics port has."""
+
+    def render(name: str, _query: Mapping[str, str]) -> Page:
+        return Page(assets.read(name)[0], assets.content_type(name), headers=assets.HEADERS)
+
+    return {assets.path_of(name): partial(render, name) for name in assets.ROUTING}
 
 
 async def _drain(server: PickerServer, timeout_s: float, signals: asyncio.Queue[int]) -> None:
@@ -135,8 +167,9 @@ def _fetch(host: str, port: int, path: str, token: str | None) -> Any:
         connection.request("GET", path, headers=headers)
         answer = connection.getresponse()
         body = answer.read()
-        if answer.status == HTTPStatus.UNAUTHORIZED:
-            raise ConfigError("the picker wants its token; name the file: --metrics-token-file")
+        if answer.status in {HTTPStatus.UNAUTHORIZED, HTTPStatus.FORBIDDEN}:
+            said = body.decode(errors="replace").strip()
+            raise ConfigError(f"the picker: {said}; name a file with a token: --metrics-token-file")
         return json.loads(body)
     except (OSError, HTTPException, ValueError) as error:
         raise Unavailable(

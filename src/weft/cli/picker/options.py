@@ -1,7 +1,7 @@
 """The options of `weft epp` and `weft up`: one dataclass a command, one field a flag.
 
 Names and defaults of `weft epp` are the reference picker's, except that it listens on loopback, polls
-for load once a second, and serves TLS only with a certificate.
+for load once a second while nothing happens, and serves TLS only with a certificate.
 """
 
 from dataclasses import replace
@@ -53,7 +53,8 @@ class EppOptions(ReferenceFlags):
     metrics_endpoint_auth: Annotated[
         bool | None,
         Flag(
-            "Require a token for the pages of the metrics port; on if --metrics-token-file is given.",
+            "Require a token for the pages of the metrics port: that of --metrics-token-file, or, in Kubernetes, "
+            "one whose bearer may get them there. On if there is either.",
             "Server",
         ),
     ] = None
@@ -79,12 +80,10 @@ class EppOptions(ReferenceFlags):
     config: ConfigFile = None
 
     def metrics_token(self) -> str | None:
-        """What pages of the metrics port want to see; None: nothing."""
-        if self.metrics_token_file is None:
-            if self.metrics_endpoint_auth:
-                raise ConfigError("--metrics-endpoint-auth needs --metrics-token-file")
+        """The one token that pages of the metrics port want to see; None: there is none."""
+        if self.metrics_token_file is None or self.metrics_endpoint_auth is False:
             return None
-        return None if self.metrics_endpoint_auth is False else read_token(self.metrics_token_file)
+        return read_token(self.metrics_token_file)
 
     def picker_options(self) -> PickerOptions:
         """The part that concerns decisions."""

@@ -66,6 +66,13 @@ class ReferenceFlags:
         str | None, _off("gates stand in featureGates of the configuration")
     ] = None
 
+    plugin_state_staleness_threshold: Annotated[
+        str | None, _off("what is remembered of a request ends with it, or after an hour")
+    ] = None
+    fairness_id_metric_label_limit: Annotated[
+        str | None, _off("a thousand fairness ids have series of their own; the rest is other")
+    ] = None
+
     def refuse_what_is_not_offered(self) -> None:
         """No flag is taken and ignored; `ConfigError` says why there is no such thing."""
         for name, flag in flags_under(ReferenceFlags, _NOT_OFFERED):

@@ -45,6 +45,7 @@ class Ready:
     grpc: Address | None
     has_keys: bool
     load_s: float
+    num_api_servers: int = 1
     parsers: str | None = None  # None: nothing is generated
     has_template: bool = False
     cautions: Sequence[str] = ()
@@ -176,8 +177,9 @@ def _memory(ready: Ready) -> str:
 
 
 def _compute(ready: Ready) -> str:
-    size = ready.config.data_parallel_size
-    return ready.computed if size == 1 else f"{size} engines; each {ready.computed}"
+    size, num_servers = ready.config.data_parallel_size, ready.num_api_servers
+    servers = "" if num_servers == 1 else f"{num_servers} API servers; "
+    return f"{servers}{ready.computed if size == 1 else f'{size} engines; each {ready.computed}'}"
 
 
 def _tier(offloading: KvOffloadingConfig) -> str:

@@ -24,6 +24,7 @@ from weft.engine.front.child import EngineChild
 from weft.engine.front.data_parallel import DataParallelClient
 from weft.engine.front.process_client import OnLoading, ProcessClient
 from weft.rpc.options import RpcOptions
+from weft.rpc.prefiller import RpcPrefiller
 from weft.rpc.server import RpcServer, credentials
 from weft.text.chat import ChatTemplate, RenderLimits, RequestTemplates
 from weft.text.parsers.table import (
@@ -57,6 +58,7 @@ class Loaded:
     chat_template: str | None
     parsers: str  # which, and why, in words
     lora_modules: tuple[LoRARequest, ...] = ()
+    num_api_servers: int = 1
 
     async def start_engine(
         self,
@@ -79,7 +81,11 @@ class Loaded:
 
     def make_rpc_server(self, client: EngineClient, tracer: Tracer | None) -> RpcServer:
         """The gRPC server of `client`, not started."""
-        return RpcServer(client, self.found.checkpoint.tokenizer_files, self.rpc_options, tracer)
+        transfer, prefiller = self.found.config.kv_transfer_config, None
+        if transfer is not None and transfer.role.fetches:
+            prefiller = RpcPrefiller(transfer, self.found.config.cache_config.block_size)
+        files = self.found.checkpoint.tokenizer_files
+        return RpcServer(client, files, self.rpc_options, tracer, prefiller)
 
     def serve_over_http(
         self, client: EngineClient, state: ServerState
@@ -88,12 +94,13 @@ class Loaded:
         tokenizer = client.renderer
         assert isinstance(tokenizer, Tokenizer), "an engine of ours has one of ours"
         served = make_served(client, tokenizer, self.chat_template, self.api_options)
+        served = replace(served, stores_responses=self.num_api_servers == 1)
         transfer = self.found.config.kv_transfer_config
         if transfer is not None and transfer.role.fetches:
-            from weft.web.inference.prefiller import Prefiller  # noqa: PLC0415 - an HTTP client
+            from weft.web.inference.prefiller import HttpPrefiller  # noqa: PLC0415 - an HTTP client
 
             block_size = self.found.config.cache_config.block_size
-            served = replace(served, prefiller=Prefiller(transfer, block_size))
+            served = replace(served, prefiller=HttpPrefiller(transfer, block_size))
         return served, all_endpoints(state)
 
     def print_ready(self, *, http: Address | None, grpc_port: int | None, load_s: float) -> None:
@@ -110,6 +117,7 @@ class Loaded:
             grpc=None if grpc_port is None else rpc_address(self.rpc_options, grpc_port),
             has_keys=bool(self.rpc_options.api_keys),
             load_s=load_s,
+            num_api_servers=self.num_api_servers,
             parsers=self.parsers if found.config.pooler_config is None else None,
             has_template=self.chat_template is not None,
             cautions=tuple(cautions(found)),
@@ -145,6 +153,7 @@ def load(found: Fitted, options: ServeOptions) -> Loaded:
         chat_template=template,
         parsers=_describe_parsers(options, api_options),
         lora_modules=lora_modules,
+        num_api_servers=options.api_server_count,
     )
 
 

@@ -28,6 +28,8 @@ from weft.web.options import ApiOptions
 
 log = logging.getLogger("weft.cli")
 
+MAX_API_SERVERS = 64
+
 
 def serve(model: str | None, *, options: ServeOptions) -> int:
     """Serve until a signal; the exit status."""
@@ -45,7 +47,11 @@ def serve(model: str | None, *, options: ServeOptions) -> int:
         check_port(host, pick(options, RpcOptions).port)
     if not http_options.api_keys and not is_loopback(host):
         log.warning("no --api-key: anybody who reaches %s can use this server", host)
-    serving = Serving(model, options, http_options, started)
+    if options.api_server_count > 1:
+        kind = import_module("weft.cli.serving.api_servers").SupervisedServing
+    else:
+        kind = Serving
+    serving: Serving = kind(model, options, http_options, started)
     try:
         with asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner:
             status = runner.run(serving.run())
@@ -91,9 +97,23 @@ def check(options: ServeOptions) -> None:
                 raise ConfigError(f"{spelled(name)} needs {needed}")
     if remote and vllm:
         raise ConfigError("--engine vllm and --remote exclude each other")
+    _check_api_servers(options)
     read_servers(api)
     if api.max_n < 1:
         raise ConfigError(f"--max-n must be at least 1, not {api.max_n}")
+
+
+def _check_api_servers(options: ServeOptions) -> None:
+    if not 1 <= options.api_server_count <= MAX_API_SERVERS:
+        raise ConfigError(
+            f"--api-server-count must be from 1 to {MAX_API_SERVERS}, not {options.api_server_count}"
+        )
+    if options.api_server_count > 1 and (options.remote is not None or options.engine == "vllm"):
+        other = "--engine vllm" if options.remote is None else "--remote"
+        raise ConfigError(
+            f"--api-server-count {options.api_server_count} and {other} exclude each other: API servers "
+            "are for engines of this server"
+        )
 
 
 def to_http_options(options: ServeOptions) -> HttpOptions:

@@ -117,6 +117,7 @@ class Serving:
         if self._tracer is not None:
             self._metrics.registry.register(self._tracer.series)
         self._servers: list[Server] = []
+        self._signals: asyncio.Queue[int] = asyncio.Queue()
 
     def close(self) -> None:
         """Send the last spans; once, after `run`."""
@@ -125,16 +126,10 @@ class Serving:
 
     async def run(self) -> int:
         """Serve until a signal or the engine's death; the result is the exit status."""
-        self._signals: asyncio.Queue[int] = asyncio.Queue()
         loop = asyncio.get_running_loop()
         for number in (signal.SIGINT, signal.SIGTERM):
             loop.add_signal_handler(number, self._signals.put_nowait, number)
-        self._state = ServerState(self._metrics.registry, self._started, self._tracer)
-        self._progress = self._state.progress
-        pages = PAGES if self._http_options.ui else DOCS
-        open_to_all = (*probe_endpoints(self._state), *pages)
-        self._http = HttpServer(self._state, self._http_options, open_to_all)
-        self._servers.append(self._http)
+        self._make_http()
         try:
             http_port = await self._http.start() if self._options.http else None
             return await self._serve(http_port)
@@ -142,6 +137,14 @@ class Serving:
             return EXIT_SIGNALLED + signalled.number
         finally:
             await self._http.stop()
+
+    def _make_http(self) -> None:
+        self._state = ServerState(self._metrics.registry, self._started, self._tracer)
+        self._progress = self._state.progress
+        pages = PAGES if self._http_options.ui else DOCS
+        open_to_all = (*probe_endpoints(self._state), *pages)
+        self._http = HttpServer(self._state, self._http_options, open_to_all)
+        self._servers.append(self._http)
 
     async def _serve(self, http_port: int | None) -> int:
         loaded: Servable
@@ -163,31 +166,46 @@ class Serving:
         if self._options.disable_log_stats:
             stat_log.cancel()
         try:
-            grpc_port = None
-            grpc = loaded.make_rpc_server(client, self._tracer) if self._options.grpc else None
-            if grpc is not None:
-                self._servers.append(grpc)
-                grpc_port = await grpc.start()
-            if http_port is not None:
-                self._http.open(*loaded.serve_over_http(client, self._state))
-                # What scripts wait for before their first request.
-                log.info("Uvicorn running on %s", http_url(self._address(http_port)))
-            # Collections then pass over what stays for ever: of the front's time while 64 clients
-            # stream, 6 → 3 % (benchmarks/serve.py, paced).
-            gc.collect()
-            gc.freeze()
-            gc.set_threshold(_GC_THRESHOLD)
-            loaded.print_ready(
-                http=None if http_port is None else self._address(http_port),
-                grpc_port=grpc_port,
-                load_s=time.monotonic() - self._started,
-            )
+            await self._open(loaded, client, http_port)
             await self._until_signalled(client)
         finally:
             stat_log.cancel()
             client.shutdown()
             await client.wait_closed()
         return 0
+
+    async def _open(self, loaded: Servable, client: EngineClient, http_port: int | None) -> None:
+        """Let requests in."""
+        grpc_port = await self._open_servers(loaded, client, http_port)
+        self._announce(loaded, http_port, grpc_port)
+
+    async def _open_servers(
+        self, loaded: Servable, client: EngineClient, http_port: int | None
+    ) -> int | None:
+        """Open those of this process; gRPC's port."""
+        grpc_port = None
+        grpc = loaded.make_rpc_server(client, self._tracer) if self._options.grpc else None
+        if grpc is not None:
+            self._servers.append(grpc)
+            grpc_port = await grpc.start()
+        if http_port is not None:
+            self._http.open(*loaded.serve_over_http(client, self._state))
+        # Collections then pass over what stays for ever: of the front's time while 64 clients
+        # stream, 6 → 3 % (benchmarks/serve.py, paced).
+        gc.collect()
+        gc.freeze()
+        gc.set_threshold(_GC_THRESHOLD)
+        return grpc_port
+
+    def _announce(self, loaded: Servable, http_port: int | None, grpc_port: int | None) -> None:
+        if http_port is not None:
+            # What scripts wait for before their first request.
+            log.info("Uvicorn running on %s", http_url(self._address(http_port)))
+        loaded.print_ready(
+            http=None if http_port is None else self._address(http_port),
+            grpc_port=grpc_port,
+            load_s=time.monotonic() - self._started,
+        )
 
     async def _start_engine(self) -> "tuple[Loaded, EngineClient]":
         """The engine's process loads the weights while we import what stands before it."""

@@ -12,6 +12,7 @@ from typing import Any, Final
 from weft.cli.up.replies import local_replies
 from weft.core.callers import HOST_ADVICE
 from weft.core.headers import CACHE_SOURCE, DATA_PARALLEL, DESTINATION, DROPPED_REASON
+from weft.epp.server.limits import PickerLimits
 
 _TYPE: Final = "type.googleapis.com/envoy."
 PICKER: Final = "picker"
@@ -21,6 +22,7 @@ WORKERS_HTTP: Final = "workers_http"
 _STRIPPED_PREFIXES: Final = ("x-gateway-", "x-prefiller-", "x-encoder-")
 _STRIPPED_NAMES: Final = (DATA_PARALLEL, CACHE_SOURCE, DROPPED_REASON)
 _UNKNOWN_HOST: Final = f"this Host is not allowed: {HOST_ADVICE}"
+ROUTING_PORT: Final = "x-weft-routing-port"  # read by the page, in models.js
 _NO_HTTP: Final = "these workers speak gRPC only (vllm.grpc.engine.VllmEngine)"
 
 
@@ -36,6 +38,7 @@ class EnvoyPlan:
     http_health_path: str | None = "/health"
     admin: tuple[str, int] | Path | None = None  # a path: a socket that no web page reaches
     host_pattern: str | None = None  # of the Host header; None: any name
+    routing_port: int | None = None  # of the picker's page, which that of a worker leads to
     is_fail_open: bool = True  # without the picker, requests go round robin; else they fail
     picker_timeout_s: float = 10.0  # for its answer to a request without a body
     health_interval_s: float = 1.0
@@ -84,7 +87,13 @@ def _routes(plan: EnvoyPlan) -> list[dict[str, Any]]:
     routes = [] if plan.host_pattern is None else [_strangers(plan.host_pattern)]
     routes.append({"match": {"prefix": "/", "grpc": {}}, "route": _route(WORKERS_GRPC)})
     if plan.http_workers:
-        return [*routes, {"match": {"prefix": "/"}, "route": _route(WORKERS_HTTP)}]
+        to_workers: dict[str, Any] = {"match": {"prefix": "/"}, "route": _route(WORKERS_HTTP)}
+        if plan.routing_port is not None:
+            header = {"key": ROUTING_PORT, "value": str(plan.routing_port)}
+            to_workers["response_headers_to_add"] = [
+                {"header": header, "append_action": "OVERWRITE_IF_EXISTS_OR_ADD"}
+            ]
+        return [*routes, to_workers]
     return [*routes, {"match": {"prefix": "/"}, **_refusal(501, _NO_HTTP)}]
 
 
@@ -197,6 +206,7 @@ def _picker_cluster(plan: EnvoyPlan) -> dict[str, Any]:
             | {"unhealthy_threshold": 1}
         ],
         "outlier_detection": _ejected_at_once(plan),
+        "circuit_breakers": _as_many_as_the_picker_takes(),
         "load_assignment": _assignment(PICKER, [plan.picker]),
     }
 
@@ -222,6 +232,16 @@ def _ejected_at_once(plan: EnvoyPlan) -> dict[str, Any]:
     }
 
 
+def _as_many_as_the_picker_takes() -> dict[str, Any]:
+    """Who refuses is the picker: beyond Envoy's own bounds a request would pass it by, or be lost.
+
+    Those are 1,024 requests of a cluster, and three that are tried again at a time: one worker that dies
+    has more.
+    """
+    bounds = ("max_connections", "max_pending_requests", "max_requests", "max_retries")
+    return {"thresholds": [dict.fromkeys(bounds, 2 * PickerLimits().max_streams)]}
+
+
 def _workers(
     name: str, workers: Sequence[tuple[str, int]], plan: EnvoyPlan, *, is_grpc: bool
 ) -> dict[str, Any]:
@@ -230,7 +250,10 @@ def _workers(
         "name": name,
         "type": "STRICT_DNS",
         "connect_timeout": "1s",
+        # By default Envoy sends to all of them, the dead too, when fewer than half are alive.
+        "common_lb_config": {"healthy_panic_threshold": {"value": 1}},
         "load_balancing_policy": {"policies": [{"typed_extension_config": _override_host()}]},
+        "circuit_breakers": _as_many_as_the_picker_takes(),
         "load_assignment": _assignment(name, workers),
     }
     if is_grpc:

@@ -22,7 +22,7 @@ from weft.cli.up.binary import find_envoy
 from weft.cli.up.envoy import EnvoyPlan, envoy_config
 from weft.core.callers import HostRule
 from weft.core.errors import ConfigError, Unavailable
-from weft.core.kv_transfer import KvRole
+from weft.core.kv_transfer import KvConnector, KvRole
 from weft.core.log import configure_logging
 
 T = TypeVar("T")
@@ -89,8 +89,9 @@ _STEADY_S: Final = 60.0
 _SERVES: Final = re.compile(r"^Weft \S+ serves (.+), loaded in ", re.MULTILINE)
 _MAX_WORKERS: Final = 256
 _ROLE: Final = "llm-d.ai/role"
+_CONNECTOR: Final = KvConnector.SHM if hasattr(os, "memfd_create") else KvConnector.TCP
 _TRANSFERS: Final = {
-    role: {"kv_connector": "TcpConnector", "kv_role": kv_role, "kv_port": 0}
+    role: {"kv_connector": _CONNECTOR.value, "kv_role": kv_role, "kv_port": 0}
     for role, kv_role in (("prefill", KvRole.PRODUCER), ("decode", KvRole.CONSUMER))
 }
 
@@ -192,11 +193,12 @@ class Stack:
         self._say(f"the picker is ready at {picker}")
         await self._start_envoy(scratch, picker, workers)
         host, port = self._options.host, self._options.port
-        http = f"  HTTP     http://{host}:{port} (/v1)\n" if workers[0].http else ""
+        http = f"  HTTP     http://{host}:{port} (for a browser; /v1)\n" if workers[0].http else ""
         print(
             f"ready after {time.monotonic() - self._started:.1f} s; Ctrl-C stops all of it\n"
             f"{http}"
             f"  gRPC     {host}:{port} (vllm.grpc.engine.VllmEngine)\n"
+            f"  routing  http://{host}:{self._options.metrics_port} (for a browser: which worker, and why)\n"
             f"  metrics  http://{host}:{self._options.metrics_port}/metrics\n"
             f"  why      weft epp explain REQUEST_ID --metrics-port {self._options.metrics_port}\n"
             f'  try      weft complete --address {host}:{port} "The capital of France is"',
@@ -273,6 +275,7 @@ class Stack:
             admin=admin,
             host_pattern=self._hosts.pattern if self._hosts.checks else None,
             is_fail_open=self._options.fail_open,
+            routing_port=self._options.metrics_port,
         )
         path = scratch / "envoy.json"
         path.write_text(json.dumps(envoy_config(plan), indent=1))

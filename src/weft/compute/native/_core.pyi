@@ -60,7 +60,12 @@ class ExpertsSpec:
     per_token: int
     inner_size: int
     shared_size: int
+    has_shared_gate: bool
     is_normalized: bool
+    is_sigmoid: bool
+    num_groups: int
+    groups_per_token: int
+    scale: float
     up_groups: GroupFormat | None
     down_groups: GroupFormat | None
 
@@ -98,6 +103,9 @@ class ModelSpec:
     is_gated: bool
     attention_scale: float
     attention_soft_cap: float
+    has_sinks: bool
+    swiglu_limit: float
+    swiglu_alpha: float
     final_soft_cap: float
     embedding_multiplier: float
     residual_multiplier: float
@@ -158,8 +166,12 @@ class Model:
         block_tables: IntArray | None,
         logit_rows: IntArray,
         adapter_ids: IntArray | None,
+        embed_rows: IntArray | None,
+        embeds: FloatArray | None,
         outputs: FloatArray,
     ) -> None: ...
     @property
     def kv_bytes(self) -> NDArray[np.uint8]: ...
+    def expert_loads(self) -> list[tuple[list[int], int]]: ...
+    def expert_balance(self) -> tuple[float, float]: ...
     def seconds(self) -> dict[str, float]: ...

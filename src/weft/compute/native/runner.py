@@ -32,7 +32,7 @@ _NEVER = np.float32(-np.inf)
 _SAME = (  # fields that the core calls by the same name
     "vocab_size hidden_size intermediate_size num_heads num_kv_heads head_dim is_causal num_positions "
     "position_offset num_token_types has_embed_norm norm_eps is_gated embedding_multiplier "
-    "residual_multiplier has_head"
+    "residual_multiplier has_head has_sinks swiglu_alpha"
 ).split()
 
 
@@ -115,6 +115,14 @@ class NativeModel:
         """See `ThreadedRunner`."""
         self._model.set_num_threads(num_threads)
 
+    def expert_loads(self) -> list[list[int]]:
+        """See `RoutingRunner`."""
+        return [tokens for tokens, _ in self._model.expert_loads()]
+
+    def expert_balance(self) -> tuple[float, float]:
+        """See `RoutingRunner`."""
+        return self._model.expert_balance()
+
     def seconds(self) -> dict[str, float]:
         """Time spent since the start, by part of a step."""
         return self._model.seconds()
@@ -132,6 +140,8 @@ class NativeModel:
             block_tables,
             batch.logit_rows,
             batch.adapter_ids,
+            batch.embed_rows,
+            batch.embeds,
             outputs,
         )
         return outputs
@@ -355,6 +365,7 @@ def native_spec(
         native.num_outputs = spec.hidden_size
     native.element = "bfloat16" if dtype == "bfloat16" else "float32"
     native.attention_soft_cap = spec.attention_soft_cap or 0.0
+    native.swiglu_limit = spec.swiglu_limit or 0.0
     native.set_norm(spec.norm.value)
     native.set_norm_placement(spec.norm_placement.value)
     native.set_qk_norm(spec.qk_norm.value)
@@ -385,7 +396,8 @@ def native_spec(
 def _native_experts(experts: ExpertsSpec, formats: LayerFormats) -> _core.ExpertsSpec:
     native = _core.ExpertsSpec()
     for field in dataclasses.fields(experts):
-        setattr(native, field.name, getattr(experts, field.name))
+        if field.name != "has_bias":  # it takes those that are there
+            setattr(native, field.name, getattr(experts, field.name))
     native.up_groups = _native_format(formats.expert_up)
     native.down_groups = _native_format(formats.expert_down)
     return native

@@ -5,26 +5,31 @@ import itertools
 import math
 import time
 from collections.abc import Callable
+from contextlib import suppress
 
 from weft.core.controls import STALL_S
 from weft.core.errors import EngineDead, Unavailable
+from weft.core.request_states import RequestStates
 from weft.engine.messages import (
     Call,
     Command,
     FinishWeightUpdate,
+    ListRequests,
     Ping,
     Reply,
     UpdateWeights,
     Wake,
 )
 
+_STATES_TIMEOUT_S = 0.5
+_STATES_PERIOD_S = 0.25  # however many look, so often it is made at most
 _IDLE_S = 1.0  # after so long without an event a check of health sends a ping
 
 
 class EngineCalls:
     """One event loop owns it. Its owner keeps `last_event_at`, on the monotonic clock, up to date."""
 
-    def __init__(self, send: Callable[[Command], None]) -> None:
+    def __init__(self, send: Callable[[Command], None], rank: int = 0) -> None:
         self.last_event_at = time.monotonic()
         self._send = send
         self._ids = itertools.count()
@@ -32,6 +37,9 @@ class EngineCalls:
         self._ping: asyncio.Future[Reply] | None = None
         self._pinged_at = -math.inf
         self._loads: set[int] = set()
+        self._states = RequestStates(data_parallel_rank=rank)
+        self._listed_at = -math.inf
+        self._listing: asyncio.Future[Reply] | None = None
 
     def next_id(self) -> int:
         """The id of a call that is about to be sent."""
@@ -53,6 +61,19 @@ class EngineCalls:
             self._ping = self.send(Ping(self.next_id()))
         return self._ping
 
+    async def request_states(self) -> RequestStates:
+        """What the engine holds; one in a long step, or that was just asked, as it last said."""
+        now = time.monotonic()
+        if self._listing is None or self._listing.done():
+            if now - self._listed_at < _STATES_PERIOD_S:
+                return self._states
+            self._listed_at = now
+            self._listing = self.send(ListRequests(self.next_id()))
+        with suppress(TimeoutError):
+            async with asyncio.timeout(_STATES_TIMEOUT_S):
+                await asyncio.shield(self._listing)
+        return self._states
+
     def check_answering(self) -> None:
         """Raise `Unavailable` if nothing came since a ping long ago; ping if nothing came of late.
 
@@ -70,6 +91,8 @@ class EngineCalls:
     def resolve(self, reply: Reply) -> None:
         """Hand a reply to its caller, unless that has given up."""
         self._loads.discard(reply.call_id)
+        if reply.states is not None:  # later than anybody waited for it, perhaps
+            self._states = reply.states
         future = self._pending.pop(reply.call_id, None)
         if future is not None and not future.done():
             future.set_result(reply)

@@ -71,7 +71,7 @@ class EngineChild:
         if weights is None and has_shared_weights(config):
             weights = WeightFiles()
         self.weights = weights
-        self._directory = _socket_directory()
+        self._directory = socket_directory()
         # Before the child knows of them: what is sent when it is ready finds it connected.
         self.commands.bind(f"ipc://{self._directory}/commands")
         self.events.bind(f"ipc://{self._directory}/events")
@@ -108,7 +108,7 @@ class EngineChild:
             shutil.rmtree(self._directory, ignore_errors=True)
 
 
-def _socket_directory() -> Path:
+def socket_directory() -> Path:
     """A fresh directory whose sockets' paths are as short as the system wants them."""
     where = tempfile.gettempdir()
     # What mkdtemp puts behind the prefix, and the longest name inside, are of these lengths.

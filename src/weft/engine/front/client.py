@@ -9,7 +9,7 @@ import asyncio
 import logging
 import time
 from abc import abstractmethod
-from collections.abc import AsyncGenerator, AsyncIterable, Callable, Iterable, Mapping
+from collections.abc import AsyncGenerator, AsyncIterable, Callable, Iterable
 from contextlib import AbstractContextManager, aclosing, suppress
 from functools import partial
 from typing import assert_never
@@ -28,13 +28,14 @@ from weft.core.errors import (
     WeftError,
 )
 from weft.core.kv_feed import MAX_BUFFERED_BATCHES, KvEventFeed
+from weft.core.kv_transfer import RemotePrompt
 from weft.core.metrics import Metrics
 from weft.core.observed import ObservedRequest
 from weft.core.stats import StepStats
 from weft.core.types import (
     EngineLoad,
+    FinishReason,
     KvEventBatch,
-    LoRARequest,
     PoolingParams,
     PoolingRequestOutput,
     PromptType,
@@ -49,6 +50,7 @@ from weft.core.validate import MAX_N
 from weft.engine.constraints.check import GrammarChecker
 from weft.engine.front.calls import EngineCalls
 from weft.engine.front.controls import EngineControls
+from weft.engine.front.counted_stream import CountedStream, Ended
 from weft.engine.front.kv_publisher import KvPublisher
 from weft.engine.front.lora_table import LoadedAdapter, LoraTable
 from weft.engine.front.open_requests import OpenRequest, OpenRequests, OutputT_co, Pace, Stream
@@ -58,11 +60,11 @@ from weft.engine.front.stat_log import StatLog
 from weft.engine.messages import (
     Abort,
     Add,
-    AddLora,
     Event,
     Failed,
     Loading,
     Ready,
+    ReleaseRemote,
     Reply,
     Resume,
     StepOutput,
@@ -91,14 +93,10 @@ class FrontClient(EngineControls):
         self.model_config = config.model_config
         self._loras = LoraTable(config, self._load_lora, self._send)
         self._metrics = None if metrics is None else metrics.add_engine(config, self._loras.usage)
-        self._calls = EngineCalls(self._send)
+        self._calls = EngineCalls(self._send, config.data_parallel_rank or 0)
         events = config.kv_events_config
         self._feed = KvEventFeed(max(MAX_BUFFERED_BATCHES, events.buffer_steps if events else 0))
-        self._publisher = (
-            None
-            if events is None
-            else KvPublisher(events, self._feed, config.data_parallel_rank or 0)
-        )
+        self._publisher = self._open_publisher()
         self._load = EngineLoad()
         self._stats = StepStats()
         self._stat_log = StatLog()
@@ -120,6 +118,13 @@ class FrontClient(EngineControls):
     @abstractmethod
     async def wait_closed(self) -> None:
         """Return when the engine has ended, after `shutdown` or its death."""
+
+    def _open_publisher(self) -> KvPublisher | None:
+        """Who publishes the engine's cache events; one of several dies alone, and its rank publishes on."""
+        config = self.vllm_config
+        if config.kv_events_config is None or config.data_parallel_rank is not None:
+            return None
+        return KvPublisher(config.kv_events_config, self._feed)
 
     # -- requests -----------------------------------------------------------------------------
 
@@ -151,6 +156,28 @@ class FrontClient(EngineControls):
     ) -> AsyncGenerator[PoolingRequestOutput, None]:
         """See `run`."""
         return self._follow(request, PoolingStream(request), num_uncached_tokens)
+
+    def run_counted(
+        self, request: Request, num_uncached_tokens: int | None = None
+    ) -> AsyncGenerator[Ended, None]:
+        """Run what another process reads the outputs of; yields its end."""
+        return self._follow(request, CountedStream(request), num_uncached_tokens)
+
+    def end_answer(self, engine_id: str, index: int) -> None:
+        """The reader of a counted request has found a stop string; no-op if it has ended, or is none of ours."""
+        opened = self._open.get(engine_id)
+        if opened is None or opened.is_over or not isinstance(opened.stream, CountedStream):
+            return
+        self._send(Abort([engine_id], index, is_silent=True))
+        opened.stream.end(index, FinishReason.STOP)
+        if opened.observed is not None:
+            opened.observed.take(index, *opened.stream.progress(index))
+        if opened.stream.is_finished:
+            self._pace.wake_now(opened)
+
+    def release_remote(self, source: RemotePrompt) -> None:
+        """No engine will have the request whose prompt was computed there."""
+        self._send(ReleaseRemote(source))
 
     async def run_pieces(
         self,
@@ -332,31 +359,6 @@ class FrontClient(EngineControls):
         rank = self.vllm_config.data_parallel_rank
         if line is not None:
             log.info("%s%s", "" if rank is None else f"engine {rank}: ", line)
-
-    # -- adapters -----------------------------------------------------------------------------
-
-    @property
-    def lora_requests(self) -> Mapping[str, LoRARequest]:
-        return {} if self.vllm_config.lora_config is None else self._loras.requests
-
-    async def add_lora(self, lora_request: LoRARequest) -> bool:
-        self._check_alive()
-        await self._loras.add(lora_request)
-        return True
-
-    async def remove_lora(self, lora_id: int) -> bool:
-        self._check_alive()
-        return self._loras.remove(lora_id)
-
-    async def list_loras(self) -> set[int]:
-        return self._loras.loaded_ids
-
-    async def pin_lora(self, lora_id: int) -> bool:
-        self._check_alive()
-        return await self._loras.pin(lora_id)
-
-    def _load_lora(self, lora_id: int, path: str) -> asyncio.Future[Reply]:
-        return self._calls.send(AddLora(self._calls.next_id(), lora_id, path))
 
     # -- events of the engine ----------------------------------------------------------------
 

@@ -24,12 +24,15 @@ from weft.core.errors import (
 )
 from weft.core.kv_transfer import remote_prompt, to_extra_args
 from weft.core.metrics import EngineMetrics
+from weft.core.request_states import RequestStates
 from weft.core.tasks import unbroken
-from weft.core.types import PauseMode, SamplingParams
+from weft.core.types import LoRARequest, PauseMode, SamplingParams
 from weft.core.validate import validate_params
 from weft.engine.cpu_shares import cpus_of
+from weft.engine.front.lora_table import LoraTable
 from weft.engine.front.weight_controls import WeightControls
 from weft.engine.messages import (
+    AddLora,
     Call,
     CallWorker,
     Command,
@@ -59,6 +62,7 @@ class EngineControls(WeightControls):
     _num_pausing = 0
     _sleep_level = 0
     _dead_error: WeftError | None
+    _loras: LoraTable
 
     @abstractmethod
     def _send(self, command: Command) -> None:
@@ -70,6 +74,11 @@ class EngineControls(WeightControls):
 
     async def is_tracing_enabled(self) -> bool:
         return self._metrics is not None and self._metrics.traces is not None
+
+    async def get_request_states(self) -> list[RequestStates]:
+        """See `EngineClient`. A busy engine answers with what it last said."""
+        self._check_alive()
+        return [await self._calls.request_states()]
 
     async def pause_generation(
         self,
@@ -233,3 +242,28 @@ class EngineControls(WeightControls):
     async def _call(self, command: Call) -> Reply:
         self._check_alive()
         return await self._calls.send(command)
+
+    # -- adapters -----------------------------------------------------------------------------
+
+    @property
+    def lora_requests(self) -> Mapping[str, LoRARequest]:
+        return {} if self.vllm_config.lora_config is None else self._loras.requests
+
+    async def add_lora(self, lora_request: LoRARequest) -> bool:
+        self._check_alive()
+        await self._loras.add(lora_request)
+        return True
+
+    async def remove_lora(self, lora_id: int) -> bool:
+        self._check_alive()
+        return self._loras.remove(lora_id)
+
+    async def list_loras(self) -> set[int]:
+        return self._loras.loaded_ids
+
+    async def pin_lora(self, lora_id: int) -> bool:
+        self._check_alive()
+        return await self._loras.pin(lora_id)
+
+    def _load_lora(self, lora_id: int, path: str) -> asyncio.Future[Reply]:
+        return self._calls.send(AddLora(self._calls.next_id(), lora_id, path))

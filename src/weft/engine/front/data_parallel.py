@@ -15,6 +15,7 @@ from typing import TypeVar
 from weft.core.client import AnyParams, EngineClient, PromptSource
 from weft.core.config import EngineConfig
 from weft.core.errors import EngineDead, Overloaded, Unavailable, WeftError
+from weft.core.kv_transfer import RemotePrompt
 from weft.core.metrics import Metrics
 from weft.core.types import (
     EngineLoad,
@@ -28,7 +29,8 @@ from weft.core.types import (
 )
 from weft.core.validate import check_integer
 from weft.engine.front.child import EngineChild
-from weft.engine.front.elastic_group import ElasticGroup, Rank, launch_all
+from weft.engine.front.counted_stream import Ended
+from weft.engine.front.elastic_group import ElasticGroup, Rank, close_events, launch_all
 from weft.engine.front.local_client import LocalClient
 from weft.engine.front.prefix_index import cached_tokens
 from weft.engine.front.process_client import OnLoading, ProcessClient, read_tokenizer
@@ -93,6 +95,19 @@ class DataParallelClient(ElasticGroup):
 
     def run_pooling(self, request: Request) -> AsyncGenerator[PoolingRequestOutput, None]:
         return self._follow(request, lambda client, num: client.run_pooling(request, num))
+
+    def run_counted(self, request: Request) -> AsyncGenerator[Ended, None]:
+        """See `FrontClient.run_counted`."""
+        return self._follow(request, lambda client, num: client.run_counted(request, num))
+
+    def end_answer(self, engine_id: str, index: int) -> None:
+        """See `FrontClient.end_answer`."""
+        for client in self._clients():
+            client.end_answer(engine_id, index)
+
+    def release_remote(self, source: RemotePrompt) -> None:
+        """See `FrontClient.release_remote`; any engine can pass it on."""
+        self._engines()[0].release_remote(source)
 
     async def run_pieces(
         self,
@@ -229,6 +244,7 @@ class DataParallelClient(ElasticGroup):
         tasks = [self._scaling, *(rank.supervisor for rank in self._ranks)]
         await asyncio.gather(*filter(None, tasks), return_exceptions=True)
         self._feed.close(EngineDead("the engines were shut down"))
+        close_events(self._ranks)
         self._closed.set()
 
     async def wait_closed(self) -> None:

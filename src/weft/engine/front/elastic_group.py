@@ -3,7 +3,7 @@
 import asyncio
 import logging
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from contextlib import aclosing, contextmanager
 from dataclasses import dataclass, field
 
@@ -27,6 +27,7 @@ from weft.core.validate import check_integer, check_number
 from weft.engine.configure import MAX_DATA_PARALLEL_SIZE
 from weft.engine.front.child import EngineChild
 from weft.engine.front.engine_group import EngineGroup
+from weft.engine.front.kv_publisher import KvEventStream
 from weft.engine.front.prefix_index import PrefixIndex
 from weft.engine.front.process_client import OnLoading, ProcessClient, launched
 from weft.engine.weight_files import WeightFiles
@@ -45,7 +46,7 @@ MAX_DRAIN_S = 86_400.0
 
 @dataclass(slots=True, eq=False)
 class Rank:
-    """One engine. `client` is None while it is not there.
+    """One engine. `client` is None while it is not there. `events` is what ZeroMQ's subscribers follow.
 
     One that drains takes no more requests. `idle` is set while none of its `num_open` is followed.
     """
@@ -54,6 +55,7 @@ class Rank:
     client: ProcessClient | None = None
     supervisor: asyncio.Task[None] | None = None
     prefixes: PrefixIndex = field(default_factory=PrefixIndex)
+    events: KvEventStream | None = None
     chosen_at: int = 0
     is_stalled: bool = False
     is_draining: bool = False
@@ -104,7 +106,7 @@ class ElasticGroup(EngineGroup):
         self.renderer: Tokenizer = tokenizer
         self._use(config)
         self._metrics = metrics
-        self._ranks = [Rank(number) for number in range(config.data_parallel_size)]
+        self._ranks = _new_ranks(config, range(config.data_parallel_size))
         self._scaling: asyncio.Task[None] | None = None
         self._feed = KvEventFeed()
         self._num_batches = 0
@@ -117,6 +119,12 @@ class ElasticGroup(EngineGroup):
         self.vllm_config = config  # by this name to callers written for vLLM
         self.info = EngineInfo.of(config)
         self._inputs = InputProcessor(config, self.renderer)
+
+    async def _start_all(self, ranks: Sequence[Rank], config: EngineConfig) -> None:
+        """An engine for each rank, or none."""
+        numbers = [rank.number for rank in ranks]
+        children = await launch_all(config, numbers, weights=self._weights)
+        await self._open_all(ranks, children, config)
 
     async def _open_all(
         self,
@@ -234,6 +242,8 @@ class ElasticGroup(EngineGroup):
         )
         self._num_batches += 1
         self._feed.publish(batch)
+        if rank.events is not None:
+            rank.events.publish(events)
 
     async def _end(self, rank: Rank) -> None:
         """End an engine that has no requests, and what is known of it."""
@@ -246,6 +256,7 @@ class ElasticGroup(EngineGroup):
         if rank.supervisor is not None:
             await asyncio.gather(rank.supervisor, return_exceptions=True)
             self._forget_blocks(rank)
+        close_events([rank])
         if self._metrics is not None:
             self._metrics.remove_engine(rank.number)
 
@@ -292,10 +303,13 @@ class ElasticGroup(EngineGroup):
         """Start as many as are lacking; if one cannot be had, none joins."""
         numbers = range(len(self._ranks), config.data_parallel_size)
         _check_room(config, len(numbers))
-        ranks = [Rank(number) for number in numbers]
+        ranks = _new_ranks(config, numbers)
         weights = self._weights_key
-        children = await launch_all(config, numbers, weights=self._weights)
-        await self._open_all(ranks, children, config)
+        try:
+            await self._start_all(ranks, config)
+        except BaseException:
+            close_events(ranks)
+            raise
         try:
             await self._catch_up(*(rank.engine for rank in ranks))
             self._check_weights(weights)
@@ -329,6 +343,29 @@ class ElasticGroup(EngineGroup):
                 f"after {timeout_s:g} s there were {count} requests open in the engines that were to leave; "
                 "they stay"
             ) from None
+
+
+def _new_ranks(config: EngineConfig, numbers: Iterable[int]) -> list[Rank]:
+    """All or none: where one cannot publish its events that is a `ConfigError`."""
+    ranks: list[Rank] = []
+    try:
+        for number in numbers:
+            given = config.kv_events_config
+            ranks.append(
+                Rank(number, events=None if given is None else KvEventStream(given, number))
+            )
+    except BaseException:
+        close_events(ranks)
+        raise
+    return ranks
+
+
+def close_events(ranks: Iterable[Rank]) -> None:
+    """Publish no more of what these ranks do."""
+    for rank in ranks:
+        if rank.events is not None:
+            rank.events.close()
+            rank.events = None
 
 
 def _check_room(config: EngineConfig, num_new: int) -> None:

@@ -16,6 +16,7 @@ import msgspec
 from weft.core.client import EngineClient
 from weft.core.config import EngineConfig
 from weft.core.errors import FailedPrecondition, WeftError
+from weft.core.request_states import RequestStates
 from weft.core.tasks import gather_available, unbroken
 from weft.core.types import LoRARequest, PauseMode
 from weft.core.weight_transfer import WeightTransferInitRequest, WeightTransferUpdateRequest
@@ -48,6 +49,11 @@ class EngineGroup(EngineClient):
 
     async def _each(self, call: Callable[[ProcessClient], Awaitable[T]]) -> list[T]:
         return await gather_available(call(engine) for engine in self._engines())
+
+    async def get_request_states(self) -> list[RequestStates]:
+        """Those of the engines that are there."""
+        states = await self._each(lambda engine: engine.get_request_states())
+        return [one for each in states for one in each]
 
     async def _catch_up(self, *engines: ProcessClient) -> None:
         """Bring engines that have just started to where the others are."""

@@ -6,6 +6,7 @@ with the number to begin with, and ends with number -1 and nothing.
 
 import asyncio
 import logging
+import time
 from collections.abc import Callable, Iterator
 from contextlib import suppress
 from dataclasses import dataclass, field
@@ -16,7 +17,7 @@ import zmq
 
 from weft.core.errors import ConfigError
 from weft.core.kv_cache import KvEventsConfig
-from weft.core.kv_feed import KvEventFeed
+from weft.core.kv_feed import MAX_BUFFERED_BATCHES, KvEventFeed
 from weft.core.types import AllBlocksCleared, BlockRemoved, BlockStored, KvEvent, KvEventBatch
 from weft.engine.kv_events import FLAG, at_rank
 
@@ -256,6 +257,35 @@ class KvPublisher:
                 return _Cleared()
             case _ as unreachable:
                 assert_never(unreachable)
+
+
+class KvEventStream:
+    """The events of one rank of several, whichever engines serve it: numbers go on when one is started again.
+
+    So a subscriber that lives through an engine's death misses nothing: not that the cache was lost either.
+    """
+
+    def __init__(self, config: KvEventsConfig, rank: int) -> None:
+        self._rank = rank
+        self._num_batches = 0
+        self._feed = KvEventFeed(max(MAX_BUFFERED_BATCHES, config.buffer_steps))
+        self._publisher = KvPublisher(config, self._feed, rank)
+
+    def publish(self, events: list[KvEvent]) -> None:
+        """Send them as the next batch; never waits."""
+        batch = KvEventBatch(
+            sequence_number=self._num_batches,
+            timestamp=time.time(),
+            events=events,
+            data_parallel_rank=self._rank,
+        )
+        self._num_batches += 1
+        self._feed.publish(batch)
+        self._publisher.publish(batch)
+
+    def close(self) -> None:
+        """See `KvPublisher.close`."""
+        self._publisher.close()
 
 
 def _to_int(block_hash: bytes) -> int:

@@ -16,9 +16,10 @@ from weft.core.types import (
     RequestOutput,
     SequenceOutput,
 )
+from weft.engine.front.counted_stream import Ended
 from weft.text.outputs import Due, RequestStream
 
-OutputT_co = TypeVar("OutputT_co", RequestOutput, PoolingRequestOutput, covariant=True)
+OutputT_co = TypeVar("OutputT_co", RequestOutput, PoolingRequestOutput, Ended, covariant=True)
 
 
 class Stream(Protocol[OutputT_co]):
@@ -165,6 +166,10 @@ class OpenRequests:
         self.num_uncached_tokens = 0
         self._num_prepared = 0  # answers of requests that hold places and are not open yet
         self._num_queued_tokens = 0
+
+    def use(self, limits: SchedulerConfig) -> None:
+        """Keep to other limits from now on."""
+        self._limits = limits
 
     def __len__(self) -> int:
         return len(self._by_engine_id)

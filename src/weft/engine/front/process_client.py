@@ -17,6 +17,7 @@ from weft.core.errors import EngineDead, WeftError
 from weft.core.metrics import Metrics
 from weft.engine.front.child import EngineChild
 from weft.engine.front.client import FrontClient
+from weft.engine.front.event_socket import EventSocket
 from weft.engine.messages import Command, Event
 from weft.engine.weight_files import WeightFiles
 from weft.model.open import Checkpoint
@@ -25,8 +26,6 @@ from weft.text.tokenizer import Tokenizer
 log = logging.getLogger("weft.engine")
 
 _LAST_EVENTS_S = 0.05
-# Frames that are handled before anybody else has a turn: an engine may be as fast as we are.
-_MAX_FRAMES = 32
 _KILL_GRACE_S = 5.0  # beyond the drain: an engine stuck in a step is killed after it
 
 
@@ -46,10 +45,9 @@ class ProcessClient(FrontClient):
         super().__init__(config, tokenizer, metrics)
         self._loop = asyncio.get_running_loop()
         self._child = child
-        self._commands, self._events = child.commands, child.events
+        self._commands = child.commands
         self._encoder = msgspec.msgpack.Encoder()
-        self._decoder = msgspec.msgpack.Decoder(Event)
-        self._num_frames = 0
+        self._events: EventSocket[Event] = EventSocket(child.events, Event, self._on_event)
         self._watcher: asyncio.Task[None] | None = None
         self._kills: list[asyncio.TimerHandle] = []
         self._closed = asyncio.Event()
@@ -113,25 +111,14 @@ class ProcessClient(FrontClient):
         self._commands.send(self._encoder.encode(command), zmq.NOBLOCK)
 
     def _watch(self) -> None:
-        # Not zmq.asyncio: its futures cost more than a frame's decoding.
-        self._loop.add_reader(self._events.fileno(), self._take_events)
-        self._take_events()
+        self._events.watch()
         self._watcher = asyncio.create_task(self._await_exit())
-
-    def _take_events(self) -> None:
-        """Handle what has arrived. The socket's file is readable once for all of it, so all must be taken."""
-        for _ in range(_MAX_FRAMES):
-            if self._events.closed or not int(self._events.get(zmq.EVENTS)) & zmq.POLLIN:
-                return
-            self._num_frames += 1
-            self._on_event(self._decoder.decode(self._events.recv(zmq.NOBLOCK)))
-        self._loop.call_soon(self._take_events)
 
     async def _await_exit(self) -> None:
         status = await self._child.process.wait()
         num_frames = None
-        while num_frames != self._num_frames:  # events sent just before its end
-            num_frames = self._num_frames
+        while num_frames != self._events.num_frames:  # events sent just before its end
+            num_frames = self._events.num_frames
             await asyncio.sleep(_LAST_EVENTS_S)
         if self._dead_error is None:
             self._die(self._death(status))
@@ -166,7 +153,7 @@ class ProcessClient(FrontClient):
     def _close_sockets(self) -> None:
         for timer in self._kills:
             timer.cancel()
-        self._loop.remove_reader(self._events.fileno())
+        self._events.leave()
         self._child.close()
 
 

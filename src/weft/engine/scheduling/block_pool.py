@@ -17,6 +17,7 @@ class BlockPool:
         self._num_holders = [0] * num_blocks
         self._free: OrderedDict[int, None] = OrderedDict.fromkeys(range(num_blocks))
         self._labelled: set[int] = set()
+        self.num_free_labelled = 0  # that nobody holds, and that can be found again
         self._on_evict = on_evict
 
     @property
@@ -45,6 +46,7 @@ class BlockPool:
             self._num_holders[block_id] = 1
             if block_id in self._labelled:
                 self._labelled.remove(block_id)
+                self.num_free_labelled -= 1
                 self._on_evict(block_id)
         return taken
 
@@ -53,6 +55,7 @@ class BlockPool:
         for block_id in block_ids:
             if not self._num_holders[block_id]:
                 del self._free[block_id]
+                self.num_free_labelled -= block_id in self._labelled
             self._num_holders[block_id] += 1
 
     def release(self, block_ids: Iterable[int]) -> None:
@@ -63,7 +66,9 @@ class BlockPool:
             assert self._num_holders[block_id] >= 0, block_id
             if not self._num_holders[block_id]:
                 self._free[block_id] = None
-                if block_id not in self._labelled:
+                if block_id in self._labelled:
+                    self.num_free_labelled += 1
+                else:
                     self._free.move_to_end(block_id, last=False)
 
     def label(self, block_id: int) -> None:
@@ -77,18 +82,21 @@ class BlockPool:
             return False
         self._labelled.remove(block_id)
         if block_id in self._free:
+            self.num_free_labelled -= 1
             self._free.move_to_end(block_id, last=False)
         return True
 
     def unlabel_all(self) -> None:
         """Forget every block's content."""
         self._labelled.clear()
+        self.num_free_labelled = 0
 
     def check(self) -> None:
         """Assert what must always hold. Dear; for tests."""
         assert all(n >= 0 for n in self._num_holders)
         free = {block_id for block_id, n in enumerate(self._num_holders) if n == 0}
         assert free == set(self._free), "the free list and the counts disagree"
+        assert self.num_free_labelled == len(free & self._labelled)
 
     def num_holders(self, block_id: int) -> int:
         """Holders of one block; for tests."""

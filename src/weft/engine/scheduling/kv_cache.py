@@ -14,7 +14,7 @@ from collections.abc import Iterable
 from collections.abc import Sequence as Seq
 from typing import Any
 
-from weft.core.kv_transfer import lends_prompt
+from weft.core.kv_transfer import lends_chunks, lends_prompt
 from weft.core.types import AllBlocksCleared, BlockRemoved, BlockStored, FinishReason, KvEvent
 from weft.engine.scheduling.block_pool import BlockPool
 from weft.engine.scheduling.lent_blocks import Lender, LentBlocks
@@ -98,21 +98,25 @@ class PrefixCache:
         sequence.num_registered_blocks = num_full
         self._events.append(self._stored(sequence, first, num_full))
 
-    def adopt(self, sequence: Sequence, digest: bytes) -> int | None:
+    def adopt(self, sequence: Sequence, digest: bytes, block_id: int | None = None) -> int | None:
         """Give a sequence that fetches its next block, findable at once: the caller writes what belongs there.
 
-        None, and no change, if no block is free, the sequence fetches no more, or `digest` is of another block.
+        With `block_id` it was written there already. None, and no change, if no block is free, the sequence
+        fetches no more, or `digest` or `block_id` is of another block.
         """
-        place = len(sequence.block_ids)
+        place = sequence.num_computed_tokens // self.block_size
         is_next = [digest] == sequence.block_hashes[place : place + 1]
-        if sequence.status is not SequenceStatus.FETCHING or not is_next or not self._has_room(1):
+        is_there = block_id is None or [block_id] == sequence.block_ids[place : place + 1].tolist()
+        if sequence.status is not SequenceStatus.FETCHING or not is_next or not is_there:
             return None
-        sequence.block_ids.extend(self.pool.allocate(1))
-        sequence.num_computed_tokens = len(sequence.block_ids) * self.block_size
+        num_tokens = (place + 1) * self.block_size
+        if not self.grow(sequence, num_tokens):
+            return None
+        sequence.num_computed_tokens = num_tokens
         sequence.has_fetched = True
         sequence.num_fetched_tokens += self.block_size
-        self.register(sequence, sequence.num_computed_tokens)
-        return sequence.block_ids[-1]
+        self.register(sequence, num_tokens)
+        return sequence.block_ids[place]
 
     def num_missing(self, sequences: Iterable[Sequence]) -> int:
         """Blocks that these have still to be given, to be whole."""
@@ -144,6 +148,8 @@ class PrefixCache:
 
     def give_back(self, sequence: Sequence) -> None:
         """Take all its blocks; what is computed in them can be found until they are given out again."""
+        if self.lent is not None:
+            self.lent.take_back(sequence.request.engine_id)
         # Blocks registered for a step that will not run hold nothing worth finding.
         num_computed_blocks = sequence.num_computed_tokens // self.block_size
         self.distrust(sequence.block_ids[num_computed_blocks:])
@@ -156,12 +162,33 @@ class PrefixCache:
         """Hold the full blocks of a prompt that ends so for another engine, if it is to; what fetches them."""
         if self.lent is None or reason not in (FinishReason.STOP, FinishReason.LENGTH):
             return None
-        num_full = sequence.num_prompt_tokens // self.block_size
-        if not (num_full and lends_prompt(sequence.params.extra_args)):
+        if not lends_prompt(sequence.params.extra_args):
             return None
+        block_ids, hashes = self._full_blocks(sequence)
+        if not block_ids:
+            return None
+        return self.lent.lend(sequence.request.engine_id, block_ids, hashes)
+
+    def lend_ahead(self, sequence: Sequence) -> dict[str, Any] | None:
+        """Lend what is computed of a prompt of which more steps follow, if it is to; what fetches all of it, once."""
+        if self.lent is None or not lends_chunks(sequence.params.extra_args):
+            return None
+        engine_id, num_computed = (
+            sequence.request.engine_id,
+            sequence.num_computed_tokens // self.block_size,
+        )
+        if self.lent.is_ahead(engine_id):
+            self.lent.advance(engine_id, num_computed)
+            return None
+        if not (num_computed and self.grow(sequence, sequence.num_prompt_tokens)):
+            return None
+        return self.lent.lend_ahead(engine_id, *self._full_blocks(sequence), num_computed)
+
+    def _full_blocks(self, sequence: Sequence) -> tuple[list[int], list[bytes]]:
+        """Those of its prompt, and their hashes."""
+        num_full = sequence.num_prompt_tokens // self.block_size
         self.extend_hashes(sequence, num_full)
-        block_ids, hashes = sequence.block_ids[:num_full], sequence.block_hashes[:num_full]
-        return self.lent.lend(sequence.request.engine_id, block_ids.tolist(), hashes)
+        return sequence.block_ids[:num_full].tolist(), sequence.block_hashes[:num_full]
 
     def distrust(self, block_ids: Seq[int]) -> None:
         """Make these blocks unfindable: their content is not to be relied on."""

@@ -10,8 +10,14 @@ from weft.engine.scheduling.block_pool import BlockPool
 class Lender(Protocol):
     """What lends blocks to other engines."""
 
-    def offer(self, request_id: str, block_ids: list[int], hashes: list[bytes]) -> dict[str, Any]:
-        """Lend these blocks until `withdraw`; what fetches them."""
+    def offer(
+        self, request_id: str, block_ids: list[int], hashes: list[bytes], num_computed: int
+    ) -> dict[str, Any]:
+        """Lend these blocks until `withdraw`, of which so many are computed; what fetches them."""
+        ...
+
+    def advance(self, request_id: str, num_computed: int) -> None:
+        """More of them are computed."""
         ...
 
     def withdraw(self, request_id: str) -> None:
@@ -26,6 +32,8 @@ class LentBlocks:
         self._pool = pool
         self._lender = lender
         self._held: OrderedDict[str, list[int]] = OrderedDict()  # by request, the oldest first
+        # Of sequences that still run, and hold them themselves: what fetches them, by request.
+        self._ahead: dict[str, dict[str, Any]] = {}
 
     def __iter__(self) -> Iterator[int]:
         """Block ids, each as often as it is lent."""
@@ -35,7 +43,31 @@ class LentBlocks:
         """Hold these blocks for another engine; what fetches them."""
         self._pool.share(block_ids)
         self._held[request_id] = block_ids
-        return self._lender.offer(request_id, block_ids, hashes)
+        if request_id not in self._ahead:
+            return self._lender.offer(request_id, block_ids, hashes, len(block_ids))
+        self._lender.advance(request_id, len(block_ids))
+        return self._ahead.pop(request_id)
+
+    def is_ahead(self, request_id: str) -> bool:
+        """Whether blocks are lent of a sequence that still runs."""
+        return request_id in self._ahead
+
+    def lend_ahead(
+        self, request_id: str, block_ids: list[int], hashes: list[bytes], num_computed: int
+    ) -> dict[str, Any]:
+        """Lend blocks that their sequence holds, and has not computed all of; what fetches them."""
+        found = self._lender.offer(request_id, block_ids, hashes, num_computed)
+        self._ahead[request_id] = found
+        return found
+
+    def advance(self, request_id: str, num_computed: int) -> None:
+        """More of what is lent ahead is computed."""
+        self._lender.advance(request_id, num_computed)
+
+    def take_back(self, request_id: str) -> None:
+        """Its sequence gives back its blocks: what was lent ahead of them is lent no more."""
+        if self._ahead.pop(request_id, None) is not None:
+            self._lender.withdraw(request_id)
 
     def end(self, request_id: str) -> None:
         """Hold the blocks of one request no longer."""

@@ -79,6 +79,7 @@ class Plan:
                 logit_rows += range(first_row + num_tokens - 1, end_row)
             starts.append(end_row)
             first_row = end_row
+        embed_rows, embeds = self._embeds()
         tables, places = self._block_tables(), np.array(positions, np.int32)
         query_starts = np.array(starts, np.int32)
         owners = np.repeat(np.arange(len(tables)), query_starts[1:] - query_starts[:-1])
@@ -92,7 +93,28 @@ class Plan:
             logit_rows=np.array(logit_rows, np.int32),
             token_types=self._token_types(),
             adapter_ids=self._adapter_ids(),
+            embed_rows=embed_rows,
+            embeds=embeds,
         )
+
+    def _embeds(self) -> tuple[IntArray | None, FloatArray | None]:
+        """The rows of prompts that came as embeddings, and these; None, mostly."""
+        if not any(entry.sequence.request.prompt_embeds for entry in self.entries):
+            return None, None
+        first_row = 0
+        places: list[int] = []
+        rows: list[FloatArray] = []
+        for entry in self.entries:
+            for embeds in entry.sequence.request.prompt_embeds:
+                begin = max(entry.start, embeds.start)
+                end = min(entry.start + entry.num_tokens, embeds.start + embeds.num_tokens)
+                if begin < end:
+                    whole = np.frombuffer(embeds.rows, np.float32).reshape(embeds.num_tokens, -1)
+                    rows.append(whole[begin - embeds.start : end - embeds.start])
+                    start = first_row - entry.start
+                    places += range(start + begin, start + end)
+            first_row += entry.num_rows
+        return (np.array(places, np.int32), np.concatenate(rows)) if rows else (None, None)
 
     def _adapter_ids(self) -> IntArray | None:
         adapter_ids = [entry.sequence.request.lora_id or 0 for entry in self.entries]
@@ -151,6 +173,8 @@ def _num_leading(sequence: Sequence, start: int, num_rows: int) -> int:
 
     These score its tokens, or a pooled result is made of them.
     """
+    if not num_rows:
+        return 0
     match sequence.request.pooling_kind:
         case None:
             last_scored = sequence.num_prompt_tokens - 1 if sequence.wants_prompt_logprobs else 0

@@ -9,8 +9,9 @@ import sys
 import time
 from bisect import insort
 from collections import Counter
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterator
 from enum import Enum
+from itertools import chain
 from operator import attrgetter
 
 from msgspec import structs
@@ -84,6 +85,10 @@ class Scheduler:
     def num_waiting(self) -> int:
         """Sequences that are not running."""
         return len(self._waiting) + len(self._held_back)
+
+    def open_sequences(self) -> Iterator[Sequence]:
+        """Those that run, then those that wait; each in the order in which they are served."""
+        return chain(self._running, sorted(self._held_back, key=_by_order), self._waiting)
 
     @property
     def num_running(self) -> int:
@@ -206,7 +211,7 @@ class Scheduler:
         """The weights have changed: what runs computes its K/V again, and none is shared across."""
         self._preempt_all()
         self.cache.start_weights_epoch()
-        for sequence in self._open_sequences():
+        for sequence in self.open_sequences():
             sequence.block_hashes.clear()  # they are of the weights before
 
     # -- one step -----------------------------------------------------------------------------
@@ -339,7 +344,10 @@ class Scheduler:
         missing = self.cache.readable_hashes(sequence)[len(found) :]
         if not self._tier.start_fetch(sequence, missing):
             return False
-        self.cache.hold(sequence, found)  # or they might be evicted meanwhile
+        num_cached = self.cache.hold(sequence, found)  # or they might be evicted meanwhile
+        num_placed = self._tier.num_placed(sequence) * self.cache.block_size
+        is_grown = self.cache.grow(sequence, num_cached + num_placed)
+        assert is_grown, "the whole sequence fits, so what is fetched of it does"
         self._waiting.remove(sequence)
         sequence.status = SequenceStatus.FETCHING
         self._held_back.append(sequence)
@@ -402,7 +410,10 @@ class Scheduler:
         sequence.num_scored_tokens += len(scored)
         emits_scores = sequence.index == 0  # one answer emits them for all
         if row.token_id is None:
-            return sequence.output(prompt_logprobs=scored) if scored and emits_scores else None
+            lent = self.cache.lend_ahead(sequence)
+            if lent is None and not (scored and emits_scores):
+                return None
+            return sequence.output(prompt_logprobs=scored or None, kv_transfer_params=lent)
         self.stopwatch.count_token(sequence)
         try:
             reason, stop_reason = sequence.append(row.token_id, self.max_model_len)
@@ -465,7 +476,7 @@ class Scheduler:
     def check(self) -> None:
         """Assert what must always hold between steps. Dear; for tests."""
         self.cache.check()
-        held = Counter(b for sequence in self._open_sequences() for b in sequence.block_ids)
+        held = Counter(b for sequence in self.open_sequences() for b in sequence.block_ids)
         held.update(self.cache.lent or ())
         pool = self.cache.pool
         assert all(pool.num_holders(b) == held[b] for b in range(pool.num_blocks))
@@ -473,9 +484,6 @@ class Scheduler:
         assert self._running == sorted(self._running, key=_by_order)
         held_back = (s for s in self._held_back if s.status is SequenceStatus.COMPILING)
         assert all(not s.block_ids for s in (*self._waiting, *held_back))
-
-    def _open_sequences(self) -> Iterable[Sequence]:
-        return (sequence for group in self._sequences.values() for sequence in group)
 
 
 def _grammar_error(failure: GrammarFailed) -> str:

@@ -24,8 +24,12 @@ class SecondTier(Protocol):
         """Begin to read the blocks that these begin with and it has; False if it has not the first."""
         ...
 
+    def num_placed(self, sequence: Sequence) -> int:
+        """How many blocks of what it reads it writes into the pool by itself, where the sequence is to hold them."""
+        ...
+
     def cancel_fetch(self, sequence: Sequence) -> None:
-        """Read no more for it."""
+        """Read no more for it, and write no more into its blocks."""
         ...
 
     def forget(self, request: Request) -> None:

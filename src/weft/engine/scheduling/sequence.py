@@ -1,13 +1,18 @@
 """`Sequence`: one answer being made, which only the scheduler changes; and `Stopwatch`, which stamps it."""
 
 from array import array
+from collections import deque
 from collections.abc import Callable
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, fields
 from enum import Enum
+from operator import attrgetter
 from typing import Any
 
 from weft.compute.pooler import Collected
+from weft.compute.sampler import Choice
 from weft.core.config import SpeculativeConfig
+from weft.core.params import PARAMETERS
+from weft.core.request_states import MAX_FINISHED
 from weft.core.stats import SequenceTimes
 from weft.core.types import FinishReason, PoolingKind, Request, SamplingParams, SequenceOutput
 from weft.engine.constraints.grammar import GrammarState
@@ -16,6 +21,17 @@ from weft.engine.scheduling.drafts import NgramLookup
 from weft.engine.scheduling.repetition import RepetitionDetector
 
 _SEED_MASK = (1 << 64) - 1
+
+
+# What of a choice changes a row, but for the temperature.
+_CHANGING = tuple(
+    field.name
+    for field in fields(Choice)
+    if field.name in PARAMETERS
+    if field.name != "temperature"
+)
+_changes = attrgetter(*_CHANGING)
+_NO_CHANGES = tuple(PARAMETERS[name].default for name in _CHANGING)
 
 
 class SequenceStatus(Enum):
@@ -66,6 +82,20 @@ class Sequence:
     first_token_at: float | None = None
     last_token_at: float | None = None
     collected: Collected | None = None
+    # What follows from the request, and every step reads: its parameters, how many tokens the caller
+    # gave, the tokens that end the answer, and whether parameters leave rows as they are.
+    params: SamplingParams = field(init=False)
+    num_prompt_tokens: int = field(init=False)
+    end_token_ids: frozenset[int] = field(init=False)
+    is_plain: bool = field(init=False)
+
+    def __post_init__(self) -> None:
+        request = self.request
+        self.params = params = request.params
+        self.num_prompt_tokens = len(request.prompt_token_ids)
+        eos_token_ids = () if params.ignore_eos else request.eos_token_ids
+        self.end_token_ids = frozenset((*eos_token_ids, *(params.stop_token_ids or ())))
+        self.is_plain = _is_plain(params) and not request.bad_token_ids
 
     @classmethod
     def of(
@@ -87,11 +117,6 @@ class Sequence:
             lookup=None if speculation is None else NgramLookup(speculation),
         )
 
-    @property
-    def params(self) -> SamplingParams:
-        """The request's sampling parameters."""
-        return self.request.params
-
     def output(self, **delta: Any) -> SequenceOutput:
         """What is new of it, with what goes with every output."""
         return SequenceOutput(
@@ -104,6 +129,11 @@ class Sequence:
         )
 
     @property
+    def number(self) -> int:
+        """Its place in the order of arrival."""
+        return self.order[1]
+
+    @property
     def seed(self) -> int:
         """The n answers of one request differ in their seed, and in nothing else."""
         return (self.request.seed + self.index) & _SEED_MASK
@@ -114,19 +144,23 @@ class Sequence:
         return len(self.token_ids)
 
     @property
-    def num_prompt_tokens(self) -> int:
-        """Tokens the caller gave."""
-        return len(self.request.prompt_token_ids)
-
-    @property
     def num_output_tokens(self) -> int:
         """Tokens sampled so far."""
-        return len(self.token_ids) - len(self.request.prompt_token_ids)
+        return len(self.token_ids) - self.num_prompt_tokens
 
     @property
     def output_token_ids(self) -> list[int]:
         """Tokens sampled so far."""
         return self.token_ids[self.num_prompt_tokens :]
+
+    @property
+    def seen_token_ids(self) -> list[int]:
+        """Prompt and output so far, without what only stands for embeddings."""
+        seen, before = [], 0
+        for embeds in self.request.prompt_embeds:
+            seen += self.token_ids[before : embeds.start]
+            before = embeds.start + embeds.num_tokens
+        return seen + self.token_ids[before:] if before else self.token_ids
 
     @property
     def ruling_grammar(self) -> GrammarState | None:
@@ -180,11 +214,9 @@ class Sequence:
         """
         self.token_ids.append(token_id)
         params = self.params
-        eos_token_ids = () if params.ignore_eos else self.request.eos_token_ids
-        if token_id in eos_token_ids[:1]:
-            return FinishReason.STOP, None
-        if token_id in eos_token_ids or token_id in (params.stop_token_ids or ()):
-            return FinishReason.STOP, token_id
+        if token_id in self.end_token_ids:
+            is_first_eos = not params.ignore_eos and token_id in self.request.eos_token_ids[:1]
+            return FinishReason.STOP, None if is_first_eos else token_id
         grammar = self.ruling_grammar
         if self.reasoning is not None and not self.reasoning.is_over:
             self.reasoning.push(token_id)
@@ -192,13 +224,14 @@ class Sequence:
             grammar.advance(token_id)
             if grammar.is_over:
                 return FinishReason.STOP, None
-        if self.num_tokens >= max_model_len:
+        num_output_tokens = self.num_output_tokens
+        if params.max_tokens is not None and num_output_tokens >= params.max_tokens:
             return FinishReason.LENGTH, None
-        if params.max_tokens is not None and self.num_output_tokens >= params.max_tokens:
+        if self.num_tokens >= max_model_len:
             return FinishReason.LENGTH, None
         if self.repetition is not None:
             is_repeating = self.repetition.push(token_id)
-            if is_repeating and self.num_output_tokens >= params.min_tokens:
+            if is_repeating and num_output_tokens >= params.min_tokens:
                 return FinishReason.REPETITION, None
         return None, None
 
@@ -213,11 +246,17 @@ class Stopwatch:
         self.num_generated_tokens = 0
         self._intervals: dict[float, int] = {}
         self._ended: list[SequenceTimes] = []
+        # The last that ended: number, when, times.
+        self.finished: deque[tuple[int, float, SequenceTimes]] = deque(maxlen=MAX_FINISHED)
 
     @property
     def has_samples(self) -> bool:
         """Whether `take` would give anything."""
         return bool(self._intervals or self._ended)
+
+    def now(self) -> float:
+        """The time, stamped or not."""
+        return self._clock()
 
     def tick(self) -> None:
         """What is stamped from here on happens now."""
@@ -252,18 +291,18 @@ class Stopwatch:
     def end(self, sequence: Sequence) -> None:
         """The sequence has ended, in whatever way."""
         request = sequence.request
-        self._ended.append(
-            SequenceTimes(
-                queue_s=_between(sequence.queued_at, sequence.scheduled_at),
-                prefill_s=_between(sequence.scheduled_at, sequence.first_token_at),
-                decode_s=_between(sequence.first_token_at, sequence.last_token_at),
-                num_prompt_tokens=sequence.num_prompt_tokens,
-                num_cached_tokens=sequence.num_cached_tokens or 0,
-                num_output_tokens=sequence.num_output_tokens,
-                engine_id=None if request.trace_headers is None else request.engine_id,
-                index=sequence.index,
-            )
+        times = SequenceTimes(
+            queue_s=_between(sequence.queued_at, sequence.scheduled_at),
+            prefill_s=_between(sequence.scheduled_at, sequence.first_token_at),
+            decode_s=_between(sequence.first_token_at, sequence.last_token_at),
+            num_prompt_tokens=sequence.num_prompt_tokens,
+            num_cached_tokens=sequence.num_cached_tokens or 0,
+            num_output_tokens=sequence.num_output_tokens,
+            engine_id=None if request.trace_headers is None else request.engine_id,
+            index=sequence.index,
         )
+        self._ended.append(times)
+        self.finished.append((sequence.number, self._now, times))
 
     def take(self) -> tuple[list[tuple[float, int]], list[SequenceTimes]]:
         """Intervals between tokens, with how many there were of each; and who has ended. Once each."""
@@ -274,3 +313,13 @@ class Stopwatch:
 
 def _between(start: float | None, end: float | None) -> float | None:
     return None if start is None or end is None else end - start
+
+
+def _is_plain(params: SamplingParams) -> bool:
+    """Whether rows are drawn from as they are, by temperature alone, and nothing else is told of them."""
+    return (
+        params.logprobs is None
+        and params.allowed_token_ids is None
+        and not params.logit_bias
+        and bool(_changes(params) == _NO_CHANGES)
+    )

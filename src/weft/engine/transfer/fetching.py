@@ -1,19 +1,19 @@
 """`KvConsumer`: fetches the blocks of prompts that other engines have computed.
 
 To the scheduler it is a second tier. The engine's thread never waits for it: a few threads fetch, each a
-prompt at a time, and what cannot be fetched is computed here. Whatever becomes of a request, the lease at the
-other engine is released.
+prompt at a time, straight into blocks of the pool that the sequence holds already, and what cannot be fetched
+is computed here. Whatever becomes of a request, the lease at the other engine is released.
 """
 
 import logging
 import threading
 import time
-from collections import deque
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
+from weft.compute.runner import BlockCopies
 from weft.core.kv_transfer import KvTransferConfig, RemotePrompt, remote_prompt
 from weft.core.log import of_request
 from weft.core.stats import TransferStats
@@ -21,10 +21,10 @@ from weft.core.types import Request
 from weft.engine.kv_tier import Arrived
 from weft.engine.scheduling.sequence import Sequence
 from weft.engine.transfer.connectors import CONNECTORS
-from weft.engine.transfer.wire import Identity, Peer, Read, Release, TransferError
+from weft.engine.transfer.pool_access import PoolAccess, TransferError
+from weft.engine.transfer.wire import Identity, Peer, Read, Release
 
-MAX_FETCHES = 8  # at once; the others wait
-MAX_ARRIVED_BYTES = 64 << 20  # fetched, and not in the pool yet
+MAX_FETCHES = 32  # at once, most of which wait for prompts that are being computed
 
 log = logging.getLogger("weft.engine")
 
@@ -34,10 +34,22 @@ class _Fetch:
     """What is fetched for the first answer of a request; the others find it in the pool."""
 
     source: RemotePrompt
-    block_ids: list[int]
+    block_ids: list[int]  # there
     block_hashes: list[bytes]
     sequences: list[Sequence]
+    places: list[int] = field(default_factory=list)  # blocks of the first sequence, here
+    access: PoolAccess | None = None  # to these, once it has begun
+    peer: Peer | None = None
+    num_received: int = 0
     is_over: bool = False  # nothing more is to arrive
+
+    def cancel(self) -> None:
+        """Nobody writes into its places any more when this returns."""
+        self.is_over = True
+        if self.access is not None:
+            self.access.end()
+        if self.peer is not None:  # it may wait there for what is still to be computed
+            self.peer.hang_up()
 
 
 class KvConsumer:
@@ -55,10 +67,10 @@ class KvConsumer:
         self._identity = identity
         self._wake = wake
         self._threads = ThreadPoolExecutor(MAX_FETCHES, thread_name_prefix="weft-kv-fetch")
-        self._changed = threading.Condition()  # guards what follows
+        self._lock = threading.Lock()  # of what follows
         self._fetches: dict[str, _Fetch] = {}  # by engine id of the request
-        self._arrived: deque[Arrived] = deque()
-        self._num_arrived_bytes = 0
+        self._pending: list[_Fetch] = []  # that have not begun
+        self._arrived: list[Arrived] = []
         self._peers: set[Peer] = set()
         self._is_closed = False
         self._stats = TransferStats()
@@ -77,7 +89,7 @@ class KvConsumer:
         source = remote_prompt(request.params.extra_args)
         if source is None:
             return False
-        with self._changed:
+        with self._lock:
             running = self._fetches.get(request.engine_id)
             if running is not None and not running.is_over:
                 running.sequences.append(sequence)
@@ -92,41 +104,59 @@ class KvConsumer:
                 return False
             fetch = _Fetch(source, block_ids, block_hashes[: len(block_ids)], [sequence])
             self._fetches[request.engine_id] = fetch
-        self._threads.submit(self._run, request.engine_id, fetch)
+            self._pending.append(fetch)
         return True
+
+    def num_placed(self, sequence: Sequence) -> int:
+        """See `SecondTier`."""
+        fetch = self._fetches.get(sequence.request.engine_id)
+        if fetch is None or fetch.is_over or fetch.sequences[0] is not sequence:
+            return 0
+        return len(fetch.block_ids)
+
+    @property
+    def has_pending(self) -> bool:
+        """Whether `begin_fetches` has something to do."""
+        return bool(self._pending)
+
+    def begin_fetches(self, copies: BlockCopies) -> None:
+        """Fetch what was started since the last call; what its blocks held before is needed no more."""
+        pending, self._pending = self._pending, []
+        for fetch in pending:
+            sequence = fetch.sequences[0]
+            first = sequence.num_computed_tokens // self._identity.block_size
+            fetch.places = sequence.block_ids[first : first + len(fetch.block_ids)].tolist()
+            fetch.access = PoolAccess(copies)
+            self._threads.submit(self._run, sequence.request.engine_id, fetch)
 
     def take_arrived(self) -> list[Arrived]:
         """What was fetched since the last call."""
         if not self._arrived:
             return []
-        with self._changed:
-            arrived = list(self._arrived)
-            self._arrived.clear()
-            self._num_arrived_bytes = 0
-            self._changed.notify_all()
+        with self._lock:
+            arrived, self._arrived = self._arrived, []
         return arrived
 
     def take_stats(self, stats: TransferStats) -> None:
         """Put what was fetched there; prompts that came are reported once."""
-        with self._changed:
+        with self._lock:
             stats.received, self._stats.received = self._stats.received, []
             stats.num_failed_receives = self._stats.num_failed_receives
             stats.num_failed_releases = self._stats.num_failed_releases
 
     def cancel_fetch(self, sequence: Sequence) -> None:
         """See `SecondTier`. Other answers of the request go on with what has come."""
-        with self._changed:
+        with self._lock:
             fetch = self._fetches.get(sequence.request.engine_id)
             if fetch is not None and fetch.sequences[0] is sequence:
-                fetch.is_over = True
-                self._changed.notify_all()
+                fetch.cancel()
 
     def forget(self, request: Request) -> None:
         """A request has ended: if its blocks were never fetched, nobody needs them."""
         source = remote_prompt(request.params.extra_args)
         if source is None:
             return
-        with self._changed:
+        with self._lock:
             is_begun = request.engine_id in self._begun
             self._begun.discard(request.engine_id)
         if not is_begun:
@@ -134,16 +164,10 @@ class KvConsumer:
 
     def clear(self) -> None:
         """See `SecondTier`."""
-        with self._changed:
+        with self._lock:
             for fetch in self._fetches.values():
-                fetch.is_over = True
-            dropped = list(self._arrived)
+                fetch.cancel()
             self._arrived.clear()
-            self._num_arrived_bytes = 0
-            self._changed.notify_all()
-        for arrived in dropped:
-            if arrived.release is not None:
-                arrived.release()
 
     def release(self, source: RemotePrompt) -> None:
         """Have the other engine keep a prompt's blocks no longer."""
@@ -152,7 +176,7 @@ class KvConsumer:
     def close(self) -> None:
         """Fetch nothing any more."""
         self.clear()
-        with self._changed:
+        with self._lock:
             self._is_closed = True
             for peer in self._peers:
                 peer.hang_up()
@@ -165,11 +189,12 @@ class KvConsumer:
         try:
             with self._connected(fetch.source) as peer:
                 error = self._receive(peer, fetch)
-                if not fetch.is_over:  # else the other side may still be sending
-                    peer.send(Release(fetch.source.request_id))
-                    is_released = True
+                began += peer.waited_s
+                peer.send(Release(fetch.source.request_id))
+                is_released = True
         except (OSError, TransferError) as reason:
-            error = str(reason) or type(reason).__name__
+            if not fetch.is_over:
+                error = str(reason) or type(reason).__name__
         except Exception:  # the root of a thread's work: sequences wait for it
             log.exception("a prompt could not be fetched")
             error = "the log has the details"
@@ -179,47 +204,42 @@ class KvConsumer:
             request = fetch.sequences[0].request
             extra = of_request(request.request_id, request.trace_headers)
             log.warning("%s, request_id=%s", error, request.request_id, extra=extra)
-        with self._changed:
+        with self._lock:
             if error is not None:
                 self._stats.num_failed_receives += 1
             elif not fetch.is_over:
-                num_blocks = len(fetch.block_hashes)
-                num_bytes = num_blocks * self._identity.block_bytes
-                self._stats.received.append((time.monotonic() - began, num_bytes, num_blocks))
+                num_bytes = fetch.num_received * self._identity.block_bytes
+                taken_s = time.monotonic() - began
+                self._stats.received.append((taken_s, num_bytes, fetch.num_received))
             del self._fetches[engine_id]
-            shown = error if self._config.fails_requests else None
-            self._arrived += [Arrived(each, b"", None, True, shown) for each in fetch.sequences]
+            self._arrived += self._arrivals(fetch, error if self._config.fails_requests else None)
         self._wake()
         if not is_released:
             self._release(fetch.source)
 
     def _receive(self, peer: Peer, fetch: _Fetch) -> str | None:
         """The blocks, one by one; why they are not all there."""
+        assert fetch.access is not None
+        with self._lock:
+            fetch.peer = peer
+            if fetch.is_over:
+                return None
         num_bytes = self._identity.block_bytes
         read = Read(fetch.source.request_id, fetch.block_ids, fetch.block_hashes)
         peer.request_blocks(read, num_bytes)
-        for block_hash in fetch.block_hashes:
-            block = peer.receive_block(num_bytes)
-            if block is None:
+        for place in fetch.places:
+            if not peer.receive_block(fetch.access, place, num_bytes):
                 return "it has them no more, or they are of another prompt"
-            with self._changed:
-                self._changed.wait_for(
-                    lambda: fetch.is_over or self._num_arrived_bytes < MAX_ARRIVED_BYTES
-                )
-                if fetch.is_over:
-                    return None
-                self._arrived.append(
-                    Arrived(
-                        fetch.sequences[0],
-                        block_hash,
-                        block.data,
-                        is_last=False,
-                        release=block.release,
-                    )
-                )
-                self._num_arrived_bytes += num_bytes
-            self._wake()
+            fetch.num_received += 1
         return None
+
+    @staticmethod
+    def _arrivals(fetch: _Fetch, error: str | None) -> list[Arrived]:
+        """All that came, and that it is over, for all who wait for it."""
+        came = range(0 if fetch.is_over else fetch.num_received)
+        first, hashes, places = fetch.sequences[0], fetch.block_hashes, fetch.places
+        placed = [Arrived(first, hashes[i], None, is_last=False, block_id=places[i]) for i in came]
+        return placed + [Arrived(each, b"", None, True, error) for each in fetch.sequences]
 
     def _release(self, source: RemotePrompt) -> None:
         try:
@@ -227,14 +247,14 @@ class KvConsumer:
                 peer.send(Release(source.request_id))
         except (OSError, TransferError) as error:  # its lease will run out
             log.debug("%s could not be released: %s", source.request_id, error)
-            with self._changed:
+            with self._lock:
                 self._stats.num_failed_releases += 1
 
     @contextmanager
     def _connected(self, source: RemotePrompt) -> Iterator[Peer]:
         connector = CONNECTORS[self._config.connector]
         with connector.connect(source.host, source.port, self._config.networks) as peer:
-            with self._changed:
+            with self._lock:
                 if self._is_closed:
                     raise TransferError("the engine is ending")
                 self._peers.add(peer)
@@ -242,5 +262,5 @@ class KvConsumer:
                 peer.greet(self._secret, self._identity, source.engine_id)
                 yield peer
             finally:
-                with self._changed:
+                with self._lock:
                     self._peers.discard(peer)

@@ -22,11 +22,17 @@ class ModelLender:
     producer: KvProducer
     model: EngineModel
 
-    def offer(self, request_id: str, block_ids: list[int], hashes: list[bytes]) -> dict[str, Any]:
+    def offer(
+        self, request_id: str, block_ids: list[int], hashes: list[bytes], num_computed: int
+    ) -> dict[str, Any]:
         """See `Lender`."""
         runner: object = self.model.runner
         assert isinstance(runner, BlockCopies)
-        return self.producer.offer(request_id, block_ids, hashes, runner)
+        return self.producer.offer(request_id, block_ids, hashes, runner, num_computed)
+
+    def advance(self, request_id: str, num_computed: int) -> None:
+        """See `Lender`."""
+        self.producer.advance(request_id, num_computed)
 
     def withdraw(self, request_id: str) -> None:
         """See `Lender`."""

@@ -1,60 +1,68 @@
 """`KvProducer`: lends the blocks of prompts that were computed here to engines that continue them.
 
-The engine's thread offers and withdraws; each connection is served by a thread of its own, which copies a
-block at a time. Blocks of a lease do not change, and none is given out again while it is copied.
+The engine's thread offers and withdraws; each connection is served by a thread of its own, which sends
+straight from the pool. Blocks of a lease do not change, and none is given out again while it is copied.
 """
 
 import logging
 import socket
 import threading
 import time
-from collections import deque
+from collections import OrderedDict, deque
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
+from itertools import islice
 from typing import assert_never
 
 from msgspec import structs
 
-from weft.compute.host_blocks import Bytes
 from weft.compute.runner import BlockCopies
 from weft.core.errors import ConfigError
 from weft.core.kv_transfer import KvTransferConfig, KvTransferParams
 from weft.core.stats import TransferStats
 from weft.engine.transfer.connectors import CONNECTORS
+from weft.engine.transfer.pool_access import PoolAccess, TransferError
 from weft.engine.transfer.settings import FLAG
-from weft.engine.transfer.wire import (
-    WANTED,
-    GiveBack,
-    Identity,
-    Peer,
-    Read,
-    Release,
-    TransferError,
-    Wanted,
-)
+from weft.engine.transfer.wire import WANTED, GiveBack, Identity, Peer, Read, Release, Wanted
 
 MAX_CONNECTIONS = 64  # one more is closed at once
+WAIT_S = 2.0  # between two words to who waits for a block that is being computed
 
 log = logging.getLogger("weft.engine")
 
 
 @dataclass(slots=True, eq=False)
 class _Lease:
-    copies: BlockCopies
+    access: PoolAccess
     hash_by_block: dict[int, bytes]
     ends_at: float
-    is_withdrawn: bool = False
-    lock: threading.Lock = field(default_factory=threading.Lock)  # held while a block is copied
+    uncomputed: set[int]  # blocks
+    changed: threading.Condition = field(default_factory=threading.Condition)
 
-    def copy(self, block_id: int, block_hash: bytes, place: Bytes) -> bool:
-        """Copy a block there, if it is of this lease and holds what is asked for."""
-        if self.hash_by_block.get(block_id) != block_hash:
-            return False
-        with self.lock:
-            if not self.is_withdrawn:
-                self.copies.copy_block(block_id, place)
-            return not self.is_withdrawn
+    def has(self, block_id: int, block_hash: bytes) -> bool:
+        """Whether a block is of this lease and holds, or will hold, what is asked for."""
+        return not self.access.is_ended and self.hash_by_block.get(block_id) == block_hash
+
+    def wait_for(self, block_id: int, timeout_s: float) -> bool:
+        """Wait until a block is computed, or the lease has ended; False if neither comes in time."""
+        with self.changed:
+            return self.changed.wait_for(
+                lambda: block_id not in self.uncomputed or self.access.is_ended, timeout_s
+            )
+
+    def advance(self, num_computed: int, ends_at: float) -> None:
+        """The first blocks are computed."""
+        with self.changed:
+            self.ends_at = ends_at
+            self.uncomputed.difference_update(islice(self.hash_by_block, num_computed))
+            self.changed.notify_all()
+
+    def end(self) -> None:
+        """Nobody copies its blocks when this returns."""
+        self.access.end()
+        with self.changed:
+            self.changed.notify_all()
 
 
 class KvProducer:
@@ -73,7 +81,7 @@ class KvProducer:
         self._identity = identity
         self._wake = wake
         self._clock = clock
-        self._leases: dict[str, _Lease] = {}  # in the order in which they end
+        self._leases: OrderedDict[str, _Lease] = OrderedDict()  # in the order in which they end
         self._released: deque[str] = deque()
         self._slots = threading.BoundedSemaphore(MAX_CONNECTIONS)
         self._peers: set[Peer] = set()
@@ -95,14 +103,22 @@ class KvProducer:
     # -- the engine's thread ------------------------------------------------------------------
 
     def offer(
-        self, request_id: str, block_ids: list[int], hashes: list[bytes], copies: BlockCopies
+        self,
+        request_id: str,
+        block_ids: list[int],
+        hashes: list[bytes],
+        copies: BlockCopies,
+        num_computed: int,
     ) -> dict[str, object]:
-        """Lend these blocks, which stay as they are until `withdraw`; what fetches them."""
+        """Lend these blocks, which stay as they are until `withdraw` once they are computed; what fetches them."""
         by_block = dict(zip(block_ids, hashes, strict=True))
-        self._leases[request_id] = _Lease(copies, by_block, self._clock() + self.config.lease_s)
+        self._leases[request_id] = _Lease(
+            PoolAccess(copies), by_block, self._ends_at(), set(block_ids[num_computed:])
+        )
         return {
             **dict.fromkeys(KvTransferParams.__struct_fields__),
             "do_remote_decode": False,
+            "do_chunked_transfer": False,
             "do_remote_prefill": True,
             "remote_engine_id": self.config.engine_id,
             "remote_request_id": request_id,
@@ -112,11 +128,17 @@ class KvProducer:
             "tp_size": 1,
         }
 
+    def advance(self, request_id: str, num_computed: int) -> None:
+        """So many blocks of a lease are computed, and may be sent. Its time begins anew."""
+        self._leases[request_id].advance(num_computed, self._ends_at())
+        self._leases.move_to_end(request_id)
+
     def withdraw(self, request_id: str) -> None:
         """End a lease; when this returns nobody copies its blocks."""
-        lease = self._leases.pop(request_id)
-        with lease.lock:
-            lease.is_withdrawn = True
+        self._leases.pop(request_id).end()
+
+    def _ends_at(self) -> float:
+        return self._clock() + self.config.lease_s
 
     def take_ended(self) -> list[str]:
         """Leases that were released or have run out, still to be withdrawn."""
@@ -215,25 +237,34 @@ class KvProducer:
                 assert_never(wanted)
 
     def _send(self, peer: Peer, wanted: Read) -> None:
-        began = self._clock()
         is_whole = False
         try:
             is_whole = self._send_blocks(peer, wanted)
         finally:
             with self._lock:
-                self._sent.sent_s += self._clock() - began
                 self._sent.num_failed_sends += not is_whole
 
     def _send_blocks(self, peer: Peer, wanted: Read) -> bool:
         lease, num_bytes = self._leases.get(wanted.request_id), self._identity.block_bytes
         peer.begin_blocks(num_bytes)
-        for block_id, block_hash in zip(wanted.block_ids, wanted.block_hashes, strict=False):
-            place = peer.next_place()
-            if lease is None or not lease.copy(block_id, block_hash, place):
+        blocks = list(zip(wanted.block_ids, wanted.block_hashes, strict=False))
+        for num_left, (block_id, block_hash) in enumerate(blocks, 1 - len(blocks)):
+            if lease is not None:
+                _wait_for(lease, block_id, peer)
+            if lease is None or not lease.has(block_id, block_hash):
                 peer.send_end()
                 return False
-            peer.send_block(place)
+            began = self._clock()
+            peer.send_block(lease.access, block_id, num_bytes, is_last=not num_left)
             with self._lock:
+                self._sent.sent_s += self._clock() - began
                 self._sent.num_sent_blocks += 1
                 self._sent.num_sent_bytes += num_bytes
         return True
+
+
+def _wait_for(lease: _Lease, block_id: int, peer: Peer) -> None:
+    """Until the block is computed, if it is to be; who fetches it hears that it is so."""
+    while not lease.wait_for(block_id, 0):
+        peer.send_wait()
+        lease.wait_for(block_id, WAIT_S)

@@ -12,62 +12,43 @@ import os
 import secrets
 import socket
 import struct
-import threading
 from collections.abc import Iterable
 from contextlib import suppress
-from functools import partial
 
 import numpy as np
 from numpy.typing import NDArray
 
 from weft.compute.host_blocks import Bytes
+from weft.engine.transfer.pool_access import PoolAccess, TransferError
 from weft.engine.transfer.wire import (
     CONNECT_S,
     NUMBER_BYTES,
-    SERVE_S,
     WANTED,
-    Block,
     GiveBack,
     Peer,
     Read,
-    TransferError,
     length_of,
 )
 
-MAX_SEGMENT_BYTES = 32 << 20  # of a prompt; one block may have more
-MAX_SLOTS = 128  # a socket takes that many small messages that nobody reads
+SEGMENT_BYTES = 4 << 20  # of a prompt, unless two blocks are more: it is to stay in a cache
+MIN_SLOTS = 2  # one is filled while the other is emptied
+MAX_SLOTS = 64  # a socket takes that many small messages that nobody reads
 _FIRST_FREE_PORT = 49152
 _BACKLOG = 64
 _ATTEMPTS = 64
 
 
 class ShmPeer(Peer):
-    """A segment is a row of slots, of a block each. A slot is written by who lends, and then is the other's
-    until that gives it back.
-    """
+    """A segment is a ring of slots, of a block each: who lends fills them in turn, and who fetches empties them."""
 
     def __init__(self, connection: socket.socket) -> None:
         super().__init__(connection)
-        self._slots: NDArray[np.uint8] = np.empty((0, 0), np.uint8)  # [slots, bytes of a block]
-        self._free: dict[int, None] = {}  # the last that was used goes first: it may be in a cache
-        self._changed = threading.Condition()  # a slot is given back on another thread
-        self._has_ended = False
+        self._use(np.empty((0, 0), np.uint8))
 
-    def __exit__(self, *error: object) -> None:
-        with self._changed:
-            super().__exit__(*error)
-
-    def hang_up(self) -> None:
-        """See `Peer`."""
-        super().hang_up()
-        with self._changed:
-            self._has_ended = True
-            self._changed.notify_all()
-
-    def send(self, message: object) -> None:
-        """See `Peer`."""
-        with self._changed:
-            super().send(message)
+    def _use(self, slots: NDArray[np.uint8]) -> None:
+        self._slots = slots  # [slots, bytes of a block]
+        self._num_moved = 0  # blocks, through slots one after the other
+        self._num_given_back = 0
 
     # -- who fetches --------------------------------------------------------------------------
 
@@ -76,36 +57,25 @@ class ShmPeer(Peer):
         num_slots = min(len(read.block_ids), _max_slots(num_bytes))
         descriptor = _make_segment(num_slots * num_bytes)
         try:
-            with self._changed:
-                self._slots = _map_slots(descriptor, num_slots, num_bytes)
-                self._free = dict.fromkeys(range(num_slots))
+            self._use(_map_slots(descriptor, num_slots, num_bytes))
             super().request_blocks(read, num_bytes)
             self._socket.settimeout(self._timeout_s)
             socket.send_fds(self._socket, [length_of(num_slots)], [descriptor])
         finally:
             os.close(descriptor)
 
-    def receive_block(self, num_bytes: int) -> Block | None:
-        """See `Peer`. Nothing can come while no slot is free: its own engine may be in a long step."""
-        with self._changed:
-            self._changed.wait_for(lambda: self._free or self._has_ended, SERVE_S)
+    def receive_block(self, access: PoolAccess, block_id: int, num_bytes: int) -> bool:
+        """See `Peer`."""
         if not self._is_block_next(num_bytes):
-            return None
-        slot = self._receive_number()
-        with self._changed:
-            if slot not in self._free:
-                raise TransferError(f"a block is in slot {slot}, which is not free")
-            del self._free[slot]
-        return Block(self._slots[slot], partial(self._give_back, self._slots, slot))
-
-    def _give_back(self, slots: NDArray[np.uint8], slot: int) -> None:
-        """Never waits: at most every slot is on its way."""
-        with self._changed:
-            if slots is self._slots:
-                self._free[slot] = None
-                self._changed.notify_all()
-                with suppress(OSError):  # it has been closed
-                    super().send(GiveBack(slot))
+            return False
+        with access as copies:
+            copies.write_block(block_id, self._next_slot())
+        self._num_moved += 1
+        num_slots = self._num_moved - self._num_given_back
+        if num_slots >= len(self._slots) // 2:
+            self._num_given_back = self._num_moved
+            self.send(GiveBack(num_slots))
+        return True
 
     # -- who lends ----------------------------------------------------------------------------
 
@@ -122,38 +92,30 @@ class ShmPeer(Peer):
             if not 1 <= num_slots <= _max_slots(num_bytes):
                 raise TransferError(f"its segment has {num_slots} slots")
             _check_segment(descriptors[0], num_slots * num_bytes)
-            self._slots = _map_slots(descriptors[0], num_slots, num_bytes)
+            self._use(_map_slots(descriptors[0], num_slots, num_bytes))
         finally:
             for descriptor in descriptors:
                 os.close(descriptor)
-        self._free = dict.fromkeys(range(num_slots))
 
-    def next_place(self) -> Bytes:
+    def send_block(
+        self, access: PoolAccess, block_id: int, num_bytes: int, *, is_last: bool
+    ) -> None:
         """See `Peer`."""
-        while self._is_one_back():
+        if self._num_moved - self._num_given_back == len(self._slots):
             given = self.receive(WANTED)
             if not isinstance(given, GiveBack):
                 raise TransferError("it wants something else before all blocks have gone")
-            if not 0 <= given.slot < len(self._slots) or given.slot in self._free:
-                raise TransferError(f"it gives back slot {given.slot}, which it has not got")
-            self._free[given.slot] = None
-        place: Bytes = self._slots[next(reversed(self._free))]
-        return place
+            if not 1 <= given.num_slots <= len(self._slots):
+                raise TransferError(f"it gives back {given.num_slots} slots")
+            self._num_given_back += given.num_slots
+        with access as copies:
+            copies.copy_block(block_id, self._next_slot())
+        self._num_moved += 1
+        self._put(length_of(num_bytes))
 
-    def send_block(self, place: Bytes) -> None:
-        """See `Peer`."""
-        slot, _ = self._free.popitem()
-        self._put(length_of(place.nbytes) + length_of(slot))
-
-    def _is_one_back(self) -> bool:
-        """Whether a slot comes back: now, or, while none is free, later."""
-        if not self._free:
-            return True
-        self._socket.settimeout(0)
-        try:
-            return bool(self._socket.recv(1, socket.MSG_PEEK))
-        except BlockingIOError:
-            return False
+    def _next_slot(self) -> Bytes:
+        slot: Bytes = self._slots[self._num_moved % len(self._slots)]
+        return slot
 
 
 class ShmConnector:
@@ -230,7 +192,7 @@ def _of_same_user(connection: socket.socket) -> ShmPeer:
 
 
 def _max_slots(num_bytes: int) -> int:
-    return min(MAX_SLOTS, max(1, MAX_SEGMENT_BYTES // num_bytes))
+    return min(MAX_SLOTS, max(MIN_SLOTS, SEGMENT_BYTES // num_bytes))
 
 
 def _make_segment(num_bytes: int) -> int:
@@ -255,5 +217,5 @@ def _check_segment(descriptor: int, num_bytes: int) -> None:
 
 def _map_slots(descriptor: int, num_slots: int, num_bytes: int) -> NDArray[np.uint8]:
     """Mapped for as long as a slot of it is in use."""
-    mapped = mmap.mmap(descriptor, num_slots * num_bytes)
+    mapped = mmap.mmap(descriptor, num_slots * num_bytes, mmap.MAP_SHARED | mmap.MAP_POPULATE)
     return np.frombuffer(mapped, np.uint8).reshape(num_slots, num_bytes)

@@ -1,47 +1,105 @@
-"""`TcpConnector`: blocks as their bytes over TCP, between machines or on one."""
+"""`TcpConnector`: blocks as their bytes over TCP, between machines or on one.
+
+The system copies them out of one pool and into the other; nothing lies between.
+"""
 
 import ipaddress
+import select
 import socket
-from collections.abc import Iterable
+import time
+from collections.abc import Callable, Iterable
 
-import numpy as np
-
-from weft.compute.host_blocks import Bytes
-from weft.engine.transfer.wire import CONNECT_S, Block, Peer, TransferError, length_of
+from weft.engine.transfer.pool_access import PoolAccess, TransferError
+from weft.engine.transfer.wire import CONNECT_S, NUMBER_BYTES, Peer, Read, length_of
 
 BACKLOG = 64
+_MAX_ROWS = 64  # that one call of the system gets
+_MORE = getattr(socket, "MSG_MORE", 0)  # of Linux
 
 
 class TcpPeer(Peer):
-    """Uses a few buffers again and again: fresh memory costs more than the copy into it."""
+    """A block is its length and its rows, as they lie in the pool.
+
+    The number behind a block is read with it: to read four bytes alone took a quarter of all its time for the
+    stream, 6 of 22 ms for 117 MB (benchmarks/kv_transfer.py).
+    """
 
     def __init__(self, connection: socket.socket) -> None:
         super().__init__(connection)
         connection.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
-        self._free: list[Bytes] = []  # the last that was used goes first: it may be in a cache
-        self._place = np.empty(0, np.uint8)
+        self._num_left = 0  # blocks that are wanted still
+        self._ahead = bytearray()
 
-    def receive_block(self, num_bytes: int) -> Block | None:
+    def request_blocks(self, read: Read, num_bytes: int) -> None:
+        """See `Peer`."""
+        self._num_left = len(read.block_ids)
+        super().request_blocks(read, num_bytes)
+
+    def receive_block(self, access: PoolAccess, block_id: int, num_bytes: int) -> bool:
         """See `Peer`."""
         if not self._is_block_next(num_bytes):
-            return None
-        data = self._free.pop() if self._free else np.empty(num_bytes, np.uint8)
-        self._fill(data.data)
-        return Block(data, lambda: self._free.append(data))
+            return False
+        with access as copies:
+            rows = copies.block_rows(block_id)
+        self._num_left -= 1
+        if self._num_left:
+            self._ahead = bytearray(NUMBER_BYTES)
+            rows.append(memoryview(self._ahead))
+        self._move(rows, access, select.POLLIN, lambda some: self._socket.recvmsg_into(some)[0])
+        return True
+
+    def _receive_number(self) -> int:
+        ahead, self._ahead = self._ahead, bytearray()
+        return int.from_bytes(ahead, "big") if ahead else super()._receive_number()
 
     def begin_blocks(self, num_bytes: int) -> None:
-        """See `Peer`."""
-        if self._place.nbytes != num_bytes:
-            self._place = np.empty(num_bytes, np.uint8)
+        """See `Peer`. Nothing is needed."""
 
-    def next_place(self) -> Bytes:
-        """See `Peer`."""
-        return self._place
+    def send_block(
+        self, access: PoolAccess, block_id: int, num_bytes: int, *, is_last: bool
+    ) -> None:
+        """See `Peer`. The end of a block waits for the next: it took a fifth more of the system's time without."""
+        flags = 0 if is_last else _MORE
+        with access as copies:
+            rows = copies.block_rows(block_id)
+        rows.insert(0, memoryview(length_of(num_bytes)))
+        send = self._socket.sendmsg
+        self._move(rows, access, select.POLLOUT, lambda some: send(some, (), flags))
 
-    def send_block(self, place: Bytes) -> None:
-        """See `Peer`."""
-        self._put(length_of(place.nbytes))
-        self._put(place.data)
+    def _move(
+        self,
+        rows: list[memoryview],
+        access: PoolAccess,
+        event: int,
+        move: Callable[[list[memoryview]], int],
+    ) -> None:
+        """All bytes of these rows, as many at a time as the system takes at once: it waits outside of `access`."""
+        deadline = time.monotonic() + self._timeout_s
+        self._wait_at_most(0)
+        waiter = select.poll()
+        waiter.register(self._socket, event)
+        left = sum(map(len, rows))
+        while left:
+            try:
+                with access:
+                    count = move(rows[:_MAX_ROWS])
+            except BlockingIOError:
+                if not waiter.poll(max(0.0, deadline - time.monotonic()) * 1000):
+                    raise TimeoutError("timed out") from None
+                continue
+            if not count:
+                raise TransferError("it closed the connection")
+            left -= count
+            rows = _after(rows, count) if left else []
+
+
+def _after(rows: list[memoryview], count: int) -> list[memoryview]:
+    """What is left of them behind so many bytes."""
+    for index, row in enumerate(rows):
+        if count < len(row):
+            return [row[count:], *rows[index + 1 :]]
+        count -= len(row)
+    return []
 
 
 class TcpConnector:

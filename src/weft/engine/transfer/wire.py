@@ -11,14 +11,12 @@ import os
 import socket
 import time
 from abc import ABC, abstractmethod
-from collections.abc import Callable
 from contextlib import suppress
-from dataclasses import dataclass
 from typing import TypeAlias, TypeVar
 
 import msgspec
 
-from weft.compute.host_blocks import Bytes
+from weft.engine.transfer.pool_access import PoolAccess, TransferError
 
 MAGIC = b"WEFTKVT1"
 NONCE_BYTES = 32
@@ -28,12 +26,9 @@ HANDSHAKE_S = 5.0
 MESSAGE_S = 10.0  # for a message or a block, from its first byte to its last
 SERVE_S = 60.0  # the same, for who fetches: its engine may be in a long step
 NUMBER_BYTES = 4
+_WAIT = 2**32 - 1  # in place of a block's length
 
 T = TypeVar("T")
-
-
-class TransferError(Exception):
-    """The other side is not who it should be, or does not do what it should."""
 
 
 class Identity(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
@@ -61,23 +56,15 @@ class Release(msgspec.Struct, frozen=True, tag=True, forbid_unknown_fields=True)
 
 
 class GiveBack(msgspec.Struct, frozen=True, tag=True, forbid_unknown_fields=True):
-    """A slot of a segment can be written again."""
+    """So many slots of a segment, those that were filled first, can be filled again."""
 
-    slot: int
+    num_slots: int
 
 
 Wanted: TypeAlias = Read | Release | GiveBack
 WANTED: msgspec.msgpack.Decoder[Wanted] = msgspec.msgpack.Decoder(Wanted)
 _IDENTITY = msgspec.msgpack.Decoder(Identity)
 _INTRODUCTION = msgspec.msgpack.Decoder(tuple[Identity, str])
-
-
-@dataclass(frozen=True, slots=True)
-class Block:
-    """The bytes of a block that came, in memory that is used again after `release`."""
-
-    data: Bytes
-    release: Callable[[], None]
 
 
 class Peer(ABC):
@@ -89,6 +76,7 @@ class Peer(ABC):
     def __init__(self, connection: socket.socket) -> None:
         self._socket = connection
         self._timeout_s = HANDSHAKE_S  # of a whole message, either way
+        self.waited_s = 0.0  # for blocks that were being computed
 
     def __enter__(self) -> "Peer":
         return self
@@ -168,27 +156,39 @@ class Peer(ABC):
         self.send(read)
 
     @abstractmethod
-    def receive_block(self, num_bytes: int) -> Block | None:
-        """One block, of that size; None if it is there no more."""
+    def receive_block(self, access: PoolAccess, block_id: int, num_bytes: int) -> bool:
+        """The next block, of that size, into a block of the pool; False if it is there no more.
+
+        What was there before is lost in any case.
+        """
 
     @abstractmethod
     def begin_blocks(self, num_bytes: int) -> None:
         """As who lends, before the first block of a `Read`."""
 
     @abstractmethod
-    def next_place(self) -> Bytes:
-        """Where to put the next block, once there is room for it."""
+    def send_block(
+        self, access: PoolAccess, block_id: int, num_bytes: int, *, is_last: bool
+    ) -> None:
+        """A block of the pool, of that size; one that is not the last may arrive with what is sent next.
 
-    @abstractmethod
-    def send_block(self, place: Bytes) -> None:
-        """One block, which lies there."""
+        After an error nothing else can be sent.
+        """
 
     def send_end(self) -> None:
         """No block follows, of those that were wanted."""
         self._put(length_of(0))
 
+    def send_wait(self) -> None:
+        """The next block is still being computed."""
+        self._put(length_of(_WAIT))
+
     def _is_block_next(self, num_bytes: int) -> bool:
-        length = self._receive_number()
+        length, began = self._receive_number(), time.monotonic()
+        while length == _WAIT:
+            length = self._receive_number()
+            self.waited_s += time.monotonic() - began
+            began = time.monotonic()
         if length not in (0, num_bytes):
             raise TransferError(f"a block has {length} bytes, and should have {num_bytes}")
         return length > 0
@@ -196,7 +196,7 @@ class Peer(ABC):
     # -- bytes --------------------------------------------------------------------------------
 
     def _put(self, data: bytes | memoryview) -> None:
-        self._socket.settimeout(self._timeout_s)
+        self._wait_at_most(self._timeout_s)
         self._socket.sendall(data)
 
     def _receive_number(self) -> int:
@@ -209,12 +209,18 @@ class Peer(ABC):
 
     def _fill(self, rest: memoryview) -> None:
         deadline = time.monotonic() + self._timeout_s
+        self._wait_at_most(self._timeout_s)
         while rest:
-            self._socket.settimeout(max(0.001, deadline - time.monotonic()))
             count = self._socket.recv_into(rest)
             if not count:
                 raise TransferError("it closed the connection")
             rest = rest[count:]
+            if rest:
+                self._wait_at_most(max(0.001, deadline - time.monotonic()))
+
+    def _wait_at_most(self, timeout_s: float) -> None:
+        if self._socket.gettimeout() != timeout_s:  # to set it is a call of the system
+            self._socket.settimeout(timeout_s)
 
 
 def _proof(secret: bytes, side: bytes, client: bytes, server: bytes) -> bytes:

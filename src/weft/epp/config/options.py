@@ -90,7 +90,7 @@ class PickerOptions:
     refresh_metrics_interval_s: Annotated[
         float,
         Flag(
-            "How often each endpoint is polled for its load.",
+            "How often each endpoint is polled for its load; ten times as often while requests come.",
             "Pool",
             is_duration=True,
             name="refresh_metrics_interval",

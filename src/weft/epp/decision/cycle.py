@@ -4,7 +4,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 
 from weft.epp.pool.endpoint import Endpoint
-from weft.epp.request.objectives import Objectives
+from weft.epp.request.slo import Slo
 from weft.epp.request.values import InferenceRequest
 
 
@@ -24,7 +24,7 @@ class PrefixMatch:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Prediction:
-    """What one endpoint would need for a request, and what that leaves of the objectives. Seconds.
+    """What one endpoint would need for a request, and what that leaves of its SLO. Seconds.
 
     The headroom for tokens is also that of the requests under way there, of which the strictest counts.
     """
@@ -43,9 +43,9 @@ class Prediction:
 
 @dataclass(frozen=True, slots=True)
 class LatencyPredictions:
-    """A request's objectives, and its predictions; endpoints of which nothing is known have none."""
+    """A request's SLO, and its predictions; endpoints of which nothing is known have none."""
 
-    objectives: Objectives
+    slo: Slo
     of: Mapping[Endpoint, Prediction]
 
 

@@ -34,6 +34,7 @@ from weft.epp.metrics.series import PickerMetrics, Timer
 from weft.epp.pool.endpoint import Endpoint
 from weft.epp.pool.objects import Objects
 from weft.epp.pool.pool import Pool, reachable
+from weft.epp.request.slo import read_slo
 from weft.epp.request.values import Drop, InferenceRequest, Refused, Usage
 
 OBJECTIVE_HEADERS = ("x-llm-d-inference-objective", "x-gateway-inference-objective")
@@ -221,7 +222,7 @@ class Director:
         for ticket in self._tickets.expired(now):
             self._end(ticket, Ending.ERROR)
         for endpoint in self._pool:
-            endpoint.forget_unseen(now - self._settings.unseen_ttl_s)
+            endpoint.forget(now - self._settings.unseen_ttl_s)
 
     # -- before the decision ------------------------------------------------------------------
 
@@ -267,7 +268,7 @@ class Director:
         return Item(
             priority=cycle.priority, fairness_id=cycle.fairness_id,
             num_bytes=cycle.request.num_body_bytes, labels=self._telemetry.labels(cycle),
-            headers=cycle.request.headers, arrived=cycle.arrived,
+            arrived=cycle.arrived, slo=read_slo(cycle.request.headers),
             own_ttl_s=own_ttl_s(cycle.request.headers),
             place=lambda: self._place(cycle, subset), abandon=abandon,
         )  # fmt: skip
@@ -318,6 +319,7 @@ class Director:
         for endpoint in endpoints:
             endpoint.last_pick = self._num_picks
             endpoint.unseen[cycle.ticket_id] = cycle.now
+        self._pool.stir()
         ticket = Ticket(
             id=cycle.ticket_id, endpoints=tuple(endpoints), started=cycle.arrived,
             labels=self._telemetry.labels(cycle), is_streaming=cycle.request.is_streaming,
@@ -385,6 +387,8 @@ class Director:
         if not self._tickets.close(ticket):
             return False
         self._give_back(ticket)
+        if ending is Ending.ERROR and not 400 <= ticket.status < 500:  # no fault of the client's
+            ticket.endpoints[0].failed[ticket.id] = self._clock()
         self._report_times(ticket, ending)
         for plugin in self._parts.followers:
             if isinstance(plugin, FollowsUsage):

@@ -13,7 +13,7 @@ import msgspec
 
 from weft.epp.decision.cycle import Cycle, LatencyPredictions, PrefixMatch, ProfileRun, Schedule
 from weft.epp.pool.endpoint import Endpoint
-from weft.epp.request.objectives import Objectives
+from weft.epp.request.slo import Slo
 from weft.epp.request.values import Refused
 
 
@@ -52,7 +52,7 @@ class ProfileRecord(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class LatencyRecord(msgspec.Struct, frozen=True, kw_only=True):
-    """What one endpoint would have needed, and what that left of the objectives; below 0 is a miss."""
+    """What one endpoint would have needed, and what that left of the SLO; below 0 is a miss."""
 
     ttft_ms: float
     tpot_ms: float | None
@@ -78,16 +78,16 @@ class DecisionRecord(msgspec.Struct, frozen=True, kw_only=True):
     set_headers: dict[str, str]
     num_prompt_tokens: int
     cached_tokens: dict[str, dict[str, int]]  # by prefix producer, then by endpoint
-    objectives_ms: dict[str, float] = {}  # ttft and tpot, if the request has them
+    slo_ms: dict[str, float] = {}  # ttft and tpot, if the request has them
     latency: dict[str, dict[str, LatencyRecord]] = {}  # by producer, then by endpoint
     unreachable: list[str] = []  # endpoints that refuse connections, and so were no candidates
 
 
 @dataclass(frozen=True, slots=True)
-class _RetainedPredictions:
+class RetainedPredictions:
     """Four numbers an endpoint, NaN for none: a thousand decisions about hundreds of endpoints are many."""
 
-    objectives: Objectives
+    slo: Slo
     endpoints: tuple[Endpoint, ...]
     numbers_ms: "array[float]"
 
@@ -108,12 +108,17 @@ class PastDecision:
     priority: int
     runs: Sequence[ProfileRun]
     prefixes: Mapping[str, PrefixMatch]
-    latency: Mapping[str, _RetainedPredictions]
+    latency: Mapping[str, RetainedPredictions]
     num_prompt_tokens: int
     request_headers: Mapping[str, str]
     outcome: Schedule | Refused
     stale: Sequence[Endpoint]
     unreachable: Sequence[Endpoint]
+
+    @property
+    def schedule(self) -> Schedule | None:
+        """Where the request went; None if it was refused."""
+        return self.outcome if isinstance(self.outcome, Schedule) else None
 
     @property
     def num_mentions(self) -> int:
@@ -187,7 +192,7 @@ class DecisionRing:
 
 def to_record(entry: PastDecision) -> DecisionRecord:
     """A decision, ready for JSON; of thousands of endpoints it takes a while."""
-    schedule = entry.outcome if isinstance(entry.outcome, Schedule) else None
+    schedule = entry.schedule
     refused = entry.outcome if isinstance(entry.outcome, Refused) else None
     return DecisionRecord(
         request_id=entry.request_id,
@@ -205,36 +210,57 @@ def to_record(entry: PastDecision) -> DecisionRecord:
         set_headers={**schedule.set_headers, **entry.request_headers} if schedule else {},
         num_prompt_tokens=entry.num_prompt_tokens,
         cached_tokens=_cached(entry),
-        objectives_ms=_objectives(entry),
-        latency={name: _latency(retained) for name, retained in entry.latency.items()},
+        slo_ms=slo_ms(entry),
+        latency={
+            name: {
+                each.host_port: predicted(retained, i) for i, each in enumerate(retained.endpoints)
+            }
+            for name, retained in entry.latency.items()
+        },
         unreachable=_named(entry.unreachable),
     )
 
 
-def _retained(known: LatencyPredictions) -> _RetainedPredictions:
+def _retained(known: LatencyPredictions) -> RetainedPredictions:
     numbers = array("d")
     for each in known.of.values():
         for seconds in (each.ttft_s, each.tpot_s, each.ttft_headroom_s, each.tpot_headroom_s):
             numbers.append(math.nan if seconds is None else seconds * 1000)
-    return _RetainedPredictions(known.objectives, tuple(known.of), numbers)
+    return RetainedPredictions(known.slo, tuple(known.of), numbers)
 
 
-def _objectives(entry: PastDecision) -> dict[str, float]:
+def runner_up(run: ProfileRun) -> Endpoint | None:
+    """Whoever scored most of those that were not picked first."""
+    first = run.picked[0] if run.picked else None
+    others = [
+        (total, each)
+        for each, total in zip(run.scored, run.totals, strict=False)
+        if each is not first
+    ]
+    return max(others, key=lambda pair: pair[0])[1] if others else None
+
+
+def weighted(raw: float, weight: float) -> float:
+    """What a score added to the total."""
+    return min(max(raw, 0.0), 1.0) * weight
+
+
+def slo_ms(entry: PastDecision) -> dict[str, float]:
+    """What the request said of latencies, if anybody predicted them."""
     for retained in entry.latency.values():  # all of one request
-        wanted = (("ttft", retained.objectives.ttft_s), ("tpot", retained.objectives.tpot_s))
+        wanted = (("ttft", retained.slo.ttft_s), ("tpot", retained.slo.tpot_s))
         return {name: round(each * 1000, 3) for name, each in wanted if each is not None}
     return {}
 
 
-def _latency(retained: _RetainedPredictions) -> dict[str, LatencyRecord]:
-    numbers = [None if math.isnan(each) else round(each, 3) for each in retained.numbers_ms]
-    return {
-        endpoint.host_port: LatencyRecord(
-            ttft_ms=numbers[i] or 0.0, tpot_ms=numbers[i + 1],
-            ttft_headroom_ms=numbers[i + 2], tpot_headroom_ms=numbers[i + 3],
-        )
-        for i, endpoint in zip(range(0, len(numbers), 4), retained.endpoints, strict=True)
-    }  # fmt: skip
+def predicted(retained: RetainedPredictions, index: int) -> LatencyRecord:
+    """What was predicted for the endpoint of that index."""
+    found = retained.numbers_ms[4 * index : 4 * index + 4]
+    ttft, *others = (None if math.isnan(each) else round(each, 3) for each in found)
+    return LatencyRecord(
+        ttft_ms=ttft or 0.0, tpot_ms=others[0],
+        ttft_headroom_ms=others[1], tpot_headroom_ms=others[2],
+    )  # fmt: skip
 
 
 def _cached(entry: PastDecision) -> dict[str, dict[str, int]]:
@@ -246,10 +272,7 @@ def _cached(entry: PastDecision) -> dict[str, dict[str, int]]:
 
 
 def _to_profile(run: ProfileRun) -> ProfileRecord:
-    names = _named(run.scored)
-    totals = dict(zip(names, run.totals, strict=False))
-    picked = _named(run.picked)
-    others = [name for name in totals if name not in picked[:1]]
+    names, second = _named(run.scored), runner_up(run)
     return ProfileRecord(
         name=run.profile,
         candidates=_named(run.candidates),
@@ -258,9 +281,9 @@ def _to_profile(run: ProfileRun) -> ProfileRecord:
             ScorerRecord(name=name, weight=weight, scores=_scores(names, scores, weight))
             for name, weight, scores in run.scores
         ],
-        totals=totals,
-        picked=picked,
-        runner_up=max(others, key=totals.__getitem__) if others else None,
+        totals=dict(zip(names, run.totals, strict=False)),
+        picked=_named(run.picked),
+        runner_up=None if second is None else second.host_port,
     )
 
 
@@ -276,7 +299,7 @@ def _filters(run: ProfileRun) -> list[FilterRecord]:
 
 def _scores(names: list[str], scores: list[float], weight: float) -> dict[str, ScoreRecord]:
     return {
-        name: ScoreRecord(raw=raw, weighted=min(max(raw, 0.0), 1.0) * weight)
+        name: ScoreRecord(raw=raw, weighted=weighted(raw, weight))
         for name, raw in zip(names, scores, strict=True)
     }
 

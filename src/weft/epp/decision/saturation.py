@@ -44,7 +44,6 @@ class PoolRoom:
 
     def want_loads(self, *, is_wanted: bool) -> None:
         """Whether loads are to be polled as often as possible, because somebody waits for them."""
-        if is_wanted:
-            self._pool.loads_wanted.set()
-        else:
-            self._pool.loads_wanted.clear()
+        if is_wanted and not self._pool.loads_wanted:
+            self._pool.stir()
+        self._pool.loads_wanted = is_wanted

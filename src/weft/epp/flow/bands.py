@@ -1,11 +1,13 @@
 """`Band`: the requests of one priority that wait, in queues that fairness and ordering choose from."""
 
-from collections.abc import Iterator
+import heapq
+from collections.abc import Callable, Iterator
+from functools import partial
 from itertools import chain
 from typing import Final
 
 from weft.epp.flow.item import Item, ItemHeap
-from weft.epp.flow.policies import BandParts, FlowParts, Limits
+from weft.epp.flow.policies import BandParts, CostOrdering, FlowParts, Limits
 
 # An unconfigured band whose last request left this long ago no longer counts as one.
 IDLE_BAND_S: Final = 600.0
@@ -42,6 +44,55 @@ class Queue(ItemHeap):
     def __init__(self) -> None:
         super().__init__()
         self.items: dict[Item, None] = {}
+
+
+class _CostQueue(Queue):
+    """Such a queue whose flows are ordered by what they cost, and requests within each.
+
+    Costs are looked up when somebody may go: since they never fall, one that was noted is none too high.
+    """
+
+    def __init__(self, ordering: CostOrdering) -> None:
+        super().__init__()
+        self._ordering = ordering
+        self._flows: dict[str, ItemHeap] = {}  # none is empty
+        # With the arrival of the first, for costs may be equal. Some are of flows that have left.
+        self._costs: list[tuple[float, float, str]] = []
+
+    def __len__(self) -> int:
+        return len(self.items)
+
+    def push(self, item: Item, order: float) -> None:
+        name = item.fairness_id
+        flow = self._flows.get(name)
+        if flow is None:
+            flow = self._flows[name] = ItemHeap()
+            heapq.heappush(self._costs, (self._ordering.cost(name), item.arrived, name))
+        flow.push(item, order)
+
+    def head(self) -> Item | None:
+        while self._costs:
+            _, _, name = noted = self._costs[0]
+            if (flow := self._flows.get(name)) is None or (item := flow.head()) is None:
+                heapq.heappop(self._costs)
+                continue
+            known = (self._ordering.cost(name), item.arrived, name)
+            if known <= noted:
+                return item
+            heapq.heapreplace(self._costs, known)
+        return None
+
+    def left(self, item: Item) -> None:
+        flow = self._flows[item.fairness_id]
+        flow.left(item)
+        if not flow:
+            del self._flows[item.fairness_id]
+            if len(self._costs) > 2 * len(self._flows) + self._MIN_SWEPT:
+                noted = {
+                    name: (cost, at, name) for cost, at, name in sorted(self._costs, reverse=True)
+                }
+                self._costs = [noted[name] for name in self._flows]
+                heapq.heapify(self._costs)
 
 
 class _Lengths:
@@ -86,6 +137,10 @@ class Band:
         self.last_used = now
         self._queues: dict[str, Queue] = {}  # none is empty; the one served longest ago is first
         self._lengths = _Lengths()
+        ordering = parts.ordering
+        self._new_queue: Callable[[], Queue] = (
+            partial(_CostQueue, ordering) if isinstance(ordering, CostOrdering) else Queue
+        )
 
     def __len__(self) -> int:
         return self.used.num_requests
@@ -98,7 +153,7 @@ class Band:
         name = self.parts.fairness.queue_of(item.fairness_id)
         queue = self._queues.get(name)
         if queue is None:
-            queue = self._queues[name] = Queue()
+            queue = self._queues[name] = self._new_queue()
         ttl_s = min(self.parts.ttl_s, item.own_ttl_s)
         before = len(queue)
         queue.push(item, self.parts.ordering.order(item, ttl_s))
@@ -127,7 +182,7 @@ class Band:
         name = self.parts.fairness.queue_of(item.fairness_id)
         queue = self._queues[name]
         before = len(queue)
-        queue.left()
+        queue.left(item)
         del queue.items[item]
         self._lengths.moved(queue, before)
         if not queue:

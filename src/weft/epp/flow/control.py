@@ -305,7 +305,7 @@ class FlowControl:
         self._bands.of(item.priority, now).remove(item, now)
         self._used.add(-1, -item.num_bytes)
         if item.is_timed:
-            self._deadlines.left()
+            self._deadlines.left(item)
         if not self._used.num_requests:
             self._rest()
         self._series.ended(item, outcome, now - item.arrived)

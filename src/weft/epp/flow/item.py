@@ -9,6 +9,7 @@ from enum import StrEnum
 from itertools import count
 from typing import Any, Final
 
+from weft.epp.request.slo import Slo
 from weft.epp.request.values import Refused
 
 TTL_HEADER: Final = "x-llm-d-request-ttl-ms"
@@ -38,10 +39,10 @@ class Item:
     fairness_id: str
     num_bytes: int
     labels: tuple[str, str, str, str]  # those of a request's series, bounded
-    headers: Mapping[str, str]
     arrived: float
     place: Callable[[], Any]
     abandon: Callable[[Any], None]
+    slo: Slo = field(default_factory=Slo)
     own_ttl_s: float = math.inf  # as the request's header says
     deadline: float = math.inf
     is_waiting: bool = False
@@ -105,7 +106,7 @@ class ItemHeap:
             self._num_left -= 1
         return self._heap[0][2] if self._heap else None
 
-    def left(self) -> None:
+    def left(self, _: Item) -> None:
         """One of them no longer waits."""
         self._num_left += 1
         if self._num_left > max(self._MIN_SWEPT, len(self._heap) // 2):

@@ -3,7 +3,7 @@
 import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import Protocol
+from typing import Protocol, runtime_checkable
 
 from weft.epp.flow.item import Item, ItemHeap, Lease
 
@@ -25,6 +25,15 @@ class OrderingPolicy(Protocol):
 
     def order(self, item: Item, ttl_s: float) -> float:
         """Smaller is earlier; `ttl_s` is what it may wait, infinite if that has no end."""
+        ...
+
+
+@runtime_checkable
+class CostOrdering(OrderingPolicy, Protocol):
+    """Orders first by what the flow of a request costs, which changes while the request waits."""
+
+    def cost(self, fairness_id: str) -> float:
+        """Smaller is earlier. It never falls: what time takes away, it takes from all flows alike."""
         ...
 
 

@@ -14,7 +14,8 @@ import msgspec
 
 from weft.core.errors import ConfigError
 
-_CONNECT_S: Final = 5.0
+# Less than callers wait: one that is cancelled while TLS is agreed on leaves its connection to the collector.
+_CONNECT_S: Final = 4.0
 _MAX_MESSAGE_BYTES: Final = 64 * 2**10
 _MAX_RETRY_AFTER_S: Final = 60.0
 EXPIRED: Final = 410

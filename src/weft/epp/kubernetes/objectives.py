@@ -11,6 +11,8 @@ from weft.epp.pool.objects_files import ObjectiveSpec, PoolRef, RewriteSpec, to_
 # The first wins where both have an object of one name.
 _GROUPS: Final = ("llm-d.ai", "inference.networking.x-k8s.io")
 _VERSION: Final = "v1alpha2"
+# What the API server writes where an object of llm-d's names no group. No InferencePool is of it.
+_UNSAID_GROUP: Final = "llm-d.ai"
 
 
 class InferenceObjective(Object, frozen=True):
@@ -84,4 +86,4 @@ class FollowedObjects:
     def _is_ours(self, ref: PoolRef | None) -> bool:
         if ref is None:
             return True
-        return ref.name == self._pool_name and ref.group in {None, self._pool_group}
+        return ref.name == self._pool_name and ref.group in {None, _UNSAID_GROUP, self._pool_group}

@@ -1,10 +1,10 @@
-"""`StrictestLimits`: the strictest objective per token of the requests under way at each endpoint."""
+"""`StrictestLimits`: the strictest SLO per token of the requests under way at each endpoint."""
 
 from collections.abc import Hashable
 
 
 class StrictestLimits:
-    """One number per request under way that has an objective, and the least of each endpoint."""
+    """One number per request under way that has an SLO for it, and the least of each endpoint."""
 
     def __init__(self) -> None:
         self._of: dict[Hashable, dict[int, float]] = {}  # by endpoint, then by ticket
@@ -28,7 +28,7 @@ class StrictestLimits:
             self._least[endpoint] = min(limits.values())
 
     def strictest(self, endpoint: Hashable) -> float | None:
-        """Seconds per token; None if nobody has an objective there."""
+        """Seconds per token; None if nobody has an SLO for it there."""
         return self._least.get(endpoint)
 
     def forget(self, endpoint: Hashable) -> None:

@@ -6,7 +6,7 @@ from typing import Final
 
 from weft.epp.latency.regression import LeastSquares
 
-# Nine of ten responses are to be faster than predicted: an objective that is met on average is missed by half.
+# Nine of ten responses are to be faster than predicted: an SLO that is met on average is missed by half.
 QUANTILE: Final = 0.9
 # Fewer of its own responses than these say less than those of its fellows.
 MIN_SAMPLES: Final = 12

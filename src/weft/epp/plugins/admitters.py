@@ -70,7 +70,7 @@ class LatencySloParameters(Parameters, frozen=True, kw_only=True):
 
 
 class LatencySloAdmitter:
-    """Sheds requests of negative priority whose objectives would be missed wherever they went."""
+    """Sheds requests of negative priority whose SLO would be missed wherever they went."""
 
     def __init__(self, parameters: LatencySloParameters, _: Surroundings) -> None:
         self._producer = parameters.latency_prediction_info_producer_name
@@ -78,7 +78,7 @@ class LatencySloAdmitter:
     def admit(self, cycle: Cycle) -> None:
         """Raises `Refused`. Who is idle, or hardly filled, may do better than predictions say."""
         known = cycle.predictions.get(self._producer)
-        if cycle.priority >= 0 or known is None or not known.objectives:
+        if cycle.priority >= 0 or known is None or not known.slo:
             return
         predictions = [known.of.get(each) for each in cycle.candidates]
         if not any(predictions) or any(each is not None and each.meets for each in predictions):
@@ -87,7 +87,7 @@ class LatencySloAdmitter:
             return
         raise Refused(
             429,
-            f"no endpoint would meet the objectives, and priority {cycle.priority} is sheddable",
+            f"no endpoint would meet its SLO, and priority {cycle.priority} is sheddable",
             Drop.SATURATED,
         )
 

@@ -112,6 +112,7 @@ class Endpoint:
 
     __slots__ = (
         "changed",
+        "failed",
         "grpc_host_port",
         "host",
         "host_port",
@@ -145,6 +146,8 @@ class Endpoint:
         self.changed = changed  # called when its load was reported
         # Picks the server's counters cannot show yet: ticket id to the time of the pick, oldest first.
         self.unseen: dict[int, float] = {}
+        # Requests that failed there since it last reported: a server that is dead has nothing in flight.
+        self.failed: dict[int, float] = {}
 
     @property
     def expected_waiting(self) -> int:
@@ -191,6 +194,7 @@ class Endpoint:
         self.num_poll_failures = 0
         self.is_refusing = False
         self.forget_unseen(polled_at - TRAVEL_S)
+        _forget(self.failed, polled_at)
         self.changed()
 
     def observe_part(self, load: Load, *, polled_at: float) -> None:
@@ -205,11 +209,12 @@ class Endpoint:
 
     def forget_unseen(self, before: float) -> None:
         """Drop the picks made before a moment: the server's counters have them, or they are over."""
-        while self.unseen:
-            ticket_id, picked_at = next(iter(self.unseen.items()))
-            if picked_at >= before:
-                break
-            del self.unseen[ticket_id]
+        _forget(self.unseen, before)
+
+    def forget(self, before: float) -> None:
+        """Drop what happened before a moment, where no report says any more."""
+        _forget(self.unseen, before)
+        _forget(self.failed, before)
 
     def is_stale(self, now: float, max_age_s: float) -> bool:
         """Whether its load is unknown or too old to go by."""
@@ -217,3 +222,11 @@ class Endpoint:
 
     def __repr__(self) -> str:
         return f"Endpoint({self.name} {self.host_port})"
+
+
+def _forget(times: dict[int, float], before: float) -> None:
+    while times:
+        ticket_id, at = next(iter(times.items()))
+        if at >= before:
+            break
+        del times[ticket_id]

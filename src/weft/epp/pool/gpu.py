@@ -1,6 +1,8 @@
 """How busy endpoints' GPUs are, from the pages of DCGM exporters beside them or on their nodes."""
 
+import asyncio
 import logging
+import random
 from collections.abc import Callable
 from typing import Annotated, Final
 from weakref import WeakSet
@@ -68,6 +70,10 @@ class GpuPoller(Poller):
         self._failing: WeakSet[Endpoint] = WeakSet()
         make_source = http_sources(parameters, lambda each: GpuReader(each.spec.name))
         super().__init__(pool, metrics, make_source, interval_s, (DCGM_SOURCE, DCGM_EXTRACTOR))
+
+    async def _pause(self) -> None:
+        """Nothing that is sent or waits makes it shorter."""
+        await asyncio.sleep(self._interval_s * random.uniform(0.9, 1.1))
 
     def _took(self, endpoint: Endpoint, load: Load, polled_at: float) -> None:
         if endpoint in self._failing:

@@ -38,8 +38,9 @@ class PageReader(Protocol):
 
 _PATH = re.compile(r"/[^\s\x00-\x1f\x7f]*")
 _PORT = Annotated[int, msgspec.Meta(ge=1, le=65535)]
-_BASE_TICK_S = 0.05
-_HURRIED_INTERVAL_S = 0.1  # while requests wait for room
+_BASE_TICK_S = 0.05  # of intervals, and the shortest time from one poll to the next
+_HURRY = 10  # so many times as often while requests come, or wait
+_MAX_POLLS_PER_S = 250  # of all endpoints together, unless the interval asks for more
 
 
 class MetricsSourceParameters(Parameters, frozen=True, kw_only=True):
@@ -160,14 +161,26 @@ class Poller:
             await source.close()
 
     async def _pause(self) -> None:
-        """Until the next poll is due, or sooner if somebody waits for it."""
+        """Until the next poll is due, or sooner: while requests are sent, or wait for room.
+
+        Whichever endpoint they are sent to: one that is passed over for its queue must say when that has gone.
+        """
         # Spread, so that the endpoints are not all polled in the same millisecond.
         spread = random.uniform(0.9, 1.1)
-        soonest_s = min(self._interval_s, _HURRIED_INTERVAL_S) * spread
-        await asyncio.sleep(soonest_s)
+        soonest_s = self._soonest_s()
+        num_stirs = self._pool.num_stirs
+        await asyncio.sleep(soonest_s * spread)
+        if self._pool.num_stirs != num_stirs or self._pool.loads_wanted:
+            return
         with suppress(TimeoutError):
-            async with asyncio.timeout(self._interval_s * spread - soonest_s):
-                await self._pool.loads_wanted.wait()
+            async with asyncio.timeout((self._interval_s - soonest_s) * spread):
+                await self._pool.stirred.wait()
+                await asyncio.sleep(soonest_s * random.random())  # all of them waited for it
+
+    def _soonest_s(self) -> float:
+        """The shortest time from one poll to the next: many endpoints must not be too much work."""
+        for_all_s = len(self._pool) / _MAX_POLLS_PER_S
+        return min(self._interval_s, max(_BASE_TICK_S, self._interval_s / _HURRY, for_all_s))
 
     async def poll(
         self, endpoint: Endpoint, source: LoadSource, clock: Callable[[], float]

@@ -16,7 +16,9 @@ class Pool:
         self._on_joined: list[Callable[[Endpoint], None]] = []
         self._on_left: list[Callable[[Endpoint], None]] = []
         self._on_load: list[Callable[[], None]] = []
-        self.loads_wanted = asyncio.Event()  # set while somebody waits for the next ones
+        self.loads_wanted = False  # somebody waits for the next ones
+        self.num_stirs = 0
+        self.stirred = asyncio.Event()  # set for a moment, for those that wait by then
         self._free_slots: list[int] = []
         self._num_holds: dict[Endpoint, int] = {}  # on slots of endpoints that left
         self._num_slots = 0
@@ -34,6 +36,12 @@ class Pool:
     def on_load(self, listener: Callable[[], None]) -> None:
         """Call `listener` whenever an endpoint has reported its load."""
         self._on_load.append(listener)
+
+    def stir(self) -> None:
+        """Some load is about to change: reports are wanted soon."""
+        self.num_stirs += 1
+        self.stirred.set()
+        self.stirred.clear()
 
     def _loaded(self) -> None:
         for listener in self._on_load:

@@ -101,26 +101,28 @@ class PreciseIndex:
             if (SPECULATIVE, key) in holding.counts:  # else cleared meanwhile
                 self._count(endpoint, holding, SPECULATIVE, key, -1)
 
-    def match(self, keys: Sequence[int]) -> dict[int, tuple[int, float]]:
-        """For each set of endpoints: blocks held in an unbroken run from the first, and their weight.
-
-        Sets overlap: an endpoint's match is the sum over the sets it is in.
-        """
-        found: dict[int, tuple[int, float]] = {}
+    def match(self, keys: Sequence[int]) -> list[tuple[int, int, float]]:
+        """Masks of endpoints that do not overlap, blocks held from the first on unbroken, their weight."""
+        ended: list[tuple[int, int, float]] = []
         tiers = [(self._holders[tier].get, weight) for tier, weight in self._weights]
-        alive = -1
-        for key in keys:
-            still = 0
-            for get, weight in tiers:
-                holders = get(key, 0) & alive & ~still
-                if holders:
-                    still |= holders
-                    count, total = found.get(holders, (0, 0.0))
-                    found[holders] = (count + 1, total + weight)
+        alive: dict[float, int] = {0.0: -1}
+        for count, key in enumerate(keys):
+            still: dict[float, int] = {}
+            for total, holders in alive.items():
+                for get, weight in tiers:
+                    if here := get(key, 0) & holders:
+                        so_far = total + weight
+                        still[so_far] = still.get(so_far, 0) | here
+                        holders ^= here
+                        if not holders:
+                            break
+                else:
+                    if count:
+                        ended.append((holders, count, total))
             alive = still
             if not alive:
-                break
-        return found
+                return ended
+        return ended + [(holders, len(keys), total) for total, holders in alive.items() if keys]
 
     def num_blocks(self, endpoint: Endpoint) -> int:
         """Keys an endpoint holds, over all tiers."""

@@ -1,16 +1,15 @@
 """The pages behind the metrics port: HTTP/1.1, GET only, one request a connection, nothing that grows."""
 
 import asyncio
-import hmac
 import logging
 from collections.abc import Awaitable, Callable, Collection, Iterator, Mapping
 from contextlib import suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from http import HTTPStatus
-from typing import Final
+from typing import Final, Protocol
 from urllib.parse import parse_qs, urlsplit
 
-from weft.core.callers import HostRule, host_refusal
+from weft.core.callers import HostRule, KeyRing, bearer_key, host_refusal
 from weft.core.errors import ConfigError
 
 log = logging.getLogger("weft.epp")
@@ -27,28 +26,52 @@ class Page:
     body: bytes
     content_type: str = "application/json"
     status: int = 200
+    headers: Mapping[str, str] = field(default_factory=dict)
 
 
 Render = Callable[[Mapping[str, str]], Page | Awaitable[Page]]
 
 
+class Guard(Protocol):
+    """Who may see pages, by the token they send."""
+
+    async def refusal(self, token: bytes | None, path: str) -> tuple[int, str] | None:
+        """Status and sentence for whom the page is not; None lets them see it."""
+
+
+class TokenGuard:
+    """Who has the one token."""
+
+    def __init__(self, token: str) -> None:
+        self._tokens = KeyRing([token])
+
+    async def refusal(self, token: bytes | None, path: str) -> tuple[int, str] | None:
+        """401, or None."""
+        if token is not None and self._tokens.is_valid(token):
+            return None
+        return 401, "this page wants the metrics token: authorization: Bearer TOKEN"
+
+
 class AdminServer:
     """Pages by path; each gets the query, one value a name.
 
-    With a token, pages want it as a bearer's, and all want a name in `hosts`, but for
-    those in `public`: supervisors have no token, and names of their own.
+    A guard says who may see them, and all want a name in `hosts`, but for those in `public`:
+    supervisors have no token, and names of their own. `files` are the same for everybody, and want the
+    name alone: a browser has no token before it has the page to type it into.
     """
 
     def __init__(
         self,
         pages: Mapping[str, Render],
         hosts: HostRule,
-        token: str | None = None,
+        guard: Guard | None = None,
         public: Collection[str] = (),
+        files: Mapping[str, Render] | None = None,
     ) -> None:
-        self._pages = pages
+        self._files = files or {}
+        self._pages = {**pages, **self._files}
         self._hosts = hosts
-        self._token = None if token is None else token.encode()
+        self._guard = guard
         self._public = frozenset(public)
         self._server: asyncio.Server | None = None
         self._num_open = 0
@@ -103,7 +126,7 @@ class AdminServer:
             target = urlsplit(words[1])
         except ValueError:
             return _text(400, "not a path")
-        if (refusal := self._refusal(target.path, head)) is not None:
+        if (refusal := await self._refusal(target.path, head)) is not None:
             return refusal
         render = self._pages.get(target.path)
         if render is None:
@@ -111,25 +134,18 @@ class AdminServer:
         query = {name: values[-1] for name, values in parse_qs(target.query).items()}
         return await _render(render, query)
 
-    def _refusal(self, path: str, head: bytes) -> Page | None:
+    async def _refusal(self, path: str, head: bytes) -> Page | None:
         """For whom the page is not."""
         if path in self._public:
             return None
-        if not self._has_token(head):
-            return _text(401, "this page wants the metrics token: authorization: Bearer TOKEN")
         for host in _headers(head, b"host"):
             if not self._hosts.allows(host.decode("latin-1")):
                 return _text(403, host_refusal(host.decode("latin-1")))
-        return None
-
-    def _has_token(self, head: bytes) -> bool:
-        if self._token is None:
-            return True
-        for value in _headers(head, b"authorization"):
-            scheme, _, token = value.partition(b" ")
-            if scheme.lower() == b"bearer":
-                return hmac.compare_digest(token.strip(), self._token)
-        return False
+        if self._guard is None or path in self._files:
+            return None
+        token = bearer_key(next(_headers(head, b"authorization"), b""))
+        refusal = await self._guard.refusal(token, path)
+        return None if refusal is None else _text(*refusal)
 
 
 def _headers(head: bytes, wanted: bytes) -> Iterator[bytes]:
@@ -154,8 +170,11 @@ def _text(status: int, message: str) -> Page:
 
 def _encode(page: Page) -> bytes:
     reason = HTTPStatus(page.status).phrase
+    challenge = "www-authenticate: Bearer\r\n" if page.status == HTTPStatus.UNAUTHORIZED else ""
     head = (
-        f"HTTP/1.1 {page.status} {reason}\r\ncontent-type: {page.content_type}\r\n"
-        f"content-length: {len(page.body)}\r\nconnection: close\r\n\r\n"
+        f"HTTP/1.1 {page.status} {reason}\r\ncontent-type: {page.content_type}\r\n{challenge}"
+        f"content-length: {len(page.body)}\r\nconnection: close\r\n"
+        "x-content-type-options: nosniff\r\n"
     )
-    return head.encode("latin-1") + page.body
+    more = "".join(f"{name}: {value}\r\n" for name, value in page.headers.items())
+    return f"{head}{more}\r\n".encode("latin-1") + page.body

@@ -1,47 +1,70 @@
 """One decision in a few words: for a header, for dynamic metadata, for a terminal."""
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
+from itertools import chain
 from typing import Any
 
 import msgspec
 
-from weft.epp.decision.explain import DecisionRecord, ProfileRecord
+from weft.epp.decision.cycle import ProfileRun
+from weft.epp.decision.explain import PastDecision, predicted, runner_up, slo_ms, weighted
+from weft.epp.pool.endpoint import Endpoint
 
 
-def summary(record: DecisionRecord) -> Mapping[str, Any]:
-    """Who was picked, who came second, and each scorer's share of both. Holds none of the prompt."""
+def summary(entry: PastDecision) -> Mapping[str, Any]:
+    """Who was picked, who came second, and each scorer's share of both. Holds none of the prompt.
+
+    Nothing of any other endpoint: it is made for each request, on the event loop.
+    """
+    schedule = entry.schedule
+    picked = schedule.picks[schedule.primary] if schedule else ()
+    shown = {run.profile: _shown(run) for run in entry.runs}
+    named = dict.fromkeys(chain(picked[:1], *shown.values()))
+    total = entry.num_prompt_tokens
     return {
-        "picked": record.endpoints,
-        "cached_tokens": record.cached_tokens,
-        "prompt_tokens": record.num_prompt_tokens,
-        **_latency(record),
-        "profiles": {profile.name: _profile(profile) for profile in record.profiles},
-    }
-
-
-def _latency(record: DecisionRecord) -> Mapping[str, Any]:
-    """The objectives and what the picked endpoint leaves of them, where latency is predicted."""
-    picked = record.endpoints[:1]
-    known = {
-        producer: {name: msgspec.to_builtins(of[name]) for name in picked if name in of}
-        for producer, of in record.latency.items()
-    }
-    return {"objectives_ms": record.objectives_ms, "latency": known} if known else {}
-
-
-def _profile(profile: ProfileRecord) -> Mapping[str, Any]:
-    shown = [name for name in (*profile.picked[:1], profile.runner_up) if name is not None]
-    return {
-        "candidates": len(profile.candidates),
-        "runner_up": profile.runner_up,
-        "totals": {name: round(profile.totals.get(name, 0.0), 4) for name in shown},
-        "scores": {
-            scorer.name: {
-                name: round(scorer.scores[name].weighted, 4)
-                for name in shown
-                if name in scorer.scores
+        "picked": [each.host_port for each in picked],
+        "cached_tokens": {
+            name: {
+                each.host_port: match.num_tokens(each, total)
+                for each in named
+                if each in match.held
             }
-            for scorer in profile.scorers
+            for name, match in entry.prefixes.items()
+        },
+        "prompt_tokens": total,
+        **_latency(entry, picked[:1]),
+        "profiles": {run.profile: _profile(run, shown[run.profile]) for run in entry.runs},
+    }
+
+
+def _shown(run: ProfileRun) -> list[Endpoint]:
+    second = runner_up(run)
+    return [*run.picked[:1], *([] if second is None else [second])]
+
+
+def _latency(entry: PastDecision, picked: Sequence[Endpoint]) -> Mapping[str, Any]:
+    """The SLO and what the picked endpoint leaves of it, where latency is predicted."""
+    known = {
+        producer: {
+            each.host_port: msgspec.to_builtins(predicted(of, of.endpoints.index(each)))
+            for each in picked
+            if each in of.endpoints
+        }
+        for producer, of in entry.latency.items()
+    }
+    return {"slo_ms": slo_ms(entry), "latency": known} if known else {}
+
+
+def _profile(run: ProfileRun, shown: Sequence[Endpoint]) -> Mapping[str, Any]:
+    second = next((each for each in shown if each not in run.picked[:1]), None)
+    places = {each.host_port: run.scored.index(each) for each in shown if each in run.scored}
+    return {
+        "candidates": len(run.candidates),
+        "runner_up": None if second is None else second.host_port,
+        "totals": {name: round(run.totals[i], 4) for name, i in places.items()},
+        "scores": {
+            scorer: {name: round(weighted(scores[i], weight), 4) for name, i in places.items()}
+            for scorer, weight, scores in run.scores
         },
     }
 
@@ -68,9 +91,9 @@ def lines(record: Mapping[str, Any]) -> Iterator[str]:
 
 
 def _latency_lines(record: Mapping[str, Any]) -> Iterator[str]:
-    wanted = record["objectives_ms"]
+    wanted = record["slo_ms"]
     if wanted:
-        yield "  wanted   " + ", ".join(f"{name} {value:g} ms" for name, value in wanted.items())
+        yield "  SLO      " + ", ".join(f"{name} {value:g} ms" for name, value in wanted.items())
     for producer, of in record["latency"].items():
         yield f"  latency  as {producer} predicts it{'' if of else ': too little is known yet'}"
         for name, known in of.items():

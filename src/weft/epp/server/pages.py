@@ -32,7 +32,11 @@ def pages(
     async def decisions(query: Mapping[str, str]) -> Page:
         request_id = query.get("request_id")
         if request_id is None:
-            newest = ring.newest(_limit(query))
+            try:
+                after = float(query.get("after", "-inf"))
+            except ValueError:
+                return _json({"error": "after must be a Unix time, in seconds"}, 400)
+            newest = [one for one in ring.newest(_limit(query)) if one.at > after]
             async with turn:
                 return Page(await asyncio.to_thread(_encode_all, newest))
         found = ring.find(request_id)

@@ -273,7 +273,9 @@ class PickerServer:
                 # Not cleanly: to a gateway that still waits that would mean "carry on".
                 return await _abort(context, grpc.StatusCode.CANCELLED, "the request ended early")
             message_at = time.monotonic()
-            answers = await exchange.receive(message)
+            pending = exchange.receive(message)
+            del message
+            answers = await pending
             stream.is_waiting = False
             last = None
             for answer in answers:

@@ -8,7 +8,7 @@ import asyncio
 import logging
 import math
 import uuid
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Coroutine, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from enum import Enum, auto
 from typing import Any, Protocol
@@ -51,6 +51,7 @@ class Chooser(Listener, Protocol):
         """Any ready endpoint. Raises `Refused`."""
 
 
+_Answers = Iterator[ProcessingResponse] | Coroutine[None, None, Iterator[ProcessingResponse]]
 Explain = Callable[[str], Mapping[str, Any] | None]
 
 
@@ -122,20 +123,34 @@ class Exchange:
         """The request is on its way, or refused."""
         return self._phase in {Phase.PASS, Phase.RESPONSE, Phase.DONE}
 
-    async def receive(self, message: ProcessingRequest) -> Iterator[ProcessingResponse]:
-        """Answers to one message, in order; a refusal is the last there is."""
+    def receive(self, message: ProcessingRequest) -> Awaitable[Iterator[ProcessingResponse]]:
+        """Answers to one message, in order; a refusal is the last there is.
+
+        The message is not held while they are waited for: those of thousands that wait would be much.
+        """
         try:
-            match message.WhichOneof("request"):
-                case "request_headers":
-                    return await self._on_headers(message)
-                case "request_body":
-                    return await self._on_body(message)
-                case "request_trailers":
-                    return await self._on_trailers()
-                case None:
-                    raise ProtocolError("the message is empty, or of a kind that is not known here")
-                case kind:
-                    return self._on_response(kind, message)
+            return self._completed(self._on_message(message))
+        except Refused as refused:
+            return self._completed(iter((self.refuse(refused),)))
+
+    def _on_message(self, message: ProcessingRequest) -> _Answers:
+        match message.WhichOneof("request"):
+            case "request_headers":
+                return self._on_headers(message)
+            case "request_body":
+                return self._on_body(message)
+            case "request_trailers":
+                return self._on_trailers()
+            case None:
+                raise ProtocolError("the message is empty, or of a kind that is not known here")
+            case kind:
+                return self._on_response(kind, message)
+
+    async def _completed(self, answers: _Answers) -> Iterator[ProcessingResponse]:
+        if isinstance(answers, Iterator):
+            return answers
+        try:
+            return await answers
         except Refused as refused:
             return iter((self.refuse(refused),))
 
@@ -172,7 +187,7 @@ class Exchange:
 
     # ---- The request ---------------------------------------------------------------------------------
 
-    async def _on_headers(self, message: ProcessingRequest) -> Iterator[ProcessingResponse]:
+    def _on_headers(self, message: ProcessingRequest) -> _Answers:
         if self._phase is not Phase.START:
             raise ProtocolError("request headers came twice")
         limit = self._services.limits.max_header_bytes
@@ -194,9 +209,7 @@ class Exchange:
             case Reads.NOTHING:
                 return self._route_anywhere(Phase.PASS)
             case Reads.HEADERS:
-                request = parser.parse(self._call)
-                decision = await self._pick(request)
-                return self._route(request, decision, parser.dialect, Phase.PASS)
+                return self._schedule_at_once(parser)
             case Reads.BODY:
                 self._phase = Phase.GATHER
                 self._check_body_size(_announced(self._headers))
@@ -228,7 +241,12 @@ class Exchange:
             raise Refused(500, "the gateway must send bodies to the picker FULL_DUPLEX_STREAMED")
         self._can_follow = modes.response_body_mode == ext_proc.FULL_DUPLEX
 
-    async def _on_body(self, message: ProcessingRequest) -> Iterator[ProcessingResponse]:
+    async def _schedule_at_once(self, parser: Parser) -> Iterator[ProcessingResponse]:
+        request = parser.parse(self._call)
+        decision = await self._pick(request)
+        return self._route(request, decision, parser.dialect, Phase.PASS)
+
+    def _on_body(self, message: ProcessingRequest) -> _Answers:
         piece = message.request_body
         if self._phase is Phase.PASS:
             if piece.end_of_stream:
@@ -237,15 +255,15 @@ class Exchange:
         self._buffer(piece.body)
         if not piece.end_of_stream:
             return iter(())
-        return await self._schedule(is_last=True)
+        return self._schedule(is_last=True)
 
-    async def _on_trailers(self) -> Iterator[ProcessingResponse]:
+    def _on_trailers(self) -> _Answers:
         if self._phase is Phase.PASS:
             self._end_request()
             return iter((ext_proc.request_trailers(),))
         if self._phase is not Phase.GATHER:
             raise ProtocolError("request trailers came out of turn")
-        return await self._schedule(is_last=False)
+        return self._schedule(is_last=False)
 
     def _buffer(self, data: bytes) -> None:
         if self._phase is not Phase.GATHER:

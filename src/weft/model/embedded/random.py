@@ -29,7 +29,7 @@ from weft.model.weights import DTYPES, Tensor, Weights, bfloat16_bits
 
 _KEYS = tuple(
     "layers hidden heads kv_heads head_dim intermediate vocab qk_norm dtype seed max_len experts "
-    "experts_per_token shared".split()
+    "experts_per_token shared sinks".split()
 )
 _HEAD_SPREAD = 3.0  # standard deviation of the logits: neither flat nor all on one token
 
@@ -79,7 +79,6 @@ def _config(parameters: Parameters) -> dict[str, object]:
         raise ConfigError(f"embedded:random: head_dim ({head_dim}) must be even")
     qk_norm = parameters.flag("qk_norm")
     return {
-        **(_experts(parameters, hidden, qk_norm) or _dense(qk_norm)),
         "num_hidden_layers": parameters.integer("layers", 2, high=1024),
         "hidden_size": hidden,
         "num_attention_heads": heads,
@@ -87,7 +86,7 @@ def _config(parameters: Parameters) -> dict[str, object]:
         "head_dim": head_dim,
         "intermediate_size": parameters.integer("intermediate", 3 * hidden, high=2**18),
         "vocab_size": parameters.integer("vocab", 512, low=MIN_VOCAB, high=2**20),
-        "max_position_embeddings": parameters.integer("max_len", 4096, low=2, high=2**20),
+        "max_position_embeddings": _max_len(parameters),
         "rms_norm_eps": 1e-6,
         "rope_theta": 10000.0,
         "hidden_act": "silu",
@@ -96,7 +95,12 @@ def _config(parameters: Parameters) -> dict[str, object]:
         "eos_token_id": IM_END_ID,
         "pad_token_id": ENDOFTEXT_ID,
         "bos_token_id": None,
+        **(_experts(parameters, hidden, qk_norm) or _dense(qk_norm)),
     }
+
+
+def _max_len(parameters: Parameters) -> int:
+    return parameters.integer("max_len", 4096, low=2, high=2**20)
 
 
 def _dense(qk_norm: bool) -> dict[str, object]:
@@ -109,7 +113,7 @@ def _experts(parameters: Parameters, hidden: int, qk_norm: bool) -> dict[str, ob
     count = parameters.integer("experts", 0, low=0, high=4096)
     per_token = parameters.integer("experts_per_token", min(2, max(count, 1)), high=4096)
     shared = parameters.integer("shared", 0, low=0, high=2**18)
-    given = {"experts_per_token", "shared"} & parameters.values.keys()
+    given = {"experts_per_token", "shared", "sinks"} & parameters.values.keys()
     if count == 0 and given:
         raise ConfigError(f"embedded:random: {min(given)} is of experts; say how many with experts")
     if count == 0:
@@ -120,6 +124,23 @@ def _experts(parameters: Parameters, hidden: int, qk_norm: bool) -> dict[str, ob
         )
     if shared and qk_norm:
         raise ConfigError("embedded:random: shared and qk_norm are of different families")
+    if parameters.flag("sinks"):
+        if shared or qk_norm:
+            other = "shared" if shared else "qk_norm"
+            raise ConfigError(f"embedded:random: sinks and {other} are of different families")
+        return {
+            "model_type": "gpt_oss",
+            "num_local_experts": count,
+            "num_experts_per_tok": per_token,
+            "attention_bias": True,
+            "sliding_window": 48,
+            "rope_scaling": {
+                "rope_type": "yarn",
+                "factor": 32.0,
+                "truncate": False,
+                "original_max_position_embeddings": max(2, _max_len(parameters) // 32),
+            },
+        }
     model_type = "qwen2_moe" if shared else "qwen3_moe" if qk_norm else "mixtral"
     return {
         "model_type": model_type,
@@ -140,7 +161,9 @@ def _draw_all(spec: ModelSpec, names: DecoderNames, seed: int, drawn: str, serve
 def _draw(plan: TensorPlan, seed: int, dtype: str) -> Tensor:
     size = int(np.prod(plan.shape))
     uniform = _uniform(f"{seed}:{plan.name}", size).reshape(plan.shape)
-    if len(plan.shape) == 1:  # norm weights, around one
+    if len(plan.shape) == 1 and "norm" not in plan.name:  # biases and sinks
+        values = 0.3 * uniform
+    elif len(plan.shape) == 1:  # norm weights, around one
         values = 1.0 + 0.1 * uniform
     else:
         # Uniform on [-1, 1) has variance 1/3; matrices keep the size of what they are applied to.

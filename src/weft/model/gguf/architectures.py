@@ -32,6 +32,15 @@ _NAMES = {
     "up": "ffn_up",
     "down": "ffn_down",
     "norm": "output_norm",
+    "sinks": "attn_sinks.weight",
+    "router": "ffn_gate_inp",
+    "expert_gate": "ffn_gate_exps",
+    "expert_up": "ffn_up_exps",
+    "expert_down": "ffn_down_exps",
+    "shared_gate": "ffn_gate_inp_shexp",
+    "shared.gate": "ffn_gate_shexp",
+    "shared.up": "ffn_up_shexp",
+    "shared.down": "ffn_down_shexp",
 }
 _BEFORE = {"attention_norm_before": "attn_norm", "mlp_norm_before": "ffn_norm"}
 _AFTER = {"attention_norm_after": "post_attention_norm", "mlp_norm_after": "post_ffw_norm"}
@@ -42,6 +51,12 @@ _TENSORS = DecoderNames(
         NormPlacement.AFTER: _AFTER,
         NormPlacement.BOTH: {**_BEFORE, **_AFTER},
     },
+)
+
+# The norm before the MLP is called that behind attention.
+_GPT_OSS = DecoderNames(
+    _NAMES,
+    {NormPlacement.BEFORE: {**_BEFORE, "mlp_norm_before": _AFTER["attention_norm_after"]}},
 )
 
 _KEYS = {
@@ -55,7 +70,20 @@ _KEYS = {
     "attention.layer_norm_rms_epsilon": "rms_norm_eps",
     "rope.freq_base": "rope_theta",
 }
+_EXPERT_KEYS = {
+    "expert_count": "num_experts",
+    "expert_used_count": "num_experts_per_tok",
+    "expert_feed_forward_length": "moe_intermediate_size",
+    "expert_shared_feed_forward_length": "shared_expert_intermediate_size",
+}
+_SOFTMAX, _SOFTMAX_OF_CHOSEN = 1, 3  # of `expert_gating_func`; the same where weights add up to 1
 _WINDOW = {"attention.sliding_window": "sliding_window"}
+_GRANITE = {
+    "attention.scale": "attention_multiplier",
+    "embedding_scale": "embedding_multiplier",
+    "logit_scale": "logits_scaling",
+    "residual_scale": "residual_multiplier",
+}
 _LOGIT_CAP = {"final_logit_softcapping": "final_logit_softcapping"}
 _NEEDED = (
     *("context_length", "embedding_length", "block_count", "feed_forward_length"),
@@ -80,6 +108,8 @@ class Architecture:
     `has_optional_windows`: without a width no layer has a window, where the family would have a default.
     `layers_of_largest`: of the model whose queries are scaled by hidden_size / num_attention_heads, where that
     of others is by the width of a head; the files do not say it.
+    `model_type_with_experts`: of files that have some. `adds_up`: the weights of a token's experts do, to 1.
+    `truncates`: the frequencies where yarn begins and ends are rounded to whole ones.
     """
 
     model_type: str
@@ -89,11 +119,16 @@ class Architecture:
     adds_norm_offset: bool = False
     has_optional_windows: bool = False
     layers_of_largest: int | None = None
+    model_type_with_experts: str | None = None
+    adds_up: bool = True
+    truncates: bool = True
 
 
 ARCHITECTURES: Mapping[str, Architecture] = MappingProxyType(
     {
-        "llama": Architecture(model_type="llama", is_interleaved=True),
+        "llama": Architecture(
+            model_type="llama", is_interleaved=True, model_type_with_experts="mixtral"
+        ),
         "qwen2": Architecture(model_type="qwen2"),
         "qwen3": Architecture(model_type="qwen3"),
         "gemma": Architecture(model_type="gemma", adds_norm_offset=True),
@@ -113,15 +148,28 @@ ARCHITECTURES: Mapping[str, Architecture] = MappingProxyType(
         "olmo2": Architecture(model_type="olmo2"),
         "granite": Architecture(
             model_type="granite",
-            keys={
-                "attention.scale": "attention_multiplier",
-                "embedding_scale": "embedding_multiplier",
-                "logit_scale": "logits_scaling",
-                "residual_scale": "residual_multiplier",
-            },
+            keys=_GRANITE,
             is_interleaved=True,
         ),
         "smollm3": Architecture(model_type="smollm3", is_interleaved=True),
+        "qwen2moe": Architecture(
+            model_type="qwen2_moe", model_type_with_experts="qwen2_moe", adds_up=False
+        ),
+        "qwen3moe": Architecture(model_type="qwen3_moe", model_type_with_experts="qwen3_moe"),
+        "olmoe": Architecture(model_type="olmoe", model_type_with_experts="olmoe", adds_up=False),
+        "granitemoe": Architecture(
+            model_type="granitemoe",
+            keys=_GRANITE,
+            is_interleaved=True,
+            model_type_with_experts="granitemoe",
+        ),
+        "gpt-oss": Architecture(
+            model_type="gpt_oss",
+            keys=_WINDOW,
+            names=_GPT_OSS,
+            model_type_with_experts="gpt_oss",
+            truncates=False,
+        ),
     }
 )
 
@@ -167,6 +215,7 @@ def make_config(
     for key, theirs in {**_KEYS, **architecture.keys}.items():
         if key in said:
             config[theirs] = said.pop(key)
+    config |= _experts(architecture, said, f"{where}: {prefix}")
     by_heads = _quotient(config["hidden_size"], config["num_attention_heads"])
     width = config.setdefault("head_dim", by_heads)
     config.setdefault("num_key_value_heads", config["num_attention_heads"])
@@ -177,13 +226,30 @@ def make_config(
     if architecture.layers_of_largest is not None:
         is_largest = config["num_hidden_layers"] == architecture.layers_of_largest
         config["query_pre_attn_scalar"] = by_heads if is_largest else width
-    config["rope_scaling"] = _rope_scaling(said, f"{where}: {prefix}", rope_factors)
+    config["rope_scaling"] = _rope_scaling(architecture, said, f"{where}: {prefix}", rope_factors)
     for key, value in said.items():
         if value not in (0, False):  # such as a count of experts that are not there
             raise ConfigError(
                 f"{where}: {prefix}{key} is {shown(value)}, which is not implemented for {name}"
             )
     return config
+
+
+def _experts(architecture: Architecture, said: dict[str, object], where: str) -> dict[str, object]:
+    """What a config says of experts; files leave out what llama.cpp takes for granted."""
+    if architecture.model_type_with_experts is None or not said.get("expert_count"):
+        return {}
+    if said.get("expert_gating_func") == _SOFTMAX_OF_CHOSEN and architecture.adds_up:
+        del said["expert_gating_func"]
+    _need(said, "expert_gating_func", _SOFTMAX, where)
+    _need(said, "expert_weights_norm", architecture.adds_up, where)
+    _need(said, "expert_weights_scale", 1.0, where)
+    found = {theirs: said.pop(key) for key, theirs in _EXPERT_KEYS.items() if key in said}
+    return {
+        "model_type": architecture.model_type_with_experts,
+        "norm_topk_prob": architecture.adds_up,
+        **found,
+    }
 
 
 def interleaved_order(num_heads: int, head_dim: int) -> NDArray[np.intp]:
@@ -204,7 +270,10 @@ def _quotient(size: object, count: object) -> object:
 
 
 def _rope_scaling(
-    said: dict[str, object], where: str, factors: NDArray[np.float32] | None
+    architecture: Architecture,
+    said: dict[str, object],
+    where: str,
+    factors: NDArray[np.float32] | None,
 ) -> dict[str, object]:
     """As a config says it."""
     kind = said.pop("rope.scaling.type", "none")
@@ -232,4 +301,6 @@ def _rope_scaling(
     }
     if kind == "linear":
         said.pop("rope.scaling.original_context_length", None)
+    elif not architecture.truncates:
+        found["truncate"] = False
     return {"rope_type": kind, **found}

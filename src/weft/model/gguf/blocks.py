@@ -1,8 +1,8 @@
 """How each type of tensor packs its weights: blocks of bytes to numbers, scales and minimums of groups.
 
 Each is put into a form that kernels compute in, which holds its numbers and scales exactly. Types of five and
-six bits, and those whose values are not evenly spaced, take eight bits of a number then, and so do the sixteen
-values of a table; scales that are a product of two stay in float32.
+six bits, and those whose values are not evenly spaced, take eight bits of a number then, but for MXFP4; scales
+that are a product of two stay in float32.
 """
 
 from collections.abc import Callable, Mapping
@@ -14,6 +14,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from weft.model.groups import GroupFormat
+from weft.model.quantized.mxfp4 import FORM as MXFP4
+from weft.model.quantized.mxfp4 import scales_of_doubles
 
 Bytes = NDArray[Any]  # of uint8: blocks [n, bytes]; numpy's types lose that on the way
 Floats = NDArray[np.float32]  # [n, groups]
@@ -21,12 +23,8 @@ _Numbers = Callable[[Bytes], NDArray[Any]]
 _Scales = Callable[[Bytes], tuple[Floats, Floats | None]]
 
 _IQ4 = (-127, -104, -83, -65, -49, -35, -22, -10, 1, 13, 25, 38, 53, 69, 89, 113)
-_MXFP4 = (0, 1, 2, 3, 4, 6, 8, 12, 0, -1, -2, -3, -4, -6, -8, -12)
 _MIDDLE = 128  # what eight bits call zero
-_MXFP4_FORM = GroupFormat(8, 32, "symmetric", "bfloat16")
-_IQ4_NUMBERS, _MXFP4_NUMBERS = (
-    (np.array(v, np.int16) + _MIDDLE).astype(np.uint8) for v in (_IQ4, _MXFP4)
-)
+_IQ4_NUMBERS = (np.array(_IQ4, np.int16) + _MIDDLE).astype(np.uint8)
 
 
 @dataclass(frozen=True, slots=True)
@@ -143,13 +141,8 @@ def _iq4_xs_scales(blocks: Bytes) -> tuple[Floats, None]:
     return _half(blocks) * ((low | high << 4).astype(np.float32) - 32), None
 
 
-def _mxfp4(blocks: Bytes) -> Bytes:
-    return _MXFP4_NUMBERS.take(_halves(blocks[:, 1:], 16))
-
-
 def _mxfp4_scales(blocks: Bytes) -> tuple[Floats, None]:
-    """Half of two to the power of the byte less 127, as the table has twice the values."""
-    return np.ldexp(np.float32(1), blocks[:, :1].astype(np.int32) - 128), None
+    return scales_of_doubles(blocks[:, :1]), None
 
 
 def _small(
@@ -186,7 +179,7 @@ TYPES: Mapping[int, BlockType] = MappingProxyType(
         14: _large("Q6_K", 210, (8, 16, "symmetric"), _q6_k, _q6_k_scales),
         20: _small("IQ4_NL", 18, 8, lambda b: _IQ4_NUMBERS.take(_halves(b[:, 2:], 16))),
         23: _large("IQ4_XS", 136, (8, 32, "symmetric"), _iq4_xs, _iq4_xs_scales),
-        39: BlockType("MXFP4", 32, 17, None, _MXFP4_FORM, _mxfp4, _mxfp4_scales),
+        39: BlockType("MXFP4", 32, 17, None, MXFP4, lambda b: _halves(b[:, 1:], 16), _mxfp4_scales),
     }
 )
 UNREAD_TYPES: Mapping[int, str] = MappingProxyType(

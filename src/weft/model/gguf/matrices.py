@@ -62,9 +62,12 @@ class _BlockRows:
 
     def zeros(self, start: int, stop: int) -> NDArray[np.float32]:
         scales, minimums = self._scales(start, stop)
-        if minimums is None:
-            return np.full(scales.shape, 2 ** (self.num_bits - 1), np.float32)
-        return minimums
+        if minimums is not None:
+            return minimums
+        form = self.stored.type.form
+        assert form is not None
+        zero = 0 if form.offset == "e2m1" else 2 ** (form.bits - 1)
+        return np.full(scales.shape, zero, np.float32)
 
     def scales(self, start: int, stop: int) -> NDArray[np.float32]:
         return self._scales(start, stop)[0]

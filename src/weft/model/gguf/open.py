@@ -213,25 +213,29 @@ def _match(
         replace(plan, source=f"{HEAD}.weight") if plan.name == "head" else plan
         for plan in decoder_layout(spec, architecture.names, prefix="")
     )
+    needed: dict[str, GgufTensor] = {}
     for plan in layout:
         found = tensors.get(plan.source)
         if found is None:
             raise ConfigError(f"{path}: tensor {plan.source} is missing; its metadata asks for it")
-        if found.shape != plan.source_shape:
+        shape = found.shape
+        is_row = shape == plan.stored_shape[1:] and plan.stored_shape[0] == 1  # written as a vector
+        if shape != plan.stored_shape and not is_row:
             raise ConfigError(
-                f"{found.path}: tensor {plan.source} has shape {list(found.shape)}; its metadata asks for "
-                f"{list(plan.source_shape)}"
+                f"{found.path}: tensor {plan.source} has shape {list(shape)}; its metadata asks for "
+                f"{list(plan.stored_shape)}"
             )
-        if len(found.shape) == 1 and found.type.dtype is None:
+        if (len(shape) == 1 or len(plan.shape) == 1) and found.type.dtype is None:
             raise ConfigError(
                 f"{found.path}: tensor {plan.source} is {found.type.name}; a row must be of floats"
             )
+        needed[plan.source] = replace(found, shape=plan.source_shape)
     spare = tensors.keys() - {plan.source for plan in layout} - {ROPE_FACTORS}
     if spare:
         raise ConfigError(
             f"{path}: tensor {shown(min(spare))} has no place in the model that its metadata describes"
         )
-    return _Source(layout, tensors, _orders(layout, spec) if architecture.is_interleaved else {})
+    return _Source(layout, needed, _orders(layout, spec) if architecture.is_interleaved else {})
 
 
 def _orders(layout: tuple[TensorPlan, ...], spec: ModelSpec) -> dict[str, Order]:

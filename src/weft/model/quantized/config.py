@@ -8,6 +8,7 @@ from weft.model.quantized.awq import read_awq
 from weft.model.quantized.compressed import read_compressed
 from weft.model.quantized.format import QuantizedFormat, need
 from weft.model.quantized.gptq import read_gptq
+from weft.model.quantized.mxfp4 import read_mxfp4
 
 
 @dataclass(frozen=True, slots=True)
@@ -29,6 +30,7 @@ METHODS: Mapping[str, Method] = {
         "`gptq` and `gptq_v2`: 4 or 8 bits, with or without `desc_act` and `sym`",
     ),
     "awq": Method(read_awq, "`gemm`: 4 bits, with zero points"),
+    "mxfp4": Method(read_mxfp4, "4 bits in groups of 32, as gpt-oss has its experts"),
 }
 
 

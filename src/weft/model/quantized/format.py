@@ -26,9 +26,9 @@ class Part:
 
 @dataclass(frozen=True, slots=True)
 class Parts:
-    """The tensors of one matrix, by `Part.name`; `module` leads their full names in messages."""
+    """The tensors of one matrix, by `Part.name`; `lead` is how their full names begin in messages."""
 
-    module: str
+    lead: str
     shape: tuple[int, int]
     tensors: Mapping[str, Tensor]
     paths: Mapping[str, str]
@@ -42,7 +42,7 @@ class Parts:
 
     def origin(self, name: str) -> str:
         """How a message calls that tensor."""
-        return f"{self.paths[name]}: tensor {self.module}.{name}"
+        return f"{self.paths[name]}: tensor {self.lead}{name}"
 
 
 class QuantizedFormat(Protocol):

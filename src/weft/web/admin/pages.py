@@ -8,7 +8,8 @@ import msgspec
 from starlette.responses import Response
 
 from weft import __version__
-from weft.core.metrics import CONTENT_TYPE, expose
+from weft.core.metrics import CONTENT_TYPE
+from weft.core.request_states import RequestStates
 from weft.core.types import EngineLoad
 from weft.web.admin.openapi import describe
 from weft.web.http.endpoint import Answer, Call, Endpoint, Handler
@@ -28,6 +29,12 @@ class Load(msgspec.Struct, frozen=True, kw_only=True):
     loads: list[EngineLoad]
 
 
+class Requests(msgspec.Struct, frozen=True):
+    """What every engine holds now, by data-parallel rank. Answers have numbers, and no id of a request."""
+
+    engines: list[RequestStates]
+
+
 class ServerInfo(msgspec.Struct, frozen=True, kw_only=True):
     """What the engine runs with; `config` is by section."""
 
@@ -41,7 +48,12 @@ async def _version(_call: Call) -> Answer:
 
 async def _load(call: Call) -> Answer:
     client = call.served.client
-    return Load(server_load=client.num_active_requests, loads=await client.get_loads())
+    loads = await client.get_loads()
+    return Load(server_load=client.num_active_requests, loads=loads)
+
+
+async def _requests(call: Call) -> Answer:
+    return Requests(await call.served.client.get_request_states())
 
 
 async def _server_info(call: Call) -> Answer:
@@ -53,7 +65,7 @@ def page_endpoints(state: ServerState, others: Sequence[Endpoint]) -> tuple[Endp
     """The pages of a server that has `others` beside them, and describes them all."""
 
     async def metrics(_call: Call) -> Answer:
-        return Response(expose(state.registry), headers={"content-type": CONTENT_TYPE})
+        return Response(await state.expose(), headers={"content-type": CONTENT_TYPE})
 
     @cache  # made at the first request: a start has better things to do
     def description(model: str) -> bytes:
@@ -70,6 +82,12 @@ def page_endpoints(state: ServerState, others: Sequence[Endpoint]) -> tuple[Endp
     pages = (
         get("/version", _version, "This server's version.", Version),
         get("/load", _load, "Open requests, and the load of every engine.", Load),
+        get(
+            "/requests",
+            _requests,
+            "Answers under way: phase, times and KV blocks of each; no text, no ids.",
+            Requests,
+        ),
         get("/server_info", _server_info, "What the engine runs with.", ServerInfo),
         get("/metrics", metrics, "Series for Prometheus, as text."),
         get("/openapi.json", openapi, "This description; /docs is a page of it."),

@@ -1,14 +1,21 @@
 """From a turn to a prompt that is known to fit: check the messages, render, tokenise."""
 
 import asyncio
+import re
+import secrets
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from typing import Any
+
+import msgspec
 
 from weft.core.client import EngineClient
 from weft.core.errors import BadRequest, ContextLengthExceeded, Key
+from weft.core.prompts import EmbedsPart, Part, Prompt, TextPart
 from weft.core.types import PromptType, Request, RequestOptions, SamplingParams
 from weft.core.validate import Limits
 from weft.text.chat import ChatTemplate
+from weft.text.prompt_embeds import FIELD, check_enabled, read_base64
 from weft.web.chat.tools import template_tools
 from weft.web.chat.turn import Turn
 from weft.web.served import Served
@@ -16,6 +23,7 @@ from weft.web.served import Served
 ROLES = ("system", "developer", "user", "assistant", "tool", "function")
 # What our own answers, sent back, may hold where they have no content.
 _IN_PLACE_OF_CONTENT = ("tool_calls", "function_call", "reasoning", "reasoning_content", "refusal")
+_EMBEDS_KEYS = {"type", "data"}
 _TEXTS = ("tool_call_id", "name", "reasoning", "reasoning_content", "refusal")
 
 
@@ -23,6 +31,16 @@ async def render(served: Served, turn: Turn) -> str:
     """The conversation as text, as the model's template writes it, or the request's own."""
     # Messages may be thousands, and the template's process is waited for.
     return await asyncio.to_thread(_render, served, turn)
+
+
+async def render_turn(served: Served, turn: Turn) -> tuple[str, dict[str, EmbedsPart]]:
+    """`render`, with marks for parts that are embeddings, and these by mark."""
+
+    def render_here() -> tuple[str, dict[str, EmbedsPart]]:
+        bare, taken = _take_embeds(turn, served.client.info.limits)
+        return _render(served, bare), taken
+
+    return await asyncio.to_thread(render_here)
 
 
 def trusted_template(served: Served, source: str | None) -> str | None:
@@ -75,10 +93,12 @@ async def prepare(
     return request if options.prefiller is None else await served.prefilled(request, options)
 
 
-def with_salt(prompt: str | list[int], cache_salt: str | None) -> PromptType:
+def with_salt(prompt: str | list[int] | Prompt, cache_salt: str | None) -> PromptType:
     """The prompt as the engine takes it."""
     if cache_salt is None:
         return prompt
+    if isinstance(prompt, Prompt):
+        return msgspec.structs.replace(prompt, cache_salt=cache_salt)
     if isinstance(prompt, str):
         return {"prompt": prompt, "cache_salt": cache_salt}
     return {"prompt_token_ids": prompt, "cache_salt": cache_salt}
@@ -175,6 +195,9 @@ def _readable(message: Mapping[str, Any], template: str) -> Mapping[str, Any]:
     if reasoning is not None:
         # Templates were written for either name.
         readable["reasoning"] = readable["reasoning_content"] = reasoning
+        # That of gpt-oss has a third, and takes it of calls without content only.
+        if ".thinking" in template and message.get("tool_calls") and not message.get("content"):
+            readable["thinking"] = reasoning
     if message.get("content") is None and message.get("refusal"):
         readable["content"] = message["refusal"]
     if not message.get("tool_calls"):
@@ -199,3 +222,55 @@ def _check_room(num_prompt_tokens: int, params: SamplingParams, limits: Limits) 
             ),
             num_prompt_tokens + max_tokens,
         )
+
+
+# -- parts of messages that are embeddings ------------------------------------------------------
+
+
+def _take_embeds(turn: Turn, limits: Limits) -> tuple[Turn, dict[str, EmbedsPart]]:
+    """The turn with a mark of text for each part of embeddings, and the embeddings by mark."""
+    if not any(_is_embeds(part) for message in turn.messages for part in _parts_of(message)):
+        return turn, {}
+    check_enabled(limits)
+    if turn.length_penalty is not None:
+        raise BadRequest("use_beam_search", f"use_beam_search does not go with {FIELD}")
+    taken: dict[str, EmbedsPart] = {}
+    messages = [_without_embeds(message, taken, limits) for message in turn.messages]
+    return replace(turn, messages=messages), taken
+
+
+def join_embeds(text: str, taken: Mapping[str, EmbedsPart]) -> str | Prompt:
+    """A rendered conversation with the embeddings where their marks are."""
+    if not taken:
+        return text
+    pieces = re.split(f"({'|'.join(taken)})", text)
+    parts: list[Part] = [taken.get(piece) or TextPart(piece) for piece in pieces if piece]
+    if [part for part in parts if isinstance(part, EmbedsPart)] != list(taken.values()):
+        raise BadRequest("messages", f"the chat template leaves out, repeats or moves {FIELD}")
+    return Prompt(parts=tuple(parts))
+
+
+def _without_embeds(
+    message: Mapping[str, Any], taken: dict[str, EmbedsPart], limits: Limits
+) -> Mapping[str, Any]:
+    parts = []
+    for part in _parts_of(message):
+        if _is_embeds(part):
+            if set(part) != _EMBEDS_KEYS or not isinstance(part["data"], str):
+                raise BadRequest("messages", f"a part of type {FIELD} has data, in base64")
+            mark = secrets.token_hex(16)
+            taken[mark] = read_base64(part["data"], limits)
+            parts.append({"type": "text", "text": mark})
+        else:
+            parts.append(part)
+    return {**message, "content": parts} if parts else message
+
+
+def _is_embeds(part: object) -> bool:
+    return isinstance(part, Mapping) and part.get("type") == FIELD
+
+
+def _parts_of(message: object) -> Sequence[Any]:
+    """None where it is no message, which is found out later, or one of a text."""
+    content = message.get("content") if isinstance(message, Mapping) else None
+    return content if isinstance(content, list | tuple) else ()

@@ -24,7 +24,13 @@ from weft.web.chat.answers import (
     forced_format,
     with_special_tokens,
 )
-from weft.web.chat.prompt import prepare, render, tokenization_kwargs, with_salt
+from weft.web.chat.prompt import (
+    join_embeds,
+    prepare,
+    render_turn,
+    tokenization_kwargs,
+    with_salt,
+)
 from weft.web.chat.tools import check_tools, is_forced
 from weft.web.chat.turn import Began, Ended, Turn, TurnEvent
 from weft.web.served import Served
@@ -100,7 +106,7 @@ async def prepare_turn(served: Served, turn: Turn) -> PreparedTurn:
 async def _prepared(served: Served, turn: Turn) -> PreparedTurn:
     check_tools(turn.tools, turn.tool_choice)
     params = with_special_tokens(served, turn, _params(served, turn))
-    text = await render(served, turn)
+    text, taken = await render_turn(served, turn)
     form = choose_format(served, turn, text, params)
     options = msgspec.structs.replace(
         turn.options,
@@ -109,7 +115,7 @@ async def _prepared(served: Served, turn: Turn) -> PreparedTurn:
         ),
         **form.engine_arguments(params),
     )
-    prompt = with_salt(text, turn.cache_salt)
+    prompt = with_salt(join_embeds(text, taken), turn.cache_salt)
     with _refusing_tools(turn):
         return PreparedTurn(form, await prepare(served, prompt, params, options))
 

@@ -20,10 +20,12 @@ class HttpOptions:
     A body may take `body_grace_s` and a second more for every `min_body_rate` bytes of it. It is decoded
     in one piece, in which nobody else is served: 20 ms for `max_body_bytes` of nothing but escapes. A
     prompt of two million tokens fits. `max_total_body_bytes` are held of all large bodies at once.
+    A port that is shared other processes of this server listen on too.
     """
 
     host: Annotated[str, Flag("Address to listen on.", "Server")] = "127.0.0.1"
     port: Annotated[int, Flag("Port of the HTTP server; 0 takes a free one.", "Server")] = 8000
+    shares_port: bool = False
     api_keys: Annotated[
         tuple[str, ...],
         Flag(

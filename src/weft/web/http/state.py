@@ -1,13 +1,14 @@
 """What the HTTP server knows of itself: how far the start has come, what is served, and who is being served."""
 
 import asyncio
-from collections.abc import Iterator
+from collections.abc import Awaitable, Callable, Iterator
 from contextlib import contextmanager
 from typing import Protocol
 
 from prometheus_client import CollectorRegistry
 
 from weft.core.errors import Unavailable
+from weft.core.metrics import expose
 from weft.core.progress import Progress
 from weft.core.tasks import is_set_within
 from weft.core.tracing import Tracer
@@ -37,6 +38,8 @@ class ServerState:
         self.tracer = tracer
         self.progress = Progress(started)
         self.is_draining = False
+        # Of several API servers: the series of all of them, in place of those of `registry`.
+        self.all_series: Callable[[], Awaitable[bytes]] | None = None
         self._served: Served | None = None
         self._open: set[Work] = set()
         self._idle = asyncio.Event()
@@ -75,6 +78,10 @@ class ServerState:
                 await client.check_health()
         except TimeoutError:
             raise Unavailable("the engine does not answer") from None
+
+    async def expose(self) -> bytes:
+        """The body of `/metrics`."""
+        return expose(self.registry) if self.all_series is None else await self.all_series()
 
     # -- work -----------------------------------------------------------------------------------
 

@@ -61,7 +61,6 @@ REFUSED: Mapping[str, tuple[tuple[Any, ...], str]] = {
     "prediction": ((), "predicted outputs are not offered"),
     "prompt_cache_options": (({},), "the prefix cache has no options of a request"),
     "prompt_cache_retention": (("in_memory", "in-memory"), "the prefix cache is in memory"),
-    "prompt_embeds": (([],), "prompts are text or token ids"),
     "service_tier": (("auto", "default"), "there is one tier"),
     "store": ((False,), "chat completions are not stored"),
     "suffix": (("",), "suffix is not currently supported"),

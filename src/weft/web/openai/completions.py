@@ -12,10 +12,12 @@ import msgspec
 from weft.core.beam_search import run_beam_search
 from weft.core.errors import BadRequest
 from weft.core.merged import merged
+from weft.core.prompts import Prompt
 from weft.core.types import OutputKind, Request, RequestOptions, RequestOutput, SamplingParams
-from weft.core.validate import MAX_N
+from weft.core.validate import MAX_N, Limits
 from weft.schema.completion import CompletionAnswer, CompletionBody, CompletionChoice
 from weft.text.outputs import num_rows_of, write_rows
+from weft.text.prompt_embeds import check_enabled, read_base64
 from weft.web.chat.prompt import prepare, tokenization_kwargs, with_salt
 from weft.web.http.endpoint import Answer, Events
 from weft.web.inference.call import AnswerDetails, ModelCall, check_streamable, to_details
@@ -69,6 +71,8 @@ async def to_job(call: ModelCall, body: CompletionBody) -> CompletionJob:
     details = to_details(call, body)
     params = completion_params(call.served, body)
     length_penalty = to_length_penalty(call.served.client.info.limits, body, params)
+    if length_penalty is not None and body.prompt_embeds:
+        raise BadRequest("use_beam_search", "use_beam_search does not go with prompt_embeds")
     if length_penalty is not None and params.prompt_logprobs is not None:
         raise BadRequest("echo", "echo with logprobs does not go with use_beam_search")
     requests = await prepare_all(call, body, params)
@@ -102,6 +106,8 @@ def check_body(body: CompletionBody) -> None:
         body = msgspec.structs.replace(body, best_of=None)  # all that are made are shown
     refuse_unsupported(body, REFUSED_BESIDE_BEAMS)
     check_streamable(body)
+    if body.echo and body.prompt_embeds:
+        raise BadRequest("echo", "echo does not go with prompt_embeds, which have no text")
     if body.logprob_token_ids and body.logprobs is None:
         raise BadRequest("logprob_token_ids", "logprob_token_ids needs logprobs")
 
@@ -142,20 +148,35 @@ def split_prompts(prompt: str | list[str | int | list[int]] | None) -> list[str 
     return cast(list[str | list[int]], prompt)
 
 
+async def given_prompts(body: CompletionBody, limits: Limits) -> list[str | list[int] | Prompt]:
+    """The prompts in the order of their answers: embeddings first, and beside them no empty text."""
+    if not body.prompt_embeds:
+        return [*split_prompts(body.prompt)]
+    texts = [body.prompt_embeds] if isinstance(body.prompt_embeds, str) else body.prompt_embeds
+    check_enabled(limits)
+    beside = split_prompts(body.prompt) if body.prompt else []
+    _check_num_answers(len(texts) + len(beside), body.n or 1)
+    parts = [await asyncio.to_thread(read_base64, text, limits) for text in texts]
+    return [*(Prompt(parts=(part,)) for part in parts), *beside]
+
+
+def _check_num_answers(num_prompts: int, n: int) -> None:
+    if num_prompts * max(n, 1) > MAX_ANSWERS:
+        raise BadRequest(
+            "prompt",
+            f"at most {MAX_ANSWERS} answers are made at once, got {num_prompts} prompts with {n} each",
+        )
+
+
 async def prepare_all(
     call: ModelCall, body: CompletionBody, params: SamplingParams
 ) -> list[Request]:
     """All prompts, tokenised and checked before the engine knows of the first."""
-    given = split_prompts(body.prompt)
     served = call.served
+    given = await given_prompts(body, served.client.info.limits)
     if params.n > served.options.max_n:
         raise BadRequest("n", f"n must be at most {served.options.max_n}, got {params.n}")
-    if len(given) * max(params.n, 1) > MAX_ANSWERS:
-        raise BadRequest(
-            "prompt",
-            f"at most {MAX_ANSWERS} answers are made at once, "
-            f"got {len(given)} prompts with {params.n} each",
-        )
+    _check_num_answers(len(given), params.n)
     if params.extra_args is not None and len(given) > 1:
         raise BadRequest("kv_transfer_params", "kv_transfer_params goes with one prompt")
     options = msgspec.structs.replace(

@@ -7,6 +7,7 @@ request shares with those that were served before.
 import msgspec
 from starlette.responses import Response
 
+from weft.core.errors import BadRequest
 from weft.core.types import Request, SamplingParams
 from weft.schema.chat import ChatBody
 from weft.schema.completion import CompletionBody
@@ -31,6 +32,8 @@ async def render_completion(call: ModelCall) -> Answer:
     """The handler. One for each prompt."""
     body: CompletionBody = call.body
     check_body(body)
+    if body.prompt_embeds:
+        raise BadRequest("prompt_embeds", "prompt_embeds has no token ids that could be rendered")
     params = completion_params(call.served, body)
     requests = await prepare_all(call, body, params)
     rendered = [_rendered(call, "cmpl", request, params, body) for request in requests]

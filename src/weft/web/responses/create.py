@@ -6,6 +6,8 @@ from collections.abc import AsyncGenerator, Iterator
 from contextlib import aclosing, contextmanager
 from functools import partial
 
+import msgspec
+
 from weft.core.errors import BadRequest
 from weft.schema.response_object import McpListToolsItem
 from weft.schema.responses import ResponsesBody
@@ -22,7 +24,7 @@ from weft.web.responses.request import to_response, to_turn, unforced, wants_log
 from weft.web.responses.runs import Run, Runs, encoded
 from weft.web.responses.server_tools import open_toolbox, to_items, to_toolbox
 from weft.web.responses.tool_loop import PreparedRequest
-from weft.web.responses.unsupported import check_body
+from weft.web.responses.unsupported import check_body, check_store
 from weft.web.served import Served
 
 # What this API calls otherwise than chat and the engine do.
@@ -77,6 +79,9 @@ class Creation:
     async def _check(self, call: ModelCall, body: ResponsesBody) -> PreparedRequest:
         """All but what takes a model, or an answer of a server of tools, to see."""
         check_body(body)
+        if not call.served.stores_responses:
+            check_store(body)
+            body = msgspec.structs.replace(body, store=False)
         if body.background:
             self._runs.check_room()
         before, known_labels = self._before(body)

@@ -100,6 +100,20 @@ def check_body(body: ResponsesBody) -> None:
         )
 
 
+_NEEDS_STORE = ("background", "previous_response_id", "store")
+
+
+def check_store(body: ResponsesBody) -> None:
+    """Refuse what needs responses that are stored, where none are."""
+    for name in _NEEDS_STORE:
+        if getattr(body, name) not in (None, False):
+            raise BadRequest(
+                name,
+                f"{name} is not offered by a server with --api-server-count above 1: its API servers do not "
+                "share responses; give the conversation in input",
+            )
+
+
 def check_include(names: list[str] | tuple[str, ...]) -> None:
     """Refuse what no response could include."""
     for name in names:

@@ -102,7 +102,7 @@ async def _outputs(call: ModelCall, body: TokensBody) -> AsyncGenerator[RequestO
 
 def _extra_args(body: TokensBody) -> dict[str, Any] | None:
     """Of a transfer the body may speak itself, or the parameters, as they do from Python."""
-    given = to_extra_args(body.kv_transfer_params)
+    given = to_extra_args(body.kv_transfer_params, is_announced=bool(body.stream))
     if given and body.sampling_params.extra_args:
         message = "kv_transfer_params and sampling_params.extra_args do not go together"
         raise BadRequest("kv_transfer_params", message)

@@ -59,7 +59,13 @@ class TokensShape:
     ) -> TokensChunk | TextChunk:
         """`num_tokens` of the answer have come, those of `answer` among them."""
         usage = self.usage(output, num_tokens) if self.has_running_usage else UNSET
-        return self._chunk([self._choice(answer, num_tokens)], usage)
+        chunk = self._chunk([self._choice(answer, num_tokens)], usage)
+        return replace(chunk, kv_transfer_params=output.kv_transfer_params or UNSET)
+
+    def lent(self, output: RequestOutput) -> TokensChunk | TextChunk:
+        """No answer yet: where its prompt can be fetched from."""
+        chunk = self._chunk([], UNSET)
+        return replace(chunk, kv_transfer_params=output.kv_transfer_params or UNSET)
 
     def end(self, output: RequestOutput, num_tokens: int) -> TokensChunk | TextChunk:
         """The last chunk: no answer, and the usage of all."""
@@ -106,6 +112,8 @@ async def write_events(
     last: RequestOutput | None = None
     async with aclosing(outputs):
         async for output in outputs:
+            if not output.outputs:
+                yield data_event(shape.lent(output))
             for answer in output.outputs:
                 num_tokens[answer.index] += len(answer.token_ids)
                 chunk = shape.chunk(answer, output, num_tokens[answer.index])

@@ -1,4 +1,4 @@
-"""`slo-headroom-tier-filter`: those that meet the request's objectives, and seldom those that do not."""
+"""`slo-headroom-tier-filter`: those that meet the request's SLO, and seldom those that do not."""
 
 import random
 from collections.abc import Iterable, Sequence

@@ -6,7 +6,6 @@ from typing import Final
 from weft.epp.config.parameters import Kind, NoParameters
 from weft.epp.decision.plugin import FCFS, Surroundings, plugin_type
 from weft.epp.flow.item import Item
-from weft.epp.request.objectives import TTFT_HEADERS
 
 
 class FirstCome:
@@ -36,12 +35,7 @@ class SloDeadline:
         pass
 
     def order(self, item: Item, _: float) -> float:
-        text = next(filter(None, map(item.headers.get, TTFT_HEADERS)), "")
-        try:
-            due = item.arrived + float(text) / 1000
-        except ValueError:
-            return math.inf
-        return due if math.isfinite(due) else math.inf
+        return math.inf if item.slo.ttft_s is None else item.arrived + item.slo.ttft_s
 
 
 ROWS: Final = (

@@ -12,13 +12,13 @@ from weft.epp.decision.cycle import Cycle, Schedule
 from weft.epp.decision.director import DEFAULT_FAIRNESS_ID
 from weft.epp.decision.plugin import Surroundings, plugin_type
 from weft.epp.flow.item import ItemHeap
+from weft.epp.flow.programs import Programs, decayed
 from weft.epp.metrics.rows import Rows
 from weft.epp.request.values import Usage
 
 _OrZero = Annotated[float, msgspec.Meta(ge=0)]
 _Seconds = Annotated[float, msgspec.Meta(gt=0)]
 _OUTPUT_WEIGHT: Final = 2
-_MAX_PROGRAMS: Final = 10_000  # clients name them
 
 
 class ProgramParameters(Parameters, frozen=True, kw_only=True):
@@ -70,9 +70,11 @@ class ProgramAware:
         self._metrics = around.metrics
         self._clock = around.clock
         self._is_by_service = parameters.strategy == "las"
-        self._programs: dict[str, _Program] = {}  # the one used longest ago is first
+        self._programs = Programs(
+            _Program, around.clock, ttl_s=parameters.eviction_ttl_seconds,
+            sweep_every_s=parameters.eviction_sweep_seconds,
+        )  # fmt: skip
         self._open: dict[int, tuple[str, int]] = {}  # flow and prompt tokens, by ticket
-        self._swept_at = -math.inf
         name, labels = "program_aware_", ("program_id",)
         self._jain = around.metrics.gauge(
             name + "jains_fairness_index",
@@ -169,30 +171,17 @@ class ProgramAware:
 
     def _service(self, name: str, now: float) -> float:
         program = self._programs.get(name)
-        half_life_s = self._parameters.las_half_life_seconds
-        if program is None or not program.service or not half_life_s:
-            return 0.0 if program is None else program.service
-        return program.service * math.exp2((program.at - now) / half_life_s)
+        if program is None:
+            return 0.0
+        return decayed(program.service, now - program.at, self._parameters.las_half_life_seconds)
 
     def _of(self, name: str) -> _Program:
         """The flow, with its service as it counts now, as the one used last."""
         now = self._clock()
         service = self._service(name, now)
-        program = self._programs.pop(name, None) or _Program(now)
+        program = self._programs.used(name)
         program.service, program.at = service, now
-        self._programs[name] = program
-        self._forget(now)
         return program
-
-    def _forget(self, now: float) -> None:
-        """Those that nobody used for long, now and then, and the oldest of too many."""
-        if len(self._programs) > _MAX_PROGRAMS:
-            del self._programs[next(iter(self._programs))]
-        if now - self._swept_at < self._parameters.eviction_sweep_seconds:
-            return
-        self._swept_at = now
-        limit = now - self._parameters.eviction_ttl_seconds
-        self._programs = {n: each for n, each in self._programs.items() if each.at > limit}
 
     def _update_gauges(self) -> None:
         now = self._clock()
@@ -206,7 +195,7 @@ class ProgramAware:
         if self._is_by_service:
             self._attained.show(attained)
         self._wait.show({k: 1000 * wait_s / max(1, n) for k, (wait_s, n) in waits.items()})
-        means = [each.mean_wait_s for each in self._programs.values()]
+        means = [each.mean_wait_s for _, each in self._programs.items()]
         squares = len(means) * sum(each**2 for each in means)
         self._jain.set(sum(means) ** 2 / squares if squares else 1.0)
 

@@ -1,7 +1,7 @@
 """Disaggregated serving: decode here, and encode or prefill elsewhere when that pays."""
 
 from collections.abc import Iterable, Mapping, Sequence
-from typing import Final
+from typing import Annotated, Final
 
 import msgspec
 
@@ -103,6 +103,24 @@ class PdParameters(Parameters, frozen=True, kw_only=True):
     decode_profile: str = "decode"
     prefill_profile: str = "prefill"
     decider_plugin_name: str = PREFIX_DECIDER
+    prefix_plugin_type: str | None = None
+    prefix_plugin_name: str | None = None
+    prefix_match_info_producer_name: str | None = None
+    primary_port: Annotated[int, msgspec.Meta(ge=0, le=65535)] = 0
+
+    def __post_init__(self) -> None:
+        if self.primary_port:
+            raise ValueError("primaryPort is refused: data-parallel-profile-handler has it")
+
+    def without_effect(self) -> Iterable[tuple[str, str]]:
+        """Keys by which the reference finds cached prefixes."""
+        for key, given in (
+            ("prefixPluginType", self.prefix_plugin_type),
+            ("prefixPluginName", self.prefix_plugin_name),
+            ("prefixMatchInfoProducerName", self.prefix_match_info_producer_name),
+        ):
+            if given is not None:
+                yield key, "the decider names the producer whose prefixes it goes by"
 
     def references(self) -> Iterable[Reference]:
         """The decider."""

@@ -7,7 +7,7 @@ import asyncio
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Annotated, Final
+from typing import Annotated, Final, Literal
 
 import msgspec
 
@@ -33,6 +33,7 @@ class BurstParameters(Parameters, frozen=True, kw_only=True):
     max_per_replica: _OrUnlimited = -1
     min_colocate_blocks: _Count = 0  # 0: only prompts that are the same to the end
     block_size_tokens: _AtLeastOne = 64
+    balance_by: Literal["requests", "tokens"] = "requests"
     max_prefix_tokens_to_match: Annotated[int, msgspec.Meta(ge=0, le=MAX_COMPARED_TOKENS)] = 0
 
     def __post_init__(self) -> None:
@@ -124,18 +125,29 @@ class BurstProducer:
     def _close(self, batch: Batch) -> None:
         if batch is self._gathering:
             self._gathering = None
-            batch.wanted = place(batch.prompts, self._pool.ready, self._parameters.max_per_replica)
+            batch.wanted = place(
+                batch.prompts, self._pool.ready, self._parameters.max_per_replica,
+                by_tokens=self._parameters.balance_by == "tokens",
+            )  # fmt: skip
             batch.is_closed.set()
 
 
 def place(
-    prompts: Mapping[int, Prompts], endpoints: Sequence[Endpoint], most: int
+    prompts: Mapping[int, Prompts],
+    endpoints: Sequence[Endpoint],
+    most: int,
+    *,
+    by_tokens: bool = False,
 ) -> Mapping[int, Endpoint]:
     """An endpoint for every request that shares its prompt with another, by ticket; `most` are for one in a row.
 
     Those that are the same go first, and long ones before short ones. One that begins like one before it
-    goes where that went, until that endpoint has its fair share.
+    goes where that went, until that endpoint has its fair share: of requests, or of what is to be computed.
     """
+
+    def size(each: Prompts) -> int:
+        return each.num_blocks if by_tokens else 1
+
     groups: dict[Prompts, list[int]] = {}
     for ticket, each in prompts.items():
         groups.setdefault(each, []).append(ticket)
@@ -149,7 +161,7 @@ def place(
     if not endpoints or not shared:
         return {}
     shared.sort(key=lambda each: (len(groups[each]) == 1, -each.num_blocks))
-    fair = sum(len(groups[each]) for each in shared) / len(endpoints)
+    fair = sum(len(groups[each]) * size(each) for each in shared) / len(endpoints)
     num_placed = dict.fromkeys(endpoints, 0)
     homes: dict[int | None, Endpoint] = {}
     wanted: dict[int, Endpoint] = {}
@@ -160,7 +172,7 @@ def place(
             if home is None or is_full or (position == 0 and num_placed[home] >= fair):
                 home = min(endpoints, key=num_placed.__getitem__)
             wanted[ticket] = home
-            num_placed[home] += 1
+            num_placed[home] += size(each)
         if each.beginning is not None:
             homes.setdefault(each.beginning, wanted[groups[each][0]])
     return wanted

@@ -19,6 +19,11 @@ class InflightParameters(Parameters, frozen=True, kw_only=True):
     output_ratio: Annotated[float, msgspec.Meta(ge=0)] = 1.5  # generated per prompt token
     max_estimated_output_tokens: Annotated[int, msgspec.Meta(ge=0)] | None = None
     prefix_match_info_producer_name: str | None = None
+    sync_cross_replica_state: bool = False
+
+    def __post_init__(self) -> None:
+        if self.sync_cross_replica_state:
+            raise ValueError("syncCrossReplicaState is refused: pickers share no state")
 
     def references(self) -> Iterable[Reference]:
         """Tokens, and the prefixes if they are wanted."""

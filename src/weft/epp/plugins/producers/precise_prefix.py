@@ -3,7 +3,7 @@
 import asyncio
 import logging
 from collections import deque
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from itertools import islice
 from time import perf_counter
 from typing import Annotated, Any, Final, Literal
@@ -113,6 +113,14 @@ class PreciseParameters(Parameters, frozen=True, kw_only=True):
             yield "indexerConfig.tokenizersPoolConfig", "token-producer makes the tokens"
 
 
+def _bits(holders: int) -> Iterator[int]:
+    """The slots of the endpoints in a mask."""
+    while holders:
+        last = holders & -holders
+        yield last.bit_length() - 1
+        holders ^= last
+
+
 class PrecisePrefixProducer:
     """Keys the prompt's full blocks and looks up who holds an unbroken run of them."""
 
@@ -195,10 +203,11 @@ class PrecisePrefixProducer:
     def _match(self, cycle: Cycle, chains: list[list[int]]) -> PrefixMatch:
         held: dict[Endpoint, int] = {}
         weight: dict[Endpoint, float] = {}
+        by_slot = {endpoint.slot: endpoint for endpoint in cycle.candidates}
         for chain in chains:
-            for holders, (count, total) in self.index.match(chain).items():
-                for endpoint in cycle.candidates:
-                    if holders >> endpoint.slot & 1:
+            for holders, count, total in self.index.match(chain):
+                for slot in _bits(holders):
+                    if endpoint := by_slot.get(slot):
                         held[endpoint] = held.get(endpoint, 0) + count
                         weight[endpoint] = weight.get(endpoint, 0.0) + total
         return PrefixMatch(sum(map(len, chains)), self.index.block_size, held, weight)

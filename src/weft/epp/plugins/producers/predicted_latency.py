@@ -27,7 +27,7 @@ from weft.epp.latency.predictor import Predictor
 from weft.epp.metrics.series import MAX_REQUEST_SERIES, OTHER, PickerMetrics
 from weft.epp.plugins.producers.inflight_load import InflightLoad
 from weft.epp.pool.endpoint import Endpoint
-from weft.epp.request.objectives import Objectives, read_objectives
+from weft.epp.request.slo import Slo, read_slo
 
 _PREFILL: Final = "prefill"  # the profile, and the role, that the reference knows by this name
 _MAX_AMOUNT: Final = 1e9
@@ -85,7 +85,7 @@ class _Open:
     prefill: Endpoint  # the target, where prefill does not run apart
     features: Sequence[float]  # of the prefill
     decode_features: Sequence[float]
-    objectives: Objectives
+    slo: Slo
     predicted_ttft_s: float | None
     predicted_tpot_s: float | None
     labels: tuple[str, ...]
@@ -119,7 +119,7 @@ class _Account:
 
     def came(self, opened: _Open, first_s: float, next_s: float | None) -> None:
         """What a response took, beside what was predicted and what was wanted."""
-        labels, wanted = opened.labels, opened.objectives
+        labels, wanted = opened.labels, opened.slo
         if (ttft_s := opened.predicted_ttft_s) is not None:
             self._series.predicted_ttft.labels(*labels).observe(ttft_s)
             self._last(labels, "predicted_ttft", ttft_s)
@@ -163,9 +163,9 @@ class PredictedLatency:
         around.pool.on_left(self._forget)
 
     def produce(self, cycle: Cycle) -> None:
-        """Predictions for every candidate of which enough is known; raises `Refused` for unreadable objectives."""
+        """Predictions for every candidate of which enough is known; raises `Refused` for an unreadable SLO."""
         self._drop_old()
-        objectives = read_objectives(cycle.request.headers)
+        slo = read_slo(cycle.request.headers)
         # Now, for learning too: once it is picked, the request counts as under way itself.
         self._seen_by = cycle.ticket_id
         self._seen = {
@@ -181,8 +181,8 @@ class PredictedLatency:
             self._account.predicted(cycle, between - started, perf_counter() - between)
             for endpoint, first_s in first.items():
                 next_s = then.get(endpoint)
-                found[endpoint] = self._prediction(cycle, endpoint, objectives, first_s, next_s)
-        cycle.predictions[self._name] = LatencyPredictions(objectives, found)
+                found[endpoint] = self._prediction(cycle, endpoint, slo, first_s, next_s)
+        cycle.predictions[self._name] = LatencyPredictions(slo, found)
 
     def picked(self, cycle: Cycle, schedule: Schedule) -> None:
         """Remember what is known now: it is what will have led to the times that are seen."""
@@ -197,12 +197,12 @@ class PredictedLatency:
         self._open[cycle.ticket_id] = _Open(
             placed=cycle.now, target=target, prefill=prefill,
             features=self._seen[prefill][0], decode_features=self._seen[target][1],
-            objectives=known.objectives,
+            slo=known.slo,
             predicted_ttft_s=None if first is None else first.ttft_s,
             predicted_tpot_s=None if then is None else then.tpot_s,
             labels=self._account.labels(cycle),
         )  # fmt: skip
-        self._limits.add(target, cycle.ticket_id, known.objectives.tpot_s)
+        self._limits.add(target, cycle.ticket_id, known.slo.tpot_s)
 
     def first_token(self, ticket_id: int) -> None:
         """The time to the first token is known, whatever becomes of the rest."""
@@ -265,16 +265,16 @@ class PredictedLatency:
         self,
         cycle: Cycle,
         endpoint: Endpoint,
-        objectives: Objectives,
+        slo: Slo,
         first_s: float,
         next_s: float | None,
     ) -> Prediction:
         buffer = self._parameters.slo_buffer_factor
         first_headroom_s = next_headroom_s = None
-        if objectives.ttft_s is not None:
+        if slo.ttft_s is not None:
             waited_s = cycle.now - cycle.arrived
-            first_headroom_s = objectives.ttft_s * buffer - waited_s - first_s
-        limits = (objectives.tpot_s, self._limits.strictest(endpoint))
+            first_headroom_s = slo.ttft_s * buffer - waited_s - first_s
+        limits = (slo.tpot_s, self._limits.strictest(endpoint))
         limit_s = min((limit for limit in limits if limit is not None), default=None)
         if next_s is not None and limit_s is not None:
             next_headroom_s = limit_s * buffer - next_s

@@ -18,14 +18,24 @@ class ActiveRequestParameters(Parameters, frozen=True, kw_only=True):
     idle_threshold: Annotated[int, msgspec.Meta(ge=0)] = 0
     max_busy_score: Annotated[float, msgspec.Meta(ge=0, le=1)] = 1.0
     in_flight_load_producer_name: str = INFLIGHT
+    request_timeout: str | None = None
 
     def references(self) -> Iterable[Reference]:
         """What counts."""
         yield inflight_reference(self.in_flight_load_producer_name)
 
+    def without_effect(self) -> Iterable[tuple[str, str]]:
+        """A key of older files."""
+        if self.request_timeout is not None:
+            yield "requestTimeout", "requests count until their responses end"
+
 
 class ActiveRequestScorer:
-    """Fewer requests under way is better, relative to the busiest candidate."""
+    """Fewer requests under way is better, relative to the busiest candidate.
+
+    Those that failed at an endpoint count until it reports again: of a server that is dead all would fail at
+    once, and it would always have the fewest.
+    """
 
     def __init__(self, parameters: ActiveRequestParameters, around: Surroundings) -> None:
         self._parameters = parameters
@@ -34,7 +44,9 @@ class ActiveRequestScorer:
     def score(self, _: Cycle, candidates: Sequence[Endpoint]) -> list[float]:
         """1.0 when idle; busy ones by their distance from the busiest."""
         idle, best = self._parameters.idle_threshold, self._parameters.max_busy_score
-        counts = [self._inflight.num_requests(endpoint) for endpoint in candidates]
+        counts = [
+            self._inflight.num_requests(endpoint) + len(endpoint.failed) for endpoint in candidates
+        ]
         most = max(counts)
         return [1.0 if count <= idle else (most - count) / most * best for count in counts]
 

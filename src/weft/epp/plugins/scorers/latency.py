@@ -1,4 +1,4 @@
-"""`latency-scorer`: where objectives are met, and by how much, as the predictions say."""
+"""`latency-scorer`: where the SLO is met, and by how much, as the predictions say."""
 
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
@@ -43,7 +43,7 @@ class LatencyScorerParameters(Parameters, frozen=True, kw_only=True):
 
 @dataclass(frozen=True, slots=True)
 class _Room:
-    """One candidate as it is compared: headroom in seconds, below 0 where an objective would be missed."""
+    """One candidate as it is compared: headroom in seconds, below 0 where the SLO would be missed."""
 
     index: int
     ttft_s: float
@@ -53,7 +53,7 @@ class _Room:
 
 
 class LatencyScorer:
-    """Endpoints that meet the objectives, or else those that miss them least."""
+    """Endpoints that meet the SLO, or else those that miss them least."""
 
     def __init__(self, parameters: LatencyScorerParameters, _: Surroundings) -> None:
         self._parameters = parameters
@@ -117,8 +117,8 @@ class LatencyScorer:
 
 
 def _rooms(known: LatencyPredictions, candidates: Sequence[Endpoint]) -> list[_Room]:
-    """Those with a prediction. Without any objective the least time is the best."""
-    wants_any = bool(known.objectives)
+    """Those with a prediction. Without an SLO the least time is the best."""
+    wants_any = bool(known.slo)
     rooms = []
     for i, endpoint in enumerate(candidates):
         prediction = known.of.get(endpoint)

@@ -1,12 +1,12 @@
-// What the engine does, as /load and /metrics say it. Nothing is asked while nobody looks.
+// What the engine does, as /load, /requests and /metrics say it. Nothing is asked while nobody looks.
 
 import { getJson, send } from "./api.js";
 import { bytes, byId, facts, make, number } from "./dom.js";
+import { Bars, Pool } from "./requests.js";
 
 const PERIOD_MS = 1000;
 const TOTALS_EVERY = 5; // of those periods: /metrics is long, and these change slowly
 const HISTORY = 120;
-const CELLS = 60;
 const SVG = "http://www.w3.org/2000/svg";
 
 let isOpen = false;
@@ -14,6 +14,7 @@ let timer = null;
 let isAsking = false;
 let round = 0;
 let blockBytes = null;
+let refusal = null; // of engines that do not list what they hold
 const ranks = new Map();
 
 export function open(isShown) {
@@ -31,8 +32,10 @@ async function tick() {
   isAsking = true;
   const began = performance.now();
   try {
-    const load = await getJson("load");
-    for (const one of load.loads) rankOf(one.data_parallel_rank).show(one, began);
+    const [{ loads }, states] = await Promise.all([getJson("load"), listed()]);
+    for (const one of loads) {
+      rankOf(one.data_parallel_rank).show(one, states.find((each) => each.data_parallel_rank === one.data_parallel_rank), began);
+    }
     if (round % TOTALS_EVERY === 0) await showTotals();
     round += 1;
     byId("engine-error").textContent = "";
@@ -43,6 +46,17 @@ async function tick() {
   isAsking = false;
   clearTimeout(timer);
   if (isOpen && !document.hidden) timer = setTimeout(tick, PERIOD_MS);
+}
+
+async function listed() {
+  if (refusal !== null) return [];
+  try {
+    return (await getJson("requests")).engines;
+  } catch (error) {
+    if (error.status !== 501) throw error;
+    refusal = error.message;
+    return [];
+  }
 }
 
 function rankOf(number) {
@@ -102,23 +116,25 @@ class Rank {
   #waiting = bar();
   #tokens = new Line("Tokens per second over the last two minutes");
   #steps = new Line("Steps per second over the last two minutes");
-  #cells = Array.from({ length: CELLS }, () => make("i"));
+  #pool = new Pool();
+  #bars = new Bars();
   #panels = {
     running: new Panel("Requests running", this.#running.node),
     waiting: new Panel("Requests waiting", this.#waiting.node),
     tokens: new Panel("Tokens per second", this.#tokens.node),
     steps: new Panel("Steps per second", this.#steps.node),
-    pool: new Panel("KV pool", make("div", { className: "pool", "aria-hidden": "true" }, this.#cells)),
     cache: new Panel("Prompt tokens found in the prefix cache"),
+    pool: new Panel("KV pool", this.#pool.node),
   };
 
   constructor(number) {
     const panels = Object.values(this.#panels).map((panel) => panel.node);
+    this.#panels.pool.node.classList.add("whole");
     this.node = make("section", { "aria-label": `Rank ${number}` },
-      make("h3", {}, `Rank ${number}`), make("div", { className: "panels" }, panels));
+      make("h3", {}, `Rank ${number}`), make("div", { className: "panels" }, panels), this.#bars.node);
   }
 
-  show(load, now) {
+  show(load, states, now) {
     const panels = this.#panels;
     panels.running.show(number(load.num_running), `of at most ${number(load.max_running)} at once`);
     this.#running.show(load.num_running / Math.max(load.max_running, 1));
@@ -129,6 +145,9 @@ class Rank {
     this.#tokens.add(load.gen_throughput);
     this.#showSteps(load, now);
     this.#showPool(load);
+    if (states) this.#bars.show(states);
+    else if (refusal !== null) this.#bars.refuse(refusal);
+    this.#pool.show(states ?? { ...load, requests: [], num_shared_blocks: 0, num_cached_blocks: 0 });
     panels.cache.show(`${number(100 * load.cache_hit_rate, 1)} %`, "over a recent window");
   }
 
@@ -147,10 +166,6 @@ class Rank {
 
   #showPool(load) {
     const blocks = Math.max(load.num_blocks, 1);
-    const used = load.num_used_tokens / Math.max(load.max_total_tokens, 1);
-    const cellsOf = (share) => (share > 0 ? Math.max(Math.round(share * CELLS), 1) : 0);
-    const [numUsed, numHeld] = [cellsOf(used), cellsOf(load.num_held_blocks / blocks)];
-    this.#cells.forEach((cell, i) => { cell.className = i < numUsed ? "used" : i < numHeld ? "held" : ""; });
     const size = blockBytes ? `, ${bytes(blockBytes * load.num_held_blocks)} of ${bytes(blockBytes * load.num_blocks)}` : "";
     this.#panels.pool.show(`${number(100 * load.num_held_blocks / blocks, 1)} % held`,
       `${number(load.num_held_blocks)} of ${number(load.num_blocks)} blocks${size}; ` +

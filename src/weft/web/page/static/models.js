@@ -1,10 +1,21 @@
 // The names the server answers to, its adapters, and what the engine runs with.
 
-import { getJson } from "./api.js";
+import { getJson, send } from "./api.js";
 import { byId, facts, make, number } from "./dom.js";
 
 export async function load() {
-  return (await getJson("v1/models")).data;
+  const response = await send("v1/models");
+  showRouting(Number(response.headers.get("x-weft-routing-port")));
+  return (await response.json()).data;
+}
+
+/** Behind a picker the gateway says at which port of its host the picker's own page is. */
+function showRouting(port) {
+  if (!port) return;
+  const url = new URL("/", location.href);
+  url.port = port;
+  byId("to-routing").href = url.href;
+  byId("to-routing").hidden = false;
 }
 
 export function show(cards) {

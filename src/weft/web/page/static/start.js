@@ -14,7 +14,7 @@ const reasonText = make("p", { id: "key-reason" },
 const keyField = make("input", { id: "key", type: "password", autocomplete: "off", spellcheck: false });
 const forget = make("button", { type: "button", id: "forget-key" }, "Forget it");
 const form = make("form", { id: "key-form", method: "dialog" },
-  make("h2", { id: "key-title" }, "API key"), reasonText, make("label", { htmlFor: "key" }, "Key"), keyField,
+  make("h2", { id: "key-title" }, byId("change-key").textContent), reasonText, make("label", { htmlFor: "key" }, "Key"), keyField,
   make("p", { className: "row" }, make("button", { type: "submit", className: "primary" }, "Use it"), " ", forget));
 const dialog = make("dialog", { id: "key-dialog", "aria-labelledby": "key-title" }, form);
 byId("main").before(startup, dialog);

@@ -48,7 +48,7 @@ export class TokenView {
     const all = others.some((one) => one.token === taken.token) ? others : [taken, ...others];
     const rows = all.map((one) => {
       const begun = this.#begin(place, one);
-      const name = `Go on from ${visible(one.token)}`;
+      const name = `Go on from here: ${visible(one.token)}`;
       const action = begun === null ? "cannot be gone on from"
         : button("Go on from here", () => this.#goOn(begun, [...this.#tokens.slice(0, place), { ...taken, ...one }]),
           { "aria-label": name });
@@ -57,8 +57,9 @@ export class TokenView {
       return make("tr", {}, make("td", {}, one.token === taken.token ? make("strong", {}, text) : text),
         make("td", {}, percent(one.logprob)), make("td", {}, meter), make("td", {}, action));
     });
-    const head = ["Token", "Probability"].map((text) => make("th", { scope: "col" }, text));
-    this.#table.replaceChildren(make("table", {}, make("thead", {}, make("tr", {}, head, make("td"), make("td"))), make("tbody", {}, rows)));
+    const unseen = ["Probability as a bar", "What to do"].map((text) => make("span", { className: "unseen" }, text));
+    const head = ["Token", "Probability", ...unseen].map((one) => make("th", { scope: "col" }, one));
+    this.#table.replaceChildren(make("table", {}, make("thead", {}, make("tr", {}, head)), make("tbody", {}, rows)));
   }
 
   /** The answer's text up to `place` and `token` in its place; null where that is no text that was answered. */

@@ -1,4 +1,4 @@
-"""`Objectives`: how fast a request says that its response must be."""
+"""`Slo`: how fast a request says that its response must be."""
 
 import math
 from collections.abc import Mapping
@@ -8,13 +8,13 @@ from typing import Final
 from weft.epp.request.values import Refused
 
 # The current name of each, then the older one.
-TTFT_HEADERS: Final = ("x-llm-d-slo-ttft-ms", "x-slo-ttft-ms")
-TPOT_HEADERS: Final = ("x-llm-d-slo-tpot-ms", "x-slo-tpot-ms")
+_TTFT_HEADERS: Final = ("x-llm-d-slo-ttft-ms", "x-slo-ttft-ms")
+_TPOT_HEADERS: Final = ("x-llm-d-slo-tpot-ms", "x-slo-tpot-ms")
 
 
 @dataclass(frozen=True, slots=True)
-class Objectives:
-    """Seconds to the first token, and per token after it; None where there is no objective."""
+class Slo:
+    """Service-level objectives: seconds to the first token, and per token after it; None where there is none."""
 
     ttft_s: float | None = None
     tpot_s: float | None = None
@@ -23,9 +23,9 @@ class Objectives:
         return self.ttft_s is not None or self.tpot_s is not None
 
 
-def read_objectives(headers: Mapping[str, str]) -> Objectives:
+def read_slo(headers: Mapping[str, str]) -> Slo:
     """What the headers say; raises `Refused`."""
-    return Objectives(_seconds(headers, TTFT_HEADERS), _seconds(headers, TPOT_HEADERS))
+    return Slo(_seconds(headers, _TTFT_HEADERS), _seconds(headers, _TPOT_HEADERS))
 
 
 def _seconds(headers: Mapping[str, str], names: tuple[str, str]) -> float | None:

@@ -1,0 +1,294 @@
+"""`weft serve --api-server-count K`: processes that talk with clients, and the first one, which has the engines."""
+
+import asyncio
+import logging
+import shutil
+import socket
+import sys
+import time
+from collections.abc import Callable
+from contextlib import ExitStack, suppress
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING, Any
+
+import msgspec
+
+from weft.cli.flags import pick
+from weft.cli.limits import hold_port
+from weft.cli.options import ServeOptions
+from weft.cli.serving.servers import Servable, Serving
+from weft.core.client import EngineClient
+from weft.core.errors import EngineDead, Unavailable
+from weft.core.tasks import gather_all
+from weft.engine.api_servers.attached import AttachedServer
+from weft.engine.api_servers.channel import Channel
+from weft.engine.api_servers.messages import Drain, EnginesStopped, Family, FromServer, Open, Start
+from weft.engine.api_servers.series import SUPERVISOR, families_of, is_own, page, summed
+from weft.engine.front.child import socket_directory
+from weft.rpc.options import RpcOptions
+from weft.web.http.options import HttpOptions
+
+if TYPE_CHECKING:
+    from weft.engine.fit import Fitted
+
+log = logging.getLogger("weft.cli")
+
+FIRST_PAUSE_S = 0.5  # before an API server that died is started again; twice as long each time
+MAX_PAUSE_S = 60.0
+STEADY_S = 60.0  # one that lived for so long begins with the first pause again
+_KILL_GRACE_S = 10.0  # beyond the drain
+
+
+@dataclass(slots=True)
+class _Process:
+    """An API server's process, and the channel to it."""
+
+    process: asyncio.subprocess.Process
+    channel: Channel[FromServer]
+
+    @classmethod
+    async def spawn(cls) -> "_Process":
+        """Until it gets `Start` it only imports."""
+        ours, theirs = socket.socketpair()
+        with theirs:
+            process = await asyncio.create_subprocess_exec(
+                sys.executable,
+                "-P",
+                "-m",
+                "weft.cli.serving.api_server",
+                str(theirs.fileno()),
+                pass_fds=(theirs.fileno(),),
+                stdin=asyncio.subprocess.DEVNULL,
+            )
+        return cls(process, await Channel.open(ours, FromServer))
+
+    def kill(self) -> None:
+        """Unless it has ended."""
+        with suppress(ProcessLookupError):
+            self.process.kill()
+
+    async def end(self, within_s: float) -> None:
+        """Wait for its end, and have it then."""
+        try:
+            async with asyncio.timeout(within_s):
+                await self.process.wait()
+        except TimeoutError:
+            log.warning("an API server is killed: it has not ended within %g s", within_s)
+            self.kill()
+            await self.process.wait()
+        self.channel.close()
+
+
+@dataclass(slots=True)
+class _Place:
+    """One of several, under whatever name it serves now."""
+
+    number: int
+    process: _Process
+    server: AttachedServer | None = None
+    serving: asyncio.Task[None] | None = None
+    num_starts: int = 0
+
+    @property
+    def live(self) -> list[AttachedServer]:
+        """The one that is there, if it is."""
+        return [] if self.server is None or self.server.is_closed else [self.server]
+
+
+class ApiServers:
+    """All of them, as one of the servers of `Serving`. Made by `spawn`; `start` lets requests in."""
+
+    def __init__(self, places: list[_Place]) -> None:
+        self._places = places
+        self._supervisors: list[asyncio.Task[None]] = []
+        self._client: Any = None
+        self._known: Any = None
+        self._sharing = asyncio.Lock()
+        self._ended: list[Family] = []
+
+    @classmethod
+    async def spawn(cls, count: int) -> "ApiServers":
+        """Start so many processes; they import meanwhile."""
+        return cls([_Place(number, await _Process.spawn()) for number in range(count)])
+
+    async def start(
+        self,
+        client: Any,
+        families: Callable[[], list[Family]],
+        make: Callable[[str], Start],
+        on_prepared: Callable[[], Any],
+    ) -> int | None:
+        """Have all of them listen, once `on_prepared` was awaited; gRPC's port."""
+        self._client, self._families, self._make = client, families, make
+        await gather_all(self._prepare(place) for place in self._places)
+        await on_prepared()
+        ports = await gather_all(self._open(place) for place in self._places)
+        self._supervisors = [asyncio.create_task(self._supervise(one)) for one in self._places]
+        return ports[0]
+
+    async def drain(self, timeout_s: float) -> None:
+        """See `Server`; each does it by itself."""
+        self._end_supervision()
+        for place in self._places:
+            place.process.channel.send(Drain())
+        await self._wait(timeout_s + _KILL_GRACE_S)
+
+    async def stop(self) -> None:
+        """See `Server`."""
+        self._end_supervision()
+        is_dead = self._client is not None and self._client.errored
+        why = str(self._client.dead_error) if is_dead else "the server is shutting down"
+        for place in self._places:
+            place.process.channel.send(EnginesStopped(why))
+            if place.server is None:  # it has nothing to end
+                place.process.kill()
+        await self._wait(_KILL_GRACE_S)
+
+    def _end_supervision(self) -> None:
+        for supervisor in self._supervisors:
+            supervisor.cancel()
+
+    async def _wait(self, within_s: float) -> None:
+        await asyncio.gather(*(place.process.end(within_s) for place in self._places))
+        await asyncio.gather(*(one.serving for one in self._places if one.serving is not None))
+
+    # -- one of them --------------------------------------------------------------------------
+
+    async def _prepare(self, place: _Place) -> None:
+        name = f"{place.number}.{place.num_starts}"
+        place.num_starts += 1
+        channel = place.process.channel
+        server = AttachedServer(channel, self._client, self._share_state, self._expose)
+        place.server = server
+        place.serving = asyncio.create_task(server.serve())
+        channel.send(self._make(name))
+        await server.prepared
+        await server.use(*self._state())
+
+    async def _open(self, place: _Place) -> int | None:
+        assert place.server is not None
+        place.server.channel.send(Open())
+        return await place.server.opened
+
+    async def _supervise(self, place: _Place) -> None:
+        """Start it again whenever it ends, with growing pauses."""
+        pause_s = FIRST_PAUSE_S
+        while True:
+            began_at = time.monotonic()
+            status = await place.process.process.wait()
+            assert place.server is not None
+            assert place.serving is not None
+            await place.serving
+            self._keep_counts(place.server)
+            if time.monotonic() - began_at > STEADY_S:
+                pause_s = FIRST_PAUSE_S
+            is_there = False
+            while not is_there:
+                log.warning(
+                    "API server %d has ended (status %d), and is started again in %.3g s",
+                    place.number,
+                    status,
+                    pause_s,
+                )
+                await asyncio.sleep(pause_s)
+                pause_s = min(2 * pause_s, MAX_PAUSE_S)
+                place.process = await _Process.spawn()
+                try:
+                    await self._prepare(place)
+                    await self._open(place)
+                    is_there = True
+                except Unavailable:
+                    status = await place.process.process.wait()
+
+    # -- what all of them see -----------------------------------------------------------------
+
+    def _state(self) -> tuple[Any, list[Any]]:
+        return self._client.vllm_config, list(self._client.lora_requests.values())
+
+    async def _share_state(self) -> None:
+        """Return when every one of them knows what a call has changed."""
+        async with self._sharing:
+            with suppress(EngineDead):
+                state = self._state()
+                if state != self._known:
+                    self._known = state
+                    servers = [server for place in self._places for server in place.live]
+                    await asyncio.gather(*(server.use(*state) for server in servers))
+
+    async def _expose(self) -> bytes:
+        servers = {
+            f"api_server_{place.number}": server for place in self._places for server in place.live
+        }
+        collected = await asyncio.gather(*(server.collect() for server in servers.values()))
+        families = dict(zip(servers, collected, strict=True))
+        return page(summed({SUPERVISOR: self._families(), "": self._ended, **families}))
+
+    def _keep_counts(self, server: AttachedServer) -> None:
+        """What one that has ended had counted, when it was asked last, is still in the sums."""
+        counted = [family for family in server.families if not is_own(family)]
+        self._ended = summed({"": self._ended, "it": counted})
+
+
+class SupervisedServing(Serving):
+    """`Serving` whose process has the engines and no client; see `ApiServers`."""
+
+    def __init__(
+        self, model: str | None, options: ServeOptions, http_options: HttpOptions, started: float
+    ) -> None:
+        self._held = ExitStack()
+        rpc = pick(options, RpcOptions)
+        host = http_options.host
+        self._ports: dict[str, int | None] = {"http": None, "grpc": None}
+        for name, is_served, port, flag in (
+            ("http", options.http, http_options.port, "--port"),
+            ("grpc", options.grpc, rpc.port, "--grpc-port"),
+        ):
+            if is_served:
+                held = self._held.enter_context(hold_port(host, port, flag))
+                self._ports[name] = int(held.getsockname()[1])
+        http = replace(http_options, shares_port=True, port=self._ports["http"] or 0)
+        super().__init__(model, options, http, started)
+        self._directory = str(socket_directory())
+
+    def close(self) -> None:
+        """See `Serving`."""
+        super().close()
+        self._held.close()
+        shutil.rmtree(self._directory, ignore_errors=True)
+
+    async def run(self) -> int:
+        """See `Serving`."""
+        self._api_servers = await ApiServers.spawn(self._options.api_server_count)
+        try:
+            return await super().run()
+        finally:
+            await self._api_servers.stop()
+
+    def _find(self) -> "Fitted":
+        found = super()._find()
+        config = msgspec.structs.replace(found.config, api_server_directory=self._directory)
+        return replace(found, config=config)
+
+    async def _open(self, loaded: Servable, client: EngineClient, http_port: int | None) -> None:
+        """Let requests in, elsewhere: until now this process has answered probes."""
+        from weft.cli.serving.api_serving import plain_options  # noqa: PLC0415 - imported by now
+
+        options = plain_options(self._options)
+
+        def make(name: str) -> Start:
+            return Start(
+                name=name,
+                directory=self._directory,
+                options=options,
+                config=client.vllm_config,  # type: ignore[attr-defined]  # of all that are ours
+                http_port=self._ports["http"],
+                grpc_port=self._ports["grpc"],
+            )
+
+        self._servers[:] = [self._api_servers]
+        grpc_port = await self._unless_signalled(
+            self._api_servers.start(
+                client, lambda: families_of(self._metrics.registry), make, self._http.stop
+            )
+        )
+        self._announce(loaded, http_port, grpc_port)

@@ -1,0 +1,88 @@
+"""`Prefiller`: has another server compute a prompt that a router chose it for; this one continues it.
+
+The picker names the server, in the header or metadata `x-prefiller-host-port`. Whatever goes wrong, the prompt is
+computed here.
+"""
+
+import ipaddress
+import logging
+from abc import ABC, abstractmethod
+from typing import Any
+from urllib.parse import urlsplit
+
+import msgspec
+
+from weft.core.errors import WeftError
+from weft.core.kv_transfer import KvTransferConfig, Prefill, read_params, to_extra_args
+from weft.core.types import Request
+
+CONNECT_S = 5.0
+PREFILL_S = 600.0
+MAX_ANSWER_BYTES = 2 << 20
+
+log = logging.getLogger("weft.prefill")
+
+
+class PrefillError(Exception):
+    """The other server did not do it."""
+
+
+_FAILURES: tuple[type[Exception], ...] = (
+    PrefillError,
+    WeftError,
+    msgspec.DecodeError,
+    TimeoutError,
+)
+
+
+class Prefiller(ABC):
+    """For an engine that fetches prompts: `config` says from whom. A prompt may take `timeout_s`.
+
+    Servers of one kind speak with each other as clients speak to them.
+    """
+
+    way_failures: tuple[type[Exception], ...] = ()  # of the way that is spoken
+
+    def __init__(
+        self, config: KvTransferConfig, block_size: int, timeout_s: float = PREFILL_S
+    ) -> None:
+        self._networks = [ipaddress.ip_network(network) for network in config.networks]
+        self._block_size = block_size
+        self._timeout_s = timeout_s
+        self._failures = _FAILURES + self.way_failures
+
+    async def compute(self, request: Request, chosen: Prefill) -> Request:
+        """The request, with where its prompt lies; as it was where there is nothing to gain, or it failed."""
+        params = request.params
+        is_short = len(request.prompt_token_ids) <= self._block_size
+        if is_short or params.skip_reading_prefix_cache or params.extra_args or request.lora_name:
+            return request
+        try:
+            found = await self._lend(request, self._checked(chosen.address), chosen.authorization)
+            if found is not None:
+                read_params(found)
+        except self._failures as error:
+            reason = str(error) or type(error).__name__
+            log.warning(
+                "no prefill at %.80r: %s, request_id=%s", chosen.address, reason, request.request_id
+            )
+            return request
+        params = msgspec.structs.replace(params, extra_args=to_extra_args(found))
+        return msgspec.structs.replace(request, params=params)
+
+    def _checked(self, address: str) -> str:
+        """Host and port. A client may have written the header: no other address is spoken to."""
+        try:
+            parts = urlsplit(f"//{address}")
+            host, port = ipaddress.ip_address(parts.hostname or ""), parts.port
+        except ValueError as error:
+            raise PrefillError(f"it is no address with a port: {error}") from None
+        if port is None or parts.path or not any(host in network for network in self._networks):
+            raise PrefillError("it is not among the peers of --kv-transfer-config")
+        return f"{f'[{host}]' if host.version == 6 else host}:{port}"
+
+    @abstractmethod
+    async def _lend(
+        self, request: Request, address: str, authorization: str | None
+    ) -> dict[str, Any] | None:
+        """Have the prompt computed there, and lent; what fetches it, if there is anything to fetch."""

@@ -1,0 +1,241 @@
+"""`AttachedServer`: an API server, as its supervisor has it: its requests, and its calls for all engines."""
+
+import asyncio
+import itertools
+import logging
+from collections.abc import AsyncGenerator, Awaitable, Callable, Coroutine
+from contextlib import aclosing
+from typing import Any, Protocol, TypeVar, assert_never
+
+import msgspec
+
+from weft.core.client import EngineClient
+from weft.core.config import EngineConfig
+from weft.core.errors import EngineDead, GenerationError, Unsupported, WeftError
+from weft.core.kv_transfer import RemotePrompt
+from weft.core.types import KvEventBatch, LoRARequest, Request
+from weft.engine.api_servers.calls import (
+    ANSWERS,
+    CHECK_HEALTH,
+    EXPOSE,
+    GET_LOADS,
+    GET_STATES,
+    SUBSCRIBE,
+    Health,
+    Loads,
+    with_structures,
+)
+from weft.engine.api_servers.channel import Channel
+from weft.engine.api_servers.faults import Fault
+from weft.engine.api_servers.messages import (
+    Aborted,
+    Acknowledged,
+    Answer,
+    Cancel,
+    Collect,
+    Collected,
+    Family,
+    Forward,
+    FromServer,
+    Item,
+    Opened,
+    Prepared,
+    Refused,
+    State,
+)
+from weft.engine.front.counted_stream import Ended
+from weft.engine.messages import Abort, Add, ReleaseRemote
+
+log = logging.getLogger("weft.engine")
+
+K = TypeVar("K")
+
+
+class Engines(EngineClient, Protocol):
+    """What is shared: `ProcessClient` or `DataParallelClient`."""
+
+    vllm_config: EngineConfig
+
+    def run_counted(self, request: Request) -> AsyncGenerator[Ended, None]:
+        """See `FrontClient`."""
+        ...
+
+    def end_answer(self, engine_id: str, index: int) -> None:
+        """See `FrontClient`."""
+        ...
+
+    def release_remote(self, source: RemotePrompt) -> None:
+        """See `FrontClient`."""
+        ...
+
+
+class AttachedServer:
+    """Lives as long as its channel. `changed` is awaited after each call that may change what others see."""
+
+    def __init__(
+        self,
+        channel: Channel[FromServer],
+        client: Engines,
+        changed: Callable[[], Awaitable[None]],
+        expose: Callable[[], Awaitable[bytes]],
+    ) -> None:
+        self.channel = channel
+        self._client = client
+        self._changed = changed
+        self._expose = expose
+        self._requests: dict[str, asyncio.Task[None]] = {}
+        self._calls: dict[int, asyncio.Task[None]] = {}
+        self._ids = itertools.count()
+        self._queries: dict[int, asyncio.Future[Any]] = {}
+        self.families: list[Family] = []
+        self.is_closed = False
+        loop = asyncio.get_running_loop()
+        self.prepared: asyncio.Future[None] = loop.create_future()
+        self.opened: asyncio.Future[int | None] = loop.create_future()
+
+    async def serve(self) -> None:
+        """Do what it asks until it has gone; then its requests are aborted, and its calls are not answered."""
+        try:
+            async for message in self.channel.messages():
+                self._take(message)
+        finally:
+            self.is_closed = True
+            self.channel.close()
+            waited: list[asyncio.Future[Any]] = [
+                self.prepared,
+                self.opened,
+                *self._queries.values(),
+            ]
+            for future in waited:
+                if not future.done():
+                    future.set_exception(EngineDead("an API server has ended"))
+                    future.exception()
+            tasks = [*self._requests.values(), *self._calls.values()]
+            for task in tasks:
+                task.cancel()
+            await asyncio.gather(*tasks, return_exceptions=True)
+
+    async def use(self, config: EngineConfig, adapters: list[LoRARequest]) -> None:
+        """Return when it knows, or has gone."""
+        await self._query(lambda call_id: State(call_id, config, adapters))
+
+    async def collect(self) -> list[Family]:
+        """Its series; the last ones where it has gone."""
+        families = await self._query(Collect)
+        if families is not None:
+            self.families = families
+        return self.families
+
+    async def _query(self, make: Callable[[int], msgspec.Struct]) -> Any:
+        call_id = next(self._ids)
+        future = self._queries[call_id] = asyncio.get_running_loop().create_future()
+        try:
+            if self.is_closed:
+                return None
+            self.channel.send(make(call_id))
+            return await future
+        except EngineDead:
+            return None
+        finally:
+            del self._queries[call_id]
+
+    def _take(self, message: FromServer) -> None:
+        match message:
+            case Add():
+                engine_id = message.request.engine_id
+                _begin(self._requests, engine_id, self._run(message.request))
+            case Abort():
+                self._abort(message)
+            case ReleaseRemote():
+                self._client.release_remote(message.source)
+            case Forward():
+                _begin(self._calls, message.call_id, self._answer(message))
+            case Cancel():
+                _cancel(self._calls, message.call_id)
+            case Prepared():
+                _finish(self.prepared, None)
+            case Opened():
+                _finish(self.opened, message.grpc_port)
+            case Collected() | Acknowledged():
+                query = self._queries.get(message.call_id)
+                if query is not None:
+                    _finish(query, getattr(message, "families", None))
+            case _:
+                assert_never(message)
+
+    def _abort(self, message: Abort) -> None:
+        for engine_id in message.engine_ids:
+            if message.index is None:
+                _cancel(self._requests, engine_id)
+            else:
+                self._client.end_answer(engine_id, message.index)
+
+    async def _run(self, request: Request) -> None:
+        """Follow a request to its end; the API server reads its outputs, and has to be told of other ends only."""
+        try:
+            async with aclosing(self._client.run_counted(request)) as ends:
+                async for end in ends:
+                    if end.is_aborted:
+                        self.channel.send(Aborted(request.engine_id))
+        except Exception as error:  # noqa: BLE001 - the request's own, and its reader gets it
+            self.channel.send(Refused(request.engine_id, _fault(error)))
+
+    async def _answer(self, call: Forward) -> None:
+        try:
+            value = await self._call(call)
+            answer = Answer(call.call_id, msgspec.Raw(msgspec.msgpack.encode(value)))
+        except Exception as error:  # noqa: BLE001 - the call's own, and its caller gets it
+            answer = Answer(call.call_id, fault=_fault(error))
+        self.channel.send(answer)
+
+    async def _call(self, call: Forward) -> Any:
+        client, method = self._client, call.method
+        if method == CHECK_HEALTH:
+            await client.check_health()
+            return Health(client.is_degraded)
+        if method == GET_LOADS:
+            return Loads(await client.get_loads(), client.num_active_requests)
+        if method == GET_STATES:
+            return await client.get_request_states()
+        if method == EXPOSE:
+            return await self._expose()
+        if method == SUBSCRIBE:
+            return await self._pass_on(call, client.subscribe_kv_events(*call.arguments))
+        if method not in ANSWERS:
+            raise Unsupported(f"{method[:80]!a} is no call for several API servers")
+        with_structures(method, call.arguments, call.named)
+        try:
+            return await getattr(client, method)(*call.arguments, **call.named)
+        finally:
+            await self._changed()
+
+    async def _pass_on(self, call: Forward, batches: AsyncGenerator[KvEventBatch, None]) -> None:
+        async with aclosing(batches):
+            async for batch in batches:
+                item = msgspec.Raw(msgspec.msgpack.encode(batch))
+                self.channel.send(Item(call.call_id, item))
+                await self.channel.drain()
+
+
+def _finish(future: asyncio.Future[Any], value: Any) -> None:
+    """Unless who waited for it has given up: a signal may end a start."""
+    if not future.done():
+        future.set_result(value)
+
+
+def _begin(tasks: dict[K, asyncio.Task[None]], key: K, work: Coroutine[Any, Any, None]) -> None:
+    task = tasks[key] = asyncio.create_task(work)
+    task.add_done_callback(lambda _: tasks.pop(key, None))
+
+
+def _cancel(tasks: dict[K, asyncio.Task[None]], key: K) -> None:
+    """Unless it has ended."""
+    if (task := tasks.get(key)) is not None:
+        task.cancel()
+
+
+def _fault(error: Exception) -> Fault:
+    if isinstance(error, WeftError):
+        return Fault.of(error)
+    log.error("the supervisor of API servers failed", exc_info=error)
+    return Fault.of(GenerationError(f"{type(error).__name__} in the server; its log has details"))

@@ -1,0 +1,78 @@
+"""The calls of `EngineClient` that API servers hand to their supervisor, and what crosses with each."""
+
+from collections.abc import Iterable
+from typing import Any
+
+import msgspec
+
+from weft.core.types import EngineLoad, KvEventBatch, LoRARequest
+from weft.core.weight_transfer import WeightTransferInitRequest, WeightTransferUpdateRequest
+
+# Structures among the arguments: each is the first one, and the types of it.
+STRUCTURES: dict[str, type[msgspec.Struct]] = {
+    "add_lora": LoRARequest,
+    "init_weight_transfer_engine": WeightTransferInitRequest,
+    "update_weights": WeightTransferUpdateRequest,
+}
+# What they answer.
+ANSWERS: dict[str, Any] = {
+    "abort": None,
+    "add_lora": bool,
+    "collective_rpc": list[Any],
+    "do_log_stats": None,
+    "finish_weight_update": None,
+    "init_weight_transfer_engine": None,
+    "is_paused": bool,
+    "is_scaling_elastic_ep": bool,
+    "list_loras": set[int],
+    "notify_kv_transfer_request_rejected": None,
+    "pause_generation": None,
+    "pin_lora": bool,
+    "remove_lora": bool,
+    "reset_encoder_cache": None,
+    "reset_mm_cache": None,
+    "reset_prefix_cache": bool,
+    "resume_generation": None,
+    "scale_elastic_ep": None,
+    "sleep": None,
+    "start_profile": None,
+    "start_weight_update": None,
+    "stop_profile": None,
+    "update_weights": None,
+    "wake_up": bool,
+}
+# Beyond those, with answers of their own.
+CHECK_HEALTH, GET_LOADS, GET_STATES = "check_health", "get_loads", "get_request_states"
+SUBSCRIBE, EXPOSE = "subscribe_kv_events", "expose"
+EVENTS = KvEventBatch
+
+
+class Health(msgspec.Struct, frozen=True, array_like=True):
+    """The answer to `check_health`, where that does not raise."""
+
+    is_degraded: bool
+
+
+class Loads(msgspec.Struct, frozen=True, array_like=True):
+    """The answer to `get_loads`: of each engine, and the open requests of all API servers."""
+
+    loads: list[EngineLoad]
+    num_active_requests: int
+
+
+def plain(argument: Any) -> Any:
+    """An argument as the channel takes it."""
+    if isinstance(argument, Iterable) and not isinstance(argument, str | bytes | dict):
+        return list(argument)
+    return argument
+
+
+def with_structures(method: str, arguments: list[Any], named: dict[str, Any]) -> None:
+    """Make the structure again that stands among the arguments."""
+    kind = STRUCTURES.get(method)
+    if kind is None:
+        return
+    if arguments:
+        arguments[0] = msgspec.convert(arguments[0], kind)
+    else:
+        named.update({name: msgspec.convert(value, kind) for name, value in named.items()})

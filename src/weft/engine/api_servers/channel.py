@@ -1,0 +1,84 @@
+"""`Channel`: messages both ways over a pair of sockets, until either side has gone."""
+
+import asyncio
+import socket
+from collections import deque
+from collections.abc import AsyncIterator
+from typing import Any, Generic, TypeVar
+
+import msgspec
+
+from weft.engine.messages import MAX_FRAME_BYTES
+
+_LENGTH = 4  # bytes before each message
+_CHUNK = 1 << 16
+
+T = TypeVar("T")
+
+
+class Channel(Generic[T]):
+    """Made by `open`, inside a running event loop. `T` is what is received."""
+
+    def __init__(
+        self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter, received: Any
+    ) -> None:
+        self._reader, self._writer = reader, writer
+        self._encoder = msgspec.msgpack.Encoder()
+        self._decoder: msgspec.msgpack.Decoder[T] = msgspec.msgpack.Decoder(received)
+        self._partial = bytearray()
+        self._frames: deque[bytes] = deque()
+
+    @classmethod
+    async def open(cls, end: socket.socket, received: Any) -> "Channel[T]":
+        """One end of a pair; `received` is the type of what comes from the other."""
+        end.setblocking(False)
+        reader, writer = await asyncio.open_unix_connection(sock=end)
+        return cls(reader, writer, received)
+
+    def send(self, message: msgspec.Struct) -> None:
+        """Never blocks. To who has gone it is nothing."""
+        if not self._writer.is_closing():
+            body = self._encoder.encode(message)
+            self._writer.write(len(body).to_bytes(_LENGTH, "big") + body)
+
+    async def drain(self) -> None:
+        """Wait while much is unsent."""
+        await self._writer.drain()
+
+    async def receive(self) -> T | None:
+        """The next message; None when the other side has gone."""
+        while not self._frames:
+            try:
+                chunk = await self._reader.read(_CHUNK)
+            except ConnectionError:
+                return None
+            if not chunk:
+                return None
+            self._partial += chunk
+            self._frames.extend(_take_frames(self._partial))
+        return self._decoder.decode(self._frames.popleft())
+
+    async def messages(self) -> AsyncIterator[T]:
+        """What comes, until the other side has gone."""
+        while (message := await self.receive()) is not None:
+            yield message
+
+    def close(self) -> None:
+        """Leave; idempotent."""
+        self._writer.close()
+
+
+def _take_frames(waiting: bytearray) -> list[bytes]:
+    """Take the whole messages out of what has come."""
+    frames, start = [], 0
+    while len(waiting) - start >= _LENGTH:
+        size = int.from_bytes(waiting[start : start + _LENGTH], "big")
+        if size > MAX_FRAME_BYTES:
+            raise ValueError(f"a message of {size} bytes")
+        end = start + _LENGTH + size
+        if len(waiting) < end:
+            break
+        frames.append(bytes(waiting[start + _LENGTH : end]))
+        start = end
+    del waiting[:start]
+    return frames

@@ -1,0 +1,352 @@
+"""`ApiServerClient`: the engines as one of several API servers sees them.
+
+Requests go by way of the supervisor, who has the queue, the adapters and the choice of an engine. Their outputs
+come from the engines themselves, so that what is most, events, costs nobody but their own API server.
+"""
+
+import asyncio
+import itertools
+from collections.abc import AsyncGenerator, Awaitable, Callable, Iterable, Mapping
+from pathlib import Path
+from typing import Any, assert_never
+
+import msgspec
+import zmq
+
+from weft.core.config import EngineConfig
+from weft.core.engine_info import EngineInfo
+from weft.core.errors import EngineDead, Overloaded
+from weft.core.kv_feed import MAX_BUFFERED_BATCHES
+from weft.core.request_states import RequestStates
+from weft.core.types import EngineLoad, KvEventBatch, LoRARequest
+from weft.engine.api_servers.calls import (
+    ANSWERS,
+    CHECK_HEALTH,
+    EVENTS,
+    EXPOSE,
+    GET_LOADS,
+    GET_STATES,
+    SUBSCRIBE,
+    Health,
+    Loads,
+    plain,
+)
+from weft.engine.api_servers.channel import Channel
+from weft.engine.api_servers.faults import Fault
+from weft.engine.api_servers.messages import (
+    Aborted,
+    Acknowledged,
+    Answer,
+    Cancel,
+    Collect,
+    Collected,
+    Drain,
+    EnginesStopped,
+    Family,
+    Forward,
+    Item,
+    Open,
+    Refused,
+    Start,
+    State,
+    ToServer,
+)
+from weft.engine.front.client import FrontClient
+from weft.engine.front.event_socket import EventSocket
+from weft.engine.front.lora_table import LoadedAdapter, LoraTable
+from weft.engine.messages import MAX_FRAME_BYTES, Abort, Add, Command, Event, ReleaseRemote
+from weft.engine.output_ports import SEPARATOR
+from weft.text.prepare import InputProcessor
+from weft.text.tokenizer import Tokenizer
+
+
+class _Adapters(LoraTable):
+    """What the supervisor says there is; it loads them, and keeps them for requests."""
+
+    def __init__(self, config: EngineConfig) -> None:
+        super().__init__(config, _load_nothing, lambda command: None)
+        self.known: Mapping[str, LoRARequest] = {}
+
+    @property
+    def requests(self) -> Mapping[str, LoRARequest]:
+        return self.known
+
+    async def hold(self, request: LoRARequest, *, unless: asyncio.Event) -> LoadedAdapter | None:
+        """None: nothing is held here."""
+        del request, unless
+        return None
+
+
+class ApiServerClient(FrontClient):
+    """Made by `open`, inside a running event loop. `collect` makes this process's own series."""
+
+    def __init__(
+        self,
+        name: str,
+        channel: Channel[ToServer],
+        config: EngineConfig,
+        tokenizer: Tokenizer,
+        collect: Callable[[], list[Family]] = list,
+    ) -> None:
+        super().__init__(config, tokenizer)
+        self._ready.set_result(None)  # the engines were, before
+        self._name = name
+        self._channel = channel
+        self._collect = collect
+        self._adapters = self._loras = _Adapters(config)
+        self._call_ids = itertools.count()
+        self._answers: dict[int, asyncio.Future[msgspec.Raw]] = {}
+        self._items: dict[int, asyncio.Queue[msgspec.Raw | None]] = {}
+        self._is_degraded = False
+        self._num_elsewhere = 0
+        self._closed = asyncio.Event()
+        self.is_tracing = False
+        self.is_orphaned = False
+        self._may_open = asyncio.Event()
+        self.on_drain: Callable[[], None] = lambda: None
+        self._use(config)
+        assert config.api_server_directory is not None
+        self._context = zmq.Context()
+        self._outputs = self._context.socket(zmq.PULL)
+        self._outputs.set_hwm(0)
+        self._outputs.set(zmq.MAXMSGSIZE, MAX_FRAME_BYTES)
+        self._outputs.bind(f"ipc://{Path(config.api_server_directory, name)}")
+        self._events: EventSocket[Event] = EventSocket(self._outputs, Event, self._on_event)
+        self._reading: asyncio.Task[None] | None = None
+
+    @classmethod
+    async def open(
+        cls,
+        name: str,
+        channel: Channel[ToServer],
+        config: EngineConfig,
+        tokenizer: Tokenizer,
+        collect: Callable[[], list[Family]] = list,
+    ) -> "ApiServerClient":
+        """Listen for outputs in the directory of `config`, and for the supervisor on `channel`."""
+        client = cls(name, channel, config, tokenizer, collect)
+        client._events.watch()
+        client._reading = asyncio.create_task(client._read(), name="weft-supervisor")
+        return client
+
+    # -- requests -----------------------------------------------------------------------------
+
+    def _send(self, command: Command) -> None:
+        """What concerns one request goes to the supervisor; nothing else is ever sent so."""
+        assert isinstance(command, Add | Abort | ReleaseRemote)
+        self._channel.send(command)
+
+    async def abort(self, request_id: str | Iterable[str]) -> None:
+        """See `EngineClient`; requests of other API servers too."""
+        ids = [request_id] if isinstance(request_id, str) else list(request_id)
+        await super().abort(ids)
+        await self.forward("abort", ids)
+
+    @property
+    def num_active_requests(self) -> int:
+        """Those of all API servers, as far as `get_loads` has said of the others."""
+        return super().num_active_requests + self._num_elsewhere
+
+    # -- calls --------------------------------------------------------------------------------
+
+    async def forward(self, method: str, *arguments: Any, **named: Any) -> Any:
+        """Have the supervisor call a method of its client."""
+        return msgspec.msgpack.decode(
+            await self._forward(method, *arguments, **named), type=ANSWERS[method]
+        )
+
+    async def _forward(self, method: str, *arguments: Any, **named: Any) -> msgspec.Raw:
+        self._check_alive()
+        call_id = next(self._call_ids)
+        answer: asyncio.Future[msgspec.Raw] = asyncio.get_running_loop().create_future()
+        self._answers[call_id] = answer
+        given = {name: plain(value) for name, value in named.items()}
+        self._channel.send(Forward(call_id, method, [*map(plain, arguments)], given))
+        try:
+            return await answer
+        finally:
+            if self._answers.pop(call_id, None) is not None and not answer.done():
+                self._channel.send(Cancel(call_id))
+
+    async def check_health(self) -> None:
+        """See `EngineClient`; so far as the supervisor knows, who answers itself."""
+        raw = await self._forward(CHECK_HEALTH)
+        self._is_degraded = msgspec.msgpack.decode(raw, type=Health).is_degraded
+
+    @property
+    def is_degraded(self) -> bool:
+        """Whether some engine was absent when health was checked last."""
+        return self._is_degraded
+
+    async def get_loads(self) -> list[EngineLoad]:
+        answer = msgspec.msgpack.decode(await self._forward(GET_LOADS), type=Loads)
+        self._num_elsewhere = max(0, answer.num_active_requests - super().num_active_requests)
+        return answer.loads
+
+    async def get_request_states(self) -> list[RequestStates]:
+        raw = await self._forward(GET_STATES)
+        return msgspec.msgpack.decode(raw, type=list[RequestStates])
+
+    async def expose(self) -> bytes:
+        """The series of all processes, as the body of `/metrics`."""
+        return msgspec.msgpack.decode(await self._forward(EXPOSE), type=bytes)
+
+    async def is_tracing_enabled(self) -> bool:
+        return self.is_tracing
+
+    async def subscribe_kv_events(
+        self, start_sequence_number: int | None = None
+    ) -> AsyncGenerator[KvEventBatch, None]:
+        """See `EngineClient`."""
+        self._check_alive()
+        call_id = next(self._call_ids)
+        items = self._items[call_id] = asyncio.Queue()
+        answer = self._answers[call_id] = asyncio.get_running_loop().create_future()
+        self._channel.send(Forward(call_id, SUBSCRIBE, [start_sequence_number]))
+        try:
+            while (item := await items.get()) is not None:
+                yield msgspec.msgpack.decode(item, type=EVENTS)
+            await answer
+        finally:
+            del self._items[call_id]
+            if self._answers.pop(call_id, None) is not None and not answer.done():
+                self._channel.send(Cancel(call_id))
+
+    # -- state --------------------------------------------------------------------------------
+
+    def _open_publisher(self) -> None:
+        """None: the supervisor publishes."""
+
+    def _use(self, config: EngineConfig) -> None:
+        self.vllm_config = config
+        self.info = EngineInfo.of(config)
+        # Engines know by it where outputs go.
+        prefix = f"{self._name}{SEPARATOR}"
+        self._inputs = InputProcessor(config, self.renderer, engine_id_prefix=prefix)
+        # Of all engines: each has as many places, and the supervisor knows which are taken.
+        scheduler, size = config.scheduler_config, config.data_parallel_size
+        limits = msgspec.structs.replace(
+            scheduler,
+            max_num_queued_reqs=size * scheduler.max_num_queued_reqs,
+            max_num_queued_tokens=size * scheduler.max_num_queued_tokens,
+        )
+        self._open.use(limits)
+
+    def shutdown(self, timeout: float | None = None) -> None:
+        """Leave the engines, which go on."""
+        del timeout
+        self._is_closing = True
+        self._leave("the server is shutting down")
+
+    async def wait_closed(self) -> None:
+        await self._closed.wait()
+
+    async def wait_open(self) -> bool:
+        """Whether the supervisor wants it to listen: when it says so, or has ended this."""
+        await self._may_open.wait()
+        return not self._closed.is_set()
+
+    def _leave(self, message: str) -> None:
+        if self._closed.is_set():
+            return
+        self._closed.set()
+        self._may_open.set()
+        self._die(EngineDead(message))
+        for answer in self._answers.values():
+            if not answer.done():
+                answer.set_exception(EngineDead(message))
+                answer.exception()
+        for items in self._items.values():
+            items.put_nowait(None)
+        self._events.leave()
+        self._outputs.close(0)
+        self._context.term()
+        if self._reading is not None:
+            self._reading.cancel()
+        self._channel.close()
+
+    # -- what the supervisor says -------------------------------------------------------------
+
+    async def _read(self) -> None:
+        async for message in self._channel.messages():
+            self._take_message(message)
+        self.is_orphaned = not self._closed.is_set()
+        self._leave("the server's first process has ended")
+
+    def _take_message(self, message: ToServer) -> None:
+        match message:
+            case Refused() | Aborted():
+                self._take_end(message)
+            case State():
+                if message.config != self.vllm_config:
+                    self._use(message.config)
+                self._adapters.known = {one.lora_name: one for one in message.adapters}
+                self._channel.send(Acknowledged(message.call_id))
+            case Item() | Answer():
+                self._take_part(message)
+            case Collect():
+                self._channel.send(Collected(message.call_id, self._collect()))
+            case Open():
+                self._may_open.set()
+            case Drain():
+                self.on_drain()
+            case EnginesStopped():
+                self._leave(message.message)
+            case Start():
+                raise AssertionError("it is the first message, and comes once")
+            case _:
+                assert_never(message)
+
+    def _take_end(self, message: Refused | Aborted) -> None:
+        """Of a request of whose end the engine says nothing, unless that has come already."""
+        opened = self._open.get(message.engine_id)
+        if opened is None or opened.is_over:
+            return
+        if isinstance(message, Refused):
+            opened.fail(message.fault.to_error())
+        else:
+            opened.abort()
+
+    def _take_part(self, message: Item | Answer) -> None:
+        if isinstance(message, Item):
+            self._take_item(message)
+        else:
+            self._take_answer(message)
+
+    def _take_answer(self, message: Answer) -> None:
+        answer = self._answers.pop(message.call_id, None)
+        if answer is not None and not answer.done():
+            if message.fault is None:
+                answer.set_result(message.value)
+            else:
+                answer.set_exception(message.fault.to_error())
+                answer.exception()  # who subscribed may have left
+        if (items := self._items.get(message.call_id)) is not None:
+            items.put_nowait(None)
+
+    def _take_item(self, message: Item) -> None:
+        items, answer = self._items.get(message.call_id), self._answers.get(message.call_id)
+        if items is None or answer is None:
+            return
+        if items.qsize() < MAX_BUFFERED_BATCHES:
+            items.put_nowait(message.value)
+            return
+        self._channel.send(Cancel(message.call_id))
+        text = f"subscriber left {items.qsize()} batches unread"
+        self._take_answer(Answer(message.call_id, fault=Fault.of(Overloaded(text))))
+
+
+async def _load_nothing(lora_id: int, path: str) -> Any:
+    raise AssertionError("the supervisor loads adapters")
+
+
+def _forwarded(method: str) -> Callable[..., Awaitable[Any]]:
+    async def call(self: ApiServerClient, *arguments: Any, **named: Any) -> Any:
+        return await self.forward(method, *arguments, **named)
+
+    call.__name__ = method
+    return call
+
+
+for _method in ANSWERS.keys() - {"abort"}:
+    setattr(ApiServerClient, _method, _forwarded(_method))

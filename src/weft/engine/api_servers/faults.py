@@ -1,0 +1,38 @@
+"""`Fault`: one of our errors, between processes."""
+
+import msgspec
+
+from weft.core import errors
+from weft.core.errors import BadRequest, GenerationError, Key, NotFound, WeftError
+
+_KINDS = {
+    kind.__name__: kind
+    for kind in vars(errors).values()
+    if isinstance(kind, type) and issubclass(kind, WeftError)
+}
+
+
+class Fault(msgspec.Struct, frozen=True, array_like=True):
+    """Its class by name, and its message in parts; True marks the name of a field."""
+
+    kind: str
+    parts: list[tuple[str, bool]]
+    parameter: str | None = None
+
+    @classmethod
+    def of(cls, error: WeftError) -> "Fault":
+        """What is left of it elsewhere: neither its cause nor a value that it quotes."""
+        parts = error.parts if isinstance(error, BadRequest) else (str(error),)
+        parameter = error.parameter if isinstance(error, BadRequest | NotFound) else None
+        marked = [(str(part), isinstance(part, Key)) for part in parts]
+        return cls(type(error).__name__, marked, parameter)
+
+    def to_error(self) -> WeftError:
+        """The error again."""
+        parts = [Key(text) if is_key else text for text, is_key in self.parts]
+        kind = _KINDS.get(self.kind, GenerationError)
+        if issubclass(kind, BadRequest):
+            return kind(self.parameter, parts)
+        if issubclass(kind, NotFound):
+            return kind("".join(parts), self.parameter)
+        return kind("".join(parts))

@@ -1,0 +1,45 @@
+"""`EventSocket`: events of engines in other processes, taken off a ZeroMQ socket on the event loop."""
+
+import asyncio
+from collections.abc import Callable
+from typing import Any, Generic, TypeVar
+
+import msgspec
+import zmq
+
+# Frames that are handled before anybody else has a turn: an engine may be as fast as we are.
+_MAX_FRAMES = 32
+
+T = TypeVar("T")
+
+
+class EventSocket(Generic[T]):
+    """Hands each event of type `received` to `take`, from `watch` on until the socket is closed."""
+
+    def __init__(
+        self, socket: "zmq.Socket[bytes]", received: Any, take: Callable[[T], None]
+    ) -> None:
+        self._socket = socket
+        self._take = take
+        self._loop = asyncio.get_running_loop()
+        self._decoder: msgspec.msgpack.Decoder[T] = msgspec.msgpack.Decoder(received)
+        self.num_frames = 0
+
+    def watch(self) -> None:
+        """Begin, with what is there already."""
+        # Not zmq.asyncio: its futures cost more than a frame's decoding.
+        self._loop.add_reader(self._socket.fileno(), self._take_all)
+        self._take_all()
+
+    def leave(self) -> None:
+        """End; before the socket is closed."""
+        self._loop.remove_reader(self._socket.fileno())
+
+    def _take_all(self) -> None:
+        """Handle what has arrived. The socket's file is readable once for all of it, so all must be taken."""
+        for _ in range(_MAX_FRAMES):
+            if self._socket.closed or not int(self._socket.get(zmq.EVENTS)) & zmq.POLLIN:
+                return
+            self.num_frames += 1
+            self._take(self._decoder.decode(self._socket.recv(zmq.NOBLOCK)))
+        self._loop.call_soon(self._take_all)

@@ -1,0 +1,43 @@
+"""`PoolAccess`: a transfer's right to touch blocks of its engine's pool, which the engine can take back."""
+
+import threading
+
+from weft.compute.runner import BlockCopies
+
+
+class TransferError(Exception):
+    """The other side is not who it should be, or does not do what it should."""
+
+
+class AccessEnded(TransferError):
+    """The blocks are another's by now."""
+
+    def __init__(self) -> None:
+        super().__init__("its blocks were taken back")
+
+
+class PoolAccess:
+    """Blocks are read and written inside `with access as copies` alone, where nobody waits for anything.
+
+    So `end` returns soon, and when it has, no thread of a transfer touches them any more.
+    """
+
+    def __init__(self, copies: BlockCopies) -> None:
+        self._copies = copies
+        self._lock = threading.Lock()
+        self.is_ended = False
+
+    def __enter__(self) -> BlockCopies:
+        self._lock.acquire()
+        if self.is_ended:
+            self._lock.release()
+            raise AccessEnded
+        return self._copies
+
+    def __exit__(self, *_: object) -> None:
+        self._lock.release()
+
+    def end(self) -> None:
+        """Take them back."""
+        with self._lock:
+            self.is_ended = True

@@ -1,0 +1,67 @@
+"""`Programs`: what policies remember of flows. Clients name them, so there is a bound to how many."""
+
+import math
+from collections.abc import Callable, Iterable
+from typing import Final, Generic, Protocol, TypeVar
+
+_MAX_PROGRAMS: Final = 10_000
+
+
+class _Dated(Protocol):
+    at: float  # when something was last added
+
+
+_Program = TypeVar("_Program", bound=_Dated)
+
+
+def decayed(amount: float, since_s: float, half_life_s: float) -> float:
+    """What is left of it; all, if the half-life is 0."""
+    return amount * math.exp2(-since_s / half_life_s) if amount and half_life_s else amount
+
+
+class Programs(Generic[_Program]):
+    """By name, the one used longest ago first. Idle ones are forgotten after `ttl_s`, 0 for never."""
+
+    def __init__(
+        self,
+        make: Callable[[float], _Program],
+        clock: Callable[[], float],
+        *,
+        ttl_s: float,
+        sweep_every_s: float,
+    ) -> None:
+        self._make = make
+        self._clock = clock
+        self._ttl_s = ttl_s or math.inf
+        self._sweep_every_s = sweep_every_s
+        self._swept_at = -math.inf
+        self._of: dict[str, _Program] = {}
+
+    def __len__(self) -> int:
+        return len(self._of)
+
+    def get(self, name: str) -> _Program | None:
+        """What is known; None if that is nothing."""
+        return self._of.get(name)
+
+    def items(self) -> Iterable[tuple[str, _Program]]:
+        """All of them."""
+        return self._of.items()
+
+    def used(self, name: str) -> _Program:
+        """That of a flow which is being added to; made if it is a new one."""
+        now = self._clock()
+        program = self._of.pop(name, None) or self._make(now)
+        self._of[name] = program
+        self._forget(now)
+        return program
+
+    def _forget(self, now: float) -> None:
+        """Those that nobody used for long, now and then, and the oldest of too many."""
+        if len(self._of) > _MAX_PROGRAMS:
+            del self._of[next(iter(self._of))]
+        if now - self._swept_at < self._sweep_every_s:
+            return
+        self._swept_at = now
+        limit = now - self._ttl_s
+        self._of = {name: each for name, each in self._of.items() if each.at > limit}

@@ -1,0 +1,32 @@
+"""Series of the reference picker that are not written here, and why: for those who have them in a dashboard."""
+
+from collections.abc import Mapping
+from types import MappingProxyType
+from typing import Final
+
+_EVENTS: Final = (
+    "kv_cache_events_total counts events by what became of them; they are applied as they come"
+)
+_MEDIA: Final = "media are told apart by name, and not by kind"
+_ROLLOUTS: Final = "rollouts of DisaggregatedSets are not followed yet"
+
+# By the current name, without prefix, as scraped.
+ABSENT_SERIES: Final[Mapping[str, str]] = MappingProxyType(
+    {
+        "disaggregatedset_revision_gating_share": _ROLLOUTS,
+        "disaggregatedset_strict_revision_no_match_total": _ROLLOUTS,
+        "encoder_cache_hit_ratio": _MEDIA,
+        "encoder_cache_hits_total": _MEDIA,
+        "encoder_cache_queries_total": _MEDIA,
+        "kv_cache_events_active_subscribers": _EVENTS,
+        "kv_cache_events_messages_received_total": _EVENTS,
+        "kv_cache_events_pool_capacity": _EVENTS,
+        "kv_cache_events_pool_queue_depth": _EVENTS,
+        "kv_cache_events_removals_skipped_total": _EVENTS,
+        "kv_cache_events_stores_skipped_total": _EVENTS,
+        "kv_cache_events_subscriber_reconnections_total": _EVENTS,
+        "kv_cache_events_zmq_errors_total": _EVENTS,
+        "pd_decision_total": "disagg_decision_total counts these decisions, of every handler",
+        "plugin_data_scope_violations_total": "plugins are given what they name and can reach nothing else",
+    }
+)

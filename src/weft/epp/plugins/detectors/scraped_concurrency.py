@@ -1,0 +1,76 @@
+"""`scraped-concurrency-detector`: requests under way as endpoints report them, which every picker sees alike."""
+
+from collections.abc import Sequence
+from typing import Annotated, Final
+
+import msgspec
+
+from weft.epp.config.parameters import Kind, Parameters
+from weft.epp.config.quantity import parse_duration_s
+from weft.epp.decision.plugin import Surroundings, plugin_type
+from weft.epp.pool.endpoint import Endpoint
+
+
+class ScrapedParameters(Parameters, frozen=True, kw_only=True):
+    """An endpoint is full at so many requests. What was sent there counts until a report has it, or so long."""
+
+    max_concurrency: Annotated[int, msgspec.Meta(ge=1)] = 100
+    metrics_staleness_threshold: str = "2s"
+    own_dispatch_window: str = "1s"
+
+    def __post_init__(self) -> None:
+        for key, text in (("metricsStalenessThreshold", self.metrics_staleness_threshold),
+                          ("ownDispatchWindow", self.own_dispatch_window)):  # fmt: skip
+            if parse_duration_s(text) <= 0:
+                raise ValueError(f"{key} must be more than 0, got {text!r}")
+
+
+class ScrapedConcurrencyDetector:
+    """Requests that run and wait anywhere in the pool, against the room of the stage's endpoints.
+
+    Anywhere, since a request in prefill will decode. An endpoint that no longer reports counts with what it last
+    said, and has no room; a stage of which none reports counts as free, as with `utilization-detector`.
+    """
+
+    def __init__(self, parameters: ScrapedParameters, around: Surroundings) -> None:
+        self._pool = around.pool
+        self._max_concurrency = parameters.max_concurrency
+        own_s = parse_duration_s(parameters.metrics_staleness_threshold)
+        # Never less than the polls can keep: a tighter one would call every endpoint stale.
+        self._max_age_s = max(own_s, around.max_load_age_s)
+        self._window_s = parse_duration_s(parameters.own_dispatch_window)
+
+    def saturation(
+        self, endpoints: Sequence[Endpoint], now: float, _stage: str | None = None
+    ) -> float:
+        return self._ratio(endpoints, now, 0)
+
+    def expected_saturation(
+        self, endpoints: Sequence[Endpoint], now: float, _stage: str | None = None
+    ) -> float:
+        since = now - self._window_s
+        sent = {
+            ticket_id  # once, where prefill runs apart
+            for each in self._pool.ready
+            for ticket_id, at in each.unseen.items()
+            if at >= since
+        }
+        return self._ratio(endpoints, now, len(sent))
+
+    def _ratio(self, endpoints: Sequence[Endpoint], now: float, num_sent: int) -> float:
+        if not endpoints:
+            return 1.0
+        num_known = sum(not each.is_stale(now, self._max_age_s) for each in endpoints)
+        if not num_known:
+            return 0.0
+        loads = [each.load for each in self._pool.ready]
+        num_requests = sum(load.num_running + load.num_waiting for load in loads) + num_sent
+        return num_requests / (num_known * self._max_concurrency)
+
+
+ROWS: Final = (
+    plugin_type(
+        "scraped-concurrency-detector", Kind.DETECTOR, ScrapedConcurrencyDetector,
+        ScrapedParameters, is_alpha=True,
+    ),
+)  # fmt: skip

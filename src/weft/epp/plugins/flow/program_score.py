@@ -1,0 +1,131 @@
+"""`program-score-ordering-policy`: in one queue, requests of flows that had fewest turns and tokens of late first."""
+
+import math
+from dataclasses import dataclass
+from typing import Annotated, Any, Final
+
+import msgspec
+
+from weft.epp.config.parameters import Kind, Parameters
+from weft.epp.decision.cycle import Cycle, Schedule
+from weft.epp.decision.plugin import Surroundings, plugin_type
+from weft.epp.flow.item import Item
+from weft.epp.flow.programs import Programs, decayed
+from weft.epp.metrics.rows import Rows
+from weft.epp.request.values import Usage
+
+_OrZero = Annotated[float, msgspec.Meta(ge=0)]
+
+
+class ProgramScoreParameters(Parameters, frozen=True, kw_only=True):
+    """What a turn and a token cost; 0 stands for no weight, no half-life, no end of what is remembered."""
+
+    weight_turns: _OrZero = 1.0
+    weight_tokens: _OrZero = 0.01
+    half_life_seconds: _OrZero = 60.0
+    rescore_interval_seconds: _OrZero | None = None
+    eviction_ttl_seconds: _OrZero = 3600.0
+    eviction_sweep_seconds: Annotated[float, msgspec.Meta(gt=0)] = 300.0
+
+    def without_effect(self) -> Any:
+        """What the reference needs to have queues sorted again."""
+        if self.rescore_interval_seconds is not None:
+            yield "rescoreIntervalSeconds", "the order is always that of the moment"
+
+
+@dataclass(slots=True)
+class _Program:
+    """What a flow had, as of `at`."""
+
+    at: float
+    turns: float = 0.0
+    tokens: float = 0.0
+
+
+class ProgramScore:
+    """A turn for each request that is sent on, and the tokens of its prompt and response; both decay."""
+
+    def __init__(self, parameters: ProgramScoreParameters, around: Surroundings) -> None:
+        self._parameters = parameters
+        self._metrics = around.metrics
+        self._clock = around.clock
+        self._programs = Programs(
+            _Program, around.clock, ttl_s=parameters.eviction_ttl_seconds,
+            sweep_every_s=parameters.eviction_sweep_seconds,
+        )  # fmt: skip
+        self._open: dict[int, tuple[str, int]] = {}  # flow and prompt tokens, by ticket
+        name, labels = "program_score_decayed_", ("program_id",)
+        self._turns = Rows(around.metrics.gauge(name + "turns", "Turns of a flow, ageing.", labels))
+        self._tokens = Rows(
+            around.metrics.gauge(name + "tokens", "Tokens of a flow, ageing.", labels)
+        )
+        around.metrics.before_text(self._update_gauges)
+
+    def order(self, item: Item, _: float) -> float:
+        """Within a flow: who came first."""
+        return item.arrived
+
+    def cost(self, fairness_id: str) -> float:
+        """The logarithm of what the flow cost, as of a moment that is the same for all.
+
+        All decay alike, so that time alone changes no order: what is compared grows with what is added.
+        """
+        parameters, program = self._parameters, self._programs.get(fairness_id)
+        if program is None:
+            return -math.inf
+        cost = parameters.weight_turns * program.turns + parameters.weight_tokens * program.tokens
+        if cost <= 0.0:
+            return -math.inf
+        half_life_s = parameters.half_life_seconds
+        return math.log2(cost) + (program.at / half_life_s if half_life_s else 0.0)
+
+    def picked(self, cycle: Cycle, _: Schedule) -> None:
+        """It has its turn."""
+        self._add(cycle.fairness_id, turns=1.0)
+        self._open[cycle.ticket_id] = (cycle.fairness_id, cycle.num_prompt_tokens)
+
+    def first_token(self, ticket_id: int) -> None:
+        """Nothing follows from it."""
+
+    def used(self, ticket_id: int, usage: Usage) -> None:
+        """It took so many tokens."""
+        opened = self._open.get(ticket_id)
+        if opened is not None:
+            name, num_prompt = opened
+            num_tokens = (usage.num_prompt_tokens or num_prompt) + (
+                usage.num_completion_tokens or 0
+            )
+            self._add(name, tokens=float(num_tokens))
+
+    def ended(self, ticket_id: int) -> None:
+        """It is over, used or not."""
+        self._open.pop(ticket_id, None)
+
+    def _add(self, name: str, *, turns: float = 0.0, tokens: float = 0.0) -> None:
+        now, program = self._clock(), self._programs.used(name)
+        had_turns, had_tokens = self._now(program, now)
+        program.at, program.turns, program.tokens = now, had_turns + turns, had_tokens + tokens
+
+    def _now(self, program: _Program, now: float) -> tuple[float, float]:
+        since_s, half_life_s = now - program.at, self._parameters.half_life_seconds
+        return (
+            decayed(program.turns, since_s, half_life_s),
+            decayed(program.tokens, since_s, half_life_s),
+        )
+
+    def _update_gauges(self) -> None:
+        now = self._clock()
+        sums: dict[tuple[str, ...], tuple[float, float]] = {}
+        for name, program in self._programs.items():
+            label = (self._metrics.fairness_ids(name),)  # many of them may be "other"
+            before, had = sums.get(label, (0.0, 0.0)), self._now(program, now)
+            sums[label] = (before[0] + had[0], before[1] + had[1])
+        self._turns.show({label: turns for label, (turns, _) in sums.items()})
+        self._tokens.show({label: tokens for label, (_, tokens) in sums.items()})
+
+
+ROWS: Final = (
+    plugin_type(
+        "program-score-ordering-policy", Kind.ORDERING, ProgramScore, ProgramScoreParameters
+    ),
+)

@@ -1,0 +1,83 @@
+"""`vtc-fairness-policy`: turns by tokens, so that a flow of long prompts has fewer of them."""
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Annotated, Final
+
+import msgspec
+
+from weft.epp.config.parameters import Kind, Parameters
+from weft.epp.decision.cycle import Cycle, Schedule
+from weft.epp.decision.plugin import Surroundings, plugin_type
+from weft.epp.flow.item import ItemHeap
+
+_Weight = Annotated[float, msgspec.Meta(gt=0)]
+_OUTPUT_TOKENS: Final = 128  # a request's, as the reference takes them
+_BYTES_A_TOKEN: Final = 4
+_MAX_COUNTERS: Final = 10_000  # clients name flows
+
+
+class VirtualTokensParameters(Parameters, frozen=True, kw_only=True):
+    """What a token of a prompt costs, and one that is generated, of which a request counts 128."""
+
+    input_token_weight: _Weight = 1.0
+    output_token_weight: _Weight = 3.0
+
+
+@dataclass(slots=True)
+class _Band:
+    """Counters of the flows of one priority that are ahead of `floor`; all others stand at it."""
+
+    floor: float = 0.0
+    counters: dict[str, float] = field(default_factory=dict)
+
+
+class VirtualTokens:
+    """The flow with the lowest counter is next; each request that is sent on adds what it costs.
+
+    Virtual Token Counter (Sheng et al., "Fairness in Serving Large Language Models", OSDI 2024), charged by
+    estimate, as in the reference: no response is followed. Who comes, or comes back, begins where those
+    stand who waited: nobody saves up turns.
+    """
+
+    def __init__(self, parameters: VirtualTokensParameters, _: Surroundings) -> None:
+        self._parameters = parameters
+        self._bands: dict[int, _Band] = {}
+
+    def queue_of(self, fairness_id: str) -> str:
+        return fairness_id
+
+    def choose(self, queues: Mapping[str, ItemHeap], _: float) -> str:
+        head = next(iter(queues.values())).head()
+        assert head is not None
+        band = self._bands.setdefault(head.priority, _Band())
+        floor, of = band.floor, band.counters.get
+        chosen = min(queues, key=lambda name: max(floor, of(name, floor)))
+        band.floor = max(floor, of(chosen, floor))
+        return chosen
+
+    def picked(self, cycle: Cycle, _: Schedule) -> None:
+        """It is sent on: its flow pays."""
+        band = self._bands.get(cycle.priority)
+        if band is None:
+            return  # another policy's
+        num_input = cycle.num_prompt_tokens or cycle.request.num_body_bytes / _BYTES_A_TOKEN
+        weights = self._parameters
+        cost = weights.input_token_weight * num_input + weights.output_token_weight * _OUTPUT_TOKENS
+        name = cycle.fairness_id
+        band.counters[name] = max(band.floor, band.counters.get(name, band.floor)) + cost
+        if len(band.counters) > _MAX_COUNTERS:
+            self._forget(band)
+
+    def _forget(self, band: _Band) -> None:
+        """Those that are not ahead; and if that is not half of them, whoever is least so."""
+        ahead = {name: each for name, each in band.counters.items() if each > band.floor}
+        if len(ahead) > _MAX_COUNTERS // 2:
+            band.floor = sorted(ahead.values())[len(ahead) // 2]
+            ahead = {name: each for name, each in ahead.items() if each > band.floor}
+        band.counters = ahead
+
+
+ROWS: Final = (
+    plugin_type("vtc-fairness-policy", Kind.FAIRNESS, VirtualTokens, VirtualTokensParameters),
+)

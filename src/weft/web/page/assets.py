@@ -1,0 +1,56 @@
+"""The pages' files, and how browsers are to treat them; for whoever serves them, so it imports no server."""
+
+import hashlib
+from functools import cache
+from pathlib import Path
+from typing import Final
+
+STATIC: Final = Path(__file__).parent / "static"
+TYPES: Final = {
+    ".html": "text/html; charset=utf-8",
+    ".css": "text/css; charset=utf-8",
+    ".js": "text/javascript; charset=utf-8",
+    ".svg": "image/svg+xml",
+}
+# Scripts and styles from this server's files alone, nothing that text could become, no other server.
+POLICY: Final = (
+    "default-src 'none'; script-src 'self'; style-src 'self'; img-src 'self'; connect-src 'self'; "
+    "base-uri 'none'; form-action 'none'; frame-ancestors 'none'; require-trusted-types-for 'script'; "
+    "trusted-types 'none'"
+)
+HEADERS: Final = {
+    "content-security-policy": POLICY,
+    "referrer-policy": "no-referrer",
+    "cross-origin-opener-policy": "same-origin",
+    "cross-origin-resource-policy": "same-origin",
+    # A browser asks each time, and is answered 304: after an update no file is of another version.
+    "cache-control": "no-cache",
+}
+_COMMON: Final = ("api.js", "dom.js", "start.js", "style.css", "icon.svg")
+DOCS: Final = ("docs.html", "docs.js", *_COMMON)
+ROUTING: Final = ("routing.html", "routing.js", *_COMMON)
+"""The page of a picker: its decisions, as its own port has them."""
+PAGES: Final = tuple(
+    file.name
+    for file in sorted(STATIC.iterdir())
+    if file.suffix in TYPES and file.name not in ROUTING[:2]
+)
+"""The page at /, and /docs."""
+_PATHS: Final = {"index.html": "/", "docs.html": "/docs", "routing.html": "/"}
+
+
+def path_of(name: str) -> str:
+    """Where a file is served."""
+    return _PATHS.get(name, f"/page/{name}")
+
+
+def content_type(name: str) -> str:
+    """What a file is sent as."""
+    return TYPES[Path(name).suffix]
+
+
+@cache  # read when first asked for: a start has better things to do
+def read(name: str) -> tuple[bytes, str]:
+    """The file, and its entity tag."""
+    data = (STATIC / name).read_bytes()
+    return data, f'"{hashlib.sha256(data).hexdigest()[:32]}"'

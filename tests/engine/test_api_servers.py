@@ -1,0 +1,198 @@
+"""What crosses between API servers and their supervisor; requests are in `tests/contract`."""
+
+import asyncio
+import socket
+
+import msgspec
+import pytest
+import zmq
+from prometheus_client import CollectorRegistry, Counter, Gauge
+
+from tests.contract.engines import ROOM, api_server, stop
+from weft.core import errors
+from weft.core.errors import BadRequest, EngineDead, Key, NotFound, WeftError
+from weft.core.types import (
+    EngineLoad,
+    FinishReason,
+    Request,
+    SamplingParams,
+    SequenceOutput,
+)
+from weft.engine.api_servers.attached import AttachedServer
+from weft.engine.api_servers.calls import ANSWERS, GET_LOADS, GET_STATES
+from weft.engine.api_servers.channel import Channel
+from weft.engine.api_servers.faults import Fault
+from weft.engine.api_servers.messages import (
+    EnginesStopped,
+    FromServer,
+    Opened,
+    Prepared,
+    ToServer,
+)
+from weft.engine.api_servers.series import families_of, page, summed
+from weft.engine.front.counted_stream import CountedStream
+from weft.engine.front.engine_group import EngineGroup
+from weft.engine.messages import Ready, StepOutput
+from weft.engine.output_ports import OutputPorts
+
+ENDLESS = SamplingParams(temperature=0.0, max_tokens=None, ignore_eos=True)
+PROMPT = {"prompt_token_ids": [5, 6, 7]}
+
+KINDS = [
+    kind
+    for kind in vars(errors).values()
+    if isinstance(kind, type) and issubclass(kind, WeftError) and not issubclass(kind, BadRequest)
+]
+
+
+@pytest.mark.parametrize("kind", KINDS, ids=lambda kind: kind.__name__)
+def test_an_error_is_the_same_elsewhere(kind):
+    """Its class, by which each API answers, and its words."""
+    error = Fault.of(kind("what was wrong")).to_error()
+    assert type(error) is kind
+    assert str(error) == "what was wrong"
+
+
+def test_a_field_that_an_error_names_is_renamed_elsewhere_too():
+    """Each API has names of its own, and the error crosses before one is chosen."""
+    error = BadRequest("max_tokens", (Key("max_tokens"), " is too large"))
+    again = Fault.of(error).to_error()
+    assert isinstance(again, BadRequest)
+    assert (
+        str(again.renamed({"max_tokens": "max_output_tokens"})) == "max_output_tokens is too large"
+    )
+    assert again.renamed({"max_tokens": "max_output_tokens"}).parameter == "max_output_tokens"
+    missing = Fault.of(NotFound("no such model", "model")).to_error()
+    assert isinstance(missing, NotFound)
+    assert missing.parameter == "model"
+
+
+def test_every_call_for_all_engines_is_handed_on():
+    """What `EngineGroup` does with each engine, an API server must not do with itself."""
+    to_all = {name for name, one in vars(EngineGroup).items() if asyncio.iscoroutinefunction(one)}
+    calls = {name for name in to_all if not name.startswith("_")}
+    assert calls <= ANSWERS.keys() | {GET_LOADS, GET_STATES}
+
+
+async def test_messages_come_whole_however_they_are_cut():
+    """A stream of bytes has no borders."""
+    ours, theirs = socket.socketpair()
+    sent = [EnginesStopped("x" * size) for size in (0, 1, 100_000, 7)]
+    writer, reader = await Channel.open(ours, ToServer), await Channel.open(theirs, ToServer)
+    for message in sent:
+        writer.send(message)
+    assert [await reader.receive() for _ in sent] == sent
+    writer.close()
+    assert await reader.receive() is None
+    reader.close()
+
+
+async def test_what_comes_when_nobody_waits_for_it_any_more_is_no_failure():
+    """A signal may end the start of a server whose API servers are just about to be prepared."""
+    ours, theirs = socket.socketpair()
+    channel, other = await Channel.open(ours, FromServer), await Channel.open(theirs, ToServer)
+    server = AttachedServer(channel, None, None, None)
+    server.prepared.cancel()
+    server.opened.cancel()
+    other.send(Prepared())
+    other.send(Opened(None))
+    await other.drain()
+    other.close()
+    await server.serve()
+    assert server.is_closed
+
+
+def output(engine_id, *token_ids, **fields):
+    """One step's output for the first answer."""
+    return SequenceOutput(engine_id=engine_id, index=0, token_ids=list(token_ids), **fields)
+
+
+def test_outputs_go_where_their_requests_came_from(tmp_path):
+    """Each API server gets its own, whole; who counts gets all, without what only readers need."""
+    context = zmq.Context()
+    pulls = {name: context.socket(zmq.PULL) for name in ("0.0", "1.3")}
+    for name, pull in pulls.items():
+        pull.bind(f"ipc://{tmp_path}/{name}")
+    ports = OutputPorts(context, str(tmp_path))
+    logprobs = [[(7, -0.5, 1)]]
+    first, second = output("0.0/a/b-1", 7, logprobs=logprobs), output("1.3/a-2", 8, 9)
+    step = StepOutput(outputs=[first, second], load=EngineLoad(num_running=2))
+    kept = ports.divert(step)
+    assert isinstance(kept, StepOutput)
+    assert kept.load.num_running == 2
+    assert kept.outputs == [output("0.0/a/b-1", 7), second]
+    for name, one in (("0.0", first), ("1.3", second)):
+        assert pulls[name].poll(10_000)
+        event = msgspec.msgpack.decode(pulls[name].recv(), type=StepOutput)
+        assert event.outputs == [one]
+    ready = Ready(EngineLoad())
+    assert ports.divert(ready) is ready
+    ports.close()
+    context.destroy(linger=0)
+
+
+def test_series_of_several_processes_are_added_up_and_their_own_told_apart():
+    """Counters are sums; what a process says of itself has its name."""
+    registries = {"api_server_0": CollectorRegistry(), "api_server_1": CollectorRegistry()}
+    for number, registry in enumerate(registries.values(), start=1):
+        Counter("http_requests", "Requests.", ("handler",), registry=registry).labels("/v1").inc(
+            number
+        )
+        Gauge("process_open_fds", "Files.", registry=registry).set(10 * number)
+    families = summed({name: families_of(one) for name, one in registries.items()})
+    text = page(families).decode()
+    assert 'http_requests_total{handler="/v1"} 3.0' in text
+    assert 'process_open_fds{process="api_server_0"} 10.0' in text
+    assert 'process_open_fds{process="api_server_1"} 20.0' in text
+
+
+@pytest.fixture
+async def counted():
+    """The stream of a request for two answers."""
+    request = Request(
+        request_id="r",
+        engine_id="0.0/r",
+        prompt_token_ids=[1],
+        params=SamplingParams(n=2),
+        eos_token_ids=(2,),
+        seed=0,
+        arrival_time=0.0,
+    )
+    return CountedStream(request)
+
+
+async def test_a_counted_request_is_over_when_all_its_answers_are(counted):
+    """By the engine's word, or by a stop string that its reader has found."""
+    counted.push(output("0.0/r", 5, 6))
+    counted.end(0, FinishReason.STOP)
+    assert counted.pop() is None
+    counted.push(
+        SequenceOutput(engine_id="0.0/r", index=1, token_ids=[7], finish_reason=FinishReason.LENGTH)
+    )
+    assert counted.progress(0) == (2, FinishReason.STOP)
+    assert counted.progress(1) == (1, FinishReason.LENGTH)
+    assert counted.pop().is_aborted is False
+
+
+@pytest.mark.slow
+async def test_an_abort_that_came_another_way_ends_the_request_here():
+    """By its caller's id, at the supervisor: "abort", once."""
+    async with api_server(**ROOM) as client:
+        answer = client.generate(PROMPT, ENDLESS, "r")
+        await anext(answer)
+        await client.forward("abort", ["r"])
+        outputs = [one async for one in answer]
+        assert outputs[-1].outputs[0].finish_reason is FinishReason.ABORT
+        assert client.num_active_requests == 0
+
+
+@pytest.mark.slow
+async def test_who_has_left_has_left_the_engine_too():
+    """An API server that ends takes its requests along."""
+    async with api_server(**ROOM) as client, api_server(**ROOM):
+        answer = client.generate(PROMPT, ENDLESS, "r")
+        await anext(answer)
+        await stop(client)
+        with pytest.raises(EngineDead):
+            async for _ in answer:
+                pass
