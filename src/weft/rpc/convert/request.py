@@ -89,7 +89,7 @@ def to_generation(request: pb.GenerateRequest, limits: Limits) -> Generation:
     return Generation(
         request_id=request.request_id or None,
         prompt=partial(_to_prompt, request, params, limits),
-        prompt_text=request.tokenized.original_text or request.text or None,
+        prompt_text=request.tokenized.original_text or None,
         params=params,
         data_parallel_rank=(
             request.data_parallel_rank if request.HasField("data_parallel_rank") else None
@@ -139,9 +139,10 @@ def _to_prompt(request: pb.GenerateRequest, params: SamplingParams, limits: Limi
     _refuse_fields(request)
     match request.WhichOneof("input"):
         case "text":
-            if not request.text:
+            # Megabytes, made anew at each look.
+            if not (text := request.text):
                 raise BadRequest("text", "text must not be empty")
-            return request.text
+            return text
         case "tokenized":
             return {"prompt_token_ids": _to_token_ids(request.tokenized, params, limits)}
         case _:
@@ -167,9 +168,13 @@ def _to_token_ids(
 
 
 def _refuse_fields(request: Message) -> None:
-    for field, _ in request.ListFields():
-        if field.name in REFUSED_FIELDS[request.DESCRIPTOR.name]:
-            raise BadRequest(field.name, f"{field.name} is not supported yet")
+    # Not `ListFields`, which makes a text of all that is there.
+    for field in request.DESCRIPTOR.fields:
+        name = field.name
+        if name not in REFUSED_FIELDS[request.DESCRIPTOR.name]:
+            continue
+        if request.HasField(name) if field.has_presence else getattr(request, name):
+            raise BadRequest(name, f"{name} is not supported yet")
 
 
 def check_carried(params: SamplingParams) -> None:
