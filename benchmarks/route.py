@@ -320,8 +320,12 @@ async def part_envoy(report: list[str]) -> None:
         for name, flags in (("picker", ()), ("picker, responses followed", ("--track-responses",))):
             async with picker(endpoints, "--config-text", SCORERS, *flags) as (epp, address):
                 host, _, epp_port = address.partition(":")
-                async with envoy(replace(plan, picker=(host, int(epp_port)))) as (pid, port):
+                plan = replace(plan, picker=(host, int(epp_port)))
+                async with envoy(plan) as (pid, port):
                     await envoy_rows(report, name, port, {"envoy": pid, "picker": epp})
+                async with envoy(replace(plan, buffered_bytes=2**20)) as (pid, port):
+                    held = f"{name}, bodies held by Envoy"
+                    await envoy_rows(report, held, port, {"envoy": pid, "picker": epp})
 
 
 async def envoy_rows(report: list[str], name: str, port: int, pids: dict[str, int]) -> None:

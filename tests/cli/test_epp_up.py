@@ -209,6 +209,19 @@ def test_a_model_need_not_be_named():
 
 
 @pytest.mark.slow
+def test_envoy_may_hold_bodies():
+    """The largest goes through, and through the picker; a larger one is refused."""
+    with up("--workers=1", "--explain-header", "--buffered-body-bytes=5MiB") as stack:
+        for num_spaces, status in ((5 * 2**20 - 1000, 200), (5 * 2**20, 413)):
+            with stack.client() as client:
+                body = json.dumps(CHAT) + " " * num_spaces
+                headers = {"content-type": "application/json"}
+                answer = client.post("/v1/chat/completions", content=body, headers=headers)
+            assert answer.status_code == status
+            assert ("x-weft-decision" in answer.headers) is (status == 200)
+
+
+@pytest.mark.slow
 def test_workers_may_speak_grpc_alone():
     """HTTP is then refused by Envoy itself, with the reason."""
     with up("--workers=1", "--worker-args=--no-http") as stack:
@@ -247,6 +260,7 @@ def test_without_envoy_it_ends():
         (("--workers=0",), "--workers must be between 1 and 256"),
         (("--prefill=1",), "--prefill and --decode go together"),
         (("--prefill=1", "--decode=-1"), "--decode must be between 1 and 256"),
+        (("--buffered-body-bytes=0",), "--buffered-body-bytes must be between 1 and 67108864"),
         (("--envoy=/no/such",), "--envoy /no/such: not a program"),
         (("--port=99999",), "--port must be between 1 and 65535"),
     ],

@@ -1,7 +1,7 @@
 """A picker with a fake director, fake workers of both kinds, and a real Envoy before them."""
 
 import asyncio
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import AsyncExitStack, asynccontextmanager
 from dataclasses import dataclass, replace
 from typing import Any
@@ -22,6 +22,9 @@ from weft.pb.vllm_engine_pb2_grpc import VllmEngineStub
 
 PARSERS = ("openai-parser", "vllmgrpc-parser", "passthrough-parser")
 CHAT = b'{"model":"m","messages":[{"role":"user","content":"Hello"}]}'
+MAX_BODY_BYTES = 32 * 2**20
+# Of every plan: what the fixture `body_mode` chooses.
+buffered_bytes: int | None = None
 STREAMED = b'{"model":"m","messages":[{"role":"user","content":"Hello"}],"stream":true}'
 
 
@@ -57,8 +60,13 @@ def split(address: str) -> tuple[str, int]:
 
 
 @asynccontextmanager
-async def scene(plan: EnvoyPlan | None = None, **decision: Any) -> AsyncIterator[Scene]:
-    """Two workers of each kind on addresses of their own."""
+async def scene(
+    plan: EnvoyPlan | None = None,
+    *,
+    through: Callable[[int], Awaitable[int]] | None = None,
+    **decision: Any,
+) -> AsyncIterator[Scene]:
+    """Two workers of each kind on addresses of their own. `through` gives the port in place of the picker's."""
     async with AsyncExitStack() as stack:
         http = [await stack.enter_async_context(http_worker(f"127.0.0.{n}")) for n in (2, 3)]
         engines = [await stack.enter_async_context(grpc_worker(f"127.0.0.{n}")) for n in (2, 3)]
@@ -69,15 +77,19 @@ async def scene(plan: EnvoyPlan | None = None, **decision: Any) -> AsyncIterator
             return Decision(endpoints=(worker.address,), ticket=make_ticket(), **decision)
 
         director.choose = choose
-        options = ServerOptions(grpc_port=0, grpc_health_port=0)
+        options = ServerOptions(
+            grpc_port=0, grpc_health_port=0, max_receive_bytes=2 * MAX_BODY_BYTES
+        )
         server = PickerServer(director, PARSERS, options)
         ports = await server.start()
         stack.push_async_callback(server.stop)
+        port = ports.grpc if through is None else await through(ports.grpc)
         plan = replace(
             plan or EnvoyPlan(health_interval_s=0.1),
-            picker=("127.0.0.1", ports.grpc),
+            picker=("127.0.0.1", port),
             grpc_workers=[split(worker.address) for worker in engines],
             http_workers=[split(worker.address) for worker in http],
+            buffered_bytes=buffered_bytes,
         )
         running = await stack.enter_async_context(envoy(plan))
         await running.wait_for_picker()

@@ -20,6 +20,7 @@ from weft.pb.vllm_engine_pb2 import (
 )
 from weft.pb.vllm_engine_pb2_grpc import VllmEngineStub
 
+pytestmark = pytest.mark.usefixtures("body_mode")
 FOLLOWED = pytest.mark.parametrize("is_followed", [False, True], ids=["left", "followed"])
 QUICK = 0.1
 

@@ -16,6 +16,7 @@ from weft.cli.up.envoy import EnvoyPlan
 from weft.epp.decision.tickets import Ending
 from weft.epp.request.values import Drop, Refused, Usage
 
+pytestmark = pytest.mark.usefixtures("body_mode")
 FOLLOWED = pytest.mark.parametrize("is_followed", [False, True], ids=["left", "followed"])
 QUICK = 0.1
 

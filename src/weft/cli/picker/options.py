@@ -150,6 +150,15 @@ class UpOptions:
     fail_open: Annotated[
         bool, Flag("Without the picker, go round robin; otherwise fail.", "Server")
     ] = True
+    buffered_body_bytes: Annotated[
+        int | None,
+        Flag(
+            "Largest body that Envoy holds until the picker has answered, so that a picker that dies takes "
+            "no request along; larger ones get 413. Unset: the picker holds bodies.",
+            "Server",
+            is_size=True,
+        ),
+    ] = None
     explain_header: Annotated[
         bool, Flag("Send clients the reason in x-weft-decision.", "Server")
     ] = False

@@ -23,6 +23,9 @@ _STRIPPED_PREFIXES: Final = ("x-gateway-", "x-prefiller-", "x-encoder-")
 _STRIPPED_NAMES: Final = (DATA_PARALLEL, CACHE_SOURCE, DROPPED_REASON)
 _UNKNOWN_HOST: Final = f"this Host is not allowed: {HOST_ADVICE}"
 ROUTING_PORT: Final = "x-weft-routing-port"  # read by the page, in models.js
+# Bodies that Envoy holds have its timeout too: a request may be queued for long, and health checks find a
+# picker that hangs.
+_HELD_TIMEOUT_S: Final = 3600.0
 _NO_HTTP: Final = "these workers speak gRPC only (vllm.grpc.engine.VllmEngine)"
 
 
@@ -41,6 +44,8 @@ class EnvoyPlan:
     routing_port: int | None = None  # of the picker's page, which that of a worker leads to
     is_fail_open: bool = True  # without the picker, requests go round robin; else they fail
     picker_timeout_s: float = 10.0  # for its answer to a request without a body
+    # The largest body that Envoy holds itself until the picker has answered; None: the picker holds them.
+    buffered_bytes: int | None = None
     health_interval_s: float = 1.0
 
 
@@ -74,9 +79,13 @@ def _listener(plan: EnvoyPlan) -> dict[str, Any]:
         "local_reply_config": local_replies(),
         "http_filters": [_strip_filter(), _picker_filter(plan), _router_filter()],
     }
+    bounds: dict[str, Any] = {}
+    if plan.buffered_bytes is not None:
+        bounds["per_connection_buffer_limit_bytes"] = plan.buffered_bytes
     return {
         "name": "weft",
         "address": _address(plan.listen),
+        **bounds,
         "filter_chains": [
             {"filters": [{"name": "envoy.filters.network.http_connection_manager", "typed_config": manager}]}
         ],
@@ -158,16 +167,18 @@ def _strip_filter() -> dict[str, Any]:
 
 
 def _picker_filter(plan: EnvoyPlan) -> dict[str, Any]:
+    """Who streams a body to the picker has none left when that dies; who holds it sends it on alone."""
+    is_buffered = plan.buffered_bytes is not None
     return {
         "name": "envoy.filters.http.ext_proc",
         "typed_config": {
             "@type": f"{_TYPE}extensions.filters.http.ext_proc.v3.ExternalProcessor",
             "grpc_service": {"envoy_grpc": {"cluster_name": PICKER}},
             "failure_mode_allow": plan.is_fail_open,
-            "message_timeout": _seconds(plan.picker_timeout_s),
+            "message_timeout": _seconds(_HELD_TIMEOUT_S if is_buffered else plan.picker_timeout_s),
             "processing_mode": {
                 "request_header_mode": "SEND",
-                "request_body_mode": "FULL_DUPLEX_STREAMED",
+                "request_body_mode": "BUFFERED" if is_buffered else "FULL_DUPLEX_STREAMED",
                 "request_trailer_mode": "SEND",
                 "response_header_mode": "SEND",
                 "response_body_mode": "FULL_DUPLEX_STREAMED",
@@ -214,8 +225,8 @@ def _picker_cluster(plan: EnvoyPlan) -> dict[str, Any]:
 def _ejected_at_once(plan: EnvoyPlan) -> dict[str, Any]:
     """The first connection that fails takes the picker out, until a health check finds it.
 
-    Requests whose body is on its way to the picker when it fails get 500, fail open or not; those
-    that find no picker to begin with pass it by.
+    Requests whose body is on its way to the picker when it fails get 500, fail open or not, unless
+    Envoy holds it; those that find no picker to begin with pass it by.
     """
     interval = _seconds(plan.health_interval_s)
     off = ("consecutive_5xx", "consecutive_gateway_failure", "success_rate", "failure_percentage")

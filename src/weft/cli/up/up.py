@@ -24,6 +24,7 @@ from weft.core.callers import HostRule
 from weft.core.errors import ConfigError, Unavailable
 from weft.core.kv_transfer import KvConnector, KvRole
 from weft.core.log import configure_logging
+from weft.epp.server.limits import PickerLimits
 
 T = TypeVar("T")
 
@@ -88,6 +89,7 @@ _LAST_PAUSE_S: Final = 30.0
 _STEADY_S: Final = 60.0
 _SERVES: Final = re.compile(r"^Weft \S+ serves (.+), loaded in ", re.MULTILINE)
 _MAX_WORKERS: Final = 256
+_AROUND_BODY_BYTES: Final = 2**16  # of the message in which Envoy sends it
 _ROLE: Final = "llm-d.ai/role"
 _CONNECTOR: Final = KvConnector.SHM if hasattr(os, "memfd_create") else KvConnector.TCP
 _TRANSFERS: Final = {
@@ -105,6 +107,9 @@ def up(model: str, options: UpOptions) -> int:
     configure_logging(options.log_level, log_format=options.log_format)
     if not 1 <= options.workers <= _MAX_WORKERS:
         raise ConfigError(f"--workers must be between 1 and {_MAX_WORKERS}, not {options.workers}")
+    most, limit = options.buffered_body_bytes, PickerLimits().max_body_bytes
+    if most is not None and not 1 <= most <= limit:
+        raise ConfigError(f"--buffered-body-bytes must be between 1 and {limit}, not {most}")
     for name, count in (("--prefill", options.prefill), ("--decode", options.decode)):
         if not 0 <= count <= _MAX_WORKERS:
             raise ConfigError(f"{name} must be between 1 and {_MAX_WORKERS}, not {count}")
@@ -252,6 +257,8 @@ class Stack:
             argv += ["--allowed-hosts", name]
         if options.explain_header:
             argv.append("--explain-header")
+        if (most := options.buffered_body_bytes) is not None:
+            argv += ["--grpc-max-recv-msg-size", str(most + _AROUND_BODY_BYTES)]
         for worker in workers:
             argv += ["--endpoint", worker.endpoint]
         return argv
@@ -275,6 +282,7 @@ class Stack:
             admin=admin,
             host_pattern=self._hosts.pattern if self._hosts.checks else None,
             is_fail_open=self._options.fail_open,
+            buffered_bytes=self._options.buffered_body_bytes,
             routing_port=self._options.metrics_port,
         )
         path = scratch / "envoy.json"

@@ -38,6 +38,7 @@ METADATA_NAMESPACE: Final = "envoy.lb"
 MAX_PIECE_BYTES: Final = 62_000
 MAX_LAST_PIECE_BYTES: Final = 8_000
 FULL_DUPLEX: Final = BodySendMode.FULL_DUPLEX_STREAMED
+BUFFERED: Final = BodySendMode.BUFFERED
 
 _OVERWRITE: Final = HeaderValueOption.OVERWRITE_IF_EXISTS_OR_ADD
 _TRAILERS: Final = TrailersResponse()
@@ -131,6 +132,34 @@ def request_headers(
     answer = ProcessingResponse(request_headers=HeadersResponse(response=common))
     if metadata:
         answer.dynamic_metadata.CopyFrom(to_struct({METADATA_NAMESPACE: metadata}))
+    return answer
+
+
+def held_headers() -> ProcessingResponse:
+    """The answer to headers whose body Envoy holds: it sends that next, and the request stays where it is."""
+    return ProcessingResponse(request_headers=HeadersResponse(response=CommonResponse()))
+
+
+def held_body() -> ProcessingResponse:
+    """The answer to a body that Envoy holds, which goes on as it is."""
+    return ProcessingResponse(request_body=BodyResponse(response=CommonResponse()))
+
+
+def with_held_body(
+    head: ProcessingResponse, body: Sequence[bytes] | None, *, is_sized: bool
+) -> ProcessingResponse:
+    """What `request_headers` said, as the answer to a body that Envoy holds; `body` takes its place.
+
+    Envoy refuses a body of another length than the headers say, if they say one.
+    """
+    common = head.request_headers.response
+    if body is not None:
+        common.body_mutation.body = b"".join(body)
+        if is_sized:
+            length = {"content-length": str(len(common.body_mutation.body))}
+            common.header_mutation.MergeFrom(_mutation(length, ()))
+    answer = ProcessingResponse(request_body=BodyResponse(response=common))
+    answer.dynamic_metadata.CopyFrom(head.dynamic_metadata)
     return answer
 
 

@@ -35,6 +35,8 @@ log = logging.getLogger("weft.epp")
 _MAX_REQUEST_ID = 256
 _MAX_REFUSED_HEADERS = 64  # that are read of too many: the protocol's come first
 _MAX_EXPLANATION = 4096  # gateways and clients bound what headers may hold
+_BODY_MODES = (ext_proc.FULL_DUPLEX, ext_proc.BUFFERED)
+_BODY_MODE_NAMES = "FULL_DUPLEX_STREAMED or BUFFERED"
 
 
 class Chooser(Listener, Protocol):
@@ -108,6 +110,7 @@ class Exchange:
         self._chunks: list[bytes] = []
         self._num_bytes = 0
         self._dropped: list[str] = []  # headers that no longer hold
+        self._is_held = False  # the body, by the gateway, until it is answered
         self._can_follow = True
         self._is_counted = False  # by the director, which counts what it refuses
         self._response: ResponsePhase | None = None
@@ -213,7 +216,7 @@ class Exchange:
             case Reads.BODY:
                 self._phase = Phase.GATHER
                 self._check_body_size(_announced(self._headers))
-                return iter(())
+                return iter((ext_proc.held_headers(),) if self._is_held else ())
 
     def _read_opening(self, message: ProcessingRequest, most: int | None) -> None:
         """First of all, so that even a refusal knows which protocol the client speaks."""
@@ -236,9 +239,10 @@ class Exchange:
             return  # an older gateway does not say
         modes = message.protocol_config
         has_body = not message.request_headers.end_of_stream
-        if has_body and modes.request_body_mode != ext_proc.FULL_DUPLEX:
-            log.error("the gateway's request_body_mode must be FULL_DUPLEX_STREAMED")
-            raise Refused(500, "the gateway must send bodies to the picker FULL_DUPLEX_STREAMED")
+        if has_body and modes.request_body_mode not in _BODY_MODES:
+            log.error("the gateway's request_body_mode must be %s", _BODY_MODE_NAMES)
+            raise Refused(500, f"the gateway must send bodies to the picker {_BODY_MODE_NAMES}")
+        self._is_held = has_body and modes.request_body_mode == ext_proc.BUFFERED
         self._can_follow = modes.response_body_mode == ext_proc.FULL_DUPLEX
 
     async def _schedule_at_once(self, parser: Parser) -> Iterator[ProcessingResponse]:
@@ -251,11 +255,13 @@ class Exchange:
         if self._phase is Phase.PASS:
             if piece.end_of_stream:
                 self._end_request()
+            if self._is_held:
+                return iter((ext_proc.held_body(),))
             return ext_proc.request_body((piece.body,), is_last=piece.end_of_stream)
         self._buffer(piece.body)
-        if not piece.end_of_stream:
+        if not (piece.end_of_stream or self._is_held):
             return iter(())
-        return self._schedule(is_last=True)
+        return self._schedule(is_last=piece.end_of_stream)
 
     def _on_trailers(self) -> _Answers:
         if self._phase is Phase.PASS:
@@ -289,13 +295,20 @@ class Exchange:
             decision = self._pick_any()
         else:
             decision = await self._pick(request)
+        renamed = None
         if decision.rewritten_model is not None and decision.rewritten_model != request.model:
-            body = await self._renamed(decision, decision.rewritten_model, body)
+            body = renamed = await self._renamed(decision, decision.rewritten_model, body)
             if not self._call.is_grpc:
                 self._dropped.append("content-encoding")  # what was unpacked goes on as it is
             elif (name := self._parser.model_header) is not None:
                 decision = _with_header(decision, name, decision.rewritten_model)
-        head = self._route(request, decision, self._parser.dialect, Phase.RESPONSE)
+        head = self._route(request, decision, self._parser.dialect, Phase.PASS)
+        if self._is_held:
+            self._release()
+            if is_last:
+                self._end_request()
+            is_sized = "content-length" in self._headers
+            return iter((ext_proc.with_held_body(next(head), renamed, is_sized=is_sized),))
         self._end_request()
         return self._in_order(head, body, is_last=is_last)
 
