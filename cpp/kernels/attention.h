@@ -40,7 +40,7 @@ struct Attention {
             highest = position > highest ? position : highest;
         }
         all = span_of(tiles_of(0), first_key_of(lowest), end_key_of(highest), 0, tokens);
-        first_tile = all.first_tile;
+        first_tile = made_from = all.first_tile;
         // Odd, or rows would lie where they push each other out of the first cache.
         width = static_cast<std::ptrdiff_t>((all.end_tile - first_tile) | 1) * kLanes;
         head_size = static_cast<std::ptrdiff_t>(t.padded_dim) * kLanes;
@@ -81,6 +81,8 @@ protected:
     float* outputs;         // [heads][rows][padded_dim]
     float* inverse_totals;  // [heads][rows]
     Stored* edges[2];       // values of the first and of the last tile, [heads][head_size]
+    Stored* made;           // values of tiles from `made_from` on, where they are made of keys
+    int made_from;
 
     // From a tile of a head to another: so many tiles on, and from one head to the other in bytes.
     struct Later {
@@ -148,6 +150,7 @@ protected:
         outputs = take<float>(at, all_rows * task.padded_dim);
         inverse_totals = take<float>(at, all_rows);
         for (Stored*& edge : edges) edge = take<Stored>(at, num_heads() * head_size);
+        if (task.values == nullptr) made = take<Stored>(at, Self::kTilesPerTurn * head_size);
     }
 
     // Where this head's part of a tile begins, in the layer's keys or values.
@@ -169,6 +172,7 @@ protected:
     }
     const Stored* values(int index, int head) const {
         if constexpr (kIsScaled) return static_cast<const Stored*>(task.values) + place(index, head);
+        if (task.values == nullptr) return made + (index - made_from) * head_size;
         if (index == span.first_tile && span.first_key % kLanes != 0) return edges[0] + head * head_size;
         if (index == span.end_tile - 1 && span.end_key % kLanes != 0) return edges[1] + head * head_size;
         return static_cast<const Stored*>(task.values) + place(index, head);
@@ -270,6 +274,7 @@ protected:
     // left there by another sequence may be NaN, and NaN times 0 is NaN. No int8 is.
     void clean_edges() {
         if constexpr (kIsScaled) return;
+        if (task.values == nullptr) return;
         if (span.first_key % kLanes != 0) clean(0, span.first_tile);
         if (span.end_key % kLanes != 0) clean(1, span.end_tile - 1);
     }
@@ -290,12 +295,43 @@ protected:
     }
 
     void combine() {
+        if (task.values == nullptr) return combine_keys();
         const int turn = num_heads() == 1 ? span.end_tile - span.first_tile : Self::kTilesPerTurn;
         for (int index = span.first_tile; index < span.end_tile; index += turn)
             for (int head = 0; head < num_heads(); head++) {
                 const int end = index + turn < span.end_tile ? index + turn : span.end_tile;
                 self().combine_turn(index, end, head, later_of(head, num_heads() == 1 ? 1 : turn));
             }
+    }
+
+    // Keys of one head are its values. A few tiles at a time lie as values do, to be multiplied at once.
+    void combine_keys() {
+        static_assert(Self::kTilesPerTurn <= kMostTilesPerTurn);
+        for (int index = span.first_tile; index < span.end_tile; index += Self::kTilesPerTurn) {
+            const int end = index + Self::kTilesPerTurn < span.end_tile ? index + Self::kTilesPerTurn : span.end_tile;
+            made_from = index;
+            for (int tile = index; tile < end; tile++) make_values(tile);
+            self().combine_turn(index, end, 0, {0, 0});
+        }
+    }
+
+    // From cells of tokens by depth to cells of columns by token; what no row sees becomes 0, as in `clean`.
+    void make_values(int index) {
+        constexpr int kStep = E::kStep;
+        const Stored* from = keys(index, 0);
+        Stored* to = made + (index - made_from) * head_size;
+        const int low = span.first_key - index * kLanes;
+        const int high = span.end_key - index * kLanes;
+        const bool is_whole = low <= 0 && high >= kLanes;
+        for (std::ptrdiff_t part = 0; part < head_size; part += kLanes * kLanes)
+            for (int token = 0; token < kLanes; token += kStep)
+                for (int column = 0; column < kLanes; column += kStep)
+                    for (int i = 0; i < kStep; i++)
+                        for (int j = 0; j < kStep; j++) {
+                            const bool is_seen = is_whole || (token + j >= low && token + j < high);
+                            const Stored value = from[part + column * kLanes + (token + j) * kStep + i];
+                            to[part + token * kLanes + (column + i) * kStep + j] = is_seen ? value : Stored{0};
+                        }
     }
 
     void emit(int head, int row) {

@@ -56,7 +56,7 @@ private:
     // From a key to the value at the same place, in bytes, where that can wait in the second cache.
     std::ptrdiff_t to_values(int index) const {
         const std::ptrdiff_t tile_bytes = this->tile_size() * static_cast<std::ptrdiff_t>(sizeof(Stored));
-        if ((index - span.first_tile) * tile_bytes >= kWaiting) return 0;
+        if (task.values == nullptr || (index - span.first_tile) * tile_bytes >= kWaiting) return 0;
         return static_cast<const char*>(task.values) - static_cast<const char*>(task.keys);
     }
 

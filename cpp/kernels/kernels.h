@@ -28,6 +28,8 @@ enum class Activation { kSilu, kGeluTanh, kRelu, kGelu, kTanh };
 enum class Finish { kStore, kActivate, kActivateAll, kLogits };
 enum class QkNorm { kNone, kHead, kFull };
 
+constexpr int kMostTilesPerTurn = 8;  // of keys or values that attention takes at once
+
 constexpr int kInt8ScaleBytes = kLanes * 4;  // a float for each token of a head of a tile
 
 // Rows [first_row, last_row) times panels [first_panel, last_panel).
@@ -100,13 +102,39 @@ struct HeadsTask {
     int lane;      // place of the token in the tile
 };
 
+// One row of latent attention, part by part as its products come; null leaves a part out.
+struct LatentTask {
+    float* low;  // of which queries are made, padded with zeros: normed, changed
+    const float* low_norm;
+    int low_size;
+    int low_padded;
+    void* low_out;  // activations
+    float* kept;    // [padded_dim]: `rank` elements to be normed, and those that turn; changed
+    const float* norm;
+    int rank;
+    int padded_dim;
+    void* keys;      // the token's tile
+    int lane;        // place of the token in the tile
+    float* queries;  // [heads][query_size]: `key_size` elements, and those that turn; changed
+    int num_heads;
+    int key_size;
+    int query_size;
+    void* own;    // activations, [heads][key_size]
+    void* query;  // activations, [heads][padded_dim], from `rank` on
+    const float* cosine;
+    const float* sine;
+    int half;             // rotary pairs
+    bool is_interleaved;  // they lie side by side
+    float eps;
+};
+
 // A few rows of one sequence, or of several with the same tiles in front, for KV heads [first_head, last_head).
 struct AttentionTask {
     const void* query;  // activations, row 0 of the step
     void* out;          // activations, row 0 of the step
     std::ptrdiff_t stride;
     const void* keys;           // the layer's tiles, [tiles][KV heads][padded head_dim * 16]
-    const void* values;         // the same
+    const void* values;         // the same; null: the keys are the values
     const std::int32_t* tiles;  // tile of the pool by tile of the sequence
     const std::int32_t* positions;
     int first_row;
@@ -155,6 +183,7 @@ struct Kernels {
     // The same where the KV cache is int8.
     void (*int8_heads)(const HeadsTask&);
     void (*int8_attend)(const AttentionTask&);
+    void (*latent)(const LatentTask&);
     // False for a row that holds NaN, or whose largest logit is infinite.
     bool (*draw)(const DrawTask&, int& token);
     int (*draw_among)(const DrawTask&, const int* tokens, int count);
@@ -181,8 +210,9 @@ inline std::size_t attention_scratch(int heads, int rows, int padded_dim, int nu
     const std::size_t all_rows = static_cast<std::size_t>(heads) * static_cast<std::size_t>(rows);
     const std::size_t width = (static_cast<std::size_t>(num_tiles) + 1) * kLanes;
     const std::size_t dim = static_cast<std::size_t>(padded_dim);
-    const std::size_t edges = 2 * static_cast<std::size_t>(heads) * dim * kLanes * 4;
-    return all_rows * (2 * width * 4 + 2 * dim * 4 + 64) + edges + 1024;
+    // Values at the edges; or those of a turn, where they are made of keys, which one head has.
+    const std::size_t values = (2 * static_cast<std::size_t>(heads) + kMostTilesPerTurn) * dim * kLanes * 4;
+    return all_rows * (2 * width * 4 + 2 * dim * 4 + 64) + values + 1024;
 }
 
 // One function a file: the kernels of that path for weights of `element`.

@@ -60,6 +60,7 @@ AdapterBytes adapter_bytes(const ModelSpec& spec) {
         alone += shapes.o.adapter_elements() + shapes.down.adapter_elements();
         up += shapes.up.adapter_elements();
         qkv += shapes.qkv.adapter_elements();
+        alone += shapes.q_b.adapter_elements();
     }
     const std::size_t embedding =
         static_cast<std::size_t>(spec.vocab_size) + static_cast<std::size_t>(spec.padded_hidden());

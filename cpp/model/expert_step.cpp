@@ -19,7 +19,8 @@ std::int32_t* whole(const Region& region) { return reinterpret_cast<std::int32_t
 
 bool is_rounded(const Matrix& matrix) { return matrix.is_int8() || matrix.groups; }
 
-// Keys of all but the best groups become the lowest there are. A group is as good as its best two together.
+// Keys of all but the best groups become the lowest there are. A group is as good as its best two together, or as its
+// best one.
 void leave_best_groups(const ExpertsSpec& experts, std::vector<float>& keys) {
     if (experts.groups_per_token == experts.num_groups) return;
     const auto size = keys.size() / static_cast<std::size_t>(experts.num_groups);
@@ -30,7 +31,7 @@ void leave_best_groups(const ExpertsSpec& experts, std::vector<float>& keys) {
             if (keys[i] > best[0]) best[1] = best[0], best[0] = keys[i];
             else if (keys[i] > best[1]) best[1] = keys[i];
         }
-        groups.emplace_back(best[0] + best[1], first);
+        groups.emplace_back(experts.is_sigmoid ? best[0] + best[1] : best[0], first);
     }
     std::stable_sort(groups.begin(), groups.end(), [](const auto& a, const auto& b) { return a.first > b.first; });
     for (auto group = groups.begin() + experts.groups_per_token; group != groups.end(); group++)
@@ -128,7 +129,12 @@ float ExpertStep::choose(const ExpertsSpec& experts, const float* keys, Choice* 
 void ExpertStep::choose_by_logits(const ExpertsSpec& experts, const float* logits, int row) {
     Choice* choices = choices_.data() + static_cast<std::ptrdiff_t>(row) * experts.per_token;
     Choice* const end = choices + experts.per_token;
-    const float largest = choose(experts, logits, choices);
+    std::vector<float> left;
+    if (experts.groups_per_token < experts.num_groups) {
+        left.assign(logits, logits + experts.count);
+        leave_best_groups(experts, left);
+    }
+    const float largest = choose(experts, left.empty() ? logits : left.data(), choices);
     float sum = 0.0F;
     if (experts.is_normalized)
         for (const Choice* one = choices; one < end; one++) sum += std::exp(logits[one->expert] - largest);

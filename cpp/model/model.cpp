@@ -79,7 +79,7 @@ std::vector<const Adapter*> Model::adapters_of(const Batch& batch) const {
 }
 
 std::size_t Model::layer_bytes() const {
-    return 2 * static_cast<std::size_t>(kv_shape_.num_tiles()) * spec_.tile_bytes();
+    return static_cast<std::size_t>(spec_.kv_parts()) * static_cast<std::size_t>(kv_shape_.num_tiles()) * spec_.tile_bytes();
 }
 
 void Model::allocate_kv(std::int64_t num_blocks, std::int64_t block_size) {
@@ -94,7 +94,7 @@ void Model::allocate_kv(std::int64_t num_blocks, std::int64_t block_size) {
     kv_ = Region();  // first, so that two pools are never held at once
     kv_shape_ = {};
     const std::size_t half = static_cast<std::size_t>(shape.num_tiles()) * spec_.tile_bytes();
-    kv_ = Region(2 * half * spec_.layers.size(), false);
+    kv_ = Region(static_cast<std::size_t>(spec_.kv_parts()) * half * spec_.layers.size(), false);
     // Not for the first keys and values of a layer: the first token would take, and clear, huge pages in
     // each, 120 MB of 30 layers, whatever the model's size.
     for (std::size_t begin = 0; begin < kv_.size(); begin += half)
@@ -110,17 +110,21 @@ void Model::make_room(const Plan& plan, std::size_t num_logits) {
     const int query = spec_.query_size();
     space_.hidden.make_room(rows, hidden, sizeof(float));
     space_.normed.make_room(most, hidden, act);
-    space_.wide.make_room(most, std::max(round_up(spec_.qkv_size(), kPanelColumns), hidden), sizeof(float));
+    const int made = spec_.latent ? spec_.num_heads * spec_.padded_query() : 0;
+    const int widest = round_up(std::max(spec_.qkv_size(), made), kPanelColumns);
+    space_.wide.make_room(most, std::max(widest, hidden), sizeof(float));
     space_.query.make_room(rows, query, act);
     space_.attended.make_room(rows, query, act);
     space_.inner.make_room(most, spec_.most_inner(), spec_.is_int8() ? sizeof(float) : act);
     if (spec_.is_int8()) {
-        space_.rounded.make_room(most, std::max({hidden, spec_.most_inner(), query}), 1);
+        const int low = spec_.latent ? round_up(spec_.latent->query_rank, kLanes) : 0;
+        space_.rounded.make_room(most, std::max({hidden, spec_.most_inner(), spec_.output_size(), low}), 1);
         const auto groups = static_cast<std::size_t>(weights_.most_groups());
         grow(space_.row_scales, most * groups * sizeof(float));
         grow(space_.row_sums, most * groups * sizeof(std::int32_t));
     }
     space_.experts.make_room(spec_, most, act, weights_.most_groups());
+    space_.latent.make_room(spec_, most, act, pool_.size());
     std::size_t pairs = 0;
     for (const Rope& rope : spec_.ropes) pairs += rope.frequencies.size();
     grow(space_.rotations, rows * 2 * pairs * sizeof(float));

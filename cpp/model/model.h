@@ -11,6 +11,7 @@
 #include "model/adapter_step.h"
 #include "model/adapters.h"
 #include "model/expert_step.h"
+#include "model/latent_step.h"
 #include "model/plan.h"
 #include "model/spec.h"
 #include "model/thread_pool.h"
@@ -42,6 +43,7 @@ struct Workspace {
     RowBuffer last_attended;
     AdapterSpace adapters;
     ExpertSpace experts;
+    LatentSpace latent;
 };
 
 class Model {
@@ -78,7 +80,7 @@ public:
     const ModelSpec& spec() const { return spec_; }
     int num_threads() const { return pool_.size(); }
     void set_num_threads(int num_threads);
-    // The KV pool as it lies in memory: by layer all keys, then all values, in tiles.
+    // The KV pool as it lies in memory: by layer all keys, then all values, in tiles; or keys that are values too.
     std::span<std::byte> kv_bytes() const { return {kv_.data(), kv_.size()}; }
 
 private:

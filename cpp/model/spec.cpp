@@ -30,8 +30,7 @@ void check_expert_groups(const ExpertsSpec& experts) {
     const bool is_whole = experts.num_groups >= 1 && experts.count % experts.num_groups == 0;
     need(is_whole, "experts: num_groups", "a divisor of count");
     const int size = experts.count / experts.num_groups;
-    need(experts.num_groups == 1 || (experts.is_sigmoid && size >= 2), "experts: num_groups",
-         "1, or of sigmoids and with two experts each");
+    need(experts.num_groups == 1 || size >= 2, "experts: num_groups", "1, or with two experts each");
     need(experts.groups_per_token >= 1 && experts.groups_per_token <= experts.num_groups, "experts: groups_per_token",
          "from 1 to num_groups");
     need(experts.groups_per_token * size >= experts.per_token, "experts: groups_per_token",
@@ -55,10 +54,11 @@ void check_layer(const ModelSpec& spec, const LayerSpec& layer) {
     if (layer.rope) need(*layer.rope >= 0 && *layer.rope < num_ropes, "layers: rope", "the index of a rope");
     if (layer.window) need(*layer.window >= 1, "layers: window", "at least 1");
     for (const std::optional<GroupFormat>& groups :
-         {layer.qkv_groups, layer.o_groups, layer.up_groups, layer.down_groups})
+         {layer.qkv_groups, layer.q_b_groups, layer.o_groups, layer.up_groups, layer.down_groups})
         check_groups_of(spec, groups);
     if (layer.experts) check_experts(spec, *layer.experts);
-    need(!layer.o_groups || spec.head_dim % kLanes == 0, "layers: o_groups", "none unless heads are whole lanes");
+    need(!layer.o_groups || spec.value_dim() % kLanes == 0, "layers: o_groups", "none unless heads are whole lanes");
+    need(!spec.latent || layer.rope, "layers: rope", "the index of one where attention is latent");
     need(layer.has_attention_norm || spec.norm_placement == NormPlacement::kBefore, "layers: has_attention_norm",
          "true unless norms come before");
 }
@@ -80,10 +80,30 @@ void check_sizes(const ModelSpec& spec) {
     need(columns <= std::numeric_limits<int>::max() / 2, "num_heads", "small enough for head_dim");
 }
 
+void check_latent(const ModelSpec& spec) {
+    if (!spec.latent) return;
+    const LatentSpec& latent = *spec.latent;
+    check_size(latent.rank, "latent: rank");
+    check_size(latent.key_size, "latent: key_size");
+    need(latent.rank % kLanes == 0 && latent.key_size % kLanes == 0, "latent: rank and key_size", "multiples of 16");
+    check_size(latent.rope_size, "latent: rope_size", 2);
+    check_size(latent.value_size, "latent: value_size");
+    check_size(latent.query_rank, "latent: query_rank", 0);
+    need(spec.is_causal && !spec.has_int8_cache && !spec.has_sinks && spec.qk_norm == QkNorm::kNone, "latent",
+         "of a decoder without an int8 cache, sinks and norms of heads");
+    need(spec.num_kv_heads == 1 && spec.head_dim == latent.rank + latent.rope_size, "head_dim",
+         "of one KV head, and that of what is kept");
+    for (const Rope& rope : spec.ropes)
+        need(2 * static_cast<int>(rope.frequencies.size()) <= latent.rope_size, "ropes", "at most rope_size / 2 frequencies");
+    const std::int64_t widest = std::max(spec.padded_query(), std::max(latent.key_size, spec.padded_value()));
+    need(widest * spec.num_heads <= std::numeric_limits<int>::max() / 2, "num_heads", "small enough for a head's size");
+}
+
 void check_int8(const ModelSpec& spec) {
     need(spec.is_causal || !spec.has_int8_cache, "has_int8_cache", "false where no keys and values are kept");
     if (!spec.is_int8()) return;
-    const int deepest = std::max({spec.padded_hidden(), spec.most_inner(), spec.query_size()});
+    const int rank = spec.latent ? spec.latent->query_rank : 0;
+    const int deepest = std::max({spec.padded_hidden(), spec.most_inner(), spec.output_size(), rank});
     need(deepest <= kInt8MostDepth, "quantization", "none where a linear layer has over 2^17 inputs");
 }
 
@@ -118,6 +138,7 @@ void check(const ModelSpec& spec) {
         const int pairs = static_cast<int>(rope.frequencies.size());
         need(pairs >= 1 && 2 * pairs <= spec.head_dim, "ropes", "at most head_dim / 2 frequencies");
     }
+    check_latent(spec);
     for (const LayerSpec& layer : spec.layers) check_layer(spec, layer);
     check_int8(spec);
 }

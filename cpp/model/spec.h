@@ -25,7 +25,7 @@ enum class NormPlacement { kBefore, kAfter, kBoth, kSum };
 //
 // Or an expert's score is the logistic function of its logit, and those are chosen whose scores, with a learned
 // correction added, are the highest: among the experts of `groups_per_token` of `num_groups`, which are those where the
-// best two make the largest sum. Weights are of the scores without it.
+// best two make the largest sum. Weights are of the scores without it. Of logits a group is as good as its best one.
 struct ExpertsSpec {
     int count = 0;
     int per_token = 0;
@@ -45,12 +45,25 @@ struct ExpertsSpec {
     int router_columns() const { return count + (weighs_shared() ? 1 : 0); }
 };
 
+// Attention to one vector a token, of which all heads make their keys and values: see `weft.model.spec.LatentSpec`. The
+// model then has one KV head, whose `head_dim` elements are that vector.
+struct LatentSpec {
+    int rank = 0;
+    int rope_size = 0;
+    int key_size = 0;
+    int value_size = 0;
+    int query_rank = 0;  // 0: queries are made of the hidden state
+    bool is_interleaved = true;
+    float norm_eps = 0;
+};
+
 struct LayerSpec {
     std::optional<int> rope;    // index of a `Rope`
     std::optional<int> window;  // keys that a row sees on either side, or before it if causal; its own included
     bool has_attention_norm = true;  // may be left out where norms come before
     // How weights lie, where they have scales by group; else as the whole model's.
     std::optional<GroupFormat> qkv_groups;
+    std::optional<GroupFormat> q_b_groups;  // of queries that are made of a vector of low rank
     std::optional<GroupFormat> o_groups;
     std::optional<GroupFormat> up_groups;  // of gate and up
     std::optional<GroupFormat> down_groups;
@@ -85,6 +98,7 @@ struct ModelSpec {
     float swiglu_limit = 0;        // gate and up are clamped there and joined as gpt-oss does it; 0: by `activation`
     float swiglu_alpha = 1;
     float final_soft_cap = 0;      // 0: none
+    std::optional<LatentSpec> latent;
     float embedding_multiplier = 1;
     float residual_multiplier = 1;
     float logits_divisor = 1;
@@ -112,10 +126,22 @@ struct ModelSpec {
     int most_inner() const;  // of any MLP or expert, padded
     int padded_dim() const { return round_up(head_dim, kLanes); }
     int query_size() const { return num_heads * padded_dim(); }
-    int qkv_size() const { return (num_heads + 2 * num_kv_heads) * padded_dim(); }
+    // Of the first product of a layer: queries, keys and values, or what they are made of.
+    int qkv_size() const {
+        return latent ? queries_size() + padded_dim() : (num_heads + 2 * num_kv_heads) * padded_dim();
+    }
+    // Of latent attention: a head's query as it is made, all queries of the first product, and a head's values.
+    int padded_query() const { return round_up(latent->key_size + latent->rope_size, kLanes); }
+    int queries_size() const {
+        return latent->query_rank > 0 ? round_up(latent->query_rank, kLanes) : num_heads * padded_query();
+    }
+    int padded_value() const { return latent ? round_up(latent->value_size, kLanes) : padded_dim(); }
+    int value_dim() const { return latent ? latent->value_size : head_dim; }
+    int output_size() const { return num_heads * padded_value(); }  // what attention hands on
+    int kv_parts() const { return latent ? 1 : 2; }  // keys and values; of latent attention they are the same
     int kv_element_bytes() const { return has_int8_cache ? 1 : element_bytes(element); }
     std::size_t tile_bytes() const;  // of the keys of 16 tokens, all heads of a layer; the values take as much
-    std::size_t kv_bytes_per_token() const { return is_causal ? 2 * layers.size() * tile_bytes() / kLanes : 0; }
+    std::size_t kv_bytes_per_token() const { return is_causal ? static_cast<std::size_t>(kv_parts()) * layers.size() * tile_bytes() / kLanes : 0; }
 };
 
 // Throws std::invalid_argument that names the field at fault.

@@ -35,11 +35,13 @@ Step::Step(Model& model, const Batch& batch, const Plan& plan, std::span<float> 
       heads_of_task_(heads_of_task(plan, model.spec_, model.pool_.size())),
       attention_scale_(spec_.attention_scale > 0 ? spec_.attention_scale
                                                  : 1.0F / std::sqrt(static_cast<float>(spec_.head_dim))),
-      half_layer_(spec_.is_causal ? model.layer_bytes() / 2 : plan.tiles.size() * spec_.tile_bytes()),
+      half_layer_(spec_.is_causal ? model.layer_bytes() / static_cast<std::size_t>(spec_.kv_parts()) : plan.tiles.size() * spec_.tile_bytes()),
       adapter_by_row_(std::move(adapters)),
       adapters_(spec_, model.kernels_, model.pool_, model.space_.adapters),
       experts_({spec_, model.kernels_, model.float32_kernels_, model.int8_kernels_, model.pool_,
                 model.space_.experts}),
+      latent_(spec_, model.kernels_, model.pool_, model.space_.latent),
+      latent_shares_(spec_.latent ? latent_shares(spec_, static_cast<int>(plan.pieces.size()), model.pool_.size()) : 1),
       all_{plan.rows, model.space_.hidden.rows(), model.space_.attended.rows()},
       last_{static_cast<int>(batch.logit_rows.size()), model.space_.last_hidden.rows(),
             model.space_.last_attended.rows()},
@@ -119,15 +121,19 @@ void Step::layer(int index) {
     const int at_once =
         plan_.is_decode ? 1 : std::max(kLanes, rows_at_once(pool, all_.count, model_.kernels_.pieces));
     pool.share(all_.count, at_once, [&](int, int begin, int end) {
-        for (int row = begin; row < end; row++) write_heads(index, row);
+        for (int row = begin; row < end; row++) {
+            if (spec_.latent) write_latent(index, row, true, spec_.latent->query_rank == 0);
+            else write_heads(index, row);
+        }
     });
+    if (spec_.latent) make_queries(index);
     if (is_last && last_.count == 0) return;
     if (!plan_.gathers.empty())
         pool.share(static_cast<int>(plan_.gathers.size()), 1, [&](int, int begin, int end) {
             for (int tile = begin; tile < end; tile++) gather(index, tile);
         });
     lap(Part::kCache);
-    const int num_groups = spec_.num_kv_heads / heads_of_task_;
+    const int num_groups = spec_.num_kv_heads / heads_of_task_ * latent_shares_;
     pool.share(static_cast<int>(plan_.pieces.size()) * num_groups, 1, [&](int thread, int begin, int end) {
         for (int task = begin; task < end; task++) attend(index, thread, task);
     });
@@ -140,6 +146,43 @@ void Step::layer(int index) {
     }
     finish_layer(index, is_last ? last_ : all_);
     lap(Part::kLinear);
+}
+
+// Of one row: what is kept of it, from what the first product gave; and its queries, which may come later.
+void Step::write_latent(int index, int row, bool has_kept, bool has_queries) {
+    const auto at = static_cast<std::size_t>(row);
+    const int rope = *spec_.layers[static_cast<std::size_t>(index)].rope;
+    LatentTask task = latent_.task(model_.weights_.layers[static_cast<std::size_t>(index)]);
+    task.half = static_cast<int>(spec_.ropes[static_cast<std::size_t>(rope)].frequencies.size());
+    task.cosine = rotations(rope, row);
+    task.sine = task.cosine + task.half;
+    float* wide = model_.space_.wide.rows().floats(row);
+    if (has_kept) {
+        task.kept = wide + spec_.queries_size();
+        const int slot = plan_.slots[at];
+        task.keys = layer_keys(index) + static_cast<std::size_t>(slot / kLanes) * spec_.tile_bytes();
+        task.lane = slot % kLanes;
+        if (!has_queries) task.low = wide;
+        task.low_out = model_.space_.latent.low.rows().row(row);
+    }
+    if (has_queries) {
+        task.queries = wide;
+        task.own = model_.space_.latent.by_head.rows().row(row);
+        task.query = model_.space_.query.rows().row(row);
+    }
+    model_.kernels_.latent(task);
+}
+
+void Step::make_queries(int index) {
+    ThreadPool& pool = model_.pool_;
+    const LayerWeights& weights = model_.weights_.layers[static_cast<std::size_t>(index)];
+    if (spec_.latent->query_rank > 0) {
+        linear(weights.q_b, model_.space_.latent.low.rows(), all_.count, Finish::kStore, model_.space_.wide.rows());
+        pool.share(all_.count, rows_at_once(pool, all_.count, model_.kernels_.pieces), [&](int, int begin, int end) {
+            for (int row = begin; row < end; row++) write_latent(index, row, false, true);
+        });
+    }
+    latent_.enter(weights, all_.count, model_.space_.query.rows());
 }
 
 void Step::write_heads(int index, int row) {
@@ -179,6 +222,7 @@ void Step::gather(int index, int tile) {
     const auto size = static_cast<std::size_t>(spec_.num_kv_heads * spec_.padded_dim()) * kLanes;
     std::byte* keys = model_.space_.gathered.data() + static_cast<std::size_t>(tile) * bytes;
     std::byte* values = keys + plan_.gathers.size() * bytes;
+    const bool has_values = !spec_.latent;
     for (int token = 0; token < from.num_tokens; token++) {
         const auto slot = static_cast<std::size_t>(
             plan_.gather_slots[static_cast<std::size_t>(from.first_slot + token)]);
@@ -189,6 +233,7 @@ void Step::gather(int index, int tile) {
         for (std::size_t cell = 0; cell < size / step; cell += kLanes)  // keys: pairs of depth by token
             std::memcpy(keys + (cell + here) * step * width, from_keys + (cell + there) * step * width,
                         step * width);
+        if (!has_values) continue;
         constexpr std::size_t kPart = kLanes * kLanes;  // values: tokens in pairs, by 16 columns
         for (std::size_t part = 0; part < size; part += kPart)
             for (std::size_t column = 0; column < kLanes; column++) {
@@ -204,7 +249,7 @@ void Step::gather(int index, int tile) {
 }
 
 void Step::attend(int index, int thread, int number) {
-    const int num_groups = spec_.num_kv_heads / heads_of_task_;
+    const int num_groups = spec_.num_kv_heads / heads_of_task_ * latent_shares_;
     const Piece& piece = plan_.pieces[static_cast<std::size_t>(number / num_groups)];
     const LayerSpec& layer = spec_.layers[static_cast<std::size_t>(index)];
     AttentionTask task{};
@@ -230,6 +275,15 @@ void Step::attend(int index, int thread, int number) {
     task.group = spec_.group();
     task.head_dim = spec_.head_dim;
     task.padded_dim = spec_.padded_dim();
+    if (spec_.latent) {  // some of the query heads, of the one KV head, whose keys are its values
+        task.values = nullptr;
+        task.group = spec_.group() / latent_shares_;
+        const std::ptrdiff_t first = number % num_groups * task.group * task.padded_dim * model_.kernels_.activation_bytes;
+        task.query = model_.space_.query.rows().first + first;
+        task.out = all_.attended.first + first;
+        task.first_head = 0;
+        task.last_head = 1;
+    }
     task.before = layer.window ? *layer.window - 1 : std::numeric_limits<int>::max();
     task.after = spec_.is_causal ? 0 : task.before;
     task.end = piece.end;
@@ -271,7 +325,12 @@ void Step::finish_layer(int index, const LayerRows& rows) {
             for (int row = begin; row < end; row++) residual(rows.hidden, row, wide.floats(row), norms);
         });
     };
-    linear(layer.o, rows.attended, rows.count, Finish::kStore, wide);
+    RowsAt attended = rows.attended;
+    if (spec_.latent) {
+        latent_.leave(layer, attended, rows.count);
+        attended = model_.space_.latent.by_head.rows();
+    }
+    linear(layer.o, attended, rows.count, Finish::kStore, wide);
     add_rows({layer.attention_norm_after, layer.attention_norm_sum, layer.mlp_norm_before});
     const LayerSpec& of_layer = spec_.layers[at];
     if (spec_.mlp_size(of_layer) > 0) {

@@ -30,6 +30,8 @@ private:
     const float* rotations(int rope, int row) const;
     void layer(int index);
     void write_heads(int index, int row);
+    void write_latent(int index, int row, bool has_kept, bool has_queries);
+    void make_queries(int index);
     void gather(int index, int tile);
     void attend(int index, int thread, int task);
     void pick(int wanted);
@@ -68,6 +70,8 @@ private:
     std::vector<const float*> embed_by_row_;  // what comes with the batch, null elsewhere; empty: nothing does
     AdapterStep adapters_;
     ExpertStep experts_;
+    LatentStep latent_;
+    const int latent_shares_;  // of the query heads, where they have one KV head: a task has one
     LayerRows all_;
     LayerRows last_;
     std::array<double, kNumParts> seconds_{};

@@ -49,7 +49,8 @@ std::size_t sum_of_matrices(const ModelSpec& spec, const Bytes& bytes) {
     std::size_t sum = bytes(head_shape(spec));
     for (const LayerSpec& layer : spec.layers) {
         const LayerShapes shapes = layer_shapes(spec, layer);
-        sum += bytes(shapes.qkv) + bytes(shapes.o) + bytes(shapes.up) + bytes(shapes.down);
+        sum += bytes(shapes.qkv) + bytes(shapes.o) + bytes(shapes.up) + bytes(shapes.down) + bytes(shapes.q_b);
+        sum += shapes.num_latent_heads * (bytes(shapes.head_key) + bytes(shapes.head_value));
         if (shapes.num_experts == 0) continue;
         sum += bytes(shapes.router) + shapes.num_experts * (bytes(shapes.expert_up) + bytes(shapes.expert_down));
     }
@@ -92,7 +93,7 @@ LayerShapes layer_shapes(const ModelSpec& spec, const LayerSpec& layer) {
     };
     const int size = spec.mlp_size(layer);
     LayerShapes shapes{{hidden, round_up(spec.qkv_size(), kPanelColumns), is_int8, layer.qkv_groups},
-                       {spec.query_size(), hidden, is_int8, layer.o_groups},
+                       {spec.output_size(), hidden, is_int8, layer.o_groups},
                        up(size, layer.up_groups),
                        down(size, layer.down_groups)};
     if (const std::optional<ExpertsSpec>& experts = layer.experts) {
@@ -100,6 +101,14 @@ LayerShapes layer_shapes(const ModelSpec& spec, const LayerSpec& layer) {
         shapes.router = {hidden, round_up(experts->router_columns(), kPanelColumns), false, std::nullopt, true};
         shapes.expert_up = up(experts->inner_size, experts->up_groups);
         shapes.expert_down = down(experts->inner_size, experts->down_groups);
+    }
+    if (const std::optional<LatentSpec>& latent = spec.latent) {
+        const int low = round_up(latent->query_rank, kLanes);
+        const int queries = round_up(spec.num_heads * spec.padded_query(), kPanelColumns);
+        if (low > 0) shapes.q_b = {low, queries, is_int8, layer.q_b_groups};
+        shapes.num_latent_heads = static_cast<std::size_t>(spec.num_heads);
+        shapes.head_key = {latent->key_size, round_up(latent->rank, kPanelColumns), false};
+        shapes.head_value = {latent->rank, round_up(spec.padded_value(), kPanelColumns), false};
     }
     return shapes;
 }
@@ -142,11 +151,14 @@ void Weights::visit_vectors(const Visit& visit) {
         visit(of.bias);
     };
     for (LayerWeights& layer : layers) {
-        for (Matrix* matrix : {&layer.qkv, &layer.o, &layer.up, &layer.down, &layer.router}) of_matrix(*matrix);
+        for (Matrix* matrix : {&layer.qkv, &layer.q_b, &layer.o, &layer.up, &layer.down, &layer.router})
+            of_matrix(*matrix);
         for (std::vector<Matrix>* matrices : {&layer.expert_up, &layer.expert_down})
             for (Matrix& matrix : *matrices) of_matrix(matrix);
         visit(layer.router_correction);
         visit(layer.sinks);
+        visit(layer.q_a_norm);
+        visit(layer.kv_a_norm);
         for (NormWeights* of : {&layer.q_norm, &layer.k_norm, &layer.attention_norm_before,
                                 &layer.attention_norm_after, &layer.attention_norm_sum, &layer.mlp_norm_before,
                                 &layer.mlp_norm_after, &layer.mlp_norm_sum})
@@ -203,20 +215,69 @@ void Weights::place_layer(const std::string& prefix, LayerWeights& layer, const 
     layer.o = matrix_of(shapes.o);
     layer.up = matrix_of(shapes.up);
     layer.down = matrix_of(shapes.down);
-    const int q_rows = s.num_heads * s.head_dim;
-    const int kv_rows = s.num_kv_heads * s.head_dim;
-    const int k_column = s.query_size();
-    const int v_column = k_column + s.num_kv_heads * s.padded_dim();
-    const int hidden = s.hidden_size;
-    const int dim = s.head_dim;
-    place_matrix(prefix + "q", {&layer.qkv, 0, q_rows, hidden, Order::kHeads, dim});
-    place_matrix(prefix + "k", {&layer.qkv, k_column, kv_rows, hidden, Order::kHeads, dim});
-    place_matrix(prefix + "v", {&layer.qkv, v_column, kv_rows, hidden, Order::kHeads, dim});
-    place_matrix(prefix + "o", {&layer.o, 0, hidden, q_rows, Order::kPlain, dim, true});
+    if (s.latent) place_latent(prefix, layer, shapes);
+    else place_queries(prefix, layer);
+    place_matrix(prefix + "o", {&layer.o, 0, s.hidden_size, s.num_heads * s.value_dim(), Order::kPlain, s.value_dim(), true});
     if (const int inner = s.mlp_size(spec); inner > 0) place_mlp(prefix, layer.up, layer.down, inner, true);
     if (spec.experts) place_experts(prefix, layer, *spec.experts, shapes);
     if (s.has_sinks) place_vector(prefix + "sinks", layer.sinks, s.num_heads);
     place_norms(prefix, layer, spec);
+}
+
+void Weights::place_queries(const std::string& prefix, LayerWeights& layer) {
+    const ModelSpec& s = spec_;
+    const int q_rows = s.num_heads * s.head_dim;
+    const int kv_rows = s.num_kv_heads * s.head_dim;
+    const int k_column = s.query_size();
+    const int v_column = k_column + s.num_kv_heads * s.padded_dim();
+    place_matrix(prefix + "q", {&layer.qkv, 0, q_rows, s.hidden_size, Order::kHeads, s.head_dim});
+    place_matrix(prefix + "k", {&layer.qkv, k_column, kv_rows, s.hidden_size, Order::kHeads, s.head_dim});
+    place_matrix(prefix + "v", {&layer.qkv, v_column, kv_rows, s.hidden_size, Order::kHeads, s.head_dim});
+}
+
+void Weights::place_latent(const std::string& prefix, LayerWeights& layer, const LayerShapes& shapes) {
+    const LatentSpec& latent = *spec_.latent;
+    const int head = latent.key_size + latent.rope_size;
+    const int q_rows = spec_.num_heads * head;
+    if (latent.query_rank > 0) {
+        layer.q_b = matrix_of(shapes.q_b);
+        place_matrix(prefix + "q_a", {&layer.qkv, 0, latent.query_rank, spec_.hidden_size, Order::kPlain, head});
+        place_matrix(prefix + "q_b", {&layer.q_b, 0, q_rows, latent.query_rank, Order::kHeads, head});
+        vectors_.insert({prefix + "q_a_norm", {&layer.q_a_norm, latent.query_rank, latent.query_rank,
+                                               round_up(latent.query_rank, kLanes)}});
+        missing_.insert(prefix + "q_a_norm");
+    } else {
+        place_matrix(prefix + "q", {&layer.qkv, 0, q_rows, spec_.hidden_size, Order::kHeads, head});
+    }
+    place_matrix(prefix + "kv_a", {&layer.qkv, spec_.queries_size(), spec_.head_dim, spec_.hidden_size, Order::kPlain, head});
+    place_vector(prefix + "kv_a_norm", layer.kv_a_norm, latent.rank);
+    for (std::size_t i = 0; i < shapes.num_latent_heads; i++) {
+        layer.head_keys.push_back(matrix_of(shapes.head_key));
+        layer.head_values.push_back(matrix_of(shapes.head_value));
+    }
+    latents_.emplace(prefix + "kv_b", &layer);
+    missing_.insert(prefix + "kv_b");
+}
+
+// Rows of a head's keys and of its values, widened: those of keys are turned, with rows for columns.
+bool Weights::load_heads(LayerWeights& layer, const Source& source, ThreadPool& pool) const {
+    const LatentSpec& latent = *spec_.latent;
+    const int columns = latent.rank;
+    bool is_finite = true;
+    std::vector<float> keys(static_cast<std::size_t>(latent.key_size) * static_cast<std::size_t>(columns));
+    std::vector<float> values(static_cast<std::size_t>(latent.value_size) * static_cast<std::size_t>(columns));
+    std::int64_t at = 0;
+    for (std::size_t head = 0; head < layer.head_keys.size(); head++) {
+        for (int row = 0; row < latent.key_size; row++)
+            for (int column = 0; column < columns; column++)
+                keys[static_cast<std::size_t>(column * latent.key_size + row)] = element_of(source, at++);
+        for (float& value : values) value = element_of(source, at++);
+        is_finite &= pack_matrix({&layer.head_keys[head], 0, columns, latent.key_size, Order::kPlain, columns},
+                                 {keys.data(), Stored::kFloat32, columns, latent.key_size}, spec_.element, pool);
+        is_finite &= pack_matrix({&layer.head_values[head], 0, latent.value_size, columns, Order::kPlain, columns},
+                                 {values.data(), Stored::kFloat32, latent.value_size, columns}, spec_.element, pool);
+    }
+    return is_finite;
 }
 
 void Weights::place_mlp(const std::string& prefix, Matrix& up, Matrix& down, int inner, bool takes_adapters) {
@@ -330,6 +391,13 @@ bool Weights::load(const std::string& name, const Source& source, ThreadPool& po
     const auto place = places_.find(is_bias ? name.substr(0, name.size() - kBias.size()) : name);
     const auto vector = vectors_.find(name);
     bool is_finite = true;
+    if (const auto heads = latents_.find(name); heads != latents_.end()) {
+        const LatentSpec& latent = *spec_.latent;
+        check_shape(name, source, spec_.num_heads * (latent.key_size + latent.value_size), latent.rank);
+        if (source.stored == Stored::kGrouped) refuse(name, "must not be in groups");
+        missing_.erase(name);
+        return load_heads(*heads->second, source, pool);
+    }
     if (source.stored == Stored::kGrouped && place == places_.end()) refuse(name, "must not be in groups");
     if (table != tables_.end()) {  // which may be a matrix too
         check_shape(name, source, table->second->count, spec_.hidden_size);

@@ -26,6 +26,11 @@ struct NormWeights {
 
 struct LayerWeights {
     Matrix qkv;
+    Matrix q_b;  // queries of a vector of low rank
+    std::vector<float> q_a_norm;  // padded
+    std::vector<float> kv_a_norm;
+    std::vector<Matrix> head_keys;    // by head: from its own part of a query to the latent space
+    std::vector<Matrix> head_values;  // by head: from there to its value
     Matrix o;
     Matrix up;  // gate and up take turns in panels where there is a gate
     Matrix down;
@@ -71,6 +76,10 @@ struct LayerShapes {
     PackedShape router{};
     PackedShape expert_up{};
     PackedShape expert_down{};
+    std::size_t num_latent_heads = 0;
+    PackedShape q_b{};
+    PackedShape head_key{};
+    PackedShape head_value{};
 };
 
 LayerShapes layer_shapes(const ModelSpec& spec, const LayerSpec& layer);
@@ -136,6 +145,9 @@ private:
     };
 
     void place_layer(const std::string& prefix, LayerWeights& layer, const LayerSpec& spec);
+    void place_queries(const std::string& prefix, LayerWeights& layer);
+    void place_latent(const std::string& prefix, LayerWeights& layer, const LayerShapes& shapes);
+    bool load_heads(LayerWeights& layer, const Source& source, ThreadPool& pool) const;
     void place_mlp(const std::string& prefix, Matrix& up, Matrix& down, int inner, bool takes_adapters);
     void place_experts(const std::string& prefix, LayerWeights& layer, const ExpertsSpec& experts,
                        const LayerShapes& shapes);
@@ -166,6 +178,7 @@ private:
     std::map<std::string, Place> places_;
     std::map<std::string, Span> vectors_;
     std::map<std::string, Table*> tables_;
+    std::map<std::string, LayerWeights*> latents_;  // by name of the tensor that has all heads' keys and values
     std::set<std::string> missing_;
 };
 

@@ -11,6 +11,7 @@
 #include <list>
 #include <random>
 #include <stdexcept>
+#include <tuple>
 
 #include "kernels/select.h"
 #include "model/model.h"
@@ -33,7 +34,7 @@ void need(bool holds, const char* what, unsigned seed) {
 
 weft::LayerSpec draw_layer(Random& random, const weft::ModelSpec& spec) {
     weft::LayerSpec layer;
-    if (draw(random, 0, 2) > 0) layer.rope = 0;
+    if (spec.latent || draw(random, 0, 2) > 0) layer.rope = 0;
     if (draw(random, 0, 1) == 1) layer.window = draw(random, 1, 40);
     layer.has_attention_norm = spec.norm_placement != weft::NormPlacement::kBefore || draw(random, 0, 2) > 0;
     if (draw(random, 0, 2) == 0) layer.experts = weft::draw_experts(random);
@@ -77,8 +78,10 @@ weft::ModelSpec draw_spec(Random& random, bool is_causal) {
     draw_head(random, spec);
     if (draw(random, 0, 2) == 0) spec.quantization = weft::Quantization::kInt8;
     spec.has_int8_cache = is_causal && draw(random, 0, 2) == 0;
+    if (is_causal && draw(random, 0, 2) == 0) weft::draw_latent(random, spec);
     spec.ropes.push_back({{}, 1.0F});
-    for (int i = draw(random, 1, spec.head_dim / 2); i > 0; i--) spec.ropes[0].frequencies.push_back(0.1F);
+    const int turned = spec.latent ? spec.latent->rope_size : spec.head_dim;
+    for (int i = draw(random, 1, turned / 2); i > 0; i--) spec.ropes[0].frequencies.push_back(0.1F);
     for (int i = draw(random, 1, 3); i > 0; i--) spec.layers.push_back(draw_layer(random, spec));
     weft::draw_formats(random, spec);
     return spec;
@@ -161,16 +164,35 @@ void load_experts(weft::Model& model, const std::string& prefix, const std::opti
         load_mlp(model, prefix + "experts." + std::to_string(i) + ".", experts->inner_size, seed);
 }
 
+// What makes queries, keys and values, by name: [rows, columns].
+std::vector<std::tuple<std::string, int, int>> attention_matrices(const weft::ModelSpec& s) {
+    const int hidden = s.hidden_size;
+    const int kv = s.num_kv_heads * s.head_dim;
+    if (!s.latent) return {{"q", s.num_heads * s.head_dim, hidden}, {"k", kv, hidden}, {"v", kv, hidden}};
+    const int queries = s.num_heads * (s.latent->key_size + s.latent->rope_size);
+    const int rank = s.latent->query_rank;
+    if (rank == 0) return {{"q", queries, hidden}, {"kv_a", kv, hidden}};
+    return {{"q_a", rank, hidden}, {"q_b", queries, rank}, {"kv_a", kv, hidden}};
+}
+
+void load_latent(weft::Model& model, const std::string& prefix, unsigned seed) {
+    const weft::ModelSpec& s = model.spec();
+    if (!s.latent) return;
+    const int heads = s.num_heads * (s.latent->key_size + s.latent->value_size);
+    load(model, prefix + "kv_b", heads, s.latent->rank, seed);
+    load(model, prefix + "kv_a_norm", s.latent->rank, 1, seed);
+    if (s.latent->query_rank > 0) load(model, prefix + "q_a_norm", s.latent->query_rank, 1, seed);
+}
+
 void load_layer(weft::Model& model, std::size_t layer, unsigned seed) {
     const weft::ModelSpec& s = model.spec();
     const std::string prefix = "layers." + std::to_string(layer) + ".";
-    const int q = s.num_heads * s.head_dim;
-    const int kv = s.num_kv_heads * s.head_dim;
-    load(model, prefix + "q", q, s.hidden_size, seed);
-    load(model, prefix + "k", kv, s.hidden_size, seed);
-    load(model, prefix + "v", kv, s.hidden_size, seed);
-    load(model, prefix + "o", s.hidden_size, q, seed);
-    if (seed % 2 == 0) load(model, prefix + "v.bias", kv, 1, seed);
+    for (const auto& [name, rows, columns] : attention_matrices(s)) {
+        load(model, prefix + name, rows, columns, seed);
+        if (seed % 2 == 0 && name != "q") load(model, prefix + name + ".bias", rows, 1, seed);
+    }
+    load_latent(model, prefix, seed);
+    load(model, prefix + "o", s.hidden_size, s.num_heads * s.value_dim(), seed);
     if (s.has_sinks) load(model, prefix + "sinks", s.num_heads, 1, seed);
     load_mlp(model, prefix, s.mlp_size(s.layers[layer]), seed);
     load_experts(model, prefix, s.layers[layer].experts, seed);
@@ -193,14 +215,10 @@ void load_all(weft::Model& model, unsigned seed) {
 class RandomAdapter {
 public:
     RandomAdapter(const weft::ModelSpec& s, unsigned seed) : random_(seed) {
-        const int q = s.num_heads * s.head_dim;
-        const int kv = s.num_kv_heads * s.head_dim;
         for (std::size_t i = 0; i < s.layers.size(); i++) {
             const std::string prefix = "layers." + std::to_string(i) + ".";
-            maybe(prefix + "q", q, s.hidden_size);
-            maybe(prefix + "k", kv, s.hidden_size);
-            maybe(prefix + "v", kv, s.hidden_size);
-            maybe(prefix + "o", s.hidden_size, q);
+            for (const auto& [name, rows, columns] : attention_matrices(s)) maybe(prefix + name, rows, columns);
+            maybe(prefix + "o", s.hidden_size, s.num_heads * s.value_dim());
             const int inner = s.mlp_size(s.layers[i]);
             if (inner > 0 && s.is_gated) maybe(prefix + "gate", inner, s.hidden_size);
             if (inner > 0) maybe(prefix + "up", inner, s.hidden_size);

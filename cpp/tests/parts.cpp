@@ -234,12 +234,28 @@ ExpertsSpec draw_experts(Random& random) {
     experts.is_normalized = draw(random, 0, 1) == 1;
     experts.scale = static_cast<float>(draw(random, 1, 2));
     experts.is_sigmoid = draw(random, 0, 1) == 1;
-    if (!experts.is_sigmoid || draw(random, 0, 1) == 1) return experts;
+    if (draw(random, 0, 1) == 1) return experts;
     experts.num_groups = draw(random, 1, 4);
     experts.groups_per_token = draw(random, 1, experts.num_groups);
     experts.count = experts.num_groups * draw(random, 2, 4);
     experts.per_token = draw(random, 1, experts.count / experts.num_groups * experts.groups_per_token);
     return experts;
+}
+
+void draw_latent(Random& random, ModelSpec& spec) {
+    LatentSpec latent;
+    latent.rank = kLanes * draw(random, 1, 3);
+    latent.key_size = kLanes * draw(random, 1, 2);
+    latent.rope_size = 2 * draw(random, 1, 12);
+    latent.value_size = draw(random, 1, 40);
+    latent.query_rank = draw(random, 0, 1) * draw(random, 1, 40);
+    latent.is_interleaved = draw(random, 0, 1) == 1;
+    latent.norm_eps = 1e-6F;
+    spec.latent = latent;
+    spec.num_kv_heads = 1;
+    spec.head_dim = latent.rank + latent.rope_size;
+    spec.qk_norm = QkNorm::kNone;
+    spec.has_sinks = spec.has_int8_cache = false;
 }
 
 void draw_formats(Random& random, ModelSpec& spec) {
@@ -249,7 +265,8 @@ void draw_formats(Random& random, ModelSpec& spec) {
     };
     for (LayerSpec& layer : spec.layers) {
         maybe(layer.qkv_groups);
-        if (spec.head_dim % kLanes == 0) maybe(layer.o_groups);
+        if (spec.latent) maybe(layer.q_b_groups);
+        if (spec.value_dim() % kLanes == 0) maybe(layer.o_groups);
         maybe(layer.up_groups);
         maybe(layer.down_groups);
         if (!layer.experts) continue;
@@ -265,7 +282,8 @@ const std::optional<GroupFormat>& format_of(const ModelSpec& spec, const std::st
     const std::string part = name.substr(name.rfind('.') + 1);
     if (name.find(".experts.") != std::string::npos)
         return part == "down" ? layer.experts->down_groups : layer.experts->up_groups;
-    if (part == "q" || part == "k" || part == "v") return layer.qkv_groups;
+    if (part == "q" || part == "k" || part == "v" || part == "q_a" || part == "kv_a") return layer.qkv_groups;
+    if (part == "q_b") return layer.q_b_groups;
     if (part == "o") return layer.o_groups;
     if (part == "gate" || part == "up") return layer.up_groups;
     return part == "down" ? layer.down_groups : none;

@@ -13,6 +13,9 @@ namespace weft {
 // A layer's experts, of any sizes.
 ExpertsSpec draw_experts(std::mt19937& random);
 
+// Makes attention latent, of any sizes, and takes back what does not go with that.
+void draw_latent(std::mt19937& random, ModelSpec& spec);
+
 // How the weights of linear layers lie, where other rounded weights are int8.
 void draw_formats(std::mt19937& random, ModelSpec& spec);
 

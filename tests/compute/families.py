@@ -37,6 +37,19 @@ GLM_EXPERTS = {
     "moe_intermediate_size": 24,
     "head_dim": 16,
 }
+DEEPSEEK = {
+    "num_key_value_heads": 4,
+    "n_routed_experts": 8,
+    "num_experts_per_tok": 2,
+    "moe_intermediate_size": 24,
+    "n_shared_experts": 1,
+    "first_k_dense_replace": 1,
+    "kv_lora_rank": 32,
+    "q_lora_rank": 20,
+    "qk_nope_head_dim": 16,
+    "qk_rope_head_dim": 8,
+    "v_head_dim": 16,
+}
 # Sequences have up to 150 tokens: windows and trained lengths are shorter wherever they are set.
 CASES = {
     "llama": ("llama", {}),
@@ -203,6 +216,53 @@ CASES = {
             "n_shared_experts": 2,
             "first_k_dense_replace": 0,
             "norm_topk_prob": False,
+        },
+    ),
+    "deepseek_v2": ("deepseek_v2", {**DEEPSEEK, "q_lora_rank": None}),
+    "deepseek_v2, queries of low rank, groups, biases, yarn": (
+        "deepseek_v2",
+        {
+            **DEEPSEEK,
+            "num_experts_per_tok": 3,
+            "attention_bias": True,
+            "topk_method": "group_limited_greedy",
+            "n_group": 4,
+            "topk_group": 2,
+            "routed_scaling_factor": 3.0,
+            "v_head_dim": 24,
+            **rope(
+                rope_type="yarn",
+                factor=4.0,
+                original_max_position_embeddings=128,
+                mscale=0.7,
+                mscale_all_dim=1.2,
+            ),
+        },
+    ),
+    "deepseek_v3": (
+        "deepseek_v3",
+        {**DEEPSEEK, "n_group": 4, "topk_group": 2, "routed_scaling_factor": 2.5},
+    ),
+    "deepseek_v3, halves turn, one group, whole sigmoids, no dense layer, yarn": (
+        "deepseek_v3",
+        {
+            **DEEPSEEK,
+            "q_lora_rank": None,
+            "rope_interleave": False,
+            "n_group": 1,
+            "topk_group": 1,
+            "norm_topk_prob": False,
+            "first_k_dense_replace": 0,
+            "n_shared_experts": 2,
+            "qk_rope_head_dim": 6,
+            "attention_bias": True,
+            **rope(
+                rope_type="yarn",
+                factor=4.0,
+                original_max_position_embeddings=128,
+                mscale=1.0,
+                mscale_all_dim=1.0,
+            ),
         },
     ),
     "gemma": ("gemma", {"head_dim": 16}),

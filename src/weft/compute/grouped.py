@@ -47,6 +47,7 @@ class LayerFormats:
     """Those of a layer's matrices; None: int8, with one scale a row."""
 
     qkv: GroupFormat | None = None
+    q_b: GroupFormat | None = None
     o: GroupFormat | None = None
     up: GroupFormat | None = None  # and of the gate
     down: GroupFormat | None = None
@@ -75,11 +76,14 @@ def layer_formats(
         numbers = range(experts.count if experts else 0)
         return [f"experts.{number}.{name}" for number in numbers for name in names]
 
-    has_whole_lanes = spec.head_dim % _LANES == 0
+    has_whole_lanes = spec.output_size // spec.num_heads % _LANES == 0
+    low_rank = spec.latent is not None and spec.latent.query_rank is not None
+    qkv = ("q_a" if low_rank else "q", "kv_a") if spec.latent else ("q", "k", "v")
     up = ("gate", "up") if spec.is_gated else ("up",)
     return [
         LayerFormats(
-            qkv=of(index, "q", "k", "v"),
+            qkv=of(index, *qkv),
+            q_b=of(index, "q_b") if low_rank else None,
             o=of(index, "o") if has_whole_lanes else None,
             up=of(index, *up),
             down=of(index, "down"),
@@ -120,5 +124,6 @@ def format_of(name: str, formats: list[LayerFormats]) -> GroupFormat | None:
     layer = formats[int(parts[1])]
     if len(parts) == 5:
         return layer.expert_down if parts[4] == "down" else layer.expert_up
-    places = {"q": layer.qkv, "k": layer.qkv, "v": layer.qkv, "o": layer.o}
+    places = dict.fromkeys(("q", "k", "v", "q_a", "kv_a"), layer.qkv)
+    places |= {"q_b": layer.q_b, "o": layer.o}
     return (places | {"gate": layer.up, "up": layer.up, "down": layer.down}).get(parts[2])

@@ -24,11 +24,12 @@ from weft.compute.int8 import Int8Rows, multiply
 from weft.compute.native.groups import round_to_groups
 from weft.compute.reference_adapters import AdapterRows, AdapterSet
 from weft.compute.reference_experts import Experts
+from weft.compute.reference_latent import LatentHeads
 from weft.compute.rope import inverse_frequencies, rotate, rotations
 from weft.compute.runner import AdapterStore, Batch, FloatArray, IntArray
 from weft.model.groups import GroupedMatrix, GroupFormat, StoredGroups
 from weft.model.lora import Adapter
-from weft.model.spec import ExpertsSpec, LayerSpec, ModelSpec, QkNorm, RopeSpec
+from weft.model.spec import ExpertsSpec, LatentSpec, LayerSpec, ModelSpec, QkNorm, RopeSpec
 from weft.model.weights import Tensor, Values, Weights
 
 Rotations = dict[RopeSpec, tuple[FloatArray, FloatArray]]
@@ -115,6 +116,8 @@ class _Layer:
     mlp: "_Mlp | None"  # all rows go through it; of a layer with experts the shared one
     experts: Experts | None
     sinks: FloatArray | None
+    latent: LatentHeads | None
+    q_b: _Product | None
     q_norm: _Norm | None
     k_norm: _Norm | None
     attention_norm_before: _Norm | None
@@ -172,7 +175,8 @@ class ReferenceRunner(HostBlocks):
     def allocate_kv(self, *, num_blocks: int, block_size: int) -> None:
         """Make the pool: [layers, keys and values, slots, kv heads, head_dim]."""
         spec = self.spec
-        shape = (len(spec.layers), 2, num_blocks * block_size, spec.num_kv_heads, spec.head_dim)
+        slots = num_blocks * block_size
+        shape = (len(spec.layers), spec.kv_parts, slots, spec.num_kv_heads, spec.head_dim)
         self._block_size = block_size
         self._pool = np.zeros(shape, np.float32)
 
@@ -183,7 +187,8 @@ class ReferenceRunner(HostBlocks):
 
     def _pool_parts(self) -> FloatArray:
         spec = self.spec
-        shape = (2 * len(spec.layers), -1, self._block_size, spec.num_kv_heads, spec.head_dim)
+        parts = spec.kv_parts * len(spec.layers)
+        shape = (parts, -1, self._block_size, spec.num_kv_heads, spec.head_dim)
         return self._pool.reshape(shape)
 
     @property
@@ -224,7 +229,8 @@ class ReferenceRunner(HostBlocks):
         residual_scale = np.float32(spec.residual_multiplier)
         for index, layer in enumerate(self._layers):
             rows = _normed(layer.attention_norm_before, hidden)
-            rows = self._attention(layer, self._pool[index], rows, step)
+            attention = self._attention if layer.latent is None else self._latent_attention
+            rows = attention(layer, self._pool[index], rows, step)
             hidden = hidden + _normed(layer.attention_norm_after, rows) * residual_scale
             hidden = _normed(layer.attention_norm_sum, hidden)
             rows = _normed(layer.mlp_norm_before, hidden)
@@ -254,6 +260,28 @@ class ReferenceRunner(HostBlocks):
         plan = step.plans[layer.spec.window]
         output = attend(spec, plan, q, pool[0], pool[1], layer.sinks)
         output = tiles.pad_rows(output)
+        return step.adapters.add(layer.o(output), output, layer.prefix, (("o", 0),))
+
+    def _latent_attention(
+        self, layer: _Layer, pool: FloatArray, rows: FloatArray, step: _Step
+    ) -> FloatArray:
+        heads, rope = layer.latent, layer.spec.rope
+        assert heads is not None
+        assert rope is not None
+        num_rows, latent = len(step.slots), heads.spec
+        first = latent.query_rank or self.spec.num_heads * latent.query_size
+        parts = (("q_a" if layer.q_b else "q", 0), ("kv_a", first))
+        whole = step.adapters.add(layer.qkv(rows), rows, layer.prefix, parts)
+        queries, vectors = whole[:, :first], whole[:num_rows, first:]
+        if layer.q_b is not None and heads.query_norm is not None:
+            low = heads.normed(queries, heads.query_norm)
+            queries = step.adapters.add(layer.q_b(low), low, layer.prefix, (("q_b", 0),))
+        cosine, sine = step.rotations[rope]
+        pool[0, step.slots] = heads.kept(vectors, cosine, sine)
+        q = heads.queries(queries[:num_rows], cosine, sine)
+        plan = step.plans[layer.spec.window]
+        attended = attend(self.spec, plan, q, pool[0], pool[0])
+        output = tiles.pad_rows(heads.values(attended))
         return step.adapters.add(layer.o(output), output, layer.prefix, (("o", 0),))
 
     def _heads(self, norm: _Norm | None, rows: FloatArray) -> FloatArray:
@@ -320,16 +348,26 @@ class _Reader:
     def layer(self, index: int, spec: LayerSpec) -> _Layer:
         """Everything of one layer."""
         prefix = f"layers.{index}."
+        latent = self.latent(prefix, self.spec.latent) if self.spec.latent else None
+        first = "q_a" if f"{prefix}q_a" in self.weights else "q"
         return _Layer(
             spec=spec,
             prefix=prefix,
-            qkv=self.linear(prefix, "q", "k", "v"),
+            latent=latent,
+            qkv=self.linear(prefix, *((first, "kv_a") if latent else ("q", "k", "v"))),
+            q_b=self.linear(prefix, "q_b") if first == "q_a" else None,
             o=self.linear(prefix, "o"),
             mlp=self.mlp(prefix) if self.spec.mlp_size(spec) else None,
             experts=None if spec.experts is None else self.experts(prefix, spec.experts),
             sinks=self.vector(f"{prefix}sinks"),
             **{name: self.optional_norm(prefix + name) for name in _NORMS},
         )
+
+    def latent(self, prefix: str, spec: LatentSpec) -> LatentHeads:
+        """What heads make of latent vectors, in float32 however other products are rounded."""
+        norm = self.weights[f"{prefix}kv_a_norm"].float32()
+        query_norm = self.vector(f"{prefix}q_a_norm")
+        return LatentHeads.of(spec, self.matrix(f"{prefix}kv_b"), norm, query_norm)
 
     def mlp(self, prefix: str) -> _Mlp:
         """The one whose matrices' names begin so."""
@@ -369,10 +407,7 @@ class _Reader:
 
     def linear(self, prefix: str, *names: str) -> _Product:
         """The matrices of one input, joined."""
-        biases = [f"{prefix}{name}.bias" for name in names]
-        bias = None
-        if biases[0] in self.weights:
-            bias = np.concatenate([self.weights[name].float32() for name in biases])
+        bias = self.biases(prefix, names)
         form = format_of(prefix + names[0], self.formats)
         if form is not None:
             tensors = self.weights.tensors
@@ -383,6 +418,19 @@ class _Reader:
             return _Int8Linear(Int8Rows.join([self._int8(prefix + name) for name in names]), bias)
         parts = [self.matrix(prefix + name) for name in names]
         return Linear(parts[0] if len(parts) == 1 else np.concatenate(parts), bias)
+
+    def biases(self, prefix: str, names: tuple[str, ...]) -> FloatArray | None:
+        """Theirs, joined; zeros of a matrix that has none while another has some."""
+        if not any(f"{prefix}{name}.bias" in self.weights for name in names):
+            return None
+        found = (self.vector(f"{prefix}{name}.bias") for name in names)
+        shapes = (self.weights.tensors[prefix + name].unpacked().shape for name in names)
+        return np.concatenate(
+            [
+                np.zeros(shape[0], np.float32) if bias is None else bias
+                for bias, shape in zip(found, shapes, strict=True)
+            ]
+        )
 
     def _int8(self, name: str) -> Int8Rows:
         tensor = self.weights[name]

@@ -52,7 +52,7 @@ def choose(
         falling: FloatArray = np.exp(-logits)
         scores = np.reciprocal(1 + falling, dtype=np.float32)
         return _choose_by_scores(spec, scores, correction)
-    best = _best(logits, spec.per_token)
+    best = _best(_of_best_groups(spec, logits, 1), spec.per_token)
     chosen = np.sort(best, axis=1)
     raised: FloatArray = np.exp(logits - np.take_along_axis(logits, best[:, :1], axis=1))
     own = np.take_along_axis(raised, chosen, axis=1)
@@ -64,17 +64,24 @@ def choose(
 def _choose_by_scores(
     spec: ExpertsSpec, scores: FloatArray, correction: FloatArray
 ) -> tuple[IntArray, FloatArray]:
-    keys = (scores + correction).reshape(len(scores), spec.num_groups, -1)
-    if spec.groups_per_token < spec.num_groups:
-        sums = np.sort(keys, axis=2)[:, :, -2:].sum(axis=2)
-        is_left = np.zeros(sums.shape, np.bool_)
-        np.put_along_axis(is_left, _best(sums, spec.groups_per_token), True, axis=1)
-        keys = np.where(is_left[:, :, None], keys, np.float32(-np.inf))
-    chosen = np.sort(_best(keys.reshape(scores.shape), spec.per_token), axis=1)
+    keys = _of_best_groups(spec, scores + correction, 2)
+    chosen = np.sort(_best(keys, spec.per_token), axis=1)
     own: FloatArray = np.take_along_axis(scores, chosen, axis=1)
     if spec.is_normalized:
         own = own / (own.sum(axis=1, keepdims=True) + np.float32(1e-20))
     return chosen.astype(np.int32), own * np.float32(spec.scale)
+
+
+def _of_best_groups(spec: ExpertsSpec, keys: FloatArray, num_best: int) -> FloatArray:
+    """The keys of groups that are left, by the sum of so many of their best; of others what nobody chooses."""
+    if spec.groups_per_token == spec.num_groups:
+        return keys
+    groups = keys.reshape(len(keys), spec.num_groups, -1)
+    sums = np.sort(groups, axis=2)[:, :, -num_best:].sum(axis=2)
+    is_left = np.zeros(sums.shape, np.bool_)
+    np.put_along_axis(is_left, _best(sums, spec.groups_per_token), True, axis=1)
+    left: FloatArray = np.where(is_left[:, :, None], groups, np.float32(-np.inf))
+    return left.reshape(keys.shape)
 
 
 def _best(keys: FloatArray, count: int) -> NDArray[np.intp]:

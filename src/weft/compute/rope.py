@@ -72,9 +72,17 @@ def rotations(
     return cosine[:, None], sine[:, None]
 
 
-def rotate(heads: FloatArray, cosine: FloatArray, sine: FloatArray) -> None:
-    """Turn [rows, heads, head_dim] in place: element i pairs with i + dim / 2; the rest stays."""
-    half = cosine.shape[-1]
-    first, second = heads[..., :half].copy(), heads[..., half : 2 * half].copy()
-    heads[..., :half] = first * cosine - second * sine
-    heads[..., half : 2 * half] = second * cosine + first * sine
+def rotate(
+    heads: FloatArray, cosine: FloatArray, sine: FloatArray, *, is_interleaved: bool = False
+) -> None:
+    """Turn [rows, heads, head_dim] in place; what is behind the rotary elements stays.
+
+    Element i pairs with i + dim / 2, or where interleaved 2i with 2i + 1.
+    """
+    dim = 2 * cosine.shape[-1]
+    here, there = slice(0, dim // 2), slice(dim // 2, dim)
+    if is_interleaved:
+        here, there = slice(0, dim, 2), slice(1, dim, 2)
+    first, second = heads[..., here].copy(), heads[..., there].copy()
+    heads[..., here] = first * cosine - second * sine
+    heads[..., there] = second * cosine + first * sine

@@ -7,8 +7,9 @@ from types import MappingProxyType
 
 from weft.core.errors import ConfigError
 from weft.model.encoder_families import ENCODER_FAMILIES, read_activation
-from weft.model.families import FAMILIES, SIGMOID_KEYS, Bias, ExpertsRule, Family
+from weft.model.families import FAMILIES, GROUP_KEYS, Bias, ExpertsRule, Family
 from weft.model.fields import Fields, shown
+from weft.model.latent import attention_scale, check_router, read_latent
 from weft.model.rope import context_length, read_rope
 from weft.model.spec import (
     Activation,
@@ -34,7 +35,8 @@ _NEUTRAL: Mapping[str, tuple[object, ...]] = MappingProxyType(
         "num_local_experts": (0, 1),
         "n_routed_experts": (0,),
         "mlp_only_layers": ([],),
-        **dict.fromkeys(SIGMOID_KEYS, (0, 1)),
+        **dict.fromkeys(GROUP_KEYS, (0, 1)),
+        "rope_interleave": (False,),
         "swiglu_alpha": (),
         "swiglu_limit": (),
         "attention_chunk_size": (0,),
@@ -138,7 +140,13 @@ def read_spec(config: ModelConfigFile) -> ModelSpec:
     family, fields = config.family, config.fields
     _refuse_unimplemented(family, fields)
     hidden, heads, kv_heads, head_dim = _sizes(fields)
+    latent = read_latent(fields) if family.has_latent else None
+    if latent is not None:
+        kv_heads, head_dim = 1, latent.rank + latent.rope_size
+    layers = _layers(family, fields, latent.rope_size if latent else head_dim)
     scale = _attention_scale(family, fields, head_dim)
+    if latent is not None and layers[0].rope is not None:
+        scale = attention_scale(fields, latent, layers[0].rope)
     reads = family.reads
     length = _context_length(family, fields)
     offset, embed_size = family.position_offset, _embed_size(family, fields, hidden)
@@ -151,7 +159,7 @@ def read_spec(config: ModelConfigFile) -> ModelSpec:
         num_heads=heads,
         num_kv_heads=kv_heads,
         head_dim=head_dim,
-        layers=_with_experts(family, fields, _layers(family, fields, head_dim)),
+        layers=_with_experts(family, fields, layers),
         max_position_embeddings=length,
         num_positions=0 if offset is None else length + offset,
         position_offset=offset or 0,
@@ -171,6 +179,7 @@ def read_spec(config: ModelConfigFile) -> ModelSpec:
         swiglu_alpha=_multiplier("swiglu_alpha", reads, fields),
         attention_scale=scale,
         attention_soft_cap=_cap("attn_logit_softcapping", reads, fields),
+        latent=latent,
         final_soft_cap=_cap("final_logit_softcapping", reads, fields),
         embedding_multiplier=_multiplier("embedding_multiplier", reads, fields)
         * (hidden**0.5 if family.scales_embeddings else 1.0),
@@ -313,8 +322,8 @@ def _with_experts(
         else is_normalized,
         has_bias=rule.has_bias,
     )
-    if rule.is_sigmoid:
-        experts = _with_sigmoids(fields, experts)
+    if rule.has_groups:
+        experts = _with_groups(fields, replace(experts, is_sigmoid=rule.is_sigmoid))
     sparse = _sparse_layers(rule, fields, len(layers))
     return tuple(
         replace(layer, experts=experts) if index in sparse else layer
@@ -322,13 +331,15 @@ def _with_experts(
     )
 
 
-def _with_sigmoids(fields: Fields, experts: ExpertsSpec) -> ExpertsSpec:
-    """With a router as DeepSeek-V3 has it."""
-    count, num_groups = experts.count, fields.integer_or("n_group", 1, high=experts.count)
+def _with_groups(fields: Fields, experts: ExpertsSpec) -> ExpertsSpec:
+    """With a router and a shared expert as DeepSeek has them."""
+    count, num_groups, num_chosen = experts.count, 1, 1
+    if check_router(fields, is_sigmoid=experts.is_sigmoid):
+        num_groups = fields.integer_or("n_group", 1, high=count)
+        num_chosen = fields.integer_or("topk_group", 1, high=num_groups)
     size = count // num_groups
     if count % num_groups or (num_groups > 1 and size < 2):
         fields.refuse("n_group", f"a divisor of {count}, with two experts or more in a group")
-    num_chosen = fields.integer_or("topk_group", 1, high=num_groups)
     if num_chosen * size < experts.per_token:
         fields.refuse("topk_group", f"groups enough for {experts.per_token} experts")
     num_shared = fields.integer_or("n_shared_experts", 0, low=0, high=_MAX_EXPERTS)
@@ -336,7 +347,6 @@ def _with_sigmoids(fields: Fields, experts: ExpertsSpec) -> ExpertsSpec:
         experts,
         shared_size=num_shared * experts.inner_size,
         has_shared_gate=False,
-        is_sigmoid=True,
         num_groups=num_groups,
         groups_per_token=num_chosen,
         scale=fields.factor_or("routed_scaling_factor", 1.0),
@@ -345,7 +355,7 @@ def _with_sigmoids(fields: Fields, experts: ExpertsSpec) -> ExpertsSpec:
 
 def _sparse_layers(rule: ExpertsRule, fields: Fields, num_layers: int) -> Collection[int]:
     """The numbers of layers that have experts."""
-    if rule.is_sigmoid:
+    if rule.has_groups:
         return range(fields.integer_or("first_k_dense_replace", 0, low=0), num_layers)
     if not rule.has_steps:
         return range(num_layers)

@@ -223,7 +223,7 @@ def describe(
         return card
     layout = decoder_layout(spec, config.family.names)
     num_parameters = sum(math.prod(plan.shape) for plan in layout)
-    kv_elements = len(spec.layers) * 2 * spec.kv_size
+    kv_elements = len(spec.layers) * spec.kv_parts * spec.kv_size
     return replace(
         _with_parameters(card, num_parameters),
         num_idle_parameters=spec.num_idle_parameters,

@@ -6,7 +6,9 @@ from types import MappingProxyType
 from typing import Literal
 
 from weft.model.encoder_families import GPT2_KEYS
+from weft.model.latent import DEEPSEEK_V2, DEEPSEEK_V3
 from weft.model.names import (
+    DEEPSEEK,
     GLM_EXPERTS,
     GPT2,
     GPT_OSS,
@@ -24,7 +26,7 @@ from weft.model.spec import Norm, NormPlacement, QkNorm
 # Whether products have biases; where neither, the key that says so.
 Bias = Literal["never", "always", "attention_bias", "mlp_bias", "enable_bias", "qkv_bias"]
 _COUNTS = ("num_experts", "num_local_experts")
-SIGMOID_KEYS = (
+GROUP_KEYS = (
     *("n_shared_experts", "first_k_dense_replace", "routed_scaling_factor"),
     *("n_group", "topk_group"),
 )
@@ -129,8 +131,9 @@ class ExpertsRule:
     """How a family says which layers have experts, and what they are like.
 
     `count` and `inner_size` are keys. `is_normalized` None: the key norm_topk_prob says it. Where `has_steps`,
-    decoder_sparse_step and mlp_only_layers say which layers have an MLP instead; else none has. `is_sigmoid`:
-    the router and what is beside it are those of DeepSeek-V3, by the keys that it has for them.
+    decoder_sparse_step and mlp_only_layers say which layers have an MLP instead; else none has. `has_groups`:
+    what is beside the experts is as DeepSeek has it, by its keys; and so is the router, which is that of its V3
+    where `is_sigmoid`, else that of V2.
     """
 
     count: str
@@ -139,6 +142,7 @@ class ExpertsRule:
     has_steps: bool = False
     has_shared: bool = False
     has_bias: bool = False
+    has_groups: bool = False
     is_sigmoid: bool = False
 
     @property
@@ -150,8 +154,8 @@ class ExpertsRule:
     @property
     def keys(self) -> frozenset[str]:
         """Those that are read of a config, and are refused elsewhere."""
-        if self.is_sigmoid:
-            return frozenset({self.count, *SIGMOID_KEYS})
+        if self.has_groups:
+            return frozenset({self.count, *GROUP_KEYS})
         steps = {"decoder_sparse_step", "mlp_only_layers"} if self.has_steps else set()
         return frozenset({*_COUNTS, *steps})
 
@@ -176,6 +180,7 @@ class Family:
     norm: Norm = Norm.RMS
     qk_norm: QkNorm = QkNorm.NONE
     has_sinks: bool = False
+    has_latent: bool = False  # its attention is DeepSeek's, by the keys that it has for it
     norm_placement: NormPlacement = NormPlacement.BEFORE
     norm_offset: float = 0.0
     windows: Windows = "none"
@@ -343,7 +348,35 @@ FAMILIES: Mapping[str, Family] = MappingProxyType(
             reads=frozenset({"use_qk_norm"}),
             names=GLM_EXPERTS,
             experts=ExpertsRule(
-                count="n_routed_experts", inner_size="moe_intermediate_size", is_sigmoid=True
+                count="n_routed_experts",
+                inner_size="moe_intermediate_size",
+                has_groups=True,
+                is_sigmoid=True,
+            ),
+        ),
+        "deepseek_v2": Family(
+            architecture="DeepseekV2ForCausalLM",
+            defaults=DEEPSEEK_V2,
+            has_latent=True,
+            names=DEEPSEEK,
+            experts=ExpertsRule(
+                count="n_routed_experts",
+                inner_size="moe_intermediate_size",
+                is_normalized=False,
+                has_groups=True,
+            ),
+        ),
+        "deepseek_v3": Family(
+            architecture="DeepseekV3ForCausalLM",
+            defaults=DEEPSEEK_V3,
+            has_latent=True,
+            reads=frozenset({"rope_interleave"}),
+            names=DEEPSEEK,
+            experts=ExpertsRule(
+                count="n_routed_experts",
+                inner_size="moe_intermediate_size",
+                has_groups=True,
+                is_sigmoid=True,
             ),
         ),
         "smollm3": Family(

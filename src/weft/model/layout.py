@@ -9,7 +9,7 @@ from dataclasses import dataclass, replace
 
 from weft.model.names import HEADS, LLAMA, DecoderNames, Names
 from weft.model.pooling import HeadSpec
-from weft.model.spec import ExpertsSpec, LayerSpec, ModelSpec, NormPlacement, QkNorm
+from weft.model.spec import ExpertsSpec, LatentSpec, LayerSpec, ModelSpec, NormPlacement, QkNorm
 
 _NORMS = {
     NormPlacement.BEFORE: ("before",),
@@ -56,7 +56,7 @@ class TensorPlan:
     def takes_adapters(self) -> bool:
         """Whether it is a matrix as it was trained, of tokens or of a linear layer that all rows go through."""
         is_matrix = len(self.shape) == 2 and self.name != "positions" and self.factor is None
-        return is_matrix and not self.is_of_experts
+        return is_matrix and not self.is_of_experts and not self.name.endswith(".kv_b")
 
     @property
     def is_of_experts(self) -> bool:
@@ -165,10 +165,13 @@ def _layer(
     spec: ModelSpec, layer: LayerSpec, index: int, names: Mapping[str, str], source: str
 ) -> Iterator[TensorPlan]:
     ours, hidden = f"layers.{index}.", spec.hidden_size
-    q_size = spec.num_heads * spec.head_dim
-    qkv = {"q": (q_size, hidden), "k": (spec.kv_size, hidden), "v": (spec.kv_size, hidden)}
-    yield from _products(ours, source, names, qkv, spec.qkv_bias)
-    yield from _products(ours, source, names, {"o": (hidden, q_size)}, spec.o_bias)
+    if spec.latent is not None:
+        yield from _latent(spec, spec.latent, ours, source, names)
+    else:
+        q_size = spec.num_heads * spec.head_dim
+        qkv = {"q": (q_size, hidden), "k": (spec.kv_size, hidden), "v": (spec.kv_size, hidden)}
+        yield from _products(ours, source, names, qkv, spec.qkv_bias)
+    yield from _products(ours, source, names, {"o": (hidden, spec.output_size)}, spec.o_bias)
     if layer.experts is None:
         yield from _mlp(spec, ours, source, names)
     else:
@@ -184,6 +187,23 @@ def _layer(
         heads = (spec.num_heads, spec.num_kv_heads) if spec.qk_norm is QkNorm.FULL else (1, 1)
         for name, count in zip(("q_norm", "k_norm"), heads, strict=True):
             yield _whole(ours + name, f"{source}{names[name]}.weight", count * spec.head_dim)
+
+
+def _latent(
+    spec: ModelSpec, latent: LatentSpec, ours: str, source: str, names: Mapping[str, str]
+) -> Iterator[TensorPlan]:
+    hidden, rank = spec.hidden_size, latent.query_rank
+    queries = spec.num_heads * latent.query_size
+    if rank is None:
+        yield from _products(ours, source, names, {"q": (queries, hidden)}, False)
+    else:
+        yield from _products(ours, source, names, {"q_a": (rank, hidden)}, spec.qkv_bias)
+        yield _whole(f"{ours}q_a_norm", f"{source}{names['q_a_norm']}.weight", rank)
+        yield from _products(ours, source, names, {"q_b": (queries, rank)}, False)
+    yield from _products(ours, source, names, {"kv_a": (spec.head_dim, hidden)}, spec.qkv_bias)
+    yield _whole(f"{ours}kv_a_norm", f"{source}{names['kv_a_norm']}.weight", latent.rank)
+    heads = spec.num_heads * (latent.key_size + latent.value_size)
+    yield from _products(ours, source, names, {"kv_b": (heads, latent.rank)}, False)
 
 
 def _mlp(spec: ModelSpec, ours: str, source: str, names: Mapping[str, str]) -> Iterator[TensorPlan]:

@@ -133,6 +133,18 @@ GLM_EXPERTS = DecoderNames(
     },
     _DECODER_NORMS,
 )
+DEEPSEEK = DecoderNames(
+    {
+        **GLM_EXPERTS.names,
+        "q_a": "self_attn.q_a_proj",
+        "q_a_norm": "self_attn.q_a_layernorm",
+        "q_b": "self_attn.q_b_proj",
+        "kv_a": "self_attn.kv_a_proj_with_mqa",
+        "kv_a_norm": "self_attn.kv_a_layernorm",
+        "kv_b": "self_attn.kv_b_proj",
+    },
+    _DECODER_NORMS,
+)
 LLAMA_FUSED = DecoderNames({**_DECODER, **_FUSED}, _DECODER_NORMS)
 OPT = DecoderNames(
     {

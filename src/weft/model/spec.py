@@ -79,8 +79,9 @@ class ExpertsSpec:
     weights add up to 1, else of all. `scale` multiplies the weights.
 
     `is_sigmoid`: weights are sigmoids of logits instead, brought to 1 where `is_normalized`; and those experts
-    are chosen for which the sigmoid and a learned correction add up to the most, among the experts of
-    `groups_per_token` of `num_groups`: of the groups whose best two make the largest sum.
+    are chosen for which the sigmoid and a learned correction add up to the most. Only the experts of
+    `groups_per_token` of `num_groups` are chosen from: of sigmoids the groups whose best two make the largest
+    sum, else those whose best one is the highest.
 
     `shared_size` is of an expert that every token goes through beside them, weighed by the sigmoid of a logit
     of its own, or where not `has_shared_gate` by 1; 0: there is none. `has_bias` is of the router and experts.
@@ -102,6 +103,33 @@ class ExpertsSpec:
     def weighs_shared(self) -> bool:
         """Whether there is a shared expert with a logit of its own."""
         return self.shared_size > 0 and self.has_shared_gate
+
+
+@dataclass(frozen=True, slots=True)
+class LatentSpec:
+    """Latent attention: what is kept of a token is one vector for all heads, from which each makes its own.
+
+    The vector has `rank` elements, normed, and `rope_size` behind them, which carry the rope. A head's key is
+    `key_size` elements made of the first, with the second behind them; its value, `value_size` elements, is made of
+    the first alone. What makes a head's own is multiplied into its query, and into what its attention gives:
+    so all heads attend to the vectors themselves.
+
+    Queries come from the hidden state or, where there is a `query_rank`, from a normed vector of so many elements
+    that is made of it. `is_interleaved`: element 2i turns with 2i + 1.
+    """
+
+    rank: int
+    rope_size: int
+    key_size: int
+    value_size: int
+    query_rank: int | None = None
+    is_interleaved: bool = True
+    norm_eps: float = 1e-6  # of the norms of both vectors, whatever the model's other norms have
+
+    @property
+    def query_size(self) -> int:
+        """Elements of a head's query as it is made."""
+        return self.key_size + self.rope_size
 
 
 @dataclass(frozen=True, slots=True)
@@ -129,6 +157,7 @@ class ModelSpec:
     `has_sinks`: each head has a learned logit that takes part in the softmax of attention and has no value.
     With a `swiglu_limit` the MLP joins gate and up so: the gate is cut at the limit from above, up from both
     sides, and gate * sigmoid(`swiglu_alpha` * gate) is multiplied by up + 1; `activation` is not used.
+    With a `latent`, all heads have one key and value: the latent vector, `head_dim` elements of it.
     """
 
     vocab_size: int
@@ -162,6 +191,7 @@ class ModelSpec:
     swiglu_limit: float | None = None
     swiglu_alpha: float = 1.0
     final_soft_cap: float | None = None
+    latent: LatentSpec | None = None
     embedding_multiplier: float = 1.0
     residual_multiplier: float = 1.0
     logits_divisor: float = 1.0
@@ -172,6 +202,16 @@ class ModelSpec:
     def kv_size(self) -> int:
         """Elements of one token's keys (or values) in one layer."""
         return self.num_kv_heads * self.head_dim
+
+    @property
+    def kv_parts(self) -> int:
+        """Keys and values; of latent attention, where they are the same, one."""
+        return 1 if self.latent else 2
+
+    @property
+    def output_size(self) -> int:
+        """Elements of one token that attention hands on, of all heads."""
+        return self.num_heads * (self.latent.value_size if self.latent else self.head_dim)
 
     def mlp_size(self, layer: LayerSpec) -> int:
         """The width of what every token of a layer goes through: the MLP, or the shared expert; 0: neither."""

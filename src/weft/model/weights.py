@@ -136,7 +136,7 @@ class Weights:
     _before, _after or _sum; each where the spec has one, and `.bias` behind it likewise. A matrix is [out, in].
     Where a layer has experts: router, and `experts.j.` followed by gate, up, down; gate, up and down by themselves
     are of the shared expert then, beside shared_gate, which weighs it. `router_correction` has a number for each
-    expert, `sinks` one for each head.
+    expert, `sinks` one for each head. Of latent attention: q, or q_a, q_a_norm and q_b; kv_a, kv_a_norm and kv_b.
     """
 
     tensors: Mapping[str, Values]

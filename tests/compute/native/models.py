@@ -42,6 +42,14 @@ SHAPES = {
         ),
         33,
     ),
+    "latent attention": (
+        "hidden=68&heads=4&head_dim=16&intermediate=41&vocab=301&latent=32&experts=5",
+        None,
+    ),
+    "latent attention, latent queries": (
+        "layers=2&hidden=68&heads=6&head_dim=32&intermediate=41&vocab=301&latent=48&latent_queries=20",
+        33,
+    ),
     "wide": ("layers=1&hidden=256&heads=8&kv_heads=8&head_dim=32&intermediate=2200&vocab=1003", 70),
 }
 

@@ -69,11 +69,21 @@ class ExpertsSpec:
     up_groups: GroupFormat | None
     down_groups: GroupFormat | None
 
+class LatentSpec:
+    rank: int
+    rope_size: int
+    key_size: int
+    value_size: int
+    query_rank: int
+    is_interleaved: bool
+    norm_eps: float
+
 class LayerSpec:
     rope: int | None
     window: int | None
     has_attention_norm: bool
     qkv_groups: GroupFormat | None
+    q_b_groups: GroupFormat | None
     o_groups: GroupFormat | None
     up_groups: GroupFormat | None
     down_groups: GroupFormat | None
@@ -107,6 +117,7 @@ class ModelSpec:
     swiglu_limit: float
     swiglu_alpha: float
     final_soft_cap: float
+    latent: LatentSpec | None
     embedding_multiplier: float
     residual_multiplier: float
     logits_divisor: float

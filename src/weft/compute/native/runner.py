@@ -23,7 +23,7 @@ from weft.core.types import LogprobRow
 from weft.model.card import AdapterBytes
 from weft.model.groups import GroupFormat, StoredGroups
 from weft.model.lora import Adapter
-from weft.model.spec import ExpertsSpec, ModelSpec, RopeSpec
+from weft.model.spec import ExpertsSpec, LatentSpec, ModelSpec, RopeSpec
 from weft.model.weights import Tensor, Weights, refuse_values
 
 MAX_THREADS = 1024
@@ -205,7 +205,8 @@ class NativeRunner(NativeModel, HostBlocks):
         return f"native-1 {self.path} {self._dtype} {self._rounding}"
 
     def _pool_parts(self) -> NDArray[np.uint8]:
-        return self._model.kv_bytes.reshape(2 * len(self.spec.layers), self._num_blocks, -1)
+        parts = self.spec.kv_parts * len(self.spec.layers)
+        return self._model.kv_bytes.reshape(parts, self._num_blocks, -1)
 
     def fill_kv(self, byte: int) -> None:
         """Set every byte of the pool: tests see by it that nothing stale is read."""
@@ -366,6 +367,7 @@ def native_spec(
     native.element = "bfloat16" if dtype == "bfloat16" else "float32"
     native.attention_soft_cap = spec.attention_soft_cap or 0.0
     native.swiglu_limit = spec.swiglu_limit or 0.0
+    native.latent = None if spec.latent is None else _native_latent(spec.latent)
     native.set_norm(spec.norm.value)
     native.set_norm_placement(spec.norm_placement.value)
     native.set_qk_norm(spec.qk_norm.value)
@@ -382,6 +384,7 @@ def native_spec(
         native_layer.rope = None if layer.rope is None else ropes.index(layer.rope)
         native_layer.has_attention_norm = layer.has_attention_norm
         native_layer.qkv_groups = _native_format(own.qkv)
+        native_layer.q_b_groups = _native_format(own.q_b)
         native_layer.o_groups = _native_format(own.o)
         native_layer.up_groups = _native_format(own.up)
         native_layer.down_groups = _native_format(own.down)
@@ -390,6 +393,14 @@ def native_spec(
         )
         layers.append(native_layer)
     native.layers = layers
+    return native
+
+
+def _native_latent(latent: LatentSpec) -> _core.LatentSpec:
+    native = _core.LatentSpec()
+    for field in dataclasses.fields(latent):
+        value = getattr(latent, field.name)
+        setattr(native, field.name, 0 if value is None else value)
     return native
 
 

@@ -29,7 +29,7 @@ from weft.model.weights import DTYPES, Tensor, Weights, bfloat16_bits
 
 _KEYS = tuple(
     "layers hidden heads kv_heads head_dim intermediate vocab qk_norm dtype seed max_len experts "
-    "experts_per_token shared sinks".split()
+    "experts_per_token shared sinks latent latent_queries".split()
 )
 _HEAD_SPREAD = 3.0  # standard deviation of the logits: neither flat nor all on one token
 
@@ -95,7 +95,11 @@ def _config(parameters: Parameters) -> dict[str, object]:
         "eos_token_id": IM_END_ID,
         "pad_token_id": ENDOFTEXT_ID,
         "bos_token_id": None,
-        **(_experts(parameters, hidden, qk_norm) or _dense(qk_norm)),
+        **(
+            _latent(parameters, hidden, head_dim)
+            or _experts(parameters, hidden, qk_norm)
+            or _dense(qk_norm)
+        ),
     }
 
 
@@ -106,6 +110,37 @@ def _max_len(parameters: Parameters) -> int:
 def _dense(qk_norm: bool) -> dict[str, object]:
     model_type, architecture = ("qwen3", "Qwen3") if qk_norm else ("llama", "Llama")
     return {"model_type": model_type, "architectures": [f"{architecture}ForCausalLM"]}
+
+
+def _latent(parameters: Parameters, hidden: int, head_dim: int) -> dict[str, object] | None:
+    """Keys of DeepSeek-V3 with vectors of the width that `latent` says; the first layer has an MLP."""
+    rank = parameters.integer("latent", 0, low=0, high=2**12)
+    query_rank = parameters.integer("latent_queries", 0, low=0, high=2**12)
+    if rank == 0:
+        if query_rank:
+            raise ConfigError("embedded:random: latent_queries is of latent attention; give latent")
+        return None
+    others = {"kv_heads", "qk_norm", "sinks"} & parameters.values.keys()
+    if others:
+        raise ConfigError(f"embedded:random: latent and {min(others)} are of different families")
+    count = parameters.integer("experts", 4, high=4096)
+    return {
+        "model_type": "deepseek_v3",
+        "num_key_value_heads": None,
+        "kv_lora_rank": rank,
+        "q_lora_rank": query_rank or None,
+        "qk_nope_head_dim": head_dim,
+        "qk_rope_head_dim": head_dim // 2 // 2 * 2 or 2,
+        "v_head_dim": head_dim,
+        "n_routed_experts": count,
+        "num_experts_per_tok": parameters.integer("experts_per_token", min(2, count), high=count),
+        "moe_intermediate_size": parameters.integer("intermediate", 3 * hidden, high=2**18),
+        "n_shared_experts": 1,
+        "first_k_dense_replace": 1,
+        "n_group": 1,
+        "topk_group": 1,
+        "routed_scaling_factor": 1.0,
+    }
 
 
 def _experts(parameters: Parameters, hidden: int, qk_norm: bool) -> dict[str, object] | None:
