@@ -152,8 +152,8 @@ void Adapter::pack(const Placed& placed, ThreadPool& pool) {
     const Place& place = placed.place;
     const int rank = static_cast<int>(placed.part->a.rows);
     // Inputs that lie side by side in the depth, as in `pack_matrix`.
-    const int run = place.is_of_heads ? spec_.head_dim : place.columns;
-    const int padded = place.is_of_heads ? spec_.padded_dim() : run;
+    const int run = place.is_of_heads ? place.head_dim : place.columns;
+    const int padded = place.is_of_heads ? round_up(run, kLanes) : run;
     pool.share(rank, 1, [&](int, int begin, int end) {
         for (int row = begin; row < end; row++)
             for (int group = 0; group * run < place.columns; group++)
