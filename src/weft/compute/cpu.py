@@ -33,6 +33,11 @@ class CpuBackend:
             raise ConfigError(f"--enable-lora: {card.name} is served without LoRA adapters")
         if not card.is_causal:
             _check_encoder(options, card)
+        if card.keeps_latents and options.kv_cache_dtype != "auto":
+            raise ConfigError(
+                f"--kv-cache-dtype {options.kv_cache_dtype}: {card.name} keeps latent vectors, which are not rounded; "
+                "it must be auto"
+            )
         return ComputeConfig(
             compute=self._name,
             num_threads=threads or available_cpus(),

@@ -111,13 +111,21 @@ def _step_bytes(fitted: Fitted) -> int:
     if not isinstance(spec, ModelSpec):
         return 0
     rows = config.scheduler_config.max_num_batched_tokens
-    query = spec.num_heads * spec.head_dim
+    query, latent = spec.num_heads * spec.head_dim, spec.latent
     experts = [layer.experts for layer in spec.layers if layer.experts is not None]
     inner = max(spec.mlp_size(layer) for layer in spec.layers)
     element = _element_bytes(fitted)
-    wide = max(query + 2 * spec.kv_size, spec.hidden_size)
+    first = query + 2 * spec.kv_size
+    if latent is not None:
+        first = spec.num_heads * latent.query_size + spec.kv_size
+    wide = max(first, spec.hidden_size)
     row = _FLOAT_BYTES * (spec.hidden_size + wide)
     row += element * (spec.hidden_size + 2 * query + inner)
+    if (
+        latent is not None
+    ):  # heads' own parts of queries, then their values; and what queries are made of
+        of_heads = spec.num_heads * max(latent.key_size, latent.value_size)
+        row += element * (of_heads + (latent.query_rank or 0))
     if experts:  # a row's experts have one each of what they take, make and give
         of_expert = (element + _FLOAT_BYTES) * spec.hidden_size + element * experts[0].inner_size
         row += experts[0].per_token * of_expert

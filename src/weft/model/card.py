@@ -49,6 +49,7 @@ class ModelCard:
     stored_bits: int | None = None  # of linear layers that are computed as they are stored
     embedding_size: int | None = None  # numbers in a row of the table; None: there is none
     num_idle_parameters: int = 0  # of experts that a token does not go through
+    keeps_latents: bool = False  # in place of keys and values, which are made of them
     is_causal: bool = True  # tokens see those before them only, so a prompt may be run in chunks
 
     @property

@@ -227,6 +227,7 @@ def describe(
     return replace(
         _with_parameters(card, num_parameters),
         num_idle_parameters=spec.num_idle_parameters,
+        keeps_latents=spec.latent is not None,
         embedding_size=spec.hidden_size,
         kv_bytes_per_token=kv_elements * BYTES_PER_ELEMENT["float32"],
         adapter=_adapter_bytes(spec, layout),

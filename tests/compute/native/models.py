@@ -42,6 +42,11 @@ SHAPES = {
         ),
         33,
     ),
+    "wide": ("layers=1&hidden=256&heads=8&kv_heads=8&head_dim=32&intermediate=2200&vocab=1003", 70),
+}
+
+# These take no int8 cache.
+LATENT_SHAPES = {
     "latent attention": (
         "hidden=68&heads=4&head_dim=16&intermediate=41&vocab=301&latent=32&experts=5",
         None,
@@ -50,7 +55,6 @@ SHAPES = {
         "layers=2&hidden=68&heads=6&head_dim=32&intermediate=41&vocab=301&latent=48&latent_queries=20",
         33,
     ),
-    "wide": ("layers=1&hidden=256&heads=8&kv_heads=8&head_dim=32&intermediate=2200&vocab=1003", 70),
 }
 
 # As OPT is, with its norms before the products and with them after.
@@ -76,7 +80,7 @@ def make_runner(
     if shape in LEARNED_POSITIONS:
         spec, weights = _with_positions(shape == "norms before", dtype)
     else:
-        query, window = SHAPES[shape]
+        query, window = (SHAPES | LATENT_SHAPES)[shape]
         checkpoint = open_model(f"embedded:random?{query}", dtype=dtype)
         spec = _with_window(checkpoint, window)
         weights = checkpoint.load()
