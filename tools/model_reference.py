@@ -37,6 +37,16 @@ def models() -> str:
             "their router is refused by name (docs/decisions/0033)."
         ),
         "",
+        (
+            "Latent attention have "
+            + ", ".join(
+                f"`{name}`" for name, family in sorted(FAMILIES.items()) if family.has_latent
+            )
+            + ": one vector a token is kept for all heads, and computed with as it is. What heads make of it "
+            "(`kv_b_proj`) is not rounded and takes no adapters; an int8 KV cache is refused. Layers that guess later "
+            "tokens (MTP) are passed over (docs/decisions/0045)."
+        ),
+        "",
         "Encoders embed, or classify where they were saved with a classifier:",
         "",
         ", ".join(f"`{name}`" for name in sorted(ENCODER_FAMILIES)),

@@ -277,7 +277,7 @@ class ReferenceRunner(HostBlocks):
             low = heads.normed(queries, heads.query_norm)
             queries = step.adapters.add(layer.q_b(low), low, layer.prefix, (("q_b", 0),))
         cosine, sine = step.rotations[rope]
-        pool[0, step.slots] = heads.kept(vectors, cosine, sine)
+        pool[0, step.slots] = heads.cached(vectors, cosine, sine)
         q = heads.queries(queries[:num_rows], cosine, sine)
         plan = step.plans[layer.spec.window]
         attended = attend(self.spec, plan, q, pool[0], pool[0])

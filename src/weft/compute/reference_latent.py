@@ -50,13 +50,13 @@ class LatentHeads:
         scale: FloatArray = np.sqrt(mean_square + np.float32(self.spec.norm_eps))
         return rows / scale * weight
 
-    def kept(self, rows: FloatArray, cosine: FloatArray, sine: FloatArray) -> FloatArray:
+    def cached(self, rows: FloatArray, cosine: FloatArray, sine: FloatArray) -> FloatArray:
         """What the pool holds of rows, [rows, 1, rank + rope_size]."""
         rank = self.spec.rank
         whole = np.concatenate([self.normed(rows[:, :rank], self.norm), rows[:, rank:]], axis=1)
-        kept = whole[:, None]
-        rotate(kept[..., rank:], cosine, sine, is_interleaved=self.spec.is_interleaved)
-        return kept
+        cached = whole[:, None]
+        rotate(cached[..., rank:], cosine, sine, is_interleaved=self.spec.is_interleaved)
+        return cached
 
     def queries(self, rows: FloatArray, cosine: FloatArray, sine: FloatArray) -> FloatArray:
         """Queries as they are made, to those of what is kept: [rows, heads, rank + rope_size]."""
