@@ -29,6 +29,10 @@ MODELS = {
     for compute in ("reference", "native")
 } | {
     "experts-native": (f"{RANDOM}&experts=7&experts_per_token=3&shared=70", "native"),
+    "deepseek-native": (
+        f"{RANDOM.replace('&kv_heads=2', '')}&experts=7&latent=32&latent_queries=20",
+        "native",
+    ),
     "gpt-oss-native": (f"{RANDOM}&experts=7&experts_per_token=3&sinks=true", "native"),
 }
 MAX_MODEL_LEN = 128

@@ -17,6 +17,7 @@ ARCHITECTURES = {
     "qwen2_moe": "qwen2moe",
     "qwen3_moe": "qwen3moe",
     "gpt_oss": "gpt-oss",
+    "glm4_moe": "glm4moe",
 }
 INTERLEAVED = ("llama", "granite", "granitemoe", "smollm3")
 KINDS = {"normal": 1, "unknown": 2, "control": 3, "user": 4, "unused": 5, "byte": 6}
@@ -87,7 +88,8 @@ def gguf_tensors(checkpoint, config, name):
     stored = load_file(checkpoint / "model.safetensors")
     for theirs, values in with_merged_experts(stored).items():
         wide = values.astype(np.float32)
-        ours = names.get_name(theirs, (".weight", ".bias"))
+        renamed = theirs.replace("e_score_correction_bias", "e_score_correction.bias")
+        ours = names.get_name(renamed, (".weight", ".bias"))
         assert ours is not None, theirs
         if theirs.endswith("sinks"):
             ours += ".weight"
@@ -178,8 +180,25 @@ def _write_experts(writer, config):
         writer.add_expert_used_count(config["num_experts_per_tok"])
     if config.get("moe_intermediate_size"):
         writer.add_expert_feed_forward_length(config["moe_intermediate_size"])
+    if config["model_type"] == "glm4_moe":
+        _write_glm(writer, config)
     if config.get("shared_expert_intermediate_size"):
         writer.add_expert_shared_feed_forward_length(config["shared_expert_intermediate_size"])
+
+
+def _write_glm(writer, config):
+    turned = config["head_dim"] * config["rope_parameters"]["partial_rotary_factor"]
+    writer.add_rope_dimension_count(int(turned))
+    if "num_local_experts" not in config:
+        writer.add_expert_count(config["n_routed_experts"])
+        writer.add_expert_used_count(config["num_experts_per_tok"])
+    writer.add_expert_shared_count(config["n_shared_experts"])
+    writer.add_expert_gating_func(gguf.ExpertGatingFuncType.SIGMOID)
+    writer.add_expert_weights_norm(config["norm_topk_prob"])
+    writer.add_expert_weights_scale(config["routed_scaling_factor"])
+    writer.add_expert_group_count(config["n_group"])
+    writer.add_expert_group_used_count(config["topk_group"])
+    writer.add_leading_dense_block_count(config["first_k_dense_replace"])
 
 
 def write_bytes_tokenizer(writer, vocab_size):

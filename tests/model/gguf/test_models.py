@@ -24,6 +24,7 @@ ARCHITECTURES = [
     *("mistral without window", "qwen2", "qwen3", "gemma", "gemma2", "gemma3_text", "olmo2"),
     *("granite", "smollm3"),
     *("mixtral", "qwen2_moe", "qwen3_moe", "olmoe", "granitemoe", "gpt_oss"),
+    *("glm4_moe", "glm4_moe, one group, whole sigmoids, two shared experts"),
 ]
 # What the files do not say, and must be what llama.cpp takes it for.
 FIXED = {
@@ -47,6 +48,23 @@ def test_floats_compute_what_the_checkpoint_does_bit_for_bit(tmp_path, case, com
     path = write_gguf(tmp_path / "model.gguf", tmp_path / "checkpoint")
     expected = logits_of(name, compute=compute)
     assert np.array_equal(logits_of(str(path), compute=compute), expected)
+
+
+def test_layers_of_glm_that_guess_later_tokens_are_passed_over(tmp_path):
+    """Metadata counts them among the others, behind the last."""
+    family, settings = CASES["glm4_moe"]
+    save(make_model(family, settings), tmp_path / "checkpoint")
+    guess = {"blk.3.nextn.eh_proj.weight": np.zeros((48, 96), np.float32)}
+    path = write_gguf(
+        tmp_path / "a.gguf",
+        tmp_path / "checkpoint",
+        metadata=[("add_nextn_predict_layers", 1)],
+        extra=guess,
+    )
+    assert len(open_model(str(path)).spec.layers) == 3
+    path = write_gguf(tmp_path / "b.gguf", tmp_path / "checkpoint", extra=guess)
+    with pytest.raises(ConfigError, match=r"blk\.3\.nextn\.eh_proj\.weight' has no place"):
+        open_model(str(path))
 
 
 def test_without_a_width_no_layer_of_gemma3_has_a_window(tmp_path):

@@ -59,6 +59,12 @@ _GPT_OSS = DecoderNames(
     {NormPlacement.BEFORE: {**_BEFORE, "mlp_norm_before": _AFTER["attention_norm_after"]}},
 )
 
+_GLM = DecoderNames(
+    {**_NAMES, "router_correction": "exp_probs_b.bias"},
+    {NormPlacement.BEFORE: _GPT_OSS.norms[NormPlacement.BEFORE]},
+)
+NUM_GUESSING_LAYERS = "num_nextn_predict_layers"
+
 _KEYS = {
     "context_length": "max_position_embeddings",
     "embedding_length": "hidden_size",
@@ -76,13 +82,29 @@ _EXPERT_KEYS = {
     "expert_feed_forward_length": "moe_intermediate_size",
     "expert_shared_feed_forward_length": "shared_expert_intermediate_size",
 }
-_SOFTMAX, _SOFTMAX_OF_CHOSEN = 1, 3  # of `expert_gating_func`; the same where weights add up to 1
+_SOFTMAX, _SIGMOID, _SOFTMAX_OF_CHOSEN = (
+    1,
+    2,
+    3,
+)  # of `expert_gating_func`; the same where weights add up to 1
 _WINDOW = {"attention.sliding_window": "sliding_window"}
 _GRANITE = {
     "attention.scale": "attention_multiplier",
     "embedding_scale": "embedding_multiplier",
     "logit_scale": "logits_scaling",
     "residual_scale": "residual_multiplier",
+}
+_GLM_KEYS = {
+    "expert_count": "n_routed_experts",
+    "expert_used_count": "num_experts_per_tok",
+    "expert_feed_forward_length": "moe_intermediate_size",
+    "expert_shared_count": "n_shared_experts",
+    "expert_weights_norm": "norm_topk_prob",
+    "expert_weights_scale": "routed_scaling_factor",
+    "expert_group_count": "n_group",
+    "expert_group_used_count": "topk_group",
+    "leading_dense_block_count": "first_k_dense_replace",
+    "nextn_predict_layers": NUM_GUESSING_LAYERS,
 }
 _LOGIT_CAP = {"final_logit_softcapping": "final_logit_softcapping"}
 _NEEDED = (
@@ -109,6 +131,8 @@ class Architecture:
     `layers_of_largest`: of the model whose queries are scaled by hidden_size / num_attention_heads, where that
     of others is by the width of a head; the files do not say it.
     `model_type_with_experts`: of files that have some. `adds_up`: the weights of a token's experts do, to 1.
+    `is_glm`: keys and tensors say what its config does: a part of a head that turns, norms of heads, and layers
+    behind the last that guess later tokens.
     `truncates`: the frequencies where yarn begins and ends are rounded to whole ones.
     """
 
@@ -122,6 +146,7 @@ class Architecture:
     model_type_with_experts: str | None = None
     adds_up: bool = True
     truncates: bool = True
+    is_glm: bool = False
 
 
 ARCHITECTURES: Mapping[str, Architecture] = MappingProxyType(
@@ -170,6 +195,7 @@ ARCHITECTURES: Mapping[str, Architecture] = MappingProxyType(
             model_type_with_experts="gpt_oss",
             truncates=False,
         ),
+        "glm4moe": Architecture(model_type="glm4_moe", keys=_GLM_KEYS, names=_GLM, is_glm=True),
     }
 )
 
@@ -221,6 +247,8 @@ def make_config(
     config.setdefault("num_key_value_heads", config["num_attention_heads"])
     if architecture.has_optional_windows and not config.get("sliding_window"):
         config["sliding_window_pattern"] = 1
+    if architecture.is_glm:
+        _read_glm(config, said, tensors, f"{where}: {prefix}")
     for key in ("attention.value_length", "rope.dimension_count"):
         _need(said, key, width, f"{where}: {prefix}")
     if architecture.layers_of_largest is not None:
@@ -233,6 +261,24 @@ def make_config(
                 f"{where}: {prefix}{key} is {shown(value)}, which is not implemented for {name}"
             )
     return config
+
+
+def _read_glm(
+    config: dict[str, object],
+    said: dict[str, object],
+    tensors: Mapping[str, tuple[int, ...]],
+    where: str,
+) -> None:
+    """What is not in a config as it is in metadata."""
+    _need(said, "expert_gating_func", _SIGMOID, where)
+    config.setdefault("norm_topk_prob", False)  # as llama.cpp takes it
+    config["use_qk_norm"] = "blk.0.attn_q_norm.weight" in tensors
+    turned, width = said.pop("rope.dimension_count", None), config["head_dim"]
+    if isinstance(turned, int) and isinstance(width, int) and width:
+        config["partial_rotary_factor"] = turned / width
+    layers, guessing = config["num_hidden_layers"], config.setdefault(NUM_GUESSING_LAYERS, 0)
+    if isinstance(layers, int) and isinstance(guessing, int) and 0 <= guessing < layers:
+        config["num_hidden_layers"] = layers - guessing
 
 
 def _experts(architecture: Architecture, said: dict[str, object], where: str) -> dict[str, object]:

@@ -18,6 +18,7 @@ from weft.model.directory import describe, read_part
 from weft.model.fields import shown
 from weft.model.gguf.architectures import (
     HEAD,
+    NUM_GUESSING_LAYERS,
     ROPE_FACTORS,
     Architecture,
     find_architecture,
@@ -129,7 +130,9 @@ def open_gguf(path: Path, *, name: str, dtype: str, overrides: FileOverrides) ->
     if architecture.adds_norm_offset:
         spec = replace(spec, norm_offset=0.0)
     generation = read_generation({}, where, overrides)
-    source = _match(spec, tensors, path, architecture)
+    guessing = values.get(NUM_GUESSING_LAYERS, 0)
+    num_guessing = guessing if isinstance(guessing, int) else 0
+    source = _match(spec, _without_guesses(tensors, spec, num_guessing), path, architecture)
     card = describe(
         name, config, spec, generation, source.served_dtype if dtype == "auto" else dtype
     )
@@ -203,6 +206,19 @@ def _rope_factors(tensors: Mapping[str, GgufTensor]) -> NDArray[np.float32] | No
     if not factors.is_finite():
         refuse_values(f"{stored.path}: tensor {stored.name}")
     return factors.data
+
+
+def _without_guesses(
+    tensors: Mapping[str, GgufTensor], spec: ModelSpec, num_layers: int
+) -> Mapping[str, GgufTensor]:
+    """All but those of so many layers behind the last, which guess later tokens and serve nothing here."""
+    last = len(spec.layers)
+    guesses = {f"blk.{number}" for number in range(last, min(last + num_layers, last + 1024))}
+    return {
+        name: tensor
+        for name, tensor in tensors.items()
+        if ".".join(name.split(".", 2)[:2]) not in guesses
+    }
 
 
 def _match(
