@@ -255,12 +255,17 @@ def make_config(
         is_largest = config["num_hidden_layers"] == architecture.layers_of_largest
         config["query_pre_attn_scalar"] = by_heads if is_largest else width
     config["rope_scaling"] = _rope_scaling(architecture, said, f"{where}: {prefix}", rope_factors)
-    for key, value in said.items():
-        if value not in (0, False):  # such as a count of experts that are not there
-            raise ConfigError(
-                f"{where}: {prefix}{key} is {shown(value)}, which is not implemented for {name}"
-            )
+    _refuse_others(name, said, f"{where}: {prefix}")
     return config
+
+
+def _refuse_others(name: str, said: Mapping[str, object], where: str) -> None:
+    """What nothing has read, unless it is of something that is not there, such as a count of experts."""
+    for key, value in said.items():
+        if value not in (0, False):
+            raise ConfigError(
+                f"{where}{key} is {shown(value)}, which is not implemented for {name}"
+            )
 
 
 def _read_glm(
