@@ -35,13 +35,16 @@ Step::Step(Model& model, const Batch& batch, const Plan& plan, std::span<float> 
       heads_of_task_(heads_of_task(plan, model.spec_, model.pool_.size())),
       attention_scale_(spec_.attention_scale > 0 ? spec_.attention_scale
                                                  : 1.0F / std::sqrt(static_cast<float>(spec_.head_dim))),
-      half_layer_(spec_.is_causal ? model.layer_bytes() / static_cast<std::size_t>(spec_.kv_parts()) : plan.tiles.size() * spec_.tile_bytes()),
+      half_layer_(spec_.is_causal ? model.layer_bytes() / static_cast<std::size_t>(spec_.kv_parts())
+                                  : plan.tiles.size() * spec_.tile_bytes()),
       adapter_by_row_(std::move(adapters)),
       adapters_(spec_, model.kernels_, model.pool_, model.space_.adapters),
       experts_({spec_, model.kernels_, model.float32_kernels_, model.int8_kernels_, model.pool_,
                 model.space_.experts}),
       latent_(spec_, model.kernels_, model.pool_, model.space_.latent),
-      latent_shares_(spec_.latent ? latent_shares(spec_, static_cast<int>(plan.pieces.size()), model.pool_.size()) : 1),
+      latent_shares_(spec_.latent
+                         ? latent_shares(spec_, static_cast<int>(plan.pieces.size()), model.pool_.size())
+                         : 1),
       all_{plan.rows, model.space_.hidden.rows(), model.space_.attended.rows()},
       last_{static_cast<int>(batch.logit_rows.size()), model.space_.last_hidden.rows(),
             model.space_.last_attended.rows()},
@@ -126,8 +129,8 @@ void Step::layer(int index) {
             else write_heads(index, row);
         }
     });
-    if (spec_.latent) make_queries(index);
     if (is_last && last_.count == 0) return;
+    if (spec_.latent) make_queries(index);
     if (!plan_.gathers.empty())
         pool.share(static_cast<int>(plan_.gathers.size()), 1, [&](int, int begin, int end) {
             for (int tile = begin; tile < end; tile++) gather(index, tile);
@@ -222,7 +225,6 @@ void Step::gather(int index, int tile) {
     const auto size = static_cast<std::size_t>(spec_.num_kv_heads * spec_.padded_dim()) * kLanes;
     std::byte* keys = model_.space_.gathered.data() + static_cast<std::size_t>(tile) * bytes;
     std::byte* values = keys + plan_.gathers.size() * bytes;
-    const bool has_values = !spec_.latent;
     for (int token = 0; token < from.num_tokens; token++) {
         const auto slot = static_cast<std::size_t>(
             plan_.gather_slots[static_cast<std::size_t>(from.first_slot + token)]);
@@ -233,7 +235,7 @@ void Step::gather(int index, int tile) {
         for (std::size_t cell = 0; cell < size / step; cell += kLanes)  // keys: pairs of depth by token
             std::memcpy(keys + (cell + here) * step * width, from_keys + (cell + there) * step * width,
                         step * width);
-        if (!has_values) continue;
+        if (spec_.latent) continue;
         constexpr std::size_t kPart = kLanes * kLanes;  // values: tokens in pairs, by 16 columns
         for (std::size_t part = 0; part < size; part += kPart)
             for (std::size_t column = 0; column < kLanes; column++) {
@@ -278,7 +280,8 @@ void Step::attend(int index, int thread, int number) {
     if (spec_.latent) {  // some of the query heads, of the one KV head, whose keys are its values
         task.values = nullptr;
         task.group = spec_.group() / latent_shares_;
-        const std::ptrdiff_t first = number % num_groups * task.group * task.padded_dim * model_.kernels_.activation_bytes;
+        const std::ptrdiff_t elements = static_cast<std::ptrdiff_t>(number % num_groups) * task.group * task.padded_dim;
+        const std::ptrdiff_t first = elements * model_.kernels_.activation_bytes;
         task.query = model_.space_.query.rows().first + first;
         task.out = all_.attended.first + first;
         task.first_head = 0;

@@ -180,7 +180,7 @@ def test_damaged_experts_are_named(tmp_path, name, value, message):
         (QWEN, {"mlp_only_layers": [True]}, "mlp_only_layers is [True]; it must be a list"),
         (QWEN, {"decoder_sparse_step": 0}, "decoder_sparse_step is 0"),
         (QWEN, {"norm_topk_prob": 1}, "norm_topk_prob is 1; it must be true or false"),
-        (QWEN, {"model_type": "deepseek_v3"}, "'deepseek_v3' is not a model this runner knows"),
+        (QWEN, {"model_type": "deepseek_v32"}, "'deepseek_v32' is not a model this runner knows"),
         (QWEN, {"swiglu_limit": 7.0}, "swiglu_limit 7.0 is not implemented for Qwen2Moe"),
         (QWEN, {"n_shared_experts": 2}, "n_shared_experts 2 is not implemented for Qwen2Moe"),
         (GPT_OSS, {"swiglu_limit": 0}, "swiglu_limit is 0; it must be a number"),

@@ -121,9 +121,7 @@ def _step_bytes(fitted: Fitted) -> int:
     wide = max(first, spec.hidden_size)
     row = _FLOAT_BYTES * (spec.hidden_size + wide)
     row += element * (spec.hidden_size + 2 * query + inner)
-    if (
-        latent is not None
-    ):  # heads' own parts of queries, then their values; and what queries are made of
+    if latent is not None:  # heads' own parts of queries, then values; and what queries are made of
         of_heads = spec.num_heads * max(latent.key_size, latent.value_size)
         row += element * (of_heads + (latent.query_rank or 0))
     if experts:  # a row's experts have one each of what they take, make and give

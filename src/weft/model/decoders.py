@@ -9,7 +9,7 @@ from weft.core.errors import ConfigError
 from weft.model.encoder_families import ENCODER_FAMILIES, read_activation
 from weft.model.families import FAMILIES, GROUP_KEYS, Bias, ExpertsRule, Family
 from weft.model.fields import Fields, shown
-from weft.model.latent import attention_scale, check_router, read_latent
+from weft.model.latent import attention_scale, has_expert_groups, read_latent
 from weft.model.rope import context_length, read_rope
 from weft.model.spec import (
     Activation,
@@ -334,7 +334,7 @@ def _with_experts(
 def _with_groups(fields: Fields, experts: ExpertsSpec) -> ExpertsSpec:
     """With a router and a shared expert as DeepSeek has them."""
     count, num_groups, num_chosen = experts.count, 1, 1
-    if check_router(fields, is_sigmoid=experts.is_sigmoid):
+    if has_expert_groups(fields, is_sigmoid=experts.is_sigmoid):
         num_groups = fields.integer_or("n_group", 1, high=count)
         num_chosen = fields.integer_or("topk_group", 1, high=num_groups)
     size = count // num_groups

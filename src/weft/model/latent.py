@@ -73,7 +73,8 @@ def read_latent(fields: Fields) -> LatentSpec:
 def attention_scale(fields: Fields, latent: LatentSpec, rope: RopeSpec) -> float:
     """By the size of a head's key; yarn's mscale_all_dim makes it larger."""
     scale = float(latent.query_size**-0.5)
-    settings = fields.object("rope_scaling") or fields.object("rope_parameters")
+    old, new = fields.object("rope_scaling"), fields.object("rope_parameters")
+    settings = old if old is not None and old.values else new
     if rope.kind is not RopeKind.YARN or settings is None or not settings.has("mscale_all_dim"):
         return scale
     mscale = settings.number("mscale_all_dim", low=1e-3, high=1e3)
@@ -81,7 +82,7 @@ def attention_scale(fields: Fields, latent: LatentSpec, rope: RopeSpec) -> float
     return scale * stretch * stretch
 
 
-def check_router(fields: Fields, *, is_sigmoid: bool) -> bool:
+def has_expert_groups(fields: Fields, *, is_sigmoid: bool) -> bool:
     """Whether experts are chosen in groups; a way of choosing that is not the family's is refused."""
     methods = ("noaux_tc",) if is_sigmoid else ("greedy", "group_limited_greedy")
     scoring = "sigmoid" if is_sigmoid else "softmax"
