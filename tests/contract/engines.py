@@ -13,9 +13,9 @@ from tests.doubles.fake_engine import FakeEngine
 from weft.core.client import EngineClient
 from weft.core.config import EngineOptions
 from weft.engine.api_servers.attached import AttachedServer
-from weft.engine.api_servers.channel import Channel
 from weft.engine.api_servers.client import ApiServerClient
 from weft.engine.api_servers.messages import FromServer, ToServer
+from weft.engine.channel import Channel
 from weft.engine.configure import resolve
 from weft.engine.front.child import socket_directory
 from weft.engine.front.data_parallel import DataParallelClient
