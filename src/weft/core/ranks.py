@@ -185,8 +185,8 @@ def _link(given: RankOptions) -> LinkConfig:
     secret = given.data_parallel_secret_file
     if secret is None and not is_loopback(host):
         raise ConfigError(
-            f"--data-parallel-address {host} is beyond this machine: --data-parallel-secret-file must name a "
-            "file with the secret that head and nodes share"
+            f"--data-parallel-address {host} without a secret is not supported: that address is beyond this machine; "
+            "take --data-parallel-secret-file FILE, with the same secret on head and nodes"
         )
     return LinkConfig(host, port, secret)
 
