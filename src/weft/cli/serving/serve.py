@@ -113,7 +113,8 @@ def _check_ranks(options: ServeOptions) -> None:
     if options.remote is not None or options.engine == "vllm":
         other = "--engine vllm" if options.remote is None else "--remote"
         for field in fields(RankOptions):
-            if getattr(options, field.name) not in (None, False):
+            given = getattr(options, field.name)
+            if given is not None and given is not False:  # rank 0 is given too
                 raise ConfigError(f"{spelled(field.name)} and {other} exclude each other")
         return
     ranks = options.ranks()
