@@ -10,7 +10,7 @@ import asyncio
 import random
 import statistics
 import time
-from collections.abc import AsyncIterator
+from collections.abc import AsyncGenerator
 from contextlib import AbstractContextManager, ExitStack, aclosing
 from typing import Any
 
@@ -34,11 +34,11 @@ def main() -> None:
     parser.add_argument("--connector", default="TcpConnector")
     options = parser.parse_args()
     with ExitStack() as stack:
-        ports = [
+        prefill, decode = (
             stack.enter_context(_server(options, role)).http_port
             for role in ("kv_producer", "kv_consumer")
-        ]
-        found = asyncio.run(measure(*ports, options))
+        )
+        found = asyncio.run(measure(prefill, decode, options))
     print(f"{options.rounds} prompts of {options.tokens} tokens, {options.connector}; seconds")
     print("| way | first token, median | least | behind the prefiller alone, median of turns |")
     print("| --- | --- | --- | --- |")
@@ -119,7 +119,7 @@ class Router:
                     return
         raise RuntimeError("there was no token")
 
-    async def _events(self, url: str, body: dict[str, Any]) -> AsyncIterator[dict[str, Any]]:
+    async def _events(self, url: str, body: dict[str, Any]) -> AsyncGenerator[dict[str, Any], None]:
         async with self._client.stream("POST", url, json=body) as response:
             async for line in response.aiter_lines():
                 if line.startswith("data: {"):

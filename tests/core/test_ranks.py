@@ -62,6 +62,7 @@ def test_beyond_this_machine_a_secret_is_needed():
         (4, {"data_parallel_start_rank": 4}, "--data-parallel-start-rank must be from 0 to 3"),
         (4, {"headless": True, "data_parallel_hybrid_lb": True}, "--headless does not go with"),
         (4, {"headless": True, "data_parallel_size_local": 0}, "must be from 1 to 4"),
+        (4, {"data_parallel_rank": 0, "data_parallel_secret_file": "/s"}, "--data-parallel-secret-file is for a head"),
         (1, {"headless": True}, "--headless needs --data-parallel-size above 1"),
         (2, {"data_parallel_size_local": 1, "data_parallel_rpc_port": 0}, "--data-parallel-rpc-port must be"),
     ],

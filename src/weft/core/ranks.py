@@ -113,6 +113,16 @@ def is_head(config: "EngineConfig") -> bool:
 def read_ranks(given: RankOptions, size: int) -> RanksConfig | None:
     """None where all ranks are on this machine. A `ConfigError` names what does not go together."""
     _check_together(given)
+    found = _find(given, size)
+    if given.data_parallel_secret_file is not None and (found is None or found.link is None):
+        raise ConfigError(
+            "--data-parallel-secret-file is for a head and its nodes: with --data-parallel-size-local below "
+            "--data-parallel-size, or with --headless"
+        )
+    return found
+
+
+def _find(given: RankOptions, size: int) -> RanksConfig | None:
     if given.headless:
         return _headless(given, size)
     if given.data_parallel_rank is not None:

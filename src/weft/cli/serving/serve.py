@@ -118,6 +118,10 @@ def _check_ranks(options: ServeOptions) -> None:
                 raise ConfigError(f"{spelled(field.name)} and {other} exclude each other")
         return
     ranks = options.ranks()
+    if ranks is None or ranks.link is None:
+        for name in ("data_parallel_address", "data_parallel_rpc_port"):
+            if getattr(options, name) is not None:
+                log.info("%s changes nothing: no engine is to be reached there", spelled(name))
     if ranks is not None and ranks.link is not None and options.api_server_count > 1:
         raise ConfigError(
             f"--api-server-count {options.api_server_count} does not go with engines of other machines, which "
