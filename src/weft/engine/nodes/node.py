@@ -16,7 +16,7 @@ import zmq
 from weft.core.config import EngineConfig
 from weft.core.errors import ConfigError
 from weft.core.ranks import LinkConfig, local_ranks
-from weft.core.tasks import gather_all
+from weft.core.tasks import gather_all, is_set_within
 from weft.engine.channel import Channel
 from weft.engine.front.child import EngineChild
 from weft.engine.front.event_socket import EventSocket
@@ -59,7 +59,7 @@ class Node:
         self._joins = [Join(config.of_rank(rank), tokenizer) for rank in ranks]
         self._channels: dict[int, Channel[FromHead]] = {}
         self._running: asyncio.Task[list[None]] | None = None
-        self._is_leaving = False
+        self._leaving = asyncio.Event()
 
     async def run(self) -> None:
         """Keep all engines joined. A `ConfigError` says why the head will not have one."""
@@ -72,12 +72,10 @@ class Node:
 
     async def leave(self, timeout_s: float) -> None:
         """Have the head send no more requests, and open ones finish for `timeout_s`; then `run` returns."""
-        self._is_leaving = True
+        self._leaving.set()
         for channel in self._channels.values():
             channel.send(Leaving(timeout_s))
         assert self._running is not None
-        if not self._channels:
-            self._running.cancel()
         await asyncio.wait((self._running,), timeout=timeout_s + _KILL_GRACE_S)
         self._running.cancel()
 
@@ -89,7 +87,7 @@ class Node:
         rank = joining.config.data_parallel_rank
         assert rank is not None
         pause_s = FIRST_PAUSE_S
-        while not self._has_left():
+        while not self._leaving.is_set():
             began_at = time.monotonic()
             try:
                 connection = await asyncio.to_thread(connect, self._link, self._secret, joining)
@@ -99,22 +97,21 @@ class Node:
                 raise ConfigError(f"engine {rank} cannot join: {error}") from None
             except (OSError, PeerError, msgspec.DecodeError, ValueError) as error:
                 why = str(error)
-            if self._has_left():
+            if self._leaving.is_set():
                 return
             if time.monotonic() - began_at > STEADY_S:
                 pause_s = FIRST_PAUSE_S
             log.warning("engine %d joins again in %.3g s: %s", rank, pause_s, why)
-            await asyncio.sleep(pause_s)
+            await is_set_within(self._leaving, pause_s)
             pause_s = min(2 * pause_s, MAX_PAUSE_S)
-
-    def _has_left(self) -> bool:
-        return self._is_leaving
 
     async def _serve(self, rank: int, channel: Channel[FromHead], config: EngineConfig) -> None:
         """An engine until it ends, or the head has left."""
         log.info("engine %d has joined the head", rank)
         self._channels[rank] = channel
         try:
+            if self._leaving.is_set():  # since it was about to join
+                return
             child = await launched(config, self._weights)
             try:
                 await _relay(child, channel)
