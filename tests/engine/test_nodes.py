@@ -9,14 +9,15 @@ import psutil
 import pytest
 
 from tests.busy import PATIENCE_S, until
-from tests.contract.engines import MODEL, ROOM, local, node, nodes, resolved
+from tests.contract.engines import MODEL, ROOM, data_parallel, local, node, nodes, resolved
 from tests.contract.engines import head as head_of
 from tests.engine.test_lora import adapter
+from tests.engine.test_offloading import mixed
 from tests.ports import free_port
 from weft import __version__
 from weft.core.errors import ConfigError, EngineDead
 from weft.core.ranks import LinkConfig, RanksConfig
-from weft.core.types import OutputKind, SamplingParams, StructuredOutputsParams
+from weft.core.types import OutputKind, SamplingParams
 from weft.engine.channel import Channel
 from weft.engine.handshake import PeerError
 from weft.engine.messages import Event
@@ -302,32 +303,30 @@ async def test_what_all_are_told_one_that_joins_later_is_told_too(tmp_path):
         assert await answer(client, "r", data_parallel_rank=1, lora_request=request)
 
 
+async def answers_to_mixed(client, request) -> list[object]:
+    """64 requests at once: seeds, several answers, log-probabilities and grammars, each third with an adapter."""
+    await client.add_lora(request)
+
+    async def one(number: int, prompt, params: SamplingParams) -> object:
+        lora = None if number % 3 else request
+        outputs = client.generate(prompt, params, f"r{number}", lora_request=lora)
+        [*_, last] = [output async for output in outputs]
+        return [(a.token_ids, a.logprobs, last.prompt_logprobs) for a in last.outputs]
+
+    return await asyncio.gather(
+        *(one(n, *given) for n, given in enumerate(zip(*mixed(64), strict=True)))
+    )
+
+
 @pytest.mark.slow
-async def test_answers_are_those_of_one_engine_alone():
-    """With seeds, log-probabilities and grammars, wherever they are computed."""
-    kinds = [
-        SHORT,
-        SamplingParams(temperature=1.0, seed=7, max_tokens=12, logprobs=3, ignore_eos=True),
-        SamplingParams(
-            temperature=0.0,
-            max_tokens=12,
-            structured_outputs=StructuredOutputsParams(regex="[ab]{4,8}"),
-        ),
-    ]
-
-    async def answers(client) -> list[object]:
-        async def one(number: int, params: SamplingParams) -> object:
-            prompt = {"prompt_token_ids": list(range(100 + number, 130 + number))}
-            outputs = [each async for each in client.generate(prompt, params, f"r{number}")]
-            found = outputs[-1].outputs[0]
-            return found.token_ids, found.text, found.logprobs, found.finish_reason
-
-        return await asyncio.gather(*(one(n, kinds[n % 3]) for n in range(24)))
-
-    async with local() as alone:
-        expected = await answers(alone)
-    async with nodes() as client:
-        assert await answers(client) == expected
+async def test_64_mixed_requests_are_the_same_bits_as_one_engine_alone(tmp_path):
+    """Whether two engines are beside each other or one of them is elsewhere."""
+    lora = adapter(tmp_path, "a")
+    async with local(enable_lora=True) as alone:
+        expected = await answers_to_mixed(alone, lora)
+    for several in (data_parallel, nodes):
+        async with several(enable_lora=True) as client:
+            assert await answers_to_mixed(client, lora) == expected
 
 
 @pytest.mark.slow
