@@ -28,6 +28,7 @@ from weft.core.file_overrides import NO_OVERRIDES, FileOverrides
 from weft.core.kv_cache import KvEventsConfig, KvOffloadingConfig
 from weft.core.kv_transfer import KvTransferConfig
 from weft.core.profiling import ProfilerConfig
+from weft.core.ranks import RanksConfig
 from weft.core.types import LoRARequest, PoolingKind
 from weft.core.weight_transfer import WeightTransferConfig
 
@@ -147,8 +148,7 @@ class EngineOptions(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fi
     data_parallel_size: Annotated[
         int,
         Flag(
-            "Engines, each a process with its share of the CPUs, of --num-threads and of the free memory; "
-            "limits and sizes that are given are those of one.",
+            "Engines, each a process with a share of CPUs, --num-threads and free memory; limits and sizes are of one.",
             "Scheduling",
         ),
     ] = 1
@@ -457,10 +457,9 @@ class LoraConfig(msgspec.Struct, frozen=True, kw_only=True):
 class EngineConfig(msgspec.Struct, frozen=True, kw_only=True):
     """Everything one engine runs with. `pooler_config` is None for a model that generates text.
 
-    `structured_outputs_in_reasoning` lets every grammar rule from the first token, reasoning included.
-    Without a `lora_config` there are no adapters. A stream emits at most once in
-    `stream_interval_ms`; with 0, after every step. `data_parallel_rank` is None for an engine that stays alone.
-    Several API servers before it have their sockets in `api_server_directory`.
+    `structured_outputs_in_reasoning` lets every grammar rule from the first token, reasoning included. Without a
+    `lora_config` there are no adapters. A stream emits at most once in `stream_interval_ms`; with 0, after every step.
+    An engine that stays alone has no rank. Several API servers before it have sockets in `api_server_directory`.
     """
 
     model_config: ModelConfig
@@ -470,6 +469,7 @@ class EngineConfig(msgspec.Struct, frozen=True, kw_only=True):
     compute_config: ComputeConfig | None = None  # None: it computes on another machine
     data_parallel_size: int = 1
     data_parallel_rank: int | None = None
+    ranks: RanksConfig | None = None  # None: all are on this machine
     elastic_config: ElasticConfig | None = None
     kv_transfer_config: KvTransferConfig | None = None
     kv_events_config: KvEventsConfig | None = None

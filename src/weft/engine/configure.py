@@ -36,9 +36,11 @@ from weft.core.elastic import ElasticConfig
 from weft.core.errors import ConfigError
 from weft.core.kv_cache import KvEventsConfig, KvOffloadingConfig
 from weft.core.kv_transfer import KvTransferConfig
+from weft.core.ranks import RanksConfig
 from weft.core.readable import format_bytes
 from weft.core.weight_transfer import WeightTransferConfig
 from weft.engine.configure_pooler import resolve_pooler
+from weft.engine.configure_ranks import check_elsewhere
 from weft.engine.given import check_between
 from weft.engine.kv_events import FLAG, check_is_countable, read_kv_events
 from weft.engine.kv_tier_stores import SIZE_FLAG, check_copyable, read_kv_offloading
@@ -63,14 +65,17 @@ _INT32_MAX = 2**31 - 1  # block ids, slots and positions are int32 in a batch
 _POLICIES = ("fcfs", "priority")
 
 
-def resolve(options: EngineOptions, card: ModelCard, free_bytes: int) -> EngineConfig:
+def resolve(
+    options: EngineOptions, card: ModelCard, free_bytes: int, ranks: RanksConfig | None = None
+) -> EngineConfig:
     """Decide everything that was left open, and refuse what cannot work.
 
-    Of several engines each gets the same share of the threads, and of the memory that weights leave which all map.
+    Of several engines each gets the same share of the threads, and of the memory that weights leave which all map;
+    those elsewhere (`ranks`) get none.
     """
-    num_engines = _bounded(
-        "data_parallel_size", options.data_parallel_size, 1, MAX_DATA_PARALLEL_SIZE
-    )
+    size = _bounded("data_parallel_size", options.data_parallel_size, 1, MAX_DATA_PARALLEL_SIZE)
+    num_engines = size if ranks is None else max(1, ranks.num_local)
+    check_elsewhere(options, ranks)
     compute = choose(options, card)
     shared_bytes = _shared_bytes(options, card, compute)
     free_bytes = (free_bytes - shared_bytes) // num_engines + shared_bytes
@@ -105,7 +110,8 @@ def resolve(options: EngineOptions, card: ModelCard, free_bytes: int) -> EngineC
         structured_outputs_in_reasoning=options.structured_outputs_in_reasoning,
         pooler_config=resolve_pooler(options, card),
         compute_config=_compute_config(options, compute, num_engines),
-        data_parallel_size=num_engines,
+        data_parallel_size=size,
+        ranks=ranks,
         elastic_config=None
         if not options.enable_elastic_ep
         else ElasticConfig(
@@ -138,7 +144,7 @@ def _compute_config(
     if options.num_threads is not None and options.num_threads < num_engines:
         raise ConfigError(
             f"--num-threads {options.num_threads} leaves some of the {num_engines} engines of "
-            "--data-parallel-size without a thread: give as many at least"
+            "this machine without a thread: give as many at least"
         )
     return msgspec.structs.replace(compute, num_threads=max(1, compute.num_threads // num_engines))
 

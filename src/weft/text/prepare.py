@@ -11,6 +11,7 @@ import msgspec
 from weft.core.config import EngineConfig
 from weft.core.errors import BadRequest, Unsupported
 from weft.core.prompts import Prompt, TokensPart
+from weft.core.ranks import served_ranks
 from weft.core.types import (
     OpenReasoning,
     PoolingParams,
@@ -68,7 +69,7 @@ class InputProcessor:
         self._is_pooling = config.pooler_config is not None
         self._rules_reasoning = config.structured_outputs_in_reasoning
         self._pooling = PoolingInputs(config, tokenizer, limits=limits)
-        self._num_ranks = config.data_parallel_size
+        self._size, self._ranks = config.data_parallel_size, served_ranks(config)
         self._clock = clock
 
     def process(self, prompt: Source, params: Params, options: RequestOptions) -> Request:
@@ -112,13 +113,25 @@ class InputProcessor:
         return self.process(whole, params, options)
 
     def _check(self, params: Params, options: RequestOptions) -> None:
-        _check_options(options, self._num_ranks)
+        _check_options(options)
+        if options.data_parallel_rank is not None:
+            self._check_rank(options.data_parallel_rank)
         if isinstance(params, PoolingParams):
             self._pooling.check(params)
         elif self._is_pooling:
             raise Unsupported("generate is not supported by this model: it was opened for pooling")
         else:
             validate_params(params, self._limits)
+
+    def _check_rank(self, rank: int) -> None:
+        check_integer("data_parallel_rank", rank, 0, self._size - 1)
+        if rank not in self._ranks:
+            first, last = self._ranks[0], self._ranks[-1]
+            own = f"rank {first}" if first == last else f"ranks {first} to {last}"
+            raise BadRequest(
+                "data_parallel_rank",
+                f"data_parallel_rank {rank} is another server's: this one has {own} of {self._size}",
+            )
 
     def _read(
         self, prompt: Prompt, params: Params, options: RequestOptions, arrived_at: float
@@ -194,12 +207,10 @@ class InputProcessor:
         return [list(ids) for ids in dict.fromkeys(map(tuple, found)) if ids]
 
 
-def _check_options(options: RequestOptions, num_ranks: int) -> None:
+def _check_options(options: RequestOptions) -> None:
     """Adapter, tokenization and reasoning are checked where they are read."""
     validate_request_id(options.request_id)
     validate_priority(options.priority)
-    if options.data_parallel_rank is not None:
-        check_integer("data_parallel_rank", options.data_parallel_rank, 0, num_ranks - 1)
     if options.prompt_text is not None:
         check_text("prompt_text", options.prompt_text)
     for header in (options.trace_headers or {}).items():
