@@ -205,6 +205,26 @@ CASES = {
             "norm_topk_prob": False,
         },
     ),
+    "lfm2": ("lfm2", {"full_attn_idxs": [1, 3], "block_multiple_of": 16}),
+    "lfm2, wide convolutions with biases, untied, its MLP as wide as it says": (
+        "lfm2",
+        {
+            "layer_types": ["full_attention", "conv", "conv", "full_attention"],
+            "conv_L_cache": 6,
+            "conv_bias": True,
+            "block_auto_adjust_ff_dim": False,
+            "tie_word_embeddings": False,
+        },
+    ),
+    "lfm2, a convolution last, its MLP multiplied": (
+        "lfm2",
+        {
+            "layer_types": ["conv", "full_attention", "conv", "conv"],
+            "conv_L_cache": 2,
+            "block_ffn_dim_multiplier": 1.7,
+            "block_multiple_of": 10,
+        },
+    ),
     "gemma": ("gemma", {"head_dim": 16}),
     "gemma2": (
         "gemma2",

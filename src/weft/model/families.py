@@ -11,6 +11,7 @@ from weft.model.names import (
     GPT2,
     GPT_OSS,
     GRANITE_EXPERTS,
+    LFM2,
     LLAMA,
     LLAMA_FUSED,
     MIXTRAL,
@@ -108,6 +109,17 @@ _GLM_MOE = {
     "norm_topk_prob": True,
     "use_qk_norm": False,
 }
+_LFM2 = {
+    **_COMMON,
+    "max_position_embeddings": 128000,
+    "rms_norm_eps": 1e-5,
+    "rope_theta": 1_000_000.0,
+    "tie_word_embeddings": True,
+    "conv_L_cache": 3,
+    "block_auto_adjust_ff_dim": True,
+    "block_ffn_dim_multiplier": 1.0,
+    "block_multiple_of": 256,
+}
 _OPT = {
     "hidden_act": "relu",
     "intermediate_size": 3072,
@@ -175,6 +187,7 @@ class Family:
     is_gated: bool = True
     norm: Norm = Norm.RMS
     qk_norm: QkNorm = QkNorm.NONE
+    has_convolutions: bool = False  # in layers of the type conv, in place of attention
     has_sinks: bool = False
     norm_placement: NormPlacement = NormPlacement.BEFORE
     norm_offset: float = 0.0
@@ -344,6 +357,23 @@ FAMILIES: Mapping[str, Family] = MappingProxyType(
             names=GLM_EXPERTS,
             experts=ExpertsRule(
                 count="n_routed_experts", inner_size="moe_intermediate_size", is_sigmoid=True
+            ),
+        ),
+        "lfm2": Family(
+            architecture="Lfm2ForCausalLM",
+            defaults=_LFM2,
+            aliases={
+                "norm_eps": "rms_norm_eps",
+                "block_ff_dim": "intermediate_size",
+                "tie_embedding": "tie_word_embeddings",
+            },
+            names=LFM2,
+            qkv_bias="never",
+            o_bias="never",
+            qk_norm=QkNorm.HEAD,
+            has_convolutions=True,
+            reads=frozenset(
+                "conv_L_cache conv_bias full_attn_idxs block_auto_adjust_ff_dim".split()
             ),
         ),
         "smollm3": Family(

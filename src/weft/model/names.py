@@ -122,6 +122,27 @@ GPT_OSS = DecoderNames(
     _DECODER_NORMS,
     has_bare_experts=True,
 )
+LFM2 = DecoderNames(
+    {
+        **_DECODER,
+        "o": "self_attn.out_proj",
+        "q_norm": "self_attn.q_layernorm",
+        "k_norm": "self_attn.k_layernorm",
+        "conv_in": "conv.in_proj",
+        "conv": "conv.conv",
+        "conv_out": "conv.out_proj",
+        "gate": "feed_forward.w1",
+        "up": "feed_forward.w3",
+        "down": "feed_forward.w2",
+        "norm": "embedding_norm",
+    },
+    {
+        NormPlacement.BEFORE: {
+            "attention_norm_before": "operator_norm",
+            "mlp_norm_before": "ffn_norm",
+        }
+    },
+)
 GLM_EXPERTS = DecoderNames(
     {
         **_DECODER,
