@@ -283,6 +283,7 @@ void bind_spec(nb::module_& module) {
         .def_rw("num_groups", &weft::ExpertsSpec::num_groups)
         .def_rw("groups_per_token", &weft::ExpertsSpec::groups_per_token)
         .def_rw("scale", &weft::ExpertsSpec::scale)
+        .def_rw("epsilon", &weft::ExpertsSpec::epsilon)
         .def_rw("up_groups", &weft::ExpertsSpec::up_groups, nb::arg().none())
         .def_rw("down_groups", &weft::ExpertsSpec::down_groups, nb::arg().none());
     nb::class_<weft::LayerSpec>(module, "LayerSpec")

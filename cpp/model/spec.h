@@ -39,6 +39,7 @@ struct ExpertsSpec {
     int num_groups = 1;
     int groups_per_token = 1;
     float scale = 1;  // of the weights
+    float epsilon = 1e-20F;  // what scores that are brought to 1 are divided by is so much more than their sum
     std::optional<GroupFormat> up_groups;
     std::optional<GroupFormat> down_groups;
 

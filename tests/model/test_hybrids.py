@@ -20,6 +20,19 @@ LFM2 = {
 }
 
 
+MOE = {
+    **LFM2,
+    "model_type": "lfm2_moe",
+    "architectures": ["Lfm2MoeForCausalLM"],
+    "full_attn_idxs": None,
+    "layer_types": ["conv", "full_attention", "conv", "conv"],
+    "num_dense_layers": 3,
+    "num_experts": 4,
+    "num_experts_per_tok": 2,
+    "moe_intermediate_size": 8,
+}
+
+
 def spec_of(**changes):
     return read_spec(read_config({**LFM2, **changes}, "config.json"))
 
@@ -76,6 +89,23 @@ def test_what_is_not_computed_is_refused_by_name(changes, message):
     """Every key that decides about layers."""
     with pytest.raises(ConfigError, match=message):
         spec_of(**changes)
+
+
+def test_experts_begin_behind_the_dense_layers(tmp_path):
+    """As the file counts them; the MLP before is as wide as the file says."""
+    checkpoint = find_model(str(write_checkpoint(tmp_path / "a", MOE)))
+    assert [layer.experts is not None for layer in checkpoint.spec.layers] == [False] * 3 + [True]
+    assert checkpoint.spec.intermediate_size == 24
+    experts = checkpoint.spec.layers[3].experts
+    assert (experts.count, experts.per_token, experts.inner_size) == (4, 2, 8)
+    assert (experts.is_sigmoid, experts.is_normalized, experts.epsilon) == (True, True, 1e-6)
+    assert checkpoint.load()["layers.3.router_correction"].shape == (4,)
+
+
+def test_a_router_without_its_correction_is_refused():
+    """Its scores would be chosen by another rule."""
+    with pytest.raises(ConfigError, match="use_expert_bias False is not implemented"):
+        read_spec(read_config({**MOE, "use_expert_bias": False}, "config.json"))
 
 
 def test_other_families_refuse_convolutions():

@@ -48,6 +48,7 @@ _NEUTRAL: Mapping[str, tuple[object, ...]] = MappingProxyType(
         "pruned_heads": ({}, []),
         "use_mrope": (False,),
         "per_layer_config": ({},),
+        "use_expert_bias": (True,),
         "conv_L_cache": (),
         "conv_bias": (False,),
         "full_attn_idxs": (),
@@ -342,7 +343,7 @@ def _with_experts(
         has_bias=rule.has_bias,
     )
     if rule.is_sigmoid:
-        experts = _with_sigmoids(fields, experts)
+        experts = _with_sigmoids(rule, fields, experts)
     sparse = _sparse_layers(rule, fields, len(layers))
     return tuple(
         replace(layer, experts=experts) if index in sparse else layer
@@ -350,7 +351,7 @@ def _with_experts(
     )
 
 
-def _with_sigmoids(fields: Fields, experts: ExpertsSpec) -> ExpertsSpec:
+def _with_sigmoids(rule: ExpertsRule, fields: Fields, experts: ExpertsSpec) -> ExpertsSpec:
     """With a router as DeepSeek-V3 has it."""
     count, num_groups = experts.count, fields.integer_or("n_group", 1, high=experts.count)
     size = count // num_groups
@@ -367,6 +368,7 @@ def _with_sigmoids(fields: Fields, experts: ExpertsSpec) -> ExpertsSpec:
         is_sigmoid=True,
         num_groups=num_groups,
         groups_per_token=num_chosen,
+        epsilon=rule.epsilon,
         scale=fields.factor_or("routed_scaling_factor", 1.0),
     )
 

@@ -12,6 +12,7 @@ from weft.model.names import (
     GPT_OSS,
     GRANITE_EXPERTS,
     LFM2,
+    LFM2_EXPERTS,
     LLAMA,
     LLAMA_FUSED,
     MIXTRAL,
@@ -116,10 +117,14 @@ _LFM2 = {
     "rope_theta": 1_000_000.0,
     "tie_word_embeddings": True,
     "conv_L_cache": 3,
+}
+_LFM2_ADJUSTED = {
+    **_LFM2,
     "block_auto_adjust_ff_dim": True,
     "block_ffn_dim_multiplier": 1.0,
     "block_multiple_of": 256,
 }
+_LFM2_KEYS = {"norm_eps": "rms_norm_eps", "tie_embedding": "tie_word_embeddings"}
 _OPT = {
     "hidden_act": "relu",
     "intermediate_size": 3072,
@@ -152,6 +157,7 @@ class ExpertsRule:
     has_shared: bool = False
     has_bias: bool = False
     is_sigmoid: bool = False
+    epsilon: float = 1e-20  # as in `ExpertsSpec`
 
     @property
     def other_count(self) -> str | None:
@@ -361,12 +367,8 @@ FAMILIES: Mapping[str, Family] = MappingProxyType(
         ),
         "lfm2": Family(
             architecture="Lfm2ForCausalLM",
-            defaults=_LFM2,
-            aliases={
-                "norm_eps": "rms_norm_eps",
-                "block_ff_dim": "intermediate_size",
-                "tie_embedding": "tie_word_embeddings",
-            },
+            defaults=_LFM2_ADJUSTED,
+            aliases={**_LFM2_KEYS, "block_ff_dim": "intermediate_size"},
             names=LFM2,
             qkv_bias="never",
             o_bias="never",
@@ -374,6 +376,31 @@ FAMILIES: Mapping[str, Family] = MappingProxyType(
             has_convolutions=True,
             reads=frozenset(
                 "conv_L_cache conv_bias full_attn_idxs block_auto_adjust_ff_dim".split()
+            ),
+        ),
+        "lfm2_moe": Family(
+            architecture="Lfm2MoeForCausalLM",
+            defaults={
+                **_LFM2,
+                "intermediate_size": 7168,
+                "moe_intermediate_size": 1792,
+                "first_k_dense_replace": 2,
+                "num_experts": 32,
+                "num_experts_per_tok": 4,
+                "norm_topk_prob": True,
+            },
+            aliases={**_LFM2_KEYS, "num_dense_layers": "first_k_dense_replace"},
+            names=LFM2_EXPERTS,
+            qkv_bias="never",
+            o_bias="never",
+            qk_norm=QkNorm.HEAD,
+            has_convolutions=True,
+            reads=frozenset({"conv_L_cache", "conv_bias"}),
+            experts=ExpertsRule(
+                count="num_experts",
+                inner_size="moe_intermediate_size",
+                is_sigmoid=True,
+                epsilon=1e-6,
             ),
         ),
         "smollm3": Family(

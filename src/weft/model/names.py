@@ -143,6 +143,17 @@ LFM2 = DecoderNames(
         }
     },
 )
+LFM2_EXPERTS = DecoderNames(
+    {
+        **LFM2.names,
+        "router": "feed_forward.gate",
+        "router_correction": "feed_forward.expert_bias",
+        "expert_gate": "feed_forward.experts.{}.w1",
+        "expert_up": "feed_forward.experts.{}.w3",
+        "expert_down": "feed_forward.experts.{}.w2",
+    },
+    LFM2.norms,
+)
 GLM_EXPERTS = DecoderNames(
     {
         **_DECODER,

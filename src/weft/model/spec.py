@@ -80,7 +80,8 @@ class ExpertsSpec:
 
     `is_sigmoid`: weights are sigmoids of logits instead, brought to 1 where `is_normalized`; and those experts
     are chosen for which the sigmoid and a learned correction add up to the most, among the experts of
-    `groups_per_token` of `num_groups`: of the groups whose best two make the largest sum.
+    `groups_per_token` of `num_groups`: of the groups whose best two make the largest sum. What weights are divided
+    by to be brought to 1 is then `epsilon` more than their sum.
 
     `shared_size` is of an expert that every token goes through beside them, weighed by the sigmoid of a logit
     of its own, or where not `has_shared_gate` by 1; 0: there is none. `has_bias` is of the router and experts.
@@ -96,6 +97,7 @@ class ExpertsSpec:
     num_groups: int = 1
     groups_per_token: int = 1
     scale: float = 1.0
+    epsilon: float = 1e-20
     has_bias: bool = False
 
     @property

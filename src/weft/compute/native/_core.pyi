@@ -66,6 +66,7 @@ class ExpertsSpec:
     num_groups: int
     groups_per_token: int
     scale: float
+    epsilon: float
     up_groups: GroupFormat | None
     down_groups: GroupFormat | None
 
