@@ -234,6 +234,7 @@ ExpertsSpec draw_experts(Random& random) {
     experts.is_normalized = draw(random, 0, 1) == 1;
     experts.scale = static_cast<float>(draw(random, 1, 2));
     experts.is_sigmoid = draw(random, 0, 1) == 1;
+    experts.epsilon = draw(random, 0, 1) == 1 ? 1e-6F : 1e-20F;
     if (!experts.is_sigmoid || draw(random, 0, 1) == 1) return experts;
     experts.num_groups = draw(random, 1, 4);
     experts.groups_per_token = draw(random, 1, experts.num_groups);

@@ -28,6 +28,15 @@ def test_a_plan_counts_parameters(capsys, tmp_path):
     assert " of them a token), " in capsys.readouterr().out
 
 
+def test_a_plan_says_what_states_take(capsys):
+    """Beside the keys and values of a token, of which blocks hold many."""
+    argv = ["plan", "embedded:random?layers=3&conv=3&dtype=bfloat16", "--no-measure"]
+    assert run(argv) == 0
+    assert "128 B a token and 512 B of states a block" in capsys.readouterr().out
+    assert run(["plan", "embedded:tiny", "--no-measure"]) == 0
+    assert "of states" not in capsys.readouterr().out
+
+
 def test_a_plan_counts_several_engines(capsys):
     """Weights once, the rest for each of them."""
     argv = ["plan", "embedded:tiny", "--num-threads", "2", "--data-parallel-size", "2"]

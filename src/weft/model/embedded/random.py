@@ -108,13 +108,22 @@ def _hybrid(parameters: Parameters) -> dict[str, object] | None:
     width = parameters.integer("conv", 0, low=0, high=64)
     if not width:
         return None
-    given = {"qk_norm", "experts"} & parameters.values.keys()
+    given = {
+        "qk_norm",
+        "experts",
+        "experts_per_token",
+        "shared",
+        "sinks",
+    } & parameters.values.keys()
     if given:
         raise ConfigError(f"embedded:random: conv and {min(given)} are of different families")
+    num_layers = parameters.integer("layers", 2, high=1024)
+    if num_layers == 1 or width == 1:
+        raise ConfigError("embedded:random: conv must be at least 2, and so must layers be with it")
     return {
         "model_type": "lfm2",
         "conv_L_cache": width,
-        "full_attn_idxs": list(range(1, parameters.integer("layers", 2, high=1024), 2)),
+        "full_attn_idxs": list(range(1, num_layers, 2)),
         "block_auto_adjust_ff_dim": False,
     }
 
