@@ -29,10 +29,12 @@ private:
     void prepare(int row);
     const float* rotations(int rope, int row) const;
     void layer(int index);
+    bool attention(int index, bool is_last);
+    bool convolution(int index, bool is_last);
     void write_heads(int index, int row);
     void gather(int index, int tile);
     void attend(int index, int thread, int task);
-    void pick(int wanted);
+    void pick(int wanted, std::size_t attended_bytes);
     void pick_adapters();
     void finish_layer(int index, const LayerRows& rows);
     void linear(const Matrix& matrix, const RowsAt& x, int rows, Finish finish, const RowsAt& out);
@@ -68,6 +70,7 @@ private:
     std::vector<const float*> embed_by_row_;  // what comes with the batch, null elsewhere; empty: nothing does
     AdapterStep adapters_;
     ExpertStep experts_;
+    ConvStep convolution_;
     LayerRows all_;
     LayerRows last_;
     std::array<double, kNumParts> seconds_{};

@@ -25,8 +25,10 @@ struct NormWeights {
 };
 
 struct LayerWeights {
-    Matrix qkv;
-    Matrix o;
+    Matrix qkv;  // or what leads into a convolution: B, C and x
+    Matrix o;    // and out of it
+    std::vector<float> conv;       // [width][hidden], of the oldest row first
+    std::vector<float> conv_bias;  // where there is one
     Matrix up;  // gate and up take turns in panels where there is a gate
     Matrix down;
     Matrix router;  // of the experts, and in its last column what weighs the shared one
@@ -135,6 +137,8 @@ private:
         int padded;
     };
 
+    void place_attention(const std::string& prefix, LayerWeights& layer);
+    void place_convolution(const std::string& prefix, LayerWeights& layer, int width);
     void place_layer(const std::string& prefix, LayerWeights& layer, const LayerSpec& spec);
     void place_mlp(const std::string& prefix, Matrix& up, Matrix& down, int inner, bool takes_adapters);
     void place_experts(const std::string& prefix, LayerWeights& layer, const ExpertsSpec& experts,

@@ -80,6 +80,7 @@ weft::ModelSpec draw_spec(Random& random, bool is_causal) {
     spec.ropes.push_back({{}, 1.0F});
     for (int i = draw(random, 1, spec.head_dim / 2); i > 0; i--) spec.ropes[0].frequencies.push_back(0.1F);
     for (int i = draw(random, 1, 3); i > 0; i--) spec.layers.push_back(draw_layer(random, spec));
+    weft::draw_convolutions(random, spec);
     weft::draw_formats(random, spec);
     return spec;
 }
@@ -134,7 +135,7 @@ void load_norms(weft::Model& model, std::size_t layer, unsigned seed) {
     if (s.has_norm_before()) norms("_norm_before", s.layers[layer].has_attention_norm);
     if (s.has_norm_after()) norms("_norm_after", true);
     if (s.has_norm_of_sum()) norms("_norm_sum", true);
-    if (s.qk_norm == weft::QkNorm::kNone) return;
+    if (s.qk_norm == weft::QkNorm::kNone || s.layers[layer].conv_width > 0) return;
     const bool is_full = s.qk_norm == weft::QkNorm::kFull;
     load(model, prefix + "q_norm", (is_full ? s.num_heads : 1) * s.head_dim, 1, seed);
     load(model, prefix + "k_norm", (is_full ? s.num_kv_heads : 1) * s.head_dim, 1, seed);
@@ -161,9 +162,17 @@ void load_experts(weft::Model& model, const std::string& prefix, const std::opti
         load_mlp(model, prefix + "experts." + std::to_string(i) + ".", experts->inner_size, seed);
 }
 
-void load_layer(weft::Model& model, std::size_t layer, unsigned seed) {
+void load_convolution(weft::Model& model, const std::string& prefix, int width, unsigned seed) {
+    const int hidden = model.spec().hidden_size;
+    load(model, prefix + "conv_in", 3 * hidden, hidden, seed);
+    load(model, prefix + "conv", width * hidden, 1, seed);
+    load(model, prefix + "conv_out", hidden, hidden, seed);
+    if (seed % 2 == 0) load(model, prefix + "conv_in.bias", 3 * hidden, 1, seed);
+    if (seed % 2 == 0) load(model, prefix + "conv.bias", hidden, 1, seed);
+}
+
+void load_attention(weft::Model& model, const std::string& prefix, unsigned seed) {
     const weft::ModelSpec& s = model.spec();
-    const std::string prefix = "layers." + std::to_string(layer) + ".";
     const int q = s.num_heads * s.head_dim;
     const int kv = s.num_kv_heads * s.head_dim;
     load(model, prefix + "q", q, s.hidden_size, seed);
@@ -172,6 +181,14 @@ void load_layer(weft::Model& model, std::size_t layer, unsigned seed) {
     load(model, prefix + "o", s.hidden_size, q, seed);
     if (seed % 2 == 0) load(model, prefix + "v.bias", kv, 1, seed);
     if (s.has_sinks) load(model, prefix + "sinks", s.num_heads, 1, seed);
+}
+
+void load_layer(weft::Model& model, std::size_t layer, unsigned seed) {
+    const weft::ModelSpec& s = model.spec();
+    const std::string prefix = "layers." + std::to_string(layer) + ".";
+    const int width = s.layers[layer].conv_width;
+    if (width > 0) load_convolution(model, prefix, width, seed);
+    else load_attention(model, prefix, seed);
     load_mlp(model, prefix, s.mlp_size(s.layers[layer]), seed);
     load_experts(model, prefix, s.layers[layer].experts, seed);
     load_norms(model, layer, seed);
@@ -197,10 +214,15 @@ public:
         const int kv = s.num_kv_heads * s.head_dim;
         for (std::size_t i = 0; i < s.layers.size(); i++) {
             const std::string prefix = "layers." + std::to_string(i) + ".";
-            maybe(prefix + "q", q, s.hidden_size);
-            maybe(prefix + "k", kv, s.hidden_size);
-            maybe(prefix + "v", kv, s.hidden_size);
-            maybe(prefix + "o", s.hidden_size, q);
+            if (s.layers[i].conv_width > 0) {
+                maybe(prefix + "conv_in", 3 * s.hidden_size, s.hidden_size);
+                maybe(prefix + "conv_out", s.hidden_size, s.hidden_size);
+            } else {
+                maybe(prefix + "q", q, s.hidden_size);
+                maybe(prefix + "k", kv, s.hidden_size);
+                maybe(prefix + "v", kv, s.hidden_size);
+                maybe(prefix + "o", s.hidden_size, q);
+            }
             const int inner = s.mlp_size(s.layers[i]);
             if (inner > 0 && s.is_gated) maybe(prefix + "gate", inner, s.hidden_size);
             if (inner > 0) maybe(prefix + "up", inner, s.hidden_size);
@@ -329,7 +351,8 @@ std::vector<float> run(weft::Model& model, Random& random, const std::vector<Int
     const Pool pool = draw_pool(random, sequences);
     const auto width = static_cast<int>(pool.tables[0].size());
     model.allocate_kv(static_cast<int>(sequences.size()) * width, pool.block_size);
-    std::memset(model.kv_bytes().data(), 0xFF, model.kv_bytes().size());  // NaN in every slot
+    for (const std::span<std::byte> bytes : {model.kv_bytes(), model.state_bytes()})
+        std::fill(bytes.begin(), bytes.end(), std::byte{0xFF});  // NaN in every slot
     const auto vocab = static_cast<std::size_t>(model.spec().output_columns());
     std::vector<std::size_t> starts(sequences.size() + 1, 0);
     for (std::size_t i = 0; i < sequences.size(); i++) starts[i + 1] = starts[i] + sequences[i].size();

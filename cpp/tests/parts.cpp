@@ -234,12 +234,22 @@ ExpertsSpec draw_experts(Random& random) {
     experts.is_normalized = draw(random, 0, 1) == 1;
     experts.scale = static_cast<float>(draw(random, 1, 2));
     experts.is_sigmoid = draw(random, 0, 1) == 1;
+    experts.epsilon = draw(random, 0, 1) == 1 ? 1e-6F : 1e-20F;
     if (!experts.is_sigmoid || draw(random, 0, 1) == 1) return experts;
     experts.num_groups = draw(random, 1, 4);
     experts.groups_per_token = draw(random, 1, experts.num_groups);
     experts.count = experts.num_groups * draw(random, 2, 4);
     experts.per_token = draw(random, 1, experts.count / experts.num_groups * experts.groups_per_token);
     return experts;
+}
+
+void draw_convolutions(Random& random, ModelSpec& spec) {
+    const int width = draw(random, 2, 6);
+    const int others = static_cast<int>(spec.layers.size()) - 1;
+    if (!spec.is_causal || draw(random, 0, 2) > 0) return;
+    const int attention = draw(random, 0, others);
+    for (int i = 0; i <= others; i++)
+        if (i != attention && draw(random, 0, 2) > 0) spec.layers[static_cast<std::size_t>(i)].conv_width = width;
 }
 
 void draw_formats(Random& random, ModelSpec& spec) {
@@ -249,7 +259,7 @@ void draw_formats(Random& random, ModelSpec& spec) {
     };
     for (LayerSpec& layer : spec.layers) {
         maybe(layer.qkv_groups);
-        if (spec.head_dim % kLanes == 0) maybe(layer.o_groups);
+        if (spec.head_dim % kLanes == 0 || layer.conv_width > 0) maybe(layer.o_groups);
         maybe(layer.up_groups);
         maybe(layer.down_groups);
         if (!layer.experts) continue;
@@ -265,8 +275,8 @@ const std::optional<GroupFormat>& format_of(const ModelSpec& spec, const std::st
     const std::string part = name.substr(name.rfind('.') + 1);
     if (name.find(".experts.") != std::string::npos)
         return part == "down" ? layer.experts->down_groups : layer.experts->up_groups;
-    if (part == "q" || part == "k" || part == "v") return layer.qkv_groups;
-    if (part == "o") return layer.o_groups;
+    if (part == "q" || part == "k" || part == "v" || part == "conv_in") return layer.qkv_groups;
+    if (part == "o" || part == "conv_out") return layer.o_groups;
     if (part == "gate" || part == "up") return layer.up_groups;
     return part == "down" ? layer.down_groups : none;
 }

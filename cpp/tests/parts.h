@@ -13,6 +13,9 @@ namespace weft {
 // A layer's experts, of any sizes.
 ExpertsSpec draw_experts(std::mt19937& random);
 
+// Short convolutions of one width in place of attention, in some layers of some models; before `draw_formats`.
+void draw_convolutions(std::mt19937& random, ModelSpec& spec);
+
 // How the weights of linear layers lie, where other rounded weights are int8.
 void draw_formats(std::mt19937& random, ModelSpec& spec);
 

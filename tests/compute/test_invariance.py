@@ -33,6 +33,10 @@ SHAPES = {
         ),
         33,
     ),
+    "convolutions": (
+        "layers=5&hidden=68&heads=5&kv_heads=1&head_dim=14&intermediate=99&vocab=301&conv=4",
+        33,
+    ),
     "wide": ("layers=1&hidden=192&heads=6&kv_heads=6&head_dim=32&intermediate=512&vocab=603", 70),
 }
 

@@ -65,8 +65,8 @@ def run_apart(producer: LLM, consumer: LLM, prompts, params, reach=lambda found:
     return consumer.generate(prompts, sent, use_tqdm=False, lora_request=loras)
 
 
-def alone(prompts, params, loras=None):
-    with LLM(MODEL, max_model_len=256, num_threads=1, enable_lora=loras is not None) as llm:
+def alone(prompts, params, loras=None, model=MODEL):
+    with LLM(model, max_model_len=256, num_threads=1, enable_lora=loras is not None) as llm:
         return answers_of(llm.generate(prompts, params, use_tqdm=False, lora_request=loras))
 
 
@@ -85,16 +85,17 @@ def test_64_mixed_requests_are_the_same_bits_as_one_engine_alone(connector, tmp_
     assert sum(output.num_cached_tokens for output in outputs) > 20 * 96
 
 
-def test_what_one_computed_the_other_continues(connector):
+@pytest.mark.parametrize("model", [MODEL, f"{MODEL}&conv=3"], ids=["attention", "convolutions"])
+def test_what_one_computed_the_other_continues(connector, model):
     """Without computing more of the prompt than its last block; and nothing is lent when that is done."""
     prompts, params = mixed(3)
     with (
-        LLM(MODEL, **options("kv_producer", connector)) as producer,
-        LLM(MODEL, **options("kv_consumer", connector)) as consumer,
+        LLM(model, **options("kv_producer", connector)) as producer,
+        LLM(model, **options("kv_consumer", connector)) as consumer,
     ):
         outputs = run_apart(producer, consumer, prompts, params)
         found = [output.num_cached_tokens for output in outputs]
-    assert answers_of(outputs) == alone(prompts, params)
+    assert answers_of(outputs) == alone(prompts, params, model)
     assert found == [len(p["prompt_token_ids"]) // 16 * 16 for p in prompts]
 
 

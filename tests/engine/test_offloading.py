@@ -68,11 +68,11 @@ def adapter(directory: Path) -> LoRARequest:
     return LoRARequest(lora_name="adapter", lora_int_id=1, lora_path=str(path))
 
 
-def answers(number: int, lora: LoRARequest | None = None, **options):
+def answers(number: int, lora: LoRARequest | None = None, model: str = MODEL, **options):
     """Tokens and log-probabilities of all answers, and how many tokens were found in a cache."""
     loras = None if lora is None else every_third(lora, number)
     with LLM(
-        MODEL, max_model_len=256, num_threads=1, enable_lora=lora is not None, **options
+        model, max_model_len=256, num_threads=1, enable_lora=lora is not None, **options
     ) as llm:
         outputs = llm.generate(*mixed(number), use_tqdm=False, lora_request=loras)
     found = [(a.token_ids, a.logprobs, o.prompt_logprobs) for o in outputs for a in o.outputs]
@@ -98,11 +98,12 @@ def test_answers_are_the_same_bits_with_a_tier_and_after_a_restart(tmp_path, kv_
     assert num_alone < num_on_disk < num_again
 
 
-def test_a_restart_finds_the_pool_of_before(tmp_path):
-    """All that could still be found when the engine ended is there, and gives the same answers."""
+@pytest.mark.parametrize("model", [MODEL, f"{MODEL}&conv=3"], ids=["attention", "convolutions"])
+def test_a_restart_finds_the_pool_of_before(tmp_path, model):
+    """All that could still be found when the engine ended is there, states too, and gives the same answers."""
     files = {"kv_offloading_size": 0.25, "kv_offloading_path": str(tmp_path)}
-    before, num_before = answers(4, **files)
-    after, num_after = answers(4, **files)
+    before, num_before = answers(4, model, **files)
+    after, num_after = answers(4, model, **files)
     assert after == before
     assert num_before == 0
     assert num_after >= 3 * 96  # of the fourth all prompt rows are wanted

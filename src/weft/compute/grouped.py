@@ -46,8 +46,8 @@ def multiply(rows: FloatArray, weights: GroupedMatrix) -> FloatArray:
 class LayerFormats:
     """Those of a layer's matrices; None: int8, with one scale a row."""
 
-    qkv: GroupFormat | None = None
-    o: GroupFormat | None = None
+    qkv: GroupFormat | None = None  # or of what leads into a convolution
+    o: GroupFormat | None = None  # and out of it
     up: GroupFormat | None = None  # and of the gate
     down: GroupFormat | None = None
     expert_up: GroupFormat | None = None
@@ -79,8 +79,12 @@ def layer_formats(
     up = ("gate", "up") if spec.is_gated else ("up",)
     return [
         LayerFormats(
-            qkv=of(index, "q", "k", "v"),
-            o=of(index, "o") if has_whole_lanes else None,
+            qkv=of(index, *(("conv_in",) if layer.conv_width else ("q", "k", "v"))),
+            o=of(index, "conv_out")
+            if layer.conv_width
+            else of(index, "o")
+            if has_whole_lanes
+            else None,
             up=of(index, *up),
             down=of(index, "down"),
             expert_up=of(index, *of_experts(layer.experts, *up)),
@@ -121,4 +125,5 @@ def format_of(name: str, formats: list[LayerFormats]) -> GroupFormat | None:
     if len(parts) == 5:
         return layer.expert_down if parts[4] == "down" else layer.expert_up
     places = {"q": layer.qkv, "k": layer.qkv, "v": layer.qkv, "o": layer.o}
+    places |= {"conv_in": layer.qkv, "conv_out": layer.o}
     return (places | {"gate": layer.up, "up": layer.up, "down": layer.down}).get(parts[2])

@@ -44,6 +44,7 @@ class Capacity:
     weight_bytes: int
     adapter_bytes: int
     kv_bytes_per_token: int
+    state_bytes_per_block: int
     pool_bytes: int
     step_bytes: int
     process_bytes: int
@@ -83,6 +84,7 @@ def capacity_of(fitted: Fitted, roofline: Roofline | None = None) -> Capacity:
         weight_bytes=card.weight_bytes,
         adapter_bytes=adapters,
         kv_bytes_per_token=card.kv_bytes_per_token,
+        state_bytes_per_block=card.state_bytes_per_block,
         pool_bytes=cache.num_blocks * cache.block_bytes,
         step_bytes=_step_bytes(fitted),
         process_bytes=FRONT_BYTES + num_engines * ENGINE_BYTES,
@@ -115,7 +117,7 @@ def _step_bytes(fitted: Fitted) -> int:
     experts = [layer.experts for layer in spec.layers if layer.experts is not None]
     inner = max(spec.mlp_size(layer) for layer in spec.layers)
     element = _element_bytes(fitted)
-    wide = max(query + 2 * spec.kv_size, spec.hidden_size)
+    wide = max(query + 2 * spec.kv_size, spec.hidden_size * (3 if spec.state_size else 1))
     row = _FLOAT_BYTES * (spec.hidden_size + wide)
     row += element * (spec.hidden_size + 2 * query + inner)
     if experts:  # a row's experts have one each of what they take, make and give

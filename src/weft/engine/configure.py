@@ -20,6 +20,7 @@ from weft.core.config import (
     LoraConfig,
     ModelConfig,
     SchedulerConfig,
+    SpeculativeConfig,
 )
 from weft.core.defaults import (
     DEFAULT_BLOCK_SIZE,
@@ -45,6 +46,7 @@ from weft.engine.given import check_between
 from weft.engine.kv_events import FLAG, check_is_countable, read_kv_events
 from weft.engine.kv_tier_stores import SIZE_FLAG, check_copyable, read_kv_offloading
 from weft.engine.profiler import read_profiler
+from weft.engine.speculation import FLAG as SPECULATION_FLAG
 from weft.engine.speculation import read_speculation
 from weft.engine.transfer.settings import FLAG as TRANSFER_FLAG
 from weft.engine.transfer.settings import read_kv_transfer
@@ -89,7 +91,7 @@ def resolve(
         max_model_len=max_model_len,
         max_num_seqs=scheduler.max_num_seqs,
         block_size=block_size,
-        kv_bytes_per_token=card.kv_bytes_per_token,
+        block_bytes=block_size * card.kv_bytes_per_token + card.state_bytes_per_block,
         other_bytes=sum(others.values()),
         others=" and ".join(others),
         free_bytes=free_bytes,
@@ -191,16 +193,12 @@ class _Demand:
     max_model_len: int
     max_num_seqs: int
     block_size: int
-    kv_bytes_per_token: int
+    block_bytes: int
     other_bytes: int  # that are taken beside the pool
     others: str  # what takes them, for messages
     free_bytes: int
     memory_share: float | None  # as the user gave it
     is_sized_in_bytes: bool  # by --kv-cache-bytes, so that advice names the same flag
-
-    @property
-    def block_bytes(self) -> int:
-        return self.block_size * self.kv_bytes_per_token
 
     @property
     def blocks_per_sequence(self) -> int:
@@ -385,9 +383,19 @@ def _scheduler_config(
         max_num_queued_tokens=_bounded(
             "max_num_queued_tokens", options.max_num_queued_tokens, DEFAULT_MAX_NUM_QUEUED_TOKENS
         ),
-        speculation=read_speculation(options.speculative_config),
+        speculation=_speculation(options, card),
         chunks_prompts=card.is_causal,
     )
+
+
+def _speculation(options: EngineOptions, card: ModelCard) -> SpeculativeConfig | None:
+    config = read_speculation(options.speculative_config)
+    if config is not None and card.state_bytes_per_block:
+        raise ConfigError(
+            f"{SPECULATION_FLAG}: {card.name} has layers that keep a state of the tokens before, which does not go "
+            "back to before a draft that was wrong; serve it without drafts"
+        )
+    return config
 
 
 def _model_config(options: EngineOptions, card: ModelCard, max_model_len: int) -> ModelConfig:

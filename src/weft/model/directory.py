@@ -223,12 +223,13 @@ def describe(
         return card
     layout = decoder_layout(spec, config.family.names)
     num_parameters = sum(math.prod(plan.shape) for plan in layout)
-    kv_elements = len(spec.layers) * 2 * spec.kv_size
+    kv_elements = spec.num_attention_layers * 2 * spec.kv_size
     return replace(
         _with_parameters(card, num_parameters),
         num_idle_parameters=spec.num_idle_parameters,
         embedding_size=spec.hidden_size,
         kv_bytes_per_token=kv_elements * BYTES_PER_ELEMENT["float32"],
+        state_bytes_per_block=spec.state_size * BYTES_PER_ELEMENT["float32"],
         adapter=_adapter_bytes(spec, layout),
     )
 

@@ -11,6 +11,8 @@ from weft.model.names import (
     GPT2,
     GPT_OSS,
     GRANITE_EXPERTS,
+    LFM2,
+    LFM2_EXPERTS,
     LLAMA,
     LLAMA_FUSED,
     MIXTRAL,
@@ -108,6 +110,21 @@ _GLM_MOE = {
     "norm_topk_prob": True,
     "use_qk_norm": False,
 }
+_LFM2 = {
+    **_COMMON,
+    "max_position_embeddings": 128000,
+    "rms_norm_eps": 1e-5,
+    "rope_theta": 1_000_000.0,
+    "tie_word_embeddings": True,
+    "conv_L_cache": 3,
+}
+_LFM2_ADJUSTED = {
+    **_LFM2,
+    "block_auto_adjust_ff_dim": True,
+    "block_ffn_dim_multiplier": 1.0,
+    "block_multiple_of": 256,
+}
+_LFM2_KEYS = {"norm_eps": "rms_norm_eps", "tie_embedding": "tie_word_embeddings"}
 _OPT = {
     "hidden_act": "relu",
     "intermediate_size": 3072,
@@ -140,6 +157,7 @@ class ExpertsRule:
     has_shared: bool = False
     has_bias: bool = False
     is_sigmoid: bool = False
+    epsilon: float = 1e-20  # as in `ExpertsSpec`
 
     @property
     def other_count(self) -> str | None:
@@ -175,6 +193,7 @@ class Family:
     is_gated: bool = True
     norm: Norm = Norm.RMS
     qk_norm: QkNorm = QkNorm.NONE
+    has_convolutions: bool = False  # in layers of the type conv, in place of attention
     has_sinks: bool = False
     norm_placement: NormPlacement = NormPlacement.BEFORE
     norm_offset: float = 0.0
@@ -344,6 +363,44 @@ FAMILIES: Mapping[str, Family] = MappingProxyType(
             names=GLM_EXPERTS,
             experts=ExpertsRule(
                 count="n_routed_experts", inner_size="moe_intermediate_size", is_sigmoid=True
+            ),
+        ),
+        "lfm2": Family(
+            architecture="Lfm2ForCausalLM",
+            defaults=_LFM2_ADJUSTED,
+            aliases={**_LFM2_KEYS, "block_ff_dim": "intermediate_size"},
+            names=LFM2,
+            qkv_bias="never",
+            o_bias="never",
+            qk_norm=QkNorm.HEAD,
+            has_convolutions=True,
+            reads=frozenset(
+                "conv_L_cache conv_bias full_attn_idxs block_auto_adjust_ff_dim".split()
+            ),
+        ),
+        "lfm2_moe": Family(
+            architecture="Lfm2MoeForCausalLM",
+            defaults={
+                **_LFM2,
+                "intermediate_size": 7168,
+                "moe_intermediate_size": 1792,
+                "first_k_dense_replace": 2,
+                "num_experts": 32,
+                "num_experts_per_tok": 4,
+                "norm_topk_prob": True,
+            },
+            aliases={**_LFM2_KEYS, "num_dense_layers": "first_k_dense_replace"},
+            names=LFM2_EXPERTS,
+            qkv_bias="never",
+            o_bias="never",
+            qk_norm=QkNorm.HEAD,
+            has_convolutions=True,
+            reads=frozenset({"conv_L_cache", "conv_bias"}),
+            experts=ExpertsRule(
+                count="num_experts",
+                inner_size="moe_intermediate_size",
+                is_sigmoid=True,
+                epsilon=1e-6,
             ),
         ),
         "smollm3": Family(

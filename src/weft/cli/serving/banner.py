@@ -170,8 +170,10 @@ def _memory(ready: Ready) -> str:
     cache = ready.config.cache_config
     if cache.block_bytes == 0:
         return f"weights {format_bytes(ready.card.weight_bytes)}, of {format_bytes(ready.free_bytes)} free"
+    states = cache.num_blocks * ready.card.state_bytes_per_block
+    part = f" ({format_bytes(states)} of it states)" if states else ""
     return (
-        f"KV pool {format_bytes(cache.num_blocks * cache.block_bytes)} = {cache.num_blocks:,} "
+        f"KV pool {format_bytes(cache.num_blocks * cache.block_bytes)}{part} = {cache.num_blocks:,} "
         f"blocks of {cache.block_size} = {cache.max_total_tokens:,} tokens, weights "
         f"{format_bytes(ready.card.weight_bytes)}, of {format_bytes(ready.free_bytes)} free"
     )
