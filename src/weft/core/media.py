@@ -16,6 +16,7 @@ MODALITIES: tuple[Modality, ...] = get_args(Modality)
 
 MAX_UUID_CHARS = 256
 FIELD = "media"
+PROCESSOR_KWARGS = "mm_processor_kwargs"
 
 
 class MediaItem(msgspec.Struct, frozen=True, kw_only=True):
@@ -47,12 +48,17 @@ class MediaConfig(msgspec.Struct, frozen=True, kw_only=True):
     anchor_ids: dict[Modality, int] = {}
 
 
+def takes(modality: Modality, config: MediaConfig | None) -> bool:
+    """Whether an engine with this config takes any of a modality."""
+    return config is not None and config.max_items.get(modality, 0) > 0
+
+
 def check_media(media: Media, config: MediaConfig | None) -> None:
     """Raise `BadRequest` for what an engine with this config does not take."""
     if config is None:
         raise BadRequest(FIELD, "media: this model reads text only")
     if media.processor_kwargs is not None and not media.items:
-        raise BadRequest("mm_processor_kwargs", "mm_processor_kwargs needs media in the prompt")
+        raise BadRequest(PROCESSOR_KWARGS, f"{PROCESSOR_KWARGS} needs media in the prompt")
     num_items = dict.fromkeys(MODALITIES, 0)
     for item in media.items:
         _check_item(item)

@@ -337,7 +337,8 @@ class SequenceOutput(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=Tr
     `prompt_logprobs` comes in parts, step by step, with the outputs of answer 0 until its first token
     (position 0 left out). `error` is set only with `FinishReason.ERROR`, and its text may be shown to the
     caller. Tokens that were drafted, and those that came as drafted, are counted from the answer's beginning.
-    `pooled` is the whole result of a pooling request: float32 numbers of this machine.
+    `pooled` is the whole result of a pooling request: float32 numbers of this machine. `prompt_token_ids` are there
+    where they are others than the request's: each item of media has become many.
     """
 
     engine_id: str
@@ -353,6 +354,7 @@ class SequenceOutput(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=Tr
     num_accepted_tokens: int = 0  # of them, those that came as drafted
     pooled: bytes | None = None
     pooled_shape: tuple[int, ...] = ()
+    prompt_token_ids: list[int] | None = None
     kv_transfer_params: dict[str, Any] | None = None
 
 

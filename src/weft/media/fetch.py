@@ -27,7 +27,7 @@ class MediaFetcher:
         self._downloader = Downloader(sources)
 
     async def fetch(self, media: Media) -> Media:
-        """The same with all bytes, but of items that are known by their uuid alone; `BadRequest` if one is not to be had."""
+        """The same with bytes, but for items that are known by their uuid alone; `BadRequest` if one cannot be had."""
         num_left = self._sources.limits.max_bytes
         items: list[MediaItem] = []
         for item in media.items:  # one by one: what is left for the next is known after the last
