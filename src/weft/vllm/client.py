@@ -12,6 +12,8 @@ from contextlib import AbstractContextManager, aclosing, contextmanager, nullcon
 from dataclasses import replace
 from typing import Any
 
+import msgspec
+
 from weft.core.client import AnyParams, PromptSource
 from weft.core.config import EngineConfig
 from weft.core.controls import STALL_S
@@ -43,6 +45,7 @@ from weft.vllm.engine import to_lora, to_pooling_params, to_prompt, to_sampling_
 from weft.vllm.errors import translated
 from weft.vllm.kv_events import KvEventReader
 from weft.vllm.load import LoadMeter
+from weft.vllm.media import MediaReader
 from weft.vllm.outputs import to_pooling_output, to_sequence_output
 from weft.vllm.params import (
     check_params,
@@ -81,6 +84,8 @@ class VllmClient(VllmControls):
         self._inputs = InputProcessor(config, tokenizer, limits=limits, clock=clock)
         self._meters = meters
         self._events = events
+        has_media = config.model_config.media is not None
+        self._media = MediaReader.of(llm.vllm_config.model_config) if has_media else None
         self._clock = clock
         self._open: dict[str, Request] = {}
         self._idle = asyncio.Event()
@@ -108,13 +113,19 @@ class VllmClient(VllmControls):
             check_params(params)
         elif options.data_parallel_rank is not None:
             raise Unsupported("data_parallel_rank is not supported for pooling by this engine")
-        return await self._inputs.prepare(prompt, params, options)
+        request = await self._inputs.prepare(prompt, params, options)
+        if request.media is None or self._media is None:
+            return request
+        return msgspec.structs.replace(request, media=await self._media.fetch(request.media))
 
     async def run(self, request: Request) -> AsyncGenerator[RequestOutput, None]:
         ended = reasoning_ended(request, has_parser=self._has_reasoning_parser)
         stream = RequestStream(request, self.renderer)
-        changes = merged([self._answer(request, i, stream, ended) for i in range(request.params.n)])
         with self._following(request):
+            prompt = await self._prompt(request)
+            changes = merged(
+                [self._answer(request, prompt, i, stream, ended) for i in range(request.params.n)]
+            )
             async with aclosing(changes):
                 async for _ in changes:
                     if stream.error is not None:
@@ -124,14 +135,20 @@ class VllmClient(VllmControls):
                     if output is not None:
                         yield output
 
+    async def _prompt(self, request: Request) -> Any:
+        """The same for all answers."""
+        if request.media is None or self._media is None:
+            return to_prompt(request)
+        return to_prompt(request, await self._media.decode(request.media))
+
     async def _answer(
-        self, request: Request, index: int, stream: RequestStream, ended: bool | None
+        self, request: Request, prompt: Any, index: int, stream: RequestStream, ended: bool | None
     ) -> AsyncGenerator[None, None]:
         """Run one of the answers, and yield whenever there is more of it in the stream."""
         constraint = to_constraint(request.params.structured_outputs)
         with translated(next(iter(constraint), None) if constraint else None):
             outputs = self._llm.generate(
-                to_prompt(request),
+                prompt,
                 to_sampling_params(to_sampling(request, index)),
                 request.request_id,  # by which it is aborted; vLLM makes it unique for itself
                 lora_request=to_lora(request.lora_request),
@@ -268,6 +285,8 @@ class VllmClient(VllmControls):
         for task in (self._reading, self._ping):
             if task is not None:
                 task.cancel()
+        if self._media is not None:
+            await self._media.aclose()
         # On a thread: it waits for its processes.
         await asyncio.to_thread(self._llm.shutdown, _SHUTDOWN_S)
         await asyncio.wait({self._watching})

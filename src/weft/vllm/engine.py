@@ -23,6 +23,7 @@ _MERGED = "structured_outputs_config"  # of which this server decides a part
 _VARIABLES = {
     "VLLM_LOGGING_STREAM": "ext://sys.stderr",  # standard output has the ready block
     "VLLM_NO_USAGE_STATS": "1",
+    "VLLM_MAX_IMAGE_PIXELS": str(2**26),  # decoded they take 200 MB
     "VLLM_KV_EVENTS_USE_INT_BLOCK_HASHES": "0",
 }
 
@@ -128,8 +129,35 @@ def start(settings: Mapping[str, Any], record: Callable[[int, Any, Any], None]) 
         raise ConfigError(f"vLLM could not start: {_line(error)}") from error
 
 
-def to_prompt(request: Request) -> Any:
-    """With a type, so that vLLM's renderer and tokenizer are not asked."""
+def media_limits(llm: Any) -> Mapping[str, int]:
+    """How many items of each modality a prompt may have; of a model of texts none."""
+    processor = llm.renderer.mm_processor
+    return {} if processor is None else processor.info.allowed_mm_limits
+
+
+def max_pixels() -> int | None:
+    """Of a picture, if its operator has said so."""
+    return import_module("vllm.envs").VLLM_MAX_IMAGE_PIXELS or None
+
+
+def decode(modality: str, data: bytes, kwargs: Mapping[str, Any]) -> Any:
+    """A file as vLLM's processors take it: slow."""
+    there = import_module("vllm.multimodal.media")
+    match modality:
+        case "image":
+            return there.ImageMediaIO(**kwargs).load_bytes(data)
+        case "audio":
+            return there.AudioMediaIO(**kwargs).load_bytes(data)
+        case _:
+            return there.VideoMediaIO(there.ImageMediaIO(), **kwargs).load_bytes(data)
+
+
+def to_prompt(request: Request, media: Mapping[str, Any] | None = None) -> Any:
+    """With a type, so that vLLM's renderer and tokenizer are not asked; with media its processor is."""
+    if media is not None:
+        texts = {"prompt": request.prompt, "cache_salt": request.cache_salt}
+        given = {name: text for name, text in texts.items() if text is not None}
+        return {"prompt_token_ids": request.prompt_token_ids, **given, **media}
     inputs = import_module("vllm.inputs.engine").tokens_input
     return inputs(request.prompt_token_ids, prompt=request.prompt, cache_salt=request.cache_salt)
 

@@ -7,8 +7,8 @@ from typing import Any
 from weft.core.config import EngineConfig
 from weft.text.tokenizer import Tokenizer
 from weft.vllm.client import VllmClient
-from weft.vllm.config import to_engine_config, to_eos_ids, with_pooler
-from weft.vllm.engine import start
+from weft.vllm.config import to_engine_config, to_eos_ids, with_media, with_pooler
+from weft.vllm.engine import media_limits, start
 from weft.vllm.errors import translated
 from weft.vllm.kv_events import KvEventReader
 from weft.vllm.load import LoadMeter
@@ -58,4 +58,5 @@ def launch(settings: Mapping[str, Any], tokenizer: Tokenizer) -> Launched:
         ),
         bos_token_id=tokenizer.bos_token_id,
     )
+    config = with_media(config, media_limits(llm), there.model_config)
     return Launched(llm=llm, config=config, meters=meters, events=events, version=version)
