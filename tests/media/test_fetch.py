@@ -165,9 +165,7 @@ def test_public_addresses_may_be_asked():
     assert sources.allows_address("example.com", "2606:2800:21f:cb07:6820:80da:af6b:8b2c")
 
 
-@pytest.mark.parametrize(
-    "name", ["http://a", "a/b", "a:80", "", "a b", "*", "user@host", "[::1]"]
-)
+@pytest.mark.parametrize("name", ["http://a", "a/b", "a:80", "", "a b", "*", "user@host", "[::1]"])
 def test_only_hosts_can_be_allowed(name):
     """What looks like more is a mistake that would allow nothing, or too much."""
     if name == "*":
@@ -226,9 +224,7 @@ async def test_a_server_that_stops_sending_is_left():
     """At the time limit."""
     slow = b"HTTP/1.1 200 OK\r\ncontent-length: 9\r\n\r\nx"
     async with answering(slow, then_hangs=True) as (port, _):
-        reason = await refusal(
-            f"http://127.0.0.1:{port}/a", domains=["127.0.0.1"], limits=LIMITS
-        )
+        reason = await refusal(f"http://127.0.0.1:{port}/a", domains=["127.0.0.1"], limits=LIMITS)
     assert "has not been sent within 0.2 s" in reason
 
 

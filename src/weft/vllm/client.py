@@ -26,6 +26,7 @@ from weft.core.errors import (
     Unsupported,
     WeftError,
 )
+from weft.core.media import FIELD
 from weft.core.merged import merged
 from weft.core.tasks import is_set_within
 from weft.core.types import (
@@ -41,7 +42,7 @@ from weft.text.outputs import RequestStream
 from weft.text.prepare import InputProcessor
 from weft.text.tokenizer import Tokenizer
 from weft.vllm.controls import VllmControls
-from weft.vllm.engine import to_lora, to_pooling_params, to_prompt, to_sampling_params
+from weft.vllm.engine import process, to_lora, to_pooling_params, to_prompt, to_sampling_params
 from weft.vllm.errors import translated
 from weft.vllm.kv_events import KvEventReader
 from weft.vllm.load import LoadMeter
@@ -139,7 +140,9 @@ class VllmClient(VllmControls):
         """The same for all answers."""
         if request.media is None or self._media is None:
             return to_prompt(request)
-        return to_prompt(request, await self._media.decode(request.media))
+        decoded = await self._media.decode(request.media)
+        with translated(FIELD):
+            return await process(self._llm, request, decoded)
 
     async def _answer(
         self, request: Request, prompt: Any, index: int, stream: RequestStream, ended: bool | None

@@ -140,6 +140,17 @@ def max_pixels() -> int | None:
     return import_module("vllm.envs").VLLM_MAX_IMAGE_PIXELS or None
 
 
+def io_kwargs(model_config: Any) -> dict[str, dict[str, Any]]:
+    """How items of each modality are to be decoded: as its operator says, and as the model's processor wants it."""
+    there = import_module("vllm.transformers_utils.processor")
+    name = there.get_video_processor_cls_name(model_config)
+    video = import_module("vllm.multimodal.video").get_video_loader_backend_for_processor(name)
+    given = dict(model_config.multimodal_config.media_io_kwargs or {})
+    if video is not None:
+        given["video"] = {"video_backend": video, **given.get("video", {})}
+    return given
+
+
 def decode(modality: str, data: bytes, kwargs: Mapping[str, Any]) -> Any:
     """A file as vLLM's processors take it: slow."""
     there = import_module("vllm.multimodal.media")
@@ -152,12 +163,17 @@ def decode(modality: str, data: bytes, kwargs: Mapping[str, Any]) -> Any:
             return there.VideoMediaIO(there.ImageMediaIO(), **kwargs).load_bytes(data)
 
 
-def to_prompt(request: Request, media: Mapping[str, Any] | None = None) -> Any:
-    """With a type, so that vLLM's renderer and tokenizer are not asked; with media its processor is."""
-    if media is not None:
-        texts = {"prompt": request.prompt, "cache_salt": request.cache_salt}
-        given = {name: text for name, text in texts.items() if text is not None}
-        return {"prompt_token_ids": request.prompt_token_ids, **given, **media}
+async def process(llm: Any, request: Request, media: Mapping[str, Any]) -> Any:
+    """A prompt with media, as its processor makes it of that, on a thread of its own: anchors become many tokens."""
+    texts = {"prompt": request.prompt, "cache_salt": request.cache_salt}
+    given = {name: text for name, text in texts.items() if text is not None}
+    prompt = {"prompt_token_ids": request.prompt_token_ids, **given, **media}
+    (processed,) = await llm.renderer.render_cmpl_async([prompt])
+    return processed
+
+
+def to_prompt(request: Request) -> Any:
+    """With a type, so that vLLM's renderer and tokenizer are not asked."""
     inputs = import_module("vllm.inputs.engine").tokens_input
     return inputs(request.prompt_token_ids, prompt=request.prompt, cache_salt=request.cache_salt)
 

@@ -10,7 +10,7 @@ from weft.core.errors import BadRequest, Unsupported
 from weft.core.media import Media, MediaItem, Modality
 from weft.media.fetch import MediaFetcher
 from weft.media.limits import MediaLimits, MediaSources
-from weft.vllm.engine import decode, max_pixels
+from weft.vllm.engine import decode, io_kwargs, max_pixels
 from weft.vllm.errors import translated
 
 FORMATS = ("PNG", "JPEG", "WEBP", "GIF", "BMP")
@@ -18,12 +18,12 @@ _MAX_DECODED_AT_ONCE = 4  # prompts
 
 
 class MediaReader:
-    """`io_kwargs` are vLLM's of the same name: how items of each modality are decoded."""
+    """`kwargs` are vLLM's of its readers: how items of each modality are decoded."""
 
-    def __init__(self, sources: MediaSources, io_kwargs: Mapping[str, Mapping[str, Any]]) -> None:
+    def __init__(self, sources: MediaSources, kwargs: Mapping[str, Mapping[str, Any]]) -> None:
         self._max_pixels = sources.limits.max_pixels
         self._fetcher = MediaFetcher(sources)
-        self._io_kwargs = io_kwargs
+        self._kwargs = kwargs
         self._slots = asyncio.Semaphore(_MAX_DECODED_AT_ONCE)
 
     @classmethod
@@ -35,10 +35,7 @@ class MediaReader:
             model_config.allowed_media_domains,
             model_config.allowed_local_media_path,
         )
-        return cls(
-            MediaSources.of(domains, directory, limits),
-            model_config.multimodal_config.media_io_kwargs or {},
-        )
+        return cls(MediaSources.of(domains, directory, limits), io_kwargs(model_config))
 
     async def fetch(self, media: Media) -> Media:
         """With the bytes of every item that is not known by its uuid alone."""
@@ -63,7 +60,7 @@ class MediaReader:
         what = item.modality
         try:
             with translated(what):
-                return decode(what, item.data, self._io_kwargs.get(what, {}))
+                return decode(what, item.data, self._kwargs.get(what, {}))
         except Unsupported:
             raise
         except ImportError as error:
