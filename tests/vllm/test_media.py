@@ -4,16 +4,16 @@ import base64
 import http.server
 import io
 import json
+import os
 import threading
 from functools import partial
 
 import grpc
 import pytest
 
-from tests.cli.running import running
 from tests.vllm.environment import VISION
 from tests.vllm.llava import IMAGE_TOKEN_ID, NUM_PATCHES, write_llava
-from tests.vllm.test_serve import START_TIMEOUT_S, VARIABLES, fetched, refused
+from tests.vllm.served import fetched, refused, serving
 from weft.pb import common_pb2
 from weft.pb import vllm_engine_pb2 as pb
 from weft.pb.vllm_engine_pb2_grpc import VllmEngineStub
@@ -59,15 +59,14 @@ def server(tmp_path_factory, pictures):
     """`weft serve` of a tiny LLaVA, over HTTP and gRPC."""
     checkpoint = write_llava(tmp_path_factory.mktemp("vllm") / "llava")
     flags = (
-        str(checkpoint), "--engine", "vllm", "--enforce-eager", "--dtype", "float32",
         "--max-model-len", "512", "--served-model-name", "llava",
         "--allowed-media-domains", "127.0.0.1", "--allowed-local-media-path", str(pictures),
         "--limit-mm-per-prompt", '{"image": 2}',
     )  # fmt: skip
-    found = f"{VARIABLES.get('PYTHONPATH', 'src')}:{VISION}"
-    environment = {**VARIABLES, "PYTHONPATH": found}
-    with running(*flags, start_timeout_s=START_TIMEOUT_S, **environment) as started:
-        yield started
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv("PYTHONPATH", str(VISION), prepend=os.pathsep)
+        with serving(checkpoint, *flags) as started:
+            yield started
 
 
 def picture(url, **fields):
