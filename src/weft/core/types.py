@@ -260,7 +260,7 @@ class Request(msgspec.Struct, frozen=True, kw_only=True):
     where another server is to judge that, its tokens are unknown, and `reasoning_ended` is what the
     caller says.
     Where `prompt_embeds` are, in the order of the prompt, its token ids are 0; `cache_salt` then has what tells
-    these embeddings from others. `media` are as many as checked, and fetched where they had an address.
+    these embeddings from others. Of `media` only the number has been checked.
     A request with `pooling` and `pooling_kind` generates nothing: its `params` are idle.
     `lora_id`, at least 1, is of one load of the adapter that `lora_request` names: no two share an id.
     """

@@ -19,19 +19,12 @@ class Downloader:
 
     def __init__(self, sources: MediaSources) -> None:
         self._sources = sources
-        self._slots = asyncio.Semaphore(sources.limits.max_downloads)
         self._client: httpx2.AsyncClient | None = None
 
     async def get(self, url: str, what: str, max_bytes: int) -> bytes:
         """What is there; `BadRequest`, which names `what` it was to be, in any other case."""
-        limits = self._sources.limits
         try:
-            async with self._slots, asyncio.timeout(limits.timeout_s):
-                return await self._get(url, what, max_bytes)
-        except TimeoutError:
-            raise BadRequest(
-                what, f"{what}: {shown(url)} has not been sent within {limits.timeout_s:g} s"
-            ) from None
+            return await self._get(url, what, max_bytes)
         except (httpx2.HTTPError, httpx2.InvalidURL, OSError) as error:
             reason = type(error).__name__
             raise BadRequest(what, f"{what}: {shown(url)} cannot be fetched: {reason}") from error

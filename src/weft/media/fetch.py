@@ -10,7 +10,7 @@ from urllib.parse import unquote, urlsplit
 import msgspec
 
 from weft.core.errors import BadRequest
-from weft.core.media import Media, MediaItem
+from weft.core.media import FIELD, Media, MediaItem
 from weft.media.download import Downloader, shown, too_large
 from weft.media.limits import LOCAL_PATH, MediaSources
 
@@ -28,7 +28,21 @@ class MediaFetcher:
 
     async def fetch(self, media: Media) -> Media:
         """The same with bytes, but for items that are known by their uuid alone; `BadRequest` if one cannot be had."""
-        num_left = self._sources.limits.max_bytes
+        limits = self._sources.limits
+        try:
+            async with asyncio.timeout(limits.timeout_s):
+                return await self._fetch(media, limits.max_bytes)
+        except TimeoutError:
+            raise BadRequest(
+                FIELD,
+                f"the media of this prompt have not all been sent within {limits.timeout_s:g} s",
+            ) from None
+
+    async def aclose(self) -> None:
+        """Close the connections."""
+        await self._downloader.aclose()
+
+    async def _fetch(self, media: Media, num_left: int) -> Media:
         items: list[MediaItem] = []
         for item in media.items:  # one by one: what is left for the next is known after the last
             data = item.data if item.url is None else await self._read(item.url, item, num_left)
@@ -37,10 +51,6 @@ class MediaFetcher:
                 raise too_large(item.modality, num_left + len(data or b""))
             items.append(msgspec.structs.replace(item, data=data, url=None))
         return msgspec.structs.replace(media, items=items)
-
-    async def aclose(self) -> None:
-        """Close the connections."""
-        await self._downloader.aclose()
 
     async def _read(self, url: str, item: MediaItem, max_bytes: int) -> bytes:
         what = item.modality

@@ -15,15 +15,15 @@ LOCAL_PATH = "--allowed-local-media-path"
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class MediaLimits:
-    """`max_bytes` are of all items of a prompt, as they are encoded; `timeout_s` is for one, redirects among it.
+    """`max_bytes` are of all items of a prompt, as they are encoded, and `timeout_s` is for all of them.
 
-    `max_pixels` are of all images of a prompt. `max_downloads` are under way at once, for all requests.
+    `max_pixels` are of all images of a prompt. Items of `max_prompts` are fetched and held at once.
     """
 
     max_bytes: int = 64 * 2**20
     max_pixels: int = 2**26
     max_redirects: int = 3
-    max_downloads: int = 16
+    max_prompts: int = 16
     timeout_s: float = 20.0
 
 

@@ -12,8 +12,6 @@ from contextlib import AbstractContextManager, aclosing, contextmanager, nullcon
 from dataclasses import replace
 from typing import Any
 
-import msgspec
-
 from weft.core.client import AnyParams, PromptSource
 from weft.core.config import EngineConfig
 from weft.core.controls import STALL_S
@@ -114,10 +112,7 @@ class VllmClient(VllmControls):
             check_params(params)
         elif options.data_parallel_rank is not None:
             raise Unsupported("data_parallel_rank is not supported for pooling by this engine")
-        request = await self._inputs.prepare(prompt, params, options)
-        if request.media is None or self._media is None:
-            return request
-        return msgspec.structs.replace(request, media=await self._media.fetch(request.media))
+        return await self._inputs.prepare(prompt, params, options)
 
     async def run(self, request: Request) -> AsyncGenerator[RequestOutput, None]:
         ended = reasoning_ended(request, has_parser=self._has_reasoning_parser)
@@ -140,7 +135,7 @@ class VllmClient(VllmControls):
         """The same for all answers."""
         if request.media is None or self._media is None:
             return to_prompt(request)
-        decoded = await self._media.decode(request.media)
+        decoded = await self._media.read(request.media)
         with translated(FIELD):
             return await process(self._llm, request, decoded)
 

@@ -24,7 +24,8 @@ class MediaReader:
         self._max_pixels = sources.limits.max_pixels
         self._fetcher = MediaFetcher(sources)
         self._kwargs = kwargs
-        self._slots = asyncio.Semaphore(_MAX_DECODED_AT_ONCE)
+        self._slots = asyncio.Semaphore(sources.limits.max_prompts)
+        self._threads = asyncio.Semaphore(_MAX_DECODED_AT_ONCE)
 
     @classmethod
     def of(cls, model_config: Any) -> Self:
@@ -37,14 +38,12 @@ class MediaReader:
         )
         return cls(MediaSources.of(domains, directory, limits), io_kwargs(model_config))
 
-    async def fetch(self, media: Media) -> Media:
-        """With the bytes of every item that is not known by its uuid alone."""
-        return await self._fetcher.fetch(media)
-
-    async def decode(self, media: Media) -> dict[str, Any]:
-        """What vLLM's prompts have of them, beside their tokens."""
+    async def read(self, media: Media) -> dict[str, Any]:
+        """What vLLM's prompts have of them, beside their tokens. Their bytes are not kept."""
         async with self._slots:
-            return await asyncio.to_thread(self._decode, media)
+            fetched = await self._fetcher.fetch(media)
+            async with self._threads:
+                return await asyncio.to_thread(self._decode, fetched)
 
     async def aclose(self) -> None:
         """Close the connections."""
