@@ -4,7 +4,7 @@ import asyncio
 import base64
 import os
 import socket
-from contextlib import asynccontextmanager
+from contextlib import asynccontextmanager, suppress
 
 import pytest
 
@@ -45,24 +45,29 @@ async def refusal(*urls: str, **sources) -> str:
 async def answering(answer: bytes, *, then_hangs=False):
     """A server on this machine that sends these bytes to whoever connects; its port, and who asked for what."""
     asked: list[bytes] = []
+    tasks: set[asyncio.Task[None] | None] = set()
     held = asyncio.Event()
 
     async def serve(reader, writer):
-        asked.append(await reader.readuntil(b"\r\n\r\n"))
-        writer.write(answer.replace(b"PORT", str(port).encode()))
-        try:
+        tasks.add(asyncio.current_task())
+        with suppress(OSError, asyncio.IncompleteReadError):  # who was refused has gone
+            asked.append(await reader.readuntil(b"\r\n\r\n"))
+            writer.write(answer.replace(b"PORT", str(port).encode()))
             if then_hangs:
                 await held.wait()
             await writer.drain()
-        except OSError:
-            pass  # who was refused has gone
         writer.close()
+        with suppress(OSError):
+            await writer.wait_closed()
 
     server = await asyncio.start_server(serve, "127.0.0.1", 0)
     port = server.sockets[0].getsockname()[1]
-    async with server:
+    try:
         yield port, asked
+    finally:
         held.set()
+        server.close()
+        await asyncio.gather(*tasks)
 
 
 def ok(body: bytes, *headers: str) -> bytes:
