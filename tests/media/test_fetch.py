@@ -45,11 +45,9 @@ async def refusal(*urls: str, **sources) -> str:
 async def answering(answer: bytes, *, then_hangs=False):
     """A server on this machine that sends these bytes to whoever connects; its port, and who asked for what."""
     asked: list[bytes] = []
-    tasks: set[asyncio.Task[None] | None] = set()
     held = asyncio.Event()
 
     async def serve(reader, writer):
-        tasks.add(asyncio.current_task())
         with suppress(OSError, asyncio.IncompleteReadError):  # who was refused has gone
             asked.append(await reader.readuntil(b"\r\n\r\n"))
             writer.write(answer.replace(b"PORT", str(port).encode()))
@@ -67,7 +65,9 @@ async def answering(answer: bytes, *, then_hangs=False):
     finally:
         held.set()
         server.close()
-        await asyncio.gather(*tasks)
+        # Connections of clients that have given up may be on their way to `serve` yet.
+        while others := asyncio.all_tasks() - {asyncio.current_task()}:
+            await asyncio.wait(others)
 
 
 def ok(body: bytes, *headers: str) -> bytes:
