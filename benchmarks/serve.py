@@ -23,7 +23,8 @@ sys.path.insert(0, str(Path(__file__).resolve().parent.parent))
 
 from benchmarks.serve_load import Job, Report, Seen, drive
 from weft.core.config import EngineOptions
-from weft.core.types import OutputKind, SamplingParams, TokensPrompt
+from weft.core.prompts import TokensPrompt
+from weft.core.types import OutputKind, SamplingParams
 from weft.engine.configure import resolve
 from weft.engine.front.process_client import ProcessClient
 from weft.model.open import open_model

@@ -27,6 +27,7 @@ from weft.core.errors import NotFound
 from weft.core.file_overrides import NO_OVERRIDES, FileOverrides
 from weft.core.kv_cache import KvEventsConfig, KvOffloadingConfig
 from weft.core.kv_transfer import KvTransferConfig
+from weft.core.media import MediaConfig
 from weft.core.profiling import ProfilerConfig
 from weft.core.ranks import RanksConfig
 from weft.core.types import LoRARequest, PoolingKind
@@ -323,7 +324,6 @@ class ModelConfig(msgspec.Struct, frozen=True, kw_only=True):
 
     `dtype` is what most of its weights are; with `load_dtype`, another process loads the same ones: "auto"
     keeps each as it is stored.
-
     `eos_token_ids[0]` is the primary end-of-sequence id; hitting another reports it as stop reason.
     """
 
@@ -345,6 +345,7 @@ class ModelConfig(msgspec.Struct, frozen=True, kw_only=True):
     file_overrides: FileOverrides = NO_OVERRIDES
     runner_type: str = "generate"
     is_multimodal_model: bool = False
+    media: MediaConfig | None = None  # None: it takes none here
 
     @property
     def served_model_name(self) -> str:
@@ -421,9 +422,8 @@ class SpeculativeConfig(msgspec.Struct, frozen=True, kw_only=True, forbid_unknow
 class ComputeConfig(msgspec.Struct, frozen=True, kw_only=True):
     """What computes: `compute` is the name of a backend, with `num_threads` threads.
 
-    `quantization` is what linear layers are to be computed in: "int8", "int4", "stored" for as they are stored,
-    or None for as all else.
-    `kv_cache_dtype` is "int8" where keys and values are to be rounded to that; "auto" leaves them.
+    `quantization` is what linear layers are to be computed in: "int8", "int4", "stored" for as they are stored, or
+    None for as all else. `kv_cache_dtype` is "int8" where keys and values are rounded to that; "auto" leaves them.
     """
 
     compute: str

@@ -10,6 +10,7 @@ import msgspec
 
 from weft.core.config import EngineConfig
 from weft.core.errors import BadRequest, Unsupported
+from weft.core.media import check_anchors, check_media
 from weft.core.prompts import Prompt, TokensPart
 from weft.core.ranks import served_ranks
 from weft.core.types import (
@@ -34,7 +35,14 @@ from weft.core.validate import (
 )
 from weft.text.pooling_inputs import PoolingInputs
 from weft.text.prompt_embeds import salt_of
-from weft.text.prompts import encode_prompt, label_of, read_prompt, read_tokenization, size_of
+from weft.text.prompts import (
+    Tokenization,
+    encode_prompt,
+    label_of,
+    read_prompt,
+    read_tokenization,
+    size_of,
+)
 from weft.text.reasoning import read_reasoning
 from weft.text.tokenizer import Tokenizer
 
@@ -70,6 +78,7 @@ class InputProcessor:
         self._rules_reasoning = config.structured_outputs_in_reasoning
         self._pooling = PoolingInputs(config, tokenizer, limits=limits)
         self._size, self._ranks = config.data_parallel_size, served_ranks(config)
+        self._media = config.model_config.media
         self._clock = clock
 
     def process(self, prompt: Source, params: Params, options: RequestOptions) -> Request:
@@ -100,8 +109,9 @@ class InputProcessor:
         kwargs = {**(options.tokenization_kwargs or {}), "add_special_tokens": False}
         bare = msgspec.structs.replace(options, tokenization_kwargs=kwargs)
         request = await self.prepare(piece.prompt, params, bare if before else options)
-        if request.prompt_embeds:
-            raise BadRequest("prompt_embeds", "prompt_embeds does not go with a prompt in pieces")
+        for name in ("prompt_embeds", "media"):
+            if getattr(request, name):
+                raise BadRequest(name, f"{name} does not go with a prompt in pieces")
         if not before:
             return request
         whole = Prompt(
@@ -150,8 +160,13 @@ class InputProcessor:
         validate_cache_salt(prompt.cache_salt)
         if params.stop_strings and self._tokenizer is None:
             raise BadRequest("stop", "stop strings need a tokenizer, and this model has none")
+        if prompt.media is not None:
+            check_media(prompt.media, self._media)
+            _check_beside_media(params, how)
         token_ids, embeds = encode_prompt(prompt, how, self._tokenizer, self._limits)
         validate_prompt(token_ids, self._limits)
+        if self._media is not None:
+            check_anchors(token_ids, prompt.media, self._media)
         if embeds and params.prompt_logprobs is not None:
             raise BadRequest("prompt_logprobs", "prompt_logprobs does not go with prompt_embeds")
         resolved = resolve_params(params, len(token_ids), self._limits)
@@ -175,6 +190,7 @@ class InputProcessor:
             bad_token_ids=self._bad_token_ids(resolved.bad_words or ()),
             reasoning=self._reasoning(resolved, options, token_ids),
             prompt_embeds=embeds,
+            media=prompt.media,
         )
 
     def _reasoning(
@@ -205,6 +221,16 @@ class InputProcessor:
             if first[:1] != after_space[:1] and len(first) == len(after_space):
                 found.append(after_space)
         return [list(ids) for ids in dict.fromkeys(map(tuple, found)) if ids]
+
+
+def _check_beside_media(params: SamplingParams, how: Tokenization) -> None:
+    """What counts a prompt's tokens goes by those that media take, which are known later."""
+    for name, value in (
+        ("truncate_prompt_tokens", how.truncate_prompt_tokens),
+        ("prompt_logprobs", params.prompt_logprobs),
+    ):
+        if value is not None:
+            raise BadRequest(name, f"{name} does not go with media in the prompt")
 
 
 def _check_options(options: RequestOptions) -> None:
