@@ -23,7 +23,8 @@ sys.path.insert(0, str(Path(__file__).resolve().parent.parent))
 
 from benchmarks.serve_load import Job, Report, Seen, drive
 from weft.core.config import EngineOptions
-from weft.core.types import OutputKind, SamplingParams, TokensPrompt
+from weft.core.prompts import TokensPrompt
+from weft.core.types import OutputKind, SamplingParams
 from weft.engine.configure import resolve
 from weft.engine.front.process_client import ProcessClient
 from weft.model.open import open_model
@@ -108,10 +109,12 @@ def load() -> Iterator[Load]:
 
 
 @contextmanager
-def server(model: str, *argv: str) -> Iterator[Server]:
+def server(
+    model: str, *argv: str, max_model_len: int = MAX_MODEL_LEN, num_blocks: int = NUM_BLOCKS
+) -> Iterator[Server]:
     """`weft serve MODEL`, ready."""
     command = [sys.executable, "-m", "weft.cli.main", "serve", model, "--port=0", "--grpc-port=0"]
-    limits = [f"--max-model-len={MAX_MODEL_LEN}", f"--num-gpu-blocks-override={NUM_BLOCKS}"]
+    limits = [f"--max-model-len={max_model_len}", f"--num-gpu-blocks-override={num_blocks}"]
     with subprocess.Popen(
         [*command, *limits, "--served-model-name=m", "--log-level=error", *argv],
         stdout=subprocess.PIPE,

@@ -18,7 +18,8 @@ import numpy as np
 
 from benchmarks.start_checkpoint import checkpoint
 from weft import LLM
-from weft.core.types import SamplingParams, TokensPrompt
+from weft.core.prompts import TokensPrompt
+from weft.core.types import SamplingParams
 from weft.model.safetensors_files import StoredTensor, find_tensors
 
 SEGMENT = Path("/dev/shm/weft-benchmark")  # noqa: S108 - shared memory is what is timed

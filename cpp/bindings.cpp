@@ -283,6 +283,7 @@ void bind_spec(nb::module_& module) {
         .def_rw("num_groups", &weft::ExpertsSpec::num_groups)
         .def_rw("groups_per_token", &weft::ExpertsSpec::groups_per_token)
         .def_rw("scale", &weft::ExpertsSpec::scale)
+        .def_rw("epsilon", &weft::ExpertsSpec::epsilon)
         .def_rw("up_groups", &weft::ExpertsSpec::up_groups, nb::arg().none())
         .def_rw("down_groups", &weft::ExpertsSpec::down_groups, nb::arg().none());
     nb::class_<weft::LatentSpec>(module, "LatentSpec")
@@ -299,6 +300,7 @@ void bind_spec(nb::module_& module) {
         .def_rw("rope", &weft::LayerSpec::rope, nb::arg().none())
         .def_rw("window", &weft::LayerSpec::window, nb::arg().none())
         .def_rw("has_attention_norm", &weft::LayerSpec::has_attention_norm)
+        .def_rw("conv_width", &weft::LayerSpec::conv_width)
         .def_rw("qkv_groups", &weft::LayerSpec::qkv_groups, nb::arg().none())
         .def_rw("q_b_groups", &weft::LayerSpec::q_b_groups, nb::arg().none())
         .def_rw("o_groups", &weft::LayerSpec::o_groups, nb::arg().none())
@@ -350,7 +352,8 @@ void bind_spec(nb::module_& module) {
              [](const ModelSpec& spec) {
                  check(spec);
                  const weft::AdapterBytes adapter = weft::adapter_bytes(spec);
-                 return std::make_tuple(weft::weight_bytes(spec), spec.kv_bytes_per_token(), adapter.per_rank,
+                 return std::make_tuple(weft::weight_bytes(spec), spec.kv_bytes_per_token(),
+                                        spec.num_convolutions() * spec.state_bytes(), adapter.per_rank,
                                         adapter.padded_to);
              })
         .def("set_norm",
@@ -433,6 +436,13 @@ void bind_model(nb::module_& module) {
         .def_prop_ro("kv_bytes",
              [](const weft::Model& model) {
                  const std::span<std::byte> bytes = model.kv_bytes();
+                 return nb::ndarray<nb::numpy, std::uint8_t, nb::ndim<1>>(bytes.data(), {bytes.size()});
+             },
+             nb::rv_policy::reference_internal)
+        // The same of the states beside it; empty where there are none.
+        .def_prop_ro("state_bytes",
+             [](const weft::Model& model) {
+                 const std::span<std::byte> bytes = model.state_bytes();
                  return nb::ndarray<nb::numpy, std::uint8_t, nb::ndim<1>>(bytes.data(), {bytes.size()});
              },
              nb::rv_policy::reference_internal)

@@ -43,6 +43,10 @@ NOT_RUN = {
     "make test-slow": "runs the tests that this is one of",
     "weft bench sweep serve ": "starts servers at one port; tests/bench/test_commands.py runs one",
     "weft serve MODEL --engine vllm ": "needs vLLM; make test-vllm runs such servers",
+    "weft serve MODEL --data-parallel-size 4 --data-parallel-size-local 2 --data-parallel-address ": (
+        "waits for its nodes; tests/cli/test_ranks.py runs a head with one"
+    ),
+    "weft serve MODEL --headless ": "waits for its head; tests/cli/test_ranks.py runs one",
     'weft serve MODEL --kv-transfer-config \'{"kv_connector": "TcpConnector", "kv_role": "kv_both"': (
         "names an address of another machine; tests/engine/transfer runs servers on this one"
     ),

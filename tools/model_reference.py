@@ -47,6 +47,17 @@ def models() -> str:
             "tokens (MTP) are passed over (docs/decisions/0045)."
         ),
         "",
+        (
+            "Those with short convolutions in place of attention in some layers are "
+            + ", ".join(
+                f"`{n}`" for n, family in sorted(FAMILIES.items()) if family.has_convolutions
+            )
+            + ". What such a layer keeps of the tokens before lies in the blocks of the KV pool, beside keys and "
+            "values: prefix cache, preemption, prefill in chunks and prefill apart give the same bits as without "
+            "them, and `weft plan` says how much memory it takes. Linear layers of theirs may be rounded and have "
+            "LoRA adapters. `--speculative-config` is refused (docs/decisions/0042)."
+        ),
+        "",
         "Encoders embed, or classify where they were saved with a classifier:",
         "",
         ", ".join(f"`{name}`" for name in sorted(ENCODER_FAMILIES)),

@@ -9,11 +9,13 @@ import inspect
 import sys
 from collections.abc import Iterator
 from importlib import import_module
+from typing import get_type_hints
 
 import msgspec
 
 CLASSES = (
     "vllm.engine.arg_utils:AsyncEngineArgs",
+    "vllm.inputs:TokensPrompt",
     "vllm.sampling_params:SamplingParams",
     "vllm.sampling_params:StructuredOutputsParams",
     "vllm.sampling_params:RepetitionDetectionParams",
@@ -41,6 +43,8 @@ def fields_of(kind: type) -> list[str]:
     """Public fields, whatever the class is made with; of a plain one, what its constructor takes or sets."""
     if dataclasses.is_dataclass(kind):
         names = [field.name for field in dataclasses.fields(kind)]
+    elif issubclass(kind, dict):  # a TypedDict, of whichever module
+        names = list(get_type_hints(kind))
     elif issubclass(kind, msgspec.Struct):
         names = [field.name for field in msgspec.structs.fields(kind)]
     else:

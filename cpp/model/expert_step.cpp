@@ -156,10 +156,10 @@ void ExpertStep::choose_by_scores(const ExpertsSpec& experts, const std::vector<
     }
     leave_best_groups(experts, keys);
     choose(experts, keys.data(), choices);
-    float sum = 1e-20F;  // as transformers has it
+    float sum = 0.0F;
     for (const Choice* one = choices; one < end; one++) sum += logits[one->expert];
     for (Choice* one = choices; one < end; one++)
-        one->weight = (experts.is_normalized ? logits[one->expert] / sum : logits[one->expert]) * experts.scale;
+        one->weight = (experts.is_normalized ? logits[one->expert] / (sum + experts.epsilon) : logits[one->expert]) * experts.scale;
 }
 
 void ExpertStep::sort(const ExpertsSpec& experts) {

@@ -27,6 +27,8 @@ Model::Model(const ModelSpec& spec, const std::string& path, int num_threads,
       pool_(checked_threads(num_threads)),
       weights_(spec_, file),
       expert_loads_(spec_.layers.size()) {
+    std::size_t num_of_kind[2] = {};
+    for (const LayerSpec& layer : spec_.layers) places_.push_back(num_of_kind[layer.conv_width > 0 ? 1 : 0]++);
     for (std::size_t i = 0; i < expert_loads_.size(); i++)
         if (spec_.layers[i].experts)
             expert_loads_[i].rows.assign(static_cast<std::size_t>(spec_.layers[i].experts->count), 0);
@@ -82,6 +84,13 @@ std::size_t Model::layer_bytes() const {
     return static_cast<std::size_t>(spec_.kv_parts()) * static_cast<std::size_t>(kv_shape_.num_tiles()) * spec_.tile_bytes();
 }
 
+std::byte* Model::kv_of(int layer) const { return kv_.data() + places_[static_cast<std::size_t>(layer)] * layer_bytes(); }
+
+std::byte* Model::states_of(int layer) const {
+    return states_.data() + places_[static_cast<std::size_t>(layer)] *
+                                static_cast<std::size_t>(kv_shape_.num_blocks) * spec_.state_bytes();
+}
+
 void Model::allocate_kv(std::int64_t num_blocks, std::int64_t block_size) {
     constexpr std::int64_t kMost = std::numeric_limits<std::int32_t>::max();
     if (!spec_.is_causal) throw std::invalid_argument("a model that is not causal keeps no keys and values");
@@ -92,9 +101,12 @@ void Model::allocate_kv(std::int64_t num_blocks, std::int64_t block_size) {
         throw std::invalid_argument("num_blocks * block_size must be less than 2^31 - 16");
     const std::lock_guard lock(mutex_);
     kv_ = Region();  // first, so that two pools are never held at once
+    states_ = Region();
     kv_shape_ = {};
     const std::size_t half = static_cast<std::size_t>(shape.num_tiles()) * spec_.tile_bytes();
-    kv_ = Region(static_cast<std::size_t>(spec_.kv_parts()) * half * spec_.layers.size(), false);
+    kv_ = Region(static_cast<std::size_t>(spec_.kv_parts()) * half * spec_.num_attentions(), false);
+    if (spec_.has_states())
+        states_ = Region(spec_.num_convolutions() * static_cast<std::size_t>(num_blocks) * spec_.state_bytes(), false);
     // Not for the first keys and values of a layer: the first token would take, and clear, huge pages in
     // each, 120 MB of 30 layers, whatever the model's size.
     for (std::size_t begin = 0; begin < kv_.size(); begin += half)
@@ -102,19 +114,19 @@ void Model::allocate_kv(std::int64_t num_blocks, std::int64_t block_size) {
     kv_shape_ = shape;
 }
 
-void Model::make_room(const Plan& plan, std::size_t num_logits) {
+void Model::make_room(const Plan& plan, std::size_t num_sequences, std::size_t num_logits) {
     const auto rows = static_cast<std::size_t>(plan.rows);
     const std::size_t most = std::max(rows, num_logits);  // a row may give logits twice
     const int act = kernels_.activation_bytes;
     const int hidden = spec_.padded_hidden();
-    const int query = spec_.query_size();
+    const int mixed = spec_.most_mixed();
     space_.hidden.make_room(rows, hidden, sizeof(float));
     space_.normed.make_room(most, hidden, act);
     const int made = spec_.latent ? spec_.num_heads * spec_.padded_query() : 0;
-    const int widest = round_up(std::max(spec_.qkv_size(), made), kPanelColumns);
+    const int widest = round_up(std::max(spec_.most_parts(), made), kPanelColumns);
     space_.wide.make_room(most, std::max(widest, hidden), sizeof(float));
-    space_.query.make_room(rows, query, act);
-    space_.attended.make_room(rows, query, act);
+    space_.query.make_room(rows, mixed, act);  // as wide as what comes out: both have one stride
+    space_.attended.make_room(rows, mixed, act);
     space_.inner.make_room(most, spec_.most_inner(), spec_.is_int8() ? sizeof(float) : act);
     if (spec_.is_int8()) {
         const int low = spec_.latent ? round_up(spec_.latent->query_rank, kLanes) : 0;
@@ -125,13 +137,14 @@ void Model::make_room(const Plan& plan, std::size_t num_logits) {
     }
     space_.experts.make_room(spec_, most, act, weights_.most_groups());
     space_.latent.make_room(spec_, most, act, pool_.size());
+    space_.convolution.make_room(spec_, plan, num_sequences, pool_.size());
     std::size_t pairs = 0;
     for (const Rope& rope : spec_.ropes) pairs += rope.frequencies.size();
     grow(space_.rotations, rows * 2 * pairs * sizeof(float));
     if (!spec_.is_causal) grow(space_.tiles, 2 * plan.tiles.size() * spec_.tile_bytes());
     grow(space_.gathered, 2 * plan.gathers.size() * spec_.tile_bytes());
     space_.last_hidden.make_room(num_logits, hidden, sizeof(float));
-    space_.last_attended.make_room(num_logits, query, act);
+    space_.last_attended.make_room(num_logits, mixed, act);
     scratch_bytes_ = attention_scratch(heads_of_task(plan, spec_, pool_.size()),
                                        plan.max_tokens * spec_.group(), spec_.padded_dim(), plan.max_tiles);
     scratch_bytes_ = (scratch_bytes_ + 4095) / 4096 * 4096;
@@ -146,7 +159,7 @@ void Model::forward(const Batch& batch, std::span<float> outputs) {
     if (outputs.size() != batch.logit_rows.size() * static_cast<std::size_t>(spec_.output_columns()))
         throw std::invalid_argument("the result must have a row of output columns for each of logit_rows");
     std::vector<const Adapter*> adapters = adapters_of(batch);
-    make_room(plan, batch.logit_rows.size());
+    make_room(plan, batch.query_starts.size() - 1, batch.logit_rows.size());
     Step step(*this, batch, plan, outputs, std::move(adapters));
     step.run();
     for (int part = 0; part < kNumParts; part++)

@@ -10,6 +10,7 @@
 #include "kernels/kernels.h"
 #include "model/adapter_step.h"
 #include "model/adapters.h"
+#include "model/conv_step.h"
 #include "model/expert_step.h"
 #include "model/latent_step.h"
 #include "model/plan.h"
@@ -28,9 +29,9 @@ constexpr std::array<const char*, kNumParts> kPartNames{"prepare", "linear", "ca
 struct Workspace {
     RowBuffer hidden;    // float [padded_hidden], the residual stream
     RowBuffer normed;    // activations [padded_hidden]
-    RowBuffer wide;      // float [qkv columns], or the result of o and down
+    RowBuffer wide;      // float [qkv columns, or a convolution's], or the result of o and down
     RowBuffer query;     // activations [query_size]
-    RowBuffer attended;  // activations [query_size]
+    RowBuffer attended;  // activations [query_size], or of a convolution [padded_hidden]
     RowBuffer inner;     // activations [padded_inner], of int8 weights float
     Region rotations;  // float [ropes][rows][cosines, sines]
     Region tiles;      // of one layer, where no keys and values are kept
@@ -44,6 +45,7 @@ struct Workspace {
     AdapterSpace adapters;
     ExpertSpace experts;
     LatentSpace latent;
+    ConvSpace convolution;
 };
 
 class Model {
@@ -63,7 +65,7 @@ public:
     void add_adapter(int id, const AdapterParts& parts);
     void remove_adapter(int id);
 
-    // Replaces the pool. Throws std::invalid_argument for sizes that no pool can have, and where none is kept.
+    // Replaces the pool, and the states beside it. Throws std::invalid_argument for sizes that no pool can have, and where none is kept.
     void allocate_kv(std::int64_t num_blocks, std::int64_t block_size);
 
     // Runs one step; outputs [logit rows][output columns], logits or hidden states. Throws
@@ -82,13 +84,17 @@ public:
     void set_num_threads(int num_threads);
     // The KV pool as it lies in memory: by layer all keys, then all values, in tiles; or keys that are values too.
     std::span<std::byte> kv_bytes() const { return {kv_.data(), kv_.size()}; }
+    // The states of blocks: by layer with a convolution [blocks][width - 1][hidden].
+    std::span<std::byte> state_bytes() const { return {states_.data(), states_.size()}; }
 
 private:
     friend class Step;
 
-    void make_room(const Plan& plan, std::size_t num_logits);
+    void make_room(const Plan& plan, std::size_t num_sequences, std::size_t num_logits);
     std::vector<const Adapter*> adapters_of(const Batch& batch) const;
     std::size_t layer_bytes() const;  // of the pool: of all keys, then all values
+    std::byte* kv_of(int layer) const;
+    std::byte* states_of(int layer) const;
 
     const ModelSpec spec_;
     const Kernels& kernels_;
@@ -99,6 +105,8 @@ private:
     std::map<int, Adapter> adapters_;
     KvShape kv_shape_;
     Region kv_;
+    Region states_;
+    std::vector<std::size_t> places_;  // of each layer, among those of its kind: with attention, or with a convolution
     Workspace space_;
     std::size_t scratch_bytes_ = 0;  // of one thread
     std::array<double, kNumParts> seconds_{};

@@ -52,20 +52,6 @@ std::ptrdiff_t int8_offset(std::ptrdiff_t depth) { return depth / 4 * (4 * kPane
 
 }  // namespace
 
-float widen_bfloat16(std::uint16_t bits) {
-    const std::uint32_t wide = static_cast<std::uint32_t>(bits) << 16;
-    float value;
-    std::memcpy(&value, &wide, sizeof value);
-    return value;
-}
-
-std::uint16_t narrow_bfloat16(float value) {
-    std::uint32_t bits;
-    std::memcpy(&bits, &value, sizeof bits);
-    if (value != value) return static_cast<std::uint16_t>((bits >> 16) | 0x40);  // stays a NaN
-    return static_cast<std::uint16_t>((bits + 0x7FFF + ((bits >> 16) & 1)) >> 16);
-}
-
 float widen_float16(std::uint16_t bits) {
     const std::uint32_t sign = static_cast<std::uint32_t>(bits & 0x8000) << 16;
     const std::uint32_t exponent = (bits >> 10) & 0x1F;

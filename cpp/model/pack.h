@@ -3,6 +3,7 @@
 
 #include <cstddef>
 #include <cstdint>
+#include <cstring>
 #include <optional>
 #include <vector>
 
@@ -50,9 +51,20 @@ struct Matrix {
     int num_panels() const { return columns / kPanelColumns; }
 };
 
-float widen_bfloat16(std::uint16_t bits);
+inline float widen_bfloat16(std::uint16_t bits) {
+    const std::uint32_t wide = static_cast<std::uint32_t>(bits) << 16;
+    float value;
+    std::memcpy(&value, &wide, sizeof value);
+    return value;
+}
 float widen_float16(std::uint16_t bits);
-std::uint16_t narrow_bfloat16(float value);  // to nearest, ties to even
+// To nearest, ties to even.
+inline std::uint16_t narrow_bfloat16(float value) {
+    std::uint32_t bits;
+    std::memcpy(&bits, &value, sizeof bits);
+    if (value != value) return static_cast<std::uint16_t>((bits >> 16) | 0x40);  // stays a NaN
+    return static_cast<std::uint16_t>((bits + 0x7FFF + ((bits >> 16) & 1)) >> 16);
+}
 
 // The scale of a row, of int8.
 float scale_of(const Source& source, std::int64_t row);

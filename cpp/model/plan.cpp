@@ -4,6 +4,7 @@
 #include <limits>
 #include <stdexcept>
 #include <string>
+#include <utility>
 
 #include "model/shared_prefixes.h"
 
@@ -11,6 +12,10 @@ namespace weft {
 namespace {
 
 [[noreturn]] void refuse(const std::string& what) { throw std::invalid_argument(what); }
+
+[[noreturn]] void refuse_row(const char* field, std::size_t row, const char* why) {
+    refuse(std::string(field) + "[" + std::to_string(row) + "] " + why);
+}
 
 void check_range(std::span<const std::int32_t> values, std::int64_t end, const char* field) {
     for (std::size_t i = 0; i < values.size(); i++)
@@ -78,6 +83,28 @@ void check_pool(const KvShape& kv, const Batch& batch) {
     const std::int64_t covered = batch.table_width * kv.block_size;
     check_range(batch.positions, std::min<std::int64_t>(covered, std::numeric_limits<std::int32_t>::max()),
                 "positions");
+}
+
+// States are of whole sequences: rows follow each other, lie in their own blocks, and no other sequence writes those.
+void check_states(const KvShape& kv, const Batch& batch) {
+    std::vector<std::pair<std::int32_t, std::size_t>> written;  // blocks, by whom
+    for (std::size_t i = 0; i + 1 < batch.query_starts.size(); i++) {
+        const auto begin = static_cast<std::size_t>(batch.query_starts[i]);
+        const auto table = batch.block_tables.subspan(i * static_cast<std::size_t>(batch.table_width));
+        for (std::size_t row = begin; row < static_cast<std::size_t>(batch.query_starts[i + 1]); row++) {
+            const std::int64_t position = batch.positions[row];
+            if (row > begin && position != batch.positions[row - 1] + 1)
+                refuse_row("positions", row, "must follow the one before: the model keeps states of sequences");
+            const std::int32_t block = table[static_cast<std::size_t>(position / kv.block_size)];
+            if (batch.slots[row] != block * kv.block_size + position % kv.block_size)
+                refuse_row("slots", row, "must lie in the block of its position: the model keeps states of blocks");
+            if (row == begin || position % kv.block_size == 0) written.emplace_back(block, i);
+        }
+    }
+    std::sort(written.begin(), written.end());
+    for (std::size_t i = 1; i < written.size(); i++)
+        if (written[i].first == written[i - 1].first)
+            refuse("block_tables has " + std::to_string(written[i].first) + " twice among blocks that are written");
 }
 
 // A row sees what comes after it too: so its sequence is whole, and its positions count its rows.
@@ -179,6 +206,7 @@ Plan make_plan(const ModelSpec& spec, const KvShape& kv, const Batch& batch, int
     check_embeds(spec, batch);
     if (spec.is_causal) check_pool(kv, batch);
     else check_whole(batch);
+    if (spec.has_states()) check_states(kv, batch);
     Planner planner{spec, kv, batch, attention_rows, {}};
     Plan& plan = planner.plan;
     plan.rows = static_cast<int>(batch.token_ids.size());
@@ -186,6 +214,8 @@ Plan make_plan(const ModelSpec& spec, const KvShape& kv, const Batch& batch, int
     for (std::size_t i = 0; i + 1 < batch.query_starts.size(); i++) {
         if (spec.is_causal) planner.add_sequence(i);
         else planner.add_whole_sequence(i);
+        if (spec.has_states())
+            plan.sequence_by_row.resize(static_cast<std::size_t>(batch.query_starts[i + 1]), static_cast<int>(i));
     }
     if (spec.is_causal && plan.gathers.empty())
         share_prefixes(plan, batch.positions, attention_tokens(attention_rows, spec.group()));

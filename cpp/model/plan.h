@@ -60,6 +60,7 @@ struct Plan {
     std::vector<Gather> gathers;      // by gathered tile
     std::vector<std::int32_t> gather_slots;
     std::vector<std::int32_t> order;  // rows of pieces that share tiles
+    std::vector<int> sequence_by_row;  // where blocks hold states, else empty
     std::vector<std::int64_t> row_tiles;  // where those of a row's sequence begin, in `tiles`
     int max_tiles = 0;  // of one sequence
     int max_tokens = 0;  // of one piece

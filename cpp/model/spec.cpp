@@ -11,6 +11,7 @@ namespace weft {
 namespace {
 
 constexpr int kMostExperts = 1 << 12;
+constexpr int kMostConvWidth = 64;
 
 void need(bool holds, const std::string& field, const std::string& allowed) {
     if (!holds) throw std::invalid_argument(field + " must be " + allowed);
@@ -57,8 +58,10 @@ void check_layer(const ModelSpec& spec, const LayerSpec& layer) {
          {layer.qkv_groups, layer.q_b_groups, layer.o_groups, layer.up_groups, layer.down_groups})
         check_groups_of(spec, groups);
     if (layer.experts) check_experts(spec, *layer.experts);
-    need(!layer.o_groups || spec.value_dim() % kLanes == 0, "layers: o_groups", "none unless heads are whole lanes");
+    const bool has_whole_lanes = layer.conv_width > 0 || spec.value_dim() % kLanes == 0;
+    need(!layer.o_groups || has_whole_lanes, "layers: o_groups", "none unless heads are whole lanes");
     need(!spec.latent || layer.rope, "layers: rope", "the index of one where attention is latent");
+    need(!spec.latent || layer.conv_width == 0, "layers: conv_width", "0 where attention is latent");
     need(layer.has_attention_norm || spec.norm_placement == NormPlacement::kBefore, "layers: has_attention_norm",
          "true unless norms come before");
 }
@@ -99,6 +102,19 @@ void check_latent(const ModelSpec& spec) {
     need(widest * spec.num_heads <= std::numeric_limits<int>::max() / 2, "num_heads", "small enough for a head's size");
 }
 
+void check_convolutions(const ModelSpec& spec) {
+    if (!spec.has_states()) return;
+    need(spec.is_causal, "layers: conv_width", "0 where the model is not causal");
+    need(spec.num_attentions() > 0, "layers: conv_width", "0 in a layer at least");
+    int width = 0;
+    for (const LayerSpec& layer : spec.layers) {
+        if (layer.conv_width == 0) continue;
+        need(layer.conv_width >= 2 && layer.conv_width <= kMostConvWidth, "layers: conv_width", "0, or from 2 to 64");
+        need(width == 0 || layer.conv_width == width, "layers: conv_width", "the same wherever it is not 0");
+        width = layer.conv_width;
+    }
+}
+
 void check_int8(const ModelSpec& spec) {
     need(spec.is_causal || !spec.has_int8_cache, "has_int8_cache", "false where no keys and values are kept");
     if (!spec.is_int8()) return;
@@ -113,6 +129,17 @@ std::size_t ModelSpec::tile_bytes() const {
     const int head = padded_dim() * kLanes * kv_element_bytes();
     const int scales = has_int8_cache ? kInt8ScaleBytes : 0;
     return static_cast<std::size_t>(num_kv_heads) * static_cast<std::size_t>(head + scales);
+}
+
+std::size_t ModelSpec::num_convolutions() const {
+    const auto is_one = [](const LayerSpec& layer) { return layer.conv_width > 0; };
+    return static_cast<std::size_t>(std::count_if(layers.begin(), layers.end(), is_one));
+}
+
+std::size_t ModelSpec::state_bytes() const {
+    int width = 1;
+    for (const LayerSpec& layer : layers) width = std::max(width, layer.conv_width);
+    return static_cast<std::size_t>(width - 1) * static_cast<std::size_t>(hidden_size * element_bytes(element));
 }
 
 int ModelSpec::most_inner() const {
@@ -140,6 +167,7 @@ void check(const ModelSpec& spec) {
     }
     check_latent(spec);
     for (const LayerSpec& layer : spec.layers) check_layer(spec, layer);
+    check_convolutions(spec);
     check_int8(spec);
 }
 

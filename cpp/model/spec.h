@@ -1,6 +1,7 @@
 // What a model is, as the step needs it: the C++ form of `weft.model.spec.ModelSpec`.
 #pragma once
 
+#include <algorithm>
 #include <optional>
 #include <string>
 #include <vector>
@@ -38,6 +39,7 @@ struct ExpertsSpec {
     int num_groups = 1;
     int groups_per_token = 1;
     float scale = 1;  // of the weights
+    float epsilon = 1e-20F;  // what scores that are brought to 1 are divided by is so much more than their sum
     std::optional<GroupFormat> up_groups;
     std::optional<GroupFormat> down_groups;
 
@@ -61,10 +63,11 @@ struct LayerSpec {
     std::optional<int> rope;    // index of a `Rope`
     std::optional<int> window;  // keys that a row sees on either side, or before it if causal; its own included
     bool has_attention_norm = true;  // may be left out where norms come before
+    int conv_width = 0;  // in place of attention, a short convolution over so many rows; 0: attention
     // How weights lie, where they have scales by group; else as the whole model's.
-    std::optional<GroupFormat> qkv_groups;
+    std::optional<GroupFormat> qkv_groups;  // or of what leads into the convolution
     std::optional<GroupFormat> q_b_groups;  // of queries that are made of a vector of low rank
-    std::optional<GroupFormat> o_groups;
+    std::optional<GroupFormat> o_groups;    // or of what leads out of the convolution
     std::optional<GroupFormat> up_groups;  // of gate and up
     std::optional<GroupFormat> down_groups;
     std::optional<ExpertsSpec> experts;  // in place of the MLP, which is then the shared one's
@@ -139,9 +142,19 @@ struct ModelSpec {
     int value_dim() const { return latent ? latent->value_size : head_dim; }
     int output_size() const { return num_heads * padded_value(); }  // what attention hands on
     int kv_parts() const { return latent ? 1 : 2; }  // keys and values; of latent attention they are the same
+    // Of what leads into attention or a convolution, and of what either gives, in any layer.
+    int most_parts() const { return has_states() ? std::max(qkv_size(), 3 * hidden_size) : qkv_size(); }
+    int most_mixed() const { return has_states() ? std::max(query_size(), padded_hidden()) : query_size(); }
+    std::size_t num_convolutions() const;
+    std::size_t num_attentions() const { return layers.size() - num_convolutions(); }
+    // Whether blocks hold states beside keys and values, of layers with a convolution.
+    bool has_states() const { return num_convolutions() > 0; }
+    std::size_t state_bytes() const;  // of a block, in one such layer
     int kv_element_bytes() const { return has_int8_cache ? 1 : element_bytes(element); }
     std::size_t tile_bytes() const;  // of the keys of 16 tokens, all heads of a layer; the values take as much
-    std::size_t kv_bytes_per_token() const { return is_causal ? static_cast<std::size_t>(kv_parts()) * layers.size() * tile_bytes() / kLanes : 0; }
+    std::size_t kv_bytes_per_token() const {
+        return is_causal ? static_cast<std::size_t>(kv_parts()) * num_attentions() * tile_bytes() / kLanes : 0;
+    }
 };
 
 // Throws std::invalid_argument that names the field at fault.

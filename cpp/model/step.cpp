@@ -45,6 +45,8 @@ Step::Step(Model& model, const Batch& batch, const Plan& plan, std::span<float> 
       latent_shares_(spec_.latent
                          ? latent_shares(spec_, static_cast<int>(plan.pieces.size()), model.pool_.size())
                          : 1),
+      convolution_({spec_, model.kv_shape_, batch, plan, model.pool_, model.space_.convolution,
+                    rows_at_once(model.pool_, plan.rows, model.kernels_.pieces)}),
       all_{plan.rows, model.space_.hidden.rows(), model.space_.attended.rows()},
       last_{static_cast<int>(batch.logit_rows.size()), model.space_.last_hidden.rows(),
             model.space_.last_attended.rows()},
@@ -110,15 +112,41 @@ const float* Step::rotations(int rope, int row) const {
 // In the pool, or in the tiles that every layer of the step uses again.
 std::byte* Step::layer_keys(int index) const {
     if (!spec_.is_causal) return model_.space_.tiles.data();
-    return model_.kv_.data() + static_cast<std::size_t>(index) * model_.layer_bytes();
+    return model_.kv_of(index);
 }
 
 void Step::layer(int index) {
-    ThreadPool& pool = model_.pool_;
-    const LayerWeights& weights = model_.weights_.layers[static_cast<std::size_t>(index)];
-    const bool is_last = index + 1 == static_cast<int>(spec_.layers.size());
+    const auto at = static_cast<std::size_t>(index);
+    const LayerWeights& weights = model_.weights_.layers[at];
+    const bool is_last = at + 1 == spec_.layers.size();
     linear(weights.qkv, model_.space_.normed.rows(), all_.count, Finish::kStore, model_.space_.wide.rows());
     lap(Part::kLinear);
+    const bool goes_on = spec_.layers[at].conv_width > 0 ? convolution(index, is_last) : attention(index, is_last);
+    if (!goes_on) return;
+    if (is_last) {
+        const int mixed = spec_.layers[at].conv_width > 0 ? spec_.padded_hidden() : spec_.query_size();
+        const auto attended = static_cast<std::size_t>(mixed * model_.kernels_.activation_bytes);
+        model_.pool_.share(last_.count, 1, [&](int, int begin, int end) {
+            for (int wanted = begin; wanted < end; wanted++) pick(wanted, attended);
+        });
+        if (!adapters_.is_idle()) pick_adapters();
+    }
+    finish_layer(index, is_last ? last_ : all_);
+    lap(Part::kLinear);
+}
+
+// False where nothing is left to do: in the last layer of a step that wants no rows.
+bool Step::convolution(int index, bool is_last) {
+    const auto at = static_cast<std::size_t>(index);
+    const bool goes_on = !is_last || last_.count > 0;
+    convolution_.run(spec_.layers[at], model_.weights_.layers[at], model_.space_.wide.rows(), all_.attended,
+                     model_.states_of(index), goes_on);
+    lap(Part::kAttention);
+    return goes_on;
+}
+
+bool Step::attention(int index, bool is_last) {
+    ThreadPool& pool = model_.pool_;
     // Every key and value is in its tile before any row reads: it may attend to others of this step. Tokens of
     // one tile share cache lines, so neighbours in a prompt are written by one thread.
     const int at_once =
@@ -129,7 +157,7 @@ void Step::layer(int index) {
             else write_heads(index, row);
         }
     });
-    if (is_last && last_.count == 0) return;
+    if (is_last && last_.count == 0) return false;
     if (spec_.latent) make_queries(index);
     if (!plan_.gathers.empty())
         pool.share(static_cast<int>(plan_.gathers.size()), 1, [&](int, int begin, int end) {
@@ -141,14 +169,7 @@ void Step::layer(int index) {
         for (int task = begin; task < end; task++) attend(index, thread, task);
     });
     lap(Part::kAttention);
-    if (is_last) {
-        pool.share(last_.count, 1, [&](int, int begin, int end) {
-            for (int wanted = begin; wanted < end; wanted++) pick(wanted);
-        });
-        if (!adapters_.is_idle()) pick_adapters();
-    }
-    finish_layer(index, is_last ? last_ : all_);
-    lap(Part::kLinear);
+    return true;
 }
 
 // Of one row: what is kept of it, from what the first product gave; and its queries, which may come later.
@@ -298,12 +319,11 @@ void Step::attend(int index, int thread, int number) {
 }
 
 // In the last layer only the rows that are wanted go on.
-void Step::pick(int wanted) {
+void Step::pick(int wanted, std::size_t attended_bytes) {
     const std::int32_t row = batch_.logit_rows[static_cast<std::size_t>(wanted)];
     const auto hidden = static_cast<std::size_t>(spec_.padded_hidden());
-    const auto attended = static_cast<std::size_t>(spec_.query_size() * model_.kernels_.activation_bytes);
     std::memcpy(last_.hidden.row(wanted), all_.hidden.row(row), hidden * sizeof(float));
-    std::memcpy(last_.attended.row(wanted), all_.attended.row(row), attended);
+    std::memcpy(last_.attended.row(wanted), all_.attended.row(row), attended_bytes);
 }
 
 void Step::pick_adapters() {

@@ -29,12 +29,14 @@ private:
     void prepare(int row);
     const float* rotations(int rope, int row) const;
     void layer(int index);
+    bool attention(int index, bool is_last);
+    bool convolution(int index, bool is_last);
     void write_heads(int index, int row);
     void write_latent(int index, int row, bool has_kept, bool has_queries);
     void make_queries(int index);
     void gather(int index, int tile);
     void attend(int index, int thread, int task);
-    void pick(int wanted);
+    void pick(int wanted, std::size_t attended_bytes);
     void pick_adapters();
     void finish_layer(int index, const LayerRows& rows);
     void linear(const Matrix& matrix, const RowsAt& x, int rows, Finish finish, const RowsAt& out);
@@ -72,6 +74,7 @@ private:
     ExpertStep experts_;
     LatentStep latent_;
     const int latent_shares_;  // of the query heads, where they have one KV head: a task has one
+    ConvStep convolution_;
     LayerRows all_;
     LayerRows last_;
     std::array<double, kNumParts> seconds_{};

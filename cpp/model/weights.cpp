@@ -92,8 +92,10 @@ LayerShapes layer_shapes(const ModelSpec& spec, const LayerSpec& layer) {
         return size == 0 ? PackedShape{} : PackedShape{spec.padded_inner(size), hidden, is_int8, groups};
     };
     const int size = spec.mlp_size(layer);
-    LayerShapes shapes{{hidden, round_up(spec.qkv_size(), kPanelColumns), is_int8, layer.qkv_groups},
-                       {spec.output_size(), hidden, is_int8, layer.o_groups},
+    const bool is_conv = layer.conv_width > 0;
+    const int columns = round_up(is_conv ? 3 * spec.hidden_size : spec.qkv_size(), kPanelColumns);
+    LayerShapes shapes{{hidden, columns, is_int8, layer.qkv_groups},
+                       {is_conv ? hidden : spec.output_size(), hidden, is_int8, layer.o_groups},
                        up(size, layer.up_groups),
                        down(size, layer.down_groups)};
     if (const std::optional<ExpertsSpec>& experts = layer.experts) {
@@ -155,6 +157,8 @@ void Weights::visit_vectors(const Visit& visit) {
             of_matrix(*matrix);
         for (std::vector<Matrix>* matrices : {&layer.expert_up, &layer.expert_down})
             for (Matrix& matrix : *matrices) of_matrix(matrix);
+        visit(layer.conv);
+        visit(layer.conv_bias);
         visit(layer.router_correction);
         visit(layer.sinks);
         visit(layer.q_a_norm);
@@ -209,19 +213,37 @@ void Weights::find_vectors() {
 }
 
 void Weights::place_layer(const std::string& prefix, LayerWeights& layer, const LayerSpec& spec) {
-    const ModelSpec& s = spec_;
-    const LayerShapes shapes = layer_shapes(s, spec);
+    const LayerShapes shapes = layer_shapes(spec_, spec);
     layer.qkv = matrix_of(shapes.qkv);
     layer.o = matrix_of(shapes.o);
     layer.up = matrix_of(shapes.up);
     layer.down = matrix_of(shapes.down);
+    if (spec.conv_width > 0) place_convolution(prefix, layer, spec.conv_width);
+    else place_attention(prefix, layer, shapes);
+    if (const int inner = spec_.mlp_size(spec); inner > 0) place_mlp(prefix, layer.up, layer.down, inner, true);
+    if (spec.experts) place_experts(prefix, layer, *spec.experts, shapes);
+    place_norms(prefix, layer, spec);
+}
+
+void Weights::place_convolution(const std::string& prefix, LayerWeights& layer, int width) {
+    const int hidden = spec_.hidden_size;
+    const int dim = spec_.head_dim;
+    place_matrix(prefix + "conv_in", {&layer.qkv, 0, 3 * hidden, hidden, Order::kPlain, dim});
+    place_matrix(prefix + "conv_out", {&layer.o, 0, hidden, hidden, Order::kPlain, dim});
+    place_vector(prefix + "conv", layer.conv, width * hidden);
+    vectors_.insert({prefix + "conv" + kBias, {&layer.conv_bias, hidden, hidden, hidden}});
+}
+
+void Weights::place_attention(const std::string& prefix, LayerWeights& layer, const LayerShapes& shapes) {
+    const ModelSpec& s = spec_;
     if (s.latent) place_latent(prefix, layer, shapes);
     else place_queries(prefix, layer);
     place_matrix(prefix + "o", {&layer.o, 0, s.hidden_size, s.num_heads * s.value_dim(), Order::kPlain, s.value_dim(), true});
-    if (const int inner = s.mlp_size(spec); inner > 0) place_mlp(prefix, layer.up, layer.down, inner, true);
-    if (spec.experts) place_experts(prefix, layer, *spec.experts, shapes);
     if (s.has_sinks) place_vector(prefix + "sinks", layer.sinks, s.num_heads);
-    place_norms(prefix, layer, spec);
+    if (s.qk_norm == QkNorm::kNone) return;
+    const bool is_full = s.qk_norm == QkNorm::kFull;
+    place_head_norm(prefix + "q_norm", layer.q_norm, is_full ? s.num_heads : 1);
+    place_head_norm(prefix + "k_norm", layer.k_norm, is_full ? s.num_kv_heads : 1);
 }
 
 void Weights::place_queries(const std::string& prefix, LayerWeights& layer) {
@@ -310,11 +332,6 @@ void Weights::place_experts(const std::string& prefix, LayerWeights& layer, cons
 
 void Weights::place_norms(const std::string& prefix, LayerWeights& layer, const LayerSpec& spec) {
     const ModelSpec& s = spec_;
-    const bool is_full = s.qk_norm == QkNorm::kFull;
-    if (s.qk_norm != QkNorm::kNone) {
-        place_head_norm(prefix + "q_norm", layer.q_norm, is_full ? s.num_heads : 1);
-        place_head_norm(prefix + "k_norm", layer.k_norm, is_full ? s.num_kv_heads : 1);
-    }
     if (s.has_norm_before()) {
         if (spec.has_attention_norm) place_norm(prefix + "attention_norm_before", layer.attention_norm_before);
         place_norm(prefix + "mlp_norm_before", layer.mlp_norm_before);

@@ -25,13 +25,15 @@ struct NormWeights {
 };
 
 struct LayerWeights {
-    Matrix qkv;
+    Matrix qkv;  // or what leads into a convolution: B, C and x
     Matrix q_b;  // queries of a vector of low rank
     std::vector<float> q_a_norm;  // padded
     std::vector<float> kv_a_norm;
     std::vector<Matrix> head_keys;    // by head: from its own part of a query to the latent space
     std::vector<Matrix> head_values;  // by head: from there to its value
-    Matrix o;
+    Matrix o;                      // or what leads out of a convolution
+    std::vector<float> conv;       // [width][hidden], of the oldest row first
+    std::vector<float> conv_bias;  // where there is one
     Matrix up;  // gate and up take turns in panels where there is a gate
     Matrix down;
     Matrix router;  // of the experts, and in its last column what weighs the shared one
@@ -144,6 +146,8 @@ private:
         int padded;
     };
 
+    void place_attention(const std::string& prefix, LayerWeights& layer, const LayerShapes& shapes);
+    void place_convolution(const std::string& prefix, LayerWeights& layer, int width);
     void place_layer(const std::string& prefix, LayerWeights& layer, const LayerSpec& spec);
     void place_queries(const std::string& prefix, LayerWeights& layer);
     void place_latent(const std::string& prefix, LayerWeights& layer, const LayerShapes& shapes);

@@ -11,26 +11,20 @@
 #include <list>
 #include <random>
 #include <stdexcept>
-#include <tuple>
 
 #include "kernels/select.h"
 #include "model/model.h"
 #include "sample/choose.h"
 #include "sample/score.h"
+#include "tests/load.h"
 #include "tests/parts.h"
 
 namespace {
 
 using Random = std::mt19937;
 using Ints = std::vector<std::int32_t>;
-
-int draw(Random& random, int low, int high) { return std::uniform_int_distribution<int>(low, high)(random); }
-
-void need(bool holds, const char* what, unsigned seed) {
-    if (holds) return;
-    std::fprintf(stderr, "seed %u: %s\n", seed, what);
-    std::exit(1);
-}
+using weft::draw;
+using weft::need;
 
 weft::LayerSpec draw_layer(Random& random, const weft::ModelSpec& spec) {
     weft::LayerSpec layer;
@@ -83,132 +77,9 @@ weft::ModelSpec draw_spec(Random& random, bool is_causal) {
     const int turned = spec.latent ? spec.latent->rope_size : spec.head_dim;
     for (int i = draw(random, 1, turned / 2); i > 0; i--) spec.ropes[0].frequencies.push_back(0.1F);
     for (int i = draw(random, 1, 3); i > 0; i--) spec.layers.push_back(draw_layer(random, spec));
+    weft::draw_convolutions(random, spec);
     weft::draw_formats(random, spec);
     return spec;
-}
-
-// A matrix as its checkpoint rounded it, in every fourth case.
-bool load_int8(weft::Model& model, const std::string& name, int rows, int columns, Random& random) {
-    if (name.find("layers.") != 0 || columns < 2 || draw(random, 0, 3) > 0) return false;
-    std::vector<std::int8_t> numbers(static_cast<std::size_t>(rows) * static_cast<std::size_t>(columns));
-    for (std::int8_t& number : numbers) number = static_cast<std::int8_t>(draw(random, -128, 127));
-    // Where a file places them: a header of any length comes before.
-    const auto offset = static_cast<std::size_t>(draw(random, 0, 3));
-    std::vector<char> scales(static_cast<std::size_t>(rows) * sizeof(float) + offset);
-    for (std::size_t row = 0; row < static_cast<std::size_t>(rows); row++) {
-        const float scale = static_cast<float>(draw(random, 0, 20)) / 6000.0F;
-        std::memcpy(scales.data() + offset + row * sizeof scale, &scale, sizeof scale);
-    }
-    model.load(name, {numbers.data(), weft::Stored::kInt8, rows, columns, scales.data() + offset});
-    return true;
-}
-
-void load(weft::Model& model, const std::string& name, int rows, int columns, unsigned seed) {
-    Random random(seed + static_cast<unsigned>(std::hash<std::string>{}(name)));
-    if (const std::optional<weft::GroupFormat>& format = weft::format_of(model.spec(), name)) {
-        const weft::GroupedArrays arrays(random, *format, rows, columns);
-        need(model.load(name, arrays.source()), "numbers in groups are not finite", seed);
-        need(!model.load(name, arrays.broken().source()), "a scale that is no number was not seen", seed);
-        need(model.load(name, arrays.source()), "numbers in groups are not finite", seed);
-        return;
-    }
-    if (load_int8(model, name, rows, columns, random)) return;
-    const bool is_short = draw(random, 0, 1) == 1;
-    const auto count = static_cast<std::size_t>(rows) * static_cast<std::size_t>(columns);
-    std::vector<float> floats(count);
-    std::vector<std::uint16_t> halves(count);
-    for (float& value : floats) value = static_cast<float>(draw(random, -100, 100)) / 300.0F;
-    for (std::size_t i = 0; i < count; i++) halves[i] = weft::narrow_bfloat16(floats[i]);
-    const void* data = is_short ? static_cast<const void*>(halves.data()) : floats.data();
-    model.load(name, {data, is_short ? weft::Stored::kBfloat16 : weft::Stored::kFloat32, rows, columns});
-}
-
-void load_norms(weft::Model& model, std::size_t layer, unsigned seed) {
-    const weft::ModelSpec& s = model.spec();
-    const std::string prefix = "layers." + std::to_string(layer) + ".";
-    const auto norms = [&](const std::string& suffix, bool has_attention_norm) {
-        for (const char* part : {"attention", "mlp"}) {
-            if (part[0] == 'a' && !has_attention_norm) continue;
-            load(model, prefix + part + suffix, s.hidden_size, 1, seed);
-            if (s.norm == weft::Norm::kLayer && seed % 2 == 0)
-                load(model, prefix + part + suffix + ".bias", s.hidden_size, 1, seed);
-        }
-    };
-    if (s.has_norm_before()) norms("_norm_before", s.layers[layer].has_attention_norm);
-    if (s.has_norm_after()) norms("_norm_after", true);
-    if (s.has_norm_of_sum()) norms("_norm_sum", true);
-    if (s.qk_norm == weft::QkNorm::kNone) return;
-    const bool is_full = s.qk_norm == weft::QkNorm::kFull;
-    load(model, prefix + "q_norm", (is_full ? s.num_heads : 1) * s.head_dim, 1, seed);
-    load(model, prefix + "k_norm", (is_full ? s.num_kv_heads : 1) * s.head_dim, 1, seed);
-}
-
-void load_mlp(weft::Model& model, const std::string& prefix, int size, unsigned seed) {
-    const weft::ModelSpec& s = model.spec();
-    if (size == 0) return;
-    if (s.is_gated) load(model, prefix + "gate", size, s.hidden_size, seed);
-    load(model, prefix + "up", size, s.hidden_size, seed);
-    load(model, prefix + "down", s.hidden_size, size, seed);
-    if (seed % 2 == 0) load(model, prefix + "up.bias", size, 1, seed);
-    if (seed % 2 == 0) load(model, prefix + "down.bias", s.hidden_size, 1, seed);
-}
-
-void load_experts(weft::Model& model, const std::string& prefix, const std::optional<weft::ExpertsSpec>& experts,
-                  unsigned seed) {
-    if (!experts) return;
-    load(model, prefix + "router", experts->count, model.spec().hidden_size, seed);
-    if (seed % 2 == 0) load(model, prefix + "router.bias", experts->count, 1, seed);
-    if (experts->is_sigmoid) load(model, prefix + "router_correction", experts->count, 1, seed);
-    if (experts->weighs_shared()) load(model, prefix + "shared_gate", 1, model.spec().hidden_size, seed);
-    for (int i = 0; i < experts->count; i++)
-        load_mlp(model, prefix + "experts." + std::to_string(i) + ".", experts->inner_size, seed);
-}
-
-// What makes queries, keys and values, by name: [rows, columns].
-std::vector<std::tuple<std::string, int, int>> attention_matrices(const weft::ModelSpec& s) {
-    const int hidden = s.hidden_size;
-    const int kv = s.num_kv_heads * s.head_dim;
-    if (!s.latent) return {{"q", s.num_heads * s.head_dim, hidden}, {"k", kv, hidden}, {"v", kv, hidden}};
-    const int queries = s.num_heads * (s.latent->key_size + s.latent->rope_size);
-    const int rank = s.latent->query_rank;
-    if (rank == 0) return {{"q", queries, hidden}, {"kv_a", kv, hidden}};
-    return {{"q_a", rank, hidden}, {"q_b", queries, rank}, {"kv_a", kv, hidden}};
-}
-
-void load_latent(weft::Model& model, const std::string& prefix, unsigned seed) {
-    const weft::ModelSpec& s = model.spec();
-    if (!s.latent) return;
-    const int heads = s.num_heads * (s.latent->key_size + s.latent->value_size);
-    load(model, prefix + "kv_b", heads, s.latent->rank, seed);
-    load(model, prefix + "kv_a_norm", s.latent->rank, 1, seed);
-    if (s.latent->query_rank > 0) load(model, prefix + "q_a_norm", s.latent->query_rank, 1, seed);
-}
-
-void load_layer(weft::Model& model, std::size_t layer, unsigned seed) {
-    const weft::ModelSpec& s = model.spec();
-    const std::string prefix = "layers." + std::to_string(layer) + ".";
-    for (const auto& [name, rows, columns] : attention_matrices(s)) {
-        load(model, prefix + name, rows, columns, seed);
-        if (seed % 2 == 0 && name != "q") load(model, prefix + name + ".bias", rows, 1, seed);
-    }
-    load_latent(model, prefix, seed);
-    load(model, prefix + "o", s.hidden_size, s.num_heads * s.value_dim(), seed);
-    if (s.has_sinks) load(model, prefix + "sinks", s.num_heads, 1, seed);
-    load_mlp(model, prefix, s.mlp_size(s.layers[layer]), seed);
-    load_experts(model, prefix, s.layers[layer].experts, seed);
-    load_norms(model, layer, seed);
-}
-
-void load_all(weft::Model& model, unsigned seed) {
-    const weft::ModelSpec& s = model.spec();
-    load(model, "embed", s.vocab_size, s.hidden_size, seed);
-    if (s.num_positions > 0) load(model, "positions", s.num_positions, s.hidden_size, seed);
-    if (s.num_token_types > 0) load(model, "token_types", s.num_token_types, s.hidden_size, seed);
-    if (s.has_embed_norm) load(model, "embed_norm", s.hidden_size, 1, seed);
-    if (!s.has_norm_of_sum()) load(model, "norm", s.hidden_size, 1, seed);
-    if (!s.has_norm_of_sum() && s.norm == weft::Norm::kLayer) load(model, "norm.bias", s.hidden_size, 1, seed);
-    if (s.has_head && !s.tied_head) load(model, "head", s.head_columns(), s.hidden_size, seed);
-    for (std::size_t i = 0; i < s.layers.size(); i++) load_layer(model, i, seed);
 }
 
 // An adapter of some of the model's matrices, and what its parts are read from.
@@ -217,8 +88,13 @@ public:
     RandomAdapter(const weft::ModelSpec& s, unsigned seed) : random_(seed) {
         for (std::size_t i = 0; i < s.layers.size(); i++) {
             const std::string prefix = "layers." + std::to_string(i) + ".";
-            for (const auto& [name, rows, columns] : attention_matrices(s)) maybe(prefix + name, rows, columns);
-            maybe(prefix + "o", s.hidden_size, s.num_heads * s.value_dim());
+            if (s.layers[i].conv_width > 0) {
+                maybe(prefix + "conv_in", 3 * s.hidden_size, s.hidden_size);
+                maybe(prefix + "conv_out", s.hidden_size, s.hidden_size);
+            } else {
+                for (const auto& [name, rows, columns] : weft::attention_matrices(s)) maybe(prefix + name, rows, columns);
+                maybe(prefix + "o", s.hidden_size, s.num_heads * s.value_dim());
+            }
             const int inner = s.mlp_size(s.layers[i]);
             if (inner > 0 && s.is_gated) maybe(prefix + "gate", inner, s.hidden_size);
             if (inner > 0) maybe(prefix + "up", inner, s.hidden_size);
@@ -347,7 +223,8 @@ std::vector<float> run(weft::Model& model, Random& random, const std::vector<Int
     const Pool pool = draw_pool(random, sequences);
     const auto width = static_cast<int>(pool.tables[0].size());
     model.allocate_kv(static_cast<int>(sequences.size()) * width, pool.block_size);
-    std::memset(model.kv_bytes().data(), 0xFF, model.kv_bytes().size());  // NaN in every slot
+    for (const std::span<std::byte> bytes : {model.kv_bytes(), model.state_bytes()})
+        std::fill(bytes.begin(), bytes.end(), std::byte{0xFF});  // NaN in every slot
     const auto vocab = static_cast<std::size_t>(model.spec().output_columns());
     std::vector<std::size_t> starts(sequences.size() + 1, 0);
     for (std::size_t i = 0; i < sequences.size(); i++) starts[i + 1] = starts[i] + sequences[i].size();
@@ -442,7 +319,7 @@ void check_causal(unsigned seed, const std::string& path) {
     const std::vector<Ints> sequences = draw_sequences(random, spec, 4);
     weft::Model single(spec, path, 1);
     weft::Model several(spec, path, draw(random, 2, 3));
-    for (weft::Model* model : {&single, &several}) load_all(*model, seed), add_adapters(*model, seed);
+    for (weft::Model* model : {&single, &several}) weft::load_all(*model, seed), add_adapters(*model, seed);
     const std::vector<float> expected = run(single, random, sequences, 1);
     for (float value : expected) need(value == value, "a result is NaN", seed);
     for (int max_chunk : {4, 40})
@@ -462,7 +339,7 @@ void check_whole(unsigned seed, const std::string& path) {
     const weft::ModelSpec spec = draw_spec(random, false);
     weft::Model single(spec, path, 1);
     weft::Model several(spec, path, draw(random, 2, 3));
-    for (weft::Model* model : {&single, &several}) load_all(*model, seed), add_adapters(*model, seed);
+    for (weft::Model* model : {&single, &several}) weft::load_all(*model, seed), add_adapters(*model, seed);
     Arrays together;
     std::vector<float> expected;
     const std::vector<Ints> sequences = draw_sequences(random, spec, 6);

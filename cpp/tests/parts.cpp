@@ -19,17 +19,20 @@
 #include "sample/score.h"
 
 namespace weft {
-namespace {
 
-using Random = std::mt19937;
-
-int draw(Random& random, int low, int high) { return std::uniform_int_distribution<int>(low, high)(random); }
+int draw(std::mt19937& random, int low, int high) {
+    return std::uniform_int_distribution<int>(low, high)(random);
+}
 
 void need(bool holds, const char* what, unsigned seed) {
     if (holds) return;
     std::fprintf(stderr, "seed %u: %s\n", seed, what);
     std::exit(1);
 }
+
+namespace {
+
+using Random = std::mt19937;
 
 std::vector<float> draw_floats(Random& random, int count) {
     std::vector<float> floats(static_cast<std::size_t>(count));
@@ -234,6 +237,7 @@ ExpertsSpec draw_experts(Random& random) {
     experts.is_normalized = draw(random, 0, 1) == 1;
     experts.scale = static_cast<float>(draw(random, 1, 2));
     experts.is_sigmoid = draw(random, 0, 1) == 1;
+    experts.epsilon = draw(random, 0, 1) == 1 ? 1e-6F : 1e-20F;
     if (draw(random, 0, 1) == 1) return experts;
     experts.num_groups = draw(random, 1, 4);
     experts.groups_per_token = draw(random, 1, experts.num_groups);
@@ -258,6 +262,15 @@ void draw_latent(Random& random, ModelSpec& spec) {
     spec.has_sinks = spec.has_int8_cache = false;
 }
 
+void draw_convolutions(Random& random, ModelSpec& spec) {
+    const int width = draw(random, 2, 6);
+    const int others = static_cast<int>(spec.layers.size()) - 1;
+    if (!spec.is_causal || spec.latent || draw(random, 0, 2) > 0) return;
+    const int attention = draw(random, 0, others);
+    for (int i = 0; i <= others; i++)
+        if (i != attention && draw(random, 0, 2) > 0) spec.layers[static_cast<std::size_t>(i)].conv_width = width;
+}
+
 void draw_formats(Random& random, ModelSpec& spec) {
     if (!spec.is_int8()) return;
     const auto maybe = [&](std::optional<GroupFormat>& format) {
@@ -266,7 +279,7 @@ void draw_formats(Random& random, ModelSpec& spec) {
     for (LayerSpec& layer : spec.layers) {
         maybe(layer.qkv_groups);
         if (spec.latent) maybe(layer.q_b_groups);
-        if (spec.value_dim() % kLanes == 0) maybe(layer.o_groups);
+        if (spec.value_dim() % kLanes == 0 || layer.conv_width > 0) maybe(layer.o_groups);
         maybe(layer.up_groups);
         maybe(layer.down_groups);
         if (!layer.experts) continue;
@@ -282,9 +295,10 @@ const std::optional<GroupFormat>& format_of(const ModelSpec& spec, const std::st
     const std::string part = name.substr(name.rfind('.') + 1);
     if (name.find(".experts.") != std::string::npos)
         return part == "down" ? layer.experts->down_groups : layer.experts->up_groups;
-    if (part == "q" || part == "k" || part == "v" || part == "q_a" || part == "kv_a") return layer.qkv_groups;
+    if (part == "q" || part == "k" || part == "v" || part == "q_a" || part == "kv_a" || part == "conv_in")
+        return layer.qkv_groups;
     if (part == "q_b") return layer.q_b_groups;
-    if (part == "o") return layer.o_groups;
+    if (part == "o" || part == "conv_out") return layer.o_groups;
     if (part == "gate" || part == "up") return layer.up_groups;
     return part == "down" ? layer.down_groups : none;
 }

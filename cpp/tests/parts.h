@@ -10,11 +10,20 @@
 
 namespace weft {
 
+// A number from `low` to `high`, both included.
+int draw(std::mt19937& random, int low, int high);
+
+// Ends the program where it does not hold, and says of which seed.
+void need(bool holds, const char* what, unsigned seed);
+
 // A layer's experts, of any sizes.
 ExpertsSpec draw_experts(std::mt19937& random);
 
 // Makes attention latent, of any sizes, and takes back what does not go with that.
 void draw_latent(std::mt19937& random, ModelSpec& spec);
+
+// Short convolutions of one width in place of attention, in some layers of some models; before `draw_formats`.
+void draw_convolutions(std::mt19937& random, ModelSpec& spec);
 
 // How the weights of linear layers lie, where other rounded weights are int8.
 void draw_formats(std::mt19937& random, ModelSpec& spec);

@@ -58,6 +58,19 @@ def test_a_model_without_kv_has_no_pool_to_show(found: Fitted):
     assert rows(block, "memory") == ["weights 3 MiB, of 2 GiB free"]
 
 
+def test_states_are_shown_as_a_part_of_the_pool(found: Fitted):
+    """Its blocks hold them."""
+    cache = msgspec.structs.replace(found.config.cache_config, num_blocks=8, block_bytes=3 << 10)
+    block = ready_block(
+        ready(
+            found,
+            card=replace(found.checkpoint.card, state_bytes_per_block=1 << 10),
+            config=msgspec.structs.replace(found.config, cache_config=cache),
+        )
+    )
+    assert rows(block, "memory")[0].startswith("KV pool 24 KiB (8 KiB of it states) = 8 blocks")
+
+
 def test_a_context_below_the_models_says_so(found: Fitted):
     """It may have been cut without a wish of the user's."""
     (model,) = rows(ready_block(ready(found)), "model")

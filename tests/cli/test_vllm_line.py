@@ -25,7 +25,7 @@ LINES = [
     for line in (Path(__file__).parent / "vllm_launch_lines.txt").read_text().splitlines()
     if not line.startswith("#")
 ]
-INSTEAD = "(leave it out|run|take|for more, one `weft serve` on each machine)"
+INSTEAD = "(leave it out|run|take)"
 TEMPLATE = "{% for message in messages %}{{ message.content }}{% endfor %}"
 
 

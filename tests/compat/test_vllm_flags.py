@@ -73,7 +73,6 @@ def test_what_vllm_does_by_itself_is_never_refused(flag: VllmFlag):
     [
         ("tensor-parallel-size", "1"),
         ("tensor_parallel_size", 1),
-        ("data-parallel-size-local", "1.0"),
         ("trust-remote-code", True),
         ("enforce-eager", False),
         ("seed", 1024),
@@ -83,7 +82,6 @@ def test_what_vllm_does_by_itself_is_never_refused(flag: VllmFlag):
         ("limit-mm-per-prompt", {"image": 0}),
         ("max-model-len", "auto"),
         ("load-format", "hf"),
-        ("headless", False),
     ],
 )
 def test_values_that_change_nothing_are_taken_without_a_word(name: str, value: object):
@@ -96,7 +94,7 @@ def test_values_that_change_nothing_are_taken_without_a_word(name: str, value: o
     [
         ("tensor-parallel-size", "2", "leave it out, and set --num-threads"),
         ("pipeline_parallel_size", 2, "one process on one machine"),
-        ("headless", True, "behind one server"),
+        ("data_parallel_multi_port_external_lb", True, "start one for each"),
         ("structured-outputs-config", {"disable_any_whitespace": True}, "disable_any_whitespace"),
         ("structured-outputs-config", {"unheard": 1}, "unheard is not supported"),
         ("limit-mm-per-prompt", '{"image": 2}', "prompts are text"),

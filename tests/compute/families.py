@@ -265,6 +265,48 @@ CASES = {
             ),
         },
     ),
+    "lfm2": ("lfm2", {"full_attn_idxs": [1, 3], "block_multiple_of": 16}),
+    "lfm2, wide convolutions with biases, untied, its MLP as wide as it says": (
+        "lfm2",
+        {
+            "layer_types": ["full_attention", "conv", "conv", "full_attention"],
+            "conv_L_cache": 6,
+            "conv_bias": True,
+            "block_auto_adjust_ff_dim": False,
+            "tie_word_embeddings": False,
+        },
+    ),
+    "lfm2, a convolution last, its MLP multiplied": (
+        "lfm2",
+        {
+            "layer_types": ["conv", "full_attention", "conv", "conv"],
+            "conv_L_cache": 2,
+            "block_ffn_dim_multiplier": 1.7,
+            "block_multiple_of": 10,
+        },
+    ),
+    "lfm2_moe": (
+        "lfm2_moe",
+        {
+            "layer_types": ["conv", "full_attention", "conv", "full_attention"],
+            "num_dense_layers": 1,
+            "num_experts": 8,
+            "num_experts_per_tok": 3,
+            "moe_intermediate_size": 24,
+        },
+    ),
+    "lfm2_moe, whole sigmoids, scaled": (
+        "lfm2_moe",
+        {
+            "layer_types": ["full_attention", "conv", "conv", "conv"],
+            "num_dense_layers": 0,
+            "num_experts": 5,
+            "num_experts_per_tok": 2,
+            "moe_intermediate_size": 24,
+            "norm_topk_prob": False,
+            "routed_scaling_factor": 1.5,
+        },
+    ),
     "gemma": ("gemma", {"head_dim": 16}),
     "gemma2": (
         "gemma2",
@@ -322,7 +364,10 @@ def make_model(model_type: str, settings: dict) -> PreTrainedModel:
         model = AutoModelForCausalLM.from_config(config, attn_implementation="eager").float().eval()
     generator = torch.Generator().manual_seed(1)
     with torch.no_grad():
-        corrections = [(n, b) for n, b in model.named_buffers() if "correction" in n]
+        learned = ("correction", "expert_bias")
+        corrections = [
+            (n, b) for n, b in model.named_buffers() if any(part in n for part in learned)
+        ]
         for name, weight in [*model.named_parameters(), *corrections]:
             noise = torch.randn(weight.shape, generator=generator)
             if weight.ndim == 1:

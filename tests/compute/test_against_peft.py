@@ -68,6 +68,11 @@ CASES = {
         },
     ),
     "gemma2": ("gemma2", {"head_dim": 16}, {"target_modules": LINEAR}),
+    "lfm2": (
+        "lfm2",
+        {"full_attn_idxs": [1, 2], "conv_bias": True},
+        {"target_modules": ["q_proj", "v_proj", "in_proj", "out_proj", "w1", "w2", "w3"]},
+    ),
     "opt": (
         "opt",
         {"ffn_dim": 80, "num_key_value_heads": 4},

@@ -10,18 +10,22 @@ import msgspec
 import pytest
 
 from tests.doubles.fake_engine import FakeEngine
+from tests.ports import free_port
 from weft.core.client import EngineClient
-from weft.core.config import EngineOptions
+from weft.core.config import EngineConfig, EngineOptions
+from weft.core.ranks import LinkConfig, RanksConfig
 from weft.engine.api_servers.attached import AttachedServer
-from weft.engine.api_servers.channel import Channel
 from weft.engine.api_servers.client import ApiServerClient
 from weft.engine.api_servers.messages import FromServer, ToServer
+from weft.engine.channel import Channel
 from weft.engine.configure import resolve
 from weft.engine.front.child import socket_directory
 from weft.engine.front.data_parallel import DataParallelClient
 from weft.engine.front.local_client import LocalClient
 from weft.engine.front.process_client import ProcessClient
-from weft.model.open import open_model
+from weft.engine.nodes.head import start_head
+from weft.engine.nodes.node import Node
+from weft.model.open import Checkpoint, open_model
 from weft.rpc.client import RpcClient
 from weft.rpc.fleet import Fleet
 from weft.rpc.options import RpcOptions
@@ -39,18 +43,23 @@ ROOM = {
 }
 
 
-async def start(
-    client_class, model: str = MODEL, metrics=None, api_server_directory=None, **options
-):
-    """A client of that class on a small engine."""
+def resolved(
+    model: str = MODEL, ranks: RanksConfig | None = None, **options
+) -> tuple[Checkpoint, EngineConfig]:
+    """A small engine's model, and what it runs with."""
     settings = EngineOptions(
         model=model, **{"max_model_len": 256, "num_gpu_blocks_override": 64, **options}
     )
     checkpoint = open_model(settings.model, runner=settings.runner)
-    config = msgspec.structs.replace(
-        resolve(settings, checkpoint.card, GIB), api_server_directory=api_server_directory
-    )
-    return await client_class.start(checkpoint, config, metrics)
+    return checkpoint, resolve(settings, checkpoint.card, GIB, ranks)
+
+
+async def start(client_class, metrics=None, api_server_directory=None, **options):
+    """A client of that class, or by that function, on a small engine."""
+    checkpoint, config = resolved(**options)
+    config = msgspec.structs.replace(config, api_server_directory=api_server_directory)
+    begin = getattr(client_class, "start", client_class)
+    return await begin(checkpoint, config, metrics)
 
 
 async def stop(client: EngineClient) -> None:
@@ -87,6 +96,41 @@ async def data_parallel(**options) -> AsyncIterator[EngineClient]:
         yield client
     finally:
         await stop(client)
+
+
+@asynccontextmanager
+async def nodes(link: LinkConfig | None = None, **options) -> AsyncIterator[EngineClient]:
+    """An engine here and one at a node, which is of this process too."""
+    link = link or LinkConfig("127.0.0.1", free_port(), None)
+    async with node(link, **options), head(link, **options) as client:
+        yield client
+
+
+@asynccontextmanager
+async def head(
+    link: LinkConfig, num_local: int = 1, **options
+) -> AsyncIterator[DataParallelClient]:
+    """The first of two ranks, and who listens for the others."""
+    ranks = RanksConfig(start=0, num_local=num_local, link=link)
+    client = await start(start_head, ranks=ranks, **{"data_parallel_size": 2, **options})
+    try:
+        yield client
+    finally:
+        await stop(client)
+
+
+@asynccontextmanager
+async def node(link: LinkConfig, num_local: int = 1, **options) -> AsyncIterator[Node]:
+    """The last of two ranks, on a machine without a server; ended at once."""
+    ranks = RanksConfig(start=2 - num_local, num_local=num_local, link=link, is_headless=True)
+    checkpoint, config = resolved(ranks=ranks, **{"data_parallel_size": 2, **options})
+    found = Node(config, checkpoint.tokenizer_files)
+    running = asyncio.create_task(found.run())
+    try:
+        yield found
+    finally:
+        running.cancel()
+        await asyncio.gather(running, return_exceptions=True)
 
 
 @asynccontextmanager
@@ -165,16 +209,17 @@ ENGINES = {
     "local": local,
     "process": process,
     "data_parallel": data_parallel,
+    "nodes": nodes,
     "rpc": rpc,
     "fleet": fleet,
     "fake": fake,
 }
 
 
+_SLOW = ("data_parallel", "nodes", "api_server")
+
+
 def kinds(*names: str) -> list[object]:
     """The clients of these names, or all, as parameters; two processes a test are slow."""
     slow = pytest.mark.slow
-    return [
-        pytest.param(name, marks=slow) if name in ("data_parallel", "api_server") else name
-        for name in names or ENGINES
-    ]
+    return [pytest.param(name, marks=slow) if name in _SLOW else name for name in names or ENGINES]

@@ -41,21 +41,21 @@ def room_of(kind):
     return {} if kind == "fake" else ROOM
 
 
-@pytest.fixture(params=kinds("local", "process", "data_parallel", "api_server", "fake"))
+@pytest.fixture(params=kinds("local", "process", "data_parallel", "nodes", "api_server", "fake"))
 async def controlled(request):
     """The clients that can be paused; the wire has no call for it."""
     async with ENGINES[request.param](**room_of(request.param)) as client:
         yield client
 
 
-@pytest.fixture(params=kinds("local", "process", "data_parallel", "api_server", "rpc"))
+@pytest.fixture(params=kinds("local", "process", "data_parallel", "nodes", "api_server", "rpc"))
 async def constrained(request):
     """The clients with an engine behind them that follows grammars."""
     async with ENGINES[request.param]() as client:
         yield client
 
 
-@pytest.fixture(params=kinds("local", "process", "data_parallel", "api_server"))
+@pytest.fixture(params=kinds("local", "process", "data_parallel", "nodes", "api_server"))
 async def in_process(request):
     """The clients without a wire that has no field for some parameters."""
     async with ENGINES[request.param]() as client:

@@ -11,7 +11,7 @@ from weft.core.errors import Unsupported
 from weft.core.request_states import RequestPhase
 
 
-@pytest.fixture(params=kinds("local", "process", "data_parallel", "api_server"))
+@pytest.fixture(params=kinds("local", "process", "data_parallel", "nodes", "api_server"))
 async def engine(request):
     """The clients whose engine is ours, and on this machine."""
     async with ENGINES[request.param](**ROOM) as client:

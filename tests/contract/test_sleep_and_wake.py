@@ -11,7 +11,7 @@ from weft.core.errors import BadRequest, FailedPrecondition
 from weft.core.types import FinishReason
 
 
-@pytest.fixture(params=kinds("local", "process", "data_parallel", "api_server", "fake"))
+@pytest.fixture(params=kinds("local", "process", "data_parallel", "nodes", "api_server", "fake"))
 async def controlled(request):
     """The clients that can be put to sleep; the wire has no call for it."""
     async with ENGINES[request.param]() as client:

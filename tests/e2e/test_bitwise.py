@@ -29,6 +29,8 @@ MODELS = {
     for compute in ("reference", "native")
 } | {
     "experts-native": (f"{RANDOM}&experts=7&experts_per_token=3&shared=70", "native"),
+    "hybrid-reference": (f"{RANDOM}&conv=3", "reference"),
+    "hybrid-native": (f"{RANDOM.replace('layers=2', 'layers=3')}&conv=4", "native"),
     "deepseek-native": (
         f"{RANDOM.replace('&kv_heads=2', '')}&experts=7&latent=32&latent_queries=20",
         "native",

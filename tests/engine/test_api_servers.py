@@ -20,7 +20,6 @@ from weft.core.types import (
 )
 from weft.engine.api_servers.attached import AttachedServer
 from weft.engine.api_servers.calls import ANSWERS, GET_LOADS, GET_STATES
-from weft.engine.api_servers.channel import Channel
 from weft.engine.api_servers.faults import Fault
 from weft.engine.api_servers.messages import (
     EnginesStopped,
@@ -30,6 +29,7 @@ from weft.engine.api_servers.messages import (
     ToServer,
 )
 from weft.engine.api_servers.series import families_of, page, summed
+from weft.engine.channel import Channel
 from weft.engine.front.counted_stream import CountedStream
 from weft.engine.front.engine_group import EngineGroup
 from weft.engine.messages import Ready, StepOutput

@@ -28,6 +28,15 @@ def test_the_pool_is_counted_in_tokens_and_in_sequences():
     assert found.pool_bytes == 51 * 16 * 1280
 
 
+def test_states_are_counted_with_the_blocks_that_hold_them():
+    """Two of three layers keep two rows of 64 numbers each, the third keys and values."""
+    found = capacity("embedded:random?layers=3&conv=3&dtype=bfloat16", kv_cache_bytes=1 << 20)
+    assert (found.state_bytes_per_block, found.kv_bytes_per_token) == (2 * 2 * 64 * 2, 128)
+    block = 16 * 128 + 512
+    assert found.num_blocks == (1 << 20) // block
+    assert found.pool_bytes == found.num_blocks * block
+
+
 def test_what_is_rounded_takes_less():
     """The sizes are of the runner that will serve it, with int8 as without."""
     whole, rounded = capacity("embedded:tiny"), capacity("embedded:tiny", quantization="int8")

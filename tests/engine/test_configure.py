@@ -228,6 +228,24 @@ def test_a_pool_too_small_for_one_sequence_is_refused_with_two_ways_out():
     assert larger == {"max_model_len": 4096, "num_gpu_blocks_override": 256}
 
 
+def test_states_count_with_the_blocks_that_hold_them():
+    """A block takes more than its tokens' keys and values, and advice knows it."""
+    plain, hybrid = card(), replace(card(), state_bytes_per_block=1 << 20)
+    assert resolved(hybrid).cache_config.block_bytes == (1 << 20) + (1 << 20)
+    assert resolved(plain).cache_config.block_bytes == 1 << 20
+    num_blocks = resolved(hybrid, kv_cache_bytes=1 << 30).cache_config.num_blocks
+    assert num_blocks == (1 << 30) >> 21
+
+
+def test_drafts_are_refused_where_layers_keep_states():
+    """A state that a wrong draft went through cannot be had back."""
+    hybrid = replace(card(), state_bytes_per_block=1 << 10)
+    drafts = {"method": "ngram", "num_speculative_tokens": 3}
+    assert resolved(speculative_config=drafts).scheduler_config.speculation is not None
+    message = refusal(hybrid, speculative_config=drafts)
+    assert message.startswith("--speculative-config: a-model has layers that keep a state")
+
+
 @given(
     free=st.integers(GIB, 64 * GIB),
     weights=st.integers(1, 64 * GIB),

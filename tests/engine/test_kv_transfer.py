@@ -14,12 +14,12 @@ from tests.doubles.engine_thread import EngineThread
 from tests.doubles.fake_runner import FakeRunner
 from tests.doubles.stepping import make_config, make_request
 from tests.doubles.transfers import transfer
-from tests.engine.test_offloading import MODEL, greedy, mixed
+from tests.engine.test_offloading import MODEL, adapter, every_third, greedy, mixed
 from weft import LLM
 from weft.core.errors import GenerationError, Overloaded
 from weft.core.kv_transfer import KEY, KvConnector, KvRole
 from weft.core.stats import TransferStats
-from weft.core.types import FinishReason, SamplingParams
+from weft.core.types import FinishReason, LoRARequest, SamplingParams
 from weft.engine.front.local_client import LocalClient
 from weft.engine.messages import Abort, Add, Ping, ResetPrefixCache, StepOutput
 from weft.model.open import open_model
@@ -41,12 +41,12 @@ def with_args(params: SamplingParams, args: dict, **changes) -> SamplingParams:
     return msgspec.structs.replace(params, extra_args={KEY: args}, **changes)
 
 
-def prefill(producer: LLM, prompt, params: SamplingParams):
+def prefill(producer: LLM, prompt, params: SamplingParams, lora: LoRARequest | None = None):
     """What a router sends to the engine that computes the prompt, and what it gets for the other one."""
     once = with_args(
         params, {"do_remote_decode": True}, n=1, max_tokens=1, min_tokens=0, prompt_logprobs=None
     )
-    [output] = producer.generate(prompt, once, use_tqdm=False)
+    [output] = producer.generate(prompt, once, use_tqdm=False, lora_request=lora)
     return output.kv_transfer_params
 
 
@@ -54,44 +54,48 @@ def answers_of(outputs):
     return [(a.token_ids, a.logprobs, o.prompt_logprobs) for o in outputs for a in o.outputs]
 
 
-def run_apart(producer: LLM, consumer: LLM, prompts, params, reach=lambda found: found):
+def run_apart(producer: LLM, consumer: LLM, prompts, params, reach=lambda found: found, loras=None):
     """All requests, their prompts computed by the one and continued by the other."""
-    told = [prefill(producer, p, s) for p, s in zip(prompts, params, strict=True)]
+    given = zip(prompts, params, loras or [None] * len(prompts), strict=True)
+    told = [prefill(producer, *one) for one in given]
     sent = [
         s if found is None else with_args(s, reach(found))
         for s, found in zip(params, told, strict=True)
     ]
-    return consumer.generate(prompts, sent, use_tqdm=False)
+    return consumer.generate(prompts, sent, use_tqdm=False, lora_request=loras)
 
 
-def alone(prompts, params):
-    with LLM(MODEL, max_model_len=256, num_threads=1) as llm:
-        return answers_of(llm.generate(prompts, params, use_tqdm=False))
+def alone(prompts, params, loras=None, model=MODEL):
+    with LLM(model, max_model_len=256, num_threads=1, enable_lora=loras is not None) as llm:
+        return answers_of(llm.generate(prompts, params, use_tqdm=False, lora_request=loras))
 
 
 @pytest.mark.slow
-def test_64_mixed_requests_are_the_same_bits_as_one_engine_alone(connector):
-    """Seeds, several answers, log-probabilities, grammars, penalties, in a pool that holds three of them."""
+def test_64_mixed_requests_are_the_same_bits_as_one_engine_alone(connector, tmp_path):
+    """Seeds, several answers, log-probabilities, grammars, penalties, adapters, in a pool that holds three."""
     prompts, params = mixed(64)
+    loras = every_third(adapter(tmp_path), 64)
+    both = {"enable_lora": True, **options("kv_both", connector)}
     with (
-        LLM(MODEL, **options("kv_both", connector)) as producer,
-        LLM(MODEL, num_gpu_blocks_override=30, **options("kv_both", connector)) as consumer,
+        LLM(MODEL, **both) as producer,
+        LLM(MODEL, num_gpu_blocks_override=30, **both) as consumer,
     ):
-        outputs = run_apart(producer, consumer, prompts, params)
-    assert answers_of(outputs) == alone(prompts, params)
+        outputs = run_apart(producer, consumer, prompts, params, loras=loras)
+    assert answers_of(outputs) == alone(prompts, params, loras)
     assert sum(output.num_cached_tokens for output in outputs) > 20 * 96
 
 
-def test_what_one_computed_the_other_continues(connector):
+@pytest.mark.parametrize("model", [MODEL, f"{MODEL}&conv=3"], ids=["attention", "convolutions"])
+def test_what_one_computed_the_other_continues(connector, model):
     """Without computing more of the prompt than its last block; and nothing is lent when that is done."""
     prompts, params = mixed(3)
     with (
-        LLM(MODEL, **options("kv_producer", connector)) as producer,
-        LLM(MODEL, **options("kv_consumer", connector)) as consumer,
+        LLM(model, **options("kv_producer", connector)) as producer,
+        LLM(model, **options("kv_consumer", connector)) as consumer,
     ):
         outputs = run_apart(producer, consumer, prompts, params)
         found = [output.num_cached_tokens for output in outputs]
-    assert answers_of(outputs) == alone(prompts, params)
+    assert answers_of(outputs) == alone(prompts, params, model)
     assert found == [len(p["prompt_token_ids"]) // 16 * 16 for p in prompts]
 
 

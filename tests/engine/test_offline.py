@@ -219,3 +219,9 @@ def test_there_may_be_more_engines_and_fewer():
             engines = {metric.labels.get("engine") for metric in llm.get_metrics()} - {None}
             assert engines == {str(number) for number in range(size)}
         assert answers[0] == answers[1] == answers[2]
+
+
+def test_as_many_adapters_as_prompts():
+    """Or one of all; another number is refused by name."""
+    with weft.LLM(SMALL) as llm, pytest.raises(BadRequest, match="1 lora_request were given for 2"):
+        llm.generate(["a", "b"], GREEDY, lora_request=[None])

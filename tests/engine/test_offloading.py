@@ -4,6 +4,7 @@ import random
 import shutil
 import threading
 from contextlib import contextmanager
+from pathlib import Path
 
 import msgspec
 import pytest
@@ -13,6 +14,7 @@ from tests.doubles.engine_thread import EngineThread
 from tests.doubles.fake_runner import FakeRunner, logits_after
 from tests.doubles.stepping import make_config, make_engine, make_request
 from tests.engine.test_kv_tier import wait
+from tests.model.adapters import write_adapter
 from weft import LLM
 from weft.core.config import EngineOptions
 from weft.core.errors import ConfigError
@@ -22,6 +24,7 @@ from weft.core.types import (
     BlockRemoved,
     BlockStored,
     FinishReason,
+    LoRARequest,
     SamplingParams,
     StructuredOutputsParams,
 )
@@ -56,10 +59,22 @@ def mixed(number: int):
     return prompts, params
 
 
-def answers(number: int, **options):
+def every_third(request: LoRARequest, number: int) -> list[LoRARequest | None]:
+    return [None if i % 3 else request for i in range(number)]
+
+
+def adapter(directory: Path) -> LoRARequest:
+    path = write_adapter(directory / "adapter", open_model(MODEL).spec, seed=1)
+    return LoRARequest(lora_name="adapter", lora_int_id=1, lora_path=str(path))
+
+
+def answers(number: int, lora: LoRARequest | None = None, model: str = MODEL, **options):
     """Tokens and log-probabilities of all answers, and how many tokens were found in a cache."""
-    with LLM(MODEL, max_model_len=256, num_threads=1, **options) as llm:
-        outputs = llm.generate(*mixed(number), use_tqdm=False)
+    loras = None if lora is None else every_third(lora, number)
+    with LLM(
+        model, max_model_len=256, num_threads=1, enable_lora=lora is not None, **options
+    ) as llm:
+        outputs = llm.generate(*mixed(number), use_tqdm=False, lora_request=loras)
     found = [(a.token_ids, a.logprobs, o.prompt_logprobs) for o in outputs for a in o.outputs]
     return found, sum(output.num_cached_tokens or 0 for output in outputs)
 
@@ -67,9 +82,13 @@ def answers(number: int, **options):
 @pytest.mark.slow
 @pytest.mark.parametrize("kv_cache_dtype", ["auto", "int8"])
 def test_answers_are_the_same_bits_with_a_tier_and_after_a_restart(tmp_path, kv_cache_dtype):
-    """64 requests in a pool that holds three: alone, with memory, with files, and with those of before."""
-    small = {"num_gpu_blocks_override": 30, "kv_cache_dtype": kv_cache_dtype}
-    files = {**small, "kv_offloading_size": 0.25, "kv_offloading_path": str(tmp_path)}
+    """64 requests in a pool that holds three: alone, with memory, with files, and with those of before.
+
+    A third of them has an adapter.
+    """
+    lora = adapter(tmp_path)
+    small = {"num_gpu_blocks_override": 30, "kv_cache_dtype": kv_cache_dtype, "lora": lora}
+    files = {**small, "kv_offloading_size": 0.25, "kv_offloading_path": str(tmp_path / "tier")}
     expected, num_alone = answers(64, **small)
     in_memory, num_in_memory = answers(64, **small, kv_offloading_size=0.25)
     on_disk, num_on_disk = answers(64, **files)
@@ -79,11 +98,12 @@ def test_answers_are_the_same_bits_with_a_tier_and_after_a_restart(tmp_path, kv_
     assert num_alone < num_on_disk < num_again
 
 
-def test_a_restart_finds_the_pool_of_before(tmp_path):
-    """All that could still be found when the engine ended is there, and gives the same answers."""
+@pytest.mark.parametrize("model", [MODEL, f"{MODEL}&conv=3"], ids=["attention", "convolutions"])
+def test_a_restart_finds_the_pool_of_before(tmp_path, model):
+    """All that could still be found when the engine ended is there, states too, and gives the same answers."""
     files = {"kv_offloading_size": 0.25, "kv_offloading_path": str(tmp_path)}
-    before, num_before = answers(4, **files)
-    after, num_after = answers(4, **files)
+    before, num_before = answers(4, model, **files)
+    after, num_after = answers(4, model, **files)
     assert after == before
     assert num_before == 0
     assert num_after >= 3 * 96  # of the fourth all prompt rows are wanted

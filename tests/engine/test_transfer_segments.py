@@ -21,10 +21,11 @@ from tests.engine.test_transfer_wire import (
     runner_of,
 )
 from weft.core.kv_transfer import KvConnector, KvRole
+from weft.engine.handshake import PeerError, length_of
 from weft.engine.transfer.connectors import CONNECTORS
-from weft.engine.transfer.pool_access import PoolAccess, TransferError
+from weft.engine.transfer.pool_access import PoolAccess
 from weft.engine.transfer.settings import LOOPBACK
-from weft.engine.transfer.wire import WANTED, Read, length_of
+from weft.engine.transfer.wire import WANTED, Read
 
 SHM = KvConnector.SHM
 SEALS = fcntl.F_SEAL_SHRINK | fcntl.F_SEAL_GROW
@@ -60,7 +61,7 @@ def test_a_segment_that_is_not_as_said_is_not_touched(num_slots, make):
             descriptor = make()
             socket.send_fds(bad._socket, [length_of(num_slots)], [descriptor])
             os.close(descriptor)
-            with pytest.raises((TransferError, OSError)):
+            with pytest.raises((PeerError, OSError)):
                 bad.receive(WANTED)
         with greet(producer) as peer:
             assert (read_one(peer) == runner.read_block(1)).all()
@@ -73,7 +74,7 @@ def test_who_shares_no_segment_gets_no_block():
         with greet(producer) as bad:
             bad.send(LENT)
             bad._socket.sendall(length_of(1))
-            with pytest.raises((TransferError, OSError)):
+            with pytest.raises((PeerError, OSError)):
                 bad.receive(WANTED)
 
 
@@ -95,16 +96,16 @@ def test_a_slot_is_filled_again_when_it_was_given_back_and_no_sooner():
         assert (target.read_block(3) == source.read_block(1)).all()
         peer.send(ring)
         lender.send_block(PoolAccess(source), 1, 64, is_last=False)
-        with pytest.raises(TransferError, match="something else before all blocks have gone"):
+        with pytest.raises(PeerError, match="something else before all blocks have gone"):
             lender.send_block(PoolAccess(source), 1, 64, is_last=False)
 
 
 def test_an_engine_of_another_machine_is_refused_with_the_reason():
     """Whatever the networks are; and one that has another connector, too."""
     connect = CONNECTORS[SHM].connect
-    with pytest.raises(TransferError, match="it is on another machine"):
+    with pytest.raises(PeerError, match="it is on another machine"):
         connect("10.0.0.1", 14579, ["0.0.0.0/0"])
-    other = pytest.raises(TransferError, match="both need ShmConnector, on one machine")
+    other = pytest.raises(PeerError, match="both need ShmConnector, on one machine")
     with listening(KvConnector.TCP) as producer, other:
         connect("127.0.0.1", producer.port, LOOPBACK)
 

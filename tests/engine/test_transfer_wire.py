@@ -11,9 +11,10 @@ from tests.busy import PATIENCE_S
 from tests.doubles.fake_runner import FakeRunner
 from tests.doubles.transfers import transfer
 from weft.core.kv_transfer import KvConnector, KvRole
+from weft.engine.handshake import PeerError
 from weft.engine.transfer import lending, wire
 from weft.engine.transfer.connectors import CONNECTORS
-from weft.engine.transfer.pool_access import AccessEnded, PoolAccess, TransferError
+from weft.engine.transfer.pool_access import AccessEnded, PoolAccess
 from weft.engine.transfer.settings import LOOPBACK
 
 SECRET = b"0123456789abcdef"
@@ -89,13 +90,13 @@ def test_who_is_somebody_else_gets_no_block(connector, secret, identity, message
     """And who should gets them still."""
     with listening(connector) as producer:
         runner = offer(producer)
-        with pytest.raises(TransferError, match=message), greet(producer, secret, identity):
+        with pytest.raises(PeerError, match=message), greet(producer, secret, identity):
             pass
         with greet(producer) as peer:
             assert (read_one(peer) == runner.read_block(1)).all()
 
 
-HELLO = wire.MAGIC + bytes(32)
+HELLO = wire.Peer.magic + bytes(32)
 HOSTILE = {
     "nothing": b"",
     "http": b"GET / HTTP/1.1\r\nHost: x\r\n\r\n" + bytes(64),
@@ -133,7 +134,7 @@ def test_frames_that_are_none_end_their_connection_alone(connector, frame):
         runner = offer(producer)
         with greet(producer) as bad, greet(producer) as peer:
             bad._socket.sendall(frame)
-            with pytest.raises(TransferError, match="closed the connection"):
+            with pytest.raises(PeerError, match="closed the connection"):
                 bad.receive(wire.WANTED)
             assert (read_one(peer) == runner.read_block(1)).all()
 
@@ -174,7 +175,7 @@ def test_a_block_of_another_length_is_not_taken(connector):
         offer(producer)
         with greet(producer) as peer:
             peer.request_blocks(LENT, IDENTITY.block_bytes)
-            with pytest.raises(TransferError, match="a block has 64 bytes, and should have 32"):
+            with pytest.raises(PeerError, match="a block has 64 bytes, and should have 32"):
                 peer.receive_block(PoolAccess(runner_of()), 0, 32)
 
 
@@ -204,7 +205,7 @@ def test_a_lease_ends_while_who_fetches_reads_nothing(connector):
             assert peer.receive_block(PoolAccess(target), 2, IDENTITY.block_bytes)
             producer.withdraw("r")
             runner.write_block(1, np.full(64, 255, np.uint8))
-            with suppress(TransferError, OSError):
+            with suppress(PeerError, OSError):
                 while peer.receive_block(PoolAccess(target), 3, IDENTITY.block_bytes):
                     assert (target.read_block(3) == expected).all()
 
@@ -213,7 +214,7 @@ def test_there_is_no_connection_to_who_is_no_peer(connector):
     """Whatever a request says of hosts."""
     with (
         listening(connector) as producer,
-        pytest.raises(TransferError, match="among the peers"),
+        pytest.raises(PeerError, match="among the peers"),
     ):
         connect(producer, ["10.0.0.0/8"])
 
@@ -223,7 +224,7 @@ def test_more_connections_than_there_may_be_are_closed(connector):
     with listening(connector) as producer:
         offer(producer)
         peers = [greet(producer) for _ in range(lending.MAX_CONNECTIONS)]
-        with pytest.raises((TransferError, OSError)):
+        with pytest.raises((PeerError, OSError)):
             greet(producer)
         for peer in peers:
             peer.__exit__()
@@ -232,6 +233,6 @@ def test_more_connections_than_there_may_be_are_closed(connector):
                 with greet(producer) as peer:
                     assert read_one(peer) is not None
                 return
-            except (TransferError, OSError):
+            except (PeerError, OSError):
                 threading.Event().wait(0.01)
         raise AssertionError("no place became free")

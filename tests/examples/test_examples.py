@@ -206,7 +206,7 @@ def ask(server: Server, prompt: str) -> None:
 def test_every_example_is_run():
     """A file that nobody runs fails here."""
     elsewhere = {
-        "README.md", "kv_events.py", "prompt_embeds.py", "push_weights.py", "ray", "responses_mcp.py",
+        "README.md", "kv_events.py", "media.py", "prompt_embeds.py", "push_weights.py", "ray", "responses_mcp.py",
         "retrieval.py",
     }  # fmt: skip
     assert {path.name for path in EXAMPLES.iterdir()} == {run[0] for run in RUNS} | elsewhere

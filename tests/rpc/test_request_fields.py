@@ -9,6 +9,7 @@ from google.protobuf.message import Message
 from tests.doubles.fake_engine import FakeEngine, make_config
 from tests.rpc.calls import PROMPT, Understood, request, understood
 from weft.core.errors import BadRequest
+from weft.core.media import MediaConfig, MediaItem
 from weft.core.types import (
     OutputKind,
     RepetitionDetectionParams,
@@ -18,7 +19,7 @@ from weft.core.types import (
 from weft.core.validate import Limits
 from weft.pb import common_pb2
 from weft.pb import vllm_engine_pb2 as pb
-from weft.rpc.convert.request import check_carried, to_flush_timeout, to_num_steps
+from weft.rpc.convert.request import check_carried, to_flush_timeout, to_generation, to_num_steps
 from weft.rpc.convert.request import to_message as to_wire
 from weft.rpc.methods import METHODS
 
@@ -39,7 +40,6 @@ _SCALARS = {
 REFUSED = {
     "mm_inputs",
     "extra_mm_inputs",
-    "media_refs",
 }
 
 
@@ -103,6 +103,11 @@ def test_every_field_of_a_request_is_used_or_refused(field: FieldDescriptor):
     message = request(max_tokens=3)
     set_field(message, field)
     message.sampling_params.n = 2 if field.name == "sampling_params" else 0
+    if field.name == "media_refs":
+        assert (
+            used_or_refused(message) == "media_refs refused: media_refs: this model reads text only"
+        )
+        return
     if field.name.startswith("kv_transfer_params"):  # this engine takes no part in it
         assert "kv_transfer_params refused" in used_or_refused(message)
         return
@@ -286,3 +291,23 @@ def test_what_the_wire_cannot_carry_is_refused_by_the_client(name: str, value: o
 def test_fake_engine_has_the_limits_tested_here():
     """The limits above are those of the engine that the other tests use."""
     assert FakeEngine().info.limits == LIMITS
+
+
+def test_media_are_items_by_address():
+    """Where a model takes some, in the order of their anchors; whatever else they would be is refused."""
+    message = request(max_tokens=3)
+    for modality, url in ((common_pb2.IMAGE, "data:a"), (common_pb2.AUDIO, "http://b/")):
+        message.media_refs.items.add(modality=modality, url=url)
+    media = MediaConfig(max_items={"image": 1, "audio": 1})
+    prompt = to_generation(message, LIMITS, media).prompt()
+    assert prompt.media.items == [
+        MediaItem(modality="image", url="data:a"),
+        MediaItem(modality="audio", url="http://b/"),
+    ]
+    message.media_refs.items.add(url="c")
+    with pytest.raises(BadRequest, match=r"items\[2\]\.modality"):
+        to_generation(message, LIMITS, media).prompt()
+    message.media_refs.items[2].modality = common_pb2.VIDEO
+    message.media_refs.items[2].url = ""
+    with pytest.raises(BadRequest, match=r"items\[2\]\.url"):
+        to_generation(message, LIMITS, media).prompt()

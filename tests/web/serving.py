@@ -58,18 +58,26 @@ def call_of(
 
 @asynccontextmanager
 async def serving(
-    model: str = RANDOM, *, options=None, template=None, tokenizer_config=None, **settings
+    model: str = RANDOM,
+    *,
+    options=None,
+    template=None,
+    tokenizer_config=None,
+    media=None,
+    **settings,
 ) -> AsyncIterator[Served]:
     """What a server of that model would hand to its handlers.
 
     `template` takes the place of the model's; `tokenizer_config` changes the tokenizer's own
     configuration. embedded:echo with the template `SCRIPT` says what the first message says. Every
-    token is an event, unless the settings say otherwise.
+    token is an event, unless the settings say otherwise. Of `media`, a `MediaConfig`, requests may have some.
     """
     usual = {"max_model_len": 1024, "num_gpu_blocks_override": 256, "stream_interval_ms": 0.0}
     asked = EngineOptions(model=model, **{**usual, **settings})
     checkpoint = open_model(model, runner=asked.runner)
     config = resolve(asked, checkpoint.card, GIB)
+    facts = msgspec.structs.replace(config.model_config, media=media)
+    config = msgspec.structs.replace(config, model_config=facts)
     files = dict(checkpoint.tokenizer_files)
     changed = json.loads(files["tokenizer_config.json"]) | (tokenizer_config or {})
     files["tokenizer_config.json"] = json.dumps(changed).encode()

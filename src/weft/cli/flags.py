@@ -26,7 +26,15 @@ GROUPS = {
             *("Target", "Prompts", "Traffic", "Result"),  # of `weft bench`
             "Batch",
             *("Workers", "Configuration", "Pool"),
-            *("Model", "Memory", "Scheduling", "API", "Server", "Remote engines"),
+            *(
+                "Model",
+                "Memory",
+                "Scheduling",
+                "Ranks elsewhere",
+                "API",
+                "Server",
+                "Remote engines",
+            ),
             *("Chat", "Connection", "Sampling", "Models", "Output"),
             *("Compatibility", "Not offered"),
         ),

@@ -13,6 +13,7 @@ from weft.cli.commands import call
 from weft.cli.flags import SHORT, LogFormatFlag, flags, pick, sample_flags
 from weft.core.config import EngineOptions
 from weft.core.declare import Flag
+from weft.core.ranks import RankOptions, RanksConfig, read_ranks
 from weft.rpc.options import RpcOptions
 from weft.web.http.options import HttpOptions
 from weft.web.options import ApiOptions
@@ -48,11 +49,11 @@ class LoadOptions:
         return pick(self, EngineOptions, model=model)
 
 
-@flags(HttpOptions, RpcOptions)
+@flags(HttpOptions, RpcOptions, RankOptions)
 class ServeOptions(LoadOptions):
     """Flags of `weft serve`, apart from the model itself.
 
-    Those that set one field of `HttpOptions` or `RpcOptions` are declared there.
+    Those that set one field of `HttpOptions`, `RpcOptions` or `RankOptions` are declared there.
     """
 
     http: Annotated[bool, Flag("Serve the HTTP APIs.", "Server")] = True
@@ -128,6 +129,11 @@ class ServeOptions(LoadOptions):
     config: Annotated[
         Path | None, Flag("File with these settings: TOML, YAML or JSON.", "Server")
     ] = None
+
+    def ranks(self) -> RanksConfig | None:
+        """Which ranks this server has, where it does not have all of them."""
+        size = self.engine_options().data_parallel_size
+        return read_ranks(pick(self, RankOptions), size)
 
     translated: Annotated[list[str] | None, Flag("", "Server", is_hidden=True)] = None
     vllm_words: Annotated[list[str] | None, Flag("", "Server", is_hidden=True)] = None

@@ -38,8 +38,8 @@ class EchoRunner(HostBlocks):
         self._block_size = block_size
         self._token_ids = np.zeros(num_blocks * block_size, np.int32)
 
-    def _pool_parts(self) -> IntArray:
-        return self._token_ids.reshape(1, -1, self._block_size)
+    def _pool_parts(self) -> list[IntArray]:
+        return [self._token_ids.reshape(1, -1, self._block_size)]
 
     def forward(self, batch: Batch) -> FloatArray:
         """Answer each wanted row; sleeps for the first token of a prompt, else for the next one."""

@@ -46,9 +46,9 @@ def multiply(rows: FloatArray, weights: GroupedMatrix) -> FloatArray:
 class LayerFormats:
     """Those of a layer's matrices; None: int8, with one scale a row."""
 
-    qkv: GroupFormat | None = None
-    q_b: GroupFormat | None = None
-    o: GroupFormat | None = None
+    qkv: GroupFormat | None = None  # or of what leads into a convolution
+    q_b: GroupFormat | None = None  # of queries that are made of a vector of low rank
+    o: GroupFormat | None = None  # or of what leads out of a convolution
     up: GroupFormat | None = None  # and of the gate
     down: GroupFormat | None = None
     expert_up: GroupFormat | None = None
@@ -82,9 +82,13 @@ def layer_formats(
     up = ("gate", "up") if spec.is_gated else ("up",)
     return [
         LayerFormats(
-            qkv=of(index, *qkv),
+            qkv=of(index, *(("conv_in",) if layer.conv_width else qkv)),
             q_b=of(index, "q_b") if low_rank else None,
-            o=of(index, "o") if has_whole_lanes else None,
+            o=of(index, "conv_out")
+            if layer.conv_width
+            else of(index, "o")
+            if has_whole_lanes
+            else None,
             up=of(index, *up),
             down=of(index, "down"),
             expert_up=of(index, *of_experts(layer.experts, *up)),
@@ -124,6 +128,6 @@ def format_of(name: str, formats: list[LayerFormats]) -> GroupFormat | None:
     layer = formats[int(parts[1])]
     if len(parts) == 5:
         return layer.expert_down if parts[4] == "down" else layer.expert_up
-    places = dict.fromkeys(("q", "k", "v", "q_a", "kv_a"), layer.qkv)
-    places |= {"q_b": layer.q_b, "o": layer.o}
+    places = dict.fromkeys(("q", "k", "v", "q_a", "kv_a", "conv_in"), layer.qkv)
+    places |= {"q_b": layer.q_b, "o": layer.o, "conv_out": layer.o}
     return (places | {"gate": layer.up, "up": layer.up, "down": layer.down}).get(parts[2])

@@ -1,6 +1,7 @@
 """`HostBlocks`: the blocks of a KV pool in the host's memory, copied out and back in."""
 
 from abc import ABC, abstractmethod
+from collections.abc import Iterator, Sequence
 from typing import Any
 
 import numpy as np
@@ -13,28 +14,47 @@ class HostBlocks(ABC):
     """Makes a runner `BlockCopies` that can show its pool."""
 
     @abstractmethod
-    def _pool_parts(self) -> NDArray[Any]:
-        """A view of the pool, [parts, blocks, ...]: a block is the same place of every part."""
+    def _pool_parts(self) -> Sequence[NDArray[Any]]:
+        """Views of the pool, each [parts, blocks, ...]: a block is the same place of every part of each."""
 
     def read_block(self, block_id: int) -> Bytes:
         """See `BlockCopies`."""
-        copied = np.ascontiguousarray(self._pool_parts()[:, block_id])
-        return copied.reshape(-1).view(np.uint8)
+        copied = np.empty(sum(block.nbytes for block in self._parts_of(block_id)), np.uint8)
+        self.copy_block(block_id, copied)
+        return copied
 
     def copy_block(self, block_id: int, place: Bytes) -> None:
         """See `BlockCopies`."""
-        block = self._pool_parts()[:, block_id]
-        np.copyto(place.view(block.dtype).reshape(block.shape), block)
+        for block, own in self._with_bytes(block_id, place):
+            np.copyto(own, block)
 
     def write_block(self, block_id: int, data: Bytes) -> None:
         """See `BlockCopies`."""
-        place = self._pool_parts()[:, block_id]
-        place[...] = data.view(place.dtype).reshape(place.shape)
+        for block, own in self._with_bytes(block_id, data):
+            block[...] = own
 
     def block_rows(self, block_id: int) -> list[memoryview]:
         """See `BlockCopies`."""
-        parts = self._pool_parts()
-        num_parts, num_blocks = parts.shape[:2]
-        pool, size = parts.data.cast("B"), parts.nbytes // (num_parts * num_blocks)
-        starts = range(block_id * size, parts.nbytes, num_blocks * size)
-        return [pool[start : start + size] for start in starts]
+        return [row for parts in self._pool_parts() for row in _rows(parts, block_id)]
+
+    def _parts_of(self, block_id: int) -> Iterator[NDArray[Any]]:
+        return (parts[:, block_id] for parts in self._pool_parts() if parts.size)
+
+    def _with_bytes(
+        self, block_id: int, data: Bytes
+    ) -> Iterator[tuple[NDArray[Any], NDArray[Any]]]:
+        """What a block has in each view, and its own part of `data` in the same form."""
+        start = 0
+        for block in self._parts_of(block_id):
+            own = data[start : start + block.nbytes]
+            yield block, own.view(block.dtype).reshape(block.shape)
+            start += block.nbytes
+
+
+def _rows(parts: NDArray[Any], block_id: int) -> list[memoryview]:
+    if not parts.size:
+        return []
+    num_parts, num_blocks = parts.shape[:2]
+    pool, size = parts.data.cast("B"), parts.nbytes // (num_parts * num_blocks)
+    starts = range(block_id * size, parts.nbytes, num_blocks * size)
+    return [pool[start : start + size] for start in starts]

@@ -43,6 +43,7 @@ class NativeBackend(CpuBackend):
             card = replace(
                 card,
                 kv_bytes_per_token=sizes.kv_per_token,
+                state_bytes_per_block=sizes.state_per_block,
                 kv_dtype=sizes.kv_dtype,
                 adapter=sizes.adapter,
             )

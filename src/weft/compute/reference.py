@@ -11,6 +11,7 @@ import numpy as np
 from weft.compute import tiles
 from weft.compute.activations import activate
 from weft.compute.attention import AttentionPlan, attend, plan_attention
+from weft.compute.convolution import ConvPlan, convolve, plan_convolution
 from weft.compute.encoder import LayerNorm, Linear
 from weft.compute.grouped import (
     LayerFormats,
@@ -107,7 +108,10 @@ _Norm = _RmsNorm | LayerNorm
 
 @dataclass(frozen=True, slots=True)
 class _Layer:
-    """The weights of one layer; a norm that the spec does not have is None. Names begin with `prefix`."""
+    """The weights of one layer; a norm that the spec does not have is None. Names begin with `prefix`.
+
+    Of a layer with a convolution `qkv` and `o` lead into it and out of it.
+    """
 
     spec: LayerSpec
     prefix: str
@@ -118,6 +122,8 @@ class _Layer:
     sinks: FloatArray | None
     latent: LatentHeads | None
     q_b: _Product | None
+    conv: FloatArray | None
+    conv_bias: FloatArray | None
     q_norm: _Norm | None
     k_norm: _Norm | None
     attention_norm_before: _Norm | None
@@ -135,6 +141,7 @@ class _Step:
     slots: IntArray
     rotations: Rotations
     plans: dict[int | None, AttentionPlan]  # by window
+    conv_plans: dict[int, ConvPlan]  # by width
     adapters: AdapterRows
 
 
@@ -171,25 +178,31 @@ class ReferenceRunner(HostBlocks):
         self._has_int8_cache = kv_cache_dtype == "int8"
         self._block_size = 0
         self._pool = np.zeros(0, np.float32)
+        self._states: list[FloatArray] = []
 
     def allocate_kv(self, *, num_blocks: int, block_size: int) -> None:
-        """Make the pool: [layers, keys and values, slots, kv heads, head_dim]."""
+        """Make the pool: [layers, keys and values, slots, kv heads, head_dim]; and states beside it."""
         spec = self.spec
-        slots = num_blocks * block_size
-        shape = (len(spec.layers), spec.kv_parts, slots, spec.num_kv_heads, spec.head_dim)
+        num_slots, num_layers = num_blocks * block_size, spec.num_attention_layers
+        shape = (num_layers, spec.kv_parts, num_slots, spec.num_kv_heads, spec.head_dim)
         self._block_size = block_size
         self._pool = np.zeros(shape, np.float32)
+        self._states = [
+            np.zeros((num_blocks, layer.conv_width - 1, spec.hidden_size), np.float32)
+            for layer in spec.layers
+            if layer.conv_width
+        ]
 
     @property
     def kv_layout(self) -> str:
         """Numbers in numpy's order."""
         return f"reference-1 {'int8' if self._has_int8_cache else 'float32'}"
 
-    def _pool_parts(self) -> FloatArray:
+    def _pool_parts(self) -> list[FloatArray]:
         spec = self.spec
-        parts = spec.kv_parts * len(spec.layers)
+        parts = spec.kv_parts * spec.num_attention_layers
         shape = (parts, -1, self._block_size, spec.num_kv_heads, spec.head_dim)
-        return self._pool.reshape(shape)
+        return [self._pool.reshape(shape), *(states[None] for states in self._states)]
 
     @property
     def adapters(self) -> AdapterStore:
@@ -209,7 +222,8 @@ class ReferenceRunner(HostBlocks):
 
     def _run_layers(self, batch: Batch) -> FloatArray:
         spec = self.spec
-        windows = {layer.window for layer in spec.layers}
+        windows = {layer.window for layer in spec.layers if not layer.conv_width}
+        widths = {layer.conv_width for layer in spec.layers if layer.conv_width}
         step = _Step(
             slots=batch.slots,
             rotations={
@@ -217,6 +231,7 @@ class ReferenceRunner(HostBlocks):
                 for rope, frequencies in self._frequencies.items()
             },
             plans={w: plan_attention(spec, batch, self._block_size, w) for w in windows},
+            conv_plans={w: plan_convolution(batch, self._block_size, w) for w in widths},
             adapters=self._adapters.of_rows(batch),
         )
         hidden = step.adapters.embed(self._embed[batch.token_ids], batch.token_ids)
@@ -227,10 +242,16 @@ class ReferenceRunner(HostBlocks):
         hidden = tiles.pad_rows(hidden)  # [whole tiles of rows, hidden]
         hidden *= np.float32(spec.embedding_multiplier)
         residual_scale = np.float32(spec.residual_multiplier)
-        for index, layer in enumerate(self._layers):
+        pools = (self._pool[place] for place in range(len(self._pool)))
+        states = iter(self._states)
+        for layer in self._layers:
             rows = _normed(layer.attention_norm_before, hidden)
-            attention = self._attention if layer.latent is None else self._latent_attention
-            rows = attention(layer, self._pool[index], rows, step)
+            if layer.conv is not None:
+                rows = self._convolution(layer, layer.conv, next(states), rows, step)
+            elif layer.latent is not None:
+                rows = self._latent_attention(layer, layer.latent, next(pools), rows, step)
+            else:
+                rows = self._attention(layer, next(pools), rows, step)
             hidden = hidden + _normed(layer.attention_norm_after, rows) * residual_scale
             hidden = _normed(layer.attention_norm_sum, hidden)
             rows = _normed(layer.mlp_norm_before, hidden)
@@ -263,10 +284,9 @@ class ReferenceRunner(HostBlocks):
         return step.adapters.add(layer.o(output), output, layer.prefix, (("o", 0),))
 
     def _latent_attention(
-        self, layer: _Layer, pool: FloatArray, rows: FloatArray, step: _Step
+        self, layer: _Layer, heads: LatentHeads, pool: FloatArray, rows: FloatArray, step: _Step
     ) -> FloatArray:
-        heads, rope = layer.latent, layer.spec.rope
-        assert heads is not None
+        rope = layer.spec.rope
         assert rope is not None
         num_rows, latent = len(step.slots), heads.spec
         first = latent.query_rank or self.spec.num_heads * latent.query_size
@@ -283,6 +303,18 @@ class ReferenceRunner(HostBlocks):
         attended = attend(self.spec, plan, q, pool[0], pool[0])
         output = tiles.pad_rows(heads.values(attended))
         return step.adapters.add(layer.o(output), output, layer.prefix, (("o", 0),))
+
+    def _convolution(
+        self, layer: _Layer, weights: FloatArray, states: FloatArray, rows: FloatArray, step: _Step
+    ) -> FloatArray:
+        hidden = self.spec.hidden_size
+        parts = step.adapters.add(layer.qkv(rows), rows, layer.prefix, (("conv_in", 0),))
+        parts = parts[: len(step.slots)]
+        products = parts[:, :hidden] * parts[:, 2 * hidden :]
+        plan = step.conv_plans[layer.spec.conv_width]
+        total = convolve(plan, products, states, weights, layer.conv_bias)
+        output = tiles.pad_rows(parts[:, hidden : 2 * hidden] * total)
+        return step.adapters.add(layer.o(output), output, layer.prefix, (("conv_out", 0),))
 
     def _heads(self, norm: _Norm | None, rows: FloatArray) -> FloatArray:
         """[rows, heads * head_dim] as [rows, heads, head_dim], normalised as the spec says."""
@@ -350,16 +382,20 @@ class _Reader:
         prefix = f"layers.{index}."
         latent = self.latent(prefix, self.spec.latent) if self.spec.latent else None
         first = "q_a" if f"{prefix}q_a" in self.weights else "q"
+        into: tuple[str, ...] = (first, "kv_a") if latent else ("q", "k", "v")
+        into, out = (("conv_in",), "conv_out") if spec.conv_width else (into, "o")
         return _Layer(
             spec=spec,
             prefix=prefix,
             latent=latent,
-            qkv=self.linear(prefix, *((first, "kv_a") if latent else ("q", "k", "v"))),
+            qkv=self.linear(prefix, *into),
             q_b=self.linear(prefix, "q_b") if first == "q_a" else None,
-            o=self.linear(prefix, "o"),
+            o=self.linear(prefix, out),
             mlp=self.mlp(prefix) if self.spec.mlp_size(spec) else None,
             experts=None if spec.experts is None else self.experts(prefix, spec.experts),
             sinks=self.vector(f"{prefix}sinks"),
+            conv=self.vector(f"{prefix}conv"),
+            conv_bias=self.vector(f"{prefix}conv.bias"),
             **{name: self.optional_norm(prefix + name) for name in _NORMS},
         )
 
@@ -392,7 +428,7 @@ class _Reader:
         return _aligned(self.weights[name])
 
     def vector(self, name: str) -> FloatArray | None:
-        """One that not every decoder has."""
+        """One that not every decoder has, or the weights of a convolution."""
         return self.weights[name].float32() if name in self.weights else None
 
     def optional_norm(self, name: str) -> _Norm | None:

@@ -68,7 +68,7 @@ def _choose_by_scores(
     chosen = np.sort(_best(keys, spec.per_token), axis=1)
     own: FloatArray = np.take_along_axis(scores, chosen, axis=1)
     if spec.is_normalized:
-        own = own / (own.sum(axis=1, keepdims=True) + np.float32(1e-20))
+        own = own / (own.sum(axis=1, keepdims=True) + np.float32(spec.epsilon))
     return chosen.astype(np.int32), own * np.float32(spec.scale)
 
 

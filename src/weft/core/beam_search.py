@@ -13,6 +13,7 @@ import msgspec
 
 from weft.core.client import EngineClient
 from weft.core.errors import BadRequest
+from weft.core.prompts import TokensPrompt
 from weft.core.tasks import gather_all
 from weft.core.types import (
     CompletionOutput,
@@ -23,7 +24,6 @@ from weft.core.types import (
     RequestOptions,
     RequestOutput,
     SamplingParams,
-    TokensPrompt,
 )
 from weft.core.validate import Limits, check_integer, check_number
 

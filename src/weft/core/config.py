@@ -27,7 +27,9 @@ from weft.core.errors import NotFound
 from weft.core.file_overrides import NO_OVERRIDES, FileOverrides
 from weft.core.kv_cache import KvEventsConfig, KvOffloadingConfig
 from weft.core.kv_transfer import KvTransferConfig
+from weft.core.media import MediaConfig
 from weft.core.profiling import ProfilerConfig
+from weft.core.ranks import RanksConfig
 from weft.core.types import LoRARequest, PoolingKind
 from weft.core.weight_transfer import WeightTransferConfig
 
@@ -147,8 +149,7 @@ class EngineOptions(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fi
     data_parallel_size: Annotated[
         int,
         Flag(
-            "Engines, each a process with its share of the CPUs, of --num-threads and of the free memory; "
-            "limits and sizes that are given are those of one.",
+            "Engines, each a process with a share of CPUs, --num-threads and free memory; limits and sizes are of one.",
             "Scheduling",
         ),
     ] = 1
@@ -323,7 +324,6 @@ class ModelConfig(msgspec.Struct, frozen=True, kw_only=True):
 
     `dtype` is what most of its weights are; with `load_dtype`, another process loads the same ones: "auto"
     keeps each as it is stored.
-
     `eos_token_ids[0]` is the primary end-of-sequence id; hitting another reports it as stop reason.
     """
 
@@ -345,6 +345,7 @@ class ModelConfig(msgspec.Struct, frozen=True, kw_only=True):
     file_overrides: FileOverrides = NO_OVERRIDES
     runner_type: str = "generate"
     is_multimodal_model: bool = False
+    media: MediaConfig | None = None  # None: it takes none here
 
     @property
     def served_model_name(self) -> str:
@@ -421,9 +422,8 @@ class SpeculativeConfig(msgspec.Struct, frozen=True, kw_only=True, forbid_unknow
 class ComputeConfig(msgspec.Struct, frozen=True, kw_only=True):
     """What computes: `compute` is the name of a backend, with `num_threads` threads.
 
-    `quantization` is what linear layers are to be computed in: "int8", "int4", "stored" for as they are stored,
-    or None for as all else.
-    `kv_cache_dtype` is "int8" where keys and values are to be rounded to that; "auto" leaves them.
+    `quantization` is what linear layers are to be computed in: "int8", "int4", "stored" for as they are stored, or
+    None for as all else. `kv_cache_dtype` is "int8" where keys and values are rounded to that; "auto" leaves them.
     """
 
     compute: str
@@ -457,10 +457,9 @@ class LoraConfig(msgspec.Struct, frozen=True, kw_only=True):
 class EngineConfig(msgspec.Struct, frozen=True, kw_only=True):
     """Everything one engine runs with. `pooler_config` is None for a model that generates text.
 
-    `structured_outputs_in_reasoning` lets every grammar rule from the first token, reasoning included.
-    Without a `lora_config` there are no adapters. A stream emits at most once in
-    `stream_interval_ms`; with 0, after every step. `data_parallel_rank` is None for an engine that stays alone.
-    Several API servers before it have their sockets in `api_server_directory`.
+    `structured_outputs_in_reasoning` lets every grammar rule from the first token, reasoning included. Without a
+    `lora_config` there are no adapters. A stream emits at most once in `stream_interval_ms`; with 0, after every step.
+    An engine that stays alone has no rank. Several API servers before it have sockets in `api_server_directory`.
     """
 
     model_config: ModelConfig
@@ -470,6 +469,7 @@ class EngineConfig(msgspec.Struct, frozen=True, kw_only=True):
     compute_config: ComputeConfig | None = None  # None: it computes on another machine
     data_parallel_size: int = 1
     data_parallel_rank: int | None = None
+    ranks: RanksConfig | None = None  # None: all are on this machine
     elastic_config: ElasticConfig | None = None
     kv_transfer_config: KvTransferConfig | None = None
     kv_events_config: KvEventsConfig | None = None

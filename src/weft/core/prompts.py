@@ -9,6 +9,8 @@ from typing import Any, TypedDict
 
 import msgspec
 
+from weft.core.media import Media
+
 
 class TextPart(msgspec.Struct, frozen=True, tag="text"):
     """Text, which the model's tokenizer encodes."""
@@ -37,13 +39,34 @@ class Prompt(msgspec.Struct, frozen=True, kw_only=True):
 
     Special tokens go around the whole where any part is text. `second` is the other of two texts that
     are scored together, for `encode` only. `label` is what outputs show as the prompt's text, and has no
-    other effect. `cache_salt` keeps its blocks in the prefix cache apart from others'.
+    other effect. `cache_salt` keeps its blocks in the prefix cache apart from others'. `media` stand where the
+    parts' tokens have the anchors of their modality.
     """
 
     parts: tuple[Part, ...]
     second: TextPart | None = None
     label: str | None = None
     cache_salt: str | None = None
+    media: Media | None = None
+
+
+class TokensPrompt(TypedDict, total=False):
+    """A prompt that is already tokenised."""
+
+    prompt_token_ids: list[int]
+    prompt: str
+    cache_salt: str
+
+
+class TextPrompt(TypedDict, total=False):
+    """A prompt as text; the engine's tokenizer encodes it.
+
+    `prompt_pair` is the second of two texts that are scored together; for `encode` only.
+    """
+
+    prompt: str
+    prompt_pair: str
+    cache_salt: str
 
 
 class EmbedsPrompt(TypedDict, total=False):

@@ -6,14 +6,15 @@ processes. Token ids are plain ints, times are seconds, log-probabilities are na
 
 from collections.abc import Mapping, Sequence
 from enum import StrEnum
-from typing import Annotated, Any, TypedDict
+from typing import Annotated, Any
 
 import msgspec
 
 from weft.core.declare import INT32_MAX, INT64_MAX, Carried, Param
 from weft.core.kv_cache import Medium
 from weft.core.kv_transfer import Prefill
-from weft.core.prompts import EmbeddedTokens, EmbedsPrompt, Prompt
+from weft.core.media import Media
+from weft.core.prompts import EmbeddedTokens, EmbedsPrompt, Prompt, TextPrompt, TokensPrompt
 
 _PENALTY = Param(-2, 2)
 # Bodies ask for these in words of their own, or not at all; the client of a wire does them itself.
@@ -54,25 +55,6 @@ class PauseMode(StrEnum):
     ABORT = "abort"
     WAIT = "wait"
     KEEP = "keep"
-
-
-class TokensPrompt(TypedDict, total=False):
-    """A prompt that is already tokenised."""
-
-    prompt_token_ids: list[int]
-    prompt: str
-    cache_salt: str
-
-
-class TextPrompt(TypedDict, total=False):
-    """A prompt as text; the engine's tokenizer encodes it.
-
-    `prompt_pair` is the second of two texts that are scored together; for `encode` only.
-    """
-
-    prompt: str
-    prompt_pair: str
-    cache_salt: str
 
 
 PromptType = str | list[int] | TextPrompt | TokensPrompt | EmbedsPrompt | Prompt
@@ -278,7 +260,7 @@ class Request(msgspec.Struct, frozen=True, kw_only=True):
     where another server is to judge that, its tokens are unknown, and `reasoning_ended` is what the
     caller says.
     Where `prompt_embeds` are, in the order of the prompt, its token ids are 0; `cache_salt` then has what tells
-    these embeddings from others.
+    these embeddings from others. Of `media` only the number has been checked.
     A request with `pooling` and `pooling_kind` generates nothing: its `params` are idle.
     `lora_id`, at least 1, is of one load of the adapter that `lora_request` names: no two share an id.
     """
@@ -305,6 +287,7 @@ class Request(msgspec.Struct, frozen=True, kw_only=True):
     pooling_kind: PoolingKind | None = None
     token_type_ids: list[int] | None = None
     prompt_embeds: list[EmbeddedTokens] = []
+    media: Media | None = None
 
     @property
     def lora_name(self) -> str | None:
@@ -354,7 +337,8 @@ class SequenceOutput(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=Tr
     `prompt_logprobs` comes in parts, step by step, with the outputs of answer 0 until its first token
     (position 0 left out). `error` is set only with `FinishReason.ERROR`, and its text may be shown to the
     caller. Tokens that were drafted, and those that came as drafted, are counted from the answer's beginning.
-    `pooled` is the whole result of a pooling request: float32 numbers of this machine.
+    `pooled` is the whole result of a pooling request: float32 numbers of this machine. `prompt_token_ids` are there
+    where they are others than the request's: each item of media has become many.
     """
 
     engine_id: str
@@ -370,6 +354,7 @@ class SequenceOutput(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=Tr
     num_accepted_tokens: int = 0  # of them, those that came as drafted
     pooled: bytes | None = None
     pooled_shape: tuple[int, ...] = ()
+    prompt_token_ids: list[int] | None = None
     kv_transfer_params: dict[str, Any] | None = None
 
 

@@ -44,6 +44,7 @@ class Capacity:
     weight_bytes: int
     adapter_bytes: int
     kv_bytes_per_token: int
+    state_bytes_per_block: int
     pool_bytes: int
     step_bytes: int
     process_bytes: int
@@ -83,6 +84,7 @@ def capacity_of(fitted: Fitted, roofline: Roofline | None = None) -> Capacity:
         weight_bytes=card.weight_bytes,
         adapter_bytes=adapters,
         kv_bytes_per_token=card.kv_bytes_per_token,
+        state_bytes_per_block=card.state_bytes_per_block,
         pool_bytes=cache.num_blocks * cache.block_bytes,
         step_bytes=_step_bytes(fitted),
         process_bytes=FRONT_BYTES + num_engines * ENGINE_BYTES,
@@ -118,7 +120,7 @@ def _step_bytes(fitted: Fitted) -> int:
     first = query + 2 * spec.kv_size
     if latent is not None:
         first = spec.num_heads * latent.query_size + spec.kv_size
-    wide = max(first, spec.hidden_size)
+    wide = max(first, spec.hidden_size * (3 if spec.state_size else 1))
     row = _FLOAT_BYTES * (spec.hidden_size + wide)
     row += element * (spec.hidden_size + 2 * query + inner)
     if latent is not None:  # heads' own parts of queries, then values; and what queries are made of

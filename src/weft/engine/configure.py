@@ -20,6 +20,7 @@ from weft.core.config import (
     LoraConfig,
     ModelConfig,
     SchedulerConfig,
+    SpeculativeConfig,
 )
 from weft.core.defaults import (
     DEFAULT_BLOCK_SIZE,
@@ -36,13 +37,16 @@ from weft.core.elastic import ElasticConfig
 from weft.core.errors import ConfigError
 from weft.core.kv_cache import KvEventsConfig, KvOffloadingConfig
 from weft.core.kv_transfer import KvTransferConfig
+from weft.core.ranks import RanksConfig
 from weft.core.readable import format_bytes
 from weft.core.weight_transfer import WeightTransferConfig
 from weft.engine.configure_pooler import resolve_pooler
+from weft.engine.configure_ranks import check_elsewhere
 from weft.engine.given import check_between
 from weft.engine.kv_events import FLAG, check_is_countable, read_kv_events
 from weft.engine.kv_tier_stores import SIZE_FLAG, check_copyable, read_kv_offloading
 from weft.engine.profiler import read_profiler
+from weft.engine.speculation import FLAG as SPECULATION_FLAG
 from weft.engine.speculation import read_speculation
 from weft.engine.transfer.settings import FLAG as TRANSFER_FLAG
 from weft.engine.transfer.settings import read_kv_transfer
@@ -63,14 +67,17 @@ _INT32_MAX = 2**31 - 1  # block ids, slots and positions are int32 in a batch
 _POLICIES = ("fcfs", "priority")
 
 
-def resolve(options: EngineOptions, card: ModelCard, free_bytes: int) -> EngineConfig:
+def resolve(
+    options: EngineOptions, card: ModelCard, free_bytes: int, ranks: RanksConfig | None = None
+) -> EngineConfig:
     """Decide everything that was left open, and refuse what cannot work.
 
-    Of several engines each gets the same share of the threads, and of the memory that weights leave which all map.
+    Of several engines each gets the same share of the threads, and of the memory that weights leave which all map;
+    those elsewhere (`ranks`) get none.
     """
-    num_engines = _bounded(
-        "data_parallel_size", options.data_parallel_size, 1, MAX_DATA_PARALLEL_SIZE
-    )
+    size = _bounded("data_parallel_size", options.data_parallel_size, 1, MAX_DATA_PARALLEL_SIZE)
+    num_engines = size if ranks is None else max(1, ranks.num_local)
+    check_elsewhere(options, ranks)
     compute = choose(options, card)
     shared_bytes = _shared_bytes(options, card, compute)
     free_bytes = (free_bytes - shared_bytes) // num_engines + shared_bytes
@@ -84,7 +91,7 @@ def resolve(options: EngineOptions, card: ModelCard, free_bytes: int) -> EngineC
         max_model_len=max_model_len,
         max_num_seqs=scheduler.max_num_seqs,
         block_size=block_size,
-        kv_bytes_per_token=card.kv_bytes_per_token,
+        block_bytes=block_size * card.kv_bytes_per_token + card.state_bytes_per_block,
         other_bytes=sum(others.values()),
         others=" and ".join(others),
         free_bytes=free_bytes,
@@ -105,7 +112,8 @@ def resolve(options: EngineOptions, card: ModelCard, free_bytes: int) -> EngineC
         structured_outputs_in_reasoning=options.structured_outputs_in_reasoning,
         pooler_config=resolve_pooler(options, card),
         compute_config=_compute_config(options, compute, num_engines),
-        data_parallel_size=num_engines,
+        data_parallel_size=size,
+        ranks=ranks,
         elastic_config=None
         if not options.enable_elastic_ep
         else ElasticConfig(
@@ -138,7 +146,7 @@ def _compute_config(
     if options.num_threads is not None and options.num_threads < num_engines:
         raise ConfigError(
             f"--num-threads {options.num_threads} leaves some of the {num_engines} engines of "
-            "--data-parallel-size without a thread: give as many at least"
+            "this machine without a thread: give as many at least"
         )
     return msgspec.structs.replace(compute, num_threads=max(1, compute.num_threads // num_engines))
 
@@ -185,16 +193,12 @@ class _Demand:
     max_model_len: int
     max_num_seqs: int
     block_size: int
-    kv_bytes_per_token: int
+    block_bytes: int
     other_bytes: int  # that are taken beside the pool
     others: str  # what takes them, for messages
     free_bytes: int
     memory_share: float | None  # as the user gave it
     is_sized_in_bytes: bool  # by --kv-cache-bytes, so that advice names the same flag
-
-    @property
-    def block_bytes(self) -> int:
-        return self.block_size * self.kv_bytes_per_token
 
     @property
     def blocks_per_sequence(self) -> int:
@@ -379,9 +383,19 @@ def _scheduler_config(
         max_num_queued_tokens=_bounded(
             "max_num_queued_tokens", options.max_num_queued_tokens, DEFAULT_MAX_NUM_QUEUED_TOKENS
         ),
-        speculation=read_speculation(options.speculative_config),
+        speculation=_speculation(options, card),
         chunks_prompts=card.is_causal,
     )
+
+
+def _speculation(options: EngineOptions, card: ModelCard) -> SpeculativeConfig | None:
+    config = read_speculation(options.speculative_config)
+    if config is not None and card.state_bytes_per_block:
+        raise ConfigError(
+            f"{SPECULATION_FLAG}: {card.name} has layers that keep a state of the tokens before, which does not go "
+            "back to before a draft that was wrong; serve it without drafts"
+        )
+    return config
 
 
 def _model_config(options: EngineOptions, card: ModelCard, max_model_len: int) -> ModelConfig:

@@ -6,6 +6,7 @@ from contextlib import suppress
 from pathlib import Path
 
 from weft.core.config import EngineConfig
+from weft.core.ranks import local_ranks
 
 _THREADS = Path("/proc/self/task")
 _SYSTEM = Path("/sys/devices/system")
@@ -23,7 +24,8 @@ def cpus_of(config: EngineConfig) -> list[int]:
     if not hasattr(os, "sched_getaffinity"):
         return []
     cpus = in_order(os.sched_getaffinity(0))
-    return share(cpus, config.data_parallel_rank, config.data_parallel_size)
+    ranks = local_ranks(config)
+    return share(cpus, ranks.index(config.data_parallel_rank), len(ranks))
 
 
 def keep_to(cpus: list[int]) -> None:

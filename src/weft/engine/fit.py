@@ -6,10 +6,13 @@ import msgspec
 
 from weft.compute.backends import BACKENDS, choose
 from weft.core.config import EngineConfig, EngineOptions
+from weft.core.ranks import RanksConfig
 from weft.engine.configure import resolve
 from weft.model.checkpoint import Checkpoint
 from weft.model.open import OnBytes, find_model
 from weft.model.overrides import read_overrides
+
+_NO_LIMIT = 1 << 60
 
 
 @dataclass(frozen=True, slots=True)
@@ -38,7 +41,11 @@ class Fitted:
 
 
 def find_and_fit(
-    options: EngineOptions, *, is_shared: bool = False, on_bytes: OnBytes | None = None
+    options: EngineOptions,
+    *,
+    is_shared: bool = False,
+    on_bytes: OnBytes | None = None,
+    ranks: RanksConfig | None = None,
 ) -> Fitted:
     """Find and check the model of these options, and decide what is left open: see `find_model` and `fit`."""
     checkpoint = find_model(
@@ -49,13 +56,20 @@ def find_and_fit(
         overrides=read_overrides(options),
         on_bytes=on_bytes,
     )
-    return fit(checkpoint, options, is_shared=is_shared)
+    return fit(checkpoint, options, is_shared=is_shared, ranks=ranks)
 
 
-def fit(checkpoint: Checkpoint, options: EngineOptions, *, is_shared: bool = False) -> Fitted:
+def fit(
+    checkpoint: Checkpoint,
+    options: EngineOptions,
+    *,
+    is_shared: bool = False,
+    ranks: RanksConfig | None = None,
+) -> Fitted:
     """Decide all that is left open; a `ConfigError` names what cannot be followed, or does not fit.
 
-    With `is_shared` an engine that is alone does not have a process of its own.
+    With `is_shared` an engine that is alone does not have a process of its own. Where `ranks` has no engine for this
+    machine its memory is no limit.
     """
     compute = choose(options, checkpoint.card)
     backend = BACKENDS[compute.compute]
@@ -63,5 +77,6 @@ def fit(checkpoint: Checkpoint, options: EngineOptions, *, is_shared: bool = Fal
         threads = backend.shared_threads(checkpoint.card)
         options = msgspec.structs.replace(options, num_threads=threads)
     checkpoint = backend.sized(checkpoint, compute)
-    free_bytes = backend.free_bytes()
-    return Fitted(checkpoint, resolve(options, checkpoint.card, free_bytes), free_bytes)
+    is_elsewhere = ranks is not None and not ranks.num_local
+    free_bytes = _NO_LIMIT if is_elsewhere else backend.free_bytes()
+    return Fitted(checkpoint, resolve(options, checkpoint.card, free_bytes, ranks), free_bytes)

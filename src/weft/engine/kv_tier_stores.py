@@ -51,7 +51,7 @@ def read_kv_offloading(
         raise ConfigError(f"{PATH_FLAG} must name a directory")
     check_copyable(SIZE_FLAG, options, card, block_size)
     num_bytes = int(size * (1 << 30))
-    least = block_size * card.kv_bytes_per_token + MAX_FILE_OVERHEAD
+    least = block_size * card.kv_bytes_per_token + card.state_bytes_per_block + MAX_FILE_OVERHEAD
     if num_bytes < least:
         raise ConfigError(
             f"{SIZE_FLAG} {size:g} GiB is less than the {format_bytes(least)} that a block takes"

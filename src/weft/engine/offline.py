@@ -103,7 +103,7 @@ class LLM:
         sampling_params: SamplingParams | Sequence[SamplingParams] | None = None,
         *,
         use_tqdm: bool = True,
-        lora_request: LoRARequest | None = None,
+        lora_request: LoRARequest | Sequence[LoRARequest | None] | None = None,
         tokenization_kwargs: Mapping[str, Any] | None = None,
     ) -> list[RequestOutput]:
         """The finished output of each prompt, in their order.
@@ -112,14 +112,21 @@ class LLM:
         alone counts as a list of one. One `SamplingParams` serves all prompts; None takes the
         model's own defaults. The first prompt that is refused raises, and the others are aborted.
         `use_tqdm` shows a progress bar, if stderr is a terminal; its name is that of other engines.
-        The adapter of `lora_request` is loaded if it is not there; it needs `enable_lora=True`.
+        The adapter of `lora_request`, of all prompts or one for each, is loaded if it is not there; it needs
+        `enable_lora=True`.
         """
         all_prompts = _as_list(prompts)
-        all_params = self._as_params(sampling_params, len(all_prompts))
-        beside = {"lora_request": lora_request, "tokenization_kwargs": tokenization_kwargs}
+        if sampling_params is None:
+            sampling_params = self.get_default_sampling_params()
+        all_params = _for_each(all_prompts, "sampling_params", sampling_params)
+        adapters = _for_each(all_prompts, "lora_request", lora_request)
         work = [
-            self._generate_one(prompt, params, beside)
-            for prompt, params in zip(all_prompts, all_params, strict=True)
+            self._generate_one(
+                prompt,
+                params,
+                {"lora_request": adapter, "tokenization_kwargs": tokenization_kwargs},
+            )
+            for prompt, params, adapter in zip(all_prompts, all_params, adapters, strict=True)
         ]
         return self._run_all(work, has_bar=use_tqdm)
 
@@ -142,7 +149,7 @@ class LLM:
         sampling_params: SamplingParams | Sequence[SamplingParams] | None = None,
         *,
         use_tqdm: bool = True,
-        lora_request: LoRARequest | None = None,
+        lora_request: LoRARequest | Sequence[LoRARequest | None] | None = None,
         **template: Any,
     ) -> list[RequestOutput]:
         """The next message of each conversation: one as a list of messages, or a list of such lists.
@@ -304,18 +311,6 @@ class LLM:
     ) -> None:
         self.close()
 
-    def _as_params(
-        self, given: SamplingParams | Sequence[SamplingParams] | None, num_prompts: int
-    ) -> list[SamplingParams]:
-        if given is None:
-            given = self.get_default_sampling_params()
-        if isinstance(given, SamplingParams):
-            return [given] * num_prompts
-        if len(given) != num_prompts:
-            message = f"{len(given)} sampling_params were given for {num_prompts} prompts"
-            raise BadRequest("sampling_params", message)
-        return list(given)
-
     def _run_all(self, work: Sequence[Coroutine[Any, Any, T]], *, has_bar: bool) -> list[T]:
         with progress_bar(len(work), is_wanted=has_bar) as advance:
             return self._wait(gather_all(work, advance))
@@ -411,6 +406,15 @@ def _as_chats(
     if messages and isinstance(messages[0], Mapping):
         return [cast("Sequence[Message]", messages)]
     return list(cast("Sequence[Sequence[Message]]", messages))
+
+
+def _for_each(prompts: Sequence[PromptType], name: str, given: T | Sequence[T]) -> list[T]:
+    """One for each prompt, of one for all or of as many."""
+    if not isinstance(given, Sequence):
+        return [given] * len(prompts)
+    if len(given) != len(prompts):
+        raise BadRequest(name, f"{len(given)} {name} were given for {len(prompts)} prompts")
+    return list(given)
 
 
 def _as_list(prompts: PromptType | Sequence[PromptType]) -> list[PromptType]:

@@ -6,6 +6,7 @@ from typing import Any
 
 from weft.compute.backends import backend_of
 from weft.compute.native import trim_heap
+from weft.compute.runner import BlockCopies
 from weft.core.config import EngineConfig
 from weft.engine.engine_model import EngineModel
 
@@ -24,6 +25,13 @@ def _expert_loads(model: EngineModel, _config: EngineConfig) -> list[list[int]]:
     return model.expert_loads()
 
 
+def _fingerprint(model: EngineModel, _config: EngineConfig) -> str:
+    """What tells weights, and the bits that come of them, from others, on another machine too."""
+    runner: object = model.runner
+    layout = runner.kv_layout if isinstance(runner, BlockCopies) else ""
+    return f"{model.fingerprint()} {layout}".rstrip()
+
+
 def _forward_seconds(model: EngineModel, _config: EngineConfig) -> dict[str, float]:
     """Time spent on steps since the weights were loaded, by part; of a backend that counts it."""
     return dict(model.part_seconds())
@@ -40,6 +48,7 @@ WORKER_CALLS: Mapping[str, Callable[[EngineModel, EngineConfig], Any]] = Mapping
         "check_health": _check_health,
         "determine_available_memory": _available_memory,
         "expert_loads": _expert_loads,
+        "fingerprint": _fingerprint,
         "forward_seconds": _forward_seconds,
         "release_heap": _release_heap,
     }

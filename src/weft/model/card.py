@@ -43,6 +43,8 @@ class ModelCard:
     weight_bytes: int  # of memory, once loaded by the runner that will serve it
     kv_bytes_per_token: int  # of the runner that will serve it
     notice: str | None  # one sentence that the start banner shows
+    # Beside that, of layers that keep states in place of keys and values; of the runner that will serve it.
+    state_bytes_per_block: int = 0
     kv_dtype: str = "float32"  # of the runner that will serve it
     adapter: AdapterBytes | None = None  # None: the model is served without adapters
     pooling: PoolingSpec | None = None  # None: the model generates text

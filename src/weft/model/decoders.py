@@ -7,7 +7,8 @@ from types import MappingProxyType
 
 from weft.core.errors import ConfigError
 from weft.model.encoder_families import ENCODER_FAMILIES, read_activation
-from weft.model.families import FAMILIES, GROUP_KEYS, Bias, ExpertsRule, Family
+from weft.model.families import FAMILIES
+from weft.model.family import GROUP_KEYS, Bias, ExpertsRule, Family
 from weft.model.fields import Fields, shown
 from weft.model.latent import attention_scale, has_expert_groups, read_latent
 from weft.model.rope import context_length, read_rope
@@ -25,7 +26,8 @@ _MAX_LAYERS = 4096
 _MAX_WIDTH = 2**24
 _HEADS = re.compile("ForCausalLM|ForConditionalGeneration|LMHeadModel")
 _MAX_EXPERTS = 4096
-_FULL, _SLIDING = "full_attention", "sliding_attention"
+_MAX_CONV_WIDTH = 64
+_FULL, _SLIDING, _CONV = "full_attention", "sliding_attention", "conv"
 
 # Keys that change the maths, with the values that change nothing. A family that reads one is exempt.
 _NEUTRAL: Mapping[str, tuple[object, ...]] = MappingProxyType(
@@ -49,6 +51,11 @@ _NEUTRAL: Mapping[str, tuple[object, ...]] = MappingProxyType(
         "pruned_heads": ({}, []),
         "use_mrope": (False,),
         "per_layer_config": ({},),
+        "use_expert_bias": (True,),
+        "conv_L_cache": (),
+        "conv_bias": (False,),
+        "full_attn_idxs": (),
+        "block_auto_adjust_ff_dim": (False,),
         "mlp_bias": (False,),
         "no_rope_layers": ([],),
         "attn_logit_softcapping": (),
@@ -170,6 +177,7 @@ def read_spec(config: ModelConfigFile) -> ModelSpec:
         norm_placement=_norm_placement(family, fields),
         qk_norm=_qk_norm(family, fields),
         has_sinks=family.has_sinks,
+        conv_bias="conv_bias" in reads and fields.flag_or("conv_bias", False),
         qkv_bias=_bias(family.qkv_bias, fields),
         o_bias=_bias(family.o_bias, fields),
         mlp_bias=_bias(family.mlp_bias, fields),
@@ -197,7 +205,7 @@ def _refuse_unimplemented(family: Family, fields: Fields) -> None:
                 f"{fields.where}: {key} {shown(fields.values[key])} is not implemented for "
                 f"{family.architecture}"
             )
-    if family.windows != "layer_types":
+    if family.windows != "layer_types" and not family.has_convolutions:
         _refuse_mixed_layers(family, fields)
 
 
@@ -225,7 +233,21 @@ def _sizes(fields: Fields) -> tuple[int, int, int, int]:
 def _intermediate_size(family: Family, fields: Fields, hidden: int) -> int:
     if not family.is_gated and not fields.has("intermediate_size"):
         return 4 * hidden
-    return fields.integer("intermediate_size", high=_MAX_WIDTH)
+    size = fields.integer("intermediate_size", high=_MAX_WIDTH)
+    key = "block_auto_adjust_ff_dim"
+    return _adjusted(fields, size) if key in family.reads and fields.flag_or(key, True) else size
+
+
+def _adjusted(fields: Fields, size: int) -> int:
+    """What LFM2 makes of a size before it uses it; without a multiplier it is not rounded up either."""
+    size = int(2 * size / 3)
+    if fields.has("block_ffn_dim_multiplier"):
+        step = fields.integer("block_multiple_of", high=_MAX_WIDTH)
+        size = int(fields.factor("block_ffn_dim_multiplier") * size)
+        size = -(-size // step) * step
+    if not 1 <= size <= _MAX_WIDTH:
+        fields.refuse("intermediate_size", f"one of which an MLP of 1 to {_MAX_WIDTH} is made")
+    return size
 
 
 def _context_length(family: Family, fields: Fields) -> int:
@@ -290,10 +312,18 @@ def _layers(family: Family, fields: Fields, head_dim: int) -> tuple[LayerSpec, .
         return (LayerSpec(),) * num_layers
     has_rope = _rope_layers(family, fields, num_layers)
     kinds = _layer_types(family, fields, num_layers, has_rope)
-    ropes = {kind: read_rope(fields, family.rope, head_dim, kind) for kind in sorted(set(kinds))}
+    ropes = {
+        kind: read_rope(fields, family.rope, head_dim, kind)
+        for kind in sorted(set(kinds) - {_CONV})
+    }
     window = fields.integer("sliding_window") if _SLIDING in kinds else None
+    width = fields.integer("conv_L_cache", low=2, high=_MAX_CONV_WIDTH) if _CONV in kinds else 0
     return tuple(
-        LayerSpec(rope=ropes[kind] if roped else None, window=window if kind == _SLIDING else None)
+        LayerSpec(conv_width=width)
+        if kind == _CONV
+        else LayerSpec(
+            rope=ropes[kind] if roped else None, window=window if kind == _SLIDING else None
+        )
         for kind, roped in zip(kinds, has_rope, strict=True)
     )
 
@@ -323,7 +353,7 @@ def _with_experts(
         has_bias=rule.has_bias,
     )
     if rule.has_groups:
-        experts = _with_groups(fields, replace(experts, is_sigmoid=rule.is_sigmoid))
+        experts = _with_groups(rule, fields, replace(experts, is_sigmoid=rule.is_sigmoid))
     sparse = _sparse_layers(rule, fields, len(layers))
     return tuple(
         replace(layer, experts=experts) if index in sparse else layer
@@ -331,7 +361,7 @@ def _with_experts(
     )
 
 
-def _with_groups(fields: Fields, experts: ExpertsSpec) -> ExpertsSpec:
+def _with_groups(rule: ExpertsRule, fields: Fields, experts: ExpertsSpec) -> ExpertsSpec:
     """With a router and a shared expert as DeepSeek has them."""
     count, num_groups, num_chosen = experts.count, 1, 1
     if has_expert_groups(fields, is_sigmoid=experts.is_sigmoid):
@@ -349,6 +379,7 @@ def _with_groups(fields: Fields, experts: ExpertsSpec) -> ExpertsSpec:
         has_shared_gate=False,
         num_groups=num_groups,
         groups_per_token=num_chosen,
+        epsilon=rule.epsilon,
         scale=fields.factor_or("routed_scaling_factor", 1.0),
     )
 
@@ -387,12 +418,14 @@ def _rope_layers(family: Family, fields: Fields, num_layers: int) -> list[bool]:
 def _layer_types(
     family: Family, fields: Fields, num_layers: int, has_rope: list[bool]
 ) -> list[str]:
+    if family.has_convolutions:
+        return _mixed_layer_types(fields, num_layers)
     if family.windows == "none" or not _windows_in_use(family, fields):
         return [_FULL] * num_layers
     if family.windows == "every_layer":
         return [_SLIDING] * num_layers
     if fields.has("layer_types"):
-        return _listed_layer_types(fields, num_layers)
+        return _listed_layer_types(fields, num_layers, (_FULL, _SLIDING))
     if fields.has("sliding_window_pattern"):
         pattern = fields.integer("sliding_window_pattern")
         return [_SLIDING if (layer + 1) % pattern else _FULL for layer in range(num_layers)]
@@ -410,8 +443,26 @@ def _windows_in_use(family: Family, fields: Fields) -> bool:
     return switched_on and fields.has("sliding_window")
 
 
-def _listed_layer_types(fields: Fields, num_layers: int) -> list[str]:
+def _listed_layer_types(fields: Fields, num_layers: int, allowed: tuple[str, str]) -> list[str]:
     kinds = list(fields.texts("layer_types"))
-    if len(kinds) != num_layers or any(kind not in (_FULL, _SLIDING) for kind in kinds):
-        fields.refuse("layer_types", f"a list of {num_layers} names, each {_FULL} or {_SLIDING}")
+    if len(kinds) != num_layers or any(kind not in allowed for kind in kinds):
+        fields.refuse(
+            "layer_types", f"a list of {num_layers} names, each {allowed[0]} or {allowed[1]}"
+        )
     return kinds
+
+
+def _mixed_layer_types(fields: Fields, num_layers: int) -> list[str]:
+    """Of attention and convolutions; where nothing is said, all layers have attention."""
+    if fields.has("layer_types"):
+        kinds = _listed_layer_types(fields, num_layers, (_FULL, _CONV))
+        return kinds if _FULL in kinds else fields.refuse("layer_types", f"one with {_FULL} in it")
+    key = "full_attn_idxs"
+    listed = fields.values.get(key)
+    if listed is None:
+        return [_FULL] * num_layers
+    if not isinstance(listed, list) or not any(
+        type(index) is int and 0 <= index < num_layers for index in listed
+    ):
+        fields.refuse(key, f"a list of numbers of layers, from 0 to {num_layers - 1}")
+    return [_FULL if index in listed else _CONV for index in range(num_layers)]

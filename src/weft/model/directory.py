@@ -223,13 +223,14 @@ def describe(
         return card
     layout = decoder_layout(spec, config.family.names)
     num_parameters = sum(math.prod(plan.shape) for plan in layout)
-    kv_elements = len(spec.layers) * spec.kv_parts * spec.kv_size
+    kv_elements = spec.num_attention_layers * spec.kv_parts * spec.kv_size
     return replace(
         _with_parameters(card, num_parameters),
         num_idle_parameters=spec.num_idle_parameters,
         keeps_latents=spec.latent is not None,
         embedding_size=spec.hidden_size,
         kv_bytes_per_token=kv_elements * BYTES_PER_ELEMENT["float32"],
+        state_bytes_per_block=spec.state_size * BYTES_PER_ELEMENT["float32"],
         adapter=_adapter_bytes(spec, layout),
     )
 

@@ -1,11 +1,11 @@
 """The families of decoders: one row each, which `weft.model.decoders` reads a config by."""
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field, replace
+from dataclasses import replace
 from types import MappingProxyType
-from typing import Literal
 
 from weft.model.encoder_families import GPT2_KEYS
+from weft.model.family import ExpertsRule, Family
 from weft.model.latent import DEEPSEEK_V2, DEEPSEEK_V3
 from weft.model.names import (
     DEEPSEEK,
@@ -13,24 +13,15 @@ from weft.model.names import (
     GPT2,
     GPT_OSS,
     GRANITE_EXPERTS,
-    LLAMA,
+    LFM2,
+    LFM2_EXPERTS,
     LLAMA_FUSED,
     MIXTRAL,
     OPT,
     QWEN_EXPERTS,
-    DecoderNames,
 )
 from weft.model.rope import RopeRules
 from weft.model.spec import Norm, NormPlacement, QkNorm
-
-# Whether products have biases; where neither, the key that says so.
-Bias = Literal["never", "always", "attention_bias", "mlp_bias", "enable_bias", "qkv_bias"]
-_COUNTS = ("num_experts", "num_local_experts")
-GROUP_KEYS = (
-    *("n_shared_experts", "first_k_dense_replace", "routed_scaling_factor"),
-    *("n_group", "topk_group"),
-)
-Windows = Literal["none", "every_layer", "layer_types"]
 
 _COMMON: Mapping[str, object] = {
     "hidden_act": "silu",
@@ -110,6 +101,21 @@ _GLM_MOE = {
     "norm_topk_prob": True,
     "use_qk_norm": False,
 }
+_LFM2 = {
+    **_COMMON,
+    "max_position_embeddings": 128000,
+    "rms_norm_eps": 1e-5,
+    "rope_theta": 1_000_000.0,
+    "tie_word_embeddings": True,
+    "conv_L_cache": 3,
+}
+_LFM2_ADJUSTED = {
+    **_LFM2,
+    "block_auto_adjust_ff_dim": True,
+    "block_ffn_dim_multiplier": 1.0,
+    "block_multiple_of": 256,
+}
+_LFM2_KEYS = {"norm_eps": "rms_norm_eps", "tie_embedding": "tie_word_embeddings"}
 _OPT = {
     "hidden_act": "relu",
     "intermediate_size": 3072,
@@ -124,76 +130,6 @@ _GPT2 = {
     "max_position_embeddings": 1024,
     "tie_word_embeddings": True,
 }
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class ExpertsRule:
-    """How a family says which layers have experts, and what they are like.
-
-    `count` and `inner_size` are keys. `is_normalized` None: the key norm_topk_prob says it. Where `has_steps`,
-    decoder_sparse_step and mlp_only_layers say which layers have an MLP instead; else none has. `has_groups`:
-    what is beside the experts is as DeepSeek has it, by its keys; and so is the router, which is that of its V3
-    where `is_sigmoid`, else that of V2.
-    """
-
-    count: str
-    inner_size: str = "intermediate_size"
-    is_normalized: bool | None = None
-    has_steps: bool = False
-    has_shared: bool = False
-    has_bias: bool = False
-    has_groups: bool = False
-    is_sigmoid: bool = False
-
-    @property
-    def other_count(self) -> str | None:
-        """What some files call the count instead."""
-        others = [key for key in _COUNTS if key != self.count]
-        return others[0] if len(others) == 1 else None
-
-    @property
-    def keys(self) -> frozenset[str]:
-        """Those that are read of a config, and are refused elsewhere."""
-        if self.has_groups:
-            return frozenset({self.count, *GROUP_KEYS})
-        steps = {"decoder_sparse_step", "mlp_only_layers"} if self.has_steps else set()
-        return frozenset({*_COUNTS, *steps})
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Family:
-    """What is fixed for a model type, and which keys of its config decide the rest.
-
-    `aliases` are other spellings of a key, by the usual one.
-    `reads` names keys that change the maths in this family and are refused, unless neutral, elsewhere.
-    `defaults` says what a missing key means; an explicit null overrides it.
-    """
-
-    architecture: str
-    defaults: Mapping[str, object]
-    aliases: Mapping[str, str] = field(default_factory=dict)
-    names: DecoderNames = LLAMA
-    qkv_bias: Bias = "attention_bias"
-    o_bias: Bias = "attention_bias"
-    mlp_bias: Bias = "never"
-    is_gated: bool = True
-    norm: Norm = Norm.RMS
-    qk_norm: QkNorm = QkNorm.NONE
-    has_sinks: bool = False
-    has_latent: bool = False  # its attention is DeepSeek's, by the keys that it has for it
-    norm_placement: NormPlacement = NormPlacement.BEFORE
-    norm_offset: float = 0.0
-    windows: Windows = "none"
-    window_switch: bool = False  # windows count only under use_sliding_window
-    window_alternates: bool = False  # every second layer has one, below max_window_layers
-    rope: RopeRules = field(default_factory=RopeRules)
-    position_offset: int | None = None  # positions are learned, and begin there: there is no rope
-    scales_embeddings: bool = False  # by the square root of the hidden size
-    experts: ExpertsRule | None = None
-    reads: frozenset[str] = frozenset()
-    prefixes: tuple[str, ...] = ("model.",)
-    ignored_tensors: tuple[str, ...] = ()  # prefixes of tensors that serve no text
-    ignored_tokens: frozenset[str] = frozenset()  # added tokens that may lie beyond the vocabulary
 
 
 _GEMMA3_ROW = Family(
@@ -377,6 +313,45 @@ FAMILIES: Mapping[str, Family] = MappingProxyType(
                 inner_size="moe_intermediate_size",
                 has_groups=True,
                 is_sigmoid=True,
+            ),
+        ),
+        "lfm2": Family(
+            architecture="Lfm2ForCausalLM",
+            defaults=_LFM2_ADJUSTED,
+            aliases={**_LFM2_KEYS, "block_ff_dim": "intermediate_size"},
+            names=LFM2,
+            qkv_bias="never",
+            o_bias="never",
+            qk_norm=QkNorm.HEAD,
+            has_convolutions=True,
+            reads=frozenset(
+                "conv_L_cache conv_bias full_attn_idxs block_auto_adjust_ff_dim".split()
+            ),
+        ),
+        "lfm2_moe": Family(
+            architecture="Lfm2MoeForCausalLM",
+            defaults={
+                **_LFM2,
+                "intermediate_size": 7168,
+                "moe_intermediate_size": 1792,
+                "first_k_dense_replace": 2,
+                "num_experts": 32,
+                "num_experts_per_tok": 4,
+                "norm_topk_prob": True,
+            },
+            aliases={**_LFM2_KEYS, "num_dense_layers": "first_k_dense_replace"},
+            names=LFM2_EXPERTS,
+            qkv_bias="never",
+            o_bias="never",
+            qk_norm=QkNorm.HEAD,
+            has_convolutions=True,
+            reads=frozenset({"conv_L_cache", "conv_bias"}),
+            experts=ExpertsRule(
+                count="num_experts",
+                inner_size="moe_intermediate_size",
+                has_groups=True,
+                is_sigmoid=True,
+                epsilon=1e-6,
             ),
         ),
         "smollm3": Family(

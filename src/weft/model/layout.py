@@ -55,7 +55,8 @@ class TensorPlan:
     @property
     def takes_adapters(self) -> bool:
         """Whether it is a matrix as it was trained, of tokens or of a linear layer that all rows go through."""
-        is_matrix = len(self.shape) == 2 and self.name != "positions" and self.factor is None
+        is_table = self.name == "positions" or self.name.endswith(".conv")
+        is_matrix = len(self.shape) == 2 and not is_table and self.factor is None
         return is_matrix and not self.is_of_experts and not self.name.endswith(".kv_b")
 
     @property
@@ -164,14 +165,11 @@ def _model(spec: ModelSpec, names: Mapping[str, str], prefix: str) -> Iterator[T
 def _layer(
     spec: ModelSpec, layer: LayerSpec, index: int, names: Mapping[str, str], source: str
 ) -> Iterator[TensorPlan]:
-    ours, hidden = f"layers.{index}.", spec.hidden_size
-    if spec.latent is not None:
-        yield from _latent(spec, spec.latent, ours, source, names)
+    ours = f"layers.{index}."
+    if layer.conv_width:
+        yield from _convolution(spec, layer.conv_width, ours, source, names)
     else:
-        q_size = spec.num_heads * spec.head_dim
-        qkv = {"q": (q_size, hidden), "k": (spec.kv_size, hidden), "v": (spec.kv_size, hidden)}
-        yield from _products(ours, source, names, qkv, spec.qkv_bias)
-    yield from _products(ours, source, names, {"o": (hidden, spec.output_size)}, spec.o_bias)
+        yield from _attention(spec, ours, source, names)
     if layer.experts is None:
         yield from _mlp(spec, ours, source, names)
     else:
@@ -181,6 +179,18 @@ def _layer(
             name = f"{part}_norm_{place}"
             if part == "mlp" or layer.has_attention_norm:
                 yield from _norm(ours + name, source + names[name], spec)
+
+
+def _attention(
+    spec: ModelSpec, ours: str, source: str, names: Mapping[str, str]
+) -> Iterator[TensorPlan]:
+    hidden, q_size = spec.hidden_size, spec.num_heads * spec.head_dim
+    if spec.latent is not None:
+        yield from _latent(spec, spec.latent, ours, source, names)
+    else:
+        qkv = {"q": (q_size, hidden), "k": (spec.kv_size, hidden), "v": (spec.kv_size, hidden)}
+        yield from _products(ours, source, names, qkv, spec.qkv_bias)
+    yield from _products(ours, source, names, {"o": (hidden, spec.output_size)}, spec.o_bias)
     if spec.has_sinks:
         yield _whole(f"{ours}sinks", source + names["sinks"], spec.num_heads)
     if spec.qk_norm is not QkNorm.NONE:
@@ -204,6 +214,19 @@ def _latent(
     yield _whole(f"{ours}kv_a_norm", f"{source}{names['kv_a_norm']}.weight", latent.rank)
     heads = spec.num_heads * (latent.key_size + latent.value_size)
     yield from _products(ours, source, names, {"kv_b": (heads, latent.rank)}, False)
+
+
+def _convolution(
+    spec: ModelSpec, width: int, ours: str, source: str, names: Mapping[str, str]
+) -> Iterator[TensorPlan]:
+    """A channel's weights are a matrix of one row in the file."""
+    hidden = spec.hidden_size
+    yield from _products(ours, source, names, {"conv_in": (3 * hidden, hidden)}, spec.conv_bias)
+    lead = source + names["conv"]
+    yield replace(_whole(f"{ours}conv", f"{lead}.weight", hidden, width), stack=hidden)
+    if spec.conv_bias:
+        yield _whole(f"{ours}conv.bias", f"{lead}.bias", hidden)
+    yield from _products(ours, source, names, {"conv_out": (hidden, hidden)}, spec.conv_bias)
 
 
 def _mlp(spec: ModelSpec, ours: str, source: str, names: Mapping[str, str]) -> Iterator[TensorPlan]:

@@ -180,6 +180,8 @@ def _stacked(part: Part, stack: int | None) -> Part:
 def _of_stack(tensor: Tensor, plan: TensorPlan, *, is_transposed: bool = False) -> Tensor:
     """The rows that `plan` takes, in the same memory."""
     assert plan.stack is not None
+    if plan.shape[0] == plan.rows:
+        return replace(tensor, data=tensor.data.reshape(plan.shape))
     number, first = divmod(plan.start, plan.rows // plan.stack)
     one = tensor.data[number].T if is_transposed else tensor.data[number]
     return replace(tensor, data=one[first : first + plan.shape[0] * plan.step : plan.step])

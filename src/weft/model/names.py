@@ -122,6 +122,38 @@ GPT_OSS = DecoderNames(
     _DECODER_NORMS,
     has_bare_experts=True,
 )
+LFM2 = DecoderNames(
+    {
+        **_DECODER,
+        "o": "self_attn.out_proj",
+        "q_norm": "self_attn.q_layernorm",
+        "k_norm": "self_attn.k_layernorm",
+        "conv_in": "conv.in_proj",
+        "conv": "conv.conv",
+        "conv_out": "conv.out_proj",
+        "gate": "feed_forward.w1",
+        "up": "feed_forward.w3",
+        "down": "feed_forward.w2",
+        "norm": "embedding_norm",
+    },
+    {
+        NormPlacement.BEFORE: {
+            "attention_norm_before": "operator_norm",
+            "mlp_norm_before": "ffn_norm",
+        }
+    },
+)
+LFM2_EXPERTS = DecoderNames(
+    {
+        **LFM2.names,
+        "router": "feed_forward.gate",
+        "router_correction": "feed_forward.expert_bias",
+        "expert_gate": "feed_forward.experts.{}.w1",
+        "expert_up": "feed_forward.experts.{}.w3",
+        "expert_down": "feed_forward.experts.{}.w2",
+    },
+    LFM2.norms,
+)
 GLM_EXPERTS = DecoderNames(
     {
         **_DECODER,

@@ -81,7 +81,8 @@ class ExpertsSpec:
     `is_sigmoid`: weights are sigmoids of logits instead, brought to 1 where `is_normalized`; and those experts
     are chosen for which the sigmoid and a learned correction add up to the most. Only the experts of
     `groups_per_token` of `num_groups` are chosen from: of sigmoids the groups whose best two make the largest
-    sum, else those whose best one is the highest.
+    sum, else those whose best one is the highest. What sigmoids are divided by to be brought to 1 is `epsilon` more
+    than their sum.
 
     `shared_size` is of an expert that every token goes through beside them, weighed by the sigmoid of a logit
     of its own, or where not `has_shared_gate` by 1; 0: there is none. `has_bias` is of the router and experts.
@@ -97,6 +98,7 @@ class ExpertsSpec:
     num_groups: int = 1
     groups_per_token: int = 1
     scale: float = 1.0
+    epsilon: float = 1e-20
     has_bias: bool = False
 
     @property
@@ -136,6 +138,11 @@ class LatentSpec:
 class LayerSpec:
     """What differs between layers.
 
+    With a `conv_width` a layer has a short convolution in place of attention: of each row "conv_in" makes three
+    parts, B, C and x; the products B * x of so many rows, the last its own, are weighed channel by channel and
+    added up; C times the sum goes through "conv_out". What it keeps from step to step are those products of the
+    rows before.
+
     `window` counts the keys that a row sees before it, and after it where the model is not causal, its own
     included; None: all. `has_attention_norm` is False where the norm before attention is left out.
     """
@@ -143,6 +150,7 @@ class LayerSpec:
     rope: RopeSpec | None = None
     window: int | None = None
     has_attention_norm: bool = True
+    conv_width: int = 0
     experts: ExpertsSpec | None = None  # in place of the MLP
 
 
@@ -188,6 +196,7 @@ class ModelSpec:
     attention_scale: float
     attention_soft_cap: float | None = None
     has_sinks: bool = False
+    conv_bias: bool = False  # of all three parts of a short convolution
     swiglu_limit: float | None = None
     swiglu_alpha: float = 1.0
     final_soft_cap: float | None = None
@@ -212,6 +221,16 @@ class ModelSpec:
     def output_size(self) -> int:
         """Elements of one token that attention hands on, of all heads."""
         return self.num_heads * (self.latent.value_size if self.latent else self.head_dim)
+
+    @property
+    def num_attention_layers(self) -> int:
+        """Those that keep keys and values."""
+        return sum(layer.conv_width == 0 for layer in self.layers)
+
+    @property
+    def state_size(self) -> int:
+        """Elements that the other layers keep for each block: what a sequence goes on from at its end."""
+        return sum(self.hidden_size * max(layer.conv_width - 1, 0) for layer in self.layers)
 
     def mlp_size(self, layer: LayerSpec) -> int:
         """The width of what every token of a layer goes through: the MLP, or the shared expert; 0: neither."""

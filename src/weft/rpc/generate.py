@@ -98,7 +98,7 @@ class GenerateCall:
     async def __call__(self, request: pb.GenerateRequest, context: Context) -> None:
         """Serve one request."""
         self.receive()
-        generation = to_generation(request, self._limits)
+        generation = to_generation(request, self._limits, self._client.model_config.media)
         request_id = generation.request_id or f"weft-{uuid.uuid4().hex}"
         headers = trace_headers_of(context)
         REQUEST.set((request_id, headers.get("traceparent")))

@@ -57,6 +57,22 @@ class DocumentBlock(msgspec.Struct, frozen=True, kw_only=True):
     cache_control: CacheControl | None = None
 
 
+class ImageSource(msgspec.Struct, frozen=True, kw_only=True):
+    """Where an image is: `data` holds that of type "base64", `url` is the address of type "url"."""
+
+    type: str
+    media_type: str | None = None
+    data: str | None = None
+    url: str | None = None
+
+
+class ImageBlock(msgspec.Struct, frozen=True, kw_only=True):
+    """A picture to be looked at."""
+
+    source: ImageSource
+    cache_control: CacheControl | None = None
+
+
 class SearchResultBlock(msgspec.Struct, frozen=True, kw_only=True):
     """What a search of the caller's found; `source` is its address."""
 
@@ -103,6 +119,7 @@ class ToolResultBlock(msgspec.Struct, frozen=True, kw_only=True):
 
 Block: TypeAlias = (
     TextBlock
+    | ImageBlock
     | DocumentBlock
     | SearchResultBlock
     | ThinkingBlock

@@ -16,8 +16,9 @@ from typing import Any, Self
 import jinja2
 
 from weft.core.errors import BadRequest, ConfigError, ContextLengthExceeded
+from weft.core.media import MODALITIES
 from weft.core.worker import Worker
-from weft.text.content import CHAT_PARTS, Place, Refusal, Text, read_parts, to_wire
+from weft.text.content import CHAT_PARTS, Place, Placeholder, Refusal, Text, read_part, to_wire
 from weft.text.template import make_environment, reads_parts
 
 Message = Mapping[str, Any]
@@ -257,6 +258,12 @@ def _normalise(message: object, position: int, wants_parts: bool) -> dict[str, A
     if wants_parts and not isinstance(message.get("content"), str):
         normal["content"] = parts
     else:
+        if any(part["type"] in MODALITIES for part in parts):
+            raise BadRequest(
+                "messages",
+                f"messages[{position}].content: this chat template takes texts, and says nowhere what stands for "
+                "media; the server may be given another (--chat-template)",
+            )
         normal["content"] = "\n".join(part["text"] for part in parts)
     calls = message.get("tool_calls")
     if isinstance(calls, Sequence) and not isinstance(calls, str):
@@ -271,10 +278,15 @@ def _parts(content: object, position: int) -> list[dict[str, Any]]:
     place = Place("messages", f"messages[{position}].content")
     if not isinstance(content, str | Sequence):
         raise place.error(" must be a string, a list of parts or null")
-    parts = (part for _, part in read_parts(content, CHAT_PARTS, place))
-    return [
-        to_wire(Text(text=part.refusal) if isinstance(part, Refusal) else part) for part in parts
-    ]
+    given = [{"type": "text", "text": content}] if isinstance(content, str) else content
+    return [_part(part, place[at]) for at, part in enumerate(given)]
+
+
+def _part(given: object, place: Place) -> dict[str, Any]:
+    if isinstance(given, Placeholder):
+        return {"type": given.modality}
+    part = read_part(given, CHAT_PARTS, place)
+    return to_wire(Text(text=part.refusal) if isinstance(part, Refusal) else part)
 
 
 def _with_parsed_arguments(call: object) -> object:
@@ -298,7 +310,7 @@ def _mark_end(conversation: list[dict[str, Any]], marker: str) -> None:
     last = conversation[-1]
     if isinstance(last["content"], str):
         last["content"] += marker + " "
-    elif last["content"]:
+    elif last["content"] and "text" in last["content"][-1]:
         last["content"][-1]["text"] += marker + " "
     else:
         raise BadRequest("messages", "the final message has no text to continue")

@@ -1,7 +1,7 @@
 """Content parts: which types an API takes is a table, and one function reads its lists of parts by it.
 
-Another kind of part, such as a picture, is a struct here, a case of `to_wire`, and a row in the table of
-each API that takes it; until then those tables refuse it.
+Another kind of part is a struct here, a case of `to_wire`, and a row in the table of each API that takes it;
+until then those tables refuse it. Media are read by `weft.web.chat.media`, where an engine takes them.
 """
 
 from collections.abc import Iterator, Mapping, Sequence
@@ -11,6 +11,7 @@ from typing import Any, Generic, TypeAlias, TypeVar
 import msgspec
 
 from weft.core.errors import BadRequest
+from weft.core.media import Modality
 
 _Struct = TypeVar("_Struct", bound=msgspec.Struct)
 
@@ -25,6 +26,12 @@ class Refusal(msgspec.Struct, frozen=True, kw_only=True):
     """What an assistant said in place of an answer; to a template it is text."""
 
     refusal: str
+
+
+class Placeholder(msgspec.Struct, frozen=True):
+    """Where an item of media stands in a message whose media have been taken out; no body spells it."""
+
+    modality: Modality
 
 
 Part: TypeAlias = Text | Refusal

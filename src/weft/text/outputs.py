@@ -9,6 +9,8 @@ from collections.abc import Callable, Iterator, Sequence
 from enum import Enum
 from typing import Any, TypeVar, assert_never
 
+from msgspec.structs import replace
+
 from weft.core.logprobs import FlatLogprobs
 from weft.core.types import (
     CompletionOutput,
@@ -91,6 +93,8 @@ class RequestStream:
         """
         if self._num_cached_tokens is None:
             self._num_cached_tokens = output.num_cached_tokens
+            if output.prompt_token_ids is not None:
+                self._request = replace(self._request, prompt_token_ids=output.prompt_token_ids)
         if output.prompt_logprobs is not None and self._prompt_logprobs is None:
             self._prompt_rows = self._prompt_rows or []
             if not self._is_prompt_scored(self._prompt_rows):  # a server sends it with every answer

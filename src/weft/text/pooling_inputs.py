@@ -57,6 +57,8 @@ class PoolingInputs:
         for name in ("lora_request", "reasoning_ended"):
             if getattr(options, name) is not None:
                 raise Unsupported(f"{name} is not supported yet")
+        if prompt.media is not None:
+            raise Unsupported("media are not supported by encode: it takes texts and token ids")
         resolved = validate_pooling(params, self._pooler, self._limits)
         validate_cache_salt(prompt.cache_salt)
         encoded = self._encode(prompt, params, options.tokenization_kwargs or {})

@@ -10,7 +10,9 @@ import msgspec
 
 from weft.core.config import EngineConfig
 from weft.core.errors import BadRequest, Unsupported
+from weft.core.media import check_anchors, check_media
 from weft.core.prompts import Prompt, TokensPart
+from weft.core.ranks import served_ranks
 from weft.core.types import (
     OpenReasoning,
     PoolingParams,
@@ -33,7 +35,14 @@ from weft.core.validate import (
 )
 from weft.text.pooling_inputs import PoolingInputs
 from weft.text.prompt_embeds import salt_of
-from weft.text.prompts import encode_prompt, label_of, read_prompt, read_tokenization, size_of
+from weft.text.prompts import (
+    Tokenization,
+    encode_prompt,
+    label_of,
+    read_prompt,
+    read_tokenization,
+    size_of,
+)
 from weft.text.reasoning import read_reasoning
 from weft.text.tokenizer import Tokenizer
 
@@ -68,7 +77,8 @@ class InputProcessor:
         self._is_pooling = config.pooler_config is not None
         self._rules_reasoning = config.structured_outputs_in_reasoning
         self._pooling = PoolingInputs(config, tokenizer, limits=limits)
-        self._num_ranks = config.data_parallel_size
+        self._size, self._ranks = config.data_parallel_size, served_ranks(config)
+        self._media = config.model_config.media
         self._clock = clock
 
     def process(self, prompt: Source, params: Params, options: RequestOptions) -> Request:
@@ -99,8 +109,9 @@ class InputProcessor:
         kwargs = {**(options.tokenization_kwargs or {}), "add_special_tokens": False}
         bare = msgspec.structs.replace(options, tokenization_kwargs=kwargs)
         request = await self.prepare(piece.prompt, params, bare if before else options)
-        if request.prompt_embeds:
-            raise BadRequest("prompt_embeds", "prompt_embeds does not go with a prompt in pieces")
+        for name in ("prompt_embeds", "media"):
+            if getattr(request, name):
+                raise BadRequest(name, f"{name} does not go with a prompt in pieces")
         if not before:
             return request
         whole = Prompt(
@@ -112,13 +123,25 @@ class InputProcessor:
         return self.process(whole, params, options)
 
     def _check(self, params: Params, options: RequestOptions) -> None:
-        _check_options(options, self._num_ranks)
+        _check_options(options)
+        if options.data_parallel_rank is not None:
+            self._check_rank(options.data_parallel_rank)
         if isinstance(params, PoolingParams):
             self._pooling.check(params)
         elif self._is_pooling:
             raise Unsupported("generate is not supported by this model: it was opened for pooling")
         else:
             validate_params(params, self._limits)
+
+    def _check_rank(self, rank: int) -> None:
+        check_integer("data_parallel_rank", rank, 0, self._size - 1)
+        if rank not in self._ranks:
+            first, last = self._ranks[0], self._ranks[-1]
+            own = f"rank {first}" if first == last else f"ranks {first} to {last}"
+            raise BadRequest(
+                "data_parallel_rank",
+                f"data_parallel_rank {rank} is another server's: this one has {own} of {self._size}",
+            )
 
     def _read(
         self, prompt: Prompt, params: Params, options: RequestOptions, arrived_at: float
@@ -137,8 +160,13 @@ class InputProcessor:
         validate_cache_salt(prompt.cache_salt)
         if params.stop_strings and self._tokenizer is None:
             raise BadRequest("stop", "stop strings need a tokenizer, and this model has none")
+        if prompt.media is not None:
+            check_media(prompt.media, self._media)
+            _check_beside_media(params, how)
         token_ids, embeds = encode_prompt(prompt, how, self._tokenizer, self._limits)
         validate_prompt(token_ids, self._limits)
+        if self._media is not None:
+            check_anchors(token_ids, prompt.media, self._media)
         if embeds and params.prompt_logprobs is not None:
             raise BadRequest("prompt_logprobs", "prompt_logprobs does not go with prompt_embeds")
         resolved = resolve_params(params, len(token_ids), self._limits)
@@ -162,6 +190,7 @@ class InputProcessor:
             bad_token_ids=self._bad_token_ids(resolved.bad_words or ()),
             reasoning=self._reasoning(resolved, options, token_ids),
             prompt_embeds=embeds,
+            media=prompt.media,
         )
 
     def _reasoning(
@@ -194,12 +223,20 @@ class InputProcessor:
         return [list(ids) for ids in dict.fromkeys(map(tuple, found)) if ids]
 
 
-def _check_options(options: RequestOptions, num_ranks: int) -> None:
+def _check_beside_media(params: SamplingParams, how: Tokenization) -> None:
+    """What counts a prompt's tokens goes by those that media take, which are known later."""
+    for name, value in (
+        ("truncate_prompt_tokens", how.truncate_prompt_tokens),
+        ("prompt_logprobs", params.prompt_logprobs),
+    ):
+        if value is not None:
+            raise BadRequest(name, f"{name} does not go with media in the prompt")
+
+
+def _check_options(options: RequestOptions) -> None:
     """Adapter, tokenization and reasoning are checked where they are read."""
     validate_request_id(options.request_id)
     validate_priority(options.priority)
-    if options.data_parallel_rank is not None:
-        check_integer("data_parallel_rank", options.data_parallel_rank, 0, num_ranks - 1)
     if options.prompt_text is not None:
         check_text("prompt_text", options.prompt_text)
     for header in (options.trace_headers or {}).items():

@@ -24,6 +24,7 @@ from weft.core.errors import (
     Unsupported,
     WeftError,
 )
+from weft.core.media import FIELD
 from weft.core.merged import merged
 from weft.core.tasks import is_set_within
 from weft.core.types import (
@@ -39,10 +40,11 @@ from weft.text.outputs import RequestStream
 from weft.text.prepare import InputProcessor
 from weft.text.tokenizer import Tokenizer
 from weft.vllm.controls import VllmControls
-from weft.vllm.engine import to_lora, to_pooling_params, to_prompt, to_sampling_params
+from weft.vllm.engine import process, to_lora, to_pooling_params, to_prompt, to_sampling_params
 from weft.vllm.errors import translated
 from weft.vllm.kv_events import KvEventReader
 from weft.vllm.load import LoadMeter
+from weft.vllm.media import MediaReader
 from weft.vllm.outputs import to_pooling_output, to_sequence_output
 from weft.vllm.params import (
     check_params,
@@ -81,6 +83,8 @@ class VllmClient(VllmControls):
         self._inputs = InputProcessor(config, tokenizer, limits=limits, clock=clock)
         self._meters = meters
         self._events = events
+        has_media = config.model_config.media is not None
+        self._media = MediaReader.of(llm.vllm_config.model_config) if has_media else None
         self._clock = clock
         self._open: dict[str, Request] = {}
         self._idle = asyncio.Event()
@@ -113,8 +117,11 @@ class VllmClient(VllmControls):
     async def run(self, request: Request) -> AsyncGenerator[RequestOutput, None]:
         ended = reasoning_ended(request, has_parser=self._has_reasoning_parser)
         stream = RequestStream(request, self.renderer)
-        changes = merged([self._answer(request, i, stream, ended) for i in range(request.params.n)])
         with self._following(request):
+            prompt = await self._prompt(request)
+            changes = merged(
+                [self._answer(request, prompt, i, stream, ended) for i in range(request.params.n)]
+            )
             async with aclosing(changes):
                 async for _ in changes:
                     if stream.error is not None:
@@ -124,14 +131,22 @@ class VllmClient(VllmControls):
                     if output is not None:
                         yield output
 
+    async def _prompt(self, request: Request) -> Any:
+        """The same for all answers."""
+        if request.media is None or self._media is None:
+            return to_prompt(request)
+        decoded = await self._media.read(request.media)
+        with translated(FIELD):
+            return await process(self._llm, request, decoded)
+
     async def _answer(
-        self, request: Request, index: int, stream: RequestStream, ended: bool | None
+        self, request: Request, prompt: Any, index: int, stream: RequestStream, ended: bool | None
     ) -> AsyncGenerator[None, None]:
         """Run one of the answers, and yield whenever there is more of it in the stream."""
         constraint = to_constraint(request.params.structured_outputs)
         with translated(next(iter(constraint), None) if constraint else None):
             outputs = self._llm.generate(
-                to_prompt(request),
+                prompt,
                 to_sampling_params(to_sampling(request, index)),
                 request.request_id,  # by which it is aborted; vLLM makes it unique for itself
                 lora_request=to_lora(request.lora_request),
@@ -268,6 +283,8 @@ class VllmClient(VllmControls):
         for task in (self._reading, self._ping):
             if task is not None:
                 task.cancel()
+        if self._media is not None:
+            await self._media.aclose()
         # On a thread: it waits for its processes.
         await asyncio.to_thread(self._llm.shutdown, _SHUTDOWN_S)
         await asyncio.wait({self._watching})

@@ -14,6 +14,7 @@ from weft.core.config import (
     PoolerConfig,
     SchedulerConfig,
 )
+from weft.core.media import MODALITIES, MediaConfig, Modality
 from weft.core.types import PoolingKind
 
 _ONE_RESULT = ("embed", "classify")
@@ -84,6 +85,27 @@ def with_pooler(config: EngineConfig, model: Any, tasks: Sequence[str]) -> Engin
         dimensions=tuple(model.matryoshka_dimensions or ()),
     )
     return msgspec.structs.replace(config, pooler_config=pooler)
+
+
+def with_media(config: EngineConfig, limits: Mapping[str, int], model: Any) -> EngineConfig:
+    """With what a prompt may have beside text, by the limits that its processor says."""
+    known = {modality: limits[modality] for modality in MODALITIES if modality in limits}
+    if not any(known.values()):
+        return config
+    anchors = {modality: _anchor(modality, model.hf_config) for modality in known}
+    media = MediaConfig(
+        max_items=known, anchor_ids={name: i for name, i in anchors.items() if i is not None}
+    )
+    facts = msgspec.structs.replace(config.model_config, is_multimodal_model=True, media=media)
+    return msgspec.structs.replace(config, model_config=facts)
+
+
+def _anchor(modality: Modality, hf_config: Any) -> int | None:
+    """The token at which an item stands, by either name that models' configurations have for it."""
+    for name in (f"{modality}_token_id", f"{modality}_token_index"):
+        if isinstance(token := getattr(hf_config, name, None), int):
+            return token
+    return None
 
 
 def to_eos_ids(tokenizers: int | None, generation: Mapping[str, Any]) -> tuple[int, ...]:

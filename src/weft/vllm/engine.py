@@ -23,6 +23,7 @@ _MERGED = "structured_outputs_config"  # of which this server decides a part
 _VARIABLES = {
     "VLLM_LOGGING_STREAM": "ext://sys.stderr",  # standard output has the ready block
     "VLLM_NO_USAGE_STATS": "1",
+    "VLLM_MAX_IMAGE_PIXELS": str(2**26),  # decoded they take 200 MB
     "VLLM_KV_EVENTS_USE_INT_BLOCK_HASHES": "0",
 }
 
@@ -126,6 +127,49 @@ def start(settings: Mapping[str, Any], record: Callable[[int, Any, Any], None]) 
         return engine.from_vllm_config(config, stat_loggers=[Recorder]), version
     except Exception as error:  # of its processes, its kernels, its packages: of any kind
         raise ConfigError(f"vLLM could not start: {_line(error)}") from error
+
+
+def media_limits(llm: Any) -> Mapping[str, int]:
+    """How many items of each modality a prompt may have; of a model of texts none."""
+    processor = llm.renderer.mm_processor
+    return {} if processor is None else processor.info.allowed_mm_limits
+
+
+def max_pixels() -> int | None:
+    """Of a picture, if its operator has said so."""
+    return import_module("vllm.envs").VLLM_MAX_IMAGE_PIXELS or None
+
+
+def io_kwargs(model_config: Any) -> dict[str, dict[str, Any]]:
+    """How items of each modality are to be decoded: as its operator says, and as the model's processor wants it."""
+    there = import_module("vllm.transformers_utils.processor")
+    name = there.get_video_processor_cls_name(model_config)
+    video = import_module("vllm.multimodal.video").get_video_loader_backend_for_processor(name)
+    given = dict(model_config.multimodal_config.media_io_kwargs or {})
+    if video is not None:
+        given["video"] = {"video_backend": video, **given.get("video", {})}
+    return given
+
+
+def decode(modality: str, data: bytes, kwargs: Mapping[str, Any]) -> Any:
+    """A file as vLLM's processors take it: slow."""
+    there = import_module("vllm.multimodal.media")
+    match modality:
+        case "image":
+            return there.ImageMediaIO(**kwargs).load_bytes(data)
+        case "audio":
+            return there.AudioMediaIO(**kwargs).load_bytes(data)
+        case _:
+            return there.VideoMediaIO(there.ImageMediaIO(), **kwargs).load_bytes(data)
+
+
+async def process(llm: Any, request: Request, media: Mapping[str, Any]) -> Any:
+    """A prompt with media, as its processor makes it of that, on a thread of its own: anchors become many tokens."""
+    texts = {"prompt": request.prompt, "cache_salt": request.cache_salt}
+    given = {name: text for name, text in texts.items() if text is not None}
+    prompt = {"prompt_token_ids": request.prompt_token_ids, **given, **media}
+    (processed,) = await llm.renderer.render_cmpl_async([prompt])
+    return processed
 
 
 def to_prompt(request: Request) -> Any:

@@ -5,10 +5,11 @@ from dataclasses import dataclass
 from typing import Any
 
 from weft.core.config import EngineConfig
+from weft.media.limits import MediaSources
 from weft.text.tokenizer import Tokenizer
 from weft.vllm.client import VllmClient
-from weft.vllm.config import to_engine_config, to_eos_ids, with_pooler
-from weft.vllm.engine import start
+from weft.vllm.config import to_engine_config, to_eos_ids, with_media, with_pooler
+from weft.vllm.engine import media_limits, start
 from weft.vllm.errors import translated
 from weft.vllm.kv_events import KvEventReader
 from weft.vllm.load import LoadMeter
@@ -34,6 +35,8 @@ class Launched:
 
 def launch(settings: Mapping[str, Any], tokenizer: Tokenizer) -> Launched:
     """Load the weights, which takes minutes: on a thread. `ConfigError` says what vLLM refuses."""
+    # What is wrong with these is said before minutes have passed.
+    MediaSources.of(settings.get("allowed_media_domains"), settings.get("allowed_local_media_path"))
     num_ranks = settings.get("data_parallel_size", 1)
     events = KvEventReader(num_ranks) if settings.get("enable_prefix_caching", True) else None
     meters = {rank: LoadMeter(rank) for rank in range(num_ranks)}
@@ -58,4 +61,5 @@ def launch(settings: Mapping[str, Any], tokenizer: Tokenizer) -> Launched:
         ),
         bos_token_id=tokenizer.bos_token_id,
     )
+    config = with_media(config, media_limits(llm), there.model_config)
     return Launched(llm=llm, config=config, meters=meters, events=events, version=version)

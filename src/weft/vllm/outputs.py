@@ -26,6 +26,7 @@ def to_sequence_output(request: Request, index: int, output: Any) -> SequenceOut
         logprobs=to_rows(answer.logprobs),
         prompt_logprobs=scored[1:] if scored else None,
         num_cached_tokens=output.num_cached_tokens or 0,
+        prompt_token_ids=None if request.media is None else output.prompt_token_ids,
         finish_reason=reason,
         # That of a repetition is the reason once more, in words.
         stop_reason=answer.stop_reason if reason is FinishReason.STOP else None,

@@ -28,6 +28,15 @@ def test_a_plan_counts_parameters(capsys, tmp_path):
     assert " of them a token), " in capsys.readouterr().out
 
 
+def test_a_plan_says_what_states_take(capsys):
+    """Beside the keys and values of a token, of which blocks hold many."""
+    argv = ["plan", "embedded:random?layers=3&conv=3&dtype=bfloat16", "--no-measure"]
+    assert run(argv) == 0
+    assert "128 B a token and 512 B of states a block" in capsys.readouterr().out
+    assert run(["plan", "embedded:tiny", "--no-measure"]) == 0
+    assert "of states" not in capsys.readouterr().out
+
+
 def test_a_plan_counts_several_engines(capsys):
     """Weights once, the rest for each of them."""
     argv = ["plan", "embedded:tiny", "--num-threads", "2", "--data-parallel-size", "2"]
@@ -105,13 +114,13 @@ def test_only_what_was_changed_is_shown_on_request(capsys):
 
 def test_keys_are_not_shown(capsys, monkeypatch):
     """What is printed is pasted into reports."""
-    monkeypatch.setenv("WEFT_CONTROL_API_KEY", "secret-1")
-    argv = ("--api-key", "secret-2", "--remote", "grpc://a:1", "--remote-api-key", "secret-3")
+    monkeypatch.setenv("WEFT_CONTROL_API_KEY", "hush-1")
+    argv = ("--api-key", "hush-2", "--remote", "grpc://a:1", "--remote-api-key", "hush-3")
     shown = settings(capsys, *argv)
     assert shown["api_key"]["value"] == ["***"]
     assert shown["model"]["value"] is None  # it is where the engines are
     assert run(["config", "show", *argv]) == 0
-    assert "secret" not in json.dumps(shown) + capsys.readouterr().out
+    assert "hush" not in json.dumps(shown) + capsys.readouterr().out
 
 
 def test_settings_that_would_be_refused_are_refused(capsys, tmp_path):

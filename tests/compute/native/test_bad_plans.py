@@ -98,6 +98,35 @@ def test_embeddings_that_fit_no_rows_are_refused(runner, embed_rows):
         runner.forward(replace(good_batch(), embed_rows=ints(1, 2), embeds=embeds[:, 1:].copy()))
 
 
+@pytest.mark.parametrize(
+    ("changes", "message"),
+    [
+        ({"positions": ints(0, 1, 2, 4, 3, 2)}, r"positions\[3\] must follow the one before"),
+        (
+            {"slots": ints(12, 13, 14, 11, 4, 2)},
+            r"slots\[3\] must lie in the block of its position",
+        ),
+        (
+            {
+                "slots": ints(12, 13, 14, 15, 4, 6),
+                "block_tables": np.array([[3, 1], [1, 0]], np.int32),
+            },
+            "block_tables has 1 twice among blocks that are written",
+        ),
+    ],
+)
+def test_rows_whose_states_would_be_mixed_up_are_refused(changes, message):
+    """Harmless to attention, which only sees slots; what a convolution keeps is of one sequence, in order."""
+    for shape in ("convolutions", "plain"):
+        runner = make_runner(shape, "bfloat16", num_threads=2)
+        runner.allocate_kv(num_blocks=4, block_size=BLOCK_SIZE)
+        if shape == "plain":
+            runner.forward(replace(good_batch(), **changes))
+        else:
+            with pytest.raises(ValueError, match=message):
+                runner.forward(replace(good_batch(), **changes))
+
+
 def test_adapters_are_refused(runner):
     """Rows that should have one must not be answered as if they had none."""
     with pytest.raises(ValueError, match="adapter_ids"):

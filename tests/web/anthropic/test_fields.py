@@ -12,6 +12,7 @@ from anthropic.types.message_create_params import MessageCreateParamsBase as Par
 from tests.web.anthropic.calls import COUNT, HELLO, MESSAGES, filled, make_call, weather_tool
 from tests.web.serving import ECHO, serving
 from weft.core.errors import BadRequest
+from weft.core.media import MediaConfig
 from weft.schema import anthropic as schema
 from weft.web.anthropic.blocks import OF_ASSISTANT, OF_USER
 from weft.web.anthropic.messages import to_shape, to_turn
@@ -22,6 +23,7 @@ from weft.web.options import ApiOptions
 KNOWN_BLOCKS = {*OF_USER.structs, *OF_ASSISTANT.structs, *REFUSED_BLOCKS}
 CACHED = {"type": "ephemeral", "ttl": "1h"}
 FORMAT = {"type": "json_schema", "schema": {"type": "object"}}
+IMAGE = {"type": "base64", "media_type": "image/png", "data": "AAAA"}
 TOOL_USE = {"type": "tool_use", "id": "c1", "name": "f", "input": {}}
 
 
@@ -62,6 +64,10 @@ PLACES = {
     schema.TextBlock: block("user", type="text", text="x"),
     schema.DocumentBlock: in_document,
     schema.Source: lambda fields: in_document({"source": {"type": "text", "data": "x", **fields}}),
+    schema.ImageSource: lambda fields: block("user", type="image")(
+        {"source": {"type": "base64", "media_type": "image/png", "data": "AAAA", **fields}}
+    ),
+    schema.ImageBlock: block("user", type="image", source=IMAGE),
     schema.Citations: lambda fields: in_document({"citations": fields}),
     schema.SearchResultBlock: block(
         "user", type="search_result", source="x", title="x", content=[{"type": "text", "text": "x"}]
@@ -84,6 +90,11 @@ PLACES = {
 # By struct and field: a value that changes something, and what stands beside it before and after.
 SAMPLES = {
     (schema.MessagesBody, "model"): "two",
+    (schema.ImageBlock, "source"): {**IMAGE, "data": "AAAB"},
+    (schema.ImageSource, "type"): "file",
+    (schema.ImageSource, "media_type"): "image/svg",
+    (schema.ImageSource, "data"): "AAAB",
+    (schema.ImageSource, "url"): "http://host/",
     (schema.MessagesBody, "messages"): [{"role": "user", "content": "another"}],
     (schema.MessagesBody, "system"): "another",
     (schema.MessagesBody, "tools"): [weather_tool()],
@@ -193,6 +204,10 @@ async def fate(struct, name):
     place = PLACES[struct]
     options = ApiOptions(reasoning_parser="qwen3")
     async with serving(ECHO, options=options, served_model_name=["one", "two"]) as served:
+        if struct in (schema.ImageBlock, schema.ImageSource):
+            served.client.model_config = msgspec.structs.replace(
+                served.client.model_config, media=MediaConfig(max_items={"image": 1})
+            )
         before = await outcome(served, place(beside))
         try:
             after = await outcome(served, place({**beside, name: value}))

@@ -66,12 +66,14 @@ def _memory_rows(capacity: Capacity) -> Iterator[tuple[str, str]]:
     if capacity.adapter_bytes:
         yield "adapters", format_bytes(capacity.adapter_bytes)
     if capacity.kv_bytes_per_token:
+        states = capacity.state_bytes_per_block
+        beside = f" and {format_bytes(states)} of states a block" if states else ""
         yield (
             "KV pool",
             (
                 f"{format_bytes(capacity.pool_bytes)} = {capacity.num_blocks:,} blocks of "
                 f"{capacity.block_size} = {capacity.max_total_tokens:,} tokens, "
-                f"{format_bytes(capacity.kv_bytes_per_token)} a token"
+                f"{format_bytes(capacity.kv_bytes_per_token)} a token{beside}"
             ),
         )
     yield (

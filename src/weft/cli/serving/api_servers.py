@@ -21,9 +21,9 @@ from weft.core.client import EngineClient
 from weft.core.errors import EngineDead, Unavailable
 from weft.core.tasks import gather_all
 from weft.engine.api_servers.attached import AttachedServer
-from weft.engine.api_servers.channel import Channel
 from weft.engine.api_servers.messages import Drain, EnginesStopped, Family, FromServer, Open, Start
 from weft.engine.api_servers.series import SUPERVISOR, families_of, is_own, page, summed
+from weft.engine.channel import Channel
 from weft.engine.front.child import socket_directory
 from weft.rpc.options import RpcOptions
 from weft.web.http.options import HttpOptions

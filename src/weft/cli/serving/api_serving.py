@@ -20,10 +20,10 @@ from weft.cli.serving.loading import Loaded, load
 from weft.cli.serving.servers import Servable, Serving
 from weft.core.errors import WeftError
 from weft.core.log import configure_logging
-from weft.engine.api_servers.channel import Channel
 from weft.engine.api_servers.client import ApiServerClient
 from weft.engine.api_servers.messages import Opened, Prepared, Start, ToServer
 from weft.engine.api_servers.series import families_of
+from weft.engine.channel import Channel
 from weft.engine.fit import Fitted
 from weft.engine.front.process_client import read_tokenizer
 from weft.model.open import find_model

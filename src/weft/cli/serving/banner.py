@@ -14,6 +14,7 @@ from typing import TextIO
 from weft import __version__
 from weft.core.config import EngineConfig, ModelConfig
 from weft.core.kv_cache import KvOffloadingConfig
+from weft.core.ranks import is_head, local_ranks
 from weft.core.readable import format_bytes
 from weft.core.terminal import colours, harmless
 from weft.model.card import ModelCard
@@ -169,8 +170,10 @@ def _memory(ready: Ready) -> str:
     cache = ready.config.cache_config
     if cache.block_bytes == 0:
         return f"weights {format_bytes(ready.card.weight_bytes)}, of {format_bytes(ready.free_bytes)} free"
+    states = cache.num_blocks * ready.card.state_bytes_per_block
+    part = f" ({format_bytes(states)} of it states)" if states else ""
     return (
-        f"KV pool {format_bytes(cache.num_blocks * cache.block_bytes)} = {cache.num_blocks:,} "
+        f"KV pool {format_bytes(cache.num_blocks * cache.block_bytes)}{part} = {cache.num_blocks:,} "
         f"blocks of {cache.block_size} = {cache.max_total_tokens:,} tokens, weights "
         f"{format_bytes(ready.card.weight_bytes)}, of {format_bytes(ready.free_bytes)} free"
     )
@@ -179,7 +182,18 @@ def _memory(ready: Ready) -> str:
 def _compute(ready: Ready) -> str:
     size, num_servers = ready.config.data_parallel_size, ready.num_api_servers
     servers = "" if num_servers == 1 else f"{num_servers} API servers; "
-    return f"{servers}{ready.computed if size == 1 else f'{size} engines; each {ready.computed}'}"
+    if size == 1:
+        return f"{servers}{ready.computed}"
+    return f"{servers}{_engines(ready.config)}; each {ready.computed}"
+
+
+def _engines(config: EngineConfig) -> str:
+    size, here = config.data_parallel_size, local_ranks(config)
+    if len(here) == size:
+        return f"{size} engines"
+    if is_head(config):
+        return f"{size} engines, {size - len(here)} of them on other nodes"
+    return f"{len(here)} of {size} engines, from rank {here.start} on"
 
 
 def _tier(offloading: KvOffloadingConfig) -> str:

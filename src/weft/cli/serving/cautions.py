@@ -5,6 +5,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 from weft.cli.hardware import check_cpu, check_cpu_quota, check_huge_pages, check_numa
+from weft.core.ranks import local_ranks
 from weft.engine.fit import Fitted
 
 
@@ -22,7 +23,7 @@ def cautions(found: Fitted, root: Path = Path("/"), num_cpus: int | None = None)
         if check.mend is not None:
             yield f"{check.area}: {check.found}"
     num_cpus = num_cpus or os.cpu_count() or 1
-    num_threads = compute.num_threads * found.config.data_parallel_size
+    num_threads = compute.num_threads * len(local_ranks(found.config))
     if num_threads < num_cpus:
         yield f"threads: {num_threads} compute, and this machine has {num_cpus} CPUs"
     longest = found.config.model_config.max_model_len

@@ -14,4 +14,4 @@ def find(model: str, options: ServeOptions, on_bytes: OnBytes | None = None) -> 
 
     Bytes of a download are reported to `on_bytes`.
     """
-    return find_and_fit(options.engine_options(model), on_bytes=on_bytes)
+    return find_and_fit(options.engine_options(model), on_bytes=on_bytes, ranks=options.ranks())

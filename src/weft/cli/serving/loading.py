@@ -17,6 +17,7 @@ from weft.core.address import join_host_port
 from weft.core.client import EngineClient
 from weft.core.errors import ConfigError
 from weft.core.metrics import Metrics
+from weft.core.ranks import is_head
 from weft.core.tracing import Tracer
 from weft.core.types import LoRARequest
 from weft.engine.fit import Fitted
@@ -71,10 +72,15 @@ class Loaded:
         `child` is the first of them, if it was launched with the model's configuration already.
         """
         found = self.found
-        kind = DataParallelClient if found.config.has_ranks else ProcessClient
-        client: EngineClient = await kind.start(
-            found.checkpoint, found.config, metrics, child, on_loading
-        )
+        given = (found.checkpoint, found.config, metrics, child, on_loading)
+        client: EngineClient
+        if is_head(found.config):
+            from weft.engine.nodes.head import start_head  # noqa: PLC0415 - of heads alone
+
+            client = await start_head(*given)
+        else:
+            kind = DataParallelClient if found.config.has_ranks else ProcessClient
+            client = await kind.start(*given)
         trim_heap()  # to read a tokenizer of 150,000 tokens takes 80 MB for a moment
         await load_lora_modules(client, self.lora_modules)
         return client

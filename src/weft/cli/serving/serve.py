@@ -9,6 +9,7 @@ import math
 import os
 import sys
 import time
+from dataclasses import fields
 from importlib import import_module
 
 import uvloop
@@ -21,6 +22,7 @@ from weft.core.callers import is_loopback
 from weft.core.declare import spelled
 from weft.core.errors import ConfigError
 from weft.core.log import configure_logging
+from weft.core.ranks import RankOptions
 from weft.rpc.options import RpcOptions
 from weft.web.http.options import HttpOptions
 from weft.web.mcp.servers import read_servers
@@ -42,12 +44,14 @@ def serve(model: str | None, *, options: ServeOptions) -> int:
     # Child processes are programs of their own, and gRPC writes to the log that it is not ready for a fork.
     os.environ.setdefault("GRPC_ENABLE_FORK_SUPPORT", "false")
     http_options = to_http_options(options)
-    host = http_options.host
-    if options.grpc and options.remote is None:
+    host, is_headless = http_options.host, pick(options, RankOptions).headless
+    if options.grpc and options.remote is None and not is_headless:
         check_port(host, pick(options, RpcOptions).port)
-    if not http_options.api_keys and not is_loopback(host):
+    if not http_options.api_keys and not is_loopback(host) and not is_headless:
         log.warning("no --api-key: anybody who reaches %s can use this server", host)
-    if options.api_server_count > 1:
+    if is_headless:
+        kind = import_module("weft.cli.serving.headless").HeadlessServing
+    elif options.api_server_count > 1:
         kind = import_module("weft.cli.serving.api_servers").SupervisedServing
     else:
         kind = Serving
@@ -97,10 +101,32 @@ def check(options: ServeOptions) -> None:
                 raise ConfigError(f"{spelled(name)} needs {needed}")
     if remote and vllm:
         raise ConfigError("--engine vllm and --remote exclude each other")
+    _check_ranks(options)
     _check_api_servers(options)
     read_servers(api)
     if api.max_n < 1:
         raise ConfigError(f"--max-n must be at least 1, not {api.max_n}")
+
+
+def _check_ranks(options: ServeOptions) -> None:
+    """What `ServeOptions.ranks` cannot know."""
+    if options.remote is not None or options.engine == "vllm":
+        other = "--engine vllm" if options.remote is None else "--remote"
+        for field in fields(RankOptions):
+            given = getattr(options, field.name)
+            if given is not None and given is not False:  # rank 0 is given too
+                raise ConfigError(f"{spelled(field.name)} and {other} exclude each other")
+        return
+    ranks = options.ranks()
+    if ranks is None or ranks.link is None:
+        for name in ("data_parallel_address", "data_parallel_rpc_port"):
+            if getattr(options, name) is not None:
+                log.info("%s changes nothing: no engine is to be reached there", spelled(name))
+    if ranks is not None and ranks.link is not None and options.api_server_count > 1:
+        raise ConfigError(
+            f"--api-server-count {options.api_server_count} does not go with engines of other machines, which "
+            "cannot send their outputs to the processes of this one"
+        )
 
 
 def _check_api_servers(options: ServeOptions) -> None:

@@ -209,18 +209,22 @@ class Serving:
 
     async def _start_engine(self) -> "tuple[Loaded, EngineClient]":
         """The engine's process loads the weights while we import what stands before it."""
-        child = await EngineChild.spawn()
+        ranks = self._options.ranks()
+        # A head may have all engines on its nodes.
+        child = await EngineChild.spawn() if ranks is None or ranks.num_local else None
         try:
             self._progress.enter("reading the model's files", 0.1, 0.3)
             found = await self._unless_signalled(self._on_thread(self._find))
-            await child.launch(found.config.of_rank(0))
+            if child is not None:
+                await child.launch(found.config.of_rank(0 if ranks is None else ranks.start))
             self._progress.enter("loading the weights", 0.3)
             loaded = await self._unless_signalled(self._on_thread(lambda: self._load(found)))
             client = await self._unless_signalled(
                 loaded.start_engine(self._metrics, child, self._progress.load)
             )
         except BaseException:
-            await child.discard()
+            if child is not None:
+                await child.discard()
             raise
         return loaded, client
 

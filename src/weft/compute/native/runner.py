@@ -204,13 +204,19 @@ class NativeRunner(NativeModel, HostBlocks):
         """Tiles of the core; bits differ between sets of instructions."""
         return f"native-1 {self.path} {self._dtype} {self._rounding}"
 
-    def _pool_parts(self) -> NDArray[np.uint8]:
-        parts = self.spec.kv_parts * len(self.spec.layers)
-        return self._model.kv_bytes.reshape(parts, self._num_blocks, -1)
+    def _pool_parts(self) -> list[NDArray[np.uint8]]:
+        num_layers, num_blocks = self.spec.num_attention_layers, self._num_blocks
+        num_parts = self.spec.kv_parts * num_layers
+        parts = [self._model.kv_bytes.reshape(num_parts, num_blocks, -1)]
+        if self.spec.state_size:
+            num_others = len(self.spec.layers) - num_layers
+            parts.append(self._model.state_bytes.reshape(num_others, num_blocks, -1))
+        return parts
 
     def fill_kv(self, byte: int) -> None:
-        """Set every byte of the pool: tests see by it that nothing stale is read."""
+        """Set every byte of the pool and of states: tests see by it that nothing stale is read."""
         self._model.kv_bytes[:] = byte
+        self._model.state_bytes[:] = byte
 
 
 class NativeEncoder(NativeModel):
@@ -284,10 +290,11 @@ class NativeSampler:
 
 @dataclass(frozen=True, slots=True)
 class ResidentBytes:
-    """`kv_per_token` is for all layers, keys and values."""
+    """`kv_per_token` is for all layers, keys and values; `state_per_block` for those that keep other states."""
 
     weights: int
     kv_per_token: int
+    state_per_block: int
     kv_dtype: str
     adapter: AdapterBytes
 
@@ -302,9 +309,10 @@ def resident_bytes(
     """Sizes for a checkpoint that is served as `dtype`; float16 is widened. `groups` as `Checkpoint` has them."""
     rounding = Rounding(quantization, kv_cache_dtype)
     native = native_spec(spec, dtype, spec.max_position_embeddings, rounding, groups)
-    weights, kv_per_token, per_rank, padded_to = native.sizes()
+    weights, kv_per_token, state_per_block, per_rank, padded_to = native.sizes()
     kv_dtype = "int8" if kv_cache_dtype == "int8" else native.element
-    return ResidentBytes(weights, kv_per_token, kv_dtype, AdapterBytes(per_rank, padded_to))
+    adapter = AdapterBytes(per_rank, padded_to)
+    return ResidentBytes(weights, kv_per_token, state_per_block, kv_dtype, adapter)
 
 
 def usable_paths() -> list[str]:
@@ -338,6 +346,9 @@ def _prepared(
         if spec.norm_offset and "norm" in name:
             norm = tensor.float32() + np.float32(spec.norm_offset)
             yield name, Tensor("float32", norm, unchecked=tensor.unchecked)
+        elif name.endswith(".conv"):  # by row that it looks at, and not by channel
+            turned = np.ascontiguousarray(tensor.float32().T).reshape(-1)
+            yield name, Tensor("float32", turned, unchecked=tensor.unchecked)
         else:
             data = np.ascontiguousarray(tensor.data)
             is_mapped = tensor.is_mapped and data is tensor.data  # and no copy of it
@@ -383,6 +394,7 @@ def native_spec(
         native_layer.window = layer.window
         native_layer.rope = None if layer.rope is None else ropes.index(layer.rope)
         native_layer.has_attention_norm = layer.has_attention_norm
+        native_layer.conv_width = layer.conv_width
         native_layer.qkv_groups = _native_format(own.qkv)
         native_layer.q_b_groups = _native_format(own.q_b)
         native_layer.o_groups = _native_format(own.o)

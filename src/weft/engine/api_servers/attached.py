@@ -25,7 +25,6 @@ from weft.engine.api_servers.calls import (
     Loads,
     with_structures,
 )
-from weft.engine.api_servers.channel import Channel
 from weft.engine.api_servers.faults import Fault
 from weft.engine.api_servers.messages import (
     Aborted,
@@ -43,6 +42,7 @@ from weft.engine.api_servers.messages import (
     Refused,
     State,
 )
+from weft.engine.channel import Channel
 from weft.engine.front.counted_stream import Ended
 from weft.engine.messages import Abort, Add, ReleaseRemote
 

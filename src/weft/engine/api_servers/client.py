@@ -17,6 +17,7 @@ from weft.core.config import EngineConfig
 from weft.core.engine_info import EngineInfo
 from weft.core.errors import EngineDead, Overloaded
 from weft.core.kv_feed import MAX_BUFFERED_BATCHES
+from weft.core.ranks import served_ranks
 from weft.core.request_states import RequestStates
 from weft.core.types import EngineLoad, KvEventBatch, LoRARequest
 from weft.engine.api_servers.calls import (
@@ -31,7 +32,6 @@ from weft.engine.api_servers.calls import (
     Loads,
     plain,
 )
-from weft.engine.api_servers.channel import Channel
 from weft.engine.api_servers.faults import Fault
 from weft.engine.api_servers.messages import (
     Aborted,
@@ -51,6 +51,7 @@ from weft.engine.api_servers.messages import (
     State,
     ToServer,
 )
+from weft.engine.channel import Channel
 from weft.engine.front.client import FrontClient
 from weft.engine.front.event_socket import EventSocket
 from weft.engine.front.lora_table import LoadedAdapter, LoraTable
@@ -224,7 +225,7 @@ class ApiServerClient(FrontClient):
         prefix = f"{self._name}{SEPARATOR}"
         self._inputs = InputProcessor(config, self.renderer, engine_id_prefix=prefix)
         # Of all engines: each has as many places, and the supervisor knows which are taken.
-        scheduler, size = config.scheduler_config, config.data_parallel_size
+        scheduler, size = config.scheduler_config, len(served_ranks(config))
         limits = msgspec.structs.replace(
             scheduler,
             max_num_queued_reqs=size * scheduler.max_num_queued_reqs,

@@ -1,4 +1,4 @@
-"""`DataParallelClient`: several engines on this machine as one, each a process with CPUs and a KV pool of its own.
+"""`DataParallelClient`: several engines as one, each a process with CPUs and a KV pool of its own, here or elsewhere.
 
 A request goes where least is to be computed before its first token: prompts that wait there, answers under way,
 and what of its own prompt that engine has not cached. A call goes to every engine. One that dies is
@@ -14,9 +14,10 @@ from typing import TypeVar
 
 from weft.core.client import AnyParams, EngineClient, PromptSource
 from weft.core.config import EngineConfig
-from weft.core.errors import EngineDead, Overloaded, Unavailable, WeftError
+from weft.core.errors import BadRequest, EngineDead, Overloaded, Unavailable, WeftError
 from weft.core.kv_transfer import RemotePrompt
 from weft.core.metrics import Metrics
+from weft.core.ranks import local_ranks
 from weft.core.types import (
     EngineLoad,
     KvEventBatch,
@@ -27,13 +28,13 @@ from weft.core.types import (
     SamplingParams,
     StreamingInput,
 )
-from weft.core.validate import check_integer
 from weft.engine.front.child import EngineChild
+from weft.engine.front.client import FrontClient
 from weft.engine.front.counted_stream import Ended
-from weft.engine.front.elastic_group import ElasticGroup, Rank, close_events, launch_all
+from weft.engine.front.elastic_group import ElasticGroup, Nodes, Rank, close_events, launch_all
 from weft.engine.front.local_client import LocalClient
 from weft.engine.front.prefix_index import cached_tokens
-from weft.engine.front.process_client import OnLoading, ProcessClient, read_tokenizer
+from weft.engine.front.process_client import OnLoading, read_tokenizer
 from weft.model.open import Checkpoint
 from weft.text.tokenizer import Tokenizer
 
@@ -58,18 +59,20 @@ class DataParallelClient(ElasticGroup):
         metrics: Metrics | None = None,
         child: EngineChild | None = None,
         on_loading: OnLoading = lambda num_bytes, all_bytes: None,
+        nodes: Nodes | None = None,
     ) -> "DataParallelClient":
         """Start all engines and wait until each has loaded; see `ProcessClient.start`.
 
-        `child` was launched with `config.of_rank(0)`.
+        `child` was launched with the configuration of the first rank of this machine. A head closes its `nodes`.
         """
-        children = await launch_all(config, range(config.data_parallel_size), begun=child)
+        children = await launch_all(config, local_ranks(config), begun=child)
         try:
             client = cls(config, await read_tokenizer(checkpoint), metrics)
         except BaseException:
             await asyncio.gather(*(one.discard() for one in children))
             raise
-        client._weights = children[0].weights
+        client._weights = children[0].weights if children else None
+        client._nodes = nodes
         await client._open_all(client._ranks, children, config, on_loading)
         for rank in client._ranks:
             rank.supervisor = asyncio.create_task(client._supervise(rank))
@@ -124,7 +127,7 @@ class DataParallelClient(ElasticGroup):
                     yield output
 
     async def _follow(
-        self, request: Request, run: Callable[[ProcessClient, int], AsyncGenerator[T, None]]
+        self, request: Request, run: Callable[[FrontClient, int], AsyncGenerator[T, None]]
     ) -> AsyncGenerator[T, None]:
         rank, num_tokens = self._choose(request)
         with rank.holding():
@@ -149,12 +152,14 @@ class DataParallelClient(ElasticGroup):
             raise Unavailable("the server is shutting down")
         ranks = [rank for rank in self._ranks if not rank.is_draining]
         if number is not None:
-            check_integer("data_parallel_rank", number, 0, len(self._ranks) - 1)
-            if self._ranks[number] not in ranks:
+            pinned = next((rank for rank in self._ranks if rank.number == number), None)
+            if pinned is None:  # it was there when the request was checked
+                raise BadRequest("data_parallel_rank", f"data_parallel_rank {number} is not there")
+            if pinned.is_draining:
                 raise Unavailable(f"engine {number} takes no more requests; it is about to leave")
-            if not self._ranks[number].is_live:
+            if not pinned.is_live:
                 raise EngineDead(f"engine {number} is not running; it is started again")
-            ranks = [self._ranks[number]]
+            ranks = [pinned]
         live = [rank for rank in ranks if rank.is_live]
         if not live:
             raise self.dead_error
@@ -223,7 +228,7 @@ class DataParallelClient(ElasticGroup):
         for client in self._clients():
             await client.do_log_stats()
 
-    def _engines(self) -> list[ProcessClient]:
+    def _engines(self) -> list[FrontClient]:
         self._able()
         return [rank.engine for rank in self._ranks if rank.is_live]
 
@@ -245,6 +250,8 @@ class DataParallelClient(ElasticGroup):
         await asyncio.gather(*filter(None, tasks), return_exceptions=True)
         self._feed.close(EngineDead("the engines were shut down"))
         close_events(self._ranks)
+        if self._nodes is not None:
+            self._nodes.close()
         self._closed.set()
 
     async def wait_closed(self) -> None:

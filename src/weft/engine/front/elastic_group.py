@@ -6,6 +6,8 @@ import time
 from collections.abc import Iterable, Iterator, Sequence
 from contextlib import aclosing, contextmanager
 from dataclasses import dataclass, field
+from itertools import zip_longest
+from typing import Protocol
 
 from weft.compute.backends import backend_of
 from weft.core.config import EngineConfig
@@ -20,12 +22,14 @@ from weft.core.errors import (
 )
 from weft.core.kv_feed import KvEventFeed
 from weft.core.metrics import Metrics
+from weft.core.ranks import local_ranks, served_ranks
 from weft.core.readable import format_bytes
 from weft.core.tasks import gather_all, gather_available
 from weft.core.types import AllBlocksCleared, KvEvent, KvEventBatch
 from weft.core.validate import check_integer, check_number
 from weft.engine.configure import MAX_DATA_PARALLEL_SIZE
 from weft.engine.front.child import EngineChild
+from weft.engine.front.client import FrontClient
 from weft.engine.front.engine_group import EngineGroup
 from weft.engine.front.kv_publisher import KvEventStream
 from weft.engine.front.prefix_index import PrefixIndex
@@ -52,7 +56,7 @@ class Rank:
     """
 
     number: int
-    client: ProcessClient | None = None
+    client: FrontClient | None = None
     supervisor: asyncio.Task[None] | None = None
     prefixes: PrefixIndex = field(default_factory=PrefixIndex)
     events: KvEventStream | None = None
@@ -72,7 +76,7 @@ class Rank:
         return self.client is not None and self.client.is_running
 
     @property
-    def engine(self) -> ProcessClient:
+    def engine(self) -> FrontClient:
         """What is there where it is live."""
         assert self.client is not None
         return self.client
@@ -95,6 +99,28 @@ class Rank:
                 self.idle.set()
 
 
+class Nodes(Protocol):
+    """Other machines, whose engines join those of this one."""
+
+    def expect(self, fingerprint: str) -> None:
+        """What tells the weights of all from others, as an engine here has them."""
+        ...
+
+    async def join(
+        self,
+        rank: int,
+        tokenizer: Tokenizer,
+        metrics: Metrics | None,
+        on_loading: OnLoading = ...,
+    ) -> FrontClient:
+        """The engine of that rank, when it is there and has loaded."""
+        ...
+
+    def close(self) -> None:
+        """Take no more of them."""
+        ...
+
+
 class ElasticGroup(EngineGroup):
     """The part of `DataParallelClient` that has the engines."""
 
@@ -106,7 +132,8 @@ class ElasticGroup(EngineGroup):
         self.renderer: Tokenizer = tokenizer
         self._use(config)
         self._metrics = metrics
-        self._ranks = _new_ranks(config, range(config.data_parallel_size))
+        self._ranks = _new_ranks(config, served_ranks(config))
+        self._nodes: Nodes | None = None
         self._scaling: asyncio.Task[None] | None = None
         self._feed = KvEventFeed()
         self._num_batches = 0
@@ -133,17 +160,24 @@ class ElasticGroup(EngineGroup):
         config: EngineConfig,
         on_loading: OnLoading = lambda num_bytes, all_bytes: None,
     ) -> None:
-        """Wait until each child has loaded; all are ended where one fails."""
+        """Wait until each child has loaded, of the first ranks, and the others have joined; all end where one fails."""
         loaded = dict.fromkeys(ranks, 0)
 
-        async def open_one(rank: Rank, child: EngineChild) -> None:
+        async def open_one(rank: Rank, child: EngineChild | None) -> None:
             def report(num_bytes: int, all_bytes: int) -> None:
                 loaded[rank] = num_bytes
-                on_loading(sum(loaded.values()), all_bytes * len(children))
+                on_loading(sum(loaded.values()), all_bytes * len(ranks))
 
-            rank.client = await self._open(config.of_rank(rank.number), child, report)
+            if child is not None:
+                rank.client = await self._open(config.of_rank(rank.number), child, report)
+                if self._nodes is not None:
+                    self._nodes.expect(*await rank.client.collective_rpc("fingerprint"))
+            elif self._nodes is not None:
+                rank.client = await self._nodes.join(
+                    rank.number, self.renderer, self._metrics, report
+                )
 
-        pairs = zip(ranks, children, strict=True)
+        pairs = zip_longest(ranks, children)
         try:
             await gather_all(open_one(rank, child) for rank, child in pairs)
         except BaseException:
@@ -159,7 +193,7 @@ class ElasticGroup(EngineGroup):
             child, self.renderer, config, self._metrics, on_loading
         )
 
-    def _clients(self) -> list[ProcessClient]:
+    def _clients(self) -> list[FrontClient]:
         """Of all engines, those that drain included."""
         return [rank.client for rank in self._ranks if rank.client is not None]
 
@@ -179,9 +213,12 @@ class ElasticGroup(EngineGroup):
                 pause_s = FIRST_PAUSE_S
             rank.client = None
             while rank.client is None:
-                log.warning("engine %d is started again in %.3g s", rank.number, pause_s)
-                await asyncio.sleep(pause_s)
-                pause_s = min(2 * pause_s, MAX_PAUSE_S)
+                if self._is_elsewhere(rank):
+                    log.warning("engine %d has left; it may join again", rank.number)
+                else:
+                    log.warning("engine %d is started again in %.3g s", rank.number, pause_s)
+                    await asyncio.sleep(pause_s)
+                    pause_s = min(2 * pause_s, MAX_PAUSE_S)
                 try:
                     await self._restart(rank)
                 except Exception as error:  # whatever it is, the next try may do without
@@ -195,7 +232,10 @@ class ElasticGroup(EngineGroup):
 
     async def _restart(self, rank: Rank) -> None:
         config, weights = self.vllm_config.of_rank(rank.number), self._weights_key
-        client = await self._open(config, await launched(config, self._weights))
+        if self._nodes is not None and self._is_elsewhere(rank):
+            client: FrontClient = await self._nodes.join(rank.number, self.renderer, self._metrics)
+        else:
+            client = await self._open(config, await launched(config, self._weights))
         try:
             await self._catch_up(client)
             self._check_weights(weights)
@@ -206,6 +246,9 @@ class ElasticGroup(EngineGroup):
         rank.client, rank.is_stalled = client, False
         if config != self.vllm_config.of_rank(rank.number):  # they became more or fewer meanwhile
             await client.use_share(self.vllm_config.of_rank(rank.number))
+
+    def _is_elsewhere(self, rank: Rank) -> bool:
+        return self._nodes is not None and rank.number not in local_ranks(self.vllm_config)
 
     @property
     def _weights_key(self) -> str | None:

@@ -21,7 +21,7 @@ from weft.core.tasks import gather_available, unbroken
 from weft.core.types import LoRARequest, PauseMode
 from weft.core.weight_transfer import WeightTransferInitRequest, WeightTransferUpdateRequest
 from weft.engine.engine_model import DISCARD
-from weft.engine.front.process_client import ProcessClient
+from weft.engine.front.client import FrontClient
 from weft.engine.weight_files import PackedWeights, WeightFiles
 
 log = logging.getLogger("weft.engine")
@@ -44,10 +44,10 @@ class EngineGroup(EngineClient):
         self._weights: WeightFiles | None = None
 
     @abstractmethod
-    def _engines(self) -> list[ProcessClient]:
+    def _engines(self) -> list[FrontClient]:
         """Those that are there; raises where none is."""
 
-    async def _each(self, call: Callable[[ProcessClient], Awaitable[T]]) -> list[T]:
+    async def _each(self, call: Callable[[FrontClient], Awaitable[T]]) -> list[T]:
         return await gather_available(call(engine) for engine in self._engines())
 
     async def get_request_states(self) -> list[RequestStates]:
@@ -55,7 +55,7 @@ class EngineGroup(EngineClient):
         states = await self._each(lambda engine: engine.get_request_states())
         return [one for each in states for one in each]
 
-    async def _catch_up(self, *engines: ProcessClient) -> None:
+    async def _catch_up(self, *engines: FrontClient) -> None:
         """Bring engines that have just started to where the others are."""
         for engine in engines:
             await self._load_adapters(engine)
@@ -70,7 +70,7 @@ class EngineGroup(EngineClient):
                 else:
                     await engine.wake_up()
 
-    async def _load_adapters(self, engine: ProcessClient) -> None:
+    async def _load_adapters(self, engine: FrontClient) -> None:
         for lora_id, adapter in list(self._adapters.items()):
             try:
                 await engine.add_lora(adapter)
@@ -123,7 +123,7 @@ class EngineGroup(EngineClient):
         """Paused, or about to be."""
         return self._is_paused or self._num_pausing > 0
 
-    async def _pause(self, call: Callable[[ProcessClient], Awaitable[None]]) -> None:
+    async def _pause(self, call: Callable[[FrontClient], Awaitable[None]]) -> None:
         self._num_pausing += 1
         try:
             await self._each(call)
@@ -185,7 +185,7 @@ class EngineGroup(EngineClient):
         request = WeightTransferInitRequest()
         await self._each(lambda engine: engine.init_weight_transfer_engine(request))
 
-    async def _adopt(self, engine: ProcessClient, packed: PackedWeights) -> None:
+    async def _adopt(self, engine: FrontClient, packed: PackedWeights) -> None:
         try:
             await engine.finish_packed_update(packed, is_elsewhere=True)
         except WeftError as error:

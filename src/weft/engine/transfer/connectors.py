@@ -12,7 +12,7 @@ from weft.engine.transfer.wire import Peer
 
 
 class Connector(Protocol):
-    """Has no state; what goes wrong is an `OSError` or a `TransferError`."""
+    """Has no state; what goes wrong is an `OSError` or a `PeerError`."""
 
     def listen(self, host: str, port: int) -> tuple[socket.socket, int]:
         """For who fetches; also the port, which is one that is free where 0 was given."""

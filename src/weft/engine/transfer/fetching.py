@@ -18,10 +18,11 @@ from weft.core.kv_transfer import KvTransferConfig, RemotePrompt, remote_prompt
 from weft.core.log import of_request
 from weft.core.stats import TransferStats
 from weft.core.types import Request
+from weft.engine.handshake import PeerError
 from weft.engine.kv_tier import Arrived
 from weft.engine.scheduling.sequence import Sequence
 from weft.engine.transfer.connectors import CONNECTORS
-from weft.engine.transfer.pool_access import PoolAccess, TransferError
+from weft.engine.transfer.pool_access import PoolAccess
 from weft.engine.transfer.wire import Identity, Peer, Read, Release
 
 MAX_FETCHES = 32  # at once, most of which wait for prompts that are being computed
@@ -192,7 +193,7 @@ class KvConsumer:
                 began += peer.waited_s
                 peer.send(Release(fetch.source.request_id))
                 is_released = True
-        except (OSError, TransferError) as reason:
+        except (OSError, PeerError) as reason:
             if not fetch.is_over:
                 error = str(reason) or type(reason).__name__
         except Exception:  # the root of a thread's work: sequences wait for it
@@ -245,7 +246,7 @@ class KvConsumer:
         try:
             with self._connected(source) as peer:
                 peer.send(Release(source.request_id))
-        except (OSError, TransferError) as error:  # its lease will run out
+        except (OSError, PeerError) as error:  # its lease will run out
             log.debug("%s could not be released: %s", source.request_id, error)
             with self._lock:
                 self._stats.num_failed_releases += 1
@@ -256,7 +257,7 @@ class KvConsumer:
         with connector.connect(source.host, source.port, self._config.networks) as peer:
             with self._lock:
                 if self._is_closed:
-                    raise TransferError("the engine is ending")
+                    raise PeerError("the engine is ending")
                 self._peers.add(peer)
             try:
                 peer.greet(self._secret, self._identity, source.engine_id)

@@ -21,8 +21,9 @@ from weft.compute.runner import BlockCopies
 from weft.core.errors import ConfigError
 from weft.core.kv_transfer import KvTransferConfig, KvTransferParams
 from weft.core.stats import TransferStats
+from weft.engine.handshake import PeerError
 from weft.engine.transfer.connectors import CONNECTORS
-from weft.engine.transfer.pool_access import PoolAccess, TransferError
+from weft.engine.transfer.pool_access import PoolAccess
 from weft.engine.transfer.settings import FLAG
 from weft.engine.transfer.wire import WANTED, GiveBack, Identity, Peer, Read, Release, Wanted
 
@@ -207,7 +208,7 @@ class KvProducer:
                 peer.welcome(self._secret, self._identity, self.config.engine_id)
                 while not self._closed.is_set():
                     self._answer(peer, peer.receive(WANTED))
-        except (OSError, TransferError) as error:
+        except (OSError, PeerError) as error:
             log.debug("a transfer has ended: %s", error)
         finally:
             self._slots.release()

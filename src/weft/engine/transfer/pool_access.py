@@ -3,13 +3,10 @@
 import threading
 
 from weft.compute.runner import BlockCopies
+from weft.engine.handshake import PeerError
 
 
-class TransferError(Exception):
-    """The other side is not who it should be, or does not do what it should."""
-
-
-class AccessEnded(TransferError):
+class AccessEnded(PeerError):
     """The blocks are another's by now."""
 
     def __init__(self) -> None:

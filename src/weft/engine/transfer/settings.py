@@ -104,18 +104,23 @@ def read_secret(config: KvTransferConfig) -> bytes:
     """What both sides know; nothing on loopback without a file. A `ConfigError` says what is wrong with it."""
     if config.secret_path is None:
         return b""
-    path = Path(config.secret_path)
+    return read_secret_file(f"{FLAG}: secret_file", config.secret_path)
+
+
+def read_secret_file(name: str, given: str) -> bytes:
+    """The secret in a file that `name` names."""
+    path = Path(given)
     try:
         with path.open("rb") as file:
             secret = file.read(MAX_SECRET_BYTES + 1).strip()
             mode = stat.S_IMODE(path.stat().st_mode)
     except OSError as error:
-        raise ConfigError(f"{FLAG}: secret_file {path}: {error.strerror or error}") from error
+        raise ConfigError(f"{name} {path}: {error.strerror or error}") from error
     if mode & 0o007:
-        raise ConfigError(f"{FLAG}: secret_file {path} must not be open to others (mode {mode:o})")
+        raise ConfigError(f"{name} {path} must not be open to others (mode {mode:o})")
     if not MIN_SECRET_BYTES <= len(secret) <= MAX_SECRET_BYTES:
         raise ConfigError(
-            f"{FLAG}: secret_file {path} must hold {MIN_SECRET_BYTES} to {MAX_SECRET_BYTES} bytes, "
+            f"{name} {path} must hold {MIN_SECRET_BYTES} to {MAX_SECRET_BYTES} bytes, "
             f"and has {len(secret)}"
         )
     return secret

@@ -19,15 +19,13 @@ import numpy as np
 from numpy.typing import NDArray
 
 from weft.compute.host_blocks import Bytes
-from weft.engine.transfer.pool_access import PoolAccess, TransferError
+from weft.engine.handshake import CONNECT_S, NUMBER_BYTES, PeerError, length_of
+from weft.engine.transfer.pool_access import PoolAccess
 from weft.engine.transfer.wire import (
-    CONNECT_S,
-    NUMBER_BYTES,
     WANTED,
     GiveBack,
     Peer,
     Read,
-    length_of,
 )
 
 SEGMENT_BYTES = 4 << 20  # of a prompt, unless two blocks are more: it is to stay in a cache
@@ -87,10 +85,10 @@ class ShmPeer(Peer):
         )
         try:
             if len(said) < NUMBER_BYTES or len(descriptors) != 1:
-                raise TransferError("it shares no memory")
+                raise PeerError("it shares no memory")
             num_slots = int.from_bytes(said, "big")
             if not 1 <= num_slots <= _max_slots(num_bytes):
-                raise TransferError(f"its segment has {num_slots} slots")
+                raise PeerError(f"its segment has {num_slots} slots")
             _check_segment(descriptors[0], num_slots * num_bytes)
             self._use(_map_slots(descriptors[0], num_slots, num_bytes))
         finally:
@@ -104,9 +102,9 @@ class ShmPeer(Peer):
         if self._num_moved - self._num_given_back == len(self._slots):
             given = self.receive(WANTED)
             if not isinstance(given, GiveBack):
-                raise TransferError("it wants something else before all blocks have gone")
+                raise PeerError("it wants something else before all blocks have gone")
             if not 1 <= given.num_slots <= len(self._slots):
-                raise TransferError(f"it gives back {given.num_slots} slots")
+                raise PeerError(f"it gives back {given.num_slots} slots")
             self._num_given_back += given.num_slots
         with access as copies:
             copies.copy_block(block_id, self._next_slot())
@@ -145,19 +143,19 @@ class ShmConnector:
         except ValueError:
             is_here = False
         if not is_here:
-            raise TransferError(
+            raise PeerError(
                 "it is on another machine, and ShmConnector shares the memory of one: take TcpConnector"
             )
         address = ipaddress.ip_address(host)
         if not any(address in ipaddress.ip_network(network) for network in networks):
-            raise TransferError("its address is not among the peers of --kv-transfer-config")
+            raise PeerError("its address is not among the peers of --kv-transfer-config")
         connection = socket.socket(socket.AF_UNIX)
         connection.settimeout(CONNECT_S)
         try:
             connection.connect(_name(host, port))
         except OSError as error:
             connection.close()
-            raise TransferError(
+            raise PeerError(
                 "no engine shares its memory there: both need ShmConnector, on one machine and in one "
                 f"network namespace ({error.strerror or error})"
             ) from error
@@ -187,7 +185,7 @@ def _of_same_user(connection: socket.socket) -> ShmPeer:
     )
     if user != os.geteuid():
         connection.close()
-        raise TransferError(f"it runs as user {user}, and this one as {os.geteuid()}")
+        raise PeerError(f"it runs as user {user}, and this one as {os.geteuid()}")
     return ShmPeer(connection)
 
 
@@ -210,9 +208,9 @@ def _check_segment(descriptor: int, num_bytes: int) -> None:
     except OSError:
         seals = 0  # no memory at all
     if not seals & fcntl.F_SEAL_SHRINK or seals & fcntl.F_SEAL_WRITE:
-        raise TransferError("its segment is not sealed as it should be")
+        raise PeerError("its segment is not sealed as it should be")
     if (size := os.fstat(descriptor).st_size) != num_bytes:
-        raise TransferError(f"its segment has {size} bytes, and should have {num_bytes}")
+        raise PeerError(f"its segment has {size} bytes, and should have {num_bytes}")
 
 
 def _map_slots(descriptor: int, num_slots: int, num_bytes: int) -> NDArray[np.uint8]:

@@ -9,8 +9,9 @@ import socket
 import time
 from collections.abc import Callable, Iterable
 
-from weft.engine.transfer.pool_access import PoolAccess, TransferError
-from weft.engine.transfer.wire import CONNECT_S, NUMBER_BYTES, Peer, Read, length_of
+from weft.engine.handshake import CONNECT_S, NUMBER_BYTES, PeerError, length_of
+from weft.engine.transfer.pool_access import PoolAccess
+from weft.engine.transfer.wire import Peer, Read
 
 BACKLOG = 64
 _MAX_ROWS = 64  # that one call of the system gets
@@ -88,7 +89,7 @@ class TcpPeer(Peer):
                     raise TimeoutError("timed out") from None
                 continue
             if not count:
-                raise TransferError("it closed the connection")
+                raise PeerError("it closed the connection")
             left -= count
             rows = _after(rows, count) if left else []
 
@@ -122,4 +123,4 @@ class TcpConnector:
             found = ipaddress.ip_address(str(address[0]).partition("%")[0])
             if any(found in network for network in allowed):
                 return TcpPeer(socket.create_connection((str(found), port), CONNECT_S))
-        raise TransferError("its address is not among the peers of --kv-transfer-config")
+        raise PeerError("its address is not among the peers of --kv-transfer-config")

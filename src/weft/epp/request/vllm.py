@@ -1,5 +1,6 @@
 """vLLM's engine protocol, as far as a picker reads it: prompts of requests, usage of responses."""
 
+import hashlib
 from dataclasses import dataclass
 from typing import Final
 
@@ -54,7 +55,12 @@ def read_generate(message: bytes) -> ParsedPrompt | None:
         return None
     sampling = request.sampling_params
     max_tokens = sampling.max_tokens if sampling.HasField("max_tokens") else None
-    media = tuple(request.mm_inputs.mm_hashes)
+    # Tensors by the hashes of what they were made of, in each modality; addresses as they are.
+    tensors = (request.mm_inputs, *request.extra_mm_inputs)
+    media = (
+        *(each for inputs in tensors for each in inputs.mm_hashes),
+        *(hashlib.sha256(ref.url.encode()).hexdigest() for ref in request.media_refs.items),
+    )
     match request.WhichOneof("input"):
         case "tokenized":
             ids = request.tokenized.input_ids

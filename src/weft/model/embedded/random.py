@@ -29,7 +29,7 @@ from weft.model.weights import DTYPES, Tensor, Weights, bfloat16_bits
 
 _KEYS = tuple(
     "layers hidden heads kv_heads head_dim intermediate vocab qk_norm dtype seed max_len experts "
-    "experts_per_token shared sinks latent latent_queries".split()
+    "experts_per_token shared sinks conv latent latent_queries".split()
 )
 _HEAD_SPREAD = 3.0  # standard deviation of the logits: neither flat nor all on one token
 
@@ -96,7 +96,8 @@ def _config(parameters: Parameters) -> dict[str, object]:
         "pad_token_id": ENDOFTEXT_ID,
         "bos_token_id": None,
         **(
-            _latent(parameters, hidden, head_dim)
+            _hybrid(parameters)
+            or _latent(parameters, hidden, head_dim)
             or _experts(parameters, hidden, qk_norm)
             or _dense(qk_norm)
         ),
@@ -105,6 +106,33 @@ def _config(parameters: Parameters) -> dict[str, object]:
 
 def _max_len(parameters: Parameters) -> int:
     return parameters.integer("max_len", 4096, low=2, high=2**20)
+
+
+def _hybrid(parameters: Parameters) -> dict[str, object] | None:
+    """Keys of a family with convolutions so wide in place of attention, in every layer but the second, fourth, …"""
+    width = parameters.integer("conv", 0, low=0, high=64)
+    if not width:
+        return None
+    given = {
+        "qk_norm",
+        "experts",
+        "experts_per_token",
+        "shared",
+        "sinks",
+        "latent",
+        "latent_queries",
+    } & parameters.values.keys()
+    if given:
+        raise ConfigError(f"embedded:random: conv and {min(given)} are of different families")
+    num_layers = parameters.integer("layers", 2, high=1024)
+    if num_layers == 1 or width == 1:
+        raise ConfigError("embedded:random: conv must be at least 2, and so must layers be with it")
+    return {
+        "model_type": "lfm2",
+        "conv_L_cache": width,
+        "full_attn_idxs": list(range(1, num_layers, 2)),
+        "block_auto_adjust_ff_dim": False,
+    }
 
 
 def _dense(qk_norm: bool) -> dict[str, object]:

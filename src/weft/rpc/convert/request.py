@@ -7,7 +7,7 @@ Numbers and switches stand in fields with their names, as `weft.core.params` lis
 import json
 import math
 import struct
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
 from types import MappingProxyType
@@ -19,7 +19,9 @@ from google.protobuf.message import Message
 from weft.core.declare import Carried
 from weft.core.errors import BadRequest
 from weft.core.kv_transfer import KEY, to_extra_args
+from weft.core.media import Media, MediaConfig, MediaItem, Modality
 from weft.core.params import PARAMETERS
+from weft.core.prompts import Prompt, TextPart, TokensPart
 from weft.core.structured import kind_of, schema_of
 from weft.core.types import (
     OutputKind,
@@ -40,7 +42,6 @@ REFUSED_FIELDS = MappingProxyType(
         "GenerateRequest": frozenset(
             {
                 "extra_mm_inputs",
-                "media_refs",
                 "mm_inputs",
             }
         ),
@@ -49,6 +50,12 @@ REFUSED_FIELDS = MappingProxyType(
         - {"num_steps"},
     }
 )
+MEDIA_REFS = "media_refs"
+_MODALITIES: Mapping[int, Modality] = {
+    common_pb2.IMAGE: "image",
+    common_pb2.AUDIO: "audio",
+    common_pb2.VIDEO: "video",
+}
 MAX_TOKEN_IDS = 1_000_000
 MAX_TRANSFER_CHARS = 1 << 20  # of JSON: sixteen for each block that a request may have
 _TRANSFER_JSON = "kv_transfer_params_json"
@@ -81,8 +88,12 @@ class Generation:
     is_streaming: bool
 
 
-def to_generation(request: pb.GenerateRequest, limits: Limits) -> Generation:
-    """Translate; what is refused here is what only this wire knows of."""
+def to_generation(
+    request: pb.GenerateRequest, limits: Limits, media: MediaConfig | None = None
+) -> Generation:
+    """Translate; what is refused here is what only this wire knows of. `media` is what the model takes of them."""
+    if request.HasField(MEDIA_REFS) and media is None:
+        raise BadRequest(MEDIA_REFS, f"{MEDIA_REFS}: this model reads text only")
     params = to_params(request.sampling_params, is_streaming=request.stream)
     if request.kv_transfer_params_json or request.HasField(KEY):
         params = msgspec.structs.replace(params, extra_args=_to_extra_args(request))
@@ -142,11 +153,33 @@ def _to_prompt(request: pb.GenerateRequest, params: SamplingParams, limits: Limi
             # Megabytes, made anew at each look.
             if not (text := request.text):
                 raise BadRequest("text", "text must not be empty")
-            return text
+            if not request.HasField(MEDIA_REFS):
+                return text
+            part: TextPart | TokensPart = TextPart(text)
         case "tokenized":
-            return {"prompt_token_ids": _to_token_ids(request.tokenized, params, limits)}
+            token_ids = _to_token_ids(request.tokenized, params, limits)
+            if not request.HasField(MEDIA_REFS):
+                return {"prompt_token_ids": token_ids}
+            part = TokensPart(token_ids)
         case _:
             raise BadRequest("input", "input is missing: set tokenized or text")
+    return Prompt(parts=(part,), media=_to_media(request.media_refs))
+
+
+def _to_media(refs: pb.MediaRefs) -> Media:
+    """By address alone, in the order of their anchors."""
+    items: list[MediaItem] = []
+    for position, ref in enumerate(refs.items):
+        modality = _MODALITIES.get(ref.modality)
+        if modality is None:
+            raise BadRequest(
+                MEDIA_REFS,
+                f"{MEDIA_REFS}.items[{position}].modality must be IMAGE, AUDIO or VIDEO",
+            )
+        if not ref.url:
+            raise BadRequest(MEDIA_REFS, f"{MEDIA_REFS}.items[{position}].url is missing")
+        items.append(MediaItem(modality=modality, url=ref.url))
+    return Media(items=items)
 
 
 def _to_token_ids(

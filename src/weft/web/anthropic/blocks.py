@@ -6,6 +6,8 @@ from typing import Any
 from weft.schema.anthropic import (
     Block,
     DocumentBlock,
+    ImageBlock,
+    ImageSource,
     RedactedThinkingBlock,
     SearchResultBlock,
     TextBlock,
@@ -18,6 +20,7 @@ from weft.web.anthropic.unsupported import REFUSED_BLOCKS, refuse_unsupported
 
 _STRUCTS: Mapping[str, type[Block]] = {
     "text": TextBlock,
+    "image": ImageBlock,
     "document": DocumentBlock,
     "search_result": SearchResultBlock,
     "thinking": ThinkingBlock,
@@ -38,9 +41,13 @@ def _types(*names: str) -> PartTypes[Block]:
     )
 
 
+_IMAGE_TYPES = ("image/jpeg", "image/png", "image/gif", "image/webp")
 TEXT = _types("text")
 READABLE = _types("text", "document", "search_result")
 OF_USER = _types(*READABLE.structs, "tool_result")
+# Where the model looks at pictures.
+SEEN = _types(*READABLE.structs, "image")
+OF_USER_SEEN = _types(*OF_USER.structs, "image")
 OF_ASSISTANT = _types("text", "thinking", "redacted_thinking", "tool_use")
 
 
@@ -76,6 +83,29 @@ def to_text(block: Block, place: Place) -> str:
             return _tagged("search_result", text, title=title, source=source)
         case _:
             raise AssertionError(f"a {type(block).__name__} is not read as text")
+
+
+def to_part(block: Block, place: Place) -> dict[str, Any]:
+    """A block of one of the types `SEEN`, as messages in OpenAI's form hold it."""
+    if isinstance(block, ImageBlock):
+        url = _image_url(block.source, place.field("source"))
+        return {"type": "image_url", "image_url": {"url": url}}
+    return {"type": "text", "text": to_text(block, place)}
+
+
+def _image_url(source: ImageSource, place: Place) -> str:
+    match source:
+        case ImageSource(type="base64", data=str(data), media_type=str(kind), url=None):
+            if kind not in _IMAGE_TYPES:
+                raise place.error(f".media_type must be one of {', '.join(_IMAGE_TYPES)}")
+            return f"data:{kind};base64,{data}"
+        case ImageSource(type="url", url=str(url), data=None):
+            return url
+        case ImageSource(type="base64"):
+            raise place.error(" of type base64 has a media_type and data, and no url")
+        case ImageSource(type="url"):
+            raise place.error(" of type url has a url, and no data")
+    raise place.error(f".type must be base64 or url, got {source.type[:40]!a}: no files are stored")
 
 
 def _document(block: DocumentBlock, place: Place) -> str:

@@ -5,7 +5,7 @@ of one role are one message.
 """
 
 import json
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Literal, TypeAlias
 
@@ -19,24 +19,27 @@ from weft.schema.anthropic import (
     ToolResultBlock,
     ToolUseBlock,
 )
-from weft.text.content import PartTypes, Place, Text, to_wire
+from weft.text.content import PartTypes, Place
 from weft.web.anthropic.blocks import (
     OF_ASSISTANT,
     OF_USER,
+    OF_USER_SEEN,
     READABLE,
+    SEEN,
     TEXT,
     read_blocks,
-    to_text,
+    to_part,
     to_texts,
 )
 
 Message: TypeAlias = dict[str, Any]
 _Role: TypeAlias = Literal["user", "assistant", "system"]
-_TYPES_BY_ROLE: dict[_Role, PartTypes[Block]] = {
+_TYPES_BY_ROLE: Mapping[_Role, PartTypes[Block]] = {
     "user": OF_USER,
     "assistant": OF_ASSISTANT,
     "system": TEXT,
 }
+_TYPES_WITH_IMAGES: Mapping[_Role, PartTypes[Block]] = {**_TYPES_BY_ROLE, "user": OF_USER_SEEN}
 
 
 @dataclass(slots=True)
@@ -47,19 +50,20 @@ class _Speech:
     blocks: list[tuple[Place, Block]] = field(default_factory=list)
 
 
-def to_messages(body: PromptBody) -> list[Message]:
+def to_messages(body: PromptBody, *, takes_images: bool = False) -> list[Message]:
     """The conversation, its system prompt first."""
+    types_by_role = _TYPES_WITH_IMAGES if takes_images else _TYPES_BY_ROLE
     messages: list[Message] = []
     system = to_texts(body.system or "", TEXT, Place("system", "system"))
     if any(system):
         messages.append({"role": "system", "content": "".join(system)})
     open_calls: dict[str, str] = {}  # names by id, of the assistant's last message
-    for speech in _merged(body.messages):
+    for speech in _merged(body.messages, types_by_role):
         match speech.role:
             case "system":
                 messages.append({"role": "system", "content": _content(speech.blocks)})
             case "user":
-                messages += _of_user(speech.blocks, open_calls)
+                messages += _of_user(speech.blocks, open_calls, SEEN if takes_images else READABLE)
             case "assistant":
                 open_calls = _calls(speech.blocks)
                 messages.append(_of_assistant([block for _, block in speech.blocks]))
@@ -77,17 +81,19 @@ def is_prefill(messages: Sequence[Message]) -> bool:
     return True
 
 
-def _merged(messages: Sequence[MessageBody]) -> list[_Speech]:
+def _merged(
+    messages: Sequence[MessageBody], types_by_role: Mapping[_Role, PartTypes[Block]]
+) -> list[_Speech]:
     """The messages' blocks, neighbours of one role together. An assistant may have said nothing."""
     merged: list[_Speech] = []
     for position, message in enumerate(messages):
         place = Place("messages", "messages")[position]
-        role = next((role for role in _TYPES_BY_ROLE if role == message.role), None)
+        role = next((role for role in types_by_role if role == message.role), None)
         if role is None:
             raise place.error(
-                f".role must be one of {', '.join(_TYPES_BY_ROLE)}, got {message.role[:40]!a}"
+                f".role must be one of {', '.join(types_by_role)}, got {message.role[:40]!a}"
             )
-        types = _TYPES_BY_ROLE[role]
+        types = types_by_role[role]
         blocks = list(read_blocks(message.content, types, place.field("content")))
         if role == "assistant":
             blocks = [(at, block) for at, block in blocks if _says_something(block)]
@@ -110,9 +116,15 @@ def _says_something(block: Block) -> bool:
             return isinstance(block, ToolUseBlock)
 
 
-def _of_user(blocks: Sequence[tuple[Place, Block]], open_calls: dict[str, str]) -> list[Message]:
+def _of_user(
+    blocks: Sequence[tuple[Place, Block]],
+    open_calls: dict[str, str],
+    in_results: PartTypes[Block],
+) -> list[Message]:
     results = [
-        _result(block, at, open_calls) for at, block in blocks if isinstance(block, ToolResultBlock)
+        _result(block, at, open_calls, in_results)
+        for at, block in blocks
+        if isinstance(block, ToolResultBlock)
     ]
     rest = [(at, block) for at, block in blocks if not isinstance(block, ToolResultBlock)]
     return [*results, {"role": "user", "content": _content(rest)}] if rest else results
@@ -120,22 +132,32 @@ def _of_user(blocks: Sequence[tuple[Place, Block]], open_calls: dict[str, str]) 
 
 def _content(blocks: Sequence[tuple[Place, Block]]) -> str | list[Message]:
     """Parts for templates that tell them apart; one part is its text."""
-    texts = [to_text(block, at) for at, block in blocks]
-    return texts[0] if len(texts) == 1 else [to_wire(Text(text=text)) for text in texts]
+    parts = [to_part(block, at) for at, block in blocks]
+    return parts[0]["text"] if len(parts) == 1 and "text" in parts[0] else parts
 
 
-def _result(block: ToolResultBlock, at: Place, open_calls: dict[str, str]) -> Message:
+def _result(
+    block: ToolResultBlock, at: Place, open_calls: dict[str, str], types: PartTypes[Block]
+) -> Message:
     name = open_calls.pop(block.tool_use_id, None)
     if name is None:
         raise at.error(
             f".tool_use_id {block.tool_use_id[:64]!a} must be the id of a tool_use block of the "
             "assistant's last message, and have one result"
         )
-    text = "\n".join(to_texts(block.content or "", READABLE, at.field("content")))
+    blocks = read_blocks(block.content or "", types, at.field("content"))
+    parts = [to_part(inner, place) for place, inner in blocks]
+    images = [part for part in parts if part["type"] != "text"]
+    text = "\n".join(part["text"] for part in parts if part["type"] == "text")
     if block.is_error:
         # Templates know no failed calls; the model has to read it.
         text = f"Error: {text}"
-    return {"role": "tool", "tool_call_id": block.tool_use_id, "name": name, "content": text}
+    return {
+        "role": "tool",
+        "tool_call_id": block.tool_use_id,
+        "name": name,
+        "content": [{"type": "text", "text": text}, *images] if images else text,
+    }
 
 
 def _calls(blocks: Sequence[tuple[Place, Block]]) -> dict[str, str]:

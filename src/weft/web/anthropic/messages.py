@@ -6,6 +6,7 @@ from functools import partial
 from typing import Any
 
 from weft.core.errors import BadRequest, ContextLengthExceeded
+from weft.core.media import takes
 from weft.core.types import SamplingParams, StructuredOutputsParams
 from weft.schema.anthropic import (
     CountAnswer,
@@ -87,7 +88,7 @@ def to_turn(call: ModelCall, body: PromptBody) -> Turn:
     refuse_unsupported(body)
     if body.output_config is not None:
         refuse_unsupported(body.output_config, Place("output_config", "output_config"))
-    messages = to_messages(body)
+    messages = to_messages(body, takes_images=takes("image", call.served.client.model_config.media))
     continues = is_prefill(messages)
     return Turn(
         options=call.request_options(),

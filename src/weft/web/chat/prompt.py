@@ -4,18 +4,20 @@ import asyncio
 import re
 import secrets
 from collections.abc import Mapping, Sequence
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from typing import Any
 
 import msgspec
 
 from weft.core.client import EngineClient
 from weft.core.errors import BadRequest, ContextLengthExceeded, Key
+from weft.core.media import PROCESSOR_KWARGS, Media, MediaConfig
 from weft.core.prompts import EmbedsPart, Part, Prompt, TextPart
 from weft.core.types import PromptType, Request, RequestOptions, SamplingParams
 from weft.core.validate import Limits
 from weft.text.chat import ChatTemplate
 from weft.text.prompt_embeds import FIELD, check_enabled, read_base64
+from weft.web.chat.media import take_media
 from weft.web.chat.tools import template_tools
 from weft.web.chat.turn import Turn
 from weft.web.served import Served
@@ -33,14 +35,44 @@ async def render(served: Served, turn: Turn) -> str:
     return await asyncio.to_thread(_render, served, turn)
 
 
-async def render_turn(served: Served, turn: Turn) -> tuple[str, dict[str, EmbedsPart]]:
-    """`render`, with marks for parts that are embeddings, and these by mark."""
+@dataclass(frozen=True, slots=True)
+class Rendered:
+    """A conversation as text; with marks for parts that are embeddings, these by mark; and its media."""
 
-    def render_here() -> tuple[str, dict[str, EmbedsPart]]:
-        bare, taken = _take_embeds(turn, served.client.info.limits)
-        return _render(served, bare), taken
+    text: str
+    embeds: Mapping[str, EmbedsPart]
+    media: Media | None
+
+    def to_prompt(self, cache_salt: str | None) -> PromptType:
+        """What the engine is to go on with."""
+        prompt = _join_embeds(self.text, self.embeds)
+        if self.media is not None:
+            whole = Prompt(parts=(TextPart(prompt),)) if isinstance(prompt, str) else prompt
+            prompt = msgspec.structs.replace(whole, media=self.media)
+        return with_salt(prompt, cache_salt)
+
+
+async def render_turn(served: Served, turn: Turn) -> Rendered:
+    """`render`, of a conversation that may have parts which are no text."""
+
+    def render_here() -> Rendered:
+        bare, embeds = _take_embeds(turn, served.client.info.limits)
+        bare, media = _take_media(bare, served.client.model_config.media)
+        return Rendered(_render(served, bare), embeds, media)
 
     return await asyncio.to_thread(render_here)
+
+
+def _take_media(turn: Turn, config: MediaConfig | None) -> tuple[Turn, Media | None]:
+    """The turn with placeholders where its media were, and these; parts of media stay where none are taken."""
+    if config is None:
+        if turn.mm_processor_kwargs:
+            raise BadRequest(PROCESSOR_KWARGS, f"{PROCESSOR_KWARGS}: this model reads text only")
+        return turn, None
+    messages, media = take_media(turn.messages, turn.mm_processor_kwargs)
+    if media is not None and turn.length_penalty is not None:
+        raise BadRequest("use_beam_search", "use_beam_search does not go with media")
+    return replace(turn, messages=messages), media
 
 
 def trusted_template(served: Served, source: str | None) -> str | None:
@@ -239,7 +271,7 @@ def _take_embeds(turn: Turn, limits: Limits) -> tuple[Turn, dict[str, EmbedsPart
     return replace(turn, messages=messages), taken
 
 
-def join_embeds(text: str, taken: Mapping[str, EmbedsPart]) -> str | Prompt:
+def _join_embeds(text: str, taken: Mapping[str, EmbedsPart]) -> str | Prompt:
     """A rendered conversation with the embeddings where their marks are."""
     if not taken:
         return text

@@ -9,6 +9,7 @@ import msgspec
 
 from weft.core.beam_search import run_beam_search
 from weft.core.errors import BadRequest
+from weft.core.media import FIELD, MODALITIES
 from weft.core.types import (
     OutputKind,
     PositionLogprobs,
@@ -24,16 +25,13 @@ from weft.web.chat.answers import (
     forced_format,
     with_special_tokens,
 )
-from weft.web.chat.prompt import (
-    join_embeds,
-    prepare,
-    render_turn,
-    tokenization_kwargs,
-    with_salt,
-)
+from weft.web.chat.prompt import prepare, render_turn, tokenization_kwargs
 from weft.web.chat.tools import check_tools, is_forced
 from weft.web.chat.turn import Began, Ended, Turn, TurnEvent
 from weft.web.served import Served
+
+# Fields of an item, which is a part of a message.
+_OF_MEDIA = frozenset((*MODALITIES, FIELD, "uuid"))
 
 
 @dataclass(frozen=True, slots=True)
@@ -64,7 +62,7 @@ async def run_turn(
     prompt_logprobs: Sequence[PositionLogprobs | None] | None = None
     kv_transfer_params: dict[str, Any] | None = None
     is_begun = False
-    with _refusing_tools(turn):
+    with _naming_fields(turn):
         async with aclosing(_run(served, turn, request)) as outputs:
             async for output in outputs:
                 if not is_begun:
@@ -106,8 +104,8 @@ async def prepare_turn(served: Served, turn: Turn) -> PreparedTurn:
 async def _prepared(served: Served, turn: Turn) -> PreparedTurn:
     check_tools(turn.tools, turn.tool_choice)
     params = with_special_tokens(served, turn, _params(served, turn))
-    text, taken = await render_turn(served, turn)
-    form = choose_format(served, turn, text, params)
+    rendered = await render_turn(served, turn)
+    form = choose_format(served, turn, rendered.text, params)
     options = msgspec.structs.replace(
         turn.options,
         tokenization_kwargs=tokenization_kwargs(
@@ -115,17 +113,19 @@ async def _prepared(served: Served, turn: Turn) -> PreparedTurn:
         ),
         **form.engine_arguments(params),
     )
-    prompt = with_salt(join_embeds(text, taken), turn.cache_salt)
-    with _refusing_tools(turn):
+    prompt = rendered.to_prompt(turn.cache_salt)
+    with _naming_fields(turn):
         return PreparedTurn(form, await prepare(served, prompt, params, options))
 
 
 @contextmanager
-def _refusing_tools(turn: Turn) -> Iterator[None]:
-    """What is wrong with the constraint that forces a call is wrong with the tools it was made from."""
+def _naming_fields(turn: Turn) -> Iterator[None]:
+    """What is wrong with a constraint that forces a call is wrong with its tools, and with media, with messages."""
     try:
         yield
     except BadRequest as error:
+        if error.parameter in _OF_MEDIA:
+            raise BadRequest("messages", str(error), error.value) from error
         if is_forced(turn.tool_choice) and error.parameter in ("json", "structural_tag"):
             raise BadRequest("tools", f"a call of these tools cannot be forced: {error}") from error
         raise

@@ -61,6 +61,7 @@ class Turn:
     truncation_side: str | None = None
     cache_salt: str | None = None
     length_penalty: float | None = None
+    mm_processor_kwargs: Mapping[str, Any] | None = None
 
 
 TurnReason: TypeAlias = Literal["stop", "length", "tool_calls", "abort", "repetition"]

@@ -55,7 +55,7 @@ REFUSED: Mapping[str, tuple[tuple[Any, ...], str]] = {
     "kv_transfer_params": (({},), "chat and text completions take part in KV transfer"),
     "length_penalty": ((1.0,), _NO_BEAMS),
     "logits_processors": (([],), "code of callers is not run"),
-    "mm_processor_kwargs": (({},), "this server takes text only"),
+    "mm_processor_kwargs": (({},), "media are taken in messages"),
     "modalities": ((["text"],), "this server answers in text"),
     "moderation": ((), "no moderation is offered"),
     "prediction": ((), "predicted outputs are not offered"),
@@ -74,6 +74,10 @@ REFUSED_BESIDE_BEAMS = {
     name: row
     for name, row in REFUSED.items()
     if row[1] != _NO_BEAMS and name != "kv_transfer_params"
+}
+# What messages may have beside them, where the model reads more than text.
+REFUSED_BESIDE_MEDIA = {
+    name: row for name, row in REFUSED_BESIDE_BEAMS.items() if name != "mm_processor_kwargs"
 }
 
 # What means the same to a search as to sampling; constraints are looked for where all of them meet.

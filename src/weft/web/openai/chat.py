@@ -31,7 +31,7 @@ from weft.web.inference.call import (
     to_usage,
 )
 from weft.web.inference.fields import (
-    REFUSED_BESIDE_BEAMS,
+    REFUSED_BESIDE_MEDIA,
     num_logprobs,
     refuse_unsupported,
     template_kwargs,
@@ -59,7 +59,7 @@ async def create_chat_completion(call: ModelCall) -> Answer:
 
 def to_turn(call: ModelCall, body: ChatBody) -> Turn:
     """What `body` asks for, every field of it used or refused."""
-    refuse_unsupported(body, REFUSED_BESIDE_BEAMS)
+    refuse_unsupported(body, REFUSED_BESIDE_MEDIA)
     check_streamable(body)
     tools = to_tools(body)
     params = _params(call, body, tools)
@@ -83,6 +83,7 @@ def to_turn(call: ModelCall, body: ChatBody) -> Turn:
         truncation_side=body.truncation_side,
         cache_salt=body.cache_salt,
         length_penalty=to_length_penalty(call.served.client.info.limits, body, params),
+        mm_processor_kwargs=body.mm_processor_kwargs,
     )
 
 

@@ -25,6 +25,10 @@ async def render_chat(call: ModelCall) -> Answer:
     turn = to_turn(call, body)
     to_shape(call, body, turn)  # refuses what a chat would be refused for
     prepared = await prepare_turn(call.served, turn)
+    if prepared.request.media is not None:
+        raise BadRequest(
+            "messages", "messages with media cannot be rendered: their tokens are not known yet"
+        )
     return _rendered(call, "chatcmpl", prepared.request, turn.params, body)
 
 

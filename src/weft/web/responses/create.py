@@ -9,6 +9,7 @@ from functools import partial
 import msgspec
 
 from weft.core.errors import BadRequest
+from weft.core.media import takes
 from weft.schema.response_object import McpListToolsItem
 from weft.schema.responses import ResponsesBody
 from weft.web.chat.prompt import check_messages
@@ -86,7 +87,10 @@ class Creation:
             self._runs.check_room()
         before, known_labels = self._before(body)
         conversation = await read_input(
-            body.input, before=before, find_item=self._runs.store.item_finder()
+            body.input,
+            before=before,
+            find_item=self._runs.store.item_finder(),
+            takes_images=takes("image", call.served.client.model_config.media),
         )
         if not (before or conversation.messages or conversation.approved):
             raise BadRequest("input", "input is empty; there has to be something to respond to")

@@ -61,11 +61,30 @@ _ITEMS: PartTypes[_Owned | ItemReferenceInput] = PartTypes(
     if_untyped="{part}.type must be a string",
     if_malformed="{placed_error}",
 )
+
+
+class InputImage(msgspec.Struct, frozen=True, kw_only=True):
+    """A picture to be looked at, at an address that may be a `data:` URL."""
+
+    image_url: str
+    detail: str | None = None
+
+
+_TEXTS: Mapping[str, type[Part]] = {
+    "input_text": Text, "output_text": Text, "text": Text, "refusal": Refusal,
+}  # fmt: skip
 _PARTS: PartTypes[Part] = PartTypes(
-    structs={"input_text": Text, "output_text": Text, "text": Text, "refusal": Refusal},
+    structs=_TEXTS,
     if_unknown="{part}: parts of type {type!a} are not taken; this server takes text only "
     "(input_text, output_text, refusal)",
     if_malformed="{part}.{field} must be a string",
+)
+
+
+_SEEN: PartTypes[Part | InputImage] = PartTypes(
+    structs={**_TEXTS, "input_image": InputImage},
+    if_unknown="{part}: parts of type {type!a} are not taken; there are {types}",
+    if_malformed="{placed_error}",
 )
 
 
@@ -121,14 +140,15 @@ async def read_input(
     *,
     before: Sequence[Mapping[str, Any]] = (),
     find_item: Callable[[str], Item | None],
+    takes_images: bool = False,
 ) -> RequestInput:
     """The input of a request. `before` are the messages that came earlier, for calls that are answered.
 
-    `find_item` looks up an item that is only referred to.
+    `find_item` looks up an item that is only referred to. Pictures are refused unless it `takes_images`.
     """
     if isinstance(given, str):
         given = [{"role": "user", "content": given}]
-    reader = _ItemReader(before, find_item)
+    reader = _ItemReader(before, find_item, _SEEN if takes_images else _PARTS)
     place = Place("input", "input")
     for position, item in enumerate(given):
         if position % _AT_ONCE == _AT_ONCE - 1:
@@ -152,8 +172,12 @@ class _ItemReader:
     """Takes items one by one. Reasoning, text and calls of one turn of the model are one message."""
 
     def __init__(
-        self, before: Sequence[Mapping[str, Any]], find_item: Callable[[str], Item | None]
+        self,
+        before: Sequence[Mapping[str, Any]],
+        find_item: Callable[[str], Item | None],
+        types: PartTypes[Any] = _PARTS,
     ) -> None:
+        self._types = types
         self.items: list[Item] = []
         self.messages: list[Message] = []
         self.approved: list[ApprovedCall] = []
@@ -208,7 +232,7 @@ class _ItemReader:
     def _add_message(self, item: MessageInput, place: Place) -> None:
         if item.role not in _ROLES:
             raise place.error(f".role must be one of {', '.join(_ROLES)}, got {item.role[:40]!a}")
-        parts = _parts(item.content, place.field("content"))
+        parts = self._parts(item.content, place.field("content"))
         is_answer = item.role == "assistant"
         listed = [_listed(part, "output_text" if is_answer else "input_text") for part in parts]
         self._list("message", "msg", item, content=listed)
@@ -248,7 +272,7 @@ class _ItemReader:
         name = self._name_by_call_id.get(item.call_id)
         if name is None:
             raise place.error(f": no call has the call_id {item.call_id[:64]!a} that this answers")
-        parts = _parts(item.output, place.field("output"))
+        parts = self._parts(item.output, place.field("output"))
         output = item.output
         if not isinstance(output, str):
             output = [_listed(part, "input_text") for part in parts]
@@ -324,19 +348,25 @@ class _ItemReader:
             listed["status"] = listed["status"] or "completed"
         self.items.append(listed)
 
+    def _parts(self, content: str | Sequence[Item], place: Place) -> list[Part | InputImage]:
+        return [part for _, part in read_parts(content, self._types, place)]
+
     def _open_message(self) -> Message | None:
         """The message of the model that goes on, if one does."""
         last = self.messages[-1] if self.messages else None
         return last if last is not None and last["role"] == "assistant" else None
 
 
-def _parts(content: str | Sequence[Item], place: Place) -> list[Part]:
-    return [part for _, part in read_parts(content, _PARTS, place)]
-
-
-def _content(given: str | Sequence[Item], parts: Iterable[Part]) -> str | list[Item]:
+def _content(given: str | Sequence[Item], parts: Iterable[Part | InputImage]) -> str | list[Item]:
     """A message's content, in chat's form."""
-    return given if isinstance(given, str) else list(map(to_wire, parts))
+    return given if isinstance(given, str) else list(map(_to_chat, parts))
+
+
+def _to_chat(part: Part | InputImage) -> Item:
+    if isinstance(part, InputImage):
+        address = {"url": part.image_url, "detail": part.detail}
+        return {"type": "image_url", "image_url": address}
+    return to_wire(part)
 
 
 def _texts(parts: Sequence[Item], types: PartTypes[Text], place: Place) -> list[str]:
@@ -350,8 +380,10 @@ def _error_text(error: Item | str) -> str:
     return f"Error: {error['message'] if 'message' in error else joined_text(error.get('content'))}"
 
 
-def _listed(part: Part, kind: str) -> Item:
+def _listed(part: Part | InputImage, kind: str) -> Item:
     """A part as it is listed."""
+    if isinstance(part, InputImage):
+        return {"type": "input_image", "image_url": part.image_url, "detail": part.detail}
     if isinstance(part, Refusal):
         return to_wire(part)
     annotations: Item = {"annotations": []} if kind == "output_text" else {}

@@ -72,6 +72,7 @@ def to_turn(
         is_streamed=bool(body.stream or body.background or wants_logprobs(body)),
         truncation_side=body.truncation_side,
         cache_salt=body.cache_salt,
+        mm_processor_kwargs=body.mm_processor_kwargs,
     )
 
 

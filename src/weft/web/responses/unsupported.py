@@ -24,8 +24,9 @@ _OWN: Mapping[str, tuple[tuple[Any, ...], str]] = {
     "response_format": ((), "its name here is text.format"),
     "truncation": (("disabled",), "nothing is left out of the input"),
 }
-# `store` means something here.
-REFUSED = {**{name: row for name, row in REFUSED_BY_CHAT.items() if name != "store"}, **_OWN}
+# These mean something here.
+_MEANT = frozenset(("store", "mm_processor_kwargs"))
+REFUSED = {**{name: row for name, row in REFUSED_BY_CHAT.items() if name not in _MEANT}, **_OWN}
 
 _REASONING: Mapping[str, tuple[tuple[Any, ...], str]] = {
     "context": (("auto",), "which earlier reasoning is in the prompt is up to the chat template"),

@@ -1,4 +1,4 @@
-"""`Channel`: messages both ways over a pair of sockets, until either side has gone."""
+"""`Channel`: messages both ways over a pair of sockets, or a connection, until either side has gone."""
 
 import asyncio
 import socket
@@ -30,16 +30,28 @@ class Channel(Generic[T]):
 
     @classmethod
     async def open(cls, end: socket.socket, received: Any) -> "Channel[T]":
-        """One end of a pair; `received` is the type of what comes from the other."""
+        """One end; `received` is the type of what comes from the other."""
         end.setblocking(False)
-        reader, writer = await asyncio.open_unix_connection(sock=end)
+        is_local = end.family == socket.AF_UNIX
+        connect = asyncio.open_unix_connection if is_local else asyncio.open_connection
+        reader, writer = await connect(sock=end)
         return cls(reader, writer, received)
 
-    def send(self, message: msgspec.Struct) -> None:
+    def send(self, message: msgspec.Struct | msgspec.Raw) -> None:
         """Never blocks. To who has gone it is nothing."""
         if not self._writer.is_closing():
             body = self._encoder.encode(message)
             self._writer.write(len(body).to_bytes(_LENGTH, "big") + body)
+
+    @property
+    def num_unsent(self) -> int:
+        """Bytes that the other side has not taken."""
+        return self._writer.transport.get_write_buffer_size()
+
+    @property
+    def is_closing(self) -> bool:
+        """Whether either side has left, as far as is known here."""
+        return self._writer.is_closing()
 
     async def drain(self) -> None:
         """Wait while much is unsent."""

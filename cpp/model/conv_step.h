@@ -1,0 +1,69 @@
+// Short convolutions: each channel of a row with the same channel of the rows just before it. Those are rows of the
+// step, or lie in the states of blocks: the twin in numpy, `weft.compute.convolution`, says how. Sums and products
+// are the same bits on every path.
+#pragma once
+
+#include <cstdint>
+#include <optional>
+#include <vector>
+
+#include "model/plan.h"
+#include "model/row_buffer.h"
+#include "model/spec.h"
+#include "model/thread_pool.h"
+#include "model/weights.h"
+
+namespace weft {
+
+// Memory of one layer's convolution; kept, and made larger when a step needs more.
+struct ConvSpace {
+    void make_room(const ModelSpec& spec, const Plan& plan, std::size_t sequences, int num_threads);
+
+    Region before;  // elements [sequences][width - 1][hidden], of blocks that the step writes again
+    Region sums;    // float [threads][hidden]
+};
+
+class ConvStep {
+public:
+    struct Parts {
+        const ModelSpec& spec;
+        const KvShape& kv;
+        const Batch& batch;
+        const Plan& plan;
+        ThreadPool& pool;
+        ConvSpace& space;
+        int at_once;  // rows that a thread takes
+    };
+
+    explicit ConvStep(const Parts& parts) : parts_(parts) {}
+
+    // From rows of B, C and x, side by side in `wide`, to what C lets through, in `out`; `states` of the layer
+    // [blocks][width - 1][hidden] go on. Without `needs_rows` only they do.
+    void run(const LayerSpec& layer, const LayerWeights& weights, const RowsAt& wide, const RowsAt& out,
+             std::byte* states, bool needs_rows);
+
+private:
+    // A layer on its way through the step.
+    struct Layer {
+        const LayerWeights& weights;
+        const RowsAt& wide;
+        const RowsAt& out;
+        std::byte* states;
+        int keep;  // rows that it looks back at
+    };
+
+    template <class Work>
+    void for_rows(const Work& work);
+    std::size_t row_bytes() const;
+    std::byte* state(const Layer& layer, int sequence, int position) const;
+    std::byte* before(const Layer& layer, int sequence, int position) const;
+    void multiply(const Layer& layer, int row) const;
+    void keep_before(const Layer& layer, int sequence) const;
+    void store(const Layer& layer, int row) const;
+    void add_up(const Layer& layer, int thread, int row) const;
+    void add_tap(const Layer& layer, int row, int back, const float* taps, float* sums) const;
+
+    const Parts parts_;
+};
+
+}  // namespace weft

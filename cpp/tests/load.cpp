@@ -1,0 +1,156 @@
+#include "tests/load.h"
+
+#include <cstdint>
+#include <cstring>
+#include <optional>
+#include <random>
+
+#include "tests/parts.h"
+
+namespace weft {
+namespace {
+
+using Random = std::mt19937;
+
+// A matrix as its checkpoint rounded it, in every fourth case.
+bool load_int8(Model& model, const std::string& name, int rows, int columns, Random& random) {
+    if (name.find("layers.") != 0 || columns < 2 || draw(random, 0, 3) > 0) return false;
+    std::vector<std::int8_t> numbers(static_cast<std::size_t>(rows) * static_cast<std::size_t>(columns));
+    for (std::int8_t& number : numbers) number = static_cast<std::int8_t>(draw(random, -128, 127));
+    // Where a file places them: a header of any length comes before.
+    const auto offset = static_cast<std::size_t>(draw(random, 0, 3));
+    std::vector<char> scales(static_cast<std::size_t>(rows) * sizeof(float) + offset);
+    for (std::size_t row = 0; row < static_cast<std::size_t>(rows); row++) {
+        const float scale = static_cast<float>(draw(random, 0, 20)) / 6000.0F;
+        std::memcpy(scales.data() + offset + row * sizeof scale, &scale, sizeof scale);
+    }
+    model.load(name, {numbers.data(), Stored::kInt8, rows, columns, scales.data() + offset});
+    return true;
+}
+
+void load(Model& model, const std::string& name, int rows, int columns, unsigned seed) {
+    Random random(seed + static_cast<unsigned>(std::hash<std::string>{}(name)));
+    if (const std::optional<GroupFormat>& format = format_of(model.spec(), name)) {
+        const GroupedArrays arrays(random, *format, rows, columns);
+        need(model.load(name, arrays.source()), "numbers in groups are not finite", seed);
+        need(!model.load(name, arrays.broken().source()), "a scale that is no number was not seen", seed);
+        need(model.load(name, arrays.source()), "numbers in groups are not finite", seed);
+        return;
+    }
+    if (load_int8(model, name, rows, columns, random)) return;
+    const bool is_short = draw(random, 0, 1) == 1;
+    const auto count = static_cast<std::size_t>(rows) * static_cast<std::size_t>(columns);
+    std::vector<float> floats(count);
+    std::vector<std::uint16_t> halves(count);
+    for (float& value : floats) value = static_cast<float>(draw(random, -100, 100)) / 300.0F;
+    for (std::size_t i = 0; i < count; i++) halves[i] = narrow_bfloat16(floats[i]);
+    const void* data = is_short ? static_cast<const void*>(halves.data()) : floats.data();
+    model.load(name, {data, is_short ? Stored::kBfloat16 : Stored::kFloat32, rows, columns});
+}
+
+void load_norms(Model& model, std::size_t layer, unsigned seed) {
+    const ModelSpec& s = model.spec();
+    const std::string prefix = "layers." + std::to_string(layer) + ".";
+    const auto norms = [&](const std::string& suffix, bool has_attention_norm) {
+        for (const char* part : {"attention", "mlp"}) {
+            if (part[0] == 'a' && !has_attention_norm) continue;
+            load(model, prefix + part + suffix, s.hidden_size, 1, seed);
+            if (s.norm == Norm::kLayer && seed % 2 == 0)
+                load(model, prefix + part + suffix + ".bias", s.hidden_size, 1, seed);
+        }
+    };
+    if (s.has_norm_before()) norms("_norm_before", s.layers[layer].has_attention_norm);
+    if (s.has_norm_after()) norms("_norm_after", true);
+    if (s.has_norm_of_sum()) norms("_norm_sum", true);
+    if (s.qk_norm == QkNorm::kNone || s.layers[layer].conv_width > 0) return;
+    const bool is_full = s.qk_norm == QkNorm::kFull;
+    load(model, prefix + "q_norm", (is_full ? s.num_heads : 1) * s.head_dim, 1, seed);
+    load(model, prefix + "k_norm", (is_full ? s.num_kv_heads : 1) * s.head_dim, 1, seed);
+}
+
+void load_mlp(Model& model, const std::string& prefix, int size, unsigned seed) {
+    const ModelSpec& s = model.spec();
+    if (size == 0) return;
+    if (s.is_gated) load(model, prefix + "gate", size, s.hidden_size, seed);
+    load(model, prefix + "up", size, s.hidden_size, seed);
+    load(model, prefix + "down", s.hidden_size, size, seed);
+    if (seed % 2 == 0) load(model, prefix + "up.bias", size, 1, seed);
+    if (seed % 2 == 0) load(model, prefix + "down.bias", s.hidden_size, 1, seed);
+}
+
+void load_experts(Model& model, const std::string& prefix, const std::optional<ExpertsSpec>& experts,
+                  unsigned seed) {
+    if (!experts) return;
+    load(model, prefix + "router", experts->count, model.spec().hidden_size, seed);
+    if (seed % 2 == 0) load(model, prefix + "router.bias", experts->count, 1, seed);
+    if (experts->is_sigmoid) load(model, prefix + "router_correction", experts->count, 1, seed);
+    if (experts->weighs_shared()) load(model, prefix + "shared_gate", 1, model.spec().hidden_size, seed);
+    for (int i = 0; i < experts->count; i++)
+        load_mlp(model, prefix + "experts." + std::to_string(i) + ".", experts->inner_size, seed);
+}
+
+void load_latent(Model& model, const std::string& prefix, unsigned seed) {
+    const ModelSpec& s = model.spec();
+    if (!s.latent) return;
+    const int heads = s.num_heads * (s.latent->key_size + s.latent->value_size);
+    load(model, prefix + "kv_b", heads, s.latent->rank, seed);
+    load(model, prefix + "kv_a_norm", s.latent->rank, 1, seed);
+    if (s.latent->query_rank > 0) load(model, prefix + "q_a_norm", s.latent->query_rank, 1, seed);
+}
+
+void load_convolution(Model& model, const std::string& prefix, int width, unsigned seed) {
+    const int hidden = model.spec().hidden_size;
+    load(model, prefix + "conv_in", 3 * hidden, hidden, seed);
+    load(model, prefix + "conv", width * hidden, 1, seed);
+    load(model, prefix + "conv_out", hidden, hidden, seed);
+    if (seed % 2 == 0) load(model, prefix + "conv_in.bias", 3 * hidden, 1, seed);
+    if (seed % 2 == 0) load(model, prefix + "conv.bias", hidden, 1, seed);
+}
+
+void load_attention(Model& model, const std::string& prefix, unsigned seed) {
+    const ModelSpec& s = model.spec();
+    for (const auto& [name, rows, columns] : attention_matrices(s)) {
+        load(model, prefix + name, rows, columns, seed);
+        if (seed % 2 == 0 && name != "q") load(model, prefix + name + ".bias", rows, 1, seed);
+    }
+    load_latent(model, prefix, seed);
+    load(model, prefix + "o", s.hidden_size, s.num_heads * s.value_dim(), seed);
+    if (s.has_sinks) load(model, prefix + "sinks", s.num_heads, 1, seed);
+}
+
+void load_layer(Model& model, std::size_t layer, unsigned seed) {
+    const ModelSpec& s = model.spec();
+    const std::string prefix = "layers." + std::to_string(layer) + ".";
+    const int width = s.layers[layer].conv_width;
+    if (width > 0) load_convolution(model, prefix, width, seed);
+    else load_attention(model, prefix, seed);
+    load_mlp(model, prefix, s.mlp_size(s.layers[layer]), seed);
+    load_experts(model, prefix, s.layers[layer].experts, seed);
+    load_norms(model, layer, seed);
+}
+
+}  // namespace
+
+std::vector<std::tuple<std::string, int, int>> attention_matrices(const ModelSpec& s) {
+    const int hidden = s.hidden_size;
+    const int kv = s.num_kv_heads * s.head_dim;
+    if (!s.latent) return {{"q", s.num_heads * s.head_dim, hidden}, {"k", kv, hidden}, {"v", kv, hidden}};
+    const int queries = s.num_heads * (s.latent->key_size + s.latent->rope_size);
+    const int rank = s.latent->query_rank;
+    if (rank == 0) return {{"q", queries, hidden}, {"kv_a", kv, hidden}};
+    return {{"q_a", rank, hidden}, {"q_b", queries, rank}, {"kv_a", kv, hidden}};
+}
+
+void load_all(Model& model, unsigned seed) {
+    const ModelSpec& s = model.spec();
+    load(model, "embed", s.vocab_size, s.hidden_size, seed);
+    if (s.num_positions > 0) load(model, "positions", s.num_positions, s.hidden_size, seed);
+    if (s.num_token_types > 0) load(model, "token_types", s.num_token_types, s.hidden_size, seed);
+    if (s.has_embed_norm) load(model, "embed_norm", s.hidden_size, 1, seed);
+    if (!s.has_norm_of_sum()) load(model, "norm", s.hidden_size, 1, seed);
+    if (!s.has_norm_of_sum() && s.norm == Norm::kLayer) load(model, "norm.bias", s.hidden_size, 1, seed);
+    if (s.has_head && !s.tied_head) load(model, "head", s.head_columns(), s.hidden_size, seed);
+    for (std::size_t i = 0; i < s.layers.size(); i++) load_layer(model, i, seed);
+}
+
+}  // namespace weft

@@ -1,0 +1,18 @@
+// The weights of a whole model, drawn at random; see fuzz.cpp.
+#pragma once
+
+#include <string>
+#include <tuple>
+#include <vector>
+
+#include "model/model.h"
+
+namespace weft {
+
+// What makes queries, keys and values, by name: [rows, columns].
+std::vector<std::tuple<std::string, int, int>> attention_matrices(const ModelSpec& s);
+
+// Every weight, each by its name and the seed: the same ones in every model of the spec.
+void load_all(Model& model, unsigned seed);
+
+}  // namespace weft

@@ -1,0 +1,139 @@
+"""What two of our processes do first on a connection over a network, and how their messages travel then.
+
+Both prove, over fresh nonces, that they know the secret: who does not learns nothing, and what one proves cannot be
+shown to another. Then come frames of bounded length. Nothing is encrypted.
+"""
+
+import hashlib
+import hmac
+import os
+import socket
+import time
+from contextlib import suppress
+from typing import Self, TypeVar
+
+import msgspec
+
+NONCE_BYTES = 32
+MAX_FRAME_BYTES = 4 << 20
+CONNECT_S = 5.0
+HANDSHAKE_S = 5.0
+NUMBER_BYTES = 4
+
+T = TypeVar("T")
+
+
+class PeerError(Exception):
+    """The other side is not who it should be, or does not do what it should."""
+
+
+class ProvenSocket:
+    """A connection that has been made, and is closed with this. Its calls block, as long as they may.
+
+    `magic` names the protocol and its version.
+    """
+
+    magic: bytes
+
+    def __init__(self, connection: socket.socket) -> None:
+        self._socket = connection
+        self._timeout_s = HANDSHAKE_S  # of a whole message, either way
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._socket.close()
+
+    def hang_up(self) -> None:
+        """From another thread: wake whoever waits for the other side."""
+        with suppress(OSError):  # it has been closed
+            self._socket.shutdown(socket.SHUT_RDWR)
+
+    # -- handshake ----------------------------------------------------------------------------
+
+    def prove_as_client(self, secret: bytes) -> None:
+        """As who has connected. `PeerError` where the other side does not know the secret."""
+        ours = os.urandom(NONCE_BYTES)
+        self._put(self.magic + ours)
+        theirs = self._nonce()
+        self._put(self._proof(secret, b"client", ours, theirs))
+        self._check_proof(self._proof(secret, b"server", ours, theirs))
+
+    def prove_as_server(self, secret: bytes) -> None:
+        """As who was connected to. Nothing is said of this side to who does not know the secret."""
+        theirs, ours = self._nonce(), os.urandom(NONCE_BYTES)
+        self._put(self.magic + ours)
+        self._check_proof(self._proof(secret, b"client", theirs, ours))
+        self._put(self._proof(secret, b"server", theirs, ours))
+
+    def _nonce(self) -> bytes:
+        hello = self._exactly(len(self.magic) + NONCE_BYTES)
+        if not hello.startswith(self.magic):
+            raise PeerError("it speaks another protocol, or another version of this one")
+        return hello[len(self.magic) :]
+
+    def _check_proof(self, expected: bytes) -> None:
+        try:
+            is_right = hmac.compare_digest(self._exactly(len(expected)), expected)
+        except PeerError:  # it hung up: our proof did not convince it either
+            is_right = False
+        if not is_right:
+            raise PeerError("the secrets are not the same")
+
+    def _proof(self, secret: bytes, side: bytes, client: bytes, server: bytes) -> bytes:
+        """For this protocol alone, where another has the same secret."""
+        return hmac.digest(secret, self.magic + side + client + server, hashlib.sha256)
+
+    # -- messages -----------------------------------------------------------------------------
+
+    def send(self, message: object) -> None:
+        """One frame."""
+        body = msgspec.msgpack.encode(message)
+        if len(body) > MAX_FRAME_BYTES:
+            raise PeerError(f"a message of {len(body)} bytes is too long")
+        self._put(length_of(len(body)) + body)
+
+    def receive(self, decoder: msgspec.msgpack.Decoder[T]) -> T:
+        """One frame, as a value of the decoder's kind."""
+        length = self._receive_number()
+        if length > MAX_FRAME_BYTES:
+            raise PeerError(f"a frame of {length} bytes is too long")
+        try:
+            return decoder.decode(self._exactly(length))
+        except msgspec.DecodeError as error:
+            raise PeerError(f"a frame is not as it should be: {error}") from None
+
+    # -- bytes --------------------------------------------------------------------------------
+
+    def _put(self, data: bytes | memoryview) -> None:
+        self._wait_at_most(self._timeout_s)
+        self._socket.sendall(data)
+
+    def _receive_number(self) -> int:
+        return int.from_bytes(self._exactly(NUMBER_BYTES), "big")
+
+    def _exactly(self, num_bytes: int) -> bytes:
+        data = bytearray(num_bytes)
+        self._fill(memoryview(data))
+        return bytes(data)
+
+    def _fill(self, rest: memoryview) -> None:
+        deadline = time.monotonic() + self._timeout_s
+        self._wait_at_most(self._timeout_s)
+        while rest:
+            count = self._socket.recv_into(rest)
+            if not count:
+                raise PeerError("it closed the connection")
+            rest = rest[count:]
+            if rest:
+                self._wait_at_most(max(0.001, deadline - time.monotonic()))
+
+    def _wait_at_most(self, timeout_s: float) -> None:
+        if self._socket.gettimeout() != timeout_s:  # to set it is a call of the system
+            self._socket.settimeout(timeout_s)
+
+
+def length_of(num_bytes: int) -> bytes:
+    """As it goes before a frame or a block."""
+    return num_bytes.to_bytes(NUMBER_BYTES, "big")

@@ -1,0 +1,213 @@
+"""`NodeListener`: where the head waits for engines of its nodes."""
+
+import asyncio
+import hashlib
+import logging
+import socket
+from collections.abc import Mapping
+from concurrent.futures import ThreadPoolExecutor
+from typing import Self
+
+from weft.core.address import join_host_port
+from weft.core.config import EngineConfig
+from weft.core.errors import ConfigError, WeftError
+from weft.core.metrics import Metrics
+from weft.core.ranks import local_ranks, served_ranks
+from weft.engine.channel import Channel
+from weft.engine.front.child import EngineChild
+from weft.engine.front.data_parallel import DataParallelClient
+from weft.engine.front.process_client import OnLoading
+from weft.engine.handshake import PeerError
+from weft.engine.nodes.link import (
+    FromNode,
+    Join,
+    Joined,
+    LinkSocket,
+    Verdict,
+    difference,
+    read_link_secret,
+)
+from weft.engine.nodes.remote_client import RemoteClient
+from weft.model.open import Checkpoint
+from weft.text.tokenizer import TOKENIZER_FILE, Tokenizer
+
+log = logging.getLogger("weft.engine")
+
+MAX_HANDSHAKES = 32  # at once; each takes some seconds at most
+_OTHER_MODEL = "its weights, or the instructions of its CPU, are not those of the others"
+_REPORT_S = 10.0  # that ranks are still waited for
+
+
+class NodeListener:
+    """Made by `open`, inside a running event loop, which it lives on."""
+
+    def __init__(self, config: EngineConfig, tokenizer: str, listener: socket.socket) -> None:
+        assert config.ranks is not None
+        assert config.ranks.link is not None
+        self._config = config
+        self._tokenizer = tokenizer
+        self._secret = read_link_secret(config.ranks.link)
+        self._listener = listener
+        self._waiting = {
+            rank: asyncio.Queue[Joined](1)
+            for rank in served_ranks(config)
+            if rank not in local_ranks(config)
+        }
+        self._joined: dict[int, Channel[FromNode]] = {}
+        self._fingerprint: asyncio.Future[str] = asyncio.get_running_loop().create_future()
+        self._meetings: dict[asyncio.Task[None], LinkSocket] = {}
+        # Of its own: strangers who say nothing must not hold the threads that others need.
+        self._threads = ThreadPoolExecutor(MAX_HANDSHAKES, "weft-nodes")
+        self._accepting = asyncio.create_task(self._accept())
+
+    @classmethod
+    def open(cls, config: EngineConfig, tokenizer_files: Mapping[str, bytes]) -> Self:
+        """Listen for the nodes; `ConfigError` where that cannot be."""
+        assert config.ranks is not None
+        link = config.ranks.link
+        assert link is not None
+        place = join_host_port(link.host, link.port)
+        family = socket.AF_INET6 if ":" in link.host else socket.AF_INET
+        try:
+            listener = socket.create_server((link.host, link.port), family=family)
+        except OSError as error:
+            raise ConfigError(
+                f"--data-parallel-address: the head cannot listen on {place} ({error.strerror})"
+            ) from error
+        listener.setblocking(False)
+        try:
+            made = cls(config, digest_of(tokenizer_files), listener)
+        except BaseException:
+            listener.close()
+            raise
+        log.info("the head waits for its nodes on %s", place)
+        return made
+
+    def expect(self, fingerprint: str) -> None:
+        """See `Nodes`; it stays what was said first."""
+        if not self._fingerprint.done():
+            self._fingerprint.set_result(fingerprint)
+
+    async def join(
+        self,
+        rank: int,
+        tokenizer: Tokenizer,
+        metrics: Metrics | None,
+        on_loading: OnLoading = lambda num_bytes, all_bytes: None,
+    ) -> RemoteClient:
+        """See `Nodes`. One that cannot be had, or is another model, is let go, and the next is waited for."""
+        while True:
+            joined = await self._next(rank)
+            try:
+                client = await RemoteClient.start_with(joined, tokenizer, metrics, on_loading)
+                [found] = await client.collective_rpc("fingerprint")
+            except WeftError as error:
+                log.warning("engine %d has joined, and could not be started: %s", rank, error)
+                continue
+            if not local_ranks(self._config):
+                self.expect(found)
+            if found == await self._fingerprint:
+                return client
+            log.warning("engine %d is refused: %s", rank, _OTHER_MODEL)
+            client.refuse(_OTHER_MODEL)
+            await client.wait_closed()
+
+    async def _next(self, rank: int) -> Joined:
+        while True:
+            try:
+                async with asyncio.timeout(_REPORT_S):
+                    return await self._waiting[rank].get()
+            except TimeoutError:
+                log.info("engine %d is on another node, and has not joined yet", rank)
+
+    def close(self) -> None:
+        """Take no more engines."""
+        self._accepting.cancel()
+        self._listener.close()
+        for task, meeting in self._meetings.items():
+            task.cancel()
+            meeting.hang_up()
+        self._threads.shutdown(wait=False, cancel_futures=True)
+        for channel in self._joined.values():  # of those that nobody has taken too
+            channel.close()
+
+    # -- who comes ----------------------------------------------------------------------------
+
+    async def _accept(self) -> None:
+        loop = asyncio.get_running_loop()
+        while True:
+            try:
+                connection, _ = await loop.sock_accept(self._listener)
+            except OSError:  # no file descriptor is free: some will be
+                await asyncio.sleep(0.1)
+                continue
+            if len(self._meetings) >= MAX_HANDSHAKES:
+                connection.close()
+                continue
+            try:
+                meeting = LinkSocket(connection)
+            except OSError:  # it has gone
+                connection.close()
+                continue
+            task = asyncio.create_task(self._meet(meeting))
+            self._meetings[task] = meeting
+            task.add_done_callback(self._meetings.pop)
+
+    async def _meet(self, meeting: LinkSocket) -> None:
+        """A connection from its first byte until its engine has joined, or not."""
+        loop = asyncio.get_running_loop()
+        with meeting:
+            try:
+                joining = await loop.run_in_executor(self._threads, meeting.meet, self._secret)
+                channel: Channel[FromNode] = await Channel.open(meeting.detach(), FromNode)
+            except (OSError, PeerError) as error:
+                log.info("who wanted to join as a node could not: %s", error)
+                return
+        rank, verdict = joining.config.data_parallel_rank, self._judge(joining)
+        channel.send(verdict)
+        if verdict.refusal is not None or rank is None:
+            log.warning("engine %s of a node is refused: %s", rank, verdict.refusal)
+            channel.close()
+            return
+        log.info("engine %d has joined", rank)
+        self._joined[rank] = channel
+        self._waiting[rank].put_nowait(Joined(joining.config, channel))
+
+    def _judge(self, joining: Join) -> Verdict:
+        config, rank = joining.config, joining.config.data_parallel_rank
+        if rank not in self._waiting:
+            own = ", ".join(map(str, self._waiting))
+            return Verdict(f"rank {rank} is none of those that nodes have here: {own}", True)
+        different = difference(self._config, config)
+        if different is not None:
+            return Verdict(different, is_final=True)
+        if joining.tokenizer != self._tokenizer:
+            return Verdict("it has another tokenizer", is_final=True)
+        former = self._joined.get(rank)
+        if former is not None and not former.is_closing:
+            return Verdict(f"rank {rank} has joined already")
+        waiting = self._waiting[rank]
+        while not waiting.empty():  # it left before anybody took it
+            waiting.get_nowait()
+        return Verdict()
+
+
+async def start_head(
+    checkpoint: Checkpoint,
+    config: EngineConfig,
+    metrics: Metrics | None = None,
+    child: EngineChild | None = None,
+    on_loading: OnLoading = lambda num_bytes, all_bytes: None,
+) -> DataParallelClient:
+    """See `DataParallelClient.start`; returns when all nodes have joined."""
+    nodes = NodeListener.open(config, checkpoint.tokenizer_files)
+    try:
+        return await DataParallelClient.start(checkpoint, config, metrics, child, on_loading, nodes)
+    except BaseException:
+        nodes.close()
+        raise
+
+
+def digest_of(tokenizer_files: Mapping[str, bytes]) -> str:
+    """What tells a tokenizer from others."""
+    return hashlib.sha256(tokenizer_files.get(TOKENIZER_FILE, b"")).hexdigest()

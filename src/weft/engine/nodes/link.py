@@ -1,0 +1,179 @@
+"""The link between a head and the engines of its nodes: who may join, and what is said beside commands and events.
+
+A node connects once for each of its ranks. The connection begins with the handshake of `weft.engine.handshake`; then
+the node says what its engine runs with, and the head whether that can join. Then commands go one way and events the
+other, as between a server and an engine beside it.
+"""
+
+import socket
+from dataclasses import dataclass
+from typing import Any, TypeAlias
+
+import msgspec
+
+from weft import __version__
+from weft.core.config import EngineConfig
+from weft.core.ranks import LinkConfig
+from weft.engine.channel import Channel
+from weft.engine.handshake import CONNECT_S, PeerError, ProvenSocket
+from weft.engine.messages import Command, Event
+from weft.engine.transfer.settings import read_secret_file
+
+# Without a word from the other machine a connection ends after 10 + 3 * 5 seconds.
+_KEEPALIVE = (("TCP_KEEPIDLE", 10), ("TCP_KEEPINTVL", 5), ("TCP_KEEPCNT", 3))
+_UNACKNOWLEDGED_MS = 25_000
+# What may differ from engine to engine: sizes of its machine, and what is done on it alone.
+_MAY_DIFFER = frozenset(
+    {
+        "api_server_directory",
+        "cache_config.num_blocks",
+        "compute_config.num_threads",
+        "data_parallel_rank",
+        "kv_events_config",
+        "kv_offloading_config",
+        "kv_transfer_config.engine_id",
+        "kv_transfer_config.host",
+        "kv_transfer_config.networks",
+        "kv_transfer_config.port",
+        "kv_transfer_config.secret_path",
+        "profiler_config",
+        "ranks",
+        # The files are compared as they are (`fingerprint`, `tokenizer`), and these are used at the head alone.
+        *(
+            f"model_config.{name}"
+            for name in (
+                "bos_token_id",
+                "default_sampling_params",
+                "eos_token_ids",
+                "max_logprobs",
+                "model",
+                "pad_token_id",
+                "revision",
+                "served_model_names",
+            )
+        ),
+    }
+)
+
+
+@dataclass(frozen=True, slots=True)
+class Joined:
+    """An engine of a node, which begins to load: what it runs with, and where to reach it."""
+
+    config: EngineConfig
+    channel: "Channel[FromNode]"
+
+
+class Join(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """What an engine of a node would run with. `tokenizer` is a digest of its file."""
+
+    config: EngineConfig
+    tokenizer: str
+
+
+class Verdict(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """Whether it can join; a refusal that is `final` will be the same next time."""
+
+    refusal: str | None = None
+    is_final: bool = False
+
+
+class Leaving(msgspec.Struct, frozen=True, tag=True):
+    """The node ends: its engine is to get no more requests, and so many seconds for those that it has."""
+
+    timeout_s: float
+
+
+class Refused(msgspec.Struct, frozen=True, tag=True):
+    """The engine that has joined cannot stay, for this reason."""
+
+    reason: str
+
+
+FromHead: TypeAlias = Command | Refused
+FromNode: TypeAlias = Event | Leaving
+_VERSION = msgspec.msgpack.Decoder(str)
+_JOIN = msgspec.msgpack.Decoder(Join)
+_VERDICT = msgspec.msgpack.Decoder(Verdict)
+
+
+class JoinRefused(PeerError):
+    """The head refuses, and would do so again."""
+
+
+class LinkSocket(ProvenSocket):
+    """The connection until commands and events go over it."""
+
+    magic = b"WEFTDPL1"
+
+    def __init__(self, connection: socket.socket) -> None:
+        super().__init__(connection)
+        connection.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+        connection.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)
+        for name, value in (*_KEEPALIVE, ("TCP_USER_TIMEOUT", _UNACKNOWLEDGED_MS)):
+            if hasattr(socket, name):  # all of them on Linux
+                connection.setsockopt(socket.IPPROTO_TCP, getattr(socket, name), value)
+
+    def detach(self) -> socket.socket:
+        """The connection, which is not closed with this any more."""
+        return self._socket.dup()
+
+    def join(self, secret: bytes, joining: Join) -> None:
+        """As a node. `JoinRefused` where it is of no use to try again."""
+        self.prove_as_client(secret)
+        self.send(__version__)
+        _check_version(self.receive(_VERSION))
+        self.send(joining)
+        verdict = self.receive(_VERDICT)
+        if verdict.refusal is not None:
+            kind = JoinRefused if verdict.is_final else PeerError
+            raise kind(f"the head refuses: {verdict.refusal}")
+
+    def meet(self, secret: bytes) -> Join:
+        """As the head. Its verdict is to follow."""
+        self.prove_as_server(secret)
+        self.send(__version__)
+        _check_version(self.receive(_VERSION))
+        return self.receive(_JOIN)
+
+
+def connect(link: LinkConfig, secret: bytes, joining: Join) -> socket.socket:
+    """A connection to the head, which the engine has joined. Blocks for some seconds at most."""
+    with LinkSocket(socket.create_connection((link.host, link.port), CONNECT_S)) as made:
+        made.join(secret, joining)
+        return made.detach()
+
+
+def read_link_secret(link: LinkConfig) -> bytes:
+    """What head and nodes know; nothing on loopback without a file."""
+    if link.secret_path is None:
+        return b""
+    return read_secret_file("--data-parallel-secret-file", link.secret_path)
+
+
+def difference(ours: EngineConfig, theirs: EngineConfig) -> str | None:
+    """The first setting in which engines that answer alike must not differ, in words."""
+    here, there = (dict(_flat("", msgspec.to_builtins(each))) for each in (ours, theirs))
+    for name in sorted(here.keys() | there.keys()):
+        if not _may_differ(name) and here.get(name) != there.get(name):
+            return f"{name} is {there.get(name)!r:.80} there, and {here.get(name)!r:.80} here"
+    return None
+
+
+def _check_version(found: str) -> None:
+    if found != __version__:
+        raise PeerError(f"it is Weft {found[:40]!a}, and this one {__version__!a}")
+
+
+def _may_differ(name: str) -> bool:
+    return any(name == each or name.startswith(f"{each}.") for each in _MAY_DIFFER)
+
+
+def _flat(prefix: str, value: Any) -> "list[tuple[str, Any]]":
+    if not isinstance(value, dict) or not value:
+        return [(prefix, value)]
+    return [
+        pair
+        for name, one in value.items()
+        for pair in _flat(f"{prefix}.{name}" if prefix else name, one)
+    ]

@@ -1,0 +1,162 @@
+"""`Node`: the engines of a machine that has no server, each for as long as it is connected to the head.
+
+An engine is a process as beside a server; what the head says and what the engine says pass through here as they
+are. When the connection ends so does the engine, whose requests nobody follows any more, and both begin anew.
+"""
+
+import asyncio
+import logging
+import time
+from collections.abc import Mapping
+from contextlib import suppress
+
+import msgspec
+import zmq
+
+from weft.core.config import EngineConfig
+from weft.core.errors import ConfigError
+from weft.core.ranks import LinkConfig, local_ranks
+from weft.core.tasks import gather_all, is_set_within
+from weft.engine.channel import Channel
+from weft.engine.front.child import EngineChild
+from weft.engine.front.event_socket import EventSocket
+from weft.engine.front.process_client import launched
+from weft.engine.handshake import PeerError
+from weft.engine.messages import MAX_FRAME_BYTES
+from weft.engine.nodes.head import digest_of
+from weft.engine.nodes.link import (
+    FromHead,
+    Join,
+    JoinRefused,
+    Leaving,
+    Refused,
+    connect,
+    read_link_secret,
+)
+from weft.engine.weight_files import WeightFiles
+from weft.engine.weight_store import has_shared_weights
+
+log = logging.getLogger("weft.engine")
+
+FIRST_PAUSE_S = 0.5  # before an engine joins again; twice as long each time
+MAX_PAUSE_S = 60.0
+STEADY_S = 60.0  # one that lived for so long begins with the first pause again
+_LAST_EVENTS_S = 0.05
+_KILL_GRACE_S = 10.0  # beyond the drain
+
+
+class Node:
+    """Made inside a running event loop. `run` serves until it is cancelled, or `leave` has ended it."""
+
+    def __init__(self, config: EngineConfig, tokenizer_files: Mapping[str, bytes]) -> None:
+        assert config.ranks is not None
+        assert config.ranks.link is not None
+        self._link: LinkConfig = config.ranks.link
+        self._secret = read_link_secret(self._link)
+        self._weights = WeightFiles() if has_shared_weights(config) else None
+        tokenizer = digest_of(tokenizer_files)
+        ranks = local_ranks(config)
+        self._joins = [Join(config.of_rank(rank), tokenizer) for rank in ranks]
+        self._channels: dict[int, Channel[FromHead]] = {}
+        self._running: asyncio.Task[list[None]] | None = None
+        self._leaving = asyncio.Event()
+
+    async def run(self) -> None:
+        """Keep all engines joined. A `ConfigError` says why the head will not have one."""
+        self._running = asyncio.create_task(self._keep_all())
+        try:
+            await self._running
+        finally:
+            self._running.cancel()
+            await asyncio.gather(self._running, return_exceptions=True)
+
+    async def leave(self, timeout_s: float) -> None:
+        """Have the head send no more requests, and open ones finish for `timeout_s`; then `run` returns."""
+        self._leaving.set()
+        for channel in self._channels.values():
+            channel.send(Leaving(timeout_s))
+        assert self._running is not None
+        await asyncio.wait((self._running,), timeout=timeout_s + _KILL_GRACE_S)
+        self._running.cancel()
+
+    async def _keep_all(self) -> list[None]:
+        return await gather_all(self._keep(joining) for joining in self._joins)
+
+    async def _keep(self, joining: Join) -> None:
+        """Join, serve, and join again, with growing pauses."""
+        rank = joining.config.data_parallel_rank
+        assert rank is not None
+        pause_s = FIRST_PAUSE_S
+        while not self._leaving.is_set():
+            began_at = time.monotonic()
+            try:
+                connection = await asyncio.to_thread(connect, self._link, self._secret, joining)
+                await self._serve(rank, await Channel.open(connection, FromHead), joining.config)
+                why = "the connection to the head has ended"
+            except JoinRefused as error:
+                raise ConfigError(f"engine {rank} cannot join: {error}") from None
+            except (OSError, PeerError, msgspec.DecodeError, ValueError) as error:
+                why = str(error)
+            if self._leaving.is_set():
+                return
+            if time.monotonic() - began_at > STEADY_S:
+                pause_s = FIRST_PAUSE_S
+            log.warning("engine %d joins again in %.3g s: %s", rank, pause_s, why)
+            await is_set_within(self._leaving, pause_s)
+            pause_s = min(2 * pause_s, MAX_PAUSE_S)
+
+    async def _serve(self, rank: int, channel: Channel[FromHead], config: EngineConfig) -> None:
+        """An engine until it ends, or the head has left."""
+        log.info("engine %d has joined the head", rank)
+        self._channels[rank] = channel
+        try:
+            if self._leaving.is_set():  # since it was about to join
+                return
+            child = await launched(config, self._weights)
+            try:
+                await _relay(child, channel)
+            finally:
+                await child.discard()
+        finally:
+            del self._channels[rank]
+            channel.close()
+
+
+async def _relay(child: EngineChild, channel: Channel[FromHead]) -> None:
+    events: EventSocket[msgspec.Raw] = EventSocket(
+        child.events, msgspec.Raw, lambda event: _pass_on(channel, event)
+    )
+    events.watch()
+    commands = asyncio.create_task(_take_commands(child, channel))
+    ended = asyncio.create_task(child.process.wait())
+    try:
+        await asyncio.wait((commands, ended), return_when=asyncio.FIRST_COMPLETED)
+        if ended.done():
+            num_frames = None
+            while num_frames != events.num_frames:  # events sent just before its end
+                num_frames = events.num_frames
+                await asyncio.sleep(_LAST_EVENTS_S)
+            with suppress(OSError):
+                await channel.drain()
+        else:
+            commands.result()
+    finally:
+        events.leave()
+        for task in (commands, ended):
+            task.cancel()
+        await asyncio.gather(commands, ended, return_exceptions=True)
+
+
+def _pass_on(channel: Channel[FromHead], event: msgspec.Raw) -> None:
+    if channel.num_unsent > MAX_FRAME_BYTES:  # the head takes nothing
+        channel.close()
+    channel.send(event)
+
+
+async def _take_commands(child: EngineChild, channel: Channel[FromHead]) -> None:
+    """Until the head has left. What is no command never gets to the engine."""
+    encoder = msgspec.msgpack.Encoder()
+    async for command in channel.messages():
+        if isinstance(command, Refused):
+            raise JoinRefused(command.reason)
+        child.commands.send(encoder.encode(command), zmq.NOBLOCK)

@@ -1,0 +1,113 @@
+"""Downloads of media: from allowed hosts only, at addresses that may be asked, and no more than fits."""
+
+import asyncio
+import socket
+from contextlib import aclosing
+from typing import Any
+
+import httpx2
+
+from weft.core.errors import BadRequest
+from weft.media.limits import DOMAINS, MediaSources
+
+_REDIRECTS = frozenset((301, 302, 303, 307, 308))
+_HEADERS = {"accept": "*/*", "accept-encoding": "identity", "user-agent": "weft"}
+
+
+class Downloader:
+    """Used by one event loop. Nothing of the environment is read: no proxies, no passwords."""
+
+    def __init__(self, sources: MediaSources) -> None:
+        self._sources = sources
+        self._client: httpx2.AsyncClient | None = None
+
+    async def get(self, url: str, what: str, max_bytes: int) -> bytes:
+        """What is there; `BadRequest`, which names `what` it was to be, in any other case."""
+        try:
+            return await self._get(url, what, max_bytes)
+        except (httpx2.HTTPError, httpx2.InvalidURL, OSError) as error:
+            reason = type(error).__name__
+            raise BadRequest(what, f"{what}: {shown(url)} cannot be fetched: {reason}") from error
+
+    async def aclose(self) -> None:
+        if self._client is not None:
+            await self._client.aclose()
+
+    async def _get(self, url: str, what: str, max_bytes: int) -> bytes:
+        target = httpx2.URL(url)
+        for _ in range(self._sources.limits.max_redirects + 1):
+            request = await self._request(target, what)
+            response = await self._connections().send(request, stream=True)
+            async with aclosing(response):
+                if response.status_code not in _REDIRECTS:
+                    return await _body(response, what, url, max_bytes)
+                target = target.join(response.headers.get("location", ""))
+        raise BadRequest(what, f"{what}: {shown(url)} redirects too often")
+
+    async def _request(self, url: httpx2.URL, what: str) -> httpx2.Request:
+        """To an address that was looked at: a second look-up of the name could have another answer."""
+        host = url.host.lower().rstrip(".")
+        if url.scheme not in ("http", "https") or not host:
+            raise BadRequest(what, f"{what}: {shown(str(url))} is no http or https URL of a host")
+        if host not in self._sources.domains:
+            raise BadRequest(
+                what,
+                f"{what}: {host[:100]!r} is not among the hosts that this server fetches media from "
+                f"({DOMAINS}); send the bytes as a data: URL",
+            )
+        if url.userinfo:
+            raise BadRequest(what, f"{what}: a URL with a user name or a password is not fetched")
+        address = await self._address(host, url, what)
+        extensions: dict[str, Any] = {"sni_hostname": host}
+        return self._connections().build_request(
+            "GET",
+            url.copy_with(host=address),
+            headers={"host": url.netloc.decode("ascii")},
+            extensions=extensions,
+        )
+
+    async def _address(self, host: str, url: httpx2.URL, what: str) -> str:
+        port = url.port or (443 if url.scheme == "https" else 80)
+        found = await asyncio.get_running_loop().getaddrinfo(host, port, type=socket.SOCK_STREAM)
+        addresses = [str(entry[4][0]) for entry in found]
+        for address in addresses:
+            if self._sources.allows_address(host, address):
+                return address
+        raise BadRequest(
+            what, f"{what}: {host[:100]!r} is at a private address, which {DOMAINS} has to name too"
+        )
+
+    def _connections(self) -> httpx2.AsyncClient:
+        if self._client is None:
+            self._client = httpx2.AsyncClient(
+                headers=_HEADERS, trust_env=False, follow_redirects=False, timeout=None
+            )
+        return self._client
+
+
+async def _body(response: httpx2.Response, what: str, url: str, max_bytes: int) -> bytes:
+    if response.status_code != 200:
+        raise BadRequest(
+            what, f"{what}: {shown(url)} cannot be fetched: status {response.status_code}"
+        )
+    if response.headers.get("content-encoding", "identity") != "identity":
+        raise BadRequest(what, f"{what}: {shown(url)} is sent compressed, which was not requested")
+    data = bytearray()
+    length = response.headers.get("content-length", "")
+    if length.isdigit() and int(length) > max_bytes:
+        raise too_large(what, max_bytes)
+    async for chunk in response.aiter_raw():
+        data += chunk
+        if len(data) > max_bytes:
+            raise too_large(what, max_bytes)
+    return bytes(data)
+
+
+def too_large(what: str, max_bytes: int) -> BadRequest:
+    """The refusal of more bytes than there is room for."""
+    return BadRequest(what, f"{what}: the media of a prompt may have {max_bytes} more bytes here")
+
+
+def shown(url: str) -> str:
+    """A URL for a message: its beginning, without what may be secret in it."""
+    return ascii(url.partition("?")[0][:100])

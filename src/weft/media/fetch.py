@@ -1,0 +1,118 @@
+"""`MediaFetcher`: items of a prompt to their bytes, wherever these are, within the limits of one prompt."""
+
+import asyncio
+import binascii
+import os
+import stat
+from pathlib import Path
+from urllib.parse import unquote, urlsplit
+
+import msgspec
+
+from weft.core.errors import BadRequest
+from weft.core.media import FIELD, Media, MediaItem
+from weft.media.download import Downloader, shown, too_large
+from weft.media.limits import LOCAL_PATH, MediaSources
+
+# Base64 of so many characters is read in some 100 µs.
+_MANY_CHARS = 100_000
+_SCHEMES = "data:, http:, https: or file:"
+
+
+class MediaFetcher:
+    """Used by one event loop."""
+
+    def __init__(self, sources: MediaSources) -> None:
+        self._sources = sources
+        self._downloader = Downloader(sources)
+
+    async def fetch(self, media: Media) -> Media:
+        """The same with bytes, but for items that are known by their uuid alone; `BadRequest` if one cannot be had."""
+        limits = self._sources.limits
+        try:
+            async with asyncio.timeout(limits.timeout_s):
+                return await self._fetch(media, limits.max_bytes)
+        except TimeoutError:
+            raise BadRequest(
+                FIELD,
+                f"the media of this prompt have not all been sent within {limits.timeout_s:g} s",
+            ) from None
+
+    async def aclose(self) -> None:
+        """Close the connections."""
+        await self._downloader.aclose()
+
+    async def _fetch(self, media: Media, num_left: int) -> Media:
+        items: list[MediaItem] = []
+        for item in media.items:  # one by one: what is left for the next is known after the last
+            data = item.data if item.url is None else await self._read(item.url, item, num_left)
+            num_left -= len(data or b"")
+            if num_left < 0:
+                raise too_large(item.modality, num_left + len(data or b""))
+            items.append(msgspec.structs.replace(item, data=data, url=None))
+        return msgspec.structs.replace(media, items=items)
+
+    async def _read(self, url: str, item: MediaItem, max_bytes: int) -> bytes:
+        what = item.modality
+        scheme = url[:8].partition(":")[0].lower()
+        match scheme:
+            case "data":
+                if len(url) > _MANY_CHARS:
+                    return await asyncio.to_thread(read_data_url, url, what, max_bytes)
+                return read_data_url(url, what, max_bytes)
+            case "http" | "https":
+                return await self._downloader.get(url, what, max_bytes)
+            case "file":
+                return await asyncio.to_thread(
+                    read_file_url, url, what, max_bytes, self._sources.directory
+                )
+        raise BadRequest(what, f"{what}: a URL begins with {_SCHEMES}, got {shown(url)}")
+
+
+def read_data_url(url: str, what: str, max_bytes: int) -> bytes:
+    """The bytes of a `data:` URL in base64."""
+    head, comma, text = url.partition(",")
+    if not comma or not head.lower().endswith(";base64"):
+        raise BadRequest(
+            what, f"{what}: a data: URL has the form data:TYPE;base64,DATA, got {url[:40]!a}"
+        )
+    if len(text) // 4 * 3 > max_bytes + 2:
+        raise too_large(what, max_bytes)
+    try:
+        data = binascii.a2b_base64(text, strict_mode=True)
+    except ValueError as error:
+        raise BadRequest(what, f"{what}: the data: URL is not base64: {error}") from None
+    if not data:
+        raise BadRequest(what, f"{what}: the data: URL is empty")
+    return data
+
+
+def read_file_url(url: str, what: str, max_bytes: int, directory: Path | None) -> bytes:
+    """The bytes of a regular file below the allowed directory, links followed before that is judged."""
+    if directory is None:
+        raise BadRequest(
+            what, f"{what}: this server reads no local files; it was started without {LOCAL_PATH}"
+        )
+    parts = urlsplit(url)
+    name = unquote(parts.path)
+    refused = BadRequest(
+        what, f"{what}: {shown(url)} is no file below the directory of {LOCAL_PATH}"
+    )
+    if parts.netloc not in ("", "localhost") or "\0" in name or not name.startswith("/"):
+        raise refused
+    try:
+        path = Path(os.path.realpath(name))
+        if directory not in path.parents:
+            raise refused
+        # Not through a link that has come meanwhile, and not waiting for who writes to a pipe.
+        handle = os.open(path, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC)
+    except OSError:
+        raise refused from None
+    with open(handle, "rb") as file:
+        facts = os.fstat(handle)
+        if not stat.S_ISREG(facts.st_mode):
+            raise refused
+        data = file.read(max_bytes + 1) if facts.st_size <= max_bytes else None
+    if data is None or len(data) > max_bytes:
+        raise too_large(what, max_bytes)
+    return data

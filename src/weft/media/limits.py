@@ -1,0 +1,82 @@
+"""Where media may come from, and how much of it a request may bring."""
+
+import ipaddress
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Self
+from urllib.parse import urlsplit
+
+from weft.core.errors import ConfigError
+
+DOMAINS = "--allowed-media-domains"
+LOCAL_PATH = "--allowed-local-media-path"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class MediaLimits:
+    """`max_bytes` are of all items of a prompt, as they are encoded, and `timeout_s` is for all of them.
+
+    `max_pixels` are of all images of a prompt. Items of `max_prompts` are fetched and held at once.
+    """
+
+    max_bytes: int = 64 * 2**20
+    max_pixels: int = 2**26
+    max_redirects: int = 3
+    max_prompts: int = 16
+    timeout_s: float = 20.0
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class MediaSources:
+    """Where items may come from beside the request itself: hosts by name, and one directory.
+
+    Addresses of private networks are taken where they are among `domains` as they are, or `localhost` is.
+    """
+
+    domains: frozenset[str] = frozenset()
+    directory: Path | None = None
+    limits: MediaLimits = field(default_factory=MediaLimits)
+
+    @classmethod
+    def of(
+        cls,
+        domains: Sequence[str] | None,
+        directory: str | Path | None,
+        limits: MediaLimits | None = None,
+    ) -> Self:
+        """From the flags; `ConfigError` for what names no host, or no directory."""
+        for domain in domains or ():
+            if not is_host(domain):
+                raise ConfigError(
+                    f"{DOMAINS}: must be names or addresses of hosts, without scheme, port or path, "
+                    f"got {domain[:100]!r}"
+                )
+        path = Path(directory).resolve() if directory else None
+        if path is not None and not path.is_dir():
+            raise ConfigError(f"{LOCAL_PATH}: there is no directory {str(directory)[:200]!r}")
+        names = frozenset(domain.lower().rstrip(".") for domain in domains or ())
+        return cls(domains=names, directory=path, limits=limits or MediaLimits())
+
+    def allows_address(self, host: str, address: str) -> bool:
+        """Whether a host of the allowed may be met at an address: one of the public Internet, or one that is named."""
+        ip = ipaddress.ip_address(address.partition("%")[0])
+        ip = getattr(ip, "ipv4_mapped", None) or ip
+        if ip.is_global and not ip.is_multicast:
+            return True
+        return str(ip) in self.domains or (host == "localhost" and ip.is_loopback)
+
+
+def is_host(name: str) -> bool:
+    """Whether it is the name or the address of a host, and nothing more."""
+    try:
+        ipaddress.ip_address(name)
+    except ValueError:
+        try:
+            parts = urlsplit(f"//{name}")
+            return (
+                bool(name) and parts.hostname == name.lower() and name.isascii() and " " not in name
+            )
+        except ValueError:
+            return False
+    return True

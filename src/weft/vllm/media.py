@@ -1,0 +1,110 @@
+"""Media of a request to what vLLM's processor takes: fetched, looked at before they are decoded, decoded on threads."""
+
+import asyncio
+import io
+from collections.abc import Mapping
+from importlib import import_module
+from typing import Any, Self
+
+from weft.core.errors import BadRequest, Unsupported
+from weft.core.media import Media, MediaItem, Modality
+from weft.media.fetch import MediaFetcher
+from weft.media.limits import MediaLimits, MediaSources
+from weft.vllm.engine import decode, io_kwargs, max_pixels
+from weft.vllm.errors import translated
+
+FORMATS = ("PNG", "JPEG", "WEBP", "GIF", "BMP")
+_MAX_DECODED_AT_ONCE = 4  # prompts
+
+
+class MediaReader:
+    """`kwargs` are vLLM's of its readers: how items of each modality are decoded."""
+
+    def __init__(self, sources: MediaSources, kwargs: Mapping[str, Mapping[str, Any]]) -> None:
+        self._max_pixels = sources.limits.max_pixels
+        self._fetcher = MediaFetcher(sources)
+        self._kwargs = kwargs
+        self._slots = asyncio.Semaphore(sources.limits.max_prompts)
+        self._threads = asyncio.Semaphore(_MAX_DECODED_AT_ONCE)
+
+    @classmethod
+    def of(cls, model_config: Any) -> Self:
+        """As vLLM's configuration of the model says; `ConfigError` for sources that are none."""
+        most = max_pixels()
+        limits = MediaLimits() if most is None else MediaLimits(max_pixels=most)
+        domains, directory = (
+            model_config.allowed_media_domains,
+            model_config.allowed_local_media_path,
+        )
+        return cls(MediaSources.of(domains, directory, limits), io_kwargs(model_config))
+
+    async def read(self, media: Media) -> dict[str, Any]:
+        """What vLLM's prompts have of them, beside their tokens. Their bytes are not kept."""
+        async with self._slots:
+            fetched = await self._fetcher.fetch(media)
+            async with self._threads:
+                return await asyncio.to_thread(self._decode, fetched)
+
+    async def aclose(self) -> None:
+        """Close the connections."""
+        await self._fetcher.aclose()
+
+    def _decode(self, media: Media) -> dict[str, Any]:
+        check_images(media, self._max_pixels)
+        return to_multi_modal(media, [self._decoded(item) for item in media.items])
+
+    def _decoded(self, item: MediaItem) -> Any:
+        if item.data is None:
+            return None
+        what = item.modality
+        try:
+            with translated(what):
+                return decode(what, item.data, self._kwargs.get(what, {}))
+        except Unsupported:
+            raise
+        except ImportError as error:
+            raise Unsupported(f"{what} is not supported: this server lacks {error.name}") from error
+
+
+def to_multi_modal(media: Media, decoded: list[Any]) -> dict[str, Any]:
+    """By modality, as vLLM names and orders them; `decoded` are the items', None for one of a uuid alone."""
+    data: dict[Modality, list[Any]] = {}
+    uuids: dict[Modality, list[str | None]] = {}
+    for item, value in zip(media.items, decoded, strict=True):
+        data.setdefault(item.modality, []).append(value)
+        uuids.setdefault(item.modality, []).append(item.uuid)
+    named = {name: ids for name, ids in uuids.items() if any(ids)}
+    return {
+        "multi_modal_data": data,
+        **({"multi_modal_uuids": named} if named else {}),
+        **({"mm_processor_kwargs": media.processor_kwargs} if media.processor_kwargs else {}),
+    }
+
+
+def check_images(media: Media, max_pixels: int) -> None:
+    """Raise `BadRequest` for a picture that is none, and for more pixels than are taken, by what their headers say."""
+    files = [item.data for item in media.items if item.modality == "image" and item.data]
+    num_pixels = 0
+    for data in files:
+        width, height = _size(data)
+        num_pixels += width * height
+        if num_pixels > max_pixels:
+            raise BadRequest(
+                "image",
+                f"image: the pictures of a prompt may have {max_pixels} pixels together, and one is {width} x "
+                f"{height}",
+            )
+
+
+def _size(data: bytes) -> tuple[int, int]:
+    pillow: Any = import_module("PIL.Image")
+    try:
+        with pillow.open(io.BytesIO(data), formats=FORMATS) as image:
+            width, height = image.size
+            return width, height
+    except (pillow.DecompressionBombError, pillow.DecompressionBombWarning):
+        raise BadRequest("image", "image: it has more pixels than are taken") from None
+    except (OSError, SyntaxError, ValueError):  # as Pillow's readers of formats fail
+        raise BadRequest(
+            "image", f"image: its bytes are no picture in one of the formats {', '.join(FORMATS)}"
+        ) from None
