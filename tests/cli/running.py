@@ -143,10 +143,10 @@ def running(
     finally:
         watchdog.cancel()
         process.kill()
-        process.communicate()
-        for child in family:
-            if child.is_running():
+        for child in family:  # first: who outlives it holds its pipes open
+            with contextlib.suppress(psutil.NoSuchProcess):
                 child.kill()
+        process.communicate()
 
 
 def _free_ports(argv: tuple[str, ...]) -> tuple[str, ...]:
