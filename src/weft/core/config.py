@@ -20,6 +20,7 @@ from weft.core.defaults import (
     DEFAULT_MAX_NUM_QUEUED_TOKENS,
     DEFAULT_MAX_NUM_SEQS,
     DEFAULT_MEMORY_SHARE,
+    DEFAULT_PACKED_CACHE_BYTES,
     DEFAULT_STREAM_INTERVAL_MS,
 )
 from weft.core.elastic import ElasticConfig
@@ -128,6 +129,15 @@ class EngineOptions(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fi
             "Model",
         ),
     ] = "auto"
+    packed_cache_bytes: Annotated[
+        int | None,
+        Flag(
+            "Disk for weights as kernels read them, in XDG_CACHE_HOME/weft/packed, where the next start finds "
+            f"them; {DEFAULT_PACKED_CACHE_BYTES >> 30}GiB if unset, 0 keeps none.",
+            "Model",
+            is_size=True,
+        ),
+    ] = None
     kv_cache_dtype: Annotated[
         Literal["auto", "int8"],
         Flag(
@@ -342,6 +352,7 @@ class ModelConfig(msgspec.Struct, frozen=True, kw_only=True):
     logprobs_mode: LogprobsMode = LogprobsMode.RAW_LOGPROBS
     revision: str | None = None
     load_dtype: str = "auto"
+    packed_cache_bytes: int = 0
     file_overrides: FileOverrides = NO_OVERRIDES
     runner_type: str = "generate"
     is_multimodal_model: bool = False
