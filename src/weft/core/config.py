@@ -28,6 +28,7 @@ from weft.core.errors import NotFound
 from weft.core.file_overrides import NO_OVERRIDES, FileOverrides
 from weft.core.kv_cache import KvEventsConfig, KvOffloadingConfig
 from weft.core.kv_transfer import KvTransferConfig
+from weft.core.pooler_options import PoolerOptions
 from weft.core.profiling import ProfilerConfig
 from weft.core.ranks import RanksConfig
 from weft.core.types import LoRARequest, PoolingKind
@@ -48,18 +49,6 @@ class LogprobsMode(StrEnum):
     RAW_LOGITS = "raw_logits"
     PROCESSED_LOGPROBS = "processed_logprobs"
     PROCESSED_LOGITS = "processed_logits"
-
-
-class PoolerOptions(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """How a pooling model embeds, where it is not to be as its files say.
-
-    With `enable_chunked_processing` longer texts are embedded in pieces over HTTP, up to `max_embed_len` tokens.
-    """
-
-    pooling_type: str | None = None
-    normalize: bool | None = None
-    enable_chunked_processing: bool = False
-    max_embed_len: int | None = None
 
 
 class EngineOptions(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):

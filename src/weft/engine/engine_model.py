@@ -260,11 +260,12 @@ def _load_through(
     config: EngineConfig,
     file: PackedFile | None,
 ) -> tuple[Runner, Pooler | None]:
-    """The model, with weights that were packed before where they are kept."""
+    """The model, with weights that were packed before where the cache has them."""
 
-    def load(kept: PackedFile | None) -> tuple[Runner, Pooler | None]:
-        found = file if kept is None else kept if file is None else copied(kept, file)
-        return load_model(checkpoint, config, found)
+    def load(stored: PackedFile | None) -> tuple[Runner, Pooler | None]:
+        if stored is None:
+            return load_model(checkpoint, config, file)
+        return load_model(checkpoint, config, stored if file is None else copied(stored, file))
 
     if packed is None or (file is not None and file.is_published):
         return load(None)

@@ -180,7 +180,6 @@ class _Keeper:
         num_bytes = sum(part.nbytes for part in parts)
         try:
             self.directory.mkdir(mode=0o700, parents=True, exist_ok=True)
-            # What another server of the same weights has just written.
             refusal = packed_files.refusal_of(self.directory, num_bytes, self.max_bytes)
             if refusal is not None:
                 log.info("%s", refusal)
@@ -298,8 +297,8 @@ def _are_sources(label: Label, paths: Sequence[Path]) -> bool:
         return False
     for source, path in zip(label.sources, paths, strict=True):
         stamp = packed_files.stamp_of(path)
-        is_settled = source.changed_ns + _CLOCK_TICK_NS <= label.looked_ns
-        if stamp == source.stamp and is_settled:
+        is_certain = source.changed_ns + _CLOCK_TICK_NS <= label.looked_ns
+        if stamp == source.stamp and is_certain:
             continue
         if stamp[1] != source.stamp[1] or packed_files.digest_of(path) != source.digest:
             return False
@@ -315,13 +314,13 @@ def _write_all(descriptor: int, data: memoryview) -> None:
         data = data[os.write(descriptor, data) :]
 
 
-def copied(kept: PackedFile, file: PackedFile) -> PackedFile:
-    """What is kept, in a file in memory too, for those that map that one."""
+def copied(stored: PackedFile, file: PackedFile) -> PackedFile:
+    """What is stored, in a file in memory too, for those that map that one."""
     os.ftruncate(file.descriptor, 0)
-    at, size = 0, os.fstat(kept.descriptor).st_size
+    at, size = 0, os.fstat(stored.descriptor).st_size
     os.lseek(file.descriptor, 0, os.SEEK_SET)
     while at < size:
-        sent = os.sendfile(file.descriptor, kept.descriptor, at, size - at)
+        sent = os.sendfile(file.descriptor, stored.descriptor, at, size - at)
         if sent == 0:
             raise OSError("a packed file has become shorter")
         at += sent

@@ -10,7 +10,7 @@ import mmap
 import os
 import shutil
 import stat
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
 from pathlib import Path
@@ -214,11 +214,3 @@ def create_unfinished(directory: Path) -> tuple[int, Path]:
     descriptor = os.open(path, os.O_CREAT | os.O_EXCL | os.O_WRONLY | os.O_CLOEXEC, 0o600)
     fcntl.flock(descriptor, fcntl.LOCK_EX)
     return descriptor, path
-
-
-def remove_packed(models: Sequence[str], directory: Path) -> list[StoredPacked]:
-    """Remove those of the models, by the names that these were served by."""
-    removed = [one for one in all_packed(directory) if one.model in models]
-    for one in removed:
-        one.path.unlink(missing_ok=True)
-    return removed
