@@ -9,7 +9,6 @@ import fcntl
 import mmap
 import os
 import shutil
-import stat
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
@@ -19,6 +18,7 @@ import msgspec
 import xxhash
 
 from weft.compute.native import available_cpus
+from weft.core.cache_directory import cache_directory, is_ours_alone
 from weft.core.readable import format_bytes
 
 SUFFIX = ".packed"
@@ -69,11 +69,8 @@ class StoredPacked(msgspec.Struct, frozen=True):
 
 
 def packed_directory() -> Path:
-    """Where they are, made or not: XDG_CACHE_HOME/weft/packed."""
-    given = os.environ.get("XDG_CACHE_HOME", "")
-    # What is relative is to be ignored, as the specification of these directories has it.
-    home = Path(given) if os.path.isabs(given) else Path("~/.cache").expanduser()
-    return home / "weft" / "packed"
+    """Where they are, made or not."""
+    return cache_directory("packed")
 
 
 def stamp_of(path: Path) -> tuple[int, int, int, int]:
@@ -97,9 +94,7 @@ def open_packed(path: Path) -> int | None:
         descriptor = os.open(path, os.O_RDONLY | os.O_CLOEXEC | os.O_NOFOLLOW | os.O_NONBLOCK)
     except OSError:
         return None
-    found = os.fstat(descriptor)
-    is_ours = stat.S_ISREG(found.st_mode) and found.st_uid == os.geteuid()
-    if is_ours and not found.st_mode & (stat.S_IWGRP | stat.S_IWOTH):
+    if is_ours_alone(os.fstat(descriptor)):
         return descriptor
     os.close(descriptor)
     return None
