@@ -1,13 +1,17 @@
 """weft.engine.packed_cache: packed weights that outlive the process that packed them."""
 
 import fcntl
+import gc
 import os
 import shutil
+import threading
+import weakref
 
 import numpy as np
 import pytest
 
 import weft.model
+from tests.busy import PATIENCE_S
 from tests.compute.steps import Part, step
 from tests.contract.engines import GIB
 from tests.model.checkpoints import tensors_of, write_checkpoint
@@ -214,7 +218,7 @@ def test_a_change_within_a_tick_of_the_clock_is_seen(model, directory, packings,
     read = []
     digest_of = packed_files.digest_of
     monkeypatch.setattr(
-        packed_files, "digest_of", lambda path: read.append(path) or digest_of(path)
+        packed_files, "digest_of", lambda path, *rest: read.append(path) or digest_of(path, *rest)
     )
     loaded(model, directory)
     assert len(packings) == 1
@@ -332,6 +336,40 @@ def test_weights_that_were_sent_are_not_kept(model, directory, packings, tmp_pat
     assert len(packings) == 2
     assert files_in(directory) == there
     assert next(directory.iterdir()).read_bytes() == data
+
+
+@pytest.mark.parametrize("moment", ["before", "while it is read", "while it is written"])
+def test_a_sleep_stops_what_is_being_written(model, directory, monkeypatch, moment):
+    """Nothing holds the memory then, and nothing half is left."""
+    stop = []
+    if moment == "while it is read":
+        digest_of = packed_files.digest_of
+        monkeypatch.setattr(packed_files, "digest_of", lambda *args: stop[0]() or digest_of(*args))
+    elif moment == "while it is written":
+        create = packed_files.create_unfinished
+        monkeypatch.setattr(
+            packed_files, "create_unfinished", lambda *args: stop[0]() or create(*args)
+        )
+    options = EngineOptions(model=str(model), compute="native", max_model_len=64)
+    checkpoint = open_model(str(model))
+    config = resolve(options, checkpoint.card, GIB)
+    delay_s = 3600.0 if moment == "before" else 0.0
+    cache = PackedCache(directory, GIB, least_bytes=0, delay_s=delay_s)
+    stopped = threading.Event()
+
+    def ask_to_stop():
+        cache._keeping[1].set()
+        stopped.set()
+
+    stop.append(ask_to_stop)
+    engine_model = EngineModel.load(config, checkpoint, packed=cache)
+    if moment != "before":
+        assert stopped.wait(PATIENCE_S)
+    runner = weakref.ref(engine_model.runner)
+    engine_model.release(1)
+    gc.collect()
+    assert runner() is None
+    assert not directory.exists() or files_in(directory) == {}
 
 
 @pytest.mark.parametrize("kind", ["small", "drawn"])

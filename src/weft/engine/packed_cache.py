@@ -199,12 +199,12 @@ class _Keeper:
         latest = max(max(stamp[2:]) for _, stamp in found)
         # A change that comes now is to show another time than the one before.
         self._sleep((latest + _CLOCK_TICK_NS - time.time_ns()) / 1e9)
-        sources = []
-        for path, stamp in found:
-            self._check()
-            sources.append(SourceFile(str(path), stamp, packed_files.digest_of(path)))
+        sources = tuple(
+            SourceFile(str(path), stamp, packed_files.digest_of(path, self._check))
+            for path, stamp in found
+        )
         is_same = [stamp for _, stamp in found] == list(self.stamps) == _stamps(self.wanted.paths)
-        return tuple(sources) if is_same else None
+        return sources if is_same else None
 
     def _write(
         self, parts: Sequence[memoryview], num_bytes: int, sources: tuple[SourceFile, ...]

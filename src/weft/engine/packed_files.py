@@ -9,7 +9,7 @@ import fcntl
 import mmap
 import os
 import shutil
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
 from pathlib import Path
@@ -79,12 +79,13 @@ def stamp_of(path: Path) -> tuple[int, int, int, int]:
     return found.st_ino, found.st_size, found.st_mtime_ns, found.st_ctime_ns
 
 
-def digest_of(path: Path) -> bytes:
-    """Of all that is in the file."""
+def digest_of(path: Path, on_piece: Callable[[], None] = lambda: None) -> bytes:
+    """Of all that is in the file; `on_piece` is called on the way, and may raise."""
     digest = xxhash.xxh3_128()
     with path.open("rb", buffering=0) as file:
         while chunk := file.read(PIECE_BYTES):
             digest.update(chunk)
+            on_piece()
     return digest.digest()
 
 
