@@ -301,6 +301,7 @@ def test_what_has_no_room_is_not_kept_and_that_is_said(
 
 def test_a_directory_that_cannot_be_written_stops_no_start(model, tmp_path, caplog):
     """It is said, and the weights are packed each time."""
+    caplog.set_level("INFO", "weft.engine")
     (tmp_path / "file").write_text("")
     engine_model, _ = loaded(model, tmp_path / "file" / "packed")
     assert engine_model.has_weights
@@ -400,3 +401,15 @@ def test_the_users_directory_and_bound(model, monkeypatch, tmp_path):
     assert cache(None)._max_bytes == 32 * GIB
     with pytest.raises(ConfigError, match="--packed-cache-bytes must be at least 0"):
         cache(-1)
+
+
+def test_a_user_without_a_home_has_none(model, monkeypatch):
+    """As in a container whose user has no entry in passwd."""
+    monkeypatch.delenv("XDG_CACHE_HOME", raising=False)
+    monkeypatch.delenv("HOME", raising=False)
+    monkeypatch.setattr("pwd.getpwuid", lambda uid: {}[uid])
+    card = open_model(str(model)).card
+    config = resolve(EngineOptions(model=str(model), max_model_len=64), card, GIB)
+    assert packed_files.packed_directory() is None
+    assert PackedCache.of(config) is None
+    assert list(packed_files.all_packed(None)) == []

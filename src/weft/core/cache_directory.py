@@ -5,11 +5,14 @@ import stat
 from pathlib import Path
 
 
-def cache_directory(name: str) -> Path:
-    """XDG_CACHE_HOME/weft/NAME, made or not."""
+def cache_directory(name: str) -> Path | None:
+    """XDG_CACHE_HOME/weft/NAME, made or not; None for a user without a home."""
     given = os.environ.get("XDG_CACHE_HOME", "")
     # What is relative is to be ignored, as the specification of these directories has it.
-    home = Path(given) if os.path.isabs(given) else Path("~/.cache").expanduser()
+    try:
+        home = Path(given) if os.path.isabs(given) else Path("~/.cache").expanduser()
+    except RuntimeError:
+        return None
     return home / "weft" / name
 
 

@@ -72,10 +72,13 @@ class PackedCache:
     @classmethod
     def of(cls, config: EngineConfig) -> "PackedCache | None":
         """The user's, if it is wanted."""
-        max_bytes = config.model_config.packed_cache_bytes
-        if max_bytes == 0 or config.compute_config is None:
+        max_bytes, directory = (
+            config.model_config.packed_cache_bytes,
+            packed_files.packed_directory(),
+        )
+        if max_bytes == 0 or directory is None or config.compute_config is None:
             return None
-        return cls(packed_files.packed_directory(), max_bytes)
+        return cls(directory, max_bytes)
 
     def load(
         self,
@@ -191,7 +194,7 @@ class _Keeper:
         except _Stopped:
             pass
         except OSError as error:
-            log.warning("packed weights are not kept in %s: %s", self.directory, error)
+            log.info("packed weights are not kept in %s: %s", self.directory, error)
 
     def _sources(self) -> tuple[SourceFile, ...] | None:
         """The checkpoint's files, which are still those that were packed; None: they are not."""

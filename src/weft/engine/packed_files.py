@@ -68,8 +68,8 @@ class StoredPacked(msgspec.Struct, frozen=True):
     used_ns: int
 
 
-def packed_directory() -> Path:
-    """Where they are, made or not."""
+def packed_directory() -> Path | None:
+    """Where they are; see `cache_directory`."""
     return cache_directory("packed")
 
 
@@ -163,8 +163,10 @@ def _huge_bytes() -> int:
     return 0
 
 
-def all_packed(directory: Path) -> Iterator[StoredPacked]:
+def all_packed(directory: Path | None) -> Iterator[StoredPacked]:
     """The files that are there, the least recently used first; what they hold is not looked at."""
+    if directory is None:
+        return
     with suppress(OSError):
         for path in sorted(directory.glob(f"*{SUFFIX}"), key=lambda one: one.stat().st_mtime_ns):
             descriptor = open_packed(path)

@@ -64,13 +64,13 @@ def try_out(data: bytes, where: str, *, time_limit_s: float = TIME_LIMIT_S) -> N
 
 def _mark_of(data: bytes) -> Path | None:
     """An empty file that says: what is named by this digest, this library and these checks let pass."""
-    worker = find_spec(_WORKER)
-    if len(data) < _LEAST_BYTES or worker is None or worker.origin is None:
+    worker, directory = find_spec(_WORKER), cache_directory("tokenizers")
+    if len(data) < _LEAST_BYTES or not (directory and worker and worker.origin):
         return None
     digest = hashlib.sha256(tokenizers.__version__.encode())
     digest.update(hashlib.sha256(Path(worker.origin).read_bytes()).digest())
     digest.update(data)
-    return cache_directory("tokenizers") / digest.hexdigest()
+    return directory / digest.hexdigest()
 
 
 def _has_mark(data: bytes) -> bool:

@@ -136,6 +136,7 @@ def test_packed_weights_are_listed_and_removed_with_their_model(hub: dict[str, s
     """By the name that was served; those of another model stay."""
     monkeypatch.setenv("XDG_CACHE_HOME", hub["XDG_CACHE_HOME"])
     directory = packed_files.packed_directory()
+    assert directory is not None
     directory.mkdir(parents=True)
     for number, name in enumerate(("someone/small", "someone/small", "/models/other")):
         label = packed_files.Label(

@@ -85,7 +85,7 @@ def remove(name: str, *, yes: bool, json: bool) -> int:
         hint = "; rm removes from the Hub's cache only" if Path(name).exists() else ""
         raise ConfigError(f"{name}: not in {cache_directory()}{hint}")
     places = [] if repo is None else [repo.repo_path]
-    places += [packed_directory()] if packed else []
+    places += sorted({one.path.parent for one in packed})
     size_bytes = sum(one.num_bytes for one in packed)
     size_bytes += 0 if repo is None else repo.size_on_disk
     size = format_bytes(size_bytes)
