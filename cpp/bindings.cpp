@@ -397,7 +397,11 @@ void bind_model(nb::module_& module) {
              nb::rv_policy::reference_internal)
         .def("vector_bytes",
              [](weft::Model& model) {
-                 const std::string bytes = model.vector_bytes();
+                 std::string bytes;
+                 {
+                     const nb::gil_scoped_release release;  // a step may be on its way
+                     bytes = model.vector_bytes();
+                 }
                  return nb::bytes(bytes.data(), bytes.size());
              })
         .def("load",

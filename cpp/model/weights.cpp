@@ -97,7 +97,8 @@ Region region_of(const ModelSpec& spec, const std::optional<SharedFile>& file, T
     if (fstat(file->descriptor, &found) != 0 || found.st_size < length)
         throw std::invalid_argument("the file is shorter than the weights of this model");
     const auto size = static_cast<std::size_t>(found.st_size);
-    return file->is_copied ? copy_of_file(file->descriptor, size, pool) : Region::of_file(file->descriptor, size, false);
+    if (file->is_copied) return copy_of_file(file->descriptor, size, pool);
+    return Region::of_file(file->descriptor, size, false);
 }
 
 }  // namespace
