@@ -62,8 +62,29 @@ std::size_t region_bytes(const ModelSpec& spec) {
            table_elements(spec) * static_cast<std::size_t>(element_bytes(spec.element));
 }
 
+// A copy of the first bytes of a file, in huge pages where a file's map has none.
+Region copy_of_file(int file, std::size_t bytes, ThreadPool& pool) {
+    constexpr std::size_t kPiece = std::size_t{4} << 20;
+    Region region(bytes);
+    std::atomic<bool> is_whole = true;
+    pool.share(static_cast<int>((bytes + kPiece - 1) / kPiece), 1, [&](int, int begin, int end) {
+        std::size_t at = static_cast<std::size_t>(begin) * kPiece;
+        const std::size_t last = std::min(static_cast<std::size_t>(end) * kPiece, bytes);
+        while (at < last) {
+            const ssize_t got = pread(file, region.data() + at, last - at, static_cast<off_t>(at));
+            if (got <= 0) {
+                is_whole = false;
+                return;
+            }
+            at += static_cast<std::size_t>(got);
+        }
+    });
+    if (!is_whole) throw std::invalid_argument("the file of the weights cannot be read");
+    return region;
+}
+
 // Of the file: of the size of the region, to be packed, or as it was published.
-Region region_of(const ModelSpec& spec, const std::optional<SharedFile>& file) {
+Region region_of(const ModelSpec& spec, const std::optional<SharedFile>& file, ThreadPool& pool) {
     const std::size_t bytes = region_bytes(spec);
     if (!file) return Region(bytes);
     const auto length = static_cast<off_t>(bytes);
@@ -75,7 +96,9 @@ Region region_of(const ModelSpec& spec, const std::optional<SharedFile>& file) {
     struct stat found;
     if (fstat(file->descriptor, &found) != 0 || found.st_size < length)
         throw std::invalid_argument("the file is shorter than the weights of this model");
-    return Region::of_file(file->descriptor, static_cast<std::size_t>(found.st_size), false);
+    const auto size = static_cast<std::size_t>(found.st_size);
+    if (file->is_copied) return copy_of_file(file->descriptor, size, pool);
+    return Region::of_file(file->descriptor, size, false);
 }
 
 }  // namespace
@@ -115,8 +138,8 @@ std::size_t weight_bytes(const ModelSpec& spec) {
     return region_bytes(spec) + sum_of_matrices(spec, [](const PackedShape& shape) { return shape.scale_bytes(); });
 }
 
-Weights::Weights(const ModelSpec& spec, const std::optional<SharedFile>& file)
-    : layers(spec.layers.size()), spec_(spec), file_(file), region_(region_of(spec, file)) {
+Weights::Weights(const ModelSpec& spec, const std::optional<SharedFile>& file, ThreadPool& pool)
+    : layers(spec.layers.size()), spec_(spec), file_(file), region_(region_of(spec, file, pool)) {
     for (std::size_t i = 0; i < layers.size(); i++)
         place_layer("layers." + std::to_string(i) + ".", layers[i], spec.layers[i]);
     if (spec.has_embed_norm) place_norm("embed_norm", embed_norm);
@@ -161,8 +184,7 @@ void Weights::visit_vectors(const Visit& visit) {
     of_matrix(head);
 }
 
-bool Weights::publish() {
-    if (!file_) throw std::invalid_argument("these weights are in no file");
+std::string Weights::vector_bytes() {
     if (const std::string name = missing(); !name.empty()) refuse(name, "was not loaded");
     std::string bytes;
     const auto add = [&](const void* data, std::size_t size) { bytes.append(static_cast<const char*>(data), size); };
@@ -171,6 +193,12 @@ bool Weights::publish() {
         add(&count, sizeof count);
         add(vector.data(), vector.size() * sizeof(float));
     });
+    return bytes;
+}
+
+bool Weights::publish() {
+    if (!file_) throw std::invalid_argument("these weights are in no file");
+    const std::string bytes = vector_bytes();
     for (std::size_t done = 0; done < bytes.size();) {
         const ssize_t written = pwrite(file_->descriptor, bytes.data() + done, bytes.size() - done,
                                        static_cast<off_t>(region_.size() + done));

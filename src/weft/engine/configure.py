@@ -31,6 +31,7 @@ from weft.core.defaults import (
     DEFAULT_MAX_NUM_QUEUED_TOKENS,
     DEFAULT_MAX_NUM_SEQS,
     DEFAULT_MEMORY_SHARE,
+    DEFAULT_PACKED_CACHE_BYTES,
     DEFAULT_STREAM_INTERVAL_MS,
 )
 from weft.core.elastic import ElasticConfig
@@ -409,6 +410,9 @@ def _model_config(options: EngineOptions, card: ModelCard, max_model_len: int) -
             f'--logprobs-mode "{options.logprobs_mode}" is unknown; '
             f"choose from {', '.join(LogprobsMode)}"
         )
+    packed_bytes = options.packed_cache_bytes
+    if packed_bytes is not None and packed_bytes < 0:
+        raise ConfigError(f"--packed-cache-bytes must be at least 0, not {packed_bytes}")
     is_unlimited = options.max_logprobs == -1
     return ModelConfig(
         model=options.model,
@@ -428,6 +432,7 @@ def _model_config(options: EngineOptions, card: ModelCard, max_model_len: int) -
         logprobs_mode=LogprobsMode(options.logprobs_mode),
         revision=options.revision,
         load_dtype=options.dtype,
+        packed_cache_bytes=DEFAULT_PACKED_CACHE_BYTES if packed_bytes is None else packed_bytes,
         file_overrides=read_overrides(options),
         runner_type="generate" if card.pooling is None else "pooling",
     )

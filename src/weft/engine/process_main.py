@@ -24,6 +24,7 @@ from weft.engine.engine_model import EngineModel
 from weft.engine.loop import EngineLoop
 from weft.engine.messages import MAX_FRAME_BYTES, Command, Event, Failed, Launch, Loading
 from weft.engine.output_ports import OutputPorts
+from weft.engine.packed_cache import PackedCache
 from weft.engine.weight_files import PackedWeights
 from weft.engine.weight_store import WeightStore
 from weft.model.checkpoint import Checkpoint
@@ -140,7 +141,13 @@ def _load(
             overrides=model.file_overrides,
         )
         store = None if weights is None else WeightStore(weights)
-        loaded = EngineModel.load(config, checkpoint, _reporter(config, checkpoint, emit), store)
+        loaded = EngineModel.load(
+            config,
+            checkpoint,
+            _reporter(config, checkpoint, emit),
+            store,
+            PackedCache.of(config),
+        )
         loaded.allocate_kv()
     except MemoryError as error:  # a limit of this process, which free memory does not show
         raise ConfigError(

@@ -29,6 +29,7 @@ REFUSED = {
     "stream_interval_ms": "give --stream-interval, in tokens",
     "quantization": _IN_ARGS,
     "weight_format": _IN_ARGS,
+    "packed_cache_bytes": "vLLM keeps no packed weights",
     "kv_cache_dtype": _IN_ARGS,
     "kv_offloading_size": _IN_ARGS,
     "kv_offloading_path": _IN_ARGS,
