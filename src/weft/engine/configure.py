@@ -38,6 +38,7 @@ from weft.core.kv_cache import KvEventsConfig, KvOffloadingConfig
 from weft.core.kv_transfer import KvTransferConfig
 from weft.core.ranks import RanksConfig
 from weft.core.readable import format_bytes
+from weft.core.speculation import DraftModelConfig
 from weft.core.weight_transfer import WeightTransferConfig
 from weft.engine.configure_pooler import resolve_pooler
 from weft.engine.configure_ranks import check_elsewhere
@@ -66,9 +67,13 @@ _POLICIES = ("fcfs", "priority")
 
 
 def resolve(
-    options: EngineOptions, card: ModelCard, free_bytes: int, ranks: RanksConfig | None = None
+    options: EngineOptions,
+    card: ModelCard,
+    free_bytes: int,
+    ranks: RanksConfig | None = None,
+    draft: DraftModelConfig | None = None,
 ) -> EngineConfig:
-    """Decide everything that was left open, and refuse what cannot work.
+    """Decide everything that was left open, and refuse what cannot work. `draft` is the model that drafts.
 
     Of several engines each gets the same share of the threads, and of the memory that weights leave which all map;
     those elsewhere (`ranks`) get none.
@@ -77,19 +82,23 @@ def resolve(
     num_engines = size if ranks is None else max(1, ranks.num_local)
     check_elsewhere(options, ranks)
     compute = choose(options, card)
-    shared_bytes = _shared_bytes(options, card, compute)
+    weight_bytes, kv_bytes_per_token = card.weight_bytes, card.kv_bytes_per_token
+    if draft is not None:
+        weight_bytes += draft.weight_bytes
+        kv_bytes_per_token += draft.kv_bytes_per_token
+    shared_bytes = _shared_bytes(options, weight_bytes, compute)
     free_bytes = (free_bytes - shared_bytes) // num_engines + shared_bytes
     max_model_len = _max_model_len(options, card)
-    scheduler = _scheduler_config(options, card, max_model_len)
+    scheduler = _scheduler_config(options, card, max_model_len, draft)
     lora = _lora_config(options)
     block_size = _bounded("block_size", options.block_size, DEFAULT_BLOCK_SIZE, MAX_BLOCK_SIZE)
     offloading = read_kv_offloading(options, card, block_size)
-    others = _others(card, lora, offloading)
+    others = _others(card, weight_bytes, lora, offloading)
     demand = _Demand(
         max_model_len=max_model_len,
         max_num_seqs=scheduler.max_num_seqs,
         block_size=block_size,
-        kv_bytes_per_token=card.kv_bytes_per_token,
+        kv_bytes_per_token=kv_bytes_per_token,
         other_bytes=sum(others.values()),
         others=" and ".join(others),
         free_bytes=free_bytes,
@@ -129,9 +138,9 @@ def resolve(
     )
 
 
-def _shared_bytes(options: EngineOptions, card: ModelCard, compute: ComputeConfig) -> int:
+def _shared_bytes(options: EngineOptions, weight_bytes: int, compute: ComputeConfig) -> int:
     """What several engines have once."""
-    return card.weight_bytes if _is_several(options) and shares_weights(compute) else 0
+    return weight_bytes if _is_several(options) and shares_weights(compute) else 0
 
 
 def _is_several(options: EngineOptions) -> bool:
@@ -356,7 +365,7 @@ def _max_model_len(options: EngineOptions, card: ModelCard) -> int:
 
 
 def _scheduler_config(
-    options: EngineOptions, card: ModelCard, max_model_len: int
+    options: EngineOptions, card: ModelCard, max_model_len: int, draft: DraftModelConfig | None
 ) -> SchedulerConfig:
     if options.scheduling_policy not in _POLICIES:
         raise ConfigError(
@@ -385,7 +394,7 @@ def _scheduler_config(
         max_num_queued_tokens=_bounded(
             "max_num_queued_tokens", options.max_num_queued_tokens, DEFAULT_MAX_NUM_QUEUED_TOKENS
         ),
-        speculation=read_speculation(options.speculative_config),
+        speculation=read_speculation(options.speculative_config, draft),
         chunks_prompts=card.is_causal,
     )
 
@@ -469,10 +478,13 @@ def _prompt_embeds_size(options: EngineOptions, card: ModelCard) -> int | None:
 
 
 def _others(
-    card: ModelCard, lora: LoraConfig | None, offloading: KvOffloadingConfig | None
+    card: ModelCard,
+    weight_bytes: int,
+    lora: LoraConfig | None,
+    offloading: KvOffloadingConfig | None,
 ) -> dict[str, int]:
     """What takes memory beside the pool, and how many bytes."""
-    others = {"weights": card.weight_bytes}
+    others = {"weights": weight_bytes}
     if lora is not None:  # as many as may be loaded, each of the highest rank on every matrix
         of_one = 0 if card.adapter is None else card.adapter.of(lora.max_lora_rank)
         others[f"{lora.max_loras} LoRA adapters"] = lora.max_loras * of_one
