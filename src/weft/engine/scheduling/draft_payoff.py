@@ -53,6 +53,7 @@ class _Size:
     drafted: _Yield = field(default_factory=_Yield)
     plain: _Yield = field(default_factory=_Yield)
     is_on: bool = True
+    choice: bool = True  # the better kind, as far as is known
     is_home: bool = False
     num_left: int = TRIAL_STEPS
 
@@ -76,7 +77,7 @@ class _Size:
             self.is_home, self.is_on, self.num_left = False, not self.is_on, TRIAL_STEPS
             return
         self.is_home, self.num_left = True, HOME_STEPS
-        self.is_on = (
+        self.choice = self.is_on = (
             not (self.drafted.is_known and self.plain.is_known)
             or self.drafted.rate > self.plain.rate
         )
@@ -102,11 +103,11 @@ class DraftPayoff:
         """A step is being planned; the one before is over."""
         size = self._size
         if size is not None and self._num_tokens:
-            was_on = size.is_on
+            before = size.choice
             seconds = self._ended_at - self._planned_at
             size.count(self._num_tokens, seconds, is_drafted=self._is_drafted)
-            if size.is_home and size.is_on is not was_on:
-                log.debug("drafts, on=%s drafted=%r plain=%r", size.is_on, size.drafted, size.plain)
+            if size.choice is not before:
+                log.debug("drafts pay=%s: %r, without %r", size.choice, size.drafted, size.plain)
         self._size = None
         self._planned_at = self._clock()
 
