@@ -64,6 +64,14 @@ def test_a_text_that_begins_to_repeat_itself_switches_drafts_on_again():
     assert machine.run(ROUND, 4, plain_s=1.0, drafted_s=3.0, gain=5) == HOME_STEPS
 
 
+def test_drafts_that_turn_bad_are_left_out_soon():
+    """Not only when the next trial is due."""
+    machine = Machine()
+    machine.run(2 * TRIAL_STEPS + 100, 4, plain_s=1.0, drafted_s=1.5, gain=4)
+    assert machine.run(HOME_STEPS // 2, 4, plain_s=1.0, drafted_s=1.5, gain=1) < 100
+    assert machine.run(100, 4, plain_s=1.0, drafted_s=1.5, gain=1) == 0
+
+
 def test_what_is_made_up_for_after_a_pause_is_no_cost_of_the_trial():
     """The first drafted step computes what was left out before."""
     machine = Machine()

@@ -17,7 +17,7 @@ log = logging.getLogger("weft.engine")
 TRIAL_STEPS = 9
 HOME_STEPS = 512
 # Of what a kind of step gave before, this is left after each step, and at the beginning of a later trial.
-_SHARE = 0.99
+_SHARE = 0.98
 _SHARE_AT_TRIAL = 0.1
 
 
@@ -63,8 +63,13 @@ class _Size:
         if not is_first and seconds > 0:
             self._kind(is_on=is_drafted).add(num_tokens, seconds)
         self.num_left -= 1
-        if not self.num_left:
+        if not self.num_left or (not is_first and self._has_turned_bad()):
             self._turn()
+
+    def _has_turned_bad(self) -> bool:
+        """Whether drafts that were better have come to give less: then the other kind has its trial at once."""
+        is_drafting = self.is_home and self.is_on and self.plain.is_known
+        return is_drafting and self.drafted.is_known and self.drafted.rate < self.plain.rate
 
     def _kind(self, *, is_on: bool) -> _Yield:
         return self.drafted if is_on else self.plain
