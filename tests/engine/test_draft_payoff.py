@@ -64,6 +64,18 @@ def test_a_text_that_begins_to_repeat_itself_switches_drafts_on_again():
     assert machine.run(ROUND, 4, plain_s=1.0, drafted_s=3.0, gain=5) == HOME_STEPS
 
 
+def test_where_nothing_is_found_to_draft_nothing_is_decided():
+    """A trial has as many drafts as another, however seldom they come; what lies between is without."""
+    machine = Machine()
+    for number in range(TRIAL_STEPS * 20):
+        machine.payoff.plan()
+        assert machine.payoff.wants(2)
+        machine.payoff.begin(2, is_drafted=number % 20 == 19)
+        machine.now += 5.0 if number % 20 == 19 else 1.0
+        machine.payoff.commit(2)
+    assert machine.run(100, 2, plain_s=1.0, drafted_s=5.0, gain=1) == 0
+
+
 def test_drafts_that_turn_bad_are_left_out_soon():
     """Not only when the next trial is due."""
     machine = Machine()

@@ -175,6 +175,16 @@ def test_beyond_its_own_context_it_drafts_nothing():
     assert 0 < engine.scheduler.drafts.num_accepted < 20 - 10
 
 
+def test_a_request_that_cannot_be_sampled_ends_alone():
+    """The draft meets what the step will meet; the engine goes on."""
+    engine, _ = make_drafted()
+    engine.submit("bad", [3, 4, 5], max_tokens=8, logit_bias={10**6: 1.0})
+    engine.submit("good", [3, 4, 5], max_tokens=8)
+    engine.run()
+    assert engine.answers["bad"][0].error is not None
+    assert engine.answers["good"][0].token_ids == greedy_after([3, 4, 5], 8)
+
+
 def test_without_blocks_there_are_no_drafts():
     """A guess never takes a block that a token needs."""
     engine, _ = make_drafted(num_blocks=6, block_size=4)

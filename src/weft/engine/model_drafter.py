@@ -8,6 +8,7 @@ A guess is drawn as the token itself will be: by the request's parameters and it
 where the two models agree, sampled tokens come true as greedy ones do.
 """
 
+import logging
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 
@@ -26,6 +27,8 @@ from weft.engine.scheduling.drafts import DraftKv
 from weft.engine.scheduling.plan import block_tables, slots_of
 from weft.engine.scheduling.sequence import Sequence
 from weft.engine.step_sampler import noise_key, to_choice
+
+log = logging.getLogger("weft.engine")
 
 
 @dataclass(slots=True, eq=False)
@@ -215,14 +218,21 @@ class ModelDrafter:
         return temperatures, keys
 
     def _choose(self, guess: _Guess, row: Rows) -> int | None:
-        """By the request's parameters, as if the guesses before were its output."""
+        """By the request's parameters, as if the guesses before were its output; None: no more can be guessed."""
         sequence, drafted = guess.sequence, guess.drafted
         if not drafted and sequence.forced_token_id is not None:
             return sequence.forced_token_id
         try:
-            mask = guess.follow_grammar()
+            return self._chosen(guess, row)
         except GrammarFailed:
             return None
+        except Exception:  # who samples the step meets it too, and ends this request alone
+            log.debug("no draft: request_id=%s", sequence.request.request_id, exc_info=True)
+            return None
+
+    def _chosen(self, guess: _Guess, row: Rows) -> int | None:
+        sequence, drafted = guess.sequence, guess.drafted
+        mask = guess.follow_grammar()
         row = row if mask is None else self._sampler.masked(row, mask)
         choice = to_choice(sequence)
         return self._sampler.choose_token(

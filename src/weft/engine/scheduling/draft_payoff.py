@@ -58,10 +58,15 @@ class _Size:
     num_left: int = TRIAL_STEPS
 
     def count(self, num_tokens: int, seconds: float, *, is_drafted: bool) -> None:
-        """A step of either kind. The first of a run is not counted: what was left out before is made up for in it."""
+        """A step of either kind: where drafts are to be had, there may be none to be found.
+
+        The first of a run is not counted: what was left out before is made up for in it.
+        """
         is_first = self.num_left == (HOME_STEPS if self.is_home else TRIAL_STEPS)
-        if not is_first and seconds > 0:
+        if seconds > 0 and not (is_first and is_drafted is self.is_on):
             self._kind(is_on=is_drafted).add(num_tokens, seconds)
+        if is_drafted is not self.is_on:
+            return
         self.num_left -= 1
         if not self.num_left or (not is_first and self._has_turned_bad()):
             self._turn()
