@@ -180,7 +180,7 @@ async def test_a_real_model_gives_the_same_bits(wish):
     )
     got = []
     for config in (None, {"num_speculative_tokens": 5, "prompt_lookup_max": 3}):
-        client = await start(LocalClient, "embedded:tiny", speculative_config=config)
+        client = await start(LocalClient, model="embedded:tiny", speculative_config=config)
         [output] = [output async for output in client.generate(text, params, "r")]
         got.append((output.outputs[0].token_ids, output.outputs[0].logprobs))
         [load] = await client.get_loads()
