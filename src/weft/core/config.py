@@ -32,6 +32,7 @@ from weft.core.media import MediaConfig
 from weft.core.pooler_options import PoolerOptions
 from weft.core.profiling import ProfilerConfig
 from weft.core.ranks import RanksConfig
+from weft.core.speculation import SpeculativeConfig
 from weft.core.types import LoRARequest, PoolingKind
 from weft.core.weight_transfer import WeightTransferConfig
 
@@ -269,8 +270,9 @@ class EngineOptions(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fi
     speculative_config: Annotated[
         str | dict[str, Any] | None,
         Flag(
-            'Draft tokens from what was said before; JSON, such as {"method": "ngram", '
-            '"num_speculative_tokens": 4, "prompt_lookup_max": 4, "prompt_lookup_min": 2}.',
+            'Draft tokens from what was said before, {"method": "ngram", "num_speculative_tokens": 4, '
+            '"prompt_lookup_max": 4, "prompt_lookup_min": 2}, or by a smaller model of the same tokenizer, '
+            '{"model": "…", "num_speculative_tokens": 4}; answers stay the same.',
             "Scheduling",
             is_json=True,
         ),
@@ -405,18 +407,6 @@ class CacheConfig(msgspec.Struct, frozen=True, kw_only=True):
     def max_total_tokens(self) -> int:
         """Tokens the whole pool holds."""
         return self.num_blocks * self.block_size
-
-
-class SpeculativeConfig(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """How tokens are drafted: "ngram" continues an earlier place that ends with the same tokens.
-
-    At most `num_speculative_tokens` a step, after `prompt_lookup_max` to `prompt_lookup_min` equal ones.
-    """
-
-    method: str
-    num_speculative_tokens: int
-    prompt_lookup_max: int
-    prompt_lookup_min: int
 
 
 class ComputeConfig(msgspec.Struct, frozen=True, kw_only=True):

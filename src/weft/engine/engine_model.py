@@ -16,6 +16,7 @@ from weft.compute.pooler import Pooler
 from weft.compute.runner import RoutingRunner, Runner, ThreadedRunner, TimedRunner
 from weft.core.config import EngineConfig
 from weft.core.errors import ConfigError
+from weft.engine.draft_model import DraftModel
 from weft.engine.packed_cache import PackedCache, copied
 from weft.engine.weight_files import PackedWeights
 from weft.engine.weight_store import WeightStore
@@ -39,6 +40,7 @@ class EngineModel:
         store: WeightStore | None = None,
     ) -> None:
         self._config = config
+        self.draft: DraftModel | None = None  # given by who loads it
         self.runner: Runner | None = runner  # None while weights are absent
         self.pooler = pooler
         self.checkpoint = checkpoint  # what it was loaded from
@@ -144,12 +146,16 @@ class EngineModel:
         runner: object = self.runner
         if isinstance(runner, ThreadedRunner):
             runner.set_num_threads(num_threads)
+        if self.draft is not None:
+            self.draft.use_threads(num_threads)
 
     def allocate_kv(self) -> None:
-        """Make the pool."""
+        """Make the pool, and the draft's."""
         cache = self._config.cache_config
         assert self.runner is not None
-        self.runner.allocate_kv(num_blocks=cache.num_blocks, block_size=cache.block_size)
+        for one in (self.runner, self.draft):
+            if one is not None:
+                one.allocate_kv(num_blocks=cache.num_blocks, block_size=cache.block_size)
         self._has_kv = True
 
     def release(self, level: int) -> None:
@@ -160,6 +166,8 @@ class EngineModel:
         self.sleep_level = max(self.sleep_level, level)
         if self._store is not None:
             self._store.leave()
+        if self.draft is not None:
+            self.draft.release()
         trim_heap()
 
     def restore_kv(self) -> None:
@@ -180,7 +188,14 @@ class EngineModel:
             stamps = Stamps(checkpoint.weight_files)
         assert stamps is not None, "it sleeps"
         stamps.check()
-        runner, pooler = self._load(checkpoint, stamps, self._packed)
+        if self.draft is not None:
+            self.draft.restore_weights()
+        try:
+            runner, pooler = self._load(checkpoint, stamps, self._packed)
+        except BaseException:
+            if self.draft is not None:
+                self.draft.release()
+            raise
         self.checkpoint, self._stamps, self.sleep_level = checkpoint, stamps, 0
         self.runner, self.pooler = runner, pooler
         return is_anew

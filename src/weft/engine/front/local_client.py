@@ -12,6 +12,7 @@ from weft.compute.runner import Runner
 from weft.core.config import EngineConfig
 from weft.core.errors import ConfigError, EngineDead
 from weft.core.metrics import Metrics
+from weft.engine.draft_model import DraftModel
 from weft.engine.engine_model import EngineModel
 from weft.engine.front.client import FrontClient
 from weft.engine.loop import EngineLoop
@@ -69,6 +70,7 @@ class LocalClient(FrontClient):
         model = await asyncio.to_thread(
             EngineModel.load, config, checkpoint, packed=PackedCache.of(config)
         )
+        model.draft = await asyncio.to_thread(DraftModel.load, config)
         tokenizer = await asyncio.to_thread(
             Tokenizer.from_files, checkpoint.tokenizer_files, checkpoint.parsed_tokenizer
         )
