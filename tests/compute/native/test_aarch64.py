@@ -64,7 +64,7 @@ def run(python: Path, cpu: str, *words: str) -> str:
 
 def run_tests(python: Path, cpu: str, path: str, *tests: str) -> None:
     """Those of them that are of a path; some must be."""
-    options = ("-q", "-p", "no:cacheprovider", "-n", "0", "--timeout", "1200")
+    options = ("-q", "-p", "no:cacheprovider", "--timeout", "1200")
     words = ("-m", "pytest", *options, "-k", path, *tests)
     assert " passed" in run(python, cpu, *words)
 
