@@ -12,7 +12,8 @@ from weft.core.types import SamplingParams
 from weft.engine.offline import LLM
 
 imported = time.monotonic()
-with LLM(sys.argv[1], max_model_len=int(sys.argv[2])) as llm:
+packed_bytes = int(sys.argv[4])
+with LLM(sys.argv[1], max_model_len=int(sys.argv[2]), packed_cache_bytes=packed_bytes) as llm:
     loaded = time.monotonic()
     llm.generate(
         [json.loads(sys.argv[3])],

@@ -393,14 +393,31 @@ void bind_spec(nb::module_& module) {
 void bind_model(nb::module_& module) {
     nb::class_<weft::Model>(module, "Model")
         .def(nb::new_([](const weft::ModelSpec& spec, const std::string& path, int num_threads,
-                         const std::optional<int>& file, bool is_published) {
+                         const std::optional<int>& file, bool is_published, bool is_copied) {
                  std::optional<weft::SharedFile> shared;
-                 if (file) shared = {*file, is_published};
+                 if (file) shared = {*file, is_published, is_copied};
+                 const nb::gil_scoped_release release;
                  return std::make_unique<weft::Model>(spec, path, num_threads, shared);
              }),
              nb::arg("spec"), nb::arg("path"), nb::arg("num_threads"), nb::arg("file").none() = nb::none(),
-             nb::arg("is_published") = false)
+             nb::arg("is_published") = false, nb::arg("is_copied") = false)
         .def("publish", &weft::Model::publish, nb::call_guard<nb::gil_scoped_release>())
+        // A view of the matrices where they lie; they stay as they are once all is loaded.
+        .def_prop_ro("packed_bytes",
+             [](const weft::Model& model) {
+                 const std::span<std::byte> bytes = model.packed_bytes();
+                 return nb::ndarray<nb::numpy, nb::ro, std::uint8_t, nb::ndim<1>>(bytes.data(), {bytes.size()});
+             },
+             nb::rv_policy::reference_internal)
+        .def("vector_bytes",
+             [](weft::Model& model) {
+                 std::string bytes;
+                 {
+                     const nb::gil_scoped_release release;  // a step may be on its way
+                     bytes = model.vector_bytes();
+                 }
+                 return nb::bytes(bytes.data(), bytes.size());
+             })
         .def("load",
              [](weft::Model& model, const std::string& name, const std::string& dtype, const Tensor& tensor,
                 const std::optional<Row>& scales, bool is_mapped) {

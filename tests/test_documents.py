@@ -47,6 +47,7 @@ NOT_RUN = {
         "waits for its nodes; tests/cli/test_ranks.py runs a head with one"
     ),
     "weft serve MODEL --headless ": "waits for its head; tests/cli/test_ranks.py runs one",
+    "weft serve --remote grpc://HOST:50051": "stands before vLLM's server; make test-vllm runs both",
     'weft serve MODEL --kv-transfer-config \'{"kv_connector": "TcpConnector", "kv_role": "kv_both"': (
         "names an address of another machine; tests/engine/transfer runs servers on this one"
     ),

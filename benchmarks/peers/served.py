@@ -189,7 +189,8 @@ async def _is_healthy(port: int) -> bool:
         return b" 200 " in await reader.readline()
 
 
-def _free_port() -> int:
+def free_port() -> int:
+    """One that nobody listens on now."""
     with socket.socket() as probe:
         probe.bind(("127.0.0.1", 0))
         port: int = probe.getsockname()[1]
@@ -217,7 +218,7 @@ async def run(shape: Shape, servers: Sequence[str], repetitions: int) -> list[Se
 
 
 async def _start_weft(checkpoint: str, shape: Shape, stack: AsyncExitStack) -> dict[str, Ask]:
-    http, rpc = _free_port(), _free_port()
+    http, rpc = free_port(), free_port()
     command = [sys.executable, "-m", "weft.cli.main", "serve", checkpoint, "--port", str(http)]
     command += ["--grpc-port", str(rpc), "--max-model-len", "8192"]
     # As many tokens as one run has, so that the run that is thrown away writes all of it.
@@ -231,7 +232,7 @@ async def _start_weft(checkpoint: str, shape: Shape, stack: AsyncExitStack) -> d
 
 async def _start_vllm(checkpoint: str, shape: Shape, stack: AsyncExitStack) -> dict[str, Ask]:
     VLLM.make()
-    port = _free_port()
+    port = free_port()
     command = [str(VLLM.python), "-m", "vllm.entrypoints.openai.api_server", "--model", checkpoint]
     command += ["--port", str(port), "--host", "127.0.0.1", "--max-model-len", "8192"]
     command += ["--served-model-name", shape.name, "--dtype", "bfloat16"]

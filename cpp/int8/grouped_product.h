@@ -100,6 +100,57 @@ inline Lanes add_sums(Lanes total, Ints sums, const HalfScales& scales, float ro
     return add(total, mul(splat(static_cast<float>(row_sum) * row_scale), scales.minimum));
 }
 
+// `steps` of eight of depth, for a few rows and halves of a panel.
+template <class W, int kRows, int kHalves>
+    requires(!InTwos<typename W::Element, kRows>)
+inline void multiply_group(const std::uint8_t* numbers, int first_half, int steps, std::ptrdiff_t ahead,
+                           const std::int8_t* x, std::ptrdiff_t stride, Ints (&sum)[kRows][kHalves]) {
+    for (int s = 0; s < steps; s++, numbers += W::kBytes, x += kEight) {
+        typename W::Element::Cell cells[kHalves][2];
+#pragma GCC unroll 2
+        for (int j = 0; j < kHalves; j++) W::load_cells(numbers, first_half + j, cells[j]);
+        for (int line = 0; line < W::kBytes; line += kCellBytes) ask(numbers + line, ahead);
+#pragma GCC unroll 2
+        for (int k = 0; k < 2; k++)
+#pragma GCC unroll 16
+            for (int m = 0; m < kRows; m++)
+#pragma GCC unroll 2
+                for (int j = 0; j < kHalves; j++)
+                    sum[m][j] = W::Element::dot(sum[m][j], cells[j][k], x + m * stride + 4 * k);
+    }
+}
+
+// The same where the CPU multiplies two rows at once; a last row without another is taken twice.
+template <class W, int kRows, int kHalves>
+    requires InTwos<typename W::Element, kRows>
+inline void multiply_group(const std::uint8_t* numbers, int first_half, int steps, std::ptrdiff_t ahead,
+                           const std::int8_t* x, std::ptrdiff_t stride, Ints (&sum)[kRows][kHalves]) {
+    using E = typename W::Element;
+    constexpr int kPairs = (kRows + 1) / 2;
+    const auto other = [](int pair) { return 2 * pair + 1 < kRows ? 2 * pair + 1 : 2 * pair; };
+    typename E::TwoRows pairs[kPairs][kHalves];
+    for (int m = 0; m < kPairs; m++)
+        for (int j = 0; j < kHalves; j++) pairs[m][j] = E::join(sum[2 * m][j], sum[other(m)][j]);
+    for (int s = 0; s < steps; s++, numbers += W::kBytes, x += kEight) {
+        for (int line = 0; line < W::kBytes; line += kCellBytes) ask(numbers + line, ahead);
+#pragma GCC unroll 2
+        for (int j = 0; j < kHalves; j++) {
+            typename E::Cell cells[2];
+            W::load_cells(numbers, first_half + j, cells);
+            const auto both = E::two_cells(cells[0], cells[1]);
+#pragma GCC unroll 8
+            for (int m = 0; m < kPairs; m++)
+                E::multiply(pairs[m][j], both, x + 2 * m * stride, x + other(m) * stride);
+        }
+    }
+    for (int m = 0; m < kPairs; m++)
+        for (int j = 0; j < kHalves; j++) {
+            Ints second;
+            E::split(pairs[m][j], sum[2 * m][j], second);
+            if (2 * m + 1 < kRows) sum[2 * m + 1][j] = second;
+        }
+}
+
 // A few rows times one group and `kHalves` halves of a panel, added to `y`.
 template <class W, Offset kOffset, int kRows, int kHalves>
 inline void add_group(const Layout& layout, const std::uint8_t* header, int index, int first_half, int first_row,
@@ -117,19 +168,7 @@ inline void add_group(const Layout& layout, const std::uint8_t* header, int inde
     for (int m = 0; m < kRows; m++)
         for (int j = 0; j < kHalves; j++)
             sum[m][j] = first_sums<W, kOffset>(layout, header, first_half + j, sums[m * groups]);
-    for (int s = 0; s < steps; s++, numbers += W::kBytes, x += kEight) {
-        typename W::Element::Cell cells[kHalves][2];
-#pragma GCC unroll 2
-        for (int j = 0; j < kHalves; j++) W::load_cells(numbers, first_half + j, cells[j]);
-        for (int line = 0; line < W::kBytes; line += kCellBytes) ask(numbers + line, ahead);
-#pragma GCC unroll 2
-        for (int k = 0; k < 2; k++)
-#pragma GCC unroll 16
-            for (int m = 0; m < kRows; m++)
-#pragma GCC unroll 2
-                for (int j = 0; j < kHalves; j++)
-                    sum[m][j] = W::Element::dot(sum[m][j], cells[j][k], x + m * stride + 4 * k);
-    }
+    multiply_group<W, kRows, kHalves>(numbers, first_half, steps, ahead, x, stride, sum);
 #pragma GCC unroll 2
     for (int j = 0; j < kHalves; j++) {
         const HalfScales of_half = half_scales<kOffset>(layout, header, first_half + j);

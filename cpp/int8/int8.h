@@ -52,5 +52,8 @@ const Int8Kernels& portable_int8_kernels();
 const Int8Kernels& avx2_int8_kernels();
 const Int8Kernels& avx512_vnni_int8_kernels();
 const Int8Kernels& amx_int8_kernels();
+const Int8Kernels& neon_int8_kernels();
+const Int8Kernels& neon_dot_int8_kernels();
+const Int8Kernels& neon_i8mm_int8_kernels();
 
 }  // namespace weft

@@ -221,5 +221,7 @@ const Kernels& avx2_kernels(Element element);
 const Kernels& avx512_kernels(Element element);
 const Kernels& avx512_bf16_kernels(Element element);
 const Kernels& amx_kernels(Element element);
+const Kernels& neon_kernels(Element element);
+const Kernels& neon_bf16_kernels(Element element);
 
 }  // namespace weft

@@ -30,7 +30,12 @@ struct TwoColumns : Columns<E, kWide> {
 
 inline void ask(const void* p, std::ptrdiff_t ahead) { prefetch(static_cast<const char*>(p) + ahead); }
 
+// Whether the CPU multiplies two of so many rows at once, by two steps of depth.
+template <class E, int kRows>
+concept InTwos = kRows > 1 && requires { typename E::TwoRows; };
+
 template <class E, int kRows, int kWide, class W>
+    requires(!InTwos<E, kRows>)
 inline void product(const typename E::Activation* x, std::ptrdiff_t x_stride, const W& w,
                     int num_steps, typename E::Number* y, std::ptrdiff_t y_stride, bool accumulate) {
     typename E::Sum sum[kRows][kWide];
@@ -54,6 +59,42 @@ inline void product(const typename E::Activation* x, std::ptrdiff_t x_stride, co
     }
     for (int m = 0; m < kRows; m++)
         for (int j = 0; j < kWide; j++) store(y + m * y_stride + j * kLanes, sum[m][j]);
+}
+
+// The same for them: `num_steps` is even; a last row without another is taken twice.
+template <class E, int kRows, int kWide, class W>
+    requires InTwos<E, kRows>
+inline void product(const typename E::Activation* x, std::ptrdiff_t x_stride, const W& w,
+                    int num_steps, typename E::Number* y, std::ptrdiff_t y_stride, bool accumulate) {
+    constexpr int kPairs = (kRows + 1) / 2;
+    const auto other = [](int pair) { return 2 * pair + 1 < kRows ? 2 * pair + 1 : 2 * pair; };
+    typename E::TwoRows sum[kPairs][kWide];
+    for (int m = 0; m < kPairs; m++)
+        for (int j = 0; j < kWide; j++) {
+            typename E::Number* at = y + j * kLanes;
+            sum[m][j] = accumulate ? E::join(load(at + 2 * m * y_stride), load(at + other(m) * y_stride))
+                                   : E::join(E::zero(), E::zero());
+        }
+    for (int s = 0; s < num_steps; s += 2)
+#pragma GCC unroll 8
+        for (int j = 0; j < kWide; j++) {
+            const typename E::Stored* p = w.cells[j] + s * w.step;
+            for (int step = 0; step < 2; step++) {
+                ask(p + step * w.step, w.ahead[j]);
+                if constexpr (requires { w.beside; }) ask(p + step * w.step, w.beside[j]);
+            }
+            const auto cells = E::two_cells(E::load_cell(p), E::load_cell(p + w.step));
+            const typename E::Activation* at = x + s * E::kStep;
+#pragma GCC unroll 8
+            for (int m = 0; m < kPairs; m++)
+                E::multiply(sum[m][j], cells, at + 2 * m * x_stride, at + other(m) * x_stride);
+        }
+    for (int m = 0; m < kPairs; m++)
+        for (int j = 0; j < kWide; j++) {
+            typename E::Sum rows[2];
+            E::split(sum[m][j], rows[0], rows[1]);
+            for (int i = 0; i < 2 && 2 * m + i < kRows; i++) store(y + (2 * m + i) * y_stride + j * kLanes, rows[i]);
+        }
 }
 
 // A number as a type, so that a body can be made for each.

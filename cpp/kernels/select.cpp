@@ -24,6 +24,9 @@ std::vector<Path> all_paths() {
         {"avx512_bf16", avx512_bf16_kernels, {"avx512f", "avx512bw", "avx512dq", "avx512vl", "avx512_bf16"}},
         {"avx512", avx512_kernels, {"avx512f", "avx512bw", "avx512dq", "avx512vl", "fma"}},
         {"avx2", avx2_kernels, {"avx2", "fma"}},
+#elif defined(__aarch64__)
+        {"neon_bf16", neon_bf16_kernels, {"bf16"}},
+        {"neon", neon_kernels, {"asimd"}},
 #endif
         {"portable", portable_kernels, {}},
     };

@@ -25,7 +25,7 @@ Model::Model(const ModelSpec& spec, const std::string& path, int num_threads,
       float32_kernels_(kernels_of(path, Element::kFloat32)),
       int8_kernels_(int8_kernels_of(path)),
       pool_(checked_threads(num_threads)),
-      weights_(spec_, file),
+      weights_(spec_, file, pool_),
       expert_loads_(spec_.layers.size()) {
     std::size_t num_of_kind[2] = {};
     for (const LayerSpec& layer : spec_.layers) places_.push_back(num_of_kind[layer.conv_width > 0 ? 1 : 0]++);
@@ -42,6 +42,11 @@ bool Model::load(const std::string& name, const Source& source) {
 bool Model::publish() {
     const std::lock_guard lock(mutex_);
     return weights_.publish();
+}
+
+std::string Model::vector_bytes() {
+    const std::lock_guard lock(mutex_);
+    return weights_.vector_bytes();
 }
 
 void Model::set_num_threads(int num_threads) {

@@ -57,8 +57,10 @@ public:
     // False if the tensor holds NaN or infinity. See `Weights::load`.
     bool load(const std::string& name, const Source& source);
 
-    // See `Weights::publish`.
+    // See `Weights`.
     bool publish();
+    std::span<std::byte> packed_bytes() const { return weights_.packed_bytes(); }
+    std::string vector_bytes();
 
     // Has an adapter more, under an id of at least 1 that none has, or one less. Throws
     // std::invalid_argument for another id, and for parts that fit no matrix of the model.

@@ -63,8 +63,29 @@ std::size_t region_bytes(const ModelSpec& spec) {
            table_elements(spec) * static_cast<std::size_t>(element_bytes(spec.element));
 }
 
+// A copy of the first bytes of a file, in huge pages where a file's map has none.
+Region copy_of_file(int file, std::size_t bytes, ThreadPool& pool) {
+    constexpr std::size_t kPiece = std::size_t{4} << 20;
+    Region region(bytes);
+    std::atomic<bool> is_whole = true;
+    pool.share(static_cast<int>((bytes + kPiece - 1) / kPiece), 1, [&](int, int begin, int end) {
+        std::size_t at = static_cast<std::size_t>(begin) * kPiece;
+        const std::size_t last = std::min(static_cast<std::size_t>(end) * kPiece, bytes);
+        while (at < last) {
+            const ssize_t got = pread(file, region.data() + at, last - at, static_cast<off_t>(at));
+            if (got <= 0) {
+                is_whole = false;
+                return;
+            }
+            at += static_cast<std::size_t>(got);
+        }
+    });
+    if (!is_whole) throw std::invalid_argument("the file of the weights cannot be read");
+    return region;
+}
+
 // Of the file: of the size of the region, to be packed, or as it was published.
-Region region_of(const ModelSpec& spec, const std::optional<SharedFile>& file) {
+Region region_of(const ModelSpec& spec, const std::optional<SharedFile>& file, ThreadPool& pool) {
     const std::size_t bytes = region_bytes(spec);
     if (!file) return Region(bytes);
     const auto length = static_cast<off_t>(bytes);
@@ -76,7 +97,9 @@ Region region_of(const ModelSpec& spec, const std::optional<SharedFile>& file) {
     struct stat found;
     if (fstat(file->descriptor, &found) != 0 || found.st_size < length)
         throw std::invalid_argument("the file is shorter than the weights of this model");
-    return Region::of_file(file->descriptor, static_cast<std::size_t>(found.st_size), false);
+    const auto size = static_cast<std::size_t>(found.st_size);
+    if (file->is_copied) return copy_of_file(file->descriptor, size, pool);
+    return Region::of_file(file->descriptor, size, false);
 }
 
 }  // namespace
@@ -124,8 +147,8 @@ std::size_t weight_bytes(const ModelSpec& spec) {
     return region_bytes(spec) + sum_of_matrices(spec, [](const PackedShape& shape) { return shape.scale_bytes(); });
 }
 
-Weights::Weights(const ModelSpec& spec, const std::optional<SharedFile>& file)
-    : layers(spec.layers.size()), spec_(spec), file_(file), region_(region_of(spec, file)) {
+Weights::Weights(const ModelSpec& spec, const std::optional<SharedFile>& file, ThreadPool& pool)
+    : layers(spec.layers.size()), spec_(spec), file_(file), region_(region_of(spec, file, pool)) {
     for (std::size_t i = 0; i < layers.size(); i++)
         place_layer("layers." + std::to_string(i) + ".", layers[i], spec.layers[i]);
     if (spec.has_embed_norm) place_norm("embed_norm", embed_norm);
@@ -173,8 +196,7 @@ void Weights::visit_vectors(const Visit& visit) {
     of_matrix(head);
 }
 
-bool Weights::publish() {
-    if (!file_) throw std::invalid_argument("these weights are in no file");
+std::string Weights::vector_bytes() {
     if (const std::string name = missing(); !name.empty()) refuse(name, "was not loaded");
     std::string bytes;
     const auto add = [&](const void* data, std::size_t size) { bytes.append(static_cast<const char*>(data), size); };
@@ -183,6 +205,12 @@ bool Weights::publish() {
         add(&count, sizeof count);
         add(vector.data(), vector.size() * sizeof(float));
     });
+    return bytes;
+}
+
+bool Weights::publish() {
+    if (!file_) throw std::invalid_argument("these weights are in no file");
+    const std::string bytes = vector_bytes();
     for (std::size_t done = 0; done < bytes.size();) {
         const ssize_t written = pwrite(file_->descriptor, bytes.data() + done, bytes.size() - done,
                                        static_cast<off_t>(region_.size() + done));
@@ -255,51 +283,6 @@ void Weights::place_queries(const std::string& prefix, LayerWeights& layer) {
     place_matrix(prefix + "q", {&layer.qkv, 0, q_rows, s.hidden_size, Order::kHeads, s.head_dim});
     place_matrix(prefix + "k", {&layer.qkv, k_column, kv_rows, s.hidden_size, Order::kHeads, s.head_dim});
     place_matrix(prefix + "v", {&layer.qkv, v_column, kv_rows, s.hidden_size, Order::kHeads, s.head_dim});
-}
-
-void Weights::place_latent(const std::string& prefix, LayerWeights& layer, const LayerShapes& shapes) {
-    const LatentSpec& latent = *spec_.latent;
-    const int head = latent.key_size + latent.rope_size;
-    const int q_rows = spec_.num_heads * head;
-    if (latent.query_rank > 0) {
-        layer.q_b = matrix_of(shapes.q_b);
-        place_matrix(prefix + "q_a", {&layer.qkv, 0, latent.query_rank, spec_.hidden_size, Order::kPlain, head});
-        place_matrix(prefix + "q_b", {&layer.q_b, 0, q_rows, latent.query_rank, Order::kHeads, head});
-        vectors_.insert({prefix + "q_a_norm", {&layer.q_a_norm, latent.query_rank, latent.query_rank,
-                                               round_up(latent.query_rank, kLanes)}});
-        missing_.insert(prefix + "q_a_norm");
-    } else {
-        place_matrix(prefix + "q", {&layer.qkv, 0, q_rows, spec_.hidden_size, Order::kHeads, head});
-    }
-    place_matrix(prefix + "kv_a", {&layer.qkv, spec_.queries_size(), spec_.head_dim, spec_.hidden_size, Order::kPlain, head});
-    place_vector(prefix + "kv_a_norm", layer.kv_a_norm, latent.rank);
-    for (std::size_t i = 0; i < shapes.num_latent_heads; i++) {
-        layer.head_keys.push_back(matrix_of(shapes.head_key));
-        layer.head_values.push_back(matrix_of(shapes.head_value));
-    }
-    latents_.emplace(prefix + "kv_b", &layer);
-    missing_.insert(prefix + "kv_b");
-}
-
-// Rows of a head's keys and of its values, widened: those of keys are turned, with rows for columns.
-bool Weights::load_heads(LayerWeights& layer, const Source& source, ThreadPool& pool) const {
-    const LatentSpec& latent = *spec_.latent;
-    const int columns = latent.rank;
-    bool is_finite = true;
-    std::vector<float> keys(static_cast<std::size_t>(latent.key_size) * static_cast<std::size_t>(columns));
-    std::vector<float> values(static_cast<std::size_t>(latent.value_size) * static_cast<std::size_t>(columns));
-    std::int64_t at = 0;
-    for (std::size_t head = 0; head < layer.head_keys.size(); head++) {
-        for (int row = 0; row < latent.key_size; row++)
-            for (int column = 0; column < columns; column++)
-                keys[static_cast<std::size_t>(column * latent.key_size + row)] = element_of(source, at++);
-        for (float& value : values) value = element_of(source, at++);
-        is_finite &= pack_matrix({&layer.head_keys[head], 0, columns, latent.key_size, Order::kPlain, columns},
-                                 {keys.data(), Stored::kFloat32, columns, latent.key_size}, spec_.element, pool);
-        is_finite &= pack_matrix({&layer.head_values[head], 0, latent.value_size, columns, Order::kPlain, columns},
-                                 {values.data(), Stored::kFloat32, latent.value_size, columns}, spec_.element, pool);
-    }
-    return is_finite;
 }
 
 void Weights::place_mlp(const std::string& prefix, Matrix& up, Matrix& down, int inner, bool takes_adapters) {

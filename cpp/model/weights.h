@@ -4,6 +4,7 @@
 #include <map>
 #include <optional>
 #include <set>
+#include <span>
 #include <string>
 #include <vector>
 
@@ -95,12 +96,13 @@ std::size_t weight_bytes(const ModelSpec& spec);
 struct SharedFile {
     int descriptor;
     bool is_published;
+    bool is_copied = false;  // what is published is read into memory of this process, and not mapped
 };
 
 class Weights {
 public:
     // Throws std::invalid_argument for a file where other weights were published.
-    explicit Weights(const ModelSpec& spec, const std::optional<SharedFile>& file = std::nullopt);
+    Weights(const ModelSpec& spec, const std::optional<SharedFile>& file, ThreadPool& pool);
     Weights(const Weights&) = delete;
     Weights& operator=(const Weights&) = delete;
 
@@ -114,6 +116,10 @@ public:
 
     // Writes what is not in the region behind it, into the file; after the last `load`. False if that failed.
     bool publish();
+
+    // What a file of these weights has where they are published: this, and `vector_bytes` behind it.
+    std::span<std::byte> packed_bytes() const { return {region_.data(), used_}; }
+    std::string vector_bytes();
 
     // A token's embedding, into `out[0 .. hidden_size)`.
     void embed(int token, float* out) const;

@@ -144,7 +144,7 @@ def running(
         watchdog.cancel()
         process.kill()
         for child in family:  # first: who outlives it holds its pipes open
-            if child.is_running():
+            with contextlib.suppress(psutil.NoSuchProcess):
                 child.kill()
         process.communicate()
 

@@ -10,7 +10,6 @@ from tests.doubles.transfers import transfer
 from weft.core.config import (
     CacheConfig,
     EngineConfig,
-    SpeculativeConfig,
 )
 from weft.core.errors import ConfigError
 from weft.core.kv_cache import KvOffloadingConfig
@@ -18,6 +17,7 @@ from weft.core.kv_transfer import KvRole
 from weft.core.metric_series import ABSENT, CACHE_CONFIG_LABELS, OLDER_NAMES, PREFIX, SERIES
 from weft.core.metrics import Metrics, expose
 from weft.core.observed import RemoteRequest
+from weft.core.speculation import SpeculativeConfig
 from weft.core.stats import SequenceTimes, StepStats
 from weft.core.tally import Tally, token_bounds
 from weft.core.types import (

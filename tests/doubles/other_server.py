@@ -23,6 +23,7 @@ class OtherServer:
     dies: bool = False  # with the first request
     tokenizer_files: Mapping[str, bytes] = field(default_factory=dict)
     top_logprobs: pb.TopLogProbs = field(default_factory=pb.TopLogProbs)
+    transfer_json: str | None = None  # that comes with an answer
     requests: list[pb.GenerateRequest] = field(default_factory=list)
     is_healthy: bool = True
 
@@ -37,6 +38,7 @@ class OtherServer:
         return pb.GetServerInfoResponse(
             server_type="vllm-grpc",
             block_size=16,
+            model_dtype="torch.bfloat16",
             engine_reasoning_parser=self.reasoning_parser,
             constrained_decoding_start=self.constrained_decoding_start,
         )
@@ -53,7 +55,11 @@ class OtherServer:
             await context.abort(grpc.StatusCode.INTERNAL, "EngineCore encountered an issue")
         num = len(OUTPUT_IDS)
         complete = pb.GenerateComplete(
-            output_ids=OUTPUT_IDS, finish_reason="length", prompt_tokens=2, completion_tokens=num
+            output_ids=OUTPUT_IDS,
+            finish_reason="length",
+            prompt_tokens=2,
+            completion_tokens=num,
+            kv_transfer_params_json=self.transfer_json,
         )
         if request.sampling_params.HasField("logprobs"):
             complete.output_logprobs.token_ids.extend(OUTPUT_IDS)

@@ -162,6 +162,8 @@ class SteppingEngine:
     def step(self) -> Plan | None:
         """Run one step."""
         plan = self.scheduler.plan()
+        if plan is not None:
+            plan = self.scheduler.draft(plan)
         if self.offloading is not None:
             self.offloading.follow_plan(self.runner)
         if plan is not None:

@@ -44,7 +44,7 @@ async def texts(engine: EngineClient, given: SamplingParams, prompt: str = "json
 @pytest.fixture
 async def engine() -> AsyncIterator[EngineClient]:
     """The wild model."""
-    client = await start(LocalClient, WILD, **LONG)
+    client = await start(LocalClient, model=WILD, **LONG)
     yield client
     await stop(client)
 

@@ -10,7 +10,8 @@ from hypothesis import strategies as st
 from weft.core.config import ComputeConfig, EngineConfig, EngineOptions
 from weft.core.elastic import ElasticConfig
 from weft.core.errors import ConfigError
-from weft.engine.configure import DEFAULT_POOL_BYTES, resolve
+from weft.engine.configure import resolve
+from weft.engine.pool_size import DEFAULT_POOL_BYTES
 from weft.model.card import AdapterBytes, ModelCard
 
 GIB = 1 << 30
@@ -243,7 +244,9 @@ def test_drafts_are_refused_where_layers_keep_states():
     drafts = {"method": "ngram", "num_speculative_tokens": 3}
     assert resolved(speculative_config=drafts).scheduler_config.speculation is not None
     message = refusal(hybrid, speculative_config=drafts)
-    assert message.startswith("--speculative-config: a-model has layers that keep a state")
+    assert message.startswith(
+        "--speculative-config: a-model has layers whose states do not go back"
+    )
 
 
 @given(

@@ -295,7 +295,7 @@ async def test_an_engine_without_adapters_refuses_them(tmp_path):
 async def test_a_model_without_weights_takes_no_adapters():
     """Said at the start."""
     with pytest.raises(ConfigError, match="without LoRA adapters"):
-        await start(LocalClient, "embedded:echo", enable_lora=True)
+        await start(LocalClient, model="embedded:echo", enable_lora=True)
 
 
 async def test_the_death_of_the_engine_ends_who_waits_for_room(tmp_path):

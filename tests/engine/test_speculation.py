@@ -5,12 +5,13 @@ import random
 import pytest
 
 from tests.contract.engines import MODEL, start, stop
+from tests.doubles.drafting import draft_with
 from tests.doubles.fake_runner import FakeRunner, logits_after
 from tests.doubles.stepping import make_engine
 from tests.engine.test_structured_output import TOKENIZER, grammar
-from weft.core.config import SpeculativeConfig
 from weft.core.errors import ConfigError
 from weft.core.metrics import Metrics
+from weft.core.speculation import SpeculativeConfig
 from weft.core.types import OpenReasoning, OutputKind, RepetitionDetectionParams, SamplingParams
 from weft.engine.constraints.grammar import GrammarVocabulary
 from weft.engine.front.local_client import LocalClient
@@ -94,8 +95,8 @@ WISHES = [
 ]
 
 
-def answers(runner, **options):
-    """Every wish, run together."""
+def answers(runner, draft=None, *, wishes=WISHES, **options):
+    """Every wish, run together; with drafts by the runner `draft` if there is one."""
     engine = make_engine(
         runner,
         **{
@@ -107,7 +108,9 @@ def answers(runner, **options):
         },
     )
     engine.vocabulary = VOCABULARY
-    for index, wish in enumerate(WISHES):
+    if draft is not None:
+        draft_with(engine, draft)
+    for index, wish in enumerate(wishes):
         engine.submit(
             f"r{index}",
             [*range(10, 20), *range(10, 20)],
@@ -124,7 +127,7 @@ def answers(runner, **options):
         assert num_steps < 5000
     assert engine.pool.num_held == 0
     return engine, [
-        answer for index in range(len(WISHES)) for answer in engine.answers[f"r{index}"]
+        answer for index in range(len(wishes)) for answer in engine.answers[f"r{index}"]
     ]
 
 
@@ -177,7 +180,7 @@ async def test_a_real_model_gives_the_same_bits(wish):
     )
     got = []
     for config in (None, {"num_speculative_tokens": 5, "prompt_lookup_max": 3}):
-        client = await start(LocalClient, "embedded:tiny", speculative_config=config)
+        client = await start(LocalClient, model="embedded:tiny", speculative_config=config)
         [output] = [output async for output in client.generate(text, params, "r")]
         got.append((output.outputs[0].token_ids, output.outputs[0].logprobs))
         [load] = await client.get_loads()

@@ -2,13 +2,17 @@
 
 import base64
 import json
+import os
 
 import psutil
 import pytest
+import tokenizers
 
 from tests.model.checkpoints import write_checkpoint
 from tests.text import vocabularies
 from weft.core.errors import ConfigError
+from weft.core.worker import Worker
+from weft.model import tokenizer_trial
 from weft.model.embedded.byte_tokenizer import tokenizer_files
 from weft.model.open import open_model
 from weft.model.tokenizer_trial import try_out
@@ -120,6 +124,84 @@ def test_a_tokenizer_that_takes_for_ever_is_refused():
     with pytest.raises(ConfigError, match="takes more than 1e-05 s or 4 GiB"):
         try_out(file, "x", time_limit_s=1e-5)
     try_out(file, "x")
+
+
+@pytest.fixture
+def anew(monkeypatch, tmp_path):
+    """Each call is a process that has tried out nothing; how often a worker was started."""
+    started = []
+
+    def worker(*arguments):
+        started.append(arguments)
+        return Worker(*arguments)
+
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
+    monkeypatch.setattr(tokenizer_trial, "Worker", worker)
+
+    def call(data: bytes) -> int:
+        tokenizer_trial._sound.clear()
+        try_out(data, "x")
+        return len(started)
+
+    return call
+
+
+def large(seed: str = " ") -> bytes:
+    """A sound file of a size that is worth a mark."""
+    return json.dumps(SOUND).encode() + seed.encode() * (1 << 20)
+
+
+def test_what_was_sound_once_is_not_tried_out_again(anew, tmp_path):
+    """By the next process too, and to the byte; a small one is no matter."""
+    assert anew(large()) == 1
+    assert anew(large()) == 1
+    assert anew(large("\n")) == 2
+    assert len(list((tmp_path / "weft" / "tokenizers").iterdir())) == 2
+    assert anew(json.dumps(SOUND).encode()) == 3
+    assert anew(json.dumps(SOUND).encode()) == 4
+
+
+def test_a_refused_tokenizer_leaves_no_mark(anew, tmp_path):
+    """It is tried out, and refused, each time."""
+    hostile = with_model(continuing_subword_prefix="b" * 10_000) + b" " * (1 << 20)
+    for _ in range(2):
+        with pytest.raises(ConfigError):
+            anew(hostile)
+    assert not (tmp_path / "weft").exists()
+
+
+@pytest.mark.parametrize("change", ["library", "mode", "link"])
+def test_a_mark_that_says_nothing_is_none(anew, tmp_path, monkeypatch, change):
+    """Of another library, or one that somebody else may have made."""
+    anew(large())
+    [mark] = (tmp_path / "weft" / "tokenizers").iterdir()
+    if change == "library":
+        monkeypatch.setattr(tokenizers, "__version__", "0")
+    elif change == "mode":
+        mark.chmod(0o666)
+    else:
+        mark.rename(tmp_path / "elsewhere")
+        mark.symlink_to(tmp_path / "elsewhere")
+    assert anew(large()) == 2
+
+
+def test_marks_are_bounded(anew, tmp_path, monkeypatch):
+    """The oldest goes."""
+    monkeypatch.setattr(tokenizer_trial, "_MAX_MARKS", 1)
+    anew(large())
+    [first] = (tmp_path / "weft" / "tokenizers").iterdir()
+    os.utime(first, ns=(1, 1))
+    anew(large("\n"))
+    [second] = (tmp_path / "weft" / "tokenizers").iterdir()
+    assert second != first
+
+
+def test_a_home_that_cannot_be_written_stops_nothing(anew, tmp_path, monkeypatch):
+    """Each process tries it out then."""
+    (tmp_path / "file").write_text("")
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "file"))
+    assert anew(large()) == 1
+    assert anew(large()) == 2
 
 
 def test_a_checkpoint_is_opened_without_its_hostile_tokenizer(tmp_path):

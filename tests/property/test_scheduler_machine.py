@@ -11,8 +11,10 @@ from hypothesis import HealthCheck, settings
 from hypothesis import strategies as st
 from hypothesis.stateful import Bundle, RuleBasedStateMachine, consumes, initialize, invariant, rule
 
+from tests.doubles.drafting import by_model, draft_with
+from tests.doubles.fake_runner import FakeRunner
 from tests.doubles.stepping import make_engine
-from weft.core.config import SpeculativeConfig
+from weft.core.speculation import SpeculativeConfig
 from weft.core.types import (
     AllBlocksCleared,
     BlockRemoved,
@@ -62,9 +64,9 @@ class SchedulerMachine(RuleBasedStateMachine):
         self.owner_by_hash: dict[bytes, tuple[str | None, str | None]] = {}  # salt, adapter
         self.steps_without_token = 0
 
-    @initialize(speculation=st.sampled_from([None, DRAFTS]))
+    @initialize(speculation=st.sampled_from([None, DRAFTS, by_model(3, VOCAB)]))
     def start(self, speculation):
-        """Half of the engines draft tokens."""
+        """Most of the engines draft tokens: from what was said before, or by a model."""
         self.engine = make_engine(
             num_blocks=12,
             block_size=2,
@@ -76,6 +78,8 @@ class SchedulerMachine(RuleBasedStateMachine):
             speculation=speculation,
         )
         self.engine.vocabulary = VOCABULARY
+        if speculation is not None and speculation.draft is not None:
+            draft_with(self.engine, FakeRunner(VOCAB))
 
     @rule(
         target=requests,

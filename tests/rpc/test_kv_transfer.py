@@ -31,7 +31,7 @@ async def start(stack: AsyncExitStack, role: str, key: str | None = None) -> tup
     config = {"kv_connector": "TcpConnector", "kv_role": role, "kv_port": 0}
     served = await stack.enter_async_context(serving(kv_transfer_config=config))
     transfer = served.client.vllm_config.kv_transfer_config
-    prefiller = RpcPrefiller(transfer, 16) if transfer.role.fetches else None
+    prefiller = RpcPrefiller(transfer.networks, 16) if transfer.role.fetches else None
     server = RpcServer(
         served.client, {}, RpcOptions(port=0, api_keys=(key,) if key else ()), prefiller=prefiller
     )

@@ -1,5 +1,6 @@
 """Servers that are not ours: what they do not follow is refused, and what they do not tell is unknown."""
 
+import json
 from contextlib import asynccontextmanager
 from typing import Any
 
@@ -8,10 +9,19 @@ import pytest
 from tests.doubles.other_server import OUTPUT_IDS, OtherServer
 from tests.rpc.test_client import TOKENIZER_FILES
 from weft.core.errors import BadRequest, EngineDead, GenerationError
-from weft.core.types import OutputKind, RequestOutput, SamplingParams, StructuredOutputsParams
+from weft.core.kv_transfer import KEY, Prefill
+from weft.core.types import (
+    OutputKind,
+    Request,
+    RequestOutput,
+    SamplingParams,
+    StructuredOutputsParams,
+)
+from weft.model.embedded.byte_tokenizer import tokenizer_files
 from weft.pb import vllm_engine_pb2 as pb
 from weft.rpc.client import RpcClient
 from weft.rpc.fleet import Fleet
+from weft.rpc.prefiller import RpcPrefiller
 
 PARAMS = SamplingParams(
     max_tokens=2,
@@ -48,6 +58,25 @@ async def test_reasoning_that_has_ended_is_the_grammars_first_token(parser: str)
     await ask(server, reasoning_ended=True, reasoning_parser_kwargs=THINK)
 
     assert server.requests[0].sampling_params.grammar_from_first_token
+
+
+@pytest.mark.parametrize("parser", ["deepseek_r1", "one_from_the_future"])
+async def test_a_constraint_that_would_wait_for_ever_is_refused(parser: str):
+    """Its parser sees no end in the prompt, whatever is said of it; where one is, the constraint begins."""
+    files = tokenizer_files(300, "<|endoftext|>")
+    server = OtherServer(reasoning_parser=parser, tokenizer_files=files)
+    thought = [*b"<think>hm</think>\n"]
+    async with server.serving() as target:
+        client = await RpcClient.connect(target)
+        said = {"reasoning_ended": True, "reasoning_parser_kwargs": THINK}
+        with pytest.raises(BadRequest, match="waits for '</think>'") as caught:
+            await anext(client.generate([5, 6], PARAMS, "r", **said))
+        outputs = [output async for output in client.generate(thought, PARAMS, "r", **said)]
+        await client.close()
+
+    assert caught.value.parameter == "reasoning_ended"
+    assert outputs[-1].is_finished
+    assert len(server.requests) == 1
 
 
 @pytest.mark.parametrize("parser", ["deepseek_r1", "one_from_the_future"])
@@ -136,6 +165,43 @@ async def test_a_rank_that_the_wire_does_not_tell_is_unknown(
     assert next(iter(row)) == 7
 
 
+async def test_what_is_said_of_a_transfer_goes_through_unread():
+    """Other engines' connectors have parameters that ours does not know; they judge them."""
+    given = {"do_remote_decode": True, "transfer_id": "x-1", "tp_size": 8}
+    server = OtherServer(transfer_json='{"remote_block_ids": [[1], [2]], "connector": "other"}')
+    params = SamplingParams(
+        max_tokens=2,
+        detokenize=False,
+        output_kind=OutputKind.FINAL_ONLY,
+        extra_args={KEY: given},
+    )
+
+    output = await ask(server, params)
+
+    assert json.loads(server.requests[0].kv_transfer_params_json) == given
+    assert output.kv_transfer_params == {"remote_block_ids": [[1], [2]], "connector": "other"}
+    for bad, words in (([], "must be an object"), ({"at": b"x"}, "must be JSON")):
+        with pytest.raises(BadRequest, match=f"{KEY} {words}"):
+            await ask(server, SamplingParams(detokenize=False, extra_args={KEY: bad}))
+
+
+@pytest.mark.parametrize("is_foreign", [True, False])
+async def test_what_another_engine_lends_is_judged_by_its_own_connector(is_foreign: bool):
+    """Ours knows what it can fetch, and computes the prompt itself where it is anything else."""
+    lent = {"do_remote_prefill": True, "transfer_id": "x-1"}
+    server = OtherServer(transfer_json=json.dumps(lent))
+    request = Request(
+        request_id="r", engine_id="r-1", prompt_token_ids=[*range(40)], params=SamplingParams(),
+        eos_token_ids=(), seed=0, arrival_time=0.0,
+    )  # fmt: skip
+    prefiller = RpcPrefiller(["127.0.0.0/8"], 16, is_foreign=is_foreign)
+    async with server.serving() as target:
+        made = await prefiller.compute(request, Prefill(address=target))
+
+    assert json.loads(server.requests[0].kv_transfer_params_json) == {"do_remote_decode": True}
+    assert made.params.extra_args == ({KEY: lent} if is_foreign else None)
+
+
 async def test_an_engine_that_died_is_told_from_a_failed_request():
     """Both are INTERNAL on such a server; its health says which it was."""
     with pytest.raises(EngineDead, match="has stopped"):
@@ -169,6 +235,12 @@ async def test_a_server_that_tells_no_load_is_healthy():
         await fleet.wait_closed()
 
     assert is_healthy
+
+
+async def test_the_type_of_weights_is_named_as_ours():
+    """That server says it as PyTorch does."""
+    async with connected(OtherServer()) as client:
+        assert client.model_config.dtype == "bfloat16"
 
 
 async def test_a_pool_of_unknown_size_is_no_limit():

@@ -1,16 +1,10 @@
-"""One engine of vLLM's for all tests that have the marker: a start takes a minute or more."""
-
-import asyncio
-import os
+"""The checkpoint that is run, and an engine of it for each module: a start takes a minute or more."""
 
 import pytest
 import pytest_asyncio
 
 from tests.model.checkpoints import CONFIG, write_checkpoint
-from weft.core.config import EngineOptions
-from weft.text.tokenizer import tokenizer_in
-from weft.vllm.launch import launch
-from weft.vllm.settings import to_settings
+from tests.vllm.engines import engine
 
 # Small, but for what vLLM's kernels ask of a CPU: heads of 32 numbers.
 SMALL = {
@@ -27,19 +21,11 @@ SMALL = {
 @pytest.fixture(scope="session")
 def checkpoint(tmp_path_factory):
     """A Llama of random numbers, in float32."""
-    os.environ["VLLM_CPU_KVCACHE_SPACE"] = "1"
     return write_checkpoint(tmp_path_factory.mktemp("vllm") / "llama", SMALL)
 
 
-@pytest_asyncio.fixture(scope="session", loop_scope="session")
+@pytest_asyncio.fixture(scope="module", loop_scope="session")
 async def client(checkpoint):
     """Shared: who pauses it resumes it."""
-    # vLLM's "auto" would round float32.
-    options = EngineOptions(model=str(checkpoint), dtype="float32", max_model_len=1000)
-    settings = to_settings(options, {"enforce_eager": True}, None)
-    tokenizer = tokenizer_in(checkpoint)
-    launched = await asyncio.to_thread(launch, settings, tokenizer)
-    client = await launched.connect(tokenizer)
-    yield client
-    client.shutdown()
-    await client.wait_closed()
+    async with engine(checkpoint, max_model_len=1000) as client:
+        yield client

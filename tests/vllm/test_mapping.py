@@ -19,6 +19,7 @@ from weft.core.errors import (
     GenerationError,
     WeftError,
 )
+from weft.core.kv_transfer import KEY
 from weft.core.types import (
     BlockRemoved,
     BlockStored,
@@ -56,7 +57,7 @@ ERRORS = {name.removeprefix("error "): bases for name, bases in LISTED if name[:
 # Of vLLM's parameters of sampling, those that no request of ours can mean.
 UNUSED = {
     "watermarking", "prompt_logprob_token_ids", "prompt_logprob_start", "routed_experts_prompt_start",
-    "trace_decode_token_ids", "skip_clone", "output_text_buffer_length", "extra_args",
+    "trace_decode_token_ids", "skip_clone", "output_text_buffer_length",
     "thinking_token_budget",
 }  # fmt: skip
 
@@ -159,6 +160,19 @@ def test_what_vllm_would_ignore_is_refused_by_name(params, name):
     with pytest.raises(BadRequest, match=name) as caught:
         check_params(params)
     assert caught.value.parameter == name
+
+
+def test_what_is_said_of_a_transfer_goes_through():
+    """Unread, for the connector; of one answer, since several are as many requests there."""
+    given = {KEY: {"do_remote_decode": True, "transfer_id": "x", "tp_size": 8}}
+    params = SamplingParams(extra_args=given)
+    check_params(params)
+    assert to_sampling(request(params), 0)["extra_args"] == given
+    with pytest.raises(BadRequest, match="n=1"):
+        check_params(msgspec.structs.replace(params, n=2))
+    told = {"remote_engine_id": "e", "remote_block_ids": [[1], [2]]}
+    made = to_sequence_output(request(), 0, output({}, kv_transfer_params=told))
+    assert made.kv_transfer_params == told
 
 
 def test_a_constraint_waits_for_the_end_of_reasoning_where_that_can_be_seen():
@@ -313,6 +327,11 @@ def test_what_is_not_set_up_is_a_precondition():
     assert isinstance(to_weft_error(Exception(text)), FailedPrecondition)
     missing = Exception("Call to collective_rpc method failed: 'Worker' has no attribute 'x'")
     assert to_weft_error(missing, "method").code is Code.INVALID
+    failed = Exception(
+        "Call to add_lora method failed: Worker failed with error 'No adapter found for /x', please check it"
+    )
+    refused = to_weft_error(failed, "lora_path")
+    assert (refused.code, str(refused)) == (Code.INVALID, "lora_path: No adapter found for /x")
     ours = WeftError("ours")
     assert to_weft_error(ours) is ours
 

@@ -3,20 +3,16 @@
 import json
 import re
 import threading
-import urllib.error
-import urllib.request
 from collections import Counter
 
 import pytest
 
-from tests.busy import PATIENCE_S
-from tests.cli.running import running
+from tests.vllm.served import fetched, opened, refused, serving
 from weft.core.types import SamplingParams
 from weft.rpc.client import RpcClient
 
 pytestmark = pytest.mark.vllm
 
-START_TIMEOUT_S = 1800.0  # of a guard: on a CPU with other work it takes ten minutes
 PROMPT = list(range(100, 140))
 BODY = {"prompt": PROMPT, "max_tokens": 8, "temperature": 0.0, "ignore_eos": True}
 
@@ -24,33 +20,9 @@ BODY = {"prompt": PROMPT, "max_tokens": 8, "temperature": 0.0, "ignore_eos": Tru
 @pytest.fixture(scope="module")
 def server(checkpoint):
     """Started with a flag of ours, one of vLLM's and arguments in JSON."""
-    argv = (str(checkpoint), "--engine", "vllm", "-c", "512", "--served-model-name", "small")
-    engine = ("--enforce-eager", "--engine-args", json.dumps({"max_num_seqs": 16}))
-    quiet = {"VLLM_LOGGING_LEVEL": "ERROR"}  # nobody reads the pipe while it starts
-    with running(*argv, *engine, start_timeout_s=START_TIMEOUT_S, **quiet) as started:
+    ours = ("-c", "512", "--served-model-name", "small")
+    with serving(checkpoint, *ours, "--engine-args", json.dumps({"max_num_seqs": 16})) as started:
         yield started
-
-
-def opened(server, path, body=None):
-    """The answer, not read yet."""
-    data = None if body is None else json.dumps(body).encode()
-    request = urllib.request.Request(
-        f"{server.http}{path}", data=data, headers={"content-type": "application/json"}
-    )
-    return urllib.request.urlopen(request, timeout=PATIENCE_S)
-
-
-def fetched(server, path, body=None):
-    """The answer's text."""
-    with opened(server, path, body) as answer:
-        return answer.read().decode()
-
-
-def refused(server, path, body):
-    """The status and the error of a request that is not answered."""
-    with pytest.raises(urllib.error.HTTPError) as caught:
-        opened(server, path, body)
-    return caught.value.code, json.loads(caught.value.read())["error"]
 
 
 def test_the_block_names_the_engine(server):

@@ -109,7 +109,7 @@ async def routed():
         serving(kv_transfer_config=config("kv_consumer"), options=shown) as consumer,
         http_serving(producer) as first,
     ):
-        prefiller = HttpPrefiller(consumer.client.vllm_config.kv_transfer_config, 16)
+        prefiller = HttpPrefiller(consumer.client.vllm_config.kv_transfer_config.networks, 16)
         async with (
             http_serving(replace(consumer, prefiller=prefiller)) as second,
             httpx2.AsyncClient(base_url=second, timeout=PATIENCE_S) as decode,
@@ -202,7 +202,7 @@ async def test_a_prefiller_that_never_ends_is_left():
         )
         transfer = consumer.client.vllm_config.kv_transfer_config
         port = server.sockets[0].getsockname()[1]
-        slow = HttpPrefiller(transfer, 16, timeout_s=0.2)
+        slow = HttpPrefiller(transfer.networks, 16, timeout_s=0.2)
         assert await slow.compute(request, Prefill(address=f"127.0.0.1:{port}")) is request
         await is_left.wait()
 

@@ -27,16 +27,18 @@ class Check:
 def check_cpu(
     root: Path, usable: Cpu | None = None, paths: list[str] | None = None
 ) -> Iterator[Check]:
-    """The path that steps are computed on, and whether the kernel lets us have the tiles that the CPU has."""
+    """The path that steps are computed on and, of x86, whether the kernel lets us have the tiles that the CPU has."""
     usable, paths = usable or cpu(), paths or usable_paths()
     path = paths[0]
     yield Check(
         area="CPU",
         found=f"{usable.describe()}; computed with {path}",
-        mend="weft serve --compute reference  # or a CPU with AVX2: this one has no vector path"
+        mend="weft serve --compute reference  # or a CPU with AVX2 or NEON: this one has no vector path"
         if path == "portable"
         else None,
     )
+    if usable.architecture != "x86-64":
+        return
     has_tiles = re.search(r"^flags\s*:.*\bamx_tile\b", _read(root / "proc/cpuinfo"), re.MULTILINE)
     if has_tiles is None:
         yield Check(area="AMX", found="the CPU has none")

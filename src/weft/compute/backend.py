@@ -12,10 +12,23 @@ from weft.model.checkpoint import Checkpoint
 
 @dataclass(frozen=True, slots=True)
 class PackedFile:
-    """A file in memory for packed weights, which several processes map; `is_published` once they are there."""
+    """A file for packed weights, which several processes map; `is_published` once they are there.
+
+    With `is_copied` they are read from it into memory of this process.
+    """
 
     descriptor: int
     is_published: bool
+    is_copied: bool = False
+
+
+@runtime_checkable
+class PackedParts(Protocol):
+    """A runner that gives what such a file holds once it is published."""
+
+    def packed_parts(self) -> list[memoryview]:
+        """One behind the other; they stay as they are, and hold its memory."""
+        ...
 
 
 class Backend(Protocol):
@@ -59,6 +72,10 @@ class Backend(Protocol):
 @runtime_checkable
 class SharingBackend(Backend, Protocol):
     """One whose weights several processes can have in one place."""
+
+    def packing(self) -> str:
+        """All that decides how they are packed, but for checkpoint and configuration: code, and instructions."""
+        ...
 
     def load_shared(
         self,

@@ -51,11 +51,16 @@ def load_model(
     """What computes the model, loaded as the configuration says, and what follows its hidden states."""
     assert config.compute_config is not None, "it computes elsewhere"
     pooler = load_pooler(checkpoint, config.pooler_config)
-    backend, compute = backend_of(config), config.compute_config
     max_model_len = config.model_config.max_model_len
+    return load_runner(checkpoint, config.compute_config, max_model_len, file), pooler
+
+
+def load_runner(
+    checkpoint: Checkpoint, compute: ComputeConfig, max_model_len: int, file: PackedFile | None
+) -> Runner:
+    """What computes the model so, with its weights in `file` if there is one."""
+    backend = BACKENDS[compute.compute]
     if file is None:
-        runner = backend.load(checkpoint, compute, max_model_len=max_model_len)
-    else:
-        assert isinstance(backend, SharingBackend)
-        runner = backend.load_shared(checkpoint, compute, max_model_len=max_model_len, file=file)
-    return runner, pooler
+        return backend.load(checkpoint, compute, max_model_len=max_model_len)
+    assert isinstance(backend, SharingBackend)
+    return backend.load_shared(checkpoint, compute, max_model_len=max_model_len, file=file)

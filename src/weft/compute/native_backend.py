@@ -14,6 +14,7 @@ from weft.compute.native import (
     resident_bytes,
     usable_paths,
 )
+from weft.compute.native.code import code_digest
 from weft.compute.runner import Runner
 from weft.core.config import ComputeConfig
 from weft.model.card import ModelCard
@@ -51,6 +52,10 @@ class NativeBackend(CpuBackend):
 
     def load(self, checkpoint: Checkpoint, compute: ComputeConfig, *, max_model_len: int) -> Runner:
         return self._load(checkpoint, compute, max_model_len, None)
+
+    def packing(self) -> str:
+        """See `SharingBackend`."""
+        return f"{usable_paths()[0]} {code_digest()}"
 
     def load_shared(
         self,

@@ -20,6 +20,7 @@ from weft.core.defaults import (
     DEFAULT_MAX_NUM_QUEUED_TOKENS,
     DEFAULT_MAX_NUM_SEQS,
     DEFAULT_MEMORY_SHARE,
+    DEFAULT_PACKED_CACHE_BYTES,
     DEFAULT_STREAM_INTERVAL_MS,
 )
 from weft.core.elastic import ElasticConfig
@@ -28,8 +29,10 @@ from weft.core.file_overrides import NO_OVERRIDES, FileOverrides
 from weft.core.kv_cache import KvEventsConfig, KvOffloadingConfig
 from weft.core.kv_transfer import KvTransferConfig
 from weft.core.media import MediaConfig
+from weft.core.pooler_options import PoolerOptions
 from weft.core.profiling import ProfilerConfig
 from weft.core.ranks import RanksConfig
+from weft.core.speculation import SpeculativeConfig
 from weft.core.types import LoRARequest, PoolingKind
 from weft.core.weight_transfer import WeightTransferConfig
 
@@ -48,18 +51,6 @@ class LogprobsMode(StrEnum):
     RAW_LOGITS = "raw_logits"
     PROCESSED_LOGPROBS = "processed_logprobs"
     PROCESSED_LOGITS = "processed_logits"
-
-
-class PoolerOptions(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """How a pooling model embeds, where it is not to be as its files say.
-
-    With `enable_chunked_processing` longer texts are embedded in pieces over HTTP, up to `max_embed_len` tokens.
-    """
-
-    pooling_type: str | None = None
-    normalize: bool | None = None
-    enable_chunked_processing: bool = False
-    max_embed_len: int | None = None
 
 
 class EngineOptions(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
@@ -129,6 +120,15 @@ class EngineOptions(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fi
             "Model",
         ),
     ] = "auto"
+    packed_cache_bytes: Annotated[
+        int | None,
+        Flag(
+            "Disk for weights as kernels read them, in XDG_CACHE_HOME/weft/packed, where the next start finds "
+            f"them; {DEFAULT_PACKED_CACHE_BYTES >> 30}GiB if unset, 0 keeps none.",
+            "Model",
+            is_size=True,
+        ),
+    ] = None
     kv_cache_dtype: Annotated[
         Literal["auto", "int8"],
         Flag(
@@ -270,8 +270,9 @@ class EngineOptions(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fi
     speculative_config: Annotated[
         str | dict[str, Any] | None,
         Flag(
-            'Draft tokens from what was said before; JSON, such as {"method": "ngram", '
-            '"num_speculative_tokens": 4, "prompt_lookup_max": 4, "prompt_lookup_min": 2}.',
+            'Draft tokens from what was said before, {"method": "ngram", "num_speculative_tokens": 4, '
+            '"prompt_lookup_max": 4, "prompt_lookup_min": 2}, or by a smaller model of the same tokenizer, '
+            '{"model": "…", "num_speculative_tokens": 4}; answers stay the same.',
             "Scheduling",
             is_json=True,
         ),
@@ -342,6 +343,7 @@ class ModelConfig(msgspec.Struct, frozen=True, kw_only=True):
     logprobs_mode: LogprobsMode = LogprobsMode.RAW_LOGPROBS
     revision: str | None = None
     load_dtype: str = "auto"
+    packed_cache_bytes: int = 0
     file_overrides: FileOverrides = NO_OVERRIDES
     runner_type: str = "generate"
     is_multimodal_model: bool = False
@@ -405,18 +407,6 @@ class CacheConfig(msgspec.Struct, frozen=True, kw_only=True):
     def max_total_tokens(self) -> int:
         """Tokens the whole pool holds."""
         return self.num_blocks * self.block_size
-
-
-class SpeculativeConfig(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """How tokens are drafted: "ngram" continues an earlier place that ends with the same tokens.
-
-    At most `num_speculative_tokens` a step, after `prompt_lookup_max` to `prompt_lookup_min` equal ones.
-    """
-
-    method: str
-    num_speculative_tokens: int
-    prompt_lookup_max: int
-    prompt_lookup_min: int
 
 
 class ComputeConfig(msgspec.Struct, frozen=True, kw_only=True):

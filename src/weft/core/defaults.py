@@ -10,6 +10,7 @@ UNLIMITED_QUEUE = {"max_num_queued_reqs": 2**31 - 1, "max_num_queued_tokens": 2*
 # Of the free memory, what weights and KV pool may take together; the rest is for the arrays of a
 # step and for whatever else runs on the machine.
 DEFAULT_MEMORY_SHARE = 0.8
+DEFAULT_PACKED_CACHE_BYTES = 32 << 30
 DEFAULT_MAX_LORAS = 8
 DEFAULT_MAX_LORA_RANK = 16
 # Less than a reader sees; of many streams, a part of what a token by itself costs (docs/decisions/0009).

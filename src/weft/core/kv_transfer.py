@@ -12,6 +12,7 @@ import msgspec
 from weft.core.errors import BadRequest
 
 KEY = "kv_transfer_params"  # in `SamplingParams.extra_args`, in bodies and in answers
+_NO_PART = f"{KEY} needs an engine that was started with --kv-transfer-config"
 MAX_BLOCKS = 1 << 16  # of one request
 
 _Label = Annotated[str, msgspec.Meta(min_length=1, max_length=512)]
@@ -135,7 +136,7 @@ def check_params(given: Any, role: KvRole | None, num_answers: int) -> None:
     if params is None:
         return
     if role is None:
-        raise BadRequest(KEY, f"{KEY} needs an engine that was started with --kv-transfer-config")
+        raise BadRequest(KEY, _NO_PART)
     if params.do_remote_decode and not role.lends:
         raise BadRequest(KEY, f"{KEY}: do_remote_decode is not for an engine of kv_role {role}")
     if params.do_remote_prefill and not role.fetches:
@@ -144,12 +145,21 @@ def check_params(given: Any, role: KvRole | None, num_answers: int) -> None:
         raise BadRequest(KEY, f"{KEY}: do_remote_decode goes with n=1, got {num_answers}")
 
 
-def check_extra_args(given: Any, role: KvRole | None, num_answers: int) -> None:
-    """Of what `SamplingParams` may carry beside its fields, this is all that is known."""
+def check_extra_args(
+    given: Any, role: KvRole | None, num_answers: int, *, is_foreign: bool = False
+) -> None:
+    """Of what `SamplingParams` may carry beside its fields, this is all that is known.
+
+    What is said to another engine is an object, which its own connector reads and judges.
+    """
     if not isinstance(given, dict) or given.keys() - {KEY}:
         raise BadRequest("extra_args", f"extra_args must be a dict that holds {KEY} alone")
-    if given:
+    if given and not is_foreign:
         check_params(given[KEY], role, num_answers)
+    elif given and not isinstance(given[KEY], dict):
+        raise BadRequest(KEY, f"{KEY} must be an object")
+    elif given and role is None:
+        raise BadRequest(KEY, _NO_PART)
 
 
 def to_extra_args(

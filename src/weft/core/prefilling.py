@@ -7,13 +7,14 @@ computed here.
 import ipaddress
 import logging
 from abc import ABC, abstractmethod
+from collections.abc import Sequence
 from typing import Any
 from urllib.parse import urlsplit
 
 import msgspec
 
 from weft.core.errors import WeftError
-from weft.core.kv_transfer import KvTransferConfig, Prefill, read_params, to_extra_args
+from weft.core.kv_transfer import Prefill, read_params, to_extra_args
 from weft.core.types import Request
 
 CONNECT_S = 5.0
@@ -36,18 +37,25 @@ _FAILURES: tuple[type[Exception], ...] = (
 
 
 class Prefiller(ABC):
-    """For an engine that fetches prompts: `config` says from whom. A prompt may take `timeout_s`.
+    """For an engine that fetches prompts, from servers in `networks`. A prompt may take `timeout_s`.
 
-    Servers of one kind speak with each other as clients speak to them.
+    Servers of one kind speak with each other as clients speak to them. What is `is_foreign` about the engine is
+    how it says where a prompt lies: its connector judges that.
     """
 
     way_failures: tuple[type[Exception], ...] = ()  # of the way that is spoken
 
     def __init__(
-        self, config: KvTransferConfig, block_size: int, timeout_s: float = PREFILL_S
+        self,
+        networks: Sequence[str],
+        block_size: int,
+        timeout_s: float = PREFILL_S,
+        *,
+        is_foreign: bool = False,
     ) -> None:
-        self._networks = [ipaddress.ip_network(network) for network in config.networks]
+        self._networks = [ipaddress.ip_network(network) for network in networks]
         self._block_size = block_size
+        self._is_foreign = is_foreign
         self._timeout_s = timeout_s
         self._failures = _FAILURES + self.way_failures
 
@@ -59,7 +67,7 @@ class Prefiller(ABC):
             return request
         try:
             found = await self._lend(request, self._checked(chosen.address), chosen.authorization)
-            if found is not None:
+            if found is not None and not self._is_foreign:
                 read_params(found)
         except self._failures as error:
             reason = str(error) or type(error).__name__

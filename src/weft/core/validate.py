@@ -43,8 +43,7 @@ MAX_SHORT_TEXT_CHARS = 2**18
 # They are made, sent and written at once: so many in 20 to 40 ms.
 MAX_PROMPT_SCORES = 2**18
 MAX_LABEL_CHARS = 256
-# As many places behind every token are compared with it.
-MAX_PATTERN_SIZE = 1024
+MAX_PATTERN_SIZE = 1024  # as many places behind every token are compared with it
 
 _NUMBER_NAMES = tuple(number.name for number in NUMBERS)
 
@@ -62,6 +61,7 @@ class Limits:
     max_stop_chars: int = MAX_STOP_CHARS
     max_logit_bias: int = MAX_LOGIT_BIAS
     kv_role: KvRole | None = None  # None: it takes no part in transfers
+    has_foreign_transfers: bool = False  # what is in their parameters another process judges
     prompt_embeds_size: int | None = None  # numbers in a row; None: embeddings are no prompt here
 
     @classmethod
@@ -381,7 +381,7 @@ _IF_GIVEN: Mapping[str, Callable[[str, Any, SamplingParams, Limits], None]] = {
     "bad_words": _check_bad_words,
     "repetition_detection": _check_repetition,
     "extra_args": lambda _, given, params, limits: check_extra_args(
-        given, limits.kv_role, params.n
+        given, limits.kv_role, params.n, is_foreign=limits.has_foreign_transfers
     ),
     "structured_outputs": lambda _name, given, _params, _limits: validate_structured_outputs(given),
 }

@@ -42,6 +42,7 @@ class Capacity:
     num_engines: int
     num_copies: int
     weight_bytes: int
+    draft_weight_bytes: int  # of the model that drafts
     adapter_bytes: int
     kv_bytes_per_token: int
     state_bytes_per_block: int
@@ -64,7 +65,7 @@ class Capacity:
     def total_bytes(self) -> int:
         """All of it together."""
         engine = self.adapter_bytes + self.pool_bytes + self.step_bytes
-        weights = self.num_copies * self.weight_bytes
+        weights = self.num_copies * (self.weight_bytes + self.draft_weight_bytes)
         return weights + self.num_engines * engine + self.process_bytes
 
 
@@ -72,6 +73,7 @@ def capacity_of(fitted: Fitted, roofline: Roofline | None = None) -> Capacity:
     """What `fitted` takes and holds; speeds where the machine's limits are given."""
     config, card = fitted.config, fitted.checkpoint.card
     cache, scheduler, lora = config.cache_config, config.scheduler_config, config.lora_config
+    draft = None if scheduler.speculation is None else scheduler.speculation.draft
     adapters = 0
     if lora is not None and card.adapter is not None:
         adapters = lora.max_loras * card.adapter.of(lora.max_lora_rank)
@@ -82,8 +84,9 @@ def capacity_of(fitted: Fitted, roofline: Roofline | None = None) -> Capacity:
         num_engines=num_engines,
         num_copies=1 if has_shared_weights(config) else num_engines,
         weight_bytes=card.weight_bytes,
+        draft_weight_bytes=0 if draft is None else draft.weight_bytes,
         adapter_bytes=adapters,
-        kv_bytes_per_token=card.kv_bytes_per_token,
+        kv_bytes_per_token=(cache.block_bytes - card.state_bytes_per_block) // cache.block_size,
         state_bytes_per_block=card.state_bytes_per_block,
         pool_bytes=cache.num_blocks * cache.block_bytes,
         step_bytes=_step_bytes(fitted),

@@ -1,7 +1,8 @@
 """`resolve_pooler`: how a pooling model pools, from its files and the user's options."""
 
-from weft.core.config import EngineOptions, PoolerConfig, PoolerOptions
+from weft.core.config import EngineOptions, PoolerConfig
 from weft.core.errors import ConfigError
+from weft.core.pooler_options import PoolerOptions
 from weft.core.types import PoolingKind
 from weft.engine.given import read_json
 from weft.model.card import ModelCard

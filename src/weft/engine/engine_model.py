@@ -16,6 +16,8 @@ from weft.compute.pooler import Pooler
 from weft.compute.runner import RoutingRunner, Runner, ThreadedRunner, TimedRunner
 from weft.core.config import EngineConfig
 from weft.core.errors import ConfigError
+from weft.engine.draft_model import DraftModel
+from weft.engine.packed_cache import PackedCache, copied
 from weft.engine.weight_files import PackedWeights
 from weft.engine.weight_store import WeightStore
 from weft.model.checkpoint import Checkpoint
@@ -38,12 +40,14 @@ class EngineModel:
         store: WeightStore | None = None,
     ) -> None:
         self._config = config
+        self.draft: DraftModel | None = None  # given by who loads it
         self.runner: Runner | None = runner  # None while weights are absent
         self.pooler = pooler
         self.checkpoint = checkpoint  # what it was loaded from
         # Of the files that the weights came from; None when they came from no file.
         self._stamps: Stamps | None = stamps or Stamps(())
         self._store = store
+        self._packed: PackedCache | None = None
         self.counts_experts = bool(self.expert_loads())
         self._has_kv = False
         self.is_kv_wanted = True
@@ -56,17 +60,22 @@ class EngineModel:
         checkpoint: Checkpoint,
         report: Callable[[int], None] = lambda num_elements: None,
         store: WeightStore | None = None,
+        packed: PackedCache | None = None,
     ) -> "EngineModel":
         """Read the weights. A `ConfigError` says why they cannot be served; for `report`, see `watched`."""
         stamps = Stamps(checkpoint.weight_files)  # first: a file may change while it is read
         watched = checkpoint.watched(report)
+
+        def load(file: PackedFile | None) -> tuple[Runner, Pooler | None]:
+            return _load_through(packed, watched, config, file)
+
         if store is None:
-            runner, pooler = load_model(watched, config)
-            return cls(config, runner, pooler, checkpoint, stamps)
-        identity = _identity(config, checkpoint)
-        runner, pooler = store.load(lambda file: load_model(watched, config, file), identity)
-        model = cls(config, runner, pooler, checkpoint, stamps, store)
-        model._stamps = stamps if store.has(identity) else None
+            model = cls(config, *load(None), checkpoint, stamps)
+        else:
+            identity = _identity(config, checkpoint)
+            model = cls(config, *store.load(load, identity), checkpoint, stamps, store)
+            model._stamps = stamps if store.has(identity) else None
+        model._packed = packed
         return model
 
     @property
@@ -137,21 +146,28 @@ class EngineModel:
         runner: object = self.runner
         if isinstance(runner, ThreadedRunner):
             runner.set_num_threads(num_threads)
+        if self.draft is not None:
+            self.draft.use_threads(num_threads)
 
     def allocate_kv(self) -> None:
-        """Make the pool."""
+        """Make the pool, and the draft's."""
         cache = self._config.cache_config
         assert self.runner is not None
-        self.runner.allocate_kv(num_blocks=cache.num_blocks, block_size=cache.block_size)
+        for one in (self.runner, self.draft):
+            if one is not None:
+                one.allocate_kv(num_blocks=cache.num_blocks, block_size=cache.block_size)
         self._has_kv = True
 
     def release(self, level: int) -> None:
         """Give the memory of weights and KV pool back to the system."""
         assert self.sleep_refusal(level) is None
+        self._stop_keeping()
         self.runner, self._has_kv, self.is_kv_wanted = None, False, False
         self.sleep_level = max(self.sleep_level, level)
         if self._store is not None:
             self._store.leave()
+        if self.draft is not None:
+            self.draft.release()
         trim_heap()
 
     def restore_kv(self) -> None:
@@ -172,7 +188,14 @@ class EngineModel:
             stamps = Stamps(checkpoint.weight_files)
         assert stamps is not None, "it sleeps"
         stamps.check()
-        runner, pooler = self._load(checkpoint, stamps)
+        if self.draft is not None:
+            self.draft.restore_weights()
+        try:
+            runner, pooler = self._load(checkpoint, stamps, self._packed)
+        except BaseException:
+            if self.draft is not None:
+                self.draft.release()
+            raise
         self.checkpoint, self._stamps, self.sleep_level = checkpoint, stamps, 0
         self.runner, self.pooler = runner, pooler
         return is_anew
@@ -191,6 +214,7 @@ class EngineModel:
         nothing changes, and what is raised has changed nothing: there is room for both, or a `ConfigError`.
         Where several engines share weights they are `packed`, by this one or by another already.
         """
+        self._stop_keeping()
         if self._store is None or packed is None:
             self._replace_weights(checkpoint, is_lasting, restore)
             return
@@ -218,11 +242,17 @@ class EngineModel:
         self.runner, self.pooler, self._stamps = runner, pooler, stamps
         trim_heap()
 
-    def _load(self, checkpoint: Checkpoint, stamps: Stamps | None) -> tuple[Runner, Pooler | None]:
+    def _stop_keeping(self) -> None:
+        if self._packed is not None:
+            self._packed.stop()
+
+    def _load(
+        self, checkpoint: Checkpoint, stamps: Stamps | None, packed: PackedCache | None = None
+    ) -> tuple[Runner, Pooler | None]:
         def load(file: PackedFile | None = None) -> tuple[Runner, Pooler | None]:
             if file is None or not file.is_published:
                 self._check_room(checkpoint)
-            return load_model(checkpoint, self._config, file)
+            return _load_through(packed, checkpoint, self._config, file)
 
         if self._store is None:
             return load()
@@ -237,6 +267,24 @@ class EngineModel:
         free = backend.free_bytes()
         if needed > free:
             raise ConfigError(f"the weights take {needed:,} bytes of memory, and {free:,} are free")
+
+
+def _load_through(
+    packed: PackedCache | None,
+    checkpoint: Checkpoint,
+    config: EngineConfig,
+    file: PackedFile | None,
+) -> tuple[Runner, Pooler | None]:
+    """The model, with weights that were packed before where the cache has them."""
+
+    def load(stored: PackedFile | None) -> tuple[Runner, Pooler | None]:
+        if stored is None:
+            return load_model(checkpoint, config, file)
+        return load_model(checkpoint, config, stored if file is None else copied(stored, file))
+
+    if packed is None or (file is not None and file.is_published):
+        return load(None)
+    return packed.load(checkpoint, config, load)
 
 
 def _identity(config: EngineConfig, checkpoint: Checkpoint) -> str:

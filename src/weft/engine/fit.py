@@ -8,6 +8,7 @@ from weft.compute.backends import BACKENDS, choose
 from weft.core.config import EngineConfig, EngineOptions
 from weft.core.ranks import RanksConfig
 from weft.engine.configure import resolve
+from weft.engine.speculation import Draft, find_draft
 from weft.model.checkpoint import Checkpoint
 from weft.model.open import OnBytes, find_model
 from weft.model.overrides import read_overrides
@@ -25,10 +26,13 @@ class Fitted:
     checkpoint: Checkpoint
     config: EngineConfig
     free_bytes: int
+    draft: Draft | None = None
 
     def with_tokenizer(self) -> "Fitted":
-        """With what the tokenizer declares; a `ConfigError` where it does not go with the model."""
+        """With what the tokenizer declares; a `ConfigError` where it does not go with the model or the draft."""
         checkpoint = self.checkpoint.with_tokenizer()
+        if self.draft is not None:
+            self.draft.check_vocabulary(checkpoint)
         card = checkpoint.card
         model = msgspec.structs.replace(
             self.config.model_config,
@@ -77,6 +81,9 @@ def fit(
         threads = backend.shared_threads(checkpoint.card)
         options = msgspec.structs.replace(options, num_threads=threads)
     checkpoint = backend.sized(checkpoint, compute)
+    draft = find_draft(options, checkpoint.card, compute)
+    drafts = None if draft is None else draft.config
     is_elsewhere = ranks is not None and not ranks.num_local
     free_bytes = _NO_LIMIT if is_elsewhere else backend.free_bytes()
-    return Fitted(checkpoint, resolve(options, checkpoint.card, free_bytes, ranks), free_bytes)
+    config = resolve(options, checkpoint.card, free_bytes, ranks, drafts)
+    return Fitted(checkpoint, config, free_bytes, draft)

@@ -8,6 +8,7 @@ from weft.core.allowed import explain
 from weft.core.errors import ConfigError
 
 T = TypeVar("T")
+INT32_MAX = 2**31 - 1  # block ids, slots and positions are int32 in a batch
 
 
 def read_json(flag: str, given: Any, kind: type[T]) -> T:
@@ -24,3 +25,10 @@ def check_between(name: str, value: int, low: int, high: int) -> None:
     """Refuse a number that is not in [low, high]."""
     if not low <= value <= high:
         raise ConfigError(f"{name} must be between {low} and {high}, not {value}")
+
+
+def bounded(name: str, value: int | None, default: int, most: int = INT32_MAX) -> int:
+    """`value`, or `default` for None; refused below 1 and above `most`."""
+    chosen = default if value is None else value
+    check_between("--" + name.replace("_", "-"), chosen, 1, most)
+    return chosen

@@ -50,10 +50,12 @@ from weft.engine.messages import (
     UseShare,
     Wake,
 )
+from weft.engine.model_drafter import open_drafter
 from weft.engine.offloading import Offloading, open_elsewhere
 from weft.engine.profiler import Profiler
 from weft.engine.replies import attempt
 from weft.engine.request_states import read_states
+from weft.engine.scheduling.draft_payoff import DraftPayoff
 from weft.engine.scheduling.plan import Part, Plan
 from weft.engine.scheduling.scheduler import Admission, Scheduler
 from weft.engine.step_pooler import StepPooler
@@ -113,6 +115,9 @@ class EngineLoop:
             max(1, MAX_SCORED_BYTES // (4 * config.model_config.vocab_size)),
             tier=elsewhere,
         )
+        drafter = open_drafter(config, model)
+        if drafter is not None:
+            self._scheduler.draft_by(drafter, DraftPayoff())
         self._offloading = None if elsewhere is None else Offloading(elsewhere, self._scheduler)
         self._loras = LoraLoader(model, config)
         self._meter = LoadMeter(
@@ -197,12 +202,15 @@ class EngineLoop:
         return not self._scheduler.num_open_requests or time.monotonic() >= self._stop_at
 
     def _step(self) -> list[SequenceOutput]:
-        plan = self._scheduler.plan()
+        plan, lap = self._scheduler.plan(), "schedule"
+        if plan is not None and self._scheduler.is_drafting:
+            self._lap(lap)
+            plan, lap = self._scheduler.draft(plan), "draft"
         if self._offloading is not None:
             self._offloading.follow_plan(self._model.runner)
         if plan is None:
             return []
-        self._lap("schedule", plan)
+        self._lap(lap, plan)
         self._compute_masks(plan)
         self._lap("masks")
         rows = self._forward(plan)

@@ -26,6 +26,7 @@ class Launch(msgspec.Struct, frozen=True, kw_only=True):
     directory: str
     config: EngineConfig
     weights: PackedWeights | None = None
+    draft_weights: PackedWeights | None = None
     log_level: int = logging.INFO
     log_format: LogFormat = "text"
 

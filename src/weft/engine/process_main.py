@@ -20,11 +20,12 @@ from weft.core.config import EngineConfig
 from weft.core.errors import ConfigError
 from weft.core.log import configure_logging
 from weft.engine.cpu_shares import keep_to_own_cpus
+from weft.engine.draft_model import DraftModel
 from weft.engine.engine_model import EngineModel
 from weft.engine.loop import EngineLoop
 from weft.engine.messages import MAX_FRAME_BYTES, Command, Event, Failed, Launch, Loading
 from weft.engine.output_ports import OutputPorts
-from weft.engine.weight_files import PackedWeights
+from weft.engine.packed_cache import PackedCache
 from weft.engine.weight_store import WeightStore
 from weft.model.checkpoint import Checkpoint
 from weft.model.open import find_model
@@ -111,7 +112,7 @@ def run() -> int:
 def _run(launch: Launch, mailbox: SocketMailbox, emit: Callable[[Event], None]) -> int:
     config = launch.config
     try:
-        model, files = _load(config, launch.weights, emit)
+        model, files = _load(launch, emit)
 
         def read_tokenizer() -> str:
             return files[TOKENIZER_FILE].decode()
@@ -127,9 +128,8 @@ def _run(launch: Launch, mailbox: SocketMailbox, emit: Callable[[Event], None]) 
     return 0
 
 
-def _load(
-    config: EngineConfig, weights: PackedWeights | None, emit: Callable[[Event], None]
-) -> tuple[EngineModel, Mapping[str, bytes]]:
+def _load(launch: Launch, emit: Callable[[Event], None]) -> tuple[EngineModel, Mapping[str, bytes]]:
+    config = launch.config
     model, cache = config.model_config, config.cache_config
     try:
         checkpoint = find_model(
@@ -139,8 +139,15 @@ def _load(
             runner=model.runner_type,
             overrides=model.file_overrides,
         )
-        store = None if weights is None else WeightStore(weights)
-        loaded = EngineModel.load(config, checkpoint, _reporter(config, checkpoint, emit), store)
+        store = None if launch.weights is None else WeightStore(launch.weights)
+        loaded = EngineModel.load(
+            config,
+            checkpoint,
+            _reporter(config, checkpoint, emit),
+            store,
+            PackedCache.of(config),
+        )
+        loaded.draft = DraftModel.load(config, launch.draft_weights)
         loaded.allocate_kv()
     except MemoryError as error:  # a limit of this process, which free memory does not show
         raise ConfigError(

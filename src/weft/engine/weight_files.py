@@ -25,11 +25,13 @@ class WeightFiles:
     """The front's end: the files live as long as it does."""
 
     def __init__(self) -> None:
-        files = [os.memfd_create("weft-packed", os.MFD_CLOEXEC) for _ in range(2)]
+        files = [os.memfd_create("weft-packed", os.MFD_CLOEXEC) for _ in range(3)]
         for file in files:
             weakref.finalize(self, os.close, file)
-        first, second = (f"/proc/{os.getpid()}/fd/{file}" for file in files)
+        first, second, third = (f"/proc/{os.getpid()}/fd/{file}" for file in files)
         self.current = PackedWeights((first, second), 0, secrets.token_hex(8))
+        # Of the model that drafts, if one does: nobody sends others of it.
+        self.draft = PackedWeights((third, third), 0, secrets.token_hex(8))
 
     def next(self) -> PackedWeights:
         """Others, in the file that is not in use."""

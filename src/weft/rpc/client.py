@@ -51,7 +51,7 @@ from weft.rpc.convert.incoming import (
     to_server_report,
 )
 from weft.rpc.convert.request import check_carried, not_on_this_wire, to_generate_request
-from weft.rpc.metadata import check_reasoning, params_for, to_metadata, with_reasoning
+from weft.rpc.metadata import check_ended, check_reasoning, params_for, to_metadata, with_reasoning
 from weft.rpc.tokenizer_archive import MAX_PACKED_BYTES, unpack
 from weft.text.outputs import RequestStream
 from weft.text.prepare import InputProcessor
@@ -111,7 +111,12 @@ class RpcClient(RemoteClient):
         info = EngineInfo.of(config)
         num_tokens = info.limits.max_pool_tokens or sys.maxsize
         # Whether it takes part in transfers the server does not report either.
-        limits = replace(info.limits, max_pool_tokens=num_tokens, kv_role=KvRole.BOTH)
+        limits = replace(
+            info.limits,
+            max_pool_tokens=num_tokens,
+            kv_role=KvRole.BOTH,
+            has_foreign_transfers=True,
+        )
         self.info = replace(info, limits=limits)
         self.model_config = config.model_config
         self._connection = connection
@@ -187,7 +192,11 @@ class RpcClient(RemoteClient):
         request = await self._inputs.prepare(prompt, params, bare)
         if request.cache_salt is not None:
             raise not_on_this_wire("cache_salt")
-        return with_reasoning(request, options)
+        request = with_reasoning(request, options)
+        if self._tokenizer is not None and request.pooling is None:
+            kwargs = options.reasoning_parser_kwargs
+            check_ended(self._server, request, kwargs, self._tokenizer)
+        return request
 
     def run_pieces(
         self,

@@ -5,6 +5,7 @@ behind the reasoning, and what text ends that, is metadata for a server of ours;
 of its own, or has none.
 """
 
+from collections.abc import Mapping
 from typing import Any
 
 import msgspec
@@ -20,6 +21,8 @@ from weft.rpc.connection import Metadata
 from weft.rpc.convert.incoming import ServerReport
 from weft.rpc.convert.request import not_on_this_wire
 from weft.text.parsers.table import REASONING_PARSERS
+from weft.text.reasoning import shows_end
+from weft.text.tokenizer import Tokenizer
 
 # Bytes: some models end their reasoning with characters that are not ASCII.
 REASONING_END_METADATA = "x-weft-reasoning-end-bin"
@@ -75,6 +78,24 @@ def check_reasoning(server: ServerReport, params: SamplingParams, options: Reque
         return
     if options.reasoning_ended is False or kwargs:
         _check_parser(server, kwargs.get("end"))
+
+
+def check_ended(
+    server: ServerReport, request: Request, kwargs: Mapping[str, Any] | None, tokenizer: Tokenizer
+) -> None:
+    """Refuse a constraint that would not begin: vLLM looks for the end in the prompt, and believes no field."""
+    if server.is_ours or server.constrains_reasoning or not request.reasoning_ended:
+        return
+    family = REASONING_PARSERS.get(server.reasoning_parser)
+    end = (kwargs or {}).get("end") if family is None else family.reasoning_end
+    if end is None or not _has_constraint(request.params):
+        return
+    if not shows_end(end, request.prompt_token_ids, tokenizer):
+        raise BadRequest(
+            "reasoning_ended",
+            f"reasoning_ended=True is not seen by this server: it waits for {end!r} "
+            f"(--reasoning-parser {server.reasoning_parser}), which the prompt does not have",
+        )
 
 
 def with_reasoning(request: Request, options: RequestOptions) -> Request:

@@ -48,6 +48,14 @@ def read_reasoning(
     return None if reasoning_ended else OpenReasoning(end=end, end_token_ids=token_ids)
 
 
+def shows_end(end: str, token_ids: list[int], tokenizer: Tokenizer) -> bool:
+    """Whether a prompt has the text that ends reasoning: anywhere if that is one token, else near its own end."""
+    found = tokenizer.encode(end.strip(), add_special_tokens=False)
+    if len(found) == 1:
+        return found[0] in token_ids
+    return end.strip() in tokenizer.decode(token_ids[-_TAIL_TOKENS:], skip_special_tokens=False)
+
+
 def _check_budget(params: SamplingParams, end: str | None) -> None:
     name = "thinking_token_budget"
     if end is None:

@@ -24,6 +24,7 @@ from weft.core.errors import (
     Unsupported,
     WeftError,
 )
+from weft.core.kv_transfer import KEY, KvRole
 from weft.core.media import FIELD
 from weft.core.merged import merged
 from weft.core.tasks import is_set_within
@@ -42,6 +43,7 @@ from weft.text.tokenizer import Tokenizer
 from weft.vllm.controls import VllmControls
 from weft.vllm.engine import process, to_lora, to_pooling_params, to_prompt, to_sampling_params
 from weft.vllm.errors import translated
+from weft.vllm.guard import guard_engines
 from weft.vllm.kv_events import KvEventReader
 from weft.vllm.load import LoadMeter
 from weft.vllm.media import MediaReader
@@ -76,7 +78,13 @@ class VllmClient(VllmControls):
         self.vllm_config = config  # by this name to callers written for vLLM
         info = EngineInfo.of(config)
         # What fits the pool is for vLLM to say: layers with a window hold less than all tokens.
-        limits = replace(info.limits, max_pool_tokens=sys.maxsize)
+        transfer = llm.vllm_config.kv_transfer_config
+        limits = replace(
+            info.limits,
+            max_pool_tokens=sys.maxsize,
+            kv_role=None if transfer is None else KvRole(transfer.kv_role),
+            has_foreign_transfers=True,
+        )
         self.info = replace(info, limits=limits, has_kv_events=events is not None)
         self.model_config = config.model_config
         self.renderer = tokenizer
@@ -85,6 +93,7 @@ class VllmClient(VllmControls):
         self._events = events
         has_media = config.model_config.media is not None
         self._media = MediaReader.of(llm.vllm_config.model_config) if has_media else None
+        self._guard = guard_engines()
         self._clock = clock
         self._open: dict[str, Request] = {}
         self._idle = asyncio.Event()
@@ -112,7 +121,20 @@ class VllmClient(VllmControls):
             check_params(params)
         elif options.data_parallel_rank is not None:
             raise Unsupported("data_parallel_rank is not supported for pooling by this engine")
-        return await self._inputs.prepare(prompt, params, options)
+        try:
+            return await self._inputs.prepare(prompt, params, options)
+        except WeftError:
+            await self._release_remote(params, options)
+            raise
+
+    async def _release_remote(self, params: AnyParams, options: RequestOptions) -> None:
+        """vLLM will not have the request: who computed its prompt may forget that."""
+        extra_args = params.extra_args if isinstance(params, SamplingParams) else None
+        given = extra_args.get(KEY) if isinstance(extra_args, dict) else None
+        if self.info.limits.kv_role is not None and isinstance(given, dict) and given:
+            await self.notify_kv_transfer_request_rejected(
+                options.request_id, given, options.data_parallel_rank
+            )
 
     async def run(self, request: Request) -> AsyncGenerator[RequestOutput, None]:
         ended = reasoning_ended(request, has_parser=self._has_reasoning_parser)
@@ -287,6 +309,7 @@ class VllmClient(VllmControls):
             await self._media.aclose()
         # On a thread: it waits for its processes.
         await asyncio.to_thread(self._llm.shutdown, _SHUTDOWN_S)
+        self._guard.close()
         await asyncio.wait({self._watching})
         if self._events is not None:
             self._events.feed.close(EngineDead("the engine was shut down"))

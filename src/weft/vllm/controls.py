@@ -122,7 +122,18 @@ class VllmControls(EngineClient):
             raise DeadlineExceeded(f"{method} has not answered within {timeout:g} s") from None
         return list(answers)
 
-    # -- weights ------------------------------------------------------------------------------
+    # -- transfers and weights ----------------------------------------------------------------
+
+    async def notify_kv_transfer_request_rejected(
+        self,
+        request_id: str,
+        kv_transfer_params: dict[str, Any],
+        data_parallel_rank: int | None = None,
+    ) -> None:
+        with self._calling():
+            await self._llm.notify_kv_transfer_request_rejected(
+                request_id, kv_transfer_params, data_parallel_rank=data_parallel_rank
+            )
 
     async def init_weight_transfer_engine(self, request: WeightTransferInitRequest) -> None:
         self._require_transfer("init_weight_transfer_engine")

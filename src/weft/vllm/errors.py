@@ -1,5 +1,6 @@
 """vLLM's errors as ours, by the names of their classes; pure."""
 
+import re
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 
@@ -19,6 +20,7 @@ from weft.core.errors import (
 _NOT_SET_UP = ("not enabled", "not configured", "not initialized", "must be enabled")
 
 _UNKNOWN = "has no attribute"  # what a worker says of a method by a name that it does not have
+_OF_WORKER = re.compile(r"Worker failed with error '(.*)', please check", re.DOTALL)
 
 
 def _bad_request(error: BaseException, parameter: str | None) -> WeftError:
@@ -60,6 +62,10 @@ def to_weft_error(error: BaseException, parameter: str | None = None) -> WeftErr
     text = str(error) or type(error).__name__
     if parameter is not None and _UNKNOWN in text:
         return BadRequest(parameter, f"{parameter}: {text}")
+    if parameter == "lora_path" and (found := _OF_WORKER.search(text)):
+        return BadRequest(
+            parameter, f"{parameter}: {found[1]}"
+        )  # it is an adapter's files that fail
     if any(words in text for words in _NOT_SET_UP):
         return FailedPrecondition(text)
     return GenerationError(text)

@@ -33,6 +33,7 @@ def to_sequence_output(request: Request, index: int, output: Any) -> SequenceOut
         error=_FAILED if reason is FinishReason.ERROR else None,
         num_draft_tokens=0 if drafts is None else drafts.num_draft_tokens,
         num_accepted_tokens=0 if drafts is None else _accepted(drafts.histogram),
+        kv_transfer_params=output.kv_transfer_params or None,
     )
 
 

@@ -9,6 +9,7 @@ from typing import Any
 import msgspec
 
 from weft.core.errors import BadRequest
+from weft.core.kv_transfer import KEY
 from weft.core.types import Request, SamplingParams, StructuredOutputsParams
 
 # Of `SamplingParams`: what becomes something else on the way.
@@ -22,10 +23,7 @@ DONE_HERE = (
     "detokenize", "skip_special_tokens", "spaces_between_special_tokens", "output_kind",
     "stream_interval",
 )  # fmt: skip
-REFUSED = {
-    "thinking_token_budget": "vLLM takes it and does not hold it",
-    "extra_args": "nothing of it is passed on",
-}
+REFUSED = {"thinking_token_budget": "vLLM takes it and does not hold it"}
 # vLLM has the others under the same name, with the same meaning.
 SAME = tuple(
     name
@@ -43,6 +41,8 @@ def check_params(params: SamplingParams) -> None:
     for name, why in REFUSED.items():
         if getattr(params, name) is not None:
             raise BadRequest(name, f"{name} is not supported by this engine: {why}")
+    if params.extra_args and params.n > 1:  # each answer is a request of its own there
+        raise BadRequest(KEY, f"{KEY} goes with n=1, got {params.n}")
     constraint = params.structured_outputs
     if constraint is None:
         return

@@ -17,7 +17,7 @@ SAME = (
     "max_num_batched_tokens", "block_size", "num_gpu_blocks_override", "enable_prefix_caching",
     "scheduling_policy", "max_num_queued_reqs", "max_num_queued_tokens", "max_logprobs",
     "logprobs_mode", "speculative_config", "profiler_config", "enable_lora", "max_loras",
-    "max_lora_rank",
+    "max_lora_rank", "kv_transfer_config",
 )  # fmt: skip
 RENAMED = {"kv_cache_bytes": "kv_cache_memory_bytes", "memory_share": "gpu_memory_utilization"}
 # Given in words of their own, or in other ways.
@@ -29,11 +29,11 @@ REFUSED = {
     "stream_interval_ms": "give --stream-interval, in tokens",
     "quantization": _IN_ARGS,
     "weight_format": _IN_ARGS,
+    "packed_cache_bytes": "vLLM keeps no packed weights",
     "kv_cache_dtype": _IN_ARGS,
     "kv_offloading_size": _IN_ARGS,
     "kv_offloading_path": _IN_ARGS,
     "kv_events_config": "SubscribeKvEvents and the picker see vLLM's events through this server",
-    "kv_transfer_config": "kv_transfer_params of requests are refused with it",
     "weight_transfer_config": _IN_ARGS,
     "enable_elastic_ep": "scale_elastic_ep does not reach vLLM's engines",
     "enable_prompt_embeds": "prompts reach vLLM's engines as token ids",

@@ -73,10 +73,18 @@ def test_tiles_that_the_kernel_withholds_are_found(
 
 def test_a_cpu_without_vectors_is_found(tmp_path: Path):
     """Models are computed in numpy there, slowly."""
-    first, _ = check_cpu(tmp_path, Cpu("other", ()), ["portable"])
+    (first,) = check_cpu(tmp_path, Cpu("other", ()), ["portable"])
     assert first.mend is not None
     first, _ = check_cpu(tmp_path, PLAIN, ["avx2", "portable"])
     assert first.mend is None
+
+
+def test_arm_is_asked_for_no_tiles(tmp_path: Path):
+    """What it has instead says the path."""
+    usable = Cpu("aarch64", ("asimd", "asimddp", "bf16", "i8mm"))
+    (first,) = check_cpu(tmp_path, usable, ["neon_bf16", "neon", "portable"])
+    assert first.mend is None
+    assert first.found == "aarch64 with asimd, asimddp, bf16, i8mm; computed with neon_bf16"
 
 
 @pytest.mark.parametrize(

@@ -17,6 +17,7 @@ from tests.cli.terminal import Terminal
 from tests.model.checkpoints import CONFIG, tensors_of, write_checkpoint
 from tests.model.hub_server import serving_hub
 from tests.model.test_hub import cache_snapshot
+from weft.engine import packed_files
 
 WIDE = {**CONFIG, "intermediate_size": 100_000}
 
@@ -25,7 +26,11 @@ WIDE = {**CONFIG, "intermediate_size": 100_000}
 def hub(tmp_path: Path) -> dict[str, str]:
     """The environment of a cache with one model in it."""
     cache_snapshot(tmp_path)
-    return {"HF_HOME": str(tmp_path), "HF_HUB_OFFLINE": "1"}
+    return {
+        "HF_HOME": str(tmp_path),
+        "HF_HUB_OFFLINE": "1",
+        "XDG_CACHE_HOME": str(tmp_path / "packed"),
+    }
 
 
 def listed(hub: dict[str, str]) -> list[dict]:
@@ -51,7 +56,7 @@ def test_a_cached_model_is_listed_by_the_name_that_serves_it(hub: dict[str, str]
 
 def test_without_a_cache_there_are_none(tmp_path: Path):
     """That is no mistake; the next step is said."""
-    result = weft("models", HF_HOME=str(tmp_path / "empty"))
+    result = weft("models", HF_HOME=str(tmp_path / "empty"), XDG_CACHE_HOME=str(tmp_path / "empty"))
     assert result.returncode == 0
     assert "weft models pull" in result.stdout
 
@@ -125,3 +130,22 @@ def test_pull_shows_its_bytes_on_a_terminal(tmp_path: Path):
     assert len(set(re.findall(rb"fetching someone/wide, ([\d.]+) MiB of", shown))) > 2
     assert b"Reconstruct" not in shown
     assert b"someone/wide is at" in shown
+
+
+def test_packed_weights_are_listed_and_removed_with_their_model(hub: dict[str, str], monkeypatch):
+    """By the name that was served; those of another model stay."""
+    monkeypatch.setenv("XDG_CACHE_HOME", hub["XDG_CACHE_HOME"])
+    directory = packed_files.packed_directory()
+    assert directory is not None
+    directory.mkdir(parents=True)
+    for number, name in enumerate(("someone/small", "someone/small", "/models/other")):
+        label = packed_files.Label(
+            key="", model=name, sources=(), looked_ns=0, num_bytes=1000, digests=()
+        )
+        (directory / f"{number}.packed").write_bytes(bytes(1000) + packed_files.footer_of(label))
+    packed = [model["name"] for model in listed(hub) if model["source"] == "packed"]
+    assert sorted(packed) == ["/models/other", "someone/small", "someone/small"]
+    assert weft("models", "rm", "someone/small", "--yes", **hub).returncode == 0
+    assert [model["name"] for model in listed(hub)] == ["/models/other"]
+    assert weft("models", "rm", "/models/other", "--yes", **hub).returncode == 0
+    assert listed(hub) == []

@@ -107,12 +107,14 @@ def make_runner(
     )
 
 
-def pair(checkpoint: Checkpoint, path: str, **rounding: str) -> tuple[Runner, Runner]:
-    """The same model in float32 around what is rounded: by numpy, and on a path of the core."""
+def pair(
+    checkpoint: Checkpoint, path: str, dtype: str = "float32", **rounding: str
+) -> tuple[Runner, Runner]:
+    """The same model: by numpy in float32 around what is rounded, and on a path of the core in `dtype`."""
     native = NativeRunner(
         checkpoint.spec,
         checkpoint.load(),
-        dtype="float32",
+        dtype=dtype,
         max_model_len=100,
         rounding=Rounding(**rounding),
         machine=Machine(path),

@@ -15,6 +15,7 @@ from weft.core.errors import ConfigError
 from weft.core.progress import Progress
 from weft.core.readable import format_bytes
 from weft.core.terminal import StatusLine, say
+from weft.engine.packed_files import all_packed, packed_directory
 from weft.model.gguf.open import SUFFIX, all_parts
 from weft.model.hub import fetch
 from weft.model.open import find_model, is_hub_id
@@ -28,7 +29,7 @@ class DiskModel:
     """`name` is what `weft serve` takes. `refusal` says why it cannot be served; None: it can."""
 
     name: str
-    source: str  # "hub", "directory" or "file"
+    source: str  # "hub", "directory", "file" or "packed", which is weights of a model, for its next start
     num_bytes: int
     model_type: str | None
     num_parameters: int | None
@@ -41,6 +42,7 @@ def show(directories: Sequence[Path], *, json: bool) -> int:
         if not directory.is_dir():
             raise ConfigError(f"--dir {directory}: no such directory")
     found = [*_cached_models(), *(model for one in directories for model in _in_directory(one))]
+    found += _packed_models()
     if json:
         print_json(found)
     elif not found:
@@ -75,19 +77,26 @@ def pull(name: str, revision: str | None, *, json: bool) -> int:
 
 
 def remove(name: str, *, yes: bool, json: bool) -> int:
-    """Remove every revision of a model from the Hub's cache, after a question."""
+    """Remove every revision of a model from the Hub's cache, and packed weights of it, after a question."""
     cache = _scan()
     repo = next((one for one in _models(cache) if one.repo_id == name), None)
-    if cache is None or repo is None:
+    packed = [one for one in all_packed(packed_directory()) if one.model == name]
+    if repo is None and not packed:
         hint = "; rm removes from the Hub's cache only" if Path(name).exists() else ""
         raise ConfigError(f"{name}: not in {cache_directory()}{hint}")
-    size = format_bytes(repo.size_on_disk)
-    question = f"remove {name} ({size}) from {repo.repo_path}? [y/N] "
+    places = [] if repo is None else [repo.repo_path]
+    places += sorted({one.path.parent for one in packed})
+    size_bytes = sum(one.num_bytes for one in packed)
+    size_bytes += 0 if repo is None else repo.size_on_disk
+    size = format_bytes(size_bytes)
+    question = f"remove {name} ({size}) from {' and '.join(map(str, places))}? [y/N] "
     is_removed = yes or _confirm(question, sys.stderr if json else sys.stdout)
     if is_removed:
-        cache.delete_revisions(*(revision.commit_hash for revision in repo.revisions)).execute()
+        if cache is not None and repo is not None:
+            cache.delete_revisions(*(revision.commit_hash for revision in repo.revisions)).execute()
+        for one in packed:
+            one.path.unlink(missing_ok=True)
     if json:
-        size_bytes = repo.size_on_disk
         print_json({"name": name, "removed": is_removed, "size_bytes": size_bytes})
     else:
         say(f"removed {name}, {size}" if is_removed else "nothing was removed")
@@ -162,6 +171,20 @@ def _describe(name: str, source: str, path: Path, num_bytes: int) -> DiskModel:
     )
 
 
+def _packed_models() -> Iterator[DiskModel]:
+    for one in all_packed(packed_directory()):
+        yield DiskModel(
+            name=one.model,
+            source="packed",
+            num_bytes=one.num_bytes,
+            model_type=None,
+            num_parameters=None,
+            refusal=None,
+        )
+
+
 def _cells(model: DiskModel) -> tuple[str, ...]:
+    if model.source == "packed":
+        return model.name, format_bytes(model.num_bytes), "-", "packed, for its next start"
     served = "yes" if model.refusal is None else f"no: {model.refusal}"
     return model.name, format_bytes(model.num_bytes), model.model_type or "-", served

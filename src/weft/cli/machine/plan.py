@@ -63,6 +63,11 @@ def _memory_rows(capacity: Capacity) -> Iterator[tuple[str, str]]:
     whose = "all engines'" if is_several else "the engine's"
     copies = ", which all map" if is_several and capacity.num_copies == 1 else ""
     yield "weights", format_bytes(capacity.weight_bytes) + copies
+    if capacity.draft_weight_bytes:
+        yield (
+            "draft",
+            f"{format_bytes(capacity.draft_weight_bytes)} of weights{copies}; its KV is in the pool",
+        )
     if capacity.adapter_bytes:
         yield "adapters", format_bytes(capacity.adapter_bytes)
     if capacity.kv_bytes_per_token:

@@ -16,6 +16,7 @@ from weft.core.config import EngineConfig, ModelConfig
 from weft.core.kv_cache import KvOffloadingConfig
 from weft.core.ranks import is_head, local_ranks
 from weft.core.readable import format_bytes
+from weft.core.speculation import SpeculativeConfig
 from weft.core.terminal import colours, harmless
 from weft.model.card import ModelCard
 
@@ -64,6 +65,7 @@ def ready_block(ready: Ready) -> list[str]:
             else []
         ),
         ("limits", _limits(ready)),
+        *(("drafts", text) for text in _drafts(ready.config.scheduler_config.speculation)),
         ("compute", _compute(ready)),
         *([("parser", ready.parsers)] if ready.parsers else []),
         *(("warn", text) for text in ready.cautions),
@@ -199,6 +201,16 @@ def _engines(config: EngineConfig) -> str:
 def _tier(offloading: KvOffloadingConfig) -> str:
     where = "memory" if offloading.path is None else offloading.path
     return f"second tier of the prefix cache {format_bytes(offloading.num_bytes)} in {where}"
+
+
+def _drafts(speculation: SpeculativeConfig | None) -> Iterator[str]:
+    """By which model, where it is one; what was said before takes nothing that is worth a row."""
+    if speculation is not None and speculation.draft is not None:
+        draft = speculation.draft
+        yield (
+            f"{speculation.num_speculative_tokens} tokens a step by {draft.model}, weights "
+            f"{format_bytes(draft.weight_bytes)}, KV in the pool, while that pays"
+        )
 
 
 def _limits(ready: Ready) -> str:

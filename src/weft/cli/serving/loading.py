@@ -89,7 +89,7 @@ class Loaded:
         """The gRPC server of `client`, not started."""
         transfer, prefiller = self.found.config.kv_transfer_config, None
         if transfer is not None and transfer.role.fetches:
-            prefiller = RpcPrefiller(transfer, self.found.config.cache_config.block_size)
+            prefiller = RpcPrefiller(transfer.networks, self.found.config.cache_config.block_size)
         files = self.found.checkpoint.tokenizer_files
         return RpcServer(client, files, self.rpc_options, tracer, prefiller)
 
@@ -106,7 +106,7 @@ class Loaded:
             from weft.web.inference.prefiller import HttpPrefiller  # noqa: PLC0415 - an HTTP client
 
             block_size = self.found.config.cache_config.block_size
-            served = replace(served, prefiller=HttpPrefiller(transfer, block_size))
+            served = replace(served, prefiller=HttpPrefiller(transfer.networks, block_size))
         return served, all_endpoints(state)
 
     def print_ready(self, *, http: Address | None, grpc_port: int | None, load_s: float) -> None:

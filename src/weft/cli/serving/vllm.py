@@ -1,7 +1,8 @@
 """`weft serve --engine vllm`: our servers before vLLM's engine, whose weights are loaded here."""
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+from typing import Any
 
 from weft.cli.options import ServeOptions
 from weft.cli.serving.adapters import load_lora_modules, read_lora_modules
@@ -17,12 +18,15 @@ from weft.cli.serving.loading import (
 from weft.core.client import EngineClient
 from weft.core.config import EngineConfig
 from weft.core.errors import ConfigError
+from weft.core.kv_transfer import KvRole
 from weft.core.metrics import Metrics
 from weft.core.tracing import Tracer
 from weft.core.types import LoRARequest
+from weft.engine.transfer.settings import read_peers
 from weft.model.open import find_tokenizer
 from weft.model.tokenizer import read_chat_template, read_tokenizer_files
 from weft.rpc.options import RpcOptions
+from weft.rpc.prefiller import RpcPrefiller
 from weft.rpc.server import RpcServer, credentials
 from weft.text.tokenizer import Tokenizer
 from weft.vllm.engine import VllmSeries, read_words
@@ -46,6 +50,7 @@ class VllmLoaded:
     rpc_options: RpcOptions
     chat_template: str | None
     lora_modules: tuple[LoRARequest, ...]
+    peers: tuple[str, ...] | None  # from whom prompts are fetched that a router has computed there
 
     async def start_engine(self, metrics: Metrics) -> EngineClient:
         """The client, with the adapters to begin with; vLLM's series are shown from here on."""
@@ -61,14 +66,26 @@ class VllmLoaded:
 
     def make_rpc_server(self, client: EngineClient, tracer: Tracer | None) -> RpcServer:
         """The gRPC server of `client`, not started."""
-        return RpcServer(client, self.files, self.rpc_options, tracer)
+        prefiller = None
+        if self.peers is not None:
+            prefiller = RpcPrefiller(self.peers, self._block_size, is_foreign=True)
+        return RpcServer(client, self.files, self.rpc_options, tracer, prefiller)
 
     def serve_over_http(
         self, client: EngineClient, state: ServerState
     ) -> tuple[Served, Sequence[Endpoint]]:
         """What the HTTP server serves of `client`, and at which endpoints."""
         served = make_served(client, self.tokenizer, self.chat_template, self.api_options)
+        if self.peers is not None:
+            from weft.web.inference.prefiller import HttpPrefiller  # noqa: PLC0415 - an HTTP client
+
+            prefiller = HttpPrefiller(self.peers, self._block_size, is_foreign=True)
+            served = replace(served, prefiller=prefiller)
         return served, all_endpoints(state)
+
+    @property
+    def _block_size(self) -> int:
+        return self.launched.config.cache_config.block_size
 
     def print_ready(self, *, http: Address | None, grpc_port: int | None, load_s: float) -> None:
         """The last words of a start."""
@@ -108,6 +125,7 @@ def load(model: str | None, options: ServeOptions) -> VllmLoaded:
     template = read_chat_template(files, source) if template is None else template
     api_options = to_api_options(options, template)
     settings = to_settings(engine, extra | words, api_options.reasoning_parser)
+    peers = _read_peers(settings.get("kv_transfer_config"))
     return VllmLoaded(
         launched=launch(settings, tokenizer),
         files=files,
@@ -116,7 +134,21 @@ def load(model: str | None, options: ServeOptions) -> VllmLoaded:
         rpc_options=rpc_options,
         chat_template=template,
         lora_modules=lora_modules,
+        peers=peers,
     )
+
+
+def _read_peers(transfer: Any) -> tuple[str, ...] | None:
+    """Of a configuration as JSON, or as vLLM's parser has made it; None of an engine that fetches nothing."""
+    given = transfer if isinstance(transfer, dict) else vars(transfer) if transfer else {}
+    if given.get("kv_role") not in (KvRole.CONSUMER, KvRole.BOTH):
+        return None
+    peers = (given.get("kv_connector_extra_config") or {}).get("peers")
+    if peers is not None and not (
+        isinstance(peers, list) and all(isinstance(one, str) for one in peers)
+    ):
+        raise ConfigError("--kv-transfer-config: peers must be a list of addresses or networks")
+    return read_peers(peers)
 
 
 def _describe(config: EngineConfig) -> str:

@@ -84,7 +84,7 @@ class NativeModel:
             self._model = _core.Model(native, self.path, threads)
         else:
             self._model = _core.Model(
-                native, self.path, threads, file.descriptor, file.is_published
+                native, self.path, threads, file.descriptor, file.is_published, file.is_copied
             )
         if file is None or not file.is_published:
             self._load(spec, weights, grouped)
@@ -105,6 +105,10 @@ class NativeModel:
                 is_finite = is_finite and tensor.is_finite()
             if tensor.unchecked is not None and not is_finite:
                 refuse_values(tensor.unchecked)
+
+    def packed_parts(self) -> list[memoryview]:
+        """See `PackedParts`."""
+        return [self._model.packed_bytes.data, memoryview(self._model.vector_bytes())]
 
     @property
     def num_threads(self) -> int:

@@ -157,6 +157,11 @@ class GrammarState:
             raise GrammarFailed(one_line(self._matcher.get_error()))
         self._has_ended = token_id in self._vocabulary.eos_token_ids
 
+    def fork(self) -> "GrammarState":
+        """The same state, to be advanced by itself."""
+        with panics_as(GrammarFailed):
+            return GrammarState(self._matcher.deep_copy(), self._vocabulary, self._end_ids)
+
     def _compute(self) -> None:
         try:
             with panics_as(GrammarFailed):

@@ -79,6 +79,7 @@ class EngineChild:
             directory=str(self._directory),
             config=config,
             weights=None if weights is None else weights.current,
+            draft_weights=None if weights is None else weights.draft,
             log_level=log.getEffectiveLevel(),
             log_format=log_format(),
         )

@@ -12,10 +12,12 @@ from weft.compute.runner import Runner
 from weft.core.config import EngineConfig
 from weft.core.errors import ConfigError, EngineDead
 from weft.core.metrics import Metrics
+from weft.engine.draft_model import DraftModel
 from weft.engine.engine_model import EngineModel
 from weft.engine.front.client import FrontClient
 from weft.engine.loop import EngineLoop
 from weft.engine.messages import Command, Event, Failed
+from weft.engine.packed_cache import PackedCache
 from weft.model.open import Checkpoint
 from weft.text.tokenizer import Tokenizer
 
@@ -65,7 +67,10 @@ class LocalClient(FrontClient):
         cls, checkpoint: Checkpoint, config: EngineConfig, metrics: Metrics | None = None
     ) -> "LocalClient":
         """Load the model and start the engine. Raises `ConfigError` for a model that cannot run."""
-        model = await asyncio.to_thread(EngineModel.load, config, checkpoint)
+        model = await asyncio.to_thread(
+            EngineModel.load, config, checkpoint, packed=PackedCache.of(config)
+        )
+        model.draft = await asyncio.to_thread(DraftModel.load, config)
         tokenizer = await asyncio.to_thread(
             Tokenizer.from_files, checkpoint.tokenizer_files, checkpoint.parsed_tokenizer
         )

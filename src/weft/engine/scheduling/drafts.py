@@ -1,4 +1,4 @@
-"""Drafts: the probable next tokens of a sequence, looked up in its earlier ones.
+"""Drafts: what is known of a sequence by which its next tokens are guessed, and how many guesses were right.
 
 A guess costs a row of the step it rides in. It never decides anything: the step's sampler takes it
 only where the model, with its own noise and rules, chooses the same token.
@@ -6,8 +6,9 @@ only where the model, with its own noise and rules, chooses the same token.
 
 from array import array
 from collections.abc import Sequence
+from dataclasses import dataclass
 
-from weft.core.config import SpeculativeConfig
+from weft.core.speculation import SpeculativeConfig
 
 _TOKEN_BYTES = array("i").itemsize
 
@@ -44,6 +45,34 @@ class NgramLookup:
                 return None
             end = found + len(pattern) - 1
         return found // _TOKEN_BYTES
+
+
+@dataclass(slots=True)
+class DraftKv:
+    """How far the model that drafts has computed a sequence, in the blocks that the sequence has.
+
+    Of `num_tokens` computed ones the last were `guessed`: those hold as far as the sequence went on with them.
+    `num_preemptions` is the sequence's when it got those blocks.
+    """
+
+    num_preemptions: int
+    num_tokens: int
+    num_noted_blocks: int
+    guessed: tuple[int, ...] = ()
+
+    def keep_right(self, token_ids: Sequence[int]) -> None:
+        """Go back to where the sequence and the guesses part."""
+        first = self.num_tokens - len(self.guessed)
+        follow = token_ids[first : first + len(self.guessed)]
+        num_right = next(
+            (
+                i
+                for i, (guess, token) in enumerate(zip(self.guessed, follow, strict=False))
+                if guess != token
+            ),
+            len(follow),
+        )
+        self.num_tokens, self.guessed = first + num_right, ()
 
 
 class DraftCounts:

@@ -1,6 +1,7 @@
 """`Plan`: what one step computes, as a value, and its form as arrays for the runner; `Result`: what
 became of each of its entries."""
 
+from collections.abc import Sequence as Seq
 from dataclasses import dataclass
 from typing import TypeAlias, assert_never
 
@@ -80,13 +81,12 @@ class Plan:
             starts.append(end_row)
             first_row = end_row
         embed_rows, embeds = self._embeds()
-        tables, places = self._block_tables(), np.array(positions, np.int32)
-        query_starts = np.array(starts, np.int32)
-        owners = np.repeat(np.arange(len(tables)), query_starts[1:] - query_starts[:-1])
+        tables = block_tables([entry.sequence for entry in self.entries])
+        places, query_starts = np.array(positions, np.int32), np.array(starts, np.int32)
         return Batch(
             token_ids=np.array(token_ids, np.int32),
             positions=places,
-            slots=tables[owners, places // block_size] * np.int32(block_size) + places % block_size,
+            slots=slots_of(tables, places, query_starts, block_size),
             query_starts=query_starts,
             prompt_lens=np.array([e.sequence.num_prompt_tokens for e in self.entries], np.int32),
             block_tables=tables,
@@ -130,13 +130,6 @@ class Plan:
             types += given[entry.start : entry.start + entry.num_tokens]
         return np.array(types, np.int32)
 
-    def _block_tables(self) -> IntArray:
-        # Their bytes, joined: 0.96 → 0.50 ms of Python a step (benchmarks/step.py, 32 sequences of 8,192).
-        tables = [entry.sequence.block_ids.tobytes() for entry in self.entries]
-        width = max(map(len, tables))
-        joined = bytearray().join([table.ljust(width, b"\0") for table in tables])
-        return np.frombuffer(joined, np.int32).reshape(len(tables), width // 4)
-
 
 class SampledRow(msgspec.Struct, frozen=True, eq=False):
     """`token_id` is None when the entry did not reach its sequence's end.
@@ -166,6 +159,24 @@ class FailedRow(msgspec.Struct, frozen=True, eq=False):
 Result: TypeAlias = SampledRow | PooledRow | FailedRow
 # Results that are to be committed before the next are made; all of one plan, unless it has drafts.
 Part: TypeAlias = tuple[Plan, list[Result]]
+
+
+def block_tables(sequences: Seq[Sequence]) -> IntArray:
+    """Their blocks, [sequences, max blocks]."""
+    # Their bytes, joined: 0.96 → 0.50 ms of Python a step (benchmarks/step.py, 32 sequences of 8,192).
+    tables = [sequence.block_ids.tobytes() for sequence in sequences]
+    width = max(map(len, tables))
+    joined = bytearray().join([table.ljust(width, b"\0") for table in tables])
+    return np.frombuffer(joined, np.int32).reshape(len(tables), width // 4)
+
+
+def slots_of(
+    tables: IntArray, positions: IntArray, query_starts: IntArray, block_size: int
+) -> IntArray:
+    """Where the K/V of each row goes."""
+    owners = np.repeat(np.arange(len(tables)), query_starts[1:] - query_starts[:-1])
+    places = tables[owners, positions // block_size]
+    return places * np.int32(block_size) + positions % block_size
 
 
 def _num_leading(sequence: Sequence, start: int, num_rows: int) -> int:

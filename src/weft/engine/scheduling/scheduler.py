@@ -14,12 +14,12 @@ from enum import Enum
 from itertools import chain
 from operator import attrgetter
 
-from msgspec import structs
-
 from weft.core.config import CacheConfig, SchedulerConfig
 from weft.core.types import FinishReason, Request, SequenceOutput
 from weft.engine.constraints.grammar import Grammar, GrammarFailed
 from weft.engine.constraints.reasoning_tracker import ReasoningTracker
+from weft.engine.scheduling.draft_payoff import DraftPayoff
+from weft.engine.scheduling.drafter import Drafter, Drafting, NgramDrafter
 from weft.engine.scheduling.drafts import DraftCounts
 from weft.engine.scheduling.kv_cache import PrefixCache
 from weft.engine.scheduling.plan import FailedRow, Plan, PlannedRows, PooledRow, Result, SampledRow
@@ -71,6 +71,9 @@ class Scheduler:
         self.num_queried_tokens = 0
         self.num_hit_tokens = 0
         self.drafts = DraftCounts()
+        self._drafting: Drafting | None = None
+        if config.speculation is not None:
+            self.draft_by(NgramDrafter(config.speculation))
         self._waiting: list[Sequence] = []  # sorted by order
         self._running: list[Sequence] = []  # sorted by order
         # Not to be scheduled before their grammar, or what the second tier has of them, is there.
@@ -89,6 +92,11 @@ class Scheduler:
     def open_sequences(self) -> Iterator[Sequence]:
         """Those that run, then those that wait; each in the order in which they are served."""
         return chain(self._running, sorted(self._held_back, key=_by_order), self._waiting)
+
+    @property
+    def is_drafting(self) -> bool:
+        """Whether `draft` may add anything to a plan."""
+        return self._drafting is not None
 
     @property
     def num_running(self) -> int:
@@ -123,6 +131,12 @@ class Scheduler:
         """Whether a sequence that has run before is unfinished."""
         return bool(self._running) or any(s.has_started for s in (*self._waiting, *self._held_back))
 
+    def draft_by(self, drafter: Drafter, payoff: DraftPayoff | None = None) -> None:
+        """Draft so, as its configuration says; where `payoff` finds that it loses, not. Before the first plan."""
+        assert self.config.speculation is not None
+        most = self.config.speculation.num_speculative_tokens
+        self._drafting = Drafting(drafter, payoff, self.drafts, most, self.max_model_len)
+
     # -- requests come and go -----------------------------------------------------------------
 
     def add(self, request: Request) -> None:
@@ -133,9 +147,9 @@ class Scheduler:
         """
         assert request.engine_id not in self._sequences, request.engine_id
         priority = request.priority if self.config.policy == "priority" else 0
-        first, speculation = self._num_arrivals, self.config.speculation
+        first = self._num_arrivals
         sequences = [
-            Sequence.of(request, index, (priority, first + index), speculation)
+            Sequence.of(request, index, (priority, first + index))
             for index in range(request.params.n)
         ]
         self._num_arrivals += len(sequences)
@@ -221,17 +235,24 @@ class Scheduler:
         if self.admission is Admission.CLOSED:
             return None
         self.stopwatch.tick()
+        if self._drafting is not None:
+            self._drafting.begin_step()
         num_preemptions = self.num_preemptions
         entries = self._plan_running(self.config.max_num_batched_tokens)
         for sequence in entries:
             self.cache.register(sequence, sequence.num_planned_tokens)
         budget = self.config.max_num_batched_tokens - sum(e.num_tokens for e in entries.values())
         if self.num_preemptions == num_preemptions:
-            budget = self._plan_waiting(budget, entries)
-        if self.config.speculation is not None:
-            self._plan_drafts(budget, entries)
+            self._plan_waiting(budget, entries)
         self._waits_for_tier = not entries and any(True for _ in self._fetching())
         return Plan(tuple(entries.values())) if entries else None
+
+    def draft(self, plan: Plan) -> Plan:
+        """Spend what a step has left of its budget, and of the blocks, on guesses at what follows."""
+        if self._drafting is None:
+            return plan
+        budget = self.config.max_num_batched_tokens - plan.num_tokens
+        return self._drafting.add_to(plan, budget, self.cache.grow)
 
     def commit(self, plan: Plan, results: list[Result]) -> list[SequenceOutput]:
         """Take in what the step computed: advance, finish, free; what each sequence emits."""
@@ -252,6 +273,8 @@ class Scheduler:
             output = self._commit_result(entry, result)
             if output is not None:
                 outputs.append(output)
+        if self._drafting is not None:
+            self._drafting.commit(sum(len(output.token_ids) for output in outputs))
         return outputs
 
     # -- planning -----------------------------------------------------------------------------
@@ -276,52 +299,32 @@ class Scheduler:
                 budget -= wanted
         return entries
 
-    def _plan_waiting(self, budget: int, entries: dict[Sequence, PlannedRows]) -> int:
-        """Take up who waits; the budget that is left."""
+    def _plan_waiting(self, budget: int, entries: dict[Sequence, PlannedRows]) -> None:
+        """Take up who waits."""
         # Of what is free, those that fetch need some: else what they fetched would be evicted again.
         reserved = self.cache.num_missing(self._fetching())
         for sequence in list(self._admissible()):
             if budget <= 0 or len(self._running) >= self.config.max_num_seqs:
-                return budget
+                return
             found = self.cache.find(sequence)
             if not self.cache.fits(sequence, found, reserved):
-                return budget  # nobody overtakes the head, or a long prompt would wait for ever
+                return  # nobody overtakes the head, or a long prompt would wait for ever
             if self._starts_fetch(sequence, found):
                 reserved += self.cache.num_missing([sequence])
                 continue
             num_cached = len(found) * self.cache.block_size
             wanted = sequence.num_tokens - num_cached
             if wanted > budget and not self.config.chunks_prompts:
-                return budget  # it has the next step, whose budget holds any prompt
+                return  # it has the next step, whose budget holds any prompt
             num_tokens = min(wanted, budget, self._scorable(sequence, entries))
             if not num_tokens:
-                return budget  # its turn comes when those before it have scored their prompts
+                return  # its turn comes when those before it have scored their prompts
             self._start(sequence, found)
             is_grown = self.cache.grow(sequence, num_cached + num_tokens)
             assert is_grown, "the whole sequence fits, so its first chunk does"
             entries[sequence] = self._take_up(sequence, num_tokens)
             self.cache.register(sequence, sequence.num_planned_tokens)
             budget -= num_tokens
-        return budget
-
-    def _plan_drafts(self, budget: int, entries: dict[Sequence, PlannedRows]) -> None:
-        """Spend what is left of the budget, and of the blocks, on guesses at what follows."""
-        for sequence, entry in entries.items():
-            if not entry.samples or sequence.lookup is None:
-                continue
-            # The last token of an answer needs no row: nothing follows it.
-            last = min(
-                sequence.num_prompt_tokens + (sequence.params.max_tokens or sys.maxsize),
-                self.max_model_len,
-            )
-            drafts = sequence.lookup.propose(
-                sequence.token_ids, min(budget, last - sequence.num_tokens - 1)
-            )
-            if drafts and self.cache.grow(sequence, sequence.num_tokens + len(drafts)):
-                entries[sequence] = structs.replace(entry, draft_token_ids=drafts)
-                self.drafts.propose(len(drafts))
-                sequence.num_draft_tokens += len(drafts)
-                budget -= len(drafts)
 
     def _scorable(self, sequence: Sequence, entries: dict[Sequence, PlannedRows]) -> int:
         """How many tokens the sequence may compute, if their rows are to be scored."""
@@ -373,13 +376,15 @@ class Scheduler:
         return entry
 
     def _preempt_all(self) -> None:
-        """For the cache to be cleared, of which no tier is excepted."""
+        """For the cache to be cleared, of which no tier is excepted, nor what drafts have of it."""
         for sequence in list(self._running):
             self._preempt(sequence)
         for sequence in list(self._held_back):
             self.end_fetch(sequence)
         if self._tier is not None:
             self._tier.clear()
+        if self._drafting is not None:
+            self._drafting.forget()
 
     def _preempt(self, sequence: Sequence) -> None:
         """Take the sequence's blocks; it keeps its tokens and computes them again later."""

@@ -10,14 +10,13 @@ from typing import Any
 
 from weft.compute.pooler import Collected
 from weft.compute.sampler import Choice
-from weft.core.config import SpeculativeConfig
 from weft.core.params import PARAMETERS
 from weft.core.request_states import MAX_FINISHED
 from weft.core.stats import SequenceTimes
 from weft.core.types import FinishReason, PoolingKind, Request, SamplingParams, SequenceOutput
 from weft.engine.constraints.grammar import GrammarState
 from weft.engine.constraints.reasoning_tracker import ReasoningTracker
-from weft.engine.scheduling.drafts import NgramLookup
+from weft.engine.scheduling.drafts import DraftKv, NgramLookup
 from weft.engine.scheduling.repetition import RepetitionDetector
 
 _SEED_MASK = (1 << 64) - 1
@@ -76,7 +75,7 @@ class Sequence:
     grammar: GrammarState | None = None
     repetition: RepetitionDetector | None = None
     reasoning: ReasoningTracker | None = None
-    lookup: NgramLookup | None = None
+    draft_state: NgramLookup | DraftKv | None = None  # its drafter's
     queued_at: float | None = None  # these four are stamped by the stopwatch, on its clock
     scheduled_at: float | None = None
     first_token_at: float | None = None
@@ -103,7 +102,6 @@ class Sequence:
         request: Request,
         index: int,
         order: tuple[int, int],
-        speculation: SpeculativeConfig | None,
     ) -> "Sequence":
         """The answer `index` of a request, of which nothing is computed yet."""
         repetition = request.params.repetition_detection
@@ -114,7 +112,6 @@ class Sequence:
             order=order,
             token_ids=list(request.prompt_token_ids),
             repetition=RepetitionDetector(repetition) if repetition and is_watched else None,
-            lookup=None if speculation is None else NgramLookup(speculation),
         )
 
     def output(self, **delta: Any) -> SequenceOutput:

@@ -80,7 +80,7 @@ def read_kv_transfer(value: str | dict[str, Any] | None) -> KvTransferConfig | N
         engine_id=engine_id,
         host=given.kv_ip,
         port=given.kv_port,
-        networks=_networks(extra.peers),
+        networks=read_peers(extra.peers),
         secret_path=None if extra.secret_file is None else _secret_path(extra.secret_file),
         lease_s=extra.lease_s,
         fails_requests=given.kv_load_failure_policy == "fail",
@@ -130,7 +130,8 @@ def _secret_path(given: str) -> str:
     return str(Path(given).expanduser().absolute())
 
 
-def _networks(peers: list[str] | None) -> tuple[str, ...]:
+def read_peers(peers: list[str] | None) -> tuple[str, ...]:
+    """The networks that blocks may be fetched from. `ConfigError` names what is none."""
     if peers is None:
         return LOOPBACK
     check_between(f"{FLAG}: the number of peers", len(peers), 1, MAX_PEERS)

@@ -137,8 +137,10 @@ def to_complete(
     transfer = output.kv_transfer_params
     if transfer is not None:
         complete.kv_transfer_params_json = msgspec.json.encode(transfer).decode()
-        complete.kv_transfer_params.remote_host = transfer["remote_host"]
-        complete.kv_transfer_params.remote_port = transfer["remote_port"]
+        host, port = transfer.get("remote_host"), transfer.get("remote_port")
+        if isinstance(host, str) and isinstance(port, int):  # some connectors have other names
+            complete.kv_transfer_params.remote_host = host
+            complete.kv_transfer_params.remote_port = port
     match answer.stop_reason:
         case int(token_id):
             complete.matched_token_id = token_id

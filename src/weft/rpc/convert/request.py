@@ -234,10 +234,17 @@ def to_generate_request(request: Request) -> pb.GenerateRequest:
         data_parallel_rank=request.data_parallel_rank,
     )
     if request.params.extra_args:
-        message.kv_transfer_params_json = json.dumps(request.params.extra_args[KEY])
+        message.kv_transfer_params_json = _to_json(request.params.extra_args[KEY])
     message.tokenized.input_ids.extend(request.prompt_token_ids)
     message.tokenized.original_text = request.prompt or ""
     return message
+
+
+def _to_json(transfer: dict[str, Any]) -> str:
+    try:
+        return json.dumps(transfer, allow_nan=False)
+    except (TypeError, ValueError, RecursionError) as error:
+        raise BadRequest(KEY, f"{KEY} must be JSON: {error}") from None
 
 
 def not_on_this_wire(name: str) -> BadRequest:

@@ -2,12 +2,13 @@
 
 import asyncio
 import logging
+from collections.abc import Sequence
 from typing import Any, TypeAlias
 
 import httpx2
 import msgspec
 
-from weft.core.kv_transfer import KEY, KvTransferConfig
+from weft.core.kv_transfer import KEY
 from weft.core.prefilling import CONNECT_S, MAX_ANSWER_BYTES, PREFILL_S, Prefiller, PrefillError
 from weft.core.tracing import carried
 from weft.core.types import Request
@@ -30,9 +31,14 @@ class HttpPrefiller(Prefiller):
     )
 
     def __init__(
-        self, config: KvTransferConfig, block_size: int, timeout_s: float = PREFILL_S
+        self,
+        networks: Sequence[str],
+        block_size: int,
+        timeout_s: float = PREFILL_S,
+        *,
+        is_foreign: bool = False,
     ) -> None:
-        super().__init__(config, block_size, timeout_s)
+        super().__init__(networks, block_size, timeout_s, is_foreign=is_foreign)
         self._following: set[asyncio.Task[None]] = set()
 
     async def _lend(

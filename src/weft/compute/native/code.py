@@ -1,0 +1,23 @@
+"""What tells one build of the code that reads and packs weights from another."""
+
+from functools import cache
+from pathlib import Path
+
+import xxhash
+
+import weft.compute
+import weft.model
+
+_SUFFIXES = (".py", ".so", ".pyd")
+
+
+@cache
+def code_digest() -> str:
+    """Of the core, of what prepares weights for it, and of the version: no number that somebody has to raise."""
+    digest = xxhash.xxh3_128(weft.__version__.encode())
+    for package in (weft.model, weft.compute):
+        (root,) = package.__path__
+        for path in sorted(Path(root).rglob("*")):
+            if path.suffix in _SUFFIXES:
+                digest.update(path.read_bytes())
+    return digest.hexdigest()

@@ -1,0 +1,15 @@
+"""`--pooler-config`, as the user gives it."""
+
+import msgspec
+
+
+class PoolerOptions(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """How a pooling model embeds, where it is not to be as its files say.
+
+    With `enable_chunked_processing` longer texts are embedded in pieces over HTTP, up to `max_embed_len` tokens.
+    """
+
+    pooling_type: str | None = None
+    normalize: bool | None = None
+    enable_chunked_processing: bool = False
+    max_embed_len: int | None = None

@@ -1,0 +1,82 @@
+"""`DraftModel`: the model that drafts, in memory or able to come back, beside the one it drafts for."""
+
+import msgspec
+
+from weft.compute.backend import PackedFile
+from weft.compute.backends import load_runner
+from weft.compute.runner import Runner, ThreadedRunner
+from weft.core.config import ComputeConfig, EngineConfig
+from weft.core.errors import ConfigError
+from weft.core.speculation import DraftModelConfig
+from weft.engine.speculation import FLAG
+from weft.engine.weight_files import PackedWeights
+from weft.engine.weight_store import WeightStore
+from weft.model.checkpoint import Checkpoint
+from weft.model.open import find_model
+
+
+class DraftModel:
+    """The engine's thread owns it. Its pool has the blocks of the engine's, under the same numbers."""
+
+    def __init__(
+        self, config: DraftModelConfig, compute: ComputeConfig, store: WeightStore | None
+    ) -> None:
+        self.config = config
+        self._compute = compute
+        self._store = store
+        try:
+            found = self._find()
+            self._spec = found.spec
+            self.runner: Runner | None = self._load(found)  # None while weights are absent
+        except ConfigError as error:
+            raise ConfigError(f"{FLAG}: {error}") from error
+
+    @classmethod
+    def load(cls, config: EngineConfig, packed: PackedWeights | None = None) -> "DraftModel | None":
+        """Read its weights; None where no model drafts. `packed` is where several engines have them once."""
+        speculation, compute = config.scheduler_config.speculation, config.compute_config
+        if speculation is None or speculation.draft is None:
+            return None
+        assert compute is not None, "it computes elsewhere"
+        draft = speculation.draft
+        compute = msgspec.structs.replace(compute, quantization=draft.quantization)
+        return cls(draft, compute, None if packed is None else WeightStore(packed))
+
+    def use_threads(self, num_threads: int) -> None:
+        """Compute with so many, now and after a sleep."""
+        self._compute = msgspec.structs.replace(self._compute, num_threads=num_threads)
+        runner: object = self.runner
+        if isinstance(runner, ThreadedRunner):
+            runner.set_num_threads(num_threads)
+
+    def allocate_kv(self, *, num_blocks: int, block_size: int) -> None:
+        """Make the pool."""
+        assert self.runner is not None
+        self.runner.allocate_kv(num_blocks=num_blocks, block_size=block_size)
+
+    def release(self) -> None:
+        """Let go of weights and pool."""
+        self.runner = None
+        if self._store is not None:
+            self._store.leave()
+
+    def restore_weights(self) -> None:
+        """Load the weights, which are absent, from what its name stands for now."""
+        found = self._find()
+        if found.spec != self._spec:
+            raise ConfigError(
+                f"{found.card.name}, which drafts, is another model now; restart the server to draft with it"
+            )
+        self.runner = self._load(found)
+
+    def _find(self) -> Checkpoint:
+        config = self.config
+        return find_model(
+            config.model, revision=config.revision, dtype=config.load_dtype, runner="generate"
+        )
+
+    def _load(self, checkpoint: Checkpoint) -> Runner:
+        def load(file: PackedFile | None = None) -> Runner:
+            return load_runner(checkpoint, self._compute, self.config.max_model_len, file)
+
+        return load() if self._store is None else self._store.load(load, None)

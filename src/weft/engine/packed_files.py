@@ -1,0 +1,214 @@
+"""Packed weights on disk: what is in such a file, and which there are.
+
+A file begins with what `SharingBackend.load_shared` maps. Then comes what it was made of, with digests of all of
+it, and a digest of that: whatever is not exactly so is no packed file. It holds numbers alone, and nothing in it
+is ever run.
+"""
+
+import fcntl
+import mmap
+import os
+import shutil
+from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import suppress
+from pathlib import Path
+
+import msgspec
+import xxhash
+
+from weft.compute.native import available_cpus
+from weft.core.cache_directory import cache_directory, is_ours_alone
+from weft.core.readable import format_bytes
+
+SUFFIX = ".packed"
+PIECE_BYTES = 32 << 20
+_MAGIC = b"WEFTPW01"
+_FOOTER_BYTES = xxhash.xxh3_128().digest_size + 8 + len(_MAGIC)
+_MAX_LABEL_BYTES = 64 << 20
+_UNFINISHED = ".unfinished-"
+_MAX_THREADS = 8
+# Of the disk's free memory a file takes one part in so many at most.
+_FREE_PARTS = 4
+
+
+class SourceFile(msgspec.Struct, frozen=True):
+    """A file of the checkpoint as it was, and a digest of what was in it."""
+
+    path: str
+    stamp: tuple[int, int, int, int]
+    digest: bytes
+
+    @property
+    def changed_ns(self) -> int:
+        """When it was last written or replaced."""
+        return max(self.stamp[2:])
+
+
+class Label(msgspec.Struct, frozen=True):
+    """What a file was made of. `key` is all that decides how the weights of `sources` are packed.
+
+    `digests` are those of its pieces, and `looked_ns` is when the sources were last looked at.
+    """
+
+    key: str
+    model: str
+    sources: tuple[SourceFile, ...]
+    looked_ns: int
+    num_bytes: int
+    digests: tuple[bytes, ...]
+
+
+class StoredPacked(msgspec.Struct, frozen=True):
+    """One that is there: for which model, the bytes it takes, when it was last used."""
+
+    path: Path
+    model: str
+    num_bytes: int
+    used_ns: int
+
+
+def packed_directory() -> Path | None:
+    """Where they are; see `cache_directory`."""
+    return cache_directory("packed")
+
+
+def stamp_of(path: Path) -> tuple[int, int, int, int]:
+    """What changes when the file does: which one it is, how long, when it was written, and when changed at all."""
+    found = path.stat()
+    return found.st_ino, found.st_size, found.st_mtime_ns, found.st_ctime_ns
+
+
+def digest_of(path: Path, on_piece: Callable[[], None] = lambda: None) -> bytes:
+    """Of all that is in the file; `on_piece` is called on the way, and may raise."""
+    digest = xxhash.xxh3_128()
+    with path.open("rb", buffering=0) as file:
+        while chunk := file.read(PIECE_BYTES):
+            digest.update(chunk)
+            on_piece()
+    return digest.digest()
+
+
+def open_packed(path: Path) -> int | None:
+    """Its descriptor; None where there is none that only this user could have written."""
+    try:
+        descriptor = os.open(path, os.O_RDONLY | os.O_CLOEXEC | os.O_NOFOLLOW | os.O_NONBLOCK)
+    except OSError:
+        return None
+    if is_ours_alone(os.fstat(descriptor)):
+        return descriptor
+    os.close(descriptor)
+    return None
+
+
+def read_label(descriptor: int) -> Label | None:
+    """What the file says of itself, where its digest holds."""
+    size = os.fstat(descriptor).st_size
+    footer = os.pread(descriptor, _FOOTER_BYTES, max(size - _FOOTER_BYTES, 0))
+    if len(footer) != _FOOTER_BYTES or not footer.endswith(_MAGIC):
+        return None
+    digest, length = footer[:-16], int.from_bytes(footer[-16:-8], "little")
+    start = size - _FOOTER_BYTES - length
+    if not 0 < length <= _MAX_LABEL_BYTES or start < 0:
+        return None
+    text = os.pread(descriptor, length, start)
+    if xxhash.xxh3_128(text).digest() != digest:
+        return None
+    try:
+        label = msgspec.msgpack.decode(text, type=Label)
+    except msgspec.DecodeError:
+        return None
+    return label if label.num_bytes == start else None
+
+
+def footer_of(label: Label) -> bytes:
+    """What ends a file."""
+    text = msgspec.msgpack.encode(label)
+    return text + xxhash.xxh3_128(text).digest() + len(text).to_bytes(8, "little") + _MAGIC
+
+
+def read_whole(descriptor: int, label: Label) -> tuple[bool, int]:
+    """Whether the digests of all pieces hold, and how many bytes of them the system maps in huge pages."""
+    if label.num_bytes == 0 or len(label.digests) != -(-label.num_bytes // PIECE_BYTES):
+        return False, 0
+    before = _huge_bytes()
+    with mmap.mmap(descriptor, label.num_bytes, mmap.MAP_SHARED, mmap.PROT_READ) as mapped:
+        if hasattr(mmap, "MADV_HUGEPAGE"):
+            with suppress(OSError):  # a wish
+                mapped.madvise(mmap.MADV_HUGEPAGE)
+
+        def holds(index: int) -> bool:
+            start = index * PIECE_BYTES
+            with memoryview(mapped) as view, view[start : start + PIECE_BYTES] as piece:
+                return xxhash.xxh3_128(piece).digest() == label.digests[index]
+
+        with ThreadPoolExecutor(min(available_cpus(), _MAX_THREADS)) as threads:
+            is_whole = all(threads.map(holds, range(len(label.digests))))
+        return is_whole, _huge_bytes() - before
+
+
+def has_huge_pages() -> bool:
+    """Whether memory that asks for huge pages gets them."""
+    with suppress(OSError):
+        return "[never]" not in Path("/sys/kernel/mm/transparent_hugepage/enabled").read_text()
+    return False
+
+
+def _huge_bytes() -> int:
+    """Of files, mapped in huge pages by this process."""
+    with suppress(OSError), open("/proc/self/smaps_rollup", encoding="ascii") as lines:
+        for line in lines:
+            if line.startswith("FilePmdMapped:"):
+                return int(line.split()[1]) << 10
+    return 0
+
+
+def all_packed(directory: Path | None) -> Iterator[StoredPacked]:
+    """The files that are there, the least recently used first; what they hold is not looked at."""
+    if directory is None:
+        return
+    with suppress(OSError):
+        for path in sorted(directory.glob(f"*{SUFFIX}"), key=lambda one: one.stat().st_mtime_ns):
+            descriptor = open_packed(path)
+            if descriptor is None:
+                continue
+            try:
+                label, found = read_label(descriptor), os.fstat(descriptor)
+            finally:
+                os.close(descriptor)
+            model = "(damaged)" if label is None else label.model
+            yield StoredPacked(path, model, found.st_size, found.st_mtime_ns)
+
+
+def refusal_of(directory: Path, num_bytes: int, max_bytes: int) -> str | None:
+    """Why a file of so many bytes is not to be written; None: it may be."""
+    needs = f"{format_bytes(num_bytes)} of packed weights are not kept for the next start"
+    if num_bytes > max_bytes:
+        return f"{needs}: --packed-cache-bytes is {format_bytes(max_bytes)}"
+    free = shutil.disk_usage(directory).free
+    if num_bytes * _FREE_PARTS > free:
+        return f"{needs}: the disk of {directory} has {format_bytes(free)} left"
+    return None
+
+
+def make_room(directory: Path, num_bytes: int, max_bytes: int) -> None:
+    """Remove what was left unfinished and, until so much more fits, what was used least recently."""
+    for path in directory.glob(f"{_UNFINISHED}*"):
+        with suppress(OSError), path.open("rb") as file:
+            fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)  # who writes it has the lock
+            path.unlink()
+    there = list(all_packed(directory))
+    excess = sum(one.num_bytes for one in there) + num_bytes - max_bytes
+    for one in there:
+        if excess <= 0:
+            break
+        one.path.unlink(missing_ok=True)
+        excess -= one.num_bytes
+
+
+def create_unfinished(directory: Path) -> tuple[int, Path]:
+    """A new file, locked by whoever writes it: its descriptor and its name until it is whole."""
+    path = directory / f"{_UNFINISHED}{os.getpid()}-{os.urandom(8).hex()}"
+    descriptor = os.open(path, os.O_CREAT | os.O_EXCL | os.O_WRONLY | os.O_CLOEXEC, 0o600)
+    fcntl.flock(descriptor, fcntl.LOCK_EX)
+    return descriptor, path

@@ -1,0 +1,122 @@
+"""Drafters: what guesses the next tokens of the sequences of a step; and `Drafting`, which asks one."""
+
+import sys
+from collections.abc import Callable, Mapping
+from typing import Protocol, TypeAlias
+
+from msgspec import structs
+
+from weft.core.speculation import SpeculativeConfig
+from weft.engine.scheduling.draft_payoff import DraftPayoff
+from weft.engine.scheduling.drafts import DraftCounts, NgramLookup
+from weft.engine.scheduling.plan import Plan, PlannedRows
+from weft.engine.scheduling.sequence import Sequence
+
+# Gives a sequence blocks for so many tokens; False, and no change, if there are not enough.
+Grow: TypeAlias = Callable[[Sequence, int], bool]
+Drafts: TypeAlias = dict[Sequence, tuple[int, ...]]
+
+
+class Drafter(Protocol):
+    """One way to guess. What it knows of a sequence is the sequence's `draft_state`."""
+
+    has_cost: bool  # it takes time to ask it, whether it drafts or not
+
+    def propose(self, rooms: Mapping[Sequence, int], budget: int, grow: Grow) -> Drafts:
+        """The tokens that probably follow: of each sequence as many as it has room for at most, `budget` in all.
+
+        The sequence has blocks for them then.
+        """
+        ...
+
+    def forget(self) -> None:
+        """What it has of blocks is not to be used again."""
+        ...
+
+
+class NgramDrafter:
+    """Looks for an earlier place in the sequence's own text that reads like its end."""
+
+    has_cost = False
+
+    def __init__(self, config: SpeculativeConfig) -> None:
+        self._config = config
+
+    def propose(self, rooms: Mapping[Sequence, int], budget: int, grow: Grow) -> Drafts:
+        drafts: Drafts = {}
+        for sequence, room in rooms.items():
+            if sequence.draft_state is None:
+                sequence.draft_state = NgramLookup(self._config)
+            assert isinstance(sequence.draft_state, NgramLookup)
+            found = sequence.draft_state.propose(sequence.token_ids, min(room, budget))
+            if found and grow(sequence, sequence.num_tokens + len(found)):
+                drafts[sequence] = found
+                budget -= len(found)
+        return drafts
+
+    def forget(self) -> None:
+        """It has nothing of blocks."""
+
+
+class Drafting:
+    """The scheduler's: adds drafts to plans, counts them and, with a `payoff`, leaves them out where they lose."""
+
+    def __init__(
+        self,
+        drafter: Drafter,
+        payoff: DraftPayoff | None,
+        counts: DraftCounts,
+        most: int,
+        max_model_len: int,
+    ) -> None:
+        self._counts = counts
+        self._payoff = payoff
+        self._drafter = drafter
+        self._most = most
+        self._max_model_len = max_model_len
+
+    def begin_step(self) -> None:
+        """A step is being planned."""
+        if self._payoff is not None:
+            self._payoff.plan()
+
+    def commit(self, num_tokens: int) -> None:
+        """The step has given so many tokens, and perhaps will give more."""
+        if self._payoff is not None:
+            self._payoff.commit(num_tokens)
+
+    def add_to(self, plan: Plan, budget: int, grow: Grow) -> Plan:
+        """The plan with guesses at what follows, in as many more rows as `budget` at most."""
+        rooms = {}
+        for entry in plan.entries:
+            if entry.samples and (room := self._room(entry.sequence)) > 0:
+                rooms[entry.sequence] = room
+        num_sampling = sum(entry.samples for entry in plan.entries)
+        payoff = self._payoff
+        has_turn = bool(rooms) and budget > 0 and (payoff is None or payoff.wants(num_sampling))
+        drafts = self._drafter.propose(rooms, budget, grow) if has_turn else {}
+        if payoff is not None:
+            is_decoding = all(entry.samples and entry.num_tokens == 1 for entry in plan.entries)
+            is_drafted = bool(drafts) or (has_turn and self._drafter.has_cost)
+            payoff.begin(num_sampling if is_decoding else None, is_drafted=is_drafted)
+        for sequence, token_ids in drafts.items():
+            self._counts.propose(len(token_ids))
+            sequence.num_draft_tokens += len(token_ids)
+        if not drafts:
+            return plan
+        return Plan(tuple(_with_draft(entry, drafts) for entry in plan.entries))
+
+    def forget(self) -> None:
+        """See `Drafter`."""
+        self._drafter.forget()
+
+    def _room(self, sequence: Sequence) -> int:
+        """The last token of an answer needs no row: nothing follows it."""
+        max_tokens = sequence.params.max_tokens or sys.maxsize
+        last = min(sequence.num_prompt_tokens + max_tokens, self._max_model_len)
+        return min(self._most, last - sequence.num_tokens - 1)
+
+
+def _with_draft(entry: PlannedRows, drafts: Drafts) -> PlannedRows:
+    token_ids = drafts.get(entry.sequence)
+    return entry if token_ids is None else structs.replace(entry, draft_token_ids=token_ids)
