@@ -95,7 +95,7 @@ def test_what_one_computed_the_other_continues(connector, model):
     ):
         outputs = run_apart(producer, consumer, prompts, params)
         found = [output.num_cached_tokens for output in outputs]
-    assert answers_of(outputs) == alone(prompts, params, model)
+    assert answers_of(outputs) == alone(prompts, params, model=model)
     assert found == [len(p["prompt_token_ids"]) // 16 * 16 for p in prompts]
 
 

@@ -102,8 +102,8 @@ def test_answers_are_the_same_bits_with_a_tier_and_after_a_restart(tmp_path, kv_
 def test_a_restart_finds_the_pool_of_before(tmp_path, model):
     """All that could still be found when the engine ended is there, states too, and gives the same answers."""
     files = {"kv_offloading_size": 0.25, "kv_offloading_path": str(tmp_path)}
-    before, num_before = answers(4, model, **files)
-    after, num_after = answers(4, model, **files)
+    before, num_before = answers(4, model=model, **files)
+    after, num_after = answers(4, model=model, **files)
     assert after == before
     assert num_before == 0
     assert num_after >= 3 * 96  # of the fourth all prompt rows are wanted

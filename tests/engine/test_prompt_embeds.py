@@ -86,7 +86,7 @@ def test_penalties_know_no_tokens_of_such_a_prompt():
         seed=0,
         arrival_time=0.0,
     )
-    sequence = Sequence.of(request, 0, (0, 0), None)
+    sequence = Sequence.of(request, 0, (0, 0))
     sequence.append(7, 100)
     assert sequence.seen_token_ids == [5, 6, 7]
 
