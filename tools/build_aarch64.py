@@ -54,6 +54,16 @@ class UnavailableError(Exception):
     """This machine cannot build it. Says why."""
 
 
+def fetch(*words: str | Path, cwd: Path = ROOT) -> None:
+    """A command that downloads; without what it brings this machine cannot build."""
+    try:
+        run(*words, cwd=cwd)
+    except subprocess.CalledProcessError as error:
+        raise UnavailableError(
+            f"what building for ARM needs could not be downloaded: {error}"
+        ) from error
+
+
 def run(*words: str | Path, cwd: Path = ROOT, **environment: str) -> None:
     """A command that must succeed; what it says is shown."""
     print("+", *words, flush=True)
@@ -88,8 +98,8 @@ def unpacked(name: str, *packages: str) -> Path:
         "Dir::Cache": state,
     }
     apt = ("apt-get", "-q", *(word for key, to in own.items() for word in ("-o", f"{key}={to}")))
-    run(*apt, "update", cwd=parts)
-    run(*apt, "download", *packages, cwd=parts)
+    fetch(*apt, "update", cwd=parts)
+    fetch(*apt, "download", *packages, cwd=parts)
     shutil.rmtree(state)
     for package in [*parts.glob("*.deb")]:
         run("dpkg-deb", "-x", package, parts, cwd=parts)
@@ -119,7 +129,7 @@ def wheels() -> Path:
     parts = CACHE / f"packages-{digest}.parts"
     shutil.rmtree(parts, ignore_errors=True)
     platforms = [f"manylinux_2_{minor}_aarch64" for minor in range(GLIBC, 16, -1)]
-    run(
+    fetch(
         *(sys.executable, "-m", "pip", "install", "-q", "--target", parts, "-c", constraints),
         *("--only-binary=:all:", "--implementation=cp", f"--python-version={PYTHON}"),
         *(f"--abi={abi}" for abi in (f"cp{PYTHON.replace('.', '')}", "abi3", "none")),

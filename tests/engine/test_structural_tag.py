@@ -182,6 +182,7 @@ def test_a_schema_that_cannot_be_built_is_refused():
         build(VOCABULARY, to_grammar({"format": {"type": "regex", "pattern": "(a"}}, {}))
 
 
+@pytest.mark.slow
 def test_samples_keep_to_the_tags():
     """Hundreds of random answers: every trigger is followed by a whole tag, with JSON of its schema."""
     schema = {

@@ -10,10 +10,14 @@ from tests.compute.steps import Part, alone, run_at_random, scattered_blocks, st
 from weft.compute.native import usable_paths
 
 PATHS = usable_paths()
+# The one without instructions of its own takes as long as all others together.
+PATHS_BY_TIME = [
+    pytest.param(path, marks=pytest.mark.slow) if path == "portable" else path for path in PATHS
+]
 DTYPES = ("bfloat16", "float32", "int8", "int4", "bfloat16+int8", "float32+int8")
 
 
-@pytest.mark.parametrize("path", PATHS)
+@pytest.mark.parametrize("path", PATHS_BY_TIME)
 @pytest.mark.parametrize("dtype", DTYPES)
 @pytest.mark.parametrize("shape", [*SHAPES, *LEARNED_POSITIONS])
 def test_any_schedule_gives_the_same_bits(shape, dtype, path):
@@ -28,7 +32,7 @@ def test_any_schedule_gives_the_same_bits(shape, dtype, path):
         assert [logits.tobytes() for logits in got] == expected
 
 
-@pytest.mark.parametrize("path", PATHS)
+@pytest.mark.parametrize("path", PATHS_BY_TIME)
 @pytest.mark.parametrize("dtype", DTYPES)
 @pytest.mark.parametrize("shape", SHAPES)
 def test_a_long_prompt_in_one_step_gives_the_same_bits(shape, dtype, path):
@@ -132,7 +136,7 @@ def test_a_step_without_logits_still_fills_the_cache():
     assert got.tobytes() == expected[39:].tobytes()
 
 
-@pytest.mark.parametrize("path", PATHS)
+@pytest.mark.parametrize("path", PATHS_BY_TIME)
 @pytest.mark.parametrize("dtype", DTYPES)
 @pytest.mark.parametrize("shape", SHAPES)
 def test_sequences_that_share_blocks_keep_their_bits(shape, dtype, path):
