@@ -55,6 +55,7 @@ NOT_RUN = {
 # What stands in a document for something of its reader's: replaced before a server is started.
 SERVED = {
     "MODEL": SMALL,
+    "SMALL": SMALL,
     "Qwen/Qwen3-0.6B": "embedded:tiny",
     "http://localhost:4317": "http://127.0.0.1:9",
     '"kv_port": 14579': '"kv_port": 0',
