@@ -171,7 +171,7 @@ class AttachedServer:
                 self._client.end_answer(engine_id, message.index)
 
     async def _run(self, request: Request) -> None:
-        """Follow a request to its end; the API server reads its outputs, and has to be told of other ends only."""
+        """Follow a request to its end; the API server reads its outputs, and has to hear of other ends only."""
         try:
             async with aclosing(self._client.run_counted(request)) as ends:
                 async for end in ends:

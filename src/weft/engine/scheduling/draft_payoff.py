@@ -94,7 +94,7 @@ class _Size:
 
 
 class DraftPayoff:
-    """Asked before each step, and told of each; the engine's thread owns it. `clock` is in seconds."""
+    """Consulted before each step, and given what came of each; the engine's thread owns it. `clock` is in seconds."""
 
     def __init__(self, clock: Callable[[], float] = time.monotonic) -> None:
         self._clock = clock

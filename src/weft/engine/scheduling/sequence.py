@@ -313,7 +313,7 @@ def _between(start: float | None, end: float | None) -> float | None:
 
 
 def _is_plain(params: SamplingParams) -> bool:
-    """Whether rows are drawn from as they are, by temperature alone, and nothing else is told of them."""
+    """Whether rows are drawn from as they are, by temperature alone, and nothing else is known of them."""
     return (
         params.logprobs is None
         and params.allowed_token_ids is None
