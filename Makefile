@@ -74,7 +74,7 @@ test-vllm: $(VENV)/dev.stamp
 
 # It and etcd go to ~/.cache/weft, once: tools/build_apiserver.py says of what they are made.
 test-apiserver: $(VENV)/dev.stamp
-	$(BIN)/python tools/build_apiserver.py
+	$(BIN)/python -m tools.build_apiserver
 	$(BIN)/python -m pytest -m apiserver tests/apiserver $(ARGS)
 
 # In the background of other work, of which it takes hours: what survives is judged in docs/mutants.md.
@@ -100,7 +100,7 @@ check: $(VENV)/dev.stamp
 
 # The tools go to ~/.cache/weft-deploy, once.
 check-deploy: $(VENV)/dev.stamp
-	$(BIN)/python tools/check_deploy.py
+	$(BIN)/python -m tools.check_deploy
 
 fix: $(VENV)/dev.stamp
 	$(BIN)/ruff format .

@@ -1,8 +1,12 @@
 """What every test runs under; read before numpy is."""
 
 import os
+import shutil
+import tempfile
+from pathlib import Path
 
 import hypothesis
+import pytest
 
 # Tests run side by side on few cores, and BLAS threads that wait for each other spin: on two busy
 # cores a step of embedded:tiny takes 6 ms with one thread and 175 ms with two. Servers that tests
@@ -13,3 +17,18 @@ for name in ("OPENBLAS_NUM_THREADS", "OMP_NUM_THREADS", "MKL_NUM_THREADS"):
 # A case's time says how busy the machine is. What must be fast has a test that counts something else.
 hypothesis.settings.register_profile("weft", deadline=None)
 hypothesis.settings.load_profile("weft")
+
+# Servers keep packed weights for their next start: not with the user, and not from one run to the next. What tools
+# and pip have downloaded stays where it is.
+_CACHE_HOME = Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache")
+_IS_WORKER = "PYTEST_XDIST_WORKER" in os.environ
+if not _IS_WORKER:
+    os.environ.setdefault("TOOLS_CACHE_HOME", str(_CACHE_HOME))
+    os.environ.setdefault("PIP_CACHE_DIR", str(_CACHE_HOME / "pip"))
+    os.environ["XDG_CACHE_HOME"] = tempfile.mkdtemp(prefix="weft-tests-cache-")
+
+
+def pytest_unconfigure(config: pytest.Config) -> None:
+    """Remove what was kept, once all workers have ended."""
+    if not _IS_WORKER:
+        shutil.rmtree(os.environ["XDG_CACHE_HOME"], ignore_errors=True)

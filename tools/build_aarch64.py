@@ -19,9 +19,11 @@ from pathlib import Path
 
 import nanobind
 
+from tools.cached import HOME
+
 ROOT = Path(__file__).resolve().parent.parent
 BUILD = ROOT / "build" / "aarch64"
-CACHE = Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "weft" / "aarch64"
+CACHE = HOME / "weft" / "aarch64"
 SUITE = "bookworm"
 PYTHON = "3.11"  # that suite's, and so its packages below
 GCC = "12"

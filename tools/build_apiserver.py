@@ -1,6 +1,6 @@
 """Build kube-apiserver for `make test-apiserver`, where no registry has one: from Debian's source package, once.
 
-    python tools/build_apiserver.py
+    python -m tools.build_apiserver
 
 Needs apt-get of Debian 12, dpkg-dev, make and a C compiler; nothing is installed. Sources, Go and the programs go to
 ~/.cache/weft/apiserver (or XDG_CACHE_HOME): some 2 GB while it builds, ten minutes of a processor. etcd is Debian's.
@@ -12,7 +12,9 @@ import subprocess
 import sys
 from pathlib import Path
 
-CACHE = Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "weft" / "apiserver"
+from tools.cached import HOME
+
+CACHE = HOME / "weft" / "apiserver"
 APISERVER = CACHE / "kube-apiserver"
 ETCD = CACHE / "etcd"
 VERSION = "v1.20.2"

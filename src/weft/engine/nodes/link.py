@@ -47,6 +47,7 @@ _MAY_DIFFER = frozenset(
                 "eos_token_ids",
                 "max_logprobs",
                 "model",
+                "packed_cache_bytes",
                 "pad_token_id",
                 "revision",
                 "served_model_names",
