@@ -18,6 +18,7 @@ ARCHITECTURES = {
     "qwen3_moe": "qwen3moe",
     "gpt_oss": "gpt-oss",
     "glm4_moe": "glm4moe",
+    "lfm2_moe": "lfm2moe",
 }
 INTERLEAVED = ("llama", "granite", "granitemoe", "smollm3")
 KINDS = {"normal": 1, "unknown": 2, "control": 3, "user": 4, "unused": 5, "byte": 6}
@@ -89,6 +90,9 @@ def gguf_tensors(checkpoint, config, name):
     for theirs, values in with_merged_experts(stored).items():
         wide = values.astype(np.float32)
         renamed = theirs.replace("e_score_correction_bias", "e_score_correction.bias")
+        renamed = renamed.replace("expert_bias", "expert_bias.bias")
+        for short, part in (("w1", "gate_proj"), ("w2", "down_proj"), ("w3", "up_proj")):
+            renamed = renamed.replace(f"feed_forward.experts.{short}", f"mlp.experts.{part}")
         ours = names.get_name(renamed, (".weight", ".bias"))
         assert ours is not None, theirs
         if theirs.endswith("sinks"):
@@ -117,6 +121,8 @@ def with_merged_experts(stored):
             tensors |= {f"{lead}mlp.experts.up_proj.weight": up}
         elif last == "output_linear.weight":
             tensors[f"{lead}mlp.experts.down_proj.weight"] = values
+        elif "conv.conv" in name:
+            tensors[name] = values.squeeze(1)
         elif ".experts." in name:  # as gpt-oss has them
             suffix = ".bias" if name.endswith("_bias") else ".weight"
             whole = values if suffix == ".bias" else np.ascontiguousarray(values.swapaxes(1, 2))
@@ -145,10 +151,12 @@ def _write_settings(writer, config):
     writer.add_context_length(config["max_position_embeddings"])
     writer.add_embedding_length(config["hidden_size"])
     writer.add_block_count(config["num_hidden_layers"])
-    writer.add_feed_forward_length(config["intermediate_size"])
+    writer.add_feed_forward_length(_mlp_width(config))
     writer.add_head_count(config["num_attention_heads"])
-    writer.add_head_count_kv(config["num_key_value_heads"])
-    writer.add_layer_norm_rms_eps(config["rms_norm_eps"])
+    writer.add_head_count_kv(_key_heads(config))
+    writer.add_layer_norm_rms_eps(config.get("rms_norm_eps", config.get("norm_eps")))
+    if "conv_L_cache" in config:
+        writer.add_shortconv_l_cache(config["conv_L_cache"])
     rope = config.get("rope_parameters") or {}
     full = rope.get("full_attention", rope)
     writer.add_rope_freq_base(full.get("rope_theta", config.get("rope_theta", 10000.0)))
@@ -174,6 +182,23 @@ def _write_settings(writer, config):
         writer.add_final_logit_softcapping(config["final_logit_softcapping"])
 
 
+def _mlp_width(config):
+    """As LFM2 makes it of the size in its config."""
+    size = config["intermediate_size"]
+    if not config.get("block_auto_adjust_ff_dim"):
+        return size
+    step = config["block_multiple_of"]
+    return -(-int(config["block_ffn_dim_multiplier"] * int(2 * size / 3)) // step) * step
+
+
+def _key_heads(config):
+    """None in convolutions."""
+    heads = config["num_key_value_heads"]
+    if "conv_L_cache" not in config:
+        return heads
+    return [heads if kind == "full_attention" else 0 for kind in config["layer_types"]]
+
+
 def _write_experts(writer, config):
     if count := config.get("num_local_experts", config.get("num_experts")):
         writer.add_expert_count(count)
@@ -182,6 +207,9 @@ def _write_experts(writer, config):
         writer.add_expert_feed_forward_length(config["moe_intermediate_size"])
     if config["model_type"] == "glm4_moe":
         _write_glm(writer, config)
+    if config["model_type"] == "lfm2_moe":
+        writer.add_leading_dense_block_count(config["num_dense_layers"])
+        writer.add_expert_gating_func(gguf.ExpertGatingFuncType.SIGMOID)
     if config.get("shared_expert_intermediate_size"):
         writer.add_expert_shared_feed_forward_length(config["shared_expert_intermediate_size"])
 

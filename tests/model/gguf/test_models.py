@@ -25,6 +25,7 @@ ARCHITECTURES = [
     *("granite", "smollm3"),
     *("mixtral", "qwen2_moe", "qwen3_moe", "olmoe", "granitemoe", "gpt_oss"),
     *("glm4_moe", "glm4_moe, one group, whole sigmoids, two shared experts"),
+    *("lfm2", "lfm2, a convolution last, its MLP multiplied", "lfm2_moe"),
 ]
 # What the files do not say, and must be what llama.cpp takes it for.
 FIXED = {
@@ -65,6 +66,32 @@ def test_layers_of_glm_that_guess_later_tokens_are_passed_over(tmp_path):
     path = write_gguf(tmp_path / "b.gguf", tmp_path / "checkpoint", extra=guess)
     with pytest.raises(ConfigError, match=r"blk\.3\.nextn\.eh_proj\.weight' has no place"):
         open_model(str(path))
+
+
+LFM2 = {
+    "general.architecture": "lfm2moe",
+    **dict.fromkeys(("lfm2moe.context_length", "lfm2moe.embedding_length"), 8),
+    **dict.fromkeys(("lfm2moe.block_count", "lfm2moe.attention.head_count"), 4),
+    "lfm2moe.feed_forward_length": 8,
+    "lfm2moe.attention.layer_norm_rms_epsilon": 1e-5,
+}
+
+
+@pytest.mark.parametrize("heads", [[0, 0], [0, 2, 4], [2, "2"], [2, [2]], [], [True, 0]])
+def test_layers_of_lfm2_have_heads_of_keys_or_none(heads):
+    metadata = {**LFM2, "lfm2moe.attention.head_count_kv": heads}
+    with pytest.raises(ConfigError, match=r"m: lfm2moe\.attention\.head_count_kv is \["):
+        make_config(*find_architecture(metadata, "m"), metadata, "m", tensors={}, rope_factors=None)
+
+
+@pytest.mark.parametrize(
+    ("key", "value"),
+    [("expert_gating_func", 1), ("expert_weights_norm", False), ("expert_weights_scale", 2.5)],
+)
+def test_experts_of_lfm2_are_weighed_as_llama_cpp_weighs_them(key, value):
+    metadata = {**LFM2, f"lfm2moe.{key}": value}
+    with pytest.raises(ConfigError, match=rf"lfm2moe\.{key} is .* is implemented"):
+        make_config(*find_architecture(metadata, "m"), metadata, "m", tensors={}, rope_factors=None)
 
 
 def test_without_a_width_no_layer_of_gemma3_has_a_window(tmp_path):
@@ -153,6 +180,26 @@ def test_experts_in_blocks_compute_what_they_mean(tmp_path):
         logits_of(str(path), dtype="float32", compute=c) for c in ("native", "reference")
     )
     assert np.linalg.norm(native - reference) < 0.01 * np.linalg.norm(reference)
+
+
+def test_products_around_a_convolution_are_computed_in_blocks(tmp_path):
+    """Its own weights are floats, as llama.cpp leaves them."""
+    family, settings = CASES["lfm2"]
+    sizes = {"hidden_size": 64, "block_auto_adjust_ff_dim": False, "intermediate_size": 64}
+    name = save(make_model(family, settings | sizes), tmp_path / "checkpoint")
+    path = write_gguf(
+        tmp_path / "m.gguf",
+        tmp_path / "checkpoint",
+        lambda n: "F32" if "shortconv.conv" in n else "Q8_0",
+    )
+    groups = open_model(str(path)).groups
+    assert {"layers.0.conv_in", "layers.0.conv_out", "layers.1.q"} < groups.keys()
+    native, reference = (
+        logits_of(str(path), dtype="float32", compute=c) for c in ("native", "reference")
+    )
+    assert np.linalg.norm(native - reference) < 0.01 * np.linalg.norm(reference)
+    expected = logits_of(name)
+    assert 1e-5 < np.linalg.norm(native - expected) / np.linalg.norm(expected) < 0.05
 
 
 def notice_of(checkpoint):

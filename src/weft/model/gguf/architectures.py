@@ -4,7 +4,7 @@ They become the config that the model's family is read by (`weft.model.decoders`
 is refused by name: it may change what is computed.
 """
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from types import MappingProxyType
 
@@ -63,6 +63,17 @@ _GLM = DecoderNames(
     {**_NAMES, "router_correction": "exp_probs_b.bias"},
     {NormPlacement.BEFORE: _GPT_OSS.norms[NormPlacement.BEFORE]},
 )
+# The last norm is called that behind the embedding.
+_LFM2 = DecoderNames(
+    {
+        **_GLM.names,
+        "norm": "token_embd_norm",
+        "conv_in": "shortconv.in_proj",
+        "conv": "shortconv.conv",
+        "conv_out": "shortconv.out_proj",
+    },
+    {NormPlacement.BEFORE: _BEFORE},
+)
 NUM_GUESSING_LAYERS = "num_nextn_predict_layers"
 
 _KEYS = {
@@ -106,6 +117,14 @@ _GLM_KEYS = {
     "leading_dense_block_count": "first_k_dense_replace",
     "nextn_predict_layers": NUM_GUESSING_LAYERS,
 }
+_CONVOLUTION = {"shortconv.l_cache": "conv_L_cache"}
+_LFM2_EXPERTS = {
+    **_CONVOLUTION,
+    "expert_count": "num_experts",
+    "expert_used_count": "num_experts_per_tok",
+    "expert_feed_forward_length": "moe_intermediate_size",
+    "leading_dense_block_count": "num_dense_layers",
+}
 _LOGIT_CAP = {"final_logit_softcapping": "final_logit_softcapping"}
 _NEEDED = (
     *("context_length", "embedding_length", "block_count", "feed_forward_length"),
@@ -131,8 +150,7 @@ class Architecture:
     `layers_of_largest`: of the model whose queries are scaled by hidden_size / num_attention_heads, where that
     of others is by the width of a head; the files do not say it.
     `model_type_with_experts`: of files that have some. `adds_up`: the weights of a token's experts do, to 1.
-    `is_glm`: keys and tensors say what its config does: a part of a head that turns, norms of heads, and layers
-    behind the last that guess later tokens.
+    `read_own` makes of keys and tensors what the config says in another form.
     `truncates`: the frequencies where yarn begins and ends are rounded to whole ones.
     """
 
@@ -146,7 +164,62 @@ class Architecture:
     model_type_with_experts: str | None = None
     adds_up: bool = True
     truncates: bool = True
-    is_glm: bool = False
+    read_own: Callable[["Metadata"], None] | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Metadata:
+    """What a reader of one architecture has: `config` as far as it is made, and `said`, of which it takes its keys.
+
+    `tensors` are shapes by name; `where` leads a key in a refusal.
+    """
+
+    config: dict[str, object]
+    said: dict[str, object]
+    tensors: Mapping[str, tuple[int, ...]]
+    where: str
+
+
+def _need(said: dict[str, object], key: str, expected: object, where: str) -> None:
+    value = said.pop(key, expected)
+    if value != expected:
+        raise ConfigError(f"{where}{key} is {shown(value)}; {expected} is implemented")
+
+
+def _read_glm(file: Metadata) -> None:
+    """A part of a head that turns, norms of heads, and layers behind the last that guess later tokens."""
+    config, said = file.config, file.said
+    _need(said, "expert_gating_func", _SIGMOID, file.where)
+    config.setdefault("norm_topk_prob", False)  # as llama.cpp takes it
+    config["use_qk_norm"] = "blk.0.attn_q_norm.weight" in file.tensors
+    turned, width = said.pop("rope.dimension_count", None), config["head_dim"]
+    if isinstance(turned, int) and isinstance(width, int) and width:
+        config["partial_rotary_factor"] = turned / width
+    layers, guessing = config["num_hidden_layers"], config.setdefault(NUM_GUESSING_LAYERS, 0)
+    if isinstance(layers, int) and isinstance(guessing, int) and 0 <= guessing < layers:
+        config["num_hidden_layers"] = layers - guessing
+
+
+def _read_lfm2(file: Metadata) -> None:
+    """A layer without heads of keys is a convolution; the width of MLPs is the one that they have."""
+    config, key = file.config, "num_key_value_heads"
+    if config["model_type"] == "lfm2":
+        config["block_auto_adjust_ff_dim"] = False
+    else:  # llama.cpp computes so, whatever a file says
+        _need(file.said, "expert_gating_func", _SIGMOID, file.where)
+        _need(file.said, "expert_weights_norm", True, file.where)
+        _need(file.said, "expert_weights_scale", 1.0, file.where)
+    heads = config[key]
+    if not isinstance(heads, list):
+        return
+    counts = [count for count in heads if count != 0]
+    if not counts or type(counts[0]) is not int or counts != counts[:1] * len(counts):
+        raise ConfigError(
+            f"{file.where}attention.head_count_kv is {shown(heads)}; one number for all layers of attention "
+            "is implemented, and 0 for convolutions"
+        )
+    config[key] = counts[0]
+    config["layer_types"] = ["conv" if count == 0 else "full_attention" for count in heads]
 
 
 ARCHITECTURES: Mapping[str, Architecture] = MappingProxyType(
@@ -195,7 +268,15 @@ ARCHITECTURES: Mapping[str, Architecture] = MappingProxyType(
             model_type_with_experts="gpt_oss",
             truncates=False,
         ),
-        "glm4moe": Architecture(model_type="glm4_moe", keys=_GLM_KEYS, names=_GLM, is_glm=True),
+        "glm4moe": Architecture(
+            model_type="glm4_moe", keys=_GLM_KEYS, names=_GLM, read_own=_read_glm
+        ),
+        "lfm2": Architecture(
+            model_type="lfm2", keys=_CONVOLUTION, names=_LFM2, read_own=_read_lfm2
+        ),
+        "lfm2moe": Architecture(
+            model_type="lfm2_moe", keys=_LFM2_EXPERTS, names=_LFM2, read_own=_read_lfm2
+        ),
     }
 )
 
@@ -247,8 +328,8 @@ def make_config(
     config.setdefault("num_key_value_heads", config["num_attention_heads"])
     if architecture.has_optional_windows and not config.get("sliding_window"):
         config["sliding_window_pattern"] = 1
-    if architecture.is_glm:
-        _read_glm(config, said, tensors, f"{where}: {prefix}")
+    if architecture.read_own is not None:
+        architecture.read_own(Metadata(config, said, tensors, f"{where}: {prefix}"))
     for key in ("attention.value_length", "rope.dimension_count"):
         _need(said, key, width, f"{where}: {prefix}")
     if architecture.layers_of_largest is not None:
@@ -266,24 +347,6 @@ def _refuse_others(name: str, said: Mapping[str, object], where: str) -> None:
             raise ConfigError(
                 f"{where}{key} is {shown(value)}, which is not implemented for {name}"
             )
-
-
-def _read_glm(
-    config: dict[str, object],
-    said: dict[str, object],
-    tensors: Mapping[str, tuple[int, ...]],
-    where: str,
-) -> None:
-    """What is not in a config as it is in metadata."""
-    _need(said, "expert_gating_func", _SIGMOID, where)
-    config.setdefault("norm_topk_prob", False)  # as llama.cpp takes it
-    config["use_qk_norm"] = "blk.0.attn_q_norm.weight" in tensors
-    turned, width = said.pop("rope.dimension_count", None), config["head_dim"]
-    if isinstance(turned, int) and isinstance(width, int) and width:
-        config["partial_rotary_factor"] = turned / width
-    layers, guessing = config["num_hidden_layers"], config.setdefault(NUM_GUESSING_LAYERS, 0)
-    if isinstance(layers, int) and isinstance(guessing, int) and 0 <= guessing < layers:
-        config["num_hidden_layers"] = layers - guessing
 
 
 def _experts(architecture: Architecture, said: dict[str, object], where: str) -> dict[str, object]:
@@ -307,12 +370,6 @@ def interleaved_order(num_heads: int, head_dim: int) -> NDArray[np.intp]:
     """Where each row lies in a file whose heads have the rows of their second half between those of the first."""
     rows = np.arange(num_heads * head_dim).reshape(num_heads, head_dim // 2, 2)
     return rows.swapaxes(1, 2).reshape(-1)
-
-
-def _need(said: dict[str, object], key: str, expected: object, where: str) -> None:
-    value = said.pop(key, expected)
-    if value != expected:
-        raise ConfigError(f"{where}{key} is {shown(value)}; {expected} is implemented")
 
 
 def _quotient(size: object, count: object) -> object:

@@ -235,8 +235,7 @@ def _match(
         if found is None:
             raise ConfigError(f"{path}: tensor {plan.source} is missing; its metadata asks for it")
         shape = found.shape
-        is_row = shape == plan.stored_shape[1:] and plan.stored_shape[0] == 1  # written as a vector
-        if shape != plan.stored_shape and not is_row:
+        if _without_ones(shape) != _without_ones(plan.stored_shape):
             raise ConfigError(
                 f"{found.path}: tensor {plan.source} has shape {list(shape)}; its metadata asks for "
                 f"{list(plan.stored_shape)}"
@@ -252,6 +251,11 @@ def _match(
             f"{path}: tensor {shown(min(spare))} has no place in the model that its metadata describes"
         )
     return _Source(layout, needed, _orders(layout, spec) if architecture.is_interleaved else {})
+
+
+def _without_ones(shape: tuple[int, ...]) -> tuple[int, ...]:
+    """Converters leave some of them out."""
+    return tuple(size for size in shape if size != 1)
 
 
 def _orders(layout: tuple[TensorPlan, ...], spec: ModelSpec) -> dict[str, Order]:

@@ -57,7 +57,7 @@ SPLITTINGS: Mapping[str, _Splitting] = MappingProxyType(
             (r"[\p{P}\$\+<=>\^~\|]+", _GPT2, r"\p{N}+", r"[0-9][0-9][0-9]"),
         ),
         **dict.fromkeys(("gpt-2", "phi-2", "olmo", "granite-docling"), _Splitting((_GPT2,))),
-        **dict.fromkeys(("llama-bpe", "llama3", "llama-v3", "falcon3"), _LLAMA3),
+        **dict.fromkeys(("llama-bpe", "llama3", "llama-v3", "falcon3", "lfm2"), _LLAMA3),
         **dict.fromkeys(("dbrx", "smaug-bpe"), _DBRX),
         "tekken": _TEKKEN,
         "qwen2": _QWEN2,
