@@ -79,6 +79,7 @@ LFM2 = {
 
 @pytest.mark.parametrize("heads", [[0, 0], [0, 2, 4], [2, "2"], [2, [2]], [], [True, 0]])
 def test_layers_of_lfm2_have_heads_of_keys_or_none(heads):
+    """As many in every layer of attention, of which there is one at least."""
     metadata = {**LFM2, "lfm2moe.attention.head_count_kv": heads}
     with pytest.raises(ConfigError, match=r"m: lfm2moe\.attention\.head_count_kv is \["):
         make_config(*find_architecture(metadata, "m"), metadata, "m", tensors={}, rope_factors=None)
@@ -89,6 +90,7 @@ def test_layers_of_lfm2_have_heads_of_keys_or_none(heads):
     [("expert_gating_func", 1), ("expert_weights_norm", False), ("expert_weights_scale", 2.5)],
 )
 def test_experts_of_lfm2_are_weighed_as_llama_cpp_weighs_them(key, value):
+    """It does so whatever a file says, so that a file which says otherwise means something else."""
     metadata = {**LFM2, f"lfm2moe.{key}": value}
     with pytest.raises(ConfigError, match=rf"lfm2moe\.{key} is .* is implemented"):
         make_config(*find_architecture(metadata, "m"), metadata, "m", tensors={}, rope_factors=None)
