@@ -14,7 +14,7 @@ from functools import partial
 
 import psutil
 
-from benchmarks.start_checkpoint import checkpoint
+from benchmarks.peers.checkpoints import checkpoint
 from weft import LLM
 from weft.core.prompts import TokensPrompt
 from weft.core.types import SamplingParams

@@ -26,8 +26,8 @@ import psutil
 
 sys.path.insert(0, str(Path(__file__).resolve().parent.parent))
 
+from benchmarks.peers.checkpoints import SHAPE_BY_NAME, checkpoint
 from benchmarks.peers.environments import LLAMA, ROOT
-from benchmarks.start_checkpoint import SHAPE_BY_NAME, checkpoint
 from weft.compute.backends import BACKENDS, choose
 from weft.core.config import EngineOptions
 from weft.model.open import open_model

@@ -16,7 +16,7 @@ from typing import Any
 
 import numpy as np
 
-from benchmarks.start_checkpoint import checkpoint
+from benchmarks.peers.checkpoints import checkpoint
 from weft import LLM
 from weft.core.prompts import TokensPrompt
 from weft.core.types import SamplingParams

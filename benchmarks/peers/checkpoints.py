@@ -1,12 +1,26 @@
-"""Checkpoints in the shapes of known models, with random weights: speed does not depend on the values."""
+"""Checkpoints in the shapes of known models, with random weights: speed does not depend on the values.
+
+The tokenizer's pairs are random too; it is as large as a real one and costs as much to read.
+"""
 
 import json
 import math
+import random
 from dataclasses import dataclass
 from pathlib import Path
 
 import numpy as np
 import tokenizers
+
+from benchmarks.peers.environments import ROOT
+
+_LONGEST = 16  # characters of a token
+# As chat models have: it is parsed at the start, twice.
+_TEMPLATE = (
+    "{%- for message in messages %}<|im_start|>{{ message.role }}\n"
+    "{{ message.content }}<|im_end|>\n{%- endfor %}"
+    "{%- if add_generation_prompt %}<|im_start|>assistant\n{%- endif %}"
+)
 
 
 @dataclass(frozen=True, slots=True)
@@ -59,6 +73,14 @@ def tensor_shapes(shape: Shape) -> dict[str, tuple[int, ...]]:
     return tensors
 
 
+SHAPE_BY_NAME = {shape.name: shape for shape in SHAPES}
+
+
+def checkpoint(name: str) -> Path:
+    """The directory of one of `SHAPES`, made where it is not there yet."""
+    return write_checkpoint(SHAPE_BY_NAME[name], ROOT / name)
+
+
 def write_checkpoint(shape: Shape, directory: Path) -> Path:
     """A Hugging Face directory in bfloat16; one that is there already is kept."""
     if (directory / "model.safetensors").exists():
@@ -78,20 +100,20 @@ def _write_weights(tensors: dict[str, tuple[int, ...]], file: Path) -> None:
         start, end = end, end + 2 * math.prod(size)
         header[name] = {"dtype": "BF16", "shape": list(size), "data_offsets": [start, end]}
     encoded = json.dumps(header).encode()
-    random = np.random.default_rng(0)
+    generator = np.random.default_rng(0)
     partial = file.with_suffix(".partial")
     with partial.open("wb") as out:
         out.write(len(encoded).to_bytes(8, "little") + encoded)
         for size in tensors.values():
-            out.write(_bfloat16(random, size))
+            out.write(_bfloat16(generator, size))
     partial.rename(file)
 
 
-def _bfloat16(random: np.random.Generator, size: tuple[int, ...]) -> bytes:
+def _bfloat16(generator: np.random.Generator, size: tuple[int, ...]) -> bytes:
     if len(size) == 1:
         values = np.ones(size, np.float32)
     else:
-        values = random.standard_normal(size, np.float32) * np.float32(0.02)
+        values = generator.standard_normal(size, np.float32) * np.float32(0.02)
     return (values.view(np.uint32) >> 16).astype(np.uint16).tobytes()
 
 
@@ -119,10 +141,27 @@ def _config(shape: Shape) -> dict[str, object]:
 
 
 def _write_tokenizer(shape: Shape, directory: Path) -> None:
-    """One word an id: enough for engines that will not start without a tokenizer."""
-    vocab = {f"w{token_id}": token_id for token_id in range(shape.vocab)}
-    tokenizer = tokenizers.Tokenizer(tokenizers.models.WordLevel(vocab, unk_token="w0"))  # noqa: S106 - no secret
-    tokenizer.pre_tokenizer = tokenizers.pre_tokenizers.WhitespaceSplit()
+    """Byte-level pairs, as many as the vocabulary holds: reading them is part of a start."""
+    dice = random.Random(0)
+    tokens = sorted(tokenizers.pre_tokenizers.ByteLevel.alphabet())
+    known = set(tokens)
+    merges: list[tuple[str, str]] = []
+    while len(tokens) < shape.vocab - 2:
+        first, second = dice.choice(tokens), dice.choice(tokens)
+        joined = first + second
+        if len(joined) <= _LONGEST and joined not in known:
+            known.add(joined)
+            tokens.append(joined)
+            merges.append((first, second))
+    model = tokenizers.models.BPE({token: number for number, token in enumerate(tokens)}, merges)
+    tokenizer = tokenizers.Tokenizer(model)
+    tokenizer.pre_tokenizer = tokenizers.pre_tokenizers.ByteLevel(add_prefix_space=False)
+    tokenizer.decoder = tokenizers.decoders.ByteLevel()
+    tokenizer.add_special_tokens(["<|im_start|>", "<|im_end|>"])
     tokenizer.save(str(directory / "tokenizer.json"))
-    settings = {"tokenizer_class": "PreTrainedTokenizerFast", "eos_token": "w0", "unk_token": "w0"}
+    settings = {
+        "tokenizer_class": "PreTrainedTokenizerFast",
+        "eos_token": "<|im_end|>",
+        "chat_template": _TEMPLATE,
+    }
     (directory / "tokenizer_config.json").write_text(json.dumps(settings))

@@ -12,7 +12,7 @@ import platform
 import statistics
 import subprocess
 import sys
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from contextlib import AsyncExitStack
 from dataclasses import asdict, dataclass
 from pathlib import Path
@@ -20,12 +20,12 @@ from typing import Any
 
 sys.path.insert(0, str(Path(__file__).resolve().parent.parent.parent))
 
-from benchmarks.peers.checkpoints import SHAPES, Shape, tensor_shapes, write_checkpoint
-from benchmarks.peers.environments import LLAMA, ROOT, TRANSFORMERS, VLLM, vllm_variables
+from benchmarks.peers.checkpoints import SHAPES, Shape
+from benchmarks.peers.engines import ENGINES
+from benchmarks.peers.environments import ROOT
 from benchmarks.peers.workloads import WORKLOADS, Prompts, Workload
 from weft.compute.native import measure_roofline
 
-HERE = Path(__file__).resolve().parent
 START_TIMEOUT_S = 600.0
 RUN_TIMEOUT_S = 300.0
 
@@ -116,55 +116,6 @@ class Engine:
         return answer
 
 
-def commands(shape: Shape, names: Sequence[str]) -> Iterator[tuple[str, list[str], dict[str, str]]]:
-    """The engines asked for, with how each is started; makes environments and files as needed."""
-    checkpoint = write_checkpoint(shape, ROOT / shape.name)
-    for name in names:
-        match name:
-            case "weft" | "weft int8":
-                extra = ["--quantization", "int8"] if name == "weft int8" else []
-                yield (
-                    name,
-                    [sys.executable, str(HERE / "engine_weft.py"), str(checkpoint), *extra],
-                    {},
-                )
-            case "vllm":
-                VLLM.make()
-                command = [str(VLLM.python), str(HERE / "engine_vllm.py"), str(checkpoint)]
-                yield name, command, vllm_variables(os.cpu_count() or 1)
-            case "llama.cpp" | "llama.cpp q8_0":
-                LLAMA.make()
-                file = _gguf(shape, checkpoint, "Q8_0" if name.endswith("q8_0") else "BF16")
-                yield name, [str(LLAMA.python), str(HERE / "engine_llama.py"), str(file)], {}
-            case "transformers" | "transformers continuous":
-                TRANSFORMERS.make()
-                script = HERE / f"engine_{name.replace(' ', '_')}.py"
-                yield name, [str(TRANSFORMERS.python), str(script), str(checkpoint)], {}
-            case _:
-                raise SystemExit(f"unknown engine {name!r}; there are: {', '.join(ENGINES)}")
-
-
-ENGINES = (
-    "weft",
-    "weft int8",
-    "vllm",
-    "llama.cpp",
-    "llama.cpp q8_0",
-    "transformers",
-    "transformers continuous",
-)
-
-
-def _gguf(shape: Shape, checkpoint: Path, kind: str) -> Path:
-    file = ROOT / f"{shape.name}-{kind.lower()}.gguf"
-    if not file.exists():
-        tensors = ROOT / f"{shape.name}-tensors.json"
-        tensors.write_text(json.dumps(tensor_shapes(shape)))
-        script = [str(LLAMA.python), str(HERE / "write_gguf.py"), str(checkpoint / "config.json")]
-        subprocess.run([*script, str(tensors), str(file), "--type", kind], check=True)
-    return file
-
-
 async def measure(
     shape: Shape, engines: Sequence[Engine], workloads: Sequence[Workload], repetitions: int
 ) -> list[Measured]:
@@ -248,8 +199,9 @@ async def run(arguments: argparse.Namespace) -> dict[str, Any]:
     for shape in (one for one in SHAPES if one.name in arguments.shapes):
         async with AsyncExitStack() as stack:
             engines = []
-            for command in list(commands(shape, arguments.engines)):
-                engine = await Engine.start(*command)
+            commands = {name: ENGINES[name](shape) for name in arguments.engines}
+            for name, command in commands.items():
+                engine = await Engine.start(name, *command)
                 stack.push_async_callback(engine.stop)
                 engines.append(engine)
             results = await measure(shape, engines, workloads, arguments.repetitions)
@@ -285,7 +237,8 @@ def machine() -> dict[str, Any]:
 def main() -> None:
     """Parse, run, write."""
     parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("--engines", nargs="+", default=["weft", "vllm", "llama.cpp"])
+    default = ["weft", "vllm", "llama.cpp"]
+    parser.add_argument("--engines", nargs="+", choices=ENGINES, metavar="ENGINE", default=default)
     names = [shape.name for shape in SHAPES]
     parser.add_argument("--shapes", nargs="+", default=names, choices=names)
     parser.add_argument("--workloads", nargs="+", help="such as W1 W4; all if not given")

@@ -26,7 +26,9 @@ class Llama:
         params = llama_cpp.llama_context_default_params()
         params.n_ctx = MAX_SEQUENCES * 1280
         params.n_seq_max = MAX_SEQUENCES
-        params.kv_unified = True  # a shared prefix is copied between sequences
+        params.kv_unified = (
+            False  # with one buffer for all, each row looks at every sequence's keys
+        )
         params.n_batch = BATCH_TOKENS
         params.n_threads = params.n_threads_batch = len(os.sched_getaffinity(0))
         self._context = llama_cpp.llama_init_from_model(self._model, params)
@@ -42,7 +44,7 @@ class Llama:
         shared = _num_shared(prompts)
         self._decode([(0, position, prompts[0][position], False) for position in range(shared)])
         for sequence in range(1, len(prompts) if shared else 0):
-            llama_cpp.llama_memory_seq_cp(self._memory, 0, sequence, 0, shared)
+            llama_cpp.llama_memory_seq_cp(self._memory, 0, sequence, -1, -1)
         tokens, first_s = [], []
         for sequence, prompt in enumerate(prompts):
             rows = [

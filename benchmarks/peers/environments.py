@@ -55,6 +55,22 @@ LLAMA = Environment(
 )
 TRANSFORMERS = Environment("transformers", (("torch==2.13.0",), ("transformers>=5.23,<6",)))
 
+# Its tools want torchvision, which would be a CUDA build.
+OPENVINO = Environment(
+    "openvino",
+    (
+        ("torch==2.13.0",),
+        (
+            "torch==2.13.0",
+            "openvino-genai==2026.4.1.0",
+            "openvino-tokenizers==2026.4.1.0",
+            "optimum-intel==2.2.0",
+            "nncf==3.4.0",
+        ),
+    ),
+    unwanted=("torchvision",),
+)
+
 
 def vllm_variables(num_cpus: int) -> dict[str, str]:
     """vLLM on all cores; by default it keeps one for its front end. Allocator and OpenMP if present."""

@@ -1,8 +1,9 @@
-"""A checkpoint's shape as a GGUF file with random weights; runs in llama.cpp's environment."""
+"""A checkpoint's shape as a GGUF file with random weights in BF16; runs in llama.cpp's environment."""
 
 import argparse
 import json
 from pathlib import Path
+from typing import Any
 
 import gguf
 import numpy as np
@@ -35,12 +36,11 @@ def gguf_name(name: str) -> str:
 def main() -> None:
     """Write one file."""
     parser = argparse.ArgumentParser()
-    parser.add_argument("config", type=Path)
+    parser.add_argument("checkpoint", type=Path)
     parser.add_argument("tensors", type=Path, help="JSON: tensor names and sizes")
     parser.add_argument("out", type=Path)
-    parser.add_argument("--type", choices=("BF16", "Q8_0"), default="BF16")
     arguments = parser.parse_args()
-    config = json.loads(arguments.config.read_text())
+    config = json.loads((arguments.checkpoint / "config.json").read_text())
     writer = gguf.GGUFWriter(arguments.out, config["model_type"])
     writer.add_block_count(config["num_hidden_layers"])
     writer.add_context_length(config["max_position_embeddings"])
@@ -54,8 +54,8 @@ def main() -> None:
     writer.add_rope_freq_base(config["rope_theta"])
     writer.add_layer_norm_rms_eps(config["rms_norm_eps"])
     writer.add_vocab_size(config["vocab_size"])
-    writer.add_tokenizer_model("no_vocab")
-    kind = gguf.GGMLQuantizationType[arguments.type]
+    _add_tokenizer(writer, json.loads((arguments.checkpoint / "tokenizer.json").read_text()))
+    kind = gguf.GGMLQuantizationType.BF16
     random = np.random.default_rng(0)
     for name, size in json.loads(arguments.tensors.read_text()).items():
         if len(size) == 1:
@@ -67,6 +67,19 @@ def main() -> None:
     writer.write_kv_data_to_file()
     writer.write_tensors_to_file()
     writer.close()
+
+
+def _add_tokenizer(writer: gguf.GGUFWriter, tokenizer: dict[str, Any]) -> None:
+    """Byte-level pairs, and the added tokens after them."""
+    model, added = tokenizer["model"], tokenizer["added_tokens"]
+    names = [*sorted(model["vocab"], key=model["vocab"].get), *(one["content"] for one in added)]
+    kinds = [gguf.TokenType.NORMAL] * len(model["vocab"]) + [gguf.TokenType.CONTROL] * len(added)
+    writer.add_tokenizer_model("gpt2")
+    writer.add_tokenizer_pre("gpt-2")
+    writer.add_token_list(names)
+    writer.add_token_types(kinds)
+    writer.add_token_merges([" ".join(pair) for pair in model["merges"]])
+    writer.add_eos_token_id(len(names) - 1)
 
 
 if __name__ == "__main__":
