@@ -9,13 +9,17 @@ import inspect
 import sys
 from collections.abc import Iterator
 from importlib import import_module
-from typing import get_type_hints
 
 import msgspec
 
 CLASSES = (
     "vllm.engine.arg_utils:AsyncEngineArgs",
     "vllm.inputs:TokensPrompt",
+    "vllm.inputs.engine:MultiModalInput",
+    "vllm.multimodal.inputs:PlaceholderRange",
+    "vllm.config.multimodal:AudioDummyOptions",
+    "vllm.config.multimodal:ImageDummyOptions",
+    "vllm.config.multimodal:VideoDummyOptions",
     "vllm.sampling_params:SamplingParams",
     "vllm.sampling_params:StructuredOutputsParams",
     "vllm.sampling_params:RepetitionDetectionParams",
@@ -35,6 +39,8 @@ CLASSES = (
     "vllm.distributed.kv_events:AllBlocksCleared",
     "vllm.distributed.kv_events:KVEventBatch",
 )
+# What is made by methods of its class: their names, and what each takes.
+FACTORIES = ("vllm.multimodal.inputs:MultiModalFieldConfig",)
 # What exists to be raised, with its bases: an error is known by the first of them that is in our table.
 ERRORS = ("vllm.exceptions", "vllm.v1.engine.exceptions")
 
@@ -44,7 +50,7 @@ def fields_of(kind: type) -> list[str]:
     if dataclasses.is_dataclass(kind):
         names = [field.name for field in dataclasses.fields(kind)]
     elif issubclass(kind, dict):  # a TypedDict, of whichever module
-        names = list(get_type_hints(kind))
+        names = list(kind.__annotations__)
     elif issubclass(kind, msgspec.Struct):
         names = [field.name for field in msgspec.structs.fields(kind)]
     else:
@@ -59,6 +65,13 @@ def read_vllm() -> Iterator[tuple[str, str]]:
         module, _, name = source.partition(":")
         for field in fields_of(getattr(import_module(module), name)):
             yield name, field
+    for source in FACTORIES:
+        module, _, name = source.partition(":")
+        kind = getattr(import_module(module), name)
+        for method in sorted(vars(kind)):
+            if isinstance(vars(kind)[method], staticmethod):
+                for field in inspect.signature(getattr(kind, method)).parameters:
+                    yield f"{name}.{method}", field
     for module in ERRORS:
         for name, kind in sorted(vars(import_module(module)).items()):
             if inspect.isclass(kind) and issubclass(kind, Exception) and kind.__module__ == module:

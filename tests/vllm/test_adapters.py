@@ -43,7 +43,12 @@ def traces(tmp_path_factory):
 @pytest_asyncio.fixture(scope="module", loop_scope="session")
 async def client(checkpoint, traces):
     """One for all."""
-    profiler = {"profiler": "torch", "torch_profiler_dir": str(traces)}
+    # With stacks, which it takes by default, torch 2.13 can end a process of several threads.
+    profiler = {
+        "profiler": "torch",
+        "torch_profiler_dir": str(traces),
+        "torch_profiler_with_stack": False,
+    }
     options = {"enable_lora": True, "max_loras": 2, "max_lora_rank": 8, "max_model_len": 512}
     async with engine(checkpoint, {"profiler_config": profiler}, **options) as client:
         yield client

@@ -55,9 +55,14 @@ class QuietHandler(http.server.SimpleHTTPRequestHandler):
 
 
 @pytest.fixture(scope="module")
-def server(tmp_path_factory, pictures):
-    """`weft serve` of a tiny LLaVA, over HTTP and gRPC."""
-    checkpoint = write_llava(tmp_path_factory.mktemp("vllm") / "llava")
+def checkpoint(tmp_path_factory):
+    """A tiny LLaVA."""
+    return write_llava(tmp_path_factory.mktemp("vllm") / "llava")
+
+
+@pytest.fixture(scope="module")
+def server(checkpoint, pictures):
+    """`weft serve` of it, over HTTP and gRPC."""
     flags = (
         "--max-model-len", "512", "--served-model-name", "llava",
         "--allowed-media-domains", "127.0.0.1", "--allowed-local-media-path", str(pictures),
@@ -189,6 +194,100 @@ async def test_grpc_takes_their_addresses(server, expected, pictures):
         with pytest.raises(grpc.aio.AioRpcError) as caught:
             await anext(VllmEngineStub(channel).Generate(message).__aiter__())
     assert caught.value.code() is grpc.StatusCode.INVALID_ARGUMENT
+
+
+@pytest.fixture(scope="module")
+def pixels(checkpoint, pictures):
+    """What the model's own processor makes of the picture, as float32."""
+    from PIL import Image
+    from transformers import CLIPImageProcessor
+
+    processor = CLIPImageProcessor.from_pretrained(checkpoint)
+    with Image.open(pictures / "red.png") as image:
+        return processor(image, return_tensors="np")["pixel_values"].astype("float32")
+
+
+def batch(pixels, ids, **changes) -> pb.MultimodalInputs:
+    """One picture, at all its tokens."""
+    fields = {
+        "pixel_values": pb.TensorData(shape=pixels.shape, dtype="float32", inline=pixels.tobytes()),
+        "im_token_id": IMAGE_TOKEN_ID,
+        "mm_placeholders": [
+            pb.PlaceholderRange(offset=ids.index(IMAGE_TOKEN_ID), length=NUM_PATCHES)
+        ],
+        "mm_hashes": ["red"],
+        "batched_keys": ["pixel_values"],
+    }
+    return pb.MultimodalInputs(**{**fields, **changes})
+
+
+def generation(ids, inputs) -> pb.GenerateRequest:
+    """The request whose prompt is all there."""
+    return pb.GenerateRequest(
+        tokenized=pb.TokenizedInput(input_ids=ids),
+        sampling_params=pb.SamplingParams(temperature=0, max_tokens=8, ignore_eos=True),
+        mm_inputs=inputs,
+    )
+
+
+async def test_grpc_takes_tensors(server, expected, pixels):
+    """The same tokens, in each layout that says the same; other numbers have other tokens."""
+    ids = expected["prompt_token_ids"]
+    sizes = pb.TensorData(shape=[1], dtype="uint32", inline=b"\1\0\0\0")
+    ways = [
+        batch(pixels, ids),
+        batch(
+            pixels,
+            ids,
+            modality=common_pb2.IMAGE,
+            mm_hashes=["b"],
+            keep_on_cpu_keys=["pixel_values"],
+        ),
+        batch(pixels, ids, encoder_input_key="pixel_values", mm_hashes=["c"]),
+        batch(pixels, ids, model_specific_tensors={"patches_per_image": sizes}, mm_hashes=["d"]),
+        batch(pixels * 0, ids, mm_hashes=["e"]),
+    ]
+    ways[2].ClearField("im_token_id")
+    async with grpc.aio.insecure_channel(server.address) as channel:
+        stub = VllmEngineStub(channel)
+        answers = [[r async for r in stub.Generate(generation(ids, way))][-1] for way in ways]
+    *same, other = [list(answer.complete.output_ids) for answer in answers]
+    assert same == [tokens(expected)] * 4
+    assert other != tokens(expected)
+    assert {answer.complete.prompt_tokens for answer in answers} == {len(ids)}
+
+
+async def test_tensors_that_the_model_cannot_take_are_refused(server, expected, pixels):
+    """By name, and the engine goes on."""
+    ids = expected["prompt_token_ids"]
+    first = ids.index(IMAGE_TOKEN_ID)
+    place = pb.PlaceholderRange(offset=first, length=NUM_PATCHES - 1)
+    sizes = pb.TensorData(shape=[1], dtype="uint32", inline=b"\1\0\0\0")
+    flat = {"batched_keys": [], "flat_keys": {"pixel_values": "n"}}
+    wrong = {
+        "shape [3, 32, 32]": batch(pixels[:, :, :16], ids),
+        "this model takes pixel_values": batch(pixels, ids, encoder_input_key="patches"),
+        "it is no input of an encoder": batch(
+            pixels, ids, model_specific_tensors={"image_embeds": sizes}
+        ),
+        "got [1, 3, 32, 32]": batch(pixels, ids, model_specific_tensors={"n": sizes}, **flat),
+        "one image is to stand": batch(pixels, ids, mm_placeholders=[place]),
+        "there is no 7": batch(pixels, ids, im_token_id=7),
+        "1 rows": batch(pixels.repeat(2, 0), ids),
+    }
+    shorter = [*ids[:first], 5, *ids[first + 1 :]]
+    async with grpc.aio.insecure_channel(server.address) as channel:
+        stub = VllmEngineStub(channel)
+        for words, inputs in wrong.items():
+            with pytest.raises(grpc.aio.AioRpcError) as caught:
+                await anext(stub.Generate(generation(ids, inputs)).__aiter__())
+            assert caught.value.code() is grpc.StatusCode.INVALID_ARGUMENT
+            assert words in caught.value.details()
+        with pytest.raises(grpc.aio.AioRpcError) as caught:  # one token of these is a word
+            await anext(stub.Generate(generation(shorter, batch(pixels, ids))).__aiter__())
+        assert f"takes {NUM_PATCHES} tokens" in caught.value.details()
+        replies = [r async for r in stub.Generate(generation(ids, batch(pixels, ids)))]
+    assert list(replies[-1].complete.output_ids) == tokens(expected)
 
 
 def bomb() -> str:

@@ -25,8 +25,8 @@ def server(checkpoint, tmp_path_factory):
     """With a connector that says what its requests were given."""
     directory = tmp_path_factory.mktemp("kv")
     config = {
-        "kv_connector": "ToldConnector",
-        "kv_connector_module_path": "tests.vllm.told_connector",
+        "kv_connector": "RecordingConnector",
+        "kv_connector_module_path": "tests.vllm.recording_connector",
         "kv_role": "kv_both",
         "kv_connector_extra_config": {"shared_storage_path": str(directory)},
     }
@@ -42,9 +42,9 @@ def completion(server, **changes):
 
 def test_what_http_brings_the_connector_has_and_its_answer_comes_back(server):
     """Unchanged in both directions; without them, nothing."""
-    told = completion(server, **{KEY: GIVEN})[KEY]
-    assert told["told"] == GIVEN
-    assert (told["do_remote_prefill"], told["remote_port"]) == (True, 5600)
+    received = completion(server, **{KEY: GIVEN})[KEY]
+    assert received["received"] == GIVEN
+    assert (received["do_remote_prefill"], received["remote_port"]) == (True, 5600)
     assert completion(server)[KEY] is None
 
 
@@ -56,18 +56,18 @@ async def test_what_grpc_brings_the_connector_has_and_its_answer_comes_back(serv
         outputs = [o async for o in client.generate({"prompt_token_ids": PROMPT}, params, "g")]
     finally:
         await client.close()
-    assert outputs[-1].kv_transfer_params["told"] == GIVEN
+    assert outputs[-1].kv_transfer_params["received"] == GIVEN
     over_http = completion(server, return_token_ids=True)["choices"][0]["token_ids"]
     assert outputs[-1].outputs[0].token_ids == over_http
 
 
 def test_a_prompt_is_computed_where_a_router_says(server):
-    """Here, by itself: what it told the first time came back to its connector with the second request."""
+    """Here, by itself: what it received the first time came back to its connector with the second request."""
     address = server.http.removeprefix("http://")
     answer = fetched(server, "/v1/completions", BODY, **{PREFILLER: address})
-    asked = json.loads(answer)[KEY]["told"]
+    asked = json.loads(answer)[KEY]["received"]
     assert (asked["do_remote_prefill"], asked["remote_host"]) == (True, "127.0.0.1")
-    assert asked["told"]["do_remote_decode"]
+    assert asked["received"]["do_remote_decode"]
 
 
 def test_a_prompt_is_taken_from_the_connectors_files(server):

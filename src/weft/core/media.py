@@ -1,9 +1,8 @@
 """Media of a prompt: images, videos and sound, which stand where its tokens have anchors.
 
-Other kinds of input are tensors that somebody else has made of them; those would stand beside `items`.
+They come as files, or as tensors that somebody else's processor has made of them.
 """
 
-from collections.abc import Mapping
 from typing import Any, Literal, get_args
 
 import msgspec
@@ -15,7 +14,9 @@ Modality = Literal["image", "video", "audio"]
 MODALITIES: tuple[Modality, ...] = get_args(Modality)
 
 MAX_UUID_CHARS = 256
+MAX_BYTES = 64 * 2**20  # of all items of a prompt, as they come
 FIELD = "media"
+TENSORS = "mm_inputs"
 PROCESSOR_KWARGS = "mm_processor_kwargs"
 
 
@@ -31,11 +32,44 @@ class MediaItem(msgspec.Struct, frozen=True, kw_only=True):
     uuid: str | None = None
 
 
+class Tensor(msgspec.Struct, frozen=True, kw_only=True):
+    """Numbers row by row, little-endian, of a `dtype` that is listed in `weft.core.media_tensors`."""
+
+    dtype: str
+    shape: tuple[int, ...]
+    data: bytes
+
+
+class MediaTensors(msgspec.Struct, frozen=True, kw_only=True):
+    """All items of one modality, made by somebody else's processor, with their tokens in the prompt.
+
+    Item i stands at the tokens of `placeholders[i]`, its first and their number; where there is an `embed_token_id`,
+    only at those of them. The engine trusts that what has the same of `hashes` is the same item.
+
+    Of a tensor in `batched` row i is item i's. Of one in `flat` an item has as many rows as the tensor that is
+    named there says; any other is shared by all. `on_cpu` are not moved to where the model is. What these say of a
+    tensor that is not there means nothing.
+    """
+
+    modality: Modality
+    tensors: dict[str, Tensor]
+    placeholders: list[tuple[int, int]]
+    hashes: list[str]
+    embed_token_id: int | None = None
+    batched: frozenset[str] = frozenset()
+    flat: dict[str, str] = {}
+    on_cpu: frozenset[str] = frozenset()
+
+
 class Media(msgspec.Struct, frozen=True, kw_only=True):
-    """All of a prompt, those of each modality in the order of their anchors; and arguments of the model's processor."""
+    """All of a prompt, those of each modality in the order of their anchors; and arguments of the model's processor.
+
+    Either `items` or `tensors`, one for each modality, which no processor sees here.
+    """
 
     items: list[MediaItem] = []
     processor_kwargs: dict[str, Any] | None = None
+    tensors: list[MediaTensors] = []
 
 
 class MediaConfig(msgspec.Struct, frozen=True, kw_only=True):
@@ -59,10 +93,14 @@ def check_media(media: Media, config: MediaConfig | None) -> None:
         raise BadRequest(FIELD, "media: this model reads text only")
     if media.processor_kwargs is not None and not media.items:
         raise BadRequest(PROCESSOR_KWARGS, f"{PROCESSOR_KWARGS} needs media in the prompt")
+    if media.items and media.tensors:
+        raise BadRequest(TENSORS, f"{TENSORS} does not go with media that are no tensors")
     num_items = dict.fromkeys(MODALITIES, 0)
     for item in media.items:
         _check_item(item)
         num_items[item.modality] += 1
+    for given in media.tensors:
+        num_items[given.modality] += len(given.placeholders)
     for modality, num in num_items.items():
         most = config.max_items.get(modality, 0)
         if num > most:
@@ -77,6 +115,8 @@ def check_media(media: Media, config: MediaConfig | None) -> None:
 
 def check_anchors(token_ids: list[int], media: Media | None, config: MediaConfig) -> None:
     """Raise `BadRequest` for an anchor at which nothing stands: the model would read it as a word."""
+    if media and media.tensors:
+        token_ids = _outside(media.tensors, token_ids)
     for modality, anchor in config.anchor_ids.items():
         num_items = sum(item.modality == modality for item in (media.items if media else ()))
         num_anchors = token_ids.count(anchor)
@@ -88,12 +128,14 @@ def check_anchors(token_ids: list[int], media: Media | None, config: MediaConfig
             )
 
 
-def count_by_modality(media: Media) -> Mapping[Modality, int]:
-    """How many there are of those that there are."""
-    found: dict[Modality, int] = {}
-    for item in media.items:
-        found[item.modality] = found.get(item.modality, 0) + 1
-    return found
+def _outside(tensors: list[MediaTensors], token_ids: list[int]) -> list[int]:
+    """The tokens at which none of these stand."""
+    outside: list[int] = []
+    end_of_last = 0
+    for start, length in sorted(one for given in tensors for one in given.placeholders):
+        outside += token_ids[end_of_last:start]
+        end_of_last = start + length
+    return outside + token_ids[end_of_last:]
 
 
 def _check_item(item: MediaItem) -> None:

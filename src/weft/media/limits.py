@@ -8,6 +8,7 @@ from typing import Self
 from urllib.parse import urlsplit
 
 from weft.core.errors import ConfigError
+from weft.core.media import MAX_BYTES
 
 DOMAINS = "--allowed-media-domains"
 LOCAL_PATH = "--allowed-local-media-path"
@@ -20,7 +21,7 @@ class MediaLimits:
     `max_pixels` are of all images of a prompt. Items of `max_prompts` are fetched and held at once.
     """
 
-    max_bytes: int = 64 * 2**20
+    max_bytes: int = MAX_BYTES
     max_pixels: int = 2**26
     max_redirects: int = 3
     max_prompts: int = 16

@@ -15,7 +15,8 @@ class RpcOptions:
     `open_health_check` lets `HealthCheck` be called without a key, as `grpc.health.v1` always can.
 
     `max_message_bytes` bounds what is received; None is what a context of token ids with their text
-    takes, and 8 MiB at the least: more is decoded in one piece, in which nobody else is served.
+    takes, and 8 MiB at the least: more is decoded in one piece, in which nobody else is served. A model that
+    takes media has room for theirs beside that.
     `max_total_message_bytes` are held of all large requests at once, as long as their calls are open.
     A port that is shared other processes of this server listen on too.
     `reasoning_parser` names how the model writes reasoning: a constraint begins behind it.

@@ -8,7 +8,9 @@ from contextlib import suppress
 import grpc
 
 from weft.core.client import EngineClient
+from weft.core.config import ModelConfig
 from weft.core.errors import ConfigError, EngineDead
+from weft.core.media import MAX_BYTES
 from weft.core.tasks import every
 from weft.core.tracing import Tracer
 from weft.rpc.auth import KeyGate, Keys
@@ -68,7 +70,7 @@ class RpcServer:
         with merged_signals(asyncio.get_running_loop()):
             server = grpc.aio.server(
                 interceptors=(KeyGate(self._keys),) if has_keys else (),
-                options=_to_channel_args(self._options, self._client.model_config.max_model_len),
+                options=_to_channel_args(self._options, self._client.model_config),
                 maximum_concurrent_rpcs=self._options.max_concurrent_calls,
             )
         server.add_generic_rpc_handlers((self.service.handler(), self._health.handler()))
@@ -123,10 +125,11 @@ class RpcServer:
         await every(self._options.health_interval_s, look)
 
 
-def _to_channel_args(options: RpcOptions, max_model_len: int) -> ChannelArgs:
+def _to_channel_args(options: RpcOptions, model: ModelConfig) -> ChannelArgs:
     max_message_bytes = options.max_message_bytes
     if max_message_bytes is None:
-        max_message_bytes = max(_MIN_MESSAGE_BYTES, _BYTES_PER_TOKEN * max_model_len)
+        max_message_bytes = max(_MIN_MESSAGE_BYTES, _BYTES_PER_TOKEN * model.max_model_len)
+        max_message_bytes += 0 if model.media is None else MAX_BYTES
     return server_args(
         max_calls=options.max_concurrent_calls,
         max_streams=options.max_concurrent_streams,

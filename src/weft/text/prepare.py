@@ -10,7 +10,8 @@ import msgspec
 
 from weft.core.config import EngineConfig
 from weft.core.errors import BadRequest, Unsupported
-from weft.core.media import check_anchors, check_media
+from weft.core.media import Media, check_anchors, check_media
+from weft.core.media_tensors import check_placeholders, check_tensors
 from weft.core.prompts import Prompt, TokensPart
 from weft.core.ranks import served_ranks
 from weft.core.types import (
@@ -162,9 +163,12 @@ class InputProcessor:
             raise BadRequest("stop", "stop strings need a tokenizer, and this model has none")
         if prompt.media is not None:
             check_media(prompt.media, self._media)
-            _check_beside_media(params, how)
+            check_tensors(prompt.media.tensors)
+            _check_beside_media(prompt.media, params, how)
         token_ids, embeds = encode_prompt(prompt, how, self._tokenizer, self._limits)
         validate_prompt(token_ids, self._limits)
+        if prompt.media is not None:
+            check_placeholders(prompt.media.tensors, token_ids)
         if self._media is not None:
             check_anchors(token_ids, prompt.media, self._media)
         if embeds and params.prompt_logprobs is not None:
@@ -223,11 +227,11 @@ class InputProcessor:
         return [list(ids) for ids in dict.fromkeys(map(tuple, found)) if ids]
 
 
-def _check_beside_media(params: SamplingParams, how: Tokenization) -> None:
-    """What counts a prompt's tokens goes by those that media take, which are known later."""
+def _check_beside_media(media: Media, params: SamplingParams, how: Tokenization) -> None:
+    """What counts a prompt's tokens goes by those of its media: known later, or to stay where they are."""
     for name, value in (
         ("truncate_prompt_tokens", how.truncate_prompt_tokens),
-        ("prompt_logprobs", params.prompt_logprobs),
+        ("prompt_logprobs", params.prompt_logprobs if media.items else None),
     ):
         if value is not None:
             raise BadRequest(name, f"{name} does not go with media in the prompt")

@@ -46,7 +46,7 @@ from weft.vllm.errors import translated
 from weft.vllm.guard import guard_engines
 from weft.vllm.kv_events import KvEventReader
 from weft.vllm.load import LoadMeter
-from weft.vllm.media import MediaReader
+from weft.vllm.media import MediaReader, TensorReader
 from weft.vllm.outputs import to_pooling_output, to_sequence_output
 from weft.vllm.params import (
     check_params,
@@ -93,6 +93,7 @@ class VllmClient(VllmControls):
         self._events = events
         has_media = config.model_config.media is not None
         self._media = MediaReader.of(llm.vllm_config.model_config) if has_media else None
+        self._tensors = TensorReader(llm)
         self._guard = guard_engines()
         self._clock = clock
         self._open: dict[str, Request] = {}
@@ -157,6 +158,8 @@ class VllmClient(VllmControls):
         """The same for all answers."""
         if request.media is None or self._media is None:
             return to_prompt(request)
+        if request.media.tensors:
+            return await self._tensors.read(request)
         decoded = await self._media.read(request.media)
         with translated(FIELD):
             return await process(self._llm, request, decoded)

@@ -1,7 +1,9 @@
 """vLLM itself: the one module that imports it. An engine is started here, and our values made its own."""
 
+import asyncio
 import dataclasses
 import json
+import logging
 import os
 from argparse import ArgumentError
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -13,8 +15,12 @@ from prometheus_client.core import Metric
 
 from weft.core.declare import spelled
 from weft.core.errors import ConfigError
+from weft.core.media import MediaTensors, Modality, Tensor
 from weft.core.types import LoRARequest, Request
 from weft.core.weight_transfer import WeightTransferInitRequest, WeightTransferUpdateRequest
+from weft.vllm.tensors import Item, ItemForm, layout, to_hashes
+
+log = logging.getLogger("weft.engine")
 
 RELEASE = "0.32"
 _SERIES = "vllm:"
@@ -170,6 +176,110 @@ async def process(llm: Any, request: Request, media: Mapping[str, Any]) -> Any:
     prompt = {"prompt_token_ids": request.prompt_token_ids, **given, **media}
     (processed,) = await llm.renderer.render_cmpl_async([prompt])
     return processed
+
+
+async def item_form(llm: Any, modality: Modality) -> ItemForm:
+    """What its processor makes of items: of the largest, and of a small one. As slow as that is."""
+    options = import_module("vllm.config.multimodal")
+    small = {
+        "image": options.ImageDummyOptions(width=28, height=28),
+        "video": options.VideoDummyOptions(width=28, height=28, num_frames=2),
+        "audio": options.AudioDummyOptions(length=1600),
+    }
+    timing = import_module("vllm.multimodal.processing.context").TimingContext(enabled=False)
+    processor = llm.renderer.get_mm_processor()
+    max_model_len = llm.vllm_config.model_config.max_model_len
+
+    def made(chosen: Mapping[str, Any]) -> Item:
+        inputs = processor.get_dummy_inputs(
+            seq_len=max_model_len,
+            mm_counts={modality: 1},
+            mm_options=options.MultiModalDummyOptions(chosen),
+        )
+        done = processor.apply(inputs, timing_ctx=timing)
+        return _to_item(done["mm_kwargs"][modality][0], done["mm_placeholders"][modality][0])
+
+    def both() -> ItemForm:
+        try:
+            return ItemForm.of(made({}), made({modality: small[modality]}))
+        except Exception as error:  # noqa: BLE001 - a model's own code can raise anything
+            log.warning("tensors of %s are not checked: %s", modality, _line(error))
+            return ItemForm({}, None)
+
+    # On the only thread that vLLM has for this: its processors share what may not be shared.
+    return await asyncio.get_running_loop().run_in_executor(llm.renderer._mm_executor, both)
+
+
+def to_multi_modal_input(llm: Any, request: Request, forms: Mapping[Modality, ItemForm]) -> Any:
+    """A prompt whose media are tensors, which no processor sees. Slow."""
+    assert request.media is not None
+    there = import_module("vllm.multimodal.inputs")
+    ids = import_module("torch").tensor(request.prompt_token_ids)
+    dtype = llm.vllm_config.model_config.dtype
+    items: dict[str, Any] = {}
+    places: dict[str, list[Any]] = {}
+    for given in request.media.tensors:
+        form = forms[given.modality]
+        tensors = {
+            name: _to_torch(tensor, form.dtype(name), dtype)
+            for name, tensor in given.tensors.items()
+        }
+        fields = {name: _to_field(name, given, tensors) for name in tensors}
+        items |= there.MultiModalKwargsItems.from_hf_inputs(tensors, fields)
+        places[given.modality] = [
+            _to_place(ids, *place, given.embed_token_id) for place in given.placeholders
+        ]
+        for item, place in zip(items[given.modality], places[given.modality], strict=True):
+            form.check(_to_item(item, place))
+    return import_module("vllm.inputs.engine").mm_input(
+        request.prompt_token_ids,
+        there.MultiModalKwargsItems(items),
+        {given.modality: to_hashes(given) for given in request.media.tensors},
+        places,
+        prompt=request.prompt,
+        cache_salt=request.cache_salt,
+    )
+
+
+def _to_torch(tensor: Tensor, made_dtype: str | None, model_dtype: Any) -> Any:
+    """Floats as the model's, integers as its processor's."""
+    torch = import_module("torch")
+    numbers = torch.frombuffer(bytearray(tensor.data), dtype=getattr(torch, tensor.dtype))
+    numbers = numbers.reshape(tensor.shape)
+    if numbers.is_floating_point():
+        return numbers.to(model_dtype)
+    made = None if made_dtype is None else getattr(torch, made_dtype)
+    return numbers if made is None or made.is_floating_point else numbers.to(made)
+
+
+def _to_field(name: str, given: MediaTensors, tensors: Mapping[str, Any]) -> Any:
+    """How items are told apart in a tensor."""
+    kind, sizes = layout(name, given)
+    make = getattr(import_module("vllm.multimodal.inputs").MultiModalFieldConfig, kind)
+    known = {
+        "batched": (),
+        "flat_from_sizes": () if sizes is None else (tensors[sizes].flatten().long(),),
+        "shared": (len(given.placeholders),),
+    }
+    return make(given.modality, *known[kind], keep_on_cpu=name in given.on_cpu)
+
+
+def _to_place(ids: Any, start: int, length: int, token_id: int | None) -> Any:
+    mask = None if token_id is None else ids[start : start + length] == token_id
+    kind = import_module("vllm.multimodal.inputs").PlaceholderRange
+    return kind(start, length, None if mask is None or mask.all() else mask)
+
+
+def _to_item(item: Mapping[str, Any], place: Any) -> Item:
+    tensors = {name: element.data for name, element in item.items()}
+    return Item(
+        {
+            name: (str(numbers.dtype).removeprefix("torch."), tuple(numbers.shape))
+            for name, numbers in tensors.items()
+            if hasattr(numbers, "shape")  # no list of others
+        },
+        place.get_num_embeds(),
+    )
 
 
 def to_prompt(request: Request) -> Any:

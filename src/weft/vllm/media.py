@@ -1,4 +1,7 @@
-"""Media of a request to what vLLM's processor takes: fetched, looked at before they are decoded, decoded on threads."""
+"""Media of a request to what vLLM takes, on threads.
+
+Files are fetched, looked at and decoded, for its processor; tensors are looked at, for its engine.
+"""
 
 import asyncio
 import io
@@ -7,11 +10,19 @@ from importlib import import_module
 from typing import Any, Self
 
 from weft.core.errors import BadRequest, Unsupported
-from weft.core.media import Media, MediaItem, Modality
+from weft.core.media import TENSORS, Media, MediaItem, Modality
+from weft.core.types import Request
 from weft.media.fetch import MediaFetcher
 from weft.media.limits import MediaLimits, MediaSources
-from weft.vllm.engine import decode, io_kwargs, max_pixels
+from weft.vllm.engine import (
+    decode,
+    io_kwargs,
+    item_form,
+    max_pixels,
+    to_multi_modal_input,
+)
 from weft.vllm.errors import translated
+from weft.vllm.tensors import ItemForm, check_names
 
 FORMATS = ("PNG", "JPEG", "WEBP", "GIF", "BMP")
 _MAX_DECODED_AT_ONCE = 4  # prompts
@@ -64,6 +75,33 @@ class MediaReader:
             raise
         except ImportError as error:
             raise Unsupported(f"{what} is not supported: this server lacks {error.name}") from error
+
+
+class TensorReader:
+    """Media that come as tensors, of an `AsyncLLM`."""
+
+    def __init__(self, llm: Any) -> None:
+        self._llm = llm
+        self._forms: dict[Modality, ItemForm] = {}
+        self._lock = asyncio.Lock()
+        self._threads = asyncio.Semaphore(_MAX_DECODED_AT_ONCE)
+
+    async def read(self, request: Request) -> Any:
+        """vLLM's prompt; `BadRequest` for tensors that the model's processor would not have made."""
+        assert request.media is not None
+        with translated(TENSORS):
+            for given in request.media.tensors:
+                check_names(given, await self._form(given.modality))
+            async with self._threads:
+                return await asyncio.to_thread(
+                    to_multi_modal_input, self._llm, request, self._forms
+                )
+
+    async def _form(self, modality: Modality) -> ItemForm:
+        async with self._lock:
+            if modality not in self._forms:
+                self._forms[modality] = await item_form(self._llm, modality)
+            return self._forms[modality]
 
 
 def to_multi_modal(media: Media, decoded: list[Any]) -> dict[str, Any]:

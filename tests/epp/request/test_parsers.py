@@ -324,11 +324,12 @@ def test_generate_is_read_with_what_matters():
         sampling_params=SamplingParams(max_tokens=3),
         stream=True,
         mm_inputs=MultimodalInputs(mm_hashes=["abc"]),
+        extra_mm_inputs=[MultimodalInputs(mm_hashes=["d"])],
     )
     request = parse(GENERATE, frame(message.SerializeToString()))
     assert request.prompts == (Prompt(token_ids=(5, 6)),)
     assert (request.is_streaming, request.max_tokens, request.model) == (True, 3, "")
-    assert request.cache_salt == "abc"  # the image is part of the prefix
+    assert request.cache_salt == "abcd"  # the images are part of the prefix
 
 
 def test_a_text_stays_a_text():

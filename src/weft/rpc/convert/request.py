@@ -7,7 +7,7 @@ Numbers and switches stand in fields with their names, as `weft.core.params` lis
 import json
 import math
 import struct
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import partial
 from types import MappingProxyType
@@ -19,7 +19,7 @@ from google.protobuf.message import Message
 from weft.core.declare import Carried
 from weft.core.errors import BadRequest
 from weft.core.kv_transfer import KEY, to_extra_args
-from weft.core.media import Media, MediaConfig, MediaItem, Modality
+from weft.core.media import TENSORS, MediaConfig
 from weft.core.params import PARAMETERS
 from weft.core.prompts import Prompt, TextPart, TokensPart
 from weft.core.structured import kind_of, schema_of
@@ -33,29 +33,19 @@ from weft.core.types import (
 from weft.core.validate import Limits, check_prompt_length
 from weft.pb import common_pb2
 from weft.pb import vllm_engine_pb2 as pb
+from weft.rpc.convert.media import REFUSED_PAYLOADS, media_field, to_media
 
 MAX_FLUSH_TIMEOUT_S = 3600.0
 
 # Fields that are refused by name, by the message they are of.
 REFUSED_FIELDS = MappingProxyType(
     {
-        "GenerateRequest": frozenset(
-            {
-                "extra_mm_inputs",
-                "mm_inputs",
-            }
-        ),
         # Where traces go and what is in them the engine's operator has chosen.
         "StartProfileRequest": frozenset(common_pb2.StartProfileRequest.DESCRIPTOR.fields_by_name)
         - {"num_steps"},
+        "TensorData": REFUSED_PAYLOADS,
     }
 )
-MEDIA_REFS = "media_refs"
-_MODALITIES: Mapping[int, Modality] = {
-    common_pb2.IMAGE: "image",
-    common_pb2.AUDIO: "audio",
-    common_pb2.VIDEO: "video",
-}
 MAX_TOKEN_IDS = 1_000_000
 MAX_TRANSFER_CHARS = 1 << 20  # of JSON: sixteen for each block that a request may have
 _TRANSFER_JSON = "kv_transfer_params_json"
@@ -92,8 +82,8 @@ def to_generation(
     request: pb.GenerateRequest, limits: Limits, media: MediaConfig | None = None
 ) -> Generation:
     """Translate; what is refused here is what only this wire knows of. `media` is what the model takes of them."""
-    if request.HasField(MEDIA_REFS) and media is None:
-        raise BadRequest(MEDIA_REFS, f"{MEDIA_REFS}: this model reads text only")
+    if media is None and (name := media_field(request)) is not None:
+        raise BadRequest(name, f"{name}: this model reads text only")
     params = to_params(request.sampling_params, is_streaming=request.stream)
     if request.kv_transfer_params_json or request.HasField(KEY):
         params = msgspec.structs.replace(params, extra_args=_to_extra_args(request))
@@ -147,39 +137,25 @@ def to_num_steps(request: common_pb2.StartProfileRequest) -> int | None:
 
 
 def _to_prompt(request: pb.GenerateRequest, params: SamplingParams, limits: Limits) -> PromptType:
-    _refuse_fields(request)
+    media = to_media(request)
     match request.WhichOneof("input"):
         case "text":
             # Megabytes, made anew at each look.
             if not (text := request.text):
                 raise BadRequest("text", "text must not be empty")
-            if not request.HasField(MEDIA_REFS):
+            if media is None:
                 return text
+            if media.tensors:
+                raise BadRequest(TENSORS, f"{TENSORS} needs tokenized: its placeholders are tokens")
             part: TextPart | TokensPart = TextPart(text)
         case "tokenized":
             token_ids = _to_token_ids(request.tokenized, params, limits)
-            if not request.HasField(MEDIA_REFS):
+            if media is None:
                 return {"prompt_token_ids": token_ids}
             part = TokensPart(token_ids)
         case _:
             raise BadRequest("input", "input is missing: set tokenized or text")
-    return Prompt(parts=(part,), media=_to_media(request.media_refs))
-
-
-def _to_media(refs: pb.MediaRefs) -> Media:
-    """By address alone, in the order of their anchors."""
-    items: list[MediaItem] = []
-    for position, ref in enumerate(refs.items):
-        modality = _MODALITIES.get(ref.modality)
-        if modality is None:
-            raise BadRequest(
-                MEDIA_REFS,
-                f"{MEDIA_REFS}.items[{position}].modality must be IMAGE, AUDIO or VIDEO",
-            )
-        if not ref.url:
-            raise BadRequest(MEDIA_REFS, f"{MEDIA_REFS}.items[{position}].url is missing")
-        items.append(MediaItem(modality=modality, url=ref.url))
-    return Media(items=items)
+    return Prompt(parts=(part,), media=media)
 
 
 def _to_token_ids(

@@ -5,7 +5,7 @@ from typing import Any
 from vllm.distributed.kv_transfer.kv_connector.v1.example_connector import ExampleConnector
 
 
-class ToldConnector(ExampleConnector):
+class RecordingConnector(ExampleConnector):
     """Keys and values go through files, as in its base."""
 
     def request_finished(
@@ -15,7 +15,7 @@ class ToldConnector(ExampleConnector):
         params = request.kv_transfer_params
         if not params:
             return False, None
-        told = {"told": params, "num_blocks": len(block_ids)}
+        received = {"received": params, "num_blocks": len(block_ids)}
         if params.get("do_remote_decode"):
-            told |= {"do_remote_prefill": True, "remote_host": "127.0.0.1", "remote_port": 5600}
-        return False, told
+            received |= {"do_remote_prefill": True, "remote_host": "127.0.0.1", "remote_port": 5600}
+        return False, received
