@@ -40,7 +40,7 @@ class Matched:
         for plan in self.layout:
             if self.format is not None and plan.source in self.rounded:
                 form = self.format.groups(self.stored[plan.lead + self.format.scales].dtype)
-                if form is not None and plan.name.startswith("layers."):
+                if form is not None and plan.may_be_grouped:
                     found[plan.name] = form
         return found
 

@@ -51,6 +51,35 @@ _TEKKEN = replace(
 )
 _QWEN2 = _Splitting((f"{_CONTRACTIONS}|{_WORDS}|\\p{{N}}|{_REST}",), is_composed=True)
 _DIGITS = _Splitting((r"\p{N}", _GPT2))
+# Letters that have a case, of the alphabets that the model's own file lists.
+_CASED = (
+    r"[\p{Lu}\p{Ll}\p{Lt}&&[^\x{560}-\x{588}\x{10c7}-\x{10ff}\x{1c80}-\x{1c8f}\x{2d00}-\x{2d2f}"
+    r"\x{a790}-\x{a7ff}\x{ab30}-\x{ab6f}\x{10570}-\x{105bf}\x{16e40}-\x{16eff}\x{1d400}-\x{1dfff}]]"
+)
+_ASIAN = r"[\x{800}-\x{9fa5}\x{ac00}-\x{d7ff}]+"
+_DEEPSEEK = _Splitting(
+    (
+        r"[\r\n]",
+        rf"\s?{_CASED}+",
+        r"\s?[!-/:-~\x{ff01}-\x{ff0f}\x{ff1a}-\x{ff5e}\x{2018}-\x{201f}\x{3000}-\x{3002}]+",
+        r"\s+$",
+        _ASIAN,
+        r"\p{N}",
+    )
+)
+_DEEPSEEK_CODER = replace(
+    _DEEPSEEK, patterns=(r"[\r\n]", r"\s?\p{L}+", r"\s?\p{P}+", _ASIAN, r"\p{N}")
+)
+_DEEPSEEK_V3 = _Splitting(
+    (
+        r"\p{N}{1,3}",
+        r"[\x{4e00}-\x{9fa5}\x{3040}-\x{30ff}]+",
+        (
+            r"[!-/:-@\[-`{-~][A-Za-z]+|[^\r\n\p{L}\p{P}\p{S}]?[\p{L}\p{M}]+|"
+            rf" ?[\p{{P}}\p{{S}}]+[\r\n]*|{_SPACES}"
+        ),
+    )
+)
 SPLITTINGS: Mapping[str, _Splitting] = MappingProxyType(
     {
         "default": _Splitting(
@@ -62,6 +91,9 @@ SPLITTINGS: Mapping[str, _Splitting] = MappingProxyType(
         "tekken": _TEKKEN,
         "qwen2": _QWEN2,
         "deepseek-r1-qwen": replace(_QWEN2, is_composed=False),
+        "deepseek-llm": _DEEPSEEK,
+        "deepseek-coder": _DEEPSEEK_CODER,
+        "deepseek-v3": _DEEPSEEK_V3,
         **dict.fromkeys(("smollm", "starcoder", "refact"), _DIGITS),
     }
 )
