@@ -3,16 +3,20 @@
 import json
 import re
 import shutil
+from pathlib import Path
 
 import numpy as np
 import pytest
 import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
 from safetensors.torch import load_file, save_file
 
 from tests.compute.families import CASES, make_model, save
 from tests.compute.runners import load_runner
 from tests.compute.steps import alone, run_at_random
 from tests.model.quantized.packers import logits_of
+from tests.model.test_damage import JSON, complaint
 from weft.core.errors import ConfigError
 from weft.model.open import open_model
 
@@ -242,6 +246,60 @@ def test_blocks_of_many_matrices_in_one_tensor_are_refused(tmp_path, checkpoints
     packed, _ = write(tmp_path, FORMS["blocks"], checkpoints("granitemoe"), round_one)
     with pytest.raises(ConfigError, match=r"input_linear\.weight is float8_e4m3fn; config\.json"):
         open_model(packed)
+
+
+@pytest.fixture(scope="module")
+def damaged(tmp_path_factory, checkpoints):
+    """A directory that its tests spoil and mend."""
+    packed, _ = write(tmp_path_factory.mktemp("fp8"), FORMS["blocks"], checkpoints("deepseek_v3"))
+    return Path(packed)
+
+
+@settings(max_examples=200, deadline=None)
+@given(
+    place=st.integers(0, 2**31),
+    in_header=st.booleans(),
+    damage=st.binary(max_size=8),
+    cut=st.integers(0, 8),
+)
+def test_damaged_bytes_never_crash(damaged, place, in_header, damage, cut):
+    """A few bytes put in, changed or taken out, in what describes the tensors or in themselves."""
+    path = damaged / "model.safetensors"
+    sound = path.read_bytes()
+    place %= 8 + int.from_bytes(sound[:8], "little") if in_header else len(sound)
+    path.write_bytes(sound[:place] + damage + sound[place + cut :])
+
+    def load():
+        weights = open_model(str(damaged)).load()
+        for name in weights.tensors:
+            weights[name].float32()
+
+    message = complaint(load)
+    path.write_bytes(sound)
+    assert "\n" not in message
+
+
+@settings(max_examples=200, deadline=None)
+@given(
+    changes=st.dictionaries(
+        st.sampled_from(
+            "quant_method fmt scale_fmt activation_scheme weight_block_size kv_cache_scheme "
+            "modules_to_not_convert ignored_layers".split()
+        ),
+        JSON,
+        max_size=3,
+    )
+)
+def test_any_settings_are_read_or_refused(damaged, changes):
+    """Also blocks of absurd sizes."""
+    path = damaged / "config.json"
+    sound = path.read_text()
+    config = json.loads(sound)
+    config["quantization_config"] |= changes
+    path.write_text(json.dumps(config))
+    message = complaint(lambda: open_model(str(damaged)))
+    path.write_text(sound)
+    assert "\n" not in message
 
 
 def test_every_code_means_what_torch_says(tmp_path, checkpoints):
