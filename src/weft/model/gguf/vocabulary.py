@@ -23,6 +23,8 @@ _MAX_SPLITS = 64 << 20
 _ENDS = frozenset(
     "<|eot_id|> <|eom_id|> <|im_end|> <|end|> <end_of_turn> <|endoftext|> <|end_of_text|>".split()
 )
+# Of Harmony, where the usual end is that of one message of many.
+_HARMONY_ENDS, _HARMONY_END = frozenset(("<|return|>", "<|call|>")), "<|end|>"
 
 _CONTRACTIONS = "(?i:'s|'t|'re|'ve|'m|'ll|'d)"
 _BEFORE_WORD = r"[^\r\n\p{L}\p{N}]?"
@@ -48,6 +50,15 @@ _LLAMA3 = replace(_DBRX, has_whole_words=True, adds_bos=True)
 _CAPITALS = rf"{_BEFORE_WORD}{_UPPER}*{_LOWER}+|{_BEFORE_WORD}{_UPPER}+{_LOWER}*"
 _TEKKEN = replace(
     _LLAMA3, patterns=(rf"{_CAPITALS}|\p{{N}}| ?[^\s\p{{L}}\p{{N}}]+[\r\n/]*|{_SPACES}",)
+)
+# Contractions stay with their words.
+_GPT_4O = _Splitting(
+    (
+        (
+            rf"{_BEFORE_WORD}{_UPPER}*{_LOWER}+{_CONTRACTIONS}?|{_BEFORE_WORD}{_UPPER}+{_LOWER}*{_CONTRACTIONS}?|"
+            rf"\p{{N}}{{1,3}}| ?[^\s\p{{L}}\p{{N}}]+[\r\n/]*|{_SPACES}"
+        ),
+    )
 )
 _QWEN2 = _Splitting((f"{_CONTRACTIONS}|{_WORDS}|\\p{{N}}|{_REST}",), is_composed=True)
 _DIGITS = _Splitting((r"\p{N}", _GPT2))
@@ -87,8 +98,9 @@ SPLITTINGS: Mapping[str, _Splitting] = MappingProxyType(
         ),
         **dict.fromkeys(("gpt-2", "phi-2", "olmo", "granite-docling"), _Splitting((_GPT2,))),
         **dict.fromkeys(("llama-bpe", "llama3", "llama-v3", "falcon3", "lfm2"), _LLAMA3),
-        **dict.fromkeys(("dbrx", "smaug-bpe"), _DBRX),
+        **dict.fromkeys(("dbrx", "smaug-bpe", "glm4", "chatglm-bpe"), _DBRX),
         "tekken": _TEKKEN,
+        "gpt-4o": _GPT_4O,
         "qwen2": _QWEN2,
         "deepseek-r1-qwen": replace(_QWEN2, is_composed=False),
         "deepseek-llm": _DEEPSEEK,
@@ -119,7 +131,10 @@ class Vocabulary:
     def eos_token_ids(self) -> list[int]:
         """Every token that ends an answer, the file's own first."""
         named = [self.token_id(role) for role in ("eos", "eot", "eom")]
-        known = (i for i, token in enumerate(self.tokens) if token in _ENDS)
+        ends = _ENDS
+        if set(self.tokens) >= _HARMONY_ENDS:
+            ends = (_ENDS | _HARMONY_ENDS) - {_HARMONY_END}
+        known = (i for i, token in enumerate(self.tokens) if token in ends)
         return list(
             dict.fromkeys(token_id for token_id in (*named, *known) if token_id is not None)
         )
