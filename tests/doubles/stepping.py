@@ -22,6 +22,7 @@ from weft.engine.constraints.grammar import Grammar, GrammarFailed, GrammarVocab
 from weft.engine.kv_tier import KvTier
 from weft.engine.loop import Finisher
 from weft.engine.offloading import Elsewhere, Offloading
+from weft.engine.scheduling.drafter import NgramDrafter
 from weft.engine.scheduling.plan import Plan
 from weft.engine.scheduling.scheduler import Scheduler
 from weft.engine.step_sampler import StepSampler
@@ -71,6 +72,9 @@ class SteppingEngine:
             config.model_config.max_model_len,
             tier=elsewhere,
         )
+        speculation = config.scheduler_config.speculation
+        if speculation is not None and speculation.draft is None:
+            self.scheduler.draft_by(NgramDrafter(speculation))
         self.tier = tier
         self.offloading = None if elsewhere is None else Offloading(elsewhere, self.scheduler)
         self.answers: dict[str, list[Answer]] = {}

@@ -113,10 +113,10 @@ class EngineOptions(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fi
         ),
     ] = None
     weight_format: Annotated[
-        Literal["auto", "safetensors", "gguf", "awq", "gptq", "compressed-tensors"],
+        Literal["auto", "safetensors", "gguf", "awq", "gptq", "compressed-tensors", "fp8"],
         Flag(
-            "What the model's files must be, or it is refused: auto takes whatever they are; awq, gptq and "
-            "compressed-tensors are safetensors of rounded weights.",
+            "What the model's files must be, or it is refused: auto takes whatever they are; awq, gptq, "
+            "compressed-tensors and fp8 are safetensors of rounded weights.",
             "Model",
         ),
     ] = "auto"

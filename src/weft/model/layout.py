@@ -66,6 +66,11 @@ class TensorPlan:
         return ".experts." in self.name or self.name.endswith(own)
 
     @property
+    def may_be_grouped(self) -> bool:
+        """Whether kernels may compute with it as it is stored, where that is in groups."""
+        return self.name.startswith("layers.") and ".kv_b" not in self.name
+
+    @property
     def lead(self) -> str:
         """How names begin of what stands for the source in a rounded form."""
         module = self.source.removesuffix(".weight")

@@ -40,7 +40,7 @@ class Matched:
         for plan in self.layout:
             if self.format is not None and plan.source in self.rounded:
                 form = self.format.groups(self.stored[plan.lead + self.format.scales].dtype)
-                if form is not None and plan.name.startswith("layers."):
+                if form is not None and plan.may_be_grouped:
                     found[plan.name] = form
         return found
 
@@ -224,7 +224,9 @@ def _rounded_sources(
     for plan in layout:
         is_linear = plan.name == "head" or plan.name.startswith("layers.")
         if is_linear and len(plan.shape) == 2:
-            first = quantized.parts(*plan.source_shape)[0]
+            first, *others = quantized.parts(*plan.source_shape)
+            if plan.stack is not None and not all(part.is_by_row for part in others):
+                continue  # the rows of one matrix in many are not to be found
             found = stored.get(plan.lead + first.name)
             if found is not None and found.dtype not in DTYPES:
                 rounded.add(plan.source)

@@ -13,7 +13,7 @@ from safetensors import SafetensorError, safe_open
 from weft.core.errors import ConfigError
 from weft.core.panics import panics_as
 from weft.model.fields import Fields, one_line, parse_object, read_bytes, regular_size, shown
-from weft.model.weights import BYTES_PER_ELEMENT, Tensor
+from weft.model.weights import BYTES_PER_ELEMENT, FLOAT8, Tensor
 
 SINGLE = "model.safetensors"
 INDEX = "model.safetensors.index.json"
@@ -21,6 +21,7 @@ _DTYPES = {
     "F32": "float32",
     "BF16": "bfloat16",
     "F16": "float16",
+    "F8_E4M3": FLOAT8,
     "I8": "int8",
     "U8": "uint8",
     "I32": "int32",
@@ -30,6 +31,7 @@ _STORAGE = {
     "float32": "<f4",
     "bfloat16": "<u2",
     "float16": "<f2",
+    FLOAT8: "<u1",
     "int8": "<i1",
     "uint8": "<u1",
     "int32": "<i4",

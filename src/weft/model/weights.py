@@ -10,11 +10,13 @@ from numpy.typing import NDArray
 from weft.core.errors import ConfigError
 
 DTYPES = ("float32", "bfloat16", "float16")
+FLOAT8 = "float8_e4m3fn"
 BYTES_PER_ELEMENT: Mapping[str, int] = {
     "float32": 4,
     "bfloat16": 2,
     "float16": 2,
     "int8": 1,
+    FLOAT8: 1,
     "uint8": 1,
     "int32": 4,
     "int64": 8,

@@ -19,15 +19,26 @@ ARCHITECTURES = {
     "gpt_oss": "gpt-oss",
     "glm4_moe": "glm4moe",
     "lfm2_moe": "lfm2moe",
+    "deepseek_v2": "deepseek2",
+    "deepseek_v3": "deepseek2",
 }
 INTERLEAVED = ("llama", "granite", "granitemoe", "smollm3")
 KINDS = {"normal": 1, "unknown": 2, "control": 3, "user": 4, "unused": 5, "byte": 6}
 
 
 def write_gguf(
-    path: Path, checkpoint: Path, kinds="F32", *, change=None, metadata=(), extra=()
+    path: Path,
+    checkpoint: Path,
+    kinds="F32",
+    *,
+    change=None,
+    metadata=(),
+    extra=(),
+    is_split=True,
 ) -> Path:
     """The checkpoint as a file. `kinds` is a type of all matrices, or a function of their names.
+
+    `is_split`: what makes keys and values of latent vectors is in two tensors, as in newer files.
 
     `change` may spoil or drop tensors; `metadata` are keys and values that come last, with the writer's method;
     `extra` are rows of numbers that the checkpoint does not have.
@@ -35,13 +46,16 @@ def write_gguf(
     config = json.loads((checkpoint / "config.json").read_text())
     name = ARCHITECTURES.get(config["model_type"], config["model_type"])
     writer = gguf.GGUFWriter(path, name)
-    _write_settings(writer, config)
+    _write_settings(writer, config, is_split)
     write_bytes_tokenizer(writer, config["vocab_size"])
     for tensor, values in dict(extra).items():
         writer.add_tensor(tensor, values)
     for method, *values in metadata:
         getattr(writer, method)(*values)
-    for tensor, values in gguf_tensors(checkpoint, config, name).items():
+    tensors = gguf_tensors(checkpoint, config, name)
+    if is_split:
+        tensors = with_split_heads(tensors, config)
+    for tensor, values in tensors.items():
         kind = kinds if isinstance(kinds, str) else kinds(tensor)
         is_packed = values.ndim > 1 and "ffn_gate_inp" not in tensor and ".bias" not in tensor
         add_tensor(writer, tensor, values, kind if is_packed else "F32", change)
@@ -106,6 +120,20 @@ def gguf_tensors(checkpoint, config, name):
     return tensors
 
 
+def with_split_heads(tensors, config):
+    """By head what makes keys, turned, and what makes values; each in a tensor for all heads."""
+    split = {}
+    for name, values in tensors.items():
+        if "attn_kv_b" not in name:
+            split[name] = values
+            continue
+        heads = values.reshape(config["num_attention_heads"], -1, config["kv_lora_rank"])
+        keys, own = np.split(heads, [config["qk_nope_head_dim"]], axis=1)
+        split[name.replace("kv_b", "k_b")] = np.ascontiguousarray(keys.swapaxes(1, 2))
+        split[name.replace("kv_b", "v_b")] = np.ascontiguousarray(own)
+    return split
+
+
 def with_merged_experts(stored):
     """All experts of a layer in one tensor for gates, one for what goes up and one for what comes down."""
     tensors, stacks = {}, {}
@@ -147,27 +175,23 @@ def interleaved(values, num_heads):
     return np.ascontiguousarray(halves.swapaxes(1, 2).reshape(values.shape))
 
 
-def _write_settings(writer, config):
+def _write_settings(writer, config, is_split):
     writer.add_context_length(config["max_position_embeddings"])
     writer.add_embedding_length(config["hidden_size"])
     writer.add_block_count(config["num_hidden_layers"])
     writer.add_feed_forward_length(_mlp_width(config))
     writer.add_head_count(config["num_attention_heads"])
-    writer.add_head_count_kv(_key_heads(config))
+    if "kv_lora_rank" in config:
+        _write_latent(writer, config, is_split)
+    else:
+        writer.add_head_count_kv(_key_heads(config))
     writer.add_layer_norm_rms_eps(config.get("rms_norm_eps", config.get("norm_eps")))
     if "conv_L_cache" in config:
         writer.add_shortconv_l_cache(config["conv_L_cache"])
-    rope = config.get("rope_parameters") or {}
-    full = rope.get("full_attention", rope)
-    writer.add_rope_freq_base(full.get("rope_theta", config.get("rope_theta", 10000.0)))
-    if config.get("head_dim"):
+    _write_rope(writer, config)
+    if config.get("head_dim") and "kv_lora_rank" not in config:
         writer.add_key_length(config["head_dim"])
         writer.add_value_length(config["head_dim"])
-    if full.get("rope_type", "default") in ("linear", "yarn"):
-        writer.add_rope_scaling_type(gguf.RopeScalingType(full["rope_type"]))
-        writer.add_rope_scaling_factor(full["factor"])
-        if "original_max_position_embeddings" in full:
-            writer.add_rope_scaling_orig_ctx_len(full["original_max_position_embeddings"])
     if config.get("sliding_window") and config["model_type"].startswith(("gemma", "gpt_oss")):
         writer.add_sliding_window(config["sliding_window"])
     _write_experts(writer, config)
@@ -180,6 +204,19 @@ def _write_settings(writer, config):
         writer.add_logit_scale(config["logits_scaling"])
     if config.get("final_logit_softcapping"):
         writer.add_final_logit_softcapping(config["final_logit_softcapping"])
+
+
+def _write_rope(writer, config):
+    rope = config.get("rope_parameters") or {}
+    full = rope.get("full_attention", rope)
+    writer.add_rope_freq_base(full.get("rope_theta", config.get("rope_theta", 10000.0)))
+    if full.get("rope_type", "default") in ("linear", "yarn"):
+        writer.add_rope_scaling_type(gguf.RopeScalingType(full["rope_type"]))
+        writer.add_rope_scaling_factor(full["factor"])
+        if "original_max_position_embeddings" in full:
+            writer.add_rope_scaling_orig_ctx_len(full["original_max_position_embeddings"])
+        if "mscale_all_dim" in full:
+            writer.add_rope_scaling_yarn_log_mul(0.1 * full["mscale_all_dim"])
 
 
 def _mlp_width(config):
@@ -206,7 +243,10 @@ def _write_experts(writer, config):
     if config.get("moe_intermediate_size"):
         writer.add_expert_feed_forward_length(config["moe_intermediate_size"])
     if config["model_type"] == "glm4_moe":
-        _write_glm(writer, config)
+        turned = config["head_dim"] * config["rope_parameters"]["partial_rotary_factor"]
+        writer.add_rope_dimension_count(int(turned))
+    if "n_routed_experts" in config:
+        _write_grouped_experts(writer, config)
     if config["model_type"] == "lfm2_moe":
         writer.add_leading_dense_block_count(config["num_dense_layers"])
         writer.add_expert_gating_func(gguf.ExpertGatingFuncType.SIGMOID)
@@ -214,18 +254,37 @@ def _write_experts(writer, config):
         writer.add_expert_shared_feed_forward_length(config["shared_expert_intermediate_size"])
 
 
-def _write_glm(writer, config):
-    turned = config["head_dim"] * config["rope_parameters"]["partial_rotary_factor"]
-    writer.add_rope_dimension_count(int(turned))
+def _write_latent(writer, config, is_split):
+    rank, turned = config["kv_lora_rank"], config["qk_rope_head_dim"]
+    key, value = config["qk_nope_head_dim"] + turned, config["v_head_dim"]
+    writer.add_kv_lora_rank(rank)
+    if config["q_lora_rank"]:
+        writer.add_q_lora_rank(config["q_lora_rank"])
+    writer.add_rope_dimension_count(turned)
+    if is_split:
+        writer.add_head_count_kv(1)
+        writer.add_key_length(rank + turned)
+        writer.add_value_length(rank)
+        writer.add_key_length_mla(key)
+        writer.add_value_length_mla(value)
+    else:
+        writer.add_head_count_kv(config["num_attention_heads"])
+        writer.add_key_length(key)
+        writer.add_value_length(value)
+
+
+def _write_grouped_experts(writer, config):
     if "num_local_experts" not in config:
         writer.add_expert_count(config["n_routed_experts"])
         writer.add_expert_used_count(config["num_experts_per_tok"])
     writer.add_expert_shared_count(config["n_shared_experts"])
-    writer.add_expert_gating_func(gguf.ExpertGatingFuncType.SIGMOID)
-    writer.add_expert_weights_norm(config["norm_topk_prob"])
+    is_softmax = config["model_type"] == "deepseek_v2"
+    kinds = gguf.ExpertGatingFuncType
+    writer.add_expert_gating_func(kinds.SOFTMAX if is_softmax else kinds.SIGMOID)
+    writer.add_expert_weights_norm(bool(config.get("norm_topk_prob")))
     writer.add_expert_weights_scale(config["routed_scaling_factor"])
-    writer.add_expert_group_count(config["n_group"])
-    writer.add_expert_group_used_count(config["topk_group"])
+    writer.add_expert_group_count(config["n_group"] or 1)
+    writer.add_expert_group_used_count(config["topk_group"] or 1)
     writer.add_leading_dense_block_count(config["first_k_dense_replace"])
 
 

@@ -27,11 +27,22 @@ ARCHITECTURES = [
     *("glm4_moe", "glm4_moe, one group, whole sigmoids, two shared experts"),
     *("lfm2", "lfm2, a convolution last, its MLP multiplied", "lfm2_moe"),
 ]
+YARN_OF_V2 = "deepseek_v2, queries of low rank, groups, biases, yarn"
+YARN_OF_V3 = "deepseek_v3, halves turn, one group, whole sigmoids, no dense layer, yarn"
+DEEPSEEK = ["deepseek_v2", YARN_OF_V2, "deepseek_v3", YARN_OF_V3]
 # What the files do not say, and must be what llama.cpp takes it for.
 FIXED = {
     "smollm3": {"no_rope_layer_interval": 4, "use_sliding_window": False},
     "gemma2": {"query_pre_attn_scalar": 16},
     "gemma3_text": {"query_pre_attn_scalar": 16},
+    YARN_OF_V2: {
+        "rope_parameters": {
+            **CASES[YARN_OF_V2][1]["rope_parameters"],
+            "mscale": 0.707,
+            "mscale_all_dim": 0.707,
+        }
+    },
+    YARN_OF_V3: {"rope_interleave": True},
 }
 
 
@@ -49,6 +60,162 @@ def test_floats_compute_what_the_checkpoint_does_bit_for_bit(tmp_path, case, com
     path = write_gguf(tmp_path / "model.gguf", tmp_path / "checkpoint")
     expected = logits_of(name, compute=compute)
     assert np.array_equal(logits_of(str(path), compute=compute), expected)
+
+
+@pytest.mark.parametrize("case", slow_but(("deepseek_v3",), DEEPSEEK))
+@pytest.mark.parametrize("compute", ["native", "reference"])
+@pytest.mark.parametrize("is_split", [True, False], ids=["split", "whole"])
+def test_latent_attention_computes_what_the_checkpoint_does(tmp_path, case, compute, is_split):
+    """Bit for bit: what makes keys and values in two tensors, or as older files have it in one."""
+    family, settings = CASES[case]
+    name = save(make_model(family, settings | FIXED.get(case, {})), tmp_path / "checkpoint")
+    path = write_gguf(tmp_path / "model.gguf", tmp_path / "checkpoint", is_split=is_split)
+    assert open_model(str(path)).spec.latent == open_model(name).spec.latent
+    expected = logits_of(name, compute=compute)
+    assert np.array_equal(logits_of(str(path), compute=compute), expected)
+
+
+WIDE_LATENT = {
+    **CASES["deepseek_v3"][1],
+    "hidden_size": 64,
+    "intermediate_size": 64,
+    "moe_intermediate_size": 32,
+    "q_lora_rank": 32,
+    "qk_nope_head_dim": 32,
+    "qk_rope_head_dim": 16,
+    "v_head_dim": 32,
+    # All are used: what is rounded must not send a token elsewhere.
+    "n_routed_experts": 2,
+    "num_experts_per_tok": 2,
+    "n_group": 1,
+    "topk_group": 1,
+}
+
+
+@pytest.mark.parametrize("is_split", [True, False], ids=["split", "whole"])
+@pytest.mark.parametrize("kind", ["Q8_0", pytest.param("Q4_0", marks=pytest.mark.slow)])
+def test_what_is_made_of_latent_vectors_is_widened_from_blocks(tmp_path, is_split, kind):
+    """To what the package makes of them; all else is computed in its own numbers."""
+    save(make_model("deepseek_v3", WIDE_LATENT), tmp_path / "checkpoint")
+    path = write_gguf(tmp_path / "m.gguf", tmp_path / "checkpoint", kind, is_split=is_split)
+    checkpoint = open_model(str(path), dtype="float32")
+    names = {name.rpartition(".")[2] for name in checkpoint.groups}
+    assert names == {"q_a", "q_b", "kv_a", "o", "gate", "up", "down"}
+    read = {
+        t.name: gguf.quants.dequantize(t.data, t.tensor_type) for t in gguf.GGUFReader(path).tensors
+    }
+    meant = read.get("blk.1.attn_kv_b.weight")
+    if is_split:
+        keys, values = (read[f"blk.1.attn_{part}_b.weight"] for part in "kv")
+        meant = np.concatenate((keys.swapaxes(1, 2), values), axis=1).reshape(-1, 32)
+    np.testing.assert_array_equal(checkpoint.map()["layers.1.kv_b"].float32(), meant)
+    native, reference, whole = (
+        logits_of(str(path), dtype="float32", **how)
+        for how in ({"compute": "native"}, {"compute": "reference"}, {"quantization": "none"})
+    )
+    assert np.linalg.norm(native - reference) < 0.01 * np.linalg.norm(reference)
+    assert 1e-5 < np.linalg.norm(native - whole) / np.linalg.norm(whole) < 0.05
+
+
+def test_halves_of_different_types_are_joined_as_floats(tmp_path):
+    """As mixtures of types have them."""
+    save(make_model("deepseek_v3", WIDE_LATENT), tmp_path / "checkpoint")
+    kinds = {"attn_k_b": "F16", "attn_v_b": "Q8_0"}
+    path = write_gguf(
+        tmp_path / "m.gguf", tmp_path / "checkpoint", lambda n: kinds.get(n[6:14], "F32")
+    )
+    keys, values = (
+        next(t for t in gguf.GGUFReader(path).tensors if t.name == f"blk.1.attn_{part}_b.weight")
+        for part in "kv"
+    )
+    got = open_model(str(path)).map()["layers.1.kv_b"]
+    by_head = got.float32().reshape(4, 64, 32)
+    np.testing.assert_array_equal(by_head[:, :32], keys.data.astype(np.float32).swapaxes(1, 2))
+    meant = gguf.quants.dequantize(values.data, values.tensor_type).reshape(4, 32, 32)
+    np.testing.assert_allclose(by_head[:, 32:], meant, rtol=2**-8)  # bfloat16, as all blocks
+
+
+@pytest.mark.parametrize("part", ["k", "v"])
+@pytest.mark.parametrize("compute", ["native", "reference"])
+def test_numbers_that_are_none_are_named_by_half(tmp_path, part, compute):
+    """Wherever the weights are read."""
+    save(make_model("deepseek_v3", WIDE_LATENT), tmp_path / "checkpoint")
+
+    def spoil(name, values):
+        if name == f"blk.1.attn_{part}_b.weight":
+            values[1, 2, 3] = np.nan
+        return values
+
+    path = write_gguf(tmp_path / "m.gguf", tmp_path / "checkpoint", change=spoil)
+    with pytest.raises(ConfigError, match=rf"blk\.1\.attn_{part}_b\.weight holds NaN"):
+        logits_of(str(path), compute=compute)
+
+
+DEEPSEEK2 = {
+    "general.architecture": "deepseek2",
+    **{
+        f"deepseek2.{key}": value
+        for key, value in {
+            **dict.fromkeys(("context_length", "embedding_length", "feed_forward_length"), 64),
+            **dict.fromkeys(("block_count", "attention.head_count"), 4),
+            "attention.layer_norm_rms_epsilon": 1e-6,
+            "attention.head_count_kv": 1,
+            "attention.kv_lora_rank": 32,
+            "attention.key_length": 40,
+            "attention.value_length": 32,
+            "attention.key_length_mla": 24,
+            "attention.value_length_mla": 16,
+            "rope.dimension_count": 8,
+            "expert_count": 8,
+            "expert_used_count": 2,
+        }.items()
+    },
+}
+
+
+def deepseek(**changes):
+    """The config of such metadata; `None` leaves a key out."""
+    changes = {f"deepseek2.{key}": value for key, value in changes.items()}
+    metadata = {key: v for key, v in (DEEPSEEK2 | changes).items() if v is not None}
+    return make_config(
+        *find_architecture(metadata, "m"), metadata, "m", tensors={}, rope_factors=None
+    )
+
+
+def test_what_files_of_deepseek_leave_out_is_as_llama_cpp_takes_it():
+    """Where the family would have groups, another scale and three dense layers."""
+    config = deepseek(expert_gating_func=2)
+    assert config["model_type"] == "deepseek_v3"
+    assert (config["n_group"], config["topk_group"], config["first_k_dense_replace"]) == (1, 1, 0)
+    assert (config["norm_topk_prob"], config["routed_scaling_factor"]) == (False, 1.0)
+    assert config["q_lora_rank"] is None
+    assert deepseek()["model_type"] == "deepseek_v2"
+    assert deepseek(expert_group_count=4)["topk_method"] == "group_limited_greedy"
+
+
+@pytest.mark.parametrize(
+    ("key", "value", "words"),
+    [
+        ("expert_gating_func", 3, "expert_gating_func is 3; 1 (softmax) and 2 (sigmoid) are"),
+        ("attention.kv_lora_rank", None, "attention.kv_lora_rank is missing; it must be a whole"),
+        ("rope.dimension_count", 8.0, "rope.dimension_count is 8.0; it must be a whole number"),
+        ("attention.value_length_mla", [], "attention.value_length_mla is []; it must be"),
+        ("attention.head_count_kv", 4, "attention.head_count_kv is 4 and attention.key_length 40"),
+        ("attention.key_length", 24, "attention.key_length 24; 1 and 40 are implemented"),
+        ("attention.value_length", 16, "attention.value_length is 16; 32 is implemented"),
+        (
+            "rope.scaling.yarn_log_multiplier",
+            "x",
+            "yarn_log_multiplier is 'x'; it must be a number",
+        ),
+        ("attention.temperature_scale", 0.1, "attention.temperature_scale is 0.1, which is not"),
+    ],
+)
+def test_sizes_of_latent_attention_must_go_together(key, value, words):
+    """Each by the name that the file has for it."""
+    with pytest.raises(ConfigError) as refused:
+        deepseek(**{key: value})
+    assert words in str(refused.value)
 
 
 def test_layers_of_glm_that_guess_later_tokens_are_passed_over(tmp_path):

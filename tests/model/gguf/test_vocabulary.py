@@ -12,6 +12,7 @@ from tokenizers import Regex, Tokenizer, decoders, models, normalizers, pre_toke
 from tests.model.checkpoints import CONFIG, write_checkpoint
 from tests.model.gguf.files import KINDS, close, gguf_tensors
 from weft.core.errors import ConfigError
+from weft.model.gguf.vocabulary import read_vocabulary
 from weft.model.open import open_model
 
 CORPUS = [
@@ -63,7 +64,25 @@ SPLIT = {
     r"[^\r\n\p{L}\p{N}]?[\p{Lu}\p{Lt}\p{Lm}\p{Lo}\p{M}]+[\p{Ll}\p{Lm}\p{Lo}\p{M}]*|\p{N}|"
     r" ?[^\s\p{L}\p{N}]+[\r\n/]*|\s*[\r\n]+|\s+(?!\S)|\s+",
 }
-SPLIT["dbrx"] = SPLIT["llama-bpe"]  # but words that are tokens are merged like any other
+SPLIT["gpt-4o"] = (
+    r"[^\r\n\p{L}\p{N}]?[\p{Lu}\p{Lt}\p{Lm}\p{Lo}\p{M}]*[\p{Ll}\p{Lm}\p{Lo}\p{M}]+(?i:'s|'t|'re|'ve|'m|'ll|'d)?|"
+    r"[^\r\n\p{L}\p{N}]?[\p{Lu}\p{Lt}\p{Lm}\p{Lo}\p{M}]+[\p{Ll}\p{Lm}\p{Lo}\p{M}]*(?i:'s|'t|'re|'ve|'m|'ll|'d)?|"
+    r"\p{N}{1,3}| ?[^\s\p{L}\p{N}]+[\r\n/]*|\s*[\r\n]+|\s+(?!\S)|\s+"
+)
+DEEPSEEK = {
+    "deepseek-coder": (r"[\r\n]", r"\s?\p{L}+", r"\s?\p{P}+", r"[一-龥ࠀ-一가-퟿]+", r"\p{N}"),
+    "deepseek-v3": (
+        r"\p{N}{1,3}",
+        r"[一-龥\x{3040}-ゟ゠-ヿ]+",
+        (
+            r"[!\"#$%&'()*+,\-./:;<=>?@\[\\\]^_`{|}~][A-Za-z]+|[^\r\n\p{L}\p{P}\p{S}]?[\p{L}\p{M}]+|"
+            r" ?[\p{P}\p{S}]+[\r\n]*|\s*[\r\n]+|\s+(?!\S)|\s+"
+        ),
+    ),
+}
+SPLIT["dbrx"] = SPLIT["glm4"] = SPLIT[
+    "llama-bpe"
+]  # but words that are tokens are merged like any other
 
 
 @cache
@@ -73,6 +92,11 @@ def byte_level(name):
     byte = pre_tokenizers.ByteLevel(add_prefix_space=False, use_regex=name not in SPLIT)
     if name in SPLIT:
         byte = pre_tokenizers.Sequence([pre_tokenizers.Split(Regex(SPLIT[name]), "isolated"), byte])
+    if name in DEEPSEEK:
+        splits = [pre_tokenizers.Split(Regex(one), "isolated") for one in DEEPSEEK[name]]
+        byte = pre_tokenizers.Sequence(
+            [*splits, pre_tokenizers.ByteLevel(add_prefix_space=False, use_regex=False)]
+        )
     if name == "smollm":
         byte = pre_tokenizers.Sequence([pre_tokenizers.Digits(individual_digits=True), byte])
     tokenizer.pre_tokenizer = byte
@@ -138,7 +162,13 @@ def read(path):
     return open_model(str(path))
 
 
-@pytest.mark.parametrize("name", ["gpt-2", "llama-bpe", "dbrx", "qwen2", "smollm", "tekken"])
+@pytest.mark.parametrize(
+    "name",
+    [
+        *("gpt-2", "llama-bpe", "dbrx", "glm4", "qwen2", "smollm", "tekken", "gpt-4o"),
+        *DEEPSEEK,
+    ],
+)
 def test_byte_level_tokenizers_are_those_they_were_made_of(tmp_path, name):
     """Every way to take texts apart: digits, contractions, spaces, other scripts, special tokens."""
     theirs = byte_level(name)
@@ -271,6 +301,35 @@ def test_without_a_name_texts_are_split_as_llama_cpp_does(tmp_path):
     path = write_vocabulary(tmp_path / "m.gguf", byte_level("gpt-2"), None)
     pieces = read(path).parsed_tokenizer.pre_tokenizer.pre_tokenize_str("a $b+ 12345")
     assert [piece for piece, _ in pieces] == ["a", "Ġ", "$", "b", "+", "Ġ", "123", "45"]
+
+
+def test_texts_of_deepseek_v2_are_split_by_lines_words_signs_and_digits(tmp_path):
+    """Words are of letters with a case; but signs are those up to ~, with a to z, so that others stand alone."""
+    path = write_vocabulary(tmp_path / "m.gguf", byte_level("gpt-2"), "deepseek-llm")
+    tokenizer = read(path).parsed_tokenizer
+    text = "Das ist\n ein Wörtchen: x1 = 234, Ωω漢字、かな\u0561 \U0001d400\U0001d401  "
+    pieces = [text[a:b] for _, (a, b) in tokenizer.pre_tokenizer.pre_tokenize_str(text)]
+    assert pieces == [
+        *("Das", " ist", "\n", " ein", " W", "ö", "rtchen", ":", " x", "1", " =", " ", "2", "3"),
+        *("4", ",", " Ωω", "漢字", "、", "かな", "\u0561 \U0001d400\U0001d401", "  "),
+    ]
+
+
+@pytest.mark.parametrize(
+    ("tokens", "ends"),
+    [
+        (["a", "<|end|>", "<|return|>", "<|call|>"], [2, 3]),
+        (["a", "<|end|>", "<|return|>", "b"], [2, 1]),
+    ],
+)
+def test_the_end_of_a_message_of_harmony_ends_no_answer(tokens, ends):
+    """What follows an analysis is the answer, or a call."""
+    metadata = {
+        "tokenizer.ggml.model": "gpt2",
+        "tokenizer.ggml.tokens": tokens,
+        "tokenizer.ggml.eos_token_id": 2,
+    }
+    assert read_vocabulary(metadata, "m").eos_token_ids == ends
 
 
 def test_a_splitting_that_is_not_known_is_refused_by_name(tmp_path):

@@ -121,9 +121,8 @@ GROUP = ("config_groups", "group_0")
     [
         ({"bits": 4, "quant_method": "hqq"}, "quant_method is 'hqq'"),
         ({"quant_method": "bitsandbytes", "load_in_4bit": True}, "quant_method is 'bitsandbytes'"),
-        ({"quant_method": "fp8"}, "quant_method is 'fp8'"),
         ({"load_in_4bit": True}, "quant_method is None"),
-        (changed("format", value="float-quantized"), "format is 'float-quantized'"),
+        (changed("format", value="marlin-24"), "format is 'marlin-24'"),
         (changed("kv_cache_scheme", value={"num_bits": 8}), "kv_cache_scheme"),
         (changed("sparsity_config", value={"format": "sparse-24"}), "sparsity_config"),
         (changed("config_groups", value={}), "config_groups"),

@@ -19,7 +19,7 @@ from weft.core.types import FinishReason, Request, SequenceOutput
 from weft.engine.constraints.grammar import Grammar, GrammarFailed
 from weft.engine.constraints.reasoning_tracker import ReasoningTracker
 from weft.engine.scheduling.draft_payoff import DraftPayoff
-from weft.engine.scheduling.drafter import Drafter, Drafting, NgramDrafter
+from weft.engine.scheduling.drafter import Drafter, Drafting
 from weft.engine.scheduling.drafts import DraftCounts
 from weft.engine.scheduling.kv_cache import PrefixCache
 from weft.engine.scheduling.plan import FailedRow, Plan, PlannedRows, PooledRow, Result, SampledRow
@@ -72,8 +72,6 @@ class Scheduler:
         self.num_hit_tokens = 0
         self.drafts = DraftCounts()
         self._drafting: Drafting | None = None
-        if config.speculation is not None:
-            self.draft_by(NgramDrafter(config.speculation))
         self._waiting: list[Sequence] = []  # sorted by order
         self._running: list[Sequence] = []  # sorted by order
         # Not to be scheduled before their grammar, or what the second tier has of them, is there.

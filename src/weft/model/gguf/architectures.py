@@ -12,68 +12,11 @@ import numpy as np
 from numpy.typing import NDArray
 
 from weft.core.errors import ConfigError
-from weft.model.fields import shown
+from weft.model.fields import is_finite_number, shown
+from weft.model.gguf.names import DEEPSEEK, EMBED, GLM, GPT_OSS, HEAD, LFM2, TENSORS
 from weft.model.names import DecoderNames
-from weft.model.spec import NormPlacement
 
-EMBED, HEAD = "token_embd", "output"
 ROPE_FACTORS = "rope_freqs.weight"
-
-_NAMES = {
-    "embed": EMBED,
-    "layer": "blk.{}.",
-    "q": "attn_q",
-    "k": "attn_k",
-    "v": "attn_v",
-    "o": "attn_output",
-    "q_norm": "attn_q_norm",
-    "k_norm": "attn_k_norm",
-    "gate": "ffn_gate",
-    "up": "ffn_up",
-    "down": "ffn_down",
-    "norm": "output_norm",
-    "sinks": "attn_sinks.weight",
-    "router": "ffn_gate_inp",
-    "expert_gate": "ffn_gate_exps",
-    "expert_up": "ffn_up_exps",
-    "expert_down": "ffn_down_exps",
-    "shared_gate": "ffn_gate_inp_shexp",
-    "shared.gate": "ffn_gate_shexp",
-    "shared.up": "ffn_up_shexp",
-    "shared.down": "ffn_down_shexp",
-}
-_BEFORE = {"attention_norm_before": "attn_norm", "mlp_norm_before": "ffn_norm"}
-_AFTER = {"attention_norm_after": "post_attention_norm", "mlp_norm_after": "post_ffw_norm"}
-_TENSORS = DecoderNames(
-    _NAMES,
-    {
-        NormPlacement.BEFORE: _BEFORE,
-        NormPlacement.AFTER: _AFTER,
-        NormPlacement.BOTH: {**_BEFORE, **_AFTER},
-    },
-)
-
-# The norm before the MLP is called that behind attention.
-_GPT_OSS = DecoderNames(
-    _NAMES,
-    {NormPlacement.BEFORE: {**_BEFORE, "mlp_norm_before": _AFTER["attention_norm_after"]}},
-)
-
-_GLM = DecoderNames(
-    {**_NAMES, "router_correction": "exp_probs_b.bias"},
-    {NormPlacement.BEFORE: _GPT_OSS.norms[NormPlacement.BEFORE]},
-)
-# The last norm is called that behind the embedding.
-_LFM2 = DecoderNames(
-    {
-        **_GLM.names,
-        "norm": "token_embd_norm",
-        "conv_in": "shortconv.in_proj",
-        "conv": "shortconv.conv",
-        "conv_out": "shortconv.out_proj",
-    },
-    {NormPlacement.BEFORE: _BEFORE},
-)
 NUM_GUESSING_LAYERS = "num_nextn_predict_layers"
 
 _KEYS = {
@@ -117,6 +60,14 @@ _GLM_KEYS = {
     "leading_dense_block_count": "first_k_dense_replace",
     "nextn_predict_layers": NUM_GUESSING_LAYERS,
 }
+_DEEPSEEK_UNSAID = {
+    "num_experts_per_tok": None,
+    "norm_topk_prob": False,
+    "routed_scaling_factor": 1.0,
+    "n_group": 1,
+    "topk_group": 1,
+    "first_k_dense_replace": 0,
+}
 _CONVOLUTION = {"shortconv.l_cache": "conv_L_cache"}
 _LFM2_EXPERTS = {
     **_CONVOLUTION,
@@ -156,7 +107,7 @@ class Architecture:
 
     model_type: str
     keys: Mapping[str, str] = field(default_factory=dict)
-    names: DecoderNames = _TENSORS
+    names: DecoderNames = TENSORS
     is_interleaved: bool = False
     adds_norm_offset: bool = False
     has_optional_windows: bool = False
@@ -171,11 +122,13 @@ class Architecture:
 class Metadata:
     """What a reader of one architecture has: `config` as far as it is made, and `said`, of which it takes its keys.
 
-    `tensors` are shapes by name; `where` leads a key in a refusal.
+    `rope` is what it adds to the config of scaled frequencies. `tensors` are shapes by name; `where` leads a key
+    in a refusal.
     """
 
     config: dict[str, object]
     said: dict[str, object]
+    rope: dict[str, object]
     tensors: Mapping[str, tuple[int, ...]]
     where: str
 
@@ -195,9 +148,75 @@ def _read_glm(file: Metadata) -> None:
     turned, width = said.pop("rope.dimension_count", None), config["head_dim"]
     if isinstance(turned, int) and isinstance(width, int) and width:
         config["partial_rotary_factor"] = turned / width
+    _pass_over_guesses(config)
+
+
+def _pass_over_guesses(config: dict[str, object]) -> None:
+    """Metadata counts layers that guess later tokens among the others."""
     layers, guessing = config["num_hidden_layers"], config.setdefault(NUM_GUESSING_LAYERS, 0)
     if isinstance(layers, int) and isinstance(guessing, int) and 0 <= guessing < layers:
         config["num_hidden_layers"] = layers - guessing
+
+
+def _read_deepseek(file: Metadata) -> None:
+    """Sigmoids are V3's, a softmax V2's. What is not said is as llama.cpp takes it, and not as the family would."""
+    config, said = file.config, file.said
+    gating = said.pop("expert_gating_func", _SOFTMAX)
+    if gating not in (_SOFTMAX, _SIGMOID):
+        raise ConfigError(
+            f"{file.where}expert_gating_func is {shown(gating)}; {_SOFTMAX} (softmax) and {_SIGMOID} (sigmoid) "
+            "are implemented"
+        )
+    for key, value in _DEEPSEEK_UNSAID.items():
+        config.setdefault(key, value)
+    if gating == _SIGMOID:
+        config["model_type"] = "deepseek_v3"
+    elif config["n_group"] != 1:
+        config["topk_method"] = "group_limited_greedy"
+    config["attention_bias"] = "blk.0.attn_kv_a_mqa.bias" in file.tensors
+    _read_latent_sizes(file)
+    _pass_over_guesses(config)
+    stretch = said.pop("rope.scaling.yarn_log_multiplier", 0.0)  # a tenth of both settings
+    if not is_finite_number(stretch):
+        raise ConfigError(
+            f"{file.where}rope.scaling.yarn_log_multiplier is {shown(stretch)}; it must be a number"
+        )
+    if stretch and said.get("rope.scaling.type") == "yarn":
+        file.rope["mscale"] = file.rope["mscale_all_dim"] = round(10 * stretch, 7)
+
+
+def _read_latent_sizes(file: Metadata) -> None:
+    """Newer files describe one head of keys, the vector that is kept, and name those of heads by `_mla`."""
+    config, said = file.config, file.said
+    rank, turned = (_size(file, key) for key in ("attention.kv_lora_rank", "rope.dimension_count"))
+    if "attention.key_length_mla" in said:
+        key, value = (_size(file, f"attention.{part}_length_mla") for part in ("key", "value"))
+        found = (config["num_key_value_heads"], config["head_dim"])
+        if found != (1, rank + turned):
+            raise ConfigError(
+                f"{file.where}attention.head_count_kv is {shown(found[0])} and attention.key_length "
+                f"{shown(found[1])}; 1 and {rank + turned} are implemented beside attention.key_length_mla"
+            )
+        _need(said, "attention.value_length", rank, file.where)
+        config["num_key_value_heads"] = config["num_attention_heads"]
+    else:
+        said["attention.key_length"] = config["head_dim"]
+        key, value = (_size(file, f"attention.{part}_length") for part in ("key", "value"))
+    config |= {
+        "kv_lora_rank": rank,
+        "q_lora_rank": said.pop("attention.q_lora_rank", None) or None,
+        "qk_rope_head_dim": turned,
+        "qk_nope_head_dim": key - turned,
+        "v_head_dim": value,
+    }
+
+
+def _size(file: Metadata, key: str) -> int:
+    value = file.said.pop(key, None)
+    if type(value) is not int:
+        found = "missing" if value is None else shown(value)
+        raise ConfigError(f"{file.where}{key} is {found}; it must be a whole number")
+    return value
 
 
 def _read_lfm2(file: Metadata) -> None:
@@ -264,18 +283,19 @@ ARCHITECTURES: Mapping[str, Architecture] = MappingProxyType(
         "gpt-oss": Architecture(
             model_type="gpt_oss",
             keys=_WINDOW,
-            names=_GPT_OSS,
+            names=GPT_OSS,
             model_type_with_experts="gpt_oss",
             truncates=False,
         ),
         "glm4moe": Architecture(
-            model_type="glm4_moe", keys=_GLM_KEYS, names=_GLM, read_own=_read_glm
+            model_type="glm4_moe", keys=_GLM_KEYS, names=GLM, read_own=_read_glm
         ),
-        "lfm2": Architecture(
-            model_type="lfm2", keys=_CONVOLUTION, names=_LFM2, read_own=_read_lfm2
+        "deepseek2": Architecture(
+            model_type="deepseek_v2", keys=_GLM_KEYS, names=DEEPSEEK, read_own=_read_deepseek
         ),
+        "lfm2": Architecture(model_type="lfm2", keys=_CONVOLUTION, names=LFM2, read_own=_read_lfm2),
         "lfm2moe": Architecture(
-            model_type="lfm2_moe", keys=_LFM2_EXPERTS, names=_LFM2, read_own=_read_lfm2
+            model_type="lfm2_moe", keys=_LFM2_EXPERTS, names=LFM2, read_own=_read_lfm2
         ),
     }
 )
@@ -328,14 +348,17 @@ def make_config(
     config.setdefault("num_key_value_heads", config["num_attention_heads"])
     if architecture.has_optional_windows and not config.get("sliding_window"):
         config["sliding_window_pattern"] = 1
+    rope: dict[str, object] = {}
     if architecture.read_own is not None:
-        architecture.read_own(Metadata(config, said, tensors, f"{where}: {prefix}"))
+        architecture.read_own(Metadata(config, said, rope, tensors, f"{where}: {prefix}"))
     for key in ("attention.value_length", "rope.dimension_count"):
         _need(said, key, width, f"{where}: {prefix}")
     if architecture.layers_of_largest is not None:
         is_largest = config["num_hidden_layers"] == architecture.layers_of_largest
         config["query_pre_attn_scalar"] = by_heads if is_largest else width
-    config["rope_scaling"] = _rope_scaling(architecture, said, f"{where}: {prefix}", rope_factors)
+    config["rope_scaling"] = rope | _rope_scaling(
+        architecture, said, f"{where}: {prefix}", rope_factors
+    )
     _refuse_others(name, said, f"{where}: {prefix}")
     return config
 

@@ -10,7 +10,7 @@ from weft.model.gguf.header import GgufTensor
 from weft.model.match import read_floats
 from weft.model.quantized.packed import Groups, PackedMatrix
 from weft.model.safetensors_files import MappedFiles, StoredTensor
-from weft.model.weights import Tensor
+from weft.model.weights import Tensor, Values, refuse_values
 
 Order = NDArray[np.intp]
 
@@ -35,6 +35,38 @@ class ReorderedTensor:
 
     def unpacked(self) -> Tensor:
         return replace(self.tensor, data=self.tensor.data[self.order], is_mapped=False)
+
+
+@dataclass(frozen=True, slots=True)
+class JoinedHeads:
+    """Two tensors as the one that a checkpoint has of them: by head, what makes its keys and then its values.
+
+    The file has that of keys turned.
+    """
+
+    keys: Values  # [heads * rank, key]
+    values: Values  # [heads * value, rank]
+    num_heads: int
+
+    @property
+    def unchecked(self) -> str | None:
+        """Of the first that is no numbers; both are looked at."""
+        parts = (self.keys, self.values)
+        return next((p.unchecked for p in parts if p.unchecked and not p.is_finite()), None)
+
+    def is_finite(self) -> bool:
+        return self.keys.is_finite() and self.values.is_finite()
+
+    def unpacked(self) -> Tensor:
+        if (unchecked := self.unchecked) is not None:
+            refuse_values(unchecked)
+        keys, values = self.keys.unpacked(), self.values.unpacked()
+        if keys.dtype != values.dtype:
+            keys, values = (Tensor("float32", part.float32()) for part in (keys, values))
+        rank = values.shape[1]
+        turned = keys.data.reshape(self.num_heads, rank, -1).swapaxes(1, 2)
+        heads = (turned, values.data.reshape(self.num_heads, -1, rank))
+        return Tensor(keys.dtype, np.concatenate(heads, axis=1).reshape(-1, rank))
 
 
 @dataclass(frozen=True, slots=True)

@@ -17,7 +17,6 @@ from weft.model.decoders import read_config, read_spec
 from weft.model.directory import describe, read_part
 from weft.model.fields import shown
 from weft.model.gguf.architectures import (
-    HEAD,
     NUM_GUESSING_LAYERS,
     ROPE_FACTORS,
     Architecture,
@@ -26,11 +25,13 @@ from weft.model.gguf.architectures import (
     make_config,
 )
 from weft.model.gguf.header import GgufTensor, read_header
-from weft.model.gguf.matrices import Order, read_tensor
+from weft.model.gguf.matrices import JoinedHeads, Order, read_tensor
+from weft.model.gguf.names import HEAD
 from weft.model.gguf.vocabulary import Vocabulary, make_files, read_vocabulary
 from weft.model.groups import GroupFormat
 from weft.model.layout import TensorPlan, decoder_layout
 from weft.model.match import read_floats
+from weft.model.names import DecoderNames
 from weft.model.overrides import read_generation
 from weft.model.safetensors_files import MappedFiles
 from weft.model.spec import ModelSpec
@@ -41,6 +42,7 @@ from weft.model.weights import Values, Weights, refuse_values
 SUFFIX = ".gguf"
 _PART = re.compile(r"(.*)-\d{5}-of-(\d{5})\.gguf")
 _MAX_PARTS = 1000
+_KEYS, _VALUES = ".keys", ".values"  # of what makes both of latent vectors
 _WIDENED = "bfloat16"  # what blocks are widened to, where nothing else is wanted
 
 
@@ -79,7 +81,7 @@ class _Source:
         forms = {
             plan.name: self.tensors[plan.source].type.form
             for plan in self.layout
-            if plan.name.startswith("layers.")
+            if plan.may_be_grouped
         }
         return {name: form for name, form in forms.items() if form is not None}
 
@@ -101,6 +103,11 @@ class _Source:
             stored, order = self.tensors[plan.source], self.orders.get(plan.source)
             values = read_tensor(files, stored, order, dtype, widened=dtype or _WIDENED)
             loaded[plan.name] = values.rows(plan.start, plan.start + plan.shape[0])
+            if plan.name.endswith(_VALUES):
+                whole, num_heads = plan.name.removesuffix(_VALUES), plan.stack
+                assert num_heads is not None
+                parts = (loaded.pop(whole + _KEYS), loaded.pop(plan.name))
+                loaded[whole] = JoinedHeads(*parts, num_heads)
         return Weights(loaded)
 
 
@@ -225,10 +232,7 @@ def _match(
     spec: ModelSpec, tensors: Mapping[str, GgufTensor], path: Path, architecture: Architecture
 ) -> _Source:
     """Exactly the tensors that the metadata asks for must be there, in the shapes it asks for."""
-    layout = tuple(
-        replace(plan, source=f"{HEAD}.weight") if plan.name == "head" else plan
-        for plan in decoder_layout(spec, architecture.names, prefix="")
-    )
+    layout = tuple(_layout(spec, tensors, architecture.names))
     needed: dict[str, GgufTensor] = {}
     for plan in layout:
         found = tensors.get(plan.source)
@@ -251,6 +255,25 @@ def _match(
             f"{path}: tensor {shown(min(spare))} has no place in the model that its metadata describes"
         )
     return _Source(layout, needed, _orders(layout, spec) if architecture.is_interleaved else {})
+
+
+def _layout(
+    spec: ModelSpec, tensors: Mapping[str, GgufTensor], names: DecoderNames
+) -> Iterator[TensorPlan]:
+    """As a checkpoint has it, but for what newer files have in two tensors."""
+    for plan in decoder_layout(spec, names, prefix=""):
+        if plan.name == "head":
+            yield replace(plan, source=f"{HEAD}.weight")
+        elif plan.name.endswith(".kv_b") and plan.source not in tensors:
+            assert spec.latent is not None
+            keys = (spec.num_heads * spec.latent.rank, spec.latent.key_size)
+            values = (spec.num_heads * spec.latent.value_size, spec.latent.rank)
+            for part, shape in ((_KEYS, keys), (_VALUES, values)):
+                source = plan.source.replace(names.names["kv_b"], names.names[f"kv_b{part}"])
+                name = plan.name + part
+                yield TensorPlan(name, source, shape, 0, shape[0], stack=spec.num_heads)
+        else:
+            yield plan
 
 
 def _without_ones(shape: tuple[int, ...]) -> tuple[int, ...]:

@@ -23,6 +23,8 @@ _MAX_SPLITS = 64 << 20
 _ENDS = frozenset(
     "<|eot_id|> <|eom_id|> <|im_end|> <|end|> <end_of_turn> <|endoftext|> <|end_of_text|>".split()
 )
+# Of Harmony, where the usual end is that of one message of many.
+_HARMONY_ENDS, _HARMONY_END = frozenset(("<|return|>", "<|call|>")), "<|end|>"
 
 _CONTRACTIONS = "(?i:'s|'t|'re|'ve|'m|'ll|'d)"
 _BEFORE_WORD = r"[^\r\n\p{L}\p{N}]?"
@@ -49,8 +51,46 @@ _CAPITALS = rf"{_BEFORE_WORD}{_UPPER}*{_LOWER}+|{_BEFORE_WORD}{_UPPER}+{_LOWER}*
 _TEKKEN = replace(
     _LLAMA3, patterns=(rf"{_CAPITALS}|\p{{N}}| ?[^\s\p{{L}}\p{{N}}]+[\r\n/]*|{_SPACES}",)
 )
+# Contractions stay with their words.
+_GPT_4O = _Splitting(
+    (
+        (
+            rf"{_BEFORE_WORD}{_UPPER}*{_LOWER}+{_CONTRACTIONS}?|{_BEFORE_WORD}{_UPPER}+{_LOWER}*{_CONTRACTIONS}?|"
+            rf"\p{{N}}{{1,3}}| ?[^\s\p{{L}}\p{{N}}]+[\r\n/]*|{_SPACES}"
+        ),
+    )
+)
 _QWEN2 = _Splitting((f"{_CONTRACTIONS}|{_WORDS}|\\p{{N}}|{_REST}",), is_composed=True)
 _DIGITS = _Splitting((r"\p{N}", _GPT2))
+# Letters that have a case, of the alphabets that the model's own file lists.
+_CASED = (
+    r"[\p{Lu}\p{Ll}\p{Lt}&&[^\x{560}-\x{588}\x{10c7}-\x{10ff}\x{1c80}-\x{1c8f}\x{2d00}-\x{2d2f}"
+    r"\x{a790}-\x{a7ff}\x{ab30}-\x{ab6f}\x{10570}-\x{105bf}\x{16e40}-\x{16eff}\x{1d400}-\x{1dfff}]]"
+)
+_ASIAN = r"[\x{800}-\x{9fa5}\x{ac00}-\x{d7ff}]+"
+_DEEPSEEK = _Splitting(
+    (
+        r"[\r\n]",
+        rf"\s?{_CASED}+",
+        r"\s?[!-/:-~\x{ff01}-\x{ff0f}\x{ff1a}-\x{ff5e}\x{2018}-\x{201f}\x{3000}-\x{3002}]+",
+        r"\s+$",
+        _ASIAN,
+        r"\p{N}",
+    )
+)
+_DEEPSEEK_CODER = replace(
+    _DEEPSEEK, patterns=(r"[\r\n]", r"\s?\p{L}+", r"\s?\p{P}+", _ASIAN, r"\p{N}")
+)
+_DEEPSEEK_V3 = _Splitting(
+    (
+        r"\p{N}{1,3}",
+        r"[\x{4e00}-\x{9fa5}\x{3040}-\x{30ff}]+",
+        (
+            r"[!-/:-@\[-`{-~][A-Za-z]+|[^\r\n\p{L}\p{P}\p{S}]?[\p{L}\p{M}]+|"
+            rf" ?[\p{{P}}\p{{S}}]+[\r\n]*|{_SPACES}"
+        ),
+    )
+)
 SPLITTINGS: Mapping[str, _Splitting] = MappingProxyType(
     {
         "default": _Splitting(
@@ -58,10 +98,14 @@ SPLITTINGS: Mapping[str, _Splitting] = MappingProxyType(
         ),
         **dict.fromkeys(("gpt-2", "phi-2", "olmo", "granite-docling"), _Splitting((_GPT2,))),
         **dict.fromkeys(("llama-bpe", "llama3", "llama-v3", "falcon3", "lfm2"), _LLAMA3),
-        **dict.fromkeys(("dbrx", "smaug-bpe"), _DBRX),
+        **dict.fromkeys(("dbrx", "smaug-bpe", "glm4", "chatglm-bpe"), _DBRX),
         "tekken": _TEKKEN,
+        "gpt-4o": _GPT_4O,
         "qwen2": _QWEN2,
         "deepseek-r1-qwen": replace(_QWEN2, is_composed=False),
+        "deepseek-llm": _DEEPSEEK,
+        "deepseek-coder": _DEEPSEEK_CODER,
+        "deepseek-v3": _DEEPSEEK_V3,
         **dict.fromkeys(("smollm", "starcoder", "refact"), _DIGITS),
     }
 )
@@ -87,7 +131,10 @@ class Vocabulary:
     def eos_token_ids(self) -> list[int]:
         """Every token that ends an answer, the file's own first."""
         named = [self.token_id(role) for role in ("eos", "eot", "eom")]
-        known = (i for i, token in enumerate(self.tokens) if token in _ENDS)
+        ends = _ENDS
+        if set(self.tokens) >= _HARMONY_ENDS:
+            ends = (_ENDS | _HARMONY_ENDS) - {_HARMONY_END}
+        known = (i for i, token in enumerate(self.tokens) if token in ends)
         return list(
             dict.fromkeys(token_id for token_id in (*named, *known) if token_id is not None)
         )

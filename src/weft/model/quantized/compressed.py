@@ -1,4 +1,4 @@
-"""compressed-tensors: int8 with a scale for each row, and numbers of 4 or 8 bits packed into words.
+"""compressed-tensors: int8 with a scale for each row, numbers of 4 or 8 bits packed into words, and float8.
 
 Int8 lies in the file as I8 beside a tensor `weight_scale` of shape [rows, 1]. Packed numbers lie along
 the columns in `weight_packed`, raised to be without sign; zeros, where there are any, along the rows.
@@ -23,11 +23,14 @@ from weft.model.quantized.format import (
     packed_matrix,
     read_groups,
 )
+from weft.model.quantized.fp8 import Fp8Format, read_block
 from weft.model.quantized.packed import PackedMatrix, unpack
 from weft.model.weights import DTYPES, Tensor
 
 _BY_BYTE = ("int-quantized", "naive-quantized")
 _PACKED = "pack-quantized"
+_FLOAT = "float-quantized"
+_SCALE = "weight_scale"
 
 
 @dataclass(frozen=True, slots=True)
@@ -35,7 +38,7 @@ class Int8Format:
     """One byte a number, one scale a row."""
 
     has_spare_biases: bool = False
-    scales: str = "weight_scale"
+    scales: str = _SCALE
 
     @property
     def notice(self) -> str:
@@ -50,13 +53,13 @@ class Int8Format:
     def parts(self, rows: int, depth: int) -> tuple[Part, ...]:
         return (
             Part("weight", (rows, depth), ("int8",)),
-            Part("weight_scale", (rows, 1), DTYPES),
+            Part(_SCALE, (rows, 1), DTYPES),
         )
 
     def read(self, parts: Parts, dtype: str | None) -> Tensor | PackedMatrix:
         """The matrix, as it is stored; nothing is gained by rounding its values to `dtype`."""
-        scales = parts["weight_scale"].float32().reshape(-1)
-        return replace(parts["weight"], scales=scales, unchecked=parts.origin("weight_scale"))
+        scales = parts[_SCALE].float32().reshape(-1)
+        return replace(parts["weight"], scales=scales, unchecked=parts.origin(_SCALE))
 
 
 @dataclass(frozen=True, slots=True)
@@ -68,7 +71,7 @@ class PackedFormat:
     is_symmetric: bool
     has_order: bool
     has_spare_biases: bool = False
-    scales: str = "weight_scale"
+    scales: str = _SCALE
 
     @property
     def notice(self) -> str:
@@ -93,7 +96,7 @@ class PackedFormat:
         groups = num_groups(depth, self.group_size)
         parts = [
             Part("weight_packed", (rows, num_words(depth, self.num_bits)), ("int32",)),
-            Part("weight_scale", (rows, groups), DTYPES),
+            Part(_SCALE, (rows, groups), DTYPES),
             Part("weight_shape", (2,), ("int64", "int32")),
         ]
         if not self.is_symmetric:
@@ -111,7 +114,7 @@ class PackedFormat:
             )
         zeros = None if self.is_symmetric else parts.words("weight_zero_point")
         source = _PackedRows(
-            parts.shape, self.num_bits, parts.words("weight_packed"), zeros, parts["weight_scale"]
+            parts.shape, self.num_bits, parts.words("weight_packed"), zeros, parts[_SCALE]
         )
         groups = read_groups(parts, self.group_size, "weight_g_idx")
         return packed_matrix(self, parts, source, groups, dtype, is_by_row=self._is_by_row)
@@ -145,7 +148,7 @@ class _PackedRows:
 
 def read_compressed(config: Fields) -> QuantizedFormat:
     """The format that a config of compressed-tensors describes; all of its groups must be alike."""
-    need(config, "format", *_BY_BYTE, _PACKED)
+    need(config, "format", *_BY_BYTE, _PACKED, _FLOAT)
     need(config, "kv_cache_scheme", None)
     need(config, "sparsity_config", None, {})
     need(config, "transform_config", None, {})
@@ -174,12 +177,14 @@ def _read_group(group: Fields, form: str) -> QuantizedFormat:
     need(group, "format", None, *(_BY_BYTE if form in _BY_BYTE else (form,)))
     group.texts("targets")
     if group.has("input_activations"):
-        _check_activations(group)
+        _check_activations(group, is_float=form == _FLOAT)
     weights = group.object("weights")
     if weights is None:
         group.refuse("weights", "an object")
-    need(weights, "type", "int")
+    need(weights, "type", "float" if form == _FLOAT else "int")
     need(weights, "dynamic", False, None)
+    if form == _FLOAT:
+        return _read_float(weights)
     need(weights, "block_structure", None)
     if form in _BY_BYTE:
         return _read_int8(weights)
@@ -207,13 +212,30 @@ def _read_int8(weights: Fields) -> Int8Format:
     return Int8Format()
 
 
-def _check_activations(group: Fields) -> None:
+def _read_float(weights: Fields) -> Fp8Format:
+    need(weights, "num_bits", 8)
+    need(weights, "symmetric", True)
+    need(weights, "strategy", "block", "channel", "tensor")
+    need(weights, "group_size", None)
+    need(weights, "actorder", None)
+    strategy = weights.text("strategy")
+    if strategy == "block":
+        return Fp8Format(read_block(weights, "block_structure"), _SCALE)
+    need(weights, "block_structure", None)
+    return Fp8Format((1 if strategy == "channel" else None, None), _SCALE)
+
+
+def _check_activations(group: Fields, *, is_float: bool) -> None:
     """What they were rounded to when the weights were chosen; this runner does so for int8, or not at all."""
     numbers = group.object("input_activations")
     assert numbers is not None
     need(numbers, "num_bits", 8)
-    need(numbers, "type", "int")
+    need(numbers, "type", "float" if is_float else "int")
     need(numbers, "symmetric", True)
+    if is_float:  # rounded by token, or by groups of one
+        need(numbers, "strategy", "token", "group", "tensor")
+        need(numbers, "dynamic", True)
+        return
     need(numbers, "strategy", "token")
     need(numbers, "dynamic", True)
     need(numbers, "group_size", None)

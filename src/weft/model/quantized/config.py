@@ -7,6 +7,7 @@ from weft.model.fields import Fields
 from weft.model.quantized.awq import read_awq
 from weft.model.quantized.compressed import read_compressed
 from weft.model.quantized.format import QuantizedFormat, need
+from weft.model.quantized.fp8 import read_fp8
 from weft.model.quantized.gptq import read_gptq
 from weft.model.quantized.mxfp4 import read_mxfp4
 
@@ -23,13 +24,18 @@ METHODS: Mapping[str, Method] = {
     "compressed-tensors": Method(
         read_compressed,
         "`int-quantized`: 8 bits, symmetric, a scale for each row. `pack-quantized`: 4 or 8 bits, symmetric or "
-        "not, a scale for each row or group of columns, these in any order (`weight_g_idx`)",
+        "not, a scale for each row or group of columns, these in any order (`weight_g_idx`). `float-quantized`: FP8 "
+        "(E4M3), a scale for each block, row or matrix; widened",
     ),
     "gptq": Method(
         read_gptq,
         "`gptq` and `gptq_v2`: 4 or 8 bits, with or without `desc_act` and `sym`",
     ),
     "awq": Method(read_awq, "`gemm`: 4 bits, with zero points"),
+    "fp8": Method(
+        read_fp8,
+        "E4M3 with a scale for each block (`weight_block_size`), as DeepSeek V3 and others are published; widened",
+    ),
     "mxfp4": Method(read_mxfp4, "4 bits in groups of 32, as gpt-oss has its experts"),
 }
 

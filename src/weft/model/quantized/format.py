@@ -16,12 +16,16 @@ from weft.model.weights import Tensor
 
 @dataclass(frozen=True, slots=True)
 class Part:
-    """One tensor of a rounded matrix: its name after the module's, its shape, and types it may have."""
+    """One tensor of a rounded matrix: its name after the module's, its shape, and types it may have.
+
+    `is_by_row`: its rows are those of the matrix.
+    """
 
     name: str
     shape: tuple[int, ...]
     dtypes: tuple[str, ...]
     is_optional: bool = False
+    is_by_row: bool = True
 
 
 @dataclass(frozen=True, slots=True)

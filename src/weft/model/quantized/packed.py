@@ -30,8 +30,8 @@ class PackedRows(Protocol):
     def num_bits(self) -> int:
         """Bits of a number."""
 
-    def numbers(self, start: int, stop: int) -> NDArray[np.uint8]:
-        """The numbers, without sign [rows, depth]."""
+    def numbers(self, start: int, stop: int) -> NDArray[Any]:
+        """The numbers, without sign, or as floats [rows, depth]."""
 
     def zeros(self, start: int, stop: int) -> NDArray[np.float32]:
         """The numbers that mean 0, or the minimums [rows, groups]."""

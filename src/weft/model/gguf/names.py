@@ -1,0 +1,76 @@
+"""How GGUF files name tensors, by our names for the same."""
+
+from weft.model.names import DecoderNames
+from weft.model.spec import NormPlacement
+
+EMBED, HEAD = "token_embd", "output"
+
+_NAMES = {
+    "embed": EMBED,
+    "layer": "blk.{}.",
+    "q": "attn_q",
+    "k": "attn_k",
+    "v": "attn_v",
+    "o": "attn_output",
+    "q_norm": "attn_q_norm",
+    "k_norm": "attn_k_norm",
+    "gate": "ffn_gate",
+    "up": "ffn_up",
+    "down": "ffn_down",
+    "norm": "output_norm",
+    "sinks": "attn_sinks.weight",
+    "router": "ffn_gate_inp",
+    "expert_gate": "ffn_gate_exps",
+    "expert_up": "ffn_up_exps",
+    "expert_down": "ffn_down_exps",
+    "shared_gate": "ffn_gate_inp_shexp",
+    "shared.gate": "ffn_gate_shexp",
+    "shared.up": "ffn_up_shexp",
+    "shared.down": "ffn_down_shexp",
+}
+_BEFORE = {"attention_norm_before": "attn_norm", "mlp_norm_before": "ffn_norm"}
+_AFTER = {"attention_norm_after": "post_attention_norm", "mlp_norm_after": "post_ffw_norm"}
+TENSORS = DecoderNames(
+    _NAMES,
+    {
+        NormPlacement.BEFORE: _BEFORE,
+        NormPlacement.AFTER: _AFTER,
+        NormPlacement.BOTH: {**_BEFORE, **_AFTER},
+    },
+)
+
+# The norm before the MLP is called that behind attention.
+GPT_OSS = DecoderNames(
+    _NAMES,
+    {NormPlacement.BEFORE: {**_BEFORE, "mlp_norm_before": _AFTER["attention_norm_after"]}},
+)
+
+GLM = DecoderNames(
+    {**_NAMES, "router_correction": "exp_probs_b.bias"},
+    {NormPlacement.BEFORE: GPT_OSS.norms[NormPlacement.BEFORE]},
+)
+# The last norm is called that behind the embedding.
+LFM2 = DecoderNames(
+    {
+        **GLM.names,
+        "norm": "token_embd_norm",
+        "conv_in": "shortconv.in_proj",
+        "conv": "shortconv.conv",
+        "conv_out": "shortconv.out_proj",
+    },
+    {NormPlacement.BEFORE: _BEFORE},
+)
+DEEPSEEK = DecoderNames(
+    {
+        **GLM.names,
+        "q_a": "attn_q_a",
+        "q_a_norm": "attn_q_a_norm",
+        "q_b": "attn_q_b",
+        "kv_a": "attn_kv_a_mqa",
+        "kv_a_norm": "attn_kv_a_norm",
+        "kv_b": "attn_kv_b",
+        "kv_b.keys": "attn_k_b",
+        "kv_b.values": "attn_v_b",
+    },
+    {NormPlacement.BEFORE: _BEFORE},
+)
