@@ -199,7 +199,7 @@ class Poller:
         except (OSError, EOFError, TimeoutError, GetFailed, ssl.SSLError) as error:
             self._failed(endpoint, error)
         except Exception as error:  # noqa: BLE001 - one server's odd answer must not end its polls
-            self._failed(endpoint, error)
+            self._failed(endpoint, error, is_foreseen=False)
         else:
             self._took(endpoint, load, polled_at)
 
@@ -211,11 +211,16 @@ class Poller:
     def _refused(self, endpoint: Endpoint, source: LoadSource) -> None:
         endpoint.is_refusing = source.port in {endpoint.spec.port, endpoint.grpc_port}
 
-    def _failed(self, endpoint: Endpoint, error: Exception) -> None:
+    def _failed(self, endpoint: Endpoint, error: Exception, *, is_foreseen: bool = True) -> None:
         self.count_failure()
         endpoint.num_poll_failures += 1
         if endpoint.num_poll_failures == 1:
-            _log.warning("load of %s cannot be read: %r", endpoint.host_port, error)
+            _log.warning(
+                "load of %s cannot be read: %r",
+                endpoint.host_port,
+                error,
+                exc_info=None if is_foreseen else error,
+            )
 
 
 def http_sources(
