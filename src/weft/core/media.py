@@ -3,7 +3,6 @@
 Other kinds of input are tensors that somebody else has made of them; those would stand beside `items`.
 """
 
-from collections.abc import Mapping
 from typing import Any, Literal, get_args
 
 import msgspec
@@ -86,14 +85,6 @@ def check_anchors(token_ids: list[int], media: Media | None, config: MediaConfig
                 f"the prompt has {num_anchors} tokens {anchor}, at each of which one {modality} is to stand, "
                 f"and {num_items} of these are given",
             )
-
-
-def count_by_modality(media: Media) -> Mapping[Modality, int]:
-    """How many there are of those that there are."""
-    found: dict[Modality, int] = {}
-    for item in media.items:
-        found[item.modality] = found.get(item.modality, 0) + 1
-    return found
 
 
 def _check_item(item: MediaItem) -> None:
