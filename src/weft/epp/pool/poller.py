@@ -72,6 +72,15 @@ class Unreadable(Exception):
     """The server answered, but with none of the series it was expected to have."""
 
 
+# What servers and networks do.
+_FORESEEN = (Unreadable, GetFailed, OSError, EOFError, TimeoutError, ssl.SSLError)
+
+
+def defect_in(error: Exception) -> Exception | None:
+    """What to log with its traceback: what no server should be able to raise."""
+    return None if isinstance(error, _FORESEEN) else error
+
+
 class LoadSource(Protocol):
     """Polls one endpoint."""
 
@@ -196,10 +205,8 @@ class Poller:
         except Unreadable as error:
             self._metrics.extract_errors.labels(*self._types).inc()
             self._failed(endpoint, error)
-        except (OSError, EOFError, TimeoutError, GetFailed, ssl.SSLError) as error:
-            self._failed(endpoint, error)
         except Exception as error:  # noqa: BLE001 - one server's odd answer must not end its polls
-            self._failed(endpoint, error, is_foreseen=False)
+            self._failed(endpoint, error)
         else:
             self._took(endpoint, load, polled_at)
 
@@ -211,7 +218,7 @@ class Poller:
     def _refused(self, endpoint: Endpoint, source: LoadSource) -> None:
         endpoint.is_refusing = source.port in {endpoint.spec.port, endpoint.grpc_port}
 
-    def _failed(self, endpoint: Endpoint, error: Exception, *, is_foreseen: bool = True) -> None:
+    def _failed(self, endpoint: Endpoint, error: Exception) -> None:
         self.count_failure()
         endpoint.num_poll_failures += 1
         if endpoint.num_poll_failures == 1:
@@ -219,7 +226,7 @@ class Poller:
                 "load of %s cannot be read: %r",
                 endpoint.host_port,
                 error,
-                exc_info=None if is_foreseen else error,
+                exc_info=defect_in(error),
             )
 
 
