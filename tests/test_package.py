@@ -7,6 +7,7 @@ import subprocess
 import sys
 import tomllib
 import zipfile
+from collections import Counter
 from importlib.metadata import packages_distributions
 from pathlib import Path
 
@@ -15,6 +16,7 @@ import pytest
 from tests.cli.running import clean_environment
 
 ROOT = Path(__file__).resolve().parent.parent
+MOST_BYTES = {".py": 4_200_000, ".safetensors": 5_600_000, ".so": 3_600_000}  # others: 300,000
 EMBEDDED = ROOT / "src" / "weft" / "model" / "embedded" / "tiny"
 
 
@@ -42,6 +44,20 @@ def test_the_wheel_holds_the_model_the_types_and_the_native_module(wheel: Path):
     )
     assert {name.split("/")[0].partition("-")[0] for name in names} == {"weft"}
     assert wheel.stat().st_size < 10_000_000
+
+
+@pytest.mark.slow
+def test_what_the_wheel_unpacks_to_is_small(wheel: Path):
+    """By kind; and the native module has no symbols, which would be most of it."""
+    archive = zipfile.ZipFile(wheel)
+    sizes: Counter[str] = Counter()
+    for entry in archive.infolist():
+        sizes[Path(entry.filename).suffix] += entry.file_size
+    assert {
+        kind: size for kind, size in sizes.items() if size > MOST_BYTES.get(kind, 300_000)
+    } == {}
+    (module,) = (name for name in archive.namelist() if name.endswith(".so"))
+    assert b".symtab" not in archive.read(module)
 
 
 @pytest.mark.slow

@@ -1,8 +1,8 @@
 """The pages of `--help`, as `weft.cli.help` prints them: of every command, made of its flags."""
 
-import json
 from typing import Any
 
+from tools.compact_json import compact_json
 from weft.cli.commands import COMMANDS, GROUPS, make_app
 from weft.cli.help import Page, Panel
 
@@ -10,10 +10,7 @@ from weft.cli.help import Page, Panel
 def help_pages() -> str:
     """All of them, by the words that call the command."""
     names = ["", *GROUPS, *(command.words for command in COMMANDS)]
-    return (
-        json.dumps({name: _page(name.split()) for name in names}, indent=1, ensure_ascii=False)
-        + "\n"
-    )
+    return compact_json({name: _page(name.split()) for name in names}) + "\n"
 
 
 def _page(words: list[str]) -> Page:

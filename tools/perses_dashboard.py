@@ -5,6 +5,8 @@ import re
 from pathlib import Path
 from typing import Any, Final
 
+from tools.compact_json import compact_json
+
 DEPLOY: Final = Path(__file__).resolve().parent.parent / "deploy"
 GRAFANA: Final = DEPLOY / "grafana" / "weft.json"
 PERSES: Final = DEPLOY / "perses" / "weft.json"
@@ -41,7 +43,7 @@ def perses_dashboard() -> str:
             ],
         },
     }
-    return json.dumps(made, indent=2) + "\n"
+    return compact_json(made) + "\n"
 
 
 def _variable(one: dict[str, Any]) -> dict[str, Any]:

@@ -1,6 +1,8 @@
 """Steps for a runner, made by hand: sequences, where their blocks lie, and how far each gets."""
 
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from itertools import pairwise
 
 import numpy as np
 
@@ -91,3 +93,48 @@ def alone(runner: Runner, token_ids: list[int]) -> np.ndarray:
         for p in range(len(token_ids))
     ]
     return np.concatenate(rows)
+
+
+def check_two_schedules(runner: Runner, seed: int, lengths: list[int], max_chunk: int) -> None:
+    """Two independent random schedules of the same sequences give the same bits."""
+    rng = np.random.default_rng(seed)
+    sequences = [rng.integers(0, 301, length).tolist() for length in lengths]
+    first, second = (run_at_random(runner, sequences, rng, max_chunk) for _ in range(2))
+    assert [a.tobytes() for a in first] == [b.tobytes() for b in second]
+
+
+def check_slots_of_others(
+    runner: Runner, block_size: int, fill: Callable[[], object], cuts: Sequence[int] = (50, 51, 52)
+) -> None:
+    """What `fill` leaves in slots of nobody, and of later positions, reaches no row."""
+    ids = np.random.default_rng(1).integers(0, 300, 101).tolist()
+    expected = alone(runner, ids)
+    runner.allocate_kv(num_blocks=60, block_size=block_size)
+    blocks = scattered_blocks([101, 200], block_size, np.random.default_rng(2))[0]
+    fill()
+    got = [
+        runner.forward(step([Part(ids, 101, blocks, start, end)], block_size))
+        for start, end in pairwise((0, *cuts, 101))
+    ]
+    assert np.concatenate(got).tobytes() == expected.tobytes()
+
+
+def check_overflow(runner: Runner) -> None:
+    """Token 0 gives NaN; the others of the step keep their bits."""
+    ids = np.random.default_rng(1).integers(1, 300, 30).tolist()
+    expected = alone(runner, ids)
+    runner.allocate_kv(num_blocks=20, block_size=4)
+    parts = [Part([0] * 20, 20, [9, 8, 7, 6, 5], 0, 20), Part(ids, 30, list(range(10, 18)), 0, 30)]
+    got = runner.forward(step(parts, 4))
+    assert np.isnan(got[:20]).all()
+    assert got[20:].tobytes() == expected.tobytes()
+
+
+def check_wanted_rows(runner: Runner) -> None:
+    """`logit_rows` picks rows; none at all is a valid step of unfinished prompts."""
+    ids = list(range(40))
+    runner.allocate_kv(num_blocks=5, block_size=8)
+    parts = [Part(ids, 40, [0, 1, 2, 3, 4], 0, 40)]
+    every = runner.forward(step(parts, 8))
+    assert runner.forward(step(parts, 8, [3, 39])).tobytes() == every[[3, 39]].tobytes()
+    assert runner.forward(step(parts, 8, [])).shape == (0, 300)

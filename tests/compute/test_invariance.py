@@ -10,7 +10,14 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from tests.compute.steps import Part, alone, run_at_random, scattered_blocks, step
+from tests.compute.steps import (
+    alone,
+    check_overflow,
+    check_slots_of_others,
+    check_two_schedules,
+    check_wanted_rows,
+    run_at_random,
+)
 from weft.compute import tiles
 from weft.compute.reference import ReferenceRunner
 from weft.model.open import open_model
@@ -85,47 +92,26 @@ RUNNER = make_runner("odd sizes")
 )
 def test_two_random_schedules_agree(seed, lengths, max_chunk):
     """Two independent random schedules of the same sequences give the same bits."""
-    rng = np.random.default_rng(seed)
-    sequences = [rng.integers(0, 301, length).tolist() for length in lengths]
-    first = run_at_random(RUNNER, sequences, rng, max_chunk)
-    second = run_at_random(RUNNER, sequences, rng, max_chunk)
-    assert [a.tobytes() for a in first] == [b.tobytes() for b in second]
+    check_two_schedules(RUNNER, seed, lengths, max_chunk)
 
 
 def test_what_other_slots_hold_does_not_matter():
     """Stale NaN in slots of nobody, and of later positions, reaches no row."""
     runner = make_runner("plain")
-    ids = np.random.default_rng(1).integers(0, 300, 100).tolist()
-    expected = alone(runner, ids)
-    runner.allocate_kv(num_blocks=40, block_size=8)
-    blocks = scattered_blocks([100, 200], 8, np.random.default_rng(2))[0]
-    runner._pool[:] = np.nan
-    got = runner.forward(step([Part(ids, 100, blocks, 0, 100)], 8))
-    assert got.tobytes() == expected.tobytes()
+    check_slots_of_others(runner, 8, lambda: runner._pool.fill(np.nan), cuts=())
 
 
 def test_a_nan_stays_in_its_sequence():
     """A sequence that overflows gives NaN; the others of the step keep their bits."""
     runner = make_runner("plain")
-    ids = np.random.default_rng(1).integers(1, 300, 30).tolist()
-    expected = alone(runner, ids)
-    runner.allocate_kv(num_blocks=20, block_size=4)
     runner._embed[0] = np.nan
-    parts = [Part([0] * 20, 20, [9, 8, 7, 6, 5], 0, 20), Part(ids, 30, list(range(10, 18)), 0, 30)]
-    got = runner.forward(step(parts, 4))
-    assert np.isnan(got[:20]).all()
-    assert got[20:].tobytes() == expected.tobytes()
+    check_overflow(runner)
 
 
 def test_only_the_wanted_rows_are_returned():
     """`logit_rows` picks rows; none at all is a valid step of unfinished prompts."""
     runner = make_runner("plain")
-    ids = list(range(40))
-    runner.allocate_kv(num_blocks=5, block_size=8)
-    parts = [Part(ids, 40, [0, 1, 2, 3, 4], 0, 40)]
-    every = runner.forward(step(parts, 8))
-    assert runner.forward(step(parts, 8, [3, 39])).tobytes() == every[[3, 39]].tobytes()
-    assert runner.forward(step(parts, 8, [])).shape == (0, 300)
+    check_wanted_rows(runner)
 
 
 @pytest.mark.parametrize(("width", "out"), [(64, 64), (68, 301), (192, 1024), (700, 257)])

@@ -2,6 +2,8 @@
 
 from pathlib import Path
 
+import pytest
+
 from weft.compute.memory import free_memory_bytes
 
 GIB = 1 << 30
@@ -20,63 +22,50 @@ def machine(root: Path, *, available: int, groups: str, files: dict[str, str]) -
     return root
 
 
-def test_without_a_limit_the_machine_decides(tmp_path):
-    """MemAvailable, when the control group says "max"."""
+@pytest.mark.parametrize(
+    ("groups", "files", "free"),
+    [
+        # "max" is no limit; MemAvailable then decides.
+        ("0::/app", {"app/memory.max": "max", "app/memory.current": 1000}, 8 * GIB),
+        # A parent's limit counts too, and file pages that can be dropped are free.
+        (
+            "0::/pod/app",
+            {
+                "pod/memory.max": 4 * GIB,
+                "pod/memory.current": 2 * GIB,
+                "pod/memory.stat": f"anon 5\ninactive_file {GIB}",
+                "pod/app/memory.max": 6 * GIB,
+                "pod/app/memory.current": GIB,
+            },
+            3 * GIB,
+        ),
+        # The path in /proc/self/cgroup may not exist inside; the mount itself is then the group.
+        (
+            "4:memory:/docker/abc",
+            {"memory/memory.limit_in_bytes": 2 * GIB, "memory/memory.usage_in_bytes": GIB},
+            GIB,
+        ),
+        # In version one "no limit" is a number near 2**63.
+        (
+            "4:memory:/",
+            {
+                "memory/memory.limit_in_bytes": 9223372036854771712,
+                "memory/memory.usage_in_bytes": 1000,
+            },
+            8 * GIB,
+        ),
+    ],
+    ids=["no limit", "the tightest of version two", "the mount itself", "no limit of version one"],
+)
+def test_the_tightest_limit_decides(groups, files, free, tmp_path):
+    """Of control groups of both versions, and of the machine's 8 GiB."""
     root = machine(
         tmp_path,
         available=8 * GIB,
-        groups="0::/app\n",
-        files={
-            "sys/fs/cgroup/app/memory.max": "max\n",
-            "sys/fs/cgroup/app/memory.current": "1000\n",
-        },
+        groups=f"{groups}\n",
+        files={f"sys/fs/cgroup/{name}": f"{value}\n" for name, value in files.items()},
     )
-    assert free_memory_bytes(root) == 8 * GIB
-
-
-def test_the_tightest_group_of_version_two_decides(tmp_path):
-    """A parent's limit counts too, and file pages that can be dropped are free."""
-    root = machine(
-        tmp_path,
-        available=8 * GIB,
-        groups="0::/pod/app\n",
-        files={
-            "sys/fs/cgroup/pod/memory.max": f"{4 * GIB}\n",
-            "sys/fs/cgroup/pod/memory.current": f"{2 * GIB}\n",
-            "sys/fs/cgroup/pod/memory.stat": f"anon 5\ninactive_file {GIB}\n",
-            "sys/fs/cgroup/pod/app/memory.max": f"{6 * GIB}\n",
-            "sys/fs/cgroup/pod/app/memory.current": f"{GIB}\n",
-        },
-    )
-    assert free_memory_bytes(root) == 3 * GIB
-
-
-def test_a_container_sees_its_own_group_as_the_mount(tmp_path):
-    """The path in /proc/self/cgroup may not exist inside; the mount itself is then the group."""
-    root = machine(
-        tmp_path,
-        available=8 * GIB,
-        groups="4:memory:/docker/abc\n",
-        files={
-            "sys/fs/cgroup/memory/memory.limit_in_bytes": f"{2 * GIB}\n",
-            "sys/fs/cgroup/memory/memory.usage_in_bytes": f"{GIB}\n",
-        },
-    )
-    assert free_memory_bytes(root) == GIB
-
-
-def test_version_one_without_a_limit_is_no_limit(tmp_path):
-    """There "no limit" is a number near 2**63."""
-    root = machine(
-        tmp_path,
-        available=8 * GIB,
-        groups="4:memory:/\n",
-        files={
-            "sys/fs/cgroup/memory/memory.limit_in_bytes": "9223372036854771712\n",
-            "sys/fs/cgroup/memory/memory.usage_in_bytes": "1000\n",
-        },
-    )
-    assert free_memory_bytes(root) == 8 * GIB
+    assert free_memory_bytes(root) == free
 
 
 def test_elsewhere_the_whole_memory_counts(tmp_path):

@@ -5,6 +5,7 @@ import shutil
 import socket
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
+from functools import partial
 
 import msgspec
 import pytest
@@ -69,33 +70,18 @@ async def stop(client: EngineClient) -> None:
 
 
 @asynccontextmanager
-async def local(**options) -> AsyncIterator[EngineClient]:
-    """The engine on a thread."""
-    client = await start(LocalClient, **options)
+async def running_engine(client_class=LocalClient, metrics=None, **options):
+    """As `start`, until the end of the block."""
+    client = await start(client_class, metrics, **options)
     try:
         yield client
     finally:
         await stop(client)
 
 
-@asynccontextmanager
-async def process(**options) -> AsyncIterator[EngineClient]:
-    """The engine in a child process."""
-    client = await start(ProcessClient, **options)
-    try:
-        yield client
-    finally:
-        await stop(client)
-
-
-@asynccontextmanager
-async def data_parallel(**options) -> AsyncIterator[EngineClient]:
-    """Two engines in child processes, as one."""
-    client = await start(DataParallelClient, **{"data_parallel_size": 2, **options})
-    try:
-        yield client
-    finally:
-        await stop(client)
+local = running_engine
+process = partial(running_engine, ProcessClient)
+data_parallel = partial(running_engine, DataParallelClient, data_parallel_size=2)
 
 
 @asynccontextmanager
@@ -106,17 +92,10 @@ async def nodes(link: LinkConfig | None = None, **options) -> AsyncIterator[Engi
         yield client
 
 
-@asynccontextmanager
-async def head(
-    link: LinkConfig, num_local: int = 1, **options
-) -> AsyncIterator[DataParallelClient]:
+def head(link: LinkConfig, num_local: int = 1, **options):
     """The first of two ranks, and who listens for the others."""
     ranks = RanksConfig(start=0, num_local=num_local, link=link)
-    client = await start(start_head, ranks=ranks, **{"data_parallel_size": 2, **options})
-    try:
-        yield client
-    finally:
-        await stop(client)
+    return running_engine(start_head, ranks=ranks, **{"data_parallel_size": 2, **options})
 
 
 @asynccontextmanager

@@ -8,13 +8,12 @@ from collections.abc import AsyncIterator
 import jsonschema
 import pytest
 
-from tests.contract.engines import process, start, stop
+from tests.contract.engines import process, running_engine
 from tests.e2e.schemas import SCHEMAS
 from tests.e2e.test_bitwise import RANDOM, TINY, Bench, bench
 from weft.core.client import EngineClient
 from weft.core.errors import BadRequest
 from weft.core.types import FinishReason, OutputKind, SamplingParams, StructuredOutputsParams
-from weft.engine.front.local_client import LocalClient
 
 # It chooses nearly at random, so nothing but the constraint gives its answers their form.
 WILD = RANDOM
@@ -44,9 +43,8 @@ async def texts(engine: EngineClient, given: SamplingParams, prompt: str = "json
 @pytest.fixture
 async def engine() -> AsyncIterator[EngineClient]:
     """The wild model."""
-    client = await start(LocalClient, model=WILD, **LONG)
-    yield client
-    await stop(client)
+    async with running_engine(model=WILD, **LONG) as client:
+        yield client
 
 
 def check_json(text: str, schema: dict) -> None:

@@ -2,12 +2,13 @@
 
 import asyncio
 import os
-from contextlib import aclosing, asynccontextmanager
+from contextlib import aclosing
+from functools import partial
 
 import pytest
 
 from tests.busy import until
-from tests.contract.engines import MODEL, ROOM, start, stop
+from tests.contract.engines import MODEL, ROOM, running_engine, start, stop
 from tests.model.adapters import write_adapter
 from weft import LLM
 from weft.core.config import EngineOptions
@@ -30,22 +31,13 @@ PROMPT = {"prompt_token_ids": list(range(100, 140))}
 GREEDY = SamplingParams(
     temperature=0.0, max_tokens=8, ignore_eos=True, output_kind=OutputKind.FINAL_ONLY
 )
+engine = partial(running_engine, enable_lora=True)
 
 
 def adapter(directory, name, **options):
     """An adapter on disk, as a request names it."""
     path = write_adapter(directory / name, SPEC, seed=ord(name[-1]), **options)
     return LoRARequest(lora_name=name, lora_int_id=ord(name[-1]), lora_path=str(path))
-
-
-@asynccontextmanager
-async def engine(client_class=LocalClient, **options):
-    """An engine with adapters."""
-    client = await start(client_class, **{"enable_lora": True, **options})
-    try:
-        yield client
-    finally:
-        await stop(client)
 
 
 async def answer(client, lora_request=None, prompt=PROMPT, params=GREEDY):

@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from tests.busy import until
-from tests.contract.engines import start, stop
+from tests.contract.engines import running_engine, start, stop
 from tests.contract.test_engine_client import GREEDY, collect
 from tests.doubles.fake_runner import FakeRunner
 from tests.engine.test_loop import Script, add
@@ -28,9 +28,9 @@ START, STOP = StartProfile(call_id=1), StopProfile(2)
 @pytest.fixture(params=[LocalClient, ProcessClient], ids=["local", "process"])
 async def profiled(request, tmp_path):
     """An engine that may write traces, in a thread and in a process of its own."""
-    client = await start(request.param, profiler_config={"torch_profiler_dir": str(tmp_path)})
-    yield client
-    await stop(client)
+    config = {"torch_profiler_dir": str(tmp_path)}
+    async with running_engine(request.param, profiler_config=config) as client:
+        yield client
 
 
 def traces(directory):

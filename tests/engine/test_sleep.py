@@ -1,14 +1,15 @@
 """Sleep: memory goes, the very bits come back, and nothing is answered without weights."""
 
 import asyncio
-from contextlib import aclosing, asynccontextmanager
+from contextlib import aclosing
 
 import numpy as np
 import psutil
 import pytest
 
 from tests.busy import until
-from tests.contract.engines import MODEL, start, stop
+from tests.contract.engines import MODEL, stop
+from tests.contract.engines import running_engine as engine
 from tests.doubles.fake_runner import FakeRunner
 from tests.doubles.standing_engine import only_when_told, standing_still
 from tests.engine.test_lora import GREEDY as LORA_GREEDY
@@ -27,16 +28,6 @@ LARGE = "embedded:random?layers=8&hidden=1024&heads=8&intermediate=3072&vocab=10
 PROMPT = {"prompt_token_ids": list(range(100, 140))}
 LONG = {"prompt_token_ids": [100 + i % 250 for i in range(200)]}
 PARAMS = SamplingParams(temperature=0.0, max_tokens=8, ignore_eos=True, logprobs=3)
-
-
-@asynccontextmanager
-async def engine(client_class=LocalClient, **options):
-    """An engine, and its end."""
-    client = await start(client_class, **options)
-    try:
-        yield client
-    finally:
-        await stop(client)
 
 
 async def answer(client, prompt=PROMPT, params=PARAMS, request_id="r"):

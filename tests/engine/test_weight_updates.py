@@ -4,7 +4,7 @@ import asyncio
 import gc
 import os
 import uuid
-from contextlib import aclosing, asynccontextmanager, contextmanager
+from contextlib import aclosing, contextmanager
 from pathlib import Path
 
 import numpy as np
@@ -12,7 +12,7 @@ import pytest
 from safetensors.numpy import save_file
 
 from tests.busy import until
-from tests.contract.engines import start, stop
+from tests.contract.engines import running_engine
 from tests.doubles.standing_engine import only_when_told
 from tests.engine.test_lora import tokens
 from tests.model.adapters import write_adapter
@@ -52,18 +52,10 @@ def others(config=CONFIG, scale=1.0):
     return {name: np.flip(t).copy() * np.float32(scale) for name, t in tensors_of(config).items()}
 
 
-@asynccontextmanager
-async def engine(path, client_class=LocalClient, transfer=SEGMENTS, **options):
+def engine(path, client_class=LocalClient, transfer=SEGMENTS, **options):
     """An engine that takes weights."""
-    client = await start(
-        client_class,
-        model=str(path),
-        **{"max_model_len": 128, "weight_transfer_config": transfer, **options},
-    )
-    try:
-        yield client
-    finally:
-        await stop(client)
+    settings = {"max_model_len": 128, "weight_transfer_config": transfer, **options}
+    return running_engine(client_class, model=str(path), **settings)
 
 
 async def answer(client, params=PARAMS, request_id="r"):

@@ -9,10 +9,12 @@ from grpc_health.v1.health_pb2_grpc import HealthStub
 from tests.busy import PATIENCE_S, is_within
 from tests.doubles.fake_engine import FakeEngine
 from tests.rpc.calls import check_canary, refusal, request
+from weft.core.errors import Unavailable
 from weft.pb import vllm_engine_pb2 as pb
 from weft.pb.vllm_engine_pb2_grpc import VllmEngineStub
 from weft.rpc.methods import SERVICE
 from weft.rpc.server import RpcServer
+from weft.rpc.service import is_alive
 
 SERVING = health_pb2.HealthCheckResponse.SERVING
 NOT_SERVING = health_pb2.HealthCheckResponse.NOT_SERVING
@@ -122,3 +124,15 @@ async def test_server_that_is_leaving_is_not_healthy(stub: VllmEngineStub, serve
     answer = await stub.HealthCheck(pb.HealthCheckRequest())
 
     assert (answer.healthy, answer.message) == (False, "Server is not serving")
+
+
+@pytest.mark.parametrize(("error", "has_traceback"), [(Unavailable, False), (KeyError, True)])
+async def test_a_check_that_fails_is_not_serving(error, has_traceback, caplog):
+    """Whatever it fails with; what no engine should raise is logged with its traceback."""
+
+    class Failing(FakeEngine):
+        async def check_health(self) -> None:
+            raise error("x")
+
+    assert not await is_alive(Failing())
+    assert ("Traceback" in caplog.text) is has_traceback

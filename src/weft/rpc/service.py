@@ -1,6 +1,7 @@
 """The calls of `VllmEngine` other than Generate: thin handlers around an `EngineClient`."""
 
 import asyncio
+import logging
 import time
 from collections.abc import Mapping
 from functools import partial
@@ -10,7 +11,7 @@ from grpc import GenericRpcHandler, method_handlers_generic_handler
 
 from weft import __version__
 from weft.core.client import EngineClient
-from weft.core.errors import BadRequest, Overloaded
+from weft.core.errors import BadRequest, Overloaded, WeftError
 from weft.core.tracing import Tracer
 from weft.pb import common_pb2
 from weft.pb import vllm_engine_pb2 as pb
@@ -27,6 +28,8 @@ from weft.rpc.options import RpcOptions
 from weft.rpc.tokenizer_archive import TokenizerArchive, to_chunks
 from weft.text.parsers.table import REASONING_PARSERS
 from weft.wire.health import Health
+
+log = logging.getLogger(__name__)
 
 MAX_ABORT_IDS = 10_000
 _FLUSH_RETRY_S = 0.05
@@ -194,6 +197,9 @@ async def is_alive(client: EngineClient) -> bool:
     try:
         async with asyncio.timeout(1.0):
             await client.check_health()
-    except Exception:  # noqa: BLE001 - any failure of a health check means "not healthy"
+    except (WeftError, TimeoutError):
+        return False
+    except Exception:  # whatever it is, the engine has not answered
+        log.exception("the check of the engine's health failed")
         return False
     return True

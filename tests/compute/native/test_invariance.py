@@ -6,7 +6,16 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from tests.compute.native.models import LEARNED_POSITIONS, SHAPES, make_runner
-from tests.compute.steps import Part, alone, run_at_random, scattered_blocks, step
+from tests.compute.steps import (
+    Part,
+    alone,
+    check_overflow,
+    check_slots_of_others,
+    check_two_schedules,
+    check_wanted_rows,
+    run_at_random,
+    step,
+)
 from weft.compute.native import usable_paths
 
 PATHS = usable_paths()
@@ -73,11 +82,7 @@ RUNNERS = {dtype: make_runner("odd sizes", dtype, num_threads=2) for dtype in DT
 )
 def test_two_random_schedules_agree(dtype, seed, lengths, max_chunk):
     """Two independent random schedules of the same sequences give the same bits."""
-    rng = np.random.default_rng(seed)
-    sequences = [rng.integers(0, 301, length).tolist() for length in lengths]
-    first = run_at_random(RUNNERS[dtype], sequences, rng, max_chunk)
-    second = run_at_random(RUNNERS[dtype], sequences, rng, max_chunk)
-    assert [a.tobytes() for a in first] == [b.tobytes() for b in second]
+    check_two_schedules(RUNNERS[dtype], seed, lengths, max_chunk)
 
 
 @pytest.mark.parametrize("path", PATHS)
@@ -87,42 +92,19 @@ def test_two_random_schedules_agree(dtype, seed, lengths, max_chunk):
 def test_what_other_slots_hold_does_not_matter(shape, block_size, dtype, path):
     """Stale NaN in slots of nobody, and of later positions, reaches no row."""
     runner = make_runner(shape, dtype, path, num_threads=2)
-    ids = np.random.default_rng(1).integers(0, 300, 101).tolist()
-    expected = alone(runner, ids)
-    runner.allocate_kv(num_blocks=60, block_size=block_size)
-    blocks = scattered_blocks([101, 200], block_size, np.random.default_rng(2))[0]
-    runner.fill_kv(0xFF)
-    parts = ((0, 50), (50, 51), (51, 52), (52, 101))
-    got = [
-        runner.forward(step([Part(ids, 101, blocks, start, end)], block_size))
-        for start, end in parts
-    ]
-    assert np.concatenate(got).tobytes() == expected.tobytes()
+    check_slots_of_others(runner, block_size, lambda: runner.fill_kv(0xFF))
 
 
 @pytest.mark.parametrize("path", PATHS)
 @pytest.mark.parametrize("dtype", DTYPES)
 def test_a_nan_stays_in_its_sequence(dtype, path):
     """A sequence that overflows gives NaN; the others of the step keep their bits."""
-    runner = make_runner("plain", dtype, path, num_threads=2, nan_token=True)
-    ids = np.random.default_rng(1).integers(1, 300, 30).tolist()
-    expected = alone(runner, ids)
-    runner.allocate_kv(num_blocks=20, block_size=4)
-    parts = [Part([0] * 20, 20, [9, 8, 7, 6, 5], 0, 20), Part(ids, 30, list(range(10, 18)), 0, 30)]
-    got = runner.forward(step(parts, 4))
-    assert np.isnan(got[:20]).all()
-    assert got[20:].tobytes() == expected.tobytes()
+    check_overflow(make_runner("plain", dtype, path, num_threads=2, nan_token=True))
 
 
 def test_only_the_wanted_rows_are_returned():
     """`logit_rows` picks rows; none at all is a valid step of unfinished prompts."""
-    runner = make_runner("plain", "bfloat16")
-    ids = list(range(40))
-    runner.allocate_kv(num_blocks=5, block_size=8)
-    parts = [Part(ids, 40, [0, 1, 2, 3, 4], 0, 40)]
-    every = runner.forward(step(parts, 8))
-    assert runner.forward(step(parts, 8, [3, 39])).tobytes() == every[[3, 39]].tobytes()
-    assert runner.forward(step(parts, 8, [])).shape == (0, 300)
+    check_wanted_rows(make_runner("plain", "bfloat16"))
 
 
 def test_a_step_without_logits_still_fills_the_cache():

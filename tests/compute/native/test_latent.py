@@ -5,7 +5,7 @@ import pytest
 
 from tests.compute.adapted import part, run
 from tests.compute.native.models import LATENT_SHAPES, errors, make_runner, pair
-from tests.compute.steps import Part, alone, run_at_random, scattered_blocks, step
+from tests.compute.steps import Part, alone, check_slots_of_others, run_at_random, step
 from tests.model.checkpoints import CONFIG, write_checkpoint
 from weft.compute.native import resident_bytes, usable_paths
 from weft.core.config import EngineOptions
@@ -69,8 +69,7 @@ def test_any_schedule_gives_the_same_bits(shape, dtype, path):
     sequences = [rng.integers(0, 300, length).tolist() for length in (110, 7, 66, 1)]
     expected = [alone(make_runner(shape, dtype, path), ids).tobytes() for ids in sequences]
     for num_threads, max_chunk in ((1, 40), (2, 5), (2, 200), (3, 17)):
-        runner = make_runner(shape, dtype, path, num_threads)
-        got = run_at_random(runner, sequences, rng, max_chunk)
+        got = run_at_random(make_runner(shape, dtype, path, num_threads), sequences, rng, max_chunk)
         assert [logits.tobytes() for logits in got] == expected
 
 
@@ -80,17 +79,7 @@ def test_any_schedule_gives_the_same_bits(shape, dtype, path):
 def test_what_other_slots_hold_does_not_matter(dtype, block_size, path):
     """Stale NaN in slots of nobody, and of later positions, reaches no row: keys are values here."""
     runner = make_runner(QUERY, dtype, path, num_threads=2)
-    ids = np.random.default_rng(1).integers(0, 300, 101).tolist()
-    expected = alone(runner, ids)
-    runner.allocate_kv(num_blocks=60, block_size=block_size)
-    blocks = scattered_blocks([101, 200], block_size, np.random.default_rng(2))[0]
-    runner.fill_kv(0xFF)
-    parts = ((0, 50), (50, 51), (51, 52), (52, 101))
-    got = [
-        runner.forward(step([Part(ids, 101, blocks, start, end)], block_size))
-        for start, end in parts
-    ]
-    assert np.concatenate(got).tobytes() == expected.tobytes()
+    check_slots_of_others(runner, block_size, lambda: runner.fill_kv(0xFF))
 
 
 @pytest.mark.parametrize("path", PATHS)

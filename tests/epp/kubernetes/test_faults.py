@@ -9,7 +9,9 @@ import pytest
 from tests.doubles.api_server import PODS, POOLS, ApiServerDouble
 from tests.epp.kubernetes.cluster import HURRY, NAMED, following, pod, put_pods, where
 from tests.epp.pools import until
+from weft.epp.kubernetes.api import connect
 from weft.epp.kubernetes.discovery import Wanted
+from weft.epp.kubernetes.reflector import Kind, Object, Reflector
 from weft.epp.pool.pool import Pool
 
 BY_SELECTOR = Wanted(selector="app=vllm", target_ports="8000", namespace="ns")
@@ -109,7 +111,7 @@ async def test_refusals_leave_the_pool_as_it_is(
     ],
     ids=["end", "empty", "text", "part", "unknown", "error", "gone", "half", "long"],
 )
-async def test_a_strange_stream_empties_nothing(api: ApiServerDouble, said: bytes):
+async def test_a_strange_stream_empties_nothing(api: ApiServerDouble, said: bytes, caplog):
     """Neither does it add anything, nor end the following."""
     put_pods(api, PODS, pod(1))
     api.watch_bytes.append(said)
@@ -122,6 +124,21 @@ async def test_a_strange_stream_empties_nothing(api: ApiServerDouble, said: byte
         api.put(PODS, pod(2))
         await until(lambda: len(pool) == 2)
     assert left == []
+    assert "Traceback" not in caplog.text
+
+
+async def test_a_defect_is_logged_with_its_traceback(api: ApiServerDouble, caplog):
+    """And what was found is followed all the same."""
+    put_pods(api, PODS, pod(1))
+    server = connect("ns")
+    reflector = Reflector(server, Kind(path=PODS, type=Object), {}.popitem, HURRY)
+    running = asyncio.create_task(reflector.run())
+    await until(lambda: len(api.watches) >= 2 or caplog.text.count("popitem()") >= 2)
+    running.cancel()
+    await asyncio.gather(running, return_exceptions=True)
+    await server.close()
+    assert "Traceback" in caplog.text
+    assert len(reflector.objects) == 1
 
 
 async def test_streams_that_end_at_once_are_no_busy_loop(api: ApiServerDouble):

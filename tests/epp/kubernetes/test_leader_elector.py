@@ -151,6 +151,17 @@ async def test_a_strange_lease_makes_no_leader(
     assert not candidates[0].is_leader
     assert json.dumps(api.objects[LEASES][NAME]) == before
     assert NAME in caplog.text
+    assert "Traceback" not in caplog.text
+
+
+async def test_a_defect_is_logged_with_its_traceback(api: ApiServerDouble, caplog):
+    """What servers do is a line; what only a mistake of ours can be must be findable."""
+    elector = LeaderElector("ns", "llm", LeaseTimes(), {}.popitem)
+    await elector.try_acquire_or_renew()
+    await elector.close()
+    assert "popitem(): dictionary is empty" in caplog.text
+    assert "Traceback" in caplog.text
+    assert not elector.is_leader
 
 
 @pytest.mark.parametrize("seed", range(5))

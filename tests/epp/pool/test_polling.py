@@ -49,6 +49,27 @@ def polls(
     return run(main)
 
 
+@pytest.mark.parametrize(("error", "has_traceback"), [(OSError, False), (KeyError, True)])
+def test_what_no_server_can_cause_is_logged_with_its_traceback(error, has_traceback, caplog):
+    """The endpoint keeps its last load either way, and is polled again."""
+
+    class Failing(Source):
+        async def load(self) -> Load:
+            await super().load()
+            raise error("x")
+
+    async def main() -> int:
+        times: list[float] = []
+        poller = Poller(pool_of(1), PickerMetrics(), lambda _: Failing(times), 1.0)
+        await asyncio.sleep(5)
+        await poller.close()
+        return len(times)
+
+    assert run(main) > 1
+    assert caplog.text.count("cannot be read") == 1
+    assert ("Traceback" in caplog.text) is has_traceback
+
+
 def nothing(_: Pool, __: int) -> None:
     pass
 

@@ -56,12 +56,7 @@ class VllmLoaded:
         """The client, with the adapters to begin with; vLLM's series are shown from here on."""
         client = await self.launched.connect(self.tokenizer)
         metrics.registry.register(VllmSeries())
-        try:
-            await load_lora_modules(client, self.lora_modules)
-        except BaseException:
-            client.shutdown()
-            await client.wait_closed()
-            raise
+        await load_lora_modules(client, self.lora_modules)
         return client
 
     def make_rpc_server(self, client: EngineClient, tracer: Tracer | None) -> RpcServer:

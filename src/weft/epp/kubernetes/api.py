@@ -32,6 +32,10 @@ class ApiFailure(Exception):
         self.retry_after_s = retry_after_s
 
 
+# What servers and networks do; anything else is a defect, and its traceback is logged.
+FORESEEN: Final = (ApiFailure, TimeoutError, msgspec.DecodeError)
+
+
 class Status(msgspec.Struct, frozen=True):
     """Why the API server refuses."""
 

@@ -18,7 +18,7 @@ from typing import Annotated, Any, Final
 import msgspec
 from msgspec import structs
 
-from weft.epp.kubernetes.api import CONFLICT, NOT_FOUND, ApiFailure, ApiServer, connect
+from weft.epp.kubernetes.api import CONFLICT, FORESEEN, NOT_FOUND, ApiFailure, ApiServer, connect
 
 _log = logging.getLogger(__name__)
 
@@ -103,7 +103,9 @@ class LeaderElector:
             self._has_failed = False
         except Exception as error:  # noqa: BLE001 - whatever it was, the next attempt may do better
             if not self._has_failed:
-                _log.warning("Lease %s: %s", self._name, str(error) or type(error).__name__)
+                said = str(error) or type(error).__name__
+                exc_info = None if isinstance(error, FORESEEN) else error
+                _log.warning("Lease %s: %s", self._name, said, exc_info=exc_info)
             self._has_failed = True
         if self.is_leader is not self._was_leader:
             self._was_leader = self.is_leader
@@ -118,7 +120,7 @@ class LeaderElector:
                 if lease is not None:
                     spec = structs.replace(lease.spec, holder_identity="", lease_duration_seconds=1)
                     await self._write(structs.replace(lease, spec=spec))
-        except (ApiFailure, TimeoutError, msgspec.DecodeError) as error:
+        except FORESEEN as error:
             _log.warning("Lease %s was not given back: %r", self._name, error)
 
     async def close(self) -> None:

@@ -1,6 +1,5 @@
 """Pods and InferencePools as the API server writes them: the few fields that are read."""
 
-import ipaddress
 import re
 from typing import Annotated, Final
 
@@ -8,6 +7,7 @@ import msgspec
 
 from weft.core.errors import ConfigError
 from weft.epp.kubernetes.reflector import Object
+from weft.epp.pool.discovery import is_ip_address
 from weft.epp.pool.endpoint import EndpointSpec
 
 MAX_PORTS: Final = 8
@@ -61,7 +61,7 @@ class Pod(Object, frozen=True):
     @property
     def is_ready(self) -> bool:
         """Whether requests may go there: it says so, and is not on its way out."""
-        if self.metadata.deletion_timestamp is not None or not _is_address(self.status.pod_ip):
+        if self.metadata.deletion_timestamp is not None or not is_ip_address(self.status.pod_ip):
             return False
         found = [each.status for each in self.status.conditions or () if each.type == "Ready"]
         return found == ["True"]
@@ -180,11 +180,3 @@ def check_selector(text: str) -> None:
 
 def _selector(labels: dict[str, str]) -> str:
     return ",".join(f"{key}={value}" for key, value in sorted(labels.items()))
-
-
-def _is_address(text: str) -> bool:
-    try:
-        ipaddress.ip_address(text)
-    except ValueError:
-        return False
-    return True

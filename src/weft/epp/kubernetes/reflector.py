@@ -10,7 +10,7 @@ from typing import Final, Generic, TypeVar
 
 import msgspec
 
-from weft.epp.kubernetes.api import EXPIRED, NOT_FOUND, ApiFailure, ApiServer, Status
+from weft.epp.kubernetes.api import EXPIRED, FORESEEN, NOT_FOUND, ApiFailure, ApiServer, Status
 
 _log = logging.getLogger(__name__)
 
@@ -133,7 +133,13 @@ class Reflector(Generic[T]):
             said = str(error) or type(error).__name__
             is_absent = self._kind.is_optional and getattr(error, "status", 0) == NOT_FOUND
             level = logging.INFO if is_absent else logging.WARNING
-            _log.log(level, "%s; keeping the %d objects there are", said, len(self.objects))
+            _log.log(
+                level,
+                "%s; keeping the %d objects there are",
+                said,
+                len(self.objects),
+                exc_info=None if isinstance(error, FORESEEN) else error,
+            )
             self._is_lost = True
         return max(wait_s, _LEAST_S)
 

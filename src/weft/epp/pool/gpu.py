@@ -12,7 +12,13 @@ import msgspec
 from weft.epp.metrics.series import PickerMetrics
 from weft.epp.pool.endpoint import Endpoint, Load
 from weft.epp.pool.exposition import SeriesReader, finite, read_page
-from weft.epp.pool.poller import LoadSource, MetricsSourceParameters, Poller, http_sources
+from weft.epp.pool.poller import (
+    LoadSource,
+    MetricsSourceParameters,
+    Poller,
+    defect_in,
+    http_sources,
+)
 from weft.epp.pool.pool import Pool
 
 _log = logging.getLogger(__name__)
@@ -88,4 +94,5 @@ class GpuPoller(Poller):
         self.count_failure()
         if endpoint not in self._failing:
             self._failing.add(endpoint)
-            _log.warning("GPU telemetry of %s cannot be read: %r", endpoint.host_port, error)
+            where, defect = endpoint.host_port, defect_in(error)
+            _log.warning("GPU telemetry of %s cannot be read: %r", where, error, exc_info=defect)

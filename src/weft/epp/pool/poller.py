@@ -72,6 +72,15 @@ class Unreadable(Exception):
     """The server answered, but with none of the series it was expected to have."""
 
 
+# What servers and networks do.
+_FORESEEN = (Unreadable, GetFailed, OSError, EOFError, TimeoutError, ssl.SSLError)
+
+
+def defect_in(error: Exception) -> Exception | None:
+    """What to log with its traceback: what no server should be able to raise."""
+    return None if isinstance(error, _FORESEEN) else error
+
+
 class LoadSource(Protocol):
     """Polls one endpoint."""
 
@@ -196,8 +205,6 @@ class Poller:
         except Unreadable as error:
             self._metrics.extract_errors.labels(*self._types).inc()
             self._failed(endpoint, error)
-        except (OSError, EOFError, TimeoutError, GetFailed, ssl.SSLError) as error:
-            self._failed(endpoint, error)
         except Exception as error:  # noqa: BLE001 - one server's odd answer must not end its polls
             self._failed(endpoint, error)
         else:
@@ -215,7 +222,12 @@ class Poller:
         self.count_failure()
         endpoint.num_poll_failures += 1
         if endpoint.num_poll_failures == 1:
-            _log.warning("load of %s cannot be read: %r", endpoint.host_port, error)
+            _log.warning(
+                "load of %s cannot be read: %r",
+                endpoint.host_port,
+                error,
+                exc_info=defect_in(error),
+            )
 
 
 def http_sources(
