@@ -50,6 +50,19 @@ DEEPSEEK = {
     "qk_rope_head_dim": 8,
     "v_head_dim": 16,
 }
+MAMBA = {
+    "mamba_n_heads": 6,
+    "mamba_d_head": 16,
+    "mamba_n_groups": 2,
+    "mamba_d_state": 12,
+}
+GRANITE = {
+    "embedding_multiplier": 7.0,
+    "logits_scaling": 0.5,
+    "residual_multiplier": 0.3,
+    "attention_multiplier": 0.2,
+    "shared_intermediate_size": 40,
+}
 # Sequences have up to 150 tokens: windows and trained lengths are shorter wherever they are set.
 CASES = {
     "llama": ("llama", {}),
@@ -305,6 +318,52 @@ CASES = {
             "moe_intermediate_size": 24,
             "norm_topk_prob": False,
             "routed_scaling_factor": 1.5,
+        },
+    ),
+    "granitemoehybrid": (
+        "granitemoehybrid",
+        {
+            **MAMBA,
+            **GRANITE,
+            "layer_types": ["mamba", "attention", "mamba", "attention"],
+            "num_local_experts": 5,
+            "num_experts_per_tok": 2,
+        },
+    ),
+    "granitemoehybrid without experts, rope, many groups, biases, limits, Mamba-2 last": (
+        "granitemoehybrid",
+        {
+            **MAMBA,
+            "layer_types": ["linear_attention", "full_attention", "mamba", "mamba"],
+            "num_local_experts": 0,
+            "position_embedding_type": "rope",
+            "shared_intermediate_size": 40,
+            "mamba_n_groups": 6,
+            "mamba_conv_bias": False,
+            "mamba_proj_bias": True,
+            "mamba_d_conv": 2,
+            "time_step_limit": (0.2, 1.5),
+            "attention_bias": True,
+            "tie_word_embeddings": True,
+        },
+    ),
+    "granitemoehybrid, attention alone": (
+        "granitemoehybrid",
+        {**MAMBA, **GRANITE, "layer_types": ["attention"] * 4, "num_local_experts": 0},
+    ),
+    "bamba": ("bamba", {**MAMBA, "attn_layer_indices": [1, 3]}),
+    "bamba with biases, wide heads, one group": (
+        "bamba",
+        {
+            **MAMBA,
+            "attn_layer_indices": [2],
+            "mamba_n_heads": 3,
+            "mamba_d_head": "auto",
+            "mamba_n_groups": 1,
+            "mamba_d_state": 20,
+            "attention_bias": True,
+            "mlp_bias": True,
+            "mamba_proj_bias": True,
         },
     ),
     "gemma": ("gemma", {"head_dim": 16}),

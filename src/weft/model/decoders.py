@@ -11,6 +11,7 @@ from weft.model.families import FAMILIES
 from weft.model.family import GROUP_KEYS, Bias, ExpertsRule, Family
 from weft.model.fields import Fields, shown
 from weft.model.latent import attention_scale, has_expert_groups, read_latent
+from weft.model.mamba import MAMBA_KEYS, mamba_layer_types, read_mamba
 from weft.model.rope import context_length, read_rope
 from weft.model.spec import (
     Activation,
@@ -28,6 +29,7 @@ _HEADS = re.compile("ForCausalLM|ForConditionalGeneration|LMHeadModel")
 _MAX_EXPERTS = 4096
 _MAX_CONV_WIDTH = 64
 _FULL, _SLIDING, _CONV = "full_attention", "sliding_attention", "conv"
+_LINEAR = "linear_attention"
 
 # Keys that change the maths, with the values that change nothing. A family that reads one is exempt.
 _NEUTRAL: Mapping[str, tuple[object, ...]] = MappingProxyType(
@@ -53,6 +55,11 @@ _NEUTRAL: Mapping[str, tuple[object, ...]] = MappingProxyType(
         "per_layer_config": ({},),
         "use_expert_bias": (True,),
         "conv_L_cache": (),
+        **dict.fromkeys(MAMBA_KEYS, ()),
+        "attn_layer_indices": (),
+        "shared_intermediate_size": (),
+        "normalization_function": ("rmsnorm",),
+        "attn_rotary_emb": (),
         "conv_bias": (False,),
         "full_attn_idxs": (),
         "block_auto_adjust_ff_dim": (False,),
@@ -205,7 +212,8 @@ def _refuse_unimplemented(family: Family, fields: Fields) -> None:
                 f"{fields.where}: {key} {shown(fields.values[key])} is not implemented for "
                 f"{family.architecture}"
             )
-    if family.windows != "layer_types" and not family.has_convolutions:
+    has_kinds = family.windows == "layer_types" or family.has_convolutions or family.has_mamba
+    if not has_kinds:
         _refuse_mixed_layers(family, fields)
 
 
@@ -231,6 +239,8 @@ def _sizes(fields: Fields) -> tuple[int, int, int, int]:
 
 
 def _intermediate_size(family: Family, fields: Fields, hidden: int) -> int:
+    if "shared_intermediate_size" in family.reads:  # of the MLP, or of the expert in its place
+        return fields.integer("shared_intermediate_size", high=_MAX_WIDTH)
     if not family.is_gated and not fields.has("intermediate_size"):
         return 4 * hidden
     size = fields.integer("intermediate_size", high=_MAX_WIDTH)
@@ -314,12 +324,17 @@ def _layers(family: Family, fields: Fields, head_dim: int) -> tuple[LayerSpec, .
     kinds = _layer_types(family, fields, num_layers, has_rope)
     ropes = {
         kind: read_rope(fields, family.rope, head_dim, kind)
-        for kind in sorted(set(kinds) - {_CONV})
+        for kind in sorted(set(kinds) - {_CONV, _LINEAR})
     }
+    linear = LayerSpec()
+    if _LINEAR in kinds:
+        linear = LayerSpec(recurrence=read_mamba(fields, fields.integer("hidden_size")))
     window = fields.integer("sliding_window") if _SLIDING in kinds else None
     width = fields.integer("conv_L_cache", low=2, high=_MAX_CONV_WIDTH) if _CONV in kinds else 0
     return tuple(
-        LayerSpec(conv_width=width)
+        linear
+        if kind == _LINEAR
+        else LayerSpec(conv_width=width)
         if kind == _CONV
         else LayerSpec(
             rope=ropes[kind] if roped else None, window=window if kind == _SLIDING else None
@@ -336,17 +351,17 @@ def _with_experts(
     if rule is None:
         return layers
     count = fields.integer_or(rule.count, 0, low=0, high=_MAX_EXPERTS)
-    if count == 0 and not rule.has_steps:
+    if count == 0 and not (rule.has_steps or rule.is_optional):
         fields.refuse(rule.count, f"a whole number from 1 to {_MAX_EXPERTS}")
     if count == 0:
         return layers
-    shared = "shared_expert_intermediate_size"
     is_normalized = rule.is_normalized
     experts = ExpertsSpec(
         count,
         fields.integer("num_experts_per_tok", high=count),
         fields.integer(rule.inner_size, high=_MAX_WIDTH),
-        fields.integer(shared, high=_MAX_WIDTH) if rule.has_shared else 0,
+        0 if rule.shared_size is None else fields.integer(rule.shared_size, high=_MAX_WIDTH),
+        has_shared_gate=rule.has_shared_gate,
         is_normalized=fields.flag_or("norm_topk_prob", False)
         if is_normalized is None
         else is_normalized,
@@ -398,6 +413,11 @@ def _sparse_layers(rule: ExpertsRule, fields: Fields, num_layers: int) -> Collec
 
 
 def _rope_layers(family: Family, fields: Fields, num_layers: int) -> list[bool]:
+    key = "position_embedding_type"
+    if key in family.reads:
+        if fields.values.get(key) not in (None, "nope", "rope"):
+            fields.refuse(key, "rope, nope or left out")
+        return [fields.values.get(key) == "rope"] * num_layers
     if "no_rope_layers" not in family.reads:
         return [True] * num_layers
     listed = fields.values.get("no_rope_layers")
@@ -420,6 +440,8 @@ def _layer_types(
 ) -> list[str]:
     if family.has_convolutions:
         return _mixed_layer_types(fields, num_layers)
+    if family.has_mamba:
+        return mamba_layer_types(fields, num_layers)
     if family.windows == "none" or not _windows_in_use(family, fields):
         return [_FULL] * num_layers
     if family.windows == "every_layer":

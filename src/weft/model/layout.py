@@ -7,6 +7,7 @@ Ours are listed at `weft.model.weights.Weights`; those of a classifier are `head
 from collections.abc import Collection, Iterator, Mapping
 from dataclasses import dataclass, replace
 
+from weft.model.mamba import Mamba2Spec
 from weft.model.names import HEADS, LLAMA, DecoderNames, Names
 from weft.model.pooling import HeadSpec
 from weft.model.spec import ExpertsSpec, LatentSpec, LayerSpec, ModelSpec, NormPlacement, QkNorm
@@ -166,7 +167,9 @@ def _layer(
     spec: ModelSpec, layer: LayerSpec, index: int, names: Mapping[str, str], source: str
 ) -> Iterator[TensorPlan]:
     ours = f"layers.{index}."
-    if layer.conv_width:
+    if isinstance(layer.recurrence, Mamba2Spec):
+        yield from _mamba(spec, layer.recurrence, ours, source, names)
+    elif layer.conv_width:
         yield from _convolution(spec, layer.conv_width, ours, source, names)
     else:
         yield from _attention(spec, ours, source, names)
@@ -227,6 +230,23 @@ def _convolution(
     if spec.conv_bias:
         yield _whole(f"{ours}conv.bias", f"{lead}.bias", hidden)
     yield from _products(ours, source, names, {"conv_out": (hidden, hidden)}, spec.conv_bias)
+
+
+def _mamba(
+    spec: ModelSpec, mamba: Mamba2Spec, ours: str, source: str, names: Mapping[str, str]
+) -> Iterator[TensorPlan]:
+    into = {"mamba_in": (mamba.in_size, spec.hidden_size)}
+    yield from _products(ours, source, names, into, mamba.has_bias)
+    channels, lead = mamba.conv_size, source + names["conv"]
+    conv = _whole(f"{ours}conv", f"{lead}.weight", channels, mamba.conv_width)
+    yield replace(conv, stack=channels)
+    if mamba.has_conv_bias:
+        yield _whole(f"{ours}conv.bias", f"{lead}.bias", channels)
+    for part in ("mamba_step_bias", "mamba_a_log", "mamba_skip"):
+        yield _whole(ours + part, source + names[part], mamba.num_heads)
+    yield _whole(f"{ours}mamba_norm", f"{source}{names['mamba_norm']}.weight", mamba.inner_size)
+    out = {"mamba_out": (spec.hidden_size, mamba.inner_size)}
+    yield from _products(ours, source, names, out, mamba.has_bias)
 
 
 def _mlp(spec: ModelSpec, ours: str, source: str, names: Mapping[str, str]) -> Iterator[TensorPlan]:

@@ -111,6 +111,37 @@ GRANITE_EXPERTS = DecoderNames(
     },
     _DECODER_NORMS,
 )
+_MAMBA = {
+    "mamba_in": "mamba.in_proj",
+    "conv": "mamba.conv1d",
+    "mamba_step_bias": "mamba.dt_bias",
+    "mamba_a_log": "mamba.A_log",
+    "mamba_skip": "mamba.D",
+    "mamba_norm": "mamba.norm",
+    "mamba_out": "mamba.out_proj",
+}
+_GRANITE_SHARED = {
+    f"{lead}{part}": f"shared_mlp.{name}_linear"
+    for lead in ("", "shared.")
+    for part, name in (("gate", "input"), ("up", "input"), ("down", "output"))
+}
+GRANITE_HYBRID = DecoderNames(
+    {**GRANITE_EXPERTS.names, **_GRANITE_SHARED, **_MAMBA}, _DECODER_NORMS
+)
+BAMBA = DecoderNames(
+    {
+        **_DECODER,
+        **_MAMBA,
+        **{part: f"feed_forward.{part}_proj" for part in ("gate", "up", "down")},
+        "norm": "final_layernorm",
+    },
+    {
+        NormPlacement.BEFORE: {
+            "attention_norm_before": "input_layernorm",
+            "mlp_norm_before": "pre_ff_layernorm",
+        }
+    },
+)
 GPT_OSS = DecoderNames(
     {
         **_DECODER,

@@ -134,6 +134,8 @@ def _rotary_dim(config: Fields, settings: Fields, rules: RopeRules, head_dim: in
             f"{config.where}: head_dim {head_dim} × partial_rotary_factor {fraction:g} "
             f"gives {dim} rotary elements; an even number from 2 is needed"
         )
+    if rules.partial and config.integer_or("attn_rotary_emb", dim) != dim:
+        config.refuse("attn_rotary_emb", f"{dim}, as partial_rotary_factor says, or left out")
     return dim
 
 

@@ -3,6 +3,8 @@
 from dataclasses import dataclass
 from enum import StrEnum
 
+from weft.model.recurrence import Recurrence
+
 
 class QkNorm(StrEnum):
     """Whether queries and keys are normalised before rope, and over what."""
@@ -151,6 +153,7 @@ class LayerSpec:
     window: int | None = None
     has_attention_norm: bool = True
     conv_width: int = 0
+    recurrence: Recurrence | None = None
     experts: ExpertsSpec | None = None  # in place of the MLP
 
 
@@ -225,12 +228,17 @@ class ModelSpec:
     @property
     def num_attention_layers(self) -> int:
         """Those that keep keys and values."""
-        return sum(layer.conv_width == 0 for layer in self.layers)
+        return sum(layer.conv_width == 0 and layer.recurrence is None for layer in self.layers)
 
     @property
     def state_size(self) -> int:
         """Elements that the other layers keep for each block: what a sequence goes on from at its end."""
         return sum(self.hidden_size * max(layer.conv_width - 1, 0) for layer in self.layers)
+
+    @property
+    def slot_size(self) -> int:
+        """Elements of the state of one sequence, in all layers that keep one."""
+        return sum(layer.recurrence.state_size for layer in self.layers if layer.recurrence)
 
     def mlp_size(self, layer: LayerSpec) -> int:
         """The width of what every token of a layer goes through: the MLP, or the shared expert; 0: neither."""
