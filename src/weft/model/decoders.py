@@ -6,8 +6,9 @@ from dataclasses import dataclass, replace
 from types import MappingProxyType
 
 from weft.core.errors import ConfigError
+from weft.model.delta import delta_layers
 from weft.model.encoder_families import ENCODER_FAMILIES, read_activation
-from weft.model.families import FAMILIES
+from weft.model.families import FAMILIES, NESTED
 from weft.model.family import GROUP_KEYS, Bias, ExpertsRule, Family
 from weft.model.fields import Fields, shown
 from weft.model.latent import attention_scale, has_expert_groups, read_latent
@@ -43,6 +44,8 @@ _NEUTRAL: Mapping[str, tuple[object, ...]] = MappingProxyType(
         "swiglu_limit": (),
         "attention_chunk_size": (0,),
         "attn_output_gate": (False,),
+        "full_attention_interval": (),
+        "linear_num_value_heads": (),
         "block_configs": ([],),
         "clip_qkv": (),
         "use_bidirectional_attention": (False,),
@@ -106,7 +109,7 @@ def read_config(values: Mapping[str, object], where: str) -> ModelConfigFile:
             + "; encoders: "
             + ", ".join(ENCODER_FAMILIES)
         )
-    inner = top.object("text_config") if model_type == "gemma3" else None
+    inner = top.object("text_config") if model_type in NESTED else None
     source = top.values if inner is None else {**_top_level(top), **inner.values}
     aliases = {**family.aliases, **_count_alias(family, source, where)}
     aliased = {aliases[key]: source[key] for key in aliases.keys() & source.keys()}
@@ -177,6 +180,7 @@ def read_spec(config: ModelConfigFile) -> ModelSpec:
         norm_placement=_norm_placement(family, fields),
         qk_norm=_qk_norm(family, fields),
         has_sinks=family.has_sinks,
+        has_output_gate="attn_output_gate" in reads and fields.flag_or("attn_output_gate", True),
         conv_bias="conv_bias" in reads and fields.flag_or("conv_bias", False),
         qkv_bias=_bias(family.qkv_bias, fields),
         o_bias=_bias(family.o_bias, fields),
@@ -205,7 +209,8 @@ def _refuse_unimplemented(family: Family, fields: Fields) -> None:
                 f"{fields.where}: {key} {shown(fields.values[key])} is not implemented for "
                 f"{family.architecture}"
             )
-    if family.windows != "layer_types" and not family.has_convolutions:
+    is_uniform = not family.has_convolutions and family.delta == "none"
+    if family.windows != "layer_types" and is_uniform:
         _refuse_mixed_layers(family, fields)
 
 
@@ -310,6 +315,10 @@ def _layers(family: Family, fields: Fields, head_dim: int) -> tuple[LayerSpec, .
     num_layers = fields.integer("num_hidden_layers", high=_MAX_LAYERS)
     if family.position_offset is not None:
         return (LayerSpec(),) * num_layers
+    if family.delta != "none":
+        rope = read_rope(fields, family.rope, head_dim, _FULL)
+        is_by_key_head = family.delta == "by_key_head"
+        return delta_layers(fields, num_layers, rope, is_by_key_head=is_by_key_head)
     has_rope = _rope_layers(family, fields, num_layers)
     kinds = _layer_types(family, fields, num_layers, has_rope)
     ropes = {
