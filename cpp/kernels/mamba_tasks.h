@@ -1,4 +1,4 @@
-// What the kernels of Mamba-2 layers are given: `weft.model.mamba.Mamba2Spec` says what such a layer computes.
+// What the kernels of Mamba-2 layers are given: `weft.model.recurrence.Mamba2Spec` says what such a layer computes.
 #pragma once
 
 #include <cstddef>

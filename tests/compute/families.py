@@ -63,6 +63,13 @@ GRANITE = {
     "attention_multiplier": 0.2,
     "shared_intermediate_size": 40,
 }
+DELTA = {
+    "linear_num_key_heads": 2,
+    "linear_num_value_heads": 4,
+    "linear_key_head_dim": 12,
+    "linear_value_head_dim": 10,
+    "head_dim": 16,
+}
 # Sequences have up to 150 tokens: windows and trained lengths are shorter wherever they are set.
 CASES = {
     "llama": ("llama", {}),
@@ -339,6 +346,7 @@ CASES = {
             "position_embedding_type": "rope",
             "shared_intermediate_size": 40,
             "mamba_n_groups": 6,
+            "rms_norm_eps": 0.01,  # a group that is nearly nothing would be brought to 1, errors and all
             "mamba_conv_bias": False,
             "mamba_proj_bias": True,
             "mamba_d_conv": 2,
@@ -364,6 +372,42 @@ CASES = {
             "attention_bias": True,
             "mlp_bias": True,
             "mamba_proj_bias": True,
+        },
+    ),
+    "qwen3_next": (
+        "qwen3_next",
+        {**DELTA, **QWEN_EXPERTS, "num_experts": 6, "num_experts_per_tok": 3},
+    ),
+    "qwen3_next, some layers dense, biases, whole rope, wide heads, weights as they are": (
+        "qwen3_next",
+        {
+            **DELTA,
+            **QWEN_EXPERTS,
+            "layer_types": ["full_attention", "linear_attention"] * 2,
+            "linear_num_key_heads": 3,
+            "linear_num_value_heads": 3,
+            "linear_key_head_dim": 20,
+            "linear_value_head_dim": 36,
+            "linear_conv_kernel_dim": 2,
+            "num_experts": 5,
+            "num_experts_per_tok": 2,
+            "norm_topk_prob": False,
+            "decoder_sparse_step": 2,
+            "attention_bias": True,
+            "tie_word_embeddings": True,
+            **rope(rope_type="default", partial_rotary_factor=1.0),
+        },
+    ),
+    "qwen3_next, no experts": ("qwen3_next", {**DELTA, "num_experts": 0}),
+    "qwen3_5_text": ("qwen3_5_text", {**DELTA, "linear_conv_kernel_dim": 5}),
+    "qwen3_5_moe_text, a delta net last": (
+        "qwen3_5_moe_text",
+        {
+            **DELTA,
+            **QWEN_EXPERTS,
+            "layer_types": ["linear_attention", "full_attention"] + ["linear_attention"] * 2,
+            "num_experts": 6,
+            "num_experts_per_tok": 3,
         },
     ),
     "gemma": ("gemma", {"head_dim": 16}),

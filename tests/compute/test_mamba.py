@@ -4,7 +4,7 @@ import numpy as np
 
 from weft.compute import exact
 from weft.compute.mamba import Mamba2
-from weft.model.mamba import Mamba2Spec
+from weft.model.recurrence import Mamba2Spec
 
 SPEC = Mamba2Spec(num_heads=6, head_dim=5, state_dim=7, num_groups=3, conv_width=4)
 

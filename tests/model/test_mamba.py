@@ -9,8 +9,8 @@ from tests.model.checkpoints import CONFIG, tensors_of, write_checkpoint
 from weft.core.errors import ConfigError
 from weft.model.decoders import read_config, read_spec
 from weft.model.lora import AdapterTargets
-from weft.model.mamba import Mamba2Spec
 from weft.model.open import find_model
+from weft.model.recurrence import Mamba2Spec
 
 GRANITE = {
     **CONFIG,

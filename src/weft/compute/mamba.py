@@ -9,7 +9,7 @@ import numpy as np
 
 from weft.compute import exact
 from weft.compute.runner import FloatArray
-from weft.model.mamba import Mamba2Spec
+from weft.model.recurrence import Mamba2Spec
 
 _LANES = 16
 
@@ -79,4 +79,5 @@ class Mamba2:
         lanes = np.add.accumulate(squares, axis=2)[:, :, -1]
         sums = np.add.accumulate(lanes, axis=2)[:, :, -1:]
         scales = np.sqrt(sums / np.float32(size) + self.norm_eps)
-        return (groups / scales).reshape(rows.shape) * self.norm
+        normed: FloatArray = (groups / scales).reshape(rows.shape) * self.norm
+        return normed

@@ -26,7 +26,7 @@ from weft.core.defaults import (
 from weft.core.elastic import ElasticConfig
 from weft.core.errors import NotFound
 from weft.core.file_overrides import NO_OVERRIDES, FileOverrides
-from weft.core.kv_cache import KvEventsConfig, KvOffloadingConfig
+from weft.core.kv_cache import KvEventsConfig, KvOffloadingConfig, StateCacheConfig
 from weft.core.kv_transfer import KvTransferConfig
 from weft.core.media import MediaConfig
 from weft.core.pooler_options import PoolerOptions
@@ -402,6 +402,12 @@ class CacheConfig(msgspec.Struct, frozen=True, kw_only=True):
     block_bytes: int
     kv_cache_dtype: str
     enable_prefix_caching: bool
+    states: StateCacheConfig | None = None  # of recurrent layers
+
+    @property
+    def num_state_slots(self) -> int:
+        """Slots of states beside the pool."""
+        return 0 if self.states is None else self.states.num_slots
 
     @property
     def max_total_tokens(self) -> int:

@@ -6,12 +6,13 @@ from dataclasses import dataclass, replace
 from types import MappingProxyType
 
 from weft.core.errors import ConfigError
+from weft.model.delta import delta_layers
 from weft.model.encoder_families import ENCODER_FAMILIES, read_activation
-from weft.model.families import FAMILIES
+from weft.model.families import FAMILIES, NESTED
 from weft.model.family import GROUP_KEYS, Bias, ExpertsRule, Family
 from weft.model.fields import Fields, shown
 from weft.model.latent import attention_scale, has_expert_groups, read_latent
-from weft.model.mamba import MAMBA_KEYS, mamba_layer_types, read_mamba
+from weft.model.mamba import MAMBA_KEYS, mamba_layers
 from weft.model.rope import context_length, read_rope
 from weft.model.spec import (
     Activation,
@@ -29,7 +30,6 @@ _HEADS = re.compile("ForCausalLM|ForConditionalGeneration|LMHeadModel")
 _MAX_EXPERTS = 4096
 _MAX_CONV_WIDTH = 64
 _FULL, _SLIDING, _CONV = "full_attention", "sliding_attention", "conv"
-_LINEAR = "linear_attention"
 
 # Keys that change the maths, with the values that change nothing. A family that reads one is exempt.
 _NEUTRAL: Mapping[str, tuple[object, ...]] = MappingProxyType(
@@ -45,6 +45,8 @@ _NEUTRAL: Mapping[str, tuple[object, ...]] = MappingProxyType(
         "swiglu_limit": (),
         "attention_chunk_size": (0,),
         "attn_output_gate": (False,),
+        "full_attention_interval": (),
+        "linear_num_value_heads": (),
         "block_configs": ([],),
         "clip_qkv": (),
         "use_bidirectional_attention": (False,),
@@ -113,7 +115,7 @@ def read_config(values: Mapping[str, object], where: str) -> ModelConfigFile:
             + "; encoders: "
             + ", ".join(ENCODER_FAMILIES)
         )
-    inner = top.object("text_config") if model_type == "gemma3" else None
+    inner = top.object("text_config") if model_type in NESTED else None
     source = top.values if inner is None else {**_top_level(top), **inner.values}
     aliases = {**family.aliases, **_count_alias(family, source, where)}
     aliased = {aliases[key]: source[key] for key in aliases.keys() & source.keys()}
@@ -184,6 +186,7 @@ def read_spec(config: ModelConfigFile) -> ModelSpec:
         norm_placement=_norm_placement(family, fields),
         qk_norm=_qk_norm(family, fields),
         has_sinks=family.has_sinks,
+        has_output_gate="attn_output_gate" in reads and fields.flag_or("attn_output_gate", True),
         conv_bias="conv_bias" in reads and fields.flag_or("conv_bias", False),
         qkv_bias=_bias(family.qkv_bias, fields),
         o_bias=_bias(family.o_bias, fields),
@@ -212,8 +215,8 @@ def _refuse_unimplemented(family: Family, fields: Fields) -> None:
                 f"{fields.where}: {key} {shown(fields.values[key])} is not implemented for "
                 f"{family.architecture}"
             )
-    has_kinds = family.windows == "layer_types" or family.has_convolutions or family.has_mamba
-    if not has_kinds:
+    is_uniform = not (family.has_convolutions or family.has_mamba) and family.delta == "none"
+    if family.windows != "layer_types" and is_uniform:
         _refuse_mixed_layers(family, fields)
 
 
@@ -320,21 +323,24 @@ def _layers(family: Family, fields: Fields, head_dim: int) -> tuple[LayerSpec, .
     num_layers = fields.integer("num_hidden_layers", high=_MAX_LAYERS)
     if family.position_offset is not None:
         return (LayerSpec(),) * num_layers
+    if family.delta != "none":
+        rope = read_rope(fields, family.rope, head_dim, _FULL)
+        is_by_key_head = family.delta == "by_key_head"
+        return delta_layers(fields, num_layers, rope, is_by_key_head=is_by_key_head)
+    if family.has_mamba:
+        rope = read_rope(fields, family.rope, head_dim, _FULL)
+        may_lack_rope = "position_embedding_type" in family.reads
+        return mamba_layers(fields, num_layers, rope, may_lack_rope=may_lack_rope)
     has_rope = _rope_layers(family, fields, num_layers)
     kinds = _layer_types(family, fields, num_layers, has_rope)
     ropes = {
         kind: read_rope(fields, family.rope, head_dim, kind)
-        for kind in sorted(set(kinds) - {_CONV, _LINEAR})
+        for kind in sorted(set(kinds) - {_CONV})
     }
-    linear = LayerSpec()
-    if _LINEAR in kinds:
-        linear = LayerSpec(recurrence=read_mamba(fields, fields.integer("hidden_size")))
     window = fields.integer("sliding_window") if _SLIDING in kinds else None
     width = fields.integer("conv_L_cache", low=2, high=_MAX_CONV_WIDTH) if _CONV in kinds else 0
     return tuple(
-        linear
-        if kind == _LINEAR
-        else LayerSpec(conv_width=width)
+        LayerSpec(conv_width=width)
         if kind == _CONV
         else LayerSpec(
             rope=ropes[kind] if roped else None, window=window if kind == _SLIDING else None
@@ -413,11 +419,6 @@ def _sparse_layers(rule: ExpertsRule, fields: Fields, num_layers: int) -> Collec
 
 
 def _rope_layers(family: Family, fields: Fields, num_layers: int) -> list[bool]:
-    key = "position_embedding_type"
-    if key in family.reads:
-        if fields.values.get(key) not in (None, "nope", "rope"):
-            fields.refuse(key, "rope, nope or left out")
-        return [fields.values.get(key) == "rope"] * num_layers
     if "no_rope_layers" not in family.reads:
         return [True] * num_layers
     listed = fields.values.get("no_rope_layers")
@@ -440,8 +441,6 @@ def _layer_types(
 ) -> list[str]:
     if family.has_convolutions:
         return _mixed_layer_types(fields, num_layers)
-    if family.has_mamba:
-        return mamba_layer_types(fields, num_layers)
     if family.windows == "none" or not _windows_in_use(family, fields):
         return [_FULL] * num_layers
     if family.windows == "every_layer":

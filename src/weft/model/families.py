@@ -23,6 +23,7 @@ from weft.model.names import (
     OPT,
     QWEN_EXPERTS,
 )
+from weft.model.qwen_delta import QWEN_DELTA_FAMILIES
 from weft.model.rope import RopeRules
 from weft.model.spec import Norm, NormPlacement, QkNorm
 
@@ -175,6 +176,9 @@ _GEMMA3_WITH_VISION = replace(
         "model.multi_modal_projector.",
     ),
 )
+
+# Those whose config holds that of their text model.
+NESTED = frozenset({"gemma3", "qwen3_5", "qwen3_5_moe"})
 
 FAMILIES: Mapping[str, Family] = MappingProxyType(
     {
@@ -461,6 +465,7 @@ FAMILIES: Mapping[str, Family] = MappingProxyType(
         ),
         "gemma3_text": _GEMMA3_ROW,
         "gemma3": _GEMMA3_WITH_VISION,
+        **QWEN_DELTA_FAMILIES,
         "opt": Family(
             architecture="OPTForCausalLM",
             defaults=_OPT,

@@ -77,6 +77,8 @@ class Family:
     qk_norm: QkNorm = QkNorm.NONE
     has_convolutions: bool = False  # in layers of the type conv, in place of attention
     has_mamba: bool = False  # in layers of the type mamba, in place of attention
+    # How rows of the first product lie where layers of the type linear_attention have a gated delta net.
+    delta: Literal["none", "by_key_head", "in_order"] = "none"
     has_sinks: bool = False
     has_latent: bool = False  # its attention is DeepSeek's, by the keys that it has for it
     norm_placement: NormPlacement = NormPlacement.BEFORE

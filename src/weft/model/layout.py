@@ -7,9 +7,9 @@ Ours are listed at `weft.model.weights.Weights`; those of a classifier are `head
 from collections.abc import Collection, Iterator, Mapping
 from dataclasses import dataclass, replace
 
-from weft.model.mamba import Mamba2Spec
 from weft.model.names import HEADS, LLAMA, DecoderNames, Names
 from weft.model.pooling import HeadSpec
+from weft.model.recurrence import DeltaSpec, Mamba2Spec
 from weft.model.spec import ExpertsSpec, LatentSpec, LayerSpec, ModelSpec, NormPlacement, QkNorm
 
 _NORMS = {
@@ -169,6 +169,8 @@ def _layer(
     ours = f"layers.{index}."
     if isinstance(layer.recurrence, Mamba2Spec):
         yield from _mamba(spec, layer.recurrence, ours, source, names)
+    elif layer.recurrence is not None:
+        yield from _delta(spec, layer.recurrence, ours, source, names)
     elif layer.conv_width:
         yield from _convolution(spec, layer.conv_width, ours, source, names)
     else:
@@ -191,7 +193,8 @@ def _attention(
     if spec.latent is not None:
         yield from _latent(spec, spec.latent, ours, source, names)
     else:
-        qkv = {"q": (q_size, hidden), "k": (spec.kv_size, hidden), "v": (spec.kv_size, hidden)}
+        q_rows = 2 * q_size if spec.has_output_gate else q_size
+        qkv = {"q": (q_rows, hidden), "k": (spec.kv_size, hidden), "v": (spec.kv_size, hidden)}
         yield from _products(ours, source, names, qkv, spec.qkv_bias)
     yield from _products(ours, source, names, {"o": (hidden, spec.output_size)}, spec.o_bias)
     if spec.has_sinks:
@@ -247,6 +250,22 @@ def _mamba(
     yield _whole(f"{ours}mamba_norm", f"{source}{names['mamba_norm']}.weight", mamba.inner_size)
     out = {"mamba_out": (spec.hidden_size, mamba.inner_size)}
     yield from _products(ours, source, names, out, mamba.has_bias)
+
+
+def _delta(
+    spec: ModelSpec, delta: DeltaSpec, ours: str, source: str, names: Mapping[str, str]
+) -> Iterator[TensorPlan]:
+    hidden, heads = spec.hidden_size, delta.num_value_heads
+    into = {name: (rows, hidden) for name, rows in delta.products.items()}
+    yield from _products(ours, source, names, into, False)
+    lead = f"{source}{names['conv']}.weight"
+    conv = _whole(f"{ours}conv", lead, delta.num_channels, delta.conv_width)
+    yield replace(conv, stack=delta.num_channels)
+    for name in ("delta_a_log", "delta_dt_bias"):
+        yield _whole(ours + name, source + names[name], heads)
+    yield _whole(f"{ours}delta_scale", f"{source}{names['delta_scale']}.weight", delta.value_size)
+    out = {"delta_out": (hidden, delta.values_size)}
+    yield from _products(ours, source, names, out, False)
 
 
 def _mlp(spec: ModelSpec, ours: str, source: str, names: Mapping[str, str]) -> Iterator[TensorPlan]:

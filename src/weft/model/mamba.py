@@ -1,16 +1,18 @@
-"""Mamba-2 layers: what one is, and how configs of models that have them describe it."""
+"""Mamba-2 in a config: which layers have it in place of attention, and its sizes."""
 
 import math
-from dataclasses import dataclass
 
 from weft.model.fields import Fields, is_finite_number
+from weft.model.recurrence import Mamba2Spec
+from weft.model.spec import LayerSpec, RopeSpec
 
 _MAX_WIDTH = 2**24
 _MAX_HEADS = 2**16
 _MAX_CONV_WIDTH = 64
 # A sequence keeps this in float32 for each layer; the largest models in use have some 8 MiB.
 _MAX_STATE_SIZE = 2**26
-_NAMES = {"attention": "full_attention", "mamba": "linear_attention"}
+_FULL, _LINEAR = "full_attention", "linear_attention"
+_NAMES = {"attention": _FULL, "mamba": _LINEAR}
 _INFINITIES = ("Infinity", {"__float__": "Infinity"})
 # Keys that decide about such a layer.
 MAMBA_KEYS = frozenset(
@@ -29,51 +31,23 @@ MAMBA_DEFAULTS = {
 }
 
 
-@dataclass(frozen=True, slots=True)
-class Mamba2Spec:
-    """Of each row "mamba_in" makes a gate, x, B, C and a time step for each head.
-
-    x, B and C go through a short convolution over `conv_width` rows, channel by channel, and SiLU. A time step dt is
-    softplus(dt + its bias), cut at `min_step` and `max_step`. A head has a matrix of `state_dim` x `head_dim`, and
-    B and C of its group. In each row the matrix is multiplied by exp(-exp(A_log) dt), the outer product of dt B and x
-    is added, and it gives C times itself, and D x. What all heads give is multiplied by SiLU of the gate, normed by
-    group, and goes through "mamba_out".
-
-    A sequence keeps those matrices, and the rows that the convolution looks back at.
-    """
-
-    num_heads: int
-    head_dim: int
-    state_dim: int
-    num_groups: int
-    conv_width: int
-    has_conv_bias: bool = True
-    has_bias: bool = False  # of what leads in and out
-    min_step: float = 0.0
-    max_step: float = math.inf
-
-    @property
-    def inner_size(self) -> int:
-        """Elements of x, of the gate and of what all heads give."""
-        return self.num_heads * self.head_dim
-
-    @property
-    def conv_size(self) -> int:
-        """Channels of the convolution: x, and B and C of each group."""
-        return self.inner_size + 2 * self.num_groups * self.state_dim
-
-    @property
-    def in_size(self) -> int:
-        """Elements that "mamba_in" makes: gate, x, B, C, time steps."""
-        return self.inner_size + self.conv_size + self.num_heads
-
-    @property
-    def state_size(self) -> int:
-        """Elements that a sequence keeps: [conv_width - 1, conv_size], then [num_heads, state_dim, head_dim]."""
-        return (self.conv_width - 1) * self.conv_size + self.inner_size * self.state_dim
+def mamba_layers(
+    fields: Fields, num_layers: int, rope: RopeSpec, *, may_lack_rope: bool
+) -> tuple[LayerSpec, ...]:
+    """Of attention, with that rope or where it may be so without, and of Mamba-2."""
+    key = "position_embedding_type"
+    kind = fields.values.get(key)
+    if may_lack_rope and kind not in (None, "nope", "rope"):
+        fields.refuse(key, "rope, nope or left out")
+    has_rope = kind == "rope" or not may_lack_rope
+    attention = mamba = LayerSpec(rope=rope if has_rope else None)
+    kinds = _kinds(fields, num_layers)
+    if _LINEAR in kinds:
+        mamba = LayerSpec(recurrence=_mamba(fields, fields.integer("hidden_size", high=_MAX_WIDTH)))
+    return tuple(attention if kind == _FULL else mamba for kind in kinds)
 
 
-def read_mamba(fields: Fields, hidden: int) -> Mamba2Spec:
+def _mamba(fields: Fields, hidden: int) -> Mamba2Spec:
     """The one that all such layers of a config have."""
     heads = fields.integer("mamba_n_heads", high=_MAX_HEADS)
     inner = fields.integer("mamba_expand", high=2**10) * hidden
@@ -121,14 +95,14 @@ def _step_limits(fields: Fields) -> tuple[float, float]:
     return fields.refuse(key, "two numbers from 0, the lower one first; the second may be Infinity")
 
 
-def mamba_layer_types(fields: Fields, num_layers: int) -> list[str]:
-    """full_attention or linear_attention, which is Mamba-2; by a list of all layers, or of those with attention."""
+def _kinds(fields: Fields, num_layers: int) -> list[str]:
+    """By a list of all layers, or of those with attention."""
     if fields.has("layer_types") or not fields.has("attn_layer_indices"):
         kinds = [_NAMES.get(kind, kind) for kind in fields.texts("layer_types")]
         if len(kinds) != num_layers or any(kind not in _NAMES.values() for kind in kinds):
             names = f"{', '.join(_NAMES)}, {' or '.join(_NAMES.values())}"
             fields.refuse("layer_types", f"a list of {num_layers} names, each {names}")
-        if "full_attention" not in kinds:
+        if _FULL not in kinds:
             fields.refuse("layer_types", "one with attention in it")
         return kinds
     key = "attn_layer_indices"
@@ -137,6 +111,4 @@ def mamba_layer_types(fields: Fields, num_layers: int) -> list[str]:
         type(index) is int and 0 <= index < num_layers for index in listed
     ):
         fields.refuse(key, f"a list of numbers of layers, from 0 to {num_layers - 1}")
-    return [
-        "full_attention" if index in listed else "linear_attention" for index in range(num_layers)
-    ]
+    return [_FULL if index in listed else _LINEAR for index in range(num_layers)]

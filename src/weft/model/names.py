@@ -91,6 +91,33 @@ _QWEN_EXPERTS = {
 
 LLAMA = DecoderNames(_DECODER, _DECODER_NORMS)
 QWEN_EXPERTS = DecoderNames({**_DECODER, **_QWEN_EXPERTS}, _DECODER_NORMS)
+_DELTA = {
+    "conv": "linear_attn.conv1d",
+    "delta_a_log": "linear_attn.A_log",
+    "delta_dt_bias": "linear_attn.dt_bias",
+    "delta_scale": "linear_attn.norm",
+    "delta_out": "linear_attn.out_proj",
+}
+QWEN_NEXT = DecoderNames(
+    {
+        **QWEN_EXPERTS.names,
+        **_DELTA,
+        "delta_qkvz": "linear_attn.in_proj_qkvz",
+        "delta_ba": "linear_attn.in_proj_ba",
+    },
+    _DECODER_NORMS,
+)
+QWEN_DELTA = DecoderNames(
+    {
+        **QWEN_EXPERTS.names,
+        **_DELTA,
+        "delta_qkv": "linear_attn.in_proj_qkv",
+        "delta_z": "linear_attn.in_proj_z",
+        "delta_b": "linear_attn.in_proj_b",
+        "delta_a": "linear_attn.in_proj_a",
+    },
+    _DECODER_NORMS,
+)
 MIXTRAL = DecoderNames(
     {
         **_DECODER,
