@@ -345,7 +345,7 @@ CASES = {
             "num_local_experts": 0,
             "position_embedding_type": "rope",
             "shared_intermediate_size": 40,
-            "mamba_n_groups": 6,
+            "mamba_n_groups": 3,
             "rms_norm_eps": 0.01,  # a group that is nearly nothing would be brought to 1, errors and all
             "mamba_conv_bias": False,
             "mamba_proj_bias": True,

@@ -1,6 +1,7 @@
-"""Mamba-2 layers in numpy, token by token: the twin of `cpp/model/mamba_step.cpp`, which gives the same bits.
+"""Mamba-2 layers in numpy, token by token.
 
-A sum is added up in the order of its terms, or in sixteen sums that are added up in the end.
+A sum is added up in the order of its terms, or in sixteen sums that are added up in the end: kernels can give the
+same bits.
 """
 
 from dataclasses import dataclass
@@ -78,6 +79,6 @@ class Mamba2:
         squares = np.pad(groups * groups, spare).reshape(*groups.shape[:2], -1, _LANES)
         lanes = np.add.accumulate(squares, axis=2)[:, :, -1]
         sums = np.add.accumulate(lanes, axis=2)[:, :, -1:]
-        scales = np.sqrt(sums / np.float32(size) + self.norm_eps)
+        scales: FloatArray = np.sqrt(sums / np.float32(size) + self.norm_eps)
         normed: FloatArray = (groups / scales).reshape(rows.shape) * self.norm
         return normed
