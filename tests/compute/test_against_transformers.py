@@ -9,7 +9,6 @@ from tests.compute.runners import load_runner
 from tests.compute.steps import run_at_random
 from weft.model.open import open_model
 
-
 DELTA_FAMILIES = ("qwen3_next", "qwen3_5")
 
 

@@ -308,17 +308,12 @@ class ReferenceRunner(HostBlocks):
         return step.adapters.add(layer.o(output), output, layer.prefix, (("conv_out", 0),))
 
     def _recurrence(
-        self,
-        layer: _Layer,
-        recurrent: RecurrentLayer,
-        slots: FloatArray,
-        rows: FloatArray,
-        step: _Step,
+        self, layer: _Layer, net: RecurrentLayer, states: FloatArray, rows: FloatArray, step: _Step
     ) -> FloatArray:
-        made = np.concatenate([layer.qkv(rows), recurrent.unrounded(rows)], axis=1)
-        made = step.adapters.add(made, rows, layer.prefix, recurrent.parts)[: len(step.slots)]
-        output = tiles.pad_rows(advance(recurrent.recurrence, step.batch, slots, made))
-        return step.adapters.add(layer.o(output), output, layer.prefix, ((recurrent.out, 0),))
+        made = np.concatenate([layer.qkv(rows), net.unrounded(rows)], axis=1)
+        made = step.adapters.add(made, rows, layer.prefix, net.parts)[: len(step.slots)]
+        output = tiles.pad_rows(advance(net.recurrence, step.batch, states, made))
+        return step.adapters.add(layer.o(output), output, layer.prefix, ((net.out, 0),))
 
     def _heads(self, norm: _Norm | None, rows: FloatArray) -> FloatArray:
         """[rows, heads * head_dim] as [rows, heads, head_dim], normalised as the spec says."""

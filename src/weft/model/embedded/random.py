@@ -29,7 +29,10 @@ from weft.model.weights import DTYPES, Tensor, Weights, bfloat16_bits
 
 _KEYS = tuple(
     "layers hidden heads kv_heads head_dim intermediate vocab qk_norm dtype seed max_len experts "
-    "experts_per_token shared sinks conv latent latent_queries".split()
+    "experts_per_token shared sinks conv delta latent latent_queries".split()
+)
+_BESIDE_DELTA = (
+    "layers hidden heads kv_heads head_dim intermediate vocab dtype seed max_len delta".split()
 )
 _HEAD_SPREAD = 3.0  # standard deviation of the logits: neither flat nor all on one token
 
@@ -96,7 +99,8 @@ def _config(parameters: Parameters) -> dict[str, object]:
         "pad_token_id": ENDOFTEXT_ID,
         "bos_token_id": None,
         **(
-            _hybrid(parameters)
+            _delta(parameters, head_dim)
+            or _hybrid(parameters)
             or _latent(parameters, hidden, head_dim)
             or _experts(parameters, hidden, qk_norm)
             or _dense(qk_norm)
@@ -132,6 +136,31 @@ def _hybrid(parameters: Parameters) -> dict[str, object] | None:
         "conv_L_cache": width,
         "full_attn_idxs": list(range(1, num_layers, 2)),
         "block_auto_adjust_ff_dim": False,
+    }
+
+
+def _delta(parameters: Parameters, head_dim: int) -> dict[str, object] | None:
+    """Keys of Qwen3-Next with gated delta nets of so many value heads in every layer but the second, fourth, …"""
+    heads = parameters.integer("delta", 0, low=0, high=2**12)
+    if not heads:
+        return None
+    given = parameters.values.keys() - set(_BESIDE_DELTA)
+    if given:
+        raise ConfigError(f"embedded:random: delta and {min(given)} are of different families")
+    num_layers = parameters.integer("layers", 2, high=1024)
+    if num_layers == 1:
+        raise ConfigError("embedded:random: layers must be at least 2 with delta")
+    return {
+        "model_type": "qwen3_next",
+        "layer_types": [
+            "full_attention" if layer % 2 else "linear_attention" for layer in range(num_layers)
+        ],
+        "linear_num_value_heads": heads,
+        "linear_num_key_heads": heads // 2 if heads % 2 == 0 else heads,
+        "linear_key_head_dim": head_dim,
+        "linear_value_head_dim": head_dim,
+        "partial_rotary_factor": 1.0,
+        "num_experts": 0,
     }
 
 
