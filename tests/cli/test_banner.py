@@ -71,6 +71,16 @@ def test_states_are_shown_as_a_part_of_the_pool(found: Fitted):
     assert rows(block, "memory")[0].startswith("KV pool 24 KiB (8 KiB of it states) = 8 blocks")
 
 
+def test_slots_of_states_are_shown_beside_the_pool(found: Fitted):
+    """They are no part of its blocks."""
+    states = StateCacheConfig(num_slots=4, slot_bytes=1 << 20, mamba_block_size=512)
+    cache = msgspec.structs.replace(found.config.cache_config, states=states)
+    block = ready_block(
+        ready(found, config=msgspec.structs.replace(found.config, cache_config=cache))
+    )
+    assert "tokens, states 4 MiB = 4 slots, weights " in rows(block, "memory")[0]
+
+
 def test_a_context_below_the_models_says_so(found: Fitted):
     """It may have been cut without a wish of the user's."""
     (model,) = rows(ready_block(ready(found)), "model")

@@ -6,6 +6,7 @@ import torch
 from transformers import AutoConfig, AutoModelForCausalLM, PreTrainedModel
 
 from weft.model.embedded.byte_tokenizer import tokenizer_files
+from weft.model.families import FAMILIES
 
 SIZES = {
     "vocab_size": 320,
@@ -397,6 +398,11 @@ CASES = {
         {"n_inner": 56, "num_key_value_heads": 4, "tie_word_embeddings": False},
     ),
 }
+
+
+def is_recurrent(model_type: str) -> bool:
+    """Whether the native core does not compute it."""
+    return FAMILIES[model_type].delta != "none"
 
 
 def make_model(model_type: str, settings: dict) -> PreTrainedModel:

@@ -29,6 +29,8 @@ from weft.model.open import open_model
         ("random?qk_norm=maybe", "qk_norm is 'maybe'; it must be true or false"),
         ("random?conv=3&qk_norm=true", "conv and qk_norm are of different families"),
         ("random?conv=3&latent=32", "conv and latent are of different families"),
+        ("random?delta=4&experts=4", "delta and experts are of different families"),
+        ("random?delta=4&layers=1", "layers must be at least 2 with delta"),
         ("random?conv=1", "conv must be at least 2, and so must layers"),
         ("random?conv=3&layers=1", "conv must be at least 2, and so must layers"),
         ("random?dtype=int8", "dtype is 'int8'; it must be one of float32, bfloat16, float16"),
