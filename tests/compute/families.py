@@ -6,6 +6,7 @@ import torch
 from transformers import AutoConfig, AutoModelForCausalLM, PreTrainedModel
 
 from weft.model.embedded.byte_tokenizer import tokenizer_files
+from weft.model.families import FAMILIES
 
 SIZES = {
     "vocab_size": 320,
@@ -50,6 +51,7 @@ DEEPSEEK = {
     "qk_rope_head_dim": 8,
     "v_head_dim": 16,
 }
+ATTENTION_ALONE = ["attention"] * 4
 MAMBA = {
     "mamba_n_heads": 6,
     "mamba_d_head": 16,
@@ -357,7 +359,7 @@ CASES = {
     ),
     "granitemoehybrid, attention alone": (
         "granitemoehybrid",
-        {**MAMBA, **GRANITE, "layer_types": ["attention"] * 4, "num_local_experts": 0},
+        {**MAMBA, **GRANITE, "layer_types": ATTENTION_ALONE, "num_local_experts": 0},
     ),
     "bamba": ("bamba", {**MAMBA, "attn_layer_indices": [1, 3]}),
     "bamba with biases, wide heads, one group": (
@@ -457,6 +459,13 @@ CASES = {
         {"n_inner": 56, "num_key_value_heads": 4, "tie_word_embeddings": False},
     ),
 }
+
+
+def is_recurrent(model_type: str, settings: dict) -> bool:
+    """Whether the native core does not compute it."""
+    family = FAMILIES[model_type]
+    has_mamba = family.has_mamba and settings.get("layer_types") != ATTENTION_ALONE
+    return has_mamba or family.delta != "none"
 
 
 def make_model(model_type: str, settings: dict) -> PreTrainedModel:

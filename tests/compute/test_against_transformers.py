@@ -4,12 +4,10 @@ import numpy as np
 import pytest
 import torch
 
-from tests.compute.families import CASES, make_model, save
+from tests.compute.families import CASES, is_recurrent, make_model, save
 from tests.compute.runners import load_runner
 from tests.compute.steps import run_at_random
 from weft.model.open import open_model
-
-DELTA_FAMILIES = ("qwen3_next", "qwen3_5")
 
 
 @pytest.mark.filterwarnings("ignore")
@@ -31,5 +29,5 @@ def test_logits_agree_with_transformers(model_type, settings, tmp_path):
     logits = run_at_random(runner, sequences, rng, max_chunk=40)
 
     differences = [np.abs(a - b).max() for a, b in zip(logits, expected, strict=True)]
-    assert max(differences) <= (2e-3 if model_type.startswith(DELTA_FAMILIES) else 1e-4)
+    assert max(differences) <= (2e-3 if is_recurrent(model_type, settings) else 1e-4)
     assert min(a.std() for a in expected) > 0.5  # flat logits would agree about nothing

@@ -1,9 +1,13 @@
-"""What lies between the two products of a Mamba-2 layer, in numpy."""
+"""Mamba-2 layers in numpy: chunks, rounding, and the functions that they are made of."""
 
 import numpy as np
+import pytest
 
+from tests.compute.runners import load_runner
+from tests.compute.steps import alone
 from weft.compute import exact
 from weft.compute.mamba import Mamba2
+from weft.model.open import open_model
 from weft.model.recurrence import Mamba2Spec
 
 SPEC = Mamba2Spec(num_heads=6, head_dim=5, state_dim=7, num_groups=3, conv_width=4)
@@ -54,3 +58,14 @@ def test_what_is_no_number_stays_so():
     given = np.array([np.nan, np.inf, -np.inf], np.float32)
     assert np.isnan(exact.exp(given)).tolist() == [True, False, False]
     assert np.isnan(exact.softplus(given)).tolist() == [True, False, False]
+
+
+@pytest.mark.parametrize(("quantization", "error"), [("int8", 0.1), ("int4", 0.5)])
+def test_linear_layers_are_rounded_and_the_answer_stays_near(quantization, error):
+    """Other than without, and by no more than so many bits lose."""
+    model = "embedded:random?layers=4&hidden=64&heads=4&head_dim=16&mamba=8"
+    ids = np.random.default_rng(1).integers(3, 300, 40).tolist()
+    whole = alone(load_runner(open_model(model), compute="reference"), ids)
+    runner = load_runner(open_model(model), compute="reference", quantization=quantization)
+    rounded = alone(runner, ids)
+    assert 0 < np.linalg.norm(rounded - whole) < error * np.linalg.norm(whole)

@@ -6,6 +6,8 @@ import numpy as np
 import pytest
 
 from tests.model.checkpoints import CONFIG, tensors_of, write_checkpoint
+from weft.compute.backends import choose
+from weft.core.config import EngineOptions
 from weft.core.errors import ConfigError
 from weft.model.decoders import read_config, read_spec
 from weft.model.lora import AdapterTargets
@@ -157,6 +159,18 @@ def test_the_card_counts_what_layers_keep(tmp_path):
     card = checkpoint.card
     assert (card.kv_bytes_per_token, card.state_bytes_per_slot) == (2 * 8 * 4, 2 * 360 * 4)
     assert card.num_parameters == sum(tensor.size for tensor in tensors.values())
+
+
+def test_the_reference_is_what_computes_them(tmp_path):
+    """It is chosen where nothing is said, and the core refuses them by name; attention alone is nothing special."""
+    card = find_model(str(write_checkpoint(tmp_path / "a", GRANITE))).card
+    assert choose(EngineOptions(model="a"), card).compute == "reference"
+    with pytest.raises(ConfigError, match=r"--compute native: .* has recurrent layers"):
+        choose(EngineOptions(model="a", compute="native"), card)
+    config = {**GRANITE, "layer_types": ["attention"] * 3}
+    card = find_model(str(write_checkpoint(tmp_path / "b", config))).card
+    assert (card.state_bytes_per_slot, card.keeps_states) == (0, False)
+    assert choose(EngineOptions(model="b", compute="native"), card).compute == "native"
 
 
 def test_adapters_may_be_on_what_leads_into_such_a_layer_and_out_of_it():

@@ -307,19 +307,14 @@ class ReferenceRunner(HostBlocks):
         return step.adapters.add(layer.o(output), output, layer.prefix, (("conv_out", 0),))
 
     def _recurrence(
-        self,
-        layer: _Layer,
-        recurrent: RecurrentLayer,
-        slots: FloatArray,
-        rows: FloatArray,
-        step: _Step,
+        self, layer: _Layer, net: RecurrentLayer, states: FloatArray, rows: FloatArray, step: _Step
     ) -> FloatArray:
         made = layer.qkv(rows)
-        if recurrent.unrounded is not None:
-            made = np.concatenate([made, recurrent.unrounded(rows)], axis=1)
-        made = step.adapters.add(made, rows, layer.prefix, recurrent.parts)[: len(step.slots)]
-        output = tiles.pad_rows(advance(recurrent.recurrence, step.batch, slots, made))
-        return step.adapters.add(layer.o(output), output, layer.prefix, ((recurrent.out, 0),))
+        if net.unrounded is not None:
+            made = np.concatenate([made, net.unrounded(rows)], axis=1)
+        made = step.adapters.add(made, rows, layer.prefix, net.parts)[: len(step.slots)]
+        output = tiles.pad_rows(advance(net.recurrence, step.batch, states, made))
+        return step.adapters.add(layer.o(output), output, layer.prefix, ((net.out, 0),))
 
     def _heads(self, norm: _Norm | None, rows: FloatArray) -> FloatArray:
         """[rows, heads * head_dim] as [rows, heads, head_dim], normalised as the spec says."""

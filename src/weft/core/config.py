@@ -13,6 +13,7 @@ import msgspec
 from weft.core.declare import Flag
 from weft.core.defaults import (
     DEFAULT_BLOCK_SIZE,
+    DEFAULT_MAMBA_BLOCK_SIZE,
     DEFAULT_MAX_LORA_RANK,
     DEFAULT_MAX_LORAS,
     DEFAULT_MAX_NUM_BATCHED_TOKENS,
@@ -178,6 +179,9 @@ class EngineOptions(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fi
     ] = None
     block_size: Annotated[
         int | None, Flag(f"Tokens in a block; {DEFAULT_BLOCK_SIZE} if unset.", "Memory")
+    ] = None
+    mamba_block_size: Annotated[
+        int | None, Flag(f"Tokens between states; {DEFAULT_MAMBA_BLOCK_SIZE} if unset.", "Memory")
     ] = None
     num_gpu_blocks_override: Annotated[
         int | None, Flag("The KV pool as a number of blocks.", "Memory")

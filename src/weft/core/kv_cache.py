@@ -1,4 +1,4 @@
-"""Where blocks of the KV cache lie, what lies beside them, the second tier of an engine, and where changes are published."""
+"""Where blocks of the KV cache lie and what lies beside them, the second tier, and where changes are published."""
 
 from enum import StrEnum
 
@@ -22,6 +22,11 @@ class StateCacheConfig(msgspec.Struct, frozen=True, kw_only=True):
     num_slots: int
     slot_bytes: int
     mamba_block_size: int
+
+    @property
+    def num_bytes(self) -> int:
+        """Of all slots."""
+        return self.num_slots * self.slot_bytes
 
 
 class KvOffloadingConfig(msgspec.Struct, frozen=True, kw_only=True):

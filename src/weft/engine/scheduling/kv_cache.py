@@ -265,11 +265,11 @@ class PrefixCache:
         events, self._events = self._events, []
         return events
 
-    def check(self) -> None:
-        """Assert what must always hold. Dear; for tests."""
+    def check(self, sequences: Iterable[Sequence] = ()) -> None:
+        """Assert what must always hold, with all that hold something. Dear; for tests."""
         self.pool.check()
         if self.states is not None:
-            self.states.check()
+            self.states.check(sequences)
         listed = {b: h for h, blocks in self._blocks_by_hash.items() for b in blocks}
         assert listed == self._hash_by_block
         assert all(self._blocks_by_hash.values()), "an empty list of blocks is kept"

@@ -483,7 +483,7 @@ class Scheduler:
 
     def check(self) -> None:
         """Assert what must always hold between steps. Dear; for tests."""
-        self.cache.check()
+        self.cache.check(self.open_sequences())
         held = Counter(b for sequence in self.open_sequences() for b in sequence.block_ids)
         held.update(self.cache.lent or ())
         pool = self.cache.pool

@@ -5,6 +5,9 @@ becomes the snapshot, found by the hash of the block that ends there; the sequen
 another slot. So no state is ever copied. Plain ints, no device.
 """
 
+from collections import Counter
+from collections.abc import Iterable
+
 from weft.core.kv_cache import StateCacheConfig
 from weft.engine.scheduling.block_pool import BlockPool
 from weft.engine.scheduling.sequence import Sequence
@@ -62,18 +65,22 @@ class StatePool:
         return min(end, boundary, last if last > start else end)
 
     def keep(self, sequence: Sequence) -> None:
-        """Its step is computed: the state is kept as a snapshot if it is that of such a boundary."""
+        """Its step is computed: the state is kept as a snapshot if it is that of such a boundary.
+
+        Of an answer the last full block's is kept too, in place of the one before, while half of the slots are free.
+        """
         self._release_source(sequence)
-        end, slot = sequence.num_computed_tokens, sequence.state_slot
-        is_boundary = end % self._interval == 0 or end == self._last_boundary(sequence)
-        num_full = end // self._block_size
-        if slot is None or not end or not is_boundary or len(sequence.block_hashes) < num_full:
+        end = sequence.num_computed_tokens
+        num_full, rest = divmod(end, self._block_size)
+        if rest or not 0 < num_full <= len(sequence.block_hashes):
             return
         digest = sequence.block_hashes[num_full - 1]
-        if digest not in self._slot_by_hash and slot not in self._hash_by_slot:
-            self._slot_by_hash[digest] = slot
-            self._hash_by_slot[slot] = digest
-            self.pool.label(slot)
+        if end % self._interval == 0 or end == self._last_boundary(sequence):
+            self._label(sequence, digest)
+        elif end > sequence.num_prompt_tokens and self.pool.num_free > self.pool.num_held:
+            if sequence.last_snapshot is not None:
+                self.forget(sequence.last_snapshot)
+            sequence.last_snapshot = digest if self._label(sequence, digest) else None
 
     def give_back(self, sequence: Sequence) -> None:
         """Take its slots; a snapshot can be found until it is given out again."""
@@ -95,10 +102,24 @@ class StatePool:
         self._hash_by_slot.clear()
         self.pool.unlabel_all()
 
-    def check(self) -> None:
-        """Assert what must always hold. Dear; for tests."""
+    def check(self, sequences: Iterable[Sequence]) -> None:
+        """Assert what must always hold, with all that hold slots. Dear; for tests."""
         self.pool.check()
+        held = Counter(slot for s in sequences for slot in (s.state_slot, s.state_source))
+        assert all(
+            self.pool.num_holders(slot) == held[slot] for slot in range(self.pool.num_blocks)
+        )
         assert {slot: digest for digest, slot in self._slot_by_hash.items()} == self._hash_by_slot
+
+    def _label(self, sequence: Sequence, block_hash: bytes) -> bool:
+        """Make the slot that it wrote the snapshot of that block, if there is none."""
+        slot = sequence.state_slot
+        if slot is None or block_hash in self._slot_by_hash:
+            return False
+        self._slot_by_hash[block_hash] = slot
+        self._hash_by_slot[slot] = block_hash
+        self.pool.label(slot)
+        return True
 
     def _last_boundary(self, sequence: Sequence) -> int:
         """Of the prompt, before its last token: that is computed again wherever the prompt comes again."""
