@@ -14,6 +14,7 @@ from weft.cli.options import ServeOptions
 from weft.cli.serving.banner import Address, Ready, ready_block, show_block
 from weft.cli.serving.cautions import cautions
 from weft.cli.serving.finding import find
+from weft.core.kv_cache import StateCacheConfig
 from weft.engine.fit import Fitted
 
 HTTP = Address(host_port="127.0.0.1:8000", has_tls=False, has_page=True)
@@ -69,6 +70,16 @@ def test_states_are_shown_as_a_part_of_the_pool(found: Fitted):
         )
     )
     assert rows(block, "memory")[0].startswith("KV pool 24 KiB (8 KiB of it states) = 8 blocks")
+
+
+def test_slots_of_states_are_shown_beside_the_pool(found: Fitted):
+    """They are no part of its blocks."""
+    states = StateCacheConfig(num_slots=4, slot_bytes=1 << 20, mamba_block_size=512)
+    cache = msgspec.structs.replace(found.config.cache_config, states=states)
+    block = ready_block(
+        ready(found, config=msgspec.structs.replace(found.config, cache_config=cache))
+    )
+    assert "tokens, states 4 MiB = 4 slots, weights " in rows(block, "memory")[0]
 
 
 def test_a_context_below_the_models_says_so(found: Fitted):

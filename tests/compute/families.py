@@ -6,6 +6,7 @@ import torch
 from transformers import AutoConfig, AutoModelForCausalLM, PreTrainedModel
 
 from weft.model.embedded.byte_tokenizer import tokenizer_files
+from weft.model.families import FAMILIES
 
 SIZES = {
     "vocab_size": 320,
@@ -49,6 +50,27 @@ DEEPSEEK = {
     "qk_nope_head_dim": 16,
     "qk_rope_head_dim": 8,
     "v_head_dim": 16,
+}
+ATTENTION_ALONE = ["attention"] * 4
+MAMBA = {
+    "mamba_n_heads": 6,
+    "mamba_d_head": 16,
+    "mamba_n_groups": 2,
+    "mamba_d_state": 12,
+}
+GRANITE = {
+    "embedding_multiplier": 7.0,
+    "logits_scaling": 0.5,
+    "residual_multiplier": 0.3,
+    "attention_multiplier": 0.2,
+    "shared_intermediate_size": 40,
+}
+DELTA = {
+    "linear_num_key_heads": 2,
+    "linear_num_value_heads": 4,
+    "linear_key_head_dim": 12,
+    "linear_value_head_dim": 10,
+    "head_dim": 16,
 }
 # Sequences have up to 150 tokens: windows and trained lengths are shorter wherever they are set.
 CASES = {
@@ -307,6 +329,89 @@ CASES = {
             "routed_scaling_factor": 1.5,
         },
     ),
+    "granitemoehybrid": (
+        "granitemoehybrid",
+        {
+            **MAMBA,
+            **GRANITE,
+            "layer_types": ["mamba", "attention", "mamba", "attention"],
+            "num_local_experts": 5,
+            "num_experts_per_tok": 2,
+        },
+    ),
+    "granitemoehybrid without experts, rope, many groups, biases, limits, Mamba-2 last": (
+        "granitemoehybrid",
+        {
+            **MAMBA,
+            "layer_types": ["linear_attention", "full_attention", "mamba", "mamba"],
+            "num_local_experts": 0,
+            "position_embedding_type": "rope",
+            "shared_intermediate_size": 40,
+            "mamba_n_groups": 3,
+            "rms_norm_eps": 0.01,  # a group that is nearly nothing would be brought to 1, errors and all
+            "mamba_conv_bias": False,
+            "mamba_proj_bias": True,
+            "mamba_d_conv": 2,
+            "time_step_limit": (0.2, 1.5),
+            "attention_bias": True,
+            "tie_word_embeddings": True,
+        },
+    ),
+    "granitemoehybrid, attention alone": (
+        "granitemoehybrid",
+        {**MAMBA, **GRANITE, "layer_types": ATTENTION_ALONE, "num_local_experts": 0},
+    ),
+    "bamba": ("bamba", {**MAMBA, "attn_layer_indices": [1, 3]}),
+    "bamba with biases, wide heads, one group": (
+        "bamba",
+        {
+            **MAMBA,
+            "attn_layer_indices": [2],
+            "mamba_n_heads": 3,
+            "mamba_d_head": "auto",
+            "mamba_n_groups": 1,
+            "mamba_d_state": 20,
+            "attention_bias": True,
+            "mlp_bias": True,
+            "mamba_proj_bias": True,
+        },
+    ),
+    "qwen3_next": (
+        "qwen3_next",
+        {**DELTA, **QWEN_EXPERTS, "num_experts": 6, "num_experts_per_tok": 3},
+    ),
+    "qwen3_next, some layers dense, biases, whole rope, wide heads, weights as they are": (
+        "qwen3_next",
+        {
+            **DELTA,
+            **QWEN_EXPERTS,
+            "layer_types": ["full_attention", "linear_attention"] * 2,
+            "linear_num_key_heads": 3,
+            "linear_num_value_heads": 3,
+            "linear_key_head_dim": 20,
+            "linear_value_head_dim": 36,
+            "linear_conv_kernel_dim": 2,
+            "num_experts": 5,
+            "num_experts_per_tok": 2,
+            "norm_topk_prob": False,
+            "decoder_sparse_step": 2,
+            "attention_bias": True,
+            "tie_word_embeddings": True,
+            **rope(rope_type="default", partial_rotary_factor=1.0),
+        },
+    ),
+    "qwen3_next, no experts": ("qwen3_next", {**DELTA, "num_experts": 0}),
+    "qwen3_5_text": ("qwen3_5_text", {**DELTA, "linear_conv_kernel_dim": 5}),
+    "qwen3_5_moe_text, a delta net last": (
+        "qwen3_5_moe_text",
+        {
+            **DELTA,
+            **QWEN_EXPERTS,
+            "layer_types": ["linear_attention", "full_attention"] + ["linear_attention"] * 2,
+            "num_experts": 6,
+            "num_experts_per_tok": 3,
+        },
+    ),
     "gemma": ("gemma", {"head_dim": 16}),
     "gemma2": (
         "gemma2",
@@ -354,6 +459,13 @@ CASES = {
         {"n_inner": 56, "num_key_value_heads": 4, "tie_word_embeddings": False},
     ),
 }
+
+
+def is_recurrent(model_type: str, settings: dict) -> bool:
+    """Whether the native core does not compute it."""
+    family = FAMILIES[model_type]
+    has_mamba = family.has_mamba and settings.get("layer_types") != ATTENTION_ALONE
+    return has_mamba or family.delta != "none"
 
 
 def make_model(model_type: str, settings: dict) -> PreTrainedModel:

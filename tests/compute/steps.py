@@ -18,6 +18,7 @@ class Part:
     blocks: list[int]
     start: int
     end: int
+    states: tuple[int, int] = (0, 0)  # slots that it reads and writes, where the model keeps states
 
 
 def step(parts: list[Part], block_size: int, logit_rows: list[int] | None = None) -> Batch:
@@ -40,6 +41,8 @@ def step(parts: list[Part], block_size: int, logit_rows: list[int] | None = None
         prompt_lens=_ints([part.num_prompt_tokens for part in parts]),
         block_tables=tables,
         logit_rows=_ints(range(len(positions)) if logit_rows is None else logit_rows),
+        state_reads=_ints(part.states[0] for part in parts),
+        state_writes=_ints(part.states[1] for part in parts),
     )
 
 
@@ -56,7 +59,9 @@ def run_at_random(
     """
     block_size = int(rng.choice([1, 3, 8, 16, 50]))
     tables = scattered_blocks([len(s) for s in sequences], block_size, rng)
-    runner.allocate_kv(num_blocks=sum(map(len, tables)) + 1, block_size=block_size)
+    num_blocks, num_slots = sum(map(len, tables)) + 1, 2 * len(sequences)
+    runner.allocate_kv(num_blocks=num_blocks, block_size=block_size, num_state_slots=num_slots)
+    slots = [2 * i for i in range(len(sequences))]
     results = [np.zeros((len(s), runner.vocab_size), np.float32) for s in sequences]
     done = [0] * len(sequences)
     while open_ones := [i for i, s in enumerate(sequences) if done[i] < len(s)]:
@@ -65,7 +70,10 @@ def run_at_random(
         for i in chosen:
             size = 1 if rng.random() < 0.4 else int(rng.integers(1, max_chunk + 1))
             end = min(len(sequences[i]), done[i] + size)
-            parts.append(Part(sequences[i], len(sequences[i]), tables[i], done[i], end))
+            goes_on = 2 * int(i) + int(rng.integers(2))  # in the slot where it is, or in another
+            states = slots[i], goes_on
+            slots[i] = goes_on
+            parts.append(Part(sequences[i], len(sequences[i]), tables[i], done[i], end, states))
         logits = runner.forward(step(parts, block_size))
         row = 0
         for i, part in zip(chosen, parts, strict=True):
@@ -87,7 +95,7 @@ def scattered_blocks(
 def alone(runner: Runner, token_ids: list[int]) -> np.ndarray:
     """Logits of every position, one row a step, in blocks of 16 that lie in order."""
     blocks = list(range(-(-len(token_ids) // 16)))
-    runner.allocate_kv(num_blocks=len(blocks), block_size=16)
+    runner.allocate_kv(num_blocks=len(blocks), block_size=16, num_state_slots=1)
     rows = [
         runner.forward(step([Part(token_ids, len(token_ids), blocks, p, p + 1)], 16))
         for p in range(len(token_ids))

@@ -44,6 +44,14 @@ SHAPES = {
         "layers=5&hidden=68&heads=5&kv_heads=1&head_dim=14&intermediate=99&vocab=301&conv=4",
         33,
     ),
+    "gated delta nets": (
+        "layers=5&hidden=68&heads=5&kv_heads=1&head_dim=14&intermediate=99&vocab=301&delta=6",
+        33,
+    ),
+    "mamba": (
+        "layers=5&hidden=68&heads=5&kv_heads=1&head_dim=14&intermediate=99&vocab=301&mamba=8",
+        33,
+    ),
     "latent attention": (
         "hidden=68&heads=4&head_dim=16&intermediate=41&vocab=301&latent=32&experts=5",
         None,

@@ -27,7 +27,7 @@ class FakeRunner:
         self._epochs = np.zeros(0, np.int64)
         self._block_size = 0
 
-    def allocate_kv(self, *, num_blocks: int, block_size: int) -> None:
+    def allocate_kv(self, *, num_blocks: int, block_size: int, num_state_slots: int = 0) -> None:
         """See `Runner`."""
         self._slots = np.full(num_blocks * block_size, -1, np.int64)
         self._epochs = np.full(num_blocks * block_size, -1, np.int64)

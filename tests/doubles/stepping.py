@@ -82,7 +82,11 @@ class SteppingEngine:
         # Tests that pool give another.
         self.finisher: Finisher = StepSampler(NativeSampler(), config.model_config.logprobs_mode)
         cache = config.cache_config
-        runner.allocate_kv(num_blocks=cache.num_blocks, block_size=cache.block_size)
+        runner.allocate_kv(
+            num_blocks=cache.num_blocks,
+            block_size=cache.block_size,
+            num_state_slots=cache.num_state_slots,
+        )
 
     @property
     def pool(self):
@@ -210,6 +214,7 @@ def make_config(**overrides) -> EngineConfig:
         "block_bytes": 1,
         "kv_cache_dtype": "float32",
         "enable_prefix_caching": True,
+        "states": None,
         "max_num_seqs": 16,
         "max_num_batched_tokens": 64,
         "policy": "fcfs",

@@ -31,6 +31,8 @@ MODELS = {
     "experts-native": (f"{RANDOM}&experts=7&experts_per_token=3&shared=70", "native"),
     "hybrid-reference": (f"{RANDOM}&conv=3", "reference"),
     "hybrid-native": (f"{RANDOM.replace('layers=2', 'layers=3')}&conv=4", "native"),
+    "delta-reference": (f"{RANDOM.replace('layers=2', 'layers=3')}&delta=4", "reference"),
+    "mamba-reference": (f"{RANDOM.replace('layers=2', 'layers=3')}&mamba=8", "reference"),
     "deepseek-native": (
         f"{RANDOM.replace('&kv_heads=2', '')}&experts=7&latent=32&latent_queries=20",
         "native",
@@ -116,7 +118,8 @@ async def bench(model: str, compute: str = "auto", **options: Any) -> AsyncItera
     """An engine with these options; at its end it must hold nothing."""
     defaults = {"max_model_len": MAX_MODEL_LEN, "num_gpu_blocks_override": 1024}
     checkpoint = open_model(model)
-    config = resolve(EngineOptions(model=model, **{**defaults, **options}), checkpoint.card, GIB)
+    given = EngineOptions(model=model, compute=compute, **{**defaults, **options})
+    config = resolve(given, checkpoint.card, GIB)
     client = await LocalClient.start_with(
         load_runner(checkpoint, max_model_len=MAX_MODEL_LEN, compute=compute),
         Tokenizer.from_files(checkpoint.tokenizer_files),

@@ -37,6 +37,15 @@ def test_states_are_counted_with_the_blocks_that_hold_them():
     assert found.pool_bytes == found.num_blocks * block
 
 
+def test_slots_are_counted_beside_the_blocks():
+    """Two of three layers keep rows of 2 * 2 * 16 + 4 * 16 channels, three each, and four matrices of 16 by 16."""
+    found = capacity("embedded:random?layers=3&delta=4", kv_cache_bytes=1 << 20, max_num_seqs=3)
+    slot = 2 * (3 * 128 + 4 * 16 * 16) * 4
+    assert (found.num_state_slots, found.state_pool_bytes) == (6, 6 * slot)
+    blocks = capacity("embedded:random?layers=3&delta=4", kv_cache_bytes=1 << 20, max_num_seqs=1)
+    assert found.total_bytes - blocks.total_bytes >= 4 * slot
+
+
 def test_what_is_rounded_takes_less():
     """The sizes are of the runner that will serve it, with int8 as without."""
     whole, rounded = capacity("embedded:tiny"), capacity("embedded:tiny", quantization="int8")

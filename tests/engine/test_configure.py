@@ -10,6 +10,7 @@ from hypothesis import strategies as st
 from weft.core.config import ComputeConfig, EngineConfig, EngineOptions
 from weft.core.elastic import ElasticConfig
 from weft.core.errors import ConfigError
+from weft.core.kv_cache import StateCacheConfig
 from weft.engine.configure import resolve
 from weft.engine.pool_size import DEFAULT_POOL_BYTES
 from weft.model.card import AdapterBytes, ModelCard
@@ -236,6 +237,48 @@ def test_states_count_with_the_blocks_that_hold_them():
     assert resolved(plain).cache_config.block_bytes == 1 << 20
     num_blocks = resolved(hybrid, kv_cache_bytes=1 << 30).cache_config.num_blocks
     assert num_blocks == (1 << 30) >> 21
+
+
+RECURRENT = {"state_bytes_per_slot": 1 << 20}
+
+
+def test_states_have_slots_beside_the_pool():
+    """Two for each sequence that may run, and what they take is not there for blocks."""
+    recurrent = replace(card(), **RECURRENT)
+    cache = resolved(recurrent, max_num_seqs=4).cache_config
+    assert cache.states == StateCacheConfig(num_slots=8, slot_bytes=1 << 20, mamba_block_size=512)
+    assert resolved(max_num_seqs=4).cache_config.states is None
+    assert "states take" in refusal(replace(card(), state_bytes_per_slot=1 << 50))
+
+
+def test_slots_take_half_of_what_is_spare_at_most():
+    """But two, without which nothing runs."""
+    recurrent = replace(card(), state_bytes_per_slot=GIB // 8)
+    states = resolved(recurrent, max_num_seqs=512).cache_config.states
+    assert 2 <= states.num_slots < 1024
+    assert states.num_bytes <= 4 * GIB
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        ({"mamba_block_size": 24}, "--mamba-block-size must be a multiple of --block-size"),
+        ({"mamba_block_size": 0}, "mamba-block-size"),
+        ({"kv_offloading_size": 1.0}, "--kv-offloading-size: a-model has recurrent layers"),
+        (
+            {"speculative_config": {"method": "ngram", "num_speculative_tokens": 3}},
+            "--speculative-config: a-model has layers whose states do not go back",
+        ),
+    ],
+)
+def test_what_does_not_go_with_slots_is_refused_by_name(options, message):
+    """Blocks alone are not enough to go on from."""
+    assert message in refusal(replace(card(), **RECURRENT), **options)
+
+
+def test_an_interval_is_refused_where_there_is_no_state():
+    """It would say nothing."""
+    assert refusal(mamba_block_size=64).startswith("--mamba-block-size: a-model keeps no states")
 
 
 def test_drafts_are_refused_where_layers_keep_states():

@@ -41,7 +41,7 @@ class Wide:
     vocab_size = 152_000
     adapters = None
 
-    def allocate_kv(self, *, num_blocks, block_size):
+    def allocate_kv(self, *, num_blocks, block_size, num_state_slots=0):
         """It keeps none."""
 
     def forward(self, batch):

@@ -37,6 +37,12 @@ def activate(activation: Activation, x: FloatArray) -> FloatArray:
             assert_never(activation)
 
 
+def sigmoid(x: FloatArray) -> FloatArray:
+    """Element by element."""
+    falling: FloatArray = np.exp(-x)
+    return np.float32(1) / (np.float32(1) + falling)
+
+
 def _gelu(x: FloatArray) -> FloatArray:
     """x Φ(x), Φ by the error function."""
     result = np.empty(x.shape, np.float32)

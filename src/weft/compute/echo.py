@@ -33,7 +33,7 @@ class EchoRunner(HostBlocks):
         self._block_size = 0
         self._token_ids: IntArray = np.zeros(0, np.int32)  # [slots]
 
-    def allocate_kv(self, *, num_blocks: int, block_size: int) -> None:
+    def allocate_kv(self, *, num_blocks: int, block_size: int, num_state_slots: int = 0) -> None:
         """Make the pool of token ids."""
         self._block_size = block_size
         self._token_ids = np.zeros(num_blocks * block_size, np.int32)

@@ -99,7 +99,7 @@ class EncoderRunner:
             rope: inverse_frequencies(rope, spec.max_position_embeddings) for rope in ropes
         }
 
-    def allocate_kv(self, *, num_blocks: int, block_size: int) -> None:
+    def allocate_kv(self, *, num_blocks: int, block_size: int, num_state_slots: int = 0) -> None:
         """Nothing: every step computes its prompts whole."""
 
     def forward(self, batch: Batch) -> FloatArray:

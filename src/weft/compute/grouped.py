@@ -15,6 +15,9 @@ from weft.model.spec import ExpertsSpec, ModelSpec
 from weft.model.weights import Weights
 
 _LANES = 16  # that a head is padded to, in the depth of what takes the heads' output
+# What leads into gated delta nets, but for b and a, and into Mamba-2; and what leads out.
+_RECURRENT_IN = ("delta_qkvz", "delta_qkv", "delta_z", "mamba_in")
+_RECURRENT_OUT = ("delta_out", "mamba_out")
 
 
 def multiply(rows: FloatArray, weights: GroupedMatrix) -> FloatArray:
@@ -82,9 +85,18 @@ def layer_formats(
     up = ("gate", "up") if spec.is_gated else ("up",)
     return [
         LayerFormats(
-            qkv=of(index, *(("conv_in",) if layer.conv_width else qkv)),
+            qkv=of(
+                index,
+                *layer.recurrence.rounded
+                if layer.recurrence
+                else ("conv_in",)
+                if layer.conv_width
+                else qkv,
+            ),
             q_b=of(index, "q_b") if low_rank else None,
-            o=of(index, "conv_out")
+            o=of(index, layer.recurrence.out)
+            if layer.recurrence
+            else of(index, "conv_out")
             if layer.conv_width
             else of(index, "o")
             if has_whole_lanes
@@ -128,6 +140,6 @@ def format_of(name: str, formats: list[LayerFormats]) -> GroupFormat | None:
     layer = formats[int(parts[1])]
     if len(parts) == 5:
         return layer.expert_down if parts[4] == "down" else layer.expert_up
-    places = dict.fromkeys(("q", "k", "v", "q_a", "kv_a", "conv_in"), layer.qkv)
-    places |= {"q_b": layer.q_b, "o": layer.o, "conv_out": layer.o}
+    places = dict.fromkeys(("q", "k", "v", "q_a", "kv_a", "conv_in", *_RECURRENT_IN), layer.qkv)
+    places |= {"q_b": layer.q_b, **dict.fromkeys(("o", "conv_out", *_RECURRENT_OUT), layer.o)}
     return (places | {"gate": layer.up, "up": layer.up, "down": layer.down}).get(parts[2])

@@ -16,17 +16,26 @@ from weft.compute.native import (
 )
 from weft.compute.native.code import code_digest
 from weft.compute.runner import Runner
-from weft.core.config import ComputeConfig
+from weft.core.config import ComputeConfig, EngineOptions
+from weft.core.errors import ConfigError
 from weft.model.card import ModelCard
 from weft.model.checkpoint import Checkpoint
 from weft.model.spec import ModelSpec
 
 
 class NativeBackend(CpuBackend):
-    """Suits every model with weights wherever the CPU has vector instructions for it."""
+    """Suits every model with weights, but for recurrent layers, wherever the CPU has vector instructions for it."""
 
     def suits(self, card: ModelCard) -> bool:
-        return card.num_parameters > 0 and usable_paths()[0] != "portable"
+        is_computed = card.num_parameters > 0 and not card.state_bytes_per_slot
+        return is_computed and usable_paths()[0] != "portable"
+
+    def configure(self, options: EngineOptions, card: ModelCard) -> ComputeConfig:
+        if card.state_bytes_per_slot:
+            raise ConfigError(
+                f"--compute native: {card.name} has recurrent layers, which --compute reference computes"
+            )
+        return super().configure(options, card)
 
     def shared_threads(self, card: ModelCard) -> int | None:
         return None

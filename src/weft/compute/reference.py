@@ -9,7 +9,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from weft.compute import tiles
-from weft.compute.activations import activate
+from weft.compute.activations import activate, sigmoid
 from weft.compute.attention import AttentionPlan, attend, plan_attention
 from weft.compute.convolution import ConvPlan, convolve, plan_convolution
 from weft.compute.encoder import LayerNorm, Linear
@@ -19,10 +19,12 @@ from weft.compute.grouped import (
     layer_formats,
     stored_groups,
 )
-from weft.compute.grouped import multiply as multiply_grouped
 from weft.compute.host_blocks import HostBlocks
-from weft.compute.int8 import Int8Rows, multiply
+from weft.compute.int8 import Int8Rows
 from weft.compute.native.groups import round_to_groups
+from weft.compute.products import GroupedLinear, Int8Linear, Product
+from weft.compute.recurrent import RecurrentLayer, advance
+from weft.compute.recurrent_layers import read_recurrent
 from weft.compute.reference_adapters import AdapterRows, AdapterSet
 from weft.compute.reference_experts import Experts
 from weft.compute.reference_latent import LatentHeads
@@ -37,40 +39,12 @@ Rotations = dict[RopeSpec, tuple[FloatArray, FloatArray]]
 
 
 @dataclass(frozen=True, slots=True)
-class _Int8Linear:
-    """The same with weights and rows rounded to int8."""
-
-    matrix: Int8Rows
-    bias: FloatArray | None
-
-    def __call__(self, rows: FloatArray) -> FloatArray:
-        result = multiply(rows, self.matrix)
-        return result if self.bias is None else result + self.bias
-
-
-@dataclass(frozen=True, slots=True)
-class _GroupedLinear:
-    """The same with weights in groups."""
-
-    matrices: tuple[GroupedMatrix, ...]
-    bias: FloatArray | None
-
-    def __call__(self, rows: FloatArray) -> FloatArray:
-        parts = [multiply_grouped(rows, matrix) for matrix in self.matrices]
-        result = np.concatenate(parts, axis=1)
-        return result if self.bias is None else result + self.bias
-
-
-_Product = Linear | _Int8Linear | _GroupedLinear
-
-
-@dataclass(frozen=True, slots=True)
 class _Mlp:
     """Two products and what lies between them; `up` holds the gate's rows first where there is one."""
 
     spec: ModelSpec
-    up: _Product
-    down: _Product
+    up: Product
+    down: Product
 
     def __call__(self, rows: FloatArray) -> FloatArray:
         return self.down(self.middle(self.up(rows)))
@@ -110,18 +84,19 @@ _Norm = _RmsNorm | LayerNorm
 class _Layer:
     """The weights of one layer; a norm that the spec does not have is None. Names begin with `prefix`.
 
-    Of a layer with a convolution `qkv` and `o` lead into it and out of it.
+    Of a layer with a convolution or a recurrence `qkv` and `o` lead into it and out of it.
     """
 
     spec: LayerSpec
     prefix: str
-    qkv: _Product
-    o: _Product
+    qkv: Product
+    o: Product
     mlp: "_Mlp | None"  # all rows go through it; of a layer with experts the shared one
     experts: Experts | None
     sinks: FloatArray | None
     latent: LatentHeads | None
-    q_b: _Product | None
+    q_b: Product | None
+    recurrent: RecurrentLayer | None
     conv: FloatArray | None
     conv_bias: FloatArray | None
     q_norm: _Norm | None
@@ -138,6 +113,7 @@ class _Layer:
 class _Step:
     """What every layer of one step needs."""
 
+    batch: Batch
     slots: IntArray
     rotations: Rotations
     plans: dict[int | None, AttentionPlan]  # by window
@@ -170,7 +146,7 @@ class ReferenceRunner(HostBlocks):
         self._positions = reader.matrix("positions") if spec.num_positions else None
         self._layers = [reader.layer(i, layer) for i, layer in enumerate(spec.layers)]
         self._norm = reader.optional_norm("norm")
-        self._head: _Product | None = None
+        self._head: Product | None = None
         if spec.has_head:
             self._head = reader.linear("", "embed" if spec.tied_head else "head")
         ropes = {layer.rope for layer in spec.layers if layer.rope is not None}
@@ -179,8 +155,9 @@ class ReferenceRunner(HostBlocks):
         self._block_size = 0
         self._pool = np.zeros(0, np.float32)
         self._states: list[FloatArray] = []
+        self._slots: list[FloatArray] = []
 
-    def allocate_kv(self, *, num_blocks: int, block_size: int) -> None:
+    def allocate_kv(self, *, num_blocks: int, block_size: int, num_state_slots: int = 0) -> None:
         """Make the pool: [layers, keys and values, slots, kv heads, head_dim]; and states beside it."""
         spec = self.spec
         num_slots, num_layers = num_blocks * block_size, spec.num_attention_layers
@@ -191,6 +168,11 @@ class ReferenceRunner(HostBlocks):
             np.zeros((num_blocks, layer.conv_width - 1, spec.hidden_size), np.float32)
             for layer in spec.layers
             if layer.conv_width
+        ]
+        self._slots = [
+            np.zeros((num_state_slots, layer.recurrence.state_size), np.float32)
+            for layer in spec.layers
+            if layer.recurrence
         ]
 
     @property
@@ -225,6 +207,7 @@ class ReferenceRunner(HostBlocks):
         windows = {layer.window for layer in spec.layers if not layer.conv_width}
         widths = {layer.conv_width for layer in spec.layers if layer.conv_width}
         step = _Step(
+            batch=batch,
             slots=batch.slots,
             rotations={
                 rope: rotations(rope, frequencies, batch.positions)
@@ -243,10 +226,12 @@ class ReferenceRunner(HostBlocks):
         hidden *= np.float32(spec.embedding_multiplier)
         residual_scale = np.float32(spec.residual_multiplier)
         pools = (self._pool[place] for place in range(len(self._pool)))
-        states = iter(self._states)
+        states, slots = iter(self._states), iter(self._slots)
         for layer in self._layers:
             rows = _normed(layer.attention_norm_before, hidden)
-            if layer.conv is not None:
+            if layer.recurrent is not None:
+                rows = self._recurrence(layer, layer.recurrent, next(slots), rows, step)
+            elif layer.conv is not None:
                 rows = self._convolution(layer, layer.conv, next(states), rows, step)
             elif layer.latent is not None:
                 rows = self._latent_attention(layer, layer.latent, next(pools), rows, step)
@@ -265,11 +250,14 @@ class ReferenceRunner(HostBlocks):
     ) -> FloatArray:
         spec, num_rows = self.spec, len(step.slots)
         q_size, kv_size = spec.num_heads * spec.head_dim, spec.kv_size
-        parts = (("q", 0), ("k", q_size), ("v", q_size + kv_size))
+        k_start = 2 * q_size if spec.has_output_gate else q_size
+        parts = (("q", 0), ("k", k_start), ("v", k_start + kv_size))
         qkv = step.adapters.add(layer.qkv(rows), rows, layer.prefix, parts)[:num_rows]
-        q = self._heads(layer.q_norm, qkv[:, :q_size])
-        k = self._heads(layer.k_norm, qkv[:, q_size : q_size + kv_size])
-        v = qkv[:, q_size + kv_size :].reshape(num_rows, -1, spec.head_dim)
+        queries, kv = qkv[:, :k_start], qkv[:, k_start:]
+        pairs = queries.reshape(num_rows, spec.num_heads, -1)  # with the gate behind each query
+        q = self._heads(layer.q_norm, pairs[:, :, : spec.head_dim].reshape(num_rows, q_size))
+        k = self._heads(layer.k_norm, kv[:, :kv_size])
+        v = kv[:, kv_size:].reshape(num_rows, -1, spec.head_dim)
         if layer.spec.rope is not None:
             cosine, sine = step.rotations[layer.spec.rope]
             rotate(q, cosine, sine)
@@ -280,6 +268,8 @@ class ReferenceRunner(HostBlocks):
         pool[0, step.slots], pool[1, step.slots] = k, v
         plan = step.plans[layer.spec.window]
         output = attend(spec, plan, q, pool[0], pool[1], layer.sinks)
+        if spec.has_output_gate:
+            output = output * sigmoid(pairs[:, :, spec.head_dim :].reshape(num_rows, q_size))
         output = tiles.pad_rows(output)
         return step.adapters.add(layer.o(output), output, layer.prefix, (("o", 0),))
 
@@ -315,6 +305,16 @@ class ReferenceRunner(HostBlocks):
         total = convolve(plan, products, states, weights, layer.conv_bias)
         output = tiles.pad_rows(parts[:, hidden : 2 * hidden] * total)
         return step.adapters.add(layer.o(output), output, layer.prefix, (("conv_out", 0),))
+
+    def _recurrence(
+        self, layer: _Layer, net: RecurrentLayer, states: FloatArray, rows: FloatArray, step: _Step
+    ) -> FloatArray:
+        made = layer.qkv(rows)
+        if net.unrounded is not None:
+            made = np.concatenate([made, net.unrounded(rows)], axis=1)
+        made = step.adapters.add(made, rows, layer.prefix, net.parts)[: len(step.slots)]
+        output = tiles.pad_rows(advance(net.recurrence, step.batch, states, made))
+        return step.adapters.add(layer.o(output), output, layer.prefix, ((net.out, 0),))
 
     def _heads(self, norm: _Norm | None, rows: FloatArray) -> FloatArray:
         """[rows, heads * head_dim] as [rows, heads, head_dim], normalised as the spec says."""
@@ -384,6 +384,8 @@ class _Reader:
         first = "q_a" if f"{prefix}q_a" in self.weights else "q"
         into: tuple[str, ...] = (first, "kv_a") if latent else ("q", "k", "v")
         into, out = (("conv_in",), "conv_out") if spec.conv_width else (into, "o")
+        if spec.recurrence is not None:
+            into, out = spec.recurrence.rounded, spec.recurrence.out
         return _Layer(
             spec=spec,
             prefix=prefix,
@@ -394,6 +396,9 @@ class _Reader:
             mlp=self.mlp(prefix) if self.spec.mlp_size(spec) else None,
             experts=None if spec.experts is None else self.experts(prefix, spec.experts),
             sinks=self.vector(f"{prefix}sinks"),
+            recurrent=read_recurrent(self.weights, prefix, spec.recurrence, self.spec.norm_eps)
+            if spec.recurrence
+            else None,
             conv=self.vector(f"{prefix}conv"),
             conv_bias=self.vector(f"{prefix}conv.bias"),
             **{name: self.optional_norm(prefix + name) for name in _NORMS},
@@ -441,17 +446,17 @@ class _Reader:
             return LayerNorm(weight, self.weights[bias].float32(), eps)
         return _RmsNorm(weight, eps)
 
-    def linear(self, prefix: str, *names: str) -> _Product:
+    def linear(self, prefix: str, *names: str) -> Product:
         """The matrices of one input, joined."""
         bias = self.biases(prefix, names)
         form = format_of(prefix + names[0], self.formats)
         if form is not None:
             tensors = self.weights.tensors
-            return _GroupedLinear(
+            return GroupedLinear(
                 tuple(_in_groups(tensors[prefix + name], form) for name in names), bias
             )
         if self.is_int8:
-            return _Int8Linear(Int8Rows.join([self._int8(prefix + name) for name in names]), bias)
+            return Int8Linear(Int8Rows.join([self._int8(prefix + name) for name in names]), bias)
         parts = [self.matrix(prefix + name) for name in names]
         return Linear(parts[0] if len(parts) == 1 else np.concatenate(parts), bias)
 

@@ -35,6 +35,10 @@ class Batch:
     # [given], rows that begin with `embeds` and not with what their token ids look up, ascending
     embed_rows: IntArray | None = None
     embeds: FloatArray | None = None  # [given, hidden], as rows of the embedding table
+    # [sequences], slots of states: from which one goes on unless it begins, and where its state lies behind its last
+    # row. Nobody else reads what one writes. None where the model keeps none.
+    state_reads: IntArray | None = None
+    state_writes: IntArray | None = None
 
 
 class Runner(Protocol):
@@ -47,8 +51,8 @@ class Runner(Protocol):
         """Where LoRA adapters go; None where its backend takes none."""
         ...
 
-    def allocate_kv(self, *, num_blocks: int, block_size: int) -> None:
-        """Make the KV pool. Called once, before the first step."""
+    def allocate_kv(self, *, num_blocks: int, block_size: int, num_state_slots: int = 0) -> None:
+        """Make the KV pool, and beside it that of states. Called once, before the first step."""
         ...
 
     def forward(self, batch: Batch) -> Rows:

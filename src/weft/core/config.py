@@ -13,6 +13,7 @@ import msgspec
 from weft.core.declare import Flag
 from weft.core.defaults import (
     DEFAULT_BLOCK_SIZE,
+    DEFAULT_MAMBA_BLOCK_SIZE,
     DEFAULT_MAX_LORA_RANK,
     DEFAULT_MAX_LORAS,
     DEFAULT_MAX_NUM_BATCHED_TOKENS,
@@ -26,7 +27,7 @@ from weft.core.defaults import (
 from weft.core.elastic import ElasticConfig
 from weft.core.errors import NotFound
 from weft.core.file_overrides import NO_OVERRIDES, FileOverrides
-from weft.core.kv_cache import KvEventsConfig, KvOffloadingConfig
+from weft.core.kv_cache import KvEventsConfig, KvOffloadingConfig, StateCacheConfig
 from weft.core.kv_transfer import KvTransferConfig
 from weft.core.media import MediaConfig
 from weft.core.pooler_options import PoolerOptions
@@ -178,6 +179,9 @@ class EngineOptions(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fi
     ] = None
     block_size: Annotated[
         int | None, Flag(f"Tokens in a block; {DEFAULT_BLOCK_SIZE} if unset.", "Memory")
+    ] = None
+    mamba_block_size: Annotated[
+        int | None, Flag(f"Tokens between states; {DEFAULT_MAMBA_BLOCK_SIZE} if unset.", "Memory")
     ] = None
     num_gpu_blocks_override: Annotated[
         int | None, Flag("The KV pool as a number of blocks.", "Memory")
@@ -402,6 +406,12 @@ class CacheConfig(msgspec.Struct, frozen=True, kw_only=True):
     block_bytes: int
     kv_cache_dtype: str
     enable_prefix_caching: bool
+    states: StateCacheConfig | None = None  # of recurrent layers
+
+    @property
+    def num_state_slots(self) -> int:
+        """Slots of states beside the pool."""
+        return 0 if self.states is None else self.states.num_slots
 
     @property
     def max_total_tokens(self) -> int:

@@ -1,6 +1,7 @@
 """What `resolve` takes where the user says nothing; the command line shows it beside each flag."""
 
 DEFAULT_BLOCK_SIZE = 16
+DEFAULT_MAMBA_BLOCK_SIZE = 512
 DEFAULT_MAX_NUM_SEQS = 128
 DEFAULT_MAX_NUM_BATCHED_TOKENS = 512
 DEFAULT_MAX_NUM_QUEUED_REQS = 2048

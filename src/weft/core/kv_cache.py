@@ -1,4 +1,4 @@
-"""Where blocks of the KV cache lie, the second tier that an engine has for them, and where changes are published."""
+"""Where blocks of the KV cache lie and what lies beside them, the second tier, and where changes are published."""
 
 from enum import StrEnum
 
@@ -11,6 +11,22 @@ class Medium(StrEnum):
     POOL = "GPU"
     MEMORY = "CPU"
     DISK = "DISK"
+
+
+class StateCacheConfig(msgspec.Struct, frozen=True, kw_only=True):
+    """What recurrent layers keep of sequences: `num_slots` of `slot_bytes`, beside the KV pool.
+
+    A snapshot that others may go on from is taken every `mamba_block_size` tokens, a multiple of the block size.
+    """
+
+    num_slots: int
+    slot_bytes: int
+    mamba_block_size: int
+
+    @property
+    def num_bytes(self) -> int:
+        """Of all slots."""
+        return self.num_slots * self.slot_bytes
 
 
 class KvOffloadingConfig(msgspec.Struct, frozen=True, kw_only=True):

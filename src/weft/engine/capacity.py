@@ -47,6 +47,8 @@ class Capacity:
     kv_bytes_per_token: int
     state_bytes_per_block: int
     pool_bytes: int
+    num_state_slots: int
+    state_pool_bytes: int
     step_bytes: int
     process_bytes: int
     free_bytes: int
@@ -64,7 +66,7 @@ class Capacity:
     @property
     def total_bytes(self) -> int:
         """All of it together."""
-        engine = self.adapter_bytes + self.pool_bytes + self.step_bytes
+        engine = self.adapter_bytes + self.pool_bytes + self.state_pool_bytes + self.step_bytes
         weights = self.num_copies * (self.weight_bytes + self.draft_weight_bytes)
         return weights + self.num_engines * engine + self.process_bytes
 
@@ -89,6 +91,8 @@ def capacity_of(fitted: Fitted, roofline: Roofline | None = None) -> Capacity:
         kv_bytes_per_token=(cache.block_bytes - card.state_bytes_per_block) // cache.block_size,
         state_bytes_per_block=card.state_bytes_per_block,
         pool_bytes=cache.num_blocks * cache.block_bytes,
+        num_state_slots=cache.num_state_slots,
+        state_pool_bytes=0 if cache.states is None else cache.states.num_bytes,
         step_bytes=_step_bytes(fitted),
         process_bytes=FRONT_BYTES + num_engines * ENGINE_BYTES,
         free_bytes=fitted.free_bytes,
@@ -123,7 +127,10 @@ def _step_bytes(fitted: Fitted) -> int:
     first = query + 2 * spec.kv_size
     if latent is not None:
         first = spec.num_heads * latent.query_size + spec.kv_size
-    wide = max(first, spec.hidden_size * (3 if spec.state_size else 1))
+    if spec.has_output_gate:
+        first += query
+    recurrent = [sum(r.products.values()) for r in (layer.recurrence for layer in spec.layers) if r]
+    wide = max(first, spec.hidden_size * (3 if spec.state_size else 1), *recurrent)
     row = _FLOAT_BYTES * (spec.hidden_size + wide)
     row += element * (spec.hidden_size + 2 * query + inner)
     if latent is not None:  # heads' own parts of queries, then values; and what queries are made of

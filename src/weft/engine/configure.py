@@ -40,6 +40,7 @@ from weft.core.speculation import DraftModelConfig, SpeculativeConfig
 from weft.core.weight_transfer import WeightTransferConfig
 from weft.engine.configure_pooler import resolve_pooler
 from weft.engine.configure_ranks import check_elsewhere
+from weft.engine.configure_states import configure_states
 from weft.engine.given import bounded, check_between
 from weft.engine.kv_events import FLAG, check_is_countable, read_kv_events
 from weft.engine.kv_tier_stores import SIZE_FLAG, check_copyable, read_kv_offloading
@@ -89,6 +90,15 @@ def resolve(
     block_size = bounded("block_size", options.block_size, DEFAULT_BLOCK_SIZE, MAX_BLOCK_SIZE)
     offloading = read_kv_offloading(options, card, block_size)
     others = _others(card, weight_bytes, lora, offloading)
+    states = configure_states(
+        options,
+        card,
+        max_num_seqs=scheduler.max_num_seqs,
+        block_size=block_size,
+        spare_bytes=free_bytes - sum(others.values()),
+    )
+    if states is not None:
+        others["states"] = states.num_bytes
     demand = Demand(
         max_model_len=max_model_len,
         max_num_seqs=scheduler.max_num_seqs,
@@ -106,6 +116,7 @@ def resolve(
         block_bytes=demand.block_bytes,
         kv_cache_dtype=card.kv_dtype,
         enable_prefix_caching=options.enable_prefix_caching and card.is_causal,
+        states=states,
     )
     return EngineConfig(
         model_config=_model_config(options, card, max_model_len),
@@ -247,7 +258,7 @@ def _speculation(
     options: EngineOptions, card: ModelCard, draft: DraftModelConfig | None
 ) -> SpeculativeConfig | None:
     config = read_speculation(options.speculative_config, draft)
-    if config is not None and card.state_bytes_per_block:
+    if config is not None and card.keeps_states:
         raise ConfigError(
             f"{SPECULATION_FLAG}: {card.name} {KEEPS_STATES}; serve it without drafts"
         )

@@ -153,9 +153,13 @@ class EngineModel:
         """Make the pool, and the draft's."""
         cache = self._config.cache_config
         assert self.runner is not None
-        for one in (self.runner, self.draft):
-            if one is not None:
-                one.allocate_kv(num_blocks=cache.num_blocks, block_size=cache.block_size)
+        self.runner.allocate_kv(
+            num_blocks=cache.num_blocks,
+            block_size=cache.block_size,
+            num_state_slots=cache.num_state_slots,
+        )
+        if self.draft is not None:
+            self.draft.allocate_kv(num_blocks=cache.num_blocks, block_size=cache.block_size)
         self._has_kv = True
 
     def release(self, level: int) -> None:
@@ -235,7 +239,11 @@ class EngineModel:
         restore(runner)
         if self._has_kv:
             cache = self._config.cache_config
-            runner.allocate_kv(num_blocks=cache.num_blocks, block_size=cache.block_size)
+            runner.allocate_kv(
+                num_blocks=cache.num_blocks,
+                block_size=cache.block_size,
+                num_state_slots=cache.num_state_slots,
+            )
         if stamps is not None:
             stamps.check()  # what was read is what lies there still, and no mixture
             self.checkpoint = checkpoint

@@ -64,6 +64,10 @@ def check_copyable(flag: str, options: EngineOptions, card: ModelCard, block_siz
     """Refuse a flag for which blocks are copied, where they cannot be."""
     if not (options.enable_prefix_caching and card.is_causal and card.kv_bytes_per_token):
         raise ConfigError(f"{flag} needs a prefix cache, with blocks that hold keys and values")
+    if card.state_bytes_per_slot:
+        raise ConfigError(
+            f"{flag}: {card.name} has recurrent layers, whose states do not lie in blocks and are not copied with them"
+        )
     if block_size % TILE_TOKENS:
         raise ConfigError(
             f"{flag} needs a --block-size that is a multiple of {TILE_TOKENS}, not {block_size}"

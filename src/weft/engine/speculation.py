@@ -153,7 +153,7 @@ def _find(given: _Given, name: str, options: EngineOptions, compute: ComputeConf
     computed = backend.configure(wanted, checkpoint.card)
     checkpoint = backend.sized(checkpoint, computed)
     card = checkpoint.card
-    if card.state_bytes_per_block:
+    if card.keeps_states:
         raise ConfigError(f"{card.name} {KEEPS_STATES}")
     most = card.max_position_embeddings
     length = most if given.max_model_len is None else given.max_model_len

@@ -45,6 +45,7 @@ class ModelCard:
     notice: str | None  # one sentence that the start banner shows
     # Beside that, of layers that keep states in place of keys and values; of the runner that will serve it.
     state_bytes_per_block: int = 0
+    state_bytes_per_slot: int = 0  # of a sequence, or of a snapshot, in layers with a recurrence
     kv_dtype: str = "float32"  # of the runner that will serve it
     adapter: AdapterBytes | None = None  # None: the model is served without adapters
     pooling: PoolingSpec | None = None  # None: the model generates text
@@ -53,6 +54,11 @@ class ModelCard:
     num_idle_parameters: int = 0  # of experts that a token does not go through
     keeps_latents: bool = False  # in place of keys and values, which are made of them
     is_causal: bool = True  # tokens see those before them only, so a prompt may be run in chunks
+
+    @property
+    def keeps_states(self) -> bool:
+        """Whether some layers keep states in place of keys and values: they cannot go back to one before."""
+        return bool(self.state_bytes_per_block or self.state_bytes_per_slot)
 
     @property
     def num_active_parameters(self) -> int:

@@ -6,11 +6,13 @@ from dataclasses import dataclass, replace
 from types import MappingProxyType
 
 from weft.core.errors import ConfigError
+from weft.model.delta import delta_layers
 from weft.model.encoder_families import ENCODER_FAMILIES, read_activation
-from weft.model.families import FAMILIES
+from weft.model.families import FAMILIES, NESTED
 from weft.model.family import GROUP_KEYS, Bias, ExpertsRule, Family
 from weft.model.fields import Fields, shown
 from weft.model.latent import attention_scale, has_expert_groups, read_latent
+from weft.model.mamba import MAMBA_KEYS, mamba_layers
 from weft.model.rope import context_length, read_rope
 from weft.model.spec import (
     Activation,
@@ -43,6 +45,8 @@ _NEUTRAL: Mapping[str, tuple[object, ...]] = MappingProxyType(
         "swiglu_limit": (),
         "attention_chunk_size": (0,),
         "attn_output_gate": (False,),
+        "full_attention_interval": (),
+        "linear_num_value_heads": (),
         "block_configs": ([],),
         "clip_qkv": (),
         "use_bidirectional_attention": (False,),
@@ -53,6 +57,11 @@ _NEUTRAL: Mapping[str, tuple[object, ...]] = MappingProxyType(
         "per_layer_config": ({},),
         "use_expert_bias": (True,),
         "conv_L_cache": (),
+        **dict.fromkeys(MAMBA_KEYS, ()),
+        "attn_layer_indices": (),
+        "shared_intermediate_size": (),
+        "normalization_function": ("rmsnorm",),
+        "attn_rotary_emb": (),
         "conv_bias": (False,),
         "full_attn_idxs": (),
         "block_auto_adjust_ff_dim": (False,),
@@ -106,7 +115,7 @@ def read_config(values: Mapping[str, object], where: str) -> ModelConfigFile:
             + "; encoders: "
             + ", ".join(ENCODER_FAMILIES)
         )
-    inner = top.object("text_config") if model_type == "gemma3" else None
+    inner = top.object("text_config") if model_type in NESTED else None
     source = top.values if inner is None else {**_top_level(top), **inner.values}
     aliases = {**family.aliases, **_count_alias(family, source, where)}
     aliased = {aliases[key]: source[key] for key in aliases.keys() & source.keys()}
@@ -177,6 +186,7 @@ def read_spec(config: ModelConfigFile) -> ModelSpec:
         norm_placement=_norm_placement(family, fields),
         qk_norm=_qk_norm(family, fields),
         has_sinks=family.has_sinks,
+        has_output_gate="attn_output_gate" in reads and fields.flag_or("attn_output_gate", True),
         conv_bias="conv_bias" in reads and fields.flag_or("conv_bias", False),
         qkv_bias=_bias(family.qkv_bias, fields),
         o_bias=_bias(family.o_bias, fields),
@@ -205,7 +215,8 @@ def _refuse_unimplemented(family: Family, fields: Fields) -> None:
                 f"{fields.where}: {key} {shown(fields.values[key])} is not implemented for "
                 f"{family.architecture}"
             )
-    if family.windows != "layer_types" and not family.has_convolutions:
+    is_uniform = not (family.has_convolutions or family.has_mamba) and family.delta == "none"
+    if family.windows != "layer_types" and is_uniform:
         _refuse_mixed_layers(family, fields)
 
 
@@ -231,6 +242,8 @@ def _sizes(fields: Fields) -> tuple[int, int, int, int]:
 
 
 def _intermediate_size(family: Family, fields: Fields, hidden: int) -> int:
+    if "shared_intermediate_size" in family.reads:  # of the MLP, or of the expert in its place
+        return fields.integer("shared_intermediate_size", high=_MAX_WIDTH)
     if not family.is_gated and not fields.has("intermediate_size"):
         return 4 * hidden
     size = fields.integer("intermediate_size", high=_MAX_WIDTH)
@@ -310,6 +323,14 @@ def _layers(family: Family, fields: Fields, head_dim: int) -> tuple[LayerSpec, .
     num_layers = fields.integer("num_hidden_layers", high=_MAX_LAYERS)
     if family.position_offset is not None:
         return (LayerSpec(),) * num_layers
+    if family.delta != "none":
+        rope = read_rope(fields, family.rope, head_dim, _FULL)
+        is_by_key_head = family.delta == "by_key_head"
+        return delta_layers(fields, num_layers, rope, is_by_key_head=is_by_key_head)
+    if family.has_mamba:
+        rope = read_rope(fields, family.rope, head_dim, _FULL)
+        may_lack_rope = "position_embedding_type" in family.reads
+        return mamba_layers(fields, num_layers, rope, may_lack_rope=may_lack_rope)
     has_rope = _rope_layers(family, fields, num_layers)
     kinds = _layer_types(family, fields, num_layers, has_rope)
     ropes = {
@@ -336,17 +357,17 @@ def _with_experts(
     if rule is None:
         return layers
     count = fields.integer_or(rule.count, 0, low=0, high=_MAX_EXPERTS)
-    if count == 0 and not rule.has_steps:
+    if count == 0 and not (rule.has_steps or rule.is_optional):
         fields.refuse(rule.count, f"a whole number from 1 to {_MAX_EXPERTS}")
     if count == 0:
         return layers
-    shared = "shared_expert_intermediate_size"
     is_normalized = rule.is_normalized
     experts = ExpertsSpec(
         count,
         fields.integer("num_experts_per_tok", high=count),
         fields.integer(rule.inner_size, high=_MAX_WIDTH),
-        fields.integer(shared, high=_MAX_WIDTH) if rule.has_shared else 0,
+        0 if rule.shared_size is None else fields.integer(rule.shared_size, high=_MAX_WIDTH),
+        has_shared_gate=rule.has_shared_gate,
         is_normalized=fields.flag_or("norm_topk_prob", False)
         if is_normalized is None
         else is_normalized,

@@ -231,6 +231,7 @@ def describe(
         embedding_size=spec.hidden_size,
         kv_bytes_per_token=kv_elements * BYTES_PER_ELEMENT["float32"],
         state_bytes_per_block=spec.state_size * BYTES_PER_ELEMENT["float32"],
+        state_bytes_per_slot=spec.slot_size * BYTES_PER_ELEMENT["float32"],
         adapter=_adapter_bytes(spec, layout),
     )
 

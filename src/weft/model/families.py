@@ -7,12 +7,15 @@ from types import MappingProxyType
 from weft.model.encoder_families import GPT2_KEYS
 from weft.model.family import ExpertsRule, Family
 from weft.model.latent import DEEPSEEK_V2, DEEPSEEK_V3
+from weft.model.mamba import MAMBA_DEFAULTS, MAMBA_KEYS
 from weft.model.names import (
+    BAMBA,
     DEEPSEEK,
     GLM_EXPERTS,
     GPT2,
     GPT_OSS,
     GRANITE_EXPERTS,
+    GRANITE_HYBRID,
     LFM2,
     LFM2_EXPERTS,
     LLAMA_FUSED,
@@ -20,6 +23,7 @@ from weft.model.names import (
     OPT,
     QWEN_EXPERTS,
 )
+from weft.model.qwen_delta import QWEN_DELTA_FAMILIES
 from weft.model.rope import RopeRules
 from weft.model.spec import Norm, NormPlacement, QkNorm
 
@@ -116,6 +120,21 @@ _LFM2_ADJUSTED = {
     "block_multiple_of": 256,
 }
 _LFM2_KEYS = {"norm_eps": "rms_norm_eps", "tie_embedding": "tie_word_embeddings"}
+_GRANITE_HYBRID = {
+    **_COMMON,
+    **MAMBA_DEFAULTS,
+    "num_local_experts": 8,
+    "num_experts_per_tok": 2,
+    "shared_intermediate_size": 1024,
+}
+_BAMBA = {
+    **_COMMON,
+    **MAMBA_DEFAULTS,
+    "max_position_embeddings": 262144,
+    "num_key_value_heads": 8,
+    "partial_rotary_factor": 0.5,
+    "rms_norm_eps": 1e-5,
+}
 _OPT = {
     "hidden_act": "relu",
     "intermediate_size": 3072,
@@ -157,6 +176,9 @@ _GEMMA3_WITH_VISION = replace(
         "model.multi_modal_projector.",
     ),
 )
+
+# Those whose config holds that of their text model.
+NESTED = frozenset({"gemma3", "qwen3_5", "qwen3_5_moe"})
 
 FAMILIES: Mapping[str, Family] = MappingProxyType(
     {
@@ -224,7 +246,7 @@ FAMILIES: Mapping[str, Family] = MappingProxyType(
                 count="num_experts",
                 inner_size="moe_intermediate_size",
                 has_steps=True,
-                has_shared=True,
+                shared_size="shared_expert_intermediate_size",
             ),
         ),
         "qwen3_moe": Family(
@@ -265,6 +287,34 @@ FAMILIES: Mapping[str, Family] = MappingProxyType(
             ),
             names=GRANITE_EXPERTS,
             experts=ExpertsRule(count="num_local_experts", is_normalized=True),
+        ),
+        "granitemoehybrid": Family(
+            architecture="GraniteMoeHybridForCausalLM",
+            defaults=_GRANITE_HYBRID,
+            aliases={"layers_block_type": "layer_types"},
+            has_mamba=True,
+            reads=MAMBA_KEYS
+            | frozenset(
+                "embedding_multiplier residual_multiplier attention_multiplier logits_scaling"
+                " shared_intermediate_size position_embedding_type".split()
+            ),
+            names=GRANITE_HYBRID,
+            experts=ExpertsRule(
+                count="num_local_experts",
+                is_normalized=True,
+                shared_size="shared_intermediate_size",
+                has_shared_gate=False,
+                is_optional=True,
+            ),
+        ),
+        "bamba": Family(
+            architecture="BambaForCausalLM",
+            defaults=_BAMBA,
+            has_mamba=True,
+            mlp_bias="mlp_bias",
+            rope=RopeRules(partial=True),
+            reads=MAMBA_KEYS | frozenset({"attn_layer_indices", "attn_rotary_emb"}),
+            names=BAMBA,
         ),
         "gpt_oss": Family(
             architecture="GptOssForCausalLM",
@@ -415,6 +465,7 @@ FAMILIES: Mapping[str, Family] = MappingProxyType(
         ),
         "gemma3_text": _GEMMA3_ROW,
         "gemma3": _GEMMA3_WITH_VISION,
+        **QWEN_DELTA_FAMILIES,
         "opt": Family(
             architecture="OPTForCausalLM",
             defaults=_OPT,

@@ -22,7 +22,8 @@ Windows = Literal["none", "every_layer", "layer_types"]
 class ExpertsRule:
     """How a family says which layers have experts, and what they are like.
 
-    `count` and `inner_size` are keys. `is_normalized` None: the key norm_topk_prob says it. Where `has_steps`,
+    `count`, `inner_size` and `shared_size` are keys; where the experts are `is_optional`, a count of 0 leaves the
+    shared one alone, as an MLP. `is_normalized` None: the key norm_topk_prob says it. Where `has_steps`,
     decoder_sparse_step and mlp_only_layers say which layers have an MLP instead; else none has. `has_groups`:
     what is beside the experts is as DeepSeek has it, by its keys; and so is the router, which is that of its V3
     where `is_sigmoid`, else that of V2.
@@ -32,7 +33,9 @@ class ExpertsRule:
     inner_size: str = "intermediate_size"
     is_normalized: bool | None = None
     has_steps: bool = False
-    has_shared: bool = False
+    shared_size: str | None = None
+    has_shared_gate: bool = True
+    is_optional: bool = False
     has_bias: bool = False
     has_groups: bool = False
     is_sigmoid: bool = False
@@ -73,6 +76,9 @@ class Family:
     norm: Norm = Norm.RMS
     qk_norm: QkNorm = QkNorm.NONE
     has_convolutions: bool = False  # in layers of the type conv, in place of attention
+    has_mamba: bool = False  # in layers of the type mamba, in place of attention
+    # How rows of the first product lie where layers of the type linear_attention have a gated delta net.
+    delta: Literal["none", "by_key_head", "in_order"] = "none"
     has_sinks: bool = False
     has_latent: bool = False  # its attention is DeepSeek's, by the keys that it has for it
     norm_placement: NormPlacement = NormPlacement.BEFORE

@@ -9,6 +9,7 @@ from dataclasses import dataclass, replace
 
 from weft.model.names import HEADS, LLAMA, DecoderNames, Names
 from weft.model.pooling import HeadSpec
+from weft.model.recurrence import DeltaSpec, Mamba2Spec
 from weft.model.spec import ExpertsSpec, LatentSpec, LayerSpec, ModelSpec, NormPlacement, QkNorm
 
 _NORMS = {
@@ -171,7 +172,11 @@ def _layer(
     spec: ModelSpec, layer: LayerSpec, index: int, names: Mapping[str, str], source: str
 ) -> Iterator[TensorPlan]:
     ours = f"layers.{index}."
-    if layer.conv_width:
+    if isinstance(layer.recurrence, Mamba2Spec):
+        yield from _mamba(spec, layer.recurrence, ours, source, names)
+    elif layer.recurrence is not None:
+        yield from _delta(spec, layer.recurrence, ours, source, names)
+    elif layer.conv_width:
         yield from _convolution(spec, layer.conv_width, ours, source, names)
     else:
         yield from _attention(spec, ours, source, names)
@@ -193,7 +198,8 @@ def _attention(
     if spec.latent is not None:
         yield from _latent(spec, spec.latent, ours, source, names)
     else:
-        qkv = {"q": (q_size, hidden), "k": (spec.kv_size, hidden), "v": (spec.kv_size, hidden)}
+        q_rows = 2 * q_size if spec.has_output_gate else q_size
+        qkv = {"q": (q_rows, hidden), "k": (spec.kv_size, hidden), "v": (spec.kv_size, hidden)}
         yield from _products(ours, source, names, qkv, spec.qkv_bias)
     yield from _products(ours, source, names, {"o": (hidden, spec.output_size)}, spec.o_bias)
     if spec.has_sinks:
@@ -232,6 +238,39 @@ def _convolution(
     if spec.conv_bias:
         yield _whole(f"{ours}conv.bias", f"{lead}.bias", hidden)
     yield from _products(ours, source, names, {"conv_out": (hidden, hidden)}, spec.conv_bias)
+
+
+def _mamba(
+    spec: ModelSpec, mamba: Mamba2Spec, ours: str, source: str, names: Mapping[str, str]
+) -> Iterator[TensorPlan]:
+    into = {"mamba_in": (mamba.in_size, spec.hidden_size)}
+    yield from _products(ours, source, names, into, mamba.has_bias)
+    channels, lead = mamba.conv_size, source + names["conv"]
+    conv = _whole(f"{ours}conv", f"{lead}.weight", channels, mamba.conv_width)
+    yield replace(conv, stack=channels)
+    if mamba.has_conv_bias:
+        yield _whole(f"{ours}conv.bias", f"{lead}.bias", channels)
+    for part in ("mamba_step_bias", "mamba_a_log", "mamba_skip"):
+        yield _whole(ours + part, source + names[part], mamba.num_heads)
+    yield _whole(f"{ours}mamba_norm", f"{source}{names['mamba_norm']}.weight", mamba.inner_size)
+    out = {"mamba_out": (spec.hidden_size, mamba.inner_size)}
+    yield from _products(ours, source, names, out, mamba.has_bias)
+
+
+def _delta(
+    spec: ModelSpec, delta: DeltaSpec, ours: str, source: str, names: Mapping[str, str]
+) -> Iterator[TensorPlan]:
+    hidden, heads = spec.hidden_size, delta.num_value_heads
+    into = {name: (rows, hidden) for name, rows in delta.products.items()}
+    yield from _products(ours, source, names, into, False)
+    lead = f"{source}{names['conv']}.weight"
+    conv = _whole(f"{ours}conv", lead, delta.num_channels, delta.conv_width)
+    yield replace(conv, stack=delta.num_channels)
+    for name in ("delta_a_log", "delta_dt_bias"):
+        yield _whole(ours + name, source + names[name], heads)
+    yield _whole(f"{ours}delta_scale", f"{source}{names['delta_scale']}.weight", delta.value_size)
+    out = {"delta_out": (hidden, delta.values_size)}
+    yield from _products(ours, source, names, out, False)
 
 
 def _mlp(spec: ModelSpec, ours: str, source: str, names: Mapping[str, str]) -> Iterator[TensorPlan]:

@@ -91,6 +91,33 @@ _QWEN_EXPERTS = {
 
 LLAMA = DecoderNames(_DECODER, _DECODER_NORMS)
 QWEN_EXPERTS = DecoderNames({**_DECODER, **_QWEN_EXPERTS}, _DECODER_NORMS)
+_DELTA = {
+    "conv": "linear_attn.conv1d",
+    "delta_a_log": "linear_attn.A_log",
+    "delta_dt_bias": "linear_attn.dt_bias",
+    "delta_scale": "linear_attn.norm",
+    "delta_out": "linear_attn.out_proj",
+}
+QWEN_NEXT = DecoderNames(
+    {
+        **QWEN_EXPERTS.names,
+        **_DELTA,
+        "delta_qkvz": "linear_attn.in_proj_qkvz",
+        "delta_ba": "linear_attn.in_proj_ba",
+    },
+    _DECODER_NORMS,
+)
+QWEN_DELTA = DecoderNames(
+    {
+        **QWEN_EXPERTS.names,
+        **_DELTA,
+        "delta_qkv": "linear_attn.in_proj_qkv",
+        "delta_z": "linear_attn.in_proj_z",
+        "delta_b": "linear_attn.in_proj_b",
+        "delta_a": "linear_attn.in_proj_a",
+    },
+    _DECODER_NORMS,
+)
 MIXTRAL = DecoderNames(
     {
         **_DECODER,
@@ -110,6 +137,37 @@ GRANITE_EXPERTS = DecoderNames(
         "expert_down": "block_sparse_moe.output_linear",
     },
     _DECODER_NORMS,
+)
+_MAMBA = {
+    "mamba_in": "mamba.in_proj",
+    "conv": "mamba.conv1d",
+    "mamba_step_bias": "mamba.dt_bias",
+    "mamba_a_log": "mamba.A_log",
+    "mamba_skip": "mamba.D",
+    "mamba_norm": "mamba.norm",
+    "mamba_out": "mamba.out_proj",
+}
+_GRANITE_SHARED = {
+    f"{lead}{part}": f"shared_mlp.{name}_linear"
+    for lead in ("", "shared.")
+    for part, name in (("gate", "input"), ("up", "input"), ("down", "output"))
+}
+GRANITE_HYBRID = DecoderNames(
+    {**GRANITE_EXPERTS.names, **_GRANITE_SHARED, **_MAMBA}, _DECODER_NORMS
+)
+BAMBA = DecoderNames(
+    {
+        **_DECODER,
+        **_MAMBA,
+        **{part: f"feed_forward.{part}_proj" for part in ("gate", "up", "down")},
+        "norm": "final_layernorm",
+    },
+    {
+        NormPlacement.BEFORE: {
+            "attention_norm_before": "input_layernorm",
+            "mlp_norm_before": "pre_ff_layernorm",
+        }
+    },
 )
 GPT_OSS = DecoderNames(
     {

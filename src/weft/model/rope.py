@@ -39,6 +39,9 @@ class RopeRules:
 
     partial: bool = False  # reads partial_rotary_factor
     per_layer_type: bool = False  # sliding layers have their own settings
+    has_sections: bool = (
+        False  # of places of pictures; a text's tokens have the same place in all of them
+    )
     aliases: tuple[tuple[str, str], ...] = ()  # old names of kinds
 
 
@@ -46,7 +49,7 @@ def read_rope(config: Fields, rules: RopeRules, head_dim: int, layer_type: str) 
     """The rope of layers of `layer_type` ("full_attention" or "sliding_attention")."""
     settings, theta = _settings(config, rules, layer_type)
     kind = _kind(settings, rules)
-    _check_keys(settings, kind)
+    _check_keys(settings, kind, rules)
     dim = _rotary_dim(config, settings, rules, head_dim)
     common = RopeSpec(dim=dim, theta=theta)
     if kind in ("default", "dynamic"):
@@ -109,8 +112,10 @@ def _kind(settings: Fields, rules: RopeRules) -> str:
     return kind
 
 
-def _check_keys(settings: Fields, kind: str) -> None:
+def _check_keys(settings: Fields, kind: str, rules: RopeRules) -> None:
     needed, allowed = _KEYS[kind]
+    if rules.has_sections:
+        allowed |= {"mrope_section", "mrope_interleaved"}
     for key in sorted(needed):
         if not settings.has(key):
             settings.refuse(key, f"set for rope type {kind}")
@@ -134,6 +139,8 @@ def _rotary_dim(config: Fields, settings: Fields, rules: RopeRules, head_dim: in
             f"{config.where}: head_dim {head_dim} × partial_rotary_factor {fraction:g} "
             f"gives {dim} rotary elements; an even number from 2 is needed"
         )
+    if rules.partial and config.integer_or("attn_rotary_emb", dim) != dim:
+        config.refuse("attn_rotary_emb", f"{dim}, as partial_rotary_factor says, or left out")
     return dim
 
 

@@ -3,6 +3,8 @@
 from dataclasses import dataclass
 from enum import StrEnum
 
+from weft.model.recurrence import Recurrence
+
 
 class QkNorm(StrEnum):
     """Whether queries and keys are normalised before rope, and over what."""
@@ -141,7 +143,7 @@ class LayerSpec:
     With a `conv_width` a layer has a short convolution in place of attention: of each row "conv_in" makes three
     parts, B, C and x; the products B * x of so many rows, the last its own, are weighed channel by channel and
     added up; C times the sum goes through "conv_out". What it keeps from step to step are those products of the
-    rows before.
+    rows before. A `recurrence` in place of attention keeps a state for each sequence.
 
     `window` counts the keys that a row sees before it, and after it where the model is not causal, its own
     included; None: all. `has_attention_norm` is False where the norm before attention is left out.
@@ -151,6 +153,7 @@ class LayerSpec:
     window: int | None = None
     has_attention_norm: bool = True
     conv_width: int = 0
+    recurrence: Recurrence | None = None
     experts: ExpertsSpec | None = None  # in place of the MLP
 
 
@@ -163,6 +166,8 @@ class ModelSpec:
     `embed_size` is the width of a tied embedding that is stored narrower than the hidden state: what leads
     from it and back to it is multiplied into embedding and head as they are read, which computes the same.
     `has_sinks`: each head has a learned logit that takes part in the softmax of attention and has no value.
+    `has_output_gate`: beside each head's query "q" makes as many elements, by whose sigmoids what the head's attention
+    gives is multiplied.
     With a `swiglu_limit` the MLP joins gate and up so: the gate is cut at the limit from above, up from both
     sides, and gate * sigmoid(`swiglu_alpha` * gate) is multiplied by up + 1; `activation` is not used.
     With a `latent`, all heads have one key and value: the latent vector, `head_dim` elements of it.
@@ -196,6 +201,7 @@ class ModelSpec:
     attention_scale: float
     attention_soft_cap: float | None = None
     has_sinks: bool = False
+    has_output_gate: bool = False
     conv_bias: bool = False  # of all three parts of a short convolution
     swiglu_limit: float | None = None
     swiglu_alpha: float = 1.0
@@ -225,7 +231,12 @@ class ModelSpec:
     @property
     def num_attention_layers(self) -> int:
         """Those that keep keys and values."""
-        return sum(layer.conv_width == 0 for layer in self.layers)
+        return sum(not (layer.conv_width or layer.recurrence) for layer in self.layers)
+
+    @property
+    def slot_size(self) -> int:
+        """Elements that layers with a recurrence keep for each sequence."""
+        return sum(layer.recurrence.state_size for layer in self.layers if layer.recurrence)
 
     @property
     def state_size(self) -> int:

@@ -76,7 +76,10 @@ def test_a_bad_field_is_refused(runner, field, value):
 
 
 # What every batch has and the native step reads; `prompt_lens` is for rotary scaling.
-UNREAD = ("prompt_lens", "token_types", "adapter_ids", "embed_rows", "embeds")
+UNREAD = (
+    *("prompt_lens", "token_types", "adapter_ids", "embed_rows", "embeds"),
+    *("state_reads", "state_writes"),
+)
 READ = [f.name for f in fields(Batch) if f.name not in UNREAD]
 
 

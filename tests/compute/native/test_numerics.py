@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 import torch
 
-from tests.compute.families import CASES, make_model, save
+from tests.compute.families import CASES, is_recurrent, make_model, save
 from tests.compute.runners import load_runner
 from tests.compute.steps import run_at_random
 from weft.compute.native import Machine, NativeRunner, usable_paths
@@ -49,7 +49,9 @@ def make_sequences():
     return [rng.integers(0, 320, length).tolist() for length in LENGTHS]
 
 
-@pytest.fixture(scope="module", params=CASES)
+@pytest.fixture(
+    scope="module", params=[case for case, made in CASES.items() if not is_recurrent(*made)]
+)
 def family(request, tmp_path_factory):
     model = make_model(*CASES[request.param])
     name = save(model, tmp_path_factory.mktemp("whole"))

@@ -81,6 +81,14 @@ def _memory_rows(capacity: Capacity) -> Iterator[tuple[str, str]]:
                 f"{format_bytes(capacity.kv_bytes_per_token)} a token{beside}"
             ),
         )
+    if capacity.num_state_slots:
+        yield (
+            "states",
+            (
+                f"{format_bytes(capacity.state_pool_bytes)} = {capacity.num_state_slots:,} slots, one for each "
+                "sequence that runs, and others for the prefix cache"
+            ),
+        )
     yield (
         "activations",
         (

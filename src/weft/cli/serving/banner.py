@@ -174,9 +174,15 @@ def _memory(ready: Ready) -> str:
         return f"weights {format_bytes(ready.card.weight_bytes)}, of {format_bytes(ready.free_bytes)} free"
     states = cache.num_blocks * ready.card.state_bytes_per_block
     part = f" ({format_bytes(states)} of it states)" if states else ""
+    slots = cache.states
+    beside = (
+        ""
+        if slots is None
+        else f"states {format_bytes(slots.num_bytes)} = {slots.num_slots:,} slots, "
+    )
     return (
         f"KV pool {format_bytes(cache.num_blocks * cache.block_bytes)}{part} = {cache.num_blocks:,} "
-        f"blocks of {cache.block_size} = {cache.max_total_tokens:,} tokens, weights "
+        f"blocks of {cache.block_size} = {cache.max_total_tokens:,} tokens, {beside}weights "
         f"{format_bytes(ready.card.weight_bytes)}, of {format_bytes(ready.free_bytes)} free"
     )
 

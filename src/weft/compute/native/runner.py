@@ -180,7 +180,7 @@ class NativeRunner(NativeModel, HostBlocks):
     def adapters(self) -> AdapterStore:
         return self
 
-    def allocate_kv(self, *, num_blocks: int, block_size: int) -> None:
+    def allocate_kv(self, *, num_blocks: int, block_size: int, num_state_slots: int = 0) -> None:
         """Make the pool; its memory is taken as blocks are first written.
 
         Blocks of a multiple of 16 are read where they lie; others are gathered in each step.
@@ -232,7 +232,7 @@ class NativeEncoder(NativeModel):
         native = native_spec(spec, dtype, spec.max_position_embeddings)
         super().__init__(spec, weights, native=native, machine=machine)
 
-    def allocate_kv(self, *, num_blocks: int, block_size: int) -> None:
+    def allocate_kv(self, *, num_blocks: int, block_size: int, num_state_slots: int = 0) -> None:
         """Nothing: every step computes its prompts whole."""
 
     def forward(self, batch: Batch) -> FloatArray:

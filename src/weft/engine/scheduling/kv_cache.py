@@ -14,11 +14,13 @@ from collections.abc import Iterable
 from collections.abc import Sequence as Seq
 from typing import Any
 
+from weft.core.kv_cache import StateCacheConfig
 from weft.core.kv_transfer import lends_chunks, lends_prompt
 from weft.core.types import AllBlocksCleared, BlockRemoved, BlockStored, FinishReason, KvEvent
 from weft.engine.scheduling.block_pool import BlockPool
 from weft.engine.scheduling.lent_blocks import Lender, LentBlocks
 from weft.engine.scheduling.sequence import Sequence, SequenceStatus
+from weft.engine.scheduling.state_pool import StatePool
 
 
 class PrefixCache:
@@ -35,8 +37,10 @@ class PrefixCache:
         is_enabled: bool = True,
         keeps_evicted: bool = False,
         lender: Lender | None = None,
+        states: StateCacheConfig | None = None,
     ) -> None:
         self.block_size = block_size
+        self.states = None if states is None else StatePool(states, block_size)
         self.pool = BlockPool(num_blocks, self._evict)
         self.lent = None if lender is None else LentBlocks(self.pool, lender)
         self._content_by_block: dict[int, BlockStored] | None = {} if keeps_evicted else None
@@ -72,13 +76,15 @@ class PrefixCache:
         return sequence.block_hashes[:num_full]
 
     def find(self, sequence: Sequence) -> list[int]:
-        """The longest run of cached blocks that begins the sequence."""
+        """The longest run of cached blocks that begins the sequence, and ends where it can be gone on from."""
         found: list[int] = []
         for digest in self.readable_hashes(sequence):
             blocks = self._blocks_by_hash.get(digest)
             if not blocks:
                 break
             found.append(blocks[0])
+        if self.states is not None:
+            del found[self.states.num_reusable(sequence.block_hashes[: len(found)]) :]
         return found
 
     def register(self, sequence: Sequence, num_tokens: int) -> None:
@@ -124,12 +130,18 @@ class PrefixCache:
 
     def fits(self, sequence: Sequence, found: list[int], reserved: int) -> bool:
         """Whether the whole sequence, and not just its first chunk, has room now, beside `reserved` blocks."""
+        if self.states is not None:
+            block_hash = sequence.block_hashes[len(found) - 1] if found else None
+            if not self.states.has_room(block_hash):
+                return False
         num_blocks = self._num_blocks(sequence.num_tokens)
         return self._has_room(num_blocks - len(found) + reserved, found)
 
     def hold(self, sequence: Sequence, found: list[int]) -> int:
         """Let it begin with these blocks; how many tokens they are."""
         self.pool.share(found)
+        if self.states is not None and found:
+            self.states.hold(sequence, sequence.block_hashes[len(found) - 1])
         num_cached = len(found) * self.block_size
         sequence.block_ids = array("i", found)
         sequence.num_registered_blocks = len(found)
@@ -137,14 +149,30 @@ class PrefixCache:
         return num_cached
 
     def grow(self, sequence: Sequence, num_tokens: int) -> bool:
-        """Give the sequence blocks for `num_tokens` tokens; False, and no change, if there are not enough."""
+        """Give the sequence blocks for `num_tokens` tokens, and a place for its state.
+
+        False, and no change, if there is not enough.
+        """
         missing = self._num_blocks(num_tokens) - len(sequence.block_ids)
-        if missing <= 0:
-            return True
-        if not self._has_room(missing):
+        if missing > 0 and not self._has_room(missing):
             return False
-        sequence.block_ids.extend(self.pool.allocate(missing))
+        if self.states is not None and not self.states.prepare(sequence):
+            return False
+        if missing > 0:
+            sequence.block_ids.extend(self.pool.allocate(missing))
         return True
+
+    def next_chunk(self, sequence: Sequence, start: int, budget: int) -> int:
+        """How many tokens it may compute from `start` on: no more than to where a state is to be kept."""
+        end = min(sequence.num_tokens, start + budget)
+        if self.states is not None and self._is_enabled:
+            end = self.states.end_of_chunk(sequence, start, end)
+        return end - start
+
+    def keep_state(self, sequence: Sequence) -> None:
+        """A step of it is computed, and its state may be one to go on from."""
+        if self.states is not None:
+            self.states.keep(sequence)
 
     def give_back(self, sequence: Sequence) -> None:
         """Take all its blocks; what is computed in them can be found until they are given out again."""
@@ -153,6 +181,8 @@ class PrefixCache:
         # Blocks registered for a step that will not run hold nothing worth finding.
         num_computed_blocks = sequence.num_computed_tokens // self.block_size
         self.distrust(sequence.block_ids[num_computed_blocks:])
+        if self.states is not None:
+            self.states.give_back(sequence)
         self.pool.release(reversed(sequence.block_ids))
         sequence.block_ids = array("i")
         sequence.num_registered_blocks = 0
@@ -194,6 +224,8 @@ class PrefixCache:
         """Make these blocks unfindable: their content is not to be relied on."""
         for block_id in block_ids:
             if self.pool.unlabel(block_id):
+                if self.states is not None:
+                    self.states.forget(self._hash_by_block[block_id])
                 self._forget(block_id)
 
     def take_evicted(self) -> list[tuple[int, BlockStored]]:
@@ -214,6 +246,8 @@ class PrefixCache:
         self._blocks_by_hash.clear()
         self._hash_by_block.clear()
         self.pool.unlabel_all()
+        if self.states is not None:
+            self.states.clear()
         self._evicted.clear()
         if self.lent is not None:
             self.lent.end_all()
@@ -231,9 +265,11 @@ class PrefixCache:
         events, self._events = self._events, []
         return events
 
-    def check(self) -> None:
-        """Assert what must always hold. Dear; for tests."""
+    def check(self, sequences: Iterable[Sequence] = ()) -> None:
+        """Assert what must always hold, with all that hold something. Dear; for tests."""
         self.pool.check()
+        if self.states is not None:
+            self.states.check(sequences)
         listed = {b: h for h, blocks in self._blocks_by_hash.items() for b in blocks}
         assert listed == self._hash_by_block
         assert all(self._blocks_by_hash.values()), "an empty list of blocks is kept"
@@ -275,6 +311,8 @@ class PrefixCache:
         blocks.remove(block_id)
         if not blocks:
             del self._blocks_by_hash[digest]
+            if self.states is not None:
+                self.states.forget(digest)
             self._events.append(BlockRemoved(block_hashes=[digest]))
         return None if self._content_by_block is None else self._content_by_block.pop(block_id)
 

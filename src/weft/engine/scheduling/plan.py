@@ -81,6 +81,7 @@ class Plan:
             starts.append(end_row)
             first_row = end_row
         embed_rows, embeds = self._embeds()
+        state_reads, state_writes = self._states()
         tables = block_tables([entry.sequence for entry in self.entries])
         places, query_starts = np.array(positions, np.int32), np.array(starts, np.int32)
         return Batch(
@@ -95,7 +96,20 @@ class Plan:
             adapter_ids=self._adapter_ids(),
             embed_rows=embed_rows,
             embeds=embeds,
+            state_reads=state_reads,
+            state_writes=state_writes,
         )
+
+    def _states(self) -> tuple[IntArray | None, IntArray | None]:
+        """Where each entry's state is read and written; None where none is kept."""
+        written = [entry.sequence.state_slot for entry in self.entries]
+        if any(slot is None for slot in written):
+            return None, None
+        read = (entry.sequence.state_source for entry in self.entries)
+        sources = [
+            own if source is None else source for own, source in zip(written, read, strict=True)
+        ]
+        return np.array(sources, np.int32), np.array(written, np.int32)
 
     def _embeds(self) -> tuple[IntArray | None, FloatArray | None]:
         """The rows of prompts that came as embeddings, and these; None, mostly."""

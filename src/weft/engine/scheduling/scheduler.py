@@ -63,6 +63,7 @@ class Scheduler:
             is_enabled=cache_config.enable_prefix_caching,
             keeps_evicted=tier is not None and tier.keeps_evicted,
             lender=None if tier is None else tier.lender,
+            states=cache_config.states,
         )
         self._tier = tier
         self.stopwatch = Stopwatch(clock)
@@ -261,6 +262,7 @@ class Scheduler:
             if sequence.status is not SequenceStatus.RUNNING:
                 continue  # ended or preempted since the plan: its token is dropped, once
             sequence.num_computed_tokens = entry.start + entry.num_tokens
+            self.cache.keep_state(sequence)
             if entry.draft_position is not None:
                 self.drafts.accept(entry.draft_position)
                 sequence.num_accepted_tokens += 1
@@ -282,7 +284,7 @@ class Scheduler:
         for sequence in list(self._running):
             if sequence.status is not SequenceStatus.RUNNING:
                 continue  # preempted by an earlier one in this very loop
-            wanted = min(sequence.num_tokens - sequence.num_planned_tokens, budget)
+            wanted = self.cache.next_chunk(sequence, sequence.num_planned_tokens, budget)
             if sequence.wants_prompt_logprobs:
                 wanted = min(wanted, self._scorable(sequence, entries))
             if wanted <= 0:
@@ -314,7 +316,8 @@ class Scheduler:
             wanted = sequence.num_tokens - num_cached
             if wanted > budget and not self.config.chunks_prompts:
                 return  # it has the next step, whose budget holds any prompt
-            num_tokens = min(wanted, budget, self._scorable(sequence, entries))
+            chunk = self.cache.next_chunk(sequence, num_cached, budget)
+            num_tokens = min(chunk, self._scorable(sequence, entries))
             if not num_tokens:
                 return  # its turn comes when those before it have scored their prompts
             self._start(sequence, found)
@@ -478,7 +481,7 @@ class Scheduler:
 
     def check(self) -> None:
         """Assert what must always hold between steps. Dear; for tests."""
-        self.cache.check()
+        self.cache.check(self.open_sequences())
         held = Counter(b for sequence in self.open_sequences() for b in sequence.block_ids)
         held.update(self.cache.lent or ())
         pool = self.cache.pool

@@ -29,7 +29,10 @@ from weft.model.weights import DTYPES, Tensor, Weights, bfloat16_bits
 
 _KEYS = tuple(
     "layers hidden heads kv_heads head_dim intermediate vocab qk_norm dtype seed max_len experts "
-    "experts_per_token shared sinks conv latent latent_queries".split()
+    "experts_per_token shared sinks conv delta mamba latent latent_queries".split()
+)
+_BESIDE_STATES = (
+    "layers hidden heads kv_heads head_dim intermediate vocab dtype seed max_len".split()
 )
 _HEAD_SPREAD = 3.0  # standard deviation of the logits: neither flat nor all on one token
 
@@ -96,7 +99,9 @@ def _config(parameters: Parameters) -> dict[str, object]:
         "pad_token_id": ENDOFTEXT_ID,
         "bos_token_id": None,
         **(
-            _hybrid(parameters)
+            _delta(parameters, head_dim)
+            or _mamba(parameters, hidden)
+            or _hybrid(parameters)
             or _latent(parameters, hidden, head_dim)
             or _experts(parameters, hidden, qk_norm)
             or _dense(qk_norm)
@@ -133,6 +138,54 @@ def _hybrid(parameters: Parameters) -> dict[str, object] | None:
         "full_attn_idxs": list(range(1, num_layers, 2)),
         "block_auto_adjust_ff_dim": False,
     }
+
+
+def _delta(parameters: Parameters, head_dim: int) -> dict[str, object] | None:
+    """Keys of Qwen3-Next with gated delta nets of so many value heads in every layer but the second, fourth, …"""
+    heads = parameters.integer("delta", 0, low=0, high=2**12)
+    if not heads:
+        return None
+    return {
+        "model_type": "qwen3_next",
+        "layer_types": _layer_types(parameters, "delta"),
+        "linear_num_value_heads": heads,
+        "linear_num_key_heads": heads // 2 if heads % 2 == 0 else heads,
+        "linear_key_head_dim": head_dim,
+        "linear_value_head_dim": head_dim,
+        "partial_rotary_factor": 1.0,
+        "num_experts": 0,
+    }
+
+
+def _mamba(parameters: Parameters, hidden: int) -> dict[str, object] | None:
+    """Keys of Bamba with Mamba-2 of so many heads in every layer but the second, fourth, …"""
+    heads = parameters.integer("mamba", 0, low=0, high=2**12)
+    if not heads:
+        return None
+    if 2 * hidden % heads:
+        raise ConfigError(
+            f"embedded:random: mamba must be a divisor of twice hidden ({2 * hidden})"
+        )
+    kinds = _layer_types(parameters, "mamba")
+    return {
+        "model_type": "bamba",
+        "attn_layer_indices": [i for i, kind in enumerate(kinds) if kind == "full_attention"],
+        "mamba_n_heads": heads,
+        "mamba_n_groups": 2 if heads % 2 == 0 else 1,
+        "mamba_d_state": 16,
+        "partial_rotary_factor": 1.0,
+    }
+
+
+def _layer_types(parameters: Parameters, key: str) -> list[str]:
+    """Of a family with states of sequences, which has no other keys than that one's."""
+    given = parameters.values.keys() - {*_BESIDE_STATES, key}
+    if given:
+        raise ConfigError(f"embedded:random: {key} and {min(given)} are of different families")
+    num_layers = parameters.integer("layers", 2, high=1024)
+    if num_layers == 1:
+        raise ConfigError(f"embedded:random: layers must be at least 2 with {key}")
+    return ["full_attention" if layer % 2 else "linear_attention" for layer in range(num_layers)]
 
 
 def _dense(qk_norm: bool) -> dict[str, object]:

@@ -1,0 +1,114 @@
+"""Mamba-2 in a config: which layers have it in place of attention, and its sizes."""
+
+import math
+
+from weft.model.fields import Fields, is_finite_number
+from weft.model.recurrence import Mamba2Spec
+from weft.model.spec import LayerSpec, RopeSpec
+
+_MAX_WIDTH = 2**24
+_MAX_HEADS = 2**16
+_MAX_CONV_WIDTH = 64
+# A sequence keeps this in float32 for each layer; the largest models in use have some 8 MiB.
+_MAX_STATE_SIZE = 2**26
+_FULL, _LINEAR = "full_attention", "linear_attention"
+_NAMES = {"attention": _FULL, "mamba": _LINEAR}
+_INFINITIES = ("Infinity", {"__float__": "Infinity"})
+# Keys that decide about such a layer.
+MAMBA_KEYS = frozenset(
+    "mamba_n_heads mamba_d_head mamba_n_groups mamba_d_state mamba_d_conv mamba_expand mamba_conv_bias"
+    " mamba_proj_bias time_step_limit".split()
+)
+MAMBA_DEFAULTS = {
+    "mamba_n_heads": 128,
+    "mamba_d_head": "auto",
+    "mamba_n_groups": 1,
+    "mamba_d_state": 256,
+    "mamba_d_conv": 4,
+    "mamba_expand": 2,
+    "mamba_conv_bias": True,
+    "mamba_proj_bias": False,
+}
+
+
+def mamba_layers(
+    fields: Fields, num_layers: int, rope: RopeSpec, *, may_lack_rope: bool
+) -> tuple[LayerSpec, ...]:
+    """Of attention, with that rope or where it may be so without, and of Mamba-2."""
+    key = "position_embedding_type"
+    kind = fields.values.get(key)
+    if may_lack_rope and kind not in (None, "nope", "rope"):
+        fields.refuse(key, "rope, nope or left out")
+    has_rope = kind == "rope" or not may_lack_rope
+    attention = mamba = LayerSpec(rope=rope if has_rope else None)
+    kinds = _kinds(fields, num_layers)
+    if _LINEAR in kinds:
+        mamba = LayerSpec(recurrence=_mamba(fields, fields.integer("hidden_size", high=_MAX_WIDTH)))
+    return tuple(attention if kind == _FULL else mamba for kind in kinds)
+
+
+def _mamba(fields: Fields, hidden: int) -> Mamba2Spec:
+    """The one that all such layers of a config have."""
+    heads = fields.integer("mamba_n_heads", high=_MAX_HEADS)
+    inner = fields.integer("mamba_expand", high=2**10) * hidden
+    if inner % heads:
+        fields.refuse("mamba_n_heads", f"a divisor of mamba_expand * hidden_size ({inner})")
+    if fields.values.get("mamba_d_head") not in (None, "auto", inner // heads):
+        fields.refuse("mamba_d_head", f"auto, or what makes {inner} of all heads: {inner // heads}")
+    groups = fields.integer("mamba_n_groups", high=_MAX_HEADS)
+    if heads % groups:
+        fields.refuse("mamba_n_groups", f"a divisor of mamba_n_heads ({heads})")
+    low, high = _step_limits(fields)
+    spec = Mamba2Spec(
+        num_heads=heads,
+        head_dim=inner // heads,
+        state_dim=fields.integer("mamba_d_state", high=_MAX_HEADS),
+        num_groups=groups,
+        conv_width=fields.integer("mamba_d_conv", low=2, high=_MAX_CONV_WIDTH),
+        has_conv_bias=fields.flag_or("mamba_conv_bias", True),
+        has_bias=fields.flag_or("mamba_proj_bias", False),
+        min_step=low,
+        max_step=high,
+    )
+    if spec.in_size > _MAX_WIDTH or spec.state_size > _MAX_STATE_SIZE:
+        limit = f"one with which a layer keeps at most {_MAX_STATE_SIZE} numbers a sequence"
+        fields.refuse("mamba_d_state", limit)
+    if fields.text("hidden_act") not in ("silu", "swish"):
+        fields.refuse("hidden_act", "silu, which Mamba-2 layers are computed with")
+    return spec
+
+
+def _step_limits(fields: Fields) -> tuple[float, float]:
+    """JSON has no infinity: transformers writes it as an object."""
+    key = "time_step_limit"
+    if not fields.has(key):
+        return 0.0, math.inf
+    given = fields.values[key]
+    if isinstance(given, list) and len(given) == 2:
+        low, high = (math.inf if item in _INFINITIES else item for item in given)
+        if (
+            is_finite_number(low)
+            and (high == math.inf or is_finite_number(high))
+            and 0 <= low < high
+        ):
+            return float(low), float(high)
+    return fields.refuse(key, "two numbers from 0, the lower one first; the second may be Infinity")
+
+
+def _kinds(fields: Fields, num_layers: int) -> list[str]:
+    """By a list of all layers, or of those with attention."""
+    if fields.has("layer_types") or not fields.has("attn_layer_indices"):
+        kinds = [_NAMES.get(kind, kind) for kind in fields.texts("layer_types")]
+        if len(kinds) != num_layers or any(kind not in _NAMES.values() for kind in kinds):
+            names = f"{', '.join(_NAMES)}, {' or '.join(_NAMES.values())}"
+            fields.refuse("layer_types", f"a list of {num_layers} names, each {names}")
+        if _FULL not in kinds:
+            fields.refuse("layer_types", "one with attention in it")
+        return kinds
+    key = "attn_layer_indices"
+    listed = fields.values[key]
+    if not isinstance(listed, list) or not any(
+        type(index) is int and 0 <= index < num_layers for index in listed
+    ):
+        fields.refuse(key, f"a list of numbers of layers, from 0 to {num_layers - 1}")
+    return [_FULL if index in listed else _LINEAR for index in range(num_layers)]

@@ -1,0 +1,135 @@
+"""Layers that keep a state of a sequence in place of its keys and values: what each kind is like, and its size."""
+
+import math
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import TypeAlias
+
+
+@dataclass(frozen=True, slots=True)
+class DeltaSpec:
+    """A gated delta net: see `weft.compute.delta` for its maths.
+
+    Its products make queries and keys of `num_key_heads`, values and gates of `num_value_heads`, each key head being
+    that of so many value heads side by side. Queries, keys and values go through a short convolution over
+    `conv_width` rows first. `is_by_key_head`: rows of the first product lie key head by key head, each with all that
+    belongs to it; else all queries come first, then all keys, and so on.
+    """
+
+    num_key_heads: int
+    num_value_heads: int
+    key_size: int
+    value_size: int
+    conv_width: int
+    is_by_key_head: bool
+    norm_eps: float
+
+    @property
+    def keys_size(self) -> int:
+        """Of all keys, and of all queries."""
+        return self.num_key_heads * self.key_size
+
+    @property
+    def values_size(self) -> int:
+        """Of all values, and of all gates."""
+        return self.num_value_heads * self.value_size
+
+    @property
+    def num_channels(self) -> int:
+        """What the convolution goes over: queries, keys and values."""
+        return 2 * self.keys_size + self.values_size
+
+    @property
+    def products(self) -> Mapping[str, int]:
+        """The first products in order, and what each makes: channels and gates, then b and a of each value head."""
+        if self.is_by_key_head:
+            return {
+                "delta_qkvz": self.num_channels + self.values_size,
+                "delta_ba": 2 * self.num_value_heads,
+            }
+        heads = self.num_value_heads
+        return {
+            "delta_qkv": self.num_channels,
+            "delta_z": self.values_size,
+            "delta_b": heads,
+            "delta_a": heads,
+        }
+
+    @property
+    def rounded(self) -> tuple[str, ...]:
+        """Those of them that are rounded where linear layers are: not b and a, on which the whole state depends."""
+        return ("delta_qkvz",) if self.is_by_key_head else ("delta_qkv", "delta_z")
+
+    @property
+    def out(self) -> str:
+        """The product behind it."""
+        return "delta_out"
+
+    @property
+    def state_size(self) -> int:
+        """Floats of a sequence: rows of channels that the convolution looks back at, oldest first; then a matrix
+        [key_size, value_size] for each value head."""
+        matrices = self.num_value_heads * self.key_size * self.value_size
+        return (self.conv_width - 1) * self.num_channels + matrices
+
+
+@dataclass(frozen=True, slots=True)
+class Mamba2Spec:
+    """Of each row "mamba_in" makes a gate, x, B, C and a time step for each head.
+
+    x, B and C go through a short convolution over `conv_width` rows, channel by channel, and SiLU. A time step dt is
+    softplus(dt + its bias), cut at `min_step` and `max_step`. A head has a matrix of `state_dim` x `head_dim`, and
+    B and C of its group. In each row the matrix is multiplied by exp(-exp(A_log) dt), the outer product of dt B and x
+    is added, and it gives C times itself, and D x. What all heads give is multiplied by SiLU of the gate, normed by
+    group, and goes through "mamba_out".
+
+    A sequence keeps those matrices, and the rows that the convolution looks back at.
+    """
+
+    num_heads: int
+    head_dim: int
+    state_dim: int
+    num_groups: int
+    conv_width: int
+    has_conv_bias: bool = True
+    has_bias: bool = False  # of what leads in and out
+    min_step: float = 0.0
+    max_step: float = math.inf
+
+    @property
+    def inner_size(self) -> int:
+        """Elements of x, of the gate and of what all heads give."""
+        return self.num_heads * self.head_dim
+
+    @property
+    def conv_size(self) -> int:
+        """Channels of the convolution: x, and B and C of each group."""
+        return self.inner_size + 2 * self.num_groups * self.state_dim
+
+    @property
+    def in_size(self) -> int:
+        """Elements that "mamba_in" makes: gate, x, B, C, time steps."""
+        return self.inner_size + self.conv_size + self.num_heads
+
+    @property
+    def products(self) -> Mapping[str, int]:
+        """The first product, and what it makes."""
+        return {"mamba_in": self.in_size}
+
+    @property
+    def rounded(self) -> tuple[str, ...]:
+        """Those that are rounded where linear layers are."""
+        return ("mamba_in",)
+
+    @property
+    def out(self) -> str:
+        """The product behind it."""
+        return "mamba_out"
+
+    @property
+    def state_size(self) -> int:
+        """Elements that a sequence keeps: [conv_width - 1, conv_size], then [num_heads, state_dim, head_dim]."""
+        return (self.conv_width - 1) * self.conv_size + self.inner_size * self.state_dim
+
+
+Recurrence: TypeAlias = DeltaSpec | Mamba2Spec
