@@ -60,7 +60,9 @@ def models() -> str:
         "",
         (
             "Those with gated delta nets in place of attention in most layers are "
-            + ", ".join(f"`{n}`" for n, family in sorted(FAMILIES.items()) if family.delta != "none")
+            + ", ".join(
+                f"`{n}`" for n, family in sorted(FAMILIES.items()) if family.delta != "none"
+            )
             + "; of models that see, the text model. A sequence has one state in all such layers, in a slot beside the "
             "KV pool, and `--mamba-block-size` says how often one is kept for the prefix cache: `weft plan` and the "
             "start say how many slots there are. They are computed with numpy (`--compute reference`), slowly, and "
