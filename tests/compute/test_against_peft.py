@@ -122,7 +122,10 @@ RUNS = [
 @pytest.mark.filterwarnings("ignore")
 @pytest.mark.parametrize(("case", "compute"), RUNS)
 def test_logits_agree_with_peft(case, compute, tmp_path):
-    """Every logit is within 1e-4, or 2e-5 of the largest, with the files as PEFT writes them."""
+    """Every logit is within 1e-4, or 2e-5 of the largest, with the files as PEFT writes them.
+
+    Of gated delta nets 2e-3: see `test_logits_agree_with_transformers`.
+    """
     peft = import_module("peft")  # here: it takes seconds
     model_type, settings, lora = CASES[case]
     model = make_model(model_type, settings)
@@ -151,5 +154,6 @@ def test_logits_agree_with_peft(case, compute, tmp_path):
     )
     logits = runner.forward(with_adapter)
 
-    assert np.abs(logits - expected).max() <= max(1e-4, 2e-5 * np.abs(expected).max())
+    allowed = 2e-3 if is_recurrent(model_type) else max(1e-4, 2e-5 * np.abs(expected).max())
+    assert np.abs(logits - expected).max() <= allowed
     assert np.abs(logits - plain).max() > 0.1

@@ -34,10 +34,10 @@ class DeltaNet:
         """See `Recurrence`: rows are channels and gates, b and a, [rows, input_size]."""
         spec = self.spec
         channels, gates, b, a = self._parts(rows)
-        num_kept = (spec.conv_width - 1) * spec.num_channels
-        kept, memory = state[:num_kept].reshape(-1, spec.num_channels), state[num_kept:]
+        conv_size = (spec.conv_width - 1) * spec.num_channels
+        conv_state, memory = state[:conv_size].reshape(-1, spec.num_channels), state[conv_size:]
         memory = memory.reshape(spec.num_value_heads, spec.key_size, spec.value_size)
-        mixed = _silu(self._convolve(channels, kept))
+        mixed = _silu(self._convolve(channels, conv_state))
         sizes = (spec.keys_size, 2 * spec.keys_size)
         q, k, v = (
             part.reshape(len(rows), -1, size)
@@ -81,14 +81,14 @@ class DeltaNet:
         b, a = (pair[:, :, part].reshape(len(rows), -1) for part in (0, 1))
         return np.concatenate([q, k, v], axis=1), gates, b, a
 
-    def _convolve(self, channels: FloatArray, kept: FloatArray) -> FloatArray:
-        """Each channel with the same of the rows before, oldest first; `kept` goes on."""
+    def _convolve(self, channels: FloatArray, conv_state: FloatArray) -> FloatArray:
+        """Each channel with the same of the rows before, oldest first; `conv_state` goes on."""
         width, num_rows = self.spec.conv_width, len(channels)
-        whole = np.concatenate([kept, channels])
+        whole = np.concatenate([conv_state, channels])
         total = np.zeros_like(channels)
         for place in range(width):
             total += whole[place : place + num_rows] * self.conv[:, place]
-        kept[:] = whole[num_rows:]
+        conv_state[:] = whole[num_rows:]
         return total
 
 

@@ -33,6 +33,9 @@ def test_a_plan_says_what_states_take(capsys):
     argv = ["plan", "embedded:random?layers=3&conv=3&dtype=bfloat16", "--no-measure"]
     assert run(argv) == 0
     assert "128 B a token and 512 B of states a block" in capsys.readouterr().out
+    argv = ["plan", "embedded:random?delta=4", "--no-measure", "--max-num-seqs", "3"]
+    assert run(argv) == 0
+    assert " = 6 slots, one for each sequence that runs" in capsys.readouterr().out
     assert run(["plan", "embedded:tiny", "--no-measure"]) == 0
     assert "of states" not in capsys.readouterr().out
 

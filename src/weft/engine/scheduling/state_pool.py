@@ -85,6 +85,7 @@ class StatePool:
     def give_back(self, sequence: Sequence) -> None:
         """Take its slots; a snapshot can be found until it is given out again."""
         self._release_source(sequence)
+        sequence.last_snapshot = None  # from which it goes on, if it was preempted
         if sequence.state_slot is not None:
             self.pool.release([sequence.state_slot])
             sequence.state_slot = None
