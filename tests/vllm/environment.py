@@ -15,6 +15,8 @@ TREE = Path(__file__).resolve().parents[2]
 _TESTS = ("hypothesis", "pytest", "pytest-asyncio", "pytest-timeout")
 # vLLM's own gRPC server; its extra "vllm" would bring the build for GPUs.
 _OWN_SERVER = "smg-grpc-servicer==0.14.1"
+# Of its extra "audio", which the wheel for CPUs has under another name.
+_AUDIO = ("av", "scipy", "soundfile", "soxr")
 # Processors of pictures need torchvision. PyPI's is made for GPUs: beside CPU torch it lacks two operators, which no
 # test calls but its import names. It is put where nothing finds it unless it is told to.
 VISION = ROOT / "vllm-vision"
@@ -43,7 +45,7 @@ def requirements() -> tuple[str, ...]:
 def main() -> None:
     """Make it, unless it is there as it should be."""
     torch = ("torch==2.13.0+cpu",)
-    steps = (torch, (*VLLM.steps[-1], *torch, *requirements(), _OWN_SERVER))
+    steps = (torch, (*VLLM.steps[-1], *torch, *requirements(), *_AUDIO, _OWN_SERVER))
     environment = Environment("vllm-tests", steps, unwanted=VLLM.unwanted)
     environment.make()
     (site,) = environment.python.parent.parent.glob("lib/python*/site-packages")

@@ -13,6 +13,7 @@ from weft.core.config import ModelConfig
 from weft.core.engine_info import EngineInfo
 from weft.core.errors import Unsupported
 from weft.core.request_states import RequestStates
+from weft.core.speech import ClipOutput, Speech
 from weft.core.types import (
     EngineLoad,
     KvEventBatch,
@@ -86,6 +87,16 @@ class EngineClient(Protocol):
     def run_pooling(self, request: Request) -> AsyncGenerator[PoolingRequestOutput, None]:
         """Run what `prepare` made of pooling parameters: see `encode`."""
         _unsupported("encode")
+
+    def run_speech(
+        self, speech: Speech, params: SamplingParams, options: RequestOptions
+    ) -> AsyncGenerator[ClipOutput, None]:
+        """Yield what is said in a recording, clip after clip, where `ModelConfig.speech` is not None.
+
+        A long recording is several clips, which are run at once; `params` are for each of them, with one answer.
+        Closing the generator aborts all. Raises what `prepare` and `run` do.
+        """
+        _unsupported("speech to text")
 
     def run_pieces(
         self,

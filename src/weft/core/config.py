@@ -29,7 +29,7 @@ from weft.core.errors import NotFound
 from weft.core.file_overrides import NO_OVERRIDES, FileOverrides
 from weft.core.kv_cache import KvEventsConfig, KvOffloadingConfig, StateCacheConfig
 from weft.core.kv_transfer import KvTransferConfig
-from weft.core.media import MediaConfig
+from weft.core.media import MediaConfig, SpeechConfig
 from weft.core.pooler_options import PoolerOptions
 from weft.core.profiling import ProfilerConfig
 from weft.core.ranks import RanksConfig
@@ -352,6 +352,7 @@ class ModelConfig(msgspec.Struct, frozen=True, kw_only=True):
     runner_type: str = "generate"
     is_multimodal_model: bool = False
     media: MediaConfig | None = None  # None: it takes none here
+    speech: SpeechConfig | None = None  # None: it makes no text of speech here
 
     @property
     def served_model_name(self) -> str:

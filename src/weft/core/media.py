@@ -82,6 +82,13 @@ class MediaConfig(msgspec.Struct, frozen=True, kw_only=True):
     anchor_ids: dict[Modality, int] = {}
 
 
+class SpeechConfig(msgspec.Struct, frozen=True, kw_only=True):
+    """How a model makes text of speech: the token of second 0, if it has such, and whether it does nothing else."""
+
+    first_timestamp_id: int | None = None
+    is_only: bool = False
+
+
 def takes(modality: Modality, config: MediaConfig | None) -> bool:
     """Whether an engine with this config takes any of a modality."""
     return config is not None and config.max_items.get(modality, 0) > 0

@@ -27,6 +27,7 @@ from weft.core.errors import (
 from weft.core.kv_transfer import KEY, KvRole
 from weft.core.media import FIELD
 from weft.core.merged import merged
+from weft.core.speech import ClipOutput, Speech
 from weft.core.tasks import is_set_within
 from weft.core.types import (
     EngineLoad,
@@ -55,6 +56,8 @@ from weft.vllm.params import (
     to_pooling,
     to_sampling,
 )
+from weft.vllm.speech import Clip, SpeechReader, in_order
+from weft.vllm.speech_model import SpeechModel
 
 log = logging.getLogger("weft.engine")
 
@@ -94,6 +97,9 @@ class VllmClient(VllmControls):
         has_media = config.model_config.media is not None
         self._media = MediaReader.of(llm.vllm_config.model_config) if has_media else None
         self._tensors = TensorReader(llm)
+        self._speech = None
+        if config.model_config.speech is not None:
+            self._speech = SpeechReader(SpeechModel(llm), config, tokenizer, limits, clock)
         self._guard = guard_engines()
         self._clock = clock
         self._open: dict[str, Request] = {}
@@ -120,6 +126,10 @@ class VllmClient(VllmControls):
         self._check_lora(options.lora_request)
         if isinstance(params, SamplingParams):
             check_params(params)
+            if (speech := self.model_config.speech) is not None and speech.is_only:
+                raise Unsupported(
+                    "generate is not supported by this model: it makes text of speech"
+                )
         elif options.data_parallel_rank is not None:
             raise Unsupported("data_parallel_rank is not supported for pooling by this engine")
         try:
@@ -138,21 +148,45 @@ class VllmClient(VllmControls):
             )
 
     async def run(self, request: Request) -> AsyncGenerator[RequestOutput, None]:
-        ended = reasoning_ended(request, has_parser=self._has_reasoning_parser)
-        stream = RequestStream(request, self.renderer)
         with self._following(request):
             prompt = await self._prompt(request)
-            changes = merged(
-                [self._answer(request, prompt, i, stream, ended) for i in range(request.params.n)]
-            )
-            async with aclosing(changes):
-                async for _ in changes:
-                    if stream.error is not None:
-                        raise _failure(request, stream)
-                    await stream.read_prompt_soon()
-                    output = stream.pop()
-                    if output is not None:
-                        yield output
+            async with aclosing(self._outputs(request, prompt)) as outputs:
+                async for output in outputs:
+                    yield output
+
+    async def _outputs(self, request: Request, prompt: Any) -> AsyncGenerator[RequestOutput, None]:
+        ended = reasoning_ended(request, has_parser=self._has_reasoning_parser)
+        stream = RequestStream(request, self.renderer)
+        changes = merged(
+            [self._answer(request, prompt, i, stream, ended) for i in range(request.params.n)]
+        )
+        async with aclosing(changes):
+            async for _ in changes:
+                if stream.error is not None:
+                    raise _failure(request, stream)
+                await stream.read_prompt_soon()
+                output = stream.pop()
+                if output is not None:
+                    yield output
+
+    async def run_speech(
+        self, speech: Speech, params: SamplingParams, options: RequestOptions
+    ) -> AsyncGenerator[ClipOutput, None]:
+        if self._speech is None:
+            raise Unsupported("speech to text is not supported by this model")
+        self._check_alive()
+        self._check_lora(options.lora_request)
+        check_params(params)
+        recording, clips = await self._speech.read(speech, params, options)
+        async with aclosing(in_order([self._run_clip(clip) for clip in clips])) as outputs:
+            async for number, output in outputs:
+                yield ClipOutput(recording=recording, clip=number, output=output)
+
+    async def _run_clip(self, clip: Clip) -> AsyncGenerator[RequestOutput, None]:
+        with self._following(clip.request):
+            async with aclosing(self._outputs(clip.request, clip.prompt)) as outputs:
+                async for output in outputs:
+                    yield clip.cleaned(output)
 
     async def _prompt(self, request: Request) -> Any:
         """The same for all answers."""
@@ -256,6 +290,12 @@ class VllmClient(VllmControls):
             self._pinged_at = now
             self._ping = asyncio.create_task(self._llm.is_paused())
             self._ping.add_done_callback(lambda ping: ping.cancelled() or ping.exception())
+
+    async def get_supported_tasks(self) -> tuple[str, ...]:
+        speech = self.model_config.speech
+        if speech is None:
+            return self.info.tasks
+        return ("transcription",) if speech.is_only else (*self.info.tasks, "transcription")
 
     async def is_tracing_enabled(self) -> bool:
         return bool(await self._llm.is_tracing_enabled())

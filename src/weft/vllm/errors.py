@@ -47,6 +47,7 @@ TABLE: Mapping[str, Callable[[BaseException, str | None], WeftError]] = {
     "RetryableRequestError": lambda error, _parameter: Unavailable(str(error)),
     "VLLMClientError": _bad_request,
     "NotImplementedError": lambda error, _parameter: Unsupported(str(error) or "not implemented"),
+    "ImportError": lambda error, _parameter: Unsupported(f"this server lacks a package: {error}"),
     "ValueError": _bad_request,
     "TypeError": _bad_request,
 }

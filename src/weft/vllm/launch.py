@@ -4,6 +4,8 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
+import msgspec
+
 from weft.core.config import EngineConfig
 from weft.media.limits import MediaSources
 from weft.text.tokenizer import Tokenizer
@@ -13,6 +15,7 @@ from weft.vllm.engine import media_limits, start
 from weft.vllm.errors import translated
 from weft.vllm.kv_events import KvEventReader
 from weft.vllm.load import LoadMeter
+from weft.vllm.speech_model import SpeechModel
 
 
 @dataclass(frozen=True, slots=True)
@@ -30,6 +33,10 @@ class Launched:
         with translated():
             tasks = await self.llm.get_supported_tasks()
         config = with_pooler(self.config, self.llm.model_config, tasks)
+        if "transcription" in tasks:
+            speech = SpeechModel(self.llm).describe(tasks, tokenizer.token_to_id)
+            facts = msgspec.structs.replace(config.model_config, speech=speech)
+            config = msgspec.structs.replace(config, model_config=facts)
         return VllmClient(self.llm, config, tokenizer, meters=self.meters, events=self.events)
 
 

@@ -9,7 +9,7 @@ from collections.abc import Mapping
 from importlib import import_module
 from typing import Any, Self
 
-from weft.core.errors import BadRequest, Unsupported
+from weft.core.errors import BadRequest
 from weft.core.media import TENSORS, Media, MediaItem, Modality
 from weft.core.types import Request
 from weft.media.fetch import MediaFetcher
@@ -68,13 +68,8 @@ class MediaReader:
         if item.data is None:
             return None
         what = item.modality
-        try:
-            with translated(what):
-                return decode(what, item.data, self._kwargs.get(what, {}))
-        except Unsupported:
-            raise
-        except ImportError as error:
-            raise Unsupported(f"{what} is not supported: this server lacks {error.name}") from error
+        with translated(what):
+            return decode(what, item.data, self._kwargs.get(what, {}))
 
 
 class TensorReader:

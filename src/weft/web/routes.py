@@ -15,6 +15,7 @@ from weft.web.pooling import ENDPOINTS as POOLING
 from weft.web.responses import response_endpoints
 from weft.web.responses.runs import Runs
 from weft.web.responses.store import ResponseLimits
+from weft.web.speech import ENDPOINTS as SPEECH
 from weft.web.tokens import ENDPOINTS as TOKENS
 
 
@@ -26,6 +27,7 @@ def all_endpoints(state: ServerState) -> tuple[Endpoint, ...]:
         *_group("OpenAI", (*models.ENDPOINTS, *openai)),
         *_group("Anthropic", ANTHROPIC),
         *_group("Embeddings and scores", POOLING),
+        *_group("Speech to text", SPEECH),
         *_group("Tokens", (*TOKENS, *tokens.ENDPOINTS)),
         *_group("SageMaker", (invocations,)),
         *_group("Probes", probe_endpoints(state)),

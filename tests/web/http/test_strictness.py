@@ -6,7 +6,7 @@ import msgspec
 import pytest
 
 from tests.web.http.serving import make_state, serving
-from weft.web.http.body import unknown_fields
+from weft.web.http.body import field_names, unknown_fields
 from weft.web.routes import all_endpoints
 
 CHAT = {"messages": [{"role": "user", "content": "a"}], "max_tokens": 1}
@@ -117,7 +117,9 @@ class Body(msgspec.Struct, rename={"kind": "type"}):
 )
 def test_the_first_unknown_field_is_named(body: bytes, reasons: list[str]):
     """Whatever its name is made of, and with the field that was meant, if that can be told."""
-    assert [deviation.reason for deviation in unknown_fields(body, Body)] == reasons
+    assert [
+        deviation.reason for deviation in unknown_fields(field_names(body, Body), Body)
+    ] == reasons
 
 
 async def test_no_header_is_made_of_a_name():
@@ -135,5 +137,4 @@ def test_every_body_can_be_looked_at():
     for endpoint in all_endpoints(make_state()):
         if isinstance(endpoint.body, type) and issubclass(endpoint.body, msgspec.Struct):
             names = [field.encode_name for field in msgspec.structs.fields(endpoint.body)]
-            body = msgspec.json.encode(dict.fromkeys(names, 1))
-            assert list(unknown_fields(body, endpoint.body)) == []
+            assert list(unknown_fields(names, endpoint.body)) == []

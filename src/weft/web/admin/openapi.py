@@ -7,7 +7,9 @@ from typing import Any
 import msgspec
 
 from weft import __version__
+from weft.web.http.body import JSON
 from weft.web.http.endpoint import Access, Dialect, Endpoint
+from weft.web.http.form import FORM
 from weft.web.http.problem import AnthropicError, OpenAiError
 
 _PARAMETER = re.compile(r"\{(\w+)(?::path)?\}")
@@ -67,7 +69,11 @@ def _operation(endpoint: Endpoint, schema_by_kind: dict[str, Any], model: str) -
         has_model = "model" in getattr(endpoint.body, "__struct_fields__", ())
         named = {"model": model} if has_model else {}
         example = {"example": {**named, **(endpoint.example or {})}}
-        content = {"application/json": {"schema": schema, **example}}
+        content = (
+            {FORM: {"schema": schema}}
+            if endpoint.is_form
+            else {JSON: {"schema": schema, **example}}
+        )
         operation["requestBody"] = {"required": True, "content": content}
     operation["responses"] = _responses(endpoint, schema_by_kind)
     return operation
@@ -103,4 +109,4 @@ def _event(schema: Any) -> dict[str, Any]:
 
 
 def _json(schema: Any) -> dict[str, Any]:
-    return {"application/json": {"schema": schema}}
+    return {JSON: {"schema": schema}}

@@ -5,10 +5,7 @@ from typing import Any
 from weft.core.errors import Unsupported
 from weft.web.http.endpoint import Access, Answer, Call, Endpoint
 
-_SOUND = "a model that hears takes input_audio in /v1/chat/completions"
 _API = (
-    ("POST", "/v1/audio/transcriptions", f"transcription is not supported; {_SOUND}"),
-    ("POST", "/v1/audio/translations", f"translation of audio is not supported; {_SOUND}"),
     ("POST", "/v1/audio/speech", "speech is not supported: the model writes text only"),
     ("POST", "/v1/images/generations", "images are not supported: the model writes text only"),
     ("GET", "/v1/realtime", "the realtime API is not supported; use /v1/responses"),

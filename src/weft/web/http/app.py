@@ -24,16 +24,20 @@ from weft.core.callers import HostRule, KeyRing, bearer_key, host_refusal
 from weft.core.errors import BadRequest, ConfigError, Unauthenticated, WeftError
 from weft.core.log import REQUEST
 from weft.web.http.body import (
+    JSON,
     MAX_VALUES,
     BodyBudget,
+    BodyScan,
     ClientDisconnected,
     Strictness,
     check_content,
     decode_body,
+    field_names,
     read_body,
 )
 from weft.web.http.endpoint import Access, Answer, Call, Dialect, Endpoint, Events
 from weft.web.http.exchange import Exchange
+from weft.web.http.form import FORM, decode_form
 from weft.web.http.options import HttpOptions
 from weft.web.http.problem import HttpError, to_problem
 from weft.web.http.sse import error_event, write_events
@@ -248,6 +252,17 @@ class Gate:
             "vary": "Origin",
         }
 
+    def check_form(self, exchange: Exchange) -> None:
+        """Refuse a form from another site's page: unlike JSON, browsers send it without a question first."""
+        headers = exchange.headers
+        origin = headers.get("origin")
+        is_own = origin is not None and origin.partition("://")[2] == headers.get("host")
+        if origin is not None and not is_own and not self.cors_headers(headers):
+            raise HttpError(
+                403,
+                "pages of this origin may send no forms: --allowed-origins names those that may",
+            )
+
     def preflight_headers(self, exchange: Exchange) -> dict[str, str] | None:
         """The answer to a browser that asks first, which it does without a key; None if it does not."""
         if exchange.method != "OPTIONS" or not exchange.extra_headers:
@@ -339,9 +354,12 @@ class HttpApp:
         with self._state.hold(exchange), self._bodies.share() as grow:
             body = b""
             if endpoint.body is not None:
-                check_content(exchange.headers)
-                max_values = self._max_values()
-                body = await read_body(receive, exchange.headers, self._options, max_values, grow)
+                endpoint.admit(self._state.served)
+                check_content(exchange.headers, FORM if endpoint.is_form else JSON)
+                if endpoint.is_form:
+                    self._gate.check_form(exchange)
+                scan = None if endpoint.is_form else BodyScan(self._max_values())
+                body = await read_body(receive, exchange.headers, self._options, scan, grow)
                 exchange.num_bytes_in = len(body)
             await self._answer_while_wanted(exchange, receive, found, body)
 
@@ -394,10 +412,18 @@ class HttpApp:
         )
 
     async def _decode(self, exchange: Exchange, body: bytes, endpoint: Endpoint) -> Any:
-        value = decode_body(body, endpoint.body)
-        if len(body) > _LARGE_BODY:
-            await asyncio.sleep(0)  # a second look takes as long again: others are served between
-        exchange.extra_headers |= self._strictness.judge(endpoint, body, value)
+        names: Iterable[str]
+        if endpoint.is_form:
+            kind = exchange.headers["content-type"]
+            value, names = await decode_form(body, kind, endpoint.body)
+        else:
+            value = decode_body(body, endpoint.body)
+            if len(body) > _LARGE_BODY:
+                await asyncio.sleep(
+                    0
+                )  # a second look takes as long again: others are served between
+            names = field_names(body, endpoint.body)
+        exchange.extra_headers |= self._strictness.judge(endpoint, names, value)
         return value
 
     async def _send(self, exchange: Exchange, answer: Answer) -> None:

@@ -54,6 +54,10 @@ class Deviation:
     reason: str
 
 
+def serves_all(_served: Served) -> None:
+    """Of an endpoint that every engine and every model has."""
+
+
 def no_deviations(_body: Any) -> Iterable[Deviation]:
     """Of an API that has no limits but those that are held to."""
     return ()
@@ -88,7 +92,8 @@ class Endpoint:
     """`answer` and `event` are what a JSON answer and an event's data consist of, for the description.
 
     `is_strict` refuses unknown fields of the body; the inference APIs ignore them, with a warning, unless the
-    server is strict. Names in the query that are `repeatable` come as one value, joined by commas.
+    server is strict. A body that `is_form` is multipart/form-data. What `admit` raises is answered before
+    the body is received. Names in the query that are `repeatable` come as one value, joined by commas.
     `deviations` are what else of a body is beyond the API. One that `is_refused` is
     there to say so, with 501. `example` is a body, without the model's name, that is answered; `group` is
     the API it stands under in the description, which `weft.web.routes` says.
@@ -103,6 +108,8 @@ class Endpoint:
     body: Any = None
     answer: Any = None
     event: Any = None
+    is_form: bool = False
+    admit: Callable[[Served], None] = serves_all
     is_strict: bool = False
     repeatable: tuple[str, ...] = ()
     deviations: Callable[[Any], Iterable[Deviation]] = no_deviations

@@ -7,6 +7,7 @@ from typing import Annotated
 
 from weft.core.declare import Flag
 from weft.core.errors import ConfigError
+from weft.core.speech import MAX_FILE_BYTES
 
 _ORIGIN = re.compile(r"https?://[A-Za-z0-9.\-\[\]:_]+")
 
@@ -19,7 +20,8 @@ class HttpOptions:
     What a client goes on sending after its answer is dropped for `linger_s`, that it may read it.
     A body may take `body_grace_s` and a second more for every `min_body_rate` bytes of it. It is decoded
     in one piece, in which nobody else is served: 20 ms for `max_body_bytes` of nothing but escapes. A
-    prompt of two million tokens fits. `max_total_body_bytes` are held of all large bodies at once.
+    prompt of two million tokens fits. A form of `max_form_bytes` is one file and fields beside it.
+    `max_total_body_bytes` are held of all large bodies at once.
     A port that is shared other processes of this server listen on too.
     """
 
@@ -72,6 +74,7 @@ class HttpOptions:
     ] = ()
     ui: Annotated[bool, Flag("Serve the page at / of the HTTP server.", "Server")] = True
     max_body_bytes: int = 12 * 2**20
+    max_form_bytes: int = MAX_FILE_BYTES + 2**20
     max_total_body_bytes: int = 256 * 2**20
     max_head_bytes: int = 32 * 2**10
     max_connections: int = 8192

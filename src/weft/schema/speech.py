@@ -1,0 +1,113 @@
+"""Forms of /v1/audio/transcriptions and /v1/audio/translations, and their answers."""
+
+from typing import Annotated, Any
+
+import msgspec
+from msgspec import UNSET, UnsetType
+
+from weft.schema.usage import Usage
+
+
+class SpeechForm(msgspec.Struct, frozen=True, kw_only=True):
+    """What both have: a recording, and how it is to be read and answered."""
+
+    file: Annotated[bytes, msgspec.Meta(extra_json_schema={"contentEncoding": "binary"})]
+    model: str | None = None
+    language: str | None = None
+    to_language: str | None = None
+    prompt: str | None = None
+    hotwords: str | None = None
+    response_format: str | None = None
+    stream: bool | None = None
+    stream_include_usage: bool | None = None
+    stream_continuous_usage_stats: bool | None = None
+    temperature: float | None = None
+    top_p: float | None = None
+    top_k: int | None = None
+    min_p: float | None = None
+    seed: int | None = None
+    frequency_penalty: float | None = None
+    presence_penalty: float | None = None
+    repetition_penalty: float | None = None
+    max_completion_tokens: int | None = None
+    # Of a beam search, and of programs of vLLM's: not offered.
+    n: int | None = None
+    use_beam_search: bool | None = None
+    length_penalty: float | None = None
+    include_stop_str_in_output: bool | None = None
+    watermarking: bool | None = None
+    vllm_xargs: str | None = None
+
+
+class TranscriptionForm(SpeechForm, frozen=True, kw_only=True):
+    """A recording whose text is wanted."""
+
+    timestamp_granularities: list[str] = msgspec.field(default=[], name="timestamp_granularities[]")
+    chunking_strategy: str | None = None
+    include: list[str] = msgspec.field(default=[], name="include[]")
+    known_speaker_names: list[str] = msgspec.field(default=[], name="known_speaker_names[]")
+    known_speaker_references: list[str] = msgspec.field(
+        default=[], name="known_speaker_references[]"
+    )
+
+
+class TranslationForm(SpeechForm, frozen=True, kw_only=True):
+    """A recording whose text is wanted in English, or in `to_language`."""
+
+
+class SpeechUsage(msgspec.Struct, frozen=True, kw_only=True):
+    """Seconds, rounded up."""
+
+    type: str = "duration"
+    seconds: int
+
+
+class SpeechSegment(msgspec.Struct, frozen=True, kw_only=True):
+    """Some words, and when they are said; `no_speech_prob` is not known."""
+
+    id: int
+    seek: int
+    start: float
+    end: float
+    text: str
+    tokens: list[int]
+    temperature: float
+    avg_logprob: float
+    compression_ratio: float
+    no_speech_prob: float | None = None
+
+
+class SpeechAnswer(msgspec.Struct, frozen=True, kw_only=True):
+    """All that is said; a verbose one says when."""
+
+    text: str
+    usage: SpeechUsage | UnsetType = UNSET
+    task: str | UnsetType = UNSET
+    language: str | UnsetType | None = UNSET
+    duration: float | UnsetType = UNSET
+    segments: list[SpeechSegment] | UnsetType = UNSET
+
+
+class SpeechDelta(msgspec.Struct, frozen=True, kw_only=True):
+    """More of the text."""
+
+    content: str
+
+
+class SpeechChunkChoice(msgspec.Struct, frozen=True, kw_only=True):
+    """The only one; the last one says why there is no more."""
+
+    delta: SpeechDelta
+    finish_reason: str | UnsetType | None = UNSET
+    stop_reason: Any = UNSET
+
+
+class SpeechChunk(msgspec.Struct, frozen=True, kw_only=True):
+    """One event of a stream. One without choices has the usage of all."""
+
+    id: str
+    object: str
+    created: int
+    model: str
+    choices: list[SpeechChunkChoice]
+    usage: Usage | UnsetType = UNSET

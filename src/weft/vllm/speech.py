@@ -1,0 +1,123 @@
+"""Recordings to prompts of vLLM's engine, a clip each: decoded on threads, of few at once."""
+
+import asyncio
+import time
+from collections.abc import AsyncGenerator, Callable, Sequence
+from contextlib import aclosing
+from dataclasses import dataclass, field
+from itertools import accumulate
+from typing import Any
+
+import msgspec
+
+from weft.core.config import EngineConfig
+from weft.core.errors import BadRequest, GenerationError
+from weft.core.merged import merged
+from weft.core.prompts import TokensPrompt
+from weft.core.speech import Recording, Speech
+from weft.core.types import OutputKind, Request, RequestOptions, RequestOutput, SamplingParams
+from weft.core.validate import Limits
+from weft.text.prepare import InputProcessor
+from weft.text.tokenizer import Tokenizer
+from weft.vllm.errors import translated
+from weft.vllm.speech_model import SpeechModel, prompt_token_ids
+
+_MAX_DECODED_AT_ONCE = 2  # each up to VLLM_MAX_AUDIO_DECODE_BYTES
+
+
+@dataclass(frozen=True, slots=True)
+class Clip:
+    """A request, and what vLLM's engine is given for it."""
+
+    request: Request
+    prompt: Any
+    clean: Callable[[str, bool], str] = field(repr=False)
+
+    def cleaned(self, output: RequestOutput) -> RequestOutput:
+        """With the text as callers are to have it."""
+        answers = [
+            msgspec.structs.replace(answer, text=self.clean(answer.text, output.is_finished))
+            for answer in output.outputs
+        ]
+        return msgspec.structs.replace(output, outputs=answers)
+
+
+class SpeechReader:
+    """Of one engine."""
+
+    def __init__(
+        self,
+        model: SpeechModel,
+        config: EngineConfig,
+        tokenizer: Tokenizer,
+        limits: Limits,
+        clock: Callable[[], float] = time.monotonic,
+    ) -> None:
+        self._model = model
+        # Anchors of sound are in prompts that the model's own class has made.
+        facts = msgspec.structs.replace(config.model_config, media=None)
+        bare = msgspec.structs.replace(config, model_config=facts)
+        self._inputs = InputProcessor(bare, tokenizer, limits=limits, clock=clock)
+        self._threads = asyncio.Semaphore(_MAX_DECODED_AT_ONCE)
+
+    async def read(
+        self, speech: Speech, params: SamplingParams, options: RequestOptions
+    ) -> tuple[Recording, list[Clip]]:
+        """The clips of a recording, checked; the language is heard, where it is not given."""
+        # Parameters are looked at before the recording is: one token stands for its prompts.
+        await self._inputs.prepare(TokensPrompt(prompt_token_ids=[0]), params, options)
+        if params.n > 1:
+            raise BadRequest("n", f"n must be 1: a recording has one answer, got {params.n}")
+        if len(speech.data) > self._model.max_bytes:
+            raise BadRequest("file", f"file: at most {self._model.max_bytes} bytes are taken")
+        self._model.check(speech)
+        async with self._threads:
+            waves, duration_s = await asyncio.to_thread(self._decode, speech)
+        with translated("file"):
+            language = speech.language or await self._model.hear_language(
+                waves[0], speech.task, options.request_id
+            )
+            prompts = await self._model.prompts(waves, speech, language)
+        seconds = (self._model.seconds(wave, speech.task) for wave in waves[:-1])
+        recording = Recording(
+            duration_s=duration_s,
+            language=language,
+            starts_s=list(accumulate(seconds, initial=0.0)),
+            separator=self._model.separator(language),
+            num_audio_tokens=self._model.num_audio_tokens(duration_s, speech.task),
+        )
+        clips = [await self._clip(prompt, i, params, options) for i, prompt in enumerate(prompts)]
+        return recording, clips
+
+    async def _clip(
+        self, prompt: Any, number: int, params: SamplingParams, options: RequestOptions
+    ) -> Clip:
+        options = msgspec.structs.replace(options, request_id=f"{options.request_id}-{number}")
+        given = TokensPrompt(prompt_token_ids=prompt_token_ids(prompt))
+        request = await self._inputs.prepare(given, params, options)
+        is_streamed = params.output_kind is OutputKind.DELTA
+        return Clip(request, prompt, self._model.cleaner(is_streamed=is_streamed))
+
+    def _decode(self, speech: Speech) -> tuple[list[Any], float]:
+        try:
+            with translated("file"):
+                return self._model.decode(speech)
+        except (
+            GenerationError
+        ) as error:  # of a library below vLLM's readers, which name no class for it
+            raise BadRequest("file", "file: it is no sound in a known format") from error
+
+
+async def in_order(
+    streams: Sequence[AsyncGenerator[RequestOutput, None]],
+) -> AsyncGenerator[tuple[int, RequestOutput], None]:
+    """Outputs of all, which run at once: those of a later one wait until the earlier ones have finished."""
+    held: list[list[RequestOutput]] = [[] for _ in streams]
+    current = 0
+    async with aclosing(merged(streams)) as outputs:
+        async for position, output in outputs:
+            held[position].append(output)
+            while current < len(held) and held[current]:
+                first = held[current].pop(0)
+                yield current, first
+                current += first.is_finished

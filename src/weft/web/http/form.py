@@ -1,0 +1,114 @@
+"""A body of type multipart/form-data: fields as text, files as bytes, within limits, and never on a disk."""
+
+import asyncio
+import re
+from collections.abc import AsyncGenerator
+from functools import cache
+from typing import Any, cast
+
+import msgspec
+from msgspec import inspect
+from python_multipart.exceptions import FormParserError
+from starlette.datastructures import Headers, UploadFile
+from starlette.formparsers import MultiPartException, MultiPartParser
+
+from weft.core.errors import BadRequest
+from weft.core.json_pieces import SLICE_BYTES
+from weft.core.unicode import check_text
+
+FORM = "multipart/form-data"
+_MAX_FIELDS = 256
+_MAX_FIELD_BYTES = 2**18
+_PLACE = re.compile(r" - at `\$\.(.*?)(?:\[(?:\d+|\.\.\.)\])?`$")
+_QUOTED = re.compile(r"`([^`]*)`")
+_LIST = "[]"  # fields whose names end so may come several times
+
+
+class _Parser(MultiPartParser):
+    spool_max_size = 2**62  # nothing of a caller's is written to a disk
+    is_complete = False
+
+    def on_end(self) -> None:
+        self.is_complete = True
+
+    def close(self) -> None:
+        """Close the files, also one that has not come whole."""
+        for file in self._files_to_close_on_error:
+            file.close()
+
+
+async def decode_form(body: bytes, content_type: str, kind: Any) -> tuple[Any, list[str]]:
+    """`body` as a `kind`, and the names that it has. `BadRequest` names the field at fault."""
+    values = await _read(body, content_type)
+    for name in _files(kind) & values.keys():
+        if not isinstance(values[name], bytes):
+            raise BadRequest(name, f"{name} must be a file: a part with a filename")
+    try:
+        # Numbers and booleans come as text.
+        value = msgspec.convert(values, kind, strict=False, builtin_types=(bytes,))
+    except msgspec.ValidationError as error:
+        text = str(error)
+        if place := _PLACE.search(text):
+            raise BadRequest(place[1], f"{place[1]}: {text[: place.start()]}") from None
+        raise BadRequest(_QUOTED.findall(text)[-1], text) from None
+    return value, list(values)
+
+
+@cache
+def _files(kind: Any) -> frozenset[str]:
+    """Fields that are files."""
+    fields = cast(inspect.StructType, inspect.type_info(kind)).fields
+    kinds = {
+        each.encode_name: each.type.type if isinstance(each.type, inspect.Metadata) else each.type
+        for each in fields
+    }
+    return frozenset(name for name, one in kinds.items() if isinstance(one, inspect.BytesType))
+
+
+async def _read(body: bytes, content_type: str) -> dict[str, Any]:
+    """Text of each field, bytes of each file."""
+    parser = _Parser(
+        Headers({"content-type": content_type}),
+        _slices(body),
+        max_files=1,
+        max_fields=_MAX_FIELDS,
+        max_part_size=_MAX_FIELD_BYTES,
+    )
+    try:
+        form = await parser.parse()
+    except (MultiPartException, FormParserError, UnicodeDecodeError) as error:
+        reason = getattr(error, "message", "it cannot be read")
+        raise BadRequest(None, f"the form is not {FORM}: {reason}") from None
+    try:
+        if not parser.is_complete:
+            raise BadRequest(None, "the form ends before its last boundary")
+        values: dict[str, Any] = {}
+        for name, part in form.multi_items():
+            _add(values, name, await _content(name, part))
+        return values
+    finally:
+        parser.close()
+
+
+async def _content(name: str, part: UploadFile | str) -> bytes | str:
+    if isinstance(part, UploadFile):
+        return await part.read()
+    check_text(name, part)
+    return part
+
+
+def _add(values: dict[str, Any], name: str, content: bytes | str) -> None:
+    if name.endswith(_LIST):
+        values.setdefault(name, []).append(content)
+    elif name in values:
+        raise BadRequest(name[:100], f"the field {name[:100]!r} is there twice")
+    else:
+        values[name] = content
+
+
+async def _slices(body: bytes) -> AsyncGenerator[bytes, None]:
+    """Others get a turn after each."""
+    view = memoryview(body)
+    for start in range(0, len(body), SLICE_BYTES):
+        yield bytes(view[start : start + SLICE_BYTES])
+        await asyncio.sleep(0)

@@ -1,0 +1,48 @@
+"""OpenAI's /v1/audio/transcriptions and /v1/audio/translations, as endpoints."""
+
+from functools import partial
+
+from weft.core.errors import Unsupported
+from weft.core.speech import SpeechTask
+from weft.schema.speech import SpeechAnswer, SpeechChunk, TranscriptionForm, TranslationForm
+from weft.web.http.endpoint import Endpoint
+from weft.web.inference.call import for_model
+from weft.web.served import Served
+from weft.web.speech.answer import answer_speech
+
+
+def _admit(served: Served) -> None:
+    if served.client.model_config.speech is None:
+        raise Unsupported(
+            "speech to text is not supported: it needs --engine vllm and a model that transcribes"
+        )
+
+
+def _endpoint(path: str, task: SpeechTask, body: type, summary: str) -> Endpoint:
+    return Endpoint(
+        method="POST",
+        path=path,
+        handler=for_model(partial(answer_speech, task), is_blank_none=True),
+        summary=summary,
+        body=body,
+        is_form=True,
+        admit=_admit,
+        answer=SpeechAnswer,
+        event=SpeechChunk,
+    )
+
+
+ENDPOINTS: tuple[Endpoint, ...] = (
+    _endpoint(
+        "/v1/audio/transcriptions",
+        SpeechTask.TRANSCRIBE,
+        TranscriptionForm,
+        "What is said in a recording, in one piece or streamed",
+    ),
+    _endpoint(
+        "/v1/audio/translations",
+        SpeechTask.TRANSLATE,
+        TranslationForm,
+        "What is said in a recording, in another language",
+    ),
+)

@@ -1,0 +1,187 @@
+"""/v1/audio/transcriptions and translations: a form to a recording, and what the engine hears to the answer."""
+
+import math
+from collections.abc import AsyncGenerator, Iterator
+from contextlib import aclosing
+from dataclasses import dataclass
+from functools import partial
+
+import msgspec
+from msgspec import UNSET
+from starlette.responses import PlainTextResponse
+
+from weft.core.media import SpeechConfig
+from weft.core.speech import ClipOutput, Recording, SpeechTask
+from weft.core.types import FinishReason
+from weft.schema.speech import (
+    SpeechAnswer,
+    SpeechChunk,
+    SpeechChunkChoice,
+    SpeechDelta,
+    SpeechForm,
+    SpeechSegment,
+    SpeechUsage,
+)
+from weft.schema.usage import Usage
+from weft.text.outputs import write_rows
+from weft.web.http.endpoint import Answer, Events
+from weft.web.http.sse import DONE, data_event
+from weft.web.inference.call import Heading, ModelCall
+from weft.web.speech.form import VERBOSE, check_form, to_params, to_speech
+from weft.web.speech.segments import SegmentWriter
+
+_PREFIX = {SpeechTask.TRANSCRIBE: "trsc", SpeechTask.TRANSLATE: "trsl"}
+_OBJECT = {
+    SpeechTask.TRANSCRIBE: "transcription.chunk",
+    SpeechTask.TRANSLATE: "translation.chunk",
+}
+
+
+async def answer_speech(task: SpeechTask, call: ModelCall) -> Answer:
+    """The handler."""
+    form: SpeechForm = call.body
+    client = call.served.client
+    model = client.model_config.speech
+    assert model is not None, "the endpoint admits no other"
+    check_form(form, model)
+    params = to_params(form, client.model_config.default_sampling_params)
+    outputs = client.run_speech(to_speech(form, task), params, call.request_options())
+    if form.stream:
+        has_usage = (
+            bool(form.stream_include_usage) or call.served.options.enable_force_include_usage
+        )
+        writer = ChunkWriter(
+            head=call.heading(_PREFIX[task]),
+            name=_OBJECT[task],
+            has_usage=has_usage,
+            has_running_usage=has_usage and bool(form.stream_continuous_usage_stats),
+        )
+        return Events(_events(outputs, writer))
+    async with aclosing(outputs):
+        clips = [clip async for clip in outputs]
+    if form.response_format == VERBOSE:
+        return await _verbose(call, task, clips, model)
+    text = _join([clip.output.outputs[0].text for clip in clips], clips[0].recording)
+    if form.response_format == "text":
+        return PlainTextResponse(text)
+    is_counted = task is SpeechTask.TRANSCRIBE  # OpenAI's translations are only a text
+    return SpeechAnswer(text=text, usage=_usage(clips[0].recording) if is_counted else UNSET)
+
+
+def _join(texts: list[str], recording: Recording) -> str:
+    return recording.separator.join(texts)
+
+
+def _usage(recording: Recording) -> SpeechUsage:
+    return SpeechUsage(seconds=math.ceil(recording.duration_s))
+
+
+async def _verbose(
+    call: ModelCall, task: SpeechTask, clips: list[ClipOutput], model: SpeechConfig
+) -> SpeechAnswer:
+    """With the times of what is said."""
+    recording = clips[0].recording
+    assert model.first_timestamp_id is not None, "the form was checked"
+    writer = SegmentWriter(
+        decode=call.served.tokenizer.decode,
+        first_timestamp_id=model.first_timestamp_id,
+        eos_token_ids=call.served.client.model_config.eos_token_ids,
+        temperature=call.body.temperature or 0.0,
+    )
+    num_rows = sum(len(clip.output.outputs[0].token_ids) for clip in clips)
+    by_clip = await write_rows(num_rows, partial(_segments, writer, clips))
+    segments = [segment for each in by_clip for segment in each]
+    return SpeechAnswer(
+        text=_join(["".join(one.text for one in each) for each in by_clip], recording),
+        usage=_usage(recording) if task is SpeechTask.TRANSCRIBE else UNSET,
+        task=task.value,
+        language=recording.language,
+        duration=recording.duration_s,
+        segments=segments,
+    )
+
+
+def _segments(writer: SegmentWriter, clips: list[ClipOutput]) -> list[list[SpeechSegment]]:
+    made: list[list[SpeechSegment]] = []
+    for clip in clips:
+        made.append(list(writer.segments(clip, sum(map(len, made)))))
+    return made
+
+
+@dataclass(slots=True, kw_only=True)
+class ChunkWriter:
+    """The chunks of a stream; usage counts tokens, those of all clips so far."""
+
+    head: Heading
+    name: str
+    has_usage: bool
+    has_running_usage: bool
+    num_prompt_tokens: int = 0
+    num_completion_tokens: int = 0
+    _current: int | None = None
+    _has_text: bool = False  # of the current clip
+    _is_cut: bool = False
+
+    def chunks(self, clip: ClipOutput) -> Iterator[SpeechChunk]:
+        """What an output adds: text, or that it was the last."""
+        self._count(clip)
+        (answer,) = clip.output.outputs
+        text = answer.text
+        if text and clip.clip and not self._has_text:
+            text = clip.recording.separator + text
+        self._has_text = self._has_text or bool(answer.text)
+        self._is_cut = self._is_cut or answer.finish_reason is FinishReason.LENGTH
+        if clip.is_finished:
+            # One clip that was cut is a text that was.
+            reason = FinishReason.LENGTH if self._is_cut else answer.finish_reason
+            yield self._chunk(
+                SpeechChunkChoice(
+                    delta=SpeechDelta(content=text),
+                    finish_reason=None if reason is None else reason.value,
+                    stop_reason=answer.stop_reason,
+                )
+            )
+        elif text:
+            yield self._chunk(SpeechChunkChoice(delta=SpeechDelta(content=text)))
+
+    def last(self) -> SpeechChunk:
+        """The usage."""
+        return msgspec.structs.replace(self._chunk(), usage=self._tokens())
+
+    def _count(self, clip: ClipOutput) -> None:
+        if self._current is None:
+            self.num_prompt_tokens += clip.recording.num_audio_tokens
+        if self._current != clip.clip:
+            self._current, self._has_text = clip.clip, False
+            self.num_prompt_tokens += len(clip.output.prompt_token_ids)
+        self.num_completion_tokens += len(clip.output.outputs[0].token_ids)
+
+    def _chunk(self, *choices: SpeechChunkChoice) -> SpeechChunk:
+        return SpeechChunk(
+            id=self.head.id,
+            object=self.name,
+            created=self.head.created,
+            model=self.head.model,
+            choices=list(choices),
+            usage=self._tokens() if self.has_running_usage else UNSET,
+        )
+
+    def _tokens(self) -> Usage:
+        total = self.num_prompt_tokens + self.num_completion_tokens
+        return Usage(
+            prompt_tokens=self.num_prompt_tokens,
+            completion_tokens=self.num_completion_tokens,
+            total_tokens=total,
+        )
+
+
+async def _events(
+    outputs: AsyncGenerator[ClipOutput, None], writer: ChunkWriter
+) -> AsyncGenerator[bytes, None]:
+    async with aclosing(outputs):
+        async for clip in outputs:
+            for chunk in writer.chunks(clip):
+                yield data_event(chunk)
+    if writer.has_usage:
+        yield data_event(writer.last())
+    yield DONE

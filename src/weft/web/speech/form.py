@@ -1,0 +1,111 @@
+"""A form to what the engine is given; each field is used or refused by name."""
+
+from collections.abc import Mapping
+from typing import Any
+
+from weft.core.errors import BadRequest
+from weft.core.media import SpeechConfig
+from weft.core.speech import MAX_FILE_BYTES, Speech, SpeechTask
+from weft.core.types import OutputKind, SamplingParams
+from weft.schema.speech import SpeechForm, TranscriptionForm
+from weft.web.inference.fields import refuse_unsupported
+
+FORMATS = ("json", "text", "verbose_json")
+VERBOSE = "verbose_json"
+_SPEAKERS = "this server does not tell speakers apart"
+_NO_BEAMS = "beams are searched for chat and text completions"
+# By name: the values that ask for what happens anyway, and why no other is taken.
+REFUSED: Mapping[str, tuple[tuple[Any, ...], str]] = {
+    "chunking_strategy": (("auto",), "a long recording is cut where it is quiet"),
+    "include[]": (([],), "log-probabilities come with verbose_json alone, as averages"),
+    "include_stop_str_in_output": ((False,), "there are no stop strings"),
+    "known_speaker_names[]": (([],), _SPEAKERS),
+    "known_speaker_references[]": (([],), _SPEAKERS),
+    "length_penalty": ((1.0,), _NO_BEAMS),
+    "n": ((1,), _NO_BEAMS),
+    "use_beam_search": ((False,), _NO_BEAMS),
+    "vllm_xargs": (("{}",), "this engine has no further arguments"),
+    "watermarking": ((False,), "answers have no watermark"),
+}
+_REFUSED_FORMATS = {
+    "srt": "verbose_json has the times of all segments",
+    "vtt": "verbose_json has the times of all segments",
+    "diarized_json": _SPEAKERS,
+}
+_SAME = (
+    "top_p", "top_k", "min_p", "seed", "frequency_penalty", "presence_penalty", "repetition_penalty",
+)  # fmt: skip
+
+
+def check_form(form: SpeechForm, model: SpeechConfig) -> None:
+    """Refuse what is not offered, and what contradicts itself."""
+    refuse_unsupported(form, REFUSED)
+    _check_format(form, model)
+    if not form.file:
+        raise BadRequest("file", "file is empty")
+    if len(form.file) > MAX_FILE_BYTES:
+        raise BadRequest(
+            "file", f"file: at most {MAX_FILE_BYTES} bytes are taken, got {len(form.file)}"
+        )
+    for name in ("stream_include_usage", "stream_continuous_usage_stats"):
+        if getattr(form, name) and not form.stream:
+            raise BadRequest(name, f"{name} needs stream to be true")
+    if isinstance(form, TranscriptionForm):
+        _check_granularities(form)
+
+
+def _check_format(form: SpeechForm, model: SpeechConfig) -> None:
+    chosen = form.response_format
+    if chosen is None:
+        return
+    if chosen not in FORMATS:
+        reason = _REFUSED_FORMATS.get(chosen)
+        raise BadRequest(
+            "response_format",
+            f"response_format must be one of {', '.join(FORMATS)}, got {chosen[:40]!a}"
+            + (f": {reason}" if reason else ""),
+            chosen,
+        )
+    if chosen != VERBOSE:
+        return
+    if form.stream:
+        raise BadRequest("response_format", f"{VERBOSE} does not go with stream")
+    if model.first_timestamp_id is None:
+        raise BadRequest(
+            "response_format", f"{VERBOSE} is not supported by this model: it tells no times"
+        )
+
+
+def _check_granularities(form: TranscriptionForm) -> None:
+    name = "timestamp_granularities[]"
+    for each in form.timestamp_granularities:
+        if each != "segment":
+            raise BadRequest(
+                name, f"{name} must be segment, got {each[:40]!a}: words have no times here"
+            )
+    if form.timestamp_granularities and form.response_format != VERBOSE:
+        raise BadRequest(name, f"{name} needs response_format to be {VERBOSE}")
+
+
+def to_speech(form: SpeechForm, task: SpeechTask) -> Speech:
+    """The recording, and what is to be done with it."""
+    return Speech(
+        task=task,
+        data=form.file,
+        language=form.language or None,
+        to_language=form.to_language or None,
+        prompt=form.prompt or "",
+        hotwords=form.hotwords or None,
+        has_timestamps=form.response_format == VERBOSE,
+    )
+
+
+def to_params(form: SpeechForm, defaults: Mapping[str, float | int]) -> SamplingParams:
+    """How each clip is sampled: greedily, unless a temperature is given, whatever the model's own is."""
+    given = {name: value for name in _SAME if (value := getattr(form, name)) is not None}
+    return SamplingParams(
+        **{**defaults, **given, "temperature": form.temperature or 0.0},
+        max_tokens=form.max_completion_tokens,
+        logprobs=0 if form.response_format == VERBOSE else None,
+        output_kind=OutputKind.DELTA if form.stream else OutputKind.FINAL_ONLY,
+    )
