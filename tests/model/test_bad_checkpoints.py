@@ -32,7 +32,7 @@ def refusal(directory):
     assert is_within(time.perf_counter() - before, 10)
     message = str(error.value)
     assert "\n" not in message
-    assert len(message) < 400 + len(str(directory))
+    assert len(message) < 500 + len(str(directory))
     return message.replace(str(directory), "DIR")
 
 

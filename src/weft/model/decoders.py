@@ -111,7 +111,7 @@ def read_config(values: Mapping[str, object], where: str) -> ModelConfigFile:
         name = architectures[0] if architectures and family is not None else model_type
         raise ConfigError(
             f"{where}: {shown(name)} is not a model this runner knows; it runs "
-            + ", ".join(_HEADS.sub("", row.architecture) for row in FAMILIES.values())
+            + ", ".join(dict.fromkeys(_HEADS.sub("", f.architecture) for f in FAMILIES.values()))
             + "; encoders: "
             + ", ".join(ENCODER_FAMILIES)
         )
