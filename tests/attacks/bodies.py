@@ -83,7 +83,11 @@ def fields_by_path() -> dict[str, list[str]]:
     """Of every endpoint that takes a body."""
     found = {}
     for endpoint in endpoints():
-        if endpoint.body is not None and endpoint.access is not Access.OPEN:
+        if (
+            endpoint.body is not None
+            and not endpoint.is_form
+            and endpoint.access is not Access.OPEN
+        ):
             kind = endpoint.body
             is_struct = isinstance(kind, type) and issubclass(kind, msgspec.Struct)
             names = [f.encode_name for f in msgspec.structs.fields(kind)] if is_struct else []

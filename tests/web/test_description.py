@@ -47,6 +47,7 @@ def _examples(is_embedding: bool) -> dict[str, Any]:
         for path, methods in DOCUMENT["paths"].items()
         if (body := methods.get("post", {}).get("requestBody"))
         and (methods["post"]["tags"] == ["Embeddings and scores"]) is is_embedding
+        and "multipart/form-data" not in body["content"]  # which the models here refuse unread
         and not path.endswith(("_lora_adapter", "/classify"))  # which the models here have none of
         and path != "/update_weights"  # whose example names weights that nobody sent
     }

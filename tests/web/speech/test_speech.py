@@ -283,7 +283,9 @@ async def test_openais_client_reads_all_of_it(site):
         text = await create(model="fake-model", file=FILE["file"], response_format="text")
         stream = await create(model="fake-model", file=FILE["file"], stream=True)
         said = "".join([chunk.choices[0]["delta"]["content"] async for chunk in stream])
-        with pytest.warns(DeprecationWarning, match="deprecated"):  # of the client's next version, which has none
+        with pytest.warns(
+            DeprecationWarning, match="deprecated"
+        ):  # of the client's next version, which has none
             translated = await client.audio.translations.create(
                 model="fake-model", file=FILE["file"], extra_body={"to_language": "fr"}
             )

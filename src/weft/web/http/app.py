@@ -354,7 +354,8 @@ class HttpApp:
         with self._state.hold(exchange), self._bodies.share() as grow:
             body = b""
             if endpoint.body is not None:
-                endpoint.admit(self._state.served)
+                if endpoint.admit is not None:
+                    endpoint.admit(self._state.served)
                 check_content(exchange.headers, FORM if endpoint.is_form else JSON)
                 if endpoint.is_form:
                     self._gate.check_form(exchange)

@@ -54,10 +54,6 @@ class Deviation:
     reason: str
 
 
-def serves_all(_served: Served) -> None:
-    """Of an endpoint that every engine and every model has."""
-
-
 def no_deviations(_body: Any) -> Iterable[Deviation]:
     """Of an API that has no limits but those that are held to."""
     return ()
@@ -109,7 +105,7 @@ class Endpoint:
     answer: Any = None
     event: Any = None
     is_form: bool = False
-    admit: Callable[[Served], None] = serves_all
+    admit: Callable[[Served], None] | None = None
     is_strict: bool = False
     repeatable: tuple[str, ...] = ()
     deviations: Callable[[Any], Iterable[Deviation]] = no_deviations
