@@ -132,7 +132,10 @@ def check_overflow(runner: Runner) -> None:
     ids = np.random.default_rng(1).integers(1, 300, 30).tolist()
     expected = alone(runner, ids)
     runner.allocate_kv(num_blocks=20, block_size=4, num_state_slots=2)
-    parts = [Part([0] * 20, 20, [9, 8, 7, 6, 5], 0, 20), Part(ids, 30, list(range(10, 18)), 0, 30, (1, 1))]
+    parts = [
+        Part([0] * 20, 20, [9, 8, 7, 6, 5], 0, 20),
+        Part(ids, 30, list(range(10, 18)), 0, 30, (1, 1)),
+    ]
     got = runner.forward(step(parts, 4))
     assert np.isnan(got[:20]).all()
     assert got[20:].tobytes() == expected.tobytes()

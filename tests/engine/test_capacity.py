@@ -46,6 +46,17 @@ def test_slots_are_counted_beside_the_blocks():
     assert found.total_bytes - blocks.total_bytes >= 4 * slot
 
 
+def test_rows_of_mamba_are_counted_in_a_step():
+    """128 elements of a gate and 192 of channels come from a product, and so do four steps; attention has 128 in all."""
+    shape = "embedded:random?layers=2&heads=4&kv_heads=2&head_dim=16&hidden=64&intermediate=96"
+    plain, mamba = (
+        capacity(f"{shape}{kind}&dtype=float32", max_num_batched_tokens=256)
+        for kind in ("", "&mamba=4")
+    )
+    wider, convolved, given = 128 + 192 + 4 - 128, 192, 2 * (128 - 64)
+    assert mamba.step_bytes - plain.step_bytes == 256 * 4 * (wider + convolved + given)
+
+
 def test_what_is_rounded_takes_less():
     """The sizes are of the runner that will serve it, with int8 as without."""
     whole, rounded = capacity("embedded:tiny"), capacity("embedded:tiny", quantization="int8")

@@ -39,7 +39,13 @@ def shared_by(*files_of):
 
 @pytest.mark.parametrize(
     "options",
-    [{}, {"quantization": "int8"}, {"quantization": "int4"}, {"model": SMALL + "&dtype=float32"}],
+    [
+        {},
+        {"quantization": "int8"},
+        {"quantization": "int4"},
+        {"model": SMALL + "&dtype=float32"},
+        {"model": SMALL.replace("layers=1", "layers=2") + "&mamba=4"},
+    ],
     ids=str,
 )
 def test_what_is_mapped_computes_the_very_bits(options):

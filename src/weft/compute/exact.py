@@ -1,4 +1,4 @@
-"""exp and what is made of it, of sums and products that are rounded one by one: the same bits on every CPU."""
+"""exp and what is made of it, of sums and products that are rounded one by one: the bits of `cpp/kernels/exact.h`."""
 
 import numpy as np
 

@@ -1,7 +1,6 @@
-"""Mamba-2 layers in numpy, token by token.
+"""Mamba-2 layers in numpy, token by token: the twin of `cpp/model/mamba_step.cpp`, which gives the same bits.
 
-A sum is added up in the order of its terms, or in sixteen sums that are added up in the end: kernels can give the
-same bits.
+A sum is added up in the order of its terms, or in sixteen sums that are added up in the end.
 """
 
 from dataclasses import dataclass

@@ -133,7 +133,7 @@ def _step_bytes(fitted: Fitted) -> int:
     recurrent = [sum(r.products.values()) for r in (layer.recurrence for layer in spec.layers) if r]
     wide = max(first, spec.hidden_size * (3 if spec.state_size else 1), *recurrent)
     mambas = [layer.recurrence for layer in spec.layers if isinstance(layer.recurrence, Mamba2Spec)]
-    mixed = max(query, *(mamba.inner_size for mamba in mambas)) if mambas else query
+    mixed = max([query, *(mamba.inner_size for mamba in mambas)])
     convolved = max((mamba.conv_size for mamba in mambas), default=0)
     row = _FLOAT_BYTES * (spec.hidden_size + wide + convolved)
     row += element * (spec.hidden_size + 2 * mixed + inner)

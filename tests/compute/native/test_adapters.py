@@ -251,7 +251,9 @@ def test_matrices_of_a_fused_module_share_what_leads_to_their_rank(tmp_path):
     assert error(first, second) < 1e-6
 
 
-@pytest.mark.parametrize("query", [query for query, _ in SHAPES.values() if not re.search("conv=|mamba=", query)])
+@pytest.mark.parametrize(
+    "query", [query for query, _ in SHAPES.values() if not re.search("conv=|mamba=", query)]
+)
 def test_models_of_other_shapes_take_adapters_too(tmp_path, query):
     """Heads that are padded, and matrices wider than a block."""
     experts = opened("float32", query).spec.layers[0].experts

@@ -44,7 +44,7 @@ def native_rows(path, layer: Mamba2, rows, state, is_begun, num_threads=1):
     limits=st.sampled_from([(0.0, float("inf")), (0.2, 1.5)]),
     num_threads=st.integers(1, 3),
 )
-def test_rows_and_states_are_the_twin_s(  # noqa: PLR0913, PLR0917
+def test_rows_and_states_are_the_twin_s(
     path,
     seed,
     num_groups,

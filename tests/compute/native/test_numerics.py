@@ -55,7 +55,8 @@ def make_sequences():
 
 
 @pytest.fixture(
-    scope="module", params=[case for case, (model_type, _) in CASES.items() if not has_delta_nets(model_type)]
+    scope="module",
+    params=[case for case, (model_type, _) in CASES.items() if not has_delta_nets(model_type)],
 )
 def family(request, tmp_path_factory):
     model = make_model(*CASES[request.param])
