@@ -74,7 +74,7 @@ def models() -> str:
         (
             "Those with Mamba-2 in place of attention in some layers are "
             + ", ".join(f"`{n}`" for n, family in sorted(FAMILIES.items()) if family.has_mamba)
-            + ". Their states lie in such slots, and the same flags are refused; but the native core computes them, and "
+            + ". Their states lie in such slots, and the same flags are refused; the native core computes them, and "
             "all linear layers may be rounded, that which makes time steps too. Files of `granitemoehybrid` whose "
             "layers all have attention are served as any other decoder (docs/decisions/0052)."
         ),

@@ -47,7 +47,7 @@ def test_slots_are_counted_beside_the_blocks():
 
 
 def test_rows_of_mamba_are_counted_in_a_step():
-    """128 elements of a gate and 192 of channels come from a product, and so do four steps; attention has 128 in all."""
+    """A product makes 128 elements of a gate, 192 of channels and four steps of time; of attention 128 in all."""
     shape = "embedded:random?layers=2&heads=4&kv_heads=2&head_dim=16&hidden=64&intermediate=96"
     plain, mamba = (
         capacity(f"{shape}{kind}&dtype=float32", max_num_batched_tokens=256)
