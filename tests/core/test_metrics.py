@@ -8,11 +8,10 @@ from prometheus_client.parser import text_string_to_metric_families
 from tests.doubles.stepping import make_config
 from tests.doubles.transfers import transfer
 from weft.core.config import (
-    CacheConfig,
     EngineConfig,
 )
 from weft.core.errors import ConfigError
-from weft.core.kv_cache import KvOffloadingConfig
+from weft.core.kv_cache import CacheConfig, KvOffloadingConfig
 from weft.core.kv_transfer import KvRole
 from weft.core.metric_series import ABSENT, CACHE_CONFIG_LABELS, OLDER_NAMES, PREFIX, SERIES
 from weft.core.metrics import Metrics, expose

@@ -10,7 +10,7 @@ from types import SimpleNamespace
 import msgspec
 import pytest
 
-from weft.core.config import CacheConfig, EngineOptions
+from weft.core.config import EngineOptions
 from weft.core.errors import (
     BadRequest,
     Code,
@@ -19,6 +19,7 @@ from weft.core.errors import (
     GenerationError,
     WeftError,
 )
+from weft.core.kv_cache import CacheConfig
 from weft.core.kv_transfer import KEY
 from weft.core.types import (
     BlockRemoved,

@@ -18,9 +18,9 @@ from prometheus_client.core import (
 )
 from prometheus_client.exposition import generate_latest
 
-from weft.core.config import CacheConfig, EngineConfig
+from weft.core.config import EngineConfig
 from weft.core.errors import ConfigError
-from weft.core.kv_cache import Medium
+from weft.core.kv_cache import CacheConfig, Medium
 from weft.core.metric_series import (
     ENGINE_LABELS,
     MAX_LABEL_CHARS,
