@@ -340,6 +340,7 @@ def _cache_values(cache: CacheConfig) -> tuple[str, ...]:
         str(cache.block_bytes),
         cache.kv_cache_dtype,
         str(cache.enable_prefix_caching),
+        str(cache.states and cache.states.mamba_block_size),
     )
 
 
