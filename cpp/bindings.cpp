@@ -19,6 +19,7 @@
 #include "kernels/select.h"
 #include "model/groups.h"
 #include "model/int8_product.h"
+#include "model/mamba_rows.h"
 #include "model/measure.h"
 #include "model/model.h"
 #include "sample/choose.h"
@@ -38,6 +39,7 @@ using Tensor = nb::ndarray<nb::ro, nb::c_contig, nb::device::cpu>;
 
 using Row = nb::ndarray<const float, nb::ndim<1>, nb::c_contig, nb::device::cpu>;
 using Rows = nb::ndarray<const float, nb::ndim<2>, nb::c_contig, nb::device::cpu>;
+using WritableRow = nb::ndarray<float, nb::ndim<1>, nb::c_contig, nb::device::cpu>;
 using Doubles = nb::ndarray<const double, nb::ndim<1>, nb::c_contig, nb::device::cpu>;
 using Keys = nb::ndarray<const std::uint64_t, nb::ndim<1>, nb::c_contig, nb::device::cpu>;
 using Chosen = nb::ndarray<std::int32_t, nb::ndim<1>, nb::c_contig, nb::device::cpu>;
@@ -121,7 +123,8 @@ std::span<const std::int32_t> span_of(const std::optional<Ints>& array, const In
 void forward(weft::Model& model, const Ints& token_ids, const Ints& positions, const std::optional<Ints>& token_types,
              const std::optional<Ints>& slots, const Ints& query_starts, const std::optional<Table>& block_tables,
              const Ints& logit_rows, const std::optional<Ints>& adapter_ids, const std::optional<Ints>& embed_rows,
-             const std::optional<Rows>& embeds, Logits& outputs) {
+             const std::optional<Rows>& embeds, const std::optional<Ints>& state_reads,
+             const std::optional<Ints>& state_writes, Logits& outputs) {
     weft::Batch batch;
     batch.token_ids = span_of(token_ids);
     batch.positions = span_of(positions);
@@ -136,6 +139,8 @@ void forward(weft::Model& model, const Ints& token_ids, const Ints& positions, c
     batch.adapter_ids = span_of(adapter_ids, token_ids, "adapter_ids");
     batch.embed_rows = span_of(embed_rows, token_ids, "embed_rows");
     if (embeds) batch.embeds = {embeds->data(), embeds->size()};
+    batch.state_reads = span_of(state_reads, token_ids, "state_reads");
+    batch.state_writes = span_of(state_writes, token_ids, "state_writes");
     const std::span<float> out(outputs.data(), outputs.size());
     const nb::gil_scoped_release release;
     model.forward(batch, out);
@@ -255,6 +260,19 @@ void multiply_grouped(const std::string& path, const weft::GroupFormat& format, 
     weft::multiply_grouped(path, format, {rows.data(), rows.size()}, source, {out.data(), out.size()});
 }
 
+// `vectors`: the convolution by row that it looks at, its bias or none, and step bias, A_log, D and norm.
+void mamba_rows(const std::string& path, int num_threads, const weft::MambaSpec& mamba, float norm_eps,
+                const std::vector<Row>& vectors, const Rows& rows, bool is_begun, const WritableRow& state, Logits& out) {
+    weft::LayerWeights weights;
+    std::vector<float>* const parts[] = {&weights.conv,        &weights.conv_bias,  &weights.mamba.step_bias,
+                                         &weights.mamba.a_log, &weights.mamba.skip, &weights.mamba.norm};
+    if (vectors.size() != std::size(parts)) throw std::invalid_argument("vectors must be six");
+    for (std::size_t i = 0; i < vectors.size(); i++)
+        parts[i]->assign(vectors[i].data(), vectors[i].data() + vectors[i].size());
+    weft::mamba_rows(path, num_threads, mamba, norm_eps, weights, {rows.data(), rows.size()}, is_begun,
+                     {state.data(), state.size()}, {out.data(), out.size()});
+}
+
 void round_to_groups(const Rows& values, const WritableNumbers& numbers, const WritableBits& scales,
                      const WritableBits& minimums) {
     const weft::Source source = source_of(values);
@@ -295,12 +313,22 @@ void bind_spec(nb::module_& module) {
         .def_rw("query_rank", &weft::LatentSpec::query_rank)
         .def_rw("is_interleaved", &weft::LatentSpec::is_interleaved)
         .def_rw("norm_eps", &weft::LatentSpec::norm_eps);
+    nb::class_<weft::MambaSpec>(module, "MambaSpec")
+        .def(nb::init<>())
+        .def_rw("num_heads", &weft::MambaSpec::num_heads)
+        .def_rw("head_dim", &weft::MambaSpec::head_dim)
+        .def_rw("state_dim", &weft::MambaSpec::state_dim)
+        .def_rw("num_groups", &weft::MambaSpec::num_groups)
+        .def_rw("conv_width", &weft::MambaSpec::conv_width)
+        .def_rw("min_step", &weft::MambaSpec::min_step)
+        .def_rw("max_step", &weft::MambaSpec::max_step);
     nb::class_<weft::LayerSpec>(module, "LayerSpec")
         .def(nb::init<>())
         .def_rw("rope", &weft::LayerSpec::rope, nb::arg().none())
         .def_rw("window", &weft::LayerSpec::window, nb::arg().none())
         .def_rw("has_attention_norm", &weft::LayerSpec::has_attention_norm)
         .def_rw("conv_width", &weft::LayerSpec::conv_width)
+        .def_rw("mamba", &weft::LayerSpec::mamba, nb::arg().none())
         .def_rw("qkv_groups", &weft::LayerSpec::qkv_groups, nb::arg().none())
         .def_rw("q_b_groups", &weft::LayerSpec::q_b_groups, nb::arg().none())
         .def_rw("o_groups", &weft::LayerSpec::o_groups, nb::arg().none())
@@ -441,6 +469,7 @@ void bind_model(nb::module_& module) {
         .def("remove_adapter", &weft::Model::remove_adapter, nb::arg("adapter_id"),
              nb::call_guard<nb::gil_scoped_release>())
         .def("allocate_kv", &weft::Model::allocate_kv, nb::arg("num_blocks"), nb::arg("block_size"),
+             nb::arg("num_state_slots") = 0,
              nb::call_guard<nb::gil_scoped_release>())
         // Not converted: a copy made on the way would be read, or written, in place of the array given.
         .def("forward", &forward, nb::arg("token_ids").noconvert(), nb::arg("positions").noconvert(),
@@ -448,6 +477,7 @@ void bind_model(nb::module_& module) {
              nb::arg("query_starts").noconvert(), nb::arg("block_tables").noconvert().none(),
              nb::arg("logit_rows").noconvert(), nb::arg("adapter_ids").noconvert().none(),
              nb::arg("embed_rows").noconvert().none(), nb::arg("embeds").noconvert().none(),
+             nb::arg("state_reads").noconvert().none(), nb::arg("state_writes").noconvert().none(),
              nb::arg("outputs").noconvert())
         // A view of the pool as it lies in memory, until the next `allocate_kv`.
         .def_prop_ro("kv_bytes",
@@ -460,6 +490,13 @@ void bind_model(nb::module_& module) {
         .def_prop_ro("state_bytes",
              [](const weft::Model& model) {
                  const std::span<std::byte> bytes = model.state_bytes();
+                 return nb::ndarray<nb::numpy, std::uint8_t, nb::ndim<1>>(bytes.data(), {bytes.size()});
+             },
+             nb::rv_policy::reference_internal)
+        // And of those of sequences.
+        .def_prop_ro("slot_bytes",
+             [](const weft::Model& model) {
+                 const std::span<std::byte> bytes = model.slot_bytes();
                  return nb::ndarray<nb::numpy, std::uint8_t, nb::ndim<1>>(bytes.data(), {bytes.size()});
              },
              nb::rv_policy::reference_internal)
@@ -510,5 +547,8 @@ NB_MODULE(_core, module) {
     module.def("multiply_grouped", &multiply_grouped, nb::arg("path"), nb::arg("form"),
                nb::arg("rows").noconvert(), nb::arg("numbers").noconvert(), nb::arg("scales").noconvert(),
                nb::arg("offsets").noconvert().none(), nb::arg("out").noconvert());
+    module.def("mamba_rows", &mamba_rows, nb::arg("path"), nb::arg("num_threads"), nb::arg("spec"),
+               nb::arg("norm_eps"), nb::arg("vectors"), nb::arg("rows").noconvert(), nb::arg("is_begun"),
+               nb::arg("state").noconvert(), nb::arg("out").noconvert());
     bind_model(module);
 }

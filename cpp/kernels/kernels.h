@@ -16,6 +16,8 @@
 #include <cstddef>
 #include <cstdint>
 
+#include "kernels/mamba_tasks.h"
+
 namespace weft {
 
 constexpr int kLanes = 16;         // floats handled together; tokens of a KV tile
@@ -184,6 +186,9 @@ struct Kernels {
     void (*int8_heads)(const HeadsTask&);
     void (*int8_attend)(const AttentionTask&);
     void (*latent)(const LatentTask&);
+    void (*mamba_conv)(const MambaConvTask&);
+    void (*mamba_scan)(const MambaScanTask&);
+    void (*mamba_norm)(const MambaNormTask&);
     // False for a row that holds NaN, or whose largest logit is infinite.
     bool (*draw)(const DrawTask&, int& token);
     int (*draw_among)(const DrawTask&, const int* tokens, int count);

@@ -5,6 +5,7 @@
 #include "kernels/draw.h"
 #include "kernels/gemm.h"
 #include "kernels/latent.h"
+#include "kernels/mamba.h"
 #include "kernels/norms.h"
 #include "kernels/probes.h"
 #include "kernels/rows.h"
@@ -21,6 +22,7 @@ constexpr Kernels kTable = {
     E::kElement, static_cast<int>(sizeof(typename E::Activation)), kAttentionRows, kPieces,
     gemm<E>,     residual<E, RmsNorm>, residual<E, LayerNorm>, to_activations<E>,
     heads<E>,    attend<E>,   heads<Int8Cache<E>>, attend<Int8Cache<E>>, latent<E>,
+    mamba_conv,  mamba_scan,  mamba_norm,
     draw,        draw_among,  find_maxima, sum_exp,
     sum_weights, log_softmax, count_from,
     probe_arithmetic<E>, probe_reading,

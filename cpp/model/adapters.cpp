@@ -59,7 +59,7 @@ AdapterBytes adapter_bytes(const ModelSpec& spec) {
         const LayerShapes shapes = layer_shapes(spec, layer);
         alone += shapes.o.adapter_elements() + shapes.down.adapter_elements();
         up += shapes.up.adapter_elements();
-        (layer.conv_width > 0 ? alone : qkv) += shapes.qkv.adapter_elements();
+        (layer.has_attention() ? qkv : alone) += shapes.qkv.adapter_elements();
         alone += shapes.q_b.adapter_elements();
     }
     const std::size_t embedding =

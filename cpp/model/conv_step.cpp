@@ -17,8 +17,8 @@ float* floats(const Region& region) { return reinterpret_cast<float*>(region.dat
 
 }  // namespace
 
-void ConvSpace::make_room(const ModelSpec& spec, const Plan& plan, std::size_t sequences, int num_threads) {
-    if (plan.sequence_by_row.empty()) return;
+void ConvSpace::make_room(const ModelSpec& spec, std::size_t sequences, int num_threads) {
+    if (!spec.has_states()) return;
     int most = 0;
     for (const LayerSpec& layer : spec.layers) most = std::max(most, layer.conv_width - 1);
     const std::size_t row = static_cast<std::size_t>(spec.hidden_size);

@@ -17,7 +17,7 @@ namespace weft {
 
 // Memory of one layer's convolution; kept, and made larger when a step needs more.
 struct ConvSpace {
-    void make_room(const ModelSpec& spec, const Plan& plan, std::size_t sequences, int num_threads);
+    void make_room(const ModelSpec& spec, std::size_t sequences, int num_threads);
 
     Region before;  // elements [sequences][width - 1][hidden], of blocks that the step writes again
     Region sums;    // float [threads][hidden]

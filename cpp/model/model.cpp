@@ -28,7 +28,12 @@ Model::Model(const ModelSpec& spec, const std::string& path, int num_threads,
       weights_(spec_, file, pool_),
       expert_loads_(spec_.layers.size()) {
     std::size_t num_of_kind[2] = {};
-    for (const LayerSpec& layer : spec_.layers) places_.push_back(num_of_kind[layer.conv_width > 0 ? 1 : 0]++);
+    std::size_t slot_start = 0;
+    for (const LayerSpec& layer : spec_.layers) {
+        places_.push_back(layer.mamba ? 0 : num_of_kind[layer.conv_width > 0 ? 1 : 0]++);
+        slot_starts_.push_back(slot_start);
+        if (layer.mamba) slot_start += static_cast<std::size_t>(layer.mamba->state_size());
+    }
     for (std::size_t i = 0; i < expert_loads_.size(); i++)
         if (spec_.layers[i].experts)
             expert_loads_[i].rows.assign(static_cast<std::size_t>(spec_.layers[i].experts->count), 0);
@@ -96,22 +101,35 @@ std::byte* Model::states_of(int layer) const {
                                 static_cast<std::size_t>(kv_shape_.num_blocks) * spec_.state_bytes();
 }
 
-void Model::allocate_kv(std::int64_t num_blocks, std::int64_t block_size) {
+float* Model::slots_of(int layer) const {
+    return reinterpret_cast<float*>(slots_.data()) +
+           slot_starts_[static_cast<std::size_t>(layer)] * static_cast<std::size_t>(kv_shape_.num_state_slots);
+}
+
+void Model::allocate_kv(std::int64_t num_blocks, std::int64_t block_size, std::int64_t num_state_slots) {
     constexpr std::int64_t kMost = std::numeric_limits<std::int32_t>::max();
     if (!spec_.is_causal) throw std::invalid_argument("a model that is not causal keeps no keys and values");
     if (num_blocks < 1 || num_blocks > kMost) throw std::invalid_argument("num_blocks must be at least 1");
     if (block_size < 1 || block_size > kMost) throw std::invalid_argument("block_size must be at least 1");
-    const KvShape shape{num_blocks, block_size};
+    if (num_state_slots < 0 || num_state_slots > kMost) throw std::invalid_argument("num_state_slots must be at least 0");
+    const std::size_t slot_bytes = spec_.slot_size() * sizeof(float);
+    constexpr std::size_t kMostBytes = std::size_t{1} << 48;
+    if (slot_bytes > 0 && static_cast<std::size_t>(num_state_slots) > kMostBytes / slot_bytes)
+        throw std::invalid_argument("num_state_slots must be small enough for 2^48 bytes");
+    const KvShape shape{num_blocks, block_size, num_state_slots};
     if (shape.num_slots() > kMost - kLanes)
         throw std::invalid_argument("num_blocks * block_size must be less than 2^31 - 16");
     const std::lock_guard lock(mutex_);
     kv_ = Region();  // first, so that two pools are never held at once
     states_ = Region();
+    slots_ = Region();
     kv_shape_ = {};
     const std::size_t half = static_cast<std::size_t>(shape.num_tiles()) * spec_.tile_bytes();
     kv_ = Region(static_cast<std::size_t>(spec_.kv_parts()) * half * spec_.num_attentions(), false);
     if (spec_.has_states())
         states_ = Region(spec_.num_convolutions() * static_cast<std::size_t>(num_blocks) * spec_.state_bytes(), false);
+    if (slot_bytes > 0 && num_state_slots > 0)
+        slots_ = Region(static_cast<std::size_t>(num_state_slots) * slot_bytes, false);
     // Not for the first keys and values of a layer: the first token would take, and clear, huge pages in
     // each, 120 MB of 30 layers, whatever the model's size.
     for (std::size_t begin = 0; begin < kv_.size(); begin += half)
@@ -135,14 +153,15 @@ void Model::make_room(const Plan& plan, std::size_t num_sequences, std::size_t n
     space_.inner.make_room(most, spec_.most_inner(), spec_.is_int8() ? sizeof(float) : act);
     if (spec_.is_int8()) {
         const int low = spec_.latent ? round_up(spec_.latent->query_rank, kLanes) : 0;
-        space_.rounded.make_room(most, std::max({hidden, spec_.most_inner(), spec_.output_size(), low}), 1);
+        space_.rounded.make_room(most, std::max({hidden, spec_.most_inner(), spec_.most_out_depth(), low}), 1);
         const auto groups = static_cast<std::size_t>(weights_.most_groups());
         grow(space_.row_scales, most * groups * sizeof(float));
         grow(space_.row_sums, most * groups * sizeof(std::int32_t));
     }
     space_.experts.make_room(spec_, most, act, weights_.most_groups());
     space_.latent.make_room(spec_, most, act, pool_.size());
-    space_.convolution.make_room(spec_, plan, num_sequences, pool_.size());
+    space_.convolution.make_room(spec_, num_sequences, pool_.size());
+    if (spec_.has_recurrences()) space_.convolved.make_room(rows, spec_.most_convolved(), sizeof(float));
     std::size_t pairs = 0;
     for (const Rope& rope : spec_.ropes) pairs += rope.frequencies.size();
     grow(space_.rotations, rows * 2 * pairs * sizeof(float));

@@ -13,6 +13,7 @@
 #include "model/conv_step.h"
 #include "model/expert_step.h"
 #include "model/latent_step.h"
+#include "model/mamba_step.h"
 #include "model/plan.h"
 #include "model/spec.h"
 #include "model/thread_pool.h"
@@ -29,9 +30,10 @@ constexpr std::array<const char*, kNumParts> kPartNames{"prepare", "linear", "ca
 struct Workspace {
     RowBuffer hidden;    // float [padded_hidden], the residual stream
     RowBuffer normed;    // activations [padded_hidden]
-    RowBuffer wide;      // float [qkv columns, or a convolution's], or the result of o and down
+    RowBuffer wide;      // float [qkv columns, or those of what is in its place], or the result of o and down
     RowBuffer query;     // activations [query_size]
-    RowBuffer attended;  // activations [query_size], or of a convolution [padded_hidden]
+    RowBuffer attended;  // activations [query_size], or what is handed on in place of attention
+    RowBuffer convolved;  // float [most_convolved]
     RowBuffer inner;     // activations [padded_inner], of int8 weights float
     Region rotations;  // float [ropes][rows][cosines, sines]
     Region tiles;      // of one layer, where no keys and values are kept
@@ -67,8 +69,9 @@ public:
     void add_adapter(int id, const AdapterParts& parts);
     void remove_adapter(int id);
 
-    // Replaces the pool, and the states beside it. Throws std::invalid_argument for sizes that no pool can have, and where none is kept.
-    void allocate_kv(std::int64_t num_blocks, std::int64_t block_size);
+    // Replaces the pool, and the states beside it. Throws std::invalid_argument for sizes that no pool can have, and
+    // where none is kept.
+    void allocate_kv(std::int64_t num_blocks, std::int64_t block_size, std::int64_t num_state_slots = 0);
 
     // Runs one step; outputs [logit rows][output columns], logits or hidden states. Throws
     // std::invalid_argument, before anything is changed, for a batch that does not fit the model or the pool.
@@ -88,6 +91,8 @@ public:
     std::span<std::byte> kv_bytes() const { return {kv_.data(), kv_.size()}; }
     // The states of blocks: by layer with a convolution [blocks][width - 1][hidden].
     std::span<std::byte> state_bytes() const { return {states_.data(), states_.size()}; }
+    // The states of sequences: by layer with a recurrence [slots][state_size].
+    std::span<std::byte> slot_bytes() const { return {slots_.data(), slots_.size()}; }
 
 private:
     friend class Step;
@@ -97,6 +102,7 @@ private:
     std::size_t layer_bytes() const;  // of the pool: of all keys, then all values
     std::byte* kv_of(int layer) const;
     std::byte* states_of(int layer) const;
+    float* slots_of(int layer) const;
 
     const ModelSpec spec_;
     const Kernels& kernels_;
@@ -108,7 +114,9 @@ private:
     KvShape kv_shape_;
     Region kv_;
     Region states_;
+    Region slots_;
     std::vector<std::size_t> places_;  // of each layer, among those of its kind: with attention, or with a convolution
+    std::vector<std::size_t> slot_starts_;  // of each layer, floats of a slot that come before
     Workspace space_;
     std::size_t scratch_bytes_ = 0;  // of one thread
     std::array<double, kNumParts> seconds_{};

@@ -85,7 +85,37 @@ void check_pool(const KvShape& kv, const Batch& batch) {
                 "positions");
 }
 
-// States are of whole sequences: rows follow each other, lie in their own blocks, and no other sequence writes those.
+// States are of whole sequences: their rows follow each other.
+void check_successive(const Batch& batch) {
+    for (std::size_t i = 0; i + 1 < batch.query_starts.size(); i++) {
+        const auto end = static_cast<std::size_t>(batch.query_starts[i + 1]);
+        for (std::size_t row = static_cast<std::size_t>(batch.query_starts[i]) + 1; row < end; row++)
+            if (batch.positions[row] - 1 != batch.positions[row - 1])
+                refuse_row("positions", row, "must follow the one before: the model keeps states of sequences");
+    }
+}
+
+// They lie in slots, of which one sequence writes each, and no other reads that.
+void check_recurrences(const KvShape& kv, const Batch& batch) {
+    const std::size_t sequences = batch.query_starts.size() - 1;
+    if (kv.num_state_slots == 0) refuse("there are no slots of states; call allocate_kv with num_state_slots");
+    if (batch.state_reads.size() != sequences || batch.state_writes.size() != sequences)
+        refuse("state_reads and state_writes must have as many entries as there are sequences");
+    check_range(batch.state_reads, kv.num_state_slots, "state_reads");
+    check_range(batch.state_writes, kv.num_state_slots, "state_writes");
+    std::vector<std::int32_t> written(batch.state_writes.begin(), batch.state_writes.end());
+    std::sort(written.begin(), written.end());
+    const auto twice = std::adjacent_find(written.begin(), written.end());
+    if (twice != written.end()) refuse("state_writes has " + std::to_string(*twice) + " twice");
+    for (std::size_t i = 0; i < sequences; i++) {
+        const std::int32_t read = batch.state_reads[i];
+        const bool is_begun = batch.positions[static_cast<std::size_t>(batch.query_starts[i])] > 0;
+        if (is_begun && read != batch.state_writes[i] && std::binary_search(written.begin(), written.end(), read))
+            refuse_row("state_reads", i, "must not be what another sequence writes");
+    }
+}
+
+// Rows lie in their own blocks, and no other sequence writes those.
 void check_states(const KvShape& kv, const Batch& batch) {
     std::vector<std::pair<std::int32_t, std::size_t>> written;  // blocks, by whom
     for (std::size_t i = 0; i + 1 < batch.query_starts.size(); i++) {
@@ -93,8 +123,6 @@ void check_states(const KvShape& kv, const Batch& batch) {
         const auto table = batch.block_tables.subspan(i * static_cast<std::size_t>(batch.table_width));
         for (std::size_t row = begin; row < static_cast<std::size_t>(batch.query_starts[i + 1]); row++) {
             const std::int64_t position = batch.positions[row];
-            if (row > begin && position != batch.positions[row - 1] + 1)
-                refuse_row("positions", row, "must follow the one before: the model keeps states of sequences");
             const std::int32_t block = table[static_cast<std::size_t>(position / kv.block_size)];
             if (batch.slots[row] != block * kv.block_size + position % kv.block_size)
                 refuse_row("slots", row, "must lie in the block of its position: the model keeps states of blocks");
@@ -206,7 +234,10 @@ Plan make_plan(const ModelSpec& spec, const KvShape& kv, const Batch& batch, int
     check_embeds(spec, batch);
     if (spec.is_causal) check_pool(kv, batch);
     else check_whole(batch);
+    const bool keeps_states = spec.has_states() || spec.has_recurrences();
+    if (keeps_states) check_successive(batch);
     if (spec.has_states()) check_states(kv, batch);
+    if (spec.has_recurrences()) check_recurrences(kv, batch);
     Planner planner{spec, kv, batch, attention_rows, {}};
     Plan& plan = planner.plan;
     plan.rows = static_cast<int>(batch.token_ids.size());
@@ -214,7 +245,7 @@ Plan make_plan(const ModelSpec& spec, const KvShape& kv, const Batch& batch, int
     for (std::size_t i = 0; i + 1 < batch.query_starts.size(); i++) {
         if (spec.is_causal) planner.add_sequence(i);
         else planner.add_whole_sequence(i);
-        if (spec.has_states())
+        if (keeps_states)
             plan.sequence_by_row.resize(static_cast<std::size_t>(batch.query_starts[i + 1]), static_cast<int>(i));
     }
     if (spec.is_causal && plan.gathers.empty())

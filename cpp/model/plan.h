@@ -24,12 +24,15 @@ struct Batch {
     std::span<const std::int32_t> token_types;  // empty: 0 everywhere
     std::span<const std::int32_t> embed_rows;  // rows that begin with what is in `embeds`, ascending
     std::span<const float> embeds;  // [embed_rows][hidden_size], in place of what token ids look up
+    std::span<const std::int32_t> state_reads;   // by sequence, where slots hold states
+    std::span<const std::int32_t> state_writes;
 };
 
 // Slots of the KV pool. Tiles hold 16 slots; blocks of whole tiles can be read where they lie.
 struct KvShape {
     std::int64_t num_blocks = 0;
     std::int64_t block_size = 0;
+    std::int64_t num_state_slots = 0;  // for states of sequences, beside the pool
 
     std::int64_t num_slots() const { return num_blocks * block_size; }
     std::int64_t num_tiles() const { return (num_slots() + kLanes - 1) / kLanes; }
@@ -60,7 +63,7 @@ struct Plan {
     std::vector<Gather> gathers;      // by gathered tile
     std::vector<std::int32_t> gather_slots;
     std::vector<std::int32_t> order;  // rows of pieces that share tiles
-    std::vector<int> sequence_by_row;  // where blocks hold states, else empty
+    std::vector<int> sequence_by_row;  // where the model keeps states, else empty
     std::vector<std::int64_t> row_tiles;  // where those of a row's sequence begin, in `tiles`
     int max_tiles = 0;  // of one sequence
     int max_tokens = 0;  // of one piece

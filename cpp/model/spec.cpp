@@ -11,7 +11,6 @@ namespace weft {
 namespace {
 
 constexpr int kMostExperts = 1 << 12;
-constexpr int kMostConvWidth = 64;
 
 void need(bool holds, const std::string& field, const std::string& allowed) {
     if (!holds) throw std::invalid_argument(field + " must be " + allowed);
@@ -58,10 +57,11 @@ void check_layer(const ModelSpec& spec, const LayerSpec& layer) {
          {layer.qkv_groups, layer.q_b_groups, layer.o_groups, layer.up_groups, layer.down_groups})
         check_groups_of(spec, groups);
     if (layer.experts) check_experts(spec, *layer.experts);
-    const bool has_whole_lanes = layer.conv_width > 0 || spec.value_dim() % kLanes == 0;
+    const bool has_whole_lanes = !layer.has_attention() || spec.value_dim() % kLanes == 0;
     need(!layer.o_groups || has_whole_lanes, "layers: o_groups", "none unless heads are whole lanes");
     need(!spec.latent || layer.rope, "layers: rope", "the index of one where attention is latent");
     need(!spec.latent || layer.conv_width == 0, "layers: conv_width", "0 where attention is latent");
+    need(!spec.latent || !layer.mamba, "layers: mamba", "none where attention is latent");
     need(layer.has_attention_norm || spec.norm_placement == NormPlacement::kBefore, "layers: has_attention_norm",
          "true unless norms come before");
 }
@@ -115,11 +115,29 @@ void check_convolutions(const ModelSpec& spec) {
     }
 }
 
+void check_mamba(const ModelSpec& spec, const LayerSpec& layer) {
+    if (!layer.mamba) return;
+    const MambaSpec& mamba = *layer.mamba;
+    constexpr std::int64_t kMost = 1 << 24;
+    need(spec.is_causal, "layers: mamba", "none where the model is not causal");
+    need(spec.num_attentions() > 0, "layers: mamba", "none in a layer at least");
+    need(layer.conv_width == 0, "layers: conv_width", "0 where there is mamba");
+    for (const int size : {mamba.num_heads, mamba.head_dim, mamba.state_dim, mamba.num_groups})
+        check_size(size, "mamba: num_heads, head_dim, state_dim and num_groups");
+    need(mamba.num_heads % mamba.num_groups == 0, "mamba: num_groups", "a divisor of num_heads");
+    const std::int64_t inner = static_cast<std::int64_t>(mamba.num_heads) * mamba.head_dim;
+    const std::int64_t shared = 2 * static_cast<std::int64_t>(mamba.num_groups) * mamba.state_dim;
+    need(2 * inner + shared + mamba.num_heads <= kMost, "mamba: num_heads", "small enough for 2^24 columns");
+    need(inner * mamba.state_dim <= 4 * kMost, "mamba: state_dim", "small enough for a state of 2^26 numbers");
+    need(mamba.conv_width >= 2 && mamba.conv_width <= kMostConvWidth, "mamba: conv_width", "from 2 to 64");
+    need(mamba.min_step >= 0 && mamba.min_step < mamba.max_step, "mamba: min_step", "from 0 to under max_step");
+}
+
 void check_int8(const ModelSpec& spec) {
     need(spec.is_causal || !spec.has_int8_cache, "has_int8_cache", "false where no keys and values are kept");
     if (!spec.is_int8()) return;
     const int rank = spec.latent ? spec.latent->query_rank : 0;
-    const int deepest = std::max({spec.padded_hidden(), spec.most_inner(), spec.output_size(), rank});
+    const int deepest = std::max({spec.padded_hidden(), spec.most_inner(), spec.most_out_depth(), rank});
     need(deepest <= kInt8MostDepth, "quantization", "none where a linear layer has over 2^17 inputs");
 }
 
@@ -134,6 +152,52 @@ std::size_t ModelSpec::tile_bytes() const {
 std::size_t ModelSpec::num_convolutions() const {
     const auto is_one = [](const LayerSpec& layer) { return layer.conv_width > 0; };
     return static_cast<std::size_t>(std::count_if(layers.begin(), layers.end(), is_one));
+}
+
+std::size_t ModelSpec::num_attentions() const {
+    const auto is_one = [](const LayerSpec& layer) { return layer.has_attention(); };
+    return static_cast<std::size_t>(std::count_if(layers.begin(), layers.end(), is_one));
+}
+
+int ModelSpec::parts_size(const LayerSpec& layer) const {
+    if (layer.mamba) return layer.mamba->in_size();
+    return layer.conv_width > 0 ? 3 * hidden_size : qkv_size();
+}
+
+int ModelSpec::mixed_size(const LayerSpec& layer) const {
+    if (layer.mamba) return layer.mamba->padded_inner();
+    return layer.conv_width > 0 ? padded_hidden() : query_size();
+}
+
+int ModelSpec::most_parts() const {
+    int most = 0;
+    for (const LayerSpec& layer : layers) most = std::max(most, parts_size(layer));
+    return most;
+}
+
+int ModelSpec::most_mixed() const {
+    int most = 0;
+    for (const LayerSpec& layer : layers) most = std::max(most, mixed_size(layer));
+    return most;
+}
+
+int ModelSpec::most_out_depth() const {
+    int most = 0;
+    for (const LayerSpec& layer : layers) most = std::max(most, out_depth(layer));
+    return most;
+}
+
+int ModelSpec::most_convolved() const {
+    int most = 0;
+    for (const LayerSpec& layer : layers)
+        if (layer.mamba) most = std::max({most, layer.mamba->conv_size(), layer.mamba->padded_inner()});
+    return most;
+}
+
+std::size_t ModelSpec::slot_size() const {
+    std::size_t size = 0;
+    for (const LayerSpec& layer : layers) size += layer.mamba ? static_cast<std::size_t>(layer.mamba->state_size()) : 0;
+    return size;
 }
 
 std::size_t ModelSpec::state_bytes() const {
@@ -167,6 +231,7 @@ void check(const ModelSpec& spec) {
     }
     check_latent(spec);
     for (const LayerSpec& layer : spec.layers) check_layer(spec, layer);
+    for (const LayerSpec& layer : spec.layers) check_mamba(spec, layer);
     check_convolutions(spec);
     check_int8(spec);
 }

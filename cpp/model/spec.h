@@ -59,18 +59,42 @@ struct LatentSpec {
     float norm_eps = 0;
 };
 
+// Mamba-2: see `weft.model.recurrence.Mamba2Spec`.
+struct MambaSpec {
+    int num_heads = 0;
+    int head_dim = 0;
+    int state_dim = 0;
+    int num_groups = 1;
+    int conv_width = 0;
+    float min_step = 0;
+    float max_step = 0;
+
+    int inner_size() const { return num_heads * head_dim; }
+    int padded_inner() const { return round_up(inner_size(), kLanes); }
+    int conv_size() const { return inner_size() + 2 * num_groups * state_dim; }
+    int in_size() const { return inner_size() + conv_size() + num_heads; }
+    // Floats of a sequence: rows that the convolution looks back at, then the matrices of heads.
+    std::ptrdiff_t kept_channels() const { return static_cast<std::ptrdiff_t>(conv_width - 1) * conv_size(); }
+    std::ptrdiff_t state_size() const { return kept_channels() + static_cast<std::ptrdiff_t>(inner_size()) * state_dim; }
+};
+
+constexpr int kMostConvWidth = 64;
+
 struct LayerSpec {
     std::optional<int> rope;    // index of a `Rope`
     std::optional<int> window;  // keys that a row sees on either side, or before it if causal; its own included
     bool has_attention_norm = true;  // may be left out where norms come before
-    int conv_width = 0;  // in place of attention, a short convolution over so many rows; 0: attention
+    int conv_width = 0;  // in place of attention, a short convolution over so many rows; 0: none
+    std::optional<MambaSpec> mamba;  // in place of attention
     // How weights lie, where they have scales by group; else as the whole model's.
-    std::optional<GroupFormat> qkv_groups;  // or of what leads into the convolution
+    std::optional<GroupFormat> qkv_groups;  // or of what leads into what is in place of attention
     std::optional<GroupFormat> q_b_groups;  // of queries that are made of a vector of low rank
-    std::optional<GroupFormat> o_groups;    // or of what leads out of the convolution
+    std::optional<GroupFormat> o_groups;    // or of what leads out of it
     std::optional<GroupFormat> up_groups;  // of gate and up
     std::optional<GroupFormat> down_groups;
     std::optional<ExpertsSpec> experts;  // in place of the MLP, which is then the shared one's
+
+    bool has_attention() const { return conv_width == 0 && !mamba; }
 };
 
 struct ModelSpec {
@@ -142,14 +166,23 @@ struct ModelSpec {
     int value_dim() const { return latent ? latent->value_size : head_dim; }
     int output_size() const { return num_heads * padded_value(); }  // what attention hands on
     int kv_parts() const { return latent ? 1 : 2; }  // keys and values; of latent attention they are the same
-    // Of what leads into attention or a convolution, and of what either gives, in any layer.
-    int most_parts() const { return has_states() ? std::max(qkv_size(), 3 * hidden_size) : qkv_size(); }
-    int most_mixed() const { return has_states() ? std::max(query_size(), padded_hidden()) : query_size(); }
+    // Of a layer: columns of its first product; what a row hands on, as it lies in memory, and what the next product
+    // reads of that.
+    int parts_size(const LayerSpec& layer) const;
+    int mixed_size(const LayerSpec& layer) const;
+    int out_depth(const LayerSpec& layer) const { return layer.has_attention() ? output_size() : mixed_size(layer); }
+    int most_parts() const;  // of all layers
+    int most_mixed() const;
+    int most_out_depth() const;
+    int most_convolved() const;  // channels of a recurrence; 0: no layer has one
     std::size_t num_convolutions() const;
-    std::size_t num_attentions() const { return layers.size() - num_convolutions(); }
+    std::size_t num_attentions() const;
     // Whether blocks hold states beside keys and values, of layers with a convolution.
     bool has_states() const { return num_convolutions() > 0; }
     std::size_t state_bytes() const;  // of a block, in one such layer
+    // Whether slots hold states of sequences, of layers with Mamba-2; and how many floats a slot has.
+    bool has_recurrences() const { return most_convolved() > 0; }
+    std::size_t slot_size() const;
     int kv_element_bytes() const { return has_int8_cache ? 1 : element_bytes(element); }
     std::size_t tile_bytes() const;  // of the keys of 16 tokens, all heads of a layer; the values take as much
     std::size_t kv_bytes_per_token() const {

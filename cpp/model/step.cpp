@@ -47,6 +47,8 @@ Step::Step(Model& model, const Batch& batch, const Plan& plan, std::span<float> 
                          : 1),
       convolution_({spec_, model.kv_shape_, batch, plan, model.pool_, model.space_.convolution,
                     rows_at_once(model.pool_, plan.rows, model.kernels_.pieces)}),
+      mamba_({spec_, model.kernels_, batch, plan, model.pool_, model.space_.convolved.rows(),
+              rows_at_once(model.pool_, plan.rows, model.kernels_.pieces)}),
       all_{plan.rows, model.space_.hidden.rows(), model.space_.attended.rows()},
       last_{static_cast<int>(batch.logit_rows.size()), model.space_.last_hidden.rows(),
             model.space_.last_attended.rows()},
@@ -121,11 +123,13 @@ void Step::layer(int index) {
     const bool is_last = at + 1 == spec_.layers.size();
     linear(weights.qkv, model_.space_.normed.rows(), all_.count, Finish::kStore, model_.space_.wide.rows());
     lap(Part::kLinear);
-    const bool goes_on = spec_.layers[at].conv_width > 0 ? convolution(index, is_last) : attention(index, is_last);
+    const LayerSpec& of_layer = spec_.layers[at];
+    const bool goes_on = of_layer.mamba            ? mamba(index, is_last)
+                         : of_layer.conv_width > 0 ? convolution(index, is_last)
+                                                   : attention(index, is_last);
     if (!goes_on) return;
     if (is_last) {
-        const int mixed = spec_.layers[at].conv_width > 0 ? spec_.padded_hidden() : spec_.query_size();
-        const auto attended = static_cast<std::size_t>(mixed * model_.kernels_.activation_bytes);
+        const auto attended = static_cast<std::size_t>(spec_.mixed_size(of_layer) * model_.kernels_.activation_bytes);
         model_.pool_.share(last_.count, 1, [&](int, int begin, int end) {
             for (int wanted = begin; wanted < end; wanted++) pick(wanted, attended);
         });
@@ -141,6 +145,16 @@ bool Step::convolution(int index, bool is_last) {
     const bool goes_on = !is_last || last_.count > 0;
     convolution_.run(spec_.layers[at], model_.weights_.layers[at], model_.space_.wide.rows(), all_.attended,
                      model_.states_of(index), goes_on);
+    lap(Part::kAttention);
+    return goes_on;
+}
+
+// The same.
+bool Step::mamba(int index, bool is_last) {
+    const auto at = static_cast<std::size_t>(index);
+    const bool goes_on = !is_last || last_.count > 0;
+    mamba_.run(*spec_.layers[at].mamba, model_.weights_.layers[at], model_.space_.wide.rows(), all_.attended,
+               model_.slots_of(index), goes_on);
     lap(Part::kAttention);
     return goes_on;
 }

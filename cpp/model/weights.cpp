@@ -115,10 +115,9 @@ LayerShapes layer_shapes(const ModelSpec& spec, const LayerSpec& layer) {
         return size == 0 ? PackedShape{} : PackedShape{spec.padded_inner(size), hidden, is_int8, groups};
     };
     const int size = spec.mlp_size(layer);
-    const bool is_conv = layer.conv_width > 0;
-    const int columns = round_up(is_conv ? 3 * spec.hidden_size : spec.qkv_size(), kPanelColumns);
+    const int columns = round_up(spec.parts_size(layer), kPanelColumns);
     LayerShapes shapes{{hidden, columns, is_int8, layer.qkv_groups},
-                       {is_conv ? hidden : spec.output_size(), hidden, is_int8, layer.o_groups},
+                       {spec.out_depth(layer), hidden, is_int8, layer.o_groups},
                        up(size, layer.up_groups),
                        down(size, layer.down_groups)};
     if (const std::optional<ExpertsSpec>& experts = layer.experts) {
@@ -182,6 +181,8 @@ void Weights::visit_vectors(const Visit& visit) {
             for (Matrix& matrix : *matrices) of_matrix(matrix);
         visit(layer.conv);
         visit(layer.conv_bias);
+        for (std::vector<float>* vector : {&layer.mamba.step_bias, &layer.mamba.a_log, &layer.mamba.skip, &layer.mamba.norm})
+            visit(*vector);
         visit(layer.router_correction);
         visit(layer.sinks);
         visit(layer.q_a_norm);
@@ -246,20 +247,12 @@ void Weights::place_layer(const std::string& prefix, LayerWeights& layer, const 
     layer.o = matrix_of(shapes.o);
     layer.up = matrix_of(shapes.up);
     layer.down = matrix_of(shapes.down);
-    if (spec.conv_width > 0) place_convolution(prefix, layer, spec.conv_width);
+    if (spec.mamba) place_mamba(prefix, layer, *spec.mamba);
+    else if (spec.conv_width > 0) place_convolution(prefix, layer, spec.conv_width);
     else place_attention(prefix, layer, shapes);
     if (const int inner = spec_.mlp_size(spec); inner > 0) place_mlp(prefix, layer.up, layer.down, inner, true);
     if (spec.experts) place_experts(prefix, layer, *spec.experts, shapes);
     place_norms(prefix, layer, spec);
-}
-
-void Weights::place_convolution(const std::string& prefix, LayerWeights& layer, int width) {
-    const int hidden = spec_.hidden_size;
-    const int dim = spec_.head_dim;
-    place_matrix(prefix + "conv_in", {&layer.qkv, 0, 3 * hidden, hidden, Order::kPlain, dim});
-    place_matrix(prefix + "conv_out", {&layer.o, 0, hidden, hidden, Order::kPlain, dim});
-    place_vector(prefix + "conv", layer.conv, width * hidden);
-    vectors_.insert({prefix + "conv" + kBias, {&layer.conv_bias, hidden, hidden, hidden}});
 }
 
 void Weights::place_attention(const std::string& prefix, LayerWeights& layer, const LayerShapes& shapes) {

@@ -25,16 +25,25 @@ struct NormWeights {
     }
 };
 
+// By head, but for the norm, which has a weight for each element of what heads give; empty where there is none.
+struct MambaWeights {
+    std::vector<float> step_bias;
+    std::vector<float> a_log;
+    std::vector<float> skip;
+    std::vector<float> norm;
+};
+
 struct LayerWeights {
-    Matrix qkv;  // or what leads into a convolution: B, C and x
+    Matrix qkv;  // or what leads into a convolution: B, C and x; or into Mamba-2
     Matrix q_b;  // queries of a vector of low rank
     std::vector<float> q_a_norm;  // padded
     std::vector<float> kv_a_norm;
     std::vector<Matrix> head_keys;    // by head: from its own part of a query to the latent space
     std::vector<Matrix> head_values;  // by head: from there to its value
-    Matrix o;                      // or what leads out of a convolution
-    std::vector<float> conv;       // [width][hidden], of the oldest row first
+    Matrix o;                      // or what leads out of what is in place of attention
+    std::vector<float> conv;       // [width][channels], of the oldest row first
     std::vector<float> conv_bias;  // where there is one
+    MambaWeights mamba;
     Matrix up;  // gate and up take turns in panels where there is a gate
     Matrix down;
     Matrix router;  // of the experts, and in its last column what weighs the shared one
@@ -154,6 +163,8 @@ private:
 
     void place_attention(const std::string& prefix, LayerWeights& layer, const LayerShapes& shapes);
     void place_convolution(const std::string& prefix, LayerWeights& layer, int width);
+    void place_channels(const std::string& prefix, LayerWeights& layer, int width, int channels);
+    void place_mamba(const std::string& prefix, LayerWeights& layer, const MambaSpec& mamba);
     void place_layer(const std::string& prefix, LayerWeights& layer, const LayerSpec& spec);
     void place_queries(const std::string& prefix, LayerWeights& layer);
     void place_latent(const std::string& prefix, LayerWeights& layer, const LayerShapes& shapes);

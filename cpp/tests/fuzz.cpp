@@ -78,6 +78,7 @@ weft::ModelSpec draw_spec(Random& random, bool is_causal) {
     for (int i = draw(random, 1, turned / 2); i > 0; i--) spec.ropes[0].frequencies.push_back(0.1F);
     for (int i = draw(random, 1, 3); i > 0; i--) spec.layers.push_back(draw_layer(random, spec));
     weft::draw_convolutions(random, spec);
+    weft::draw_mamba(random, spec);
     weft::draw_formats(random, spec);
     return spec;
 }
@@ -88,7 +89,10 @@ public:
     RandomAdapter(const weft::ModelSpec& s, unsigned seed) : random_(seed) {
         for (std::size_t i = 0; i < s.layers.size(); i++) {
             const std::string prefix = "layers." + std::to_string(i) + ".";
-            if (s.layers[i].conv_width > 0) {
+            if (const auto& mamba = s.layers[i].mamba) {
+                maybe(prefix + "mamba_in", mamba->in_size(), s.hidden_size);
+                maybe(prefix + "mamba_out", s.hidden_size, mamba->inner_size());
+            } else if (s.layers[i].conv_width > 0) {
                 maybe(prefix + "conv_in", 3 * s.hidden_size, s.hidden_size);
                 maybe(prefix + "conv_out", s.hidden_size, s.hidden_size);
             } else {
@@ -162,13 +166,14 @@ void add_adapters(weft::Model& model, unsigned seed) {
 // A batch that owns its arrays.
 struct Arrays {
     Ints token_ids, positions, slots, query_starts{0}, block_tables, logit_rows, adapter_ids, token_types, embed_rows;
+    Ints state_reads, state_writes;
     std::vector<float> embeds;
     std::int64_t table_width = 0;
 
     weft::Batch batch() const {
         return {token_ids,   positions,  slots,       query_starts, block_tables,
                 table_width, logit_rows, adapter_ids, token_types,  embed_rows,
-                embeds};
+                embeds,     state_reads, state_writes};
     }
 };
 
@@ -208,8 +213,10 @@ void add_tokens(Arrays& to, const weft::ModelSpec& spec, std::size_t sequence, c
 }
 
 void add_rows(Arrays& to, const weft::ModelSpec& spec, const Pool& pool, std::size_t sequence, const Ints& tokens,
-              int from, int until) {
+              int from, int until, std::pair<int, int> states) {
     add_tokens(to, spec, sequence, tokens, from, until);
+    to.state_reads.push_back(states.first);
+    to.state_writes.push_back(states.second);
     const Ints& table = pool.tables[sequence];
     to.table_width = static_cast<std::int64_t>(table.size());
     to.block_tables.insert(to.block_tables.end(), table.begin(), table.end());
@@ -222,14 +229,16 @@ void add_rows(Arrays& to, const weft::ModelSpec& spec, const Pool& pool, std::si
 std::vector<float> run(weft::Model& model, Random& random, const std::vector<Ints>& sequences, int max_chunk) {
     const Pool pool = draw_pool(random, sequences);
     const auto width = static_cast<int>(pool.tables[0].size());
-    model.allocate_kv(static_cast<int>(sequences.size()) * width, pool.block_size);
-    for (const std::span<std::byte> bytes : {model.kv_bytes(), model.state_bytes()})
+    const auto num_sequences = static_cast<int>(sequences.size());
+    model.allocate_kv(num_sequences * width, pool.block_size, 2 * num_sequences);
+    for (const std::span<std::byte> bytes : {model.kv_bytes(), model.state_bytes(), model.slot_bytes()})
         std::fill(bytes.begin(), bytes.end(), std::byte{0xFF});  // NaN in every slot
     const auto vocab = static_cast<std::size_t>(model.spec().output_columns());
     std::vector<std::size_t> starts(sequences.size() + 1, 0);
     for (std::size_t i = 0; i < sequences.size(); i++) starts[i + 1] = starts[i] + sequences[i].size();
     std::vector<float> all(starts.back() * vocab);
     Ints done(sequences.size(), 0);
+    Ints states(sequences.size(), 0);  // which of its two slots a sequence is in
     for (bool is_open = true; is_open;) {
         Arrays arrays;
         std::vector<std::size_t> rows;
@@ -237,7 +246,10 @@ std::vector<float> run(weft::Model& model, Random& random, const std::vector<Int
             const int left = static_cast<int>(sequences[i].size()) - done[i];
             if (left == 0 || draw(random, 0, 3) == 0) continue;
             const int chunk = draw(random, 1, std::min(left, max_chunk));
-            add_rows(arrays, model.spec(), pool, i, sequences[i], done[i], done[i] + chunk);
+            const int first = 2 * static_cast<int>(i);
+            const int read = first + states[i];
+            states[i] = draw(random, 0, 1);
+            add_rows(arrays, model.spec(), pool, i, sequences[i], done[i], done[i] + chunk, {read, first + states[i]});
             for (int k = 0; k < chunk; k++) rows.push_back(starts[i] + static_cast<std::size_t>(done[i] + k));
             done[i] += chunk;
         }
@@ -268,8 +280,9 @@ void damage(Ints& field, Random& random) {
 void damage(Arrays& arrays, Random& random) {
     Ints* fields[] = {&arrays.token_ids,    &arrays.positions,    &arrays.slots,
                       &arrays.query_starts, &arrays.block_tables, &arrays.logit_rows,
-                      &arrays.adapter_ids,  &arrays.token_types,  &arrays.embed_rows};
-    damage(*fields[draw(random, 0, 8)], random);
+                      &arrays.adapter_ids,  &arrays.token_types,  &arrays.embed_rows,
+                      &arrays.state_reads,  &arrays.state_writes};
+    damage(*fields[draw(random, 0, 10)], random);
     if (draw(random, 0, 9) == 0) arrays.table_width = kWrong[draw(random, 0, 4)];
 }
 
@@ -293,10 +306,13 @@ int break_plans(weft::Model& model, Random& random, const Arrays& arrays) {
 Arrays begin_all(weft::Model& model, Random& random, const std::vector<Ints>& sequences) {
     Arrays arrays;
     const Pool pool = draw_pool(random, sequences);
-    model.allocate_kv(static_cast<int>(sequences.size() * pool.tables[0].size()), pool.block_size);
+    const auto num_sequences = static_cast<int>(sequences.size());
+    model.allocate_kv(num_sequences * static_cast<int>(pool.tables[0].size()), pool.block_size, num_sequences);
     std::memset(model.kv_bytes().data(), 0, model.kv_bytes().size());
-    for (std::size_t i = 0; i < sequences.size(); i++)
-        add_rows(arrays, model.spec(), pool, i, sequences[i], 0, std::min(20, static_cast<int>(sequences[i].size())));
+    for (std::size_t i = 0; i < sequences.size(); i++) {
+        const int until = std::min(20, static_cast<int>(sequences[i].size()));
+        add_rows(arrays, model.spec(), pool, i, sequences[i], 0, until, {static_cast<int>(i), static_cast<int>(i)});
+    }
     return arrays;
 }
 

@@ -62,7 +62,7 @@ void load_norms(Model& model, std::size_t layer, unsigned seed) {
     if (s.has_norm_before()) norms("_norm_before", s.layers[layer].has_attention_norm);
     if (s.has_norm_after()) norms("_norm_after", true);
     if (s.has_norm_of_sum()) norms("_norm_sum", true);
-    if (s.qk_norm == QkNorm::kNone || s.layers[layer].conv_width > 0) return;
+    if (s.qk_norm == QkNorm::kNone || !s.layers[layer].has_attention()) return;
     const bool is_full = s.qk_norm == QkNorm::kFull;
     load(model, prefix + "q_norm", (is_full ? s.num_heads : 1) * s.head_dim, 1, seed);
     load(model, prefix + "k_norm", (is_full ? s.num_kv_heads : 1) * s.head_dim, 1, seed);
@@ -107,6 +107,18 @@ void load_convolution(Model& model, const std::string& prefix, int width, unsign
     if (seed % 2 == 0) load(model, prefix + "conv.bias", hidden, 1, seed);
 }
 
+void load_mamba(Model& model, const std::string& prefix, const MambaSpec& mamba, unsigned seed) {
+    const int hidden = model.spec().hidden_size;
+    load(model, prefix + "mamba_in", mamba.in_size(), hidden, seed);
+    load(model, prefix + "conv", mamba.conv_width * mamba.conv_size(), 1, seed);
+    for (const char* name : {"mamba_step_bias", "mamba_a_log", "mamba_skip"})
+        load(model, prefix + name, mamba.num_heads, 1, seed);
+    load(model, prefix + "mamba_norm", mamba.inner_size(), 1, seed);
+    load(model, prefix + "mamba_out", hidden, mamba.inner_size(), seed);
+    if (seed % 2 == 0) load(model, prefix + "mamba_in.bias", mamba.in_size(), 1, seed);
+    if (seed % 2 == 0) load(model, prefix + "conv.bias", mamba.conv_size(), 1, seed);
+}
+
 void load_attention(Model& model, const std::string& prefix, unsigned seed) {
     const ModelSpec& s = model.spec();
     for (const auto& [name, rows, columns] : attention_matrices(s)) {
@@ -122,7 +134,8 @@ void load_layer(Model& model, std::size_t layer, unsigned seed) {
     const ModelSpec& s = model.spec();
     const std::string prefix = "layers." + std::to_string(layer) + ".";
     const int width = s.layers[layer].conv_width;
-    if (width > 0) load_convolution(model, prefix, width, seed);
+    if (s.layers[layer].mamba) load_mamba(model, prefix, *s.layers[layer].mamba, seed);
+    else if (width > 0) load_convolution(model, prefix, width, seed);
     else load_attention(model, prefix, seed);
     load_mlp(model, prefix, s.mlp_size(s.layers[layer]), seed);
     load_experts(model, prefix, s.layers[layer].experts, seed);

@@ -271,6 +271,20 @@ void draw_convolutions(Random& random, ModelSpec& spec) {
         if (i != attention && draw(random, 0, 2) > 0) spec.layers[static_cast<std::size_t>(i)].conv_width = width;
 }
 
+void draw_mamba(Random& random, ModelSpec& spec) {
+    if (!spec.is_causal || spec.latent || draw(random, 0, 2) > 0) return;
+    MambaSpec mamba;
+    mamba.num_groups = draw(random, 1, 3);
+    mamba.num_heads = mamba.num_groups * draw(random, 1, 3);
+    mamba.head_dim = draw(random, 1, 40);
+    mamba.state_dim = draw(random, 1, 20);
+    mamba.conv_width = draw(random, 2, 6);
+    mamba.min_step = static_cast<float>(draw(random, 0, 1)) * 0.1F;
+    mamba.max_step = draw(random, 0, 1) == 1 ? INFINITY : 1.0F;
+    for (LayerSpec& layer : spec.layers)
+        if (layer.has_attention() && spec.num_attentions() > 1 && draw(random, 0, 2) > 0) layer.mamba = mamba;
+}
+
 void draw_formats(Random& random, ModelSpec& spec) {
     if (!spec.is_int8()) return;
     const auto maybe = [&](std::optional<GroupFormat>& format) {
@@ -279,7 +293,7 @@ void draw_formats(Random& random, ModelSpec& spec) {
     for (LayerSpec& layer : spec.layers) {
         maybe(layer.qkv_groups);
         if (spec.latent) maybe(layer.q_b_groups);
-        if (spec.value_dim() % kLanes == 0 || layer.conv_width > 0) maybe(layer.o_groups);
+        if (spec.value_dim() % kLanes == 0 || !layer.has_attention()) maybe(layer.o_groups);
         maybe(layer.up_groups);
         maybe(layer.down_groups);
         if (!layer.experts) continue;
@@ -295,10 +309,10 @@ const std::optional<GroupFormat>& format_of(const ModelSpec& spec, const std::st
     const std::string part = name.substr(name.rfind('.') + 1);
     if (name.find(".experts.") != std::string::npos)
         return part == "down" ? layer.experts->down_groups : layer.experts->up_groups;
-    if (part == "q" || part == "k" || part == "v" || part == "q_a" || part == "kv_a" || part == "conv_in")
+    if (part == "q" || part == "k" || part == "v" || part == "q_a" || part == "kv_a" || part == "conv_in" || part == "mamba_in")
         return layer.qkv_groups;
     if (part == "q_b") return layer.q_b_groups;
-    if (part == "o" || part == "conv_out") return layer.o_groups;
+    if (part == "o" || part == "conv_out" || part == "mamba_out") return layer.o_groups;
     if (part == "gate" || part == "up") return layer.up_groups;
     return part == "down" ? layer.down_groups : none;
 }

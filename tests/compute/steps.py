@@ -117,7 +117,7 @@ def check_slots_of_others(
     """What `fill` leaves in slots of nobody, and of later positions, reaches no row."""
     ids = np.random.default_rng(1).integers(0, 300, 101).tolist()
     expected = alone(runner, ids)
-    runner.allocate_kv(num_blocks=60, block_size=block_size)
+    runner.allocate_kv(num_blocks=60, block_size=block_size, num_state_slots=1)
     blocks = scattered_blocks([101, 200], block_size, np.random.default_rng(2))[0]
     fill()
     got = [
@@ -131,8 +131,8 @@ def check_overflow(runner: Runner) -> None:
     """Token 0 gives NaN; the others of the step keep their bits."""
     ids = np.random.default_rng(1).integers(1, 300, 30).tolist()
     expected = alone(runner, ids)
-    runner.allocate_kv(num_blocks=20, block_size=4)
-    parts = [Part([0] * 20, 20, [9, 8, 7, 6, 5], 0, 20), Part(ids, 30, list(range(10, 18)), 0, 30)]
+    runner.allocate_kv(num_blocks=20, block_size=4, num_state_slots=2)
+    parts = [Part([0] * 20, 20, [9, 8, 7, 6, 5], 0, 20), Part(ids, 30, list(range(10, 18)), 0, 30, (1, 1))]
     got = runner.forward(step(parts, 4))
     assert np.isnan(got[:20]).all()
     assert got[20:].tobytes() == expected.tobytes()

@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 import torch
 
-from tests.compute.families import DELTA, GRANITE, MAMBA, is_recurrent, make_model, save
+from tests.compute.families import DELTA, GRANITE, MAMBA, has_delta_nets, is_recurrent, make_model, save
 from tests.compute.runners import load_runner
 from tests.compute.steps import Part, step
 from weft.model.lora import AdapterTargets, read_adapter
@@ -112,9 +112,9 @@ CASES = {
 
 RUNS = [
     (case, compute)
-    for case, (family, settings, _) in CASES.items()
+    for case, (family, _, _) in CASES.items()
     for compute in ("reference", "native")
-    if compute == "reference" or not is_recurrent(family, settings)
+    if compute == "reference" or not has_delta_nets(family)
 ]
 
 
@@ -154,6 +154,6 @@ def test_logits_agree_with_peft(case, compute, tmp_path):
     )
     logits = runner.forward(with_adapter)
 
-    allowed = 2e-3 if is_recurrent(model_type) else max(1e-4, 2e-5 * np.abs(expected).max())
+    allowed = 2e-3 if is_recurrent(model_type, settings) else max(1e-4, 2e-5 * np.abs(expected).max())
     assert np.abs(logits - expected).max() <= allowed
     assert np.abs(logits - plain).max() > 0.1

@@ -33,6 +33,7 @@ MODELS = {
     "hybrid-native": (f"{RANDOM.replace('layers=2', 'layers=3')}&conv=4", "native"),
     "delta-reference": (f"{RANDOM.replace('layers=2', 'layers=3')}&delta=4", "reference"),
     "mamba-reference": (f"{RANDOM.replace('layers=2', 'layers=3')}&mamba=8", "reference"),
+    "mamba-native": (f"{RANDOM.replace('layers=2', 'layers=3')}&mamba=8", "native"),
     "deepseek-native": (
         f"{RANDOM.replace('&kv_heads=2', '')}&experts=7&latent=32&latent_queries=20",
         "native",

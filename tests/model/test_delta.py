@@ -115,7 +115,7 @@ def test_the_reference_is_what_computes_them(tmp_path):
     card = find_model(str(write_checkpoint(tmp_path / "a", NEXT))).card
     options = EngineOptions(model="a")
     assert choose(options, card).compute == "reference"
-    with pytest.raises(ConfigError, match=r"--compute native: .* has recurrent layers"):
+    with pytest.raises(ConfigError, match=r"--compute native: .* has gated delta nets"):
         choose(EngineOptions(model="a", compute="native"), card)
 
 

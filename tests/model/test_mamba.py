@@ -161,12 +161,11 @@ def test_the_card_counts_what_layers_keep(tmp_path):
     assert card.num_parameters == sum(tensor.size for tensor in tensors.values())
 
 
-def test_the_reference_is_what_computes_them(tmp_path):
-    """It is chosen where nothing is said, and the core refuses them by name; attention alone is nothing special."""
+def test_both_backends_compute_them(tmp_path):
+    """As they do what has attention alone, which keeps no states."""
     card = find_model(str(write_checkpoint(tmp_path / "a", GRANITE))).card
-    assert choose(EngineOptions(model="a"), card).compute == "reference"
-    with pytest.raises(ConfigError, match=r"--compute native: .* has recurrent layers"):
-        choose(EngineOptions(model="a", compute="native"), card)
+    for name in ("native", "reference"):
+        assert choose(EngineOptions(model="a", compute=name), card).compute == name
     config = {**GRANITE, "layer_types": ["attention"] * 3}
     card = find_model(str(write_checkpoint(tmp_path / "b", config))).card
     assert (card.state_bytes_per_slot, card.keeps_states) == (0, False)

@@ -24,16 +24,16 @@ from weft.model.spec import ModelSpec
 
 
 class NativeBackend(CpuBackend):
-    """Suits every model with weights, but for recurrent layers, wherever the CPU has vector instructions for it."""
+    """Suits every model with weights, but for gated delta nets, wherever the CPU has vector instructions for it."""
 
     def suits(self, card: ModelCard) -> bool:
-        is_computed = card.num_parameters > 0 and not card.state_bytes_per_slot
+        is_computed = card.num_parameters > 0 and not card.has_delta_nets
         return is_computed and usable_paths()[0] != "portable"
 
     def configure(self, options: EngineOptions, card: ModelCard) -> ComputeConfig:
-        if card.state_bytes_per_slot:
+        if card.has_delta_nets:
             raise ConfigError(
-                f"--compute native: {card.name} has recurrent layers, which --compute reference computes"
+                f"--compute native: {card.name} has gated delta nets, which --compute reference computes"
             )
         return super().configure(options, card)
 

@@ -9,6 +9,7 @@ from weft.compute.native import Roofline
 from weft.core.config import EngineConfig
 from weft.engine.fit import Fitted
 from weft.engine.weight_store import has_shared_weights
+from weft.model.recurrence import Mamba2Spec
 from weft.model.spec import ModelSpec
 
 # Resident before the first request, beside weights and pool (docs/memory.md).
@@ -131,8 +132,11 @@ def _step_bytes(fitted: Fitted) -> int:
         first += query
     recurrent = [sum(r.products.values()) for r in (layer.recurrence for layer in spec.layers) if r]
     wide = max(first, spec.hidden_size * (3 if spec.state_size else 1), *recurrent)
-    row = _FLOAT_BYTES * (spec.hidden_size + wide)
-    row += element * (spec.hidden_size + 2 * query + inner)
+    mambas = [layer.recurrence for layer in spec.layers if isinstance(layer.recurrence, Mamba2Spec)]
+    mixed = max(query, *(mamba.inner_size for mamba in mambas)) if mambas else query
+    convolved = max((mamba.conv_size for mamba in mambas), default=0)
+    row = _FLOAT_BYTES * (spec.hidden_size + wide + convolved)
+    row += element * (spec.hidden_size + 2 * mixed + inner)
     if latent is not None:  # heads' own parts of queries, then values; and what queries are made of
         of_heads = spec.num_heads * max(latent.key_size, latent.value_size)
         row += element * (of_heads + (latent.query_rank or 0))

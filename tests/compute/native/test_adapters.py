@@ -1,5 +1,6 @@
 """Adapters in the native runner: what the reference and merged weights give, and nobody else's business."""
 
+import re
 from dataclasses import replace
 
 import numpy as np
@@ -45,7 +46,7 @@ def make_runner(dtype, path=None, num_threads=1, weights=None, query=ODD):
         rounding=Rounding(quantization="int8" if dtype == "int8" else None),
         machine=Machine(path, num_threads),
     )
-    runner.allocate_kv(num_blocks=32, block_size=BLOCK_SIZE)
+    runner.allocate_kv(num_blocks=32, block_size=BLOCK_SIZE, num_state_slots=1)
     return runner
 
 
@@ -107,13 +108,19 @@ def test_an_adapter_is_equal_to_merged_weights(tmp_path, dtype, rank, path):
 
 
 @pytest.mark.parametrize("path", PATHS)
-def test_an_adapter_of_a_convolution_is_equal_to_merged_weights(path):
+@pytest.mark.parametrize(
+    ("kind", "shapes"),
+    [
+        ("conv=3", {"conv_in": (3 * 68, 68), "conv_out": (68, 68)}),
+        ("mamba=8", {"mamba_in": (2 * 136 + 64 + 8, 68), "mamba_out": (68, 136)}),
+    ],
+)
+def test_an_adapter_of_what_is_in_place_of_attention_is_equal_to_merged_weights(path, kind, shapes):
     """On what leads into it, and out of it."""
-    query = "hidden=68&heads=5&kv_heads=1&head_dim=14&intermediate=99&vocab=301&conv=3"
+    query = f"hidden=68&heads=5&kv_heads=1&head_dim=14&intermediate=99&vocab=301&{kind}"
     rng = np.random.default_rng(4)
-    shapes = {"layers.0.conv_in": (3 * 68, 68), "layers.0.conv_out": (68, 68)}
     low_rank = {
-        name: LowRank(
+        f"layers.0.{name}": LowRank(
             a=rng.standard_normal((3, columns)).astype(np.float32) * np.float32(columns**-0.5),
             b=rng.standard_normal((rows, 3)).astype(np.float32),
         )
@@ -244,7 +251,7 @@ def test_matrices_of_a_fused_module_share_what_leads_to_their_rank(tmp_path):
     assert error(first, second) < 1e-6
 
 
-@pytest.mark.parametrize("query", [query for query, _ in SHAPES.values() if "conv=" not in query])
+@pytest.mark.parametrize("query", [query for query, _ in SHAPES.values() if not re.search("conv=|mamba=", query)])
 def test_models_of_other_shapes_take_adapters_too(tmp_path, query):
     """Heads that are padded, and matrices wider than a block."""
     experts = opened("float32", query).spec.layers[0].experts

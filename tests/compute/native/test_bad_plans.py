@@ -130,6 +130,46 @@ def test_rows_whose_states_would_be_mixed_up_are_refused(changes, message):
                 runner.forward(replace(good_batch(), **changes))
 
 
+@pytest.mark.parametrize(
+    ("changes", "message"),
+    [
+        ({"state_reads": None}, "state_reads and state_writes must have as many entries"),
+        ({"state_writes": None}, "state_reads and state_writes must have as many entries"),
+        ({"state_writes": ints(1)}, "state_reads and state_writes must have as many entries"),
+        ({"state_reads": ints()}, "state_reads must not be empty"),
+        ({"state_reads": ints(0, 3)}, r"state_reads\[1\] is 3; it must be from 0 to 2"),
+        ({"state_reads": ints(0, -1)}, r"state_reads\[1\] is -1; it must be from 0 to 2"),
+        ({"state_writes": ints(3, 1)}, r"state_writes\[0\] is 3; it must be from 0 to 2"),
+        ({"state_writes": ints(1, 1)}, "state_writes has 1 twice"),
+        (
+            {"state_reads": ints(0, 0), "state_writes": ints(0, 1)},
+            r"state_reads\[1\] must not be what another sequence writes",
+        ),
+        ({"positions": ints(0, 1, 2, 4, 3, 2)}, r"positions\[3\] must follow the one before"),
+    ],
+)
+def test_slots_of_states_that_fit_no_sequences_are_refused(changes, message):
+    """And a step that begins a sequence does not mind what its slot holds, or which one it reads."""
+    runner = make_runner("mamba", "bfloat16", num_threads=2)
+    runner.allocate_kv(num_blocks=4, block_size=BLOCK_SIZE, num_state_slots=3)
+    slots = {"state_reads": ints(0, 1), "state_writes": ints(0, 1)}
+    runner.forward(replace(good_batch(), **slots))
+    runner.forward(replace(good_batch(), **slots | {"state_reads": ints(1, 2)}))
+    with pytest.raises(ValueError, match=message):
+        runner.forward(replace(good_batch(), **slots | changes))
+
+
+def test_a_pool_without_slots_is_refused_where_states_are_kept():
+    """When a step comes, since attention alone needs none."""
+    runner = make_runner("mamba", "bfloat16")
+    runner.allocate_kv(num_blocks=4, block_size=BLOCK_SIZE)
+    with pytest.raises(ValueError, match="call allocate_kv with num_state_slots"):
+        runner.forward(good_batch())
+    for number in (-1, 2**31):
+        with pytest.raises(ValueError, match="num_state_slots"):
+            runner.allocate_kv(num_blocks=4, block_size=BLOCK_SIZE, num_state_slots=number)
+
+
 def test_adapters_are_refused(runner):
     """Rows that should have one must not be answered as if they had none."""
     with pytest.raises(ValueError, match="adapter_ids"):

@@ -179,7 +179,7 @@ def test_rounded_floats_that_are_no_numbers_are_seen():
 
 
 @pytest.mark.parametrize("path", usable_paths())
-@pytest.mark.parametrize("query", ["&head_dim=14", "&head_dim=16", "&head_dim=14&conv=3"])
+@pytest.mark.parametrize("query", ["&head_dim=14", "&head_dim=16", "&head_dim=14&conv=3", "&head_dim=14&mamba=8"])
 def test_a_model_computes_what_the_reference_computes(path, query):
     """Heads that are padded leave one matrix in int8, heads that are not do not."""
     checkpoint = open_model(SHAPE.replace("&head_dim=14", query))

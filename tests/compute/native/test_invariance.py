@@ -51,7 +51,7 @@ def test_a_long_prompt_in_one_step_gives_the_same_bits(shape, dtype, path):
     blocks = list(range(1, 30))
     for num_threads in (1, 2, 3):
         runner = make_runner(shape, dtype, path, num_threads)
-        runner.allocate_kv(num_blocks=30, block_size=16)
+        runner.allocate_kv(num_blocks=30, block_size=16, num_state_slots=1)
         got = runner.forward(step([Part(ids, 450, blocks, 0, 450)], 16))
         assert got.tobytes() == expected
 
@@ -88,7 +88,7 @@ def test_two_random_schedules_agree(dtype, seed, lengths, max_chunk):
 @pytest.mark.parametrize("path", PATHS)
 @pytest.mark.parametrize("dtype", DTYPES)
 @pytest.mark.parametrize("block_size", [7, 16])
-@pytest.mark.parametrize("shape", ["plain", "odd sizes", "convolutions"])
+@pytest.mark.parametrize("shape", ["plain", "odd sizes", "convolutions", "mamba"])
 def test_what_other_slots_hold_does_not_matter(shape, block_size, dtype, path):
     """Stale NaN in slots of nobody, and of later positions, reaches no row."""
     runner = make_runner(shape, dtype, path, num_threads=2)
@@ -135,11 +135,13 @@ def test_sequences_that_share_blocks_keep_their_bits(shape, dtype, path):
         table = tables[kind] + [next(blocks) for _ in range(len(own) // 16 + 1)]
         sequences.append((prefixes[kind] + own, table))
     runner = make_runner(shape, dtype, path, num_threads=2)
-    runner.allocate_kv(num_blocks=200, block_size=16)
-    for ids, table in sequences:
-        runner.forward(step([Part(ids, len(ids), table, 0, len(ids) - 1)], 16, []))
-    parts = [Part(ids, len(ids), table, len(ids) - 1, len(ids)) for ids, table in sequences]
-    parts.insert(7, Part(sequences[3][0], 12, [next(blocks)], 0, 12))
+    runner.allocate_kv(num_blocks=200, block_size=16, num_state_slots=25)
+    parts = []
+    for slot, (ids, table) in enumerate(sequences):
+        last, states = len(ids) - 1, (slot, slot)
+        runner.forward(step([Part(ids, len(ids), table, 0, last, states)], 16, []))
+        parts.append(Part(ids, len(ids), table, last, len(ids), states))
+    parts.insert(7, Part(sequences[3][0], 12, [next(blocks)], 0, 12, (24, 24)))
     got = runner.forward(step(parts, 16, [*range(7), *range(19, 19 + 17)]))
     expected = [alone(single, ids)[-1:] for ids, _ in sequences]
     assert got.tobytes() == np.concatenate(expected).tobytes()

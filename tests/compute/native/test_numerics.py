@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 import torch
 
-from tests.compute.families import CASES, is_recurrent, make_model, save
+from tests.compute.families import CASES, has_delta_nets, is_recurrent, make_model, save
 from tests.compute.runners import load_runner
 from tests.compute.steps import run_at_random
 from weft.compute.native import Machine, NativeRunner, usable_paths
@@ -16,9 +16,14 @@ LENGTHS = (150, 75, 131)
 MAX_MODEL_LEN = 200
 # Relative L2 error of all logits together. Long-context longrope sharpens attention by its factor, so
 # that the same rounding weighs more there: transformers' own bfloat16 is at 0.036 on it. So does the yarn of gpt-oss,
-# where it is at 0.059.
+# where it is at 0.059. States of Mamba-2 keep the errors of all rows before: there it is at 0.032 and 0.042.
 BFLOAT16_ERROR = 0.013
-BFLOAT16_ERROR_OF = {"phi3, longrope, long": 0.017, "gpt_oss": 0.015}
+BFLOAT16_ERROR_OF = {
+    "phi3, longrope, long": 0.017,
+    "gpt_oss": 0.015,
+    "bamba": 0.021,
+    "bamba with biases, wide heads, one group": 0.021,
+}
 # Ours to transformers' own. An embedding that is stored narrow is rounded once more: after what leads to the
 # model's width was multiplied in.
 SHARE_OF_ERROR = 0.65
@@ -50,7 +55,7 @@ def make_sequences():
 
 
 @pytest.fixture(
-    scope="module", params=[case for case, made in CASES.items() if not is_recurrent(*made)]
+    scope="module", params=[case for case, (model_type, _) in CASES.items() if not has_delta_nets(model_type)]
 )
 def family(request, tmp_path_factory):
     model = make_model(*CASES[request.param])
@@ -108,10 +113,13 @@ def compute(name, dtype, path):
 @pytest.mark.filterwarnings("ignore")
 @pytest.mark.parametrize("path", usable_paths())
 def test_float32_agrees_with_the_reference(family, path):
-    """Every logit is within 1e-4, through chunks, decode and scattered blocks, on every path."""
+    """Every logit is within 1e-4, through chunks, decode and scattered blocks, on every path.
+
+    Of Mamba-2 2e-3: what comes between its products is the same bits, and makes more of the errors of those.
+    """
     logits = compute(family.name, "float32", path)
     differences = [np.abs(a - b).max() for a, b in zip(logits, family.reference, strict=True)]
-    assert max(differences) <= 1e-4
+    assert max(differences) <= (2e-3 if is_recurrent(*CASES[family.case]) else 1e-4)
 
 
 @pytest.mark.filterwarnings("ignore")

@@ -36,6 +36,17 @@ def score(
     logits: FloatArray, given: IntArray, num_best: int
 ) -> tuple[list[int], list[float], list[int]] | None: ...
 def multiply_int8(path: str, rows: FloatArray, weights: FloatArray, out: FloatArray) -> None: ...
+def mamba_rows(
+    path: str,
+    num_threads: int,
+    spec: MambaSpec,
+    norm_eps: float,
+    vectors: list[FloatArray],
+    rows: FloatArray,
+    is_begun: bool,
+    state: FloatArray,
+    out: FloatArray,
+) -> None: ...
 def round_to_groups(
     values: FloatArray,
     numbers: NDArray[np.uint8],
@@ -79,11 +90,21 @@ class LatentSpec:
     is_interleaved: bool
     norm_eps: float
 
+class MambaSpec:
+    num_heads: int
+    head_dim: int
+    state_dim: int
+    num_groups: int
+    conv_width: int
+    min_step: float
+    max_step: float
+
 class LayerSpec:
     rope: int | None
     window: int | None
     has_attention_norm: bool
     conv_width: int
+    mamba: MambaSpec | None
     qkv_groups: GroupFormat | None
     q_b_groups: GroupFormat | None
     o_groups: GroupFormat | None
@@ -172,7 +193,7 @@ class Model:
         whole: dict[str, FloatArray],
     ) -> None: ...
     def remove_adapter(self, adapter_id: int) -> None: ...
-    def allocate_kv(self, num_blocks: int, block_size: int) -> None: ...
+    def allocate_kv(self, num_blocks: int, block_size: int, num_state_slots: int = 0) -> None: ...
     def forward(
         self,
         token_ids: IntArray,
@@ -185,12 +206,16 @@ class Model:
         adapter_ids: IntArray | None,
         embed_rows: IntArray | None,
         embeds: FloatArray | None,
+        state_reads: IntArray | None,
+        state_writes: IntArray | None,
         outputs: FloatArray,
     ) -> None: ...
     @property
     def kv_bytes(self) -> NDArray[np.uint8]: ...
     @property
     def state_bytes(self) -> NDArray[np.uint8]: ...
+    @property
+    def slot_bytes(self) -> NDArray[np.uint8]: ...
     def expert_loads(self) -> list[tuple[list[int], int]]: ...
     def expert_balance(self) -> tuple[float, float]: ...
     def seconds(self) -> dict[str, float]: ...

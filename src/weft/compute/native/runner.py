@@ -23,6 +23,7 @@ from weft.core.types import LogprobRow
 from weft.model.card import AdapterBytes
 from weft.model.groups import GroupFormat, StoredGroups
 from weft.model.lora import Adapter
+from weft.model.recurrence import Mamba2Spec, Recurrence
 from weft.model.spec import ExpertsSpec, LatentSpec, ModelSpec, RopeSpec
 from weft.model.weights import Tensor, Weights, refuse_values
 
@@ -146,6 +147,8 @@ class NativeModel:
             batch.adapter_ids,
             batch.embed_rows,
             batch.embeds,
+            batch.state_reads,
+            batch.state_writes,
             outputs,
         )
         return outputs
@@ -185,7 +188,7 @@ class NativeRunner(NativeModel, HostBlocks):
 
         Blocks of a multiple of 16 are read where they lie; others are gathered in each step.
         """
-        self._model.allocate_kv(num_blocks, block_size)
+        self._model.allocate_kv(num_blocks, block_size, num_state_slots)
         self._num_blocks = num_blocks
 
     def add_adapter(self, adapter_id: int, adapter: Adapter) -> None:
@@ -213,7 +216,7 @@ class NativeRunner(NativeModel, HostBlocks):
         num_parts = self.spec.kv_parts * num_layers
         parts = [self._model.kv_bytes.reshape(num_parts, num_blocks, -1)]
         if self.spec.state_size:
-            num_others = len(self.spec.layers) - num_layers
+            num_others = sum(layer.conv_width > 0 for layer in self.spec.layers)
             parts.append(self._model.state_bytes.reshape(num_others, num_blocks, -1))
         return parts
 
@@ -221,6 +224,7 @@ class NativeRunner(NativeModel, HostBlocks):
         """Set every byte of the pool and of states: tests see by it that nothing stale is read."""
         self._model.kv_bytes[:] = byte
         self._model.state_bytes[:] = byte
+        self._model.slot_bytes[:] = byte
 
 
 class NativeEncoder(NativeModel):
@@ -399,6 +403,7 @@ def native_spec(
         native_layer.rope = None if layer.rope is None else ropes.index(layer.rope)
         native_layer.has_attention_norm = layer.has_attention_norm
         native_layer.conv_width = layer.conv_width
+        native_layer.mamba = native_mamba(layer.recurrence)
         native_layer.qkv_groups = _native_format(own.qkv)
         native_layer.q_b_groups = _native_format(own.q_b)
         native_layer.o_groups = _native_format(own.o)
@@ -417,6 +422,18 @@ def _native_latent(latent: LatentSpec) -> _core.LatentSpec:
     for field in dataclasses.fields(latent):
         value = getattr(latent, field.name)
         setattr(native, field.name, 0 if value is None else value)
+    return native
+
+
+def native_mamba(spec: Recurrence | None) -> _core.MambaSpec | None:
+    """What the core computes in place of attention; None: attention, or a convolution."""
+    if spec is None:
+        return None
+    assert isinstance(spec, Mamba2Spec), "refused by `NativeBackend.configure`"
+    native = _core.MambaSpec()
+    for field in dataclasses.fields(spec):
+        if not field.name.startswith("has_"):  # it takes biases that are there
+            setattr(native, field.name, getattr(spec, field.name))
     return native
 
 
