@@ -52,12 +52,7 @@ DEEPSEEK = {
     "v_head_dim": 16,
 }
 ATTENTION_ALONE = ["attention"] * 4
-MAMBA = {
-    "mamba_n_heads": 6,
-    "mamba_d_head": 16,
-    "mamba_n_groups": 2,
-    "mamba_d_state": 12,
-}
+MAMBA = {"mamba_n_heads": 6, "mamba_d_head": 16, "mamba_n_groups": 2, "mamba_d_state": 12}
 GRANITE = {
     "embedding_multiplier": 7.0,
     "logits_scaling": 0.5,
@@ -463,8 +458,7 @@ CASES = {
 
 def is_recurrent(model_type: str, settings: dict) -> bool:
     """Whether it keeps states, with which errors grow."""
-    family = FAMILIES[model_type]
-    has_mamba = family.has_mamba and settings.get("layer_types") != ATTENTION_ALONE
+    has_mamba = FAMILIES[model_type].has_mamba and settings.get("layer_types") != ATTENTION_ALONE
     return has_mamba or has_delta_nets(model_type)
 
 

@@ -8,11 +8,10 @@ from prometheus_client.parser import text_string_to_metric_families
 from tests.doubles.stepping import make_config
 from tests.doubles.transfers import transfer
 from weft.core.config import (
-    CacheConfig,
     EngineConfig,
 )
 from weft.core.errors import ConfigError
-from weft.core.kv_cache import KvOffloadingConfig
+from weft.core.kv_cache import CacheConfig, KvOffloadingConfig
 from weft.core.kv_transfer import KvRole
 from weft.core.metric_series import ABSENT, CACHE_CONFIG_LABELS, OLDER_NAMES, PREFIX, SERIES
 from weft.core.metrics import Metrics, expose
@@ -38,7 +37,7 @@ FIRST_S = (
 TOKEN_S = "0.01 0.025 0.05 0.075 0.1 0.15 0.2 0.3 0.4 0.5 0.75 1.0 2.5 5.0 7.5 10.0 20.0 40.0 80.0"
 TOKENS = "1.0 2.0 5.0 10.0 20.0 50.0 100.0"  # of a model with 128 positions
 STEP = "1.0 8.0 16.0 32.0 64.0 128.0 256.0 512.0 1024.0 2048.0 4096.0 8192.0 16384.0"
-CACHE = "block_size num_gpu_blocks block_bytes cache_dtype enable_prefix_caching"
+CACHE = "block_size num_gpu_blocks block_bytes cache_dtype enable_prefix_caching mamba_block_size"
 TRANSFER_BYTES = (
     "2048.0 8192.0 32768.0 131072.0 524288.0 2.097152e+06 8.388608e+06 3.3554432e+07 "
     "1.34217728e+08 5.36870912e+08 2.147483648e+09 8.589934592e+09"

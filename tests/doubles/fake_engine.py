@@ -11,7 +11,7 @@ import msgspec
 
 from tests.doubles.fake_inputs import EOS_ID, FIRST_ID, VOCAB_SIZE, FakeInputProcessor, FakeRenderer
 from weft.core.client import EngineClient
-from weft.core.config import CacheConfig, EngineConfig, ModelConfig, SchedulerConfig
+from weft.core.config import EngineConfig, ModelConfig, SchedulerConfig
 from weft.core.engine_info import EngineInfo
 from weft.core.errors import (
     BadRequest,
@@ -21,6 +21,7 @@ from weft.core.errors import (
     Unavailable,
     WeftError,
 )
+from weft.core.kv_cache import CacheConfig
 from weft.core.types import (
     CompletionOutput,
     EngineLoad,

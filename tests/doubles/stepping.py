@@ -7,7 +7,8 @@ import msgspec
 from tests.doubles.fake_runner import FakeRunner
 from weft.compute.native import NativeSampler
 from weft.compute.runner import Runner
-from weft.core.config import CacheConfig, ComputeConfig, EngineConfig, ModelConfig, SchedulerConfig
+from weft.core.config import ComputeConfig, EngineConfig, ModelConfig, SchedulerConfig
+from weft.core.kv_cache import CacheConfig
 from weft.core.types import (
     FinishReason,
     LogprobRow,

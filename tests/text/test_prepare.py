@@ -18,8 +18,9 @@ from tests.text.vocabularies import (
     metaspace_library,
     word_library,
 )
-from weft.core.config import CacheConfig, EngineConfig, ModelConfig, SchedulerConfig
+from weft.core.config import EngineConfig, ModelConfig, SchedulerConfig
 from weft.core.errors import BadRequest, ContextLengthExceeded
+from weft.core.kv_cache import CacheConfig
 from weft.core.prompts import Prompt, TokensPart
 from weft.core.types import RequestOptions, SamplingParams
 from weft.core.validate import MAX_CHARS_PER_TOKEN, MAX_SHORT_TEXT_CHARS, Limits

@@ -10,7 +10,7 @@ from types import SimpleNamespace
 import msgspec
 import pytest
 
-from weft.core.config import CacheConfig, EngineOptions
+from weft.core.config import EngineOptions
 from weft.core.errors import (
     BadRequest,
     Code,
@@ -19,6 +19,7 @@ from weft.core.errors import (
     GenerationError,
     WeftError,
 )
+from weft.core.kv_cache import CacheConfig
 from weft.core.kv_transfer import KEY
 from weft.core.types import (
     BlockRemoved,
@@ -299,7 +300,7 @@ def test_every_error_of_vllm_has_a_code(name):
 
 def test_the_table_has_no_error_that_vllm_has_not():
     """But for Python's own."""
-    own = {"NotImplementedError", "ValueError", "TypeError"}
+    own = {"ImportError", "NotImplementedError", "ValueError", "TypeError"}
     assert set(TABLE) - own <= set(ERRORS)
 
 

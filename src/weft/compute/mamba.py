@@ -30,9 +30,9 @@ class Mamba2:
     def __call__(self, rows: FloatArray, state: FloatArray) -> FloatArray:
         """Of a sequence's `rows` [n, in_size], [n, inner_size]; `state` [state_size] goes on in place."""
         spec = self.spec
-        inner, kept = spec.inner_size, (spec.conv_width - 1) * spec.conv_size
-        before = state[:kept].reshape(-1, spec.conv_size)
-        matrices = state[kept:].reshape(spec.num_heads, spec.state_dim, spec.head_dim)
+        inner, size = spec.inner_size, (spec.conv_width - 1) * spec.conv_size
+        before = state[:size].reshape(-1, spec.conv_size)
+        matrices = state[size:].reshape(spec.num_heads, spec.state_dim, spec.head_dim)
         convolved = self._convolve(rows[:, inner : inner + spec.conv_size], before)
         given = self._scan(convolved, rows[:, -spec.num_heads :], matrices)
         return self._normed(given * exact.silu(rows[:, :inner]))

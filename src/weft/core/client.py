@@ -46,6 +46,19 @@ class Renderer(Protocol):
         ...
 
 
+class Sink(Protocol):
+    """Takes outputs of one request past the task that reads them, on its event loop."""
+
+    @property
+    def is_open(self) -> bool:
+        """Whether it takes the next output."""
+        ...
+
+    def take(self, output: RequestOutput) -> None:
+        """Take an output; what this raises, the reader gets."""
+        ...
+
+
 def _unsupported(method: str) -> NoReturn:
     raise Unsupported(f"{method} is not supported by this engine")
 
@@ -83,6 +96,14 @@ class EngineClient(Protocol):
     def run(self, request: Request) -> AsyncGenerator[RequestOutput, None]:
         """Run what `prepare` made of sampling parameters: see `generate`."""
         ...
+
+    def run_into(self, request: Request, sink: Sink) -> AsyncGenerator[RequestOutput, None]:
+        """The same, for readers that may be left to wait: outputs are yielded, or go to the sink while it is open.
+
+        Its last output is always yielded. To wake a reader costs more than all else of a token.
+        """
+        del sink
+        return self.run(request)
 
     def run_pooling(self, request: Request) -> AsyncGenerator[PoolingRequestOutput, None]:
         """Run what `prepare` made of pooling parameters: see `encode`."""

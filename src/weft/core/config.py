@@ -27,7 +27,7 @@ from weft.core.defaults import (
 from weft.core.elastic import ElasticConfig
 from weft.core.errors import NotFound
 from weft.core.file_overrides import NO_OVERRIDES, FileOverrides
-from weft.core.kv_cache import KvEventsConfig, KvOffloadingConfig, StateCacheConfig
+from weft.core.kv_cache import CacheConfig, KvEventsConfig, KvOffloadingConfig
 from weft.core.kv_transfer import KvTransferConfig
 from weft.core.media import MediaConfig, SpeechConfig
 from weft.core.pooler_options import PoolerOptions
@@ -397,27 +397,6 @@ class PoolerConfig(msgspec.Struct, frozen=True, kw_only=True):
     def tasks(self) -> tuple[str, ...]:
         """The names of `kinds`."""
         return tuple(self.kinds)
-
-
-class CacheConfig(msgspec.Struct, frozen=True, kw_only=True):
-    """The KV pool: `num_blocks` usable blocks of `block_size` tokens, `block_bytes` each."""
-
-    block_size: int
-    num_blocks: int
-    block_bytes: int
-    kv_cache_dtype: str
-    enable_prefix_caching: bool
-    states: StateCacheConfig | None = None  # of recurrent layers
-
-    @property
-    def num_state_slots(self) -> int:
-        """Slots of states beside the pool."""
-        return 0 if self.states is None else self.states.num_slots
-
-    @property
-    def max_total_tokens(self) -> int:
-        """Tokens the whole pool holds."""
-        return self.num_blocks * self.block_size
 
 
 class ComputeConfig(msgspec.Struct, frozen=True, kw_only=True):

@@ -29,6 +29,27 @@ class StateCacheConfig(msgspec.Struct, frozen=True, kw_only=True):
         return self.num_slots * self.slot_bytes
 
 
+class CacheConfig(msgspec.Struct, frozen=True, kw_only=True):
+    """The KV pool: `num_blocks` usable blocks of `block_size` tokens, `block_bytes` each."""
+
+    block_size: int
+    num_blocks: int
+    block_bytes: int
+    kv_cache_dtype: str
+    enable_prefix_caching: bool
+    states: StateCacheConfig | None = None  # of recurrent layers
+
+    @property
+    def num_state_slots(self) -> int:
+        """Slots of states beside the pool."""
+        return 0 if self.states is None else self.states.num_slots
+
+    @property
+    def max_total_tokens(self) -> int:
+        """Tokens the whole pool holds."""
+        return self.num_blocks * self.block_size
+
+
 class KvOffloadingConfig(msgspec.Struct, frozen=True, kw_only=True):
     """The second tier of the prefix cache: `num_bytes` of files below `path`, or of memory without one."""
 

@@ -62,6 +62,7 @@ CACHE_CONFIG_LABELS: Final = (
     "block_bytes",
     "cache_dtype",
     "enable_prefix_caching",
+    "mamba_block_size",
 )
 LORA_LABELS: Final = ("max_lora", "running_lora_adapters", "waiting_lora_adapters")
 

@@ -18,9 +18,9 @@ from prometheus_client.core import (
 )
 from prometheus_client.exposition import generate_latest
 
-from weft.core.config import CacheConfig, EngineConfig
+from weft.core.config import EngineConfig
 from weft.core.errors import ConfigError
-from weft.core.kv_cache import Medium
+from weft.core.kv_cache import CacheConfig, Medium
 from weft.core.metric_series import (
     ENGINE_LABELS,
     MAX_LABEL_CHARS,
@@ -340,6 +340,7 @@ def _cache_values(cache: CacheConfig) -> tuple[str, ...]:
         str(cache.block_bytes),
         cache.kv_cache_dtype,
         str(cache.enable_prefix_caching),
+        str(cache.states and cache.states.mamba_block_size),
     )
 
 

@@ -44,6 +44,8 @@ NUMBERS = tuple(p for p in PARAMETERS.values() if p.kind is float)
 INTEGERS = tuple(p for p in PARAMETERS.values() if p.kind is int and p.param.high is not None)
 # What narrows the draw, at the value that does nothing.
 WIDE = MappingProxyType({p.name: p.default for p in PARAMETERS.values() if p.param.narrows})
+# How a token is drawn, but for what rules some out.
+OF_DRAWS = (*NUMBERS, PARAMETERS["top_k"], PARAMETERS["seed"])
 IN_BODIES = tuple(p for p in PARAMETERS.values() if p.param.body is Carried.SAME)
 # By name: what generation_config.json may say.
 OF_MODELS = MappingProxyType({p.name: p for p in PARAMETERS.values() if p.param.of_model})

@@ -24,11 +24,15 @@ class WriteStall:
     def __enter__(self) -> None:
         if self._timer is None and not self._has_stalled:
             self._watch(self._timeout_s)
-        self.began_at = self._loop.time()
+        self.touch()
         self._is_writing = True
 
     def __exit__(self, *_: object) -> None:
         self._is_writing = False
+
+    def touch(self) -> None:
+        """Note a write that began now, and took no time."""
+        self.began_at = self._loop.time()
 
     def stop(self) -> None:
         """Watch no longer."""

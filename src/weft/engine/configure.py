@@ -11,7 +11,6 @@ import msgspec
 
 from weft.compute.backends import choose, shares_weights
 from weft.core.config import (
-    CacheConfig,
     ComputeConfig,
     EngineConfig,
     EngineOptions,
@@ -33,7 +32,7 @@ from weft.core.defaults import (
 )
 from weft.core.elastic import ElasticConfig
 from weft.core.errors import ConfigError
-from weft.core.kv_cache import KvEventsConfig, KvOffloadingConfig
+from weft.core.kv_cache import CacheConfig, KvEventsConfig, KvOffloadingConfig
 from weft.core.kv_transfer import KvTransferConfig
 from weft.core.ranks import RanksConfig
 from weft.core.speculation import DraftModelConfig, SpeculativeConfig

@@ -1,10 +1,11 @@
 """How to sample and when to stop, as every API that extends OpenAI's takes it; null is the same as absent."""
 
+from collections.abc import Iterable
 from typing import TYPE_CHECKING, Annotated, Any
 
 import msgspec
 
-from weft.core.params import IN_BODIES, Parameter
+from weft.core.params import IN_BODIES, OF_DRAWS, Parameter
 from weft.core.types import StructuredOutputsParams
 
 
@@ -39,15 +40,17 @@ def _described(parameter: Parameter) -> Any:
     return Annotated[kind, msgspec.Meta(extra_json_schema=schema)] | None
 
 
+def _struct_of(name: str, parameters: Iterable[Parameter]) -> Any:
+    fields = [(parameter.name, _described(parameter), None) for parameter in parameters]
+    return msgspec.defstruct(name, fields, frozen=True, kw_only=True)
+
+
 if TYPE_CHECKING:
+    DrawFields = msgspec.Struct
     ParameterFields = msgspec.Struct
 else:
-    ParameterFields = msgspec.defstruct(
-        "ParameterFields",
-        [(parameter.name, _described(parameter), None) for parameter in IN_BODIES],
-        frozen=True,
-        kw_only=True,
-    )
+    DrawFields = _struct_of("DrawFields", OF_DRAWS)
+    ParameterFields = _struct_of("ParameterFields", IN_BODIES)
 
 
 class SamplingFields(ParameterFields, frozen=True, kw_only=True):

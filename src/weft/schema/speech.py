@@ -5,10 +5,11 @@ from typing import Annotated, Any
 import msgspec
 from msgspec import UNSET, UnsetType
 
+from weft.schema.sampling import DrawFields
 from weft.schema.usage import Usage
 
 
-class SpeechForm(msgspec.Struct, frozen=True, kw_only=True):
+class SpeechForm(DrawFields, frozen=True, kw_only=True):
     """What both have: a recording, and how it is to be read and answered."""
 
     file: Annotated[bytes, msgspec.Meta(extra_json_schema={"contentEncoding": "binary"})]
@@ -21,14 +22,6 @@ class SpeechForm(msgspec.Struct, frozen=True, kw_only=True):
     stream: bool | None = None
     stream_include_usage: bool | None = None
     stream_continuous_usage_stats: bool | None = None
-    temperature: float | None = None
-    top_p: float | None = None
-    top_k: int | None = None
-    min_p: float | None = None
-    seed: int | None = None
-    frequency_penalty: float | None = None
-    presence_penalty: float | None = None
-    repetition_penalty: float | None = None
     max_completion_tokens: int | None = None
     # Of a beam search, and of programs of vLLM's: not offered.
     n: int | None = None

@@ -11,6 +11,7 @@ from typing import Any, TypeVar, assert_never
 
 from msgspec.structs import replace
 
+from weft.core.client import Sink
 from weft.core.logprobs import FlatLogprobs
 from weft.core.types import (
     CompletionOutput,
@@ -55,13 +56,20 @@ class RequestStream:
     sentence when an answer ended with `FinishReason.ERROR`: the request has failed. `is_finished` says
     that every answer has ended; `pop` may still have something to emit.
     With `ends_at_stops` an answer ends here at its stop string; without, who generates it searches for
-    them too, and says so with a `finish_reason`: until then only its text has ended.
+    them too, and says so with a `finish_reason`: until then only its text has ended. What is emitted may
+    go to `sink` while its reader waits.
     """
 
     def __init__(
-        self, request: Request, tokenizer: Tokenizer | None, *, ends_at_stops: bool = True
+        self,
+        request: Request,
+        tokenizer: Tokenizer | None,
+        *,
+        ends_at_stops: bool = True,
+        sink: Sink | None = None,
     ) -> None:
         self._request = request
+        self.sink = sink
         self._kind = request.params.output_kind
         self._tokenizer = tokenizer if request.params.detokenize else None
         self._answers = [

@@ -6,7 +6,6 @@ from typing import Any
 import msgspec
 
 from weft.core.config import (
-    CacheConfig,
     EngineConfig,
     LogprobsMode,
     LoraConfig,
@@ -14,6 +13,7 @@ from weft.core.config import (
     PoolerConfig,
     SchedulerConfig,
 )
+from weft.core.kv_cache import CacheConfig
 from weft.core.media import MODALITIES, MediaConfig, Modality
 from weft.core.types import PoolingKind
 

@@ -14,9 +14,9 @@ MAX_RANKS = 1024  # each has a port for its cache events
 SAME = (
     "revision", "tokenizer", "hf_overrides", "generation_config", "override_generation_config", "dtype",
     "runner", "pooler_config", "data_parallel_size", "max_model_len", "max_num_seqs",
-    "max_num_batched_tokens", "block_size", "num_gpu_blocks_override", "enable_prefix_caching",
-    "scheduling_policy", "max_num_queued_reqs", "max_num_queued_tokens", "max_logprobs",
-    "logprobs_mode", "speculative_config", "profiler_config", "enable_lora", "max_loras",
+    "max_num_batched_tokens", "block_size", "mamba_block_size", "num_gpu_blocks_override",
+    "enable_prefix_caching", "scheduling_policy", "max_num_queued_reqs", "max_num_queued_tokens",
+    "max_logprobs", "logprobs_mode", "speculative_config", "profiler_config", "enable_lora", "max_loras",
     "max_lora_rank", "kv_transfer_config",
 )  # fmt: skip
 RENAMED = {"kv_cache_bytes": "kv_cache_memory_bytes", "memory_share": "gpu_memory_utilization"}

@@ -16,6 +16,7 @@ from typing import assert_never
 
 import msgspec
 
+from weft.core.client import Sink
 from weft.core.config import EngineConfig
 from weft.core.engine_info import EngineInfo
 from weft.core.errors import (
@@ -97,8 +98,7 @@ class FrontClient(EngineControls):
         events = config.kv_events_config
         self._feed = KvEventFeed(max(MAX_BUFFERED_BATCHES, events.buffer_steps if events else 0))
         self._publisher = self._open_publisher()
-        self._load = EngineLoad()
-        self._stats = StepStats()
+        self._load, self._stats = EngineLoad(), StepStats()
         self._stat_log = StatLog()
         self._on_loading: Callable[[int, int], None] = lambda num_bytes, all_bytes: None
         self._is_closing = False
@@ -148,7 +148,12 @@ class FrontClient(EngineControls):
         self, request: Request, num_uncached_tokens: int | None = None
     ) -> AsyncGenerator[RequestOutput, None]:
         """See `EngineClient`; the caller may know how many tokens of the prompt are to be computed."""
-        stream = RequestStream(request, self.renderer)
+        return self.run_into(request, None, num_uncached_tokens)
+
+    def run_into(
+        self, request: Request, sink: Sink | None, num_uncached_tokens: int | None = None
+    ) -> AsyncGenerator[RequestOutput, None]:
+        stream = RequestStream(request, self.renderer, sink=sink)
         return self._follow(request, stream, num_uncached_tokens)
 
     def run_pooling(
@@ -355,9 +360,8 @@ class FrontClient(EngineControls):
 
     async def do_log_stats(self) -> None:
         """See `EngineClient`. An engine that had nothing to do since the last call is not mentioned."""
-        line = self._stat_log.line(self._load, self._stats)
-        rank = self.vllm_config.data_parallel_rank
-        if line is not None:
+        if line := self._stat_log.line(self._load, self._stats):
+            rank = self.vllm_config.data_parallel_rank
             log.info("%s%s", "" if rank is None else f"engine {rank}: ", line)
 
     # -- events of the engine ----------------------------------------------------------------
@@ -396,8 +400,7 @@ class FrontClient(EngineControls):
                 assert_never(event)
 
     def _on_step(self, step: StepOutput) -> None:
-        self._load = step.load
-        self._stats = step.stats
+        self._load, self._stats = step.load, step.stats
         if self._metrics is not None:
             self._metrics.take_step(step.stats, step.load)
         for output in step.outputs:

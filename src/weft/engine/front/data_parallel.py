@@ -12,7 +12,7 @@ from contextlib import aclosing, contextmanager
 from operator import attrgetter
 from typing import TypeVar
 
-from weft.core.client import AnyParams, EngineClient, PromptSource
+from weft.core.client import AnyParams, EngineClient, PromptSource, Sink
 from weft.core.config import EngineConfig
 from weft.core.errors import BadRequest, EngineDead, Overloaded, Unavailable, WeftError
 from weft.core.kv_transfer import RemotePrompt
@@ -98,6 +98,9 @@ class DataParallelClient(ElasticGroup):
 
     def run_pooling(self, request: Request) -> AsyncGenerator[PoolingRequestOutput, None]:
         return self._follow(request, lambda client, num: client.run_pooling(request, num))
+
+    def run_into(self, request: Request, sink: Sink) -> AsyncGenerator[RequestOutput, None]:
+        return self._follow(request, lambda client, num: client.run_into(request, sink, num))
 
     def run_counted(self, request: Request) -> AsyncGenerator[Ended, None]:
         """See `FrontClient.run_counted`."""

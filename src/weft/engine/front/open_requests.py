@@ -68,6 +68,7 @@ class OpenRequest:
     __slots__ = (
         "_loop",
         "_scored",
+        "_sink",
         "_waiter",
         "ended",
         "error",
@@ -96,7 +97,9 @@ class OpenRequest:
         self._waiter: asyncio.Future[None] | None = None
         self._loop = asyncio.get_running_loop()
         has_scores = request.params.prompt_logprobs is not None
-        self._scored = stream if has_scores and isinstance(stream, RequestStream) else None
+        texts = stream if isinstance(stream, RequestStream) else None
+        self._scored = texts if has_scores else None
+        self._sink = None if texts is None or has_scores else texts.sink
 
     @property
     def is_over(self) -> bool:
@@ -124,10 +127,24 @@ class OpenRequest:
         if self._scored is not None:
             await self._scored.read_prompt_soon()
 
-    def wake(self, now: float) -> None:
-        """Wake the reader."""
-        self.woken_at = now
-        self._wake()
+    @property
+    def has_sink(self) -> bool:
+        """Whether `emit` may do instead of `wake`: the reader waits."""
+        waiter = self._waiter
+        return self._sink is not None and waiter is not None and not waiter.done()
+
+    def emit(self) -> None:
+        """Give what is new to the sink; the end, and what that does not take, to the reader."""
+        if self._sink is None or not self._sink.is_open or self.is_over or not self.has_sink:
+            self.wake()
+            return
+        self.is_woken = False
+        try:
+            output = self.stream.pop()
+            if output is not None:
+                self._sink.take(output)
+        except Exception as error:  # noqa: BLE001 - as where the reader had met it
+            self.fail(error)
 
     def abort(self) -> None:
         """End it, and wake the reader for the end."""
@@ -136,15 +153,16 @@ class OpenRequest:
         except Exception as error:  # noqa: BLE001 - its own, and not that of others aborted with it
             self.fail(error)
         self.ended.set()
-        self._wake()
+        self.wake()
 
     def fail(self, error: BaseException) -> None:
         """Make the reader raise `error`."""
         self.error = error
         self.ended.set()
-        self._wake()
+        self.wake()
 
-    def _wake(self) -> None:
+    def wake(self) -> None:
+        """Wake the reader."""
         self.is_woken = True
         if self._waiter is not None and not self._waiter.done():
             self._waiter.set_result(None)
@@ -270,6 +288,10 @@ class Loop(Protocol):
         """Call back when it is that time."""
         ...
 
+    def call_soon(self, callback: Callable[[], None], /) -> object:
+        """Call back behind what is to be done already."""
+        ...
+
 
 class Pace:
     """Wakes the readers of all streams.
@@ -286,11 +308,12 @@ class Pace:
         self._waiting: dict[OpenRequest, None] = {}  # in the order in which they began to wait
         self._timer: Timer | None = None
         self._due_at = 0.0  # of the timer
+        self._emitting: list[OpenRequest] = []  # before this turn of the loop ends
 
     def wake_now(self, opened: OpenRequest) -> None:
         """Wake the reader."""
         self._waiting.pop(opened, None)
-        opened.wake(self._loop.time())
+        self._wake(opened, self._loop.time())
 
     def wake_soon(self, opened: OpenRequest) -> None:
         """Wake the reader now or when the interval since it was last woken is over."""
@@ -299,7 +322,7 @@ class Pace:
         now = self._loop.time()
         due_at = opened.woken_at + self._interval_s
         if due_at <= now:
-            opened.wake(now)
+            self._wake(opened, now)
             return
         self._waiting[opened] = None
         if self._timer is None or due_at < self._due_at:
@@ -320,4 +343,20 @@ class Pace:
         waiting, self._waiting = self._waiting, {}
         now = self._loop.time()
         for opened in waiting:
-            opened.wake(now)
+            self._wake(opened, now)
+
+    def _wake(self, opened: OpenRequest, now: float) -> None:
+        """Wake the reader, or emit past it: later, like that, so that all that comes meanwhile goes with it."""
+        opened.woken_at = now
+        if not opened.has_sink:
+            opened.wake()
+        elif not opened.is_woken:
+            if not self._emitting:
+                self._loop.call_soon(self._emit)
+            opened.is_woken = True
+            self._emitting.append(opened)
+
+    def _emit(self) -> None:
+        emitting, self._emitting = self._emitting, []
+        for opened in emitting:
+            opened.emit()

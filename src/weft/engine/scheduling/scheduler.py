@@ -14,7 +14,8 @@ from enum import Enum
 from itertools import chain
 from operator import attrgetter
 
-from weft.core.config import CacheConfig, SchedulerConfig
+from weft.core.config import SchedulerConfig
+from weft.core.kv_cache import CacheConfig
 from weft.core.types import FinishReason, Request, SequenceOutput
 from weft.engine.constraints.grammar import Grammar, GrammarFailed
 from weft.engine.constraints.reasoning_tracker import ReasoningTracker

@@ -3,9 +3,9 @@
 import json
 from dataclasses import dataclass
 
-from weft.core.config import CacheConfig, EngineConfig, ModelConfig, PoolerConfig, SchedulerConfig
+from weft.core.config import EngineConfig, ModelConfig, PoolerConfig, SchedulerConfig
 from weft.core.errors import GenerationError
-from weft.core.kv_cache import Medium
+from weft.core.kv_cache import CacheConfig, Medium
 from weft.core.types import (
     AllBlocksCleared,
     BlockRemoved,

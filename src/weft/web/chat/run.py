@@ -1,6 +1,6 @@
 """`run_turn`: a `Turn` in, its `TurnEvent`s out. The only place where a conversation meets the engine."""
 
-from collections.abc import AsyncGenerator, Iterator, Sequence
+from collections.abc import AsyncGenerator, Callable, Iterable, Iterator, Sequence
 from contextlib import aclosing, contextmanager
 from dataclasses import dataclass
 from typing import Any
@@ -27,7 +27,8 @@ from weft.web.chat.answers import (
 )
 from weft.web.chat.prompt import prepare, render_turn, tokenization_kwargs
 from weft.web.chat.tools import check_tools, is_forced
-from weft.web.chat.turn import Began, Ended, Turn, TurnEvent
+from weft.web.chat.turn import Began, Ended, Turn, TurnDelta, TurnEvent
+from weft.web.http.sse import EventSink
 from weft.web.served import Served
 
 # Fields of an item, which is a part of a message.
@@ -42,13 +43,27 @@ class PreparedTurn:
     request: Request
 
 
+class TurnSink(EventSink):
+    """Takes the outputs of a turn; `encode` makes what is sent of a delta."""
+
+    def __init__(self, encode: Callable[[TurnEvent], list[bytes]]) -> None:
+        super().__init__(
+            lambda output: [event for delta in self.read(output) for event in encode(delta)]
+        )
+        self.read: Callable[[RequestOutput], Iterable[TurnDelta]]  # from the turn's begin on
+
+
 async def run_turn(
-    served: Served, turn: Turn, prepared: PreparedTurn | None = None
+    served: Served,
+    turn: Turn,
+    prepared: PreparedTurn | None = None,
+    sink: TurnSink | None = None,
 ) -> AsyncGenerator[TurnEvent, None]:
     """Began, a `TurnDelta` whenever there is something new, Ended. Closing it aborts the request.
 
     What is wrong with a turn, and an engine that cannot take it, raise before the first event.
-    `prepared` is what `prepare_turn` made of this turn, where that had to be known earlier.
+    `prepared` is what `prepare_turn` made of this turn, where that had to be known earlier. Deltas that
+    go through `sink` are not yielded.
     """
     if prepared is None:
         prepared = await prepare_turn(served, turn)
@@ -58,12 +73,18 @@ async def run_turn(
         AnswerReader(form.parser(), shown, form.counter(served, request.prompt_token_ids))
         for _ in range(request.params.n)
     ]
+
+    def read(output: RequestOutput) -> Iterator[TurnDelta]:
+        return (readers[answer.index].read(answer) for answer in output.outputs)
+
+    if sink is not None:
+        sink.read = read
     num_cached_tokens = 0
     prompt_logprobs: Sequence[PositionLogprobs | None] | None = None
     kv_transfer_params: dict[str, Any] | None = None
     is_begun = False
     with _naming_fields(turn):
-        async with aclosing(_run(served, turn, request)) as outputs:
+        async with aclosing(_run(served, turn, request, sink)) as outputs:
             async for output in outputs:
                 if not is_begun:
                     is_begun = True
@@ -75,8 +96,8 @@ async def run_turn(
                 num_cached_tokens = output.num_cached_tokens
                 prompt_logprobs = output.prompt_logprobs or prompt_logprobs
                 kv_transfer_params = output.kv_transfer_params
-                for answer in output.outputs:
-                    yield readers[answer.index].read(answer)
+                for delta in read(output):
+                    yield delta
     yield Ended(
         num_cached_tokens=num_cached_tokens,
         prompt_logprobs=prompt_logprobs,
@@ -84,9 +105,12 @@ async def run_turn(
     )
 
 
-def _run(served: Served, turn: Turn, request: Request) -> AsyncGenerator[RequestOutput, None]:
+def _run(
+    served: Served, turn: Turn, request: Request, sink: TurnSink | None
+) -> AsyncGenerator[RequestOutput, None]:
     if turn.length_penalty is None:
-        return served.client.run(request)
+        client = served.client
+        return client.run(request) if sink is None else client.run_into(request, sink)
     return run_beam_search(served.client, request, turn.options, turn.length_penalty)
 
 

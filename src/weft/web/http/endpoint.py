@@ -6,7 +6,7 @@ The server, the keys, the errors, `/openapi.json` and the tests are all made fro
 from collections.abc import AsyncGenerator, Awaitable, Callable, Iterable, Mapping
 from dataclasses import dataclass, field
 from enum import Enum
-from typing import Any, TypeAlias
+from typing import Any, Final, Protocol, TypeAlias
 
 import msgspec
 from starlette.responses import Response
@@ -30,16 +30,40 @@ class Dialect(Enum):
     ANTHROPIC = "anthropic"
 
 
+PARTS: Final = "weft.parts"  # of the scope's extensions: a `PartWriter`
+
+
+class PartWriter(Protocol):
+    """Sends parts of a body at once, where that needs no waiting."""
+
+    @property
+    def takes_parts(self) -> bool:
+        """Whether the head of the answer is sent, its end is not, and the client reads."""
+        ...
+
+    def write_part(self, data: bytes) -> None:
+        """Send a part; only while `takes_parts`."""
+        ...
+
+
+class PartSink(Protocol):
+    """Sends by `parts`, once the stream has begun."""
+
+    parts: PartWriter | None
+
+
 @dataclass(frozen=True, slots=True)
 class Events:
     """A stream of server-sent events, encoded by the handler (`weft.web.http.sse`).
 
     An error that `source` raises is written as the dialect's error event, and nothing after it. The
-    source is closed as soon as the client leaves or reads nothing for too long.
+    source is closed as soon as the client leaves or reads nothing for too long. What goes through `sink`,
+    the source does not yield.
     """
 
     source: AsyncGenerator[bytes, None]
     headers: Mapping[str, str] = field(default_factory=dict)
+    sink: PartSink | None = None
 
 
 Answer: TypeAlias = msgspec.Struct | Events | Response

@@ -13,6 +13,7 @@ from weft.core.log import REQUEST
 from weft.core.tracing import Span, Tracer
 from weft.core.write_stall import WriteStall
 from weft.web.http.body import ClientDisconnected
+from weft.web.http.endpoint import PARTS, PartWriter
 
 ABORT = "weft.abort"  # of the scope's extensions: hangs up at once, whatever is still unsent
 _LABEL = re.compile(r"[\x21-\x7e]{1,128}")
@@ -42,7 +43,9 @@ class Exchange:
         self._send = send
         self._stall = WriteStall(write_timeout_s, self.abort)
         self._is_aborted = False
-        self._abort: Callable[[], None] = scope.get("extensions", {}).get(ABORT, lambda: None)
+        extensions = scope.get("extensions", {})
+        self._abort: Callable[[], None] = extensions.get(ABORT, lambda: None)
+        self._parts: PartWriter | None = extensions.get(PARTS)
 
     def begin_span(self, tracer: Tracer) -> None:
         """Trace it from here on: who is asked in turn finds this span in the headers."""
@@ -96,6 +99,19 @@ class Exchange:
             await self._send({"type": "http.response.body", "body": data, "more_body": True})
         if self._is_aborted:
             raise ClientDisconnected
+
+    @property
+    def takes_parts(self) -> bool:
+        """Whether `write_part` may be called: never where the server behind has no such way."""
+        return self._parts is not None and not self.is_ended and self._parts.takes_parts
+
+    def write_part(self, data: bytes) -> None:
+        """What `write` does, at once; only while `takes_parts`."""
+        assert self._parts is not None
+        if data:
+            self.num_bytes_out += len(data)
+            self._stall.touch()
+            self._parts.write_part(data)
 
     async def end(self, data: bytes = b"") -> None:
         """Send the last part of the body."""

@@ -10,7 +10,7 @@ from uvicorn.config import Config
 from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol, RequestResponseCycle
 from uvicorn.server import ServerState as UvicornState
 
-from weft.web.http.endpoint import Dialect
+from weft.web.http.endpoint import PARTS, Dialect
 from weft.web.http.exchange import ABORT
 from weft.web.http.options import HttpOptions
 from weft.web.http.problem import HttpError, to_problem
@@ -167,7 +167,7 @@ class LimitedProtocol(HttpToolsProtocol):
             # What is in this packet already is counted when the head is complete.
             self._is_in_head, self._num_head_bytes = True, 1
             self._expect_head()
-        extensions: dict[str, Any] = {ABORT: self._abort}
+        extensions: dict[str, Any] = {ABORT: self._abort, PARTS: self}
         self.scope["extensions"] = extensions
 
     def on_header(self, name: bytes, value: bytes) -> None:
@@ -205,6 +205,21 @@ class LimitedProtocol(HttpToolsProtocol):
         is_unread = self.cycle.response_complete and self.cycle.more_body
         if is_unread and not self.transport.is_closing():
             self._timer = self.loop.call_later(self._options.linger_s, self._lingering.close_now)
+
+    # -- parts of an answer ---------------------------------------------------------------------
+
+    @property
+    def takes_parts(self) -> bool:
+        """See `PartWriter`. Not where another request has come behind: its head may be under way."""
+        cycle: RequestResponseCycle = self.cycle
+        is_under_way = cycle.chunked_encoding and not (
+            cycle.response_complete or cycle.disconnected
+        )
+        return bool(is_under_way) and not self.flow.write_paused
+
+    def write_part(self, data: bytes) -> None:
+        """See `PartWriter`: what uvicorn's `send` comes to."""
+        self._lingering.write(b"%x\r\n%b\r\n" % (len(data), data))
 
     # -- refusals -------------------------------------------------------------------------------
 

@@ -10,7 +10,8 @@ from typing import Any, Final
 
 import msgspec
 
-from weft.web.http.endpoint import Dialect, Events
+from weft.core.types import RequestOutput
+from weft.web.http.endpoint import Dialect, Events, PartWriter
 from weft.web.http.exchange import Exchange
 
 DONE: Final = b"data: [DONE]\n\n"
@@ -52,6 +53,28 @@ class EventOfText:
         return b"%b%b%b" % (self._before, _encoder.encode(text), self._after)
 
 
+class EventSink:
+    """A `weft.core.client.Sink`: the way of a stream's events past the task that writes it; `encode` makes them.
+
+    They leave in one write. Closed until the stream has begun, and while the client reads nothing: then
+    outputs are merged.
+    """
+
+    __slots__ = ("_encode", "parts")
+
+    def __init__(self, encode: Callable[[RequestOutput], list[bytes]]) -> None:
+        self._encode = encode
+        self.parts: PartWriter | None = None  # once the stream has begun
+
+    @property
+    def is_open(self) -> bool:
+        return self.parts is not None and self.parts.takes_parts
+
+    def take(self, output: RequestOutput) -> None:
+        assert self.parts is not None
+        self.parts.write_part(b"".join(self._encode(output)))
+
+
 def error_event(body: bytes, dialect: Dialect) -> bytes:
     """The last event of a stream that failed; `body` is the error object."""
     match dialect:
@@ -76,6 +99,8 @@ async def write_events(exchange: Exchange, events: Events, ping_interval_s: floa
             await exchange.start(200, {**_HEADERS, **events.headers}, is_event_stream=True)
             async with _Pinger(exchange, ping_interval_s):
                 await exchange.write(await first)
+                if events.sink is not None:
+                    events.sink.parts = exchange
                 async for event in source:
                     await exchange.write(event)
         finally:

@@ -23,7 +23,7 @@ from weft.web.chat.prompt import trusted_template
 from weft.web.chat.run import run_turn
 from weft.web.chat.tools import is_forced
 from weft.web.chat.turn import NamedTool, Tool, ToolChoice, Turn
-from weft.web.http.endpoint import Answer, Call, Events
+from weft.web.http.endpoint import Answer, Call
 from weft.web.inference.call import (
     ModelCall,
     check_streamable,
@@ -39,7 +39,7 @@ from weft.web.inference.fields import (
     to_params,
 )
 from weft.web.inference.logprobs import LogprobWriter, to_prompt_logprobs
-from weft.web.openai.chat_stream import ChatShape, chat_events
+from weft.web.openai.chat_stream import ChatShape, chat_stream
 
 
 async def create_chat_completion(call: ModelCall) -> Answer:
@@ -48,7 +48,7 @@ async def create_chat_completion(call: ModelCall) -> Answer:
     turn = to_turn(call, body)
     shape = to_shape(call, body, turn)
     if body.stream:
-        return Events(chat_events(call.served, turn, shape))
+        return chat_stream(call.served, turn, shape)
     whole = await fold(run_turn(call.served, turn))
     num_rows = len(whole.prompt_logprobs or ()) + sum(len(a.logprobs or ()) for a in whole.answers)
     return await write_rows(num_rows, partial(to_answer, whole, shape))

@@ -19,8 +19,9 @@ from weft.schema.chat import (
 )
 from weft.schema.usage import Usage
 from weft.text.parsers.parts import Arguments, Content, Part, Reasoning, ToolCall
-from weft.web.chat.run import run_turn
+from weft.web.chat.run import TurnSink, run_turn
 from weft.web.chat.turn import Began, Ended, Turn, TurnDelta, TurnEvent
+from weft.web.http.endpoint import Events
 from weft.web.http.sse import DONE, EventOfText, data_event
 from weft.web.inference.call import AnswerDetails, Heading, to_usage
 from weft.web.inference.logprobs import LogprobWriter
@@ -40,17 +41,20 @@ class ChatShape:
     logprobs: LogprobWriter
 
 
-async def chat_events(served: Served, turn: Turn, shape: ChatShape) -> AsyncGenerator[bytes, None]:
+def chat_stream(served: Served, turn: Turn, shape: ChatShape) -> Events:
     """The whole stream, `[DONE]` included."""
     writer = ChunkWriter(shape)
-    async with aclosing(run_turn(served, turn)) as events:
+    sink = TurnSink(writer.encoded) if turn.params.logprobs is None else None
+    return Events(_chat_events(run_turn(served, turn, sink=sink), writer), sink=sink)
+
+
+async def _chat_events(
+    events: AsyncGenerator[TurnEvent, None], writer: "ChunkWriter"
+) -> AsyncGenerator[bytes, None]:
+    async with aclosing(events):
         async for event in events:
-            plain = writer.plain_event(event)
-            if plain is not None:
-                yield plain
-                continue
-            for chunk in writer.chunks(event):
-                yield data_event(chunk)
+            for chunk in writer.encoded(event):
+                yield chunk
     yield DONE
 
 
@@ -74,7 +78,14 @@ class ChunkWriter:
         details = shape.details
         self._has_plain = not (details.has_token_ids or details.has_running_usage)
 
-    def plain_event(self, event: TurnEvent) -> bytes | None:
+    def encoded(self, event: TurnEvent) -> list[bytes]:
+        """The chunks that an event makes, as they are sent."""
+        plain = self._plain_event(event)
+        if plain is not None:
+            return [plain]
+        return [data_event(chunk) for chunk in self.chunks(event)]
+
+    def _plain_event(self, event: TurnEvent) -> bytes | None:
         """The one event of a delta that is text and nothing else, as most are; None for others."""
         if (
             not self._has_plain

@@ -59,7 +59,14 @@ class PromptWriter:
         for answer in output.outputs:
             yield self._choice(answer, output.prompt_token_ids)
 
-    def plain_event(self, output: RequestOutput) -> bytes | None:
+    def events(self, output: RequestOutput) -> list[bytes]:
+        """Those of an output, as they are sent."""
+        plain = self._plain_event(output)
+        if plain is not None:
+            return [plain]
+        return [data_event(self.chunk(choice)) for choice in self.choices(output)]
+
+    def _plain_event(self, output: RequestOutput) -> bytes | None:
         """The one event of a delta that is text and nothing else, as most are; None for others."""
         if not self._has_plain or len(output.outputs) != 1:
             return None
@@ -154,20 +161,14 @@ class PromptWriter:
 
 async def completion_events(
     outputs: AsyncGenerator[tuple[int, RequestOutput], None],
-    num_prompts: int,
+    writers: list[PromptWriter],
     shape: CompletionShape,
 ) -> AsyncGenerator[bytes, None]:
     """The whole stream, `[DONE]` included."""
-    writers = [PromptWriter(position, shape) for position in range(num_prompts)]
     head = shape.head
     async with aclosing(outputs):
         async for position, output in outputs:
-            writer = writers[position]
-            plain = writer.plain_event(output)
-            if plain is not None:
-                yield plain
-                continue
-            write = partial(_events_of, writer, output)
+            write = partial(writers[position].events, output)
             for event in await write_rows(num_rows_of(output), write):
                 yield event
     if shape.details.has_usage:
@@ -181,10 +182,6 @@ async def completion_events(
             )
         )
     yield DONE
-
-
-def _events_of(writer: PromptWriter, output: RequestOutput) -> list[bytes]:
-    return [data_event(writer.chunk(choice)) for choice in writer.choices(output)]
 
 
 def total_usage(writers: list[PromptWriter], shape: CompletionShape) -> Usage:

@@ -20,6 +20,7 @@ from weft.text.outputs import num_rows_of, write_rows
 from weft.text.prompt_embeds import check_enabled, read_base64
 from weft.web.chat.prompt import prepare, tokenization_kwargs, with_salt
 from weft.web.http.endpoint import Answer, Events
+from weft.web.http.sse import EventSink
 from weft.web.inference.call import AnswerDetails, ModelCall, check_streamable, to_details
 from weft.web.inference.fields import (
     REFUSED_BESIDE_BEAMS,
@@ -54,15 +55,23 @@ class CompletionJob:
     shape: CompletionShape
     has_prompt_rows: bool
 
+    def writers(self) -> list[PromptWriter]:
+        """Of the answers to each prompt."""
+        return [PromptWriter(position, self.shape) for position in range(len(self.requests))]
+
 
 async def create_completion(call: ModelCall) -> Answer:
     """The handler."""
     body: CompletionBody = call.body
     job = await to_job(call, body)
-    outputs = _outputs(call.served, job)
-    if body.stream:
-        return Events(completion_events(outputs, len(job.requests), job.shape))
-    return await _answer(outputs, job)
+    if not body.stream:
+        return await _answer(_outputs(call.served, job), job)
+    writers = job.writers()
+    # Of several prompts each holds the others back; many log-probabilities are written on a thread.
+    has_sink = len(writers) == 1 and job.shape.logprobs is None
+    sink = EventSink(writers[0].events) if has_sink else None
+    outputs = _outputs(call.served, job, sink)
+    return Events(completion_events(outputs, writers, job.shape), sink=sink)
 
 
 async def to_job(call: ModelCall, body: CompletionBody) -> CompletionJob:
@@ -225,16 +234,19 @@ def _logprob_writer(served: Served, body: CompletionBody, details: AnswerDetails
 # -- engine to answer ---------------------------------------------------------------------------
 
 
-def _outputs(served: Served, job: CompletionJob) -> AsyncGenerator[tuple[int, RequestOutput], None]:
+def _outputs(
+    served: Served, job: CompletionJob, sink: EventSink | None = None
+) -> AsyncGenerator[tuple[int, RequestOutput], None]:
     """The outputs of all prompts; nothing has begun before the first is asked for."""
-    return merged([_run(served, job, request) for request in job.requests])
+    return merged([_run(served, job, request, sink) for request in job.requests])
 
 
 def _run(
-    served: Served, job: CompletionJob, request: Request
+    served: Served, job: CompletionJob, request: Request, sink: EventSink | None
 ) -> AsyncGenerator[RequestOutput, None]:
     if job.length_penalty is None:
-        return served.client.run(request)
+        client = served.client
+        return client.run(request) if sink is None else client.run_into(request, sink)
     options = msgspec.structs.replace(job.options, request_id=request.request_id)
     return run_beam_search(served.client, request, options, job.length_penalty)
 
@@ -244,7 +256,7 @@ async def _answer(
 ) -> CompletionAnswer:
     """Everything in one piece: each prompt's one output, written as a stream would."""
     shape = job.shape
-    writers = [PromptWriter(position, shape) for position in range(len(job.requests))]
+    writers = job.writers()
     choices: list[CompletionChoice] = []
     kv_transfer_params: dict[str, Any] | None = None
     async with aclosing(outputs):

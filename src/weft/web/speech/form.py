@@ -5,6 +5,7 @@ from typing import Any
 
 from weft.core.errors import BadRequest
 from weft.core.media import SpeechConfig
+from weft.core.params import OF_DRAWS
 from weft.core.speech import MAX_FILE_BYTES, Speech, SpeechTask
 from weft.core.types import OutputKind, SamplingParams
 from weft.schema.speech import SpeechForm, TranscriptionForm
@@ -32,9 +33,6 @@ _REFUSED_FORMATS = {
     "vtt": "verbose_json has the times of all segments",
     "diarized_json": _SPEAKERS,
 }
-_SAME = (
-    "top_p", "top_k", "min_p", "seed", "frequency_penalty", "presence_penalty", "repetition_penalty",
-)  # fmt: skip
 
 
 def check_form(form: SpeechForm, model: SpeechConfig) -> None:
@@ -102,9 +100,10 @@ def to_speech(form: SpeechForm, task: SpeechTask) -> Speech:
 
 def to_params(form: SpeechForm, defaults: Mapping[str, float | int]) -> SamplingParams:
     """How each clip is sampled: greedily, unless a temperature is given, whatever the model's own is."""
-    given = {name: value for name in _SAME if (value := getattr(form, name)) is not None}
+    given = {one.name: getattr(form, one.name) for one in OF_DRAWS}
+    given = {name: value for name, value in given.items() if value is not None}
     return SamplingParams(
-        **{**defaults, **given, "temperature": form.temperature or 0.0},
+        **{**defaults, "temperature": 0.0, **given},
         max_tokens=form.max_completion_tokens,
         logprobs=0 if form.response_format == VERBOSE else None,
         output_kind=OutputKind.DELTA if form.stream else OutputKind.FINAL_ONLY,
