@@ -208,5 +208,6 @@ def test_every_example_is_run():
     elsewhere = {
         "README.md", "kv_events.py", "media.py", "prompt_embeds.py", "push_weights.py", "ray", "responses_mcp.py",
         "retrieval.py",
+        "transcription.py", "translation.py",
     }  # fmt: skip
     assert {path.name for path in EXAMPLES.iterdir()} == {run[0] for run in RUNS} | elsewhere

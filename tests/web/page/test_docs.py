@@ -15,6 +15,8 @@ KEYS = ("--api-key", KEY, "--control-api-key", CONTROL_KEY)
 # Lines that need something to be there first: a response, a directory with an adapter, a classifier, weights
 # that were sent.
 NEEDY = {
+    "post-v1-audio-transcriptions",
+    "post-v1-audio-translations",
     "post-classify",
     "post-v1-load-lora-adapter",
     "post-v1-unload-lora-adapter",
