@@ -17,6 +17,7 @@ from weft.core.errors import (
     ConfigError,
     FailedPrecondition,
     GenerationError,
+    Unsupported,
     WeftError,
 )
 from weft.core.kv_cache import CacheConfig
@@ -33,7 +34,7 @@ from weft.core.types import (
     StructuredOutputsParams,
 )
 from weft.vllm import settings
-from weft.vllm.errors import TABLE, to_weft_error, translated
+from weft.vllm.errors import TABLE, decoding, to_weft_error, translated
 from weft.vllm.kv_events import _decoder, to_event
 from weft.vllm.load import LoadMeter
 from weft.vllm.outputs import to_rows, to_sequence_output
@@ -302,6 +303,18 @@ def test_the_table_has_no_error_that_vllm_has_not():
     """But for Python's own."""
     own = {"ImportError", "NotImplementedError", "ValueError", "TypeError"}
     assert set(TABLE) - own <= set(ERRORS)
+
+
+def test_what_a_decoder_raises_is_the_callers_fault():
+    """Whatever its class; nothing of the library's own words, and what is known keeps its own."""
+    with (
+        pytest.raises(BadRequest, match=r"audio: its bytes are in none") as caught,
+        decoding("audio"),
+    ):
+        raise LookupError("<object at 0x7f>")
+    assert caught.value.parameter == "audio"
+    with pytest.raises(Unsupported, match="av"), decoding("audio"):
+        raise ImportError("av")
 
 
 def test_the_parameter_at_fault_is_named():

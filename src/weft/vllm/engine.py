@@ -14,7 +14,7 @@ from prometheus_client import REGISTRY
 from prometheus_client.core import Metric
 
 from weft.core.declare import spelled
-from weft.core.errors import ConfigError
+from weft.core.errors import BadRequest, ConfigError
 from weft.core.media import MediaTensors, Modality, Tensor
 from weft.core.types import LoRARequest, Request
 from weft.core.weight_transfer import WeightTransferInitRequest, WeightTransferUpdateRequest
@@ -164,7 +164,10 @@ def decode(modality: str, data: bytes, kwargs: Mapping[str, Any]) -> Any:
         case "image":
             return there.ImageMediaIO(**kwargs).load_bytes(data)
         case "audio":
-            return there.AudioMediaIO(**kwargs).load_bytes(data)
+            reader = there.AudioMediaIO(**kwargs)
+            if len(data) > (most := reader.get_max_bytes()):
+                raise BadRequest("audio", f"audio: at most {most} bytes are taken, got {len(data)}")
+            return reader.load_bytes(data)
         case _:
             return there.VideoMediaIO(there.ImageMediaIO(), **kwargs).load_bytes(data)
 

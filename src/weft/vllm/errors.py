@@ -81,3 +81,15 @@ def translated(parameter: str | None = None) -> Iterator[None]:
         raise
     except Exception as error:  # vLLM's have no common base, and some no class of their own
         raise to_weft_error(error, parameter) from error
+
+
+@contextmanager
+def decoding(parameter: str) -> Iterator[None]:
+    """What vLLM raises inside, of a file that came in `parameter`, is raised as the caller's fault."""
+    try:
+        with translated(parameter):
+            yield
+    except GenerationError as error:  # of a library below vLLM's readers: of any class
+        raise BadRequest(
+            parameter, f"{parameter}: its bytes are in none of the known formats"
+        ) from error

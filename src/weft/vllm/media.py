@@ -21,7 +21,7 @@ from weft.vllm.engine import (
     max_pixels,
     to_multi_modal_input,
 )
-from weft.vllm.errors import translated
+from weft.vllm.errors import decoding, translated
 from weft.vllm.tensors import ItemForm, check_names
 
 FORMATS = ("PNG", "JPEG", "WEBP", "GIF", "BMP")
@@ -68,7 +68,7 @@ class MediaReader:
         if item.data is None:
             return None
         what = item.modality
-        with translated(what):
+        with decoding(what):
             return decode(what, item.data, self._kwargs.get(what, {}))
 
 

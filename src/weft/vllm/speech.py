@@ -11,7 +11,7 @@ from typing import Any
 import msgspec
 
 from weft.core.config import EngineConfig
-from weft.core.errors import BadRequest, GenerationError
+from weft.core.errors import BadRequest
 from weft.core.merged import merged
 from weft.core.prompts import TokensPrompt
 from weft.core.speech import Recording, Speech
@@ -19,7 +19,7 @@ from weft.core.types import OutputKind, Request, RequestOptions, RequestOutput, 
 from weft.core.validate import Limits
 from weft.text.prepare import InputProcessor
 from weft.text.tokenizer import Tokenizer
-from weft.vllm.errors import translated
+from weft.vllm.errors import decoding, translated
 from weft.vllm.speech_model import SpeechModel, prompt_token_ids
 
 _MAX_DECODED_AT_ONCE = 2  # each up to VLLM_MAX_AUDIO_DECODE_BYTES
@@ -99,13 +99,8 @@ class SpeechReader:
         return Clip(request, prompt, self._model.cleaner(is_streamed=is_streamed))
 
     def _decode(self, speech: Speech) -> tuple[list[Any], float]:
-        try:
-            with translated("file"):
-                return self._model.decode(speech)
-        except (
-            GenerationError
-        ) as error:  # of a library below vLLM's readers, which name no class for it
-            raise BadRequest("file", "file: it is no sound in a known format") from error
+        with decoding("file"):
+            return self._model.decode(speech)
 
 
 async def in_order(
