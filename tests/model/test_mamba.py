@@ -108,6 +108,8 @@ def test_time_steps_may_have_limits(limit, expected):
         (GRANITE, {"layer_types": ["mamba", "attention", "conv"]}, "layer_types"),
         (GRANITE, {"layer_types": None}, "layer_types is missing"),
         (BAMBA, {"attn_layer_indices": [7]}, "attn_layer_indices"),
+        (BAMBA, {"attn_layer_indices": [1, 7]}, "attn_layer_indices"),
+        (BAMBA, {"attn_layer_indices": []}, "attn_layer_indices"),
         (BAMBA, {"attn_layer_indices": 1}, "attn_layer_indices"),
         (BAMBA, {"attn_rotary_emb": 8}, "attn_rotary_emb is 8; it must be 4"),
         (GRANITE, {"mamba_n_heads": 5}, "mamba_n_heads"),

@@ -92,3 +92,17 @@ def convolve(
         total += values * weights[:, place]
     total += products * weights[:, -1]
     return total
+
+
+def convolve_rows(
+    rows: FloatArray, before: FloatArray, weights: FloatArray, bias: FloatArray | None = None
+) -> FloatArray:
+    """Of one sequence's successive rows [rows, channels]; those just `before` them [width - 1, channels] go on."""
+    whole = np.concatenate([before, rows])
+    before[:] = whole[len(rows) :]
+    total = np.zeros_like(rows)
+    if bias is not None:
+        total += bias
+    for place in range(weights.shape[1]):
+        total += whole[place : place + len(rows)] * weights[:, place]
+    return total

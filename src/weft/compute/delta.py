@@ -13,7 +13,9 @@ from dataclasses import dataclass
 
 import numpy as np
 
+from weft.compute import exact
 from weft.compute.activations import sigmoid
+from weft.compute.convolution import convolve_rows
 from weft.compute.runner import FloatArray
 from weft.model.recurrence import DeltaSpec
 
@@ -34,10 +36,10 @@ class DeltaNet:
         """See `Recurrence`: rows are channels and gates, b and a, [rows, input_size]."""
         spec = self.spec
         channels, gates, b, a = self._parts(rows)
-        conv_size = (spec.conv_width - 1) * spec.num_channels
-        conv_state, memory = state[:conv_size].reshape(-1, spec.num_channels), state[conv_size:]
+        conv_size = (spec.conv_width - 1) * spec.conv_size
+        conv_state, memory = state[:conv_size].reshape(-1, spec.conv_size), state[conv_size:]
         memory = memory.reshape(spec.num_value_heads, spec.key_size, spec.value_size)
-        mixed = _silu(self._convolve(channels, conv_state))
+        mixed = exact.silu(convolve_rows(channels, conv_state, self.conv))
         sizes = (spec.keys_size, 2 * spec.keys_size)
         q, k, v = (
             part.reshape(len(rows), -1, size)
@@ -51,7 +53,7 @@ class DeltaNet:
         q = np.repeat(_unit(q), group, axis=1) * np.float32(spec.key_size**-0.5)
         k = np.repeat(_unit(k), group, axis=1)
         beta = sigmoid(b)
-        decay = np.exp(-np.exp(self.a_log) * np.logaddexp(np.float32(0), a + self.dt_bias))
+        decay = exact.exp(-exact.exp(self.a_log) * exact.softplus(a + self.dt_bias))
         output = np.empty_like(v)
         for row in range(len(rows)):
             memory *= decay[row][:, None, None]
@@ -61,13 +63,13 @@ class DeltaNet:
             output[row] = np.sum(memory * q[row][:, :, None], axis=1)
         mean_square = np.mean(output * output, axis=-1, keepdims=True)
         output = output / np.sqrt(mean_square + np.float32(spec.norm_eps)) * self.scale
-        gated: FloatArray = output.reshape(gates.shape) * _silu(gates)
+        gated: FloatArray = output.reshape(gates.shape) * exact.silu(gates)
         return gated
 
     def _parts(self, rows: FloatArray) -> tuple[FloatArray, FloatArray, FloatArray, FloatArray]:
         """Channels, gates, b and a, each as one run for all heads."""
         spec, heads = self.spec, self.spec.num_value_heads
-        starts = (spec.num_channels, spec.num_channels + spec.values_size)
+        starts = (spec.conv_size, spec.conv_size + spec.inner_size)
         if not spec.is_by_key_head:
             channels, gates, last = np.split(rows, starts, axis=1)
             return channels, gates, last[:, :heads], last[:, heads:]
@@ -80,20 +82,6 @@ class DeltaNet:
         pair = last.reshape(len(rows), spec.num_key_heads, 2, group)
         b, a = (pair[:, :, part].reshape(len(rows), -1) for part in (0, 1))
         return np.concatenate([q, k, v], axis=1), gates, b, a
-
-    def _convolve(self, channels: FloatArray, conv_state: FloatArray) -> FloatArray:
-        """Each channel with the same of the rows before, oldest first; `conv_state` goes on."""
-        width, num_rows = self.spec.conv_width, len(channels)
-        whole = np.concatenate([conv_state, channels])
-        total = np.zeros_like(channels)
-        for place in range(width):
-            total += whole[place : place + num_rows] * self.conv[:, place]
-        conv_state[:] = whole[num_rows:]
-        return total
-
-
-def _silu(x: FloatArray) -> FloatArray:
-    return x * sigmoid(x)
 
 
 def _unit(heads: FloatArray) -> FloatArray:

@@ -85,28 +85,16 @@ def layer_formats(
     up = ("gate", "up") if spec.is_gated else ("up",)
     return [
         LayerFormats(
-            qkv=of(
-                index,
-                *layer.recurrence.rounded
-                if layer.recurrence
-                else ("conv_in",)
-                if layer.conv_width
-                else qkv,
-            ),
+            qkv=of(index, *into),
             q_b=of(index, "q_b") if low_rank else None,
-            o=of(index, layer.recurrence.out)
-            if layer.recurrence
-            else of(index, "conv_out")
-            if layer.conv_width
-            else of(index, "o")
-            if has_whole_lanes
-            else None,
+            o=of(index, out) if out != "o" or has_whole_lanes else None,
             up=of(index, *up),
             down=of(index, "down"),
             expert_up=of(index, *of_experts(layer.experts, *up)),
             expert_down=of(index, *of_experts(layer.experts, "down")),
         )
         for index, layer in enumerate(spec.layers)
+        for into, out in (layer.mixing(qkv),)
     ]
 
 

@@ -8,6 +8,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from weft.compute import exact
+from weft.compute.convolution import convolve_rows
 from weft.compute.runner import FloatArray
 from weft.model.recurrence import Mamba2Spec
 
@@ -33,19 +34,10 @@ class Mamba2:
         inner, size = spec.inner_size, (spec.conv_width - 1) * spec.conv_size
         before = state[:size].reshape(-1, spec.conv_size)
         matrices = state[size:].reshape(spec.num_heads, spec.state_dim, spec.head_dim)
-        convolved = self._convolve(rows[:, inner : inner + spec.conv_size], before)
+        rows_of_conv = rows[:, inner : inner + spec.conv_size]
+        convolved = exact.silu(convolve_rows(rows_of_conv, before, self.conv, self.conv_bias))
         given = self._scan(convolved, rows[:, -spec.num_heads :], matrices)
         return self._normed(given * exact.silu(rows[:, :inner]))
-
-    def _convolve(self, rows: FloatArray, before: FloatArray) -> FloatArray:
-        whole = np.concatenate([before, rows])
-        before[:] = whole[len(rows) :]
-        total = np.zeros_like(rows)
-        if self.conv_bias is not None:
-            total += self.conv_bias
-        for place in range(self.spec.conv_width):
-            total += whole[place : place + len(rows)] * self.conv[:, place]
-        return exact.silu(total)
 
     def _scan(self, convolved: FloatArray, steps: FloatArray, matrices: FloatArray) -> FloatArray:
         spec = self.spec

@@ -30,7 +30,7 @@ def _delta(weights: Weights, prefix: str, spec: DeltaSpec) -> RecurrentLayer:
     """A gated delta net; b and a, on which the whole state depends, are never rounded."""
     parts = ("conv", "delta_a_log", "delta_dt_bias", "delta_scale")
     conv, *others = (weights[prefix + name].float32() for name in parts)
-    net = DeltaNet(spec, conv.reshape(spec.num_channels, -1), *others)
+    net = DeltaNet(spec, conv.reshape(spec.conv_size, -1), *others)
     names = [name for name in spec.products if name not in spec.rounded]
     unrounded = np.concatenate([weights[prefix + name].float32() for name in names])
     return RecurrentLayer.of(net, spec, Linear(unrounded, None))

@@ -382,10 +382,7 @@ class _Reader:
         prefix = f"layers.{index}."
         latent = self.latent(prefix, self.spec.latent) if self.spec.latent else None
         first = "q_a" if f"{prefix}q_a" in self.weights else "q"
-        into: tuple[str, ...] = (first, "kv_a") if latent else ("q", "k", "v")
-        into, out = (("conv_in",), "conv_out") if spec.conv_width else (into, "o")
-        if spec.recurrence is not None:
-            into, out = spec.recurrence.rounded, spec.recurrence.out
+        into, out = spec.mixing((first, "kv_a") if latent else ("q", "k", "v"))
         return _Layer(
             spec=spec,
             prefix=prefix,

@@ -9,7 +9,6 @@ from weft.compute.native import Roofline
 from weft.core.config import EngineConfig
 from weft.engine.fit import Fitted
 from weft.engine.weight_store import has_shared_weights
-from weft.model.recurrence import Mamba2Spec
 from weft.model.spec import ModelSpec
 
 # Resident before the first request, beside weights and pool (docs/memory.md).
@@ -130,11 +129,11 @@ def _step_bytes(fitted: Fitted) -> int:
         first = spec.num_heads * latent.query_size + spec.kv_size
     if spec.has_output_gate:
         first += query
-    recurrent = [sum(r.products.values()) for r in (layer.recurrence for layer in spec.layers) if r]
-    wide = max(first, spec.hidden_size * (3 if spec.state_size else 1), *recurrent)
-    mambas = [layer.recurrence for layer in spec.layers if isinstance(layer.recurrence, Mamba2Spec)]
-    mixed = max([query, *(mamba.inner_size for mamba in mambas)])
-    convolved = max((mamba.conv_size for mamba in mambas), default=0)
+    recurrences = {layer.recurrence for layer in spec.layers if layer.recurrence}
+    made = (sum(one.products.values()) for one in recurrences)
+    wide = max(first, spec.hidden_size * (3 if spec.state_size else 1), *made)
+    mixed = max([query, *(one.inner_size for one in recurrences)])
+    convolved = max((one.conv_size for one in recurrences), default=0)
     row = _FLOAT_BYTES * (spec.hidden_size + wide + convolved)
     row += element * (spec.hidden_size + 2 * mixed + inner)
     if latent is not None:  # heads' own parts of queries, then values; and what queries are made of

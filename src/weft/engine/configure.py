@@ -32,7 +32,7 @@ from weft.core.defaults import (
 )
 from weft.core.elastic import ElasticConfig
 from weft.core.errors import ConfigError
-from weft.core.kv_cache import CacheConfig, KvEventsConfig, KvOffloadingConfig
+from weft.core.kv_cache import CacheConfig, KvEventsConfig, KvOffloadingConfig, StateCacheConfig
 from weft.core.kv_transfer import KvTransferConfig
 from weft.core.ranks import RanksConfig
 from weft.core.speculation import DraftModelConfig, SpeculativeConfig
@@ -89,13 +89,8 @@ def resolve(
     block_size = bounded("block_size", options.block_size, DEFAULT_BLOCK_SIZE, MAX_BLOCK_SIZE)
     offloading = read_kv_offloading(options, card, block_size)
     others = _others(card, weight_bytes, lora, offloading)
-    states = configure_states(
-        options,
-        card,
-        max_num_seqs=scheduler.max_num_seqs,
-        block_size=block_size,
-        spare_bytes=free_bytes - sum(others.values()),
-    )
+    spare_bytes = free_bytes - sum(others.values())
+    states = configure_states(options, card, scheduler.max_num_seqs, block_size, spare_bytes)
     if states is not None:
         others["states"] = states.num_bytes
     demand = Demand(
@@ -109,14 +104,7 @@ def resolve(
         memory_share=_memory_share(options),
         is_sized_in_bytes=options.kv_cache_bytes is not None,
     )
-    cache = CacheConfig(
-        block_size=demand.block_size,
-        num_blocks=num_blocks_of(options, demand),
-        block_bytes=demand.block_bytes,
-        kv_cache_dtype=card.kv_dtype,
-        enable_prefix_caching=options.enable_prefix_caching and card.is_causal,
-        states=states,
-    )
+    cache = _cache_config(options, card, demand, states)
     return EngineConfig(
         model_config=_model_config(options, card, max_model_len),
         cache_config=cache,
@@ -135,6 +123,19 @@ def resolve(
         kv_transfer_config=_kv_transfer_config(options, card, block_size),
         profiler_config=read_profiler(options.profiler_config),
         weight_transfer_config=_weight_transfer_config(options, compute),
+    )
+
+
+def _cache_config(
+    options: EngineOptions, card: ModelCard, demand: Demand, states: StateCacheConfig | None
+) -> CacheConfig:
+    return CacheConfig(
+        block_size=demand.block_size,
+        num_blocks=num_blocks_of(options, demand),
+        block_bytes=demand.block_bytes,
+        kv_cache_dtype=card.kv_dtype,
+        enable_prefix_caching=options.enable_prefix_caching and card.is_causal,
+        states=states,
     )
 
 

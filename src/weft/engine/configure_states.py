@@ -14,7 +14,7 @@ _LEAST_SLOTS = 2  # a snapshot that a sequence reads, and what it writes
 
 
 def configure_states(
-    options: EngineOptions, card: ModelCard, *, max_num_seqs: int, block_size: int, spare_bytes: int
+    options: EngineOptions, card: ModelCard, max_num_seqs: int, block_size: int, spare_bytes: int
 ) -> StateCacheConfig | None:
     """One slot for each sequence that may run and as many for snapshots, in half of what is spare at most."""
     slot_bytes = card.state_bytes_per_slot

@@ -153,14 +153,18 @@ class EngineModel:
         """Make the pool, and the draft's."""
         cache = self._config.cache_config
         assert self.runner is not None
-        self.runner.allocate_kv(
+        self._allocate(self.runner)
+        if self.draft is not None:  # a model without states of sequences
+            self.draft.allocate_kv(num_blocks=cache.num_blocks, block_size=cache.block_size)
+        self._has_kv = True
+
+    def _allocate(self, runner: Runner) -> None:
+        cache = self._config.cache_config
+        runner.allocate_kv(
             num_blocks=cache.num_blocks,
             block_size=cache.block_size,
             num_state_slots=cache.num_state_slots,
         )
-        if self.draft is not None:
-            self.draft.allocate_kv(num_blocks=cache.num_blocks, block_size=cache.block_size)
-        self._has_kv = True
 
     def release(self, level: int) -> None:
         """Give the memory of weights and KV pool back to the system."""
@@ -238,12 +242,7 @@ class EngineModel:
         runner, pooler = self._load(checkpoint, stamps)
         restore(runner)
         if self._has_kv:
-            cache = self._config.cache_config
-            runner.allocate_kv(
-                num_blocks=cache.num_blocks,
-                block_size=cache.block_size,
-                num_state_slots=cache.num_state_slots,
-            )
+            self._allocate(runner)
         if stamps is not None:
             stamps.check()  # what was read is what lies there still, and no mixture
             self.checkpoint = checkpoint

@@ -15,6 +15,7 @@ from weft.model.latent import attention_scale, has_expert_groups, read_latent
 from weft.model.mamba import MAMBA_KEYS, mamba_layers
 from weft.model.rope import context_length, read_rope
 from weft.model.spec import (
+    MAX_CONV_WIDTH,
     Activation,
     ExpertsSpec,
     LayerSpec,
@@ -28,7 +29,6 @@ _MAX_LAYERS = 4096
 _MAX_WIDTH = 2**24
 _HEADS = re.compile("ForCausalLM|ForConditionalGeneration|LMHeadModel")
 _MAX_EXPERTS = 4096
-_MAX_CONV_WIDTH = 64
 _FULL, _SLIDING, _CONV = "full_attention", "sliding_attention", "conv"
 
 # Keys that change the maths, with the values that change nothing. A family that reads one is exempt.
@@ -338,7 +338,7 @@ def _layers(family: Family, fields: Fields, head_dim: int) -> tuple[LayerSpec, .
         for kind in sorted(set(kinds) - {_CONV})
     }
     window = fields.integer("sliding_window") if _SLIDING in kinds else None
-    width = fields.integer("conv_L_cache", low=2, high=_MAX_CONV_WIDTH) if _CONV in kinds else 0
+    width = fields.integer("conv_L_cache", low=2, high=MAX_CONV_WIDTH) if _CONV in kinds else 0
     return tuple(
         LayerSpec(conv_width=width)
         if kind == _CONV

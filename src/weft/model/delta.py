@@ -2,12 +2,11 @@
 
 from weft.model.fields import Fields
 from weft.model.recurrence import DeltaSpec
-from weft.model.spec import LayerSpec, RopeSpec
+from weft.model.spec import MAX_CONV_WIDTH, LayerSpec, RopeSpec
 
 _FULL, _LINEAR = "full_attention", "linear_attention"
 _MAX_HEADS = 2**12
 _MAX_SIZE = 2**12  # of a head's keys or values
-_MAX_CONV_WIDTH = 64
 DELTA_KEYS = ("linear_num_value_heads", "full_attention_interval", "attn_output_gate")
 # What a missing key means.
 DELTA = {
@@ -60,7 +59,7 @@ def _delta(fields: Fields, is_by_key_head: bool) -> DeltaSpec:
         num_value_heads=num_value_heads,
         key_size=fields.integer("linear_key_head_dim", high=_MAX_SIZE),
         value_size=fields.integer("linear_value_head_dim", high=_MAX_SIZE),
-        conv_width=fields.integer("linear_conv_kernel_dim", low=2, high=_MAX_CONV_WIDTH),
+        conv_width=fields.integer("linear_conv_kernel_dim", low=2, high=MAX_CONV_WIDTH),
         is_by_key_head=is_by_key_head,
         norm_eps=fields.number("rms_norm_eps"),
     )

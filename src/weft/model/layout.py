@@ -264,12 +264,12 @@ def _delta(
     into = {name: (rows, hidden) for name, rows in delta.products.items()}
     yield from _products(ours, source, names, into, False)
     lead = f"{source}{names['conv']}.weight"
-    conv = _whole(f"{ours}conv", lead, delta.num_channels, delta.conv_width)
-    yield replace(conv, stack=delta.num_channels)
+    conv = _whole(f"{ours}conv", lead, delta.conv_size, delta.conv_width)
+    yield replace(conv, stack=delta.conv_size)
     for name in ("delta_a_log", "delta_dt_bias"):
         yield _whole(ours + name, source + names[name], heads)
     yield _whole(f"{ours}delta_scale", f"{source}{names['delta_scale']}.weight", delta.value_size)
-    out = {"delta_out": (hidden, delta.values_size)}
+    out = {"delta_out": (hidden, delta.inner_size)}
     yield from _products(ours, source, names, out, False)
 
 

@@ -4,11 +4,10 @@ import math
 
 from weft.model.fields import Fields, is_finite_number
 from weft.model.recurrence import Mamba2Spec
-from weft.model.spec import LayerSpec, RopeSpec
+from weft.model.spec import MAX_CONV_WIDTH, LayerSpec, RopeSpec
 
 _MAX_WIDTH = 2**24
 _MAX_HEADS = 2**16
-_MAX_CONV_WIDTH = 64
 # A sequence keeps this in float32 for each layer; the largest models in use have some 8 MiB.
 _MAX_STATE_SIZE = 2**26
 _FULL, _LINEAR = "full_attention", "linear_attention"
@@ -64,7 +63,7 @@ def _mamba(fields: Fields, hidden: int) -> Mamba2Spec:
         head_dim=inner // heads,
         state_dim=fields.integer("mamba_d_state", high=_MAX_HEADS),
         num_groups=groups,
-        conv_width=fields.integer("mamba_d_conv", low=2, high=_MAX_CONV_WIDTH),
+        conv_width=fields.integer("mamba_d_conv", low=2, high=MAX_CONV_WIDTH),
         has_conv_bias=fields.flag_or("mamba_conv_bias", True),
         has_bias=fields.flag_or("mamba_proj_bias", False),
         min_step=low,
@@ -107,8 +106,10 @@ def _kinds(fields: Fields, num_layers: int) -> list[str]:
         return kinds
     key = "attn_layer_indices"
     listed = fields.values[key]
-    if not isinstance(listed, list) or not any(
-        type(index) is int and 0 <= index < num_layers for index in listed
+    if (
+        not isinstance(listed, list)
+        or not listed
+        or any(type(index) is not int or not 0 <= index < num_layers for index in listed)
     ):
         fields.refuse(key, f"a list of numbers of layers, from 0 to {num_layers - 1}")
     return [_FULL if index in listed else _LINEAR for index in range(num_layers)]

@@ -30,27 +30,27 @@ class DeltaSpec:
         return self.num_key_heads * self.key_size
 
     @property
-    def values_size(self) -> int:
+    def inner_size(self) -> int:
         """Of all values, and of all gates."""
         return self.num_value_heads * self.value_size
 
     @property
-    def num_channels(self) -> int:
+    def conv_size(self) -> int:
         """What the convolution goes over: queries, keys and values."""
-        return 2 * self.keys_size + self.values_size
+        return 2 * self.keys_size + self.inner_size
 
     @property
     def products(self) -> Mapping[str, int]:
         """The first products in order, and what each makes: channels and gates, then b and a of each value head."""
         if self.is_by_key_head:
             return {
-                "delta_qkvz": self.num_channels + self.values_size,
+                "delta_qkvz": self.conv_size + self.inner_size,
                 "delta_ba": 2 * self.num_value_heads,
             }
         heads = self.num_value_heads
         return {
-            "delta_qkv": self.num_channels,
-            "delta_z": self.values_size,
+            "delta_qkv": self.conv_size,
+            "delta_z": self.inner_size,
             "delta_b": heads,
             "delta_a": heads,
         }
@@ -70,7 +70,7 @@ class DeltaSpec:
         """Floats of a sequence: rows of channels that the convolution looks back at, oldest first; then a matrix
         [key_size, value_size] for each value head."""
         matrices = self.num_value_heads * self.key_size * self.value_size
-        return (self.conv_width - 1) * self.num_channels + matrices
+        return (self.conv_width - 1) * self.conv_size + matrices
 
 
 @dataclass(frozen=True, slots=True)

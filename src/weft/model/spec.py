@@ -5,6 +5,8 @@ from enum import StrEnum
 
 from weft.model.recurrence import Recurrence
 
+MAX_CONV_WIDTH = 64  # of any short convolution
+
 
 class QkNorm(StrEnum):
     """Whether queries and keys are normalised before rope, and over what."""
@@ -155,6 +157,12 @@ class LayerSpec:
     conv_width: int = 0
     recurrence: Recurrence | None = None
     experts: ExpertsSpec | None = None  # in place of the MLP
+
+    def mixing(self, attention: tuple[str, ...]) -> tuple[tuple[str, ...], str]:
+        """The products into and out of what mixes tokens; of attention the first are as given."""
+        if self.recurrence is not None:
+            return self.recurrence.rounded, self.recurrence.out
+        return (("conv_in",), "conv_out") if self.conv_width else (attention, "o")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -102,9 +102,9 @@ class Plan:
 
     def _states(self) -> tuple[IntArray | None, IntArray | None]:
         """Where each entry's state is read and written; None where none is kept."""
-        written = [entry.sequence.state_slot for entry in self.entries]
-        if any(slot is None for slot in written):
+        if not self.entries or self.entries[0].sequence.state_slot is None:
             return None, None
+        written = [entry.sequence.state_slot for entry in self.entries]
         read = (entry.sequence.state_source for entry in self.entries)
         sources = [
             own if source is None else source for own, source in zip(written, read, strict=True)
