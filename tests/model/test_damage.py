@@ -43,6 +43,21 @@ def complaint(action):
     return ""
 
 
+# Where bytes are put in, changed or taken out, and whether in what describes the tensors.
+DAMAGES = st.tuples(st.integers(0, 2**31), st.booleans(), st.binary(max_size=8), st.integers(0, 8))
+
+
+def check_damage(path, num_header_bytes, damage, load):
+    """A damaged file is refused in one line or read; it is sound again afterwards."""
+    place, in_header, put_in, num_taken = damage
+    data = path.read_bytes()
+    place %= num_header_bytes if in_header else len(data)
+    path.write_bytes(data[:place] + put_in + data[place + num_taken :])
+    message = complaint(load)
+    path.write_bytes(data)
+    assert "\n" not in message
+
+
 @pytest.fixture(scope="module")
 def directory(tmp_path_factory):
     return write_checkpoint(tmp_path_factory.mktemp("checkpoint") / "m")

@@ -18,12 +18,13 @@ _OWN_SERVER = "smg-grpc-servicer==0.14.1"
 # Of its extra "audio", which the wheel for CPUs has under another name.
 _AUDIO = ("av", "scipy", "soundfile", "soxr")
 # Processors of pictures need torchvision. PyPI's is made for GPUs: beside CPU torch it lacks two operators, which no
-# test calls but its import names. It is put where nothing finds it unless it is told to.
+# test calls but its import names. It is put where nothing finds it unless it is named.
 VISION = ROOT / "vllm-vision"
 _TORCHVISION = "torchvision==0.28.0"
 _OPERATORS = """import torch
+from torch import library
 
-_operators = torch.library.Library("torchvision", "FRAGMENT")
+_operators = library.Library("torchvision", "FRAGMENT")
 _operators.define("nms(Tensor dets, Tensor scores, float iou_threshold) -> Tensor")
 _operators.define("qnms(Tensor dets, Tensor scores, float iou_threshold) -> Tensor")
 """
