@@ -17,7 +17,7 @@ class SpeechTask(StrEnum):
 
 
 class Speech(msgspec.Struct, frozen=True, kw_only=True):
-    """A recording, and what is to be done with it. Languages are ISO 639-1 codes; None is for the model to hear.
+    """A recording, and what is to be done with it. Languages are ISO 639-1 codes; None: the model detects it.
 
     `prompt` is a text that the answer is to go on from. With `has_timestamps` marks of time stand among the tokens.
     """

@@ -39,9 +39,7 @@ class RopeRules:
 
     partial: bool = False  # reads partial_rotary_factor
     per_layer_type: bool = False  # sliding layers have their own settings
-    has_sections: bool = (
-        False  # of places of pictures; a text's tokens have the same place in all of them
-    )
+    has_sections: bool = False  # of places in pictures; in all of them a token of text has the same
     aliases: tuple[tuple[str, str], ...] = ()  # old names of kinds
 
 

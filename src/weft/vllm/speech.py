@@ -2,6 +2,7 @@
 
 import asyncio
 import time
+from collections import deque
 from collections.abc import AsyncGenerator, Callable, Sequence
 from contextlib import aclosing
 from dataclasses import dataclass, field
@@ -63,7 +64,7 @@ class SpeechReader:
     async def read(
         self, speech: Speech, params: SamplingParams, options: RequestOptions
     ) -> tuple[Recording, list[Clip]]:
-        """The clips of a recording, checked; the language is heard, where it is not given."""
+        """The clips of a recording, checked; the language is detected, where it is not given."""
         # Parameters are looked at before the recording is: one token stands for its prompts.
         await self._inputs.prepare(TokensPrompt(prompt_token_ids=[0]), params, options)
         if params.n > 1:
@@ -74,7 +75,7 @@ class SpeechReader:
         async with self._threads:
             waves, duration_s = await asyncio.to_thread(self._decode, speech)
         with translated("file"):
-            language = speech.language or await self._model.hear_language(
+            language = speech.language or await self._model.detect_language(
                 waves[0], speech.task, options.request_id
             )
             prompts = await self._model.prompts(waves, speech, language)
@@ -107,12 +108,12 @@ async def in_order(
     streams: Sequence[AsyncGenerator[RequestOutput, None]],
 ) -> AsyncGenerator[tuple[int, RequestOutput], None]:
     """Outputs of all, which run at once: those of a later one wait until the earlier ones have finished."""
-    held: list[list[RequestOutput]] = [[] for _ in streams]
+    held: list[deque[RequestOutput]] = [deque() for _ in streams]
     current = 0
     async with aclosing(merged(streams)) as outputs:
         async for position, output in outputs:
             held[position].append(output)
             while current < len(held) and held[current]:
-                first = held[current].pop(0)
+                first = held[current].popleft()
                 yield current, first
                 current += first.is_finished

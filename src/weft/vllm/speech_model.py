@@ -76,8 +76,8 @@ class SpeechModel:
         """How long a clip is."""
         return float(clip.shape[-1] / self._settings[task].sample_rate)
 
-    async def hear_language(self, clip: Any, task: SpeechTask, request_id: str) -> str | None:
-        """The language of a clip, where the model has to be asked for it: None where it finds it by itself."""
+    async def detect_language(self, clip: Any, task: SpeechTask, request_id: str) -> str | None:
+        """The language of a clip, where the model detects it in a step of its own; None where it does so by itself."""
         if not self._class.supports_explicit_language_detection:
             return None
         tokenizer = self._llm.renderer.get_tokenizer()

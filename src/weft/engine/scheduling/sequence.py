@@ -64,9 +64,7 @@ class Sequence:
     num_registered_blocks: int = 0
     state_slot: int | None = None  # where the state after the planned tokens lies, or will
     state_source: int | None = None  # the snapshot from which the planned step goes on
-    last_snapshot: bytes | None = (
-        None  # of its answer, by block hash, where the next takes its place
-    )
+    last_snapshot: bytes | None = None  # of its answer, by block hash: the next takes its place
     num_planned_tokens: int = 0
     num_computed_tokens: int = 0
     num_cached_tokens: int | None = None

@@ -60,7 +60,7 @@ _GLM_KEYS = {
     "leading_dense_block_count": "first_k_dense_replace",
     "nextn_predict_layers": NUM_GUESSING_LAYERS,
 }
-_DEEPSEEK_UNSAID = {
+_DEEPSEEK_DEFAULTS = {
     "num_experts_per_tok": None,
     "norm_topk_prob": False,
     "routed_scaling_factor": 1.0,
@@ -148,11 +148,11 @@ def _read_glm(file: Metadata) -> None:
     turned, width = said.pop("rope.dimension_count", None), config["head_dim"]
     if isinstance(turned, int) and isinstance(width, int) and width:
         config["partial_rotary_factor"] = turned / width
-    _pass_over_guesses(config)
+    _pass_over_mtp(config)
 
 
-def _pass_over_guesses(config: dict[str, object]) -> None:
-    """Metadata counts layers that guess later tokens among the others."""
+def _pass_over_mtp(config: dict[str, object]) -> None:
+    """Metadata counts layers of multi-token prediction among the others."""
     layers, guessing = config["num_hidden_layers"], config.setdefault(NUM_GUESSING_LAYERS, 0)
     if isinstance(layers, int) and isinstance(guessing, int) and 0 <= guessing < layers:
         config["num_hidden_layers"] = layers - guessing
@@ -167,7 +167,7 @@ def _read_deepseek(file: Metadata) -> None:
             f"{file.where}expert_gating_func is {shown(gating)}; {_SOFTMAX} (softmax) and {_SIGMOID} (sigmoid) "
             "are implemented"
         )
-    for key, value in _DEEPSEEK_UNSAID.items():
+    for key, value in _DEEPSEEK_DEFAULTS.items():
         config.setdefault(key, value)
     if gating == _SIGMOID:
         config["model_type"] = "deepseek_v3"
@@ -175,7 +175,7 @@ def _read_deepseek(file: Metadata) -> None:
         config["topk_method"] = "group_limited_greedy"
     config["attention_bias"] = "blk.0.attn_kv_a_mqa.bias" in file.tensors
     _read_latent_sizes(file)
-    _pass_over_guesses(config)
+    _pass_over_mtp(config)
     stretch = said.pop("rope.scaling.yarn_log_multiplier", 0.0)  # a tenth of both settings
     if not is_finite_number(stretch):
         raise ConfigError(

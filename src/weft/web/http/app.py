@@ -420,9 +420,8 @@ class HttpApp:
         else:
             value = decode_body(body, endpoint.body)
             if len(body) > _LARGE_BODY:
-                await asyncio.sleep(
-                    0
-                )  # a second look takes as long again: others are served between
+                # A second look takes as long again: others are served between.
+                await asyncio.sleep(0)
             names = field_names(body, endpoint.body)
         exchange.extra_headers |= self._strictness.judge(endpoint, names, value)
         return value
