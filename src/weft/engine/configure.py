@@ -77,10 +77,8 @@ def resolve(
     num_engines = size if ranks is None else max(1, ranks.num_local)
     check_elsewhere(options, ranks)
     compute = choose(options, card)
-    weight_bytes, kv_bytes_per_token = card.weight_bytes, card.kv_bytes_per_token
-    if draft is not None:
-        weight_bytes += draft.weight_bytes
-        kv_bytes_per_token += draft.kv_bytes_per_token
+    weight_bytes = card.weight_bytes + (draft.weight_bytes if draft else 0)
+    kv_bytes_per_token = card.kv_bytes_per_token + (draft.kv_bytes_per_token if draft else 0)
     shared_bytes = _shared_bytes(options, weight_bytes, compute)
     free_bytes = (free_bytes - shared_bytes) // num_engines + shared_bytes
     max_model_len = _max_model_len(options, card)
@@ -91,8 +89,7 @@ def resolve(
     others = _others(card, weight_bytes, lora, offloading)
     spare_bytes = free_bytes - sum(others.values())
     states = configure_states(options, card, scheduler.max_num_seqs, block_size, spare_bytes)
-    if states is not None:
-        others["states"] = states.num_bytes
+    others |= {} if states is None else {"states": states.num_bytes}
     demand = Demand(
         max_model_len=max_model_len,
         max_num_seqs=scheduler.max_num_seqs,
