@@ -128,6 +128,8 @@ async def measure(
             for engine in order:
                 limits = measure_roofline("bfloat16")
                 answer = await engine.run(prompts, workload.max_tokens)
+                took = f"{workload.name} of {engine.name}: {answer['total_s']:.1f} s"
+                print(took, file=sys.stderr)
                 if repetition:
                     results.append(_measured(engine.name, workload, answer, limits.bytes_per_s))
         print(f"{shape.name}: repetition {repetition} of {repetitions}", file=sys.stderr)
