@@ -196,14 +196,13 @@ def inner(name, value):
 
 
 @pytest.mark.parametrize("name", sorted(INNER_LABELS))
-async def test_inner_labels_change_nothing(name):
+async def test_inner_labels_change_nothing(echoing, name):
     """Of what the engine is asked: the same parameters with and without."""
     value = True if name.endswith("strict") else "x"
-    async with serving(ECHO) as served:
-        bare, _ = await chat_outcome(served, inner(name, None))
-        labelled, _ = await chat_outcome(served, inner(name, value))
-        assert labelled.params == bare.params
-        assert forced_format(served, labelled) == forced_format(served, bare)
+    bare, _ = await chat_outcome(echoing, inner(name, None))
+    labelled, _ = await chat_outcome(echoing, inner(name, value))
+    assert labelled.params == bare.params
+    assert forced_format(echoing, labelled) == forced_format(echoing, bare)
 
 
 def test_inner_fields_are_all_known_here():
@@ -224,17 +223,15 @@ def test_the_tables_name_fields_that_exist():
 
 
 @pytest.mark.parametrize("name", sorted(REFUSED))
-async def test_null_is_never_refused(name):
+async def test_null_is_never_refused(echoing, name):
     """Clients send null for what they do not set."""
-    async with serving(ECHO) as served:
-        for api, struct in (("chat", ChatBody), ("completions", CompletionBody)):
-            if name in fields_of(struct):
-                plain = await OUTCOMES[api](served, {})
-                assert await OUTCOMES[api](served, {name: None}) == plain
+    for api, struct in (("chat", ChatBody), ("completions", CompletionBody)):
+        if name in fields_of(struct):
+            plain = await OUTCOMES[api](echoing, {})
+            assert await OUTCOMES[api](echoing, {name: None}) == plain
 
 
-async def test_unknown_fields_are_ignored():
+async def test_unknown_fields_are_ignored(echoing):
     """Clients send what newer and other servers know."""
-    async with serving(ECHO) as served:
-        plain = await chat_outcome(served, {})
-        assert await chat_outcome(served, {"something_new": 1}) == plain
+    plain = await chat_outcome(echoing, {})
+    assert await chat_outcome(echoing, {"something_new": 1}) == plain

@@ -8,7 +8,6 @@ from tests.web.openai.test_fields import SAMPLES as CHAT_SAMPLES
 from tests.web.responses.serving_responses import Handlers, flat_tool
 from weft.core.errors import BadRequest
 from weft.schema.responses import ReasoningFields, ResponsesBody, ResponsesTool, TextFormat
-from weft.web.http.endpoint import Call
 from weft.web.inference.call import to_model_call
 from weft.web.responses.create import Creation
 from weft.web.responses.unsupported import REFUSED
@@ -63,18 +62,8 @@ INNER = {
 async def outcome(served, fields):
     """All that a body becomes: the turn, and the response at its beginning."""
     handlers = Handlers(served)
-    raw = msgspec.json.encode({"input": "hello", **fields})
-    body = msgspec.json.decode(raw, type=ResponsesBody)
-    call = Call(
-        body=body,
-        served=served,
-        request_id="r",
-        label="r",
-        headers={},
-        path_parameters={},
-        query={},
-    )
-    prepared = await Creation(handlers.runs).prepare(await to_model_call(call), body)
+    call = handlers.made("POST", "/v1/responses", {"input": "hello", **fields})
+    prepared = await Creation(handlers.runs).prepare(await to_model_call(call), call.body)
     response = msgspec.structs.replace(prepared.response, id="", created_at=0)
     return prepared.turn, response, prepared.logprobs and prepared.logprobs.chosen_ids
 
