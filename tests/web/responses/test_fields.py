@@ -5,6 +5,7 @@ import pytest
 
 from tests.web.openai.test_fields import BESIDE as CHAT_BESIDE
 from tests.web.openai.test_fields import SAMPLES as CHAT_SAMPLES
+from tests.web.openai.test_fields import sample_of
 from tests.web.responses.serving_responses import Handlers, flat_tool
 from weft.core.errors import BadRequest
 from weft.schema.responses import ReasoningFields, ResponsesBody, ResponsesTool, TextFormat
@@ -18,11 +19,9 @@ TOOLS = {"tools": [flat_tool()]}
 SAMPLES = {
     **CHAT_SAMPLES,
     "input": "another",
-    "instructions": "x",
     "previous_response_id": "resp_x",
     "previous_input_messages": [{"role": "user", "content": "x"}],
     "store": False,
-    "background": True,
     "include": INCLUDE["include"],
     "max_output_tokens": 5,
     "max_tool_calls": 5,
@@ -30,7 +29,6 @@ SAMPLES = {
     "text": {"format": {"type": "json_object"}},
     "reasoning": {"effort": "low"},
     "truncation": "auto",
-    "enable_response_messages": True,
     "access_programs": {"cyber": "standard"},
     "context_management": [{"type": "compaction"}],
     "conversation": "conv_x",
@@ -85,7 +83,7 @@ async def fate(served, name, companions, value):
 def test_every_field_has_a_fate(field, echo, wait):
     """None is a mere label: what changes nothing else is repeated in the response."""
     name = field.encode_name
-    companions, value = BESIDE.get(name) or ({}, SAMPLES.get(name))
+    companions, value = BESIDE.get(name) or ({}, SAMPLES.get(name, sample_of(field)))
     assert value is not None, f"no sample for {name}"
     assert wait(fate(echo, name, companions, value)) in {"used", "refused"}
 
