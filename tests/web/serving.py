@@ -4,6 +4,7 @@ import json
 import time
 from collections.abc import AsyncIterator, Mapping
 from contextlib import asynccontextmanager, nullcontext
+from typing import Any
 
 import msgspec
 from prometheus_client import CollectorRegistry
@@ -30,29 +31,27 @@ RANDOM = (
 ECHO = "embedded:echo"
 TINY = "embedded:tiny"
 SCRIPT = "{{ messages[0]['content'] }}"
+QWEN = ApiOptions(reasoning_parser="qwen3", tool_call_parser="hermes")
 GIB = 1 << 30
 
 
 def call_of(
-    endpoints: Mapping[str, Endpoint],
+    endpoints: Mapping[Any, Endpoint],
     served: Served,
-    path: str,
-    body: dict,
+    key: Any,
+    body: dict | None,
     headers: Mapping[str, str] | None = None,
-    label: str = "r1",
-    request_id: str = "r1",
+    **fields: Any,
 ) -> Call:
-    """The call that a server would make of a body, for the endpoint of that path."""
+    """The call that a server would make of a body, for the endpoint of that key, its path."""
     raw = json.dumps(body).encode()
+    made = {"request_id": "r1", "label": "r1", "path_parameters": {}, "query": {}, **fields}
     return Call(
-        body=msgspec.json.decode(raw, type=endpoints[path].body),
+        body=None if body is None else msgspec.json.decode(raw, type=endpoints[key].body),
         served=served,
-        request_id=request_id,
-        label=label,
         headers=headers or {},
-        path_parameters={},
-        query={},
         raw_body=raw,
+        **made,
     )
 
 
@@ -138,13 +137,20 @@ def is_compact(text: str) -> bool:
 
 
 @asynccontextmanager
-async def http_serving(served: Served, **options) -> AsyncIterator[str]:
-    """The address of a server of everything, on a port of the system's choice."""
+async def listening(served: Served, **options) -> AsyncIterator[tuple[HttpServer, int]]:
+    """A server of everything, and its port, which is of the system's choice."""
     state = ServerState(CollectorRegistry(), time.monotonic())
     server = HttpServer(state, HttpOptions(port=0, **options), probe_endpoints(state))
     port = await server.start()
     server.open(served, all_endpoints(state))
     try:
-        yield f"http://127.0.0.1:{port}"
+        yield server, port
     finally:
         await server.stop()
+
+
+@asynccontextmanager
+async def http_serving(served: Served, **options) -> AsyncIterator[str]:
+    """The address of such a server."""
+    async with listening(served, **options) as (_, port):
+        yield f"http://127.0.0.1:{port}"

@@ -6,7 +6,6 @@ import json
 import httpx2
 import pytest
 
-from tests.web.serving import ECHO, serving
 from tests.web.test_lagging_reader import listening
 
 PROMPT = "abcdefgh" * 5
@@ -55,18 +54,17 @@ def texts(path, events):
 
 
 @pytest.mark.parametrize("path", BODIES)
-async def test_events_that_go_past_the_task_add_up_to_the_answer(path):
+async def test_events_that_go_past_the_task_add_up_to_the_answer(echoing, path):
     """Every choice has its text in order and whole, its usage and the end mark; most of it came by the sink."""
     body = {**BODIES[path], "n": 2, "max_tokens": 30, "ignore_eos": True}
     streamed = {**body, "stream": True, "stream_options": {"include_usage": True}}
-    async with serving(ECHO) as served:
-        client = CountedClient(served.client)
-        async with (
-            listening(dataclasses.replace(served, client=client)) as (_, port),
-            httpx2.AsyncClient(base_url=f"http://127.0.0.1:{port}") as http,
-        ):
-            whole = (await http.post(path, json=body)).json()
-            lines = (await http.post(path, json=streamed)).text.splitlines()
+    client = CountedClient(echoing.client)
+    async with (
+        listening(dataclasses.replace(echoing, client=client)) as (_, port),
+        httpx2.AsyncClient(base_url=f"http://127.0.0.1:{port}") as http,
+    ):
+        whole = (await http.post(path, json=body)).json()
+        lines = (await http.post(path, json=streamed)).text.splitlines()
     datas = [line.removeprefix("data: ") for line in lines if line]
     events = [json.loads(data) for data in datas[:-1]]
     answers = [one.get("text") or one["message"]["content"] for one in whole["choices"]]

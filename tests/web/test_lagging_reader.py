@@ -3,21 +3,10 @@
 import asyncio
 import json
 import socket
-import time
-from collections.abc import AsyncIterator
-from contextlib import asynccontextmanager
-
-from prometheus_client import CollectorRegistry
 
 from tests.busy import PATIENCE_S
-from tests.web.serving import ECHO, serving
+from tests.web.serving import ECHO, listening, serving
 from weft.core.client import EngineClient
-from weft.web.admin.probes import probe_endpoints
-from weft.web.http.options import HttpOptions
-from weft.web.http.server import HttpServer
-from weft.web.http.state import ServerState
-from weft.web.routes import all_endpoints
-from weft.web.served import Served
 
 NUM_ANSWERS, NUM_TOKENS = 32, 280
 # An event a token, with the log-probabilities of so many others, makes some megabytes.
@@ -32,19 +21,6 @@ BODY = {
 RECEIVE_BYTES = 4096
 # The transport stops taking more at its own mark; an event is written whole.
 MAX_UNSENT_BYTES = 512 * 1024
-
-
-@asynccontextmanager
-async def listening(served: Served) -> AsyncIterator[tuple[HttpServer, int]]:
-    """A server of everything, and its port."""
-    state = ServerState(CollectorRegistry(), time.monotonic())
-    server = HttpServer(state, HttpOptions(port=0), probe_endpoints(state))
-    port = await server.start()
-    server.open(served, all_endpoints(state))
-    try:
-        yield server, port
-    finally:
-        await server.stop()
 
 
 async def begin(port: int) -> socket.socket:

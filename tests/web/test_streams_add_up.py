@@ -14,6 +14,8 @@ from prometheus_client import CollectorRegistry
 
 from tests.doubles.scripted_client import ScriptedClient
 from tests.text.parsers.test_round_trip import WRITERS
+from tests.web.openai.calls import HELLO, flat_chat, flat_texts, folded_chat, folded_texts
+from tests.web.serving import call_of
 from weft.core.config import EngineOptions
 from weft.engine.configure import resolve
 from weft.model.open import open_model
@@ -21,7 +23,7 @@ from weft.text.chat import ChatTemplate
 from weft.text.parsers.table import REASONING_PARSERS
 from weft.text.tokenizer import Tokenizer
 from weft.web.anthropic.partial_json import completed
-from weft.web.http.endpoint import Call, Events
+from weft.web.http.endpoint import Events
 from weft.web.http.state import ServerState
 from weft.web.options import ApiOptions
 from weft.web.routes import all_endpoints
@@ -35,7 +37,6 @@ ENDPOINT_BY_PATH = {
     for endpoint in all_endpoints(ServerState(CollectorRegistry()))
     if endpoint.method == "POST"
 }
-HELLO = [{"role": "user", "content": "hello"}]
 SCHEMA = {
     "type": "object",
     "properties": {"city": {"type": "string"}, "days": {"type": "integer"}},
@@ -58,19 +59,8 @@ class Site:
         return self.runner.run(self._ask(path, body, options))
 
     async def _ask(self, path: str, body: dict[str, Any], options: ApiOptions) -> Any:
-        endpoint = ENDPOINT_BY_PATH[path]
-        raw = json.dumps(body).encode()
-        call = Call(
-            body=msgspec.json.decode(raw, type=endpoint.body),
-            served=replace(self.served, options=options),
-            request_id="r",
-            label="r",
-            headers={},
-            path_parameters={},
-            query={},
-            raw_body=raw,
-        )
-        made = await endpoint.handler(call)
+        call = call_of(ENDPOINT_BY_PATH, replace(self.served, options=options), path, body)
+        made = await ENDPOINT_BY_PATH[path].handler(call)
         if not isinstance(made, Events):
             return json.loads(msgspec.json.encode(made))
         lines = b"".join([event async for event in made.source]).decode().splitlines()
@@ -100,75 +90,14 @@ def site() -> Iterator[Site]:
 # -- what an API's stream adds up to --------------------------------------------------------------
 
 
-def from_chunks(chunks: list[dict[str, Any]]) -> dict[str, Any]:
-    """A chat completion."""
-    choices: dict[int, dict[str, Any]] = {}
-    for news in (choice for chunk in chunks for choice in chunk["choices"]):
-        choice = choices.setdefault(
-            news["index"],
-            {"content": "", "reasoning": "", "calls": {}, "logprobs": [], "ids": [], "ends": []},
-        )
-        delta = news["delta"]
-        choice["content"] += delta.get("content") or ""
-        choice["reasoning"] += delta.get("reasoning") or ""
-        for call in delta.get("tool_calls") or ():
-            entry = choice["calls"].setdefault(call["index"], ["", ""])
-            entry[0] += call["function"].get("name") or ""
-            entry[1] += call["function"].get("arguments") or ""
-        choice["logprobs"] += (news.get("logprobs") or {}).get("content") or []
-        choice["ids"] += news.get("token_ids") or []
-        if news["finish_reason"]:
-            choice["ends"].append([news["finish_reason"], news["stop_reason"]])
-    return {"choices": choices, "usage": chunks[-1]["usage"]}
+def of_stream(fold: Callable[[list[dict]], list[dict]]) -> Callable[[list[dict]], Any]:
+    """Choices by `fold`, and the usage at the end."""
+    return lambda chunks: (fold(chunks), chunks[-1]["usage"])
 
 
-def from_completion(whole: dict[str, Any]) -> dict[str, Any]:
-    """The same of one that came in one piece."""
-    choices = {
-        choice["index"]: {
-            "content": choice["message"]["content"] or "",
-            "reasoning": choice["message"]["reasoning"] or "",
-            "calls": {
-                index: [call["function"]["name"], call["function"]["arguments"]]
-                for index, call in enumerate(choice["message"]["tool_calls"])
-            },
-            "logprobs": choice["logprobs"]["content"] if choice["logprobs"] else [],
-            "ids": choice["token_ids"],
-            "ends": [[choice["finish_reason"], choice["stop_reason"]]],
-        }
-        for choice in whole["choices"]
-    }
-    return {"choices": choices, "usage": whole["usage"]}
-
-
-def from_text_chunks(chunks: list[dict[str, Any]]) -> dict[str, Any]:
-    """A text completion."""
-    choices: dict[int, dict[str, Any]] = {}
-    for news in (choice for chunk in chunks for choice in chunk["choices"]):
-        choice = choices.setdefault(
-            news["index"], {"text": "", "ids": [], "logprobs": {}, "ends": []}
-        )
-        choice["text"] += news["text"]
-        choice["ids"] += news["token_ids"]
-        for name, values in (news["logprobs"] or {}).items():
-            choice["logprobs"].setdefault(name, []).extend(values)
-        if news["finish_reason"]:
-            choice["ends"].append([news["finish_reason"], news["stop_reason"]])
-    return {"choices": choices, "usage": chunks[-1]["usage"]}
-
-
-def from_text_completion(whole: dict[str, Any]) -> dict[str, Any]:
-    """The same of one that came in one piece."""
-    choices = {
-        choice["index"]: {
-            "text": choice["text"],
-            "ids": choice["token_ids"],
-            "logprobs": choice["logprobs"] or {},
-            "ends": [[choice["finish_reason"], choice["stop_reason"]]],
-        }
-        for choice in whole["choices"]
-    }
-    return {"choices": choices, "usage": whole["usage"]}
+def of_answer(flatten: Callable[[dict], list[dict]]) -> Callable[[dict], Any]:
+    """The same of an answer that came in one piece."""
+    return lambda whole: (flatten(whole), whole["usage"])
 
 
 def from_messages_events(events: list[dict[str, Any]]) -> dict[str, Any]:
@@ -238,11 +167,11 @@ APIS = {
     CHAT: Api(
         {"messages": HELLO, "tools": [{"type": "function", "function": {**_OFFERED, "parameters": SCHEMA}}],
          "n": 2, "return_token_ids": True, "logprobs": True, "top_logprobs": 2},
-        "max_tokens", _WITH_USAGE, from_chunks, from_completion,
+        "max_tokens", _WITH_USAGE, of_stream(folded_chat), of_answer(flat_chat),
     ),
     COMPLETIONS: Api(
         {"prompt": "hello", "n": 2, "return_token_ids": True, "logprobs": 2},
-        "max_tokens", _WITH_USAGE, from_text_chunks, from_text_completion,
+        "max_tokens", _WITH_USAGE, of_stream(folded_texts), of_answer(flat_texts),
     ),
     MESSAGES: Api(
         {"model": "embedded:echo", "messages": HELLO, "tools": [{**_OFFERED, "input_schema": SCHEMA}]},

@@ -225,20 +225,24 @@ class MessagesBody(PromptBody, frozen=True, kw_only=True):
 # -- what is answered ---------------------------------------------------------------------------
 
 
-class TextAnswer(msgspec.Struct, frozen=True, kw_only=True, tag="text", tag_field="type"):
+class Typed(msgspec.Struct, frozen=True, kw_only=True, tag_field="type"):
+    """One of several kinds."""
+
+
+class TextAnswer(Typed, frozen=True, kw_only=True, tag="text"):
     """Text for the user."""
 
     text: str
 
 
-class ThinkingAnswer(msgspec.Struct, frozen=True, kw_only=True, tag="thinking", tag_field="type"):
+class ThinkingAnswer(Typed, frozen=True, kw_only=True, tag="thinking"):
     """Reasoning. `signature` is not empty, because clients drop blocks that have none."""
 
     thinking: str
     signature: str
 
 
-class ToolUseAnswer(msgspec.Struct, frozen=True, kw_only=True, tag="tool_use", tag_field="type"):
+class ToolUseAnswer(Typed, frozen=True, kw_only=True, tag="tool_use"):
     """A call that the model wants made; `input` is the object that it wrote, digit by digit."""
 
     id: str
@@ -297,31 +301,25 @@ class CountAnswer(msgspec.Struct, frozen=True, kw_only=True):
 # -- what is streamed ---------------------------------------------------------------------------
 
 
-class TextDelta(msgspec.Struct, frozen=True, kw_only=True, tag="text_delta", tag_field="type"):
+class TextDelta(Typed, frozen=True, kw_only=True, tag="text_delta"):
     """More text."""
 
     text: str
 
 
-class ThinkingDelta(
-    msgspec.Struct, frozen=True, kw_only=True, tag="thinking_delta", tag_field="type"
-):
+class ThinkingDelta(Typed, frozen=True, kw_only=True, tag="thinking_delta"):
     """More reasoning."""
 
     thinking: str
 
 
-class SignatureDelta(
-    msgspec.Struct, frozen=True, kw_only=True, tag="signature_delta", tag_field="type"
-):
+class SignatureDelta(Typed, frozen=True, kw_only=True, tag="signature_delta"):
     """The signature of reasoning that has ended."""
 
     signature: str
 
 
-class InputJsonDelta(
-    msgspec.Struct, frozen=True, kw_only=True, tag="input_json_delta", tag_field="type"
-):
+class InputJsonDelta(Typed, frozen=True, kw_only=True, tag="input_json_delta"):
     """More of a call's input; all pieces joined are one object."""
 
     partial_json: str
@@ -330,39 +328,31 @@ class InputJsonDelta(
 Delta: TypeAlias = TextDelta | ThinkingDelta | SignatureDelta | InputJsonDelta
 
 
-class MessageStart(
-    msgspec.Struct, frozen=True, kw_only=True, tag="message_start", tag_field="type"
-):
+class MessageStart(Typed, frozen=True, kw_only=True, tag="message_start"):
     """The message without content, reasons and output tokens."""
 
     message: MessageAnswer
 
 
-class Ping(msgspec.Struct, frozen=True, kw_only=True, tag="ping", tag_field="type"):
+class Ping(Typed, frozen=True, kw_only=True, tag="ping"):
     """A sign of life."""
 
 
-class BlockStart(
-    msgspec.Struct, frozen=True, kw_only=True, tag="content_block_start", tag_field="type"
-):
+class BlockStart(Typed, frozen=True, kw_only=True, tag="content_block_start"):
     """An empty block."""
 
     index: int
     content_block: BlockAnswer
 
 
-class BlockDelta(
-    msgspec.Struct, frozen=True, kw_only=True, tag="content_block_delta", tag_field="type"
-):
+class BlockDelta(Typed, frozen=True, kw_only=True, tag="content_block_delta"):
     """More of the block that is open."""
 
     index: int
     delta: Delta
 
 
-class BlockStop(
-    msgspec.Struct, frozen=True, kw_only=True, tag="content_block_stop", tag_field="type"
-):
+class BlockStop(Typed, frozen=True, kw_only=True, tag="content_block_stop"):
     """The block is complete."""
 
     index: int
@@ -376,16 +366,14 @@ class MessageEnd(msgspec.Struct, frozen=True, kw_only=True):
     stop_details: None = None
 
 
-class MessageDelta(
-    msgspec.Struct, frozen=True, kw_only=True, tag="message_delta", tag_field="type"
-):
+class MessageDelta(Typed, frozen=True, kw_only=True, tag="message_delta"):
     """What is known of the message when all blocks are complete; `usage` counts all of it."""
 
     delta: MessageEnd
     usage: MessageUsage
 
 
-class MessageStop(msgspec.Struct, frozen=True, kw_only=True, tag="message_stop", tag_field="type"):
+class MessageStop(Typed, frozen=True, kw_only=True, tag="message_stop"):
     """The last event."""
 
 

@@ -19,15 +19,18 @@ class CompletionBody(GenerationFields, frozen=True, kw_only=True):
     best_of: int | None = None
 
 
-class CompletionChoice(msgspec.Struct, frozen=True, kw_only=True):
-    """One answer; `index` counts through all prompts, the answers of one side by side."""
-
+class _Choice(msgspec.Struct, frozen=True, kw_only=True):
     index: int
     text: str
     logprobs: CompletionLogprobs | None
     finish_reason: str | None
     stop_reason: int | str | None
     token_ids: list[int] | None
+
+
+class CompletionChoice(_Choice, frozen=True, kw_only=True):
+    """One answer; `index` counts through all prompts, the answers of one side by side."""
+
     prompt_logprobs: PromptLogprobs | None
     prompt_token_ids: list[int] | None
 
@@ -46,15 +49,9 @@ class CompletionAnswer(msgspec.Struct, frozen=True, kw_only=True):
     kv_transfer_params: dict[str, Any] | None = None
 
 
-class CompletionChunkChoice(msgspec.Struct, frozen=True, kw_only=True):
+class CompletionChunkChoice(_Choice, frozen=True, kw_only=True):
     """The delta of one answer."""
 
-    index: int
-    text: str
-    logprobs: CompletionLogprobs | None
-    finish_reason: str | None
-    stop_reason: int | str | None
-    token_ids: list[int] | None
     prompt_token_ids: list[int] | None
 
 

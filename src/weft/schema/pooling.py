@@ -1,9 +1,10 @@
 """Bodies of the pooling APIs: embeddings, pooling, classification, scores and rankings."""
 
-from typing import Any, Literal
+from typing import Any, Generic, Literal, TypeVar
 
 import msgspec
 
+T = TypeVar("T")
 Encoding = Literal["float", "base64", "bytes", "bytes_only"]
 # A text, texts, ids or lists of ids; never a mixture.
 Input = str | list[str | int | list[int]]
@@ -96,6 +97,17 @@ class PoolingUsage(msgspec.Struct, frozen=True, kw_only=True):
     completion_tokens: int = 0
 
 
+class PooledAnswer(msgspec.Struct, Generic[T], frozen=True, kw_only=True):
+    """One of each input, in their order."""
+
+    id: str
+    object: str = "list"
+    created: int
+    model: str
+    data: list[T]
+    usage: PoolingUsage
+
+
 class Embedding(msgspec.Struct, frozen=True, kw_only=True):
     """The embedding of one input: numbers, or their bytes in base64."""
 
@@ -104,15 +116,8 @@ class Embedding(msgspec.Struct, frozen=True, kw_only=True):
     embedding: list[float] | str
 
 
-class EmbeddingAnswer(msgspec.Struct, frozen=True, kw_only=True):
+class EmbeddingAnswer(PooledAnswer[Embedding], frozen=True, kw_only=True):
     """Embeddings, in the order of the inputs."""
-
-    id: str
-    object: str = "list"
-    created: int
-    model: str
-    data: list[Embedding]
-    usage: PoolingUsage
 
 
 class Pooled(msgspec.Struct, frozen=True, kw_only=True):
@@ -123,15 +128,8 @@ class Pooled(msgspec.Struct, frozen=True, kw_only=True):
     data: list[float | list[float]] | str
 
 
-class PoolingAnswer(msgspec.Struct, frozen=True, kw_only=True):
+class PoolingAnswer(PooledAnswer[Pooled], frozen=True, kw_only=True):
     """Results, in the order of the inputs."""
-
-    id: str
-    object: str = "list"
-    created: int
-    model: str
-    data: list[Pooled]
-    usage: PoolingUsage
 
 
 class Classification(msgspec.Struct, frozen=True, kw_only=True):
@@ -143,15 +141,8 @@ class Classification(msgspec.Struct, frozen=True, kw_only=True):
     num_classes: int
 
 
-class ClassifyAnswer(msgspec.Struct, frozen=True, kw_only=True):
+class ClassifyAnswer(PooledAnswer[Classification], frozen=True, kw_only=True):
     """Classes, in the order of the inputs."""
-
-    id: str
-    object: str = "list"
-    created: int
-    model: str
-    data: list[Classification]
-    usage: PoolingUsage
 
 
 class Score(msgspec.Struct, frozen=True, kw_only=True):
@@ -162,15 +153,8 @@ class Score(msgspec.Struct, frozen=True, kw_only=True):
     score: float
 
 
-class ScoreAnswer(msgspec.Struct, frozen=True, kw_only=True):
+class ScoreAnswer(PooledAnswer[Score], frozen=True, kw_only=True):
     """Scores, in the order of the texts."""
-
-    id: str
-    object: str = "list"
-    created: int
-    model: str
-    data: list[Score]
-    usage: PoolingUsage
 
 
 class RerankResult(msgspec.Struct, frozen=True, kw_only=True):

@@ -10,7 +10,6 @@ import threading
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass
 from datetime import datetime
-from types import TracebackType
 from typing import Any, Self
 
 import jinja2
@@ -56,7 +55,8 @@ class RenderLimits:
 class ChatTemplate:
     """One model's chat template. Safe to share between threads; renderings take turns.
 
-    `wants_parts` says which form contents have for this template; None is what its text suggests.
+    `source` is its text. With `wants_parts` messages' contents reach it as lists of parts, rather than as
+    strings; None is what its text suggests.
     Its process starts with the first rendering, again after one that had to be killed, and ends with
     `close` or when nothing refers to the template any more.
     """
@@ -70,23 +70,13 @@ class ChatTemplate:
         limits: RenderLimits | None = None,
         process: "_RenderProcess | None" = None,
     ) -> None:
-        self._source = source
+        self.source = source
         self._special_tokens = dict(special_tokens)
         if process is None:  # the model's own, whose faults are those of the configuration
             reads = reads_parts(_parse(source))
             wants_parts = reads if wants_parts is None else wants_parts
-        self._wants_parts = bool(wants_parts)
+        self.wants_parts = bool(wants_parts)
         self._process = process or _RenderProcess(limits or RenderLimits())
-
-    @property
-    def source(self) -> str:
-        """The template's text."""
-        return self._source
-
-    @property
-    def wants_parts(self) -> bool:
-        """Whether messages' contents reach the template as lists of parts, rather than as strings."""
-        return self._wants_parts
 
     def render(
         self,
@@ -111,7 +101,7 @@ class ChatTemplate:
                 "continue_final_message",
                 "continue_final_message and add_generation_prompt exclude each other",
             )
-        conversation = normalise_messages(messages, wants_parts=self._wants_parts)
+        conversation = normalise_messages(messages, wants_parts=self.wants_parts)
         marker = secrets.token_hex(16) if continue_final_message else None
         if marker is not None:
             _mark_end(conversation, marker)
@@ -123,7 +113,7 @@ class ChatTemplate:
             "documents": None if documents is None else list(documents),
             "add_generation_prompt": add_generation_prompt,
         }
-        text = self._process.render(self._source, variables)
+        text = self._process.render(self.source, variables)
         return text if marker is None else _cut_at(text, marker)
 
     def close(self) -> None:
@@ -133,12 +123,7 @@ class ChatTemplate:
     def __enter__(self) -> Self:
         return self
 
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None:
+    def __exit__(self, *_error: object) -> None:
         self.close()
 
     def _check_kwargs(self, kwargs: Mapping[str, Any]) -> None:

@@ -207,32 +207,6 @@ class _Answer:
     at once; texts in which stop strings are searched, when they come.
     """
 
-    __slots__ = (
-        "_detokenizer",
-        "_ends_at_stops",
-        "_has_emitted_end",
-        "_has_silent_end",
-        "_is_cut",
-        "_logprob_sum",
-        "_logprobs",
-        "_matcher",
-        "_num_emitted_texts",
-        "_num_emitted_tokens",
-        "_num_read",
-        "_params",
-        "_prompt_tail",
-        "_rows",
-        "_stop_ids",
-        "_stop_reason",
-        "_texts",
-        "_token_ids",
-        "_tokenizer",
-        "finish_reason",
-        "index",
-        "num_accepted_tokens",
-        "num_draft_tokens",
-    )
-
     def __init__(
         self, index: int, request: Request, tokenizer: Tokenizer | None, *, ends_at_stops: bool
     ) -> None:

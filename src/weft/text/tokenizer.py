@@ -13,7 +13,12 @@ from weft.core.errors import BadRequest, ConfigError
 from weft.core.panics import panics_as, raise_panic
 from weft.model.tokenizer import UnreadFiles, read_tokenizer_files
 from weft.model.tokenizer_trial import try_out
-from weft.text.detokenizer import Detokenizer, decode_all, decode_bytes, make_detokenizer
+from weft.text.detokenizer import (
+    Detokenizer,
+    PieceDetokenizer,
+    WindowDetokenizer,
+    decode_bytes,
+)
 from weft.text.frame import Encoded, Frame
 from weft.text.pieces import PieceRule, byte_by_char, read_rule
 
@@ -26,6 +31,8 @@ _SHORT_TEXT_CHARS = 4096
 # Longer ones wait for one of few threads, and those beyond this for a single one: that bounds memory.
 _NUM_THREADS = 2
 _LONG_TEXT_CHARS = 2**18
+# A character has at most four bytes, so what the last tokens of a prompt may leave open lies in these.
+_CONTEXT_TOKENS = 8
 # What a token's bytes may need before them to make a whole character.
 _REPAIR_TOKENS = 4
 _T = TypeVar("_T")
@@ -37,6 +44,11 @@ class Tokenizer:
 
     `skip_special_tokens` leaves out the tokens that tokenizer.json marks as special. Ids that the
     tokenizer does not have (the logits are often wider) decode to nothing.
+
+    `vocab_size` is one more than the largest id, and `max_token_chars` the length of the longest name, added
+    tokens included. `special_ids` are those of special tokens, `special_tokens` the ones that
+    tokenizer_config.json names (`bos_token`, `eos_token`, ...); `named_truncation_side` is the side that it
+    names, if any. `piece_rule` is how tokens become bytes; None when they depend on their neighbours.
     """
 
     def __init__(
@@ -45,18 +57,16 @@ class Tokenizer:
         library.no_padding()
         library.no_truncation()
         self._library = library
-        self._rule = rule
+        self.piece_rule = rule
         self._alphabet = byte_by_char()
         self._piece_by_id: dict[int, bytes] = {}
         added = library.get_added_tokens_decoder()
         self._added_text_by_id = {token_id: token.content for token_id, token in added.items()}
-        self._special_ids = frozenset(
-            token_id for token_id, token in added.items() if token.special
-        )
-        self._vocab_size, self._max_token_chars = _measure(library)
-        self._special_tokens = _special_tokens(config)
+        self.special_ids = frozenset(token_id for token_id, token in added.items() if token.special)
+        self.vocab_size, self.max_token_chars = _measure(library)
+        self.special_tokens: Mapping[str, str] = _special_tokens(config)
         self._affixes = self._read_affixes(config)
-        self._truncation_side = _truncation_side(config)
+        self.named_truncation_side = _truncation_side(config)
         self._frame_by_num_texts: dict[int, Frame] = {}
         self._threads = ThreadPoolExecutor(_NUM_THREADS, "weft-tokenizer")
         self._thread_of_long = ThreadPoolExecutor(1, "weft-tokenizer-long")
@@ -89,21 +99,6 @@ class Tokenizer:
     # -- facts --------------------------------------------------------------------------------
 
     @property
-    def vocab_size(self) -> int:
-        """One more than the largest id, added tokens included."""
-        return self._vocab_size
-
-    @property
-    def special_tokens(self) -> Mapping[str, str]:
-        """The named special tokens of tokenizer_config.json (`bos_token`, `eos_token`, ...)."""
-        return self._special_tokens
-
-    @property
-    def special_ids(self) -> frozenset[int]:
-        """The ids that `skip_special_tokens` leaves out."""
-        return self._special_ids
-
-    @property
     def bos_token_id(self) -> int | None:
         """The id of `bos_token`, if it is named and known."""
         return self._named_id("bos_token")
@@ -117,17 +112,7 @@ class Tokenizer:
     def truncation_side(self) -> str:
         """Where a too long prompt is cut when the caller does not say: "left" or "right"."""
         # Without a word from the tokenizer the end of the prompt stays: it is what the answer follows.
-        return self._truncation_side or "left"
-
-    @property
-    def named_truncation_side(self) -> str | None:
-        """`truncation_side` where tokenizer_config.json names one."""
-        return self._truncation_side
-
-    @property
-    def max_token_chars(self) -> int:
-        """Characters of the longest token's name."""
-        return self._max_token_chars
+        return self.named_truncation_side or "left"
 
     def token_to_id(self, token: str) -> int | None:
         """The id of a token by its name."""
@@ -206,19 +191,19 @@ class Tokenizer:
         spaces_between_special_tokens: bool = True,
     ) -> str:
         """Text of `token_ids`, as a text of its own."""
-        if self._rule is None and spaces_between_special_tokens:
+        if self.piece_rule is None and spaces_between_special_tokens:
             with panics_as(_refusal):
                 # A batch, because `decode` holds the interpreter's lock.
                 [text] = self._library.decode_batch(
                     [list(token_ids)], skip_special_tokens=skip_special_tokens
                 )
             return str(text)
-        detokenizer = make_detokenizer(
-            self,
+        detokenizer = self.detokenizer(
             skip_special_tokens=skip_special_tokens,
             spaces_between_special_tokens=spaces_between_special_tokens,
         )
-        return decode_all(detokenizer, token_ids)
+        texts = [detokenizer.push(token_id) for token_id in token_ids]
+        return "".join((*texts, detokenizer.flush()))
 
     def detokenizer(
         self,
@@ -227,13 +212,23 @@ class Tokenizer:
         spaces_between_special_tokens: bool = True,
         prompt_token_ids: Sequence[int] = (),
     ) -> Detokenizer:
-        """A fresh incremental detokeniser for text that continues `prompt_token_ids`."""
-        return make_detokenizer(
-            self,
-            skip_special_tokens=skip_special_tokens,
-            spaces_between_special_tokens=spaces_between_special_tokens,
-            prompt_token_ids=prompt_token_ids,
-        )
+        """A detokeniser for text that continues `prompt_token_ids`, which themselves are not repeated.
+
+        The prompt matters twice: a tokenizer that strips the space at the start of a text must not strip
+        it from a continuation, and a prompt may end inside a character.
+        """
+        detokenizer: Detokenizer
+        context = prompt_token_ids[-_CONTEXT_TOKENS:]
+        if self.piece_rule is not None:
+            is_start = len(context) == len(prompt_token_ids)
+            detokenizer = PieceDetokenizer(self, self.piece_rule, skip_special_tokens, is_start)
+        else:
+            detokenizer = WindowDetokenizer(
+                self, skip_special_tokens, spaces_between_special_tokens
+            )
+        for token_id in context:
+            detokenizer.push(token_id)
+        return detokenizer
 
     def token_to_text(self, token_id: int, previous: Sequence[int] = ()) -> str:
         """The text that one token adds, special or not.
@@ -241,9 +236,9 @@ class Tokenizer:
         A token that leaves a character open adds "", and the one that completes it, looking back at
         up to four `previous` tokens, the whole character.
         """
-        if self._rule is None:
+        if self.piece_rule is None:
             return self.decode_window([token_id])
-        has_fallback = self._rule.has_byte_fallback
+        has_fallback = self.piece_rule.has_byte_fallback
         own = self.piece(token_id)
         text, still_open = decode_bytes(own, has_fallback)
         if "\ufffd" not in text and not still_open:
@@ -254,16 +249,11 @@ class Tokenizer:
 
     def token_to_bytes(self, token_id: int) -> bytes:
         """The bytes that one token adds; those of its text where the decoder has no bytes."""
-        if self._rule is None:
+        if self.piece_rule is None:
             return self.decode_window([token_id]).encode()
         return self.piece(token_id)
 
     # -- for detokenisers ------------------------------------------------------------------------
-
-    @property
-    def piece_rule(self) -> PieceRule | None:
-        """How tokens become bytes; None when they depend on their neighbours."""
-        return self._rule
 
     def piece(self, token_id: int) -> bytes:
         """Bytes of one token under `piece_rule`; empty for an id that the tokenizer does not have."""
@@ -271,8 +261,8 @@ class Tokenizer:
         if piece is None:
             token = self._library.id_to_token(token_id)
             piece = b""
-            if token is not None and self._rule is not None:
-                piece = self._rule.piece(token, self._alphabet)
+            if token is not None and self.piece_rule is not None:
+                piece = self.piece_rule.piece(token, self._alphabet)
             # Bounded by the vocabulary: ids outside it are not remembered.
             if token is not None:
                 self._piece_by_id[token_id] = piece
@@ -280,18 +270,18 @@ class Tokenizer:
 
     def is_special(self, token_id: int) -> bool:
         """Whether `skip_special_tokens` leaves the token out."""
-        return token_id in self._special_ids
+        return token_id in self.special_ids
 
     def added_text(self, token_id: int) -> str | None:
         """The text of an added token; None for any other."""
         return self._added_text_by_id.get(token_id)
 
     def has_token(self, token_id: int) -> bool:
-        """Whether the tokenizer has the id."""
+        """Whether the tokenizer has the id; the model's logits may be wider."""
         return self._library.id_to_token(token_id) is not None
 
     def decode_window(self, token_ids: Sequence[int]) -> str:
-        """The library's own decoding, special tokens included."""
+        """The library's own decoding of a few tokens, special ones included."""
         with panics_as(_refusal):
             text: str = self._library.decode(list(token_ids), skip_special_tokens=False)
         return text
@@ -299,7 +289,7 @@ class Tokenizer:
     # -- construction -------------------------------------------------------------------------
 
     def _named_id(self, name: str) -> int | None:
-        token = self._special_tokens.get(name)
+        token = self.special_tokens.get(name)
         return None if token is None else self.token_to_id(token)
 
     def _read_affixes(self, config: Mapping[str, Any]) -> tuple[list[int], list[int]] | None:
@@ -312,12 +302,12 @@ class Tokenizer:
         return before, after
 
     def _affix(self, name: str) -> list[int]:
-        if name not in self._special_tokens:
+        if name not in self.special_tokens:
             return []
         token_id = self._named_id(name)
         if token_id is None:
             raise ConfigError(
-                f"{CONFIG_FILE}: {name} {self._special_tokens[name]!r} is to be added to every text, "
+                f"{CONFIG_FILE}: {name} {self.special_tokens[name]!r} is to be added to every text, "
                 f"but {TOKENIZER_FILE} has no such token"
             )
         return [token_id]

@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 
 from tests.text.parsers.taking_apart import feed_all, join, take_apart
 from weft.text.parsers.answer import AnswerParser, make_parser, read_answer
-from weft.text.parsers.forced import forced_calls_parser, named_call_parser
+from weft.text.parsers.forced import forced_parser
 from weft.text.parsers.forms.form import ParseContext
 from weft.text.parsers.forms.tagged_calls import TaggedCalls
 from weft.text.parsers.streams import PartCollector, TextBuffer
@@ -85,7 +85,7 @@ def test_cuts_change_nothing_about_thoughts(family, data):
 @example('[{"name":"f","parameters":{"a":', [])
 def test_cuts_change_nothing_about_forced_calls(text, cuts):
     """The same for answers that a grammar forces to be calls, cut off or not."""
-    for make in (forced_calls_parser, lambda: named_call_parser("f")):
+    for make in (forced_parser, lambda: forced_parser("f")):
         assert join(feed_all(make(), _pieces(text, cuts))) == join(feed_all(make(), [text]))
 
 

@@ -3,7 +3,7 @@
 import pytest
 
 from tests.text.parsers.taking_apart import cuts, feed_all, join
-from weft.text.parsers.forced import forced_calls_parser, named_call_parser
+from weft.text.parsers.forced import forced_parser
 from weft.text.parsers.parts import Arguments, ToolCall
 from weft.text.parsers.table import REASONING_PARSERS
 
@@ -26,14 +26,12 @@ QWEN = REASONING_PARSERS["qwen3"]
 )
 def test_a_required_call_is_read_from_the_list(text, expected):
     """The list that `tool_choice: required` makes the model write; cut off, what there is of it."""
-    assert [join(feed_all(forced_calls_parser(), pieces)) for pieces in cuts(text)] == [
-        expected
-    ] * 3
+    assert [join(feed_all(forced_parser(), pieces)) for pieces in cuts(text)] == [expected] * 3
 
 
 def test_a_required_call_is_told_as_soon_as_its_parameters_begin():
     """The name comes once it is known to have arguments, and then piece by piece."""
-    parser = forced_calls_parser()
+    parser = forced_parser()
     assert parser.feed('[{"name": "f", "parameters": ') == []
     assert parser.feed('{"a"') == [ToolCall(0, "f"), Arguments(0, '{"a"')]
     assert parser.feed(": 1}}]") == [Arguments(0, ": 1}")]
@@ -50,19 +48,13 @@ def test_a_required_call_is_told_as_soon_as_its_parameters_begin():
 )
 def test_a_named_call_is_the_whole_text(text, expected):
     """The text is the arguments; where there is none there is no call."""
-    assert [join(feed_all(named_call_parser("f"), pieces)) for pieces in cuts(text)] == [
-        expected
-    ] * 3
+    assert [join(feed_all(forced_parser("f"), pieces)) for pieces in cuts(text)] == [expected] * 3
 
 
-@pytest.mark.parametrize(
-    "make", [forced_calls_parser, lambda **options: named_call_parser("f", **options)]
-)
+@pytest.mark.parametrize("make", [forced_parser, lambda **options: forced_parser("f", **options)])
 def test_thoughts_may_come_before_a_forced_call(make):
     """The grammar begins where the thoughts end; ids and end markers work as anywhere."""
-    call = (
-        '{"a": 1}' if make is not forced_calls_parser else '[{"name": "f", "parameters": {"a": 1}}]'
-    )
+    call = '{"a": 1}' if make is not forced_parser else '[{"name": "f", "parameters": {"a": 1}}]'
     parser = make(reasoning=QWEN, starts_in_reasoning=True, end_markers=["<|im_end|>"], first_id=2)
     parts = join(feed_all(parser, f"Hm.</think>\n\n{call}<|im_end|>"))
     assert parts == [("r", "Hm."), ("call", "f", '{"a": 1}', "functions.f:2")]

@@ -21,11 +21,17 @@ from weft.web.routes import all_endpoints
 CONTROL = {"control_api_keys": ("c",), "headers": {"x-api-key": "c"}}
 
 
-async def test_models_are_listed_by_every_name():
+@pytest.fixture
+async def controlled():
+    """A server whose client holds a control key."""
+    async with serving(**CONTROL) as site:
+        yield site
+
+
+async def test_models_are_listed_by_every_name(site):
     """As the official clients read them."""
-    async with serving() as site:
-        models = (await site.http.get("/v1/models")).json()
-        one = await site.http.get("/v1/models/fake-model")
+    models = (await site.http.get("/v1/models")).json()
+    one = await site.http.get("/v1/models/fake-model")
     assert models["object"] == "list"
     [card] = models["data"]
     assert (card["id"], card["object"], card["max_model_len"]) == ("fake-model", "model", 256)
@@ -33,23 +39,21 @@ async def test_models_are_listed_by_every_name():
 
 
 @pytest.mark.parametrize("name", ["other", "a/b", "a%2Fb", "..%2f..%2fetc", "x" * 5000])
-async def test_an_unknown_model_is_not_found(name: str):
+async def test_an_unknown_model_is_not_found(site, name: str):
     """Row 49: 404 with the code that clients look for, and no more of the name than is needed."""
-    async with serving() as site:
-        answer = await site.http.get(f"/v1/models/{name}")
+    answer = await site.http.get(f"/v1/models/{name}")
     assert answer.status_code == 404
     assert answer.json()["error"]["code"] == "model_not_found"
     assert answer.json()["error"]["param"] == "model"
     assert len(answer.text) < 400
 
 
-async def test_text_becomes_tokens_and_text_again():
+async def test_text_becomes_tokens_and_text_again(site):
     """Special tokens apart, which the byte tokenizer has none of."""
-    async with serving() as site:
-        tokens = (
-            await site.http.post("/tokenize", json={"prompt": "naïve", "return_token_strs": True})
-        ).json()
-        text = (await site.http.post("/detokenize", json={"tokens": tokens["tokens"]})).json()
+    tokens = (
+        await site.http.post("/tokenize", json={"prompt": "naïve", "return_token_strs": True})
+    ).json()
+    text = (await site.http.post("/detokenize", json={"tokens": tokens["tokens"]})).json()
     assert tokens["count"] == len(tokens["tokens"]) == len("naïve".encode())
     assert tokens["token_strs"] == [*"na", "Ã", "¯", *"ve"]
     assert tokens["max_model_len"] == 256
@@ -59,23 +63,21 @@ async def test_text_becomes_tokens_and_text_again():
 SAID = [{"role": "user", "content": "a"}]
 
 
-async def test_what_no_context_holds_is_not_tokenised():
+async def test_what_no_context_holds_is_not_tokenised(site):
     """Nor are so many ids made into text: both would take time and memory for nothing."""
-    async with serving() as site:
-        long = await site.http.post("/tokenize", json={"prompt": "a" * 2**19})
-        many = await site.http.post("/detokenize", json={"tokens": [65] * 257})
-        most = await site.http.post("/detokenize", json={"tokens": [65] * 256})
+    long = await site.http.post("/tokenize", json={"prompt": "a" * 2**19})
+    many = await site.http.post("/detokenize", json={"tokens": [65] * 257})
+    most = await site.http.post("/detokenize", json={"tokens": [65] * 256})
     assert (long.status_code, many.status_code, most.status_code) == (400, 400, 200)
     assert long.json()["error"]["code"] == "context_length_exceeded"
     assert many.json()["error"]["code"] == "context_length_exceeded"
 
 
-async def test_a_conversation_becomes_tokens():
+async def test_a_conversation_becomes_tokens(site):
     """Through the chat template, as a request would."""
-    async with serving() as site:
-        messages = [{"role": "user", "content": "a"}, {"role": "assistant", "content": "b"}]
-        answer = await site.http.post("/tokenize", json={"messages": messages})
-        text = await site.http.post("/detokenize", json={"tokens": answer.json()["tokens"]})
+    messages = [{"role": "user", "content": "a"}, {"role": "assistant", "content": "b"}]
+    answer = await site.http.post("/tokenize", json={"messages": messages})
+    text = await site.http.post("/detokenize", json={"tokens": answer.json()["tokens"]})
     assert text.json() == {"prompt": "a;b;"}
 
 
@@ -113,19 +115,17 @@ async def test_a_conversation_becomes_tokens():
         ("/detokenize", {}, "tokens"),
     ],
 )
-async def test_what_cannot_be_tokens_is_refused(path: str, body: dict, parameter: str):
+async def test_what_cannot_be_tokens_is_refused(site, path: str, body: dict, parameter: str):
     """Rows 24, 39 and 47: by name."""
-    async with serving() as site:
-        answer = await site.http.post(path, json=body)
-        await site.check_canary()
+    answer = await site.http.post(path, json=body)
+    await site.check_canary()
     assert answer.status_code == 400
     assert answer.json()["error"]["param"] == parameter
 
 
-async def test_another_models_tokens_are_not_counted():
+async def test_another_models_tokens_are_not_counted(site):
     """The count would be wrong."""
-    async with serving() as site:
-        answer = await site.http.post("/tokenize", json={"model": "other", "prompt": "a"})
+    answer = await site.http.post("/tokenize", json={"model": "other", "prompt": "a"})
     assert (answer.status_code, answer.json()["error"]["code"]) == (404, "model_not_found")
 
 
@@ -148,13 +148,12 @@ async def test_what_is_under_way_is_listed_and_what_lists_nothing_says_so():
     assert "get_request_states" in refused.json()["error"]["message"]
 
 
-async def test_facts_are_told():
+async def test_facts_are_told(site):
     """Version, load, configuration and tokenizer."""
-    async with serving() as site:
-        version = (await site.http.get("/version")).json()
-        load = (await site.http.get("/load")).json()
-        info = (await site.http.get("/server_info")).json()
-        tokenizer = (await site.http.get("/tokenizer_info")).json()
+    version = (await site.http.get("/version")).json()
+    load = (await site.http.get("/load")).json()
+    info = (await site.http.get("/server_info")).json()
+    tokenizer = (await site.http.get("/tokenizer_info")).json()
     assert version == {"version": __version__}
     assert load["server_load"] == 0
     assert load["loads"][0]["max_total_tokens"] == 1024
@@ -162,12 +161,11 @@ async def test_facts_are_told():
     assert tokenizer["chat_template"].startswith("{% for m")
 
 
-async def test_metrics_count_requests_by_endpoint():
+async def test_metrics_count_requests_by_endpoint(site):
     """Paths that do not exist share one label: nobody can make a thousand series."""
-    async with serving() as site:
-        for path in ("/v1/models", "/v1/models/a", "/x", "/y", "/health"):
-            await site.http.get(path)
-        text = (await site.http.get("/metrics")).text
+    for path in ("/v1/models", "/v1/models/a", "/x", "/y", "/health"):
+        await site.http.get(path)
+    text = (await site.http.get("/metrics")).text
     samples = {
         tuple(sample.labels.values()): sample.value
         for family in text_string_to_metric_families(text)
@@ -188,29 +186,27 @@ async def test_metrics_count_requests_by_endpoint():
 # -- control --------------------------------------------------------------------------------------
 
 
-async def test_the_engine_is_paused_and_goes_on():
+async def test_the_engine_is_paused_and_goes_on(controlled):
     """And says which."""
-    async with serving(**CONTROL) as site:
-        assert (await site.http.post("/pause?mode=keep&clear_cache=false")).status_code == 200
-        assert (await site.http.get("/is_paused")).json() == {"is_paused": True}
-        assert (await site.http.get("/is_sleeping")).json() == {"is_sleeping": True}
-        assert (await site.http.post("/resume")).status_code == 200
-        assert (await site.http.get("/is_paused")).json() == {"is_paused": False}
+    assert (await controlled.http.post("/pause?mode=keep&clear_cache=false")).status_code == 200
+    assert (await controlled.http.get("/is_paused")).json() == {"is_paused": True}
+    assert (await controlled.http.get("/is_sleeping")).json() == {"is_sleeping": True}
+    assert (await controlled.http.post("/resume")).status_code == 200
+    assert (await controlled.http.get("/is_paused")).json() == {"is_paused": False}
 
 
-async def test_the_engine_sleeps_and_wakes():
+async def test_the_engine_sleeps_and_wakes(controlled):
     """As a whole, and by tags as vLLM's clients repeat them."""
-    async with serving(**CONTROL) as site:
-        assert (await site.http.post("/sleep?level=2&mode=keep")).json() == {"status": "sleeping"}
-        assert (await site.http.get("/is_sleeping")).json() == {"is_sleeping": True}
-        partly = await site.http.post("/wake_up?tags=weights")
-        refused = await site.http.post("/resume")
-        wholly = await site.http.post("/wake_up?tags=weights&tags=kv_cache")
-        assert (partly.json(), refused.status_code) == ({"status": "sleeping"}, 409)
-        assert wholly.json() == {"status": "awake"}
-        assert (await site.http.post("/sleep")).status_code == 200
-        assert (await site.http.post("/wake_up")).json() == {"status": "awake"}
-        assert (await site.http.get("/is_sleeping")).json() == {"is_sleeping": False}
+    assert (await controlled.http.post("/sleep?level=2&mode=keep")).json() == {"status": "sleeping"}
+    assert (await controlled.http.get("/is_sleeping")).json() == {"is_sleeping": True}
+    partly = await controlled.http.post("/wake_up?tags=weights")
+    refused = await controlled.http.post("/resume")
+    wholly = await controlled.http.post("/wake_up?tags=weights&tags=kv_cache")
+    assert (partly.json(), refused.status_code) == ({"status": "sleeping"}, 409)
+    assert wholly.json() == {"status": "awake"}
+    assert (await controlled.http.post("/sleep")).status_code == 200
+    assert (await controlled.http.post("/wake_up")).json() == {"status": "awake"}
+    assert (await controlled.http.get("/is_sleeping")).json() == {"is_sleeping": False}
 
 
 @pytest.mark.parametrize(
@@ -223,49 +219,45 @@ async def test_the_engine_sleeps_and_wakes():
         ("/start_profile?max_iterations=many", "max_iterations"),
     ],
 )
-async def test_control_refuses_what_it_cannot_read(url: str, parameter: str):
+async def test_control_refuses_what_it_cannot_read(controlled, url: str, parameter: str):
     """By name."""
-    async with serving(**CONTROL) as site:
-        answer = await site.http.post(url)
+    answer = await controlled.http.post(url)
     assert (answer.status_code, answer.json()["error"]["param"]) == (400, parameter)
 
 
-async def test_control_refuses_what_it_does_not_know():
+async def test_control_refuses_what_it_does_not_know(controlled):
     """Row 20: a word that is misspelled must not be passed over, by any call."""
     controls = [
         endpoint
         for endpoint in all_endpoints(make_state())
         if endpoint.access is Access.CONTROL and not endpoint.is_refused
     ]
-    async with serving(**CONTROL) as site:
-        for endpoint in controls:
-            url, body = f"{endpoint.path}?deep=1", endpoint.example
-            answer = await site.http.request(endpoint.method, url, json=body)
-            assert (answer.status_code, answer.json()["error"]["param"]) == (400, "deep"), url
+    for endpoint in controls:
+        url, body = f"{endpoint.path}?deep=1", endpoint.example
+        answer = await controlled.http.request(endpoint.method, url, json=body)
+        assert (answer.status_code, answer.json()["error"]["param"]) == (400, "deep"), url
 
 
-async def test_cached_blocks_are_dropped_or_held():
+async def test_cached_blocks_are_dropped_or_held(controlled):
     """The answer says whether they were."""
-    async with serving(**CONTROL) as site:
-        site.engine.num_resets_refused = 1
-        assert (await site.http.post("/reset_prefix_cache")).json() == {"success": False}
-        for cache in ("prefix", "mm", "encoder"):
-            answer = await site.http.post(f"/reset_{cache}_cache")
-            assert (answer.status_code, answer.json()) == (200, {"success": True})
+    controlled.engine.num_resets_refused = 1
+    assert (await controlled.http.post("/reset_prefix_cache")).json() == {"success": False}
+    for cache in ("prefix", "mm", "encoder"):
+        answer = await controlled.http.post(f"/reset_{cache}_cache")
+        assert (answer.status_code, answer.json()) == (200, {"success": True})
 
 
-async def test_profiles_start_and_stop():
+async def test_profiles_start_and_stop(controlled):
     """501 where the engine has no profiler; then with what the query says."""
-    async with serving(**CONTROL) as site:
-        refused = await site.http.post("/start_profile")
-        assert (refused.status_code, refused.json()["error"]["code"]) == (501, "unsupported")
-        described = (await site.http.get("/openapi.json")).json()["paths"]["/start_profile"]
-        assert "501" in described["post"]["responses"]
-        site.engine.has_profiler = True
-        url = "/start_profile?profile_prefix=a&delay_iterations=2&max_iterations=3"
-        assert (await site.http.post(url)).json() == {"status": "profiling"}
-        assert (await site.http.post("/stop_profile")).json() == {"status": "stopped"}
-        assert site.engine.profiles == [("a", 2, 3)]
+    refused = await controlled.http.post("/start_profile")
+    assert (refused.status_code, refused.json()["error"]["code"]) == (501, "unsupported")
+    described = (await controlled.http.get("/openapi.json")).json()["paths"]["/start_profile"]
+    assert "501" in described["post"]["responses"]
+    controlled.engine.has_profiler = True
+    url = "/start_profile?profile_prefix=a&delay_iterations=2&max_iterations=3"
+    assert (await controlled.http.post(url)).json() == {"status": "profiling"}
+    assert (await controlled.http.post("/stop_profile")).json() == {"status": "stopped"}
+    assert controlled.engine.profiles == [("a", 2, 3)]
 
 
 @pytest.mark.parametrize(
@@ -279,10 +271,9 @@ async def test_profiles_start_and_stop():
         ({}, 400),
     ],
 )
-async def test_calls_of_the_worker(body: dict, status: int):
+async def test_calls_of_the_worker(controlled, body: dict, status: int):
     """A method of the table answers; what is not in it is the caller's mistake."""
-    async with serving(**CONTROL) as site:
-        answer = await site.http.post("/collective_rpc", json=body)
+    answer = await controlled.http.post("/collective_rpc", json=body)
     assert answer.status_code == status
     assert status != 200 or answer.json() == {"results": [None]}
 
@@ -298,10 +289,9 @@ async def test_calls_of_the_worker(body: dict, status: int):
         ({}, 400),
     ],
 )
-async def test_aborting(body: dict, status: int):
+async def test_aborting(controlled, body: dict, status: int):
     """Row 56: unknown ids are no error; too many, and other fields, are."""
-    async with serving(**CONTROL) as site:
-        assert (await site.http.post("/abort_requests", json=body)).status_code == status
+    assert (await controlled.http.post("/abort_requests", json=body)).status_code == status
 
 
 REFUSED = [endpoint for endpoint in all_endpoints(make_state()) if endpoint.is_refused]
@@ -320,10 +310,9 @@ async def test_what_is_not_offered_is_refused_by_name(endpoint):
 # -- description ----------------------------------------------------------------------------------
 
 
-async def test_the_description_names_every_endpoint():
+async def test_the_description_names_every_endpoint(site):
     """Made from the same table; every reference in it leads somewhere."""
-    async with serving() as site:
-        description = (await site.http.get("/openapi.json")).json()
+    description = (await site.http.get("/openapi.json")).json()
     described = {
         (method.upper(), path)
         for path, operations in description["paths"].items()
@@ -338,11 +327,10 @@ async def test_the_description_names_every_endpoint():
         jsonschema.Draft202012Validator.check_schema(schema)
 
 
-async def test_every_endpoint_stands_under_an_api_with_an_example_that_is_a_body():
+async def test_every_endpoint_stands_under_an_api_with_an_example_that_is_a_body(site):
     """What /docs shows, and what its curl lines send; the model's name is the one that is served."""
-    async with serving() as site:
-        description = (await site.http.get("/openapi.json")).json()
-        model = site.engine.model_config.served_model_name
+    description = (await site.http.get("/openapi.json")).json()
+    model = site.engine.model_config.served_model_name
     groups = [tag["name"] for tag in description["tags"]]
     assert len(set(groups)) == len(groups)
     for endpoint in all_endpoints(make_state()):
@@ -433,9 +421,8 @@ async def test_the_number_of_engines_is_changed(body: dict, status: int):
     assert status != 200 or engine.size == 2
 
 
-async def test_a_server_whose_number_of_engines_is_fixed_refuses_by_name():
+async def test_a_server_whose_number_of_engines_is_fixed_refuses_by_name(controlled):
     """And is no engine that has a flag for it."""
-    async with serving(**CONTROL) as site:
-        answer = await site.http.post("/scale_elastic_ep", json={"new_data_parallel_size": 2})
+    answer = await controlled.http.post("/scale_elastic_ep", json={"new_data_parallel_size": 2})
     assert answer.status_code == 501
     assert "scale_elastic_ep is not supported by this engine" in answer.text

@@ -12,14 +12,12 @@ from anthropic.types import Message
 from tests.busy import PATIENCE_S
 from tests.doubles.fake_engine import FakeEngine, overloaded
 from tests.web.anthropic.calls import HELLO, weather_tool
-from tests.web.serving import ECHO, RANDOM, SCRIPT, TINY, http_serving, serving
+from tests.web.serving import ECHO, QWEN, RANDOM, SCRIPT, TINY, http_serving, serving
 from weft.cli.options import ServeOptions
 from weft.cli.serving.loading import to_api_options
 from weft.core.errors import DeadlineExceeded, GenerationError, Unsupported
 from weft.model.open import open_model
-from weft.web.options import ApiOptions
 
-QWEN = ApiOptions(reasoning_parser="qwen3", tool_call_parser="hermes")
 CALL = '<tool_call>\n{"name": "get_weather", "arguments": {"unit": "c"}}\n</tool_call>'
 TOOLS = [weather_tool()]
 

@@ -6,12 +6,11 @@ from dataclasses import replace
 import pytest
 
 from tests.web.anthropic.calls import HELLO, count, create, stream, weather_tool
-from tests.web.serving import ECHO, RANDOM, SCRIPT, TINY, serving
+from tests.web.serving import ECHO, QWEN, RANDOM, SCRIPT, TINY, serving
 from weft.core.errors import BadRequest, ContextLengthExceeded, NotFound
 from weft.web.anthropic.writer import SIGNATURE
 from weft.web.options import ApiOptions
 
-QWEN = ApiOptions(reasoning_parser="qwen3", tool_call_parser="hermes")
 THOUGHT = "<think>Hm.</think>"
 CALL = '<tool_call>\n{"name": "f", "arguments": {"unit": "c"}}\n</tool_call>'
 TOOLS = [weather_tool("f")]
@@ -33,10 +32,9 @@ def texts_of(events, kind):
     return pieces
 
 
-async def test_reasoning_text_and_calls_are_blocks_in_order():
+async def test_reasoning_text_and_calls_are_blocks_in_order(scripted):
     """In one piece: signed reasoning, text, and calls with their input as an object."""
-    async with serving(ECHO, options=QWEN, template=SCRIPT) as served:
-        made = await create(served, **says(f"{THOUGHT}\n\nSure.{CALL}\n{CALL}", tools=TOOLS))
+    made = await create(scripted, **says(f"{THOUGHT}\n\nSure.{CALL}\n{CALL}", tools=TOOLS))
     reasoning, said, *calls = made["content"]
     assert reasoning == {"type": "thinking", "thinking": "Hm.", "signature": SIGNATURE}
     assert said == {"type": "text", "text": "Sure."}
@@ -66,11 +64,10 @@ async def test_a_stream_tells_the_same():
     assert events[-1] == {"type": "message_stop"}
 
 
-async def test_reasoning_can_be_left_out():
+async def test_reasoning_can_be_left_out(scripted):
     """Their place stays; the text is the same."""
-    async with serving(ECHO, options=QWEN, template=SCRIPT) as served:
-        body = says(f"{THOUGHT}Hi", thinking={"type": "adaptive", "display": "omitted"})
-        made = await create(served, **body)
+    body = says(f"{THOUGHT}Hi", thinking={"type": "adaptive", "display": "omitted"})
+    made = await create(scripted, **body)
     assert [block.get("thinking", block.get("text")) for block in made["content"]] == ["", "Hi"]
 
 
@@ -83,11 +80,10 @@ async def test_reasoning_can_be_left_out():
         ({"type": "disabled"}, False),
     ],
 )
-async def test_the_template_is_told_whether_to_think(thinking, is_open):
+async def test_the_template_is_told_whether_to_think(tiny, thinking, is_open):
     """The small model's prompt closes its reasoning unless it is requested; the count shows it."""
-    async with serving(TINY) as served:
-        plain = await count(served)
-        number = await count(served, thinking=thinking)
+    plain = await count(tiny)
+    number = await count(tiny, thinking=thinking)
     assert (number < plain) == is_open
 
 
@@ -102,11 +98,10 @@ async def test_reasoning_ends_when_its_budget_is_spent():
     assert 0 < made["usage"]["output_tokens_details"]["thinking_tokens"] < 20
 
 
-async def test_a_budget_is_taken_where_no_reasoning_is_found():
+async def test_a_budget_is_taken_where_no_reasoning_is_found(templated):
     """Nothing is there for it to bound."""
-    async with serving(ECHO, template=SCRIPT) as served:
-        body = says("Hi", thinking={"type": "enabled", "budget_tokens": 3})
-        assert (await create(served, **body))["content"] == [{"type": "text", "text": "Hi"}]
+    body = says("Hi", thinking={"type": "enabled", "budget_tokens": 3})
+    assert (await create(templated, **body))["content"] == [{"type": "text", "text": "Hi"}]
 
 
 async def test_effort_reaches_the_template():
@@ -120,19 +115,17 @@ async def test_effort_reaches_the_template():
     assert made == ["low", "high", "high"]
 
 
-async def test_stop_sequences_are_reported():
+async def test_stop_sequences_are_reported(templated):
     """The one that was found, which is not part of the text."""
-    async with serving(ECHO, template=SCRIPT) as served:
-        made = await create(served, **says("one, two", stop_sequences=["x", ", "]))
+    made = await create(templated, **says("one, two", stop_sequences=["x", ", "]))
     assert made["content"][0]["text"] == "one"
     assert (made["stop_reason"], made["stop_sequence"]) == ("stop_sequence", ", ")
 
 
-async def test_other_ends_have_their_words():
+async def test_other_ends_have_their_words(templated):
     """The end of a turn, and of the tokens."""
-    async with serving(ECHO, template=SCRIPT) as served:
-        ended = await create(served, **says("one"))
-        cut = await create(served, **says("one", max_tokens=1))
+    ended = await create(templated, **says("one"))
+    cut = await create(templated, **says("one", max_tokens=1))
     assert (ended["stop_reason"], ended["stop_sequence"]) == ("end_turn", None)
     assert (cut["stop_reason"], cut["usage"]["output_tokens"]) == ("max_tokens", 1)
 
@@ -171,13 +164,12 @@ async def test_an_answer_follows_its_schema(name):
     assert json.loads(made["content"][0]["text"])["a"] in {1, 2}
 
 
-async def test_the_last_message_of_an_assistant_is_continued():
+async def test_the_last_message_of_an_assistant_is_continued(tiny):
     """The answer holds what is new."""
     said = [*HELLO, {"role": "assistant", "content": "Sure: "}]
-    async with serving(TINY) as served:
-        open_end = await count(served, messages=said)
-        closed = await count(served, messages=[*said, *HELLO])
-        made = await create(served, messages=said)
+    open_end = await count(tiny, messages=said)
+    closed = await count(tiny, messages=[*said, *HELLO])
+    made = await create(tiny, messages=said)
     assert open_end < closed
     assert not made["content"][0]["text"].startswith("Sure")
 
@@ -196,17 +188,14 @@ async def test_cached_tokens_are_counted_apart():
     assert start["cache_read_input_tokens"] == second["cache_read_input_tokens"]
 
 
-async def test_a_count_is_that_of_the_prompt():
+async def test_a_count_is_that_of_the_prompt(tiny):
     """System prompt and tools included, whether or not a parser is there, and beyond the context."""
-    async with serving(TINY) as served:
-        fields = {"system": "Be brief.", "tools": TOOLS, "tool_choice": {"type": "none"}}
-        counted = await count(served, **fields)
-        made = await create(served, **fields, max_tokens=1)
-        assert counted == made["usage"]["input_tokens"] + made["usage"]["cache_read_input_tokens"]
-        assert (
-            await count(served) < counted == await count(served, **{**fields, "tool_choice": None})
-        )
-        assert await count(served, messages=[{"role": "user", "content": "a b " * 3000}]) > 1024
+    fields = {"system": "Be brief.", "tools": TOOLS, "tool_choice": {"type": "none"}}
+    counted = await count(tiny, **fields)
+    made = await create(tiny, **fields, max_tokens=1)
+    assert counted == made["usage"]["input_tokens"] + made["usage"]["cache_read_input_tokens"]
+    assert await count(tiny) < counted == await count(tiny, **{**fields, "tool_choice": None})
+    assert await count(tiny, messages=[{"role": "user", "content": "a b " * 3000}]) > 1024
 
 
 ROWS = [
@@ -255,27 +244,25 @@ ROWS = [
 ]
 
 
-async def test_bad_parameters_are_refused_by_name():
+async def test_bad_parameters_are_refused_by_name(echoing):
     """Every row, streamed and not, in the words of this API; nothing is left in the engine."""
-    async with serving(ECHO) as served:
-        for parameter, fields in ROWS:
-            for send in (create, stream):
-                with pytest.raises(BadRequest) as caught:
-                    await send(served, **fields)
-                assert caught.value.parameter == parameter, (fields, str(caught.value))
-                assert parameter in str(caught.value), fields
-                assert len(str(caught.value)) < 500
-        assert served.client.num_active_requests == 0
+    for parameter, fields in ROWS:
+        for send in (create, stream):
+            with pytest.raises(BadRequest) as caught:
+                await send(echoing, **fields)
+            assert caught.value.parameter == parameter, (fields, str(caught.value))
+            assert parameter in str(caught.value), fields
+            assert len(str(caught.value)) < 500
+    assert echoing.client.num_active_requests == 0
 
 
-async def test_a_version_that_is_not_spoken_is_refused():
+async def test_a_version_that_is_not_spoken_is_refused(echoing):
     """Its events have other names; betas mean nothing by themselves."""
-    async with serving(ECHO) as served:
-        assert await create(served, headers={"anthropic-beta": "x,y"})
-        assert await create(served, headers={"anthropic-version": "2023-06-01"})
-        assert await create(served, headers={"anthropic-version": "2026-10-21"})
-        with pytest.raises(BadRequest, match="2023-06-01"):
-            await create(served, headers={"anthropic-version": "2023-01-01"})
+    assert await create(echoing, headers={"anthropic-beta": "x,y"})
+    assert await create(echoing, headers={"anthropic-version": "2023-06-01"})
+    assert await create(echoing, headers={"anthropic-version": "2026-10-21"})
+    with pytest.raises(BadRequest, match="2023-06-01"):
+        await create(echoing, headers={"anthropic-version": "2023-01-01"})
 
 
 async def test_strangers_and_long_prompts():
@@ -289,10 +276,9 @@ async def test_strangers_and_long_prompts():
             await create(served, max_tokens=64)
 
 
-async def test_a_model_without_a_template_holds_no_conversations():
+async def test_a_model_without_a_template_holds_no_conversations(echoing):
     """Neither answers nor counts."""
-    async with serving(ECHO) as served:
-        bare = replace(served, chat_template=None)
-        for send in (create, stream, count):
-            with pytest.raises(BadRequest, match="template"):
-                await send(bare)
+    bare = replace(echoing, chat_template=None)
+    for send in (create, stream, count):
+        with pytest.raises(BadRequest, match="template"):
+            await send(bare)

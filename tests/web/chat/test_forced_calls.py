@@ -7,7 +7,7 @@ from dataclasses import replace
 
 import pytest
 
-from tests.web.serving import ECHO, RANDOM, TINY, serving, weather_tool
+from tests.web.serving import ECHO, QWEN, RANDOM, TINY, serving, weather_tool
 from training.tiny import toolbox
 from training.tiny.document import is_held_out
 from weft.core.errors import BadRequest
@@ -19,7 +19,6 @@ from weft.web.chat.run import run_turn
 from weft.web.chat.turn import NamedTool, Tool, Turn
 from weft.web.options import ApiOptions
 
-HERMES = ApiOptions(reasoning_parser="qwen3", tool_call_parser="hermes")
 CITY = {"type": "object", "properties": {"city": {"type": "string"}}, "required": ["city"]}
 PAIR = (
     Tool(name="get_weather", description="The weather in a city.", parameters=CITY),
@@ -27,6 +26,13 @@ PAIR = (
 )
 NAMED = NamedTool("get_weather")
 FAMILIES = sorted(TOOL_PARSERS.keys() - ALIASES.keys())
+
+
+@pytest.fixture
+async def calling():
+    """What a server serves whose model calls tools."""
+    async with serving(TINY, options=QWEN) as served:
+        yield served
 
 
 def turn(says="What is the weather in Paris?", tools=PAIR, choice="required", **changes):
@@ -73,7 +79,7 @@ def questions(count):
 async def test_the_shipped_model_calls_as_well_when_it_has_to(choice):
     """Held-out questions: of those that it answers by itself, a call it must make is lost in none or one."""
     right = {"auto": 0, choice: 0}
-    async with serving(TINY, options=HERMES, max_model_len=2048) as served:
+    async with serving(TINY, options=QWEN, max_model_len=2048) as served:
         for tools, call in questions(16):
             for wanted in right:
                 made = NamedTool(call.name) if wanted == "named" else wanted
@@ -84,34 +90,31 @@ async def test_the_shipped_model_calls_as_well_when_it_has_to(choice):
 
 
 @pytest.mark.parametrize("choice", ["required", NAMED])
-async def test_a_forced_call_is_the_call_of_its_own_choice(choice):
+async def test_a_forced_call_is_the_call_of_its_own_choice(calling, choice):
     """In the same number of tokens: it ends after one."""
-    async with serving(TINY, options=HERMES) as served:
-        free = await answer(served, turn(choice="auto"))
-        forced = await answer(served, turn(choice=choice))
+    free = await answer(calling, turn(choice="auto"))
+    forced = await answer(calling, turn(choice=choice))
     assert calls_of(free) == [("get_weather", {"city": "Paris"})]
     assert forced.token_ids == free.token_ids
     assert forced.calls == free.calls
     assert forced.finish_reason == ("tool_calls" if choice == "required" else "stop")
 
 
-async def test_a_named_function_is_the_one_that_is_called():
+async def test_a_named_function_is_the_one_that_is_called(calling):
     """Also where the question asks for another."""
-    async with serving(TINY, options=HERMES) as served:
-        one = await answer(served, turn(choice=NamedTool("get_time")))
+    one = await answer(calling, turn(choice=NamedTool("get_time")))
     assert calls_of(one) == [("get_time", {"city": "Paris"})]
 
 
-async def test_a_forced_call_comes_behind_the_thought():
+async def test_a_forced_call_comes_behind_the_thought(calling):
     """With the white space that the model puts between them."""
-    async with serving(TINY, options=HERMES) as served:
-        one = await answer(served, turn(template_kwargs={"enable_thinking": True}))
+    one = await answer(calling, turn(template_kwargs={"enable_thinking": True}))
     assert one.reasoning
     assert one.num_reasoning_tokens > 0
     assert calls_of(one) == [("get_weather", {"city": "Paris"})]
 
 
-@pytest.mark.parametrize("options", [HERMES, ApiOptions()], ids=["own format", "array"])
+@pytest.mark.parametrize("options", [QWEN, ApiOptions()], ids=["own format", "array"])
 @pytest.mark.parametrize("choice", ["required", NAMED])
 async def test_a_call_that_is_cut_leaves_nothing_in_the_content(choice, options):
     """Wherever the limit falls: a name that was told stays, and the reason is the length."""
@@ -124,13 +127,12 @@ async def test_a_call_that_is_cut_leaves_nothing_in_the_content(choice, options)
             assert one.finish_reason == "length" or one.calls
 
 
-async def test_a_bias_changes_nothing_about_what_is_taken():
+async def test_a_bias_changes_nothing_about_what_is_taken(calling):
     """Two tools, one call, and a bias beside it."""
-    async with serving(TINY, options=HERMES) as served:
-        for bias in ({5: -100.0}, {"5": 100.0}, {4089: -100.0}, {4092: -100.0}):
-            params = {"logit_bias": bias, "max_tokens": 60}
-            one = await answer(served, turn(params=params, parallel_tool_calls=False))
-            assert [call.name for call in one.calls] == ["get_weather"]
+    for bias in ({5: -100.0}, {"5": 100.0}, {4089: -100.0}, {4092: -100.0}):
+        params = {"logit_bias": bias, "max_tokens": 60}
+        one = await answer(calling, turn(params=params, parallel_tool_calls=False))
+        assert [call.name for call in one.calls] == ["get_weather"]
 
 
 @pytest.mark.parametrize("family", FAMILIES)
@@ -165,7 +167,7 @@ async def test_a_schema_that_a_format_cannot_keep_to_is_forced_as_json():
     assert re.fullmatch("[A-Z]{2}[0-9]", arguments["plate"])
 
 
-@pytest.mark.parametrize("options", [HERMES, ApiOptions()], ids=["own format", "array"])
+@pytest.mark.parametrize("options", [QWEN, ApiOptions()], ids=["own format", "array"])
 async def test_tools_that_cannot_be_forced_are_refused_as_tools(options):
     """The caller never sent the constraint that was made from them."""
     far = {"type": "object", "properties": {"a": {"$ref": "http://example.org/x"}}}

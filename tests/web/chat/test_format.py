@@ -5,7 +5,7 @@ from dataclasses import replace
 
 import pytest
 
-from tests.web.serving import ECHO, SCRIPT, serving, weather_tool
+from tests.web.serving import ECHO, QWEN, SCRIPT, serving, weather_tool
 from weft.core.errors import BadRequest
 from weft.core.types import RequestOptions, SamplingParams, StructuredOutputsParams
 from weft.web.chat.fold import fold
@@ -15,7 +15,6 @@ from weft.web.options import ApiOptions
 
 # A template that can tell its model not to think; what it ends with keeps the prompt from doing so.
 THINKS = "{# enable_thinking #}" + SCRIPT + "A:"
-QWEN = ApiOptions(reasoning_parser="qwen3", tool_call_parser="hermes")
 THOUGHT = "<think>Hm.</think>"
 CALL = '<tool_call>\n{"name": "get_weather", "arguments": {"unit": "c"}}\n</tool_call>'
 TOOLS = (Tool(name="get_weather", parameters=weather_tool()["function"]["parameters"]),)

@@ -8,7 +8,7 @@ import psutil
 import pytest
 
 from tests.busy import PATIENCE_S, until
-from tests.web.serving import ECHO, RANDOM, http_serving, serving
+from tests.web.serving import RANDOM, http_serving, serving
 from weft.core.errors import BadRequest
 from weft.text.chat import MAX_TEMPLATE_CHARS, ChatTemplate, RenderLimits, RequestTemplates
 from weft.web.options import ApiOptions
@@ -47,11 +47,10 @@ async def test_a_request_brings_its_template(path, body):
 
 
 @pytest.mark.parametrize(("path", "body"), BODIES)
-async def test_without_the_flag_a_template_is_refused_by_name(path, body):
+async def test_without_the_flag_a_template_is_refused_by_name(echoing, path, body):
     """And the answer says which flag it takes."""
     async with (
-        serving(ECHO) as served,
-        http_serving(served) as url,
+        http_serving(echoing) as url,
         httpx2.AsyncClient(base_url=url, timeout=PATIENCE_S) as client,
     ):
         answer = await client.post(path, json=body | {"chat_template": "x"})

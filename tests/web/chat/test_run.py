@@ -35,10 +35,9 @@ def turn(messages=HELLO, **changes):
     )
 
 
-async def test_events_come_in_order():
+async def test_events_come_in_order(served):
     """Began once and first, Ended once and last, each answer's reason in its last delta."""
-    async with serving() as served:
-        events = [event async for event in run_turn(served, turn(params={"n": 2, "max_tokens": 4}))]
+    events = [event async for event in run_turn(served, turn(params={"n": 2, "max_tokens": 4}))]
     assert isinstance(events[0], Began)
     assert isinstance(events[-1], Ended)
     deltas = events[1:-1]
@@ -72,11 +71,10 @@ async def test_an_answer_in_one_piece_is_the_fold_of_the_stream(changes):
     assert streamed == whole
 
 
-async def test_required_calls_follow_their_schemas():
+async def test_required_calls_follow_their_schemas(served):
     """Compact JSON that the tool's own schema takes, references resolved, and the reason "tool_calls"."""
-    async with serving() as served:
-        asked = turn(tools=(tool(), tool("other")), tool_choice="required")
-        whole = await fold(run_turn(served, asked))
+    asked = turn(tools=(tool(), tool("other")), tool_choice="required")
+    whole = await fold(run_turn(served, asked))
     (answer,) = whole.answers
     assert answer.finish_reason in {"tool_calls", "length"}
     assert answer.content is None
@@ -88,11 +86,10 @@ async def test_required_calls_follow_their_schemas():
         assert is_compact(call.arguments)
 
 
-async def test_one_call_where_calls_are_not_parallel():
+async def test_one_call_where_calls_are_not_parallel(served):
     """The grammar allows no second one."""
-    async with serving() as served:
-        asked = turn(tools=(tool(),), tool_choice="required", parallel_tool_calls=False)
-        whole = await fold(run_turn(served, asked))
+    asked = turn(tools=(tool(),), tool_choice="required", parallel_tool_calls=False)
+    whole = await fold(run_turn(served, asked))
     (answer,) = whole.answers
     assert answer.finish_reason == "tool_calls"
     assert len(answer.calls) == 1
@@ -110,24 +107,20 @@ async def test_a_model_that_does_not_stop_calling_is_stopped():
     assert answer.finish_reason == "tool_calls"
 
 
-async def test_a_named_call_ends_with_stop():
+async def test_a_named_call_ends_with_stop(served):
     """The caller asked for it by name: that it was made is no news."""
-    async with serving() as served:
-        asked = turn(tools=(tool(),), tool_choice=NamedTool("get_weather"))
-        whole = await fold(run_turn(served, asked))
+    asked = turn(tools=(tool(),), tool_choice=NamedTool("get_weather"))
+    whole = await fold(run_turn(served, asked))
     (answer,) = whole.answers
     assert answer.finish_reason == "stop"
     assert [call.name for call in answer.calls] == ["get_weather"]
     assert is_compact(answer.calls[0].arguments)
 
 
-async def test_tools_without_parameters_take_an_empty_object():
+async def test_tools_without_parameters_take_an_empty_object(served):
     """Nothing else fits them."""
-    async with serving() as served:
-        asked = turn(
-            tools=(tool(parameters=None),), tool_choice="required", parallel_tool_calls=False
-        )
-        whole = await fold(run_turn(served, asked))
+    asked = turn(tools=(tool(parameters=None),), tool_choice="required", parallel_tool_calls=False)
+    whole = await fold(run_turn(served, asked))
     assert whole.answers[0].calls[0].arguments == "{}"
 
 
@@ -143,26 +136,24 @@ async def test_the_template_sees_the_tools_unless_told_not_to():
     assert "get_weather" not in hidden.prompt
 
 
-async def test_the_final_message_is_continued():
+async def test_the_final_message_is_continued(served):
     """Without an end of turn after it."""
     messages = ({"role": "user", "content": "hello"}, {"role": "assistant", "content": "Sure: "})
-    async with serving() as served:
-        asked = turn(
-            messages,
-            add_generation_prompt=False,
-            continue_final_message=True,
-            params={"max_tokens": 1},
-        )
-        whole = await fold(run_turn(served, asked))
+    asked = turn(
+        messages,
+        add_generation_prompt=False,
+        continue_final_message=True,
+        params={"max_tokens": 1},
+    )
+    whole = await fold(run_turn(served, asked))
     assert whole.prompt.endswith("<|im_start|>assistant\nSure: ")
 
 
-async def test_parts_and_strings_make_the_same_prompt():
+async def test_parts_and_strings_make_the_same_prompt(served):
     """A content of one text part is that text."""
     parts = ({"role": "user", "content": [{"type": "text", "text": "hello"}]},)
-    async with serving() as served:
-        one = await fold(run_turn(served, turn(parts, params={"max_tokens": 1})))
-        other = await fold(run_turn(served, turn(params={"max_tokens": 1})))
+    one = await fold(run_turn(served, turn(parts, params={"max_tokens": 1})))
+    other = await fold(run_turn(served, turn(params={"max_tokens": 1})))
     assert one.prompt == other.prompt
     assert one.prompt_token_ids == other.prompt_token_ids
 
@@ -174,20 +165,18 @@ async def test_parts_and_strings_make_the_same_prompt():
         {"content": [{"type": "refusal", "refusal": "I will not."}]},
     ],
 )
-async def test_a_refusal_is_what_the_assistant_said(fields):
+async def test_a_refusal_is_what_the_assistant_said(served, fields):
     """Clients send earlier answers back as they got them."""
     messages = (*HELLO, {"role": "assistant", **fields}, *HELLO)
-    async with serving() as served:
-        whole = await fold(run_turn(served, turn(messages, params={"max_tokens": 1})))
+    whole = await fold(run_turn(served, turn(messages, params={"max_tokens": 1})))
     assert "<|im_start|>assistant\nI will not.<|im_end|>" in whole.prompt
 
 
-async def test_an_answer_that_was_cut_off_in_its_reasoning_can_be_sent_back():
+async def test_an_answer_that_was_cut_off_in_its_reasoning_can_be_sent_back(served):
     """It has no content, and no calls either."""
     cut = {"role": "assistant", "content": None, "reasoning": "Hm", "tool_calls": []}
-    async with serving() as served:
-        asked = turn((*HELLO, cut, *HELLO), params={"max_tokens": 1})
-        assert (await fold(run_turn(served, asked))).answers
+    asked = turn((*HELLO, cut, *HELLO), params={"max_tokens": 1})
+    assert (await fold(run_turn(served, asked))).answers
 
 
 async def test_a_template_of_gpt_oss_gets_the_reasoning_before_a_call():
@@ -205,11 +194,10 @@ async def test_a_template_of_gpt_oss_gets_the_reasoning_before_a_call():
     assert whole.prompt == "[Hm.][Let me see.]"
 
 
-async def test_a_template_without_developers_reads_them_as_system():
+async def test_a_template_without_developers_reads_them_as_system(served):
     """The newer name must not cost an instruction its role."""
     messages = ({"role": "developer", "content": "Be brief."}, *HELLO)
-    async with serving() as served:
-        whole = await fold(run_turn(served, turn(messages, params={"max_tokens": 1})))
+    whole = await fold(run_turn(served, turn(messages, params={"max_tokens": 1})))
     assert "<|im_start|>system\nBe brief." in whole.prompt
 
 
@@ -271,20 +259,18 @@ def message(**fields):
         ),
     ],
 )
-async def test_what_is_wrong_raises_before_the_first_event(changes, parameter):
+async def test_what_is_wrong_raises_before_the_first_event(served, changes, parameter):
     """As a `BadRequest` that names the field; the engine never hears of it."""
-    async with serving() as served:
-        with pytest.raises(BadRequest) as caught:
-            await anext(run_turn(served, turn(**changes)))
-        assert served.client.num_active_requests == 0
+    with pytest.raises(BadRequest) as caught:
+        await anext(run_turn(served, turn(**changes)))
+    assert served.client.num_active_requests == 0
     assert caught.value.parameter == parameter
 
 
-async def test_too_long_for_the_context_says_by_how_much():
+async def test_too_long_for_the_context_says_by_how_much(served):
     """Both counts are in the message."""
-    async with serving() as served:
-        with pytest.raises(ContextLengthExceeded, match=r"1024 tokens, but 10[0-9]{2} were"):
-            await anext(run_turn(served, turn(params={"max_tokens": 1020})))
+    with pytest.raises(ContextLengthExceeded, match=r"1024 tokens, but 10[0-9]{2} were"):
+        await anext(run_turn(served, turn(params={"max_tokens": 1020})))
 
 
 async def test_max_tokens_may_fill_what_the_prompt_leaves():

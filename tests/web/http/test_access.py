@@ -8,6 +8,15 @@ from weft.web.page.files import PAGES
 from weft.web.routes import all_endpoints
 
 KEYS = {"api_keys": ("first", "sécond"), "control_api_keys": ("control",)}
+
+
+@pytest.fixture
+async def guarded():
+    """A server with keys, and a client without one."""
+    async with serving(**KEYS) as site:
+        yield site
+
+
 GUARDED = [
     endpoint
     for endpoint in (*all_endpoints(make_state()), *GENERATE)
@@ -35,18 +44,17 @@ WAYS = {
 
 
 @pytest.mark.parametrize("way", WAYS)
-async def test_no_route_answers_without_a_key(way: str):
+async def test_no_route_answers_without_a_key(guarded, way: str):
     """Default-deny: 401 for all that exists and all that does not, decided by the raw path."""
     target, extra = WAYS[way]
     statuses = set()
-    async with serving(**KEYS) as site:
-        for endpoint in GUARDED:
-            path = target.format(endpoint.path.replace("{model:path}", "x"))
-            for host in ("x", "x/?"):
-                # Closed after the answer, which an upgrade would else keep from happening.
-                head = f"{endpoint.method} {path} HTTP/1.1\r\nHost: {host}\r\n{extra}"
-                answer = await site.exchange(head.encode() + b"Connection: close\r\n\r\n")
-                statuses.add(answer.split()[1])
+    for endpoint in GUARDED:
+        path = target.format(endpoint.path.replace("{model:path}", "x"))
+        for host in ("x", "x/?"):
+            # Closed after the answer, which an upgrade would else keep from happening.
+            head = f"{endpoint.method} {path} HTTP/1.1\r\nHost: {host}\r\n{extra}"
+            answer = await guarded.exchange(head.encode() + b"Connection: close\r\n\r\n")
+            statuses.add(answer.split()[1])
     assert statuses == {b"401"}
 
 
@@ -120,13 +128,12 @@ async def test_these_routes_take_the_control_key_and_no_other():
 
 
 @pytest.mark.parametrize("way", ["two slashes", "dots", "open first", "encoded dot"])
-async def test_a_path_is_what_it_says(way: str):
+async def test_a_path_is_what_it_says(guarded, way: str):
     """Nothing is decoded or tidied: with a key such a path is unknown, and never another one's."""
-    async with serving(**KEYS) as site:
-        answer = await site.exchange(
-            f"GET {WAYS[way][0].format('/version')} HTTP/1.1\r\nHost: localhost\r\n"
-            "Authorization: Bearer first\r\nConnection: close\r\n\r\n".encode()
-        )
+    answer = await guarded.exchange(
+        f"GET {WAYS[way][0].format('/version')} HTTP/1.1\r\nHost: localhost\r\n"
+        "Authorization: Bearer first\r\nConnection: close\r\n\r\n".encode()
+    )
     assert answer.startswith(b"HTTP/1.1 404 ")
 
 
@@ -141,19 +148,17 @@ async def test_a_path_is_what_it_says(way: str):
     ],
     ids=range(5),
 )
-async def test_a_key_opens(headers):
+async def test_a_key_opens(guarded, headers):
     """Either header, for every API: clients of both makers send their own."""
-    async with serving(**KEYS) as site:
-        answer = await site.http.get("/v1/models", headers=headers)
+    answer = await guarded.http.get("/v1/models", headers=headers)
     assert answer.status_code == 200
 
 
 @pytest.mark.parametrize("path", ["/health", "/ping", "/livez", "/readyz", "/startupz"])
-async def test_probes_need_no_key(path: str):
+async def test_probes_need_no_key(guarded, path: str):
     """Orchestrators have none. They learn that the server is there, and no more."""
-    async with serving(**KEYS) as site:
-        assert (await site.http.get(path)).status_code == 200
-        assert (await site.http.head(path)).status_code == 200
+    assert (await guarded.http.get(path)).status_code == 200
+    assert (await guarded.http.head(path)).status_code == 200
 
 
 async def control(headers: dict[str, str], **keys) -> int:
@@ -175,10 +180,9 @@ async def test_control_takes_its_own_key_alone():
     assert await control({}, control_api_keys=("control",)) == 401
 
 
-async def test_a_control_key_is_no_api_key():
+async def test_a_control_key_is_no_api_key(guarded):
     """Each key opens what it was given for."""
-    async with serving(**KEYS) as site:
-        answer = await site.http.get("/v1/models", headers={"x-api-key": "control"})
+    answer = await guarded.http.get("/v1/models", headers={"x-api-key": "control"})
     assert answer.status_code == 401
 
 
@@ -208,12 +212,11 @@ async def test_a_strange_name_gets_nothing(path: str, keys):
     assert "--allowed-hosts" in answer.json()["error"]["message"]
 
 
-async def test_a_strange_name_is_refused_as_each_api_refuses():
+async def test_a_strange_name_is_refused_as_each_api_refuses(site):
     """Before anything of the body is read."""
-    async with serving() as site:
-        strange = {"host": "evil.example"}
-        openai = await site.http.post("/test/chat/completions", json={}, headers=strange)
-        anthropic = await site.http.post("/v1/messages/test", json={}, headers=strange)
+    strange = {"host": "evil.example"}
+    openai = await site.http.post("/test/chat/completions", json={}, headers=strange)
+    anthropic = await site.http.post("/v1/messages/test", json={}, headers=strange)
     assert (openai.status_code, openai.json()["error"]["type"]) == (403, "permission_error")
     assert (anthropic.status_code, anthropic.json()["type"]) == (403, "error")
 
@@ -235,20 +238,18 @@ async def test_a_server_for_other_machines_takes_any_name():
     assert answer.status_code == 200
 
 
-async def test_probes_take_any_name():
+async def test_probes_take_any_name(site):
     """Supervisors and gateways ask by names of their own, and learn only that the server is there."""
-    async with serving() as site:
-        answer = await site.http.get("/health", headers={"host": "workers_http"})
+    answer = await site.http.get("/health", headers={"host": "workers_http"})
     assert answer.status_code == 200
 
 
-async def test_pages_of_other_origins_get_nothing_by_default():
+async def test_pages_of_other_origins_get_nothing_by_default(site):
     """No header that would let them read, and no answer to their question."""
-    async with serving() as site:
-        headers = {"origin": "https://a.example", "access-control-request-method": "POST"}
-        answer = await site.http.options("/v1/models", headers=headers)
-        assert answer.status_code == 405
-        assert "access-control-allow-origin" not in answer.headers
+    headers = {"origin": "https://a.example", "access-control-request-method": "POST"}
+    answer = await site.http.options("/v1/models", headers=headers)
+    assert answer.status_code == 405
+    assert "access-control-allow-origin" not in answer.headers
 
 
 async def test_pages_of_allowed_origins_may_read():

@@ -206,23 +206,21 @@ def test_a_key_may_not_be_a_book():
     ],
     ids=range(7),
 )
-async def test_a_body_of_another_kind_is_refused(headers):
+async def test_a_body_of_another_kind_is_refused(site, headers):
     """Rows 6 and 10: a page of another origin can send the first ones without asking."""
-    async with serving() as site:
-        body = gzip.compress(b"{}")
-        answer = await site.http.post("/test/chat/completions", content=body, headers=headers)
-        await site.check_canary()
+    body = gzip.compress(b"{}")
+    answer = await site.http.post("/test/chat/completions", content=body, headers=headers)
+    await site.check_canary()
     assert answer.status_code == 415
     assert answer.json()["error"]["code"] == "unsupported_media_type"
 
 
 @pytest.mark.parametrize("kind", ["application/json", "Application/JSON; charset=utf-8"])
-async def test_json_is_json_in_any_spelling(kind: str):
+async def test_json_is_json_in_any_spelling(site, kind: str):
     """Parameters and capitals mean nothing."""
-    async with serving() as site:
-        answer = await site.http.post(
-            "/test/chat/completions", content=b"{}", headers={"content-type": kind}
-        )
+    answer = await site.http.post(
+        "/test/chat/completions", content=b"{}", headers={"content-type": kind}
+    )
     assert answer.status_code == 200
 
 
@@ -381,27 +379,25 @@ async def test_a_slow_body_is_not_waited_for():
     assert b"connection: close" in answer
 
 
-async def test_a_body_that_is_cut_short_leaves_nothing():
+async def test_a_body_that_is_cut_short_leaves_nothing(site):
     """Row 11: nobody is there to be told, and nothing was started."""
-    async with serving() as site:
-        _, writer = await asyncio.open_connection("127.0.0.1", site.port)
-        writer.write(
-            b"POST /test/chat/completions HTTP/1.1\r\nHost: localhost\r\nContent-Length: 100\r\n"
-            b"Content-Type: application/json\r\n\r\n{"
-        )
-        await writer.drain()
-        writer.close()
-        await writer.wait_closed()
-        await site.check_canary()
-        assert len(site.engine.calls) == 1
+    _, writer = await asyncio.open_connection("127.0.0.1", site.port)
+    writer.write(
+        b"POST /test/chat/completions HTTP/1.1\r\nHost: localhost\r\nContent-Length: 100\r\n"
+        b"Content-Type: application/json\r\n\r\n{"
+    )
+    await writer.drain()
+    writer.close()
+    await writer.wait_closed()
+    await site.check_canary()
+    assert len(site.engine.calls) == 1
 
 
-async def test_a_body_of_single_bytes_is_read():
+async def test_a_body_of_single_bytes_is_read(site):
     """However it is cut into pieces."""
-    async with serving() as site:
-        answer = await site.http.post(
-            "/test/chat/completions", content=chunks_of(b'{"max_tokens": 2}'), headers=JSON
-        )
+    answer = await site.http.post(
+        "/test/chat/completions", content=chunks_of(b'{"max_tokens": 2}'), headers=JSON
+    )
     assert len(answer.json()["token_ids"]) == 2
 
 
@@ -411,12 +407,11 @@ async def chunks_of(body: bytes):
         yield bytes([byte])
 
 
-async def test_the_error_is_in_the_callers_own_form():
+async def test_the_error_is_in_the_callers_own_form(site):
     """The same mistake, as each API writes it."""
-    async with serving() as site:
-        ours = await site.http.post("/test/chat/completions", json={"max_tokens": "3"})
-        theirs = await site.http.post("/v1/messages/test", json={"max_tokens": "3"})
-        strict = await site.http.post("/strict", json={"zzz": 1})
+    ours = await site.http.post("/test/chat/completions", json={"max_tokens": "3"})
+    theirs = await site.http.post("/v1/messages/test", json={"max_tokens": "3"})
+    strict = await site.http.post("/strict", json={"zzz": 1})
     assert ours.status_code == theirs.status_code == strict.status_code == 400
     assert ours.json()["error"] == {
         "message": "Expected `int`, got `str`, at max_tokens",

@@ -27,10 +27,9 @@ def datas(text: str) -> list[str]:
     return [line.removeprefix("data: ") for line in text.splitlines() if line.startswith("data: ")]
 
 
-async def test_a_stream_is_its_events_and_their_end():
+async def test_a_stream_is_its_events_and_their_end(site):
     """Headers that keep proxies from holding it back, an event a token, and the end."""
-    async with serving() as site:
-        answer = await stream(site)
+    answer = await stream(site)
     *events, last = datas(answer.text)
     assert answer.status_code == 200
     assert answer.headers["content-type"].startswith("text/event-stream")
@@ -44,13 +43,12 @@ async def test_a_stream_is_its_events_and_their_end():
 
 
 @pytest.mark.parametrize("is_streamed", [True, False])
-async def test_what_fails_before_the_first_event_has_a_status(is_streamed: bool):
+async def test_what_fails_before_the_first_event_has_a_status(site, is_streamed: bool):
     """A refusal looks the same whether a stream was asked for or not."""
-    async with serving() as site:
-        site.engine.refusal = Overloaded("full")
-        answer = await site.http.post(URL, json={"stream": is_streamed})
-        site.engine.refusal = None
-        await site.check_canary()
+    site.engine.refusal = Overloaded("full")
+    answer = await site.http.post(URL, json={"stream": is_streamed})
+    site.engine.refusal = None
+    await site.check_canary()
     assert answer.status_code == 429
     assert answer.headers["content-type"] == "application/json"
     assert answer.headers["retry-after"] == "1"
@@ -77,15 +75,14 @@ async def begun(site: Site, url: str = URL) -> tuple[httpx2.Response, "asyncio.T
     ("url", "start"),
     [(URL, 'data: {"error":'), ("/v1/messages/test", 'event: error\ndata: {"type":"error"')],
 )
-async def test_a_stream_that_fails_ends_in_an_error_event(url: str, start: str):
+async def test_a_stream_that_fails_ends_in_an_error_event(site, url: str, start: str):
     """And does not say that it is done."""
-    async with serving() as site:
-        answer, rest = await begun(site, url)
-        site.engine.failure = GenerationError("a row went wrong")
-        await site.engine.run_freely()
-        text = (await rest).strip()
-        site.engine.failure = None
-        await site.check_canary()
+    answer, rest = await begun(site, url)
+    site.engine.failure = GenerationError("a row went wrong")
+    await site.engine.run_freely()
+    text = (await rest).strip()
+    site.engine.failure = None
+    await site.check_canary()
     assert answer.status_code == 200
     assert text.startswith(start)
     assert "a row went wrong" in text
@@ -93,73 +90,68 @@ async def test_a_stream_that_fails_ends_in_an_error_event(url: str, start: str):
     assert text.count("data: ") == 1
 
 
-async def test_a_stream_whose_engine_dies_says_so():
+async def test_a_stream_whose_engine_dies_says_so(site):
     """Within the stream, and as a status to the next."""
-    async with serving() as site:
-        _, rest = await begun(site)
-        await site.engine.die()
-        text = await rest
-        health = await site.http.get("/health")
-        after = await site.http.post(URL, json={})
+    _, rest = await begun(site)
+    await site.engine.die()
+    text = await rest
+    health = await site.http.get("/health")
+    after = await site.http.post(URL, json={})
     assert '"error"' in text
     assert "[DONE]" not in text
     assert (health.status_code, after.status_code) == (503, 503)
 
 
-async def test_health_tells_of_engines_that_are_absent():
+async def test_health_tells_of_engines_that_are_absent(site):
     """Of several: it is healthy as long as any answers."""
-    async with serving() as site:
-        whole = await site.http.get("/health")
-        site.engine.is_degraded = True
-        degraded = await site.http.get("/health")
+    whole = await site.http.get("/health")
+    site.engine.is_degraded = True
+    degraded = await site.http.get("/health")
     assert (whole.status_code, whole.text) == (200, "")
     assert (degraded.status_code, degraded.text) == (200, "degraded")
 
 
-async def test_openais_client_raises_what_a_stream_ends_in():
+async def test_openais_client_raises_what_a_stream_ends_in(site):
     """An error event is an error there as well."""
-    async with serving() as site:
-        site.engine.hold()
-        client = openai.AsyncOpenAI(base_url=f"{site.url}/test", api_key="x", max_retries=0)
-        asking = asyncio.create_task(
-            client.chat.completions.create(model="m", messages=[], stream=True)
-        )
-        await site.engine.wait_for_open(1)
-        await site.engine.allow(1)
-        chunks = await asking
-        site.engine.failure = GenerationError("a row went wrong")
-        await site.engine.run_freely()
-        with pytest.raises(openai.APIError, match="a row went wrong"):
-            async for _ in chunks:
-                pass
-        await client.close()
+    site.engine.hold()
+    client = openai.AsyncOpenAI(base_url=f"{site.url}/test", api_key="x", max_retries=0)
+    asking = asyncio.create_task(
+        client.chat.completions.create(model="m", messages=[], stream=True)
+    )
+    await site.engine.wait_for_open(1)
+    await site.engine.allow(1)
+    chunks = await asking
+    site.engine.failure = GenerationError("a row went wrong")
+    await site.engine.run_freely()
+    with pytest.raises(openai.APIError, match="a row went wrong"):
+        async for _ in chunks:
+            pass
+    await client.close()
 
 
-async def test_a_caller_who_leaves_a_stream_ends_its_work():
+async def test_a_caller_who_leaves_a_stream_ends_its_work(site):
     """The engine learns of it at once, without another token."""
-    async with serving() as site:
-        answer, rest = await begun(site)
-        rest.cancel()
-        await answer.aclose()
-        async with asyncio.timeout(PATIENCE_S):
-            await site.engine.wait_for_open(0)
-        assert len(site.engine.dropped) == 1
-        await site.engine.run_freely()
-        await site.check_canary()
+    answer, rest = await begun(site)
+    rest.cancel()
+    await answer.aclose()
+    async with asyncio.timeout(PATIENCE_S):
+        await site.engine.wait_for_open(0)
+    assert len(site.engine.dropped) == 1
+    await site.engine.run_freely()
+    await site.check_canary()
 
 
-async def test_a_caller_who_leaves_before_an_answer_ends_its_work():
+async def test_a_caller_who_leaves_before_an_answer_ends_its_work(site):
     """Not streamed: nothing is written to it until the end, and still it is noticed."""
-    async with serving() as site:
-        site.engine.hold()
-        asking = asyncio.create_task(site.http.post(URL, json={}))
-        await site.engine.wait_for_open(1)
-        asking.cancel()
-        async with asyncio.timeout(PATIENCE_S):
-            await site.engine.wait_for_open(0)
-        assert len(site.engine.dropped) == 1
-        await site.engine.run_freely()
-        await site.check_canary()
+    site.engine.hold()
+    asking = asyncio.create_task(site.http.post(URL, json={}))
+    await site.engine.wait_for_open(1)
+    asking.cancel()
+    async with asyncio.timeout(PATIENCE_S):
+        await site.engine.wait_for_open(0)
+    assert len(site.engine.dropped) == 1
+    await site.engine.run_freely()
+    await site.check_canary()
 
 
 async def test_silence_is_filled_with_comments():
@@ -176,10 +168,9 @@ async def test_silence_is_filled_with_comments():
     assert len(datas(text)) == 4
 
 
-async def test_no_comment_comes_between_quick_events():
+async def test_no_comment_comes_between_quick_events(site):
     """They are for silence."""
-    async with serving() as site:
-        assert ": ping" not in (await stream(site, max_tokens=50)).text
+    assert ": ping" not in (await stream(site, max_tokens=50)).text
 
 
 async def test_a_reader_who_takes_nothing_is_hung_up_on():
@@ -213,43 +204,40 @@ async def test_a_reader_who_takes_nothing_is_hung_up_on():
 # -- the end of the server ------------------------------------------------------------------------
 
 
-async def test_a_drain_lets_streams_finish_and_refuses_the_rest():
+async def test_a_drain_lets_streams_finish_and_refuses_the_rest(site):
     """Readiness first; what is open is whole; what is new is told to come back elsewhere."""
-    async with serving() as site:
-        _, rest = await begun(site)
-        draining = asyncio.create_task(site.server.drain(PATIENCE_S))
-        await asyncio.sleep(0)
-        ready = await site.http.get("/readyz")
-        live = await site.http.get("/livez")
-        new = await site.http.post(URL, json={})
-        await site.engine.run_freely()
-        text = await rest
-        await draining
+    _, rest = await begun(site)
+    draining = asyncio.create_task(site.server.drain(PATIENCE_S))
+    await asyncio.sleep(0)
+    ready = await site.http.get("/readyz")
+    live = await site.http.get("/livez")
+    new = await site.http.post(URL, json={})
+    await site.engine.run_freely()
+    text = await rest
+    await draining
     assert (ready.status_code, live.status_code, new.status_code) == (503, 200, 503)
     assert new.headers["retry-after"] == "1"
     assert datas(text)[-1] == "[DONE]"
 
 
 @pytest.mark.parametrize("url", [URL, "/v1/messages/test"])
-async def test_a_stream_beyond_the_drain_ends_in_an_error_event(url: str):
+async def test_a_stream_beyond_the_drain_ends_in_an_error_event(site, url: str):
     """It does not just stop, and never looks complete."""
-    async with serving() as site:
-        _, rest = await begun(site, url)
-        await site.server.drain(0.05)
-        text = await rest
-        assert site.engine.num_active_requests == 0
+    _, rest = await begun(site, url)
+    await site.server.drain(0.05)
+    text = await rest
+    assert site.engine.num_active_requests == 0
     assert "the server is shutting down" in text
     assert "[DONE]" not in text
 
 
-async def test_a_request_beyond_the_drain_gets_a_status():
+async def test_a_request_beyond_the_drain_gets_a_status(site):
     """Not streamed: 503, as if it had come later."""
-    async with serving() as site:
-        site.engine.hold()
-        asking = asyncio.create_task(site.http.post(URL, json={}))
-        await site.engine.wait_for_open(1)
-        await site.server.drain(0.05)
-        answer = await asking
+    site.engine.hold()
+    asking = asyncio.create_task(site.http.post(URL, json={}))
+    await site.engine.wait_for_open(1)
+    await site.server.drain(0.05)
+    answer = await asking
     assert answer.status_code == 503
 
 

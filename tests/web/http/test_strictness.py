@@ -42,13 +42,12 @@ BEYOND = [
 
 
 @pytest.mark.parametrize("path", BODIES)
-async def test_a_misspelt_field_is_reported(path: str, caplog):
+async def test_a_misspelt_field_is_reported(site, path: str, caplog):
     """The answer is the same, and its header names the field; the log does once."""
     caplog.set_level(logging.WARNING, "weft.web")
-    async with serving() as site:
-        plain = await site.http.post(path, json=BODIES[path])
-        for _ in range(2):
-            warned = await site.http.post(path, json={**BODIES[path], "max_tokenz": 5})
+    plain = await site.http.post(path, json=BODIES[path])
+    for _ in range(2):
+        warned = await site.http.post(path, json={**BODIES[path], "max_tokenz": 5})
     assert (plain.status_code, warned.status_code) == (200, 200)
     assert "warning" not in plain.headers
     assert warned.headers["warning"].startswith("299 - \"unknown field 'max_tokenz'")
@@ -87,10 +86,9 @@ async def test_what_openai_takes_is_not_reported():
     assert (answer.status_code, "warning" in answer.headers) == (200, False)
 
 
-async def test_a_stream_reports_it_too():
+async def test_a_stream_reports_it_too(site):
     """Its headers come before its first event."""
-    async with serving() as site:
-        answer = await site.http.post("/v1/completions", json={**TEXT, "stream": True, "max": 5})
+    answer = await site.http.post("/v1/completions", json={**TEXT, "stream": True, "max": 5})
     assert "unknown field 'max'" in answer.headers["warning"]
     assert answer.text.endswith("data: [DONE]\n\n")
 
@@ -122,14 +120,13 @@ def test_the_first_unknown_field_is_named(body: bytes, reasons: list[str]):
     ] == reasons
 
 
-async def test_no_header_is_made_of_a_name():
+async def test_no_header_is_made_of_a_name(site):
     """Quotes, ends of lines and other scripts stay inside the header's own quotes."""
-    async with serving() as site:
-        for name in ('a"b', "a\r\nx-evil: 1", "é你", "\x00"):
-            answer = await site.http.post("/v1/completions", json={**TEXT, name: 1})
-            assert answer.status_code == 200
-            assert answer.headers["warning"].count('"') == 2
-            assert "x-evil" not in answer.headers
+    for name in ('a"b', "a\r\nx-evil: 1", "é你", "\x00"):
+        answer = await site.http.post("/v1/completions", json={**TEXT, name: 1})
+        assert answer.status_code == 200
+        assert answer.headers["warning"].count('"') == 2
+        assert "x-evil" not in answer.headers
 
 
 def test_every_body_can_be_looked_at():

@@ -54,11 +54,10 @@ SMUGGLED = {
 
 
 @pytest.mark.parametrize("data", SMUGGLED.values(), ids=SMUGGLED.keys())
-async def test_what_can_be_read_in_two_ways_is_refused(data: bytes):
+async def test_what_can_be_read_in_two_ways_is_refused(site, data: bytes):
     """Rows 12 and 15: 400, and the connection is closed before anything more of it is read."""
-    async with serving() as site:
-        answer = await site.exchange(data + GET + b"\r\n")
-        await site.check_canary()
+    answer = await site.exchange(data + GET + b"\r\n")
+    await site.check_canary()
     assert answer.startswith(b"HTTP/1.1 400 ")
     assert answer.count(b"HTTP/1.1 4") == 1
     assert b"connection: close" in answer
@@ -75,34 +74,30 @@ async def test_what_can_be_read_in_two_ways_is_refused(data: bytes):
         pytest.param(b"GET /" + b"y" * 40_000 + b" HTTP/1.1\r\nHost: localhost\r\n\r\n", id="path"),
     ],
 )
-async def test_a_head_over_the_limit_is_refused(data: bytes):
+async def test_a_head_over_the_limit_is_refused(site, data: bytes):
     """Row 7: 431, whether or not it ends."""
-    async with serving() as site:
-        answer = await site.exchange(data)
-        await site.check_canary()
+    answer = await site.exchange(data)
+    await site.check_canary()
     assert answer.startswith(b"HTTP/1.1 431 ")
 
 
-async def test_a_head_within_the_limit_is_read():
+async def test_a_head_within_the_limit_is_read(site):
     """Cookies and tokens of gateways are long."""
-    async with serving() as site:
-        answer = await site.http.get("/v1/models", headers={"x-a": "y" * 30_000})
+    answer = await site.http.get("/v1/models", headers={"x-a": "y" * 30_000})
     assert answer.status_code == 200
 
 
-async def test_http_1_0_needs_no_host():
+async def test_http_1_0_needs_no_host(site):
     """Its clients never had to say it."""
-    async with serving() as site:
-        answer = await site.exchange(b"GET /v1/models HTTP/1.0\r\n\r\n")
+    answer = await site.exchange(b"GET /v1/models HTTP/1.0\r\n\r\n")
     assert answer.startswith(b"HTTP/1.1 200 ")
 
 
-async def test_a_broken_chunk_behind_a_request_that_is_answered_is_no_answer_to_it():
+async def test_a_broken_chunk_behind_a_request_that_is_answered_is_no_answer_to_it(site):
     """Two answers to one request would be taken for those of two."""
     whole = POST + b"Content-Length: 2\r\n\r\n{}"
-    async with serving() as site:
-        answer = await site.exchange(whole + CHUNKED + b"zz\r\n")
-        await site.check_canary()
+    answer = await site.exchange(whole + CHUNKED + b"zz\r\n")
+    await site.check_canary()
     assert b"HTTP/1.1 400 " not in answer
 
 
@@ -162,11 +157,12 @@ async def test_one_connection_too_many_is_refused():
         ("OPTIONS", "/v1/models", 405, "GET, HEAD"),
     ],
 )
-async def test_unknown_paths_and_methods(method: str, path: str, status: int, allow: str | None):
+async def test_unknown_paths_and_methods(
+    site, method: str, path: str, status: int, allow: str | None
+):
     """Rows 8 and 9: 404 and 405, with what would be right."""
-    async with serving() as site:
-        answer = await site.http.request(method, path)
-        await site.check_canary()
+    answer = await site.http.request(method, path)
+    await site.check_canary()
     assert answer.status_code == status
     assert answer.headers.get("allow") == allow
     assert ("type" in answer.json()) == path.startswith("/v1/messages")
@@ -188,22 +184,20 @@ async def test_unknown_paths_and_methods(method: str, path: str, status: int, al
     ],
 )
 async def test_a_path_that_leads_nowhere_is_answered_with_the_nearest(
-    path: str, nearest: str | None, is_anthropic: bool
+    site, path: str, nearest: str | None, is_anthropic: bool
 ):
     """In the form of that one's API, whose client it most likely is that has sent this."""
-    async with serving() as site:
-        answer = await site.http.post(path, json={})
+    answer = await site.http.post(path, json={})
     hint = "" if nearest is None else f"; the nearest is {nearest}"
     said = f"there is nothing at this path{hint}; /docs shows what there is"
     assert (answer.status_code, answer.json()["error"]["message"]) == (404, said)
     assert ("request_id" in answer.json()) == is_anthropic
 
 
-async def test_head_is_answered_wherever_get_is():
+async def test_head_is_answered_wherever_get_is(site):
     """The same headers, and no body."""
-    async with serving() as site:
-        full = await site.http.get("/v1/models")
-        head = await site.http.head("/v1/models")
+    full = await site.http.get("/v1/models")
+    head = await site.http.head("/v1/models")
     assert head.status_code == 200
     assert head.content == b""
     assert head.headers["content-length"] == full.headers["content-length"]
@@ -220,32 +214,29 @@ async def test_head_is_answered_wherever_get_is():
         ("", False),
     ],
 )
-async def test_the_callers_id_is_a_label(given: str, is_kept: bool):
+async def test_the_callers_id_is_a_label(site, given: str, is_kept: bool):
     """Echoed when it is short and printable; the engine never hears of it."""
-    async with serving() as site:
-        answer = await site.http.post(
-            "/test/chat/completions", json={}, headers={"x-request-id": given.encode()}
+    answer = await site.http.post(
+        "/test/chat/completions", json={}, headers={"x-request-id": given.encode()}
+    )
+    assert (answer.headers["x-request-id"] == given) == is_kept
+    assert answer.headers["x-request-id"]
+    twice = await asyncio.gather(
+        *(
+            site.http.post("/test/chat/completions", json={}, headers={"x-request-id": "same"})
+            for _ in range(5)
         )
-        assert (answer.headers["x-request-id"] == given) == is_kept
-        assert answer.headers["x-request-id"]
-        twice = await asyncio.gather(
-            *(
-                site.http.post("/test/chat/completions", json={}, headers={"x-request-id": "same"})
-                for _ in range(5)
-            )
-        )
+    )
     assert {answer.status_code for answer in twice} == {200}
 
 
-async def test_requests_on_one_connection_are_answered_in_turn():
+async def test_requests_on_one_connection_are_answered_in_turn(site):
     """Sent together, answered one after the other."""
-    async with serving() as site:
-        answer = await site.exchange(GET + b"\r\n" + GET + b"Connection: close\r\n\r\n")
+    answer = await site.exchange(GET + b"\r\n" + GET + b"Connection: close\r\n\r\n")
     assert answer.count(b"HTTP/1.1 200 OK") == 2
 
 
 @pytest.mark.parametrize("query", ["a=1&a=2", "&".join(f"a{n}=1" for n in range(101)), "a=%ff"])
-async def test_a_query_is_read_in_one_way_or_refused(query: str):
+async def test_a_query_is_read_in_one_way_or_refused(site, query: str):
     """No second value for a name, no bytes that are not text."""
-    async with serving() as site:
-        assert (await site.http.get(f"/v1/models?{query}")).status_code == 400
+    assert (await site.http.get(f"/v1/models?{query}")).status_code == 400

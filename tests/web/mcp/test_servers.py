@@ -6,15 +6,14 @@ import dataclasses
 import pytest
 
 from tests.busy import PATIENCE_S, until
-from tests.web.serving import http_serving, serving
+from tests.web.serving import http_serving
 from weft.core.errors import BadRequest, ConfigError
 from weft.schema.response_object import McpListedTool
 from weft.text.content import Place
-from weft.web.mcp.limits import ToolLimits
 from weft.web.mcp.servers import NamedServers, ToolServer, ToolServers, check_url, read_servers
 from weft.web.mcp.sessions import Session, Sessions
 from weft.web.mcp.toolbox import ServerTool, Toolbox
-from weft.web.mcp.values import ToolServerError
+from weft.web.mcp.values import ToolLimits, ToolServerError
 from weft.web.options import ApiOptions
 
 PLACE = Place("tools", "tools[0]")
@@ -123,13 +122,10 @@ async def test_a_session_may_be_closed_after_all_are():
     session.close()
 
 
-async def test_all_sessions_end_with_the_server():
+async def test_all_sessions_end_with_the_server(served):
     """Else they end with the process, and the tool servers see connections break."""
     servers = ToolServers(NamedServers())
-    async with (
-        serving() as served,
-        http_serving(dataclasses.replace(served, tool_servers=servers)),
-    ):
+    async with http_serving(dataclasses.replace(served, tool_servers=servers)):
         loop = servers._sessions._started()
     await until(loop.is_closed)
 

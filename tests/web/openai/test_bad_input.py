@@ -182,20 +182,19 @@ ROWS = [
 ]
 
 
-async def test_bad_parameters_are_refused_by_name():
+async def test_bad_parameters_are_refused_by_name(echoing):
     """Every row, streamed and not: the same sentence, and nothing is left in the engine."""
-    async with serving(ECHO) as served:
-        for parameter, fields in ROWS:
-            with pytest.raises(BadRequest) as caught:
-                await chat(served, fields)
-            assert caught.value.parameter == parameter, fields
-            assert len(str(caught.value)) < 500
-            if "stream_options" in fields:
-                continue
-            with pytest.raises(BadRequest) as streamed:
-                await chat_chunks(served, fields)
-            assert streamed.value.parameter in {parameter, "prompt_logprobs"}, fields
-        assert served.client.num_active_requests == 0
+    for parameter, fields in ROWS:
+        with pytest.raises(BadRequest) as caught:
+            await chat(echoing, fields)
+        assert caught.value.parameter == parameter, fields
+        assert len(str(caught.value)) < 500
+        if "stream_options" in fields:
+            continue
+        with pytest.raises(BadRequest) as streamed:
+            await chat_chunks(echoing, fields)
+        assert streamed.value.parameter in {parameter, "prompt_logprobs"}, fields
+    assert echoing.client.num_active_requests == 0
 
 
 @pytest.mark.parametrize(
@@ -218,32 +217,29 @@ async def test_bad_parameters_are_refused_by_name():
         },
     ],
 )
-async def test_constraints_that_cannot_be_built_are_refused(fields):
+async def test_constraints_that_cannot_be_built_are_refused(echoing, fields):
     """Within the time limit of their building; the engine goes on."""
-    async with serving(ECHO) as served:
-        with pytest.raises(BadRequest):
-            await chat(served, fields)
-        assert (await chat(served, max_tokens=1))["usage"]["completion_tokens"] == 1
+    with pytest.raises(BadRequest):
+        await chat(echoing, fields)
+    assert (await chat(echoing, max_tokens=1))["usage"]["completion_tokens"] == 1
 
 
-async def test_prompt_logprobs_do_not_stream():
+async def test_prompt_logprobs_do_not_stream(echoing):
     """They are told once, with an answer in one piece."""
-    async with serving(ECHO) as served:
-        with pytest.raises(BadRequest) as caught:
-            await chat_chunks(served, prompt_logprobs=1)
+    with pytest.raises(BadRequest) as caught:
+        await chat_chunks(echoing, prompt_logprobs=1)
     assert caught.value.parameter == "prompt_logprobs"
 
 
 @pytest.mark.parametrize("name", ["stranger", "", "../../etc", "x" * 1_000_000, "\0"])
-async def test_a_model_that_is_not_served_is_not_found(name):
+async def test_a_model_that_is_not_served_is_not_found(echoing, name):
     """On either path, with a short message; no name at all is the served model."""
-    async with serving(ECHO) as served:
-        for ask in (chat, complete):
-            with pytest.raises(NotFound) as caught:
-                await ask(served, model=name)
-            assert "does not exist" in str(caught.value)
-            assert caught.value.parameter == "model"
-            assert len(str(caught.value)) < 300
+    for ask in (chat, complete):
+        with pytest.raises(NotFound) as caught:
+            await ask(echoing, model=name)
+        assert "does not exist" in str(caught.value)
+        assert caught.value.parameter == "model"
+        assert len(str(caught.value)) < 300
 
 
 @pytest.mark.parametrize("length", [1, 2])
@@ -264,48 +260,43 @@ async def test_odd_text_is_text(text):
 
 
 @pytest.mark.parametrize("label", ["", "x" * 1_000_000, "a\nb"])
-async def test_a_bad_request_id_costs_its_label_only(label):
+async def test_a_bad_request_id_costs_its_label_only(echoing, label):
     """The answer bears the server's own."""
-    async with serving(ECHO) as served:
-        assert (await chat(served, request_id=label, max_tokens=1))["id"] == "chatcmpl-r1"
+    assert (await chat(echoing, request_id=label, max_tokens=1))["id"] == "chatcmpl-r1"
 
 
-async def test_the_header_wins_over_the_request_id_of_the_body():
+async def test_the_header_wins_over_the_request_id_of_the_body(echoing):
     """The body's is for clients that cannot set headers."""
-    async with serving(ECHO) as served:
-        call = make_call(served, CHAT, {"messages": HELLO, "request_id": "b"}, label="h")
-        assert (await to_model_call(call)).heading("p").id == "p-h"
+    call = make_call(echoing, CHAT, {"messages": HELLO, "request_id": "b"}, label="h")
+    assert (await to_model_call(call)).heading("p").id == "p-h"
 
 
 @pytest.mark.parametrize(
     ("text", "rank"), [("1", 1), ("x", None), ("-1", None), ("1.0", None), ("9" * 30, None)]
 )
-async def test_the_rank_header_is_a_number_or_nothing(text, rank):
+async def test_the_rank_header_is_a_number_or_nothing(echoing, text, rank):
     """What is no number is ignored; whether there is such a rank, the engine knows."""
-    async with serving(ECHO) as served:
-        headers = {"x-data-parallel-rank": text}
-        call = await to_model_call(make_call(served, CHAT, {"messages": HELLO}, headers=headers))
-        assert to_turn(call, call.body).options.data_parallel_rank == rank
+    headers = {"x-data-parallel-rank": text}
+    call = await to_model_call(make_call(echoing, CHAT, {"messages": HELLO}, headers=headers))
+    assert to_turn(call, call.body).options.data_parallel_rank == rank
 
 
-async def test_a_rank_that_is_not_there_is_refused():
+async def test_a_rank_that_is_not_there_is_refused(echoing):
     """One engine has rank 0."""
-    async with serving(ECHO) as served:
-        with pytest.raises(BadRequest) as caught:
-            await answer(served, CHAT, {"messages": HELLO}, headers={"x-data-parallel-rank": "7"})
+    with pytest.raises(BadRequest) as caught:
+        await answer(echoing, CHAT, {"messages": HELLO}, headers={"x-data-parallel-rank": "7"})
     assert caught.value.parameter == "data_parallel_rank"
 
 
-async def test_a_dead_engine_never_begins_a_stream():
+async def test_a_dead_engine_never_begins_a_stream(echoing):
     """The error comes before the first event, and so with a status of its own."""
     engine = FakeEngine()
     await engine.die()
-    async with serving(ECHO) as served:
-        dead = replace(served, client=engine)
-        with pytest.raises(EngineDead):
-            await chat_chunks(dead)
-        with pytest.raises(EngineDead):
-            await complete(dead)
+    dead = replace(echoing, client=engine)
+    with pytest.raises(EngineDead):
+        await chat_chunks(dead)
+    with pytest.raises(EngineDead):
+        await complete(dead)
 
 
 @pytest.mark.parametrize(
@@ -319,8 +310,7 @@ async def test_a_dead_engine_never_begins_a_stream():
         {"role": "tool", "content": "x", "tool_call_id": None},
     ],
 )
-async def test_messages_that_clients_send_are_taken(message: dict):
+async def test_messages_that_clients_send_are_taken(served, message: dict):
     """An empty list of calls says that there were none, also where there is no content."""
-    async with serving() as served:
-        answer = await chat(served, said(message), max_tokens=2)
+    answer = await chat(served, said(message), max_tokens=2)
     assert answer["choices"][0]["finish_reason"] == "length"

@@ -5,56 +5,11 @@ import json
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from tests.web.openai.calls import HELLO, chat, chat_chunks
-from tests.web.serving import ECHO, SCRIPT, TINY, is_compact, serving, weather_tool
+from tests.web.openai.calls import HELLO, chat, chat_chunks, flat_chat, folded_chat
+from tests.web.serving import ECHO, is_compact, serving, weather_tool
 from weft.web.options import ApiOptions
 
 SEEDED = {"seed": 7, "temperature": 1.0, "max_tokens": 12}
-
-
-def folded(stream: list[dict]) -> list[dict]:
-    """The choices that a client makes of a stream by appending what is there."""
-    choices: dict[int, dict] = {}
-    for chunk in stream:
-        for news in chunk["choices"]:
-            choice = choices.setdefault(
-                news["index"],
-                {"content": "", "reasoning": None, "calls": {}, "logprobs": [], "token_ids": []},
-            )
-            delta = news["delta"]
-            choice["content"] += delta.get("content", "")
-            if "reasoning" in delta:
-                choice["reasoning"] = (choice["reasoning"] or "") + delta["reasoning"]
-            choice["token_ids"] += news.get("token_ids", [])
-            choice["logprobs"] += (news["logprobs"] or {"content": []})["content"]
-            for call in delta.get("tool_calls", []):
-                known = choice["calls"].setdefault(call["index"], ["", ""])
-                known[0] += call["function"].get("name", "")
-                known[1] += call["function"].get("arguments", "")
-            if news["finish_reason"] is not None:
-                assert "finish_reason" not in choice, "told twice"
-                choice["finish_reason"] = news["finish_reason"]
-                choice["stop_reason"] = news["stop_reason"]
-    return [choices[index] for index in sorted(choices)]
-
-
-def flat(whole: dict) -> list[dict]:
-    """The choices of an answer in one piece, in the same words."""
-    return [
-        {
-            "content": choice["message"]["content"] or "",
-            "reasoning": choice["message"]["reasoning"],
-            "calls": {
-                index: [call["function"]["name"], call["function"]["arguments"]]
-                for index, call in enumerate(choice["message"]["tool_calls"])
-            },
-            "logprobs": (choice["logprobs"] or {"content": []})["content"],
-            "token_ids": choice["token_ids"] or [],
-            "finish_reason": choice["finish_reason"],
-            "stop_reason": choice["stop_reason"],
-        }
-        for choice in whole["choices"]
-    ]
 
 
 SHAPES = st.fixed_dictionaries(
@@ -96,17 +51,14 @@ def test_a_stream_says_what_the_answer_says(shape, logprobs, usage, running):
     body = {**SEEDED, **logprobs, "tools": [weather_tool("f")], "tool_choice": "none", **shape}
     whole = wait(chat(served, body))
     stream = wait(chat_chunks(served, {**body, "stream_options": usage}))
-    assert folded(stream) == flat(whole)
+    assert folded_chat(stream) == flat_chat(whole)
     totals = [chunk["usage"] for chunk in stream if not chunk["choices"]]
     assert totals == ([whole["usage"]] if usage else [])
 
 
-async def test_the_sequence_of_a_stream():
+async def test_the_sequence_of_a_stream(echoing):
     """Roles first, one final chunk an answer with its last delta, then usage; nulls only where published."""
-    async with serving(ECHO) as served:
-        stream = await chat_chunks(
-            served, max_tokens=2, n=2, stream_options={"include_usage": True}
-        )
+    stream = await chat_chunks(echoing, max_tokens=2, n=2, stream_options={"include_usage": True})
     head = {key: stream[0][key] for key in ("id", "object", "created", "model")}
     assert head["id"] == "chatcmpl-r1"
     assert head["object"] == "chat.completion.chunk"
@@ -136,10 +88,9 @@ async def test_the_sequence_of_a_stream():
     assert not any("reasoning" in c["delta"] for chunk in stream[:-1] for c in chunk["choices"])
 
 
-async def test_the_whole_answer():
+async def test_the_whole_answer(echoing):
     """Every key that clients of this API and of engines that extend it look for, and no other."""
-    async with serving(ECHO) as served:
-        whole = await chat(served, max_tokens=3)
+    whole = await chat(echoing, max_tokens=3)
     (choice,) = whole.pop("choices")
     message = choice.pop("message")
     created = whole.pop("created")
@@ -178,11 +129,10 @@ async def test_the_whole_answer():
     assert message["content"]
 
 
-async def test_running_usage_counts_each_answer_by_itself():
+async def test_running_usage_counts_each_answer_by_itself(echoing):
     """From zero, with the prompt counted in full."""
     options = {"include_usage": True, "continuous_usage_stats": True}
-    async with serving(ECHO) as served:
-        stream = await chat_chunks(served, max_tokens=3, stream_options=options)
+    stream = await chat_chunks(echoing, max_tokens=3, stream_options=options)
     counts = [chunk["usage"]["completion_tokens"] for chunk in stream]
     assert counts[0] == 0
     assert counts == sorted(counts)
@@ -211,11 +161,10 @@ async def test_cached_tokens_are_told():
     assert "prompt_tokens_details" not in silent["usage"]
 
 
-async def test_logprobs_of_chat():
+async def test_logprobs_of_chat(tiny):
     """Token, its bytes, and as many others as asked for, the likeliest first."""
-    async with serving(TINY) as served:
-        whole = await chat(served, max_tokens=4, logprobs=True, top_logprobs=2, temperature=0)
-        bare = await chat(served, max_tokens=4, logprobs=True, temperature=0)
+    whole = await chat(tiny, max_tokens=4, logprobs=True, top_logprobs=2, temperature=0)
+    bare = await chat(tiny, max_tokens=4, logprobs=True, temperature=0)
     for token in whole["choices"][0]["logprobs"]["content"]:
         assert bytes(token["bytes"]).decode() == token["token"]
         assert token["top_logprobs"][0]["token"] == token["token"]
@@ -224,10 +173,9 @@ async def test_logprobs_of_chat():
     assert all(not t["top_logprobs"] for t in bare["choices"][0]["logprobs"]["content"])
 
 
-async def test_prompt_logprobs_cover_the_prompt():
+async def test_prompt_logprobs_cover_the_prompt(served):
     """Null for the first token, an entry by token id for each other."""
-    async with serving() as served:
-        whole = await chat(served, max_tokens=1, prompt_logprobs=1, return_token_ids=True)
+    whole = await chat(served, max_tokens=1, prompt_logprobs=1, return_token_ids=True)
     rows = whole["prompt_logprobs"]
     assert rows[0] is None
     assert len(rows) == len(whole["prompt_token_ids"])
@@ -235,7 +183,7 @@ async def test_prompt_logprobs_cover_the_prompt():
         assert row[str(token_id)]["rank"] >= 1
 
 
-async def test_the_last_message_is_echoed_and_continued():
+async def test_the_last_message_is_echoed_and_continued(echoing):
     """Its text stands before what follows it, in both forms."""
     body = {
         "messages": [*HELLO, {"role": "assistant", "content": "Sure: "}],
@@ -243,14 +191,13 @@ async def test_the_last_message_is_echoed_and_continued():
         "continue_final_message": True,
         "max_tokens": 2,
     }
-    async with serving(ECHO) as served:
-        whole = await chat(served, body)
-        stream = await chat_chunks(served, body)
+    whole = await chat(echoing, body)
+    stream = await chat_chunks(echoing, body)
     assert whole["choices"][0]["message"]["content"].startswith("Sure: ")
     assert stream[1]["choices"][0]["delta"] == {"content": "Sure: "}
 
 
-async def test_a_json_schema_is_followed_compactly():
+async def test_a_json_schema_is_followed_compactly(served):
     """References resolve; no whitespace stands between the parts."""
     schema = {
         "type": "object",
@@ -260,24 +207,22 @@ async def test_a_json_schema_is_followed_compactly():
         "$defs": {"Unit": {"enum": ["c", "f"]}},
     }
     asked = {"type": "json_schema", "json_schema": {"name": "u", "schema": schema, "strict": True}}
-    async with serving() as served:
-        whole = await chat(served, response_format=asked, max_tokens=40)
+    whole = await chat(served, response_format=asked, max_tokens=40)
     content = whole["choices"][0]["message"]["content"]
     assert json.loads(content)["unit"] in {"c", "f"}
     assert is_compact(content)
 
 
-async def test_a_response_format_is_not_about_calls():
+async def test_a_response_format_is_not_about_calls(served):
     """Both may be asked for: an answer that has to be a call has no content to form."""
-    async with serving() as served:
-        whole = await chat(
-            served,
-            tools=[weather_tool()],
-            tool_choice="required",
-            parallel_tool_calls=False,
-            response_format={"type": "json_object"},
-            max_tokens=100,
-        )
+    whole = await chat(
+        served,
+        tools=[weather_tool()],
+        tool_choice="required",
+        parallel_tool_calls=False,
+        response_format={"type": "json_object"},
+        max_tokens=100,
+    )
     (choice,) = whole["choices"]
     assert choice["finish_reason"] == "tool_calls"
     assert choice["message"]["content"] == ""
@@ -295,16 +240,14 @@ async def test_the_model_is_named_as_it_was_asked_for():
     assert (asked["model"], unasked["model"]) == ("two", "one")
 
 
-async def test_an_empty_list_of_tools_is_no_tools():
+async def test_an_empty_list_of_tools_is_no_tools(echoing):
     """Whatever is to be done with them."""
-    async with serving(ECHO) as served:
-        whole = await chat(served, tools=[], tool_choice="required", max_tokens=1)
+    whole = await chat(echoing, tools=[], tool_choice="required", max_tokens=1)
     assert whole["choices"][0]["finish_reason"] == "length"
 
 
 THOUGHT = "<think>Hm.</think>"
 CALL = '<tool_call>\n{"name": "f", "arguments": {"unit": "c", "days": 3}}\n</tool_call>'
-QWEN = ApiOptions(reasoning_parser="qwen3", tool_call_parser="hermes")
 
 
 def says(text: str) -> dict:
@@ -317,29 +260,27 @@ def says(text: str) -> dict:
     }
 
 
-async def test_reasoning_and_calls_stream_as_they_are_answered():
+async def test_reasoning_and_calls_stream_as_they_are_answered(scripted):
     """Under both names of reasoning, in pieces that add up; the counts are the same."""
-    async with serving(ECHO, options=QWEN, template=SCRIPT) as served:
-        stream = await chat_chunks(served, says(f"{THOUGHT}\n\nSure.{CALL}{CALL}"), n=2)
-        body = says(f"{THOUGHT}\n\nSure.{CALL}{CALL}")
-        del body["stream_options"]
-        whole = await chat(served, body, n=2)
+    stream = await chat_chunks(scripted, says(f"{THOUGHT}\n\nSure.{CALL}{CALL}"), n=2)
+    body = says(f"{THOUGHT}\n\nSure.{CALL}{CALL}")
+    del body["stream_options"]
+    whole = await chat(scripted, body, n=2)
     for choice in whole["choices"]:
         message = choice["message"]
         assert message["reasoning"] == message["reasoning_content"] == "Hm."
         assert message["content"] == "Sure."
         assert [call["function"]["name"] for call in message["tool_calls"]] == ["f", "f"]
         assert choice["finish_reason"] == "tool_calls"
-    assert folded(stream) == flat(whole)
+    assert folded_chat(stream) == flat_chat(whole)
     details = whole["usage"]["completion_tokens_details"]
     assert details == {"reasoning_tokens": 2 * len(THOUGHT)}
     assert stream[-1]["usage"]["completion_tokens_details"] == details
 
 
-async def test_a_call_streams_its_header_once_and_then_arguments():
+async def test_a_call_streams_its_header_once_and_then_arguments(scripted):
     """Index, id, type and name together; from then on index and arguments alone."""
-    async with serving(ECHO, options=QWEN, template=SCRIPT) as served:
-        stream = await chat_chunks(served, says(CALL))
+    stream = await chat_chunks(scripted, says(CALL))
     news = [
         call
         for chunk in stream
@@ -354,28 +295,25 @@ async def test_a_call_streams_its_header_once_and_then_arguments():
     assert all(call["function"].keys() == {"arguments"} for call in rest)
 
 
-async def test_a_call_without_content_has_null_content():
+async def test_a_call_without_content_has_null_content(scripted):
     """As published; no tool calls are an empty list."""
-    async with serving(ECHO, options=QWEN, template=SCRIPT) as served:
-        body = says(CALL)
-        del body["stream_options"]
-        whole = await chat(served, body)
+    body = says(CALL)
+    del body["stream_options"]
+    whole = await chat(scripted, body)
     assert whole["choices"][0]["message"]["content"] is None
 
 
-async def test_reasoning_is_left_out_of_both_forms():
+async def test_reasoning_is_left_out_of_both_forms(scripted):
     """Streamed or not: include_reasoning false means none."""
-    async with serving(ECHO, options=QWEN, template=SCRIPT) as served:
-        stream = await chat_chunks(served, says(f"{THOUGHT}Hi"), include_reasoning=False)
+    stream = await chat_chunks(scripted, says(f"{THOUGHT}Hi"), include_reasoning=False)
     deltas = [choice["delta"] for chunk in stream for choice in chunk["choices"]]
     assert not any("reasoning" in delta or "reasoning_content" in delta for delta in deltas)
     assert "".join(delta.get("content", "") for delta in deltas) == "Hi"
 
 
-async def test_log_probabilities_of_held_back_text_come_with_the_next_chunk():
+async def test_log_probabilities_of_held_back_text_come_with_the_next_chunk(scripted):
     """None is lost where a mark is waited for: as many as tokens."""
-    async with serving(ECHO, options=QWEN, template=SCRIPT) as served:
-        stream = await chat_chunks(served, says(f"{THOUGHT}Hi"), logprobs=True)
+    stream = await chat_chunks(scripted, says(f"{THOUGHT}Hi"), logprobs=True)
     told = [
         row
         for chunk in stream

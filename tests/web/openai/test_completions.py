@@ -4,46 +4,11 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from tests.web.openai.calls import complete, complete_chunks
-from tests.web.serving import ECHO, TINY, serving
+from tests.web.openai.calls import complete, complete_chunks, flat_texts, folded_texts
 from weft.core.errors import BadRequest
 
 SEEDED = {"seed": 7, "temperature": 1.0, "max_tokens": 8}
 NONE_CACHED = {"prompt_tokens_details": {"cached_tokens": 0}}
-
-
-def folded(stream: list[dict]) -> list[dict]:
-    """The choices that a client makes of a stream by appending what is there."""
-    choices: dict[int, dict] = {}
-    for chunk in stream:
-        for news in chunk["choices"]:
-            index = news["index"]
-            if index not in choices:
-                choices[index] = dict(news)
-                continue
-            known = choices[index]
-            known["text"] += news["text"]
-            if news["token_ids"] is not None:
-                known["token_ids"] = known["token_ids"] + news["token_ids"]
-            if news["logprobs"] is not None:
-                known["logprobs"] = {
-                    key: rows if rows is None else known["logprobs"][key] + rows
-                    for key, rows in news["logprobs"].items()
-                }
-            assert known["finish_reason"] is None
-            known["finish_reason"], known["stop_reason"] = (
-                news["finish_reason"],
-                news["stop_reason"],
-            )
-    return [choices[index] for index in sorted(choices)]
-
-
-def flat(whole: dict) -> list[dict]:
-    """The choices of an answer in one piece, in the same words."""
-    return [
-        {key: value for key, value in choice.items() if key != "prompt_logprobs"}
-        for choice in whole["choices"]
-    ]
 
 
 SHAPES = st.fixed_dictionaries(
@@ -76,19 +41,18 @@ def test_a_stream_says_what_the_answer_says(shape, running):
     body = {**SEEDED, **shape}
     whole = wait(complete(served, body))
     stream = wait(complete_chunks(served, {**body, "stream_options": {"include_usage": True}}))
-    told = folded(stream)
+    told = folded_texts(stream)
     if shape.get("echo") and not shape.get("return_token_ids"):
         # A stream begins with the prompt's ids there, as vLLM's does; a whole answer has them not.
         assert all(choice.pop("prompt_token_ids") for choice in told)
         told = [{**choice, "prompt_token_ids": None} for choice in told]
-    assert told == flat(whole)
+    assert told == flat_texts(whole)
     assert stream[-1]["usage"] == whole["usage"]
 
 
-async def test_every_field_of_a_chunk_is_written():
+async def test_every_field_of_a_chunk_is_written(echoing):
     """Nulls included, usage too; the usage chunk has no choices."""
-    async with serving(ECHO) as served:
-        stream = await complete_chunks(served, max_tokens=1, stream_options={"include_usage": True})
+    stream = await complete_chunks(echoing, max_tokens=1, stream_options={"include_usage": True})
     first, last = stream
     assert first["object"] == "text_completion"
     assert first["id"] == "cmpl-r1"
@@ -109,27 +73,24 @@ async def test_every_field_of_a_chunk_is_written():
     assert last["usage"] == {**counts, **NONE_CACHED}
 
 
-async def test_answers_are_numbered_through_all_prompts():
+async def test_answers_are_numbered_through_all_prompts(echoing):
     """index = answer + prompt x n, in order; usage sums all prompts."""
-    async with serving(ECHO) as served:
-        whole = await complete(served, prompt=["abc", "de"], n=2, max_tokens=2)
+    whole = await complete(echoing, prompt=["abc", "de"], n=2, max_tokens=2)
     assert [choice["index"] for choice in whole["choices"]] == [0, 1, 2, 3]
     assert [choice["text"] for choice in whole["choices"]] == ["ab", "ab", "de", "de"]
     counts = {"prompt_tokens": 5, "completion_tokens": 8, "total_tokens": 13}
     assert whole["usage"] == {**counts, **NONE_CACHED}
 
 
-async def test_sixteen_tokens_where_nothing_is_said():
+async def test_sixteen_tokens_where_nothing_is_said(echoing):
     """The published default."""
-    async with serving(ECHO) as served:
-        whole = await complete(served, prompt="x" * 40, ignore_eos=True)
+    whole = await complete(echoing, prompt="x" * 40, ignore_eos=True)
     assert whole["usage"]["completion_tokens"] == 16
 
 
-async def test_an_echo_scores_the_prompt_as_well():
+async def test_an_echo_scores_the_prompt_as_well(served):
     """Its first token has no log-probability; offsets go on through prompt and answer."""
-    async with serving() as served:
-        whole = await complete(served, echo=True, logprobs=1, max_tokens=2, ignore_eos=True)
+    whole = await complete(served, echo=True, logprobs=1, max_tokens=2, ignore_eos=True)
     (choice,) = whole["choices"]
     rows = choice["logprobs"]
     assert choice["text"].startswith("hello")
@@ -142,7 +103,7 @@ async def test_an_echo_scores_the_prompt_as_well():
 
 
 @pytest.mark.parametrize("is_streamed", [False, True])
-async def test_no_tokens_and_an_echo_give_the_prompt_alone(is_streamed):
+async def test_no_tokens_and_an_echo_give_the_prompt_alone(served, is_streamed):
     """With its log-probabilities; no token is told, and none counted."""
     body = {
         "max_tokens": 0,
@@ -150,14 +111,13 @@ async def test_no_tokens_and_an_echo_give_the_prompt_alone(is_streamed):
         "logprobs": 2,
         "n": 2,
     }
-    async with serving() as served:
-        if is_streamed:
-            options = {"stream_options": {"include_usage": True}}
-            stream = await complete_chunks(served, {**body, **options})
-            choices, usage = folded(stream), stream[-1]["usage"]
-        else:
-            whole = await complete(served, body)
-            choices, usage = flat(whole), whole["usage"]
+    if is_streamed:
+        options = {"stream_options": {"include_usage": True}}
+        stream = await complete_chunks(served, {**body, **options})
+        choices, usage = folded_texts(stream), stream[-1]["usage"]
+    else:
+        whole = await complete(served, body)
+        choices, usage = flat_texts(whole), whole["usage"]
     assert [choice["text"] for choice in choices] == ["hello", "hello"]
     assert [choice["finish_reason"] for choice in choices] == ["length", "length"]
     assert all(choice["logprobs"]["tokens"] == list("hello") for choice in choices)
@@ -165,19 +125,17 @@ async def test_no_tokens_and_an_echo_give_the_prompt_alone(is_streamed):
     assert usage == {**counts, **NONE_CACHED}
 
 
-async def test_ids_come_in_place_of_an_echo():
+async def test_ids_come_in_place_of_an_echo(echoing):
     """Who asks for token ids gets the prompt's ids once, and not its text beside them."""
-    async with serving(ECHO) as served:
-        stream = await complete_chunks(served, echo=True, return_token_ids=True, max_tokens=2)
-    assert folded(stream)[0]["text"] == "he"
+    stream = await complete_chunks(echoing, echo=True, return_token_ids=True, max_tokens=2)
+    assert folded_texts(stream)[0]["text"] == "he"
     assert stream[0]["choices"][0]["prompt_token_ids"] == list(b"hello")
     assert all(chunk["choices"][0]["prompt_token_ids"] is None for chunk in stream[1:])
 
 
-async def test_an_echoed_stream_begins_with_the_prompts_ids():
+async def test_an_echoed_stream_begins_with_the_prompts_ids(echoing):
     """Asked for or not, once, beside its text."""
-    async with serving(ECHO) as served:
-        stream = await complete_chunks(served, echo=True, max_tokens=2)
+    stream = await complete_chunks(echoing, echo=True, max_tokens=2)
     [first, *rest] = [chunk["choices"][0] for chunk in stream]
     assert first["text"].startswith("hello")
     assert (first["prompt_token_ids"], first["token_ids"]) == (list(b"hello"), None)
@@ -185,11 +143,10 @@ async def test_an_echoed_stream_begins_with_the_prompts_ids():
 
 
 @pytest.mark.parametrize("num_top", [0, 2])
-async def test_an_echo_with_logprobs_has_the_prompts_beside_them(num_top):
+async def test_an_echo_with_logprobs_has_the_prompts_beside_them(served, num_top):
     """In both forms, as the engine computed them for the echo."""
-    async with serving() as served:
-        whole = await complete(served, echo=True, logprobs=num_top, max_tokens=1)
-        plain = await complete(served, logprobs=num_top, max_tokens=1)
+    whole = await complete(served, echo=True, logprobs=num_top, max_tokens=1)
+    plain = await complete(served, logprobs=num_top, max_tokens=1)
     (choice,) = whole["choices"]
     scores = [
         None if row is None else row[str(token_id)]["logprob"]
@@ -199,12 +156,11 @@ async def test_an_echo_with_logprobs_has_the_prompts_beside_them(num_top):
     assert plain["choices"][0]["prompt_logprobs"] is None
 
 
-async def test_who_asks_for_no_alternatives_gets_none():
+async def test_who_asks_for_no_alternatives_gets_none(served):
     """With 0, the tokens that came are scored, and no lists beside them are made, as from OpenAI."""
-    async with serving() as served:
-        none = await complete(served, logprobs=0, echo=True, max_tokens=2, ignore_eos=True)
-        stream = await complete_chunks(served, logprobs=0, max_tokens=2, ignore_eos=True)
-        one = await complete(served, logprobs=1, max_tokens=2, ignore_eos=True)
+    none = await complete(served, logprobs=0, echo=True, max_tokens=2, ignore_eos=True)
+    stream = await complete_chunks(served, logprobs=0, max_tokens=2, ignore_eos=True)
+    one = await complete(served, logprobs=1, max_tokens=2, ignore_eos=True)
     rows = none["choices"][0]["logprobs"]
     assert rows["top_logprobs"] is None
     assert len(rows["token_logprobs"]) == len(rows["tokens"]) == 7
@@ -212,49 +168,44 @@ async def test_who_asks_for_no_alternatives_gets_none():
     assert len(one["choices"][0]["logprobs"]["top_logprobs"]) == 2
 
 
-async def test_ids_are_a_prompt_and_echo_as_text():
+async def test_ids_are_a_prompt_and_echo_as_text(echoing):
     """One prompt, because its items are ids."""
-    async with serving(ECHO) as served:
-        whole = await complete(served, prompt=list(b"hello"), echo=True, max_tokens=2)
+    whole = await complete(echoing, prompt=list(b"hello"), echo=True, max_tokens=2)
     assert [choice["text"] for choice in whole["choices"]] == ["hellohe"]
 
 
-async def test_tokens_can_be_named_by_id():
+async def test_tokens_can_be_named_by_id(echoing):
     """For clients that map them themselves."""
-    async with serving(ECHO) as served:
-        whole = await complete(served, logprobs=0, return_tokens_as_token_ids=True, max_tokens=1)
+    whole = await complete(echoing, logprobs=0, return_tokens_as_token_ids=True, max_tokens=1)
     assert whole["choices"][0]["logprobs"]["tokens"] == ["token_id:104"]
 
 
-async def test_chosen_ids_are_scored_beside_the_token():
+async def test_chosen_ids_are_scored_beside_the_token(served):
     """In place of the likeliest."""
-    async with serving() as served:
-        whole = await complete(
-            served,
-            logprobs=2,
-            logprob_token_ids=[5, 9],
-            max_tokens=1,
-            return_tokens_as_token_ids=True,
-        )
+    whole = await complete(
+        served,
+        logprobs=2,
+        logprob_token_ids=[5, 9],
+        max_tokens=1,
+        return_tokens_as_token_ids=True,
+    )
     (tops,) = whole["choices"][0]["logprobs"]["top_logprobs"]
     assert {"token_id:5", "token_id:9"} <= tops.keys()
 
 
-async def test_cached_tokens_are_summed_over_prompts():
+async def test_cached_tokens_are_summed_over_prompts(echoing):
     """Each prompt's own."""
     prompts = ["a" * 64, "b" * 64]
-    async with serving(ECHO) as served:
-        await complete(served, prompt=prompts, max_tokens=1)
-        whole = await complete(served, prompt=prompts, max_tokens=1)
+    await complete(echoing, prompt=prompts, max_tokens=1)
+    whole = await complete(echoing, prompt=prompts, max_tokens=1)
     assert whole["usage"]["prompt_tokens_details"]["cached_tokens"] == 96
 
 
-async def test_best_of_is_n_or_nothing():
+async def test_best_of_is_n_or_nothing(tiny):
     """All that are made are shown, so no other number can be meant."""
-    async with serving(TINY) as served:
-        whole = await complete(served, n=2, best_of=2, max_tokens=1)
-        with pytest.raises(BadRequest) as caught:
-            await complete(served, n=2, best_of=3, max_tokens=1)
+    whole = await complete(tiny, n=2, best_of=2, max_tokens=1)
+    with pytest.raises(BadRequest) as caught:
+        await complete(tiny, n=2, best_of=3, max_tokens=1)
     assert len(whole["choices"]) == 2
     assert caught.value.parameter == "best_of"
 
@@ -284,13 +235,12 @@ async def test_best_of_is_n_or_nothing():
         ({"prompt": "a", "prompt_embeds": "AAAA"}, "prompt_embeds"),
     ],
 )
-async def test_what_is_wrong_is_refused_by_name(body, parameter):
+async def test_what_is_wrong_is_refused_by_name(served, body, parameter):
     """Before anything of it runs, streamed or not."""
-    async with serving() as served:
-        with pytest.raises(BadRequest) as caught:
-            await complete(served, body)
-        with pytest.raises(BadRequest) as streamed:
-            await complete_chunks(served, body)
-        assert served.client.num_active_requests == 0
+    with pytest.raises(BadRequest) as caught:
+        await complete(served, body)
+    with pytest.raises(BadRequest) as streamed:
+        await complete_chunks(served, body)
+    assert served.client.num_active_requests == 0
     assert caught.value.parameter == parameter
     assert str(caught.value) == str(streamed.value)

@@ -2,28 +2,16 @@
 
 import asyncio
 import json
-from contextlib import asynccontextmanager
 
 import openai
 import pytest
 
 from tests.busy import PATIENCE_S
-from tests.web.openai.calls import HELLO
-from tests.web.serving import ECHO, RANDOM, TINY, http_serving, is_compact, serving, weather_tool
+from tests.web.openai.calls import HELLO, client_of
+from tests.web.serving import ECHO, RANDOM, TINY, is_compact, weather_tool
 from weft.cli.options import ServeOptions
 from weft.cli.serving.loading import to_api_options
 from weft.model.open import open_model
-
-
-@asynccontextmanager
-async def client_of(model=RANDOM, **settings):
-    """A client of a server of that model, and what it serves."""
-    async with (
-        serving(model, **settings) as served,
-        http_serving(served) as address,
-        openai.AsyncOpenAI(base_url=f"{address}/v1", api_key="none", max_retries=0) as client,
-    ):
-        yield client, served
 
 
 async def test_a_chat_completion_is_what_the_client_types():

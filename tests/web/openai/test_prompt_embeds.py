@@ -6,8 +6,8 @@ import numpy as np
 import pytest
 from safetensors.numpy import save
 
-from tests.web.openai.calls import CHAT, answer, complete, complete_chunks
-from tests.web.openai.test_completions import SEEDED, flat, folded
+from tests.web.openai.calls import CHAT, answer, complete, complete_chunks, flat_texts, folded_texts
+from tests.web.openai.test_completions import SEEDED
 from tests.web.serving import RANDOM, serving
 from weft.core.errors import BadRequest
 from weft.model.open import open_model
@@ -34,7 +34,7 @@ async def test_embeddings_are_answered_as_their_tokens_are():
             served, {**SEEDED, "prompt": None, "prompt_embeds": encoded(IDS[0]), "cache_salt": "s"}
         )
     assert whole["choices"] == expected["choices"]
-    assert folded(streamed) == flat(expected)
+    assert folded_texts(streamed) == flat_texts(expected)
     assert whole["usage"]["prompt_tokens"] == expected["usage"]["prompt_tokens"] == 9
     assert one["choices"] == bare["choices"] == whole["choices"][:1]
 
@@ -72,11 +72,10 @@ async def test_they_have_no_ids_to_render():
             await answer(served, "/v1/completions/render", {"prompt_embeds": encoded(IDS[0])})
 
 
-async def test_a_server_without_the_flag_says_its_name():
+async def test_a_server_without_the_flag_says_its_name(served):
     """It is off where nobody asked for it."""
-    async with serving() as served:
-        with pytest.raises(BadRequest, match="--enable-prompt-embeds"):
-            await complete(served, {"prompt_embeds": encoded(IDS[0])})
+    with pytest.raises(BadRequest, match="--enable-prompt-embeds"):
+        await complete(served, {"prompt_embeds": encoded(IDS[0])})
 
 
 def chat(*content, role="user", **fields):
@@ -126,8 +125,7 @@ async def test_a_part_that_cannot_be_followed_is_refused(body, parameter):
     assert caught.value.parameter == parameter
 
 
-async def test_chats_of_a_server_without_the_flag_say_its_name():
+async def test_chats_of_a_server_without_the_flag_say_its_name(served):
     """As completions do."""
-    async with serving() as served:
-        with pytest.raises(BadRequest, match="--enable-prompt-embeds"):
-            await answer(served, CHAT, chat(PART))
+    with pytest.raises(BadRequest, match="--enable-prompt-embeds"):
+        await answer(served, CHAT, chat(PART))

@@ -3,6 +3,7 @@ from collections.abc import Iterator
 import pytest
 
 from tests.cli.running import Server, running
+from tests.web.http.serving import serving
 from tests.web.page.browser import KEY, Browser, browsing, open_page
 
 
@@ -25,3 +26,10 @@ def page(server: Server, window: Browser) -> Iterator[Browser]:
     open_page(window, server.http, KEY)
     yield window
     assert window.complaints() == []
+
+
+@pytest.fixture
+async def paged():
+    """A server of the page before an engine that does as it is told."""
+    async with serving(has_page=True) as site:
+        yield site

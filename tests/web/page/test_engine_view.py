@@ -11,7 +11,6 @@ import pytest
 
 from tests.busy import PATIENCE_S
 from tests.cli.running import Server
-from tests.web.http.serving import serving
 from tests.web.page.browser import KEY, NEEDS_CHROMIUM, Browser, open_page
 from tests.web.page.test_browser import QUESTION, ask
 
@@ -68,21 +67,18 @@ def test_requests_are_bars_and_their_blocks_are_coloured(server: Server, page: B
     )
 
 
-async def test_an_engine_that_lists_nothing_is_shown_all_the_same(window: Browser):
+async def test_an_engine_that_lists_nothing_is_shown_all_the_same(paged, window: Browser):
     """As one behind a wire without such a call; it is said once, and asked once."""
-    async with serving(has_page=True) as site:
 
-        def look() -> list[str]:
-            open_page(window, site.url)
-            window.click("#to-engine")
-            window.until("document.querySelector('#ranks')?.textContent.includes('not supported')")
-            loads = (
-                "performance.getEntriesByType('resource').filter((e) => e.name.endsWith('/load'))"
-            )
-            window.until(f"{loads}.length >= 3")
-            names = window.run("return performance.getEntriesByType('resource').map((e) => e.name)")
-            return [name for name in names if name.endswith("/requests")]
+    def look() -> list[str]:
+        open_page(window, paged.url)
+        window.click("#to-engine")
+        window.until("document.querySelector('#ranks')?.textContent.includes('not supported')")
+        loads = "performance.getEntriesByType('resource').filter((e) => e.name.endsWith('/load'))"
+        window.until(f"{loads}.length >= 3")
+        names = window.run("return performance.getEntriesByType('resource').map((e) => e.name)")
+        return [name for name in names if name.endswith("/requests")]
 
-        asked = await asyncio.to_thread(look)
-        await asyncio.to_thread(window.open, "about:blank")
+    asked = await asyncio.to_thread(look)
+    await asyncio.to_thread(window.open, "about:blank")
     assert len(asked) == 1

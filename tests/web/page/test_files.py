@@ -48,32 +48,29 @@ def test_the_policy_allows_this_server_and_nothing_that_is_inline():
     assert {rules[name] for name in ("base-uri", "form-action", "frame-ancestors")} == {"'none'"}
 
 
-async def test_a_file_that_is_known_is_not_sent_again():
+async def test_a_file_that_is_known_is_not_sent_again(paged):
     """Its entity tag is of its bytes: 304 without a body, and 200 for any other tag."""
-    async with serving(has_page=True) as site:
-        tag = (await site.http.get("/")).headers["etag"]
-        known = await site.http.get("/", headers={"if-none-match": f'"other", W/{tag}'})
-        other = await site.http.get("/", headers={"if-none-match": '"other"'})
+    tag = (await paged.http.get("/")).headers["etag"]
+    known = await paged.http.get("/", headers={"if-none-match": f'"other", W/{tag}'})
+    other = await paged.http.get("/", headers={"if-none-match": '"other"'})
     assert (known.status_code, known.content) == (304, b"")
     assert known.headers["etag"] == tag
     assert (other.status_code, other.headers["etag"]) == (200, tag)
 
 
 @pytest.mark.parametrize("method", ["POST", "PUT", "DELETE", "OPTIONS"])
-async def test_the_page_answers_get_alone(method: str):
+async def test_the_page_answers_get_alone(paged, method: str):
     """405, which says what there is."""
-    async with serving(has_page=True) as site:
-        answer = await site.http.request(method, "/")
+    answer = await paged.http.request(method, "/")
     assert answer.status_code == 405
     assert answer.headers["allow"] == "GET, HEAD"
 
 
 @pytest.mark.parametrize("path", PATHS)
-async def test_the_page_comes_by_allowed_names_alone(path: str):
+async def test_the_page_comes_by_allowed_names_alone(paged, path: str):
     """Where a name may point here that is none of ours, the page is not to be had by it."""
-    async with serving(has_page=True) as site:
-        refused = await site.http.get(path, headers={"host": "evil.example"})
-        taken = await site.http.get(path, headers={"host": "localhost"})
+    refused = await paged.http.get(path, headers={"host": "evil.example"})
+    taken = await paged.http.get(path, headers={"host": "localhost"})
     assert (refused.status_code, taken.status_code) == (403, 200)
     assert refused.json()["error"]["code"] == "host_not_allowed"
 

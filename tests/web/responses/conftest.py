@@ -1,30 +1,12 @@
 """A server and its client for tests that are no coroutines."""
 
-import asyncio
-import threading
-
 import openai
 import pytest
 
+from tests.web.conftest import opened
 from tests.web.openai.test_fields import ADDS_BOS
-from tests.web.responses.serving_responses import QWEN
-from tests.web.serving import ECHO, RANDOM, http_serving, serving
-
-
-@pytest.fixture(scope="module")
-def wait():
-    """A function that waits for a coroutine, on a loop that runs beside the test."""
-    loop = asyncio.new_event_loop()
-    thread = threading.Thread(target=loop.run_forever)
-    thread.start()
-
-    def waiting(work):
-        return asyncio.run_coroutine_threadsafe(work, loop).result(60)
-
-    yield waiting
-    loop.call_soon_threadsafe(loop.stop)
-    thread.join()
-    loop.close()
+from tests.web.responses.serving_responses import SLOW
+from tests.web.serving import ECHO, QWEN, RANDOM, http_serving, serving
 
 
 @pytest.fixture(scope="module")
@@ -32,19 +14,24 @@ def echo(wait):
     """What a server of the echo model serves, under two names, with a token before every text."""
     names = ["one", "two"]
     settings = {"options": QWEN, "served_model_name": names, "tokenizer_config": ADDS_BOS}
-    engine = serving(ECHO, **settings)
-    yield wait(engine.__aenter__())
-    wait(engine.__aexit__(None, None, None))
+    with opened(wait, serving(ECHO, **settings)) as served:
+        yield served
 
 
 @pytest.fixture(scope="module")
 def client(wait):
     """The official client, of a server that runs beside the test."""
     engine = serving(RANDOM, options=QWEN, enable_prefix_caching=False)
-    served = wait(engine.__aenter__())
-    server = http_serving(served)
-    address = wait(server.__aenter__())
-    with openai.OpenAI(base_url=f"{address}/v1", api_key="none", max_retries=0) as made:
+    with (
+        opened(wait, engine) as served,
+        opened(wait, http_serving(served)) as address,
+        openai.OpenAI(base_url=f"{address}/v1", api_key="none", max_retries=0) as made,
+    ):
         yield made
-    wait(server.__aexit__(None, None, None))
-    wait(engine.__aexit__(None, None, None))
+
+
+@pytest.fixture
+async def slow():
+    """What a server serves that takes its time for every token."""
+    async with serving(SLOW) as served:
+        yield served

@@ -1,21 +1,18 @@
 """Servers and clients for the tests of the Responses API, and answers that a test writes itself."""
 
 import json
-from contextlib import asynccontextmanager
 
 import msgspec
-import openai
 from prometheus_client import CollectorRegistry
 
-from tests.web.serving import ECHO, SCRIPT, http_serving, serving, weather_tool
-from weft.web.http.endpoint import Call, Events
+from tests.web.openai.calls import client_of
+from tests.web.serving import ECHO, QWEN, SCRIPT, call_of, weather_tool
+from weft.web.http.endpoint import Events
 from weft.web.http.state import ServerState
-from weft.web.options import ApiOptions
 from weft.web.responses import response_endpoints
 from weft.web.responses.runs import Runs
 from weft.web.responses.store import ResponseLimits
 
-QWEN = ApiOptions(reasoning_parser="qwen3", tool_call_parser="hermes")
 REASONING = "<think>Hm.</think>"
 CALL = '<tool_call>\n{"name": "f", "arguments": {"unit": "c", "days": 3}}\n</tool_call>'
 # Slow enough to be caught at work.
@@ -27,17 +24,6 @@ TERMINAL = {"response.completed", "response.incomplete", "response.failed"}
 def flat_tool(name: str = "f") -> dict:
     """A function as the Responses API describes it."""
     return {"type": "function", **weather_tool(name)["function"]}
-
-
-@asynccontextmanager
-async def client_of(model=ECHO, **settings):
-    """The official client of a server of that model."""
-    async with (
-        serving(model, **settings) as served,
-        http_serving(served) as address,
-        openai.AsyncOpenAI(base_url=f"{address}/v1", api_key="none", max_retries=0) as client,
-    ):
-        yield client, served
 
 
 def scripted(**settings):
@@ -56,22 +42,24 @@ class Handlers:
         self._endpoints = {(endpoint.method, endpoint.path): endpoint for endpoint in endpoints}
         self._num_calls = 0
 
-    async def call(self, method, path, body=None, query=None, **path_parameters):
-        """What the handler answers."""
+    def made(self, method, path, body=None, query=None, **path_parameters):
+        """The call that a server would make."""
         self._num_calls += 1
-        endpoint = self._endpoints[method, path]
-        raw = json.dumps(body).encode()
-        made = Call(
-            body=None if body is None else msgspec.json.decode(raw, type=endpoint.body),
-            served=self.served,
+        return call_of(
+            self._endpoints,
+            self.served,
+            (method, path),
+            body,
             request_id=f"r{self._num_calls}",
             label="r",
-            headers={},
             path_parameters=path_parameters,
             query=query or {},
-            raw_body=raw,
         )
-        return await endpoint.handler(made)
+
+    async def call(self, method, path, *given, **path_parameters):
+        """What the handler answers."""
+        call = self.made(method, path, *given, **path_parameters)
+        return await self._endpoints[method, path].handler(call)
 
     async def create(self, **body):
         """A response, as JSON."""

@@ -9,12 +9,12 @@ import pytest
 
 from tests.busy import PATIENCE_S
 from tests.doubles.fake_engine import FakeEngine
+from tests.web.openai.calls import client_of
 from tests.web.responses.serving_responses import (
     LONG,
     SLOW,
     TERMINAL,
     Handlers,
-    client_of,
     comparable,
     event_of,
 )
@@ -31,13 +31,12 @@ async def until(is_so) -> None:
             await asyncio.sleep(0.01)
 
 
-async def test_a_background_response_goes_through_its_states():
+async def test_a_background_response_goes_through_its_states(echoing):
     """Queued at once, in progress while it is made, completed; no client waits for it."""
     engine = FakeEngine()
     engine.hold()
     async with (
-        serving(ECHO) as served,
-        http_serving(replace(served, client=engine)) as address,
+        http_serving(replace(echoing, client=engine)) as address,
         openai.AsyncOpenAI(base_url=f"{address}/v1", api_key="none", max_retries=0) as client,
     ):
         made = await client.responses.create(
@@ -82,17 +81,16 @@ async def test_a_cancelled_response_stays_cancelled():
     assert active == 0
 
 
-async def test_a_response_is_cancelled_before_it_begins():
+async def test_a_response_is_cancelled_before_it_begins(slow):
     """Its task may not have run yet; its followers get the end all the same."""
-    async with serving(SLOW) as served:
-        handlers = Handlers(served)
-        answer = await handlers.call(
-            "POST", "/v1/responses", {"input": LONG, "background": True, "stream": True}
-        )
-        (run,) = handlers.runs.open()
-        ended = await handlers.of("POST", run.id, "/cancel")
-        events = [event_of(event) async for event in answer.source]
-        stored = await handlers.of("GET", run.id)
+    handlers = Handlers(slow)
+    answer = await handlers.call(
+        "POST", "/v1/responses", {"input": LONG, "background": True, "stream": True}
+    )
+    (run,) = handlers.runs.open()
+    ended = await handlers.of("POST", run.id, "/cancel")
+    events = [event_of(event) async for event in answer.source]
+    stored = await handlers.of("GET", run.id)
     assert ended["status"] == stored["status"] == "cancelled"
     assert [event["type"] for event in events] == [
         "response.created",
@@ -164,16 +162,15 @@ async def test_whole_and_background_are_the_same_response():
     assert comparable({**later, "background": False}) == comparable(whole)
 
 
-async def test_a_deleted_response_ends():
+async def test_a_deleted_response_ends(slow):
     """What nobody can read any more is not made."""
-    async with serving(SLOW) as served:
-        handlers = Handlers(served)
-        queued = await handlers.create(input=LONG, background=True)
-        deleted = await handlers.of("DELETE", queued["id"])
-        assert deleted == {"id": queued["id"], "object": "response", "deleted": True}
-        assert not handlers.runs.open()
-        assert len(handlers.runs.store) == 0
-        await until_idle(served)
+    handlers = Handlers(slow)
+    queued = await handlers.create(input=LONG, background=True)
+    deleted = await handlers.of("DELETE", queued["id"])
+    assert deleted == {"id": queued["id"], "object": "response", "deleted": True}
+    assert not handlers.runs.open()
+    assert len(handlers.runs.store) == 0
+    await until_idle(slow)
 
 
 async def until_idle(served) -> None:
@@ -185,66 +182,62 @@ async def until_idle(served) -> None:
     await until(is_idle)
 
 
-async def test_the_background_is_bounded():
+async def test_the_background_is_bounded(slow):
     """More is refused for now; what ends makes room."""
-    async with serving(SLOW) as served:
-        handlers = Handlers(served, ResponseLimits(max_background=1))
-        queued = await handlers.create(input=LONG, background=True)
-        with pytest.raises(Overloaded, match="in the background"):
-            await handlers.create(input=LONG, background=True)
-        await handlers.of("POST", queued["id"], "/cancel")
-        assert (await handlers.create(input=LONG, background=True))["status"] == "queued"
-        await handlers.of("DELETE", handlers.runs.open()[0].id)
+    handlers = Handlers(slow, ResponseLimits(max_background=1))
+    queued = await handlers.create(input=LONG, background=True)
+    with pytest.raises(Overloaded, match="in the background"):
+        await handlers.create(input=LONG, background=True)
+    await handlers.of("POST", queued["id"], "/cancel")
+    assert (await handlers.create(input=LONG, background=True))["status"] == "queued"
+    await handlers.of("DELETE", handlers.runs.open()[0].id)
 
 
-async def test_the_end_of_the_server_ends_the_background():
+async def test_the_end_of_the_server_ends_the_background(slow):
     """A drain waits for what is being made; a stop cancels it, and followers get the end."""
-    async with serving(SLOW) as served:
-        handlers = Handlers(served)
-        answer = await handlers.call(
-            "POST", "/v1/responses", {"input": LONG, "background": True, "stream": True}
-        )
-        assert isinstance(answer, Events)
-        await anext(answer.source)
-        is_idle = await handlers.state.wait_idle(0.05)
-        handlers.state.cut_all(RuntimeError("the end"))
-        assert await handlers.state.wait_idle(PATIENCE_S)
-        events = [event async for event in answer.source]
+    handlers = Handlers(slow)
+    answer = await handlers.call(
+        "POST", "/v1/responses", {"input": LONG, "background": True, "stream": True}
+    )
+    assert isinstance(answer, Events)
+    await anext(answer.source)
+    is_idle = await handlers.state.wait_idle(0.05)
+    handlers.state.cut_all(RuntimeError("the end"))
+    assert await handlers.state.wait_idle(PATIENCE_S)
+    events = [event async for event in answer.source]
     assert not is_idle
     assert b'"status":"cancelled"' in events[-1]
 
 
-async def test_a_response_that_has_not_ended_is_no_past():
+async def test_a_response_that_has_not_ended_is_no_past(slow):
     """What it will say is not known yet."""
-    async with serving(SLOW) as served:
-        handlers = Handlers(served)
-        queued = await handlers.create(input=LONG, background=True)
-        with pytest.raises(BadRequest, match="has not ended yet") as refused:
-            await handlers.create(input="x", previous_response_id=queued["id"])
-        await handlers.of("DELETE", queued["id"])
+    handlers = Handlers(slow)
+    queued = await handlers.create(input=LONG, background=True)
+    with pytest.raises(BadRequest, match="has not ended yet") as refused:
+        await handlers.create(input="x", previous_response_id=queued["id"])
+    await handlers.of("DELETE", queued["id"])
     assert refused.value.parameter == "previous_response_id"
 
 
-async def test_an_engine_that_dies_fails_the_response():
+async def test_an_engine_that_dies_fails_the_response(echoing):
     """Its followers and its readers get the error, and who waits for it in one piece gets the error itself."""
     engine = FakeEngine()
     engine.hold()
-    async with serving(ECHO) as served:
-        handlers = Handlers(replace(served, client=engine))
-        queued = await handlers.create(input="x", background=True)
-        whole = asyncio.create_task(handlers.create(input="x", seed=1))
-        stream = await handlers.call("POST", "/v1/responses", {"input": "x", "stream": True})
-        first = asyncio.create_task(anext(stream.source))
-        await engine.wait_for_open(3)
-        await engine.allow(2)
-        events = [await first]
-        runs = handlers.runs.open()
-        await engine.die()
-        events += [event async for event in stream.source]
-        await asyncio.wait({whole, *(run.task for run in runs if run.task)})
-        failed = await handlers.of("GET", queued["id"])
-        with pytest.raises(EngineDead):
-            await handlers.create(input="x", stream=True)
+    handlers = Handlers(replace(echoing, client=engine))
+    queued = await handlers.create(input="x", background=True)
+    whole = asyncio.create_task(handlers.create(input="x", seed=1))
+    stream = await handlers.call("POST", "/v1/responses", {"input": "x", "stream": True})
+    first = asyncio.create_task(anext(stream.source))
+    await engine.wait_for_open(3)
+    await engine.allow(2)
+    events = [await first]
+    runs = handlers.runs.open()
+    await engine.die()
+    events += [event async for event in stream.source]
+    await asyncio.wait({whole, *(run.task for run in runs if run.task)})
+    failed = await handlers.of("GET", queued["id"])
+    with pytest.raises(EngineDead):
+        await handlers.create(input="x", stream=True)
     assert events[0].startswith(b"event: response.created\n")
     assert events[-1].startswith(b"event: response.failed\n")
     assert isinstance(whole.exception(), EngineDead)
@@ -252,14 +245,13 @@ async def test_an_engine_that_dies_fails_the_response():
     assert failed["error"] == {"code": "server_error", "message": str(EngineDead())}
 
 
-async def test_a_request_that_the_engine_does_not_take_leaves_nothing():
+async def test_a_request_that_the_engine_does_not_take_leaves_nothing(echoing):
     """A stream that never began has a status of its own, and there is no response to fetch."""
     engine = FakeEngine()
-    async with serving(ECHO) as served:
-        handlers = Handlers(replace(served, client=engine))
-        stream = await handlers.call("POST", "/v1/responses", {"input": "x", "stream": True})
-        await engine.die()
-        with pytest.raises(EngineDead):
-            await anext(stream.source)
+    handlers = Handlers(replace(echoing, client=engine))
+    stream = await handlers.call("POST", "/v1/responses", {"input": "x", "stream": True})
+    await engine.die()
+    with pytest.raises(EngineDead):
+        await anext(stream.source)
     assert not handlers.runs.open()
     assert len(handlers.runs.store) == 0

@@ -5,7 +5,6 @@ import asyncio
 import pytest
 
 from tests.web.responses.serving_responses import Handlers, flat_tool
-from tests.web.serving import ECHO, serving
 from weft.core.errors import BadRequest
 from weft.web.http.problem import HttpError
 
@@ -118,11 +117,10 @@ def test_a_refusal_speaks_of_this_apis_fields(fields, echo, wait):
     assert " max_tokens" not in f" {refused.value}"
 
 
-async def test_a_model_without_parsers_makes_no_calls_of_its_own_choice():
+async def test_a_model_without_parsers_makes_no_calls_of_its_own_choice(echoing):
     """As in chat: nothing here could find them in what it writes."""
-    async with serving(ECHO) as served:
-        with pytest.raises(BadRequest, match="tool-call parser") as refused:
-            await Handlers(served).create(input="hello", tools=[TOOL])
+    with pytest.raises(BadRequest, match="tool-call parser") as refused:
+        await Handlers(echoing).create(input="hello", tools=[TOOL])
     assert refused.value.parameter == "tool_choice"
 
 

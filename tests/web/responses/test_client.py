@@ -7,8 +7,9 @@ import openai
 import pydantic
 import pytest
 
-from tests.web.responses.serving_responses import CALL, REASONING, client_of, flat_tool, scripted
-from tests.web.serving import RANDOM, TINY
+from tests.web.openai.calls import client_of
+from tests.web.responses.serving_responses import CALL, REASONING, flat_tool, scripted
+from tests.web.serving import ECHO, RANDOM, TINY
 
 
 class Weather(pydantic.BaseModel):
@@ -134,7 +135,7 @@ async def test_earlier_messages_may_be_sent_along():
 async def test_input_items_are_paged():
     """The last first unless ordered otherwise; pages follow each other."""
     texts = [f"number {number}" for number in range(5)]
-    async with client_of() as (client, _):
+    async with client_of(ECHO) as (client, _):
         made = await client.responses.create(
             model="embedded:echo",
             input=[{"role": "user", "content": text} for text in texts],
@@ -153,7 +154,7 @@ async def test_input_items_are_paged():
 
 async def test_a_deleted_response_is_gone():
     """For reading, for going on with it, and for deleting it again."""
-    async with client_of() as (client, _):
+    async with client_of(ECHO) as (client, _):
         request = {"model": "embedded:echo", "input": "hello", "max_output_tokens": 1}
         made = await client.responses.create(**request)
         unstored = await client.responses.create(**request, store=False)
@@ -174,7 +175,7 @@ async def test_a_deleted_response_is_gone():
 
 async def test_errors_are_the_clients_own():
     """Status, type, parameter and code, for an answer and for a stream that never began."""
-    async with client_of(max_model_len=64) as (client, _):
+    async with client_of(ECHO, max_model_len=64) as (client, _):
         with pytest.raises(openai.NotFoundError) as stranger:
             await client.responses.create(model="x", input="hello")
         with pytest.raises(openai.BadRequestError) as long:

@@ -5,10 +5,10 @@ import pytest
 
 from tests.web.openai.test_fields import BESIDE as CHAT_BESIDE
 from tests.web.openai.test_fields import SAMPLES as CHAT_SAMPLES
+from tests.web.openai.test_fields import sample_of
 from tests.web.responses.serving_responses import Handlers, flat_tool
 from weft.core.errors import BadRequest
 from weft.schema.responses import ReasoningFields, ResponsesBody, ResponsesTool, TextFormat
-from weft.web.http.endpoint import Call
 from weft.web.inference.call import to_model_call
 from weft.web.responses.create import Creation
 from weft.web.responses.unsupported import REFUSED
@@ -19,11 +19,9 @@ TOOLS = {"tools": [flat_tool()]}
 SAMPLES = {
     **CHAT_SAMPLES,
     "input": "another",
-    "instructions": "x",
     "previous_response_id": "resp_x",
     "previous_input_messages": [{"role": "user", "content": "x"}],
     "store": False,
-    "background": True,
     "include": INCLUDE["include"],
     "max_output_tokens": 5,
     "max_tool_calls": 5,
@@ -31,7 +29,6 @@ SAMPLES = {
     "text": {"format": {"type": "json_object"}},
     "reasoning": {"effort": "low"},
     "truncation": "auto",
-    "enable_response_messages": True,
     "access_programs": {"cyber": "standard"},
     "context_management": [{"type": "compaction"}],
     "conversation": "conv_x",
@@ -63,18 +60,8 @@ INNER = {
 async def outcome(served, fields):
     """All that a body becomes: the turn, and the response at its beginning."""
     handlers = Handlers(served)
-    raw = msgspec.json.encode({"input": "hello", **fields})
-    body = msgspec.json.decode(raw, type=ResponsesBody)
-    call = Call(
-        body=body,
-        served=served,
-        request_id="r",
-        label="r",
-        headers={},
-        path_parameters={},
-        query={},
-    )
-    prepared = await Creation(handlers.runs).prepare(await to_model_call(call), body)
+    call = handlers.made("POST", "/v1/responses", {"input": "hello", **fields})
+    prepared = await Creation(handlers.runs).prepare(await to_model_call(call), call.body)
     response = msgspec.structs.replace(prepared.response, id="", created_at=0)
     return prepared.turn, response, prepared.logprobs and prepared.logprobs.chosen_ids
 
@@ -96,7 +83,7 @@ async def fate(served, name, companions, value):
 def test_every_field_has_a_fate(field, echo, wait):
     """None is a mere label: what changes nothing else is repeated in the response."""
     name = field.encode_name
-    companions, value = BESIDE.get(name) or ({}, SAMPLES.get(name))
+    companions, value = BESIDE.get(name) or ({}, SAMPLES.get(name, sample_of(field)))
     assert value is not None, f"no sample for {name}"
     assert wait(fate(echo, name, companions, value)) in {"used", "refused"}
 

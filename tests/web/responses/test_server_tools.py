@@ -10,13 +10,13 @@ import pytest
 
 from tests.busy import PATIENCE_S
 from tests.web.mcp.tool_server import ANSWER, NAME, tool_serving
-from tests.web.responses.serving_responses import QWEN, Handlers
-from tests.web.serving import ECHO, http_serving, serving
+from tests.web.responses.serving_responses import Handlers
+from tests.web.serving import ECHO, QWEN, http_serving, serving
 from weft.core.errors import BadRequest, Overloaded
 from weft.web.http.problem import HttpError
-from weft.web.mcp.limits import ToolLimits
 from weft.web.mcp.servers import ToolServers, read_servers
 from weft.web.mcp.sessions import Sessions
+from weft.web.mcp.values import ToolLimits
 from weft.web.options import ApiOptions
 
 pytestmark = pytest.mark.slow  # the mcp package takes seconds to import

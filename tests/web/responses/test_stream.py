@@ -5,13 +5,12 @@ from hypothesis import strategies as st
 
 from tests.web.responses.serving_responses import (
     CALL,
-    QWEN,
     REASONING,
     Handlers,
     comparable,
     flat_tool,
 )
-from tests.web.serving import ECHO, SCRIPT, serving
+from tests.web.serving import ECHO, QWEN, SCRIPT, serving
 
 SHAPES = st.fixed_dictionaries(
     {
@@ -92,11 +91,10 @@ def test_the_clients_stream_adds_up_to_the_answer(shape, extra, logprobs, client
     assert comparable(last.to_dict()) == comparable(whole.to_dict())
 
 
-async def test_the_sequence_of_a_stream():
+async def test_the_sequence_of_a_stream(scripted):
     """Reasoning, text and a call: each item is added, grows and is done at its own place, under its own id."""
     request = {"input": f"{REASONING}Sure.{CALL}", "tools": [flat_tool()]}
-    async with serving(ECHO, options=QWEN, template=SCRIPT) as served:
-        events = await Handlers(served).stream(**request)
+    events = await Handlers(scripted).stream(**request)
     kinds = [event["type"].removeprefix("response.") for event in events]
     firsts = [kind for at, kind in enumerate(kinds) if at == 0 or kinds[at - 1] != kind]
     assert firsts == [
@@ -128,11 +126,10 @@ async def test_the_sequence_of_a_stream():
     assert {event.get("content_index", 0) for event in inner} == {0}
 
 
-async def test_whole_items():
+async def test_whole_items(scripted):
     """Each as published, in the order in which they came; the call's id is its own."""
     request = {"input": f"{REASONING}Sure.{CALL}", "tools": [flat_tool()]}
-    async with serving(ECHO, options=QWEN, template=SCRIPT) as served:
-        whole = await Handlers(served).create(**request)
+    whole = await Handlers(scripted).create(**request)
     reasoning, message, call = whole["output"]
     assert reasoning.pop("id").startswith("rs_")
     assert reasoning == {
@@ -161,13 +158,12 @@ async def test_whole_items():
     assert whole["usage"]["output_tokens_details"] == {"reasoning_tokens": len(REASONING)}
 
 
-async def test_log_probabilities_are_of_the_message_alone():
+async def test_log_probabilities_are_of_the_message_alone(scripted):
     """Not of reasoning before it; as many as its tokens, in deltas as in the whole."""
     request = {"input": f"{REASONING}Hi", "include": ["message.output_text.logprobs"]}
-    async with serving(ECHO, options=QWEN, template=SCRIPT) as served:
-        handlers = Handlers(served)
-        whole = await handlers.create(**request, top_logprobs=2)
-        events = await handlers.stream(**request, top_logprobs=2)
+    handlers = Handlers(scripted)
+    whole = await handlers.create(**request, top_logprobs=2)
+    events = await handlers.stream(**request, top_logprobs=2)
     rows = whole["output"][1]["content"][0]["logprobs"]
     assert [row["token"] for row in rows[:2]] == ["H", "i"]
     assert all(len(row["top_logprobs"]) == 2 and row["bytes"] is not None for row in rows)
@@ -197,21 +193,19 @@ async def test_a_cut_answer_is_incomplete():
     assert comparable(events[-1]["response"]) == comparable(whole)
 
 
-async def test_an_answer_of_nothing_is_an_empty_message():
+async def test_an_answer_of_nothing_is_an_empty_message(scripted):
     """Clients read the first message without asking whether there is one."""
-    async with serving(ECHO, options=QWEN, template=SCRIPT) as served:
-        whole = await Handlers(served).create(input="ab", stop="a")
+    whole = await Handlers(scripted).create(input="ab", stop="a")
     (message,) = whole["output"]
     assert message["content"][0]["text"] == ""
     assert whole["status"] == "completed"
 
 
-async def test_parallel_calls_have_their_own_ids():
+async def test_parallel_calls_have_their_own_ids(scripted):
     """Outputs are given back by these."""
     request = {"input": CALL + CALL, "tools": [flat_tool()]}
-    async with serving(ECHO, options=QWEN, template=SCRIPT) as served:
-        handlers = Handlers(served)
-        both = await handlers.create(**request)
-        one = await handlers.create(**request, parallel_tool_calls=False)
+    handlers = Handlers(scripted)
+    both = await handlers.create(**request)
+    one = await handlers.create(**request, parallel_tool_calls=False)
     assert len({call["call_id"] for call in both["output"]}) == 2
     assert len(one["output"]) == 1

@@ -38,14 +38,13 @@ async def chunks(served, **body):
     return [json.loads(event.removeprefix(b"data: ")) for event in events[:-1]]
 
 
-async def test_tokens_are_those_of_the_engine():
+async def test_tokens_are_those_of_the_engine(served):
     """The endpoint adds nothing to a request and takes nothing away."""
     asked = {"max_tokens": 9, "temperature": 0.9, "seed": 3, "n": 2, "detokenize": False}
-    async with serving() as served:
-        answer = await generate(served, sampling_params=asked)
-        params = SamplingParams(**asked, output_kind=OutputKind.FINAL_ONLY)
-        stream = served.client.generate({"prompt_token_ids": PROMPT}, params, "direct")
-        (output,) = [output async for output in stream]
+    answer = await generate(served, sampling_params=asked)
+    params = SamplingParams(**asked, output_kind=OutputKind.FINAL_ONLY)
+    stream = served.client.generate({"prompt_token_ids": PROMPT}, params, "direct")
+    (output,) = [output async for output in stream]
     expected = {one.index: one.token_ids for one in output.outputs}
     assert {one["index"]: one["token_ids"] for one in answer["choices"]} == expected
     assert answer["request_id"] == "theirs"
@@ -67,14 +66,13 @@ async def test_stream_and_answer_are_equal():
     assert parts[-1]["usage"] == answer["usage"]
 
 
-async def test_logprobs_are_ids_and_ranks():
+async def test_logprobs_are_ids_and_ranks(served):
     """The sampled token comes first and counts among those requested; ranks are the engine's."""
     asked = {"max_tokens": 5, "temperature": 1.5, "seed": 4, "logprobs": 3}
-    async with serving() as served:
-        answer = await generate(served, sampling_params=asked)
-        params = SamplingParams(**asked, output_kind=OutputKind.FINAL_ONLY)
-        stream = served.client.generate({"prompt_token_ids": PROMPT}, params, "direct")
-        (output,) = [output async for output in stream]
+    answer = await generate(served, sampling_params=asked)
+    params = SamplingParams(**asked, output_kind=OutputKind.FINAL_ONLY)
+    stream = served.client.generate({"prompt_token_ids": PROMPT}, params, "direct")
+    (output,) = [output async for output in stream]
     (choice,) = answer["choices"]
     rows = output.outputs[0].logprobs
     expected = [
@@ -92,39 +90,36 @@ async def test_logprobs_are_ids_and_ranks():
     assert any(row["rank"] > 3 for row in content)
 
 
-async def test_named_tokens_are_all_shown():
+async def test_named_tokens_are_all_shown(served):
     """Ids that the caller chose stand behind the sampled one, however many."""
     asked = {"max_tokens": 1, "temperature": 0, "logprob_token_ids": [7, 8, 9]}
-    async with serving() as served:
-        answer = await generate(served, sampling_params=asked)
+    answer = await generate(served, sampling_params=asked)
     (row,) = answer["choices"][0]["logprobs"]["content"]
     sampled, *named = (entry["token_id"] for entry in row["top_logprobs"])
     assert (sampled, named) == (row["token_id"], [7, 8, 9])
 
 
-async def test_weight_versions_cover_an_answer_and_come_with_its_end():
+async def test_weight_versions_cover_an_answer_and_come_with_its_end(served):
     """Weights do not change here: one span, under the name of the first ones."""
     asked = {"max_tokens": 4, "n": 2, "ignore_eos": True}
     span = [{"version": "default", "start": 0, "end": 4}]
-    async with serving() as served:
-        answer = await generate(served, sampling_params=asked)
-        parts = await chunks(served, sampling_params=asked)
+    answer = await generate(served, sampling_params=asked)
+    parts = await chunks(served, sampling_params=asked)
     assert [choice["weight_versions"] for choice in answer["choices"]] == [span, span]
     streamed = [choice for part in parts for choice in part["choices"]]
     for choice in streamed:
         assert choice["weight_versions"] == (span if choice["finish_reason"] else None)
 
 
-async def test_text_mode_adds_texts_and_their_logprobs():
+async def test_text_mode_adds_texts_and_their_logprobs(served):
     """As OpenAI's chat writes them; without it there is no text at all."""
     asked = {"max_tokens": 6, "temperature": 0, "logprobs": 1, "stop": ["zzz"]}
-    async with serving() as served:
-        bare = await generate(served, sampling_params=asked)
-        whole = await generate(served, sampling_params=asked, output_mode="text")
-        parts = await chunks(served, sampling_params=asked, output_mode="text")
-        params = SamplingParams(**asked, output_kind=OutputKind.FINAL_ONLY)
-        stream = served.client.generate({"prompt_token_ids": PROMPT}, params, "direct")
-        (output,) = [output async for output in stream]
+    bare = await generate(served, sampling_params=asked)
+    whole = await generate(served, sampling_params=asked, output_mode="text")
+    parts = await chunks(served, sampling_params=asked, output_mode="text")
+    params = SamplingParams(**asked, output_kind=OutputKind.FINAL_ONLY)
+    stream = served.client.generate({"prompt_token_ids": PROMPT}, params, "direct")
+    (output,) = [output async for output in stream]
     (choice,) = whole["choices"]
     assert (bare["output_mode"], whole["output_mode"]) == ("tokens", "text")
     assert "text" not in bare["choices"][0]
@@ -146,15 +141,12 @@ async def test_max_tokens_left_out_fills_the_context():
     assert bare["usage"]["total_tokens"] <= 64
 
 
-async def test_prompt_and_running_usage_come_when_requested():
+async def test_prompt_and_running_usage_come_when_requested(served):
     """The prompt once, in the first chunk; the usage of its answer with every chunk."""
     asked = {"max_tokens": 3, "ignore_eos": True}
     usage = {"include_usage": True, "continuous_usage_stats": True}
-    async with serving() as served:
-        answer = await generate(served, sampling_params=asked, return_token_ids=True)
-        parts = await chunks(
-            served, sampling_params=asked, return_token_ids=True, stream_options=usage
-        )
+    answer = await generate(served, sampling_params=asked, return_token_ids=True)
+    parts = await chunks(served, sampling_params=asked, return_token_ids=True, stream_options=usage)
     assert answer["prompt_token_ids"] == PROMPT
     assert [part.get("prompt_token_ids") for part in parts] == [PROMPT, *[None] * (len(parts) - 1)]
     counts = [sum(len(one["token_ids"]) for one in part["choices"]) for part in parts]
@@ -191,33 +183,30 @@ async def test_constraints_wait_for_reasoning_that_has_not_ended(has_ended):
         ({"cache_salt": ""}, "cache_salt"),
     ],
 )
-async def test_what_is_not_offered_is_refused_by_name(body, name):
+async def test_what_is_not_offered_is_refused_by_name(served, body, name):
     """No field is taken and ignored."""
-    async with serving() as served:
-        with pytest.raises(BadRequest) as caught:
-            await generate(served, **body)
+    with pytest.raises(BadRequest) as caught:
+        await generate(served, **body)
     assert caught.value.parameter == name
 
 
-async def test_an_unknown_model_is_not_found():
+async def test_an_unknown_model_is_not_found(served):
     """The name is checked as everywhere."""
-    async with serving() as served:
-        with pytest.raises(NotFound):
-            await generate(served, model="nobody")
+    with pytest.raises(NotFound):
+        await generate(served, model="nobody")
 
 
-async def test_simple_generate_answers_with_prompt_and_text():
+async def test_simple_generate_answers_with_prompt_and_text(served):
     """One text an answer, each beginning with the prompt; lines repeat all there is so far."""
     asked = {"prompt": "hello", "n": 2, "max_tokens": 5, "seed": 1}
-    async with serving() as served:
-        whole = await ask(served, "/generate", **asked)
-        streamed = await ask(served, "/generate", **asked, stream=True)
-        sent: list[dict] = []
+    whole = await ask(served, "/generate", **asked)
+    streamed = await ask(served, "/generate", **asked, stream=True)
+    sent: list[dict] = []
 
-        async def send(message):
-            sent.append(message)
+    async def send(message):
+        sent.append(message)
 
-        await streamed({}, None, send)
+    await streamed({}, None, send)
     lines = b"".join(message.get("body", b"") for message in sent).splitlines()
     assert len(whole.text) == 2
     assert all(text.startswith("hello") for text in whole.text)
@@ -225,15 +214,14 @@ async def test_simple_generate_answers_with_prompt_and_text():
     assert sent[-1]["more_body"] is False
 
 
-async def test_simple_generate_refuses_before_it_starts_a_stream():
+async def test_simple_generate_refuses_before_it_starts_a_stream(served):
     """A bad value is an error of its own, not the end of a stream."""
-    async with serving() as served:
-        with pytest.raises(BadRequest) as caught:
-            await ask(served, "/generate", prompt="a", stream=True, top_p=7)
-        assert caught.value.parameter == "top_p"
-        for beyond in ({"prompt_logprobs": 1}, {"use_beam_search": True}, {"length_penalty": 2}):
-            with pytest.raises(BadRequest):
-                await ask(served, "/generate", prompt="a", **beyond)
+    with pytest.raises(BadRequest) as caught:
+        await ask(served, "/generate", prompt="a", stream=True, top_p=7)
+    assert caught.value.parameter == "top_p"
+    for beyond in ({"prompt_logprobs": 1}, {"use_beam_search": True}, {"length_penalty": 2}):
+        with pytest.raises(BadRequest):
+            await ask(served, "/generate", prompt="a", **beyond)
 
 
 @pytest.mark.parametrize("is_told", [True, False])

@@ -3,6 +3,9 @@
 from dataclasses import dataclass
 
 from weft.text.parsers.forms.form import Form
+from weft.text.parsers.forms.json_calls import JsonCalls
+
+_JSON_CALLS = JsonCalls()
 
 
 @dataclass(frozen=True, slots=True)
@@ -19,16 +22,16 @@ class ToolFamily:
     line break, and what begins one.
     """
 
-    form: Form | None
     models: str
     example: str
+    form: Form | None = _JSON_CALLS
     between: str | None = None
     openers: tuple[str, ...] = ()
     sections: tuple[str, ...] = ()
     closers: tuple[str, ...] = ()
     starts: str = ""
     # The marks are special tokens of these models' tokenizers: text decoded without those has none.
-    needs_special_tokens: bool = False
+    needs_special_tokens: bool = True
     # Calls have ids of the form `functions.NAME:N`, with N counted over the whole conversation.
     counts_ids: bool = False
     # A chat template that contains all of these belongs to the family; none: it is not recognised.
@@ -44,9 +47,9 @@ class ToolFamily:
 class ReasoningFamily:
     """How models write their reasoning: first in the answer, between a start and an end."""
 
-    starts: tuple[str, ...]
-    ends: tuple[str, ...]
     models: str
+    starts: tuple[str, ...] = ("<think>",)
+    ends: tuple[str, ...] = ("</think>",)
     # The start may be missing although the prompt does not end with it.
     may_omit_start: bool = False
     # Marks of tool calls that end the reasoning too, and are read again as what they are.

@@ -5,45 +5,34 @@ from collections.abc import Sequence
 from weft.text.parsers.answer import AnswerParser, read_answer, read_reasoning
 from weft.text.parsers.families import ReasoningFamily, ToolFamily
 from weft.text.parsers.forms.form import ParseContext
-from weft.text.parsers.forms.json_calls import JsonCalls
 from weft.text.parsers.parts import OutputParser
 from weft.text.parsers.streams import Markers, PartCollector, Reading, TextBuffer
 
 _FORCED = ToolFamily(
-    form=JsonCalls(),
     starts="[{",
     models="any, under a grammar",
     example='[{"name": "get_weather", "parameters": {"city": "Paris"}}]',
+    needs_special_tokens=False,
 )
 
 
-def forced_calls_parser(
+def forced_parser(
+    name: str | None = None,
     *,
     reasoning: ReasoningFamily | None = None,
     starts_in_reasoning: bool | None = None,
     end_markers: Sequence[str] = (),
     first_id: int | None = None,
 ) -> OutputParser:
-    """For `[{"name": ..., "parameters": {...}}, ...]`, behind reasoning if there is any.
+    """For `[{"name": ..., "parameters": {...}}, ...]`, behind reasoning if there is any; of one `name` its arguments.
 
     With `first_id`, ids of the form `functions.NAME:N` are made, counted from there.
     """
     context = ParseContext(TextBuffer(), PartCollector(first_id), {})
-    reading = read_answer(context, reasoning, _FORCED, is_open=starts_in_reasoning)
-    return AnswerParser(context, reading, end_markers)
-
-
-def named_call_parser(
-    name: str,
-    *,
-    reasoning: ReasoningFamily | None = None,
-    starts_in_reasoning: bool | None = None,
-    end_markers: Sequence[str] = (),
-    first_id: int | None = None,
-) -> OutputParser:
-    """For an answer that is, behind its reasoning, the arguments of one call of `name`."""
-    context = ParseContext(TextBuffer(), PartCollector(first_id), {})
-    reading = _read_named(context, name, reasoning, is_open=starts_in_reasoning)
+    if name is None:
+        reading = read_answer(context, reasoning, _FORCED, is_open=starts_in_reasoning)
+    else:
+        reading = _read_named(context, name, reasoning, is_open=starts_in_reasoning)
     return AnswerParser(context, reading, end_markers)
 
 

@@ -1,12 +1,14 @@
 """Control of the engine, for holders of a control key: pause, sleep, cached blocks, aborts."""
 
+from collections.abc import Callable
+from functools import wraps
 from typing import Any
 
 import msgspec
 
 from weft.core.errors import BadRequest
 from weft.core.types import PauseMode
-from weft.web.http.endpoint import Access, Answer, Call, Endpoint, Handler
+from weft.web.http.endpoint import Access, Answer, Call, Endpoint, Handler, endpoint
 from weft.web.http.problem import HttpError
 
 MAX_ABORT_IDS = 10_000
@@ -44,7 +46,28 @@ class AbortBody(msgspec.Struct, frozen=True, kw_only=True):
     request_ids: list[str]
 
 
+def control(
+    route: str, answer: type | None = None, *, query: tuple[str, ...] = (), **fields: Any
+) -> Callable[[Handler], Endpoint]:
+    """The `endpoint` for holders of a control key; it refuses unknown fields, and names that are not in `query`."""
+    make = endpoint(route, access=Access.CONTROL, answer=answer, is_strict=True, **fields)
+
+    def with_check(handler: Handler) -> Endpoint:
+        @wraps(handler)
+        async def checked(call: Call) -> Answer:
+            for name in call.query:
+                if name not in query:
+                    raise BadRequest(name[:100], f"unknown parameter {name[:100]!r}")
+            return await handler(call)
+
+        return make(checked)
+
+    return with_check
+
+
+@control("POST /pause", Status, query=("mode", "wait_for_inflight_requests", "clear_cache"))
 async def _pause(call: Call) -> Answer:
+    """Stop scheduling; ?mode=abort, wait or keep."""
     await call.served.client.pause_generation(
         mode=call.query.get("mode", PauseMode.ABORT.value),
         wait_for_inflight_requests=_boolean(call, "wait_for_inflight_requests", default=False),
@@ -53,20 +76,28 @@ async def _pause(call: Call) -> Answer:
     return Status("paused")
 
 
+@control("POST /resume", Status)
 async def _resume(call: Call) -> Answer:
+    """Schedule again."""
     await call.served.client.resume_generation()
     return Status("resumed")
 
 
+@control("GET /is_paused", Paused)
 async def _is_paused(call: Call) -> Answer:
+    """Whether a pause is in force."""
     return Paused(await call.served.client.is_paused())
 
 
+@control("GET /is_sleeping", Sleeping)
 async def _is_sleeping(call: Call) -> Answer:
+    """Whether scheduling is paused or memory is not there."""
     return Sleeping(await call.served.client.is_sleeping())
 
 
+@control("POST /sleep", Status, query=("level", "mode"))
 async def _sleep(call: Call) -> Answer:
+    """Pause (?mode=abort, wait or keep) and, from ?level=1, give memory back to the system."""
     level = call.query.get("level", "1")
     if level not in _LEVELS:
         raise BadRequest("level", f"level must be one of {', '.join(_LEVELS)}, got {level[:40]!r}")
@@ -75,14 +106,20 @@ async def _sleep(call: Call) -> Answer:
     return Status("sleeping")
 
 
+@control("POST /wake_up", Status, query=("tags",), repeatable=("tags",))
 async def _wake_up(call: Call) -> Answer:
-    """Once `tags` have brought back all memory; before that it sleeps on."""
+    """Bring memory back, all or by ?tags=weights, kv_cache, scheduling; then schedule again.
+
+    Once `tags` have brought back all memory; before that it sleeps on.
+    """
     tags = call.query["tags"].split(",") if "tags" in call.query else None
     is_awake = await call.served.client.wake_up(tags)
     return Status("awake" if is_awake else "sleeping")
 
 
+@control("POST /reset_prefix_cache", Reset, query=("reset_running_requests", "reset_external"))
 async def _reset_prefix_cache(call: Call) -> Answer:
+    """Drop every cached block, unless requests hold some (?reset_running_requests=true: of theirs too)."""
     is_done = await call.served.client.reset_prefix_cache(
         reset_running_requests=_boolean(call, "reset_running_requests", default=False),
         reset_connector=_boolean(call, "reset_external", default=False),
@@ -90,17 +127,23 @@ async def _reset_prefix_cache(call: Call) -> Answer:
     return Reset(is_done)
 
 
+@control("POST /reset_mm_cache", Reset)
 async def _reset_mm_cache(call: Call) -> Answer:
+    """Nothing is cached of other inputs."""
     await call.served.client.reset_mm_cache()
     return Reset(success=True)
 
 
+@control("POST /reset_encoder_cache", Reset)
 async def _reset_encoder_cache(call: Call) -> Answer:
+    """Nothing is cached of encoders."""
     await call.served.client.reset_encoder_cache()
     return Reset(success=True)
 
 
+@control("POST /abort_requests", Status, body=AbortBody, example={"request_ids": ["request-1"]})
 async def _abort(call: Call) -> Answer:
+    """End requests by their ids."""
     ids = call.body.request_ids
     if len(ids) > MAX_ABORT_IDS:
         raise HttpError(413, f"request_ids takes at most {MAX_ABORT_IDS} ids, got {len(ids)}")
@@ -118,96 +161,15 @@ def _boolean(call: Call, name: str, *, default: bool) -> bool:
     return _BOOLEANS[text.lower()]
 
 
-def control_endpoint(
-    method: str,
-    path: str,
-    handler: Handler,
-    summary: str,
-    answer: type | None = None,
-    *,
-    query: tuple[str, ...] = (),
-    **fields: Any,
-) -> Endpoint:
-    """One for holders of a control key, which refuses what it does not know: fields, and names not in `query`."""
-
-    async def checked(call: Call) -> Answer:
-        for name in call.query:
-            if name not in query:
-                raise BadRequest(name[:100], f"unknown parameter {name[:100]!r}")
-        return await handler(call)
-
-    return Endpoint(
-        method=method,
-        path=path,
-        handler=checked,
-        summary=summary,
-        access=Access.CONTROL,
-        answer=answer,
-        is_strict=True,
-        **fields,
-    )
-
-
 ENDPOINTS = (
-    control_endpoint(
-        "POST",
-        "/pause",
-        _pause,
-        "Stop scheduling; ?mode=abort, wait or keep.",
-        Status,
-        query=("mode", "wait_for_inflight_requests", "clear_cache"),
-    ),
-    control_endpoint("POST", "/resume", _resume, "Schedule again.", Status),
-    control_endpoint("GET", "/is_paused", _is_paused, "Whether a pause is in force.", Paused),
-    control_endpoint(
-        "POST",
-        "/sleep",
-        _sleep,
-        "Pause (?mode=abort, wait or keep) and, from ?level=1, give memory back to the system.",
-        Status,
-        query=("level", "mode"),
-    ),
-    control_endpoint(
-        "POST",
-        "/wake_up",
-        _wake_up,
-        "Bring memory back, all or by ?tags=weights, kv_cache, scheduling; then schedule again.",
-        Status,
-        query=("tags",),
-        repeatable=("tags",),
-    ),
-    control_endpoint(
-        "GET",
-        "/is_sleeping",
-        _is_sleeping,
-        "Whether scheduling is paused or memory is not there.",
-        Sleeping,
-    ),
-    control_endpoint(
-        "POST",
-        "/reset_prefix_cache",
-        _reset_prefix_cache,
-        "Drop every cached block, unless requests hold some (?reset_running_requests=true: of theirs too).",
-        Reset,
-        query=("reset_running_requests", "reset_external"),
-    ),
-    control_endpoint(
-        "POST", "/reset_mm_cache", _reset_mm_cache, "Nothing is cached of other inputs.", Reset
-    ),
-    control_endpoint(
-        "POST",
-        "/reset_encoder_cache",
-        _reset_encoder_cache,
-        "Nothing is cached of encoders.",
-        Reset,
-    ),
-    control_endpoint(
-        "POST",
-        "/abort_requests",
-        _abort,
-        "End requests by their ids.",
-        Status,
-        body=AbortBody,
-        example={"request_ids": ["request-1"]},
-    ),
+    _pause,
+    _resume,
+    _is_paused,
+    _sleep,
+    _wake_up,
+    _is_sleeping,
+    _reset_prefix_cache,
+    _reset_mm_cache,
+    _reset_encoder_cache,
+    _abort,
 )

@@ -5,7 +5,7 @@ from typing import Any
 import msgspec
 
 from weft.core.errors import BadRequest
-from weft.web.admin.control import Status, control_endpoint
+from weft.web.admin.control import Status, control
 from weft.web.http.endpoint import Answer, Call
 
 _COUNTS = ("delay_iterations", "max_iterations")
@@ -26,19 +26,25 @@ class WorkerResults(msgspec.Struct, frozen=True):
     results: list[Any]
 
 
+@control("POST /start_profile", Status, query=("profile_prefix", *_COUNTS))
 async def _start_profile(call: Call) -> Answer:
+    """Record a trace of steps into the directory of --profiler-config; ?max_iterations=N ends it."""
     await call.served.client.start_profile(
         call.query.get("profile_prefix"), *(_count(call, name) for name in _COUNTS)
     )
     return Status("profiling")
 
 
+@control("POST /stop_profile", Status)
 async def _stop_profile(call: Call) -> Answer:
+    """End the trace."""
     await call.served.client.stop_profile()
     return Status("stopped")
 
 
+@control("POST /collective_rpc", WorkerResults, body=WorkerCall, example={"method": "check_health"})
 async def _collective_rpc(call: Call) -> Answer:
+    """Call a method of the engine's worker, of a fixed list."""
     body: WorkerCall = call.body
     results = await call.served.client.collective_rpc(
         body.method, body.timeout, body.args, body.kwargs
@@ -55,23 +61,4 @@ def _count(call: Call, name: str) -> int | None:
     return int(text)
 
 
-ENDPOINTS = (
-    control_endpoint(
-        "POST",
-        "/start_profile",
-        _start_profile,
-        "Record a trace of steps into the directory of --profiler-config; ?max_iterations=N ends it.",
-        Status,
-        query=("profile_prefix", *_COUNTS),
-    ),
-    control_endpoint("POST", "/stop_profile", _stop_profile, "End the trace.", Status),
-    control_endpoint(
-        "POST",
-        "/collective_rpc",
-        _collective_rpc,
-        "Call a method of the engine's worker, of a fixed list.",
-        WorkerResults,
-        body=WorkerCall,
-        example={"method": "check_health"},
-    ),
-)
+ENDPOINTS = (_start_profile, _stop_profile, _collective_rpc)

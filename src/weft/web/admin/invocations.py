@@ -6,7 +6,7 @@ from collections.abc import Collection, Iterable
 import msgspec
 
 from weft.core.errors import BadRequest, Unsupported
-from weft.web.http.endpoint import Answer, Call, Endpoint
+from weft.web.http.endpoint import Answer, Call, Endpoint, endpoint
 
 # The first row whose fields are all there decides; None leaves it to what the model does.
 _TARGETS = (
@@ -25,29 +25,28 @@ _POOLING = (("embed", "/v1/embeddings"), ("classify", "/classify"))
 
 def invocations_endpoint(endpoints: Iterable[Endpoint]) -> Endpoint:
     """The endpoint that hands on to `endpoints`."""
-    by_path = {endpoint.path: endpoint for endpoint in endpoints if endpoint.method == "POST"}
+    by_path = {one.path: one for one in endpoints if one.method == "POST"}
 
+    @endpoint(
+        "POST /invocations",
+        body=dict[str, msgspec.Raw],
+        example={"prompt": "The capital of France is", "max_tokens": 16},
+    )
     async def invoke(call: Call) -> Answer:
+        """Chat, completions, responses, embeddings, scores or tokens, by the fields of the body."""
         pooler = call.served.client.info.pooler
         path = target_of(call.body.keys(), () if pooler is None else pooler.tasks)
         if path is None:
             wanted = "; ".join(" and ".join(names) for names, _ in _TARGETS)
             raise BadRequest(None, f"the body must have one of: {wanted}")
-        endpoint = by_path.get(path)
-        if endpoint is None:
+        target = by_path.get(path)
+        if target is None:
             raise Unsupported(f"{path} is not supported by this server")
         assert call.decode is not None, "the server gives it to every call"
-        body = await call.decode(endpoint)
-        return await endpoint.handler(dataclasses.replace(call, body=body))
+        body = await call.decode(target)
+        return await target.handler(dataclasses.replace(call, body=body))
 
-    return Endpoint(
-        method="POST",
-        path="/invocations",
-        handler=invoke,
-        summary="Chat, completions, responses, embeddings, scores or tokens, by the fields of the body.",
-        body=dict[str, msgspec.Raw],
-        example={"prompt": "The capital of France is", "max_tokens": 16},
-    )
+    return invoke
 
 
 def target_of(names: Collection[str], tasks: Collection[str]) -> str | None:

@@ -8,7 +8,7 @@ from starlette.responses import PlainTextResponse
 
 from weft.core.errors import BadRequest, NotFound
 from weft.core.types import LoRARequest
-from weft.web.admin.control import control_endpoint
+from weft.web.admin.control import control
 from weft.web.http.endpoint import Answer, Call
 from weft.web.http.problem import HttpError
 
@@ -29,7 +29,13 @@ class UnloadLoraBody(msgspec.Struct, frozen=True, kw_only=True):
     lora_name: str
 
 
+@control(
+    "POST /v1/load_lora_adapter",
+    body=LoadLoraBody,
+    example={"lora_name": "mine", "lora_path": "/path/to/adapter"},
+)
 async def _load(call: Call) -> Answer:
+    """Load a LoRA adapter from a directory of the server."""
     _check_allowed(call)
     body: LoadLoraBody = call.body
     client = call.served.client
@@ -52,7 +58,9 @@ async def _load(call: Call) -> Answer:
     return PlainTextResponse(f"Success: LoRA adapter {body.lora_name!r} added successfully.")
 
 
+@control("POST /v1/unload_lora_adapter", body=UnloadLoraBody, example={"lora_name": "mine"})
 async def _unload(call: Call) -> Answer:
+    """Forget a LoRA adapter; open requests keep it."""
     _check_allowed(call)
     name = call.body.lora_name
     client = call.served.client
@@ -70,21 +78,4 @@ def _check_allowed(call: Call) -> None:
         )
 
 
-ENDPOINTS = (
-    control_endpoint(
-        "POST",
-        "/v1/load_lora_adapter",
-        _load,
-        "Load a LoRA adapter from a directory of the server.",
-        body=LoadLoraBody,
-        example={"lora_name": "mine", "lora_path": "/path/to/adapter"},
-    ),
-    control_endpoint(
-        "POST",
-        "/v1/unload_lora_adapter",
-        _unload,
-        "Forget a LoRA adapter; open requests keep it.",
-        body=UnloadLoraBody,
-        example={"lora_name": "mine"},
-    ),
-)
+ENDPOINTS = (_load, _unload)

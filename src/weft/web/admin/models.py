@@ -2,7 +2,7 @@
 
 import msgspec
 
-from weft.web.http.endpoint import Answer, Call, Endpoint
+from weft.web.http.endpoint import Answer, Call, endpoint
 from weft.web.inference.call import resolve_model
 from weft.web.served import Served
 
@@ -48,28 +48,17 @@ def _cards(served: Served) -> list[ModelCard]:
     return [*base, *adapters]
 
 
+@endpoint("GET /v1/models", answer=ModelList)
 async def _list(call: Call) -> Answer:
+    """The names the model answers to."""
     return ModelList(data=_cards(call.served))
 
 
+@endpoint("GET /v1/models/{model:path}", answer=ModelCard)
 async def _get(call: Call) -> Answer:
+    """One of them."""
     name, _ = resolve_model(call.served, call.path_parameters["model"])
     return next(card for card in _cards(call.served) if card.id == name)
 
 
-ENDPOINTS = (
-    Endpoint(
-        method="GET",
-        path="/v1/models",
-        handler=_list,
-        summary="The names the model answers to.",
-        answer=ModelList,
-    ),
-    Endpoint(
-        method="GET",
-        path="/v1/models/{model:path}",
-        handler=_get,
-        summary="One of them.",
-        answer=ModelCard,
-    ),
-)
+ENDPOINTS = (_list, _get)

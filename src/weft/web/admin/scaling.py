@@ -3,7 +3,7 @@
 import msgspec
 
 from weft.core.errors import DeadlineExceeded
-from weft.web.admin.control import control_endpoint
+from weft.web.admin.control import control
 from weft.web.http.endpoint import Answer, Call
 from weft.web.http.problem import HttpError
 
@@ -27,7 +27,9 @@ class Scaling(msgspec.Struct, frozen=True):
     is_scaling_elastic_ep: bool
 
 
+@control("POST /scale_elastic_ep", Scaled, body=ScaleBody, example={"new_data_parallel_size": 2})
 async def _scale(call: Call) -> Answer:
+    """Serve with more engines, or with fewer once their requests are finished."""
     body: ScaleBody = call.body
     try:
         await call.served.client.scale_elastic_ep(body.new_data_parallel_size, body.drain_timeout)
@@ -36,25 +38,10 @@ async def _scale(call: Call) -> Answer:
     return Scaled(f"Scaled to {body.new_data_parallel_size} data parallel engines")
 
 
+@control("POST /is_scaling_elastic_ep", Scaling)
 async def _is_scaling(call: Call) -> Answer:
+    """Whether the number of engines is being changed."""
     return Scaling(await call.served.client.is_scaling_elastic_ep())
 
 
-ENDPOINTS = (
-    control_endpoint(
-        "POST",
-        "/scale_elastic_ep",
-        _scale,
-        "Serve with more engines, or with fewer once their requests are finished.",
-        Scaled,
-        body=ScaleBody,
-        example={"new_data_parallel_size": 2},
-    ),
-    control_endpoint(
-        "POST",
-        "/is_scaling_elastic_ep",
-        _is_scaling,
-        "Whether the number of engines is being changed.",
-        Scaling,
-    ),
-)
+ENDPOINTS = (_scale, _is_scaling)

@@ -11,8 +11,8 @@ from weft.core.validate import shown
 from weft.text.prompts import check_length
 from weft.text.tokenizer import Tokenizer
 from weft.web.chat.prompt import find_template, template_messages
-from weft.web.http.endpoint import Answer, Call, Endpoint
-from weft.web.inference.call import ModelCall, for_model
+from weft.web.http.endpoint import Answer, Call, endpoint
+from weft.web.inference.call import ModelCall, model_endpoint
 from weft.web.served import Served
 
 
@@ -66,7 +66,11 @@ class TokenizerInfo(msgspec.Struct, frozen=True, kw_only=True):
     chat_template: str | None
 
 
+@model_endpoint(
+    "POST /tokenize", body=TokenizeBody, example={"prompt": "Hello!"}, answer=TokenizeAnswer
+)
 async def _tokenize(call: ModelCall) -> Answer:
+    """Text, or a conversation, to token ids."""
     body: TokenizeBody = call.body
     served = call.served
     # A template runs in a process of its own, which is waited for.
@@ -124,7 +128,11 @@ def _text(served: Served, body: TokenizeBody) -> tuple[str, bool]:
     return text, False
 
 
+@model_endpoint(
+    "POST /detokenize", body=DetokenizeBody, example={"tokens": [72, 105]}, answer=DetokenizeAnswer
+)
 async def _detokenize(call: ModelCall) -> Answer:
+    """Token ids to text."""
     body: DetokenizeBody = call.body
     model = call.served.client.model_config
     if len(body.tokens) > model.max_model_len:
@@ -154,7 +162,9 @@ def _to_text(served: Served, token_ids: list[int]) -> str:
     return text
 
 
+@endpoint("GET /tokenizer_info", answer=TokenizerInfo)
 async def _info(call: Call) -> Answer:
+    """The tokenizer's facts and the chat template."""
     served = call.served
     return TokenizerInfo(
         vocab_size=served.tokenizer.vocab_size,
@@ -165,30 +175,4 @@ async def _info(call: Call) -> Answer:
     )
 
 
-ENDPOINTS = (
-    Endpoint(
-        method="POST",
-        path="/tokenize",
-        handler=for_model(_tokenize),
-        summary="Text, or a conversation, to token ids.",
-        body=TokenizeBody,
-        example={"prompt": "Hello!"},
-        answer=TokenizeAnswer,
-    ),
-    Endpoint(
-        method="POST",
-        path="/detokenize",
-        handler=for_model(_detokenize),
-        summary="Token ids to text.",
-        body=DetokenizeBody,
-        example={"tokens": [72, 105]},
-        answer=DetokenizeAnswer,
-    ),
-    Endpoint(
-        method="GET",
-        path="/tokenizer_info",
-        handler=_info,
-        summary="The tokenizer's facts and the chat template.",
-        answer=TokenizerInfo,
-    ),
-)
+ENDPOINTS = (_tokenize, _detokenize, _info)

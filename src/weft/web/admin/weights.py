@@ -3,7 +3,7 @@
 import msgspec
 
 from weft.core.weight_transfer import WeightTransferInitRequest, WeightTransferUpdateRequest
-from weft.web.admin.control import Status, control_endpoint
+from weft.web.admin.control import Status, control
 from weft.web.http.endpoint import Answer, Call
 
 
@@ -19,31 +19,6 @@ class WorldSize(msgspec.Struct, frozen=True):
     world_size: int
 
 
-async def _init(call: Call) -> Answer:
-    await call.served.client.init_weight_transfer_engine(call.body)
-    return Status("ready")
-
-
-async def _start(call: Call) -> Answer:
-    body: StartUpdate = call.body
-    await call.served.client.start_weight_update(body.is_checkpoint_format)
-    return Status("started")
-
-
-async def _update(call: Call) -> Answer:
-    await call.served.client.update_weights(call.body)
-    return Status("taken")
-
-
-async def _finish(call: Call) -> Answer:
-    await call.served.client.finish_weight_update()
-    return Status("updated")
-
-
-async def _world_size(_call: Call) -> Answer:
-    return WorldSize(1)
-
-
 _UPDATE = {
     "update_info": {
         "segment": "psm_12ab34cd",
@@ -54,42 +29,46 @@ _UPDATE = {
 }
 
 
-ENDPOINTS = (
-    control_endpoint(
-        "POST",
-        "/init_weight_transfer_engine",
-        _init,
-        "Announce that weights will be sent, as --weight-transfer-config says.",
-        Status,
-        body=WeightTransferInitRequest,
-        example={"init_info": {}},
-    ),
-    control_endpoint(
-        "POST",
-        "/start_weight_update",
-        _start,
-        "Begin an update of the weights.",
-        Status,
-        body=StartUpdate,
-        example={"is_checkpoint_format": True},
-    ),
-    control_endpoint(
-        "POST",
-        "/update_weights",
-        _update,
-        "Send tensors: a segment of shared memory, or a path of safetensors.",
-        Status,
-        body=WeightTransferUpdateRequest,
-        example=_UPDATE,
-    ),
-    control_endpoint(
-        "POST",
-        "/finish_weight_update",
-        _finish,
-        "Serve the weights that were sent, all of them or none.",
-        Status,
-    ),
-    control_endpoint(
-        "GET", "/get_world_size", _world_size, "Workers that take weights.", WorldSize
-    ),
+@control(
+    "POST /init_weight_transfer_engine",
+    Status,
+    body=WeightTransferInitRequest,
+    example={"init_info": {}},
 )
+async def _init(call: Call) -> Answer:
+    """Announce that weights will be sent, as --weight-transfer-config says."""
+    await call.served.client.init_weight_transfer_engine(call.body)
+    return Status("ready")
+
+
+@control(
+    "POST /start_weight_update", Status, body=StartUpdate, example={"is_checkpoint_format": True}
+)
+async def _start(call: Call) -> Answer:
+    """Begin an update of the weights."""
+    body: StartUpdate = call.body
+    await call.served.client.start_weight_update(body.is_checkpoint_format)
+    return Status("started")
+
+
+@control("POST /update_weights", Status, body=WeightTransferUpdateRequest, example=_UPDATE)
+async def _update(call: Call) -> Answer:
+    """Send tensors: a segment of shared memory, or a path of safetensors."""
+    await call.served.client.update_weights(call.body)
+    return Status("taken")
+
+
+@control("POST /finish_weight_update", Status)
+async def _finish(call: Call) -> Answer:
+    """Serve the weights that were sent, all of them or none."""
+    await call.served.client.finish_weight_update()
+    return Status("updated")
+
+
+@control("GET /get_world_size", WorldSize)
+async def _world_size(_call: Call) -> Answer:
+    """Workers that take weights."""
+    return WorldSize(1)
+
+
+ENDPOINTS = (_init, _start, _update, _finish, _world_size)

@@ -10,6 +10,7 @@ from weft.core.media import takes
 from weft.core.types import SamplingParams, StructuredOutputsParams
 from weft.schema.anthropic import (
     CountAnswer,
+    MessageAnswer,
     MessagesBody,
     OutputFormat,
     PromptBody,
@@ -26,9 +27,9 @@ from weft.web.chat.prompt import render
 from weft.web.chat.run import run_turn
 from weft.web.chat.tools import check_tools, is_forced
 from weft.web.chat.turn import Turn
-from weft.web.http.endpoint import Answer, Call, Events
+from weft.web.http.endpoint import Answer, Call, Dialect, Events
 from weft.web.http.sse import named_event
-from weft.web.inference.call import ModelCall
+from weft.web.inference.call import ModelCall, model_endpoint
 from weft.web.served import Served
 
 # What the newer one no longer takes is served to both; in the one before them, events have no names.
@@ -38,10 +39,19 @@ _VERSIONS = ("2023-06-01", "2026-10-21")
 _EFFORTS = {"xhigh": "high", "max": "high"}
 # What the engine calls otherwise than this API, where it refuses a value.
 _NAMES = {"stop": "stop_sequences", "json": "output_config.format", "prompt": "messages"}
+_EXAMPLE = {"messages": [{"role": "user", "content": "Hello!"}]}
 
 
+@model_endpoint(
+    "POST /v1/messages",
+    dialect=Dialect.ANTHROPIC,
+    body=MessagesBody,
+    example={**_EXAMPLE, "max_tokens": 32},
+    answer=MessageAnswer,
+    event=StreamEvent,
+)
 async def create_message(call: ModelCall) -> Answer:
-    """The handler."""
+    """The next message of a conversation in Anthropic's words, in one piece or streamed"""
     body: MessagesBody = call.body
     check_version(call.headers)
     turn = to_turn(call, body)
@@ -55,8 +65,15 @@ async def create_message(call: ModelCall) -> Answer:
     return writer.message
 
 
+@model_endpoint(
+    "POST /v1/messages/count_tokens",
+    dialect=Dialect.ANTHROPIC,
+    body=PromptBody,
+    example=_EXAMPLE,
+    answer=CountAnswer,
+)
 async def count_tokens(call: ModelCall) -> Answer:
-    """The handler of the count: what the prompt of the same body would take."""
+    """How many tokens the prompt of such a conversation takes"""
     body: PromptBody = call.body
     check_version(call.headers)
     turn = to_turn(call, body)

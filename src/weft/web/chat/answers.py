@@ -13,7 +13,7 @@ from weft.text.content import joined_text
 from weft.text.detokenizer import Detokenizer
 from weft.text.parsers.answer import make_parser
 from weft.text.parsers.families import ReasoningFamily, ToolFamily
-from weft.text.parsers.forced import forced_calls_parser, named_call_parser
+from weft.text.parsers.forced import forced_parser
 from weft.text.parsers.parts import Arguments, Content, OutputParser, Part, Reasoning, ToolCall
 from weft.text.parsers.table import (
     REASONING_PARSERS,
@@ -103,16 +103,9 @@ class AnswerFormat:
     def parser(self) -> OutputParser:
         """A parser for one answer."""
         choice = self.turn.tool_choice
-        if self.tool is None and isinstance(choice, NamedTool):
-            return named_call_parser(
-                choice.name,
-                reasoning=self.reasoning,
-                starts_in_reasoning=self.is_open,
-                end_markers=self.end_markers,
-                first_id=self.first_id,
-            )
         if self.tool is None and is_forced(choice):
-            return forced_calls_parser(
+            return forced_parser(
+                choice.name if isinstance(choice, NamedTool) else None,
                 reasoning=self.reasoning,
                 starts_in_reasoning=self.is_open,
                 end_markers=self.end_markers,
@@ -257,37 +250,14 @@ def _num_calls(turn: Turn) -> int:
     return sum(len(message.get("tool_calls") or ()) for message in turn.messages)
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class AnswerParams:
-    """What the request asks to see of what the parser finds."""
-
-    has_reasoning: bool
-    is_first_call_only: bool
-    is_named_call: bool
-    # An answer that has to be calls holds no other text, unless the end cut one before its name.
-    has_content: bool = True
-    call_id_prefix: str = "chatcmpl-tool-"
-
-    @classmethod
-    def of(cls, turn: Turn) -> "AnswerParams":
-        """Those of a turn."""
-        return cls(
-            has_reasoning=turn.include_reasoning,
-            is_first_call_only=not turn.parallel_tool_calls,
-            is_named_call=isinstance(turn.tool_choice, NamedTool),
-            has_content=not is_forced(turn.tool_choice),
-            call_id_prefix=turn.call_id_prefix,
-        )
-
-
 class AnswerReader:
     """Turns one answer's outputs, each with what is new, into deltas."""
 
-    def __init__(
-        self, parser: OutputParser, params: AnswerParams, counter: ReasoningCounter | None = None
-    ) -> None:
+    def __init__(self, parser: OutputParser, turn: Turn, counter: ReasoningCounter | None) -> None:
         self._parser = parser
-        self._params = params
+        self._turn = turn
+        # An answer that has to be calls holds no other text, unless the end cut one before its name.
+        self._has_content = not is_forced(turn.tool_choice)
         self._counter = counter
         self._has_called = False
 
@@ -311,15 +281,17 @@ class AnswerReader:
     def _visible(self, part: Part) -> Part | None:
         """The part as the caller is to see it; None where not at all."""
         if isinstance(part, Content):
-            return part if self._params.has_content else None
+            return part if self._has_content else None
         if isinstance(part, Reasoning):
-            return part if self._params.has_reasoning else None
+            return part if self._turn.include_reasoning else None
         if isinstance(part, ToolCall | Arguments):
-            if self._params.is_first_call_only and part.index > 0:
+            if part.index > 0 and not self._turn.parallel_tool_calls:
                 return None
             if isinstance(part, ToolCall):
                 self._has_called = True
-                return part if part.id else msgspec.structs.replace(part, id=self._new_call_id())
+                # One to which the model gave no id has one of ours.
+                made = self._turn.call_id_prefix + secrets.token_hex(16)
+                return part if part.id else msgspec.structs.replace(part, id=made)
         return part
 
     def _reason(self, reason: FinishReason) -> TurnReason:
@@ -327,10 +299,7 @@ class AnswerReader:
 
         A call that was cut off by a limit is not to be made, so "length" stays what it is.
         """
-        if reason is FinishReason.STOP and self._has_called and not self._params.is_named_call:
+        is_named = isinstance(self._turn.tool_choice, NamedTool)
+        if reason is FinishReason.STOP and self._has_called and not is_named:
             return "tool_calls"
         return _REASONS[reason]
-
-    def _new_call_id(self) -> str:
-        """An id for a tool call to which the model gave none."""
-        return self._params.call_id_prefix + secrets.token_hex(16)

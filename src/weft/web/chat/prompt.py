@@ -125,7 +125,7 @@ async def prepare(
     return request if options.prefiller is None else await served.prefilled(request, options)
 
 
-def with_salt(prompt: str | list[int] | Prompt, cache_salt: str | None) -> PromptType:
+def with_salt(prompt: PromptType, cache_salt: str | None) -> PromptType:
     """The prompt as the engine takes it."""
     if cache_salt is None:
         return prompt
@@ -133,6 +133,8 @@ def with_salt(prompt: str | list[int] | Prompt, cache_salt: str | None) -> Promp
         return msgspec.structs.replace(prompt, cache_salt=cache_salt)
     if isinstance(prompt, str):
         return {"prompt": prompt, "cache_salt": cache_salt}
+    if isinstance(prompt, dict):
+        return {**prompt, "cache_salt": cache_salt}  # type: ignore[return-value]
     return {"prompt_token_ids": prompt, "cache_salt": cache_salt}
 
 

@@ -19,7 +19,6 @@ from weft.core.types import (
 )
 from weft.web.chat.answers import (
     AnswerFormat,
-    AnswerParams,
     AnswerReader,
     choose_format,
     forced_format,
@@ -68,9 +67,8 @@ async def run_turn(
     if prepared is None:
         prepared = await prepare_turn(served, turn)
     form, request = prepared.form, prepared.request
-    shown = AnswerParams.of(turn)
     readers = [
-        AnswerReader(form.parser(), shown, form.counter(served, request.prompt_token_ids))
+        AnswerReader(form.parser(), turn, form.counter(served, request.prompt_token_ids))
         for _ in range(request.params.n)
     ]
 

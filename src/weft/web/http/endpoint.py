@@ -6,6 +6,7 @@ The server, the keys, the errors, `/openapi.json` and the tests are all made fro
 from collections.abc import AsyncGenerator, Awaitable, Callable, Iterable, Mapping
 from dataclasses import dataclass, field
 from enum import Enum
+from inspect import getdoc
 from typing import Any, Final, Protocol, TypeAlias
 
 import msgspec
@@ -136,3 +137,14 @@ class Endpoint:
     is_refused: bool = False
     example: Mapping[str, Any] | None = None
     group: str = ""
+
+
+def endpoint(route: str, **fields: Any) -> Callable[[Handler], Endpoint]:
+    """Makes a handler the endpoint of `route`, "GET /path"; the first line of its docstring is the summary."""
+    method, path = route.split()
+
+    def make(handler: Handler) -> Endpoint:
+        summary = (getdoc(handler) or "").partition("\n")[0]
+        return Endpoint(method=method, path=path, handler=handler, summary=summary, **fields)
+
+    return make

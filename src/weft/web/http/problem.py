@@ -11,6 +11,7 @@ import msgspec
 from weft.core.errors import BadRequest, Code, ContextLengthExceeded, NotFound, WeftError
 from weft.web.http.endpoint import Dialect
 
+_INVALID = "invalid_request_error"  # to both
 _RETRY_SOON = {"retry-after": "1"}
 # A repetition cannot help: the official clients ask this header before their rule for 5xx.
 _NO_RETRY = {"x-should-retry": "false"}
@@ -26,18 +27,14 @@ class _Row:
 
 
 _ROW_BY_CODE = {
-    Code.INVALID: _Row(400, "invalid_request_error", None, "invalid_request_error"),
+    Code.INVALID: _Row(400, _INVALID, None, _INVALID),
     Code.NOT_FOUND: _Row(404, "not_found_error", "model_not_found", "not_found_error"),
-    Code.ALREADY_EXISTS: _Row(
-        409, "invalid_request_error", "already_exists", "invalid_request_error"
-    ),
+    Code.ALREADY_EXISTS: _Row(409, _INVALID, "already_exists", _INVALID),
     Code.UNAUTHENTICATED: _Row(
         401, "authentication_error", "invalid_api_key", "authentication_error"
     ),
     Code.FORBIDDEN: _Row(403, "permission_error", "forbidden", "permission_error"),
-    Code.PRECONDITION: _Row(
-        409, "invalid_request_error", "failed_precondition", "invalid_request_error", _NO_RETRY
-    ),
+    Code.PRECONDITION: _Row(409, _INVALID, "failed_precondition", _INVALID, _NO_RETRY),
     Code.OVERLOADED: _Row(
         429, "rate_limit_error", "rate_limit_exceeded", "rate_limit_error", _RETRY_SOON
     ),
@@ -45,25 +42,23 @@ _ROW_BY_CODE = {
     Code.UNAVAILABLE: _Row(
         503, "server_error", "service_unavailable", "overloaded_error", _RETRY_SOON
     ),
-    Code.UNSUPPORTED: _Row(
-        501, "invalid_request_error", "unsupported", "invalid_request_error", _NO_RETRY
-    ),
+    Code.UNSUPPORTED: _Row(501, _INVALID, "unsupported", _INVALID, _NO_RETRY),
     Code.INTERNAL: _Row(500, "server_error", "internal_error", "api_error"),
 }
 _ROW_BY_STATUS = {
     row.status: row
     for row in (
         *_ROW_BY_CODE.values(),
-        _Row(400, "invalid_request_error", None, "invalid_request_error"),
+        _Row(400, _INVALID, None, _INVALID),
         _Row(403, "permission_error", "forbidden", "permission_error"),
-        _Row(404, "invalid_request_error", "unknown_url", "not_found_error"),
-        _Row(405, "invalid_request_error", "method_not_allowed", "invalid_request_error"),
-        _Row(408, "invalid_request_error", "request_timeout", "timeout_error"),
-        _Row(413, "invalid_request_error", "request_too_large", "request_too_large"),
-        _Row(415, "invalid_request_error", "unsupported_media_type", "invalid_request_error"),
+        _Row(404, _INVALID, "unknown_url", "not_found_error"),
+        _Row(405, _INVALID, "method_not_allowed", _INVALID),
+        _Row(408, _INVALID, "request_timeout", "timeout_error"),
+        _Row(413, _INVALID, "request_too_large", "request_too_large"),
+        _Row(415, _INVALID, "unsupported_media_type", _INVALID),
         # As OpenAI says it of servers of tools.
         _Row(424, "external_connector_error", "http_error", "api_error"),
-        _Row(431, "invalid_request_error", "headers_too_large", "request_too_large"),
+        _Row(431, _INVALID, "headers_too_large", "request_too_large"),
         _Row(503, "server_error", "service_unavailable", "overloaded_error", _RETRY_SOON),
     )
 }

@@ -1,8 +1,10 @@
 """What every generating endpoint reads from a call beside the words of its own API."""
 
 import time
-from collections.abc import Awaitable, Callable, Mapping
+from collections.abc import Awaitable, Callable, Mapping, Sequence
 from dataclasses import dataclass, fields
+from functools import wraps
+from typing import Any, TypeAlias
 
 from msgspec import UNSET, UnsetType
 
@@ -12,12 +14,15 @@ from weft.core.kv_transfer import Prefill
 from weft.core.tracing import TRACE_HEADERS
 from weft.core.types import LoRARequest, RequestOptions
 from weft.core.validate import validate_request_id
-from weft.schema.sampling import GenerationFields
+from weft.schema.sampling import GenerationFields, StreamOptions
 from weft.schema.usage import CompletionTokensDetails, PromptTokensDetails, Usage
-from weft.web.http.endpoint import Answer, Call, Handler
+from weft.web.http.endpoint import Answer, Call, Endpoint, Handler, endpoint
+from weft.web.inference.logprobs import LogprobWriter
 from weft.web.served import Served
 
 _RANK_HEADER = "x-data-parallel-rank"
+
+ModelHandler: TypeAlias = "Callable[[ModelCall], Awaitable[Answer]]"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -37,6 +42,18 @@ class ModelCall(Call):
         """What stands on top of the answer, made now."""
         return Heading(id=f"{prefix}-{self.label}", created=int(time.time()), model=self.model)
 
+    def logprob_writer(
+        self,
+        num_top: int | None,
+        chosen_ids: Sequence[int] | None,
+        *,
+        is_naming_by_id: bool | None = None,
+    ) -> LogprobWriter:
+        """What writes log-probabilities; None leaves names to the server's options."""
+        if is_naming_by_id is None:
+            is_naming_by_id = self.served.options.return_tokens_as_token_ids
+        return LogprobWriter(self.served.tokenizer, num_top or 0, is_naming_by_id, chosen_ids)
+
     def request_options(self, priority: int | None = None) -> RequestOptions:
         """What the engine is to know of the call."""
         return RequestOptions(
@@ -55,11 +72,18 @@ class ModelCall(Call):
         return Prefill(address=address, authorization=self.headers.get("authorization"))
 
 
-def for_model(
-    handler: Callable[[ModelCall], Awaitable[Answer]], *, is_blank_none: bool = False
-) -> Handler:
+def model_endpoint(
+    route: str, *, is_blank_none: bool = False, **fields: Any
+) -> Callable[[ModelHandler], Endpoint]:
+    """The `endpoint` of a handler of calls to the model."""
+    make = endpoint(route, **fields)
+    return lambda handler: make(for_model(handler, is_blank_none=is_blank_none))
+
+
+def for_model(handler: ModelHandler, *, is_blank_none: bool = False) -> Handler:
     """A handler of calls to the model; `is_blank_none` takes "" for no name of a model."""
 
+    @wraps(handler)
     async def handle(call: Call) -> Answer:
         return await handler(await to_model_call(call, is_blank_none=is_blank_none))
 
@@ -142,10 +166,7 @@ def to_details(call: Call, fields: GenerationFields) -> AnswerDetails:
     """What the body and the server's options say together."""
     options = call.served.options
     stream_options = fields.stream_options
-    if stream_options is not None and not fields.stream:
-        raise BadRequest("stream_options", "stream_options needs stream to be true")
-    if stream_options is not None and stream_options.include_obfuscation:
-        raise BadRequest("stream_options", "include_obfuscation must be absent or false")
+    check_stream_options(stream_options, is_streamed=bool(fields.stream))
     has_usage = (
         bool(stream_options and stream_options.include_usage) or options.enable_force_include_usage
     )
@@ -162,6 +183,14 @@ def to_details(call: Call, fields: GenerationFields) -> AnswerDetails:
         has_cached_tokens=options.enable_prompt_tokens_details,
         has_reasoning_tokens=options.reasoning_parser is not None,
     )
+
+
+def check_stream_options(options: StreamOptions | None, *, is_streamed: bool) -> None:
+    """They are of streams only, in which nothing is obfuscated."""
+    if options is not None and not is_streamed:
+        raise BadRequest("stream_options", "stream_options needs stream to be true")
+    if options is not None and options.include_obfuscation:
+        raise BadRequest("stream_options", "include_obfuscation must be absent or false")
 
 
 def check_streamable(fields: GenerationFields) -> None:

@@ -13,8 +13,7 @@ from mcp.client.streamable_http import streamable_http_client
 from mcp_types import CallToolResult, ContentBlock, Tool
 
 from weft.schema.response_object import McpListedTool
-from weft.web.mcp.limits import ToolLimits
-from weft.web.mcp.values import CallResult, ToolServerError, failed, reason
+from weft.web.mcp.values import CallResult, ToolLimits, ToolServerError, failed, reason
 
 
 class ToolClient:

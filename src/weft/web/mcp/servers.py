@@ -10,9 +10,8 @@ from urllib.parse import SplitResult, urlsplit
 
 from weft.core.errors import BadRequest, ConfigError
 from weft.text.content import Place
-from weft.web.mcp.limits import ToolLimits
 from weft.web.mcp.sessions import Session, Sessions
-from weft.web.mcp.values import ToolServerError
+from weft.web.mcp.values import ToolLimits, ToolServerError
 from weft.web.options import ApiOptions
 
 _PORTS = {"http": 80, "https": 443}

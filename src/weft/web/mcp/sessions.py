@@ -13,8 +13,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 
 from weft.core.errors import Overloaded
 from weft.schema.response_object import McpListedTool
-from weft.web.mcp.limits import ToolLimits
-from weft.web.mcp.values import CallResult, ToolServerError, failed, reason
+from weft.web.mcp.values import CallResult, ToolLimits, ToolServerError, failed, reason
 
 if TYPE_CHECKING:
     from weft.web.mcp.client import ToolClient

@@ -1,4 +1,4 @@
-"""What a call of a server's tool comes to, and what goes wrong with a server."""
+"""What a server of tools, and a response that calls them, may take; what a call comes to, and what goes wrong."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -7,6 +7,22 @@ from typing import Any
 from weft.core.errors import WeftError
 
 _MAX_ERROR_CHARS = 500
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ToolLimits:
+    """`max_turns` and `max_calls` are of one response, `max_received_bytes` and `max_session_s` of one session."""
+
+    max_turns: int = 32
+    max_calls: int = 128
+    max_servers: int = 8
+    max_listed_tools: int = 128
+    max_result_chars: int = 256 * 1024
+    max_received_bytes: int = 16 * 1024 * 1024
+    max_sessions: int = 256
+    connect_timeout_s: float = 15.0
+    call_timeout_s: float = 120.0
+    max_session_s: float = 900.0
 
 
 class ToolServerError(WeftError):

@@ -1,5 +1,6 @@
 """/v1/chat/completions: the body to a `Turn`, and a turn's events to the answer or its chunks."""
 
+from dataclasses import asdict
 from functools import partial
 
 import msgspec
@@ -10,6 +11,7 @@ from weft.schema.chat import (
     ChatAnswer,
     ChatBody,
     ChatChoice,
+    ChatChunk,
     ChatMessage,
     FunctionCall,
     NamedToolChoice,
@@ -27,23 +29,35 @@ from weft.web.http.endpoint import Answer, Call
 from weft.web.inference.call import (
     ModelCall,
     check_streamable,
+    model_endpoint,
     to_details,
     to_usage,
 )
 from weft.web.inference.fields import (
     REFUSED_BESIDE_MEDIA,
+    beyond_openai,
     num_logprobs,
     refuse_unsupported,
     template_kwargs,
     to_length_penalty,
     to_params,
 )
-from weft.web.inference.logprobs import LogprobWriter, to_prompt_logprobs
+from weft.web.inference.logprobs import to_prompt_logprobs
 from weft.web.openai.chat_stream import ChatShape, chat_stream
 
+EXAMPLE = {"messages": [{"role": "user", "content": "Hello!"}], "max_tokens": 32}
 
+
+@model_endpoint(
+    "POST /v1/chat/completions",
+    body=ChatBody,
+    example=EXAMPLE,
+    deviations=beyond_openai,
+    answer=ChatAnswer,
+    event=ChatChunk,
+)
 async def create_chat_completion(call: ModelCall) -> Answer:
-    """The handler."""
+    """The next message of a conversation, in one piece or streamed"""
     body: ChatBody = call.body
     turn = to_turn(call, body)
     shape = to_shape(call, body, turn)
@@ -178,22 +192,19 @@ def to_shape(call: ModelCall, body: ChatBody, turn: Turn) -> ChatShape:
         num_answers=turn.params.n,
         echo=_echoed(body, role),
         has_forced_call=is_forced(turn.tool_choice),
-        logprobs=LogprobWriter(
-            tokenizer=call.served.tokenizer,
-            num_top=body.top_logprobs or 0,
+        logprobs=call.logprob_writer(
+            body.top_logprobs,
+            body.logprob_token_ids,
             is_naming_by_id=details.is_naming_by_id,
-            chosen_ids=body.logprob_token_ids,
         ),
     )
 
 
 def to_answer(turn: WholeTurn, shape: ChatShape) -> ChatAnswer:
     """A turn that has ended, in one piece."""
-    head, details = shape.head, shape.details
+    details = shape.details
     return ChatAnswer(
-        id=head.id,
-        created=head.created,
-        model=head.model,
+        **asdict(shape.head),
         choices=[_choice(answer, shape) for answer in turn.answers],
         usage=to_usage(
             details,

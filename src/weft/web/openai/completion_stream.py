@@ -2,7 +2,7 @@
 
 from collections.abc import AsyncGenerator, Iterator, Sequence
 from contextlib import aclosing
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from functools import partial
 
 from weft.core.types import CompletionOutput, PositionLogprobs, RequestOutput
@@ -165,22 +165,14 @@ async def completion_events(
     shape: CompletionShape,
 ) -> AsyncGenerator[bytes, None]:
     """The whole stream, `[DONE]` included."""
-    head = shape.head
     async with aclosing(outputs):
         async for position, output in outputs:
             write = partial(writers[position].events, output)
             for event in await write_rows(num_rows_of(output), write):
                 yield event
     if shape.details.has_usage:
-        yield data_event(
-            CompletionChunk(
-                id=head.id,
-                created=head.created,
-                model=head.model,
-                choices=[],
-                usage=total_usage(writers, shape),
-            )
-        )
+        usage = total_usage(writers, shape)
+        yield data_event(CompletionChunk(**asdict(shape.head), choices=[], usage=usage))
     yield DONE
 
 

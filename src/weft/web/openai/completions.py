@@ -3,7 +3,7 @@
 import asyncio
 from collections.abc import AsyncGenerator
 from contextlib import aclosing
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from functools import partial
 from typing import Any, cast
 
@@ -15,20 +15,31 @@ from weft.core.merged import merged
 from weft.core.prompts import Prompt
 from weft.core.types import OutputKind, Request, RequestOptions, RequestOutput, SamplingParams
 from weft.core.validate import MAX_N, Limits
-from weft.schema.completion import CompletionAnswer, CompletionBody, CompletionChoice
+from weft.schema.completion import (
+    CompletionAnswer,
+    CompletionBody,
+    CompletionChoice,
+    CompletionChunk,
+)
 from weft.text.outputs import num_rows_of, write_rows
 from weft.text.prompt_embeds import check_enabled, read_base64
 from weft.web.chat.prompt import prepare, tokenization_kwargs, with_salt
 from weft.web.http.endpoint import Answer, Events
 from weft.web.http.sse import EventSink
-from weft.web.inference.call import AnswerDetails, ModelCall, check_streamable, to_details
+from weft.web.inference.call import (
+    ModelCall,
+    check_streamable,
+    model_endpoint,
+    to_details,
+)
 from weft.web.inference.fields import (
     REFUSED_BESIDE_BEAMS,
+    beyond_openai,
     refuse_unsupported,
     to_length_penalty,
     to_params,
 )
-from weft.web.inference.logprobs import LogprobWriter, to_prompt_logprobs
+from weft.web.inference.logprobs import to_prompt_logprobs
 from weft.web.openai.completion_stream import (
     CompletionShape,
     PromptWriter,
@@ -38,6 +49,7 @@ from weft.web.openai.completion_stream import (
 from weft.web.served import Served
 
 DEFAULT_MAX_TOKENS = 16  # as published
+EXAMPLE = {"prompt": "The capital of France is", "max_tokens": 16}
 # Every prompt has n answers, and each of them a place in the queue.
 MAX_ANSWERS = MAX_N
 
@@ -60,8 +72,16 @@ class CompletionJob:
         return [PromptWriter(position, self.shape) for position in range(len(self.requests))]
 
 
+@model_endpoint(
+    "POST /v1/completions",
+    body=CompletionBody,
+    example=EXAMPLE,
+    deviations=beyond_openai,
+    answer=CompletionAnswer,
+    event=CompletionChunk,
+)
 async def create_completion(call: ModelCall) -> Answer:
-    """The handler."""
+    """What follows one text or several, in one piece or streamed"""
     body: CompletionBody = call.body
     job = await to_job(call, body)
     if not body.stream:
@@ -94,7 +114,13 @@ async def to_job(call: ModelCall, body: CompletionBody) -> CompletionJob:
         else None,
         is_prompt_only=_is_prompt_only(body),
         is_streamed=bool(body.stream),
-        logprobs=None if body.logprobs is None else _logprob_writer(call.served, body, details),
+        logprobs=None
+        if body.logprobs is None
+        else call.logprob_writer(
+            body.logprobs,
+            body.logprob_token_ids,
+            is_naming_by_id=details.is_naming_by_id,
+        ),
     )
     return CompletionJob(
         requests=requests,
@@ -222,15 +248,6 @@ async def _echo(served: Served, request: Request, params: SamplingParams) -> str
     )
 
 
-def _logprob_writer(served: Served, body: CompletionBody, details: AnswerDetails) -> LogprobWriter:
-    return LogprobWriter(
-        tokenizer=served.tokenizer,
-        num_top=body.logprobs or 0,
-        is_naming_by_id=details.is_naming_by_id,
-        chosen_ids=body.logprob_token_ids,
-    )
-
-
 # -- engine to answer ---------------------------------------------------------------------------
 
 
@@ -267,9 +284,7 @@ async def _answer(
                 num_rows_of(output), partial(_whole_choices, writer, output, job)
             )
     return CompletionAnswer(
-        id=shape.head.id,
-        created=shape.head.created,
-        model=shape.head.model,
+        **asdict(shape.head),
         choices=sorted(choices, key=lambda choice: choice.index),
         usage=total_usage(writers, shape),
         kv_transfer_params=kv_transfer_params,

@@ -14,13 +14,25 @@ from weft.schema.completion import CompletionBody
 from weft.schema.tokens import TokensBody, TokensParams
 from weft.web.chat.run import prepare_turn
 from weft.web.http.endpoint import Answer
-from weft.web.inference.call import ModelCall
+from weft.web.inference.call import ModelCall, model_endpoint
+from weft.web.inference.fields import beyond_openai
+from weft.web.openai import chat, completions
 from weft.web.openai.chat import to_shape, to_turn
 from weft.web.openai.completions import check_body, completion_params, prepare_all
 
 
+@model_endpoint(
+    "POST /v1/chat/completions/render",
+    body=ChatBody,
+    example=chat.EXAMPLE,
+    deviations=beyond_openai,
+    answer=TokensBody,
+)
 async def render_chat(call: ModelCall) -> Answer:
-    """The handler. What forces a tool call is no part of a prompt, and is left out."""
+    """A conversation's prompt in tokens, as a body of /inference/v1/generate
+
+    What forces a tool call is no part of a prompt, and is left out.
+    """
     body: ChatBody = call.body
     turn = to_turn(call, body)
     to_shape(call, body, turn)  # refuses what a chat would be refused for
@@ -32,8 +44,15 @@ async def render_chat(call: ModelCall) -> Answer:
     return _rendered(call, "chatcmpl", prepared.request, turn.params, body)
 
 
+@model_endpoint(
+    "POST /v1/completions/render",
+    body=CompletionBody,
+    example=completions.EXAMPLE,
+    deviations=beyond_openai,
+    answer=list[TokensBody],
+)
 async def render_completion(call: ModelCall) -> Answer:
-    """The handler. One for each prompt."""
+    """One text or several in tokens, each as a body of /inference/v1/generate"""
     body: CompletionBody = call.body
     check_body(body)
     if body.prompt_embeds:

@@ -9,12 +9,10 @@ import numpy as np
 
 from weft.core.config import PoolerConfig
 from weft.core.errors import BadRequest, ContextLengthExceeded
-from weft.core.types import PoolingParams, PoolingRequestOutput
+from weft.core.types import PoolingParams, PoolingRequestOutput, PromptType
 from weft.schema.pooling import EmbeddingBody
-from weft.web.chat.prompt import with_salt
 from weft.web.inference.call import ModelCall
-from weft.web.pooling.inputs import Prompts
-from weft.web.pooling.run import PoolingJob, run_jobs
+from weft.web.pooling.run import Prompts, run_all
 
 _MAX_PIECES = 2048  # of one HTTP request
 _MAX_CHARS = 2**21  # of one text, unless the server says how many of its tokens are embedded
@@ -40,23 +38,22 @@ async def embed_long(
         raise BadRequest(
             "input", f"the texts make more than {_MAX_PIECES} pieces of {length} tokens"
         )
-    jobs = [
-        PoolingJob(with_salt(piece, body.cache_salt), params) for pieces in cuts for piece in pieces
-    ]
-    outputs = iter(await run_jobs(call, body, jobs))
+    pieces = Prompts([piece for text in cuts for piece in text])
+    outputs = iter(await run_all(call, body, pieces, params))
     is_normal = pooler.normalize if params.normalize is None else params.normalize
     return [
-        average(ids, [next(outputs) for _ in pieces], is_normal=is_normal)
-        for ids, pieces in zip(texts, cuts, strict=True)
+        average(ids, [next(outputs) for _ in text], is_normal=is_normal)
+        for ids, text in zip(texts, cuts, strict=True)
     ]
 
 
 async def _token_ids(
-    call: ModelCall, prompt: str | list[int], prompts: Prompts, pooler: PoolerConfig
+    call: ModelCall, prompt: PromptType, prompts: Prompts, pooler: PoolerConfig
 ) -> list[int]:
     if isinstance(prompt, list):
         ids = prompt
     else:
+        assert isinstance(prompt, str), "an input is a text or ids"
         text = pooler.prompt + prompt
         _check_length(call, text, pooler)
         work = partial(

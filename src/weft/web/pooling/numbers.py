@@ -3,7 +3,7 @@
 import base64
 import sys
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from typing import Any
 
 import msgspec
@@ -13,8 +13,9 @@ from starlette.responses import Response
 
 from weft.core.errors import BadRequest
 from weft.core.types import PoolingRequestOutput
-from weft.schema.pooling import BytesMetadata, Item, NumberFields, PoolingUsage
+from weft.schema.pooling import BytesMetadata, Item, NumberFields
 from weft.web.inference.call import Heading
+from weft.web.pooling.run import usage_of
 
 _DTYPES = {"float32": "f4", "float16": "f2", "bfloat16": "u2"}
 # Servers and proxies take headers of some 16 KiB in all.
@@ -50,9 +51,15 @@ class NumberFormat:
         order = ">" if self.is_big_endian else "<"
         return values.astype(order + _DTYPES[self.dtype]).tobytes()
 
-    def to_text(self, data: Sequence[float]) -> str:
-        """The bytes in base64."""
-        return base64.b64encode(self.to_bytes(data)).decode("ascii")
+    def to_json(self, output: PoolingRequestOutput) -> list[Any] | str:
+        """The bytes in base64, or the numbers; those of every token in a list of their own."""
+        data = output.data
+        if self.encoding == "base64":
+            return base64.b64encode(self.to_bytes(data)).decode("ascii")
+        if len(output.shape) < 2:
+            return list(data)
+        width = output.shape[1]
+        return [data[start : start + width] for start in range(0, len(data), width)]
 
 
 def number_format(body: NumberFields) -> NumberFormat:
@@ -67,19 +74,8 @@ def number_format(body: NumberFields) -> NumberFormat:
     return NumberFormat(encoding, body.embed_dtype or "float32", order == "big")
 
 
-def to_json(output: PoolingRequestOutput) -> list[float | list[float]]:
-    """The numbers; those of every token in a list of their own."""
-    if len(output.shape) < 2:
-        return list(output.data)
-    width = output.shape[1]
-    return [output.data[start : start + width] for start in range(0, len(output.data), width)]
-
-
 def raw_answer(
-    head: Heading,
-    form: NumberFormat,
-    outputs: Sequence[PoolingRequestOutput],
-    usage: PoolingUsage,
+    head: Heading, form: NumberFormat, outputs: Sequence[PoolingRequestOutput]
 ) -> Response:
     """All numbers as the body, one input after the other."""
     items: list[Item] = []
@@ -99,9 +95,7 @@ def raw_answer(
         start = end
     headers = {}
     if form.encoding == "bytes":
-        metadata = BytesMetadata(
-            id=head.id, created=head.created, model=head.model, data=items, usage=usage
-        )
+        metadata = BytesMetadata(**asdict(head), data=items, usage=usage_of(outputs))
         text = msgspec.json.encode(metadata)
         if len(text) > _MAX_METADATA_BYTES or not text.isascii():
             raise BadRequest(

@@ -1,4 +1,7 @@
-"""/pooling: whatever the model makes of each input; and /classify: its class."""
+"""/v1/embeddings: one vector for each input; /pooling: whatever the model makes of it; /classify: its class."""
+
+from dataclasses import asdict
+from functools import partial
 
 from weft.core.errors import BadRequest
 from weft.core.types import PoolingParams, PoolingRequestOutput
@@ -6,19 +9,61 @@ from weft.schema.pooling import (
     Classification,
     ClassifyAnswer,
     ClassifyBody,
+    Embedding,
+    EmbeddingAnswer,
+    EmbeddingBody,
     Pooled,
     PoolingAnswer,
     PoolingBody,
 )
 from weft.web.http.endpoint import Answer
-from weft.web.inference.call import ModelCall
-from weft.web.pooling.inputs import pooler_of, read_inputs
-from weft.web.pooling.numbers import number_format, raw_answer, to_json
-from weft.web.pooling.run import jobs_of, run_jobs, usage_of
+from weft.web.inference.call import ModelCall, model_endpoint
+from weft.web.pooling.long_texts import embed_long, is_cutting
+from weft.web.pooling.numbers import number_format, raw_answer
+from weft.web.pooling.run import pooler_of, read_inputs, run_all, usage_of
+
+# Clients of embeddings write an empty name where they mean the model that there is.
+pooling_endpoint = partial(model_endpoint, is_blank_none=True)
+_EXAMPLE = {"input": "The capital of France"}
 
 
+@pooling_endpoint(
+    "POST /v1/embeddings", body=EmbeddingBody, example=_EXAMPLE, answer=EmbeddingAnswer
+)
+async def create_embeddings(call: ModelCall) -> Answer:
+    """One vector for each text"""
+    body: EmbeddingBody = call.body
+    head = call.heading("embd")
+    pooler = pooler_of(call.served, "embed")
+    form = number_format(body)
+    prompts = await read_inputs(call, body)
+    if not prompts.prompts:
+        raise BadRequest("input", "input must hold at least one text")
+    params = PoolingParams(
+        task="embed",
+        dimensions=body.dimensions,
+        normalize=body.normalize,
+        truncate_prompt_tokens=body.truncate_prompt_tokens,
+    )
+    if is_cutting(pooler, params):
+        outputs = await embed_long(call, body, prompts, params, pooler)
+    else:
+        outputs = await run_all(call, body, prompts, params)
+    if form.is_raw:
+        return raw_answer(head, form, outputs)
+    return EmbeddingAnswer(
+        **asdict(head),
+        data=[
+            Embedding(index=index, embedding=form.to_json(output))
+            for index, output in enumerate(outputs)
+        ],
+        usage=usage_of(outputs),
+    )
+
+
+@pooling_endpoint("POST /pooling", body=PoolingBody, example=_EXAMPLE, answer=PoolingAnswer)
 async def create_pooling(call: ModelCall) -> Answer:
-    """The handler of /pooling."""
+    """What the model makes of each text, by task"""
     body: PoolingBody = call.body
     head = call.heading("pool")
     tasks = pooler_of(call.served).tasks
@@ -35,25 +80,21 @@ async def create_pooling(call: ModelCall) -> Answer:
         use_activation=body.use_activation,
         truncate_prompt_tokens=body.truncate_prompt_tokens,
     )
-    outputs = await run_jobs(call, body, jobs_of(prompts, params, body.cache_salt))
-    usage = usage_of(outputs)
+    outputs = await run_all(call, body, prompts, params)
     if form.is_raw:
-        return raw_answer(head, form, outputs, usage)
-    is_text = form.encoding == "base64"
+        return raw_answer(head, form, outputs)
     return PoolingAnswer(
-        id=head.id,
-        created=head.created,
-        model=head.model,
+        **asdict(head),
         data=[
-            Pooled(index=index, data=form.to_text(o.data) if is_text else to_json(o))
-            for index, o in enumerate(outputs)
+            Pooled(index=index, data=form.to_json(output)) for index, output in enumerate(outputs)
         ],
-        usage=usage,
+        usage=usage_of(outputs),
     )
 
 
+@pooling_endpoint("POST /classify", body=ClassifyBody, example=_EXAMPLE, answer=ClassifyAnswer)
 async def create_classification(call: ModelCall) -> Answer:
-    """The handler of /classify."""
+    """The class of each text, and the scores of all classes"""
     body: ClassifyBody = call.body
     head = call.heading("classify")
     labels = pooler_of(call.served, "classify").labels
@@ -63,11 +104,9 @@ async def create_classification(call: ModelCall) -> Answer:
         use_activation=body.use_activation,
         truncate_prompt_tokens=body.truncate_prompt_tokens,
     )
-    outputs = await run_jobs(call, body, jobs_of(prompts, params, body.cache_salt))
+    outputs = await run_all(call, body, prompts, params)
     return ClassifyAnswer(
-        id=head.id,
-        created=head.created,
-        model=head.model,
+        **asdict(head),
         data=[_classification(index, output, labels) for index, output in enumerate(outputs)],
         usage=usage_of(outputs),
     )

@@ -1,49 +1,126 @@
-"""Several prompts through the engine at once: their outputs in order, or the first error."""
+"""From a pooling body to prompts, and those through the engine at once: what every pooling API does alike."""
 
 import asyncio
 from collections.abc import Sequence
 from contextlib import aclosing
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, cast
 
-from weft.core.errors import GenerationError
+from weft.core.config import PoolerConfig
+from weft.core.errors import BadRequest, GenerationError
 from weft.core.tasks import gather_all
-from weft.core.types import PoolingParams, PoolingRequestOutput, PromptType, RequestOptions
-from weft.schema.pooling import PoolingFields, PoolingUsage
-from weft.web.chat.prompt import with_salt
+from weft.core.types import (
+    PoolingParams,
+    PoolingRequestOutput,
+    PromptType,
+    RequestOptions,
+    SamplingParams,
+)
+from weft.schema.pooling import InputFields, PoolingFields, PoolingUsage
+from weft.web.chat.prompt import (
+    check_priority,
+    render,
+    tokenization_kwargs,
+    trusted_template,
+    with_salt,
+)
+from weft.web.chat.turn import Turn
 from weft.web.inference.call import ModelCall
-from weft.web.pooling.inputs import Prompts
+from weft.web.inference.fields import refuse_unsupported
+from weft.web.served import Served
 
+# As OpenAI has it: each input is a request of its own, and takes a place in the queue.
+MAX_INPUTS = 2048
 # Of one HTTP request; enough to fill steps, and few enough to leave places for others.
 _MAX_OPEN = 128
 
 
 @dataclass(frozen=True, slots=True)
-class PoolingJob:
-    """One prompt, and what is to be made of it."""
+class Prompts:
+    """Texts or lists of ids, and how texts are made into tokens."""
 
-    prompt: PromptType
-    params: PoolingParams
+    prompts: Sequence[PromptType]
     kwargs: dict[str, Any] = field(default_factory=dict)
 
 
-def jobs_of(prompts: Prompts, params: PoolingParams, cache_salt: str | None) -> list[PoolingJob]:
-    """One for each prompt."""
-    return [
-        PoolingJob(with_salt(prompt, cache_salt), params, prompts.kwargs)
-        for prompt in prompts.prompts
-    ]
+def pooler_of(served: Served, *tasks: str) -> PoolerConfig:
+    """What the model can do; `BadRequest` unless one of `tasks` (none: any) is among it."""
+    pooler = served.client.info.pooler
+    wanted = " or ".join(tasks) or "pooling"
+    if pooler is None:
+        raise BadRequest("model", f"the model does not support {wanted}: it generates text")
+    if tasks and not set(tasks) & set(pooler.tasks):
+        raise BadRequest(
+            "model", f"the model does not support {wanted}; it supports {', '.join(pooler.tasks)}"
+        )
+    return pooler
 
 
-async def run_jobs(
-    call: ModelCall, body: PoolingFields, jobs: Sequence[PoolingJob]
+def check_fields(served: Served, body: PoolingFields) -> None:
+    """Refuse what is not offered, before anything is tokenised."""
+    refuse_unsupported(body)
+    check_priority(served.client, body.priority or 0)
+
+
+async def read_inputs(call: ModelCall, body: InputFields) -> Prompts:
+    """The inputs of a body, in one of their two forms."""
+    check_fields(call.served, body)
+    if body.messages is not None and body.input is not None:
+        raise BadRequest("messages", "give input or messages, not both")
+    if body.messages is not None:
+        text = await render(call.served, _turn(call, body, body.messages))
+        return Prompts([text], tokenization(body, add_special_tokens=False))
+    if body.chat_template is not None:
+        raise BadRequest("chat_template", "chat_template is for messages")
+    if body.input is None or body.input == "":
+        raise BadRequest("input", "Input or messages must be provided")
+    return Prompts(split_input(body.input), tokenization(body, add_special_tokens=True))
+
+
+def tokenization(body: PoolingFields, *, add_special_tokens: bool) -> dict[str, Any]:
+    """`tokenization_kwargs`, with what the body leaves open."""
+    given = body.add_special_tokens
+    return tokenization_kwargs(
+        add_special_tokens=add_special_tokens if given is None else given,
+        truncation_side=body.truncation_side,
+    )
+
+
+def split_input(given: str | list[str | int | list[int]]) -> list[PromptType]:
+    """The inputs, each a text or ids; `BadRequest` for a mixture."""
+    if isinstance(given, str):
+        return [given]
+    kinds = set(map(type, given))
+    if len(kinds) > 1:
+        raise BadRequest("input", "input must hold texts, or ids, or lists of ids, and no mixture")
+    if kinds == {int}:
+        return [cast(list[int], given)]
+    if len(given) > MAX_INPUTS:
+        raise BadRequest("input", f"at most {MAX_INPUTS} inputs are taken, got {len(given)}")
+    return cast(list[PromptType], given)
+
+
+def _turn(call: ModelCall, body: InputFields, messages: list[dict[str, Any]]) -> Turn:
+    return Turn(
+        options=call.request_options(),
+        messages=messages,
+        params=SamplingParams(),
+        chat_template=trusted_template(call.served, body.chat_template),
+        template_kwargs=body.chat_template_kwargs or {},
+        add_generation_prompt=bool(body.add_generation_prompt),
+        continue_final_message=bool(body.continue_final_message),
+    )
+
+
+async def run_all(
+    call: ModelCall, body: PoolingFields, prompts: Prompts, params: PoolingParams
 ) -> list[PoolingRequestOutput]:
-    """The output of each job. The first that fails ends the others."""
+    """The output of each prompt, in their order. The first that fails ends the others."""
     client = call.served.client
     gate = asyncio.Semaphore(_MAX_OPEN)
     turn = asyncio.Lock()
 
-    async def run(position: int, job: PoolingJob) -> PoolingRequestOutput:
+    async def run(position: int, prompt: PromptType) -> PoolingRequestOutput:
         async with gate:
             async with turn:  # one begins in each turn of the event loop: others come between
                 await asyncio.sleep(0)
@@ -51,10 +128,11 @@ async def run_jobs(
                 request_id=f"{call.request_id}-{position}",
                 trace_headers=call.trace_headers,
                 priority=body.priority or 0,
-                tokenization_kwargs=job.kwargs,
+                tokenization_kwargs=prompts.kwargs,
             )
             with client.preparing(1):
-                request = await client.prepare(job.prompt, job.params, options)
+                salted = with_salt(prompt, body.cache_salt)
+                request = await client.prepare(salted, params, options)
             async with aclosing(client.run_pooling(request)) as outputs:
                 async for output in outputs:
                     if not output.data:
@@ -62,7 +140,9 @@ async def run_jobs(
                     return output
         raise GenerationError("the engine ended the request without a result")
 
-    return await gather_all(run(position, job) for position, job in enumerate(jobs))
+    return await gather_all(
+        run(position, prompt) for position, prompt in enumerate(prompts.prompts)
+    )
 
 
 def usage_of(outputs: Sequence[PoolingRequestOutput]) -> PoolingUsage:

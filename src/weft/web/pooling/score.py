@@ -1,6 +1,7 @@
 """/score and /rerank: how well texts go together, by a cross-encoder or by their embeddings."""
 
 import asyncio
+from dataclasses import asdict
 
 from msgspec import UNSET
 
@@ -21,31 +22,44 @@ from weft.schema.pooling import (
 from weft.text.chat import ChatTemplate
 from weft.web.http.endpoint import Answer
 from weft.web.inference.call import ModelCall
-from weft.web.pooling.inputs import (
+from weft.web.pooling.pool import pooling_endpoint
+from weft.web.pooling.run import (
     MAX_INPUTS,
+    Prompts,
     check_fields,
     pooler_of,
+    run_all,
     tokenization,
+    usage_of,
 )
-from weft.web.pooling.run import PoolingJob, run_jobs, usage_of
 
 
+@pooling_endpoint(
+    "POST /score",
+    body=ScoreBody,
+    example={"queries": "capital of France", "documents": ["Paris", "Rome"]},
+    answer=ScoreAnswer,
+)
 async def create_score(call: ModelCall) -> Answer:
-    """The handler of /score."""
+    """How well two texts go together"""
     body: ScoreBody = call.body
     head = call.heading("score")
     scores, usage = await _scores(call, body, _pairs(body), is_scaled=body.use_activation)
     return ScoreAnswer(
-        id=head.id,
-        created=head.created,
-        model=head.model,
+        **asdict(head),
         data=[Score(index=index, score=score) for index, score in enumerate(scores)],
         usage=usage,
     )
 
 
+@pooling_endpoint(
+    "POST /rerank",
+    body=RerankBody,
+    example={"query": "capital of France", "documents": ["Paris", "Rome"]},
+    answer=RerankAnswer,
+)
 async def create_ranking(call: ModelCall) -> Answer:
-    """The handler of /rerank."""
+    """Documents in the order in which they answer a query"""
     body: RerankBody = call.body
     head = call.heading("rerank")
     if body.top_n is not None and body.top_n < 0:
@@ -129,8 +143,7 @@ async def _by_cross_encoder(
         else:
             prompts.append({"prompt": query, "prompt_pair": document})
     kwargs = tokenization(body, add_special_tokens=not has_roles)
-    jobs = [PoolingJob(_salted(prompt, body.cache_salt), params, kwargs) for prompt in prompts]
-    outputs = await run_jobs(call, body, jobs)
+    outputs = await run_all(call, body, Prompts(prompts, kwargs), params)
     return [output.data[0] for output in outputs], usage_of(outputs)
 
 
@@ -140,12 +153,6 @@ async def _render(template: ChatTemplate, query: str, document: str) -> str:
     return await asyncio.to_thread(template.render, messages, add_generation_prompt=False)
 
 
-def _salted(prompt: PromptType, cache_salt: str | None) -> PromptType:
-    if cache_salt is None or not isinstance(prompt, dict):
-        return prompt
-    return {**prompt, "cache_salt": cache_salt}  # type: ignore[return-value]
-
-
 async def _by_embeddings(
     call: ModelCall, body: PoolingFields, pairs: list[Pair]
 ) -> tuple[list[float], PoolingUsage]:
@@ -153,10 +160,9 @@ async def _by_embeddings(
     texts = list(dict.fromkeys(text for pair in pairs for text in pair))
     params = PoolingParams(task="embed", truncate_prompt_tokens=body.truncate_prompt_tokens)
     kwargs = tokenization(body, add_special_tokens=True)
-    jobs = [
-        PoolingJob(_salted({"prompt": text}, body.cache_salt), params, kwargs) for text in texts
-    ]
-    outputs = dict(zip(texts, await run_jobs(call, body, jobs), strict=True))
+    outputs = dict(
+        zip(texts, await run_all(call, body, Prompts(texts, kwargs), params), strict=True)
+    )
     return [cosine(outputs[a].data, outputs[b].data) for a, b in pairs], usage_of(
         list(outputs.values())
     )

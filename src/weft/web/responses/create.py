@@ -17,7 +17,6 @@ from weft.web.chat.run import prepare_turn
 from weft.web.http.endpoint import Answer, Events
 from weft.web.http.problem import HttpError
 from weft.web.inference.call import ModelCall
-from weft.web.inference.logprobs import LogprobWriter
 from weft.web.mcp.values import ToolServerError
 from weft.web.responses.event_log import EventLog
 from weft.web.responses.items import Message, RequestInput, new_id, read_input
@@ -26,7 +25,6 @@ from weft.web.responses.runs import Run, Runs, encoded
 from weft.web.responses.server_tools import open_toolbox, to_items, to_toolbox
 from weft.web.responses.tool_loop import PreparedRequest
 from weft.web.responses.unsupported import check_body, check_store
-from weft.web.served import Served
 
 # What this API calls otherwise than chat and the engine do.
 _NAMES = {"messages": "input", "prompt": "input", "max_tokens": "max_output_tokens"}
@@ -39,7 +37,7 @@ class Creation:
         self._runs = runs
 
     async def create(self, call: ModelCall) -> Answer:
-        """The handler."""
+        """A response to an input: in one piece, streamed, or made in the background"""
         body: ResponsesBody = call.body
         request = await self._check(call, body)
         prepare = partial(_with_turns, call, body)
@@ -109,7 +107,9 @@ class Creation:
             conversation=conversation,
             before=before,
             own_item_ids=_own_ids(body, conversation),
-            logprobs=_logprob_writer(call.served, body) if wants_logprobs(body) else None,
+            logprobs=call.logprob_writer(body.top_logprobs, body.logprob_token_ids)
+            if wants_logprobs(body)
+            else None,
             toolbox=to_toolbox(body, call.served.tool_servers, conversation),
             known_labels=known_labels | conversation.listed_labels,
         )
@@ -193,15 +193,6 @@ def _own_words(body: ResponsesBody) -> Iterator[None]:
         yield
     except BadRequest as error:
         raise error.renamed(names) from error
-
-
-def _logprob_writer(served: Served, body: ResponsesBody) -> LogprobWriter:
-    return LogprobWriter(
-        tokenizer=served.tokenizer,
-        num_top=body.top_logprobs or 0,
-        is_naming_by_id=served.options.return_tokens_as_token_ids,
-        chosen_ids=body.logprob_token_ids,
-    )
 
 
 def _own_ids(body: ResponsesBody, conversation: RequestInput) -> tuple[str, ...]:

@@ -9,7 +9,6 @@ import msgspec
 from weft.schema.response_events import (
     ArgumentsDelta,
     ArgumentsDone,
-    EventLogprob,
     EventTokenLogprob,
     ItemAdded,
     ItemDone,
@@ -260,14 +259,4 @@ class OpenApproval(OpenItem):
 
 def _event_logprobs(tokens: Sequence[TokenLogprob]) -> list[EventTokenLogprob]:
     """Log-probabilities in the form of events."""
-    return [
-        EventTokenLogprob(
-            token=token.token,
-            logprob=token.logprob,
-            top_logprobs=[
-                EventLogprob(token=other.token, logprob=other.logprob)
-                for other in token.top_logprobs
-            ],
-        )
-        for token in tokens
-    ]
+    return msgspec.convert(tokens, list[EventTokenLogprob], from_attributes=True)

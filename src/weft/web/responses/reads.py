@@ -27,7 +27,10 @@ class ResponseReads:
         self._runs = runs
 
     async def retrieve(self, call: Call) -> Answer:
-        """The response as it is; with `stream=true` its events, from the first or those after one."""
+        """A response that is stored or being made; with stream=true its events
+
+        From the first, or those after one.
+        """
         query = call.query
         _check_includes(query)
         if _flag(query, "include_obfuscation"):
@@ -41,7 +44,10 @@ class ResponseReads:
         return _answer(found)
 
     async def cancel(self, call: Call) -> Answer:
-        """End a response in the background; one that has ended stays as it is."""
+        """End a response that is made in the background
+
+        One that has ended stays as it is.
+        """
         found = self._find(call)
         if isinstance(found, Run):
             if found.task is None:
@@ -53,7 +59,10 @@ class ResponseReads:
         return _answer(found)
 
     async def delete(self, call: Call) -> Answer:
-        """Forget a response. What still makes it in the background ends."""
+        """Forget a response
+
+        What still makes it in the background ends.
+        """
         found = self._find(call)
         if isinstance(found, Run):
             found.is_stored = False
@@ -64,7 +73,10 @@ class ResponseReads:
         return DeletedResponse(id=found.id)
 
     async def input_items(self, call: Call) -> Answer:
-        """What the request held, the last first, a page at a time."""
+        """The input items of a response, a page at a time
+
+        The last first, unless `order` says otherwise.
+        """
         query = call.query
         _check_includes(query)
         limit = _number(query, "limit", default=_PAGE)

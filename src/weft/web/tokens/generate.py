@@ -11,14 +11,13 @@ import msgspec
 from weft.core.errors import BadRequest
 from weft.core.kv_transfer import to_extra_args
 from weft.core.types import OutputKind, RequestOptions, RequestOutput, SamplingParams
-from weft.schema.tokens import TokensBody
+from weft.schema.tokens import TextAnswer, TextChunk, TokensAnswer, TokensBody, TokensChunk
 from weft.text.outputs import num_rows_of, write_rows
 from weft.text.parsers.table import REASONING_PARSERS
 from weft.web.chat.prompt import check_priority, with_salt
 from weft.web.http.endpoint import Answer, Call, Events
-from weft.web.inference.call import ModelCall
-from weft.web.inference.fields import refuse_unsupported
-from weft.web.inference.logprobs import LogprobWriter
+from weft.web.inference.call import ModelCall, check_stream_options, model_endpoint
+from weft.web.inference.fields import beyond_openai, refuse_unsupported
 from weft.web.tokens.writer import TokensShape, write_events
 
 # By name: the values that ask for what happens anyway, and why no other is taken.
@@ -37,18 +36,26 @@ REFUSED: Mapping[str, tuple[tuple[Any, ...], str]] = {
 }
 
 
+@model_endpoint(
+    "POST /inference/v1/generate",
+    body=TokensBody,
+    example={"token_ids": [72, 105], "sampling_params": {"max_tokens": 16}},
+    deviations=lambda body: beyond_openai(body.sampling_params),
+    answer=TokensAnswer | TextAnswer,
+    event=TokensChunk | TextChunk,
+)
 async def generate(call: ModelCall) -> Answer:
-    """The handler."""
+    """Token ids in, token ids out: what the gRPC method Generate does"""
     body: TokensBody = call.body
     check_body(call, body)
-    options = body.stream_options
+    params, options = body.sampling_params, body.stream_options
     has_usage = bool(options and options.include_usage)
     shape = TokensShape(
         label=call.label,
         model=call.model,
         created=int(time.time()),
         mode=body.output_mode,
-        logprobs=_logprob_writer(call, body),
+        logprobs=call.logprob_writer(params.logprobs, params.logprob_token_ids),
         has_prompt=bool(body.return_token_ids),
         has_usage=has_usage,
         has_running_usage=has_usage and bool(options and options.continuous_usage_stats),
@@ -71,11 +78,7 @@ def check_body(call: Call, body: TokensBody) -> None:
         raise BadRequest(
             "output_mode", 'output_mode "text" needs sampling_params.detokenize to be true'
         )
-    options = body.stream_options
-    if options is not None and not body.stream:
-        raise BadRequest("stream_options", "stream_options needs stream to be true")
-    if options is not None and options.include_obfuscation:
-        raise BadRequest("stream_options", "include_obfuscation must be absent or false")
+    check_stream_options(body.stream_options, is_streamed=bool(body.stream))
     if body.stream and body.sampling_params.prompt_logprobs is not None:
         raise BadRequest(
             "sampling_params.prompt_logprobs",
@@ -121,13 +124,4 @@ def _request_options(call: ModelCall, body: TokensBody) -> RequestOptions:
         options,
         reasoning_ended=body.reasoning_ended,
         reasoning_parser_kwargs={"end": REASONING_PARSERS[name].reasoning_end},
-    )
-
-
-def _logprob_writer(call: Call, body: TokensBody) -> LogprobWriter:
-    return LogprobWriter(
-        tokenizer=call.served.tokenizer,
-        num_top=body.sampling_params.logprobs or 0,
-        is_naming_by_id=call.served.options.return_tokens_as_token_ids,
-        chosen_ids=body.sampling_params.logprob_token_ids,
     )

@@ -10,14 +10,21 @@ from starlette.types import Receive, Scope, Send
 from weft.core.errors import BadRequest
 from weft.core.types import OutputKind, RequestOptions, RequestOutput, SamplingParams
 from weft.schema.tokens import SimpleAnswer, SimpleBody
-from weft.web.http.endpoint import Answer, Call
-from weft.web.inference.fields import refuse_unsupported, to_params
+from weft.web.http.endpoint import Answer, Call, endpoint
+from weft.web.inference.fields import beyond_openai, refuse_unsupported, to_params
 
 _DEFAULT_MAX_TOKENS = 16
 
 
+@endpoint(
+    "POST /generate",
+    body=SimpleBody,
+    example={"prompt": "The capital of France is", "max_tokens": 16},
+    deviations=beyond_openai,
+    answer=SimpleAnswer,
+)
 async def simple_generate(call: Call) -> Answer:
-    """The handler."""
+    """A text and what follows it, in one piece or as lines of JSON"""
     body: SimpleBody = call.body
     refuse_unsupported(body)
     params = to_params(
