@@ -105,12 +105,17 @@ struct Int8 {
     }
 };
 
-// Four bits: a cell is unpacked into two, each four of depth. Pairs of products fit 16 bits as they are.
+// Four bits: a cell is unpacked into two, each four of depth.
 struct Int4 {
     struct Cell {
         __m256i low;
         __m256i high;
     };
+    struct NarrowSum {
+        __m256i low;
+        __m256i high;
+    };
+    static constexpr int kNarrowSteps = 4;  // 8 pairs of products, 2 * 15 * 127 each, fit 16 bits
 
     static void load_cells(const std::uint8_t* p, Cell (&cells)[2]) {
         const __m256i mask = _mm256_set1_epi8(15);
@@ -120,21 +125,24 @@ struct Int4 {
         cells[1] = {_mm256_and_si256(_mm256_srli_epi16(low, 4), mask),
                     _mm256_and_si256(_mm256_srli_epi16(high, 4), mask)};
     }
-    static Ints dot(Ints sum, const Cell& cell, const std::int8_t* x) {
+    static NarrowSum dot_narrow(NarrowSum sum, const Cell& cell, const std::int8_t* x) {
         int four;
         std::memcpy(&four, x, sizeof four);
         const __m256i all = _mm256_set1_epi32(four);
-        return {add_four(sum.low, cell.low, all), add_four(sum.high, cell.high, all)};
+        return {_mm256_add_epi16(sum.low, _mm256_maddubs_epi16(cell.low, all)),
+                _mm256_add_epi16(sum.high, _mm256_maddubs_epi16(cell.high, all))};
     }
-
-private:
-    static __m256i add_four(__m256i sum, __m256i numbers, __m256i x) {
-        return _mm256_add_epi32(sum, _mm256_madd_epi16(_mm256_maddubs_epi16(numbers, x), _mm256_set1_epi16(1)));
+    static Ints widen(Ints sum, NarrowSum narrow) {
+        const __m256i one = _mm256_set1_epi16(1);
+        return {_mm256_add_epi32(sum.low, _mm256_madd_epi16(narrow.low, one)),
+                _mm256_add_epi32(sum.high, _mm256_madd_epi16(narrow.high, one))};
     }
 };
 
 // The same of codes, which are looked up.
 struct E2m1 : Int4 {
+    static constexpr int kNarrowSteps = 2;  // 4 pairs of products, 2 * 24 * 127 each
+
     static void load_cells(const std::uint8_t* p, Cell (&cells)[2]) {
         const __m128i few = _mm_load_si128(reinterpret_cast<const __m128i*>(kE2m1));
         const __m256i table = _mm256_broadcastsi128_si256(few);

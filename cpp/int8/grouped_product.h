@@ -78,33 +78,29 @@ inline Ints first_sums(const Layout& layout, const std::uint8_t* header, int hal
     return take_products(taken, reinterpret_cast<const std::int16_t*>(header + layout.scales) + half * kLanes, row_sum);
 }
 
-// Scales of half a panel, and its minimums where there are any.
-struct HalfScales {
-    Lanes scale;
-    Lanes minimum;
-};
-
+// Adds a group's sums to those of the groups before it. (No struct of both scales: gcc would keep it in memory.)
 template <Offset kOffset>
-inline HalfScales half_scales(const Layout& layout, const std::uint8_t* header, int half) {
-    const ScaleType type = layout.task.format.scales;
-    const Lanes scale = load_scales(type, header, half);
-    if constexpr (kOffset == Offset::kMinimums) return {scale, load_scales(type, header + layout.scales, half)};
-    return {scale, scale};
-}
-
-// Adds a group's sums to those of the groups before it.
-template <Offset kOffset>
-inline Lanes add_sums(Lanes total, Ints sums, const HalfScales& scales, float row_scale, std::int32_t row_sum) {
-    total = add(total, mul(mul(to_floats(sums, 0), splat(row_scale)), scales.scale));
+inline Lanes add_sums(Lanes total, Ints sums, Lanes scale, Lanes minimum, float row_scale, std::int32_t row_sum) {
+    total = add(total, mul(mul(to_floats(sums, 0), splat(row_scale)), scale));
     if constexpr (kOffset != Offset::kMinimums) return total;
-    return add(total, mul(splat(static_cast<float>(row_sum) * row_scale), scales.minimum));
+    return add(total, mul(splat(static_cast<float>(row_sum) * row_scale), minimum));
 }
+
+// Minimums of half a panel, where there are any.
+template <Offset kOffset>
+inline Lanes load_minimums(const Layout& layout, const std::uint8_t* header, int half) {
+    if constexpr (kOffset != Offset::kMinimums) return splat(0.0F);
+    return load_scales(layout.task.format.scales, header + layout.scales, half);
+}
+
+// Whether products of a few steps of eight are added in 16 bits, in which twice as many lie side by side.
+template <class E>
+concept Narrow = requires { typename E::NarrowSum; };
 
 // `steps` of eight of depth, for a few rows and halves of a panel.
-template <class W, int kRows, int kHalves>
-    requires(!InTwos<typename W::Element, kRows>)
-inline void multiply_group(const std::uint8_t* numbers, int first_half, int steps, std::ptrdiff_t ahead,
-                           const std::int8_t* x, std::ptrdiff_t stride, Ints (&sum)[kRows][kHalves]) {
+template <class W, int kRows, int kHalves, class Sum, class Dot>
+inline void add_eights(const std::uint8_t* numbers, int first_half, int steps, std::ptrdiff_t ahead,
+                       const std::int8_t* x, std::ptrdiff_t stride, Sum (&sum)[kRows][kHalves], const Dot& dot) {
     for (int s = 0; s < steps; s++, numbers += W::kBytes, x += kEight) {
         typename W::Element::Cell cells[kHalves][2];
 #pragma GCC unroll 2
@@ -115,8 +111,26 @@ inline void multiply_group(const std::uint8_t* numbers, int first_half, int step
 #pragma GCC unroll 16
             for (int m = 0; m < kRows; m++)
 #pragma GCC unroll 2
-                for (int j = 0; j < kHalves; j++)
-                    sum[m][j] = W::Element::dot(sum[m][j], cells[j][k], x + m * stride + 4 * k);
+                for (int j = 0; j < kHalves; j++) sum[m][j] = dot(sum[m][j], cells[j][k], x + m * stride + 4 * k);
+    }
+}
+
+template <class W, int kRows, int kHalves>
+    requires(!InTwos<typename W::Element, kRows>)
+inline void multiply_group(const std::uint8_t* numbers, int first_half, int steps, std::ptrdiff_t ahead,
+                           const std::int8_t* x, std::ptrdiff_t stride, Ints (&sum)[kRows][kHalves]) {
+    using E = typename W::Element;
+    if constexpr (!Narrow<E>) {
+        add_eights<W>(numbers, first_half, steps, ahead, x, stride, sum, E::dot);
+    } else {
+        for (int s = 0; s < steps; s += E::kNarrowSteps) {
+            typename E::NarrowSum narrow[kRows][kHalves] = {};
+            const int left = steps - s < E::kNarrowSteps ? steps - s : E::kNarrowSteps;
+            add_eights<W>(numbers + s * W::kBytes, first_half, left, ahead, x + s * kEight, stride, narrow,
+                          E::dot_narrow);
+            for (int m = 0; m < kRows; m++)
+                for (int j = 0; j < kHalves; j++) sum[m][j] = E::widen(sum[m][j], narrow[m][j]);
+        }
     }
 }
 
@@ -171,11 +185,12 @@ inline void add_group(const Layout& layout, const std::uint8_t* header, int inde
     multiply_group<W, kRows, kHalves>(numbers, first_half, steps, ahead, x, stride, sum);
 #pragma GCC unroll 2
     for (int j = 0; j < kHalves; j++) {
-        const HalfScales of_half = half_scales<kOffset>(layout, header, first_half + j);
+        const Lanes scale = load_scales(task.format.scales, header, first_half + j);
+        const Lanes minimum = load_minimums<kOffset>(layout, header, first_half + j);
 #pragma GCC unroll 16
         for (int m = 0; m < kRows; m++) {
             float* to = y + m * y_stride + (first_half + j) * kLanes;
-            store(to, add_sums<kOffset>(load(to), sum[m][j], of_half, scales[m * groups], sums[m * groups]));
+            store(to, add_sums<kOffset>(load(to), sum[m][j], scale, minimum, scales[m * groups], sums[m * groups]));
         }
     }
 }
@@ -197,6 +212,29 @@ inline void grouped_block(const Layout& layout, int panel, int first_row, int ro
                                                         tile_y, y_stride, ahead);
             });
     });
+}
+
+// `steps` of eight of depth of one row, for panels that lie `size` bytes apart.
+template <class W, int kPanels>
+inline void add_steps_of_row(const std::uint8_t* numbers, std::ptrdiff_t size, int steps, std::ptrdiff_t ahead,
+                             const std::int8_t* x, Ints (&sum)[kPanels][2]) {
+    if constexpr (Narrow<typename W::Element>) {
+        static_assert(kPanels == 1);
+        return multiply_group<W, 1, 2>(numbers, 0, steps, ahead, x, 0, sum);
+    } else {
+        for (int s = 0; s < steps; s++, numbers += W::kBytes, x += kEight)
+#pragma GCC unroll 8
+            for (int i = 0; i < kPanels; i++) {
+                const std::uint8_t* p = numbers + i * size;
+                for (int line = 0; line < W::kBytes; line += kCellBytes) ask(p + line, ahead);
+#pragma GCC unroll 2
+                for (int j = 0; j < 2; j++) {
+                    typename W::Element::Cell cells[2];
+                    W::load_cells(p, j, cells);
+                    sum[i][j] = W::Element::dot(W::Element::dot(sum[i][j], cells[0], x), cells[1], x + 4);
+                }
+            }
+    }
 }
 
 // One row: several panels side by side, as `add_steps` has them.
@@ -222,25 +260,15 @@ inline void grouped_row(const Layout& layout, int panel) {
             sum[i][1] = first_sums<W, kOffset>(layout, header + i * size, 1, row_sum);
             for (std::ptrdiff_t line = 0; line < layout.header; line += kCellBytes) ask(header + i * size + line, ahead);
         }
-        for (int s = 0; s < steps; s++, numbers += W::kBytes, x += kEight) {
-#pragma GCC unroll 8
-            for (int i = 0; i < kPanels; i++) {
-                const std::uint8_t* p = numbers + i * size;
-                for (int line = 0; line < W::kBytes; line += kCellBytes) ask(p + line, ahead);
-#pragma GCC unroll 2
-                for (int j = 0; j < 2; j++) {
-                    typename W::Element::Cell cells[2];
-                    W::load_cells(p, j, cells);
-                    sum[i][j] = W::Element::dot(W::Element::dot(sum[i][j], cells[0], x), cells[1], x + 4);
-                }
-            }
-        }
+        add_steps_of_row<W>(numbers, size, steps, ahead, x, sum);
+        x += steps * kEight;
 #pragma GCC unroll 8
         for (int i = 0; i < kPanels; i++)
             for (int j = 0; j < 2; j++)
                 total[i][j] = add_sums<kOffset>(total[i][j], sum[i][j],
-                                                half_scales<kOffset>(layout, header + i * size, j), task.row_scales[g],
-                                                row_sum);
+                                                load_scales(task.format.scales, header + i * size, j),
+                                                load_minimums<kOffset>(layout, header + i * size, j),
+                                                task.row_scales[g], row_sum);
     }
     finish_row<Float32, kPanels>(task, panel, total);
 }

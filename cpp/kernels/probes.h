@@ -17,6 +17,7 @@ double probe_arithmetic(int rounds, float* sink) {
     for (int m = 0; m < kRows; m++)
         for (int j = 0; j < kWide; j++) sum[m][j] = E::zero();
     for (int round = 0; round < rounds; round++) {
+        asm volatile("" : : "r"(x) : "memory");  // or products of several steps would be computed once
 #pragma GCC unroll 16
         for (int m = 0; m < kRows; m++)
 #pragma GCC unroll 2

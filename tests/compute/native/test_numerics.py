@@ -116,11 +116,14 @@ def compute(name, dtype, path):
 def test_float32_agrees_with_the_reference(family, path):
     """Every logit is within 1e-4, through chunks, decode and scattered blocks, on every path.
 
+    Where logits are larger than 10, within 1e-5 of the largest: in numpy the order of a sum depends on the CPU.
     Of Mamba-2 2e-3: what comes between its products is the same bits, and makes more of the errors of those.
     """
     logits = compute(family.name, "float32", path)
     differences = [np.abs(a - b).max() for a, b in zip(logits, family.reference, strict=True)]
-    assert max(differences) <= (2e-3 if is_recurrent(*CASES[family.case]) else 1e-4)
+    largest = max(np.abs(rows).max() for rows in family.reference)
+    bound = 2e-3 if is_recurrent(*CASES[family.case]) else max(1e-4, 1e-5 * largest)
+    assert max(differences) <= bound
 
 
 @pytest.mark.filterwarnings("ignore")
