@@ -94,5 +94,6 @@ def test_no_call_is_accepted_and_ignored():
         if "_unsupported(" not in inspect.getsource(getattr(EngineClient, name))
     }
     assert silent == {
-        "encode", "generate", "is_scaling_elastic_ep", "is_sleeping", "preparing", "run_into",
+        "encode", "generate", "get_supported_tasks", "is_scaling_elastic_ep", "is_sleeping",
+        "preparing", "run_into",
     }  # fmt: skip
