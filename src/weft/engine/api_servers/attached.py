@@ -5,14 +5,12 @@ import itertools
 import logging
 from collections.abc import AsyncGenerator, Awaitable, Callable, Coroutine
 from contextlib import aclosing
-from typing import Any, Protocol, TypeVar, assert_never
+from typing import Any, TypeAlias, TypeVar, assert_never
 
 import msgspec
 
-from weft.core.client import EngineClient
 from weft.core.config import EngineConfig
 from weft.core.errors import EngineDead, GenerationError, Unsupported, WeftError
-from weft.core.kv_transfer import RemotePrompt
 from weft.core.types import KvEventBatch, LoRARequest, Request
 from weft.engine.api_servers.calls import (
     ANSWERS,
@@ -43,7 +41,8 @@ from weft.engine.api_servers.messages import (
     State,
 )
 from weft.engine.channel import Channel
-from weft.engine.front.counted_stream import Ended
+from weft.engine.front.client import FrontClient
+from weft.engine.front.data_parallel import DataParallelClient
 from weft.engine.messages import Abort, Add, ReleaseRemote
 
 log = logging.getLogger("weft.engine")
@@ -51,22 +50,7 @@ log = logging.getLogger("weft.engine")
 K = TypeVar("K")
 
 
-class Engines(EngineClient, Protocol):
-    """What is shared: `ProcessClient` or `DataParallelClient`."""
-
-    vllm_config: EngineConfig
-
-    def run_counted(self, request: Request) -> AsyncGenerator[Ended, None]:
-        """See `FrontClient`."""
-        ...
-
-    def end_answer(self, engine_id: str, index: int) -> None:
-        """See `FrontClient`."""
-        ...
-
-    def release_remote(self, source: RemotePrompt) -> None:
-        """See `FrontClient`."""
-        ...
+Engines: TypeAlias = FrontClient | DataParallelClient  # what is shared
 
 
 class AttachedServer:

@@ -100,7 +100,6 @@ class ApiServerClient(FrontClient):
         self._items: dict[int, asyncio.Queue[msgspec.Raw | None]] = {}
         self._is_degraded = False
         self._num_elsewhere = 0
-        self._closed = asyncio.Event()
         self.is_tracing = False
         self.is_orphaned = False
         self._may_open = asyncio.Event()
@@ -238,9 +237,6 @@ class ApiServerClient(FrontClient):
         del timeout
         self._is_closing = True
         self._leave("the server is shutting down")
-
-    async def wait_closed(self) -> None:
-        await self._closed.wait()
 
     async def wait_open(self) -> bool:
         """Whether the supervisor wants it to listen: when it says so, or has ended this."""
