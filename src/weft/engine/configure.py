@@ -19,17 +19,8 @@ from weft.core.config import (
     ModelConfig,
     SchedulerConfig,
 )
-from weft.core.defaults import (
-    DEFAULT_BLOCK_SIZE,
-    DEFAULT_MAX_LORA_RANK,
-    DEFAULT_MAX_LORAS,
-    DEFAULT_MAX_NUM_BATCHED_TOKENS,
-    DEFAULT_MAX_NUM_QUEUED_REQS,
-    DEFAULT_MAX_NUM_QUEUED_TOKENS,
-    DEFAULT_MAX_NUM_SEQS,
-    DEFAULT_PACKED_CACHE_BYTES,
-    DEFAULT_STREAM_INTERVAL_MS,
-)
+from weft.core.declare import spelled
+from weft.core.defaults import DEFAULT_STREAM_INTERVAL_MS, DEFAULTS
 from weft.core.elastic import ElasticConfig
 from weft.core.errors import ConfigError
 from weft.core.kv_cache import CacheConfig, KvEventsConfig, KvOffloadingConfig, StateCacheConfig
@@ -73,7 +64,7 @@ def resolve(
     Of several engines each gets the same share of the threads, and of the memory that weights leave which all map;
     those elsewhere (`ranks`) get none.
     """
-    size = bounded("data_parallel_size", options.data_parallel_size, 1, MAX_DATA_PARALLEL_SIZE)
+    size = bounded(options, "data_parallel_size", MAX_DATA_PARALLEL_SIZE)
     num_engines = size if ranks is None else max(1, ranks.num_local)
     check_elsewhere(options, ranks)
     compute = choose(options, card)
@@ -84,7 +75,7 @@ def resolve(
     max_model_len = _max_model_len(options, card)
     scheduler = _scheduler_config(options, card, max_model_len, draft)
     lora = _lora_config(options)
-    block_size = bounded("block_size", options.block_size, DEFAULT_BLOCK_SIZE, MAX_BLOCK_SIZE)
+    block_size = bounded(options, "block_size", MAX_BLOCK_SIZE)
     offloading = read_kv_offloading(options, card, block_size)
     others = _others(card, weight_bytes, lora, offloading)
     spare_bytes = free_bytes - sum(others.values())
@@ -226,26 +217,19 @@ def _scheduler_config(
         )
     # Tokens that see those behind them too can only be computed with the whole prompt.
     least = 1 if card.is_causal else max_model_len
-    max_num_batched_tokens = bounded(
-        "max_num_batched_tokens",
-        options.max_num_batched_tokens,
-        max(DEFAULT_MAX_NUM_BATCHED_TOKENS, least),
-    )
+    usual = max(DEFAULTS["max_num_batched_tokens"], least)
+    max_num_batched_tokens = bounded(options, "max_num_batched_tokens", default=usual)
     if max_num_batched_tokens < least:
         raise ConfigError(
             f"--max-num-batched-tokens {max_num_batched_tokens} is less than --max-model-len "
             f"{max_model_len}, and {card.name} takes every prompt in one step"
         )
     return SchedulerConfig(
-        max_num_seqs=bounded("max_num_seqs", options.max_num_seqs, DEFAULT_MAX_NUM_SEQS),
+        max_num_seqs=bounded(options, "max_num_seqs"),
         max_num_batched_tokens=max_num_batched_tokens,
         policy=options.scheduling_policy,
-        max_num_queued_reqs=bounded(
-            "max_num_queued_reqs", options.max_num_queued_reqs, DEFAULT_MAX_NUM_QUEUED_REQS
-        ),
-        max_num_queued_tokens=bounded(
-            "max_num_queued_tokens", options.max_num_queued_tokens, DEFAULT_MAX_NUM_QUEUED_TOKENS
-        ),
+        max_num_queued_reqs=bounded(options, "max_num_queued_reqs"),
+        max_num_queued_tokens=bounded(options, "max_num_queued_tokens"),
         speculation=_speculation(options, card, draft),
         chunks_prompts=card.is_causal,
     )
@@ -295,7 +279,7 @@ def _model_config(options: EngineOptions, card: ModelCard, max_model_len: int) -
         logprobs_mode=LogprobsMode(options.logprobs_mode),
         revision=options.revision,
         load_dtype=options.dtype,
-        packed_cache_bytes=DEFAULT_PACKED_CACHE_BYTES if packed_bytes is None else packed_bytes,
+        packed_cache_bytes=DEFAULTS["packed_cache_bytes"] if packed_bytes is None else packed_bytes,
         file_overrides=read_overrides(options),
         runner_type="generate" if card.pooling is None else "pooling",
     )
@@ -322,17 +306,12 @@ def _stream_interval_ms(options: EngineOptions) -> float:
 def _lora_config(options: EngineOptions) -> LoraConfig | None:
     if options.enable_lora:
         return LoraConfig(
-            max_loras=bounded("max_loras", options.max_loras, DEFAULT_MAX_LORAS, MAX_LORAS),
-            max_lora_rank=bounded(
-                "max_lora_rank", options.max_lora_rank, DEFAULT_MAX_LORA_RANK, MAX_LORA_RANK
-            ),
+            max_loras=bounded(options, "max_loras", MAX_LORAS),
+            max_lora_rank=bounded(options, "max_lora_rank", MAX_LORA_RANK),
         )
-    for flag, value in (
-        ("--max-loras", options.max_loras),
-        ("--max-lora-rank", options.max_lora_rank),
-    ):
-        if value is not None:
-            raise ConfigError(f"{flag} needs --enable-lora")
+    for name in ("max_loras", "max_lora_rank"):
+        if getattr(options, name) is not None:
+            raise ConfigError(f"{spelled(name)} needs --enable-lora")
     return None
 
 

@@ -1,7 +1,7 @@
 """How many slots there are for the states of recurrent layers, and how often a snapshot of one is kept."""
 
 from weft.core.config import EngineOptions
-from weft.core.defaults import DEFAULT_MAMBA_BLOCK_SIZE
+from weft.core.defaults import DEFAULTS
 from weft.core.errors import ConfigError
 from weft.core.kv_cache import StateCacheConfig
 from weft.engine.given import bounded
@@ -22,8 +22,8 @@ def configure_states(
         if options.mamba_block_size is not None:
             raise ConfigError(f"{FLAG}: {card.name} keeps no states of whole sequences")
         return None
-    usual = -(-DEFAULT_MAMBA_BLOCK_SIZE // block_size) * block_size
-    interval = bounded("mamba_block_size", options.mamba_block_size, usual)
+    usual = -(-DEFAULTS["mamba_block_size"] // block_size) * block_size
+    interval = bounded(options, "mamba_block_size", default=usual)
     if interval % block_size:
         raise ConfigError(
             f"{FLAG} must be a multiple of --block-size ({block_size}), not {interval}"
