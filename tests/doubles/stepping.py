@@ -189,6 +189,12 @@ class SteppingEngine:
             self.step()
         raise AssertionError(f"still at work after {max_steps} steps")
 
+    def finish(self, request_id: str, prompt: list[int], **options) -> Answer:
+        """Queue a request and step until nothing is left; its first answer."""
+        self.submit(request_id, prompt, **options)
+        self.run()
+        return self.answers[request_id][0]
+
     def _take(self, outputs: list[SequenceOutput]) -> None:
         for output in outputs:
             self.answers[output.engine_id][output.index].take(output)

@@ -7,14 +7,12 @@ import pytest
 from tests.busy import until
 from tests.contract.engines import local
 from tests.doubles.stepping import make_request
-from tests.rpc.calls import TOKENIZER_FILES, refusal
+from tests.rpc.calls import channel_to, refusal
 from weft.core.errors import BadRequest
 from weft.core.types import PoolingParams, SamplingParams
 from weft.pb import vllm_engine_pb2 as pb
 from weft.pb.vllm_engine_pb2_grpc import VllmEngineStub
 from weft.rpc.convert.embed import to_embed_input, to_embed_request
-from weft.rpc.options import RpcOptions
-from weft.rpc.server import RpcServer
 
 
 @pytest.fixture
@@ -27,11 +25,8 @@ async def engine():
 @pytest.fixture
 async def stub(engine):
     """The generated client of a server over it."""
-    server = RpcServer(engine, TOKENIZER_FILES, RpcOptions(port=0))
-    port = await server.start()
-    async with grpc.aio.insecure_channel(f"127.0.0.1:{port}") as channel:
+    async with channel_to(engine) as channel:
         yield VllmEngineStub(channel)
-    await server.stop()
 
 
 def message(*ids, request_id="e"):
@@ -146,10 +141,10 @@ GENERATE = pb.GenerateRequest(tokenized=pb.TokenizedInput(input_ids=[10**6]))
 )
 async def test_a_full_queue_refuses_before_the_prompt_is_looked_at(name, asked, runner):
     """Neither call works on a prompt that there is no place for."""
-    async with local(runner=runner, max_num_queued_reqs=1) as engine:
-        server = RpcServer(engine, TOKENIZER_FILES, RpcOptions(port=0))
-        async with grpc.aio.insecure_channel(f"127.0.0.1:{await server.start()}") as channel:
-            with engine.preparing(1):
-                code, _ = await refusal(getattr(VllmEngineStub(channel), name)(asked))
-        await server.stop()
+    async with (
+        local(runner=runner, max_num_queued_reqs=1) as engine,
+        channel_to(engine) as channel,
+    ):
+        with engine.preparing(1):
+            code, _ = await refusal(getattr(VllmEngineStub(channel), name)(asked))
     assert code is grpc.StatusCode.RESOURCE_EXHAUSTED
