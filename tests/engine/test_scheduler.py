@@ -13,9 +13,14 @@ PROMPT = list(range(10, 21))  # 11 tokens: two full blocks of 4 and a part
 OTHER = list(range(30, 41))
 
 
-def test_one_request_gives_the_tokens_of_its_prefix():
+@pytest.fixture
+def engine():
+    """With room for all."""
+    return make_engine()
+
+
+def test_one_request_gives_the_tokens_of_its_prefix(engine):
     """The engine adds nothing to and takes nothing from what the model says."""
-    engine = make_engine()
     answer = engine.finish("a", PROMPT, max_tokens=9)
     assert answer.token_ids == greedy_after(PROMPT, 9)
     assert answer.finish_reason is FinishReason.LENGTH
@@ -84,9 +89,8 @@ def test_nobody_overtakes_a_head_of_line_that_does_not_fit():
     assert [entry.sequence.request.request_id for entry in plan.entries] == ["a"]
 
 
-def test_a_second_request_reuses_the_full_blocks_of_the_first():
+def test_a_second_request_reuses_the_full_blocks_of_the_first(engine):
     """Cached tokens are counted and not computed again, and the answer is the same."""
-    engine = make_engine()
     engine.finish("a", PROMPT, max_tokens=3)
     rows_before = sum(engine.runner.num_rows)
     engine.finish("b", PROMPT, max_tokens=3)
@@ -95,18 +99,16 @@ def test_a_second_request_reuses_the_full_blocks_of_the_first():
     assert engine.answers["b"][0].token_ids == engine.answers["a"][0].token_ids
 
 
-def test_a_fully_cached_prompt_still_computes_its_last_block():
+def test_a_fully_cached_prompt_still_computes_its_last_block(engine):
     """At least one token is left to compute, for its logits (trap 1)."""
-    engine = make_engine()
     engine.finish("a", PROMPT[:8], max_tokens=1)
     engine.finish("b", PROMPT[:8], max_tokens=1)
     assert engine.answers["b"][0].num_cached_tokens == 4
     assert engine.answers["b"][0].token_ids == greedy_after(PROMPT[:8], 1)
 
 
-def test_equal_prompts_of_one_step_share_their_blocks():
+def test_equal_prompts_of_one_step_share_their_blocks(engine):
     """Blocks are findable from the moment they are planned."""
-    engine = make_engine()
     engine.submit("a", PROMPT, max_tokens=2)
     engine.submit("b", PROMPT, max_tokens=2)
     plan = engine.step()
@@ -116,18 +118,16 @@ def test_equal_prompts_of_one_step_share_their_blocks():
     assert engine.answers["b"][0].token_ids == greedy_after(PROMPT, 2)
 
 
-def test_blocks_of_decoded_tokens_are_reused_in_the_next_turn():
+def test_blocks_of_decoded_tokens_are_reused_in_the_next_turn(engine):
     """A conversation's next turn finds the blocks its last answer filled."""
-    engine = make_engine()
     engine.finish("a", PROMPT, max_tokens=6)
     turn = PROMPT + engine.answers["a"][0].token_ids + [50, 51]
     engine.finish("b", turn, max_tokens=1)
     assert engine.answers["b"][0].num_cached_tokens == 16
 
 
-def test_another_salt_never_finds_the_same_blocks():
+def test_another_salt_never_finds_the_same_blocks(engine):
     """Callers with different salts cannot see each other's cache, not even by timing (trap 7)."""
-    engine = make_engine()
     engine.finish("a", PROMPT, max_tokens=1, salt="one")
     engine.submit("b", PROMPT, max_tokens=1, salt="two")
     engine.submit("c", PROMPT, max_tokens=1)
@@ -160,9 +160,8 @@ def test_abort_frees_blocks_in_every_phase(phase):
     engine.scheduler.check()
 
 
-def test_abort_between_plan_and_commit_drops_the_late_token():
+def test_abort_between_plan_and_commit_drops_the_late_token(engine):
     """A token of a step that was already running is ignored, and blocks are freed once (trap 2)."""
-    engine = make_engine()
     engine.submit("a", PROMPT, max_tokens=5)
     plan, sampled = _begin(engine)
     engine.abort("a")
@@ -171,9 +170,8 @@ def test_abort_between_plan_and_commit_drops_the_late_token():
     assert engine.pool.num_held == 0
 
 
-def test_preemption_between_plan_and_commit_drops_the_token_and_makes_it_again():
+def test_preemption_between_plan_and_commit_drops_the_token_and_makes_it_again(engine):
     """The sampled token is delivered once: dropped now, computed again on resume (trap 3)."""
-    engine = make_engine()
     engine.submit("a", PROMPT, max_tokens=3)
     plan, sampled = _begin(engine)
     assert engine.scheduler.reset_cache(preempt_running=True)
@@ -182,9 +180,8 @@ def test_preemption_between_plan_and_commit_drops_the_token_and_makes_it_again()
     assert engine.answers["a"][0].token_ids == greedy_after(PROMPT, 3)
 
 
-def test_blocks_of_a_step_that_did_not_run_are_not_found():
+def test_blocks_of_a_step_that_did_not_run_are_not_found(engine):
     """A block planned and then given back uncomputed holds nothing; nobody may share it."""
-    engine = make_engine()
     engine.submit("a", PROMPT, max_tokens=3)
     engine.scheduler.plan()
     engine.abort("a")
@@ -193,9 +190,8 @@ def test_blocks_of_a_step_that_did_not_run_are_not_found():
     assert answer.token_ids == greedy_after(PROMPT, 3)
 
 
-def test_aborting_one_answer_leaves_the_others():
+def test_aborting_one_answer_leaves_the_others(engine):
     """n answers share a request, not a fate (trap 11)."""
-    engine = make_engine()
     engine.submit("a", PROMPT, n=3, temperature=1.0, max_tokens=6)
     engine.step()
     engine.abort("a", 1)
@@ -204,9 +200,8 @@ def test_aborting_one_answer_leaves_the_others():
     assert reasons == [FinishReason.LENGTH, FinishReason.ABORT, FinishReason.LENGTH]
 
 
-def test_answers_of_one_request_differ_by_their_seed_alone():
+def test_answers_of_one_request_differ_by_their_seed_alone(engine):
     """Answer i of seed s is what a single request of seed s + i gives."""
-    engine = make_engine()
     engine.submit("n", PROMPT, n=3, temperature=1.0, seed=40, max_tokens=8)
     answer = engine.finish("single", PROMPT, temperature=1.0, seed=42, max_tokens=8)
     assert engine.answers["n"][2].token_ids == answer.token_ids
@@ -228,9 +223,8 @@ def test_a_stop_token_ends_the_answer_and_is_its_reason():
     assert answer.stop_reason == expected[3]
 
 
-def test_end_of_sequence_has_no_stop_reason_and_other_end_tokens_do():
+def test_end_of_sequence_has_no_stop_reason_and_other_end_tokens_do(engine):
     """The primary end token stops plainly; the generation config's others are named."""
-    engine = make_engine()
     for request_id, token_id in (("primary", EOS), ("other", 2)):
         engine.submit(
             request_id, PROMPT, ignore_eos=False, max_tokens=9, allowed_token_ids=[token_id]
@@ -241,9 +235,8 @@ def test_end_of_sequence_has_no_stop_reason_and_other_end_tokens_do():
     assert engine.answers["other"][0].finish_reason is FinishReason.STOP
 
 
-def test_min_tokens_holds_through_preemption():
+def test_min_tokens_holds_through_preemption(engine):
     """Output counts survive a preemption: no stop token before the minimum (trap 4)."""
-    engine = make_engine()
     engine.submit(
         "a", PROMPT, ignore_eos=False, min_tokens=6, max_tokens=12, logit_bias={EOS: 50.0}
     )
@@ -320,9 +313,8 @@ def test_nan_logits_end_one_sequence_and_distrust_its_blocks():
     assert engine.answers["again"][0].num_cached_tokens == 0
 
 
-def test_the_cache_cannot_be_reset_under_running_requests_unless_requested():
+def test_the_cache_cannot_be_reset_under_running_requests_unless_requested(engine):
     """Held blocks refuse the reset; with the flag their owners are preempted and lose no token (trap 8)."""
-    engine = make_engine()
     engine.submit("a", PROMPT, max_tokens=6)
     engine.step()
     assert engine.scheduler.reset_cache(preempt_running=False) is False
@@ -331,9 +323,8 @@ def test_the_cache_cannot_be_reset_under_running_requests_unless_requested():
     assert engine.answers["a"][0].token_ids == greedy_after(PROMPT, 6)
 
 
-def test_admission_of_started_sequences_lets_only_those_finish():
+def test_admission_of_started_sequences_lets_only_those_finish(engine):
     """While draining, what runs runs on and what waits keeps waiting."""
-    engine = make_engine()
     engine.submit("a", PROMPT, max_tokens=3)
     engine.step()
     engine.submit("b", OTHER, max_tokens=3)
