@@ -17,7 +17,6 @@ from weft.engine.api_servers.calls import (
     CHECK_HEALTH,
     EXPOSE,
     GET_LOADS,
-    GET_STATES,
     SUBSCRIBE,
     Health,
     Loads,
@@ -179,8 +178,6 @@ class AttachedServer:
             return Health(client.is_degraded)
         if method == GET_LOADS:
             return Loads(await client.get_loads(), client.num_active_requests)
-        if method == GET_STATES:
-            return await client.get_request_states()
         if method == EXPOSE:
             return await self._expose()
         if method == SUBSCRIBE:
