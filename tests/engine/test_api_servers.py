@@ -19,7 +19,7 @@ from weft.core.types import (
     SequenceOutput,
 )
 from weft.engine.api_servers.attached import AttachedServer
-from weft.engine.api_servers.calls import ANSWERS, GET_LOADS, GET_STATES
+from weft.engine.api_servers.calls import ANSWERS, GET_LOADS
 from weft.engine.api_servers.faults import Fault
 from weft.engine.api_servers.messages import (
     EnginesStopped,
@@ -71,7 +71,7 @@ def test_every_call_for_all_engines_is_handed_on():
     """What `EngineGroup` does with each engine, an API server must not do with itself."""
     to_all = {name for name, one in vars(EngineGroup).items() if asyncio.iscoroutinefunction(one)}
     calls = {name for name in to_all if not name.startswith("_")}
-    assert calls <= ANSWERS.keys() | {GET_LOADS, GET_STATES}
+    assert calls <= ANSWERS.keys() | {GET_LOADS}
 
 
 async def test_messages_come_whole_however_they_are_cut():

@@ -35,6 +35,7 @@ def _of_all(method: str) -> Any:
     async def call(self: "EngineGroup", *args: Any, **options: Any) -> None:
         await self._each(lambda engine: getattr(engine, method)(*args, **options))
 
+    call.__name__ = method
     return call
 
 
