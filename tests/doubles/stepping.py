@@ -199,7 +199,7 @@ class SteppingEngine:
 
 
 def make_request(
-    request_id: str, prompt: list[int], params: SamplingParams | None = None, **fields
+    request_id: str, prompt: list[int], params: SamplingParams | None = None, /, **fields
 ) -> Request:
     """A request as the front would make it; `fields` come before what is said here."""
     params = params or SamplingParams()
