@@ -12,6 +12,7 @@ import pytest
 
 from tests.doubles.fake_engine import FakeEngine
 from tests.ports import free_port
+from tests.rpc import calls
 from weft.core.client import EngineClient
 from weft.core.config import EngineConfig, EngineOptions
 from weft.core.ranks import LinkConfig, RanksConfig
@@ -29,8 +30,6 @@ from weft.engine.nodes.node import Node
 from weft.model.open import Checkpoint, open_model
 from weft.rpc.client import RpcClient
 from weft.rpc.fleet import Fleet
-from weft.rpc.options import RpcOptions
-from weft.rpc.server import RpcServer
 
 MODEL = (
     "embedded:random?layers=2&hidden=32&heads=2&kv_heads=1&head_dim=16&intermediate=64&vocab=400"
@@ -117,12 +116,8 @@ async def served(**options) -> AsyncIterator[str]:
     """The address of a gRPC server with an engine of its own."""
     async with local(**options) as engine:
         files = open_model(engine.model_config.model).tokenizer_files
-        server = RpcServer(engine, files, RpcOptions(port=0))
-        port = await server.start()
-        try:
-            yield f"127.0.0.1:{port}"
-        finally:
-            await server.stop()
+        async with calls.served(engine, files) as target:
+            yield target
 
 
 @asynccontextmanager

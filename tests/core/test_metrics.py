@@ -5,7 +5,7 @@ import pytest
 from prometheus_client import generate_latest
 from prometheus_client.parser import text_string_to_metric_families
 
-from tests.doubles.stepping import make_config
+from tests.doubles.stepping import make_config, make_request
 from tests.doubles.transfers import transfer
 from weft.core.config import (
     EngineConfig,
@@ -23,7 +23,6 @@ from weft.core.types import (
     CompletionOutput,
     EngineLoad,
     OutputKind,
-    Request,
     RequestOutput,
     SamplingParams,
 )
@@ -301,15 +300,7 @@ def test_a_step_counts_its_tokens_and_intervals():
 def test_tokens_that_come_together_share_the_time_before_them():
     """A server that sends so many at once made them one after the other."""
     metrics, engine = with_engine()
-    request = Request(
-        request_id="r",
-        engine_id="r-1",
-        prompt_token_ids=[1, 2, 3],
-        params=SamplingParams(output_kind=OutputKind.DELTA),
-        eos_token_ids=(),
-        seed=0,
-        arrival_time=0.0,
-    )
+    request = make_request("r", [1, 2, 3], SamplingParams(output_kind=OutputKind.DELTA))
     remote = RemoteRequest(engine, request)
     with remote.following():
         for token_ids in ([5], [6, 7, 8, 9]):

@@ -12,6 +12,7 @@ import msgspec
 from tests.doubles.fake_inputs import EOS_ID, FIRST_ID, VOCAB_SIZE, FakeInputProcessor, FakeRenderer
 from weft.core.client import EngineClient
 from weft.core.config import EngineConfig, ModelConfig, SchedulerConfig
+from weft.core.controls import check_sleep_level, read_pause_mode, read_sleep_tags
 from weft.core.engine_info import EngineInfo
 from weft.core.errors import (
     BadRequest,
@@ -377,10 +378,6 @@ class FakeEngine(EngineClient):
         """One rank."""
         return [self.load]
 
-    async def get_supported_tasks(self) -> tuple[str, ...]:
-        """Generation only."""
-        return ("generate",)
-
     async def subscribe_kv_events(
         self, start_sequence_number: int | None = None
     ) -> AsyncGenerator[KvEventBatch, None]:
@@ -407,7 +404,7 @@ class FakeEngine(EngineClient):
         clear_cache: bool = True,
     ) -> None:
         """Stop all steps; mode "abort" ends what is open, "wait" lets it end, "keep" freezes it."""
-        chosen = PauseMode.WAIT if wait_for_inflight_requests else PauseMode(mode)
+        chosen = read_pause_mode(mode, is_wait=wait_for_inflight_requests)
         self._is_paused = True
         self._may_finish = set(self._open) if chosen is PauseMode.WAIT else set()
         if chosen is PauseMode.ABORT:
@@ -427,17 +424,13 @@ class FakeEngine(EngineClient):
 
     async def sleep(self, level: int = 1, mode: PauseMode | str = PauseMode.ABORT) -> None:
         """Stop, and need what the level takes before going on."""
-        if level not in range(3):
-            raise BadRequest("level", f"level must be from 0 to 2, got {level}")
+        check_sleep_level(level)
         await self.pause_generation(mode=mode)
         self._absent = {"weights", "kv_cache"} if level else self._absent
 
     async def wake_up(self, tags: Iterable[str] | None = None) -> bool:
         """Go on once nothing is absent."""
-        named = ("weights", "kv_cache", "scheduling") if tags is None else tuple(tags)
-        for tag in named:
-            if tag not in ("weights", "kv_cache", "scheduling"):
-                raise BadRequest("tags", f"tags has no {tag!r}")
+        named = read_sleep_tags(tags)
         had_all, self._absent = not self._absent, self._absent - set(named)
         if not self._absent and (not had_all or "scheduling" in named):
             await self.resume_generation()

@@ -2,8 +2,6 @@
 
 from dataclasses import dataclass, field
 
-import msgspec
-
 from tests.doubles.fake_runner import FakeRunner
 from weft.compute.native import NativeSampler
 from weft.compute.runner import Runner
@@ -111,20 +109,20 @@ class SteppingEngine:
     ) -> None:
         """Queue a request."""
         sampling = SamplingParams(**{"temperature": 0.0, "ignore_eos": True, **params})
-        request = make_request(request_id, prompt, sampling)
-        self.scheduler.add(
-            msgspec.structs.replace(
-                request,
-                cache_salt=salt,
-                lora_request=lora
-                and LoRARequest(lora_name=lora, lora_int_id=1, lora_path="/nowhere"),
-                priority=priority,
-                grammar=grammar,
-                reasoning=reasoning,
-                bad_token_ids=list(bad_token_ids),
-                eos_token_ids=eos_token_ids,
-            )
+        adapter = lora and LoRARequest(lora_name=lora, lora_int_id=1, lora_path="/nowhere")
+        request = make_request(
+            request_id,
+            prompt,
+            sampling,
+            cache_salt=salt,
+            lora_request=adapter,
+            priority=priority,
+            grammar=grammar,
+            reasoning=reasoning,
+            bad_token_ids=list(bad_token_ids),
+            eos_token_ids=eos_token_ids,
         )
+        self.scheduler.add(request)
         self.answers[request_id] = [Answer() for _ in range(sampling.n)]
         if (grammar or reasoning) and not is_grammar_late:
             self.attach(request_id, self.made(grammar))
@@ -140,16 +138,16 @@ class SteppingEngine:
         **params,
     ) -> None:
         """Queue a request whose hidden states are wanted."""
-        request = make_request(request_id, prompt, SamplingParams(max_tokens=1))
-        self.scheduler.add(
-            msgspec.structs.replace(
-                request,
-                cache_salt=salt,
-                priority=priority,
-                pooling=PoolingParams(**params),
-                pooling_kind=kind,
-            )
+        request = make_request(
+            request_id,
+            prompt,
+            SamplingParams(max_tokens=1),
+            cache_salt=salt,
+            priority=priority,
+            pooling=PoolingParams(**params),
+            pooling_kind=kind,
         )
+        self.scheduler.add(request)
         self.answers[request_id] = [Answer()]
 
     def attach(self, request_id: str, made: Grammar | str) -> None:
@@ -189,22 +187,32 @@ class SteppingEngine:
             self.step()
         raise AssertionError(f"still at work after {max_steps} steps")
 
+    def finish(self, request_id: str, prompt: list[int], **options) -> Answer:
+        """Queue a request and step until nothing is left; its first answer."""
+        self.submit(request_id, prompt, **options)
+        self.run()
+        return self.answers[request_id][0]
+
     def _take(self, outputs: list[SequenceOutput]) -> None:
         for output in outputs:
             self.answers[output.engine_id][output.index].take(output)
 
 
-def make_request(request_id: str, prompt: list[int], params: SamplingParams) -> Request:
-    """A request as the front would make it."""
-    return Request(
-        request_id=request_id,
-        engine_id=request_id,
-        prompt_token_ids=list(prompt),
-        params=params,
-        eos_token_ids=(EOS, 2),
-        seed=params.seed if params.seed is not None else 7,
-        arrival_time=0.0,
-    )
+def make_request(
+    request_id: str, prompt: list[int], params: SamplingParams | None = None, /, **fields
+) -> Request:
+    """A request as the front would make it; `fields` come before what is said here."""
+    params = params or SamplingParams()
+    made = {
+        "request_id": request_id,
+        "engine_id": request_id,
+        "prompt_token_ids": list(prompt),
+        "params": params,
+        "eos_token_ids": (EOS, 2),
+        "seed": params.seed if params.seed is not None else 7,
+        "arrival_time": 0.0,
+    }
+    return Request(**made | fields)
 
 
 def make_config(**overrides) -> EngineConfig:

@@ -9,17 +9,17 @@ import zmq
 from prometheus_client import CollectorRegistry, Counter, Gauge
 
 from tests.contract.engines import ROOM, api_server, stop
+from tests.doubles.stepping import make_request
 from weft.core import errors
 from weft.core.errors import BadRequest, EngineDead, Key, NotFound, WeftError
 from weft.core.types import (
     EngineLoad,
     FinishReason,
-    Request,
     SamplingParams,
     SequenceOutput,
 )
 from weft.engine.api_servers.attached import AttachedServer
-from weft.engine.api_servers.calls import ANSWERS, GET_LOADS, GET_STATES
+from weft.engine.api_servers.calls import ANSWERS, GET_LOADS
 from weft.engine.api_servers.faults import Fault
 from weft.engine.api_servers.messages import (
     EnginesStopped,
@@ -71,7 +71,7 @@ def test_every_call_for_all_engines_is_handed_on():
     """What `EngineGroup` does with each engine, an API server must not do with itself."""
     to_all = {name for name, one in vars(EngineGroup).items() if asyncio.iscoroutinefunction(one)}
     calls = {name for name in to_all if not name.startswith("_")}
-    assert calls <= ANSWERS.keys() | {GET_LOADS, GET_STATES}
+    assert calls <= ANSWERS.keys() | {GET_LOADS}
 
 
 async def test_messages_come_whole_however_they_are_cut():
@@ -149,16 +149,7 @@ def test_series_of_several_processes_are_added_up_and_their_own_told_apart():
 @pytest.fixture
 async def counted():
     """The stream of a request for two answers."""
-    request = Request(
-        request_id="r",
-        engine_id="0.0/r",
-        prompt_token_ids=[1],
-        params=SamplingParams(n=2),
-        eos_token_ids=(2,),
-        seed=0,
-        arrival_time=0.0,
-    )
-    return CountedStream(request)
+    return CountedStream(make_request("r", [1], SamplingParams(n=2), engine_id="0.0/r"))
 
 
 async def test_a_counted_request_is_over_when_all_its_answers_are(counted):

@@ -21,8 +21,7 @@ def test_a_block_that_nobody_can_find_is_given_out_before_one_that_is_cached():
 def test_a_stored_block_names_the_one_before_it():
     """The chain is what a router follows; only the first of a sequence has none before it."""
     engine = make_engine(max_num_batched_tokens=4)
-    engine.submit("a", PROMPT, max_tokens=1)
-    engine.run()
+    engine.finish("a", PROMPT, max_tokens=1)
     stored = [e for e in engine.scheduler.cache.take_events() if isinstance(e, BlockStored)]
     hashes = [digest for event in stored for digest in event.block_hashes]
     assert len(stored) == 2

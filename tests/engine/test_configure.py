@@ -197,11 +197,6 @@ def test_weights_beyond_the_memory_are_refused_with_the_numbers():
     assert "--" not in message
 
 
-def test_two_ways_to_size_the_pool_are_refused_together():
-    """One of them would have to be ignored."""
-    assert "not both" in refusal(kv_cache_bytes=GIB, num_gpu_blocks_override=5)
-
-
 @pytest.mark.parametrize(
     ("flags", "words"),
     [
@@ -209,10 +204,40 @@ def test_two_ways_to_size_the_pool_are_refused_together():
         ({"scheduling_policy": "lifo"}, '--scheduling-policy "lifo"'),
         ({"max_logprobs": -2}, "--max-logprobs"),
         ({"logprobs_mode": "raw"}, "--logprobs-mode"),
+        ({"kv_cache_bytes": GIB, "num_gpu_blocks_override": 5}, "not both"),
+        ({"compute": "gpu"}, "--compute"),
+        ({"quantization": "int3"}, "--quantization"),
+        ({"num_threads": 0}, "--num-threads"),
+        ({"num_threads": 2000}, "--num-threads"),
+        # The reference has no threads of its own to set.
+        ({"num_threads": 2, "compute": "reference"}, "--num-threads"),
+        ({"mamba_block_size": 64}, "--mamba-block-size: a-model keeps no states"),
+        ({"data_parallel_size": 0}, "--data-parallel-size must be between 1 and 64"),
+        ({"data_parallel_size": 65}, "--data-parallel-size must be between 1 and 64"),
+        (
+            {"data_parallel_size": 3, "num_threads": 2, "compute": "native"},
+            "--num-threads 2 leaves",
+        ),
+        (
+            {
+                "data_parallel_size": 2,
+                "compute": "reference",
+                "weight_transfer_config": '{"backend": "shared_memory"}',
+            },
+            "--weight-transfer-config needs --data-parallel-size 1 with --compute reference",
+        ),
+        (
+            {
+                "data_parallel_size": 2,
+                "kv_events_config": {"enable_kv_cache_events": True, "endpoint": "ipc:///x"},
+            },
+            "endpoint must be tcp://HOST:PORT with --data-parallel-size",
+        ),
     ],
+    ids=str,
 )
-def test_other_bad_values_are_refused_by_the_name_of_their_flag(flags: dict, words: str):
-    """Nothing is quietly replaced."""
+def test_what_cannot_be_followed_is_refused_by_the_name_of_its_flag(flags: dict, words: str):
+    """Nothing is quietly replaced, or ignored."""
     assert words in refusal(**flags)
 
 
@@ -276,11 +301,6 @@ def test_what_does_not_go_with_slots_is_refused_by_name(options, message):
     assert message in refusal(replace(card(), **RECURRENT), **options)
 
 
-def test_an_interval_is_refused_where_there_is_no_state():
-    """It would say nothing."""
-    assert refusal(mamba_block_size=64).startswith("--mamba-block-size: a-model keeps no states")
-
-
 def test_drafts_are_refused_where_layers_keep_states():
     """A state that a wrong draft went through cannot be had back."""
     hybrid = replace(card(), state_bytes_per_block=1 << 10)
@@ -315,21 +335,6 @@ def test_every_advice_works(free, weights, kv, length, block_size, blocks):
         assert config.cache_config.num_blocks * block_size * kv + weights <= free
 
 
-@pytest.mark.parametrize(
-    ("flags", "flag"),
-    [
-        ({"compute": "gpu"}, "--compute"),
-        ({"quantization": "int3"}, "--quantization"),
-        ({"num_threads": 0}, "--num-threads"),
-        ({"num_threads": 2000}, "--num-threads"),
-        ({"num_threads": 2, "compute": "reference"}, "--num-threads"),
-    ],
-)
-def test_what_cannot_compute_is_refused(flags, flag):
-    """By the name of the flag; the reference has no threads of its own to set."""
-    assert flag in refusal(**flags)
-
-
 def test_engines_share_memory_and_threads():
     """Each has what one alone would have of its part, beside the weights, which there are once; what is given
     for one engine is not divided.
@@ -359,38 +364,6 @@ def test_one_more_engine_takes_its_pool_and_what_is_not_shared():
     assert config.elastic_config == ElasticConfig(num_threads=4, engine_bytes=pool_bytes)
     assert config.of_size(4).compute_config.num_threads == 1
     assert resolved(compute="native", **flags).of_rank(0).data_parallel_rank == 0
-
-
-@pytest.mark.parametrize(
-    ("flags", "words"),
-    [
-        ({"data_parallel_size": 0}, "--data-parallel-size must be between 1 and 64"),
-        ({"data_parallel_size": 65}, "--data-parallel-size must be between 1 and 64"),
-        (
-            {"data_parallel_size": 3, "num_threads": 2, "compute": "native"},
-            "--num-threads 2 leaves",
-        ),
-        (
-            {
-                "data_parallel_size": 2,
-                "compute": "reference",
-                "weight_transfer_config": '{"backend": "shared_memory"}',
-            },
-            "--weight-transfer-config needs --data-parallel-size 1 with --compute reference",
-        ),
-        (
-            {
-                "data_parallel_size": 2,
-                "kv_events_config": {"enable_kv_cache_events": True, "endpoint": "ipc:///x"},
-            },
-            "endpoint must be tcp://HOST:PORT with --data-parallel-size",
-        ),
-    ],
-    ids=range(5),
-)
-def test_what_several_engines_cannot_do_is_refused(flags, words):
-    """By the name of the flag, and what is allowed."""
-    assert words in refusal(**flags)
 
 
 def test_an_encoder_keeps_its_weights_as_they_are():

@@ -70,6 +70,12 @@ class HandClient(FrontClient):
         return [command.request.engine_id for command in self.sent if isinstance(command, Add)]
 
 
+@pytest.fixture
+async def client():
+    """The test plays its engine."""
+    return HandClient()
+
+
 async def begin(client, request_id="r", **params):
     """Start a request in a task; returns once it was sent."""
     merged = {"max_tokens": 50, "output_kind": OutputKind.DELTA, **params}
@@ -120,9 +126,8 @@ async def test_queued_prompt_tokens_are_bounded_until_their_first_output():
     second.cancel()
 
 
-async def test_outputs_that_come_while_nobody_reads_are_merged():
+async def test_outputs_that_come_while_nobody_reads_are_merged(client):
     """A slow reader gets one larger delta, not a queue of small ones (trap 14)."""
-    client = HandClient()
     task = await begin(client)
     (engine_id,) = client.engine_ids
     client.say(engine_id, [70])
@@ -132,9 +137,8 @@ async def test_outputs_that_come_while_nobody_reads_are_merged():
     assert [output.outputs[0].token_ids for output in outputs] == [[70, 71, 72]]
 
 
-async def test_a_stop_string_ends_the_answer_here_and_in_the_engine():
+async def test_a_stop_string_ends_the_answer_here_and_in_the_engine(client):
     """The engine knows no text, so it is told to stop that one answer, silently."""
-    client = HandClient()
     task = await begin(client, n=2, stop=["FG"])
     (engine_id,) = client.engine_ids
     client.say(engine_id, [70, 71, 72], index=1)  # "FGH"
@@ -145,9 +149,8 @@ async def test_a_stop_string_ends_the_answer_here_and_in_the_engine():
     assert (stopped.finish_reason, stopped.stop_reason) == (FinishReason.STOP, "FG")
 
 
-async def test_an_engine_error_fails_that_request_alone():
+async def test_an_engine_error_fails_that_request_alone(client):
     """The failed request raises the engine's sentence; its neighbour goes on."""
-    client = HandClient()
     bad, good = await begin(client, "bad"), await begin(client, "good")
     client.say(client.engine_ids[0], finish_reason=FinishReason.ERROR, error="row is not numbers")
     client.say(client.engine_ids[1], [70], finish_reason=FinishReason.LENGTH)
@@ -156,9 +159,8 @@ async def test_an_engine_error_fails_that_request_alone():
     assert (await good)[-1].is_finished
 
 
-async def test_death_fails_every_request_call_and_subscription():
+async def test_death_fails_every_request_call_and_subscription(client):
     """Whoever waits for a dead engine learns so, and later calls are refused at once."""
-    client = HandClient()
     request = await begin(client)
     call = asyncio.create_task(client.reset_prefix_cache())
     subscription = asyncio.ensure_future(anext(client.subscribe_kv_events()))
@@ -179,9 +181,8 @@ async def test_death_fails_every_request_call_and_subscription():
     assert client.num_active_requests == 0
 
 
-async def test_an_event_that_cannot_be_handled_is_the_engines_death():
+async def test_an_event_that_cannot_be_handled_is_the_engines_death(client):
     """Its requests fail at once, and the engine is stopped."""
-    client = HandClient()
     task = await begin(client)
     client._on_event(object())
     with pytest.raises(EngineDead, match="could not be handled"):
@@ -190,9 +191,8 @@ async def test_an_event_that_cannot_be_handled_is_the_engines_death():
     assert client.sent[-1] == Stop(0.0)
 
 
-async def test_a_pause_aborts_and_clears_the_cache_unless_it_is_to_do_otherwise():
+async def test_a_pause_aborts_and_clears_the_cache_unless_it_is_to_do_otherwise(client):
     """As vLLM's does."""
-    client = HandClient()
     task = asyncio.create_task(client.pause_generation())
     await until(lambda: bool(client.sent))
     pause = client.sent[-1]
@@ -201,9 +201,8 @@ async def test_a_pause_aborts_and_clears_the_cache_unless_it_is_to_do_otherwise(
     await task
 
 
-async def test_an_engine_that_answers_nothing_is_unhealthy():
+async def test_an_engine_that_answers_nothing_is_unhealthy(client):
     """Health pings through the engine's mailbox and fails when the answer stays out; never by a request."""
-    client = HandClient()
     client._calls.last_event_at -= 5
     await client.check_health()
     (ping,) = [command for command in client.sent if isinstance(command, Ping)]
@@ -215,17 +214,15 @@ async def test_an_engine_that_answers_nothing_is_unhealthy():
     await client.check_health()
 
 
-async def test_load_of_a_busy_engine_is_that_of_its_last_step():
+async def test_load_of_a_busy_engine_is_that_of_its_last_step(client):
     """A long step does not make the load wait."""
-    client = HandClient()
     started = time.monotonic()
     assert await client.get_loads() == [LOAD]
     assert is_within(time.monotonic() - started, 5)
 
 
-async def test_shutdown_refuses_new_requests_and_is_idempotent():
+async def test_shutdown_refuses_new_requests_and_is_idempotent(client):
     """One Stop with the time to drain; then every request is refused as unavailable."""
-    client = HandClient()
     client.shutdown(timeout=7)
     client.shutdown(timeout=1)
     assert [c for c in client.sent if isinstance(c, Stop)] == [Stop(7)]
@@ -239,9 +236,8 @@ async def test_shutdown_refuses_new_requests_and_is_idempotent():
 GRAMMAR = StructuredOutputsParams(regex="[a-c]{2}")
 
 
-async def test_a_shutdown_waits_for_requests_that_the_engine_does_not_have_yet():
+async def test_a_shutdown_waits_for_requests_that_the_engine_does_not_have_yet(client):
     """A request whose grammar is being checked is open, and drained like those that the engine has."""
-    client = HandClient()
     task = await begin(client, structured_outputs=GRAMMAR)
     client.shutdown(timeout=60)
     assert not [c for c in client.sent if isinstance(c, Stop)]
@@ -254,9 +250,8 @@ async def test_a_shutdown_waits_for_requests_that_the_engine_does_not_have_yet()
     client._grammars.close()
 
 
-async def test_a_shutdown_does_not_wait_for_a_request_that_has_left():
+async def test_a_shutdown_does_not_wait_for_a_request_that_has_left(client):
     """The last request that the engine does not have leaves: nothing is to be waited for."""
-    client = HandClient()
     task = await begin(client, structured_outputs=GRAMMAR)
     client.shutdown(timeout=60)
     task.cancel()
@@ -266,9 +261,8 @@ async def test_a_shutdown_does_not_wait_for_a_request_that_has_left():
 
 
 @pytest.mark.parametrize("timeout", [None, 0.001])
-async def test_a_shutdown_without_time_aborts_what_the_engine_does_not_have(timeout):
+async def test_a_shutdown_without_time_aborts_what_the_engine_does_not_have(client, timeout):
     """It ends as requests do that the engine has: with "abort", and once."""
-    client = HandClient()
     task = await begin(client, structured_outputs=GRAMMAR)
     client.shutdown(timeout=timeout)
     (output,) = await task
@@ -278,9 +272,8 @@ async def test_a_shutdown_without_time_aborts_what_the_engine_does_not_have(time
     client._grammars.close()
 
 
-async def test_an_abort_does_not_wait_for_the_check_of_a_grammar():
+async def test_an_abort_does_not_wait_for_the_check_of_a_grammar(client):
     """Whoever aborts has the end at once, however many grammars are checked before."""
-    client = HandClient()
     hostile = [StructuredOutputsParams(regex=f"{i}((a{{1,99}}){{1,99}}){{1,99}}") for i in range(4)]
     before = [await begin(client, "before", structured_outputs=one) for one in hostile]
     task = await begin(client, "r", structured_outputs=GRAMMAR)
@@ -292,9 +285,8 @@ async def test_an_abort_does_not_wait_for_the_check_of_a_grammar():
     await asyncio.gather(*before, return_exceptions=True)
 
 
-async def test_a_stream_that_fails_ends_its_own_request_alone():
+async def test_a_stream_that_fails_ends_its_own_request_alone(client):
     """The other outputs of that step are delivered, and the engine stops the one that failed."""
-    client = HandClient()
     bad, good = await begin(client, "bad"), await begin(client, "good")
     bad_id, good_id = client.engine_ids
     outputs = [
@@ -312,9 +304,8 @@ async def test_a_stream_that_fails_ends_its_own_request_alone():
     assert client.num_active_requests == 0
 
 
-async def test_a_request_id_may_be_used_twice_and_abort_ends_both():
+async def test_a_request_id_may_be_used_twice_and_abort_ends_both(client):
     """The caller's id is a label: outputs never mix, abort means every request of that label (trap 15)."""
-    client = HandClient()
     tasks = [await begin(client, "same"), await begin(client, "same")]
     first, second = client.engine_ids
     assert first != second
@@ -326,9 +317,8 @@ async def test_a_request_id_may_be_used_twice_and_abort_ends_both():
     assert [t for o in outputs[1] for t in o.outputs[0].token_ids] == [72]
 
 
-async def test_late_outputs_of_a_closed_request_are_dropped():
+async def test_late_outputs_of_a_closed_request_are_dropped(client):
     """What was on its way when the reader left harms nobody."""
-    client = HandClient()
     task = await begin(client)
     task.cancel()
     with pytest.raises(asyncio.CancelledError):

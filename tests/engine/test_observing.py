@@ -46,6 +46,12 @@ class Watched:
         return ended_of(self.metrics, "fake")
 
 
+@pytest.fixture
+async def watched():
+    """A client with metrics, on a clock that the test turns."""
+    return Watched()
+
+
 def value_of(metrics, model, name, **labels):
     every = {"model_name": model, "engine": "0", **labels}
     return metrics.registry.get_sample_value(f"vllm:{name}", every)
@@ -61,9 +67,8 @@ def ended_of(metrics, model):
     return {reason: count for reason, count in counts.items() if count}
 
 
-async def test_times_start_when_the_request_arrives():
+async def test_times_start_when_the_request_arrives(watched):
     """First token and end are as far from the arrival as the caller saw."""
-    watched = Watched()
     task = await begin(watched.client)
     (engine_id,) = watched.client.engine_ids
     watched.clock.now += 2.0
@@ -93,9 +98,8 @@ async def test_tokenisation_is_part_of_the_time_to_the_first_token():
     assert watched.value("time_to_first_token_seconds_sum") == 4.0
 
 
-async def test_each_answer_counts_and_the_request_once():
+async def test_each_answer_counts_and_the_request_once(watched):
     """n answers are n sequences; what was asked for, and the longest answer, are the request's."""
-    watched = Watched()
     task = await begin(watched.client, n=2)
     (engine_id,) = watched.client.engine_ids
     watched.client.say(engine_id, [70, 71, 72], 0, finish_reason=FinishReason.STOP)
@@ -111,9 +115,8 @@ async def test_each_answer_counts_and_the_request_once():
     assert watched.value("request_max_num_generation_tokens_sum") == 3
 
 
-async def test_a_stop_string_is_a_stop():
+async def test_a_stop_string_is_a_stop(watched):
     """The engine does not know about it; what it says afterwards changes nothing."""
-    watched = Watched()
     task = await begin(watched.client, stop="B")
     (engine_id,) = watched.client.engine_ids
     watched.client.say(engine_id, [65, 66, 67])
@@ -122,9 +125,8 @@ async def test_a_stop_string_is_a_stop():
     assert watched.ended() == {"stop": 1}
 
 
-async def test_an_abort_counts_once():
+async def test_an_abort_counts_once(watched):
     """By id, while the reader goes on to the end."""
-    watched = Watched()
     task = await begin(watched.client)
     watched.client.say(watched.client.engine_ids[0], [70])
     await watched.client.abort("r")
@@ -134,9 +136,8 @@ async def test_an_abort_counts_once():
     assert watched.value("request_generation_tokens_sum") == 1
 
 
-async def test_a_caller_who_leaves_is_an_abort():
+async def test_a_caller_who_leaves_is_an_abort(watched):
     """Each answer that had not ended counts, and none that had."""
-    watched = Watched()
     task = await begin(watched.client, n=3)
     watched.client.say(watched.client.engine_ids[0], [70], 1, finish_reason=FinishReason.STOP)
     await asyncio.sleep(0)
@@ -146,9 +147,8 @@ async def test_a_caller_who_leaves_is_an_abort():
     assert watched.ended() == {"stop": 1, "abort": 2}
 
 
-async def test_a_failed_request_is_an_error():
+async def test_a_failed_request_is_an_error(watched):
     """Once, though the reader gets an exception."""
-    watched = Watched()
     task = await begin(watched.client)
     watched.client.say(
         watched.client.engine_ids[0], finish_reason=FinishReason.ERROR, error="not numbers"
@@ -158,9 +158,8 @@ async def test_a_failed_request_is_an_error():
     assert watched.ended() == {"error": 1}
 
 
-async def test_the_engines_death_is_an_error_of_every_request():
+async def test_the_engines_death_is_an_error_of_every_request(watched):
     """None is left uncounted."""
-    watched = Watched()
     tasks = [await begin(watched.client, name) for name in "ab"]
     watched.client._on_event(Failed("gone"))
     results = await asyncio.gather(*tasks, return_exceptions=True)
@@ -180,9 +179,8 @@ async def test_a_refused_request_is_not_counted():
     assert watched.value("request_params_n_count") == 0
 
 
-async def test_gauges_follow_the_engines_last_load():
+async def test_gauges_follow_the_engines_last_load(watched):
     """A scrape shows the load after the last step."""
-    watched = Watched()
     assert watched.value("num_requests_running") == 1  # as the hand-made engine says when ready
     watched.client._set_load(EngineLoad(num_waiting=3, num_used_tokens=1, max_total_tokens=4))
     names = ("num_requests_running", "num_requests_waiting", "kv_cache_usage_perc")

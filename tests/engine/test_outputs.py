@@ -2,12 +2,12 @@
 
 import pytest
 
+from tests.doubles.stepping import make_request
 from tests.text.vocabularies import byte_level
 from weft.core.types import (
     FinishReason,
     Logprob,
     OutputKind,
-    Request,
     SamplingParams,
     SequenceOutput,
 )
@@ -31,16 +31,8 @@ def single_bytes(text):
 
 def stream(*, tokenizer=TOKENIZER, kind=OutputKind.DELTA, prompt=PROMPT, **params):
     given = SamplingParams(output_kind=kind, max_tokens=None, **params)
-    request = Request(
-        request_id="r",
-        engine_id="r-1",
-        prompt_token_ids=prompt,
-        params=resolve_params(given, len(prompt), LIMITS),
-        eos_token_ids=(END,),
-        seed=0,
-        arrival_time=0.0,
-        prompt="say: ",
-    )
+    resolved = resolve_params(given, len(prompt), LIMITS)
+    request = make_request("r", prompt, resolved, eos_token_ids=(END,), prompt="say: ")
     return RequestStream(request, tokenizer)
 
 

@@ -6,10 +6,11 @@ import numpy as np
 import pytest
 
 import weft
+from tests.doubles.stepping import make_request
 from weft.core.beam_search import BeamSearchParams
 from weft.core.errors import BadRequest, ConfigError
 from weft.core.prompts import EmbeddedTokens
-from weft.core.types import Request, SamplingParams, StreamingInput
+from weft.core.types import SamplingParams, StreamingInput
 from weft.engine.scheduling.sequence import Sequence
 from weft.model.open import open_model
 
@@ -76,16 +77,8 @@ def test_the_cache_knows_embeddings_by_their_numbers():
 
 def test_penalties_know_no_tokens_of_such_a_prompt():
     """The ids that stand for it were said by nobody."""
-    request = Request(
-        request_id="r",
-        engine_id="e",
-        prompt_token_ids=[5, 0, 0, 6],
-        prompt_embeds=[EmbeddedTokens(start=1, num_tokens=2, rows=bytes(8))],
-        params=DRAWN,
-        eos_token_ids=(),
-        seed=0,
-        arrival_time=0.0,
-    )
+    embeds = [EmbeddedTokens(start=1, num_tokens=2, rows=bytes(8))]
+    request = make_request("r", [5, 0, 0, 6], DRAWN, prompt_embeds=embeds)
     sequence = Sequence.of(request, 0, (0, 0))
     sequence.append(7, 100)
     assert sequence.seen_token_ids == [5, 6, 7]

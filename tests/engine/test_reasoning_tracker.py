@@ -162,8 +162,7 @@ def test_a_budget_ends_reasoning_where_the_form_is_free():
     """Beside a plain request, whose tokens it leaves alone; and not twice."""
     engine = make()
     think(engine, "a", grammar=None, thinking_token_budget=3, max_tokens=60, ignore_eos=True)
-    engine.submit("plain", PROMPT, max_tokens=20)
-    engine.run()
+    engine.finish("plain", PROMPT, max_tokens=20)
     [answer] = engine.answers["a"]
     assert answer.token_ids[3:5] == [*b"zq"]
     assert len(answer.token_ids) == 60

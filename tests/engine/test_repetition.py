@@ -44,7 +44,7 @@ def test_an_answer_that_repeats_itself_ends(min_tokens, length, reason):
     """With a reason of its own, not before `min_tokens`, and "length" comes first."""
     engine = make_engine()
     watch = RepetitionDetectionParams(max_pattern_size=2, min_count=4)
-    engine.submit(
+    engine.finish(
         "a",
         [3, 4, 5],
         allowed_token_ids=[9],
@@ -52,7 +52,6 @@ def test_an_answer_that_repeats_itself_ends(min_tokens, length, reason):
         min_tokens=min_tokens,
         repetition_detection=watch,
     )
-    engine.run()
     [answer] = engine.answers["a"]
     assert (len(answer.token_ids), answer.finish_reason) == (length, reason)
 

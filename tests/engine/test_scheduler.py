@@ -13,22 +13,25 @@ PROMPT = list(range(10, 21))  # 11 tokens: two full blocks of 4 and a part
 OTHER = list(range(30, 41))
 
 
-def test_one_request_gives_the_tokens_of_its_prefix():
+@pytest.fixture
+def engine():
+    """With room for all."""
+    return make_engine()
+
+
+def test_one_request_gives_the_tokens_of_its_prefix(engine):
     """The engine adds nothing to and takes nothing from what the model says."""
-    engine = make_engine()
-    engine.submit("a", PROMPT, max_tokens=9)
-    engine.run()
-    assert engine.answers["a"][0].token_ids == greedy_after(PROMPT, 9)
-    assert engine.answers["a"][0].finish_reason is FinishReason.LENGTH
+    answer = engine.finish("a", PROMPT, max_tokens=9)
+    assert answer.token_ids == greedy_after(PROMPT, 9)
+    assert answer.finish_reason is FinishReason.LENGTH
 
 
 def test_a_long_prompt_is_computed_in_chunks_of_the_budget():
     """No step computes more rows than the budget, and only the last chunk samples."""
     engine = make_engine(max_num_batched_tokens=4)
-    engine.submit("a", PROMPT, max_tokens=1)
-    engine.run()
+    answer = engine.finish("a", PROMPT, max_tokens=1)
     assert engine.runner.num_rows == [4, 4, 3]
-    assert engine.answers["a"][0].token_ids == greedy_after(PROMPT, 1)
+    assert answer.token_ids == greedy_after(PROMPT, 1)
 
 
 def test_decoding_goes_on_while_a_long_prompt_is_computed():
@@ -47,11 +50,10 @@ def test_newest_sequence_is_preempted_when_blocks_run_out():
     """Preemption picks the last to arrive; nothing is dropped and no block leaks."""
     engine = make_engine(num_blocks=4, max_model_len=12)
     engine.submit("old", PROMPT[:7], max_tokens=4)
-    engine.submit("new", OTHER[:7], max_tokens=4)
-    engine.run()
+    answer = engine.finish("new", OTHER[:7], max_tokens=4)
     assert engine.scheduler.num_preemptions == 1
     assert engine.answers["old"][0].token_ids == greedy_after(PROMPT[:7], 4)
-    assert engine.answers["new"][0].token_ids == greedy_after(OTHER[:7], 4)
+    assert answer.token_ids == greedy_after(OTHER[:7], 4)
     assert engine.pool.num_held == 0
 
 
@@ -87,33 +89,26 @@ def test_nobody_overtakes_a_head_of_line_that_does_not_fit():
     assert [entry.sequence.request.request_id for entry in plan.entries] == ["a"]
 
 
-def test_a_second_request_reuses_the_full_blocks_of_the_first():
+def test_a_second_request_reuses_the_full_blocks_of_the_first(engine):
     """Cached tokens are counted and not computed again, and the answer is the same."""
-    engine = make_engine()
-    engine.submit("a", PROMPT, max_tokens=3)
-    engine.run()
+    engine.finish("a", PROMPT, max_tokens=3)
     rows_before = sum(engine.runner.num_rows)
-    engine.submit("b", PROMPT, max_tokens=3)
-    engine.run()
+    engine.finish("b", PROMPT, max_tokens=3)
     assert engine.answers["b"][0].num_cached_tokens == 8
     assert sum(engine.runner.num_rows) - rows_before == len(PROMPT) - 8 + 2
     assert engine.answers["b"][0].token_ids == engine.answers["a"][0].token_ids
 
 
-def test_a_fully_cached_prompt_still_computes_its_last_block():
+def test_a_fully_cached_prompt_still_computes_its_last_block(engine):
     """At least one token is left to compute, for its logits (trap 1)."""
-    engine = make_engine()
-    engine.submit("a", PROMPT[:8], max_tokens=1)
-    engine.run()
-    engine.submit("b", PROMPT[:8], max_tokens=1)
-    engine.run()
+    engine.finish("a", PROMPT[:8], max_tokens=1)
+    engine.finish("b", PROMPT[:8], max_tokens=1)
     assert engine.answers["b"][0].num_cached_tokens == 4
     assert engine.answers["b"][0].token_ids == greedy_after(PROMPT[:8], 1)
 
 
-def test_equal_prompts_of_one_step_share_their_blocks():
+def test_equal_prompts_of_one_step_share_their_blocks(engine):
     """Blocks are findable from the moment they are planned."""
-    engine = make_engine()
     engine.submit("a", PROMPT, max_tokens=2)
     engine.submit("b", PROMPT, max_tokens=2)
     plan = engine.step()
@@ -123,26 +118,20 @@ def test_equal_prompts_of_one_step_share_their_blocks():
     assert engine.answers["b"][0].token_ids == greedy_after(PROMPT, 2)
 
 
-def test_blocks_of_decoded_tokens_are_reused_in_the_next_turn():
+def test_blocks_of_decoded_tokens_are_reused_in_the_next_turn(engine):
     """A conversation's next turn finds the blocks its last answer filled."""
-    engine = make_engine()
-    engine.submit("a", PROMPT, max_tokens=6)
-    engine.run()
+    engine.finish("a", PROMPT, max_tokens=6)
     turn = PROMPT + engine.answers["a"][0].token_ids + [50, 51]
-    engine.submit("b", turn, max_tokens=1)
-    engine.run()
+    engine.finish("b", turn, max_tokens=1)
     assert engine.answers["b"][0].num_cached_tokens == 16
 
 
-def test_another_salt_never_finds_the_same_blocks():
+def test_another_salt_never_finds_the_same_blocks(engine):
     """Callers with different salts cannot see each other's cache, not even by timing (trap 7)."""
-    engine = make_engine()
-    engine.submit("a", PROMPT, max_tokens=1, salt="one")
-    engine.run()
+    engine.finish("a", PROMPT, max_tokens=1, salt="one")
     engine.submit("b", PROMPT, max_tokens=1, salt="two")
     engine.submit("c", PROMPT, max_tokens=1)
-    engine.submit("d", PROMPT, max_tokens=1, salt="one")
-    engine.run()
+    engine.finish("d", PROMPT, max_tokens=1, salt="one")
     cached = [engine.answers[r][0].num_cached_tokens for r in "bcd"]
     assert cached == [0, 0, 8]
 
@@ -150,10 +139,8 @@ def test_another_salt_never_finds_the_same_blocks():
 def test_without_prefix_caching_nothing_is_found():
     """The switch turns reading and writing off."""
     engine = make_engine(enable_prefix_caching=False)
-    engine.submit("a", PROMPT, max_tokens=1)
-    engine.run()
-    engine.submit("b", PROMPT, max_tokens=1)
-    engine.run()
+    engine.finish("a", PROMPT, max_tokens=1)
+    engine.finish("b", PROMPT, max_tokens=1)
     assert engine.answers["b"][0].num_cached_tokens == 0
     assert engine.scheduler.cache.num_cached == 0
 
@@ -173,9 +160,8 @@ def test_abort_frees_blocks_in_every_phase(phase):
     engine.scheduler.check()
 
 
-def test_abort_between_plan_and_commit_drops_the_late_token():
+def test_abort_between_plan_and_commit_drops_the_late_token(engine):
     """A token of a step that was already running is ignored, and blocks are freed once (trap 2)."""
-    engine = make_engine()
     engine.submit("a", PROMPT, max_tokens=5)
     plan, sampled = _begin(engine)
     engine.abort("a")
@@ -184,9 +170,8 @@ def test_abort_between_plan_and_commit_drops_the_late_token():
     assert engine.pool.num_held == 0
 
 
-def test_preemption_between_plan_and_commit_drops_the_token_and_makes_it_again():
+def test_preemption_between_plan_and_commit_drops_the_token_and_makes_it_again(engine):
     """The sampled token is delivered once: dropped now, computed again on resume (trap 3)."""
-    engine = make_engine()
     engine.submit("a", PROMPT, max_tokens=3)
     plan, sampled = _begin(engine)
     assert engine.scheduler.reset_cache(preempt_running=True)
@@ -195,21 +180,18 @@ def test_preemption_between_plan_and_commit_drops_the_token_and_makes_it_again()
     assert engine.answers["a"][0].token_ids == greedy_after(PROMPT, 3)
 
 
-def test_blocks_of_a_step_that_did_not_run_are_not_found():
+def test_blocks_of_a_step_that_did_not_run_are_not_found(engine):
     """A block planned and then given back uncomputed holds nothing; nobody may share it."""
-    engine = make_engine()
     engine.submit("a", PROMPT, max_tokens=3)
     engine.scheduler.plan()
     engine.abort("a")
-    engine.submit("b", PROMPT, max_tokens=3)
-    engine.run()
-    assert engine.answers["b"][0].num_cached_tokens == 0
-    assert engine.answers["b"][0].token_ids == greedy_after(PROMPT, 3)
+    answer = engine.finish("b", PROMPT, max_tokens=3)
+    assert answer.num_cached_tokens == 0
+    assert answer.token_ids == greedy_after(PROMPT, 3)
 
 
-def test_aborting_one_answer_leaves_the_others():
+def test_aborting_one_answer_leaves_the_others(engine):
     """n answers share a request, not a fate (trap 11)."""
-    engine = make_engine()
     engine.submit("a", PROMPT, n=3, temperature=1.0, max_tokens=6)
     engine.step()
     engine.abort("a", 1)
@@ -218,38 +200,31 @@ def test_aborting_one_answer_leaves_the_others():
     assert reasons == [FinishReason.LENGTH, FinishReason.ABORT, FinishReason.LENGTH]
 
 
-def test_answers_of_one_request_differ_by_their_seed_alone():
+def test_answers_of_one_request_differ_by_their_seed_alone(engine):
     """Answer i of seed s is what a single request of seed s + i gives."""
-    engine = make_engine()
     engine.submit("n", PROMPT, n=3, temperature=1.0, seed=40, max_tokens=8)
-    engine.submit("single", PROMPT, temperature=1.0, seed=42, max_tokens=8)
-    engine.run()
-    assert engine.answers["n"][2].token_ids == engine.answers["single"][0].token_ids
+    answer = engine.finish("single", PROMPT, temperature=1.0, seed=42, max_tokens=8)
+    assert engine.answers["n"][2].token_ids == answer.token_ids
     assert engine.answers["n"][0].token_ids != engine.answers["n"][1].token_ids
 
 
 def test_the_last_token_may_fill_the_context_exactly():
     """The context's last token is delivered, with reason "length", and no slot lies past it (trap 10)."""
-    engine = make_engine(max_model_len=16)
-    engine.submit("a", PROMPT, max_tokens=None)
-    engine.run()
-    assert len(engine.answers["a"][0].token_ids) == 5
-    assert engine.answers["a"][0].finish_reason is FinishReason.LENGTH
+    answer = make_engine(max_model_len=16).finish("a", PROMPT, max_tokens=None)
+    assert len(answer.token_ids) == 5
+    assert answer.finish_reason is FinishReason.LENGTH
 
 
 def test_a_stop_token_ends_the_answer_and_is_its_reason():
     """A caller's stop token is part of the ids, and named as the reason."""
     expected = greedy_after(PROMPT, 4)
-    engine = make_engine()
-    engine.submit("a", PROMPT, max_tokens=9, stop_token_ids=[expected[3]])
-    engine.run()
-    assert engine.answers["a"][0].token_ids == expected[: expected.index(expected[3]) + 1]
-    assert engine.answers["a"][0].stop_reason == expected[3]
+    answer = make_engine().finish("a", PROMPT, max_tokens=9, stop_token_ids=[expected[3]])
+    assert answer.token_ids == expected[: expected.index(expected[3]) + 1]
+    assert answer.stop_reason == expected[3]
 
 
-def test_end_of_sequence_has_no_stop_reason_and_other_end_tokens_do():
+def test_end_of_sequence_has_no_stop_reason_and_other_end_tokens_do(engine):
     """The primary end token stops plainly; the generation config's others are named."""
-    engine = make_engine()
     for request_id, token_id in (("primary", EOS), ("other", 2)):
         engine.submit(
             request_id, PROMPT, ignore_eos=False, max_tokens=9, allowed_token_ids=[token_id]
@@ -260,9 +235,8 @@ def test_end_of_sequence_has_no_stop_reason_and_other_end_tokens_do():
     assert engine.answers["other"][0].finish_reason is FinishReason.STOP
 
 
-def test_min_tokens_holds_through_preemption():
+def test_min_tokens_holds_through_preemption(engine):
     """Output counts survive a preemption: no stop token before the minimum (trap 4)."""
-    engine = make_engine()
     engine.submit(
         "a", PROMPT, ignore_eos=False, min_tokens=6, max_tokens=12, logit_bias={EOS: 50.0}
     )
@@ -315,8 +289,7 @@ def test_prompt_logprobs_are_whole_when_chunked_cached_and_preempted():
     plain.submit("a", PROMPT, prompt_logprobs=2, max_tokens=1)
     plain.run()
     engine = make_engine(max_num_batched_tokens=3)
-    engine.submit("warm", PROMPT, max_tokens=1)
-    engine.run()
+    engine.finish("warm", PROMPT, max_tokens=1)
     engine.submit("a", PROMPT, prompt_logprobs=2, max_tokens=1)
     engine.step()
     engine.step()
@@ -332,19 +305,16 @@ def test_nan_logits_end_one_sequence_and_distrust_its_blocks():
     """One row's failure is its own: the others go on, and nothing it touched stays in the cache."""
     engine = make_engine(FakeRunner(nan_after=PROMPT[-1]))
     engine.submit("bad", PROMPT, max_tokens=3)
-    engine.submit("good", OTHER, max_tokens=3)
-    engine.run()
+    engine.finish("good", OTHER, max_tokens=3)
     assert engine.answers["bad"][0].finish_reason is FinishReason.ERROR
     assert "not numbers" in engine.answers["bad"][0].error
     assert engine.answers["good"][0].token_ids == greedy_after(OTHER, 3)
-    engine.submit("again", PROMPT[:-1], max_tokens=1)
-    engine.run()
+    engine.finish("again", PROMPT[:-1], max_tokens=1)
     assert engine.answers["again"][0].num_cached_tokens == 0
 
 
-def test_the_cache_cannot_be_reset_under_running_requests_unless_requested():
+def test_the_cache_cannot_be_reset_under_running_requests_unless_requested(engine):
     """Held blocks refuse the reset; with the flag their owners are preempted and lose no token (trap 8)."""
-    engine = make_engine()
     engine.submit("a", PROMPT, max_tokens=6)
     engine.step()
     assert engine.scheduler.reset_cache(preempt_running=False) is False
@@ -353,9 +323,8 @@ def test_the_cache_cannot_be_reset_under_running_requests_unless_requested():
     assert engine.answers["a"][0].token_ids == greedy_after(PROMPT, 6)
 
 
-def test_admission_of_started_sequences_lets_only_those_finish():
+def test_admission_of_started_sequences_lets_only_those_finish(engine):
     """While draining, what runs runs on and what waits keeps waiting."""
-    engine = make_engine()
     engine.submit("a", PROMPT, max_tokens=3)
     engine.step()
     engine.submit("b", OTHER, max_tokens=3)
@@ -370,11 +339,9 @@ def test_admission_of_started_sequences_lets_only_those_finish():
 
 def test_an_answer_longer_than_the_pool_ends_with_length():
     """A sequence can never wait for blocks that do not exist."""
-    engine = make_engine(num_blocks=4, max_model_len=128)
-    engine.submit("a", PROMPT, max_tokens=None)
-    engine.run()
-    assert len(engine.answers["a"][0].token_ids) == 5
-    assert engine.answers["a"][0].finish_reason is FinishReason.LENGTH
+    answer = make_engine(num_blocks=4, max_model_len=128).finish("a", PROMPT, max_tokens=None)
+    assert len(answer.token_ids) == 5
+    assert answer.finish_reason is FinishReason.LENGTH
 
 
 def _begin(engine):

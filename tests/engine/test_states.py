@@ -24,16 +24,14 @@ def answer(engine: SteppingEngine, name: str) -> list[int]:
 def alone(prompt: list[int], max_tokens: int) -> list[int]:
     """What an engine that caches nothing answers."""
     engine = engine_of(enable_prefix_caching=False, num_slots=2)
-    engine.submit("a", prompt, max_tokens=max_tokens)
-    engine.run()
+    engine.finish("a", prompt, max_tokens=max_tokens)
     return answer(engine, "a")
 
 
 def test_a_prompt_stops_where_its_state_is_to_be_kept():
     """At every eighth token, and at its last full block before the last token."""
     engine = engine_of()
-    engine.submit("a", PROMPT, max_tokens=1)
-    engine.run()
+    engine.finish("a", PROMPT, max_tokens=1)
     assert engine.runner.chunks == [8, 8, 4, 1]
     assert engine.scheduler.cache.states.num_snapshots == 3
 
@@ -41,8 +39,7 @@ def test_a_prompt_stops_where_its_state_is_to_be_kept():
 def test_without_a_prefix_cache_no_state_is_kept():
     """Nor is a prompt cut for it."""
     engine = engine_of(enable_prefix_caching=False)
-    engine.submit("a", PROMPT, max_tokens=1)
-    engine.run()
+    engine.finish("a", PROMPT, max_tokens=1)
     assert engine.runner.chunks == [21]
     assert engine.scheduler.cache.states.num_snapshots == 0
 
@@ -60,10 +57,8 @@ def test_without_a_prefix_cache_no_state_is_kept():
 def test_a_hit_ends_at_the_last_boundary_that_has_a_state(prompt, num_cached):
     """However many blocks are there; and the answer is that of the prompt alone."""
     engine = engine_of()
-    engine.submit("a", PROMPT, max_tokens=3)
-    engine.run()
-    engine.submit("b", prompt, max_tokens=6)
-    engine.run()
+    engine.finish("a", PROMPT, max_tokens=3)
+    engine.finish("b", prompt, max_tokens=6)
     assert engine.answers["b"][0].num_cached_tokens == num_cached
     assert answer(engine, "b") == alone(prompt, 6)
 
@@ -71,12 +66,10 @@ def test_a_hit_ends_at_the_last_boundary_that_has_a_state(prompt, num_cached):
 def test_an_answer_leaves_states_too():
     """At its last full block, however far apart others are, so that a conversation may go on from there."""
     engine = engine_of(interval=64)
-    engine.submit("a", PROMPT, max_tokens=20)
-    engine.run()
+    engine.finish("a", PROMPT, max_tokens=20)
     whole = [*PROMPT, *answer(engine, "a")]
     assert engine.scheduler.cache.states.num_snapshots == 2  # of the prompt, and of the answer
-    engine.submit("b", [*whole, 50, 51], max_tokens=2)
-    engine.run()
+    engine.finish("b", [*whole, 50, 51], max_tokens=2)
     assert engine.answers["b"][0].num_cached_tokens == 40
     assert answer(engine, "b") == alone([*whole, 50, 51], 2)
 
@@ -84,8 +77,7 @@ def test_an_answer_leaves_states_too():
 def test_an_answer_leaves_no_state_where_few_slots_are_free():
     """Those that run need them more."""
     engine = engine_of(interval=64, num_slots=2)
-    engine.submit("a", PROMPT, max_tokens=20)
-    engine.run()
+    engine.finish("a", PROMPT, max_tokens=20)
     assert engine.scheduler.cache.states.num_snapshots == 1
     assert engine.scheduler.num_preemptions == 0
 
@@ -93,14 +85,12 @@ def test_an_answer_leaves_no_state_where_few_slots_are_free():
 def test_a_state_goes_with_the_blocks_before_it():
     """Where these were given out nobody can find it, and its slot is free for others first."""
     engine = engine_of(num_blocks=8)
-    engine.submit("a", PROMPT, max_tokens=1)
-    engine.run()
+    engine.finish("a", PROMPT, max_tokens=1)
     engine.submit("b", list(range(31, 60)), max_tokens=3)  # all eight blocks
     engine.run()
     hashes = engine.scheduler.cache.num_cached
     assert engine.scheduler.cache.states.num_snapshots <= hashes
-    engine.submit("c", PROMPT, max_tokens=4)
-    engine.run()
+    engine.finish("c", PROMPT, max_tokens=4)
     assert engine.answers["c"][0].num_cached_tokens == 0
     assert answer(engine, "c") == alone(PROMPT, 4)
 
@@ -120,8 +110,7 @@ def test_a_sequence_is_preempted_where_slots_run_out():
     """The newest, as for want of blocks; and it goes on from its last state."""
     engine = engine_of(num_slots=3, interval=4)
     engine.submit("a", PROMPT[:7], max_tokens=24)
-    engine.submit("b", PROMPT[7:14], max_tokens=24)
-    engine.run()
+    engine.finish("b", PROMPT[7:14], max_tokens=24)
     assert engine.scheduler.num_preemptions > 0
     assert answer(engine, "a") == alone(PROMPT[:7], 24)
     assert answer(engine, "b") == alone(PROMPT[7:14], 24)
@@ -130,12 +119,10 @@ def test_a_sequence_is_preempted_where_slots_run_out():
 def test_states_are_forgotten_with_the_cache():
     """A reset leaves none to be found."""
     engine = engine_of()
-    engine.submit("a", PROMPT, max_tokens=1)
-    engine.run()
+    engine.finish("a", PROMPT, max_tokens=1)
     assert engine.scheduler.reset_cache(preempt_running=False)
     assert engine.scheduler.cache.states.num_snapshots == 0
-    engine.submit("b", PROMPT, max_tokens=1)
-    engine.run()
+    engine.finish("b", PROMPT, max_tokens=1)
     assert engine.answers["b"][0].num_cached_tokens == 0
 
 

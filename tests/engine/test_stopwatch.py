@@ -43,8 +43,7 @@ def intervals_of(times: SequenceTimes):
 def test_a_request_alone_waits_for_nothing():
     """One step to its first token, then one a token."""
     engine = timed_engine()
-    engine.submit("a", PROMPT, max_tokens=4)
-    engine.run()
+    engine.finish("a", PROMPT, max_tokens=4)
     assert intervals_of(ended(engine)[7]) == (0.0, 1.0, 3.0, 4.0)
 
 
@@ -52,16 +51,14 @@ def test_waiting_for_a_place_is_queue_time():
     """Until first scheduled; prefill starts there."""
     engine = timed_engine(max_num_seqs=1)
     engine.submit("a", PROMPT, max_tokens=4)
-    engine.submit("b", OTHER[:6], max_tokens=2)
-    engine.run()
+    engine.finish("b", OTHER[:6], max_tokens=2)
     assert intervals_of(ended(engine)[6]) == (4.0, 1.0, 1.0, 2.0)
 
 
 def test_chunks_of_a_prompt_are_prefill_time():
     """From the first chunk's plan to the first token."""
     engine = timed_engine(max_num_batched_tokens=4)
-    engine.submit("a", PROMPT, max_tokens=1)
-    engine.run()
+    engine.finish("a", PROMPT, max_tokens=1)
     assert intervals_of(ended(engine)[7]) == (0.0, 2.0, 0.0, 2.0)
 
 
@@ -69,8 +66,7 @@ def test_preemption_while_decoding_lengthens_decode_and_not_the_queue():
     """It has its place in time: the first schedule stays, and no interval is negative."""
     engine = timed_engine(num_blocks=4, max_model_len=12)
     engine.submit("old", PROMPT, max_tokens=4)
-    engine.submit("new", OTHER[:6], max_tokens=5)
-    engine.run()
+    engine.finish("new", OTHER[:6], max_tokens=5)
     assert engine.scheduler.num_preemptions == 1
     times = ended(engine)[6]
     assert (times.queue_s, times.prefill_s) == (0.0, 1.0)
@@ -81,8 +77,7 @@ def test_preemption_while_decoding_lengthens_one_interval_between_tokens():
     """The tokens before and after it are as far apart as the caller saw."""
     engine = timed_engine(num_blocks=4, max_model_len=12)
     engine.submit("old", PROMPT, max_tokens=4)
-    engine.submit("new", OTHER[:6], max_tokens=5)
-    engine.run()
+    engine.finish("new", OTHER[:6], max_tokens=5)
     intervals = dict(engine.scheduler.stopwatch.take()[0])
     assert sum(intervals.values()) == 3 + 4
     assert sum(seconds > 1.0 for seconds in intervals) == 1
@@ -121,8 +116,7 @@ def test_what_ends_without_a_token_has_a_queue_time_only():
 def test_sequences_of_a_step_share_one_interval():
     """A step of many sequences tells one number, with their count."""
     engine = timed_engine()
-    engine.submit("a", PROMPT, max_tokens=3, n=4)
-    engine.run()
+    engine.finish("a", PROMPT, max_tokens=3, n=4)
     assert engine.scheduler.stopwatch.take()[0] == [(1.0, 8)]
 
 
@@ -131,16 +125,14 @@ def test_the_clock_is_read_once_a_stage():
     reads = []
     engine = make_engine()
     engine.scheduler.stopwatch = Stopwatch(lambda: float(len(reads.append(0) or reads)))
-    engine.submit("a", PROMPT, max_tokens=3, n=8)
-    engine.run()
+    engine.finish("a", PROMPT, max_tokens=3, n=8)
     assert len(reads) == 1 + 1 + 2 * 3  # made, queued; each step planned and committed
 
 
 def test_tokens_are_counted_once_for_each_answer():
     """Prompt tokens with the first token, as the engine computes each answer's own sequence."""
     engine = timed_engine()
-    engine.submit("a", PROMPT, max_tokens=3, n=2)
-    engine.run()
+    engine.finish("a", PROMPT, max_tokens=3, n=2)
     stopwatch = engine.scheduler.stopwatch
     assert (stopwatch.num_prompt_tokens, stopwatch.num_generated_tokens) == (14, 6)
 
@@ -148,8 +140,7 @@ def test_tokens_are_counted_once_for_each_answer():
 def test_nothing_is_reported_twice():
     """What was taken is gone."""
     engine = timed_engine()
-    engine.submit("a", PROMPT, max_tokens=3)
-    engine.run()
+    engine.finish("a", PROMPT, max_tokens=3)
     assert engine.scheduler.stopwatch.has_samples
     engine.scheduler.stopwatch.take()
     assert not engine.scheduler.stopwatch.has_samples

@@ -124,9 +124,9 @@ def test_probabilities_are_of_what_may_come():
 def test_a_model_without_an_end_stops_with_the_text():
     """Its last token is the grammar's."""
     engine = make(eos=())
-    engine.submit("a", PROMPT, eos_token_ids=(), grammar=grammar("[a-c]{3}"), max_tokens=50)
-    engine.run()
-    [answer] = engine.answers["a"]
+    answer = engine.finish(
+        "a", PROMPT, eos_token_ids=(), grammar=grammar("[a-c]{3}"), max_tokens=50
+    )
     assert (len(answer.token_ids), answer.finish_reason) == (3, FinishReason.STOP)
 
 

@@ -1,5 +1,7 @@
 """Calls that many tests make."""
 
+from collections.abc import AsyncIterator, Mapping
+from contextlib import asynccontextmanager
 from dataclasses import dataclass
 from typing import Any
 
@@ -9,15 +11,40 @@ import pytest
 
 from tests.doubles.fake_engine import make_config, reference_tokens
 from tests.text.vocabularies import byte_level
+from weft.core.client import EngineClient
 from weft.core.types import RequestOptions, SamplingParams
 from weft.core.validate import Limits
 from weft.pb import vllm_engine_pb2 as pb
 from weft.pb.vllm_engine_pb2_grpc import VllmEngineStub
 from weft.rpc.convert.request import to_generation
+from weft.rpc.options import RpcOptions
+from weft.rpc.server import RpcServer
 from weft.text.prepare import InputProcessor
 
 PROMPT = [10, 11, 12, 13]
 TOKENIZER_FILES = {"tokenizer.json": b'{"a": 1}', "tokenizer_config.json": b"{}" * 50_000}
+
+
+@asynccontextmanager
+async def served(
+    engine: EngineClient, files: Mapping[str, bytes] = TOKENIZER_FILES, **options: Any
+) -> AsyncIterator[str]:
+    """host:port of a server over an engine, until the block ends."""
+    server = RpcServer(engine, files, RpcOptions(port=0, **options))
+    try:
+        yield f"127.0.0.1:{await server.start()}"
+    finally:
+        await server.stop()
+
+
+@asynccontextmanager
+async def channel_to(engine: EngineClient, *args: Any, **options: Any) -> AsyncIterator[Any]:
+    """A channel to such a server."""
+    async with (
+        served(engine, *args, **options) as target,
+        grpc.aio.insecure_channel(target) as channel,
+    ):
+        yield channel
 
 
 def request(stream: bool = False, **fields: Any) -> pb.GenerateRequest:

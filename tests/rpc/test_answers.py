@@ -7,10 +7,11 @@ import grpc
 import pytest
 
 from tests.doubles.fake_engine import make_config
+from tests.doubles.stepping import make_request
 from tests.rpc.calls import PROMPT
 from weft.core.client import EngineClient
 from weft.core.errors import GenerationError
-from weft.core.types import Request, SamplingParams, SequenceOutput
+from weft.core.types import SamplingParams, SequenceOutput
 from weft.pb import vllm_engine_pb2 as pb
 from weft.rpc.client import RpcClient
 from weft.rpc.connection import Connection
@@ -20,15 +21,7 @@ from weft.rpc.methods import SERVICE
 
 
 def take(*responses: pb.GenerateResponse, **params: Any) -> list[SequenceOutput]:
-    request = Request(
-        request_id="r",
-        engine_id="r-1",
-        prompt_token_ids=PROMPT,
-        params=SamplingParams(**params),
-        eos_token_ids=(2,),
-        seed=0,
-        arrival_time=0.0,
-    )
+    request = make_request("r", PROMPT, SamplingParams(**params), eos_token_ids=(2,))
     answers = RemoteAnswers(request, has_strict_tops=True)
     return [output for response in responses for output in answers.take(response)]
 
@@ -94,5 +87,6 @@ def test_no_call_is_accepted_and_ignored():
         if "_unsupported(" not in inspect.getsource(getattr(EngineClient, name))
     }
     assert silent == {
-        "encode", "generate", "is_scaling_elastic_ep", "is_sleeping", "preparing", "run_into",
+        "encode", "generate", "get_supported_tasks", "is_scaling_elastic_ep", "is_sleeping",
+        "preparing", "run_into",
     }  # fmt: skip

@@ -4,8 +4,9 @@ import asyncio
 import datetime as dt
 import ipaddress
 from collections.abc import AsyncIterator
-from contextlib import asynccontextmanager, suppress
+from contextlib import suppress
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from types import MappingProxyType
 
@@ -21,7 +22,7 @@ from grpc_reflection.v1alpha import reflection_pb2
 
 from tests.busy import PATIENCE_S
 from tests.doubles.fake_engine import FakeEngine
-from tests.rpc.calls import TOKENIZER_FILES, check_canary, refusal, request
+from tests.rpc.calls import TOKENIZER_FILES, channel_to, check_canary, refusal, request
 from weft.core.errors import ConfigError
 from weft.pb import vllm_engine_pb2 as pb
 from weft.pb.vllm_engine_pb2_grpc import VllmEngineStub
@@ -35,11 +36,8 @@ UNAUTHENTICATED = grpc.StatusCode.UNAUTHENTICATED
 @pytest.fixture
 async def guarded(engine: FakeEngine) -> AsyncIterator[grpc.aio.Channel]:
     """A channel to a server with two keys, and with reflection."""
-    options = RpcOptions(port=0, api_keys=("first", "sécond"), reflection=True)
-    server = RpcServer(engine, TOKENIZER_FILES, options)
-    async with grpc.aio.insecure_channel(f"127.0.0.1:{await server.start()}") as channel:
+    async with channel_to(engine, api_keys=("first", "sécond"), reflection=True) as channel:
         yield channel
-    await server.stop()
 
 
 def bearer(key: str) -> tuple[tuple[str, str], ...]:
@@ -161,13 +159,7 @@ SERVING = sorted(METHODS.keys() - {*CONTROL, "Abort"})
 OPENED = "opened"
 
 
-@asynccontextmanager
-async def serving(engine: FakeEngine, **options) -> AsyncIterator[grpc.aio.Channel]:
-    """A channel to a server with these options."""
-    server = RpcServer(engine, TOKENIZER_FILES, RpcOptions(port=0, heartbeat_s=0.05, **options))
-    async with grpc.aio.insecure_channel(f"127.0.0.1:{await server.start()}") as channel:
-        yield channel
-    await server.stop()
+serving = partial(channel_to, heartbeat_s=0.05)
 
 
 async def outcome(channel: grpc.aio.Channel, name: str, *keys: str) -> grpc.StatusCode | str:

@@ -12,13 +12,19 @@ import pytest
 
 from tests.busy import PATIENCE_S
 from tests.doubles.fake_engine import FakeEngine
-from tests.rpc.calls import PROMPT, TOKENIZER_FILES, check_canary, refusal, request, responses
+from tests.rpc.calls import (
+    PROMPT,
+    channel_to,
+    check_canary,
+    refusal,
+    request,
+    responses,
+    served,
+)
 from weft.pb import vllm_engine_pb2 as pb
 from weft.pb.vllm_engine_pb2_grpc import VllmEngineStub
 from weft.rpc.boundary import FREE_BYTES
 from weft.rpc.methods import METHODS
-from weft.rpc.options import RpcOptions
-from weft.rpc.server import RpcServer
 
 INVALID = grpc.StatusCode.INVALID_ARGUMENT
 NAN, INF = float("nan"), float("inf")
@@ -231,9 +237,8 @@ async def test_huge_abort_is_resource_exhausted(stub: VllmEngineStub):
 @pytest.fixture
 async def small(engine: FakeEngine) -> AsyncIterator[str]:
     """host:port of a server that takes 100,000 bytes."""
-    server = RpcServer(engine, TOKENIZER_FILES, RpcOptions(port=0, max_message_bytes=100_000))
-    yield f"127.0.0.1:{await server.start()}"
-    await server.stop()
+    async with served(engine, max_message_bytes=100_000) as target:
+        yield target
 
 
 async def test_message_over_the_limit_is_resource_exhausted(small: str):
@@ -255,9 +260,8 @@ async def test_large_requests_at_once_are_bounded_and_small_ones_still_taken(eng
     """What open calls hold is counted, those that cannot be decoded too; it is room again when they end."""
     large = request(stream=True)
     large.tokenized.original_text = "x" * (FREE_BYTES + 1)
-    options = RpcOptions(port=0, max_total_message_bytes=large.ByteSize() + FREE_BYTES)
-    server = RpcServer(engine, TOKENIZER_FILES, options)
-    async with grpc.aio.insecure_channel(f"127.0.0.1:{await server.start()}") as channel:
+    max_bytes = large.ByteSize() + FREE_BYTES
+    async with channel_to(engine, max_total_message_bytes=max_bytes) as channel:
         stub = VllmEngineStub(channel)
         engine.hold()
         held = asyncio.create_task(responses(stub, large))
@@ -269,7 +273,6 @@ async def test_large_requests_at_once_are_bounded_and_small_ones_still_taken(eng
         undecodable = b"\xff" * (FREE_BYTES + 1)
         after = [(await call_raw(channel, "Generate", undecodable))[0] for _ in range(3)]
         whole = await responses(stub, large)
-    await server.stop()
     assert (status, "large requests" in detail) == (grpc.StatusCode.RESOURCE_EXHAUSTED, True)
     assert after == [INVALID] * 3
     assert whole[-1].HasField("complete")

@@ -18,7 +18,7 @@ from tests.doubles.fake_engine import (
     position_logprobs,
     reference_tokens,
 )
-from tests.rpc.calls import PROMPT
+from tests.rpc.calls import PROMPT, served
 from weft.core.errors import (
     AlreadyExists,
     BadRequest,
@@ -44,8 +44,6 @@ from weft.core.types import (
     StreamingInput,
 )
 from weft.rpc.client import RpcClient
-from weft.rpc.options import RpcOptions
-from weft.rpc.server import RpcServer
 from weft.text.tokenizer import Tokenizer
 
 
@@ -71,11 +69,10 @@ def engine() -> FakeEngine:
 
 
 @pytest.fixture
-async def target(engine: FakeEngine, options: RpcOptions) -> AsyncIterator[str]:
+async def target(engine: FakeEngine) -> AsyncIterator[str]:
     """host:port of its server."""
-    server = RpcServer(engine, TOKENIZER_FILES, options)
-    yield f"127.0.0.1:{await server.start()}"
-    await server.stop()
+    async with served(engine, TOKENIZER_FILES, heartbeat_s=0.05, health_interval_s=0.05) as target:
+        yield target
 
 
 @pytest.fixture

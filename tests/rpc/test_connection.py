@@ -5,61 +5,53 @@ from pathlib import Path
 import pytest
 
 from tests.doubles.fake_engine import FakeEngine, reference_tokens
-from tests.rpc.calls import PROMPT
+from tests.rpc.calls import PROMPT, served
 from tests.rpc.test_client import TOKENIZER_FILES, collect, failure
 from weft.core.errors import ConfigError, Unauthenticated, Unavailable, Unsupported
 from weft.rpc.client import RpcClient
 from weft.rpc.connection import Credentials
-from weft.rpc.options import RpcOptions
-from weft.rpc.server import RpcServer
 
 
 async def test_control_calls_bring_the_control_key(engine: FakeEngine):
     """Each kind of key goes with the calls that it opens."""
-    options = RpcOptions(port=0, api_keys=("user",), control_api_keys=("admin",))
-    server = RpcServer(engine, TOKENIZER_FILES, options)
-    target = f"127.0.0.1:{await server.start()}"
-    both = Credentials(api_key="user", control_api_key="admin")
-    client = await RpcClient.connect(target, credentials=both)
-    user = await RpcClient.connect(target, credentials=Credentials(api_key="user"))
+    keys = {"api_keys": ("user",), "control_api_keys": ("admin",)}
+    async with served(engine, TOKENIZER_FILES, **keys) as target:
+        both = Credentials(api_key="user", control_api_key="admin")
+        client = await RpcClient.connect(target, credentials=both)
+        user = await RpcClient.connect(target, credentials=Credentials(api_key="user"))
 
-    assert await client.reset_prefix_cache()
-    with pytest.raises(Unauthenticated):
-        await user.reset_prefix_cache()
+        assert await client.reset_prefix_cache()
+        with pytest.raises(Unauthenticated):
+            await user.reset_prefix_cache()
 
-    await client.close()
-    await user.close()
-    await server.stop()
+        await client.close()
+        await user.close()
 
 
 async def test_server_without_tokenizer_takes_token_ids(engine: FakeEngine):
     """Text needs a tokenizer, and says so; ids do not."""
-    server = RpcServer(engine, {}, RpcOptions(port=0))
-    client = await RpcClient.connect(f"127.0.0.1:{await server.start()}")
+    async with served(engine, {}) as target:
+        client = await RpcClient.connect(target)
 
-    outputs = await collect(client, detokenize=False)
-    error = await failure(client, "text")
+        outputs = await collect(client, detokenize=False)
+        error = await failure(client, "text")
+        await client.close()
 
     assert outputs[-1].outputs[0].token_ids == reference_tokens(PROMPT, 3)
     assert outputs[-1].outputs[0].text == ""
     assert isinstance(error, Unsupported)
     assert "detokenize=False" in str(error)
-    await client.close()
-    await server.stop()
 
 
 async def test_key_is_sent_with_every_call(engine: FakeEngine):
     """A wrong one is Unauthenticated at once."""
-    server = RpcServer(engine, TOKENIZER_FILES, RpcOptions(port=0, api_keys=("k",)))
-    target = f"127.0.0.1:{await server.start()}"
+    async with served(engine, TOKENIZER_FILES, api_keys=("k",)) as target:
+        with pytest.raises(Unauthenticated):
+            await RpcClient.connect(target)
+        client = await RpcClient.connect(target, credentials=Credentials(api_key="k"))
 
-    with pytest.raises(Unauthenticated):
-        await RpcClient.connect(target)
-    client = await RpcClient.connect(target, credentials=Credentials(api_key="k"))
-
-    assert (await collect(client))[-1].is_finished
-    await client.close()
-    await server.stop()
+        assert (await collect(client))[-1].is_finished
+        await client.close()
 
 
 async def test_nobody_there_is_said_in_one_sentence():

@@ -7,14 +7,12 @@ import pytest
 from tests.busy import until
 from tests.contract.engines import local
 from tests.doubles.stepping import make_request
-from tests.rpc.calls import TOKENIZER_FILES, refusal
+from tests.rpc.calls import channel_to, refusal
 from weft.core.errors import BadRequest
-from weft.core.types import PoolingParams, SamplingParams
+from weft.core.types import PoolingParams
 from weft.pb import vllm_engine_pb2 as pb
 from weft.pb.vllm_engine_pb2_grpc import VllmEngineStub
 from weft.rpc.convert.embed import to_embed_input, to_embed_request
-from weft.rpc.options import RpcOptions
-from weft.rpc.server import RpcServer
 
 
 @pytest.fixture
@@ -27,11 +25,8 @@ async def engine():
 @pytest.fixture
 async def stub(engine):
     """The generated client of a server over it."""
-    server = RpcServer(engine, TOKENIZER_FILES, RpcOptions(port=0))
-    port = await server.start()
-    async with grpc.aio.insecure_channel(f"127.0.0.1:{port}") as channel:
+    async with channel_to(engine) as channel:
         yield VllmEngineStub(channel)
-    await server.stop()
 
 
 def message(*ids, request_id="e"):
@@ -129,9 +124,7 @@ async def test_padding_is_no_part_of_the_text(engine):
 )
 def test_what_this_wire_has_no_word_for_is_not_sent(changes, name):
     """By name; a plain prompt is."""
-    plain = msgspec.structs.replace(
-        make_request("r", [5, 6], SamplingParams(max_tokens=1)), pooling=PoolingParams(task="embed")
-    )
+    plain = make_request("r", [5, 6], pooling=PoolingParams(task="embed"))
     assert list(to_embed_request(plain).tokenized.input_ids) == [5, 6]
     with pytest.raises(BadRequest, match=name):
         to_embed_request(msgspec.structs.replace(plain, **changes))
@@ -146,10 +139,10 @@ GENERATE = pb.GenerateRequest(tokenized=pb.TokenizedInput(input_ids=[10**6]))
 )
 async def test_a_full_queue_refuses_before_the_prompt_is_looked_at(name, asked, runner):
     """Neither call works on a prompt that there is no place for."""
-    async with local(runner=runner, max_num_queued_reqs=1) as engine:
-        server = RpcServer(engine, TOKENIZER_FILES, RpcOptions(port=0))
-        async with grpc.aio.insecure_channel(f"127.0.0.1:{await server.start()}") as channel:
-            with engine.preparing(1):
-                code, _ = await refusal(getattr(VllmEngineStub(channel), name)(asked))
-        await server.stop()
+    async with (
+        local(runner=runner, max_num_queued_reqs=1) as engine,
+        channel_to(engine) as channel,
+    ):
+        with engine.preparing(1):
+            code, _ = await refusal(getattr(VllmEngineStub(channel), name)(asked))
     assert code is grpc.StatusCode.RESOURCE_EXHAUSTED

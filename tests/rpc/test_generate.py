@@ -3,15 +3,20 @@ import asyncio
 import grpc
 
 from tests.busy import PATIENCE_S
-from tests.contract.engines import MODEL, start, stop
+from tests.contract.engines import MODEL, local
 from tests.doubles.fake_engine import FakeEngine, FakeRenderer, overloaded, reference_tokens
-from tests.rpc.calls import PROMPT, check_canary, completes, refusal, request, responses
-from weft.engine.front.local_client import LocalClient
+from tests.rpc.calls import (
+    PROMPT,
+    channel_to,
+    check_canary,
+    completes,
+    refusal,
+    request,
+    responses,
+)
 from weft.model.open import open_model
 from weft.pb import vllm_engine_pb2 as pb
 from weft.pb.vllm_engine_pb2_grpc import VllmEngineStub
-from weft.rpc.options import RpcOptions
-from weft.rpc.server import RpcServer
 
 
 async def test_whole_answer_comes_in_one_complete(stub: VllmEngineStub, engine: FakeEngine):
@@ -269,24 +274,21 @@ async def test_rank_is_passed_through(stub: VllmEngineStub, engine: FakeEngine):
 
 async def test_a_constraint_begins_behind_the_thought():
     """With a reasoning parser; at once where the prompt ended the thought, or the caller says so."""
-    engine = await start(LocalClient)
-    options = RpcOptions(port=0, reasoning_parser="deepseek_r1")
-    server = RpcServer(engine, open_model(MODEL).tokenizer_files, options)
-    try:
-        async with grpc.aio.insecure_channel(f"127.0.0.1:{await server.start()}") as channel:
-            stub = VllmEngineStub(channel)
-            asked = {"regex": "[a-c]{8}", "max_tokens": 8, "temperature": 0.0, "ignore_eos": True}
-            answers = [
-                await completes(stub, **asked, **how)
-                for how in (
-                    {},
-                    {"grammar_from_first_token": True},
-                    {"tokenized": pb.TokenizedInput(input_ids=b"no.</think>\n")},
-                )
-            ]
-    finally:
-        await server.stop()
-        await stop(engine)
+    files = open_model(MODEL).tokenizer_files
+    async with (
+        local() as engine,
+        channel_to(engine, files, reasoning_parser="deepseek_r1") as channel,
+    ):
+        stub = VllmEngineStub(channel)
+        asked = {"regex": "[a-c]{8}", "max_tokens": 8, "temperature": 0.0, "ignore_eos": True}
+        answers = [
+            await completes(stub, **asked, **how)
+            for how in (
+                {},
+                {"grammar_from_first_token": True},
+                {"tokenized": pb.TokenizedInput(input_ids=b"no.</think>\n")},
+            )
+        ]
     ruled = [set(answer.output_ids) <= set(b"abc") for [answer] in answers]
     assert ruled == [False, True, True]
 

@@ -7,7 +7,7 @@ import pytest
 
 from tests.busy import PATIENCE_S
 from tests.doubles.fake_engine import FakeEngine, make_config
-from tests.rpc.calls import TOKENIZER_FILES, refusal
+from tests.rpc.calls import channel_to, refusal
 from weft.core.types import (
     AllBlocksCleared,
     BlockRemoved,
@@ -21,8 +21,6 @@ from weft.pb.common_pb2 import SubscribeKvEventsRequest
 from weft.pb.vllm_engine_pb2_grpc import VllmEngineStub
 from weft.rpc.convert.kv_events import to_event, to_int64
 from weft.rpc.kv_events import with_ticks
-from weft.rpc.options import RpcOptions
-from weft.rpc.server import RpcServer
 
 HASHES = [bytes([i]) * 32 for i in (1, 0xFF)]
 
@@ -192,10 +190,8 @@ async def uncached() -> AsyncIterator[VllmEngineStub]:
     config = make_config()
     cache = msgspec.structs.replace(config.cache_config, enable_prefix_caching=False)
     engine = FakeEngine(msgspec.structs.replace(config, cache_config=cache))
-    server = RpcServer(engine, TOKENIZER_FILES, RpcOptions(port=0))
-    async with grpc.aio.insecure_channel(f"127.0.0.1:{await server.start()}") as channel:
+    async with channel_to(engine) as channel:
         yield VllmEngineStub(channel)
-    await server.stop()
 
 
 async def test_without_a_prefix_cache_there_are_no_events(uncached: VllmEngineStub):

@@ -5,17 +5,15 @@ from contextlib import aclosing, asynccontextmanager
 import grpc
 import pytest
 
-from tests.contract.engines import MODEL, start, stop
+from tests.contract.engines import MODEL, local
 from tests.model.adapters import write_adapter
+from tests.rpc import calls
 from tests.rpc.calls import refusal, request
 from weft.core.errors import BadRequest, NotFound
 from weft.core.types import LoRARequest, OutputKind, SamplingParams
-from weft.engine.front.local_client import LocalClient
 from weft.model.open import open_model
 from weft.pb.vllm_engine_pb2_grpc import VllmEngineStub
 from weft.rpc.client import RpcClient
-from weft.rpc.options import RpcOptions
-from weft.rpc.server import RpcServer
 
 SPEC = open_model(MODEL).spec
 PROMPT = list(range(100, 120))
@@ -27,15 +25,11 @@ GREEDY = SamplingParams(
 @asynccontextmanager
 async def served(tmp_path):
     """The address of a server that has the adapter "sql", and the engine behind it."""
-    engine = await start(LocalClient, enable_lora=True, served_model_name=["base"])
     path = write_adapter(tmp_path / "a", SPEC)
-    await engine.add_lora(LoRARequest(lora_name="sql", lora_int_id=1, lora_path=str(path)))
-    server = RpcServer(engine, open_model(MODEL).tokenizer_files, RpcOptions(port=0))
-    try:
-        yield f"127.0.0.1:{await server.start()}", engine
-    finally:
-        await server.stop()
-        await stop(engine)
+    async with local(enable_lora=True, served_model_name=["base"]) as engine:
+        await engine.add_lora(LoRARequest(lora_name="sql", lora_int_id=1, lora_path=str(path)))
+        async with calls.served(engine, open_model(MODEL).tokenizer_files) as target:
+            yield target, engine
 
 
 @asynccontextmanager

@@ -6,12 +6,11 @@ from contextlib import aclosing, asynccontextmanager
 import pytest
 
 from tests.doubles.fake_engine import FakeEngine
+from tests.rpc.calls import served
 from weft.core.errors import GenerationError, Overloaded, WeftError
 from weft.core.metrics import Metrics
 from weft.core.types import FinishReason, OutputKind, SamplingParams
 from weft.rpc.client import RpcClient
-from weft.rpc.options import RpcOptions
-from weft.rpc.server import RpcServer
 
 PROMPT = [10, 11, 12]
 
@@ -49,14 +48,12 @@ class Remote:
 @asynccontextmanager
 async def remote():
     engine, metrics = FakeEngine(), Metrics()
-    server = RpcServer(engine, {}, RpcOptions(port=0))
-    port = await server.start()
-    client = await RpcClient.connect(f"127.0.0.1:{port}", has_tokenizer=False, metrics=metrics)
-    try:
-        yield Remote(engine, client, metrics)
-    finally:
-        await client.close()
-        await server.stop()
+    async with served(engine, {}) as target:
+        client = await RpcClient.connect(target, has_tokenizer=False, metrics=metrics)
+        try:
+            yield Remote(engine, client, metrics)
+        finally:
+            await client.close()
 
 
 @pytest.mark.parametrize("kind", list(OutputKind))

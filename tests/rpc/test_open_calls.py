@@ -3,10 +3,8 @@
 import grpc
 
 from tests.doubles.fake_engine import FakeEngine
-from tests.rpc.calls import TOKENIZER_FILES
+from tests.rpc.calls import channel_to
 from weft.rpc.methods import METHODS
-from weft.rpc.options import RpcOptions
-from weft.rpc.server import RpcServer
 
 # By hand, and not from what the server thinks: who opens another one has to say so here too.
 OPEN = {"/grpc.health.v1.Health/Check", "/grpc.health.v1.Health/Watch"}
@@ -36,12 +34,7 @@ async def is_refused(channel: grpc.aio.Channel, path: str) -> bool:
 
 async def test_these_calls_are_open_and_no_others():
     """Without a key: the standard health service, which orchestrators ask."""
-    options = RpcOptions(port=0, api_keys=("key",), reflection=True)
-    server = RpcServer(FakeEngine(), TOKENIZER_FILES, options)
-    try:
-        async with grpc.aio.insecure_channel(f"127.0.0.1:{await server.start()}") as channel:
-            found = {path for path in CALLS if not await is_refused(channel, path)}
-    finally:
-        await server.stop()
+    async with channel_to(FakeEngine(), api_keys=("key",), reflection=True) as channel:
+        found = {path for path in CALLS if not await is_refused(channel, path)}
     assert found == OPEN
     assert len(CALLS) == 17

@@ -7,12 +7,12 @@ from typing import Any
 import pytest
 
 from tests.doubles.other_server import OUTPUT_IDS, OtherServer
+from tests.doubles.stepping import make_request
 from tests.rpc.test_client import TOKENIZER_FILES
 from weft.core.errors import BadRequest, EngineDead, GenerationError
 from weft.core.kv_transfer import KEY, Prefill
 from weft.core.types import (
     OutputKind,
-    Request,
     RequestOutput,
     SamplingParams,
     StructuredOutputsParams,
@@ -190,10 +190,7 @@ async def test_what_another_engine_lends_is_judged_by_its_own_connector(is_forei
     """Ours knows what it can fetch, and computes the prompt itself where it is anything else."""
     lent = {"do_remote_prefill": True, "transfer_id": "x-1"}
     server = OtherServer(transfer_json=json.dumps(lent))
-    request = Request(
-        request_id="r", engine_id="r-1", prompt_token_ids=[*range(40)], params=SamplingParams(),
-        eos_token_ids=(), seed=0, arrival_time=0.0,
-    )  # fmt: skip
+    request = make_request("r", [*range(40)])
     prefiller = RpcPrefiller(["127.0.0.0/8"], 16, is_foreign=is_foreign)
     async with server.serving() as target:
         made = await prefiller.compute(request, Prefill(address=target))

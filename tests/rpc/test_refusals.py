@@ -1,13 +1,10 @@
 """The calls that a server refuses whoever asks, as the reference lists them."""
 
-import grpc
 import pytest
 
 from tests.contract.engines import local
-from tests.rpc.calls import TOKENIZER_FILES, refusal
+from tests.rpc.calls import TOKENIZER_FILES, channel_to, refusal
 from weft.rpc.methods import METHODS, REFUSALS
-from weft.rpc.options import RpcOptions
-from weft.rpc.server import RpcServer
 
 # Whether the model embeds, whether it has a tokenizer, and whether prefixes are cached.
 SERVERS = {
@@ -23,17 +20,14 @@ SERVERS = {
 async def refused(name: str, embeds: bool, has_tokenizer: bool, is_caching: bool):
     """What a server of that kind answers to a plain message."""
     options = {"runner": "pooling" if embeds else "auto", "enable_prefix_caching": is_caching}
-    async with local(**options) as engine:
-        server = RpcServer(engine, TOKENIZER_FILES if has_tokenizer else {}, RpcOptions(port=0))
-        async with grpc.aio.insecure_channel(f"127.0.0.1:{await server.start()}") as channel:
-            method = METHODS[name]
-            make = channel.unary_stream if method.is_streaming else channel.unary_unary
-            message = method.request_type()
-            if "tokenized" in method.request_type.DESCRIPTOR.fields_by_name:
-                message.tokenized.input_ids.append(5)
-            answer = await refusal(make(method.path)(message.SerializeToString()))
-        await server.stop()
-    return answer
+    files = TOKENIZER_FILES if has_tokenizer else {}
+    async with local(**options) as engine, channel_to(engine, files) as channel:
+        method = METHODS[name]
+        make = channel.unary_stream if method.is_streaming else channel.unary_unary
+        message = method.request_type()
+        if "tokenized" in method.request_type.DESCRIPTOR.fields_by_name:
+            message.tokenized.input_ids.append(5)
+        return await refusal(make(method.path)(message.SerializeToString()))
 
 
 def test_every_listed_refusal_is_tried():

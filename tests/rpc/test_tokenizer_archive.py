@@ -8,12 +8,10 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from tests.doubles.fake_engine import FakeEngine
-from tests.rpc.calls import TOKENIZER_FILES, refusal
+from tests.rpc.calls import TOKENIZER_FILES, channel_to, refusal
 from weft.core.errors import GenerationError
 from weft.pb.common_pb2 import GetTokenizerRequest
 from weft.pb.vllm_engine_pb2_grpc import VllmEngineStub
-from weft.rpc.options import RpcOptions
-from weft.rpc.server import RpcServer
 from weft.rpc.tokenizer_archive import PIECE_BYTES, pack, to_chunks, unpack
 
 PACKED = pack({"a": b"x" * 300, "b": bytes(range(256))})
@@ -106,10 +104,8 @@ def test_damaged_archive_is_refused():
 
 async def test_model_without_tokenizer_says_so(engine: FakeEngine):
     """FAILED_PRECONDITION, not an empty archive."""
-    server = RpcServer(engine, {}, RpcOptions(port=0))
-    async with grpc.aio.insecure_channel(f"127.0.0.1:{await server.start()}") as channel:
+    async with channel_to(engine, {}) as channel:
         status, detail = await refusal(VllmEngineStub(channel).GetTokenizer(GetTokenizerRequest()))
-    await server.stop()
 
     assert status == grpc.StatusCode.FAILED_PRECONDITION
     assert "no tokenizer files" in detail

@@ -11,19 +11,7 @@ from typing import Annotated, Any, Literal
 import msgspec
 
 from weft.core.declare import Flag
-from weft.core.defaults import (
-    DEFAULT_BLOCK_SIZE,
-    DEFAULT_MAMBA_BLOCK_SIZE,
-    DEFAULT_MAX_LORA_RANK,
-    DEFAULT_MAX_LORAS,
-    DEFAULT_MAX_NUM_BATCHED_TOKENS,
-    DEFAULT_MAX_NUM_QUEUED_REQS,
-    DEFAULT_MAX_NUM_QUEUED_TOKENS,
-    DEFAULT_MAX_NUM_SEQS,
-    DEFAULT_MEMORY_SHARE,
-    DEFAULT_PACKED_CACHE_BYTES,
-    DEFAULT_STREAM_INTERVAL_MS,
-)
+from weft.core.defaults import DEFAULT_MEMORY_SHARE, DEFAULT_STREAM_INTERVAL_MS, DEFAULTS
 from weft.core.elastic import ElasticConfig
 from weft.core.errors import NotFound
 from weft.core.file_overrides import NO_OVERRIDES, FileOverrides
@@ -125,7 +113,7 @@ class EngineOptions(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fi
         int | None,
         Flag(
             "Disk for weights as kernels read them, in XDG_CACHE_HOME/weft/packed, where the next start finds "
-            f"them; {DEFAULT_PACKED_CACHE_BYTES >> 30}GiB if unset, 0 keeps none.",
+            f"them; {DEFAULTS['packed_cache_bytes'] >> 30}GiB if unset, 0 keeps none.",
             "Model",
             is_size=True,
         ),
@@ -167,21 +155,24 @@ class EngineOptions(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fi
     ] = None
     max_num_seqs: Annotated[
         int | None,
-        Flag(f"Most sequences that run at once; {DEFAULT_MAX_NUM_SEQS} if unset.", "Scheduling"),
+        Flag(
+            f"Most sequences that run at once; {DEFAULTS['max_num_seqs']} if unset.", "Scheduling"
+        ),
     ] = None
     max_num_batched_tokens: Annotated[
         int | None,
         Flag(
-            f"Most tokens computed in one step; {DEFAULT_MAX_NUM_BATCHED_TOKENS} if unset.",
+            f"Most tokens computed in one step; {DEFAULTS['max_num_batched_tokens']} if unset.",
             "Scheduling",
             is_size=True,
         ),
     ] = None
     block_size: Annotated[
-        int | None, Flag(f"Tokens in a block; {DEFAULT_BLOCK_SIZE} if unset.", "Memory")
+        int | None, Flag(f"Tokens in a block; {DEFAULTS['block_size']} if unset.", "Memory")
     ] = None
     mamba_block_size: Annotated[
-        int | None, Flag(f"Tokens between states; {DEFAULT_MAMBA_BLOCK_SIZE} if unset.", "Memory")
+        int | None,
+        Flag(f"Tokens between states; {DEFAULTS['mamba_block_size']} if unset.", "Memory"),
     ] = None
     num_gpu_blocks_override: Annotated[
         int | None, Flag("The KV pool as a number of blocks.", "Memory")
@@ -246,14 +237,14 @@ class EngineOptions(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fi
     max_num_queued_reqs: Annotated[
         int | None,
         Flag(
-            f"Requests that may wait, {DEFAULT_MAX_NUM_QUEUED_REQS} if unset; more are refused.",
+            f"Requests that may wait, {DEFAULTS['max_num_queued_reqs']} if unset; more are refused.",
             "Scheduling",
         ),
     ] = None
     max_num_queued_tokens: Annotated[
         int | None,
         Flag(
-            f"Prompt tokens that may wait, {DEFAULT_MAX_NUM_QUEUED_TOKENS} if unset; more are refused.",
+            f"Prompt tokens that may wait, {DEFAULTS['max_num_queued_tokens']} if unset; more are refused.",
             "Scheduling",
             is_size=True,
         ),
@@ -313,13 +304,14 @@ class EngineOptions(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fi
     max_loras: Annotated[
         int | None,
         Flag(
-            f"Most adapters that are loaded at once, {DEFAULT_MAX_LORAS} if unset; the least "
+            f"Most adapters that are loaded at once, {DEFAULTS['max_loras']} if unset; the least "
             "recently used one is unloaded.",
             "Model",
         ),
     ] = None
     max_lora_rank: Annotated[
-        int | None, Flag(f"Highest rank of an adapter; {DEFAULT_MAX_LORA_RANK} if unset.", "Model")
+        int | None,
+        Flag(f"Highest rank of an adapter; {DEFAULTS['max_lora_rank']} if unset.", "Model"),
     ] = None
     enable_prompt_embeds: Annotated[bool, Flag("Take embeddings as prompts.", "Model")] = False
 

@@ -1,13 +1,14 @@
 """`KvEventFeed`: buffers the last changes of the prefix cache, for subscribers who come late or fall behind."""
 
 import asyncio
+import time
 from collections import deque
 from collections.abc import AsyncGenerator, Iterator
 
 import msgspec
 
 from weft.core.errors import Overloaded
-from weft.core.types import KvEventBatch
+from weft.core.types import KvEvent, KvEventBatch
 
 MAX_BUFFERED_BATCHES = 10_000  # what vLLM's publisher buffers for replay
 # A batch holds up to a step's tokens: ten thousand large steps would take gigabytes.
@@ -42,6 +43,17 @@ class KvEventFeed:
         ):
             self._num_buffered_bytes -= len(self._buffer.popleft())
         self._wake()
+
+    def publish_next(self, events: list[KvEvent], rank: int) -> KvEventBatch:
+        """Publish what changed in a rank just now as the batch that follows the last one."""
+        batch = KvEventBatch(
+            sequence_number=self._num_published,
+            timestamp=time.time(),
+            events=events,
+            data_parallel_rank=rank,
+        )
+        self.publish(batch)
+        return batch
 
     def close(self, error: BaseException) -> None:
         """End every subscription with `error`, behind what is buffered."""

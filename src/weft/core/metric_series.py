@@ -42,6 +42,18 @@ class OlderName:
     last_version: tuple[int, int]
 
 
+def _counter(name: str, text: str, labels: tuple[str, ...] = ()) -> Series:
+    return Series(name, Kind.COUNTER, text, labels)
+
+
+def _gauge(name: str, text: str, labels: tuple[str, ...] = ()) -> Series:
+    return Series(name, Kind.GAUGE, text, labels)
+
+
+def _histogram(name: str, text: str, buckets: tuple[float, ...] | None = None) -> Series:
+    return Series(name, Kind.HISTOGRAM, text, buckets=buckets)
+
+
 _REQUEST_SECONDS = (0.3, 0.5, 0.8, 1.0, 1.5, 2.0, 2.5, 5.0, 10.0, 15.0, 20.0, 30.0, 40.0, 50.0,
                     60.0, 120.0, 240.0, 480.0, 960.0, 1920.0, 7680.0)  # fmt: skip
 _FIRST_TOKEN_SECONDS = (0.001, 0.005, 0.01, 0.02, 0.04, 0.06, 0.08, 0.1, 0.25, 0.5, 0.75, 1.0, 2.5,
@@ -67,201 +79,136 @@ CACHE_CONFIG_LABELS: Final = (
 LORA_LABELS: Final = ("max_lora", "running_lora_adapters", "waiting_lora_adapters")
 
 SERIES: Final = (
-    Series("num_requests_running", Kind.GAUGE, "Sequences that hold KV blocks."),
-    Series("num_requests_waiting", Kind.GAUGE, "Sequences that wait to be scheduled."),
-    Series(
-        "kv_cache_usage_perc", Kind.GAUGE, "Share of the KV pool that sequences hold, 0 to 1."
-    ),
-    Series(
-        "engine_sleep_state",
-        Kind.GAUGE,
-        "1 for the state that the engine is in.",
-        ("sleep_state",),
-    ),
-    Series(
-        "cache_config_info",
-        Kind.GAUGE,
-        "Always 1; the labels describe the KV pool.",
-        CACHE_CONFIG_LABELS,
-    ),
-    Series(
+    _gauge("num_requests_running", "Sequences that hold KV blocks."),
+    _gauge("num_requests_waiting", "Sequences that wait to be scheduled."),
+    _gauge("kv_cache_usage_perc", "Share of the KV pool that sequences hold, 0 to 1."),
+    _gauge("engine_sleep_state", "1 for the state that the engine is in.", ("sleep_state",)),
+    _gauge("cache_config_info", "Always 1; the labels describe the KV pool.", CACHE_CONFIG_LABELS),
+    _gauge(
         "lora_requests_info",
-        Kind.GAUGE,
         "Unix time; the labels list the adapters that requests run with, and that they wait for.",
         LORA_LABELS,
     ),
-    Series(
-        "prefix_cache_queries", Kind.COUNTER, "Tokens looked up in the prefix cache."
-    ),
-    Series("prefix_cache_hits", Kind.COUNTER, "Tokens found in the prefix cache."),
-    Series(
+    _counter("prefix_cache_queries", "Tokens looked up in the prefix cache."),
+    _counter("prefix_cache_hits", "Tokens found in the prefix cache."),
+    _counter(
         "expert_load_tokens",
-        Kind.COUNTER,
         "Tokens of an expert, added up over steps and layers: of the mean expert, and of the busiest (max). The "
         "increase of one over that of the other is balancedness, 1 at best. 0 where a model has no experts.",
         ("expert",),
     ),
-    Series(
+    _counter(
         "external_prefix_cache_queries",
-        Kind.COUNTER,
         "Tokens that the pool had not, looked up in the second tier.",
     ),
-    Series(
-        "external_prefix_cache_hits", Kind.COUNTER, "Tokens that came from the second tier."
-    ),
-    Series(
+    _counter("external_prefix_cache_hits", "Tokens that came from the second tier."),
+    _counter(
         "kv_offload_total_bytes",
-        Kind.COUNTER,
         "Bytes of blocks that went to the second tier, and came from it.",
         ("transfer_type",),
     ),
-    Series(
-        "kv_offload_usage_bytes", Kind.GAUGE, "Bytes that the second tier takes."
-    ),
-    Series(
+    _gauge("kv_offload_usage_bytes", "Bytes that the second tier takes."),
+    _counter(
         "kv_offload_lost_blocks",
-        Kind.COUNTER,
         "Blocks that the second tier evicted, dropped because it was busy, or found damaged.",
         ("reason",),
     ),
-    Series(
+    _histogram(
         "nixl_xfer_time_seconds",
-        Kind.HISTOGRAM,
         "Time to fetch a prompt's blocks from another engine, by whichever connector.",
-        buckets=_TRANSFER_SECONDS,
+        _TRANSFER_SECONDS,
     ),
-    Series(
+    _histogram(
         "nixl_bytes_transferred",
-        Kind.HISTOGRAM,
         "Bytes of a prompt that was fetched from another engine.",
-        buckets=_TRANSFER_BYTES,
+        _TRANSFER_BYTES,
     ),
-    Series(
+    _histogram(
         "nixl_num_descriptors",
-        Kind.HISTOGRAM,
         "Blocks of a prompt that was fetched from another engine.",
-        buckets=_TRANSFER_BLOCKS,
+        _TRANSFER_BLOCKS,
     ),
-    Series(
-        "nixl_num_failed_transfers",
-        Kind.COUNTER,
-        "Prompts that could not be fetched whole from another engine.",
+    _counter(
+        "nixl_num_failed_transfers", "Prompts that could not be fetched whole from another engine."
     ),
-    Series(
+    _counter(
         "nixl_num_failed_notifications",
-        Kind.COUNTER,
         "Prompts that another engine could not be told to lend no longer.",
     ),
-    Series(
-        "nixl_num_kv_expired_reqs",
-        Kind.COUNTER,
-        "Prompts that were lent, and whose lease ran out.",
-    ),
-    Series("kv_transfer_sent_bytes", Kind.COUNTER, "Bytes of blocks sent to other engines."),
-    Series("kv_transfer_sent_blocks", Kind.COUNTER, "Blocks sent to other engines."),
-    Series(
+    _counter("nixl_num_kv_expired_reqs", "Prompts that were lent, and whose lease ran out."),
+    _counter("kv_transfer_sent_bytes", "Bytes of blocks sent to other engines."),
+    _counter("kv_transfer_sent_blocks", "Blocks sent to other engines."),
+    _counter(
         "kv_transfer_sent_seconds",
-        Kind.COUNTER,
         "Time of sending blocks to other engines, waits for them included.",
     ),
-    Series(
+    _counter(
         "kv_transfer_failed_sends",
-        Kind.COUNTER,
         "Prompts of which another engine wanted a block that did not go.",
     ),
-    Series("num_preemptions", Kind.COUNTER, "Times a sequence gave way."),
-    Series(
-        "corrupted_requests",
-        Kind.COUNTER,
-        "Sequences ended because their logits were not numbers.",
-    ),
-    Series("spec_decode_num_drafts", Kind.COUNTER, "Drafts that went into a step."),
-    Series("spec_decode_num_draft_tokens", Kind.COUNTER, "Tokens that were drafted."),
-    Series(
-        "spec_decode_num_accepted_tokens", Kind.COUNTER, "Tokens that came as drafted."
-    ),
-    Series(
+    _counter("num_preemptions", "Times a sequence gave way."),
+    _counter("corrupted_requests", "Sequences ended because their logits were not numbers."),
+    _counter("spec_decode_num_drafts", "Drafts that went into a step."),
+    _counter("spec_decode_num_draft_tokens", "Tokens that were drafted."),
+    _counter("spec_decode_num_accepted_tokens", "Tokens that came as drafted."),
+    _counter(
         "spec_decode_num_accepted_tokens_per_pos",
-        Kind.COUNTER,
         "Drafts that were right at a place, counted from 0.",
         ("position",),
     ),
-    Series("prompt_tokens", Kind.COUNTER, "Prompt tokens of sequences that began to answer."),
-    Series("generation_tokens", Kind.COUNTER, "Generated tokens."),
-    Series(
-        "request_success", Kind.COUNTER, "Answers that ended, by why.", ("finished_reason",)
+    _counter("prompt_tokens", "Prompt tokens of sequences that began to answer."),
+    _counter("generation_tokens", "Generated tokens."),
+    _counter("request_success", "Answers that ended, by why.", ("finished_reason",)),
+    _histogram("iteration_tokens_total", "Tokens computed in a step.", _STEP_TOKENS),
+    _histogram("request_prompt_tokens", "Prompt tokens of an answer."),
+    _histogram("request_generation_tokens", "Generated tokens of an answer."),
+    _histogram(
+        "request_max_num_generation_tokens", "Generated tokens of a request's longest answer."
     ),
-    Series(
-        "iteration_tokens_total",
-        Kind.HISTOGRAM,
-        "Tokens computed in a step.",
-        buckets=_STEP_TOKENS,
+    _histogram("request_params_n", "Answers requested (n).", _ANSWERS),
+    _histogram("request_params_max_tokens", "Most tokens requested (max_tokens)."),
+    _histogram(
+        "request_prefill_kv_computed_tokens", "Prompt tokens that the prefix cache did not have."
     ),
-    Series("request_prompt_tokens", Kind.HISTOGRAM, "Prompt tokens of an answer."),
-    Series("request_generation_tokens", Kind.HISTOGRAM, "Generated tokens of an answer."),
-    Series(
-        "request_max_num_generation_tokens",
-        Kind.HISTOGRAM,
-        "Generated tokens of a request's longest answer.",
-    ),
-    Series(
-        "request_params_n", Kind.HISTOGRAM, "Answers requested (n).", buckets=_ANSWERS
-    ),
-    Series("request_params_max_tokens", Kind.HISTOGRAM, "Most tokens requested (max_tokens)."),
-    Series(
-        "request_prefill_kv_computed_tokens",
-        Kind.HISTOGRAM,
-        "Prompt tokens that the prefix cache did not have.",
-    ),
-    Series(
+    _histogram(
         "time_to_first_token_seconds",
-        Kind.HISTOGRAM,
         "From a request's arrival, before it is tokenised, to an answer's first token.",
-        buckets=_FIRST_TOKEN_SECONDS,
+        _FIRST_TOKEN_SECONDS,
     ),
-    Series(
-        "inter_token_latency_seconds",
-        Kind.HISTOGRAM,
-        "Between successive tokens of a sequence.",
-        buckets=_TOKEN_SECONDS,
+    _histogram(
+        "inter_token_latency_seconds", "Between successive tokens of a sequence.", _TOKEN_SECONDS
     ),
-    Series(
+    _histogram(
         "request_time_per_output_token_seconds",
-        Kind.HISTOGRAM,
         "Mean over an answer's tokens after its first.",
-        buckets=_TOKEN_SECONDS,
+        _TOKEN_SECONDS,
     ),
-    Series(
+    _histogram(
         "e2e_request_latency_seconds",
-        Kind.HISTOGRAM,
         "From a request's arrival to an answer's end.",
-        buckets=_REQUEST_SECONDS,
+        _REQUEST_SECONDS,
     ),
-    Series(
+    _histogram(
         "request_queue_time_seconds",
-        Kind.HISTOGRAM,
         "From arrival in the engine to first scheduled.",
-        buckets=_REQUEST_SECONDS,
+        _REQUEST_SECONDS,
     ),
-    Series(
+    _histogram(
         "request_inference_time_seconds",
-        Kind.HISTOGRAM,
         "From first scheduled to last token; preemptions included.",
-        buckets=_REQUEST_SECONDS,
+        _REQUEST_SECONDS,
     ),
-    Series(
+    _histogram(
         "request_prefill_time_seconds",
-        Kind.HISTOGRAM,
         "From first scheduled to first token; preemptions included.",
-        buckets=_REQUEST_SECONDS,
+        _REQUEST_SECONDS,
     ),
-    Series(
+    _histogram(
         "request_decode_time_seconds",
-        Kind.HISTOGRAM,
         "From first to last token; preemptions included.",
-        buckets=_REQUEST_SECONDS,
+        _REQUEST_SECONDS,
     ),
-)  # fmt: skip
+)
 
 # Shown again by --show-hidden-metrics-for-version, for dashboards that still ask for them.
 OLDER_NAMES: Final = (

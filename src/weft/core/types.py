@@ -422,8 +422,8 @@ class EngineLoad(msgspec.Struct, frozen=True, kw_only=True):
     """A snapshot of one rank's scheduler and cache, taken by the engine after a step.
 
     `gen_throughput` is generated tokens per second and `cache_hit_rate` the share of queried prompt
-    tokens found in the prefix cache, both over a recent window; `age_s` is the time since the engine's
-    last step or answer to a ping. `num_loras` adapters are loaded; `max_loras` is 0 without `--enable-lora`.
+    tokens found in the prefix cache, both over a recent window. `num_loras` adapters are loaded; `max_loras` is 0
+    without `--enable-lora`.
     """
 
     data_parallel_rank: int = 0

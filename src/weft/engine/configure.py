@@ -17,30 +17,21 @@ from weft.core.config import (
     LogprobsMode,
     LoraConfig,
     ModelConfig,
+    PoolerConfig,
     SchedulerConfig,
 )
-from weft.core.defaults import (
-    DEFAULT_BLOCK_SIZE,
-    DEFAULT_MAX_LORA_RANK,
-    DEFAULT_MAX_LORAS,
-    DEFAULT_MAX_NUM_BATCHED_TOKENS,
-    DEFAULT_MAX_NUM_QUEUED_REQS,
-    DEFAULT_MAX_NUM_QUEUED_TOKENS,
-    DEFAULT_MAX_NUM_SEQS,
-    DEFAULT_PACKED_CACHE_BYTES,
-    DEFAULT_STREAM_INTERVAL_MS,
-)
+from weft.core.declare import spelled
+from weft.core.defaults import DEFAULT_STREAM_INTERVAL_MS, DEFAULTS
 from weft.core.elastic import ElasticConfig
 from weft.core.errors import ConfigError
 from weft.core.kv_cache import CacheConfig, KvEventsConfig, KvOffloadingConfig, StateCacheConfig
 from weft.core.kv_transfer import KvTransferConfig
+from weft.core.pooler_options import PoolerOptions
 from weft.core.ranks import RanksConfig
 from weft.core.speculation import DraftModelConfig, SpeculativeConfig
+from weft.core.types import PoolingKind
 from weft.core.weight_transfer import WeightTransferConfig
-from weft.engine.configure_pooler import resolve_pooler
-from weft.engine.configure_ranks import check_elsewhere
-from weft.engine.configure_states import configure_states
-from weft.engine.given import bounded, check_between
+from weft.engine.given import bounded, check_between, read_json
 from weft.engine.kv_events import FLAG, check_is_countable, read_kv_events
 from weft.engine.kv_tier_stores import SIZE_FLAG, check_copyable, read_kv_offloading
 from weft.engine.pool_size import MIN_MODEL_LEN, Demand, num_blocks_of
@@ -52,6 +43,7 @@ from weft.engine.transfer.settings import read_kv_transfer
 from weft.engine.weight_transfer import read_weight_transfer
 from weft.model.card import ModelCard
 from weft.model.overrides import read_overrides
+from weft.model.pooling import PoolingSpec
 
 MAX_BLOCK_SIZE = 1024
 MAX_STREAM_INTERVAL_MS = 10_000.0
@@ -59,6 +51,11 @@ MAX_DATA_PARALLEL_SIZE = 64
 MAX_LORAS = 1024
 MAX_LORA_RANK = 4096
 _POLICIES = ("fcfs", "priority")
+_POOLING_KINDS = (PoolingKind.CLS, PoolingKind.LAST, PoolingKind.MEAN)
+_STATES_FLAG = "--mamba-block-size"
+# Slots take no more than this by default, unless two of them do.
+_USUAL_SLOT_BYTES = 4 << 30
+_LEAST_SLOTS = 2  # a snapshot that a sequence reads, and what it writes
 
 
 def resolve(
@@ -73,9 +70,9 @@ def resolve(
     Of several engines each gets the same share of the threads, and of the memory that weights leave which all map;
     those elsewhere (`ranks`) get none.
     """
-    size = bounded("data_parallel_size", options.data_parallel_size, 1, MAX_DATA_PARALLEL_SIZE)
+    size = bounded(options, "data_parallel_size", MAX_DATA_PARALLEL_SIZE)
     num_engines = size if ranks is None else max(1, ranks.num_local)
-    check_elsewhere(options, ranks)
+    _check_elsewhere(options, ranks)
     compute = choose(options, card)
     weight_bytes = card.weight_bytes + (draft.weight_bytes if draft else 0)
     kv_bytes_per_token = card.kv_bytes_per_token + (draft.kv_bytes_per_token if draft else 0)
@@ -84,11 +81,11 @@ def resolve(
     max_model_len = _max_model_len(options, card)
     scheduler = _scheduler_config(options, card, max_model_len, draft)
     lora = _lora_config(options)
-    block_size = bounded("block_size", options.block_size, DEFAULT_BLOCK_SIZE, MAX_BLOCK_SIZE)
+    block_size = bounded(options, "block_size", MAX_BLOCK_SIZE)
     offloading = read_kv_offloading(options, card, block_size)
     others = _others(card, weight_bytes, lora, offloading)
     spare_bytes = free_bytes - sum(others.values())
-    states = configure_states(options, card, scheduler.max_num_seqs, block_size, spare_bytes)
+    states = _states_config(options, card, scheduler.max_num_seqs, block_size, spare_bytes)
     others |= {} if states is None else {"states": states.num_bytes}
     demand = Demand(
         max_model_len=max_model_len,
@@ -107,7 +104,7 @@ def resolve(
         cache_config=cache,
         scheduler_config=scheduler,
         structured_outputs_in_reasoning=options.structured_outputs_in_reasoning,
-        pooler_config=resolve_pooler(options, card),
+        pooler_config=_pooler_config(options, card),
         compute_config=_compute_config(options, compute, num_engines),
         data_parallel_size=size,
         ranks=ranks,
@@ -226,26 +223,19 @@ def _scheduler_config(
         )
     # Tokens that see those behind them too can only be computed with the whole prompt.
     least = 1 if card.is_causal else max_model_len
-    max_num_batched_tokens = bounded(
-        "max_num_batched_tokens",
-        options.max_num_batched_tokens,
-        max(DEFAULT_MAX_NUM_BATCHED_TOKENS, least),
-    )
+    usual = max(DEFAULTS["max_num_batched_tokens"], least)
+    max_num_batched_tokens = bounded(options, "max_num_batched_tokens", default=usual)
     if max_num_batched_tokens < least:
         raise ConfigError(
             f"--max-num-batched-tokens {max_num_batched_tokens} is less than --max-model-len "
             f"{max_model_len}, and {card.name} takes every prompt in one step"
         )
     return SchedulerConfig(
-        max_num_seqs=bounded("max_num_seqs", options.max_num_seqs, DEFAULT_MAX_NUM_SEQS),
+        max_num_seqs=bounded(options, "max_num_seqs"),
         max_num_batched_tokens=max_num_batched_tokens,
         policy=options.scheduling_policy,
-        max_num_queued_reqs=bounded(
-            "max_num_queued_reqs", options.max_num_queued_reqs, DEFAULT_MAX_NUM_QUEUED_REQS
-        ),
-        max_num_queued_tokens=bounded(
-            "max_num_queued_tokens", options.max_num_queued_tokens, DEFAULT_MAX_NUM_QUEUED_TOKENS
-        ),
+        max_num_queued_reqs=bounded(options, "max_num_queued_reqs"),
+        max_num_queued_tokens=bounded(options, "max_num_queued_tokens"),
         speculation=_speculation(options, card, draft),
         chunks_prompts=card.is_causal,
     )
@@ -295,7 +285,7 @@ def _model_config(options: EngineOptions, card: ModelCard, max_model_len: int) -
         logprobs_mode=LogprobsMode(options.logprobs_mode),
         revision=options.revision,
         load_dtype=options.dtype,
-        packed_cache_bytes=DEFAULT_PACKED_CACHE_BYTES if packed_bytes is None else packed_bytes,
+        packed_cache_bytes=DEFAULTS["packed_cache_bytes"] if packed_bytes is None else packed_bytes,
         file_overrides=read_overrides(options),
         runner_type="generate" if card.pooling is None else "pooling",
     )
@@ -322,17 +312,12 @@ def _stream_interval_ms(options: EngineOptions) -> float:
 def _lora_config(options: EngineOptions) -> LoraConfig | None:
     if options.enable_lora:
         return LoraConfig(
-            max_loras=bounded("max_loras", options.max_loras, DEFAULT_MAX_LORAS, MAX_LORAS),
-            max_lora_rank=bounded(
-                "max_lora_rank", options.max_lora_rank, DEFAULT_MAX_LORA_RANK, MAX_LORA_RANK
-            ),
+            max_loras=bounded(options, "max_loras", MAX_LORAS),
+            max_lora_rank=bounded(options, "max_lora_rank", MAX_LORA_RANK),
         )
-    for flag, value in (
-        ("--max-loras", options.max_loras),
-        ("--max-lora-rank", options.max_lora_rank),
-    ):
-        if value is not None:
-            raise ConfigError(f"{flag} needs --enable-lora")
+    for name in ("max_loras", "max_lora_rank"):
+        if getattr(options, name) is not None:
+            raise ConfigError(f"{spelled(name)} needs --enable-lora")
     return None
 
 
@@ -358,3 +343,99 @@ def _others(
     if offloading is not None and offloading.path is None:
         others[f"second tier ({SIZE_FLAG})"] = offloading.num_bytes
     return others
+
+
+def _check_elsewhere(options: EngineOptions, ranks: RanksConfig | None) -> None:
+    """Refuse by name what one server alone cannot decide, and what does not reach another machine."""
+    if ranks is None:
+        return
+    refused = {
+        "--enable-elastic-ep": (
+            options.enable_elastic_ep,
+            "how many ranks there are is known to other servers and nodes too",
+        )
+    }
+    if ranks.link is not None:
+        refused["--weight-transfer-config"] = (
+            options.weight_transfer_config is not None,
+            "engines of other machines do not map the weights that one has packed",
+        )
+        refused["--kv-events-config"] = (
+            ranks.is_headless and options.kv_events_config is not None,
+            "the head publishes the events of all ranks; give it there",
+        )
+    for flag, (is_given, why) in refused.items():
+        if is_given:
+            raise ConfigError(f"{flag} does not go with ranks on other machines: {why}")
+
+
+def _states_config(
+    options: EngineOptions, card: ModelCard, max_num_seqs: int, block_size: int, spare_bytes: int
+) -> StateCacheConfig | None:
+    """One slot for each sequence that may run and as many for snapshots, in half of what is spare at most."""
+    slot_bytes = card.state_bytes_per_slot
+    if not slot_bytes:
+        if options.mamba_block_size is not None:
+            raise ConfigError(f"{_STATES_FLAG}: {card.name} keeps no states of whole sequences")
+        return None
+    usual = -(-DEFAULTS["mamba_block_size"] // block_size) * block_size
+    interval = bounded(options, "mamba_block_size", default=usual)
+    if interval % block_size:
+        raise ConfigError(
+            f"{_STATES_FLAG} must be a multiple of --block-size ({block_size}), not {interval}"
+        )
+    most = min(_USUAL_SLOT_BYTES, spare_bytes // 2) // slot_bytes
+    num_slots = max(_LEAST_SLOTS, min(2 * max_num_seqs, most))
+    return StateCacheConfig(num_slots=num_slots, slot_bytes=slot_bytes, mamba_block_size=interval)
+
+
+def _pooler_config(options: EngineOptions, card: ModelCard) -> PoolerConfig | None:
+    """Decide everything that was left open; None for a model that generates text."""
+    if card.pooling is None:
+        if options.pooler_config is not None:
+            raise ConfigError(
+                f"--pooler-config is for pooling models, and {card.name} generates text"
+            )
+        return None
+    config = {} if options.pooler_config is None else options.pooler_config
+    given = read_json("--pooler-config", config, PoolerOptions)
+    spec = card.pooling
+    kinds = spec.kinds
+    if given.pooling_type is not None:
+        _check_embeds(spec, "pooling_type", card)
+        kinds["embed"] = _pooling_kind(given.pooling_type)
+    if given.normalize is not None:
+        _check_embeds(spec, "normalize", card)
+    if given.max_embed_len is not None and (
+        given.max_embed_len < 1 or not given.enable_chunked_processing
+    ):
+        raise ConfigError(
+            f"--pooler-config max_embed_len is {given.max_embed_len}; it must be at least 1, and goes "
+            "with enable_chunked_processing"
+        )
+    if given.enable_chunked_processing:
+        _check_embeds(spec, "enable_chunked_processing", card)
+    return PoolerConfig(
+        kinds=kinds,
+        normalize=spec.normalize if given.normalize is None else given.normalize,
+        embedding_size=spec.hidden_size,
+        is_matryoshka=spec.is_matryoshka,
+        dimensions=spec.dimensions,
+        labels=() if spec.head is None else spec.head.labels,
+        lowercases=spec.lowercases,
+        prompt=spec.prompt,
+        enable_chunked_processing=given.enable_chunked_processing,
+        max_embed_len=given.max_embed_len,
+    )
+
+
+def _check_embeds(spec: PoolingSpec, name: str, card: ModelCard) -> None:
+    if spec.head is not None:
+        raise ConfigError(f"--pooler-config {name} is for embeddings, and {card.name} classifies")
+
+
+def _pooling_kind(name: str) -> PoolingKind:
+    if name.lower() not in _POOLING_KINDS:
+        allowed = ", ".join(kind.upper() for kind in _POOLING_KINDS)
+        raise ConfigError(f"--pooler-config pooling_type is {name!a}; it must be one of {allowed}")
+    return PoolingKind(name.lower())

@@ -5,10 +5,12 @@ from typing import Any, TypeVar
 import msgspec
 
 from weft.core.allowed import explain
+from weft.core.config import EngineOptions
+from weft.core.declare import INT32_MAX, spelled
+from weft.core.defaults import DEFAULTS
 from weft.core.errors import ConfigError
 
 T = TypeVar("T")
-INT32_MAX = 2**31 - 1  # block ids, slots and positions are int32 in a batch
 
 
 def read_json(flag: str, given: Any, kind: type[T]) -> T:
@@ -27,8 +29,12 @@ def check_between(name: str, value: int, low: int, high: int) -> None:
         raise ConfigError(f"{name} must be between {low} and {high}, not {value}")
 
 
-def bounded(name: str, value: int | None, default: int, most: int = INT32_MAX) -> int:
-    """`value`, or `default` for None; refused below 1 and above `most`."""
-    chosen = default if value is None else value
-    check_between("--" + name.replace("_", "-"), chosen, 1, most)
+def bounded(
+    options: EngineOptions, name: str, most: int = INT32_MAX, *, default: int | None = None
+) -> int:
+    """The option of that name, or what stands for None; refused below 1 and above `most`."""
+    chosen: int | None = getattr(options, name)
+    if chosen is None:
+        chosen = DEFAULTS[name] if default is None else default
+    check_between(spelled(name), chosen, 1, most)
     return chosen

@@ -5,15 +5,17 @@ import atexit
 import itertools
 import logging
 import threading
-from collections.abc import Coroutine, Iterable, Mapping, Sequence
+from collections.abc import Callable, Coroutine, Mapping, Sequence
 from contextlib import aclosing
+from functools import wraps
 from types import TracebackType
-from typing import Any, TypeVar, cast
+from typing import Any, Concatenate, ParamSpec, TypeVar, cast
 
 import msgspec
 
 from weft.compat.vllm import Setting, find_flag, translate
 from weft.core.beam_search import BeamSearchParams, check_beam_search, search_beams
+from weft.core.client import EngineClient
 from weft.core.config import EngineOptions
 from weft.core.defaults import UNLIMITED_QUEUE
 from weft.core.errors import BadRequest, Unsupported
@@ -23,7 +25,6 @@ from weft.core.tasks import gather_all
 from weft.core.types import (
     LoRARequest,
     OutputKind,
-    PauseMode,
     PoolingParams,
     PoolingRequestOutput,
     PositionLogprobs,
@@ -44,6 +45,7 @@ from weft.text.tokenizer import read_special_tokens
 
 log = logging.getLogger("weft.engine")
 
+P = ParamSpec("P")
 T = TypeVar("T")
 
 # Of vLLM's that are about the log of a server, which an `LLM` does not have.
@@ -65,6 +67,19 @@ class BeamSearchOutput(msgspec.Struct, frozen=True, kw_only=True):
     """What was found behind one prompt, best first."""
 
     sequences: list[BeamSearchSequence]
+
+
+def _waiting(
+    method: Callable[Concatenate[EngineClient, P], Coroutine[Any, Any, T]],
+) -> "Callable[Concatenate[LLM, P], T]":
+    """The call of that name of `EngineClient`, for who has no event loop."""
+
+    @wraps(method)
+    def call(self: "LLM", /, *args: P.args, **kwargs: P.kwargs) -> T:
+        work: Coroutine[Any, Any, T] = getattr(self._client, method.__name__)(*args, **kwargs)
+        return self._wait(work)
+
+    return call
 
 
 class LLM:
@@ -215,59 +230,24 @@ class LLM:
         prompts: list[PromptType] = [{"prompt": a, "prompt_pair": b} for a, b in pairs]
         return [scores[0] for scores in self.classify(prompts)]
 
-    def sleep(self, level: int = 1, mode: PauseMode | str = PauseMode.ABORT) -> None:
-        """Give memory back to the system until `wake_up`: see `EngineClient.sleep`."""
-        self._wait(self._client.sleep(level, mode))
-
-    def wake_up(self, tags: Iterable[str] | None = None) -> bool:
-        """Bring back what `tags` name, or all. Whether the engine is awake: see `EngineClient.wake_up`."""
-        return self._wait(self._client.wake_up(tags))
-
-    def scale_elastic_ep(self, new_data_parallel_size: int, drain_timeout: float = 300.0) -> None:
-        """Compute with so many engines, where `enable_elastic_ep` was set: see `EngineClient.scale_elastic_ep`."""
-        self._wait(self._client.scale_elastic_ep(new_data_parallel_size, drain_timeout))
-
-    def reset_prefix_cache(
-        self, reset_running_requests: bool = False, reset_connector: bool = False
-    ) -> bool:
-        """Drop every cached block; False, and no change, while a request holds blocks."""
-        work = self._client.reset_prefix_cache(reset_running_requests, reset_connector)
-        return self._wait(work)
-
-    def start_profile(self, profile_prefix: str | None = None) -> None:
-        """Record a trace of steps until `stop_profile`: see `EngineClient.start_profile`."""
-        self._wait(self._client.start_profile(profile_prefix))
-
-    def stop_profile(self) -> None:
-        """End the trace, if there is one."""
-        self._wait(self._client.stop_profile())
-
-    def collective_rpc(
-        self,
-        method: str,
-        timeout: float | None = None,
-        args: Sequence[Any] = (),
-        kwargs: Mapping[str, Any] | None = None,
-    ) -> list[Any]:
-        """What the worker answers to a call by name: see `EngineClient.collective_rpc`."""
-        return self._wait(self._client.collective_rpc(method, timeout, args, kwargs))
+    sleep = _waiting(EngineClient.sleep)
+    wake_up = _waiting(EngineClient.wake_up)
+    scale_elastic_ep = _waiting(EngineClient.scale_elastic_ep)
+    reset_prefix_cache = _waiting(EngineClient.reset_prefix_cache)
+    start_profile = _waiting(EngineClient.start_profile)
+    stop_profile = _waiting(EngineClient.stop_profile)
+    collective_rpc = _waiting(EngineClient.collective_rpc)
+    start_weight_update = _waiting(EngineClient.start_weight_update)
+    finish_weight_update = _waiting(EngineClient.finish_weight_update)
 
     def init_weight_transfer_engine(self, init_info: dict[str, Any] | None = None) -> None:
         """Announce that weights will be sent: see `EngineClient.init_weight_transfer_engine`."""
         request = WeightTransferInitRequest(init_info or {})
         self._wait(self._client.init_weight_transfer_engine(request))
 
-    def start_weight_update(self, is_checkpoint_format: bool = True) -> None:
-        """Begin an update of the weights."""
-        self._wait(self._client.start_weight_update(is_checkpoint_format))
-
     def update_weights(self, update_info: dict[str, Any]) -> None:
         """Send tensors: see `EngineClient.update_weights`."""
         self._wait(self._client.update_weights(WeightTransferUpdateRequest(update_info)))
-
-    def finish_weight_update(self) -> None:
-        """Serve the weights that were sent, all of them or none."""
-        self._wait(self._client.finish_weight_update())
 
     def get_default_sampling_params(self) -> SamplingParams:
         """What `generate` uses when it is given none."""

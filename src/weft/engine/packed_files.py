@@ -60,12 +60,11 @@ class Label(msgspec.Struct, frozen=True):
 
 
 class StoredPacked(msgspec.Struct, frozen=True):
-    """One that is there: for which model, the bytes it takes, when it was last used."""
+    """One that is there: for which model, and the bytes it takes."""
 
     path: Path
     model: str
     num_bytes: int
-    used_ns: int
 
 
 def packed_directory() -> Path | None:
@@ -173,11 +172,11 @@ def all_packed(directory: Path | None) -> Iterator[StoredPacked]:
             if descriptor is None:
                 continue
             try:
-                label, found = read_label(descriptor), os.fstat(descriptor)
+                label, size = read_label(descriptor), os.fstat(descriptor).st_size
             finally:
                 os.close(descriptor)
             model = "(damaged)" if label is None else label.model
-            yield StoredPacked(path, model, found.st_size, found.st_mtime_ns)
+            yield StoredPacked(path, model, size)
 
 
 def refusal_of(directory: Path, num_bytes: int, max_bytes: int) -> str | None:

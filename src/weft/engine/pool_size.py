@@ -3,10 +3,11 @@
 from dataclasses import dataclass
 
 from weft.core.config import EngineOptions
+from weft.core.declare import INT32_MAX, INT64_MAX
 from weft.core.defaults import DEFAULT_MEMORY_SHARE
 from weft.core.errors import ConfigError
 from weft.core.readable import format_bytes
-from weft.engine.given import INT32_MAX, bounded
+from weft.engine.given import bounded
 
 # The pool is no larger than this by default, unless one sequence of full length needs more.
 DEFAULT_POOL_BYTES = 4 << 30
@@ -68,10 +69,10 @@ def _requested_blocks(options: EngineOptions, demand: Demand) -> int | None:
     if options.kv_cache_bytes is None:
         if options.num_gpu_blocks_override is None:
             return None
-        return bounded("num_gpu_blocks_override", options.num_gpu_blocks_override, 1)
+        return bounded(options, "num_gpu_blocks_override")
     if options.num_gpu_blocks_override is not None:
         raise ConfigError("give --kv-cache-bytes or --num-gpu-blocks-override, not both")
-    size = bounded("kv_cache_bytes", options.kv_cache_bytes, 1, 2**63 - 1)
+    size = bounded(options, "kv_cache_bytes", INT64_MAX)
     if demand.block_bytes == 0:
         raise ConfigError(
             "--kv-cache-bytes says nothing for a model that keeps no KV; "

@@ -47,7 +47,6 @@ from weft.rpc.convert.incoming import (
     to_engine_config,
     to_engine_load,
     to_kv_event_batch,
-    to_model_config,
     to_server_report,
 )
 from weft.rpc.convert.request import check_carried, not_on_this_wire, to_generate_request
@@ -151,8 +150,7 @@ class RpcClient(RemoteClient):
             model = await connection.call("GetModelInfo", pb.GetModelInfoRequest(), timeout_s)
             answer, is_ours = await connection.server_info(timeout_s)
             server = to_server_report(answer, is_ours=is_ours)
-            load = await _fetch_load(connection)
-            config = to_engine_config(to_model_config(model, server.model_dtype), server, load)
+            config = to_engine_config(model, answer, server, await _fetch_load(connection))
             tokenizer = await _fetch_tokenizer(connection) if has_tokenizer else None
         except BaseException:
             await connection.close()
@@ -281,9 +279,6 @@ class RpcClient(RemoteClient):
     async def get_loads(self) -> list[EngineLoad]:
         answer = await self._connection.call("GetLoads", pb.GetLoadsRequest())
         return [to_engine_load(load) for load in answer.loads]
-
-    async def get_supported_tasks(self) -> tuple[str, ...]:
-        return self.info.tasks
 
     async def get_server_info(self) -> ServerReport:
         """What the server says of itself now."""

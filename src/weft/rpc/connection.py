@@ -81,26 +81,15 @@ class Connection:
         metadata: Metadata = (),
     ) -> Any:
         """The one answer to `request`; `timeout_s` None waits as long as it takes."""
-        method = METHODS[name]
-        invoke = self._channel.unary_unary(
-            method.path, method.request_type.SerializeToString, method.response_type.FromString
-        )
         async with self._our_errors():
-            metadata = (*self._metadata[name], *metadata)
-            return await invoke(request, timeout=timeout_s, metadata=metadata)
+            return await self._begin(name, request, timeout_s, metadata)
 
     async def server_info(
         self, timeout_s: float = _CALL_TIMEOUT_S
     ) -> tuple[pb.GetServerInfoResponse, bool]:
         """What the server says of itself, and whether it is one of ours."""
-        method = METHODS["GetServerInfo"]
-        invoke = self._channel.unary_unary(
-            method.path, method.request_type.SerializeToString, method.response_type.FromString
-        )
         async with self._our_errors():
-            call = invoke(
-                pb.GetServerInfoRequest(), timeout=timeout_s, metadata=self._metadata[method.name]
-            )
+            call = self._begin("GetServerInfo", pb.GetServerInfoRequest(), timeout_s)
             answer = await call
             headers = {name for name, _ in await call.initial_metadata()}
         return answer, VERSION_METADATA in headers
@@ -109,11 +98,7 @@ class Connection:
         self, name: str, request: Message, metadata: Metadata = ()
     ) -> AsyncGenerator[Any, None]:
         """The answers to `request`. Closing the generator cancels the call."""
-        method = METHODS[name]
-        invoke = self._channel.unary_stream(
-            method.path, method.request_type.SerializeToString, method.response_type.FromString
-        )
-        call = invoke(request, metadata=(*self._metadata[name], *metadata))
+        call = self._begin(name, request, None, metadata)
         try:
             async with self._our_errors():
                 async for response in call:
@@ -124,6 +109,17 @@ class Connection:
     async def close(self) -> None:
         """End every call."""
         await self._channel.close(None)
+
+    def _begin(
+        self, name: str, request: Message, timeout_s: float | None, metadata: Metadata = ()
+    ) -> Any:
+        """A call: to be awaited, or, where it is answered with many, to be iterated."""
+        method = METHODS[name]
+        make = self._channel.unary_stream if method.is_streaming else self._channel.unary_unary
+        invoke = make(
+            method.path, method.request_type.SerializeToString, method.response_type.FromString
+        )
+        return invoke(request, timeout=timeout_s, metadata=(*self._metadata[name], *metadata))
 
     @asynccontextmanager
     async def _our_errors(self) -> AsyncIterator[None]:
@@ -138,16 +134,8 @@ class Connection:
 
     async def _is_healthy(self) -> bool:
         """Whether the engine still works; a server that does not say so is believed."""
-        method = METHODS["HealthCheck"]
-        invoke = self._channel.unary_unary(
-            method.path, method.request_type.SerializeToString, method.response_type.FromString
-        )
         try:
-            answer = await invoke(
-                pb.HealthCheckRequest(),
-                timeout=_HEALTH_TIMEOUT_S,
-                metadata=self._metadata[method.name],
-            )
+            answer = await self._begin("HealthCheck", pb.HealthCheckRequest(), _HEALTH_TIMEOUT_S)
         except grpc.aio.AioRpcError as error:
             return error.code() not in _UNAVAILABLE
         return bool(answer.healthy)

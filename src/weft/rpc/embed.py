@@ -5,7 +5,6 @@ from contextlib import aclosing
 
 from weft.core.client import EngineClient
 from weft.core.errors import GenerationError
-from weft.core.log import REQUEST
 from weft.core.tracing import Tracer
 from weft.core.types import PoolingParams, RequestOptions
 from weft.pb import vllm_engine_pb2 as pb
@@ -38,11 +37,8 @@ class EmbedCall:
         embedding = to_embed_input(message, pooler, self._limits, self._padding_id)
         request_id = embedding.request_id or f"weft-{uuid.uuid4().hex}"
         headers = trace_headers_of(context)
-        REQUEST.set((request_id, headers.get("traceparent")))
-        if self._tracer is None:
+        with server_span(self._tracer, "Embed", request_id, headers) as headers:
             return await self._follow(request_id, embedding, context, headers)
-        with server_span(self._tracer, "Embed", request_id, headers) as span:
-            return await self._follow(request_id, embedding, context, span.headers)
 
     async def _follow(
         self, request_id: str, embedding: EmbedInput, context: Context, headers: dict[str, str]

@@ -210,10 +210,6 @@ class Fleet(RemoteClient):
         loads = await self._each(lambda client: client.get_loads())
         return [load for one in loads for load in one]
 
-    async def get_supported_tasks(self) -> tuple[str, ...]:
-        """What all servers do: they have one model."""
-        return await self._choose().client.get_supported_tasks()
-
     async def get_tokenizer_files(self) -> dict[str, bytes]:
         """The files of the model's tokenizer, by name."""
         return await self._choose().client.get_tokenizer_files()

@@ -10,7 +10,6 @@ from typing import Any
 
 from weft.core.client import EngineClient
 from weft.core.errors import AlreadyExists, DeadlineExceeded, Unavailable
-from weft.core.log import REQUEST
 from weft.core.tasks import is_set_within
 from weft.core.tracing import Tracer
 from weft.core.types import OutputKind, Request, RequestOptions, RequestOutput, SamplingParams
@@ -101,12 +100,8 @@ class GenerateCall:
         generation = to_generation(request, self._limits, self._client.model_config.media)
         request_id = generation.request_id or f"weft-{uuid.uuid4().hex}"
         headers = trace_headers_of(context)
-        REQUEST.set((request_id, headers.get("traceparent")))
-        if self._tracer is None:
+        with server_span(self._tracer, "Generate", request_id, headers) as headers:
             await self._follow(request_id, generation, context, headers)
-            return
-        with server_span(self._tracer, "Generate", request_id, headers) as span:
-            await self._follow(request_id, generation, context, span.headers)
 
     async def _follow(
         self, request_id: str, generation: Generation, context: Context, headers: dict[str, str]

@@ -5,21 +5,18 @@ import itertools
 import logging
 from collections.abc import AsyncGenerator, Awaitable, Callable, Coroutine
 from contextlib import aclosing
-from typing import Any, Protocol, TypeVar, assert_never
+from typing import Any, TypeAlias, TypeVar, assert_never
 
 import msgspec
 
-from weft.core.client import EngineClient
 from weft.core.config import EngineConfig
 from weft.core.errors import EngineDead, GenerationError, Unsupported, WeftError
-from weft.core.kv_transfer import RemotePrompt
 from weft.core.types import KvEventBatch, LoRARequest, Request
 from weft.engine.api_servers.calls import (
     ANSWERS,
     CHECK_HEALTH,
     EXPOSE,
     GET_LOADS,
-    GET_STATES,
     SUBSCRIBE,
     Health,
     Loads,
@@ -43,7 +40,8 @@ from weft.engine.api_servers.messages import (
     State,
 )
 from weft.engine.channel import Channel
-from weft.engine.front.counted_stream import Ended
+from weft.engine.front.client import FrontClient
+from weft.engine.front.data_parallel import DataParallelClient
 from weft.engine.messages import Abort, Add, ReleaseRemote
 
 log = logging.getLogger("weft.engine")
@@ -51,22 +49,7 @@ log = logging.getLogger("weft.engine")
 K = TypeVar("K")
 
 
-class Engines(EngineClient, Protocol):
-    """What is shared: `ProcessClient` or `DataParallelClient`."""
-
-    vllm_config: EngineConfig
-
-    def run_counted(self, request: Request) -> AsyncGenerator[Ended, None]:
-        """See `FrontClient`."""
-        ...
-
-    def end_answer(self, engine_id: str, index: int) -> None:
-        """See `FrontClient`."""
-        ...
-
-    def release_remote(self, source: RemotePrompt) -> None:
-        """See `FrontClient`."""
-        ...
+Engines: TypeAlias = FrontClient | DataParallelClient  # what is shared
 
 
 class AttachedServer:
@@ -195,8 +178,6 @@ class AttachedServer:
             return Health(client.is_degraded)
         if method == GET_LOADS:
             return Loads(await client.get_loads(), client.num_active_requests)
-        if method == GET_STATES:
-            return await client.get_request_states()
         if method == EXPOSE:
             return await self._expose()
         if method == SUBSCRIBE:

@@ -5,7 +5,8 @@ from typing import Any
 
 import msgspec
 
-from weft.core.types import EngineLoad, KvEventBatch, LoRARequest
+from weft.core.request_states import RequestStates
+from weft.core.types import EngineLoad, LoRARequest
 from weft.core.weight_transfer import WeightTransferInitRequest, WeightTransferUpdateRequest
 
 # Structures among the arguments: each is the first one, and the types of it.
@@ -21,6 +22,7 @@ ANSWERS: dict[str, Any] = {
     "collective_rpc": list[Any],
     "do_log_stats": None,
     "finish_weight_update": None,
+    "get_request_states": list[RequestStates],
     "init_weight_transfer_engine": None,
     "is_paused": bool,
     "is_scaling_elastic_ep": bool,
@@ -42,9 +44,8 @@ ANSWERS: dict[str, Any] = {
     "wake_up": bool,
 }
 # Beyond those, with answers of their own.
-CHECK_HEALTH, GET_LOADS, GET_STATES = "check_health", "get_loads", "get_request_states"
+CHECK_HEALTH, GET_LOADS = "check_health", "get_loads"
 SUBSCRIBE, EXPOSE = "subscribe_kv_events", "expose"
-EVENTS = KvEventBatch
 
 
 class Health(msgspec.Struct, frozen=True, array_like=True):

@@ -18,15 +18,12 @@ from weft.core.engine_info import EngineInfo
 from weft.core.errors import EngineDead, Overloaded
 from weft.core.kv_feed import MAX_BUFFERED_BATCHES
 from weft.core.ranks import served_ranks
-from weft.core.request_states import RequestStates
 from weft.core.types import EngineLoad, KvEventBatch, LoRARequest
 from weft.engine.api_servers.calls import (
     ANSWERS,
     CHECK_HEALTH,
-    EVENTS,
     EXPOSE,
     GET_LOADS,
-    GET_STATES,
     SUBSCRIBE,
     Health,
     Loads,
@@ -100,7 +97,6 @@ class ApiServerClient(FrontClient):
         self._items: dict[int, asyncio.Queue[msgspec.Raw | None]] = {}
         self._is_degraded = False
         self._num_elsewhere = 0
-        self._closed = asyncio.Event()
         self.is_tracing = False
         self.is_orphaned = False
         self._may_open = asyncio.Event()
@@ -184,10 +180,6 @@ class ApiServerClient(FrontClient):
         self._num_elsewhere = max(0, answer.num_active_requests - super().num_active_requests)
         return answer.loads
 
-    async def get_request_states(self) -> list[RequestStates]:
-        raw = await self._forward(GET_STATES)
-        return msgspec.msgpack.decode(raw, type=list[RequestStates])
-
     async def expose(self) -> bytes:
         """The series of all processes, as the body of `/metrics`."""
         return msgspec.msgpack.decode(await self._forward(EXPOSE), type=bytes)
@@ -206,7 +198,7 @@ class ApiServerClient(FrontClient):
         self._channel.send(Forward(call_id, SUBSCRIBE, [start_sequence_number]))
         try:
             while (item := await items.get()) is not None:
-                yield msgspec.msgpack.decode(item, type=EVENTS)
+                yield msgspec.msgpack.decode(item, type=KvEventBatch)
             await answer
         finally:
             del self._items[call_id]
@@ -238,9 +230,6 @@ class ApiServerClient(FrontClient):
         del timeout
         self._is_closing = True
         self._leave("the server is shutting down")
-
-    async def wait_closed(self) -> None:
-        await self._closed.wait()
 
     async def wait_open(self) -> bool:
         """Whether the supervisor wants it to listen: when it says so, or has ended this."""

@@ -8,7 +8,6 @@ event loop.
 import asyncio
 import logging
 import time
-from abc import abstractmethod
 from collections.abc import AsyncGenerator, AsyncIterable, Callable, Iterable
 from contextlib import AbstractContextManager, aclosing, suppress
 from functools import partial
@@ -81,7 +80,7 @@ _LOAD_TIMEOUT_S = 0.5
 
 
 class FrontClient(EngineControls):
-    """See the module. Subclasses give `_send`, `shutdown` and `wait_closed`, and call `_on_event`.
+    """See the module. Subclasses give `_send` and `shutdown`, call `_on_event`, and set `_closed`.
 
     Without `metrics` nothing is observed.
     """
@@ -102,6 +101,7 @@ class FrontClient(EngineControls):
         self._stat_log = StatLog()
         self._on_loading: Callable[[int, int], None] = lambda num_bytes, all_bytes: None
         self._is_closing = False
+        self._closed = asyncio.Event()
         self._stop_at: float | None = None  # while a `Stop` is to be sent: the end of its time
         self._dead_error = None
         self._ready: asyncio.Future[None] = asyncio.get_running_loop().create_future()
@@ -115,9 +115,9 @@ class FrontClient(EngineControls):
         self._pace = Pace(config.stream_interval_ms / 1e3, asyncio.get_running_loop())
         self._sessions: set[Session] = set()
 
-    @abstractmethod
     async def wait_closed(self) -> None:
         """Return when the engine has ended, after `shutdown` or its death."""
+        await self._closed.wait()
 
     def _open_publisher(self) -> KvPublisher | None:
         """Who publishes the engine's cache events; one of several dies alone, and its rank publishes on."""

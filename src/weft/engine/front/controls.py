@@ -11,6 +11,7 @@ from abc import abstractmethod
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
+from weft.core.client import EngineClient
 from weft.core.config import EngineConfig
 from weft.core.controls import check_sleep_level, read_pause_mode, read_sleep_tags
 from weft.core.elastic import refuse_scaling
@@ -28,24 +29,35 @@ from weft.core.request_states import RequestStates
 from weft.core.tasks import unbroken
 from weft.core.types import LoRARequest, PauseMode, SamplingParams
 from weft.core.validate import validate_params
+from weft.core.weight_transfer import (
+    WeightTransferConfig,
+    WeightTransferInitRequest,
+    WeightTransferUpdateRequest,
+)
 from weft.engine.cpu_shares import cpus_of
+from weft.engine.front.calls import EngineCalls
 from weft.engine.front.lora_table import LoraTable
-from weft.engine.front.weight_controls import WeightControls
+from weft.engine.front.sent_weights import to_update
 from weft.engine.messages import (
     AddLora,
     Call,
     CallWorker,
     Command,
+    FinishWeightUpdate,
+    InitWeightTransfer,
     Pause,
     ReleaseRemote,
     Reply,
     ResetPrefixCache,
     Resume,
     StartProfile,
+    StartWeightUpdate,
     StopProfile,
     UseShare,
     Wake,
 )
+from weft.engine.weight_files import PackedWeights
+from weft.engine.weight_transfer import FLAG as TRANSFER_FLAG
 from weft.engine.worker_calls import WORKER_CALLS
 
 log = logging.getLogger("weft.engine")
@@ -54,9 +66,11 @@ MAX_ITERATIONS = 1_000_000
 _PREFIX = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,63}")
 
 
-class EngineControls(WeightControls):
+class EngineControls(EngineClient):
     """The part of `FrontClient` that only sends calls and waits for their replies."""
 
+    vllm_config: EngineConfig
+    _calls: EngineCalls
     _metrics: EngineMetrics | None
     _is_paused = False
     _num_pausing = 0
@@ -176,8 +190,7 @@ class EngineControls(WeightControls):
 
     def _check_profiler(self, method: str) -> None:
         if self.vllm_config.profiler_config is None:
-            reason = "the engine was started without --profiler-config"
-            raise Unsupported(f"{method} is not supported: {reason}")
+            raise _needs("--profiler-config", method)
 
     async def collective_rpc(
         self,
@@ -243,6 +256,40 @@ class EngineControls(WeightControls):
         self._check_alive()
         return await self._calls.send(command)
 
+    # -- weights ------------------------------------------------------------------------------
+
+    async def init_weight_transfer_engine(self, request: WeightTransferInitRequest) -> None:
+        config = self._transfer_config("init_weight_transfer_engine")
+        if request.init_info:
+            message = f"Invalid init_info for {config.backend}: it has no keys"
+            raise BadRequest("init_info", message)
+        await self._checked(InitWeightTransfer(self._calls.next_id()))
+
+    async def start_weight_update(self, is_checkpoint_format: bool = True) -> None:
+        self._transfer_config("start_weight_update")
+        if is_checkpoint_format is not True:
+            message = "is_checkpoint_format must be true: names and forms are the checkpoint's"
+            raise BadRequest("is_checkpoint_format", message)
+        await self._checked(StartWeightUpdate(self._calls.next_id()))
+
+    async def update_weights(self, request: WeightTransferUpdateRequest) -> None:
+        config = self._transfer_config("update_weights")
+        await self._checked(to_update(config, request, self._calls.next_id()))
+
+    async def finish_weight_update(self) -> None:
+        self._transfer_config("finish_weight_update")
+        await self._checked(FinishWeightUpdate(self._calls.next_id()))
+
+    async def finish_packed_update(self, packed: PackedWeights, *, is_elsewhere: bool) -> None:
+        """`finish_weight_update` of one of several engines; see `FinishWeightUpdate`."""
+        await self._checked(FinishWeightUpdate(self._calls.next_id(), packed, is_elsewhere))
+
+    def _transfer_config(self, method: str) -> WeightTransferConfig:
+        config = self.vllm_config.weight_transfer_config
+        if config is None:
+            raise _needs(TRANSFER_FLAG, method)
+        return config
+
     # -- adapters -----------------------------------------------------------------------------
 
     @property
@@ -267,3 +314,7 @@ class EngineControls(WeightControls):
 
     def _load_lora(self, lora_id: int, path: str) -> asyncio.Future[Reply]:
         return self._calls.send(AddLora(self._calls.next_id(), lora_id, path))
+
+
+def _needs(flag: str, method: str) -> Unsupported:
+    return Unsupported(f"{method} is not supported: the engine was started without {flag}")

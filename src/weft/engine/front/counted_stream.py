@@ -21,17 +21,12 @@ class CountedStream:
         self._num_tokens = [0] * request.params.n
         self._reasons: list[FinishReason | None] = [None] * request.params.n
         self._is_aborted = False
-        self._error: str | None = None
+        self.error: str | None = None
 
     @property
     def due(self) -> Due:
         """Once it is over."""
         return Due.NOW if self.is_finished else Due.NOT_YET
-
-    @property
-    def error(self) -> str | None:
-        """The engine's sentence when the request has failed."""
-        return self._error
 
     @property
     def is_finished(self) -> bool:
@@ -49,7 +44,7 @@ class CountedStream:
         if output.pooled is not None:
             reason = reason or FinishReason.STOP
         if reason is FinishReason.ERROR:
-            self._error = output.error or "the engine failed to answer this request"
+            self.error = output.error or "the engine failed to answer this request"
         if reason is not None:
             self.end(output.index, reason)
         return False

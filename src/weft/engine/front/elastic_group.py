@@ -25,7 +25,7 @@ from weft.core.metrics import Metrics
 from weft.core.ranks import local_ranks, served_ranks
 from weft.core.readable import format_bytes
 from weft.core.tasks import gather_all, gather_available
-from weft.core.types import AllBlocksCleared, KvEvent, KvEventBatch
+from weft.core.types import AllBlocksCleared, KvEvent
 from weft.core.validate import check_integer, check_number
 from weft.engine.configure import MAX_DATA_PARALLEL_SIZE
 from weft.engine.front.child import EngineChild
@@ -136,7 +136,6 @@ class ElasticGroup(EngineGroup):
         self._nodes: Nodes | None = None
         self._scaling: asyncio.Task[None] | None = None
         self._feed = KvEventFeed()
-        self._num_batches = 0
         self._is_closing = False
 
     async def is_tracing_enabled(self) -> bool:
@@ -277,14 +276,7 @@ class ElasticGroup(EngineGroup):
         self._publish(rank, [AllBlocksCleared()])
 
     def _publish(self, rank: Rank, events: list[KvEvent]) -> None:
-        batch = KvEventBatch(
-            sequence_number=self._num_batches,
-            timestamp=time.time(),
-            events=events,
-            data_parallel_rank=rank.number,
-        )
-        self._num_batches += 1
-        self._feed.publish(batch)
+        self._feed.publish_next(events, rank.number)
         if rank.events is not None:
             rank.events.publish(events)
 

@@ -29,6 +29,16 @@ log = logging.getLogger("weft.engine")
 T = TypeVar("T")
 
 
+def _of_all(method: str) -> Any:
+    """A call that all engines get as it is, and that answers nothing."""
+
+    async def call(self: "EngineGroup", *args: Any, **options: Any) -> None:
+        await self._each(lambda engine: getattr(engine, method)(*args, **options))
+
+    call.__name__ = method
+    return call
+
+
 class EngineGroup(EngineClient):
     """The part of `DataParallelClient` that treats all alike."""
 
@@ -81,6 +91,13 @@ class EngineGroup(EngineClient):
             except WeftError as error:  # requests that name it get this error too
                 log.warning("%s", error)
 
+    init_weight_transfer_engine = _of_all("init_weight_transfer_engine")
+    reset_encoder_cache = _of_all("reset_encoder_cache")
+    reset_mm_cache = _of_all("reset_mm_cache")
+    start_profile = _of_all("start_profile")  # a file for each engine
+    start_weight_update = _of_all("start_weight_update")
+    stop_profile = _of_all("stop_profile")
+
     # -- scheduling and memory ----------------------------------------------------------------
 
     async def pause_generation(self, **options: Any) -> None:
@@ -132,12 +149,6 @@ class EngineGroup(EngineClient):
             self._num_pausing -= 1
 
     # -- weights ------------------------------------------------------------------------------
-
-    async def init_weight_transfer_engine(self, request: WeightTransferInitRequest) -> None:
-        await self._each(lambda engine: engine.init_weight_transfer_engine(request))
-
-    async def start_weight_update(self, is_checkpoint_format: bool = True) -> None:
-        await self._each(lambda engine: engine.start_weight_update(is_checkpoint_format))
 
     async def update_weights(self, request: WeightTransferUpdateRequest) -> None:
         """See `EngineClient`. All look at files; shared memory is copied by the one that will pack it."""
@@ -198,16 +209,6 @@ class EngineGroup(EngineClient):
         """See `EngineClient`; False where it was not done in all engines."""
         return all(await self._each(lambda engine: engine.reset_prefix_cache(*args, **options)))
 
-    async def reset_mm_cache(self) -> None:
-        await self._each(lambda engine: engine.reset_mm_cache())
-
-    async def reset_encoder_cache(self) -> None:
-        await self._each(lambda engine: engine.reset_encoder_cache())
-
-    async def start_profile(self, *args: Any, **options: Any) -> None:
-        """See `EngineClient`; a file for each engine."""
-        await self._each(lambda engine: engine.start_profile(*args, **options))
-
     async def notify_kv_transfer_request_rejected(
         self,
         request_id: str,
@@ -218,9 +219,6 @@ class EngineGroup(EngineClient):
         del data_parallel_rank
         engine = self._engines()[0]
         await engine.notify_kv_transfer_request_rejected(request_id, kv_transfer_params)
-
-    async def stop_profile(self) -> None:
-        await self._each(lambda engine: engine.stop_profile())
 
     async def collective_rpc(self, *args: Any, **options: Any) -> list[Any]:
         answers = await self._each(lambda engine: engine.collective_rpc(*args, **options))

@@ -9,6 +9,7 @@ import zmq
 
 # Frames that are handled before anybody else has a turn: an engine may be as fast as we are.
 _MAX_FRAMES = 32
+_LAST_EVENTS_S = 0.05
 
 T = TypeVar("T")
 
@@ -30,6 +31,13 @@ class EventSocket(Generic[T]):
         # Not zmq.asyncio: its futures cost more than a frame's decoding.
         self._loop.add_reader(self._socket.fileno(), self._take_all)
         self._take_all()
+
+    async def take_last(self) -> None:
+        """Return when nothing more comes, of one who has ended."""
+        num_frames = None
+        while num_frames != self.num_frames:
+            num_frames = self.num_frames
+            await asyncio.sleep(_LAST_EVENTS_S)
 
     def leave(self) -> None:
         """End; before the socket is closed."""

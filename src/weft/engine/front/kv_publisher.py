@@ -6,7 +6,6 @@ with the number to begin with, and ends with number -1 and nothing.
 
 import asyncio
 import logging
-import time
 from collections.abc import Callable, Iterator
 from contextlib import suppress
 from dataclasses import dataclass, field
@@ -267,21 +266,12 @@ class KvEventStream:
 
     def __init__(self, config: KvEventsConfig, rank: int) -> None:
         self._rank = rank
-        self._num_batches = 0
         self._feed = KvEventFeed(max(MAX_BUFFERED_BATCHES, config.buffer_steps))
         self._publisher = KvPublisher(config, self._feed, rank)
 
     def publish(self, events: list[KvEvent]) -> None:
         """Send them as the next batch; never waits."""
-        batch = KvEventBatch(
-            sequence_number=self._num_batches,
-            timestamp=time.time(),
-            events=events,
-            data_parallel_rank=self._rank,
-        )
-        self._num_batches += 1
-        self._feed.publish(batch)
-        self._publisher.publish(batch)
+        self._publisher.publish(self._feed.publish_next(events, self._rank))
 
     def close(self) -> None:
         """See `KvPublisher.close`."""

@@ -15,6 +15,7 @@ from weft.core.metrics import Metrics
 from weft.engine.draft_model import DraftModel
 from weft.engine.engine_model import EngineModel
 from weft.engine.front.client import FrontClient
+from weft.engine.front.process_client import read_tokenizer
 from weft.engine.loop import EngineLoop
 from weft.engine.messages import Command, Event, Failed
 from weft.engine.packed_cache import PackedCache
@@ -60,7 +61,6 @@ class LocalClient(FrontClient):
         super().__init__(config, tokenizer, metrics)
         self._mailbox = QueueMailbox()
         self._event_loop = asyncio.get_running_loop()
-        self._closed = asyncio.Event()
 
     @classmethod
     async def start(
@@ -71,10 +71,7 @@ class LocalClient(FrontClient):
             EngineModel.load, config, checkpoint, packed=PackedCache.of(config)
         )
         model.draft = await asyncio.to_thread(DraftModel.load, config)
-        tokenizer = await asyncio.to_thread(
-            Tokenizer.from_files, checkpoint.tokenizer_files, checkpoint.parsed_tokenizer
-        )
-        return await cls._start(model, tokenizer, config, metrics)
+        return await cls._start(model, await read_tokenizer(checkpoint), config, metrics)
 
     @classmethod
     async def start_with(
@@ -104,7 +101,7 @@ class LocalClient(FrontClient):
         self._begin_shutdown(timeout)
 
     async def wait_closed(self) -> None:
-        await self._closed.wait()
+        await super().wait_closed()
         self._thread.join()  # it holds the model until its last frame is gone
 
     def _send(self, command: Command) -> None:

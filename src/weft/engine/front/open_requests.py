@@ -2,7 +2,7 @@
 
 import asyncio
 import math
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 from typing import Any, Protocol, TypeVar
 
@@ -269,30 +269,6 @@ class OpenRequests:
             del self._engine_ids[request.request_id]
 
 
-class Timer(Protocol):
-    """A call that is still to come."""
-
-    def cancel(self) -> None:
-        """Have it not come."""
-        ...
-
-
-class Loop(Protocol):
-    """What is needed of an event loop: its clock, and a call at a time of that clock."""
-
-    def time(self) -> float:
-        """Seconds."""
-        ...
-
-    def call_at(self, when: float, callback: Callable[[], None], /) -> Timer:
-        """Call back when it is that time."""
-        ...
-
-    def call_soon(self, callback: Callable[[], None], /) -> object:
-        """Call back behind what is to be done already."""
-        ...
-
-
 class Pace:
     """Wakes the readers of all streams.
 
@@ -302,11 +278,11 @@ class Pace:
     One timer serves all: who waits when it is due goes with it, a little early.
     """
 
-    def __init__(self, interval_s: float, loop: Loop) -> None:
+    def __init__(self, interval_s: float, loop: asyncio.AbstractEventLoop) -> None:
         self._interval_s = interval_s
         self._loop = loop
         self._waiting: dict[OpenRequest, None] = {}  # in the order in which they began to wait
-        self._timer: Timer | None = None
+        self._timer: asyncio.TimerHandle | None = None
         self._due_at = 0.0  # of the timer
         self._emitting: list[OpenRequest] = []  # before this turn of the loop ends
 

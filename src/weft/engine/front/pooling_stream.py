@@ -10,7 +10,7 @@ class PoolingStream:
     def __init__(self, request: Request) -> None:
         self._request = request
         self._output: PoolingRequestOutput | None = None
-        self._error: str | None = None
+        self.error: str | None = None
 
     @property
     def due(self) -> Due:
@@ -18,19 +18,14 @@ class PoolingStream:
         return Due.NOW if self.is_finished else Due.NOT_YET
 
     @property
-    def error(self) -> str | None:
-        """The engine's sentence when the request has failed."""
-        return self._error
-
-    @property
     def is_finished(self) -> bool:
         """Whether the request has ended."""
-        return self._output is not None or self._error is not None
+        return self._output is not None or self.error is not None
 
     def progress(self, index: int) -> tuple[int, FinishReason | None]:
         """No tokens ever, and why it has ended."""
         del index
-        if self._error is not None:
+        if self.error is not None:
             return 0, FinishReason.ERROR
         if self._output is None:
             return 0, None
@@ -41,7 +36,7 @@ class PoolingStream:
         if self.is_finished:
             return False
         if output.finish_reason is FinishReason.ERROR:
-            self._error = output.error or "the engine failed to answer this request"
+            self.error = output.error or "the engine failed to answer this request"
         elif output.pooled is not None:
             data: list[float] = list(memoryview(output.pooled).cast("f"))
             self._finish(data, output.pooled_shape, output.num_cached_tokens)

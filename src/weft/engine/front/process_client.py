@@ -6,6 +6,7 @@ msgpack of fixed schemas over two ZeroMQ sockets in a private directory.
 
 import asyncio
 import logging
+from abc import abstractmethod
 from collections.abc import Callable
 from typing import TypeAlias
 
@@ -25,14 +26,64 @@ from weft.text.tokenizer import Tokenizer
 
 log = logging.getLogger("weft.engine")
 
-_LAST_EVENTS_S = 0.05
 _KILL_GRACE_S = 5.0  # beyond the drain: an engine stuck in a step is killed after it
-
-
 OnLoading: TypeAlias = Callable[[int, int], None]
 
 
-class ProcessClient(FrontClient):
+class ApartClient(FrontClient):
+    """An engine that can end by itself: it is followed until it has loaded, and ended where it does not end."""
+
+    def __init__(
+        self, config: EngineConfig, tokenizer: Tokenizer, metrics: Metrics | None = None
+    ) -> None:
+        super().__init__(config, tokenizer, metrics)
+        self._kills: list[asyncio.TimerHandle] = []
+
+    @abstractmethod
+    def _kill(self) -> None:
+        """End it at once; idempotent."""
+
+    async def _wait_loaded(self, on_loading: OnLoading) -> None:
+        self._on_loading = on_loading
+        try:
+            await self._ready
+        except BaseException:
+            self._kill()
+            await self.wait_closed()
+            raise
+
+    def shutdown(self, timeout: float | None = None) -> None:
+        if self._begin_shutdown(timeout):
+            self._kill_in((timeout or 0) + _KILL_GRACE_S)
+
+    def _die(self, error: WeftError) -> None:
+        super()._die(error)
+        self._kill_in(_KILL_GRACE_S)  # an engine that said so ends by itself
+
+    def _end(self, cause: str) -> None:
+        """It is gone; of this `cause`, if nobody wanted that or has said why."""
+        if self._dead_error is None:
+            self._die(self._death(cause))
+        for timer in self._kills:
+            timer.cancel()
+        self._closed.set()
+
+    def _death(self, cause: str) -> WeftError:
+        if self._is_closing:
+            return EngineDead("the engine was shut down")
+        rank = self.vllm_config.data_parallel_rank
+        if rank is None:
+            return EngineDead(
+                f"the engine process ended unexpectedly ({cause}); restart the server"
+            )
+        return EngineDead(f"engine {rank} ended unexpectedly ({cause}); it is started again")
+
+    def _kill_in(self, delay_s: float) -> None:
+        """Unless it has ended before."""
+        self._kills.append(asyncio.get_running_loop().call_later(delay_s, self._kill))
+
+
+class ProcessClient(ApartClient):
     """Made by `start`, inside a running event loop."""
 
     def __init__(
@@ -43,14 +94,11 @@ class ProcessClient(FrontClient):
         metrics: Metrics | None = None,
     ) -> None:
         super().__init__(config, tokenizer, metrics)
-        self._loop = asyncio.get_running_loop()
         self._child = child
         self._commands = child.commands
         self._encoder = msgspec.msgpack.Encoder()
         self._events: EventSocket[Event] = EventSocket(child.events, Event, self._on_event)
         self._watcher: asyncio.Task[None] | None = None
-        self._kills: list[asyncio.TimerHandle] = []
-        self._closed = asyncio.Event()
 
     @classmethod
     async def start(
@@ -90,22 +138,9 @@ class ProcessClient(FrontClient):
         except BaseException:
             await child.discard()
             raise
-        client._on_loading = on_loading
         client._watch()
-        try:
-            await client._ready
-        except BaseException:
-            client._kill()
-            await client.wait_closed()
-            raise
+        await client._wait_loaded(on_loading)
         return client
-
-    def shutdown(self, timeout: float | None = None) -> None:
-        if self._begin_shutdown(timeout):
-            self._kill_in((timeout or 0) + _KILL_GRACE_S)
-
-    async def wait_closed(self) -> None:
-        await self._closed.wait()
 
     def _send(self, command: Command) -> None:
         self._commands.send(self._encoder.encode(command), zmq.NOBLOCK)
@@ -116,45 +151,17 @@ class ProcessClient(FrontClient):
 
     async def _await_exit(self) -> None:
         status = await self._child.process.wait()
-        num_frames = None
-        while num_frames != self._events.num_frames:  # events sent just before its end
-            num_frames = self._events.num_frames
-            await asyncio.sleep(_LAST_EVENTS_S)
-        if self._dead_error is None:
-            self._die(self._death(status))
-        self._close_sockets()
-        self._closed.set()
-
-    def _die(self, error: WeftError) -> None:
-        super()._die(error)
-        if self._child.process.returncode is None:  # an engine that said so ends by itself
-            self._kill_in(_KILL_GRACE_S)
-
-    def _death(self, status: int) -> WeftError:
-        if self._is_closing:
-            return EngineDead("the engine was shut down")
+        await self._events.take_last()
+        self._events.leave()
+        self._child.close()
         cause = f"signal {-status}" if status < 0 else f"exit status {status}"
-        log.error("the engine process ended: %s", cause)
-        rank = self.vllm_config.data_parallel_rank
-        if rank is None:
-            return EngineDead(
-                f"the engine process ended unexpectedly ({cause}); restart the server"
-            )
-        return EngineDead(f"engine {rank} ended unexpectedly ({cause}); it is started again")
-
-    def _kill_in(self, delay_s: float) -> None:
-        """Unless it has ended before."""
-        self._kills.append(self._loop.call_later(delay_s, self._kill))
+        if self.is_running:
+            log.error("the engine process ended: %s", cause)
+        self._end(cause)
 
     def _kill(self) -> None:
         if self._child.process.returncode is None:
             self._child.process.kill()
-
-    def _close_sockets(self) -> None:
-        for timer in self._kills:
-            timer.cancel()
-        self._events.leave()
-        self._child.close()
 
 
 async def launched(config: EngineConfig, weights: WeightFiles | None = None) -> EngineChild:

@@ -41,7 +41,6 @@ log = logging.getLogger("weft.engine")
 FIRST_PAUSE_S = 0.5  # before an engine joins again; twice as long each time
 MAX_PAUSE_S = 60.0
 STEADY_S = 60.0  # one that lived for so long begins with the first pause again
-_LAST_EVENTS_S = 0.05
 _KILL_GRACE_S = 10.0  # beyond the drain
 
 
@@ -132,10 +131,7 @@ async def _relay(child: EngineChild, channel: Channel[FromHead]) -> None:
     try:
         await asyncio.wait((commands, ended), return_when=asyncio.FIRST_COMPLETED)
         if ended.done():
-            num_frames = None
-            while num_frames != events.num_frames:  # events sent just before its end
-                num_frames = events.num_frames
-                await asyncio.sleep(_LAST_EVENTS_S)
+            await events.take_last()
             with suppress(OSError):
                 await channel.drain()
         else:

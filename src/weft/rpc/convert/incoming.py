@@ -26,23 +26,14 @@ _EMBEDDER = PoolerConfig(kinds={"embed": PoolingKind.LAST}, normalize=True, embe
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ServerReport:
-    """What a server says of itself; times are Unix time and seconds.
+    """What a server says of itself that is no configuration.
 
     `constrains_reasoning` says that a constraint begins at the first token, whatever the model writes
     first; elsewhere behind what ends reasoning by `reasoning_parser`. A server that `is_ours` follows
     metadata that says where.
     """
 
-    server_type: str
-    num_active_requests: int
     is_paused: bool
-    last_receive_time: float
-    uptime_s: float
-    data_parallel_size: int
-    block_size: int
-    max_num_seqs: int
-    kv_cache_dtype: str
-    model_dtype: str
     reasoning_parser: str
     constrains_reasoning: bool
     is_ours: bool
@@ -52,47 +43,22 @@ def to_server_report(info: pb.GetServerInfoResponse, *, is_ours: bool = False) -
     """Translate. A server of ours says in metadata that it is one."""
     begins_at_once = info.constrained_decoding_start == "first_token"
     return ServerReport(
-        server_type=info.server_type,
-        num_active_requests=info.active_requests,
         is_paused=info.is_paused,
-        last_receive_time=info.last_receive_timestamp,
-        uptime_s=info.uptime_seconds,
-        data_parallel_size=max(info.data_parallel_size, 1),
-        block_size=info.block_size,
-        max_num_seqs=info.max_num_seqs,
-        kv_cache_dtype=info.kv_cache_dtype,
-        model_dtype=info.model_dtype.removeprefix("torch."),  # as vLLM's server has it
         reasoning_parser=info.engine_reasoning_parser,
         constrains_reasoning=begins_at_once or not (is_ours or info.engine_reasoning_parser),
         is_ours=is_ours,
     )
 
 
-def to_model_config(info: pb.GetModelInfoResponse, dtype: str) -> ModelConfig:
-    """Translate. The wire does not say the limit on logprobs: the server checks that one."""
-    defaults = info.default_sampling_params_json
-    return ModelConfig(
-        model=info.model_path,
-        served_model_names=(info.served_model_name or info.model_path,),
-        model_type=info.model_type,
-        architectures=tuple(info.architectures),
-        dtype=dtype,
-        vocab_size=info.vocab_size,
-        max_model_len=info.max_context_length,
-        eos_token_ids=tuple(info.eos_token_ids),
-        bos_token_id=info.bos_token_id or None,
-        pad_token_id=info.pad_token_id or None,
-        default_sampling_params=_to_numbers(defaults) if defaults else {},
-        max_logprobs=-1,
-        runner_type="generate" if info.is_generation else "pooling",
-        is_multimodal_model=info.supports_vision,
-    )
-
-
-def to_engine_config(model: ModelConfig, server: ServerReport, load: EngineLoad) -> EngineConfig:
+def to_engine_config(
+    model: pb.GetModelInfoResponse,
+    server: pb.GetServerInfoResponse,
+    report: ServerReport,
+    load: EngineLoad,
+) -> EngineConfig:
     """What can be known from outside; limits of the queue cannot, and stand at 0."""
     return EngineConfig(
-        model_config=model,
+        model_config=to_model_config(model, server.model_dtype),
         cache_config=CacheConfig(
             block_size=server.block_size,
             num_blocks=load.max_total_tokens // max(server.block_size, 1),
@@ -107,9 +73,30 @@ def to_engine_config(model: ModelConfig, server: ServerReport, load: EngineLoad)
             max_num_queued_reqs=0,
             max_num_queued_tokens=0,
         ),
-        data_parallel_size=server.data_parallel_size,
-        structured_outputs_in_reasoning=server.constrains_reasoning,
-        pooler_config=None if model.runner_type == "generate" else _EMBEDDER,
+        data_parallel_size=max(server.data_parallel_size, 1),
+        structured_outputs_in_reasoning=report.constrains_reasoning,
+        pooler_config=None if model.is_generation else _EMBEDDER,
+    )
+
+
+def to_model_config(info: pb.GetModelInfoResponse, dtype: str) -> ModelConfig:
+    """The wire does not say the limit on logprobs: the server checks that one."""
+    defaults = info.default_sampling_params_json
+    return ModelConfig(
+        model=info.model_path,
+        served_model_names=(info.served_model_name or info.model_path,),
+        model_type=info.model_type,
+        architectures=tuple(info.architectures),
+        dtype=dtype.removeprefix("torch."),  # as vLLM's server has it
+        vocab_size=info.vocab_size,
+        max_model_len=info.max_context_length,
+        eos_token_ids=tuple(info.eos_token_ids),
+        bos_token_id=info.bos_token_id or None,
+        pad_token_id=info.pad_token_id or None,
+        default_sampling_params=_to_numbers(defaults) if defaults else {},
+        max_logprobs=-1,
+        runner_type="generate" if info.is_generation else "pooling",
+        is_multimodal_model=info.supports_vision,
     )
 
 
