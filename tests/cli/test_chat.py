@@ -4,17 +4,15 @@ import json
 import signal
 import stat
 import sys
-import time
-import urllib.request
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from contextlib import closing
 from pathlib import Path
 
 import pytest
 
-from tests.busy import PATIENCE_S
 from tests.cli.running import Server, running, weft
 from tests.cli.terminal import Terminal
+from tests.faults.watching import until
 from tests.model.checkpoints import write_checkpoint
 
 ESCAPE = b"\x1b"
@@ -49,19 +47,8 @@ def chat(server: Server, *argv: str, **environment: str) -> closing[Terminal]:
     return closing(Terminal("chat", "--address", server.address, *argv, **environment))
 
 
-def until(is_so: Callable[[], bool]) -> None:
-    """Wait for what the server tells in its metrics."""
-    deadline = time.monotonic() + PATIENCE_S
-    while not is_so():
-        assert time.monotonic() < deadline
-        time.sleep(0.02)
-
-
 def num_running(server: Server) -> int:
-    with urllib.request.urlopen(
-        f"{server.http.removesuffix('/v1')}/metrics", timeout=PATIENCE_S
-    ) as answer:
-        lines = answer.read().decode().splitlines()
+    lines = server.get("/metrics").splitlines()
     return int(sum(float(line.split()[-1]) for line in lines if "requests_running{" in line))
 
 
