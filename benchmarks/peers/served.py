@@ -51,9 +51,14 @@ async def measure(server: str, ask: Ask, prompts: list[list[int]]) -> Served:
     report = await drive(ask, prompts, SERVED_CLIENTS)
     if report.num_tokens != len(prompts) * SERVED.max_tokens:
         raise RuntimeError(f"{server}: {report.num_tokens} tokens came")
-    firsts = (quantile(report.firsts_s, share) for share in (0.5, 0.99))
-    rate = report.num_tokens / report.seconds
-    return Served(server, rate, *firsts, report.gap_p50_s, report.gap_p99_s)
+    return Served(
+        server,
+        tokens_per_s=report.num_tokens / report.seconds,
+        first_p50_s=quantile(report.firsts_s, 0.5),
+        first_p99_s=quantile(report.firsts_s, 0.99),
+        between_p50_s=report.gap_p50_s,
+        between_p99_s=report.gap_p99_s,
+    )
 
 
 def over_completions(port: int, model: str) -> Ask:
