@@ -28,10 +28,8 @@ import psutil
 
 sys.path.insert(0, str(Path(__file__).resolve().parent.parent))
 
-SHAPE = (
-    "embedded:random?layers=30&hidden=576&heads=9&kv_heads=3&head_dim=64&intermediate=1536&vocab=49152"
-    "&dtype=bfloat16"
-)
+from benchmarks import serve
+
 NUM_CLIENTS = 32
 TOTALS_EVERY = 5
 START_S = 120.0
@@ -67,9 +65,9 @@ def running_s(process: psutil.Process) -> float:
 class Server:
     """A `weft serve`, and what it has done so far."""
 
-    def __init__(self, process: "subprocess.Popen[str]", url: str) -> None:
-        self.url = url
-        self._front = psutil.Process(process.pid)
+    def __init__(self, served: serve.Server) -> None:
+        self.url = f"http://127.0.0.1:{served.http_port}"
+        self._front = psutil.Process(served.pid)
         (self._engine,) = self._front.children()
 
     def usage(self) -> Usage:
@@ -101,26 +99,6 @@ class Server:
             client.post("/pause?mode=keep&clear_cache=false").raise_for_status()
             yield
             client.post("/resume").raise_for_status()
-
-
-@contextmanager
-def serving(model: str) -> Iterator[Server]:
-    """A server on a port of the system's choice."""
-    argv = [sys.executable, "-m", "weft.cli.main", "serve", model, "--no-grpc", "--port=0"]
-    argv += ["--served-model-name=m", "--log-level=error", "--max-model-len=2048"]
-    argv += ["--control-api-key", CONTROL_KEY]
-    with subprocess.Popen(argv, stdout=subprocess.PIPE, text=True) as process:
-        try:
-            assert process.stdout is not None
-            url = ""
-            for line in process.stdout:
-                words = line.split()
-                url = words[1] if words[:1] == ["HTTP"] else url
-                if words[:1] == ["next"]:
-                    break
-            yield Server(process, url)
-        finally:
-            process.terminate()
 
 
 @contextmanager
@@ -223,7 +201,7 @@ def measure(server: Server, arguments: argparse.Namespace) -> list[list[float]]:
 def main() -> None:
     """Parse and run."""
     parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("--model", default=SHAPE)
+    parser.add_argument("--model", default=serve.MODELS["smollm2-135m"])
     parser.add_argument("--rounds", type=int, default=10)
     parser.add_argument("--seconds", type=float, default=8.0)
     parser.add_argument("--browsers", type=int, default=3)
@@ -235,10 +213,12 @@ def main() -> None:
         asyncio.run(browse(arguments.browse, arguments.browsers))
     if arguments.generate:
         asyncio.run(generate(arguments.generate))
-    with serving(arguments.model) as server, child("--generate", server.url):
-        time.sleep(5.0)
-        measure_held(server, arguments)
-        columns = list(zip(*measure(server, arguments), strict=True))
+    with serve.server(arguments.model, "--control-api-key", CONTROL_KEY) as served:
+        server = Server(served)
+        with child("--generate", server.url):
+            time.sleep(5.0)
+            measure_held(server, arguments)
+            columns = list(zip(*measure(server, arguments), strict=True))
     names = ("tokens a second", "µs of the front a token", "µs of the engine a token")
     print(f"Load average {', '.join(f'{load:.1f}' for load in os.getloadavg())}.\n")
     print("| | without | with, over without | spread |\n|---|---|---|---|")

@@ -21,7 +21,7 @@ import psutil
 
 sys.path.insert(0, str(Path(__file__).resolve().parent.parent))
 
-from benchmarks.serve_load import Job, Report, Seen, drive
+from benchmarks.serve_load import Job, Report, Seen, drive, quantile
 from weft.core.config import EngineOptions
 from weft.core.prompts import TokensPrompt
 from weft.core.types import OutputKind, SamplingParams
@@ -56,8 +56,7 @@ class Row:
 
     def __str__(self) -> str:
         report = self.report
-        firsts = sorted(report.firsts_s)
-        p50, p99 = (firsts[int(share * (len(firsts) - 1) + 0.5)] for share in (0.5, 0.99))
+        p50, p99 = (quantile(report.firsts_s, share) for share in (0.5, 0.99))
         front = "" if self.front_ms is None else f"{self.front_ms:.1f}"
         return (
             f"| {self.num_clients} | {self.way} | {report.num_tokens / report.seconds:.0f} "

@@ -32,13 +32,14 @@ class Job(msgspec.Struct, frozen=True, kw_only=True):
 class Report(msgspec.Struct, frozen=True, kw_only=True):
     """What the clients saw. `firsts_s` are times to first token, one a request.
 
-    `gap_p99_s` is of the times between two messages of one answer.
+    `gap_p50_s` and `gap_p99_s` are of the times between two messages of one answer.
     """
 
     num_tokens: int
     num_messages: int
     seconds: float
     firsts_s: list[float]
+    gap_p50_s: float
     gap_p99_s: float
 
 
@@ -84,14 +85,20 @@ async def drive(ask: Ask, prompts: list[list[int]], num_clients: int) -> Report:
         for _ in range(num_clients):
             clients.create_task(client())
     seconds = time.perf_counter() - started
-    gaps_s = sorted(gap_s for seen in answers for gap_s in seen.gaps_s)
+    gaps_s = [gap_s for seen in answers for gap_s in seen.gaps_s]
     return Report(
         num_tokens=sum(seen.num_tokens for seen in answers),
         num_messages=sum(seen.num_messages for seen in answers),
         seconds=seconds,
         firsts_s=[seen.first_s for seen in answers if seen.first_s is not None],
-        gap_p99_s=gaps_s[int(0.99 * (len(gaps_s) - 1) + 0.5)] if gaps_s else 0.0,
+        gap_p50_s=quantile(gaps_s, 0.5),
+        gap_p99_s=quantile(gaps_s, 0.99),
     )
+
+
+def quantile(values: list[float], share: float) -> float:
+    """The value nearest to that place in their order; 0 of none."""
+    return sorted(values)[int(share * (len(values) - 1) + 0.5)] if values else 0.0
 
 
 def over_http(job: Job, path: str) -> Ask:

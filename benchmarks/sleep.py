@@ -9,12 +9,12 @@ level 1 or 2 reads the weights again, from packed files where these have been wr
 import statistics
 import sys
 import time
-from collections.abc import Callable
 from functools import partial
 
 import psutil
 
 from benchmarks.peers.checkpoints import checkpoint
+from benchmarks.steps.timing import timed
 from weft import LLM
 from weft.core.prompts import TokensPrompt
 from weft.core.types import SamplingParams
@@ -23,13 +23,6 @@ LEVELS = (0, 1, 2)
 ROUNDS = 3
 PROMPT: TokensPrompt = {"prompt_token_ids": list(range(100, 612))}
 PARAMS = SamplingParams(temperature=0.0, max_tokens=8, ignore_eos=True)
-
-
-def timed(what: Callable[[], object]) -> float:
-    """Seconds that it takes."""
-    began = time.perf_counter()
-    what()
-    return time.perf_counter() - began
 
 
 def resident_bytes() -> int:

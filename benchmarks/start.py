@@ -11,7 +11,6 @@ import http.client
 import json
 import os
 import shutil
-import socket
 import subprocess
 import sys
 import time
@@ -28,6 +27,7 @@ sys.path.insert(0, str(Path(__file__).resolve().parent.parent))
 
 from benchmarks.peers.checkpoints import SHAPE_BY_NAME, checkpoint
 from benchmarks.peers.environments import LLAMA, ROOT
+from benchmarks.peers.served import free_port
 from weft.compute.backends import BACKENDS, choose
 from weft.core.config import EngineOptions
 from weft.model.open import open_model
@@ -186,7 +186,7 @@ def turn(way: str, directory: Path, *, is_packed: bool) -> Start:
 def _serving(
     directory: Path, is_packed: bool
 ) -> Iterator[tuple[subprocess.Popen[bytes], int, int, "Marks"]]:
-    http_port, grpc_port = _free_ports()
+    http_port, grpc_port = free_port(), free_port()
     argv = [sys.executable, "-m", "weft.cli.main", "serve", str(directory), f"--port={http_port}"]
     argv += [f"--grpc-port={grpc_port}", "--served-model-name=m", "--log-level=error"]
     argv += [f"--packed-cache-bytes={PACKED_BYTES[is_packed]}"]
@@ -210,13 +210,6 @@ class Marks(dict[str, float]):
 
     def __setitem__(self, mark: str, at: float) -> None:
         super().__setitem__(mark, at - self._started)
-
-
-def _free_ports() -> tuple[int, int]:
-    with socket.socket() as first, socket.socket() as second:
-        for one in (first, second):
-            one.bind(("127.0.0.1", 0))
-        return first.getsockname()[1], second.getsockname()[1]
 
 
 def _until(process: subprocess.Popen[bytes], is_so: Callable[[], bool]) -> float:

@@ -10,13 +10,13 @@ import json
 import mmap
 import sys
 import time
-from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 
 from benchmarks.peers.checkpoints import checkpoint
+from benchmarks.steps.timing import timed
 from weft import LLM
 from weft.core.prompts import TokensPrompt
 from weft.core.types import SamplingParams
@@ -26,13 +26,6 @@ SEGMENT = Path("/dev/shm/weft-benchmark")  # noqa: S108 - shared memory is what 
 REPEATS = 3
 PROMPT: TokensPrompt = {"prompt_token_ids": list(range(100, 612))}
 PARAMS = SamplingParams(temperature=0.0, max_tokens=1, ignore_eos=True)
-
-
-def timed(what: Callable[[], Any]) -> float:
-    """Seconds that it takes."""
-    start = time.perf_counter()
-    what()
-    return time.perf_counter() - start
 
 
 def put(tensors: dict[str, StoredTensor]) -> dict[str, Any]:

@@ -9,7 +9,6 @@ comes as wheels. They go to ~/.cache/weft/aarch64 (or XDG_CACHE_HOME), once: som
 
 import hashlib
 import importlib.metadata
-import os
 import platform
 import shutil
 import subprocess
@@ -19,7 +18,7 @@ from pathlib import Path
 
 import nanobind
 
-from tools.cached import HOME
+from tools.cached import HOME, run, unpack_debs
 
 ROOT = Path(__file__).resolve().parent.parent
 BUILD = ROOT / "build" / "aarch64"
@@ -66,12 +65,6 @@ def fetch(*words: str | Path, cwd: Path = ROOT) -> None:
         ) from error
 
 
-def run(*words: str | Path, cwd: Path = ROOT, **environment: str) -> None:
-    """A command that must succeed; what it says is shown."""
-    print("+", *words, flush=True)
-    subprocess.run([*map(str, words)], cwd=cwd, env={**os.environ, **environment}, check=True)
-
-
 def check_machine() -> None:
     """Whether Debian's packages of this suite can run here."""
     release = platform.freedesktop_os_release() if sys.platform == "linux" else {}
@@ -103,9 +96,7 @@ def unpacked(name: str, *packages: str) -> Path:
     fetch(*apt, "update", cwd=parts)
     fetch(*apt, "download", *packages, cwd=parts)
     shutil.rmtree(state)
-    for package in [*parts.glob("*.deb")]:
-        run("dpkg-deb", "-x", package, parts, cwd=parts)
-        package.unlink()
+    unpack_debs(parts)
     for other in (parts / "usr" / "bin").glob("qemu-*"):
         if other.name != QEMU:
             other.unlink()
@@ -161,8 +152,8 @@ def compile_core(tools: Path, python: Path) -> Path:
     }
     words = [f"-D{name}={value}" for name, value in settings.items()]
     core = BUILD / "core"
-    run(scripts / "cmake", "-S", ROOT, "-B", core, "-G", "Ninja", *words, **environment)
-    run(scripts / "cmake", "--build", core, **environment)
+    run(scripts / "cmake", "-S", ROOT, "-B", core, "-G", "Ninja", *words, cwd=ROOT, **environment)
+    run(scripts / "cmake", "--build", core, cwd=ROOT, **environment)
     (module,) = core.glob("_core.*.so")
     return module
 

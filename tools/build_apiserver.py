@@ -12,7 +12,7 @@ import subprocess
 import sys
 from pathlib import Path
 
-from tools.cached import HOME
+from tools.cached import HOME, run, unpack_debs
 
 CACHE = HOME / "weft" / "apiserver"
 APISERVER = CACHE / "kube-apiserver"
@@ -27,16 +27,6 @@ PACKAGES = (
 REFLECT2 = Path("github.com") / "modern-go" / "reflect2"
 
 
-def run(*words: str | Path, cwd: Path, **environment: str) -> None:
-    """A command that must succeed; what it says is shown."""
-    print("+", *words, flush=True)
-    result = subprocess.run(
-        [*map(str, words)], cwd=cwd, env={**os.environ, **environment}, check=False
-    )
-    if result.returncode:
-        sys.exit(f"failed: {' '.join(map(str, words))}")
-
-
 def unpacked(name: str, *packages: str) -> Path:
     """Debian's packages, unpacked and not installed."""
     root = CACHE / name
@@ -45,9 +35,7 @@ def unpacked(name: str, *packages: str) -> Path:
         shutil.rmtree(parts, ignore_errors=True)
         parts.mkdir(parents=True)
         run("apt-get", "download", *packages, cwd=parts)
-        for package in [*parts.glob("*.deb")]:
-            run("dpkg-deb", "-x", package, parts, cwd=parts)
-            package.unlink()
+        unpack_debs(parts)
         parts.rename(root)
     return root
 
@@ -140,4 +128,7 @@ def main() -> int:
 
 
 if __name__ == "__main__":
-    sys.exit(main())
+    try:
+        sys.exit(main())
+    except subprocess.CalledProcessError as error:
+        sys.exit(f"failed: {' '.join(error.cmd)}")

@@ -5,17 +5,18 @@ import dataclasses
 import sys
 import tomllib
 import typing
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from importlib import import_module
 from pathlib import Path
 from typing import Any
 
-from google.protobuf.descriptor import Descriptor, FieldDescriptor
+from google.protobuf.descriptor import Descriptor, FieldDescriptor, MethodDescriptor
 
 from tools.help_pages import help_pages
+from tools.markdown import page, row, table
 from tools.model_reference import models
 from tools.perses_dashboard import PERSES, perses_dashboard
-from tools.picker_reference import NOTE, picker_metrics, plugins
+from tools.picker_reference import picker_metrics, plugins
 from tools.vllm_reference import vllm_flags_page
 from weft.cli.commands import COMMANDS, EXIT_STATUSES, Command
 from weft.cli.flags import SHORT
@@ -41,11 +42,8 @@ INTERFACE = ROOT / "tools" / "engine_interface.toml"
 
 def command_line() -> str:
     """Every flag of every command."""
-    lines = [
-        NOTE,
-        "",
-        "# Command line",
-        "",
+    return page(
+        "Command line",
         (
             "A flag may be spelled with `-` or `_`, and set in the environment as `WEFT_` and its name in "
             "capitals (`--max-model-len`: `WEFT_MAX_MODEL_LEN`). `weft serve --config FILE` reads the same "
@@ -54,31 +52,22 @@ def command_line() -> str:
             "`weft COMMAND --help` shows the flags, `--help=WORD` those with that word in name, help or heading. "
             "`weft completion SHELL` prints what bash, zsh or fish needs to complete all of it."
         ),
-    ]
-    lines += [
-        "",
         "## Exit statuses",
-        "",
         "Every command ends with one of these; what else one ends with stands under it.",
-        "",
-        "| status | meaning |",
-        "| --- | --- |",
-        *(f"| {status} | {text} |" for status, text in EXIT_STATUSES.items()),
-    ]
-    for command in COMMANDS:
-        lines += ["", f"## weft {command.words} {command.arguments}".rstrip(), "", command.help, ""]
-        lines += ["```sh", *command.examples, "```"]
-        if command.exits:
-            statuses = ", ".join(f"{status} {text}" for status, text in command.exits.items())
-            lines += ["", f"Exit status: {statuses}."]
-        if rows := [row for options in _options_of(command) for row in _flag_rows(options)]:
-            lines += [
-                "",
-                "| flag | value | default | meaning |",
-                "| --- | --- | --- | --- |",
-                *rows,
-            ]
-    return "\n".join(lines) + "\n"
+        table(("status", "meaning"), EXIT_STATUSES.items()),
+        *(part for command in COMMANDS for part in _command_parts(command)),
+    )
+
+
+def _command_parts(command: Command) -> Iterator[str]:
+    yield f"## weft {command.words} {command.arguments}".rstrip()
+    yield command.help
+    yield "\n".join(["```sh", *command.examples, "```"])
+    if command.exits:
+        statuses = ", ".join(f"{status} {text}" for status, text in command.exits.items())
+        yield f"Exit status: {statuses}."
+    if rows := [row for options in _options_of(command) for row in _flag_rows(options)]:
+        yield table(("flag", "value", "default", "meaning"), rows)
 
 
 def _options_of(command: Command) -> Iterator[type[Any]]:
@@ -89,7 +78,7 @@ def _options_of(command: Command) -> Iterator[type[Any]]:
     return (hint for hint in hints if dataclasses.is_dataclass(hint) and isinstance(hint, type))
 
 
-def _flag_rows(options: type[Any]) -> Iterable[str]:
+def _flag_rows(options: type[Any]) -> Iterable[Sequence[str]]:
     rows = []
     hints = typing.get_type_hints(options, include_extras=True)
     for field in dataclasses.fields(options):
@@ -103,7 +92,7 @@ def _flag_rows(options: type[Any]) -> Iterable[str]:
         spellings = f"`--{name}`{short}" + (f", `--no-{name}`" if is_negatable else "")
         default = "" if field.default in (None, "", dataclasses.MISSING) else f"`{field.default}`"
         (group,) = parameter.group
-        rows.append((group.sort_key, f"| {spellings} | {value} | {default} | {flag.help} |"))
+        rows.append((group.sort_key, (spellings, value, default, flag.help)))
     return [row for _, row in sorted(rows, key=lambda row: row[0])]  # by the headings of the help
 
 
@@ -122,27 +111,22 @@ def _value(hint: Any) -> str:
 
 def errors() -> str:
     """The code of each error class, and its HTTP and gRPC status."""
-    lines = [
-        NOTE,
-        "",
-        "# Errors",
-        "",
+    rows = []
+    for code in Code:
+        classes = [error for error in _subclasses(WeftError) if error.code is code]
+        for error in sorted(classes, key=lambda error: error.__name__):
+            when = (error.__doc__ or "").strip().splitlines()[0]
+            statuses = (to_http_status(code), to_status(code).name)
+            rows.append((code.value, *statuses, f"`{error.__name__}`", when))
+    return page(
+        "Errors",
         (
             "Every failure of a call is an HTTP or gRPC status with a sentence that says what was wrong and "
             "what is allowed; over HTTP in the error object of the API that was called. From Python the same "
             "failures are exceptions of `weft.core.errors`. Anthropic's API has 529 in place of 503."
         ),
-        "",
-        "| code | HTTP | gRPC status | raised as | when |",
-        "| --- | --- | --- | --- | --- |",
-    ]
-    for code in Code:
-        classes = [error for error in _subclasses(WeftError) if error.code is code]
-        for error in sorted(classes, key=lambda error: error.__name__):
-            when = (error.__doc__ or "").strip().splitlines()[0]
-            statuses = f"{to_http_status(code)} | {to_status(code).name}"
-            lines.append(f"| {code.value} | {statuses} | `{error.__name__}` | {when} |")
-    return "\n".join(lines) + "\n"
+        table(("code", "HTTP", "gRPC status", "raised as", "when"), rows),
+    )
 
 
 def _subclasses(error: type[WeftError]) -> Iterator[type[WeftError]]:
@@ -187,105 +171,96 @@ def _key(method: str) -> str:
 
 def grpc() -> str:
     """Every method, message, field and number of the protocol."""
-    lines = [NOTE, "", "# gRPC", "", "What the fields mean is said beside them in `proto/`."]
     service = vllm_engine_pb2.DESCRIPTOR.services_by_name["VllmEngine"]
-    lines += [
-        "",
+    metadata = {
+        "`authorization`": "`Bearer KEY`: one of `--api-key`, or of `--control-api-key`.",
+        f"`{LORA_METADATA}`": _OF_LORA,
+        "`traceparent`, `tracestate`": "The trace that a request belongs to, where traces are exported.",
+        f"`{REASONING_END_METADATA}`": _OF_REASONING,
+        f"`{REASONING_ENDED_METADATA}`": "Of Generate: whether the prompt leaves no reasoning open.",
+        f"`{VERSION_METADATA}`": "Before GetServerInfo's answer: this is Weft, and follows all of this.",
+        f"`{PARAMETER_METADATA}`": "Behind a refusal: the field that is at fault, in UTF-8.",
+    }
+    messages = (
+        message
+        for module in (vllm_engine_pb2, common_pb2)
+        for message in module.DESCRIPTOR.message_types_by_name.values()
+    )
+    return page(
+        "gRPC",
+        "What the fields mean is said beside them in `proto/`.",
         f"## {service.full_name}",
-        "",
-        "| method | request | response | key | refused where |",
-        "| --- | --- | --- | --- | --- |",
-    ]
-    for method in service.methods:
-        stream = "stream of " if method.server_streaming else ""
-        status, where = REFUSALS.get(method.name, (None, ""))
-        lines.append(
-            f"| {method.name} | {method.input_type.name} | {stream}{method.output_type.name} | "
-            f"{_key(method.name)} | {where if status is None else f'{where} ({status.name})'} |"
-        )
-    lines += [
-        "",
+        table(
+            ("method", "request", "response", "key", "refused where"),
+            map(_method_row, service.methods),
+        ),
         _OF_KEYS,
-        "",
         _OF_OTHERS,
-        "",
         "## Metadata",
-        "",
-        "| key | meaning |",
-        "| --- | --- |",
-        "| `authorization` | `Bearer KEY`: one of `--api-key`, or of `--control-api-key`. |",
-        f"| `{LORA_METADATA}` | {_OF_LORA} |",
-        "| `traceparent`, `tracestate` | The trace that a request belongs to, where traces are exported. |",
-        f"| `{REASONING_END_METADATA}` | {_OF_REASONING} |",
-        f"| `{REASONING_ENDED_METADATA}` | Of Generate: whether the prompt leaves no reasoning open. |",
-        f"| `{VERSION_METADATA}` | Before GetServerInfo's answer: this is Weft, and follows all of this. |",
-        f"| `{PARAMETER_METADATA}` | Behind a refusal: the field that is at fault, in UTF-8. |",
-    ]
-    for module in (vllm_engine_pb2, common_pb2):
-        for message in module.DESCRIPTOR.message_types_by_name.values():
-            lines += _message_lines(message)
-    return "\n".join(lines) + "\n"
+        table(("key", "meaning"), metadata.items()),
+        *(part for message in messages for part in _message_parts(message)),
+    )
+
+
+def _method_row(method: MethodDescriptor) -> Sequence[str]:
+    stream = "stream of " if method.server_streaming else ""
+    status, where = REFUSALS.get(method.name, (None, ""))
+    refused = where if status is None else f"{where} ({status.name})"
+    types = (method.input_type.name, f"{stream}{method.output_type.name}")
+    return (method.name, *types, _key(method.name), refused)
 
 
 def engine() -> str:
     """Every method of an engine's client, every parameter of a request."""
-    lines = [
-        NOTE,
-        "",
-        "# The engine from Python",
-        "",
+    parts = []
+    for title, rows in tomllib.loads(INTERFACE.read_text(encoding="utf-8")).items():
+        names = "\n".join(row((f"`{name}`", _interface_cell(said))) for name, said in rows.items())
+        parts += [f"## {title}", f"| name | |\n| --- | --- |\n{names}"]
+    return page(
+        "The engine from Python",
         (
             "`weft.core.client.EngineClient` has the method names of vLLM's protocol, and the parameters of a "
             "request the names that vLLM gives them. Each row names the test that proves it, or says why a call "
             "is refused."
         ),
-    ]
-    for title, rows in tomllib.loads(INTERFACE.read_text(encoding="utf-8")).items():
-        lines += ["", f"## {title}", "", "| name | |", "| --- | --- |"]
-        lines += [f"| `{name}` | {_interface_cell(row)} |" for name, row in rows.items()]
-    return "\n".join(lines) + "\n"
+        *parts,
+    )
 
 
-def _interface_cell(row: dict[str, str]) -> str:
-    if "refused" in row:
-        return f"refused: {row['refused']}"
-    file, _, name = row["test"].partition("::")
+def _interface_cell(said: dict[str, str]) -> str:
+    if "refused" in said:
+        return f"refused: {said['refused']}"
+    file, _, name = said["test"].partition("::")
     return f"`{name}` in tests/{file}"
 
 
 def parsers() -> str:
     """Every family of tool calls and of reasoning."""
-    lines = [
-        NOTE,
-        "",
-        "# Parsers",
-        "",
+    tools = (
+        (name, tool.models, _code(tool.example), _forced(tool))
+        for name, tool in sorted(TOOL_PARSERS.items())
+    )
+    reasonings = []
+    for name, family in sorted(REASONING_PARSERS.items()):
+        start = _code(family.starts[0]) + (", or the start" if family.may_omit_start else "")
+        reasonings.append((name, family.models, start, _code(family.reasoning_end)))
+    return page(
+        "Parsers",
         (
             "What takes a model's answer apart into reasoning, text and tool calls, while it is written. The "
             "names are those that vLLM's `--tool-call-parser` and `--reasoning-parser` take."
         ),
-        "",
         "## Tool calls",
-        "",
         (
             'Where a call is demanded (`tool_choice` "required" or a named function), the answer is forced into '
             "what the model was taught, and read by the same parser. The last column says for which tools: "
             '"any", or "flat", those whose parameters can be written one by one. For other tools, and without a '
             "parser, a JSON array of calls is forced, or the JSON of a named function's arguments."
         ),
-        "",
-        "| name | models | reads | forces |",
-        "| --- | --- | --- | --- |",
-    ]
-    for name, tool in sorted(TOOL_PARSERS.items()):
-        lines.append(f"| {name} | {tool.models} | {_code(tool.example)} | {_forced(tool)} |")
-    lines += ["", "## Reasoning", "", "| name | models | from | to |", "| --- | --- | --- | --- |"]
-    for name, reasoning in sorted(REASONING_PARSERS.items()):
-        start = _code(reasoning.starts[0]) + (", or the start" if reasoning.may_omit_start else "")
-        lines.append(
-            f"| {name} | {reasoning.models} | {start} | {_code(reasoning.reasoning_end)} |"
-        )
-    return "\n".join(lines) + "\n"
+        table(("name", "models", "reads", "forces"), tools),
+        "## Reasoning",
+        table(("name", "models", "from", "to"), reasonings),
+    )
 
 
 def _forced(family: ToolFamily) -> str:
@@ -305,66 +280,60 @@ def _code(text: str) -> str:
 def metrics() -> str:
     """Every series of the engine, older names, and what is absent."""
     labels = " and ".join(f"`{label}`" for label in ENGINE_LABELS)
-    lines = [
-        NOTE,
-        "",
-        "# Metrics",
-        "",
+    older = []
+    for name in OLDER_NAMES:
+        suffix = _suffix(next(series for series in SERIES if series.name == name.current))
+        names = (f"`{PREFIX}{one}{suffix}`" for one in (name.name, name.current))
+        older.append((*names, ".".join(map(str, name.last_version))))
+    absent = (
+        (", ".join(f"`{PREFIX}{name}`" for name in names.split(", ")), reason)
+        for names, reason in ABSENT.items()
+    )
+    return page(
+        "Metrics",
         (
             f"The engine's series, under the names of vLLM. Each has the labels {labels} beside its own. "
             "An answer is one of the `n` of a request. Times between events of the engine are taken by the "
             "engine; those that start at a request's arrival by the server."
         ),
-        "",
-        "| series | type | labels of its own | meaning | buckets |",
-        "| --- | --- | --- | --- | --- |",
-        *map(_series_row, SERIES),
-        "",
+        table(
+            ("series", "type", "labels of its own", "meaning", "buckets"), map(_series_row, SERIES)
+        ),
         "## Older names",
-        "",
         "Shown beside the current one by `--show-hidden-metrics-for-version X.Y`, up to that version.",
-        "",
-        "| older name | current name | last version |",
-        "| --- | --- | --- |",
-    ]
-    for older in OLDER_NAMES:
-        version = ".".join(map(str, older.last_version))
-        suffix = _suffix(next(series for series in SERIES if series.name == older.current))
-        names = (f"`{PREFIX}{name}{suffix}`" for name in (older.name, older.current))
-        lines.append(f"| {' | '.join(names)} | {version} |")
-    lines += ["", "## Series of vLLM that are not here", "", "| series | why |", "| --- | --- |"]
-    for names, reason in ABSENT.items():
-        shown = ", ".join(f"`{PREFIX}{name}`" for name in names.split(", "))
-        lines.append(f"| {shown} | {reason} |")
-    return "\n".join(lines) + "\n"
+        table(("older name", "current name", "last version"), older),
+        "## Series of vLLM that are not here",
+        table(("series", "why"), absent),
+    )
 
 
-def _series_row(series: Series) -> str:
+def _series_row(series: Series) -> Sequence[str]:
     labels = ", ".join(f"`{label}`" for label in series.labels)
     buckets = "1, 2, 5, 10 ... to the model's length" if series.kind is Kind.HISTOGRAM else ""
     if series.buckets is not None:
         buckets = ", ".join(f"{bound:g}" for bound in series.buckets)
-    return f"| `{PREFIX}{series.name}{_suffix(series)}` | {series.kind} | {labels} | {series.text} | {buckets} |"
+    return f"`{PREFIX}{series.name}{_suffix(series)}`", series.kind, labels, series.text, buckets
 
 
 def _suffix(series: Series) -> str:
     return "_total" if series.kind is Kind.COUNTER else ""
 
 
-def _message_lines(message: Descriptor) -> Iterator[str]:
+def _message_parts(message: Descriptor) -> Iterator[str]:
     if message.GetOptions().map_entry:
         return
-    yield from ("", f"### {message.full_name}", "")
+    yield f"### {message.full_name}"
     if not message.fields:
         yield "No fields."
         return
-    yield from ("| no. | field | type |", "| --- | --- | --- |")
+    rows = []
     for field in sorted(message.fields, key=lambda field: field.number):
         is_refused = field.name in REFUSED_FIELDS.get(message.name, ())
         kind = f"{_field_type(field)}{', refused' if is_refused else ''}"
-        yield f"| {field.number} | {field.name} | {kind} |"
+        rows.append((field.number, field.name, kind))
+    yield table(("no.", "field", "type"), rows)
     for nested in message.nested_types:
-        yield from _message_lines(nested)
+        yield from _message_parts(nested)
 
 
 def _field_type(field: FieldDescriptor) -> str:
@@ -394,12 +363,12 @@ _SCALARS = {
 def index() -> str:
     """The pages, by their titles."""
     rows = [
-        (page, render().partition("\n# ")[2].partition("\n")[0])
-        for page, render in PAGES.items()
-        if page != INDEX
+        (name, render().partition("\n# ")[2].partition("\n")[0])
+        for name, render in PAGES.items()
+        if name != INDEX
     ]
-    lines = [NOTE, "", "# Reference", "", "Generated from the code by `make docs`.", ""]
-    return "\n".join([*lines, *(f"- [{title}]({page})" for page, title in rows)]) + "\n"
+    links = "\n".join(f"- [{title}]({name})" for name, title in rows)
+    return page("Reference", "Generated from the code by `make docs`.", links)
 
 
 INDEX = "README.md"

@@ -1,10 +1,12 @@
 """Pages of docs/reference/ about the endpoint picker: its series, and its plugin types."""
 
 from collections.abc import Iterator, Sequence
+from functools import partial
 from typing import Annotated, Any, get_args, get_origin
 
 import msgspec
 
+from tools.markdown import page, table
 from weft.epp.config.parameters import Kind
 from weft.epp.decision.plugin import PluginType, Surroundings, built_elsewhere
 from weft.epp.flow.series import FlowSeries
@@ -18,26 +20,27 @@ from weft.epp.plugins.registry import REFUSED_TYPES, ROWS
 from weft.epp.pool.pool import Pool
 from weft.epp.request.parsers.table import DEFAULT_PARSERS, PARSERS
 
-NOTE = "<!-- Written by `make docs` from the code; do not edit. -->"
-
 
 def picker_metrics() -> str:
     """Every series of the endpoint picker."""
     metrics = PickerMetrics()
-    num_common = len(metrics.declared)
-    metrics.make_stream_series()
-    num_common_and_streams = len(metrics.declared)
-    metrics.make_index_series()
-    num_with_index = len(metrics.declared)
-    metrics.make_latency_series()
-    num_with_latency = len(metrics.declared)
-    make_flow_series(metrics)
-    declared = metrics.declared
-    lines = [
-        NOTE,
-        "",
-        "# Metrics of the endpoint picker",
-        "",
+    common = _metric_table(metrics.declared)
+    with_flow_control = (
+        "With the gate `flowControl`, `program-aware-fairness`, `program-score-ordering-policy` and "
+        "`max-saturation-detector`:"
+    )
+    added = []
+    for make, where in (
+        (metrics.make_stream_series, "With `--enable-grpc-stream-metrics`:"),
+        (metrics.make_index_series, "With `enableMetrics` of a precise prefix index:"),
+        (metrics.make_latency_series, "With `predicted-latency-producer`:"),
+        (partial(make_flow_series, metrics), with_flow_control),
+    ):
+        num_before = len(metrics.declared)
+        make()
+        added += [where, _metric_table(metrics.declared[num_before:])]
+    return page(
+        "Metrics of the endpoint picker",
         (
             "`weft epp` shows these at `/metrics` of its metrics port. Series of responses (`request_duration`, "
             "`response_size`, `request_ttft`, `request_ntpot`, `request_streaming`, output and cached tokens, "
@@ -45,35 +48,11 @@ def picker_metrics() -> str:
             "configurations that need it. Model names and fairness ids are capped at 1000 values each; the rest "
             "is `other`. The older name has the same values, and more labels than it once had."
         ),
-        "",
-        *_metric_rows(declared[:num_common]),
-        "",
-        "With `--enable-grpc-stream-metrics`:",
-        "",
-        *_metric_rows(declared[num_common:num_common_and_streams]),
-        "",
-        "With `enableMetrics` of a precise prefix index:",
-        "",
-        *_metric_rows(declared[num_common_and_streams:num_with_index]),
-        "",
-        "With `predicted-latency-producer`:",
-        "",
-        *_metric_rows(declared[num_with_index:num_with_latency]),
-        "",
-        (
-            "With the gate `flowControl`, `program-aware-fairness`, `program-score-ordering-policy` and "
-            "`max-saturation-detector`:"
-        ),
-        "",
-        *_metric_rows(declared[num_with_latency:]),
-        "",
+        common,
+        *added,
         "Not written, of those that llm-d's picker has:",
-        "",
-        "| name | why |",
-        "| --- | --- |",
-        *(f"| `{PREFIX}{name}` | {why} |" for name, why in ABSENT_SERIES.items()),
-    ]
-    return "\n".join(lines) + "\n"
+        table(("name", "why"), ((f"`{PREFIX}{name}`", why) for name, why in ABSENT_SERIES.items())),
+    )
 
 
 def make_flow_series(metrics: PickerMetrics) -> None:
@@ -85,54 +64,50 @@ def make_flow_series(metrics: PickerMetrics) -> None:
     MaxSaturationDetector(MaxSaturationParameters(detectors=("",)), around)
 
 
-def _metric_rows(declared: Sequence[Declared]) -> Iterator[str]:
-    yield from (
-        "| name | type | labels | meaning | older name |",
-        "| --- | --- | --- | --- | --- |",
-    )
+def _metric_table(declared: Sequence[Declared]) -> str:
+    rows = []
     for series in declared:
         bare = series.name.removeprefix(PREFIX).removesuffix("_total")
         suffix = "_total" if series.kind == "counter" else ""
         earlier = OLDER_NAMES.get(bare)
         older = "" if earlier is None else f"`{earlier.name}{suffix}`"
-        labels = ", ".join(series.labels)
-        yield f"| `{series.name}` | {series.kind} | {labels} | {series.text} | {older} |"
+        rows.append((f"`{series.name}`", series.kind, ", ".join(series.labels), series.text, older))
+    return table(("name", "type", "labels", "meaning", "older name"), rows)
 
 
 def plugins() -> str:
     """Every type that a picker's configuration may name, and every one that is refused."""
-    lines = [
-        NOTE,
-        "",
-        "# Plugin types of the endpoint picker",
-        "",
+    parts: list[str] = []
+    placed: set[str] = set()
+    for kind in sorted(Kind, key=lambda kind: kind is not Kind.DETECTOR):  # which filter, too
+        rows = [row for row in ROWS if kind in row.kinds and row.type_name not in placed]
+        placed |= {row.type_name for row in rows}
+        parts.append(f"## {str(kind).capitalize()}")
+        for row in sorted(rows, key=lambda row: row.type_name):
+            parts += _type_parts(row)
+    parts.append("## Without effect")
+    for row in ROWS:
+        if not row.kinds:
+            parts += _type_parts(row)
+    refused = ((f"`{name}`", why) for name, why in sorted(REFUSED_TYPES.items()))
+    return page(
+        "Plugin types of the endpoint picker",
         (
             "What `type` may be in `plugins` of the configuration, by the place it stands in; a type that can stand "
             "in several is here once. Parameters that are not listed are refused by name. Experimental "
             "types need `--allow-experimental-plugins`. Deprecated names and types work, with a warning."
         ),
-    ]
-    placed: set[str] = set()
-    for kind in sorted(Kind, key=lambda kind: kind is not Kind.DETECTOR):  # which filter, too
-        rows = [row for row in ROWS if kind in row.kinds and row.type_name not in placed]
-        placed |= {row.type_name for row in rows}
-        lines += ["", f"## {str(kind).capitalize()}"]
-        for row in sorted(rows, key=lambda row: row.type_name):
-            lines += _type_lines(row)
-    lines += ["", "## Without effect"]
-    for row in ROWS:
-        if not row.kinds:
-            lines += _type_lines(row)
-    lines += ["", "## Refused", "", "| type | why |", "| --- | --- |"]
-    lines += [f"| `{name}` | {why} |" for name, why in sorted(REFUSED_TYPES.items())]
-    return "\n".join(lines) + "\n"
+        *parts,
+        "## Refused",
+        table(("type", "why"), refused),
+    )
 
 
-def _type_lines(row: PluginType) -> Iterator[str]:
-    yield from ("", f"### {row.type_name}", "", " ".join(_sentences(row)))
-    rows = list(_parameter_rows(row.parameters, ""))
-    if rows:
-        yield from ("", "| parameter | value | default |", "| --- | --- | --- |", *rows)
+def _type_parts(row: PluginType) -> Iterator[str]:
+    yield f"### {row.type_name}"
+    yield " ".join(_sentences(row))
+    if rows := list(_parameter_rows(row.parameters, "")):
+        yield table(("parameter", "value", "default"), rows)
 
 
 def _sentences(row: PluginType) -> Iterator[str]:
@@ -151,17 +126,17 @@ def _sentences(row: PluginType) -> Iterator[str]:
         yield f"Deprecated; use {row.replacement}."
 
 
-def _parameter_rows(struct: type[msgspec.Struct], prefix: str) -> Iterator[str]:
+def _parameter_rows(struct: type[msgspec.Struct], prefix: str) -> Iterator[Sequence[str]]:
     for field in msgspec.structs.fields(struct):
         name = prefix + field.encode_name
         inner, is_list = _inner(field.type)
         if isinstance(inner, type) and issubclass(inner, msgspec.Struct):
             if is_list:
-                yield f"| `{name}` | list | {_default(field)} |"
+                yield f"`{name}`", "list", _default(field)
             yield from _parameter_rows(inner, f"{name}[]." if is_list else f"{name}.")
         else:
             refusal = _refusal(struct, field.encode_name)
-            yield f"| `{name}` | {refusal or _value(field.type)} | {_default(field)} |"
+            yield f"`{name}`", refusal or _value(field.type), _default(field)
 
 
 def _refusal(struct: type[msgspec.Struct], name: str) -> str:

@@ -1,8 +1,8 @@
 """The page on vLLM's flags, from the table that the command line reads."""
 
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterator
 
-from tools.picker_reference import NOTE
+from tools.markdown import page, table
 from weft.compat.vllm import Use, VllmFlag, vllm_flags
 
 _ABOUT = (
@@ -34,24 +34,20 @@ _COLUMNS = {
 
 def vllm_flags_page() -> str:
     """Every flag by what is done with it."""
-    lines = [NOTE, "", "# Flags of vLLM", "", _ABOUT]
+    parts: list[str] = []
     flags = list(dict.fromkeys(vllm_flags().values()))
     for use, (title, about) in _TITLES.items():
         chosen = [flag for flag in flags if flag.use is use]
         plain = [flag for flag in chosen if use is Use.SAME and not (_values(flag) or flag.why)]
-        lines += ["", f"## {title}", "", about]
-        lines += ["", ", ".join(map(_name, plain)) + "."] if plain else []
-        lines += ["", _row(_COLUMNS[use]), "| --- | --- | --- |"]
-        lines += _rows(flag for flag in chosen if flag not in plain)
-    return "\n".join(lines) + "\n"
+        parts += [f"## {title}", about]
+        parts += [", ".join(map(_name, plain)) + "."] if plain else []
+        parts.append(table(_COLUMNS[use], (_row(flag) for flag in chosen if flag not in plain)))
+    return page("Flags of vLLM", _ABOUT, *parts)
 
 
-def _rows(flags: Iterable[VllmFlag]) -> list[str]:
-    return [_row((_name(flag), _values(flag), flag.why)) for flag in flags]
-
-
-def _row(cells: Sequence[str]) -> str:
-    return f"| {' | '.join(cell.replace('|', chr(92) + '|') for cell in cells)} |"
+def _row(flag: VllmFlag) -> list[str]:
+    cells = (_name(flag), _values(flag), flag.why)
+    return [cell.replace("|", "\\|") for cell in cells]
 
 
 def _name(flag: VllmFlag) -> str:

@@ -1,6 +1,5 @@
 """llama.cpp as one of the engines, through its C API: prompts and steps of all sequences in common batches."""
 
-import asyncio
 import ctypes
 import os
 import sys
@@ -97,16 +96,11 @@ def _num_shared(prompts: list[list[int]]) -> int:
     return min(shared, min(map(len, prompts)) - 1)
 
 
-async def main() -> None:
+def main() -> None:
     """Load, then answer."""
     pipe = claim_stdout()
     llama_cpp.llama_log_set(silent, ctypes.c_void_p(0))
-    engine = Llama(sys.argv[1])
-
-    async def run(prompts: list[list[int]], max_tokens: int) -> dict[str, Any]:
-        return engine.run(prompts, max_tokens)
-
-    await serve(pipe, run, {"engine": "llama.cpp", "version": llama_cpp.__version__})
+    serve(pipe, Llama(sys.argv[1]).run, "llama.cpp", llama_cpp.__version__)
 
 
 @llama_cpp.llama_log_callback
@@ -116,4 +110,4 @@ def silent(level: int, text: bytes, data: object) -> None:
 
 
 if __name__ == "__main__":
-    asyncio.run(main())
+    main()

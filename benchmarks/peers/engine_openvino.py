@@ -1,6 +1,5 @@
 """OpenVINO GenAI as one of the engines: its pipeline with continuous batches, with a prefix cache."""
 
-import asyncio
 import itertools
 import sys
 import time
@@ -48,17 +47,11 @@ class OpenVino:
         return report(started, first_s, num_tokens)
 
 
-async def main() -> None:
+def main() -> None:
     """Load, then answer."""
     pipe = claim_stdout()
-    engine = OpenVino(sys.argv[1])
-
-    async def run(prompts: list[list[int]], max_tokens: int) -> dict[str, Any]:
-        return engine.run(prompts, max_tokens)
-
-    version = openvino_genai.__version__
-    await serve(pipe, run, {"engine": "OpenVINO GenAI", "version": version})
+    serve(pipe, OpenVino(sys.argv[1]).run, "OpenVINO GenAI", openvino_genai.__version__)
 
 
 if __name__ == "__main__":
-    asyncio.run(main())
+    main()

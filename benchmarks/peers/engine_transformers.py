@@ -1,6 +1,5 @@
 """transformers' own generation as one of the engines: a padded batch, since all prompts are of one length."""
 
-import asyncio
 import sys
 import time
 from typing import Any
@@ -10,14 +9,14 @@ import transformers
 from protocol import claim_stdout, report, serve
 
 
-async def main() -> None:
+def main() -> None:
     """Load, then answer."""
     pipe = claim_stdout()
     transformers.utils.logging.set_verbosity_error()
     model = transformers.AutoModelForCausalLM.from_pretrained(sys.argv[1], dtype=torch.bfloat16)
     model.generation_config = transformers.GenerationConfig(pad_token_id=0)
 
-    async def run(prompts: list[list[int]], max_tokens: int) -> dict[str, Any]:
+    def answer(prompts: list[list[int]], max_tokens: int) -> dict[str, Any]:
         started = time.perf_counter()
         first = _FirstToken()
         with torch.inference_mode():
@@ -31,7 +30,7 @@ async def main() -> None:
             )
         return report(started, [first.at - started] * len(prompts), len(prompts) * max_tokens)
 
-    await serve(pipe, run, {"engine": "transformers generate", "version": transformers.__version__})
+    serve(pipe, answer, "transformers generate", transformers.__version__)
 
 
 class _FirstToken(transformers.LogitsProcessor):
@@ -46,4 +45,4 @@ class _FirstToken(transformers.LogitsProcessor):
 
 
 if __name__ == "__main__":
-    asyncio.run(main())
+    main()

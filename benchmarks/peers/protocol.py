@@ -8,13 +8,13 @@ import json
 import os
 import sys
 import time
-from collections.abc import AsyncIterator, Awaitable, Callable
+from collections.abc import AsyncIterator, Callable
 from typing import Any, TextIO
 
 # Yields the number of new tokens each time that some have come.
 Generate = Callable[[list[int], int], AsyncIterator[int]]
 # All prompts at once: what is reported of them.
-Run = Callable[[list[list[int]], int], Awaitable[dict[str, Any]]]
+Answer = Callable[[list[list[int]], int], dict[str, Any]]
 
 
 def claim_stdout() -> TextIO:
@@ -25,16 +25,17 @@ def claim_stdout() -> TextIO:
     return pipe
 
 
-async def serve(pipe: TextIO, run: Run, about: dict[str, Any]) -> None:
-    """Answer requests until stdin closes. `about` says what this engine is."""
-    print(json.dumps(about), file=pipe)
-    while line := await asyncio.to_thread(sys.stdin.readline):
+def serve(pipe: TextIO, answer: Answer, engine: str, version: str) -> None:
+    """Answer requests until stdin closes."""
+    print(json.dumps({"engine": engine, "version": version}), file=pipe)
+    for line in sys.stdin:
         asked = json.loads(line)
-        print(json.dumps(await run(asked["prompts"], asked["max_tokens"])), file=pipe)
+        print(json.dumps(answer(asked["prompts"], asked["max_tokens"])), file=pipe)
 
 
-def streaming(generate: Generate) -> Run:
-    """Ask for all prompts at the same time, each with a stream of its own."""
+async def serve_streams(pipe: TextIO, generate: Generate, engine: str, version: str) -> None:
+    """The same of an engine on this event loop: asked for all prompts at once, each with a stream of its own."""
+    loop = asyncio.get_running_loop()
 
     async def run(prompts: list[list[int]], max_tokens: int) -> dict[str, Any]:
         started = time.perf_counter()
@@ -49,7 +50,10 @@ def streaming(generate: Generate) -> Run:
         answers = await asyncio.gather(*map(one, prompts))
         return report(started, [first for first, _ in answers], sum(n for _, n in answers))
 
-    return run
+    def answer(prompts: list[list[int]], max_tokens: int) -> dict[str, Any]:
+        return asyncio.run_coroutine_threadsafe(run(prompts, max_tokens), loop).result()
+
+    await asyncio.to_thread(serve, pipe, answer, engine, version)
 
 
 def report(started: float, first_s: list[float], num_tokens: int) -> dict[str, Any]:

@@ -12,7 +12,7 @@ import statistics
 import subprocess
 import sys
 import time
-from collections.abc import Awaitable, Callable, Sequence
+from collections.abc import Sequence
 from contextlib import AsyncExitStack, closing, suppress
 from dataclasses import asdict, dataclass
 from pathlib import Path
@@ -26,15 +26,12 @@ from benchmarks.peers.checkpoints import SHAPES, Shape, write_checkpoint
 from benchmarks.peers.compare import machine
 from benchmarks.peers.environments import ROOT, VLLM, vllm_variables
 from benchmarks.peers.workloads import SERVED, SERVED_CLIENTS
-from weft.pb.vllm_engine_pb2 import GenerateRequest, SamplingParams, TokenizedInput
-from weft.pb.vllm_engine_pb2_grpc import VllmEngineStub
+from benchmarks.serve_load import Ask, Job, drive, over_grpc, over_http, quantile
 
 START_TIMEOUT_S = 600.0
 HEALTH_TIMEOUT_S = 5.0
 BLOCK_SIZE = 16  # of Weft's KV cache
 SERVERS = ("weft", "vllm")
-# Sends one prompt and calls back each time that more of the answer has come; gives the tokens of all.
-Ask = Callable[[list[int], int, Callable[[], None]], Awaitable[int]]
 
 
 @dataclass(frozen=True, slots=True)
@@ -49,103 +46,35 @@ class Served:
     between_p99_s: float
 
 
-@dataclass(frozen=True, slots=True)
-class Stamps:
-    """When the parts of one answer came, in seconds since it was asked for."""
-
-    at: list[float]
-    num_tokens: int
-
-
 async def measure(server: str, ask: Ask, prompts: list[list[int]]) -> Served:
     """Each client takes the next prompt as soon as its last answer is whole."""
-    waiting = iter(prompts)
-    stamps: list[Stamps] = []
-
-    async def client() -> None:
-        stamps.extend([await _follow(ask, prompt) for prompt in waiting])
-
-    started = time.perf_counter()
-    async with asyncio.TaskGroup() as clients:
-        for _ in range(SERVED_CLIENTS):
-            clients.create_task(client())
-    total_s = time.perf_counter() - started
-    num_tokens = sum(one.num_tokens for one in stamps)
-    if num_tokens != len(prompts) * SERVED.max_tokens:
-        raise RuntimeError(f"{server}: {num_tokens} tokens came")
-    firsts = [one.at[0] for one in stamps]
-    gaps = [b - a for one in stamps for a, b in zip(one.at, one.at[1:], strict=False)]
-    first, between = _percentiles(firsts), _percentiles(gaps)
-    return Served(server, num_tokens / total_s, *first, *between)
-
-
-async def _follow(ask: Ask, prompt: list[int]) -> Stamps:
-    started = time.perf_counter()
-    at: list[float] = []
-    num_tokens = await ask(
-        prompt, SERVED.max_tokens, lambda: at.append(time.perf_counter() - started)
+    report = await drive(ask, prompts, SERVED_CLIENTS)
+    if report.num_tokens != len(prompts) * SERVED.max_tokens:
+        raise RuntimeError(f"{server}: {report.num_tokens} tokens came")
+    return Served(
+        server,
+        tokens_per_s=report.num_tokens / report.seconds,
+        first_p50_s=quantile(report.firsts_s, 0.5),
+        first_p99_s=quantile(report.firsts_s, 0.99),
+        between_p50_s=report.gap_p50_s,
+        between_p99_s=report.gap_p99_s,
     )
-    return Stamps(at, num_tokens)
 
 
-def _percentiles(values: list[float]) -> tuple[float, float]:
-    cuts = statistics.quantiles(values, n=100, method="inclusive")
-    return cuts[49], cuts[98]
+def over_completions(port: int, model: str) -> Ask:
+    """OpenAI's completions."""
+    return over_http(_job("/v1/completions", port, model), "/v1/completions")
 
 
-def over_http(port: int, model: str) -> Ask:
-    """OpenAI completions as server-sent events, read as plainly as possible: the client's time counts too."""
-
-    async def ask(prompt: list[int], max_tokens: int, came: Callable[[], None]) -> int:
-        body = {
-            "model": model,
-            "prompt": prompt,
-            "max_tokens": max_tokens,
-            "temperature": 0,
-            "ignore_eos": True,
-            "stream": True,
-            "stream_options": {"include_usage": True},
-        }
-        payload = json.dumps(body).encode()
-        reader, writer = await asyncio.open_connection("127.0.0.1", port)
-        with closing(writer):
-            writer.write(
-                b"POST /v1/completions HTTP/1.1\r\nhost: localhost\r\nconnection: close\r\n"
-                b"content-type: application/json\r\ncontent-length: %d\r\n\r\n" % len(payload)
-            )
-            writer.write(payload)
-            num_tokens = 0
-            async for line in reader:
-                if line.startswith(b"data: {"):
-                    usage = json.loads(line[6:]).get("usage") if b'"usage":{' in line else None
-                    num_tokens = usage["completion_tokens"] if usage else num_tokens
-                    if not usage:
-                        came()
-            return num_tokens
-
-    return ask
-
-
-def over_grpc(channel: grpc.aio.Channel) -> Ask:
-    """VllmEngine's Generate."""
-    stub = VllmEngineStub(channel)
-
-    async def ask(prompt: list[int], max_tokens: int, came: Callable[[], None]) -> int:
-        request = GenerateRequest(
-            tokenized=TokenizedInput(input_ids=prompt),
-            sampling_params=SamplingParams(
-                temperature=0.0, max_tokens=max_tokens, ignore_eos=True, n=1
-            ),
-            stream=True,
-        )
-        num_tokens = 0
-        async for response in stub.Generate(request):
-            if response.HasField("chunk"):
-                num_tokens += len(response.chunk.token_ids)
-                came()
-        return num_tokens
-
-    return ask
+def _job(way: str, port: int, model: str) -> Job:
+    return Job(
+        way=way,
+        port=port,
+        model=model,
+        prompts=[],
+        max_tokens=SERVED.max_tokens,
+        num_clients=SERVED_CLIENTS,
+    )
 
 
 async def start(
@@ -227,7 +156,8 @@ async def _start_weft(checkpoint: str, shape: Shape, stack: AsyncExitStack) -> d
     command += ["--served-model-name", shape.name]
     await start("weft", command, {}, stack, http)
     channel = await stack.enter_async_context(grpc.aio.insecure_channel(f"127.0.0.1:{rpc}"))
-    return {"weft gRPC": over_grpc(channel), "weft HTTP": over_http(http, shape.name)}
+    grpc_ask = over_grpc(_job("grpc", rpc, shape.name), channel)
+    return {"weft gRPC": grpc_ask, "weft HTTP": over_completions(http, shape.name)}
 
 
 async def _start_vllm(checkpoint: str, shape: Shape, stack: AsyncExitStack) -> dict[str, Ask]:
@@ -237,7 +167,7 @@ async def _start_vllm(checkpoint: str, shape: Shape, stack: AsyncExitStack) -> d
     command += ["--port", str(port), "--host", "127.0.0.1", "--max-model-len", "8192"]
     command += ["--served-model-name", shape.name, "--dtype", "bfloat16"]
     await start("vllm", command, vllm_variables(os.cpu_count() or 1), stack, port)
-    return {"vllm HTTP": over_http(port, shape.name)}
+    return {"vllm HTTP": over_completions(port, shape.name)}
 
 
 def table(results: list[Served]) -> str:

@@ -13,7 +13,7 @@ import msgspec
 import numpy as np
 import zmq
 
-from benchmarks.steps.timing import BLOCK_SIZE
+from benchmarks.steps.timing import BLOCK_SIZE, timed
 from weft.compute.native import NativeRunner, NativeSampler
 from weft.compute.runner import Batch, FloatArray, Runner
 from weft.core.config import EngineConfig, EngineOptions
@@ -189,9 +189,8 @@ def _best_ms(seconds: list[float]) -> float:
 
 def _sampling_ms(num_rows: int, vocab_size: int) -> float:
     logits = np.random.default_rng(0).standard_normal((num_rows, vocab_size)).astype(np.float32)
-    taken = []
-    for _ in range(10):
-        started = time.thread_time()
+
+    def draw() -> None:
         NativeSampler.draw_rows(logits, [0.0] * num_rows, [0] * num_rows)
-        taken.append(time.thread_time() - started)
-    return 1e3 * min(taken)
+
+    return 1e3 * min(timed(draw, time.thread_time) for _ in range(10))

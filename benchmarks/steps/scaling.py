@@ -1,10 +1,9 @@
 """How a decode step grows with the batch and with what its sequences hold. `step.py` prints it."""
 
 import statistics
-import time
 from dataclasses import dataclass
 
-from benchmarks.steps.timing import Shape, fill_pool, make_batch
+from benchmarks.steps.timing import Shape, fill_pool, make_batch, timed
 from weft.compute.runner import Runner
 
 BATCHES = (1, 4, 16, 64, 256)
@@ -35,14 +34,12 @@ def _cell(runner: Runner, fitting: Shape | None, shape: Shape) -> Cell:
     if fitting is None:
         return Cell(shape.sequences, shape.length, None, None, 0)
     batch = make_batch(shape, runner.vocab_size)
-    started = time.perf_counter()
-    runner.forward(batch)
-    num_runs = min(50, max(3, int(_CELL_S / (time.perf_counter() - started))))
-    taken = []
-    for _ in range(num_runs):
-        started = time.perf_counter()
-        runner.forward(batch)
-        taken.append(1e3 * (time.perf_counter() - started))
+
+    def step_s() -> float:
+        return timed(lambda: runner.forward(batch))
+
+    num_runs = min(50, max(3, int(_CELL_S / step_s())))
+    taken = [1e3 * step_s() for _ in range(num_runs)]
     return Cell(shape.sequences, shape.length, statistics.median(taken), min(taken), num_runs)
 
 

@@ -8,8 +8,8 @@ import pytest
 
 from tests.bench.scripted_server import scripted
 from tests.busy import PATIENCE_S, is_within
-from weft.bench.options import PromptOptions, ReportOptions, TargetOptions, TrafficOptions
-from weft.bench.serving import Load, serve
+from weft.bench.options import Load, PromptOptions, ReportOptions, TargetOptions, TrafficOptions
+from weft.bench.serving import serve
 from weft.core.errors import ConfigError
 
 # What `vllm bench serve` writes for text, without what is of audio or speculation.

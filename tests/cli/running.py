@@ -11,7 +11,9 @@ import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
+from typing import Any
 
+import httpx2
 import psutil
 import pytest
 
@@ -103,6 +105,17 @@ class Server:
         """Signal the front process."""
         self.process.send_signal(number)
 
+    def get(self, path: str, **headers: str) -> str:
+        """The text at a path."""
+        answer = httpx2.get(f"{self.http}{path}", headers=headers, timeout=PATIENCE_S)
+        return answer.raise_for_status().text
+
+    def post(self, path: str, body: object, **headers: str) -> Any:
+        """The JSON that a body is answered with."""
+        url = f"{self.http}{path}"
+        answer = httpx2.post(url, json=body, headers=headers, timeout=PATIENCE_S)
+        return answer.raise_for_status().json()
+
     def read_log_until(self, text: str) -> None:
         """Return when a line with `text` was logged."""
         assert self.process.stderr is not None
@@ -118,28 +131,29 @@ class Server:
 
 
 @contextmanager
-def running(
+def started(
     *argv: str,
+    last: str,
     program: tuple[str, ...] = WEFT,
-    start_timeout_s: float = START_TIMEOUT_S,
+    timeout_s: float = START_TIMEOUT_S,
     **environment: str,
-) -> Iterator[Server]:
-    """`weft serve ARGV` on a free port, from its ready block until the end of the block."""
+) -> Iterator[tuple[subprocess.Popen[str], list[str]]]:
+    """`weft ARGV`, and its output up to a line that begins with `last`; nothing is left after the block."""
     process = subprocess.Popen(
-        [*program, "serve", *argv, *_free_ports(argv)],
+        [*program, *argv],
         stdout=subprocess.PIPE,
         stderr=subprocess.PIPE,
         text=True,
         env=clean_environment(**environment),
     )
-    watchdog = threading.Timer(start_timeout_s, process.kill)
+    watchdog = threading.Timer(timeout_s, process.kill)
     watchdog.start()
     family: list[psutil.Process] = []
     try:
-        banner = _read_banner(process)
+        lines = _read_until(process, last)
         watchdog.cancel()
         family = psutil.Process(process.pid).children(recursive=True)
-        yield Server(process, banner)
+        yield process, lines
     finally:
         watchdog.cancel()
         process.kill()
@@ -147,6 +161,27 @@ def running(
             with contextlib.suppress(psutil.NoSuchProcess):
                 child.kill()
         process.communicate()
+
+
+def _read_until(process: subprocess.Popen[str], last: str) -> list[str]:
+    assert process.stdout is not None
+    lines: list[str] = []
+    for line in process.stdout:
+        lines.append(line)
+        if line.startswith(last):
+            return lines
+    _, err = process.communicate()
+    raise AssertionError(f"it did not become ready:\n{''.join(lines)}{err}")
+
+
+@contextmanager
+def running(
+    *argv: str, start_timeout_s: float = START_TIMEOUT_S, **settings: Any
+) -> Iterator[Server]:
+    """`weft serve ARGV` on a free port, from its ready block until the end of the block."""
+    whole = ("serve", *argv, *_free_ports(argv))
+    with started(*whole, last="  next", timeout_s=start_timeout_s, **settings) as (process, lines):
+        yield Server(process, "".join(lines))
 
 
 def _free_ports(argv: tuple[str, ...]) -> tuple[str, ...]:
@@ -173,14 +208,3 @@ def streaming(
     finally:
         process.kill()
         process.communicate()
-
-
-def _read_banner(process: subprocess.Popen[str]) -> str:
-    assert process.stdout is not None
-    lines: list[str] = []
-    for line in process.stdout:
-        lines.append(line)
-        if line.startswith("  next"):
-            return "".join(lines)
-    _, err = process.communicate()
-    raise AssertionError(f"the server did not become ready:\n{''.join(lines)}{err}")

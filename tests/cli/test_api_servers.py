@@ -12,7 +12,7 @@ import psutil
 import pytest
 
 from tests.busy import PATIENCE_S, until
-from tests.cli.running import SMALL, Server, here, running
+from tests.cli.running import SMALL, Server, running
 from tests.model.adapters import write_adapter
 from weft.cli.options import ServeOptions
 from weft.cli.serving.api_serving import plain_options, read_options
@@ -27,21 +27,6 @@ ROOM = ("--max-model-len", "16384", "--num-gpu-blocks-override", "2048")
 MODEL = f"{SMALL}&max_len=16384"
 # As long as the context lets it be: it ends when it is ended.
 ENDLESS = {"prompt": [5, 6, 7], "max_tokens": 16_000, "ignore_eos": True, "temperature": 0}
-
-
-@pytest.mark.parametrize(
-    ("argv", "text"),
-    [
-        (("--api-server-count", "0"), "must be from 1 to 64"),
-        (("--api-server-count", "2", "--engine", "vllm"), "--engine vllm exclude each other"),
-        (("--api-server-count", "2", "--remote", "grpc://h:1"), "--remote exclude each other"),
-    ],
-)
-def test_what_cannot_work_is_refused_by_name(argv, text):
-    """Before anything is started."""
-    ended = here("serve", "embedded:tiny", *argv)
-    assert ended.returncode == 2
-    assert text in ended.stderr
 
 
 def test_options_cross_to_another_process(tmp_path):

@@ -4,21 +4,20 @@ import json
 import signal
 import stat
 import sys
-import time
-import urllib.request
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from contextlib import closing
 from pathlib import Path
 
 import pytest
 
-from tests.busy import PATIENCE_S
 from tests.cli.running import Server, running, weft
 from tests.cli.terminal import Terminal
+from tests.faults.watching import until
 from tests.model.checkpoints import write_checkpoint
 
 ESCAPE = b"\x1b"
 CTRL_C, CTRL_D, UP = b"\x03", b"\x04", b"\x1b[A"
+LEAVES = b"[Ctrl-C again, or Ctrl-D, leaves]"
 PASTES = b"\x1b[?2004h"  # what a terminal is told before it is typed into
 # Answers begin inside the reasoning; that there is any is what parsers go by.
 OPEN = "{{ messages[-1]['content'] }}<think>{# </think> #}"
@@ -49,19 +48,17 @@ def chat(server: Server, *argv: str, **environment: str) -> closing[Terminal]:
     return closing(Terminal("chat", "--address", server.address, *argv, **environment))
 
 
-def until(is_so: Callable[[], bool]) -> None:
-    """Wait for what the server tells in its metrics."""
-    deadline = time.monotonic() + PATIENCE_S
-    while not is_so():
-        assert time.monotonic() < deadline
-        time.sleep(0.02)
+def converse(terminal: Terminal, *exchanges: tuple[bytes, bytes | None]) -> None:
+    """Type each, once the terminal waits for it, and read on to what it shows; None: whatever that is."""
+    for typed, shown in exchanges:
+        terminal.read_until(PASTES)
+        terminal.type(typed)
+        if shown is not None:
+            terminal.read_until(shown)
 
 
 def num_running(server: Server) -> int:
-    with urllib.request.urlopen(
-        f"{server.http.removesuffix('/v1')}/metrics", timeout=PATIENCE_S
-    ) as answer:
-        lines = answer.read().decode().splitlines()
+    lines = server.get("/metrics").splitlines()
     return int(sum(float(line.split()[-1]) for line in lines if "requests_running{" in line))
 
 
@@ -72,20 +69,12 @@ def test_ctrl_c_ends_an_answer_but_not_the_conversation(state: dict[str, str]):
         running("embedded:echo?itl_ms=50") as server,
         chat(server, **state, TERM="xterm") as terminal,
     ):
-        terminal.read_until(PASTES)
-        terminal.type(b"abcdefghijklmnopqrstuvwxyz" * 20 + b"\r")
-        terminal.read_until(b"user\r\nabc")
+        converse(terminal, (b"abcdefghijklmnopqrstuvwxyz" * 20 + b"\r", b"user\r\nabc"))
         until(lambda: num_running(server) == 1)
         terminal.type(CTRL_C)
         terminal.read_until(b"[stopped]")
         until(lambda: num_running(server) == 0)
-        terminal.read_until(PASTES)
-        terminal.type(b"/clear\r")
-        terminal.read_until(PASTES)
-        terminal.type(b"!\r")
-        terminal.read_until(b"assistant")
-        terminal.read_until(PASTES)
-        terminal.type(CTRL_D)
+        converse(terminal, (b"/clear\r", None), (b"!\r", b"assistant"), (CTRL_D, None))
         assert terminal.wait() == 0
 
 
@@ -93,19 +82,8 @@ def test_ctrl_c_ends_an_answer_but_not_the_conversation(state: dict[str, str]):
 def test_a_second_ctrl_c_leaves(echo: Server, state: dict[str, str]):
     """The first clears what is typed, or says so; a message in between takes it back."""
     with chat(echo, **state, TERM="xterm") as terminal:
-        terminal.read_until(PASTES)
-        terminal.type(b"typed" + CTRL_C)
-        terminal.read_until(PASTES)
-        terminal.type(CTRL_C)
-        terminal.read_until(b"[Ctrl-C again, or Ctrl-D, leaves]")
-        terminal.read_until(PASTES)
-        terminal.type(b"hello\r")
-        terminal.read_until(b"assistant")
-        terminal.read_until(PASTES)
-        terminal.type(CTRL_C)
-        terminal.read_until(b"[Ctrl-C again, or Ctrl-D, leaves]")
-        terminal.read_until(PASTES)
-        terminal.type(CTRL_C)
+        converse(terminal, (b"typed" + CTRL_C, None), (CTRL_C, LEAVES), (b"hello\r", b"assistant"))
+        converse(terminal, (CTRL_C, LEAVES), (CTRL_C, None))
         assert terminal.wait() == 0
 
 
@@ -152,9 +130,7 @@ def test_commands_of_a_conversation(echo: Server, state: dict[str, str], tmp_pat
 def test_a_message_may_have_several_lines(echo: Server, state: dict[str, str], typed: bytes):
     """A pasted text is one message, not one a line."""
     with chat(echo, "--verbose", **state, TERM="xterm") as terminal:
-        terminal.read_until(PASTES)
-        terminal.type(typed)
-        terminal.read_until(b"user\r\none\r\ntwo\r\nassistant\r\n")
+        converse(terminal, (typed, b"user\r\none\r\ntwo\r\nassistant\r\n"))
         terminal.read_until(b" tokens/s, first after ")
 
 
@@ -164,18 +140,12 @@ def test_what_is_typed_is_remembered(echo: Server, state: dict[str, str], tmp_pa
     history.parent.mkdir()
     history.touch(mode=0o644)
     with chat(echo, **state, TERM="xterm") as terminal:
-        terminal.read_until(PASTES)
-        terminal.type(b"remember me\r")
-        terminal.read_until(b"assistant")
-        terminal.read_until(PASTES)
-        terminal.type(CTRL_D)
+        converse(terminal, (b"remember me\r", b"assistant"), (CTRL_D, None))
         assert terminal.wait() == 0
     assert stat.S_IMODE(history.stat().st_mode) == 0o600
     assert "remember me" in history.read_text()
     with chat(echo, **state, TERM="xterm") as terminal:
-        terminal.read_until(PASTES)
-        terminal.type(UP)
-        terminal.read_until(b"remember me")
+        converse(terminal, (UP, b"remember me"))
         terminal.type(b"\r")
         terminal.read_until(b"user\r\nremember me")
 
@@ -183,11 +153,7 @@ def test_what_is_typed_is_remembered(echo: Server, state: dict[str, str], tmp_pa
 def test_nothing_is_remembered_on_request(echo: Server, state: dict[str, str], tmp_path: Path):
     """Secrets are typed too."""
     with chat(echo, "--no-history", **state, TERM="xterm") as terminal:
-        terminal.read_until(PASTES)
-        terminal.type(b"my secret\r")
-        terminal.read_until(b"assistant")
-        terminal.read_until(PASTES)
-        terminal.type(CTRL_D)
+        converse(terminal, (b"my secret\r", b"assistant"), (CTRL_D, None))
         assert terminal.wait() == 0
     assert list(tmp_path.iterdir()) == []
 
@@ -198,9 +164,7 @@ def test_a_history_does_not_grow_for_ever(echo: Server, state: dict[str, str], t
     history.parent.mkdir()
     history.write_text("".join(f"\n# 2026-01-01\n+message {number}\n" for number in range(40_000)))
     with chat(echo, **state, TERM="xterm") as terminal:
-        terminal.read_until(PASTES)
-        terminal.type(UP)
-        terminal.read_until(b"message 39999")
+        converse(terminal, (UP, b"message 39999"))
     assert history.stat().st_size < 2**20
     assert history.read_text().startswith("\n# 2026-01-01\n+message ")
 
@@ -209,16 +173,12 @@ def test_reasoning_is_folded_to_a_line(thinker: Server, state: dict[str, str]):
     """Dimmed while it comes, then one line in its place, which a command unfolds."""
     argv = ("--no-history", "--max-tokens", "8", "--seed", "1")
     with chat(thinker, *argv, **state, TERM="xterm") as terminal:
-        terminal.read_until(PASTES)
-        terminal.type(b"hello\r")
-        terminal.read_until(b"\r\x1b[K\x1b[2mreasoning: ")
+        converse(terminal, (b"hello\r", b"\r\x1b[K\x1b[2mreasoning: "))
         terminal.read_until(
             b"\r\x1b[K\x1b[2m[reasoning, 8 tokens: /reasoning shows it]\x1b[22m\r\n"
         )
         terminal.read_until(b"[cut off: ")
-        terminal.read_until(PASTES)
-        terminal.type(b"/reasoning\r")
-        terminal.read_until(b"\x1b[?2004l\x1b[2m")
+        converse(terminal, (b"/reasoning\r", b"\x1b[?2004l\x1b[2m"))
         assert len(terminal.read_until(b"\x1b[22m\r\n")) > 0
 
 

@@ -163,40 +163,6 @@ def test_a_missing_file_is_refused(capsys):
     assert line == "error: --config /nowhere/s.yaml: No such file or directory"
 
 
-@pytest.mark.parametrize(
-    ("argv", "words"),
-    [
-        (["serve", "--max-model-lenn", "3"], "Did you mean --max-model-len?"),
-        (["serve", "--max-model-len", "many"], '"many" is not a size'),
-        (["epp", "--pol-name", "x"], "--pol-name. Did you mean --pool-name?"),
-        (["epp", "--nope"], "error: Unknown option: --nope. weft epp --help lists all flags."),
-        (["serve", "--max-num-seqs", "1.5"], "--max-num-seqs"),
-        (["serve", "--dtype", "float8"], '"float32"'),
-        (["serve", "--scheduling-policy", "lifo"], '"priority"'),
-        (["serve", "one", "two"], "two"),
-        (["serve", "--shutdown-timeout", "-1"], "--shutdown-timeout must be 0 or more"),
-        (["serve", "--shutdown-timeout", "nan"], "--shutdown-timeout must be 0 or more"),
-        (["serve", "--grpc-port", "65536"], "--grpc-port must be between 0 and 65535"),
-        (["serve", "--host", "no.such.host.invalid"], "--host no.such.host.invalid"),
-        (["serve", "--api-key", " "], "--api-key must not be empty"),
-        (["serve", "/no/such/directory", "--port", "0", "--grpc-port", "0"], "/no/such/directory"),
-        (["sreve"], "sreve"),
-        (["complete", "a", "b"], 'unexpected argument "b"; several words go in quotes'),
-        (
-            ["complete", "a", "--address", "http://x:1"],
-            "--address must be HOST:PORT of the server's gRPC",
-        ),
-        (
-            ["serve", "model.gguf", "--port", "0", "--grpc-port", "0"],
-            "'model.gguf': the file does not",
-        ),
-    ],
-)
-def test_a_bad_command_line_ends_in_one_line_and_status_2(capsys, argv: list[str], words: str):
-    """What was wrong and what is allowed; no traceback, nothing started."""
-    assert words in refusal(capsys, *argv)
-
-
 @pytest.mark.parametrize("name", ["WEFT_API_KEY", "WEFT_CONTROL_API_KEY"])
 def test_an_empty_key_in_the_environment_is_no_open_door(capsys, monkeypatch, name):
     """An unset variable in a deployment must not turn the check off."""

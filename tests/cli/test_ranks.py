@@ -11,39 +11,12 @@ import psutil
 import pytest
 
 from tests.busy import PATIENCE_S
-from tests.cli.running import SMALL, WEFT, Server, clean_environment, here, running
+from tests.cli.running import SMALL, WEFT, Server, clean_environment, running
 from tests.ports import free_port
 
 MODEL = f"{SMALL}&max_len=16384"
 ROOM = ("--max-model-len", "16384", "--num-gpu-blocks-override", "2048", "--num-threads", "2")
 BODY = {"prompt": [5, 6, 7], "max_tokens": 12, "temperature": 0, "ignore_eos": True}
-
-
-@pytest.mark.parametrize(
-    ("argv", "text"),
-    [
-        (("--data-parallel-rank", "1"), "--data-parallel-rank must be from 0 to 0"),
-        (("-dp", "2", "-dpn", "1", "--enable-elastic-ep"), "--enable-elastic-ep does not go with ranks on other"),
-        (("-dp", "2", "-dpl", "1", "--api-server-count", "2"), "--api-server-count 2 does not go with"),
-        (("-dp", "2", "-dpl", "1", "--weight-transfer-config", '{"backend": "shared_memory"}'),
-         "--weight-transfer-config does not go with"),
-        (("-dp", "2", "--headless", "-dpr", "1", "--kv-events-config", '{"enable_kv_cache_events": true}'),
-         "--kv-events-config does not go with"),
-        (("-dp", "2", "--headless", "-dpr", "1", "--data-parallel-secret-file", "/none"),
-         "--data-parallel-secret-file /none: No such file"),
-    ],
-)  # fmt: skip
-def test_what_cannot_work_is_refused_by_name(argv, text):
-    """Before an engine has loaded anything."""
-    ended = here("serve", MODEL, *ROOM, *argv)
-    assert ended.returncode == 2
-    assert text in ended.stderr
-
-
-def test_ranks_are_of_engines_of_this_server():
-    """Not of those that others have."""
-    ended = here("serve", "--remote", "grpc://h:1", "--data-parallel-rank", "0")
-    assert "--data-parallel-rank and --remote exclude each other" in ended.stderr
 
 
 def ask(server: Server, rank: int | None = None, **fields: object) -> httpx2.Response:

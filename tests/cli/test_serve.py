@@ -223,25 +223,6 @@ def test_a_model_that_does_not_fit_is_refused_with_flags_that_would():
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize(
-    ("argv", "words"),
-    [
-        (("--max-num-seqs", "0"), "--max-num-seqs must be between 1 and"),
-        (("--block-size", "0"), "--block-size must be between 1 and"),
-        (("--num-gpu-blocks-override", "0"), "--num-gpu-blocks-override must be between 1 and"),
-        (("--num-gpu-blocks-override", "1000000000"), "free"),
-        (("--max-model-len", "1000000000"), "--max-model-len 1000000000 is beyond"),
-        (("--shutdown-timeout", "-1"), "--shutdown-timeout"),
-        (("--grpc-tls-cert", "nothing.pem"), "--grpc-tls-key"),
-        (("--no-such-flag",), "--no-such-flag"),
-    ],
-)
-def test_settings_that_cannot_work_are_refused(argv: tuple[str, ...], words: str):
-    """One line, status 2, within seconds."""
-    assert words in refused(SMALL, *argv)
-
-
-@pytest.mark.slow
 def test_too_few_open_files_are_refused(tmp_path: Path):
     """With 64 the first clients would get connection errors that nobody understands."""
     script = tmp_path / "few.sh"
@@ -270,10 +251,3 @@ def test_a_busy_server_logs_its_load():
     with running("embedded:echo") as server:
         assert weft("complete", "hello", "--address", server.address).returncode == 0
         server.read_log_until("tok/s, running 0, waiting 0, KV usage 0.0%")
-
-
-def test_a_version_without_older_metric_names_is_refused():
-    """Before the model is loaded, with the last version that has some."""
-    ended = weft("serve", SMALL, "--show-hidden-metrics-for-version", "3.0")
-    assert ended.returncode == 2
-    assert 'error: --show-hidden-metrics-for-version "3.0" shows no older name' in ended.stderr

@@ -1,11 +1,9 @@
 """A GGUF file served, planned and listed as any other model."""
 
 import json
-import urllib.request
 
 import pytest
 
-from tests.busy import PATIENCE_S
 from tests.cli.running import running
 from tests.model.checkpoints import write_checkpoint
 from tests.model.gguf.files import write_gguf
@@ -22,13 +20,7 @@ CHAT = {
 
 def chat(server, name):
     """The turn, token by token, and how many the prompt had."""
-    request = urllib.request.Request(
-        f"{server.http}/v1/chat/completions",
-        json.dumps({**CHAT, "model": name}).encode(),
-        {"Content-Type": "application/json"},
-    )
-    with urllib.request.urlopen(request, timeout=PATIENCE_S) as response:
-        answer = json.load(response)
+    answer = server.post("/v1/chat/completions", {**CHAT, "model": name})
     return answer["choices"][0]["logprobs"], answer["usage"]["prompt_tokens"]
 
 
@@ -41,8 +33,7 @@ def test_a_chat_is_that_of_the_checkpoint(tmp_path):
         expected = chat(server, "same")
     with running(path) as server:
         assert chat(server, path) == expected
-        with urllib.request.urlopen(f"{server.http}/v1/models", timeout=PATIENCE_S) as response:
-            assert [model["id"] for model in json.load(response)["data"]] == [path]
+        assert [model["id"] for model in json.loads(server.get("/v1/models"))["data"]] == [path]
 
 
 def test_a_file_is_planned_and_listed(tmp_path, capsys):

@@ -168,35 +168,6 @@ def test_a_template_of_the_users_own_is_used(tmp_path: Path):
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize(
-    ("argv", "words"),
-    [
-        (("--no-http", "--no-grpc"), "nothing to serve"),
-        (("--port", "65536"), "--port must be between 0 and 65535"),
-        (("--ssl-certfile", "x.pem"), "both --ssl-certfile and --ssl-keyfile"),
-        (
-            ("--ssl-certfile", "/none", "--ssl-keyfile", "/none"),
-            "--ssl-certfile: cannot read /none",
-        ),
-        (("--control-api-key", " "), "--control-api-key must not be empty"),
-        (("--allowed-origins", "a.example"), "--allowed-origins"),
-        (("--chat-template", "/none"), "--chat-template: cannot read /none"),
-        (("--tool-call-parser", "nothing"), "--tool-call-parser"),
-        (("--reasoning-parser", "nothing"), "--reasoning-parser"),
-        (("--max-n", "0"), "--max-n must be at least 1"),
-    ],
-)
-def test_settings_that_cannot_work_are_refused(argv: tuple[str, ...], words: str):
-    """One line that names the flag, status 2, and nothing listens."""
-    ports = ("--grpc-port", "0") if "--port" in argv else ("--grpc-port", "0", "--port", "0")
-    result = weft("serve", SMALL, *argv, *ports)
-    assert (result.returncode, result.stdout) == (2, "")
-    [line] = result.stderr.splitlines()
-    assert line.startswith("error: ")
-    assert words in line
-
-
-@pytest.mark.slow
 def test_a_port_in_use_is_refused_before_the_model_is_read():
     """And the server that has it is not disturbed."""
     with running(SMALL, "--no-grpc") as server:

@@ -1,13 +1,9 @@
 """The first line of many a tutorial: OPT and GPT-2 as they were saved then, served and asked for a text."""
 
-import json
-import urllib.request
-
 import pytest
 import torch
 from transformers import AutoTokenizer
 
-from tests.busy import PATIENCE_S
 from tests.cli.running import running, weft
 from tests.compute.families import CASES, make_model
 from tests.model.bpe_files import GPT2_TOKENS, OPT_CONFIG, OPT_TOKENS, write_bpe_files
@@ -25,13 +21,7 @@ SAVED = {
 def complete(server, prompt):
     """The answer's text, by the most likely tokens."""
     body = {"prompt": prompt, "max_tokens": 24, "temperature": 0, "ignore_eos": True}
-    request = urllib.request.Request(
-        f"{server.http}/v1/completions",
-        json.dumps({**body, "model": "old"}).encode(),
-        {"Content-Type": "application/json"},
-    )
-    with urllib.request.urlopen(request, timeout=PATIENCE_S) as response:
-        return json.load(response)["choices"][0]["text"]
+    return server.post("/v1/completions", {**body, "model": "old"})["choices"][0]["text"]
 
 
 @pytest.mark.slow

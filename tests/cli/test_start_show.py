@@ -109,7 +109,7 @@ def test_a_download_shows_its_bytes_too(tmp_path: Path):
     for number in range(TRIES):
         address, home = f"127.0.0.1:{free_port()}", str(tmp_path / f"home{number}")
         with (
-            serving_hub("someone/new", model, piece_s=0.02) as hub,
+            serving_hub("someone/new", model.iterdir(), piece_s=0.02) as hub,
             probed(address) as probes,
         ):
             shown = start("someone/new", address, probes, HF_HOME=home, **hub)

@@ -3,7 +3,6 @@
 import anthropic
 from asking import (
     ANSWER,
-    CAPITAL,
     MODEL,
     RESULT,
     TIMER_SCHEMA,
@@ -11,6 +10,7 @@ from asking import (
     WEATHER_ARGUMENTS,
     WEATHER_SCHEMA,
     address,
+    ask,
     is_told,
     refused,
     run,
@@ -23,11 +23,6 @@ offered = [
     {"name": "get_weather", "description": "Get the weather in a city", "input_schema": WEATHER_SCHEMA},
     {"name": "set_timer", "description": "Start a timer", "input_schema": TIMER_SCHEMA},
 ]  # fmt: skip
-
-
-def ask(text: str = CAPITAL) -> list[dict]:
-    """A conversation of one question."""
-    return [{"role": "user", "content": text}]
 
 
 def chat() -> None:

@@ -35,6 +35,11 @@ PERSON_SCHEMA = {
 }  # fmt: skip
 
 
+def ask(text: str = CAPITAL) -> list[dict]:
+    """A conversation of one question."""
+    return [{"role": "user", "content": text}]
+
+
 def openai_tools() -> list[dict]:
     """The tools, as OpenAI's chat API takes them."""
     return [

@@ -15,6 +15,7 @@ from asking import (
     WEATHER,
     WEATHER_ARGUMENTS,
     address,
+    ask,
     embedding_address,
     is_person,
     is_told,
@@ -27,11 +28,6 @@ asked = {
     "model": f"openai/{MODEL}", "api_base": f"{address()}/v1", "api_key": "none", "temperature": 0,
     "num_retries": 0, "max_tokens": 200,
 }  # fmt: skip
-
-
-def ask(text: str = CAPITAL) -> list[dict]:
-    """A conversation of one question."""
-    return [{"role": "user", "content": text}]
 
 
 def chat() -> None:

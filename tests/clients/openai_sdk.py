@@ -13,6 +13,7 @@ from asking import (
     WEATHER_ARGUMENTS,
     WEATHER_SCHEMA,
     address,
+    ask,
     embedding_address,
     is_person,
     is_told,
@@ -23,11 +24,6 @@ from asking import (
 
 client = openai.OpenAI(base_url=f"{address()}/v1", api_key="none", max_retries=0)
 greedy = {"model": MODEL, "temperature": 0}
-
-
-def ask(text: str = CAPITAL) -> list[dict]:
-    """A conversation of one question."""
-    return [{"role": "user", "content": text}]
 
 
 def chat() -> None:

@@ -111,6 +111,18 @@ def check_two_schedules(runner: Runner, seed: int, lengths: list[int], max_chunk
     assert [a.tobytes() for a in first] == [b.tobytes() for b in second]
 
 
+def check_any_schedule(
+    runner: Runner, seed: int, lengths: Sequence[int], max_chunks: Sequence[int]
+) -> None:
+    """Random schedules of sequences, of chunks so large each, give the bits of one token at a time."""
+    rng = np.random.default_rng(seed)
+    sequences = [rng.integers(0, 300, length).tolist() for length in lengths]
+    expected = [alone(runner, ids).tobytes() for ids in sequences]
+    for max_chunk in max_chunks:
+        got = run_at_random(runner, sequences, rng, max_chunk)
+        assert [logits.tobytes() for logits in got] == expected
+
+
 def check_slots_of_others(
     runner: Runner, block_size: int, fill: Callable[[], object], cuts: Sequence[int] = (50, 51, 52)
 ) -> None:

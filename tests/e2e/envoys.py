@@ -10,10 +10,14 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
+import grpc
+import httpx2
+
 from tests.busy import PATIENCE_S
 from tests.ports import free_port
 from weft.cli.up.binary import find_envoy
 from weft.cli.up.envoy import PICKER, EnvoyPlan, envoy_config
+from weft.pb.vllm_engine_pb2_grpc import VllmEngineStub
 
 START_TIMEOUT_S = PATIENCE_S
 
@@ -38,6 +42,17 @@ class Running:
     def log(self) -> str:
         """What it has to say."""
         return self._log_path.read_text()
+
+    def client(self, **how: Any) -> httpx2.AsyncClient:
+        """One that speaks HTTP through it."""
+        base = f"http://127.0.0.1:{self.port}"
+        return httpx2.AsyncClient(base_url=base, **{"timeout": PATIENCE_S, **how})
+
+    @asynccontextmanager
+    async def stub(self) -> AsyncIterator[VllmEngineStub]:
+        """The generated client of gRPC through it."""
+        async with grpc.aio.insecure_channel(f"127.0.0.1:{self.port}") as channel:
+            yield VllmEngineStub(channel)
 
     def stop(self) -> None:
         """End it."""

@@ -233,13 +233,8 @@ async def update_of(cluster: Cluster) -> AsyncIterator[Update]:
         running = await stack.enter_async_context(
             envoy(plan, more_pickers=[("127.0.0.1", pickers[1].port)])
         )
-        client = await stack.enter_async_context(
-            httpx2.AsyncClient(
-                base_url=f"http://127.0.0.1:{running.port}",
-                timeout=PATIENCE_S,
-                limits=httpx2.Limits(max_connections=None),
-            )
-        )
+        unlimited = httpx2.Limits(max_connections=None)
+        client = await stack.enter_async_context(running.client(limits=unlimited))
         update = Update(cluster, pickers, running, Clients(client), port)
         update.is_up.set()
         await cluster.put_pool(port)

@@ -6,7 +6,6 @@ from contextlib import AsyncExitStack, asynccontextmanager
 from dataclasses import dataclass, replace
 from typing import Any
 
-import grpc
 import httpx2
 
 from tests.busy import PATIENCE_S
@@ -38,7 +37,6 @@ class Scene:
     grpc: list[GrpcWorker]
     client: httpx2.AsyncClient
     stub: VllmEngineStub
-    channel: grpc.aio.Channel
     envoy: Running
 
     async def kill_picker(self) -> None:
@@ -93,11 +91,6 @@ async def scene(
         )
         running = await stack.enter_async_context(envoy(plan))
         await running.wait_for_picker()
-        port = running.port
-        client = await stack.enter_async_context(
-            httpx2.AsyncClient(base_url=f"http://127.0.0.1:{port}", timeout=PATIENCE_S)
-        )
-        channel = await stack.enter_async_context(grpc.aio.insecure_channel(f"127.0.0.1:{port}"))
-        yield Scene(
-            director, server, http, engines, client, VllmEngineStub(channel), channel, running
-        )
+        client = await stack.enter_async_context(running.client())
+        stub = await stack.enter_async_context(running.stub())
+        yield Scene(director, server, http, engines, client, stub, running)

@@ -10,7 +10,7 @@ import grpc
 import httpx2
 import pytest
 
-from tests.busy import PATIENCE_S, until
+from tests.busy import until
 from tests.e2e.envoys import envoy
 from tests.e2e.scenes import CHAT, split
 from tests.e2e.workers import HttpWorker, grpc_worker, http_worker
@@ -102,13 +102,9 @@ async def flow_control(tmp_path: Path) -> AsyncIterator[Here]:
         )  # fmt: skip
         running = await stack.enter_async_context(envoy(plan))
         await running.wait_for_picker()
-        client = await stack.enter_async_context(
-            httpx2.AsyncClient(base_url=f"http://127.0.0.1:{running.port}", timeout=PATIENCE_S)
-        )
-        channel = await stack.enter_async_context(
-            grpc.aio.insecure_channel(f"127.0.0.1:{running.port}")
-        )
-        yield Here(picker, worker, client, VllmEngineStub(channel))
+        client = await stack.enter_async_context(running.client())
+        stub = await stack.enter_async_context(running.stub())
+        yield Here(picker, worker, client, stub)
 
 
 async def test_who_waits_is_served_and_who_cannot_is_told_when(tmp_path: Path):

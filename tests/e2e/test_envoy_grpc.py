@@ -18,11 +18,11 @@ from weft.pb.vllm_engine_pb2 import (
     GetModelInfoRequest,
     TokenizedInput,
 )
-from weft.pb.vllm_engine_pb2_grpc import VllmEngineStub
 
 pytestmark = pytest.mark.usefixtures("body_mode")
 FOLLOWED = pytest.mark.parametrize("is_followed", [False, True], ids=["left", "followed"])
 QUICK = 0.1
+EMBED = EmbedRequest(tokenized=TokenizedInput(input_ids=[1]))
 
 
 def generate(size: int = 3, *, stream: bool = False) -> GenerateRequest:
@@ -75,12 +75,11 @@ async def test_large_prompts_arrive_whole(is_packed: bool):
 async def test_no_answer_is_lost_when_workers_are_quick():
     """As over HTTP."""
     async with scene() as here:
-        request = EmbedRequest(tokenized=TokenizedInput(input_ids=[1]))
         gate = asyncio.Semaphore(8)
 
         async def one() -> float:
             async with gate:
-                return (await here.stub.Embed(request, timeout=PATIENCE_S)).embedding[0]
+                return (await here.stub.Embed(EMBED, timeout=PATIENCE_S)).embedding[0]
 
         assert set(await asyncio.gather(*(one() for _ in range(300)))) == {here.grpc[1].port}
 
@@ -96,15 +95,12 @@ async def test_other_calls_are_routed_without_scheduling():
 
 async def test_a_client_cannot_choose_its_worker():
     """Not with the picker, not past it, not without it."""
-    async with scene(EnvoyPlan(health_interval_s=QUICK)) as here:
+    async with scene() as here:
         wish = (("x-gateway-destination-endpoint", here.grpc[0].address),)
-        request = EmbedRequest(tokenized=TokenizedInput(input_ids=[1]))
-        with_picker = {
-            (await here.stub.Embed(request, metadata=wish)).embedding[0] for _ in range(4)
-        }
+        with_picker = {(await here.stub.Embed(EMBED, metadata=wish)).embedding[0] for _ in range(4)}
         assert with_picker == {here.grpc[1].port}
         await here.kill_picker()
-        without = {(await here.stub.Embed(request, metadata=wish)).embedding[0] for _ in range(6)}
+        without = {(await here.stub.Embed(EMBED, metadata=wish)).embedding[0] for _ in range(6)}
         assert without == {worker.port for worker in here.grpc}
 
 
@@ -159,10 +155,9 @@ async def test_a_dead_worker_is_replaced():
 
 async def test_fail_open_serves_without_a_picker():
     """Round robin over the workers."""
-    async with scene(EnvoyPlan(health_interval_s=QUICK)) as here:
+    async with scene() as here:
         await here.kill_picker()
-        request = EmbedRequest(tokenized=TokenizedInput(input_ids=[1]))
-        ports = [(await here.stub.Embed(request)).embedding[0] for _ in range(30)]
+        ports = [(await here.stub.Embed(EMBED)).embedding[0] for _ in range(30)]
         assert set(ports) == {worker.port for worker in here.grpc}
 
 
@@ -171,7 +166,7 @@ async def test_fail_close_refuses_without_a_picker():
     async with scene(EnvoyPlan(health_interval_s=QUICK, is_fail_open=False)) as here:
         await here.kill_picker()
         with pytest.raises(grpc.aio.AioRpcError):
-            await here.stub.Embed(EmbedRequest(tokenized=TokenizedInput(input_ids=[1])))
+            await here.stub.Embed(EMBED)
         assert here.grpc[0].requests == here.grpc[1].requests == []
 
 
@@ -192,8 +187,7 @@ async def test_a_deadline_that_passes_while_the_picker_thinks():
     """The call ends in time, and the picker forgets it."""
     async with scene() as here:
         here.director.delay_s = PATIENCE_S
-        stub = VllmEngineStub(here.channel)
         with pytest.raises(grpc.aio.AioRpcError) as caught:
-            await stub.Embed(EmbedRequest(tokenized=TokenizedInput(input_ids=[1])), timeout=0.5)
+            await here.stub.Embed(EMBED, timeout=0.5)
         assert caught.value.code() is grpc.StatusCode.DEADLINE_EXCEEDED
         await until(lambda: here.server.num_streams == 0)

@@ -4,7 +4,6 @@ import asyncio
 import gzip
 import json
 
-import httpx2
 import pytest
 
 from tests.busy import PATIENCE_S, until
@@ -107,7 +106,7 @@ async def test_no_answer_is_lost_when_workers_are_quick(is_followed: bool):
 
 async def test_a_client_cannot_choose_its_worker():
     """Whatever destination headers it sends: with the picker, past it, and without it."""
-    async with scene(EnvoyPlan(health_interval_s=QUICK)) as here:
+    async with scene() as here:
         here.director.endpoints = (here.http[1].address,)
         wish = {"x_gateway_destination_endpoint": here.http[0].address}
         answers = [(await here.post(**wish)).json()["worker"] for _ in range(5)]
@@ -127,7 +126,7 @@ async def test_a_client_cannot_choose_its_worker():
 
 async def test_a_client_that_names_a_stranger_reaches_nobody_new():
     """Not even a server outside the pool that would answer: no way through the router."""
-    async with scene(EnvoyPlan(health_interval_s=QUICK)) as here:
+    async with scene() as here:
         await here.kill_picker()
         answer = await here.post(x_gateway_destination_endpoint=here.grpc[0].address)
         assert answer.json()["worker"] in {worker.address for worker in here.http}
@@ -204,7 +203,7 @@ async def test_a_worker_that_dies_under_load_is_replaced():
     )
     async with (
         envoy(plan) as running,
-        httpx2.AsyncClient(base_url=f"http://127.0.0.1:{running.port}") as client,
+        running.client() as client,
     ):
         pods[1].stop()
         asked = (client.post("/v1/chat/completions", content=CHAT) for _ in range(60))
@@ -215,7 +214,7 @@ async def test_a_worker_that_dies_under_load_is_replaced():
 
 async def test_fail_open_serves_without_a_picker():
     """Round robin, and not one request fails, bodies or not."""
-    async with scene(EnvoyPlan(health_interval_s=QUICK)) as here:
+    async with scene() as here:
         await here.kill_picker()
         answers = [await here.post() for _ in range(30)]
         assert [answer.status_code for answer in answers] == [200] * 30
@@ -235,7 +234,7 @@ async def test_without_a_picker_the_dead_get_nothing():
         )
         async with (
             envoy(plan) as running,
-            httpx2.AsyncClient(base_url=f"http://127.0.0.1:{running.port}") as client,
+            running.client() as client,
         ):
             answers = [await client.post("/v1/chat/completions", content=CHAT) for _ in range(20)]
     assert [answer.status_code for answer in answers] == [200] * 20
@@ -295,7 +294,7 @@ async def test_a_client_that_leaves_in_mid_stream_is_reported():
 
 async def test_a_draining_picker_loses_nothing():
     """Health turns first; until Envoy notices, requests are answered as ever."""
-    async with scene(EnvoyPlan(health_interval_s=QUICK)) as here:
+    async with scene() as here:
         draining = asyncio.create_task(here.server.drain(PATIENCE_S))
         statuses = []
         while not draining.done():

@@ -27,7 +27,6 @@ from weft.pb.vllm_engine_pb2 import (
     GetModelInfoRequest,
     TokenizedInput,
 )
-from weft.pb.vllm_engine_pb2_grpc import VllmEngineStub
 
 # The reference's sample, whole: the profile it leaves out is the usual one.
 CONFIG = """
@@ -125,13 +124,6 @@ async def routed(workers: list[str], *argv: str) -> AsyncIterator[tuple[EppProce
             yield picker, gateway
 
 
-@asynccontextmanager
-async def stub_of(gateway: Running) -> AsyncIterator[VllmEngineStub]:
-    """The generated client."""
-    async with grpc.aio.insecure_channel(f"127.0.0.1:{gateway.port}") as channel:
-        yield VllmEngineStub(channel)
-
-
 def sample(**fields: object) -> GenerateRequest:
     """A request as grpcurl's JSON has it."""
     body = {"text": "Hello", "sampling_params": {"max_tokens": 10, "ignore_eos": True}}
@@ -147,7 +139,7 @@ async def decision(picker: EppProcess, request_id: str) -> dict:
 
 async def test_the_sample_requests_work_as_written(workers: list[str]):
     """Whole, streamed, with headers as metadata, through Envoy to two Weft workers."""
-    async with routed(workers) as (picker, gateway), stub_of(gateway) as stub:
+    async with routed(workers) as (picker, gateway), gateway.stub() as stub:
         whole = [answer async for answer in stub.Generate(sample(request_id="req-1"))]
         told = MessageToDict(whole[0])["complete"]
         assert (told["finishReason"], told["completionTokens"]) == ("length", 10)
@@ -175,7 +167,7 @@ async def test_the_sample_requests_work_as_written(workers: list[str]):
 
 async def test_embed_reaches_a_worker(workers: list[str]):
     """A worker without an embedding model says so itself: the call went through."""
-    async with routed(workers) as (picker, gateway), stub_of(gateway) as stub:
+    async with routed(workers) as (picker, gateway), gateway.stub() as stub:
         tokenized = TokenizedInput(original_text="Hello", input_ids=[99])
         request = EmbedRequest(request_id="req-3", tokenized=tokenized)
         with pytest.raises(grpc.aio.AioRpcError) as caught:
@@ -189,14 +181,14 @@ async def test_embed_reaches_a_worker(workers: list[str]):
 
 async def test_other_calls_reach_a_worker(workers: list[str]):
     """The reference answers these with 400."""
-    async with routed(workers) as (_, gateway), stub_of(gateway) as stub:
+    async with routed(workers) as (_, gateway), gateway.stub() as stub:
         info = await stub.GetModelInfo(GetModelInfoRequest())
         assert info.max_context_length == 2048
 
 
 async def test_a_prefix_comes_back_to_its_worker(workers: list[str]):
     """The point of it all: the second turn goes where the first one's KV is."""
-    async with routed(workers) as (picker, gateway), stub_of(gateway) as stub:
+    async with routed(workers) as (picker, gateway), gateway.stub() as stub:
         chosen = []
         for turn in range(6):
             ids = [7] * 512 + [turn]
@@ -211,7 +203,7 @@ async def test_a_prefix_comes_back_to_its_worker(workers: list[str]):
 
 async def test_reasons_come_back_in_a_header_by_flag(workers: list[str]):
     """For whoever debugs from the client's side."""
-    async with routed(workers, "--explain-header") as (_, gateway), stub_of(gateway) as stub:
+    async with routed(workers, "--explain-header") as (_, gateway), gateway.stub() as stub:
         call = stub.Generate(sample())
         assert [answer async for answer in call]
         told = json.loads(dict(await call.initial_metadata())["x-weft-decision"])
@@ -233,9 +225,9 @@ async def test_a_frozen_picker_is_passed_by_and_comes_back():
             )
             async with (
                 envoy(plan, is_patient=False) as gateway,
-                httpx2.AsyncClient(timeout=PATIENCE_S) as client,
+                gateway.client() as client,
             ):
-                url = f"http://127.0.0.1:{gateway.port}/v1/chat/completions"
+                url = "/v1/chat/completions"
                 assert (await client.post(url, content=CHAT)).status_code == 200
                 psutil.Process(picker.process.pid).suspend()
                 await gateway.wait_for("/clusters?filter=^picker$", b"failed_active_hc")
@@ -250,7 +242,7 @@ async def test_a_frozen_picker_is_passed_by_and_comes_back():
 
 async def test_sigterm_ends_the_picker_cleanly(workers: list[str]):
     """Requests go on being answered throughout: by the picker, then past it."""
-    async with routed(workers, "--drain-timeout=5s") as (picker, gateway), stub_of(gateway) as stub:
+    async with routed(workers, "--drain-timeout=5s") as (picker, gateway), gateway.stub() as stub:
         assert [answer async for answer in stub.Generate(sample())]
         picker.process.terminate()
         while picker.process.returncode is None:
@@ -289,8 +281,7 @@ async def served(
         )
         async with envoy(made) as gateway:
             await gateway.wait_for_picker()
-            base = f"http://127.0.0.1:{gateway.port}"
-            async with httpx2.AsyncClient(base_url=base, timeout=PATIENCE_S) as client:
+            async with gateway.client() as client:
                 yield picker, gateway, client
 
 
@@ -309,7 +300,7 @@ async def asked(gateway: Running) -> dict[str, int]:
 
 async def test_http_reaches_the_chosen_worker(both: list[Worker]):
     """Whole and streamed, a GET beside them, and gRPC through the same port."""
-    async with served(both) as (picker, gateway, client), stub_of(gateway) as stub:
+    async with served(both) as (picker, gateway, client), gateway.stub() as stub:
         (model,) = (await client.get("/v1/models")).json()["data"]
         assert model["id"] == MODEL
         before = await asked(gateway)
@@ -387,7 +378,7 @@ async def test_without_its_picker_http_goes_on_or_fails(
 
 async def test_a_client_cannot_choose_a_real_worker(both: list[Worker]):
     """Its wish ends at Envoy; the picker's word counts, over HTTP and over gRPC."""
-    async with served(both) as (picker, gateway, client), stub_of(gateway) as stub:
+    async with served(both) as (picker, gateway, client), gateway.stub() as stub:
         for number, wished in enumerate((each.http or "") for each in both):
             headers = {"x-gateway-destination-endpoint": wished, "x-request-id": f"w-{number}"}
             await client.post("/v1/completions", json=completion(), headers=headers)
@@ -414,7 +405,7 @@ async def test_sheddable_requests_are_shed_when_all_is_full(tmp_path: Path):
         objects = f"--objects={tmp_path}"
         async with (
             served(full, objects, config=config) as (_, gateway, client),
-            stub_of(gateway) as stub,
+            gateway.stub() as stub,
             asyncio.TaskGroup() as group,
         ):
             bodies = [completion(prompt=prompt) for prompt in ("one", "two")]  # no shared prefix
@@ -442,7 +433,7 @@ async def test_nobody_to_send_to_is_503():
     nobody = [Worker("127.0.0.1:1", "127.0.0.1:1")]
     async with (
         served(nobody, is_known=False) as (_, gateway, client),
-        stub_of(gateway) as stub,
+        gateway.stub() as stub,
     ):
         refused = await client.post("/v1/completions", json=completion())
         with pytest.raises(grpc.aio.AioRpcError) as caught:

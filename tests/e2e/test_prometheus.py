@@ -15,7 +15,7 @@ import pytest
 import yaml
 
 from tests.busy import PATIENCE_S
-from tests.cli.running import SMALL, Server, running
+from tests.cli.running import SMALL, running
 from tests.ports import free_port
 from weft.core.metric_series import PREFIX, SERIES
 
@@ -150,7 +150,7 @@ async def without_data(http: httpx2.AsyncClient, expressions: list[str]) -> list
 async def test_every_panel_has_data_while_the_server_works(prometheus_binary: str, tmp_path: Path):
     """Ours for Grafana and Perses, and those that dashboards made for vLLM ask for, older names included."""
     with running(SMALL, "--show-hidden-metrics-for-version=0.10") as server:
-        address = http_address(server)
+        address = server.http
         port = free_port()
         async with (
             httpx2.AsyncClient(base_url=address, timeout=PATIENCE_S) as weft,
@@ -164,12 +164,6 @@ async def test_every_panel_has_data_while_the_server_works(prometheus_binary: st
             for caller in callers:
                 caller.cancel()
     assert missing == []
-
-
-def http_address(server: Server) -> str:
-    """Of a server, as its ready block shows it."""
-    line = next(line for line in server.banner.splitlines() if line.startswith("  HTTP"))
-    return line.split()[1]
 
 
 async def until_ready(http: httpx2.AsyncClient) -> None:

@@ -1,10 +1,10 @@
-"""A hub on loopback that has one model: a directory's files, as the Hub's client asks for them."""
+"""A hub on loopback that has one model: its files, as the Hub's client asks for them."""
 
 import hashlib
 import json
 import threading
 import time
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
@@ -15,12 +15,13 @@ _PIECE = 1 << 20
 
 
 class Hub(BaseHTTPRequestHandler):
-    """`files` are those of the model `name`, each MiB of which takes `piece_s`."""
+    """`files` are those of the model `name`, each MiB of which takes `piece_s`; `discussions` are about it."""
 
     protocol_version = "HTTP/1.1"
     name: ClassVar[str]
     files: ClassVar[dict[str, Path]]
     piece_s: ClassVar[float]
+    discussions: ClassVar[dict[str, object] | None]
 
     def do_HEAD(self) -> None:
         self.do_GET()
@@ -29,6 +30,8 @@ class Hub(BaseHTTPRequestHandler):
         path = self.path.partition("?")[0]
         if path.startswith(f"/api/models/{self.name}/tree/"):
             self.send_json([_as_entry(path) for path in self.files.values()])
+        elif path == f"/api/models/{self.name}/discussions":
+            self.send_json(self.discussions)
         elif path.startswith(f"/api/models/{self.name}"):
             siblings = [{"rfilename": file} for file in self.files]
             self.send_json({"id": self.name, "sha": COMMIT, "siblings": siblings})
@@ -63,10 +66,17 @@ class Hub(BaseHTTPRequestHandler):
 
 
 @contextmanager
-def serving_hub(name: str, directory: Path, *, piece_s: float = 0.0) -> Iterator[dict[str, str]]:
+def serving_hub(
+    name: str,
+    files: Iterable[Path],
+    *,
+    piece_s: float = 0.0,
+    discussions: dict[str, object] | None = None,
+) -> Iterator[dict[str, str]]:
     """What to set in the environment to ask it."""
-    files = {path.name: path for path in directory.iterdir()}
-    one = type("One", (Hub,), {"name": name, "files": files, "piece_s": piece_s})
+    named = {path.name: path for path in files}
+    given = {"name": name, "files": named, "piece_s": piece_s, "discussions": discussions}
+    one = type("One", (Hub,), given)
     with ThreadingHTTPServer(("127.0.0.1", 0), one) as server:
         threading.Thread(target=server.serve_forever, daemon=True).start()
         try:

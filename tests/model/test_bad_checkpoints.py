@@ -24,6 +24,12 @@ SINGLE, INDEX = "model.safetensors", "model.safetensors.index.json"
 SHARD = "model-00001-of-00002.safetensors"
 
 
+@pytest.fixture
+def sound(tmp_path):
+    """A checkpoint without a defect, for a test to spoil."""
+    return write_checkpoint(tmp_path / "m")
+
+
 def refusal(directory):
     """The message with which opening and loading is refused, after checking its form."""
     before = time.perf_counter()
@@ -87,89 +93,60 @@ def config_with(**changes):
         ({"eos_token_id": ["a"]}, "eos_token_id holds 'a'"),
     ],
 )
-def test_a_config_that_cannot_be_served_is_refused_by_key(tmp_path, changes, words):
+def test_a_config_that_cannot_be_served_is_refused_by_key(sound, changes, words):
     """The message names config.json, the key, its value, and what is allowed."""
-    write_checkpoint(tmp_path / "m")
-    write_json(tmp_path / "m" / "config.json", config_with(**changes))
-    assert words in refusal(tmp_path / "m")
-
-
-@pytest.mark.parametrize(
-    ("text", "words"),
-    [
-        (b"", "config.json: not valid JSON"),
-        (b"{", "config.json: not valid JSON"),
-        (b"[1]", "must hold one JSON object, not a list"),
-        (b"\xff\xfe", "not UTF-8"),
-        (b'{"a": 1, "a": 2}', "key 'a' appears twice"),
-        (b'{"a": NaN}', "NaN is not a JSON number"),
-        (b'{"a": ' + b"9" * 5000 + b"}", "config.json: not valid JSON"),
-        (b'{"a": ' + b"[" * 100_000 + b"]" * 100_000 + b"}", "nested too deeply"),
-    ],
-)
-def test_a_config_that_is_not_json_is_refused(tmp_path, text, words):
-    """Broken, oversized, deep and ambiguous JSON all end in one line."""
-    write_checkpoint(tmp_path / "m")
-    (tmp_path / "m" / "config.json").write_bytes(text)
-    assert words in refusal(tmp_path / "m")
+    write_json(sound / "config.json", config_with(**changes))
+    assert words in refusal(sound)
 
 
 @pytest.mark.parametrize("name", ["config.json", "tokenizer.json", SINGLE])
-def test_a_missing_file_is_named(tmp_path, name):
+def test_a_missing_file_is_named(sound, name):
     """Each file that a checkpoint needs is named when it is not there."""
-    write_checkpoint(tmp_path / "m")
-    (tmp_path / "m" / name).unlink()
-    assert name in refusal(tmp_path / "m")
+    (sound / name).unlink()
+    assert name in refusal(sound)
 
 
 @pytest.mark.parametrize("name", ["config.json", "tokenizer.json", SINGLE])
-def test_a_file_that_cannot_be_read_is_named(tmp_path, name):
+def test_a_file_that_cannot_be_read_is_named(sound, name):
     """A directory in place of a file stands for anything the system refuses to read."""
-    write_checkpoint(tmp_path / "m")
-    (tmp_path / "m" / name).unlink()
-    (tmp_path / "m" / name).mkdir()
-    assert name in refusal(tmp_path / "m")
+    (sound / name).unlink()
+    (sound / name).mkdir()
+    assert name in refusal(sound)
 
 
 FILES = ("config.json", "tokenizer.json", "tokenizer_config.json", "generation_config.json", SINGLE)
 
 
 @pytest.mark.parametrize("name", [*FILES, INDEX, "chat_template.jinja", "modules.json"])
-def test_a_pipe_in_place_of_a_file_is_not_waited_for(tmp_path, name):
+def test_a_pipe_in_place_of_a_file_is_not_waited_for(sound, name):
     """Reading it would wait for a writer for ever."""
-    write_checkpoint(tmp_path / "m")
     if name == INDEX:
-        (tmp_path / "m" / SINGLE).unlink()
-    (tmp_path / "m" / name).unlink(missing_ok=True)
-    os.mkfifo(tmp_path / "m" / name)
-    assert f"{name}: is not a regular file" in refusal(tmp_path / "m")
+        (sound / SINGLE).unlink()
+    (sound / name).unlink(missing_ok=True)
+    os.mkfifo(sound / name)
+    assert f"{name}: is not a regular file" in refusal(sound)
 
 
 @pytest.mark.parametrize("name", FILES)
-def test_a_device_in_place_of_a_file_is_not_read(tmp_path, name):
+def test_a_device_in_place_of_a_file_is_not_read(sound, name):
     """/dev/zero has no end, and says that its size is 0."""
-    write_checkpoint(tmp_path / "m")
-    (tmp_path / "m" / name).unlink(missing_ok=True)
-    (tmp_path / "m" / name).symlink_to("/dev/zero")
-    assert f"{name}: is not a regular file" in refusal(tmp_path / "m")
+    (sound / name).unlink(missing_ok=True)
+    (sound / name).symlink_to("/dev/zero")
+    assert f"{name}: is not a regular file" in refusal(sound)
 
 
-def test_a_pipe_in_place_of_a_shard_is_not_waited_for(tmp_path):
+def test_a_pipe_in_place_of_a_shard_is_not_waited_for(sound):
     """Shards are read like the one file."""
-    write_checkpoint(tmp_path / "m")
-    write_shards(tmp_path / "m", tensors_of())
-    (tmp_path / "m" / SHARD).unlink()
-    os.mkfifo(tmp_path / "m" / SHARD)
-    assert f"{SHARD}: is not a regular file" in refusal(tmp_path / "m")
+    write_shards(sound, tensors_of())
+    (sound / SHARD).unlink()
+    os.mkfifo(sound / SHARD)
+    assert f"{SHARD}: is not a regular file" in refusal(sound)
 
 
-def test_pickled_weights_are_never_loaded(tmp_path):
+def test_pickled_weights_are_never_loaded(sound):
     """With only a pickle there, the message says why it is not read and what to do."""
-    write_checkpoint(tmp_path / "m")
-    (tmp_path / "m" / SINGLE).rename(tmp_path / "m" / "pytorch_model.bin")
-    assert "pytorch_model.bin holds weights, and pickled weights are never" in refusal(
-        tmp_path / "m"
-    )
+    (sound / SINGLE).rename(sound / "pytorch_model.bin")
+    assert "pytorch_model.bin holds weights, and pickled weights are never" in refusal(sound)
 
 
 def spoil_header(path, change):
@@ -213,12 +190,11 @@ SPOILERS = {
         ),
     ],
 )
-def test_a_header_that_is_larger_than_any_is_refused(tmp_path, entries):
+def test_a_header_that_is_larger_than_any_is_refused(sound, entries):
     """It is told by its length alone: to read 50 MB of JSON takes seconds, and memory by the gigabyte."""
-    directory = write_checkpoint(tmp_path / "m")
-    write_raw(directory / SINGLE, entries)
+    write_raw(sound / SINGLE, entries)
     tracemalloc.start()
-    message = refusal(directory)
+    message = refusal(sound)
     _, most = tracemalloc.get_traced_memory()
     tracemalloc.stop()
     assert "model.safetensors: the header has" in message
@@ -226,41 +202,38 @@ def test_a_header_that_is_larger_than_any_is_refused(tmp_path, entries):
     assert most < 10_000_000
 
 
-def test_too_many_tensors_are_refused(tmp_path):
+def test_too_many_tensors_are_refused(sound):
     """Whose header is short, but of which each takes memory; so are those of many shards."""
     empty = {"dtype": "F32", "shape": [0], "data_offsets": [0, 0]}
-    directory = write_checkpoint(tmp_path / "m")
-    write_raw(directory / SINGLE, {f"{i}": empty for i in range(50_001)})
-    assert "model.safetensors: names 50001 tensors or more; at most 50000" in refusal(directory)
-    (directory / SINGLE).unlink()
+    write_raw(sound / SINGLE, {f"{i}": empty for i in range(50_001)})
+    assert "model.safetensors: names 50001 tensors or more; at most 50000" in refusal(sound)
+    (sound / SINGLE).unlink()
     weight_map = {}
     for number in range(3):
         names = [f"{number}.{i}" for i in range(20_000)]
-        write_raw(directory / f"{number}.safetensors", dict.fromkeys(names, empty))
+        write_raw(sound / f"{number}.safetensors", dict.fromkeys(names, empty))
         weight_map.update(dict.fromkeys(names, f"{number}.safetensors"))
-    write_json(directory / INDEX, {"weight_map": weight_map})
-    assert f"{INDEX}: names 60000 tensors or more" in refusal(directory)
+    write_json(sound / INDEX, {"weight_map": weight_map})
+    assert f"{INDEX}: names 60000 tensors or more" in refusal(sound)
 
 
 @pytest.mark.parametrize(
     "name", ["config.json", "generation_config.json", "chat_template.jinja", INDEX]
 )
-def test_a_file_that_is_larger_than_any_is_refused(tmp_path, name):
+def test_a_file_that_is_larger_than_any_is_refused(sound, name):
     """By its size, before a byte is read."""
-    directory = write_checkpoint(tmp_path / "m")
     if name == INDEX:
-        (directory / SINGLE).unlink()
-    with (directory / name).open("wb") as file:
+        (sound / SINGLE).unlink()
+    with (sound / name).open("wb") as file:
         file.truncate(33 << 20)
-    assert f"{name}: has {33 << 20} bytes; at most" in refusal(directory)
+    assert f"{name}: has {33 << 20} bytes; at most" in refusal(sound)
 
 
 @pytest.mark.parametrize("spoil", SPOILERS.values(), ids=SPOILERS)
-def test_a_damaged_safetensors_file_is_refused(tmp_path, spoil):
+def test_a_damaged_safetensors_file_is_refused(sound, spoil):
     """Whatever is wrong with the file, the message names it."""
-    write_checkpoint(tmp_path / "m")
-    spoil(tmp_path / "m" / SINGLE)
-    assert refusal(tmp_path / "m").startswith(f"DIR/{SINGLE}: ")
+    spoil(sound / SINGLE)
+    assert refusal(sound).startswith(f"DIR/{SINGLE}: ")
 
 
 def test_a_tensor_twice_in_one_header_is_refused(tmp_path):
@@ -311,38 +284,42 @@ INDEX_SPOILERS = {
 
 
 @pytest.mark.parametrize(("spoil", "words"), INDEX_SPOILERS.values(), ids=INDEX_SPOILERS)
-def test_a_wrong_index_is_refused(tmp_path, spoil, words):
+def test_a_wrong_index_is_refused(sound, spoil, words):
     """The index and its shards must say the same, and shards lie beside the index."""
-    directory = write_checkpoint(tmp_path / "m")
-    write_shards(directory, tensors_of())
-    index = json.loads((directory / INDEX).read_text())
-    spoil(directory, index["weight_map"])
-    write_json(directory / INDEX, index)
-    assert words in refusal(directory)
+    write_shards(sound, tensors_of())
+    index = json.loads((sound / INDEX).read_text())
+    spoil(sound, index["weight_map"])
+    write_json(sound / INDEX, index)
+    assert words in refusal(sound)
 
 
-def test_a_tensor_in_two_shards_is_refused(tmp_path):
+def test_a_tensor_in_two_shards_is_refused(sound):
     """Which of the two would be served is nobody's guess."""
-    directory = write_checkpoint(tmp_path / "m")
-    write_shards(directory, tensors_of())
-    (directory / "model-00002-of-00002.safetensors").write_bytes((directory / SHARD).read_bytes())
-    assert "is also in " + SHARD in refusal(directory)
+    write_shards(sound, tensors_of())
+    (sound / "model-00002-of-00002.safetensors").write_bytes((sound / SHARD).read_bytes())
+    assert "is also in " + SHARD in refusal(sound)
 
 
-def test_a_repeated_key_in_the_index_is_refused(tmp_path):
+def test_a_repeated_key_in_the_index_is_refused(sound):
     """JSON that says two things about one tensor is not read."""
-    directory = write_checkpoint(tmp_path / "m")
-    write_shards(directory, tensors_of())
-    text = (directory / INDEX).read_text()
-    (directory / INDEX).write_text(
-        text.replace('"weight_map": {', f'"weight_map": {{"{NORM}": "x", ')
-    )
-    assert "appears twice" in refusal(directory)
+    write_shards(sound, tensors_of())
+    text = (sound / INDEX).read_text()
+    (sound / INDEX).write_text(text.replace('"weight_map": {', f'"weight_map": {{"{NORM}": "x", '))
+    assert "appears twice" in refusal(sound)
 
 
 @pytest.mark.parametrize(
     ("name", "data", "words"),
     [
+        # Broken, oversized, deep and ambiguous JSON all end in one line.
+        ("config.json", b"", "config.json: not valid JSON"),
+        ("config.json", b"{", "config.json: not valid JSON"),
+        ("config.json", b"[1]", "must hold one JSON object, not a list"),
+        ("config.json", b"\xff\xfe", "not UTF-8"),
+        ("config.json", b'{"a": 1, "a": 2}', "key 'a' appears twice"),
+        ("config.json", b'{"a": NaN}', "NaN is not a JSON number"),
+        ("config.json", b'{"a": ' + b"9" * 5000 + b"}", "config.json: not valid JSON"),
+        ("config.json", b'{"a": ' + b"[" * 100_000 + b"]" * 100_000 + b"}", "nested too deeply"),
         ("tokenizer.json", b"{}", "tokenizer.json: not a valid tokenizer"),
         ("tokenizer.json", b"\xff", "tokenizer.json: not a valid tokenizer"),
         ("tokenizer_config.json", b"{", "tokenizer_config.json: not valid JSON"),
@@ -362,32 +339,27 @@ def test_a_repeated_key_in_the_index_is_refused(tmp_path):
         ("generation_config.json", b'{"eos_token_id": 999}', "eos_token_id holds 999"),
     ],
 )
-def test_a_broken_tokenizer_or_template_is_refused(tmp_path, name, data, words):
-    """Files around the model are checked at start-up as well."""
-    write_checkpoint(tmp_path / "m")
-    (tmp_path / "m" / name).write_bytes(data)
-    assert words in refusal(tmp_path / "m")
+def test_a_file_that_cannot_be_parsed_or_holds_what_it_may_not_is_refused(sound, name, data, words):
+    """Files around the model are checked at start-up as the config is."""
+    (sound / name).write_bytes(data)
+    assert words in refusal(sound)
 
 
 @pytest.mark.parametrize(
     ("name", "form"),
     [("chat_template.jinja", "%s"), ("tokenizer_config.json", '{"chat_template": "%s"}')],
 )
-def test_a_template_that_is_larger_than_any_is_refused(tmp_path, name, form):
+def test_a_template_that_is_larger_than_any_is_refused(sound, name, form):
     """Wherever it stands: parsing takes six seconds for sixty megabytes of plain text, and more of others."""
-    write_checkpoint(tmp_path / "m")
-    (tmp_path / "m" / name).write_text(form % ("a" * (2**20 + 1)))
-    assert "has 1048577 characters; at most 1048576 are read" in refusal(tmp_path / "m")
+    (sound / name).write_text(form % ("a" * (2**20 + 1)))
+    assert "has 1048577 characters; at most 1048576 are read" in refusal(sound)
 
 
-def test_a_tokenizer_larger_than_the_model_is_refused(tmp_path):
+def test_a_tokenizer_larger_than_the_model_is_refused(tmp_path, sound):
     """A token that the embedding has no row for is named with its id."""
-    write_checkpoint(tmp_path / "m")
     write_checkpoint(tmp_path / "large", {**CONFIG, "vocab_size": 310})
-    (tmp_path / "m" / "tokenizer.json").write_bytes(
-        (tmp_path / "large" / "tokenizer.json").read_bytes()
-    )
-    assert "token 'Ġw300' has id 300; the model's vocab_size (300)" in refusal(tmp_path / "m")
+    (sound / "tokenizer.json").write_bytes((tmp_path / "large" / "tokenizer.json").read_bytes())
+    assert "token 'Ġw300' has id 300; the model's vocab_size (300)" in refusal(sound)
 
 
 def test_a_model_without_an_end_is_refused(tmp_path):

@@ -1,13 +1,9 @@
 """Hub ids without a network: what is cached is served, what is not is refused at once."""
 
-import json
 import os
 import subprocess
 import sys
-import threading
 import time
-from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
-from typing import ClassVar
 
 import pytest
 
@@ -115,34 +111,18 @@ def test_a_gguf_file_is_found_by_the_type_of_its_blocks(tmp_path):
     (tmp_path / "files").mkdir()
     for file in ("m-q8_0.gguf", "mmproj-Q8_0.gguf", "m-IQ8_0.gguf"):
         write_gguf(tmp_path / "files" / file, checkpoint)
-    with serving_hub("someone/small", tmp_path / "files") as environment:
+    with serving_hub("someone/small", (tmp_path / "files").iterdir()) as environment:
         assert open_elsewhere(home, name, **environment) == f"opened {name}\n"
     files = [path.name for path in home.rglob("*.gguf")]
     assert files == ["m-q8_0.gguf"]
     assert open_elsewhere(home, name, HF_HUB_OFFLINE="1") == f"opened {name}\n"
 
 
-class Hub(BaseHTTPRequestHandler):
-    """Has one model of old, with pickled weights, and what its converter made of it."""
-
-    answers: ClassVar = {
-        "/api/models/someone/old": {
-            "id": "someone/old",
-            "siblings": [{"rfilename": "config.json"}, {"rfilename": "pytorch_model.bin"}],
-        },
-        "/api/models/someone/old/discussions": {"count": 2, "start": 0, "discussions": []},
-    }
-
-    def do_GET(self):
-        answer = json.dumps(self.answers[self.path.partition("?")[0]]).encode()
-        self.send_response(200)
-        self.send_header("Content-Type", "application/json")
-        self.send_header("Content-Length", str(len(answer)))
-        self.end_headers()
-        self.wfile.write(answer)
-
-    def log_message(self, *_):
-        """Nothing."""
+def open_from_hub(home, name, files, discussions=None):
+    """Open `name` where the Hub has its model with these files, none of which may be asked for."""
+    paths = [home / "nowhere" / file for file in files]
+    with serving_hub("someone/old", paths, discussions=discussions) as environment:
+        return open_elsewhere(home, name, **environment)
 
 
 def pull_request(number, author):
@@ -168,13 +148,8 @@ def test_pickled_weights_are_refused_before_they_are_downloaded(authors, advice,
     """With where the same lie as safetensors, by nobody's hand but the Hub's own."""
     requests = [pull_request(number, author) for number, author in enumerate(authors, start=1)]
     page = {"count": 2, "start": 0, "discussions": requests}
-    answers = {**Hub.answers, "/api/models/someone/old/discussions": page}
-    hub = ThreadingHTTPServer(("127.0.0.1", 0), type("Old", (Hub,), {"answers": answers}))
-    with hub:
-        threading.Thread(target=hub.serve_forever, daemon=True).start()
-        endpoint = f"http://127.0.0.1:{hub.server_port}"
-        output = open_elsewhere(tmp_path, "someone/old", HF_ENDPOINT=endpoint, HF_HUB_OFFLINE="0")
-        hub.shutdown()
+    files = ("config.json", "pytorch_model.bin")
+    output = open_from_hub(tmp_path, "someone/old", files, page)
     assert output.startswith(
         "refused someone/old: only pytorch_model.bin holds weights, and pickled"
     )
@@ -191,15 +166,7 @@ def test_pickled_weights_are_refused_before_they_are_downloaded(authors, advice,
 )
 def test_a_model_of_gguf_files_says_which_there_are(name, words, tmp_path):
     """Before anything is downloaded."""
-    siblings = [{"rfilename": one} for one in ("README.md", "a-Q4_0.gguf", "b.gguf")]
-    answers = {"/api/models/someone/old": {"id": "someone/old", "siblings": siblings}}
-    hub = ThreadingHTTPServer(("127.0.0.1", 0), type("Old", (Hub,), {"answers": answers}))
-    with hub:
-        threading.Thread(target=hub.serve_forever, daemon=True).start()
-        endpoint = f"http://127.0.0.1:{hub.server_port}"
-        output = open_elsewhere(tmp_path, name, HF_ENDPOINT=endpoint, HF_HUB_OFFLINE="0")
-        hub.shutdown()
-    assert words in output
+    assert words in open_from_hub(tmp_path, name, ("README.md", "a-Q4_0.gguf", "b.gguf"))
 
 
 def test_a_cached_model_with_the_tokenizer_of_gpt2_opens_offline(tmp_path):

@@ -8,17 +8,16 @@ import msgspec
 import numpy as np
 
 from weft.bench.datasets import check_prompts, make_prompts
-from weft.bench.drive import Bounds, Run, drive
+from weft.bench.drive import Run, drive
 from weft.bench.options import LatencyOptions, OfflineOptions, PromptOptions
 from weft.bench.record import Prompt, State
 from weft.bench.result import write_document
-from weft.bench.serving import exit_status, stopping
+from weft.bench.serving import exit_status, under_way
 from weft.bench.targets import Opened, open_engine, open_target
 from weft.core.config import EngineOptions
 from weft.core.declare import refuse_unused
 from weft.core.errors import ConfigError
 from weft.core.terminal import say
-from weft.engine.progress import progress_bar
 
 _OF_SERVERS = ("base_url", "api_key")
 _OF_ENGINES = tuple(name for name in EngineOptions.__struct_fields__ if name != "tokenizer")
@@ -31,11 +30,8 @@ async def throughput(offline: OfflineOptions, prompts: PromptOptions, engine: En
     rng = np.random.default_rng(prompts.seed)
     async with _opened(offline, engine) as opened:
         made = make_prompts(prompts, opened.maker, rng)
-        with (
-            stopping() as stop,
-            progress_bar(len(made), is_wanted=not offline.disable_tqdm) as advance,
-        ):
-            bounds = Bounds(stop, offline.time_limit)
+        is_silent = offline.disable_tqdm
+        with under_way(len(made), offline.time_limit, is_silent=is_silent) as (bounds, advance):
             run = await drive(opened.target, made, [0.0] * len(made), bounds, advance)
     document = _throughput_document(run)
     say(
@@ -47,7 +43,7 @@ async def throughput(offline: OfflineOptions, prompts: PromptOptions, engine: En
     say(f"Total num output tokens: {document['total_output_tokens']}")
     if offline.output_json is not None:
         write_document(offline.output_json, document)
-    return exit_status(run, is_interrupted=stop.is_set())
+    return exit_status(run, is_interrupted=bounds.stop.is_set())
 
 
 async def latency(offline: OfflineOptions, batch: LatencyOptions, engine: EngineOptions) -> int:
@@ -61,11 +57,8 @@ async def latency(offline: OfflineOptions, batch: LatencyOptions, engine: Engine
     latencies: list[float] = []
     run = Run([], 0.0)
     async with _opened(offline, engine) as opened:
-        with (
-            stopping() as stop,
-            progress_bar(num_all, is_wanted=not offline.disable_tqdm) as advance,
-        ):
-            bounds = Bounds(stop, offline.time_limit)
+        is_silent = offline.disable_tqdm
+        with under_way(num_all, offline.time_limit, is_silent=is_silent) as (bounds, advance):
             for number in range(num_all):
                 made = [
                     Prompt(opened.maker.make(batch.input_len, rng), batch.output_len)
@@ -77,7 +70,7 @@ async def latency(offline: OfflineOptions, batch: LatencyOptions, engine: Engine
                 if number >= batch.num_iters_warmup:
                     latencies.append(run.duration_s)
                 advance()
-    status = exit_status(run, is_interrupted=stop.is_set())
+    status = exit_status(run, is_interrupted=bounds.stop.is_set())
     if latencies:
         _report_latency(latencies, offline)
     return status or int(bool(run.in_state(State.FAILED)))

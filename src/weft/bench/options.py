@@ -288,3 +288,13 @@ class CompareOptions:
     resamples: Annotated[int, Flag("Draws of the bootstrap.", "Result")] = 2000
     seed: Annotated[int, Flag("The draws follow from it.", "Result")] = 0
     output_json: Annotated[Path | None, Flag("Write the comparison to this file.", "Result")] = None
+
+
+@dataclass(frozen=True, slots=True)
+class Load:
+    """All that is said of one load."""
+
+    target: TargetOptions
+    prompts: PromptOptions
+    traffic: TrafficOptions
+    report: ReportOptions

@@ -2,7 +2,6 @@
 
 from collections.abc import Iterable, Iterator, Sequence
 from html import escape
-from pathlib import Path
 
 import numpy as np
 
@@ -12,7 +11,6 @@ from weft.bench.plots import Line, Span, line_chart, span_chart
 from weft.bench.record import Record, State
 from weft.bench.result import Document
 from weft.bench.table import Row, sections
-from weft.core.errors import ConfigError
 
 _SHOWN_METRICS = ("ttft", "tpot", "itl", "e2el")
 _MAX_BARS = 400
@@ -56,15 +54,6 @@ def page(title: str, parts: Iterable[str]) -> str:
         f"<title>{escape(title)}</title><style>{_STYLE}</style></head>"
         f"<body><h1>{escape(title)}</h1><main>{''.join(parts)}</main></body></html>\n"
     )
-
-
-def write_page(path: Path, text: str) -> None:
-    """Write it; a `ConfigError` says why it cannot be."""
-    try:
-        path.parent.mkdir(parents=True, exist_ok=True)
-        path.write_text(text, encoding="utf-8")
-    except OSError as error:
-        raise ConfigError(f"cannot write {path}: {error.strerror}") from error
 
 
 def _plots(done: Sequence[Record]) -> Iterator[str]:

@@ -17,7 +17,7 @@ from weft.bench.figures import (
     spread,
     totals,
 )
-from weft.bench.options import PromptOptions, ReportOptions, TargetOptions, TrafficOptions
+from weft.bench.options import Load, ReportOptions, TrafficOptions
 from weft.bench.record import State
 from weft.core.errors import ConfigError
 
@@ -35,24 +35,18 @@ def check_report(options: ReportOptions) -> None:
         raise ConfigError("--save-detailed needs --save-result or --append-result")
 
 
-def to_document(
-    run: Run,
-    model: str,
-    target: TargetOptions,
-    prompts: PromptOptions,
-    traffic: TrafficOptions,
-    report: ReportOptions,
-) -> Document:
-    """All of it, with every request; `without_details` is what is shown and saved by default."""
+def to_document(run: Run, model: str, load: Load) -> Document:
+    """What is shown and saved by default."""
+    traffic, report = load.traffic, load.report
     rate = traffic.request_rate
     document: Document = {
         "date": datetime.now().astimezone().strftime("%Y%m%d-%H%M%S"),
-        "endpoint_type": target.backend,
-        "backend": target.backend,
+        "endpoint_type": load.target.backend,
+        "backend": load.target.backend,
         "label": report.label,
         "model_id": model,
-        "tokenizer_id": target.tokenizer,
-        "num_prompts": prompts.num_prompts,
+        "tokenizer_id": load.target.tokenizer,
+        "num_prompts": load.prompts.num_prompts,
         **_metadata(report.metadata),
         "request_rate": "inf" if math.isinf(rate) else rate,
         "burstiness": "inf" if math.isinf(traffic.burstiness) else traffic.burstiness,
@@ -116,11 +110,16 @@ def base_name(document: Document) -> str:
 
 
 def write_document(path: Path, document: Document, *, is_appended: bool = False) -> None:
-    """One line of JSON; a `ConfigError` says why it cannot be written."""
+    """One line of JSON."""
+    write_file(path, msgspec.json.encode(document) + b"\n", is_appended=is_appended)
+
+
+def write_file(path: Path, content: bytes, *, is_appended: bool = False) -> None:
+    """A `ConfigError` says why it cannot be written."""
     try:
         path.parent.mkdir(parents=True, exist_ok=True)
         with path.open("ab" if is_appended else "wb") as file:
-            file.write(msgspec.json.encode(document) + b"\n")
+            file.write(content)
     except OSError as error:
         raise ConfigError(f"cannot write {path}: {error.strerror}") from error
 

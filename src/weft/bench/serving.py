@@ -3,19 +3,25 @@
 import asyncio
 import signal
 import sys
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass
 
 import numpy as np
 
 from weft.bench.arrivals import arrival_times, check_traffic
 from weft.bench.datasets import check_prompts, make_prompts
 from weft.bench.drive import Bounds, Run, drive
-from weft.bench.options import PromptOptions, ReportOptions, TargetOptions, TrafficOptions
-from weft.bench.page import run_page, write_page
+from weft.bench.options import Load, ReportOptions
+from weft.bench.page import run_page
 from weft.bench.record import State
-from weft.bench.result import check_report, details, result_path, to_document, write_document
+from weft.bench.result import (
+    check_report,
+    details,
+    result_path,
+    to_document,
+    write_document,
+    write_file,
+)
 from weft.bench.table import lines
 from weft.bench.targets import open_target
 from weft.core.terminal import say
@@ -25,34 +31,29 @@ EXIT_FAILED = 1
 EXIT_INTERRUPTED = 130
 
 
-@dataclass(frozen=True, slots=True)
-class Load:
-    """All that is said of one load."""
-
-    target: TargetOptions
-    prompts: PromptOptions
-    traffic: TrafficOptions
-    report: ReportOptions
-
-    def check(self) -> None:
-        """Raise `ConfigError` for what cannot be, before anything is sent."""
-        check_prompts(self.prompts)
-        check_traffic(self.traffic)
-        check_report(self.report)
-
-
 async def serve(load: Load) -> int:
-    """Measure, print and save; the result is the exit status."""
-    load.check()
+    """Measure, print and save; the result is the exit status. What cannot be is refused before anything is sent."""
+    check_prompts(load.prompts)
+    check_traffic(load.traffic)
+    check_report(load.report)
     run, model, is_interrupted = await _measure(load)
-    document = to_document(run, model, load.target, load.prompts, load.traffic, load.report)
+    document = to_document(run, model, load)
     say("\n".join(lines(document)))
     _save(load.report, document, run)
     return exit_status(run, is_interrupted=is_interrupted)
 
 
 @contextmanager
-def stopping() -> Iterator[asyncio.Event]:
+def under_way(
+    num: int, time_limit_s: float, max_concurrency: int | None = None, *, is_silent: bool
+) -> Iterator[tuple[Bounds, Callable[[], None]]]:
+    """The bounds of so many requests, and what to call as each ends: a bar shows it, unless it is to be silent."""
+    with _stopping() as stop, progress_bar(num, is_wanted=not is_silent) as advance:
+        yield Bounds(stop, time_limit_s, max_concurrency), advance
+
+
+@contextmanager
+def _stopping() -> Iterator[asyncio.Event]:
     """Set by the first Ctrl-C, or SIGTERM; a second one ends the process."""
     stop = asyncio.Event()
     loop = asyncio.get_running_loop()
@@ -94,19 +95,16 @@ async def _measure(load: Load) -> tuple[Run, str, bool]:
         prompts = make_prompts(load.prompts, opened.maker, rng)
         at_s = arrival_times(traffic, len(prompts), rng).tolist()
         warming = [prompts[0]] * traffic.num_warmups
-        with (
-            stopping() as stop,
-            progress_bar(len(prompts), is_wanted=not traffic.disable_tqdm) as advance,
-        ):
-            bounds = Bounds(stop, traffic.time_limit, traffic.max_concurrency)
+        limits = (traffic.time_limit, traffic.max_concurrency)
+        with under_way(len(prompts), *limits, is_silent=traffic.disable_tqdm) as (bounds, advance):
             await drive(opened.target, warming, [0.0] * len(warming), bounds)
             run = await drive(opened.target, prompts, at_s, bounds, advance)
-    return run, opened.target.model, stop.is_set()
+    return run, opened.target.model, bounds.stop.is_set()
 
 
 def _save(report: ReportOptions, document: dict[str, object], run: Run) -> None:
     if report.html is not None:
-        write_page(report.html, run_page(document, run))
+        write_file(report.html, run_page(document, run).encode())
         say(f"page: {report.html}")
     if report.save_result or report.append_result:
         path = result_path(document, report)

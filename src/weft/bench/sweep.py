@@ -18,9 +18,9 @@ from typing import Any
 import msgspec
 
 from weft.bench.options import SweepOptions
-from weft.bench.page import page, write_page
+from weft.bench.page import page
 from weft.bench.plots import Line, line_chart
-from weft.bench.result import Document, read_documents
+from weft.bench.result import Document, read_documents, write_file
 from weft.core.errors import ConfigError
 from weft.core.terminal import say
 
@@ -132,7 +132,8 @@ def summarise(
         for row in rows:
             figures = (row.document.get(key) for key in keys)
             writer.writerow([row.server, row.load, row.run, *figures])
-    write_page(directory / "summary.html", page(f"Sweep {directory.name}", _plots(rows)))
+    summary = page(f"Sweep {directory.name}", _plots(rows))
+    write_file(directory / "summary.html", summary.encode())
     for row in rows:
         shown = "  ".join(f"{k} {row.document[k]:.2f}" for k in _SHOWN if k in row.document)
         say(f"{row.server}  {row.load}  run {row.run}: {shown}")

@@ -11,6 +11,7 @@ from typing import Any
 from weft.bench.options import (
     CompareOptions,
     LatencyOptions,
+    Load,
     OfflineOptions,
     PromptOptions,
     ReportOptions,
@@ -50,14 +51,13 @@ class CompareBenchOptions:
 
 def serve(*, options: BenchServeOptions = BenchServeOptions()) -> int:
     """Send a load to a server and time its answers: TTFT, TPOT, ITL, E2EL, throughput, goodput."""
-    serving = import_module("weft.bench.serving")
-    load = serving.Load(
+    load = Load(
         pick(options, TargetOptions),
         pick(options, PromptOptions),
         pick(options, TrafficOptions),
         pick(options, ReportOptions),
     )
-    return _run(serving.serve(load))
+    return _run(import_module("weft.bench.serving").serve(load))
 
 
 def throughput(*, options: ThroughputBenchOptions = ThroughputBenchOptions()) -> int:

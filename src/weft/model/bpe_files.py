@@ -5,7 +5,7 @@ from collections.abc import Iterator, Mapping
 from pathlib import Path
 
 from weft.core.errors import ConfigError
-from weft.model.fields import Fields, parse_object, read_bytes, shown
+from weft.model.fields import Fields, read_bytes, read_fields, shown
 
 VOCAB, MERGES, ADDED = "vocab.json", "merges.txt", "added_tokens.json"
 BPE_FILES = (VOCAB, MERGES, ADDED)
@@ -54,8 +54,7 @@ def convert_bpe_files(directory: Path) -> bytes:
 def _read(directory: Path, name: str) -> Fields:
     """The file's object; an empty one where there is no such file."""
     path = directory / name
-    data = read_bytes(path) if path.exists() else b"{}"
-    return Fields(parse_object(data, str(path)), str(path))
+    return read_fields(path) if path.exists() else Fields({}, str(path))
 
 
 def _merges(path: Path) -> Iterator[tuple[str, str]]:

@@ -192,6 +192,11 @@ class Fields:
         return tuple(float(item) for item in value)
 
 
+def read_fields(path: Path) -> Fields:
+    """The object in a file of JSON."""
+    return Fields(parse_object(read_bytes(path), str(path)), str(path))
+
+
 def is_finite_number(value: object) -> TypeGuard[float]:
     """Whether `value` is a JSON number that a float can hold."""
     if isinstance(value, bool) or not isinstance(value, int | float):

@@ -18,8 +18,7 @@ from weft.model.fields import (
     LARGEST_FACTOR,
     Fields,
     is_finite_number,
-    parse_object,
-    read_bytes,
+    read_fields,
     shown,
 )
 from weft.model.layout import TensorPlan, decoder_layout
@@ -208,8 +207,8 @@ def read_adapter(path: Path, targets: AdapterTargets, *, max_rank: int) -> Adapt
 
 
 def _read_config(path: Path, targets: AdapterTargets) -> _Config:
-    where = str(path / CONFIG_FILE)
-    fields = Fields(parse_object(read_bytes(path / CONFIG_FILE), where), where)
+    fields = read_fields(path / CONFIG_FILE)
+    where = fields.where
     if fields.text("peft_type") != "LORA":
         fields.refuse("peft_type", '"LORA"')
     for key in _REFUSED:

@@ -11,7 +11,7 @@ from pathlib import Path, PurePosixPath
 
 from weft.core.errors import ConfigError
 from weft.core.types import PoolingKind
-from weft.model.fields import Fields, parse_object, read_bytes, shown
+from weft.model.fields import Fields, parse_object, read_bytes, read_fields, shown
 from weft.model.spec import Activation
 
 MODULES = "modules.json"
@@ -180,7 +180,7 @@ def _modules(where: Path) -> list[tuple[str, str]]:
 
 
 def _read_pooling(where: Path, hidden_size: int) -> PoolingKind:
-    fields = Fields(parse_object(read_bytes(where), str(where)), str(where))
+    fields = read_fields(where)
     if fields.integer_or("word_embedding_dimension", hidden_size) != hidden_size:
         fields.refuse("word_embedding_dimension", f"the hidden_size ({hidden_size})")
     kinds = {"cls_token": PoolingKind.CLS, "lasttoken": PoolingKind.LAST}
@@ -202,8 +202,7 @@ def _read_pooling(where: Path, hidden_size: int) -> PoolingKind:
 def _read_length(path: Path) -> tuple[int | None, bool]:
     for name in LENGTHS:
         if (path / name).exists():
-            where = str(path / name)
-            fields = Fields(parse_object(read_bytes(path / name), where), where)
+            fields = read_fields(path / name)
             length = fields.integer("max_seq_length") if fields.has("max_seq_length") else None
             return length, fields.flag_or("do_lower_case", False)
     return None, False
@@ -213,13 +212,12 @@ def _read_prompt(path: Path) -> str:
     """The prompt that leads every text, if the authors chose one by default."""
     if not (path / PROMPTS).exists():
         return ""
-    where = str(path / PROMPTS)
-    fields = Fields(parse_object(read_bytes(path / PROMPTS), where), where)
+    fields = read_fields(path / PROMPTS)
     if fields.values.get("similarity_fn_name") not in (None, "cosine"):
         fields.refuse("similarity_fn_name", "cosine")
     if not fields.has("default_prompt_name"):
         return ""
-    prompts: Mapping[str, object] = (fields.object("prompts") or Fields({}, where)).values
+    prompts: Mapping[str, object] = (fields.object("prompts") or Fields({}, fields.where)).values
     prompt = prompts.get(fields.text("default_prompt_name"))
     if not isinstance(prompt, str):
         fields.refuse("default_prompt_name", f"one of {shown(json.dumps(sorted(prompts)))}")

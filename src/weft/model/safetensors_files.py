@@ -12,7 +12,7 @@ from safetensors import SafetensorError, safe_open
 
 from weft.core.errors import ConfigError
 from weft.core.panics import panics_as
-from weft.model.fields import Fields, one_line, parse_object, read_bytes, regular_size, shown
+from weft.model.fields import Fields, one_line, parse_object, read_fields, regular_size, shown
 from weft.model.weights import BYTES_PER_ELEMENT, FLOAT8, Tensor
 
 SINGLE = "model.safetensors"
@@ -87,7 +87,7 @@ def find_tensors(directory: Path) -> dict[str, StoredTensor]:
 
 def _read_shards(directory: Path) -> dict[str, StoredTensor]:
     where = str(directory / INDEX)
-    index = Fields(parse_object(read_bytes(directory / INDEX), where), where)
+    index = read_fields(directory / INDEX)
     weight_map = index.object("weight_map")
     if weight_map is None or not weight_map.values:
         index.refuse("weight_map", "an object from tensor name to file name")

@@ -121,7 +121,7 @@ def test_pull_shows_its_bytes_on_a_terminal(tmp_path: Path):
     """One line of ours, written over: how many there are, of how many; no bars of the Hub's client."""
     model = write_checkpoint(tmp_path / "model", WIDE, tensors_of(WIDE, np.float32))
     with (
-        serving_hub("someone/wide", model) as hub,
+        serving_hub("someone/wide", model.iterdir()) as hub,
         closing(
             Terminal("models", "pull", "someone/wide", HF_HOME=str(tmp_path / "home"), **hub)
         ) as terminal,

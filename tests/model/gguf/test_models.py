@@ -9,7 +9,7 @@ import pytest
 from tests.compute.families import CASES, make_model, save
 from tests.model.checkpoints import CONFIG, tensors_of, write_checkpoint
 from tests.model.gguf.files import close, gguf_tensors, write_gguf
-from tests.model.quantized.packers import logits_of
+from tests.model.quantized.packers import assert_near, assert_same, logits_of
 from weft.compute.backends import BACKENDS, choose
 from weft.core.config import EngineOptions
 from weft.core.errors import ConfigError
@@ -46,6 +46,25 @@ FIXED = {
 }
 
 
+def config_of(metadata):
+    """What a file with this metadata, and nothing else, is read as."""
+    found = find_architecture(metadata, "m")
+    return make_config(*found, metadata, "m", tensors={}, rope_factors=None)
+
+
+def write_both(directory, family, settings, kinds="F32", **how):
+    """A checkpoint, and the same as a GGUF file: their names."""
+    name = save(make_model(family, settings), directory / "checkpoint")
+    return name, str(write_gguf(directory / "m.gguf", directory / "checkpoint", kinds, **how))
+
+
+def floats_of(path):
+    """What the package makes of each of a file's tensors."""
+    return {
+        t.name: gguf.quants.dequantize(t.data, t.tensor_type) for t in gguf.GGUFReader(path).tensors
+    }
+
+
 def slow_but(fast, cases):
     return [pytest.param(c, marks=() if c in fast else pytest.mark.slow) for c in cases]
 
@@ -55,11 +74,8 @@ def slow_but(fast, cases):
 def test_floats_compute_what_the_checkpoint_does_bit_for_bit(tmp_path, case, compute):
     """Every architecture: names, settings, the order of rows and the weights of norms."""
     family, settings = CASES[case]
-    model = make_model(family, settings | FIXED.get(family, {}))
-    name = save(model, tmp_path / "checkpoint")
-    path = write_gguf(tmp_path / "model.gguf", tmp_path / "checkpoint")
-    expected = logits_of(name, compute=compute)
-    assert np.array_equal(logits_of(str(path), compute=compute), expected)
+    name, path = write_both(tmp_path, family, settings | FIXED.get(family, {}))
+    assert_same(path, name, compute=compute)
 
 
 @pytest.mark.parametrize("case", slow_but(("deepseek_v3",), DEEPSEEK))
@@ -68,11 +84,10 @@ def test_floats_compute_what_the_checkpoint_does_bit_for_bit(tmp_path, case, com
 def test_latent_attention_computes_what_the_checkpoint_does(tmp_path, case, compute, is_split):
     """Bit for bit: what makes keys and values in two tensors, or as older files have it in one."""
     family, settings = CASES[case]
-    name = save(make_model(family, settings | FIXED.get(case, {})), tmp_path / "checkpoint")
-    path = write_gguf(tmp_path / "model.gguf", tmp_path / "checkpoint", is_split=is_split)
-    assert open_model(str(path)).spec.latent == open_model(name).spec.latent
-    expected = logits_of(name, compute=compute)
-    assert np.array_equal(logits_of(str(path), compute=compute), expected)
+    settings = settings | FIXED.get(case, {})
+    name, path = write_both(tmp_path, family, settings, is_split=is_split)
+    assert open_model(path).spec.latent == open_model(name).spec.latent
+    assert_same(path, name, compute=compute)
 
 
 WIDE_LATENT = {
@@ -96,33 +111,24 @@ WIDE_LATENT = {
 @pytest.mark.parametrize("kind", ["Q8_0", pytest.param("Q4_0", marks=pytest.mark.slow)])
 def test_what_is_made_of_latent_vectors_is_widened_from_blocks(tmp_path, is_split, kind):
     """To what the package makes of them; all else is computed in its own numbers."""
-    save(make_model("deepseek_v3", WIDE_LATENT), tmp_path / "checkpoint")
-    path = write_gguf(tmp_path / "m.gguf", tmp_path / "checkpoint", kind, is_split=is_split)
-    checkpoint = open_model(str(path), dtype="float32")
+    _, path = write_both(tmp_path, "deepseek_v3", WIDE_LATENT, kind, is_split=is_split)
+    checkpoint = open_model(path, dtype="float32")
     names = {name.rpartition(".")[2] for name in checkpoint.groups}
     assert names == {"q_a", "q_b", "kv_a", "o", "gate", "up", "down"}
-    read = {
-        t.name: gguf.quants.dequantize(t.data, t.tensor_type) for t in gguf.GGUFReader(path).tensors
-    }
+    read = floats_of(path)
     meant = read.get("blk.1.attn_kv_b.weight")
     if is_split:
         keys, values = (read[f"blk.1.attn_{part}_b.weight"] for part in "kv")
         meant = np.concatenate((keys.swapaxes(1, 2), values), axis=1).reshape(-1, 32)
     np.testing.assert_array_equal(checkpoint.map()["layers.1.kv_b"].float32(), meant)
-    native, reference, whole = (
-        logits_of(str(path), dtype="float32", **how)
-        for how in ({"compute": "native"}, {"compute": "reference"}, {"quantization": "none"})
-    )
-    assert np.linalg.norm(native - reference) < 0.01 * np.linalg.norm(reference)
-    assert 1e-5 < np.linalg.norm(native - whole) / np.linalg.norm(whole) < 0.05
+    assert_near(path, logits_of(path, dtype="float32", quantization="none"))
 
 
 def test_halves_of_different_types_are_joined_as_floats(tmp_path):
     """As mixtures of types have them."""
-    save(make_model("deepseek_v3", WIDE_LATENT), tmp_path / "checkpoint")
     kinds = {"attn_k_b": "F16", "attn_v_b": "Q8_0"}
-    path = write_gguf(
-        tmp_path / "m.gguf", tmp_path / "checkpoint", lambda n: kinds.get(n[6:14], "F32")
+    _, path = write_both(
+        tmp_path, "deepseek_v3", WIDE_LATENT, lambda name: kinds.get(name[6:14], "F32")
     )
     keys, values = (
         next(t for t in gguf.GGUFReader(path).tensors if t.name == f"blk.1.attn_{part}_b.weight")
@@ -139,16 +145,15 @@ def test_halves_of_different_types_are_joined_as_floats(tmp_path):
 @pytest.mark.parametrize("compute", ["native", "reference"])
 def test_numbers_that_are_none_are_named_by_half(tmp_path, part, compute):
     """Wherever the weights are read."""
-    save(make_model("deepseek_v3", WIDE_LATENT), tmp_path / "checkpoint")
 
     def spoil(name, values):
         if name == f"blk.1.attn_{part}_b.weight":
             values[1, 2, 3] = np.nan
         return values
 
-    path = write_gguf(tmp_path / "m.gguf", tmp_path / "checkpoint", change=spoil)
+    _, path = write_both(tmp_path, "deepseek_v3", WIDE_LATENT, change=spoil)
     with pytest.raises(ConfigError, match=rf"blk\.1\.attn_{part}_b\.weight holds NaN"):
-        logits_of(str(path), compute=compute)
+        logits_of(path, compute=compute)
 
 
 DEEPSEEK2 = {
@@ -177,9 +182,7 @@ def deepseek(**changes):
     """The config of such metadata; `None` leaves a key out."""
     changes = {f"deepseek2.{key}": value for key, value in changes.items()}
     metadata = {key: v for key, v in (DEEPSEEK2 | changes).items() if v is not None}
-    return make_config(
-        *find_architecture(metadata, "m"), metadata, "m", tensors={}, rope_factors=None
-    )
+    return config_of(metadata)
 
 
 def test_what_files_of_deepseek_leave_out_is_as_llama_cpp_takes_it():
@@ -221,15 +224,10 @@ def test_sizes_of_latent_attention_must_go_together(key, value, words):
 def test_layers_of_glm_that_guess_later_tokens_are_passed_over(tmp_path):
     """Metadata counts them among the others, behind the last."""
     family, settings = CASES["glm4_moe"]
-    save(make_model(family, settings), tmp_path / "checkpoint")
     guess = {"blk.3.nextn.eh_proj.weight": np.zeros((48, 96), np.float32)}
-    path = write_gguf(
-        tmp_path / "a.gguf",
-        tmp_path / "checkpoint",
-        metadata=[("add_nextn_predict_layers", 1)],
-        extra=guess,
-    )
-    assert len(open_model(str(path)).spec.layers) == 3
+    counted = [("add_nextn_predict_layers", 1)]
+    _, path = write_both(tmp_path, family, settings, metadata=counted, extra=guess)
+    assert len(open_model(path).spec.layers) == 3
     path = write_gguf(tmp_path / "b.gguf", tmp_path / "checkpoint", extra=guess)
     with pytest.raises(ConfigError, match=r"blk\.3\.nextn\.eh_proj\.weight' has no place"):
         open_model(str(path))
@@ -249,7 +247,7 @@ def test_layers_of_lfm2_have_heads_of_keys_or_none(heads):
     """As many in every layer of attention, of which there is one at least."""
     metadata = {**LFM2, "lfm2moe.attention.head_count_kv": heads}
     with pytest.raises(ConfigError, match=r"m: lfm2moe\.attention\.head_count_kv is \["):
-        make_config(*find_architecture(metadata, "m"), metadata, "m", tensors={}, rope_factors=None)
+        config_of(metadata)
 
 
 @pytest.mark.parametrize(
@@ -260,7 +258,7 @@ def test_experts_of_lfm2_are_weighed_as_llama_cpp_weighs_them(key, value):
     """It does so whatever a file says, so that a file which says otherwise means something else."""
     metadata = {**LFM2, f"lfm2moe.{key}": value}
     with pytest.raises(ConfigError, match=rf"lfm2moe\.{key} is .* is implemented"):
-        make_config(*find_architecture(metadata, "m"), metadata, "m", tensors={}, rope_factors=None)
+        config_of(metadata)
 
 
 def test_without_a_width_no_layer_of_gemma3_has_a_window(tmp_path):
@@ -281,17 +279,13 @@ def test_without_a_count_of_their_own_there_are_as_many_heads_of_keys():
     numbers = dict.fromkeys((*sizes, "attention.head_count"), 8)
     metadata = {f"gemma2.{k}": v for k, v in numbers.items()}
     metadata |= {"general.architecture": "gemma2", "gemma2.attention.layer_norm_rms_epsilon": 1e-6}
-    found = find_architecture(metadata, "m")
-    config = make_config(*found, metadata, "m", tensors={}, rope_factors=None)
-    assert config["num_key_value_heads"] == 8
+    assert config_of(metadata)["num_key_value_heads"] == 8
 
 
 def dequantised(path, checkpoint):
     """The checkpoint's tensors as the package reads them from the file, in their own order of rows."""
     config = json.loads((checkpoint / "config.json").read_text())
-    read = {
-        t.name: gguf.quants.dequantize(t.data, t.tensor_type) for t in gguf.GGUFReader(path).tensors
-    }
+    read = floats_of(path)
     names = gguf.get_tensor_name_map(gguf.MODEL_ARCH.LLAMA, config["num_hidden_layers"])
     tensors = {}
     for name in tensors_of(config):
@@ -321,54 +315,37 @@ def test_blocks_compute_what_they_mean(tmp_path, wide, kind):
     assert len(checkpoint.groups) == 7 * WIDE["num_hidden_layers"]
     assert {form.bits for form in checkpoint.groups.values()} == {checkpoint.card.stored_bits}
     assert "all the same" not in notice_of(checkpoint)
-    native, reference = (
-        logits_of(str(path), dtype="float32", compute=c) for c in ("native", "reference")
-    )
-    assert np.linalg.norm(native - reference) < 0.01 * np.linalg.norm(reference)
-    assert 1e-5 < np.linalg.norm(native - expected) / np.linalg.norm(expected) < 0.05
+    assert_near(str(path), expected)
 
 
 def test_experts_in_blocks_compute_what_they_mean(tmp_path):
     """As files of gpt-oss are: MXFP4 in its own four bits, each expert its part of a tensor for all of them."""
     family, settings = CASES["gpt_oss"]
     sizes = {"hidden_size": 64, "intermediate_size": 32}
-    save(make_model(family, settings | sizes), tmp_path / "checkpoint")
-    path = write_gguf(
-        tmp_path / "m.gguf", tmp_path / "checkpoint", lambda n: "MXFP4" if "exps" in n else "F32"
+    _, path = write_both(
+        tmp_path, family, settings | sizes, lambda n: "MXFP4" if "exps" in n else "F32"
     )
-    checkpoint = open_model(str(path))
+    checkpoint = open_model(path)
     assert {form.offset for form in checkpoint.groups.values()} == {"e2m1"}
-    read = {t.name: t for t in gguf.GGUFReader(path).tensors}
+    read = floats_of(path)
     loaded = checkpoint.map().tensors
     for part in ("gate", "up", "down"):
-        stored = read[f"blk.2.ffn_{part}_exps.weight"]
-        meant = gguf.quants.dequantize(stored.data, stored.tensor_type)[3]
+        meant = read[f"blk.2.ffn_{part}_exps.weight"][3]
         got = loaded[f"layers.2.experts.3.{part}"].unpacked().float32()
         np.testing.assert_array_equal(got, meant)
-    native, reference = (
-        logits_of(str(path), dtype="float32", compute=c) for c in ("native", "reference")
-    )
-    assert np.linalg.norm(native - reference) < 0.01 * np.linalg.norm(reference)
+    assert_near(str(path))
 
 
 def test_products_around_a_convolution_are_computed_in_blocks(tmp_path):
     """Its own weights are floats, as llama.cpp leaves them."""
     family, settings = CASES["lfm2"]
     sizes = {"hidden_size": 64, "block_auto_adjust_ff_dim": False, "intermediate_size": 64}
-    name = save(make_model(family, settings | sizes), tmp_path / "checkpoint")
-    path = write_gguf(
-        tmp_path / "m.gguf",
-        tmp_path / "checkpoint",
-        lambda n: "F32" if "shortconv.conv" in n else "Q8_0",
+    name, path = write_both(
+        tmp_path, family, settings | sizes, lambda n: "F32" if "shortconv.conv" in n else "Q8_0"
     )
-    groups = open_model(str(path)).groups
+    groups = open_model(path).groups
     assert {"layers.0.conv_in", "layers.0.conv_out", "layers.1.q"} < groups.keys()
-    native, reference = (
-        logits_of(str(path), dtype="float32", compute=c) for c in ("native", "reference")
-    )
-    assert np.linalg.norm(native - reference) < 0.01 * np.linalg.norm(reference)
-    expected = logits_of(name)
-    assert 1e-5 < np.linalg.norm(native - expected) / np.linalg.norm(expected) < 0.05
+    assert_near(path, logits_of(name))
 
 
 def notice_of(checkpoint):
@@ -384,10 +361,7 @@ def test_types_may_differ_from_matrix_to_matrix(tmp_path, wide):
     bits = {name.rpartition(".")[2]: form.bits for name, form in checkpoint.groups.items()}
     assert (bits["v"], bits["q"]) == (8, 4)
     assert "6 of these 14 matrices are int8 by row all the same" in notice_of(checkpoint)
-    native, reference = (
-        logits_of(str(path), dtype="float32", compute=c) for c in ("native", "reference")
-    )
-    assert np.linalg.norm(native - reference) < 0.01 * np.linalg.norm(reference)
+    assert_near(str(path))
 
 
 def test_another_type_is_served_on_request(tmp_path, wide):
@@ -403,17 +377,14 @@ def test_another_type_is_served_on_request(tmp_path, wide):
 def test_factors_of_frequencies_are_those_of_llama3_rope(tmp_path):
     """Which files list one by one, where the config has four settings."""
     family, settings = CASES["llama, llama3 rope"]
-    name = save(make_model(family, settings), tmp_path / "checkpoint")
     rope = {**settings["rope_parameters"], "original": 64}
     plain = 10000.0 ** -(np.arange(6) / 6)
     turns = rope["original"] * plain / (2 * np.pi)
     smooth = np.clip((turns - rope["low_freq_factor"]) / 3.0, 0, 1)
     factors = (1 / ((1 - smooth) / rope["factor"] + smooth)).astype(np.float32)
-    path = write_gguf(
-        tmp_path / "m.gguf", tmp_path / "checkpoint", extra={"rope_freqs.weight": factors}
-    )
+    name, path = write_both(tmp_path, family, settings, extra={"rope_freqs.weight": factors})
     assert len(set(factors)) > 2
-    np.testing.assert_allclose(logits_of(str(path)), logits_of(name), rtol=1e-4, atol=1e-5)
+    np.testing.assert_allclose(logits_of(path), logits_of(name), rtol=1e-4, atol=1e-5)
 
 
 def test_a_file_may_be_in_parts(tmp_path, wide):

@@ -11,6 +11,7 @@ from tests.model.checkpoints import CONFIG, tensors_of, write_checkpoint
 from weft.model.open import open_model
 
 WORD = 2**32
+IDS = [5, 99, 7, 250, 3, 3, 8, 120]
 
 
 @dataclass(frozen=True)
@@ -114,20 +115,39 @@ def write(directory, scheme, tensors, config=CONFIG):
     return str(write_checkpoint(directory, {**config, "quantization_config": scheme}, tensors))
 
 
-def logits_of(name, purpose="auto", dtype="auto", **how):
+def logits_of(name, purpose="auto", dtype="auto", ids=IDS, **how):
     """Logits of a few tokens."""
-    return logits_from(load_runner(open_model(name, runner=purpose, dtype=dtype), **how))
+    return logits_from(load_runner(open_model(name, runner=purpose, dtype=dtype), **how), ids)
 
 
-def logits_from(runner):
+def logits_from(runner, ids=IDS):
     """The same from a runner."""
-    runner.allocate_kv(num_blocks=2, block_size=16)
-    return runner.forward(step([Part([5, 99, 7, 250, 3, 3, 8, 120], 8, [1], 0, 8)], 16))
+    blocks = list(range(1, 2 + len(ids) // 16))
+    runner.allocate_kv(num_blocks=1 + len(blocks), block_size=16)
+    return runner.forward(step([Part(ids, len(ids), blocks, 0, len(ids))], 16))
+
+
+def assert_near(name, meant=None, within=0.05, logits_of=logits_of):
+    """Computed in its own numbers it is near the reference, which multiplies the same.
+
+    Near `meant` too, which are logits of the floats that the numbers mean, and not these.
+    """
+    native, reference = (
+        logits_of(name, dtype="float32", compute=c) for c in ("native", "reference")
+    )
+    assert np.linalg.norm(native - reference) < 0.01 * np.linalg.norm(reference)
+    if meant is not None:
+        assert 1e-5 < np.linalg.norm(native - meant) / np.linalg.norm(meant) < within
 
 
 def assert_same_model(directory, scheme, stored, meant, compute):
     """The packed checkpoint computes what its meaning does, bit for bit."""
-    expected = logits_of(str(write_checkpoint(directory / "meant", tensors=meant)), compute=compute)
+    expected = write_checkpoint(directory / "meant", tensors=meant)
     packed = write(directory / "packed", scheme, stored)
-    got = logits_of(packed, compute=compute, quantization="none")
-    assert got.tobytes() == expected.tobytes()
+    assert_same(packed, expected, {"quantization": "none"}, compute=compute)
+
+
+def assert_same(name, expected, own=None, **how):
+    """Both give the same logits, bit for bit; `own` is how the first one alone is computed."""
+    got = logits_of(str(name), **how, **(own or {}))
+    assert got.tobytes() == logits_of(str(expected), **how).tobytes()

@@ -14,8 +14,8 @@ from safetensors.torch import load_file, save_file
 
 from tests.compute.families import CASES, make_model, save
 from tests.compute.runners import load_runner
-from tests.compute.steps import alone, run_at_random
-from tests.model.quantized.packers import logits_of
+from tests.compute.steps import check_any_schedule
+from tests.model.quantized.packers import assert_same, logits_of
 from tests.model.test_damage import DAMAGES, JSON, check_damage, complaint
 from weft.core.errors import ConfigError
 from weft.model.open import open_model
@@ -111,9 +111,7 @@ def test_every_family_computes_what_the_weights_mean(tmp_path, checkpoints, case
     """Bit for bit; what is made of latent vectors too, in whichever form."""
     packed, meant = write(tmp_path, FORMS["blocks"], checkpoints(case))
     assert "8 bits (FP8)" in open_model(packed).card.notice
-    assert (
-        logits_of(packed, compute=compute).tobytes() == logits_of(meant, compute=compute).tobytes()
-    )
+    assert_same(packed, meant, compute=compute)
 
 
 @pytest.mark.parametrize("form", FORMS)
@@ -130,19 +128,14 @@ def test_every_form_means_what_torch_says(tmp_path, checkpoints, form):
 def test_they_are_served_as_floats_of_that_value_would_be(tmp_path, checkpoints, flags):
     """Rounded to bfloat16, or to int8 by row, once."""
     packed, meant = write(tmp_path, FORMS["blocks"], checkpoints("deepseek_v3"))
-    assert logits_of(packed, **flags).tobytes() == logits_of(meant, **flags).tobytes()
+    assert_same(packed, meant, **flags)
 
 
 def test_any_schedule_gives_the_same_bits(tmp_path, checkpoints):
     """Random mixes and chunks equal one token at a time."""
     packed, _ = write(tmp_path, FORMS["blocks"], checkpoints("deepseek_v3"))
     runner = load_runner(open_model(packed), compute="native", num_threads=2)
-    rng = np.random.default_rng(5)
-    sequences = [rng.integers(0, 300, length).tolist() for length in (90, 7, 66, 1)]
-    expected = [alone(runner, ids).tobytes() for ids in sequences]
-    for max_chunk in (5, 40):
-        got = run_at_random(runner, sequences, rng, max_chunk)
-        assert [logits.tobytes() for logits in got] == expected
+    check_any_schedule(runner, 5, (90, 7, 66, 1), (5, 40))
 
 
 def test_a_scale_of_zero_means_zeros(tmp_path, checkpoints):

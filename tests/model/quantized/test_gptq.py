@@ -6,9 +6,9 @@ import pytest
 from tests.compute.runners import load_runner
 from tests.model.checkpoints import CONFIG, tensors_of, write_checkpoint
 from tests.model.quantized.packers import (
+    assert_same,
     assert_same_model,
     gptq,
-    logits_of,
     packed_tensors,
     rounded,
     word,
@@ -105,11 +105,10 @@ def test_biases_of_zeros_that_no_layer_has_are_passed_over(tmp_path):
 def test_a_dtype_that_was_asked_for_rounds_the_values(tmp_path):
     """As it rounds those that were never packed."""
     stored, meant = packed_tensors(packing())
-    plain = str(write_checkpoint(tmp_path / "meant", tensors=meant))
+    plain = write_checkpoint(tmp_path / "meant", tensors=meant)
     name = write(tmp_path / "packed", SCHEME, stored)
     for compute in ("reference", "native"):
-        expected = logits_of(plain, dtype="bfloat16", compute=compute)
-        assert logits_of(name, dtype="bfloat16", compute=compute).tobytes() == expected.tobytes()
+        assert_same(name, plain, dtype="bfloat16", compute=compute)
     stored[f"{Q}.scales"] = np.full_like(stored[f"{Q}.scales"], 6e4)
     large = open_model(write(tmp_path / "large", SCHEME, stored), dtype="float16")
     with pytest.raises(ConfigError, match=r"q_proj\.scales: its values do not fit float16"):
@@ -119,74 +118,10 @@ def test_a_dtype_that_was_asked_for_rounds_the_values(tmp_path):
 def test_int8_products_round_the_values_again(tmp_path):
     """To what the floats that they mean are rounded to."""
     stored, meant = packed_tensors(packing())
-    plain = str(write_checkpoint(tmp_path / "meant", tensors=meant))
+    plain = write_checkpoint(tmp_path / "meant", tensors=meant)
     name = write(tmp_path / "packed", SCHEME, stored)
     for compute in ("reference", "native"):
-        expected = logits_of(plain, compute=compute, quantization="int8")
-        got = logits_of(name, compute=compute, quantization="int8")
-        assert got.tobytes() == expected.tobytes()
-
-
-@pytest.mark.parametrize(
-    ("keys", "words"),
-    [
-        ({"bits": 3}, "bits is 3; this runner reads 4 or 8"),
-        ({"bits": None}, "bits is None"),
-        ({"group_size": 0}, "group_size is 0"),
-        ({"group_size": True}, "group_size is True"),
-        ({"group_size": None}, "group_size is missing"),
-        ({"checkpoint_format": "marlin"}, "checkpoint_format is 'marlin'"),
-        ({"format": "bitblas"}, "format is 'bitblas'"),
-        ({"format": "gptq", "checkpoint_format": "gptq_v2"}, "they must agree"),
-        ({"is_marlin_format": True}, "is_marlin_format is True"),
-        ({"pack_dtype": "int16"}, "pack_dtype is 'int16'"),
-        ({"dynamic": {"+:.*down": {"bits": 8}}}, "dynamic has '+:.*down'"),
-        ({"adapter": {"name": "lora"}}, "adapter is"),
-        ({"rotation": "hadamard"}, "rotation is 'hadamard'"),
-        ({"desc_act": "yes"}, "desc_act is 'yes'"),
-    ],
-)
-def test_what_cannot_be_read_is_refused_by_name(tmp_path, keys, words):
-    """The message says which key, and what would be read."""
-    with pytest.raises(ConfigError) as error:
-        open_model(write(tmp_path / "m", {**SCHEME, **keys}, packed_tensors(packing())[0]))
-    assert words in str(error.value)
-    assert "quantization_config" in str(error.value)
-
-
-def spoilt(part, tensor):
-    """A checkpoint's tensors with one of a matrix replaced, or gone."""
-    stored = packed_tensors(packing())[0]
-    if tensor is None:
-        del stored[f"{Q}.{part}"]
-    else:
-        stored[f"{Q}.{part}"] = tensor
-    return stored
-
-
-@pytest.mark.parametrize(
-    ("part", "tensor", "words"),
-    [
-        ("scales", None, "scales is missing"),
-        ("qzeros", None, "qzeros is missing"),
-        ("scales", np.ones((2, 8), np.float16), r"scales has shape \[2, 8\]"),
-        ("scales", np.ones((2, 16), np.int8), "scales is int8"),
-        ("qweight", np.ones((4, 16), np.int32), r"qweight has shape \[4, 16\]"),
-        ("qweight", np.ones((2, 16), np.int64), "qweight is int64; .* asks for int32"),
-        ("g_idx", np.zeros(8, np.int32), "g_idx has shape"),
-        ("g_idx", np.full(16, 2, np.int32), "g_idx names group 2 to 2; there are 2"),
-        ("g_idx", np.arange(-1, 15, dtype=np.int32), "g_idx names group -1 to 14"),
-        ("scales", np.full((2, 16), np.nan, np.float16), "scales holds NaN"),
-    ],
-)
-@pytest.mark.parametrize("compute", ["reference", "native"])
-def test_tensors_that_are_missing_misshapen_or_no_numbers_are_named(
-    tmp_path, compute, part, tensor, words
-):
-    """Before anything is computed."""
-    name = write(tmp_path / "m", SCHEME, spoilt(part, tensor))
-    with pytest.raises(ConfigError, match=rf"tensor {Q}\.{words}"):
-        load_runner(open_model(name), compute=compute)
+        assert_same(name, plain, compute=compute, quantization="int8")
 
 
 def test_packed_weights_that_no_config_explains_are_refused(tmp_path):

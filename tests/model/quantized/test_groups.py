@@ -6,6 +6,8 @@ import pytest
 from tests.compute.runners import load_runner
 from tests.model.quantized.packers import (
     Rounded,
+    assert_near,
+    assert_same,
     awq,
     gptq,
     logits_from,
@@ -89,12 +91,8 @@ def test_they_are_computed_so_unless_something_else_is_wanted(tmp_path, case):
     """Like the reference, which multiplies the same numbers; near the floats that they mean."""
     scheme, pack, _ = CASES[case]
     name = write(tmp_path / "m", scheme, packed_tensors(pack)[0])
-    native = logits_of(name, compute="native")
-    reference = logits_of(name, compute="reference")
-    whole = logits_of(name, compute="native", quantization="none")
-    assert np.linalg.norm(native - reference) < 0.01 * np.linalg.norm(reference)
-    assert 1e-5 < np.linalg.norm(native - whole) / np.linalg.norm(whole) < 0.05
-    assert logits_of(name, compute="native", quantization="int4").tobytes() == native.tobytes()
+    assert_near(name, logits_of(name, compute="native", quantization="none"))
+    assert_same(name, name, {"quantization": "int4"}, compute="native")
 
 
 @pytest.mark.parametrize("compute", ["native", "reference"])
@@ -123,9 +121,7 @@ def test_layers_that_were_left_out_are_int8(tmp_path):
     header = 2 + 2  # a scale and a zero, of each column and group
     saved = columns * (depth + 4) - columns * (depth // 2 + depth // 16 * header)
     assert sizes["int8"] - sizes["stored"] == len(spec.layers) * saved
-    native = logits_of(checkpoint.card.name, compute="native")
-    reference = logits_of(checkpoint.card.name, compute="reference")
-    assert np.linalg.norm(native - reference) < 0.01 * np.linalg.norm(reference)
+    assert_near(checkpoint.card.name)
 
 
 @pytest.mark.parametrize("changes", [{"desc_act": True}, {"group_size": 8}])
@@ -135,7 +131,7 @@ def test_what_no_kernel_has_is_widened_as_before(tmp_path, changes):
     stored, _ = packed_tensors(pack)
     name = write(tmp_path / "m", {**GPTQ, **changes}, stored)
     assert not open_model(name).groups
-    assert logits_of(name).tobytes() == logits_of(name, quantization="none").tobytes()
+    assert_same(name, name, {"quantization": "none"})
 
 
 @pytest.mark.parametrize("compute", ["native", "reference"])

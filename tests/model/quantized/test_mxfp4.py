@@ -6,8 +6,9 @@ import torch
 from transformers.integrations.mxfp4 import convert_moe_packed_tensors
 
 from tests.compute.runners import load_runner
-from tests.compute.steps import Part, alone, run_at_random, step
+from tests.compute.steps import check_any_schedule
 from tests.model.checkpoints import CONFIG, tensors_of, write_checkpoint
+from tests.model.quantized import packers
 from weft.core.errors import ConfigError
 from weft.model.groups import GroupFormat
 from weft.model.open import open_model
@@ -49,9 +50,7 @@ def packed_tensors():
 
 def logits_of(name, **flags):
     ids = np.random.default_rng(3).integers(0, 256, 60).tolist()
-    runner = load_runner(open_model(name, dtype="float32"), max_model_len=100, **flags)
-    runner.allocate_kv(num_blocks=4, block_size=16)
-    return runner.forward(step([Part(ids, 60, [0, 1, 2, 3], 0, 60)], 16))
+    return packers.logits_of(name, ids=ids, max_model_len=100, **{"dtype": "float32", **flags})
 
 
 def test_experts_mean_what_transformers_says(tmp_path):
@@ -74,9 +73,7 @@ def test_they_are_computed_in_four_bits_or_widened(tmp_path):
     whole = logits_of(name, quantization="none")
     floats = logits_of(str(write_checkpoint(tmp_path / "f", GPT_OSS, meant)))
     assert whole.tobytes() == floats.tobytes()
-    native, reference = (logits_of(name, compute=c) for c in ("native", "reference"))
-    assert np.linalg.norm(native - reference) < 0.01 * np.linalg.norm(reference)
-    assert 1e-5 < np.linalg.norm(native - whole) / np.linalg.norm(whole) < 0.05
+    packers.assert_near(name, whole, logits_of=logits_of)
     assert "4 bits (MXFP4)" in open_model(name).card.notice
 
 
@@ -84,13 +81,8 @@ def test_any_schedule_gives_the_same_bits(tmp_path):
     """Random mixes and chunks equal one token at a time, on experts in four bits."""
     checkpoint = open_model(str(write_checkpoint(tmp_path / "m", MXFP4, packed_tensors()[0])))
     assert checkpoint.card.stored_bits == 4
-    rng = np.random.default_rng(5)
-    sequences = [rng.integers(0, 300, length).tolist() for length in (90, 7, 66, 1)]
     runner = load_runner(checkpoint, compute="native", num_threads=2)
-    expected = [alone(runner, ids).tobytes() for ids in sequences]
-    for max_chunk in (5, 40):
-        got = run_at_random(runner, sequences, rng, max_chunk)
-        assert [logits.tobytes() for logits in got] == expected
+    check_any_schedule(runner, 5, (90, 7, 66, 1), (5, 40))
 
 
 @pytest.mark.parametrize(

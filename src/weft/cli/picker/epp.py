@@ -4,7 +4,6 @@ import asyncio
 import json
 import logging
 import math
-import signal
 import time
 from collections.abc import Mapping
 from contextlib import AsyncExitStack, suppress
@@ -16,6 +15,7 @@ from urllib.parse import quote
 
 from weft.cli.limits import raise_open_files
 from weft.cli.picker.options import EppOptions, ExplainOptions, read_token
+from weft.cli.signals import Signalled, Signals
 from weft.cli.tracing import open_tracer
 from weft.core.callers import HostRule
 from weft.core.errors import ConfigError, NotFound, Unavailable
@@ -58,10 +58,8 @@ def epp(options: EppOptions) -> int:
 
 async def _serve(options: EppOptions, tracer: "OtlpTracer | None") -> int:
     started = time.monotonic()
-    signals: asyncio.Queue[int] = asyncio.Queue()
-    loop = asyncio.get_running_loop()
-    for number in (signal.SIGINT, signal.SIGTERM):
-        loop.add_signal_handler(number, signals.put_nowait, number)
+    signals = Signals()
+    signals.listen()
     server_options = options.server_options()
     host = server_options.host
     async with AsyncExitStack() as stack:
@@ -100,12 +98,13 @@ async def _serve(options: EppOptions, tracer: "OtlpTracer | None") -> int:
             f"  metrics  http://{host}:{metrics_port}/metrics",
             flush=True,
         )
-        name = signal.Signals(await signals.get()).name
-        log.info("%s: open requests get %g s", name, options.drain_timeout)
+        signalled = await signals.take()
+        log.info("%s: open requests get %g s", signalled.name, options.drain_timeout)
         server.health.drain()
         if picker.elector is not None:
             await picker.elector.release()
-        await _drain(server, options.drain_timeout, signals)
+        with suppress(Signalled):  # a second signal does not wait
+            await signals.unless(server.drain(options.drain_timeout))
     return 0
 
 
@@ -134,17 +133,6 @@ def _routing_page() -> Mapping[str, Render]:
         return Page(assets.read(name)[0], assets.content_type(name), headers=assets.HEADERS)
 
     return {assets.path_of(name): partial(render, name) for name in assets.ROUTING}
-
-
-async def _drain(server: PickerServer, timeout_s: float, signals: asyncio.Queue[int]) -> None:
-    """A second signal does not wait."""
-    draining = asyncio.create_task(server.drain(timeout_s))
-    again = asyncio.create_task(signals.get())
-    await asyncio.wait((draining, again), return_when=asyncio.FIRST_COMPLETED)
-    for task in (draining, again):
-        task.cancel()
-        with suppress(asyncio.CancelledError):
-            await task
 
 
 def explain(request_id: str, options: ExplainOptions) -> int:

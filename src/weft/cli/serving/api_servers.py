@@ -286,7 +286,7 @@ class SupervisedServing(Serving):
             )
 
         self._servers[:] = [self._api_servers]
-        grpc_port = await self._unless_signalled(
+        grpc_port = await self._signals.unless(
             self._api_servers.start(
                 client, lambda: families_of(self._metrics.registry), make, self._http.stop
             )

@@ -119,7 +119,7 @@ class ApiServing(Serving):
             lambda: families_of(self._metrics.registry),
         )
         client.is_tracing = self._tracer is not None
-        client.on_drain = lambda: self._signals.put_nowait(signal.SIGTERM)
+        client.on_drain = lambda: self._signals.put(signal.SIGTERM)
         self._state.all_series = client.expose
         self._client = client
         return loaded, client

@@ -2,10 +2,10 @@
 
 import asyncio
 import logging
-import signal
 
-from weft.cli.serving.servers import EXIT_SIGNALLED, Serving, Signalled
+from weft.cli.serving.servers import EXIT_SIGNALLED, Serving
 from weft.cli.serving.start_show import show_start
+from weft.cli.signals import Signalled
 from weft.core.address import join_host_port
 from weft.core.progress import Progress
 from weft.core.ranks import local_ranks
@@ -18,13 +18,11 @@ class HeadlessServing(Serving):
 
     async def run(self) -> int:
         """Keep the engines joined until a signal; the exit status."""
-        loop = asyncio.get_running_loop()
-        for number in (signal.SIGINT, signal.SIGTERM):
-            loop.add_signal_handler(number, self._signals.put_nowait, number)
+        self._signals.listen()
         self._progress = Progress(self._started)
         try:
             with show_start(self._progress):
-                found = await self._unless_signalled(self._on_thread(self._find))
+                found = await self._signals.unless(self._on_thread(self._find))
         except Signalled as signalled:
             return EXIT_SIGNALLED + signalled.number
         from weft.engine.nodes.node import Node  # noqa: PLC0415 - imported with the model
@@ -39,17 +37,16 @@ class HeadlessServing(Serving):
         )
         node = Node(found.config, found.checkpoint.tokenizer_files)
         running = asyncio.create_task(node.run())
-        signalled_at = asyncio.create_task(self._signals.get())
-        await asyncio.wait((running, signalled_at), return_when=asyncio.FIRST_COMPLETED)
-        if not running.done():
+        try:
+            await self._signals.unless(asyncio.wait((running,)))
+        except Signalled:
             timeout_s = self._options.shutdown_timeout
             log.info("open requests of the head get %g s to finish", timeout_s)
             try:
-                await self._unless_signalled(node.leave(timeout_s))
+                await self._signals.unless(node.leave(timeout_s))
             except Signalled as again:
                 log.warning("%s again: stopping now", again.name)
                 running.cancel()
-        signalled_at.cancel()
         await asyncio.gather(running, return_exceptions=True)
         if not running.cancelled():
             running.result()

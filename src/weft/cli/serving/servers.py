@@ -6,17 +6,17 @@ HTTP listens first; the model is found, and what serves it imported, on a thread
 import asyncio
 import gc
 import logging
-import signal
 import threading
 import time
-from collections.abc import Callable, Coroutine, Sequence
+from collections.abc import Callable, Sequence
 from contextlib import suppress
 from importlib import import_module
-from typing import TYPE_CHECKING, Any, Protocol, TypeVar
+from typing import TYPE_CHECKING, Protocol, TypeVar
 
 from weft.cli.options import ServeOptions
 from weft.cli.serving.banner import Address, http_url
 from weft.cli.serving.start_show import show_start
+from weft.cli.signals import Signalled, Signals
 from weft.cli.tracing import open_tracer
 from weft.core.address import join_host_port
 from weft.core.client import EngineClient
@@ -49,15 +49,6 @@ DEFAULT_MODEL = EngineOptions().model
 # (docs/decisions/0009).
 _GC_THRESHOLD = 20_000
 EXIT_SIGNALLED = 128  # plus the signal's number, when it came before the server was ready
-
-
-class Signalled(Exception):
-    """A signal ends the process."""
-
-    def __init__(self, number: int) -> None:
-        super().__init__(number)
-        self.number = number
-        self.name = signal.Signals(number).name
 
 
 class Server(Protocol):
@@ -117,7 +108,7 @@ class Serving:
         if self._tracer is not None:
             self._metrics.registry.register(self._tracer.series)
         self._servers: list[Server] = []
-        self._signals: asyncio.Queue[int] = asyncio.Queue()
+        self._signals = Signals()
 
     def close(self) -> None:
         """Send the last spans; once, after `run`."""
@@ -126,9 +117,7 @@ class Serving:
 
     async def run(self) -> int:
         """Serve until a signal or the engine's death; the result is the exit status."""
-        loop = asyncio.get_running_loop()
-        for number in (signal.SIGINT, signal.SIGTERM):
-            loop.add_signal_handler(number, self._signals.put_nowait, number)
+        self._signals.listen()
         self._make_http()
         try:
             http_port = await self._http.start() if self._options.http else None
@@ -214,12 +203,12 @@ class Serving:
         child = await EngineChild.spawn() if ranks is None or ranks.num_local else None
         try:
             self._progress.enter("reading the model's files", 0.1, 0.3)
-            found = await self._unless_signalled(self._on_thread(self._find))
+            found = await self._signals.unless(self._on_thread(self._find))
             if child is not None:
                 await child.launch(found.config.of_rank(0 if ranks is None else ranks.start))
             self._progress.enter("loading the weights", 0.3)
-            loaded = await self._unless_signalled(self._on_thread(lambda: self._load(found)))
-            client = await self._unless_signalled(
+            loaded = await self._signals.unless(self._on_thread(lambda: self._load(found)))
+            client = await self._signals.unless(
                 loaded.start_engine(self._metrics, child, self._progress.load)
             )
         except BaseException:
@@ -231,13 +220,13 @@ class Serving:
     async def _start_other(self, source: str, title: str) -> tuple[Servable, EngineClient]:
         """An engine that is not ours: what `source` makes on a thread, started."""
         module, _, name = source.partition(":")
-        loaded: Servable = await self._unless_signalled(
+        loaded: Servable = await self._signals.unless(
             self._on_thread(
                 lambda: getattr(import_module(module), name)(self._model, self._options)
             )
         )
         self._progress.enter(title, 0.3)
-        return loaded, await self._unless_signalled(loaded.start_engine(self._metrics))
+        return loaded, await self._signals.unless(loaded.start_engine(self._metrics))
 
     def _find(self) -> "Fitted":
         finding = import_module("weft.cli.serving.finding")
@@ -261,7 +250,7 @@ class Serving:
 
     async def _until_signalled(self, client: EngineClient) -> None:
         try:
-            await self._unless_signalled(client.wait_closed())
+            await self._signals.unless(client.wait_closed())
         except Signalled as signalled:
             await self._drain(signalled)
         else:
@@ -272,29 +261,13 @@ class Serving:
         timeout_s = self._options.shutdown_timeout
         log.info("%s: open requests get %g s to finish", signalled.name, timeout_s)
         try:
-            await self._unless_signalled(self._drain_all(timeout_s))
+            await self._signals.unless(self._drain_all(timeout_s))
         except Signalled as again:
             log.warning("%s again: stopping now", again.name)
             await asyncio.gather(*(server.stop() for server in self._servers))
 
     async def _drain_all(self, timeout_s: float) -> None:
         await asyncio.gather(*(server.drain(timeout_s) for server in self._servers))
-
-    # -- waiting --------------------------------------------------------------------------------
-
-    async def _unless_signalled(self, work: Coroutine[Any, Any, T]) -> T:
-        """What `work` returns. A signal that comes first cancels it and raises `Signalled`."""
-        task = asyncio.create_task(work)
-        signalled = asyncio.create_task(self._signals.get())
-        try:
-            await asyncio.wait((task, signalled), return_when=asyncio.FIRST_COMPLETED)
-            if task.done():
-                return task.result()
-            raise Signalled(signalled.result())
-        finally:
-            for pending in (task, signalled):
-                pending.cancel()
-            await asyncio.gather(task, signalled, return_exceptions=True)
 
     async def _on_thread(self, work: Callable[[], T]) -> T:
         """What `work` returns. Its thread does not keep a process alive that a signal ends."""

@@ -66,19 +66,24 @@ def envoy_config(plan: EnvoyPlan) -> dict[str, Any]:
 
 
 def _listener(plan: EnvoyPlan) -> dict[str, Any]:
-    manager = {
-        "@type": f"{_TYPE}extensions.filters.network.http_connection_manager.v3.HttpConnectionManager",
-        "stat_prefix": "weft",
-        "codec_type": "AUTO",  # HTTP/1.1, HTTP/2 and gRPC on one port
+    manager = _extension(
+        "filters.network.http_connection_manager",
+        "HttpConnectionManager",
+        stat_prefix="weft",
+        codec_type="AUTO",  # HTTP/1.1, HTTP/2 and gRPC on one port
         # A stream may pause while its worker computes a long prompt.
-        "stream_idle_timeout": "600s",
-        "route_config": {
+        stream_idle_timeout="600s",
+        route_config={
             "name": "workers",
             "virtual_hosts": [{"name": "all", "domains": ["*"], "routes": _routes(plan)}],
         },
-        "local_reply_config": local_replies(),
-        "http_filters": [_strip_filter(), _picker_filter(plan), _router_filter()],
-    }
+        local_reply_config=local_replies(),
+        http_filters=[
+            _strip_filter(),
+            _picker_filter(plan),
+            _extension("filters.http.router", "Router"),
+        ],
+    )
     bounds: dict[str, Any] = {}
     if plan.buffered_bytes is not None:
         bounds["per_connection_buffer_limit_bytes"] = plan.buffered_bytes
@@ -86,10 +91,14 @@ def _listener(plan: EnvoyPlan) -> dict[str, Any]:
         "name": "weft",
         "address": _address(plan.listen),
         **bounds,
-        "filter_chains": [
-            {"filters": [{"name": "envoy.filters.network.http_connection_manager", "typed_config": manager}]}
-        ],
-    }  # fmt: skip
+        "filter_chains": [{"filters": [manager]}],
+    }
+
+
+def _extension(name: str, message: str, **config: Any) -> dict[str, Any]:
+    """One of Envoy's own, and the message that configures it."""
+    kind = f"{_TYPE}extensions.{name}.v3.{message}"
+    return {"name": f"envoy.{name}", "typed_config": {"@type": kind, **config}}
 
 
 def _routes(plan: EnvoyPlan) -> list[dict[str, Any]]:
@@ -157,44 +166,30 @@ def _strip_filter() -> dict[str, Any]:
         {"remove_on_match": {"key_matcher": {"prefix": prefix}}} for prefix in _STRIPPED_PREFIXES
     ]
     removals += [{"remove": name} for name in _STRIPPED_NAMES]
-    return {
-        "name": "envoy.filters.http.header_mutation",
-        "typed_config": {
-            "@type": f"{_TYPE}extensions.filters.http.header_mutation.v3.HeaderMutation",
-            "mutations": {"request_mutations": removals},
-        },
-    }
+    mutations = {"request_mutations": removals}
+    return _extension("filters.http.header_mutation", "HeaderMutation", mutations=mutations)
 
 
 def _picker_filter(plan: EnvoyPlan) -> dict[str, Any]:
     """Who streams a body to the picker has none left when that dies; who holds it sends it on alone."""
     is_buffered = plan.buffered_bytes is not None
-    return {
-        "name": "envoy.filters.http.ext_proc",
-        "typed_config": {
-            "@type": f"{_TYPE}extensions.filters.http.ext_proc.v3.ExternalProcessor",
-            "grpc_service": {"envoy_grpc": {"cluster_name": PICKER}},
-            "failure_mode_allow": plan.is_fail_open,
-            "message_timeout": _seconds(_HELD_TIMEOUT_S if is_buffered else plan.picker_timeout_s),
-            "processing_mode": {
-                "request_header_mode": "SEND",
-                "request_body_mode": "BUFFERED" if is_buffered else "FULL_DUPLEX_STREAMED",
-                "request_trailer_mode": "SEND",
-                "response_header_mode": "SEND",
-                "response_body_mode": "FULL_DUPLEX_STREAMED",
-                "response_trailer_mode": "SEND",
-            },
-            # Without this the picker's choice, which travels as metadata too, would be dropped.
-            "metadata_options": {"receiving_namespaces": {"untyped": ["envoy.lb"]}},
+    return _extension(
+        "filters.http.ext_proc",
+        "ExternalProcessor",
+        grpc_service={"envoy_grpc": {"cluster_name": PICKER}},
+        failure_mode_allow=plan.is_fail_open,
+        message_timeout=_seconds(_HELD_TIMEOUT_S if is_buffered else plan.picker_timeout_s),
+        processing_mode={
+            "request_header_mode": "SEND",
+            "request_body_mode": "BUFFERED" if is_buffered else "FULL_DUPLEX_STREAMED",
+            "request_trailer_mode": "SEND",
+            "response_header_mode": "SEND",
+            "response_body_mode": "FULL_DUPLEX_STREAMED",
+            "response_trailer_mode": "SEND",
         },
-    }
-
-
-def _router_filter() -> dict[str, Any]:
-    return {
-        "name": "envoy.filters.http.router",
-        "typed_config": {"@type": f"{_TYPE}extensions.filters.http.router.v3.Router"},
-    }
+        # Without this the picker's choice, which travels as metadata too, would be dropped.
+        metadata_options={"receiving_namespaces": {"untyped": ["envoy.lb"]}},
+    )
 
 
 def _picker_cluster(plan: EnvoyPlan) -> dict[str, Any]:
@@ -279,20 +274,13 @@ def _workers(
 
 
 def _override_host() -> dict[str, Any]:
-    fallback = {
-        "name": "envoy.load_balancing_policies.round_robin",
-        "typed_config": {
-            "@type": f"{_TYPE}extensions.load_balancing_policies.round_robin.v3.RoundRobin"
-        },
-    }
-    return {
-        "name": "envoy.load_balancing_policies.override_host",
-        "typed_config": {
-            "@type": f"{_TYPE}extensions.load_balancing_policies.override_host.v3.OverrideHost",
-            "override_host_sources": [{"header": DESTINATION}],
-            "fallback_policy": {"policies": [{"typed_extension_config": fallback}]},
-        },
-    }
+    fallback = _extension("load_balancing_policies.round_robin", "RoundRobin")
+    return _extension(
+        "load_balancing_policies.override_host",
+        "OverrideHost",
+        override_host_sources=[{"header": DESTINATION}],
+        fallback_policy={"policies": [{"typed_extension_config": fallback}]},
+    )
 
 
 def _health_check(plan: EnvoyPlan, kind: dict[str, Any]) -> dict[str, Any]:

@@ -5,19 +5,19 @@ import json
 import os
 import re
 import shlex
-import signal
 import socket
 import tempfile
 import time
-from collections.abc import Awaitable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from http.client import HTTPConnection, HTTPException
 from pathlib import Path
-from typing import Final, TypeVar
+from typing import Final
 
 from weft.cli.children import Child, ChildFailed, inherited_environment, weft_command
 from weft.cli.limits import raise_open_files
 from weft.cli.picker.options import UpOptions
+from weft.cli.signals import Signalled, Signals
 from weft.cli.up.binary import find_envoy
 from weft.cli.up.envoy import EnvoyPlan, envoy_config
 from weft.core.callers import HostRule
@@ -25,8 +25,6 @@ from weft.core.errors import ConfigError, Unavailable
 from weft.core.kv_transfer import KvConnector, KvRole
 from weft.core.log import configure_logging
 from weft.epp.server.limits import PickerLimits
-
-T = TypeVar("T")
 
 # Clients speak HTTP or the engine's protocol; over the latter workers report their load and cache.
 PICKER_CONFIG: Final = """\
@@ -98,10 +96,6 @@ _TRANSFERS: Final = {
 }
 
 
-class Stopped(Exception):
-    """A signal ends the process."""
-
-
 def up(model: str, options: UpOptions) -> int:
     """Start everything, and stop it on a signal."""
     configure_logging(options.log_level, log_format=options.log_format)
@@ -164,24 +158,22 @@ class Stack:
         self._binary = binary
         self._hosts = HostRule(options.host, options.allowed_hosts or ())
         self._started = time.monotonic()
-        self._stop = asyncio.Event()
+        self._signals = Signals()
         self._workers: list[Child] = []
         self._picker: Child | None = None
         self._envoy: Child | None = None
 
     async def run(self) -> int:
         """Until a signal, or until what is left is of no use; the result is the exit status."""
-        loop = asyncio.get_running_loop()
-        for number in (signal.SIGINT, signal.SIGTERM):
-            loop.add_signal_handler(number, self._stop.set)
+        self._signals.listen()
         # What TMPDIR names may be too deep for a socket, and this is not.
         short = None if len(os.fsencode(tempfile.gettempdir())) < _MAX_TMPDIR else "/tmp"  # noqa: S108
         with tempfile.TemporaryDirectory(prefix="weft-up-", dir=short) as scratch:
             try:
                 async with asyncio.timeout(self._options.start_timeout):
-                    await self._unless_stopped(self._start(Path(scratch)))
-                await self._unless_stopped(self._watch())
-            except Stopped:
+                    await self._signals.unless(self._start(Path(scratch)))
+                await self._signals.unless(self._watch())
+            except Signalled:
                 self._say("stopping")
             except TimeoutError as error:
                 limit = self._options.start_timeout
@@ -354,20 +346,6 @@ class Stack:
             else:
                 return pause_s
 
-    async def _unless_stopped(self, work: Awaitable[T]) -> T:
-        """What `work` returns. A signal that comes first cancels it and raises `Stopped`."""
-        task = asyncio.ensure_future(work)
-        stopped = asyncio.create_task(self._stop.wait())
-        try:
-            await asyncio.wait((task, stopped), return_when=asyncio.FIRST_COMPLETED)
-            if task.done():
-                return task.result()
-            raise Stopped
-        finally:
-            for pending in (task, stopped):
-                pending.cancel()
-            await asyncio.gather(task, stopped, return_exceptions=True)
-
     async def _stop_all(self) -> None:
         """Envoy first, so that nobody is sent to what is about to end."""
         for child in (self._envoy, self._picker):
@@ -409,6 +387,3 @@ def _is_envoy_ready(admin: Path) -> bool:
         return False
     finally:
         connection.close()
-
-
-__all__ = ["PICKER_CONFIG", "ChildFailed", "Stack", "Worker", "up"]

@@ -24,7 +24,7 @@ from weft.model.quantized.format import (
     read_groups,
 )
 from weft.model.quantized.fp8 import Fp8Format, read_block
-from weft.model.quantized.packed import PackedMatrix, unpack
+from weft.model.quantized.packed import PackedMatrix, unpack, unpack_range
 from weft.model.weights import DTYPES, Tensor
 
 _BY_BYTE = ("int-quantized", "naive-quantized")
@@ -134,13 +134,7 @@ class _PackedRows:
     def zeros(self, start: int, stop: int) -> NDArray[np.float32]:
         if self.zero_words is None:
             return np.full((1, self.scale.shape[1]), 2 ** (self.num_bits - 1), np.float32)
-        per_word = 32 // self.num_bits
-        first = start // per_word
-        words = self.zero_words[first : -(-stop // per_word)].T
-        skipped = start - first * per_word
-        return unpack(words, self.num_bits)[:, skipped : skipped + stop - start].T.astype(
-            np.float32
-        )
+        return unpack_range(self.zero_words.T, start, stop, self.num_bits).T.astype(np.float32)
 
     def scales(self, start: int, stop: int) -> NDArray[np.float32]:
         return self.scale.rows(start, stop).float32()

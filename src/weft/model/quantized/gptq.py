@@ -23,7 +23,7 @@ from weft.model.quantized.format import (
     packed_matrix,
     read_groups,
 )
-from weft.model.quantized.packed import PackedMatrix, unpack
+from weft.model.quantized.packed import PackedMatrix, unpack, unpack_range
 from weft.model.weights import DTYPES, Tensor
 
 _ONES = {4: np.uint32(0x11111111), 8: np.uint32(0x01010101)}
@@ -84,13 +84,8 @@ class _GptqRows:
         return unpack(self.words[:, start:stop].T, self.num_bits)[:, : self.shape[1]]
 
     def zeros(self, start: int, stop: int) -> NDArray[np.float32]:
-        per_word = 32 // self.num_bits
-        first = start // per_word
-        words = self.zero_words[:, first : -(-stop // per_word)] + self.missing  # may wrap around
-        skipped = start - first * per_word
-        return unpack(words, self.num_bits)[:, skipped : skipped + stop - start].T.astype(
-            np.float32
-        )
+        numbers = unpack_range(self.zero_words, start, stop, self.num_bits, self.missing)
+        return numbers.T.astype(np.float32)
 
     def scales(self, start: int, stop: int) -> NDArray[np.float32]:
         return Tensor(self.scale.dtype, self.scale.data[:, start:stop]).float32().T

@@ -16,6 +16,7 @@ from weft.core.errors import ConfigError
 from weft.model.groups import GroupedMatrix, GroupFormat
 from weft.model.weights import STORAGE, Tensor, refuse_values
 
+_NOTHING = np.uint32(0)
 _CHUNK = 1 << 18  # elements made in one go: they stay in the cache between unpacking and scaling
 
 
@@ -162,6 +163,17 @@ class PackedMatrix:
 def _as_stored(values: NDArray[np.float32], form: GroupFormat) -> NDArray[Any]:
     """Scales or minimums in the type that they had in the file."""
     return np.ascontiguousarray(Tensor("float32", values).rounded_to(form.scales).data)
+
+
+def unpack_range(
+    words: NDArray[np.uint32], start: int, stop: int, num_bits: int, missing: np.uint32 = _NOTHING
+) -> NDArray[np.uint8]:
+    """Numbers [rows, start to stop] of those that each row of words holds, `missing` added to each word."""
+    per_word = 32 // num_bits
+    first = start // per_word
+    taken = words[:, first : -(-stop // per_word)] + missing  # may wrap around
+    numbers = unpack(taken, num_bits)
+    return numbers[:, start - first * per_word : stop - first * per_word]
 
 
 def unpack(words: NDArray[np.uint8] | NDArray[np.uint32], num_bits: int) -> NDArray[np.uint8]:

@@ -1,0 +1,52 @@
+"""The signals that end a command with servers: SIGINT and SIGTERM, taken one after the other."""
+
+import asyncio
+import signal
+from collections.abc import Coroutine
+from typing import Any, TypeVar
+
+T = TypeVar("T")
+
+
+class Signalled(Exception):
+    """A signal ends the process."""
+
+    def __init__(self, number: int) -> None:
+        super().__init__(number)
+        self.number = number
+        self.name = signal.Signals(number).name
+
+
+class Signals:
+    """Those that have come, and that nobody has taken yet."""
+
+    def __init__(self) -> None:
+        self._numbers: asyncio.Queue[int] = asyncio.Queue()
+
+    def listen(self) -> None:
+        """From now on, on this event loop, they end nothing by themselves."""
+        loop = asyncio.get_running_loop()
+        for number in (signal.SIGINT, signal.SIGTERM):
+            loop.add_signal_handler(number, self.put, number)
+
+    def put(self, number: int) -> None:
+        """One more has come."""
+        self._numbers.put_nowait(number)
+
+    async def take(self) -> Signalled:
+        """The next one."""
+        return Signalled(await self._numbers.get())
+
+    async def unless(self, work: Coroutine[Any, Any, T]) -> T:
+        """What `work` returns. A signal that comes first cancels it and raises `Signalled`."""
+        task = asyncio.create_task(work)
+        signalled = asyncio.create_task(self.take())
+        try:
+            await asyncio.wait((task, signalled), return_when=asyncio.FIRST_COMPLETED)
+            if task.done():
+                return task.result()
+            raise signalled.result()
+        finally:
+            for pending in (task, signalled):
+                pending.cancel()
+            await asyncio.gather(task, signalled, return_exceptions=True)
