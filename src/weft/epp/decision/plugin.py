@@ -3,7 +3,7 @@
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from time import monotonic
-from typing import Any, Final, Protocol, runtime_checkable
+from typing import Any, Final, Generic, Protocol, TypeVar, runtime_checkable
 
 from weft.epp.config.parameters import Kind, NoParameters, Parameters, Reference
 from weft.epp.decision.cycle import Cycle, ProfileRun, Schedule
@@ -27,6 +27,9 @@ EVICTION_FILTER: Final = "sheddable-eviction-filter"
 EVICTION_ORDER: Final = "priority-then-time-eviction-order-policy"
 METRICS_SOURCE: Final = SOURCE_TYPE
 METRICS_EXTRACTOR: Final = EXTRACTOR_TYPE
+
+_Build = TypeVar("_Build", bound=Callable[[Any, Any], Any])
+_Parameters = TypeVar("_Parameters", bound=Parameters)
 
 
 def prefix_reference(name: str) -> Reference:
@@ -90,12 +93,38 @@ def plugin_type(
     return PluginType(type_name=type_name, kinds=wanted, build=build, parameters=parameters, **more)
 
 
+DECLARED: Final[dict[str, list[PluginType]]] = {}  # by module
+
+
+def plugin(
+    type_name: str,
+    kinds: Kind | tuple[Kind, ...],
+    parameters: type[Parameters] = NoParameters,
+    **more: Any,
+) -> Callable[[_Build], _Build]:
+    """Declares the class, or the function, that makes plugins of a type."""
+
+    def declare(build: _Build) -> _Build:
+        row = plugin_type(type_name, kinds, build, parameters, **more)
+        DECLARED.setdefault(build.__module__, []).append(row)
+        return build
+
+    return declare
+
+
+class Plugin(Generic[_Parameters]):
+    """Base of plugins that make nothing of their parameters beforehand."""
+
+    def __init__(self, parameters: _Parameters, around: Surroundings) -> None:
+        self._parameters = parameters
+        self._around = around
+
+
 class Filter(Protocol):
     """Drops candidates."""
 
     def keep(self, cycle: Cycle, candidates: Sequence[Endpoint]) -> Sequence[Endpoint]:
         """The candidates that stay, in order."""
-        ...
 
 
 class Scorer(Protocol):
@@ -103,7 +132,6 @@ class Scorer(Protocol):
 
     def score(self, cycle: Cycle, candidates: Sequence[Endpoint]) -> list[float]:
         """One number per candidate; clamped to 0..1 by the caller."""
-        ...
 
 
 class Picker(Protocol):
@@ -111,7 +139,6 @@ class Picker(Protocol):
 
     def pick(self, candidates: Sequence[Endpoint], totals: Sequence[float]) -> list[Endpoint]:
         """The chosen ones, best first; at least one."""
-        ...
 
 
 class Producer(Protocol):
@@ -119,7 +146,6 @@ class Producer(Protocol):
 
     def produce(self, cycle: Cycle) -> None:
         """Fill in the cycle."""
-        ...
 
 
 @runtime_checkable
@@ -128,7 +154,6 @@ class Preparer(Protocol):
 
     async def prepare(self, cycle: Cycle) -> None:
         """Fill in the cycle before candidates are chosen."""
-        ...
 
 
 @runtime_checkable
@@ -137,7 +162,6 @@ class Learner(Protocol):
 
     def picked(self, cycle: Cycle, schedule: Schedule) -> None:
         """Learn where the request goes."""
-        ...
 
 
 class Identity(Protocol):
@@ -145,7 +169,6 @@ class Identity(Protocol):
 
     def fairness_id(self, headers: Mapping[str, str]) -> str:
         """The flow; "" if the headers do not say."""
-        ...
 
 
 class Admitter(Protocol):
@@ -153,7 +176,6 @@ class Admitter(Protocol):
 
     def admit(self, cycle: Cycle) -> None:
         """Raises `Refused`; what producers found is there, and no endpoint is chosen yet."""
-        ...
 
 
 class Reporter(Protocol):
@@ -161,7 +183,6 @@ class Reporter(Protocol):
 
     def report(self, usage: Usage) -> Mapping[str, Mapping[str, float]]:
         """Dynamic metadata, by namespace and key."""
-        ...
 
 
 @runtime_checkable
@@ -170,7 +191,6 @@ class Closer(Protocol):
 
     async def aclose(self) -> None:
         """Let go of it; the picker is closing."""
-        ...
 
 
 class Profile(Protocol):
@@ -180,7 +200,6 @@ class Profile(Protocol):
 
     def run(self, cycle: Cycle, candidates: Sequence[Endpoint]) -> ProfileRun:
         """Filter, score and pick; raises `Refused` if nothing is left."""
-        ...
 
 
 class Handler(Protocol):
@@ -188,7 +207,6 @@ class Handler(Protocol):
 
     def schedule(self, cycle: Cycle, profiles: Mapping[str, Profile]) -> Schedule:
         """Where the request goes; raises `Refused`."""
-        ...
 
 
 class Decider(Protocol):
@@ -196,7 +214,6 @@ class Decider(Protocol):
 
     def wants(self, cycle: Cycle, decode: Endpoint) -> bool:
         """Whether to run the stage apart from `decode`."""
-        ...
 
 
 class Detector(Protocol):
@@ -206,13 +223,11 @@ class Detector(Protocol):
         self, endpoints: Sequence[Endpoint], now: float, stage: str | None = None
     ) -> float:
         """1.0 and above: no room, as the endpoints report it."""
-        ...
 
     def expected_saturation(
         self, endpoints: Sequence[Endpoint], now: float, stage: str | None = None
     ) -> float:
         """The same with what was sent to them since they reported: who admits many goes by this."""
-        ...
 
 
 @runtime_checkable
@@ -221,7 +236,6 @@ class FollowsUsage(Protocol):
 
     def used(self, ticket_id: int, usage: Usage) -> None:
         """What the response reported, before its end."""
-        ...
 
 
 @runtime_checkable
@@ -230,7 +244,6 @@ class FollowsTimes(Protocol):
 
     def timed(self, times: ResponseTimes) -> None:
         """A response came to its natural end; before it is over."""
-        ...
 
 
 @runtime_checkable
@@ -239,8 +252,6 @@ class FollowsResponse(Protocol):
 
     def first_token(self, ticket_id: int) -> None:
         """The response began."""
-        ...
 
     def ended(self, ticket_id: int) -> None:
         """The request is over, in whatever way."""
-        ...

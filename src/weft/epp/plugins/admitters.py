@@ -8,7 +8,7 @@ import msgspec
 
 from weft.epp.config.parameters import Kind, Parameters, Reference
 from weft.epp.decision.cycle import Cycle
-from weft.epp.decision.plugin import LATENCY, Surroundings, latency_reference, plugin_type
+from weft.epp.decision.plugin import LATENCY, Surroundings, latency_reference, plugin
 from weft.epp.pool.endpoint import Endpoint
 from weft.epp.request.values import Drop, Refused
 
@@ -25,6 +25,7 @@ class ProbabilisticParameters(Parameters, frozen=True, kw_only=True):
     k: _Positive = 300.0
 
 
+@plugin("probabilistic-admitter", Kind.ADMITTER, ProbabilisticParameters)
 class ProbabilisticAdmitter:
     """Sheds requests of negative priority by chance: the fuller the candidates, the more of them."""
 
@@ -69,6 +70,7 @@ class LatencySloParameters(Parameters, frozen=True, kw_only=True):
         return (latency_reference(self.latency_prediction_info_producer_name),)
 
 
+@plugin("latency-slo-admitter", Kind.ADMITTER, LatencySloParameters)
 class LatencySloAdmitter:
     """Sheds requests of negative priority whose SLO would be missed wherever they went."""
 
@@ -94,11 +96,3 @@ class LatencySloAdmitter:
 
 def _may_do_better(endpoint: Endpoint) -> bool:
     return not endpoint.expected_running or endpoint.load.kv_usage < _COLD_KV_USAGE
-
-
-ROWS: Final = (
-    plugin_type("latency-slo-admitter", Kind.ADMITTER, LatencySloAdmitter, LatencySloParameters),
-    plugin_type(
-        "probabilistic-admitter", Kind.ADMITTER, ProbabilisticAdmitter, ProbabilisticParameters
-    ),
-)

@@ -6,7 +6,7 @@ from typing import Annotated, Final
 import msgspec
 
 from weft.epp.config.parameters import Kind, Parameters
-from weft.epp.decision.plugin import Surroundings, plugin_type
+from weft.epp.decision.plugin import Surroundings, plugin
 
 _SESSION_HEADERS: Final = (
     "x-claude-code-session-id",
@@ -22,6 +22,7 @@ class AgentIdentityParameters(Parameters, frozen=True, kw_only=True):
     additional_session_headers: tuple[Annotated[str, msgspec.Meta(min_length=1)], ...] = ()
 
 
+@plugin("agent-identity", Kind.IDENTITY, AgentIdentityParameters, is_alpha=True)
 class AgentIdentity:
     """The first session header of a request; a fairness id that the client names comes before it."""
 
@@ -35,10 +36,3 @@ class AgentIdentity:
             if value := headers.get(name, "").strip():
                 return value
         return ""
-
-
-ROWS: Final = (
-    plugin_type(
-        "agent-identity", Kind.IDENTITY, AgentIdentity, AgentIdentityParameters, is_alpha=True
-    ),
-)

@@ -2,12 +2,12 @@
 
 import random
 from collections.abc import Sequence
-from typing import Annotated, Final
+from typing import Annotated
 
 import msgspec
 
 from weft.epp.config.parameters import Kind, Parameters
-from weft.epp.decision.plugin import Surroundings, plugin_type
+from weft.epp.decision.plugin import Surroundings, plugin
 from weft.epp.pool.endpoint import Endpoint
 
 
@@ -17,6 +17,7 @@ class PickerParameters(Parameters, frozen=True, kw_only=True):
     max_num_of_endpoints: Annotated[int, msgspec.Meta(ge=1, le=100)] = 1
 
 
+@plugin("max-score-picker", Kind.PICKER, PickerParameters)
 class MaxScorePicker:
     """The highest totals. Ties go to who has least under way, then to who was picked longest ago."""
 
@@ -35,6 +36,7 @@ class MaxScorePicker:
         return [candidates[i] for i in order[: self._max]]
 
 
+@plugin("random-picker", Kind.PICKER, PickerParameters)
 class RandomPicker:
     """Any, with equal chance."""
 
@@ -46,6 +48,7 @@ class RandomPicker:
         return random.sample(list(candidates), min(self._max, len(candidates)))
 
 
+@plugin("weighted-random-picker", Kind.PICKER, PickerParameters)
 class WeightedRandomPicker:
     """Chance in proportion to the total (A-Res sampling); all totals 0 or less: any."""
 
@@ -65,10 +68,3 @@ class WeightedRandomPicker:
 
 def _freshness(endpoint: Endpoint) -> tuple[int, int]:
     return len(endpoint.unseen), endpoint.last_pick
-
-
-ROWS: Final = (
-    plugin_type("max-score-picker", Kind.PICKER, MaxScorePicker, PickerParameters),
-    plugin_type("random-picker", Kind.PICKER, RandomPicker, PickerParameters),
-    plugin_type("weighted-random-picker", Kind.PICKER, WeightedRandomPicker, PickerParameters),
-)

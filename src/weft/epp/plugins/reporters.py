@@ -2,13 +2,13 @@
 
 import logging
 import math
-from typing import Annotated, Any, Final
+from typing import Annotated, Any
 
 import msgspec
 
 from weft.core.errors import ConfigError
 from weft.epp.config.parameters import Kind, Parameters, Part
-from weft.epp.decision.plugin import Surroundings, plugin_type
+from weft.epp.decision.plugin import Surroundings, plugin
 from weft.epp.request.values import Usage
 
 _log = logging.getLogger(__name__)
@@ -42,6 +42,7 @@ class ReporterParameters(Parameters, frozen=True, kw_only=True):
     attributes: Annotated[tuple[Attribute, ...], msgspec.Meta(min_length=1)]
 
 
+@plugin("request-attribute-reporter", Kind.REPORTER, ReporterParameters)
 class AttributeReporter:
     """Evaluates each expression when a response has ended."""
 
@@ -106,8 +107,3 @@ def _compile(expression: str, path: str) -> Any:
     if others := set(program.variables()) - {"usage"}:
         raise ConfigError(f"{path}: only usage can be read, not {', '.join(sorted(others))}")
     return program
-
-
-ROWS: Final = (
-    plugin_type("request-attribute-reporter", Kind.REPORTER, AttributeReporter, ReporterParameters),
-)

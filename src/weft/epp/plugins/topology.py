@@ -8,7 +8,7 @@ import msgspec
 
 from weft.epp.config.parameters import Kind, Parameters, Reference
 from weft.epp.decision.cycle import Cycle
-from weft.epp.decision.plugin import Surroundings, plugin_type
+from weft.epp.decision.plugin import Surroundings, plugin
 from weft.epp.pool.endpoint import Endpoint
 
 EXTRACTOR: Final = "topology-extractor"
@@ -28,6 +28,7 @@ class ExtractorParameters(Parameters, frozen=True, kw_only=True):
     region: _Label | None = None
 
 
+@plugin(EXTRACTOR, Kind.TOPOLOGY, ExtractorParameters, is_alpha=True)
 class TopologyExtractor:
     """Says how near two endpoints are."""
 
@@ -65,6 +66,7 @@ class FilterParameters(ScorerParameters, frozen=True, kw_only=True):
     min_affinity: Literal["host", "rack", "zone", "region"] = "host"
 
 
+@plugin("topology-affinity-scorer", Kind.SCORER, ScorerParameters, is_alpha=True)
 class TopologyScorer:
     """Nearer to the endpoint that decodes is better; 0.0 for all while there is none."""
 
@@ -80,6 +82,7 @@ class TopologyScorer:
         return [LEVELS.get(level or "", 0.0) for level in nearest]
 
 
+@plugin("topology-affinity-filter", Kind.FILTER, FilterParameters, is_alpha=True)
 class TopologyFilter:
     """Keeps the endpoints near the one that decodes; all while there is none."""
 
@@ -99,14 +102,3 @@ class TopologyFilter:
 def _peer(cycle: Cycle) -> Endpoint | None:
     """What the first profile picked; None while that one runs."""
     return cycle.runs[0].picked[0] if cycle.runs and cycle.runs[0].picked else None
-
-
-ROWS: Final = (
-    plugin_type(EXTRACTOR, Kind.TOPOLOGY, TopologyExtractor, ExtractorParameters, is_alpha=True),
-    plugin_type(
-        "topology-affinity-filter", Kind.FILTER, TopologyFilter, FilterParameters, is_alpha=True
-    ),
-    plugin_type(
-        "topology-affinity-scorer", Kind.SCORER, TopologyScorer, ScorerParameters, is_alpha=True
-    ),
-)

@@ -1,13 +1,13 @@
 """`concurrency-detector`: what is under way against what is allowed."""
 
 from collections.abc import Iterable, Sequence
-from typing import Annotated, Final, Literal
+from typing import Annotated, Literal
 
 import msgspec
 
 from weft.epp.config.parameters import Kind, Parameters, Reference
 from weft.epp.decision.cycle import Cycle
-from weft.epp.decision.plugin import INFLIGHT, Surroundings, inflight_reference, plugin_type
+from weft.epp.decision.plugin import INFLIGHT, Surroundings, inflight_reference, plugin
 from weft.epp.plugins.producers.inflight_load import InflightLoad
 from weft.epp.pool.endpoint import Endpoint
 
@@ -28,6 +28,7 @@ class ConcurrencyParameters(Parameters, frozen=True, kw_only=True):
         return (inflight_reference(self.in_flight_load_producer_name),)
 
 
+@plugin("concurrency-detector", (Kind.DETECTOR, Kind.FILTER), ConcurrencyParameters)
 class ConcurrencyDetector:
     """What is under way against what is allowed; needs no telemetry."""
 
@@ -61,13 +62,3 @@ class ConcurrencyDetector:
                 return tokens
             case "hybrid":
                 return max(requests, tokens)
-
-
-ROWS: Final = (
-    plugin_type(
-        "concurrency-detector",
-        (Kind.DETECTOR, Kind.FILTER),
-        ConcurrencyDetector,
-        ConcurrencyParameters,
-    ),
-)

@@ -1,13 +1,13 @@
 """`scraped-concurrency-detector`: requests under way as endpoints report them, which every picker sees alike."""
 
 from collections.abc import Sequence
-from typing import Annotated, Final
+from typing import Annotated
 
 import msgspec
 
 from weft.epp.config.parameters import Kind, Parameters
 from weft.epp.config.quantity import parse_duration_s
-from weft.epp.decision.plugin import Surroundings, plugin_type
+from weft.epp.decision.plugin import Surroundings, plugin
 from weft.epp.pool.endpoint import Endpoint
 
 
@@ -25,6 +25,7 @@ class ScrapedParameters(Parameters, frozen=True, kw_only=True):
                 raise ValueError(f"{key} must be more than 0, got {text!r}")
 
 
+@plugin("scraped-concurrency-detector", Kind.DETECTOR, ScrapedParameters, is_alpha=True)
 class ScrapedConcurrencyDetector:
     """Requests that run and wait anywhere in the pool, against the room of the stage's endpoints.
 
@@ -66,11 +67,3 @@ class ScrapedConcurrencyDetector:
         loads = [each.load for each in self._pool.ready]
         num_requests = sum(load.num_running + load.num_waiting for load in loads) + num_sent
         return num_requests / (num_known * self._max_concurrency)
-
-
-ROWS: Final = (
-    plugin_type(
-        "scraped-concurrency-detector", Kind.DETECTOR, ScrapedConcurrencyDetector,
-        ScrapedParameters, is_alpha=True,
-    ),
-)  # fmt: skip

@@ -1,14 +1,14 @@
 """`utilization-detector`: queues and KV use against thresholds."""
 
 from collections.abc import Sequence
-from typing import Annotated, Final
+from typing import Annotated
 
 import msgspec
 
 from weft.epp.config.parameters import Kind, Parameters
 from weft.epp.config.quantity import parse_duration_s
 from weft.epp.decision.cycle import Cycle
-from weft.epp.decision.plugin import Surroundings, plugin_type
+from weft.epp.decision.plugin import Surroundings, plugin
 from weft.epp.pool.endpoint import Endpoint
 
 _AtLeastOne = Annotated[int, msgspec.Meta(ge=1)]
@@ -28,6 +28,7 @@ class UtilizationParameters(Parameters, frozen=True, kw_only=True):
             raise ValueError(f"must be more than 0, got {text!r}")
 
 
+@plugin("utilization-detector", (Kind.DETECTOR, Kind.FILTER), UtilizationParameters)
 class UtilizationDetector:
     """Mean over the endpoints of the worse of queue and KV use, each against its threshold.
 
@@ -79,13 +80,3 @@ class UtilizationDetector:
             num_waiting / self._parameters.queue_depth_threshold,
             endpoint.load.kv_usage / self._parameters.kv_cache_util_threshold,
         )
-
-
-ROWS: Final = (
-    plugin_type(
-        "utilization-detector",
-        (Kind.DETECTOR, Kind.FILTER),
-        UtilizationDetector,
-        UtilizationParameters,
-    ),
-)

@@ -1,11 +1,10 @@
 """`by-label`: one label and its allowed values."""
 
 from collections.abc import Sequence
-from typing import Final
 
 from weft.epp.config.parameters import Kind, Parameters
 from weft.epp.decision.cycle import Cycle
-from weft.epp.decision.plugin import Surroundings, plugin_type
+from weft.epp.decision.plugin import Surroundings, plugin
 from weft.epp.pool.endpoint import Endpoint
 
 
@@ -17,6 +16,7 @@ class LabelParameters(Parameters, frozen=True, kw_only=True):
     allows_no_label: bool = False
 
 
+@plugin("by-label", Kind.FILTER, LabelParameters, replacement="label-selector-filter")
 class LabelFilter:
     """Keeps the endpoints whose label has one of the given values."""
 
@@ -31,10 +31,3 @@ class LabelFilter:
 
     def _accepts(self, value: str | None) -> bool:
         return self._allows_none if value is None else value in self._values
-
-
-ROWS: Final = (
-    plugin_type(
-        "by-label", Kind.FILTER, LabelFilter, LabelParameters, replacement="label-selector-filter"
-    ),
-)

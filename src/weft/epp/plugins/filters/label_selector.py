@@ -1,13 +1,13 @@
 """`label-selector-filter`: endpoints by their labels, as Kubernetes selects."""
 
 from collections.abc import Mapping, Sequence
-from typing import Final, Literal
+from typing import Literal
 
 import msgspec
 
 from weft.epp.config.parameters import Kind, Parameters
 from weft.epp.decision.cycle import Cycle
-from weft.epp.decision.plugin import Surroundings, plugin_type
+from weft.epp.decision.plugin import Surroundings, plugin
 from weft.epp.pool.endpoint import Endpoint
 
 
@@ -48,6 +48,7 @@ class SelectorParameters(Parameters, frozen=True, kw_only=True):
             raise ValueError("needs matchLabels or matchExpressions")
 
 
+@plugin("label-selector-filter", Kind.FILTER, SelectorParameters, aliases=("by-label-selector",))
 class LabelSelectorFilter:
     """Keeps the endpoints that a selector selects."""
 
@@ -63,14 +64,3 @@ class LabelSelectorFilter:
         return all(labels.get(key) == value for key, value in self._labels) and all(
             expression.accepts(labels) for expression in self._expressions
         )
-
-
-ROWS: Final = (
-    plugin_type(
-        "label-selector-filter",
-        Kind.FILTER,
-        LabelSelectorFilter,
-        SelectorParameters,
-        aliases=("by-label-selector",),
-    ),
-)

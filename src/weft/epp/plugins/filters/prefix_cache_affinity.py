@@ -2,7 +2,7 @@
 
 import random
 from collections.abc import Iterable, Mapping, Sequence
-from typing import Annotated, Final, Literal
+from typing import Annotated, Literal
 
 import msgspec
 
@@ -15,7 +15,7 @@ from weft.epp.decision.plugin import (
     Surroundings,
     inflight_reference,
     latency_reference,
-    plugin_type,
+    plugin,
     prefix_reference,
 )
 from weft.epp.plugins.producers.inflight_load import InflightLoad
@@ -58,6 +58,7 @@ class PrefixAffinityParameters(Parameters, frozen=True, kw_only=True):
                 yield field.encode_name, f"ttftSource is {self.ttft_source}"
 
 
+@plugin("prefix-cache-affinity-filter", Kind.FILTER, PrefixAffinityParameters)
 class PrefixAffinityFilter:
     """Keeps the endpoints that hold most of the prompt."""
 
@@ -101,10 +102,3 @@ class PrefixAffinityFilter:
             return {each: self._inflight.num_tokens(each) / throughput for each in candidates}
         known = cycle.predictions.get(self._parameters.latency_prediction_info_producer_name)
         return {} if known is None else {each: found.ttft_s for each, found in known.of.items()}
-
-
-ROWS: Final = (
-    plugin_type(
-        "prefix-cache-affinity-filter", Kind.FILTER, PrefixAffinityFilter, PrefixAffinityParameters
-    ),
-)

@@ -2,13 +2,13 @@
 
 import random
 from collections.abc import Iterable, Sequence
-from typing import Annotated, Final
+from typing import Annotated
 
 import msgspec
 
 from weft.epp.config.parameters import Kind, Parameters, Reference
 from weft.epp.decision.cycle import Cycle
-from weft.epp.decision.plugin import LATENCY, Surroundings, latency_reference, plugin_type
+from weft.epp.decision.plugin import LATENCY, Plugin, latency_reference, plugin
 from weft.epp.pool.endpoint import Endpoint
 
 
@@ -23,11 +23,9 @@ class HeadroomTierParameters(Parameters, frozen=True, kw_only=True):
         return (latency_reference(self.latency_prediction_info_producer_name),)
 
 
-class HeadroomTierFilter:
+@plugin("slo-headroom-tier-filter", Kind.FILTER, HeadroomTierParameters)
+class HeadroomTierFilter(Plugin[HeadroomTierParameters]):
     """Keeps one of two tiers; all, while nothing is known."""
-
-    def __init__(self, parameters: HeadroomTierParameters, _: Surroundings) -> None:
-        self._parameters = parameters
 
     def keep(self, cycle: Cycle, candidates: Sequence[Endpoint]) -> Sequence[Endpoint]:
         """Those that miss nothing, or with a small chance the rest. No prediction counts as missing."""
@@ -45,10 +43,3 @@ class HeadroomTierFilter:
             return meeting
         chosen = set(meeting)
         return [each for each in candidates if each not in chosen]
-
-
-ROWS: Final = (
-    plugin_type(
-        "slo-headroom-tier-filter", Kind.FILTER, HeadroomTierFilter, HeadroomTierParameters
-    ),
-)

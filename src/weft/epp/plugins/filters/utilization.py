@@ -1,13 +1,13 @@
 """`utilization-filter`: caps on an endpoint's numbers."""
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from typing import Annotated, Final, Literal
+from typing import Annotated, Literal
 
 import msgspec
 
 from weft.epp.config.parameters import Kind, Parameters, Part, Reference
 from weft.epp.decision.cycle import Cycle
-from weft.epp.decision.plugin import INFLIGHT, Surroundings, inflight_reference, plugin_type
+from weft.epp.decision.plugin import INFLIGHT, Surroundings, inflight_reference, plugin
 from weft.epp.plugins.producers.inflight_load import InflightLoad
 from weft.epp.pool.endpoint import Endpoint
 
@@ -40,6 +40,7 @@ class UtilizationFilterParameters(Parameters, frozen=True, kw_only=True):
             yield inflight_reference(self.in_flight_load_producer_name)
 
 
+@plugin("utilization-filter", Kind.FILTER, UtilizationFilterParameters, is_alpha=True)
 class UtilizationFilter:
     """Keeps the endpoints below every cap."""
 
@@ -60,14 +61,3 @@ class UtilizationFilter:
             each for each in candidates if all(read(each) <= cap for read, cap in self._caps)
         ]
         return candidates if not passing and self._falls_back else passing
-
-
-ROWS: Final = (
-    plugin_type(
-        "utilization-filter",
-        Kind.FILTER,
-        UtilizationFilter,
-        UtilizationFilterParameters,
-        is_alpha=True,
-    ),
-)

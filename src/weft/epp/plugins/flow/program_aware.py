@@ -10,7 +10,7 @@ import msgspec
 from weft.epp.config.parameters import Kind, Parameters
 from weft.epp.decision.cycle import Cycle, Schedule
 from weft.epp.decision.director import DEFAULT_FAIRNESS_ID
-from weft.epp.decision.plugin import Surroundings, plugin_type
+from weft.epp.decision.plugin import Surroundings, plugin
 from weft.epp.flow.item import ItemHeap
 from weft.epp.flow.programs import Programs, decayed
 from weft.epp.metrics.rows import Rows
@@ -58,6 +58,7 @@ class _Program:
         return self.wait_s / self.num_waits if self.num_waits else 0.0
 
 
+@plugin("program-aware-fairness", Kind.FAIRNESS, ProgramParameters)
 class ProgramAware:
     """Least attained service first, or the session that has had most turns; waits count in both.
 
@@ -198,8 +199,3 @@ class ProgramAware:
         means = [each.mean_wait_s for _, each in self._programs.items()]
         squares = len(means) * sum(each**2 for each in means)
         self._jain.set(sum(means) ** 2 / squares if squares else 1.0)
-
-
-ROWS: Final = (
-    plugin_type("program-aware-fairness", Kind.FAIRNESS, ProgramAware, ProgramParameters),
-)

@@ -2,13 +2,13 @@
 
 import math
 from dataclasses import dataclass
-from typing import Annotated, Any, Final
+from typing import Annotated, Any
 
 import msgspec
 
 from weft.epp.config.parameters import Kind, Parameters
 from weft.epp.decision.cycle import Cycle, Schedule
-from weft.epp.decision.plugin import Surroundings, plugin_type
+from weft.epp.decision.plugin import Surroundings, plugin
 from weft.epp.flow.item import Item
 from weft.epp.flow.programs import Programs, decayed
 from weft.epp.metrics.rows import Rows
@@ -42,6 +42,7 @@ class _Program:
     tokens: float = 0.0
 
 
+@plugin("program-score-ordering-policy", Kind.ORDERING, ProgramScoreParameters)
 class ProgramScore:
     """A turn for each request that is sent on, and the tokens of its prompt and response; both decay."""
 
@@ -122,10 +123,3 @@ class ProgramScore:
             sums[label] = (before[0] + had[0], before[1] + had[1])
         self._turns.show({label: turns for label, (turns, _) in sums.items()})
         self._tokens.show({label: tokens for label, (_, tokens) in sums.items()})
-
-
-ROWS: Final = (
-    plugin_type(
-        "program-score-ordering-policy", Kind.ORDERING, ProgramScore, ProgramScoreParameters
-    ),
-)

@@ -8,7 +8,7 @@ import msgspec
 
 from weft.epp.config.parameters import Kind, Parameters
 from weft.epp.decision.cycle import Cycle, Schedule
-from weft.epp.decision.plugin import Surroundings, plugin_type
+from weft.epp.decision.plugin import Surroundings, plugin
 from weft.epp.flow.item import ItemHeap
 
 _Weight = Annotated[float, msgspec.Meta(gt=0)]
@@ -32,6 +32,7 @@ class _Band:
     counters: dict[str, float] = field(default_factory=dict)
 
 
+@plugin("vtc-fairness-policy", Kind.FAIRNESS, VirtualTokensParameters)
 class VirtualTokens:
     """The flow with the lowest counter is next; each request that is sent on adds what it costs.
 
@@ -76,8 +77,3 @@ class VirtualTokens:
             band.floor = sorted(ahead.values())[len(ahead) // 2]
             ahead = {name: each for name, each in ahead.items() if each > band.floor}
         band.counters = ahead
-
-
-ROWS: Final = (
-    plugin_type("vtc-fairness-policy", Kind.FAIRNESS, VirtualTokens, VirtualTokensParameters),
-)

@@ -1,7 +1,7 @@
 """`data-parallel-profile-handler`: the port by data-parallel rank."""
 
 from collections.abc import Mapping
-from typing import Annotated, Final
+from typing import Annotated
 
 import msgspec
 
@@ -9,7 +9,7 @@ from weft.core.address import join_host_port
 from weft.core.headers import DATA_PARALLEL
 from weft.epp.config.parameters import Kind, Parameters
 from weft.epp.decision.cycle import Cycle, Schedule
-from weft.epp.decision.plugin import Profile, Surroundings, plugin_type
+from weft.epp.decision.plugin import Profile, Surroundings, plugin
 
 
 class DataParallelParameters(Parameters, frozen=True, kw_only=True):
@@ -18,6 +18,12 @@ class DataParallelParameters(Parameters, frozen=True, kw_only=True):
     primary_port: Annotated[int, msgspec.Meta(ge=1, le=65535)] = 8000
 
 
+@plugin(
+    "data-parallel-profile-handler",
+    Kind.HANDLER,
+    DataParallelParameters,
+    replacement="one endpoint per rank",
+)
 class DataParallelHandler:
     """Sends the request to the host's primary port and names the chosen rank's port in a header."""
 
@@ -34,14 +40,3 @@ class DataParallelHandler:
             {DATA_PARALLEL: picked[0].host_port},
             destination=join_host_port(picked[0].host, self._port),
         )
-
-
-ROWS: Final = (
-    plugin_type(
-        "data-parallel-profile-handler",
-        Kind.HANDLER,
-        DataParallelHandler,
-        DataParallelParameters,
-        replacement="one endpoint per rank",
-    ),
-)

@@ -1,13 +1,13 @@
 """Deciders of disaggregated serving: whether a stage is worth a second endpoint."""
 
 from collections.abc import Iterable
-from typing import Annotated, Final
+from typing import Annotated
 
 import msgspec
 
 from weft.epp.config.parameters import Kind, NoParameters, Parameters, Reference
 from weft.epp.decision.cycle import Cycle
-from weft.epp.decision.plugin import APPROXIMATE, Surroundings, plugin_type, prefix_reference
+from weft.epp.decision.plugin import APPROXIMATE, Plugin, plugin, prefix_reference
 from weft.epp.pool.endpoint import Endpoint
 
 PREFIX_DECIDER = "prefix-based-pd-decider"
@@ -26,11 +26,9 @@ class PrefixDeciderParameters(Parameters, frozen=True, kw_only=True):
         yield prefix_reference(self.prefix_match_info_producer_name)
 
 
-class PrefixDecider:
+@plugin(PREFIX_DECIDER, Kind.DECIDER, PrefixDeciderParameters)
+class PrefixDecider(Plugin[PrefixDeciderParameters]):
     """Prefills apart when the decoder would have much to compute."""
-
-    def __init__(self, parameters: PrefixDeciderParameters, _: Surroundings) -> None:
-        self._parameters = parameters
 
     def wants(self, cycle: Cycle, decode: Endpoint) -> bool:
         """Whether enough of the prompt is not cached there."""
@@ -41,29 +39,18 @@ class PrefixDecider:
         return cycle.num_uncached_tokens(decode, producer) >= parameters.non_cached_tokens
 
 
-class AlwaysDecider:
+@plugin("always-disagg-pd-decider", Kind.DECIDER)
+class AlwaysDecider(Plugin[NoParameters]):
     """Always apart."""
-
-    def __init__(self, _: NoParameters, __: Surroundings) -> None:
-        pass
 
     def wants(self, cycle: Cycle, decode: Endpoint) -> bool:
         return True
 
 
-class MediaDecider:
+@plugin("always-disagg-multimodal-decider", Kind.DECIDER)
+class MediaDecider(Plugin[NoParameters]):
     """Apart when there is media to encode."""
-
-    def __init__(self, _: NoParameters, __: Surroundings) -> None:
-        pass
 
     def wants(self, cycle: Cycle, decode: Endpoint) -> bool:
         """Whether the request has any."""
         return bool(cycle.request.media)
-
-
-ROWS: Final = (
-    plugin_type(PREFIX_DECIDER, Kind.DECIDER, PrefixDecider, PrefixDeciderParameters),
-    plugin_type("always-disagg-pd-decider", Kind.DECIDER, AlwaysDecider),
-    plugin_type("always-disagg-multimodal-decider", Kind.DECIDER, MediaDecider),
-)

@@ -8,12 +8,7 @@ import msgspec
 from weft.core.headers import ENCODERS, PREFILLER
 from weft.epp.config.parameters import Kind, Parameters, Part, Reference
 from weft.epp.decision.cycle import Cycle, Schedule
-from weft.epp.decision.plugin import (
-    Decider,
-    Profile,
-    Surroundings,
-    plugin_type,
-)
+from weft.epp.decision.plugin import Decider, Profile, Surroundings, plugin, plugin_type
 from weft.epp.plugins.handlers.deciders import PREFIX_DECIDER
 from weft.epp.pool.endpoint import Endpoint
 from weft.epp.request.values import Refused
@@ -132,6 +127,7 @@ class PdParameters(Parameters, frozen=True, kw_only=True):
         return (("decodeProfile", self.decode_profile), ("prefillProfile", self.prefill_profile))
 
 
+@plugin("disagg-profile-handler", Kind.HANDLER, DisaggParameters)
 class DisaggHandler:
     """Runs decode, then the stages that are wanted. The destination is decode's pick."""
 
@@ -183,6 +179,7 @@ class DisaggHandler:
         return decider is not None and decider.wants(cycle, decode)
 
 
+@plugin("pd-profile-handler", Kind.HANDLER, PdParameters, replacement="disagg-profile-handler")
 def pd_handler(parameters: PdParameters, around: Surroundings) -> DisaggHandler:
     """The older plugin, in terms of the newer one."""
     profiles = StageProfiles(decode=parameters.decode_profile, prefill=parameters.prefill_profile)
@@ -206,14 +203,6 @@ def _header(stage: str, picked: Sequence[Endpoint], *, is_grpc: bool) -> dict[st
 
 
 ROWS: Final = (
-    plugin_type("disagg-profile-handler", Kind.HANDLER, DisaggHandler, DisaggParameters),
-    plugin_type(
-        "pd-profile-handler",
-        Kind.HANDLER,
-        pd_handler,
-        PdParameters,
-        replacement="disagg-profile-handler",
-    ),
     plugin_type(
         "disagg-headers-handler",
         (),

@@ -1,12 +1,12 @@
 """`approx-prefix-cache-producer`: guesses what endpoints hold from what they were sent."""
 
-from typing import Annotated, Final
+from typing import Annotated
 
 import msgspec
 
 from weft.epp.config.parameters import Kind, Parameters, Reference
 from weft.epp.decision.cycle import Cycle, PrefixMatch, Schedule
-from weft.epp.decision.plugin import APPROXIMATE, TOKENS, Surroundings, plugin_type
+from weft.epp.decision.plugin import APPROXIMATE, TOKENS, Surroundings, plugin
 from weft.epp.pool.endpoint import Endpoint
 from weft.epp.prefix.approximate import ApproximateIndex, held_by
 from weft.epp.prefix.keys import chain_hashes
@@ -35,6 +35,7 @@ class ApproximateParameters(Parameters, frozen=True, kw_only=True):
         return [Reference("", TOKENS, Kind.PRODUCER, TOKENS)]
 
 
+@plugin(APPROXIMATE, Kind.PRODUCER, ApproximateParameters)
 class ApproximatePrefixProducer:
     """Hashes the prompt, looks up who was sent its blocks, and notes who is sent them now."""
 
@@ -105,8 +106,3 @@ class ApproximatePrefixProducer:
         if self._parameters.auto_tune and endpoint.load.num_blocks:
             return endpoint.load.num_blocks
         return self._parameters.lru_capacity_per_server
-
-
-ROWS: Final = (
-    plugin_type(APPROXIMATE, Kind.PRODUCER, ApproximatePrefixProducer, ApproximateParameters),
-)

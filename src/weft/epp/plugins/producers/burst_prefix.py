@@ -13,7 +13,7 @@ import msgspec
 
 from weft.epp.config.parameters import Kind, Parameters, Reference
 from weft.epp.decision.cycle import Cycle, PrefixMatch
-from weft.epp.decision.plugin import TOKENS, Surroundings, plugin_type
+from weft.epp.decision.plugin import TOKENS, Surroundings, plugin
 from weft.epp.pool.endpoint import Endpoint
 from weft.epp.prefix.keys import chain_hashes
 from weft.epp.request.values import MAX_COMPARED_TOKENS
@@ -72,6 +72,7 @@ class Batch:
         self.wanted: Mapping[int, Endpoint] = {}
 
 
+@plugin("burst-prefix-cache-producer", Kind.PRODUCER, BurstParameters, is_alpha=True)
 class BurstProducer:
     """Holds each request back until its window is over, and matches those with company to one endpoint."""
 
@@ -176,10 +177,3 @@ def place(
         if each.beginning is not None:
             homes.setdefault(each.beginning, wanted[groups[each][0]])
     return wanted
-
-
-ROWS: Final = (
-    plugin_type(
-        "burst-prefix-cache-producer", Kind.PRODUCER, BurstProducer, BurstParameters, is_alpha=True
-    ),
-)

@@ -2,14 +2,14 @@
 
 import random
 from collections.abc import Iterable
-from typing import Annotated, Final
+from typing import Annotated
 
 import msgspec
 
 from weft.core.headers import CACHE_SOURCE
 from weft.epp.config.parameters import Kind, Parameters, Reference
 from weft.epp.decision.cycle import Cycle, Schedule
-from weft.epp.decision.plugin import APPROXIMATE, Surroundings, plugin_type, prefix_reference
+from weft.epp.decision.plugin import APPROXIMATE, Surroundings, plugin, prefix_reference
 from weft.epp.plugins.producers.approximate_prefix import PREFILL_PROFILE
 
 
@@ -25,6 +25,7 @@ class SourceParameters(Parameters, frozen=True, kw_only=True):
         return (prefix_reference(self.prefix_match_info_producer_name),)
 
 
+@plugin("p2p-source-producer", Kind.PRODUCER, SourceParameters, is_alpha=True)
 class SourceProducer:
     """Sets a header for the sidecar of the server that computes the prompt."""
 
@@ -51,10 +52,3 @@ class SourceProducer:
         ]
         if num_tokens[0] - num_tokens[1] >= self._least:
             cycle.request_headers[CACHE_SOURCE] = source.address(is_grpc=cycle.request.is_grpc)
-
-
-ROWS: Final = (
-    plugin_type(
-        "p2p-source-producer", Kind.PRODUCER, SourceProducer, SourceParameters, is_alpha=True
-    ),
-)

@@ -2,13 +2,13 @@
 
 from collections.abc import Iterable
 from dataclasses import dataclass
-from typing import Annotated, Final
+from typing import Annotated
 
 import msgspec
 
 from weft.epp.config.parameters import Kind, Parameters, Reference
 from weft.epp.decision.cycle import Cycle, Schedule
-from weft.epp.decision.plugin import APPROXIMATE, INFLIGHT, TOKENS, Surroundings, plugin_type
+from weft.epp.decision.plugin import APPROXIMATE, INFLIGHT, TOKENS, Surroundings, plugin
 from weft.epp.pool.endpoint import Endpoint
 
 
@@ -41,6 +41,7 @@ class _Share:
     labels: tuple[str, str]
 
 
+@plugin(INFLIGHT, Kind.PRODUCER, InflightParameters)
 class InflightLoad:
     """Adds at the decision; takes tokens off at the first token, the request at its end."""
 
@@ -111,6 +112,3 @@ class InflightLoad:
     def _forget(self, endpoint: Endpoint) -> None:
         self._num_requests.pop(endpoint, None)
         self._num_tokens.pop(endpoint, None)
-
-
-ROWS: Final = (plugin_type(INFLIGHT, Kind.PRODUCER, InflightLoad, InflightParameters),)

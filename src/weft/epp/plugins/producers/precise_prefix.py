@@ -13,7 +13,7 @@ import msgspec
 from weft.epp.config.parameters import Kind, Parameters, Part, Reference
 from weft.epp.config.quantity import parse_duration_s
 from weft.epp.decision.cycle import Cycle, PrefixMatch, Schedule
-from weft.epp.decision.plugin import TOKENS, Surroundings, plugin_type
+from weft.epp.decision.plugin import TOKENS, Surroundings, plugin
 from weft.epp.pool.endpoint import Endpoint
 from weft.epp.prefix.keys import iter_keys, make_keys
 from weft.epp.prefix.kv_subscriptions import KvEventsConfig
@@ -121,6 +121,7 @@ def _bits(holders: int) -> Iterator[int]:
         holders ^= last
 
 
+@plugin(TYPE, Kind.PRODUCER, PreciseParameters)
 class PrecisePrefixProducer:
     """Keys the prompt's full blocks and looks up who holds an unbroken run of them."""
 
@@ -253,6 +254,3 @@ class PrecisePrefixProducer:
 
     def _forget(self, endpoint: Endpoint) -> None:
         self.index.base_models.pop(endpoint, None)
-
-
-ROWS: Final = (plugin_type(TYPE, Kind.PRODUCER, PrecisePrefixProducer, PreciseParameters),)

@@ -18,7 +18,7 @@ from weft.epp.decision.plugin import (
     TOKENS,
     Surroundings,
     inflight_reference,
-    plugin_type,
+    plugin,
     prefix_reference,
 )
 from weft.epp.decision.tickets import ResponseTimes
@@ -142,6 +142,7 @@ class _Account:
         self._series.last.labels(*labels, name).set(value)
 
 
+@plugin(LATENCY, Kind.PRODUCER, PredictedLatencyParameters)
 class PredictedLatency:
     """Predicts at each decision, and learns at each first token and end."""
 
@@ -345,6 +346,3 @@ class PredictedLatency:
 def _log(amount: float) -> float:
     """Of one more, so that nothing is 0. What a server reports may be anything; a model takes what is finite."""
     return math.log1p(min(amount, _MAX_AMOUNT)) if amount > 0.0 else 0.0  # false for NaN
-
-
-ROWS: Final = (plugin_type(LATENCY, Kind.PRODUCER, PredictedLatency, PredictedLatencyParameters),)

@@ -1,13 +1,13 @@
 """`session-id-producer`: makes a session's id known to the plugins that go by it."""
 
 from http.cookies import CookieError, SimpleCookie
-from typing import Annotated, Final
+from typing import Annotated
 
 import msgspec
 
 from weft.epp.config.parameters import Kind, Parameters
 from weft.epp.decision.cycle import Cycle
-from weft.epp.decision.plugin import Surroundings, plugin_type
+from weft.epp.decision.plugin import Surroundings, plugin
 
 _Name = Annotated[str, msgspec.Meta(min_length=1)]
 
@@ -23,6 +23,7 @@ class SessionIdParameters(Parameters, frozen=True, kw_only=True):
             raise ValueError("needs exactly one of headerName and cookieName")
 
 
+@plugin("session-id-producer", Kind.PRODUCER, SessionIdParameters)
 class SessionIdProducer:
     """Makes a session's id known to the plugins that go by it."""
 
@@ -45,8 +46,3 @@ class SessionIdProducer:
             return ""
         found = cookies.get(self._cookie or "")
         return found.value if found else ""
-
-
-ROWS: Final = (
-    plugin_type("session-id-producer", Kind.PRODUCER, SessionIdProducer, SessionIdParameters),
-)

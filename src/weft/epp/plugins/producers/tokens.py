@@ -6,7 +6,7 @@ import re
 import struct
 from collections.abc import Iterable
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Final, Literal
+from typing import TYPE_CHECKING, Annotated, Literal
 
 import msgspec
 
@@ -15,7 +15,7 @@ from weft.core.prompts import pack_tokens
 from weft.epp.config.parameters import Kind, Parameters, Part
 from weft.epp.config.quantity import parse_duration_s
 from weft.epp.decision.cycle import Cycle
-from weft.epp.decision.plugin import TOKENS, Surroundings, plugin_type
+from weft.epp.decision.plugin import TOKENS, Surroundings, plugin
 from weft.epp.request.values import InferenceRequest, NotRendered, Prompt, Refused
 
 if TYPE_CHECKING:
@@ -117,6 +117,7 @@ class TokenParameters(Parameters, frozen=True, kw_only=True):
         return RenderParameters() if self.backend == "vllm" and self.vllm is None else self.vllm
 
 
+@plugin(TOKENS, Kind.PRODUCER, TokenParameters, aliases=("tokenizer",))
 class TokenProducer:
     """Token ids pass unchanged. Text is tokenised, or packed four UTF-8 bytes a pseudo token.
 
@@ -252,8 +253,3 @@ def _open_tokenizer(name: str) -> "Tokenizer | None":
     except ImportError as error:
         raise ConfigError(f"{TOKENS}.parameters.modelName: needs a package: {error}") from error
     return tokenizer_in(Path(name))
-
-
-ROWS: Final = (
-    plugin_type(TOKENS, Kind.PRODUCER, TokenProducer, TokenParameters, aliases=("tokenizer",)),
-)

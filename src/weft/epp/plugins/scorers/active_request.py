@@ -1,13 +1,13 @@
 """`active-request-scorer`: requests under way, counted by the picker itself."""
 
 from collections.abc import Iterable, Sequence
-from typing import Annotated, Final
+from typing import Annotated
 
 import msgspec
 
 from weft.epp.config.parameters import Kind, Parameters, Reference
 from weft.epp.decision.cycle import Cycle
-from weft.epp.decision.plugin import INFLIGHT, Surroundings, inflight_reference, plugin_type
+from weft.epp.decision.plugin import INFLIGHT, Surroundings, inflight_reference, plugin
 from weft.epp.plugins.producers.inflight_load import InflightLoad
 from weft.epp.pool.endpoint import Endpoint
 
@@ -30,6 +30,7 @@ class ActiveRequestParameters(Parameters, frozen=True, kw_only=True):
             yield "requestTimeout", "requests count until their responses end"
 
 
+@plugin("active-request-scorer", Kind.SCORER, ActiveRequestParameters)
 class ActiveRequestScorer:
     """Fewer requests under way is better, relative to the busiest candidate.
 
@@ -49,8 +50,3 @@ class ActiveRequestScorer:
         ]
         most = max(counts)
         return [1.0 if count <= idle else (most - count) / most * best for count in counts]
-
-
-ROWS: Final = (
-    plugin_type("active-request-scorer", Kind.SCORER, ActiveRequestScorer, ActiveRequestParameters),
-)

@@ -2,13 +2,13 @@
 
 import re
 from collections.abc import Iterable, Sequence
-from typing import Annotated, Final
+from typing import Annotated
 
 import msgspec
 
 from weft.epp.config.parameters import Kind, Parameters, Reference
 from weft.epp.decision.cycle import Cycle
-from weft.epp.decision.plugin import TOKENS, Surroundings, plugin_type
+from weft.epp.decision.plugin import TOKENS, Surroundings, plugin
 from weft.epp.pool.endpoint import Endpoint
 
 _RANGE = re.compile(r"\s*(\d{1,12})\s*-\s*(\d{1,12})\s*", re.ASCII)
@@ -27,6 +27,7 @@ class ContextLengthParameters(Parameters, frozen=True, kw_only=True):
         yield Reference("", TOKENS, Kind.PRODUCER, TOKENS)
 
 
+@plugin("context-length-aware", (Kind.SCORER, Kind.FILTER), ContextLengthParameters)
 class ContextLengthAware:
     """Prefers the tightest range that holds the prompt, with room to spare."""
 
@@ -79,13 +80,3 @@ def _fit(length: int, low: int, high: int) -> float:
     tightness, room = 1 / (1 + width / _SCALE), (high - length) / width
     # Never 0.3 itself, which would tie with the nearest range that does not hold the prompt.
     return max(_FLOOR + 1e-9, _FLOOR + (1 - _FLOOR) * (0.7 * tightness + 0.3 * room))
-
-
-ROWS: Final = (
-    plugin_type(
-        "context-length-aware",
-        (Kind.SCORER, Kind.FILTER),
-        ContextLengthAware,
-        ContextLengthParameters,
-    ),
-)

@@ -1,13 +1,13 @@
 """`header-label-affinity-scorer`: a label that the request's header names."""
 
 from collections.abc import Sequence
-from typing import Annotated, Final
+from typing import Annotated
 
 import msgspec
 
 from weft.epp.config.parameters import Kind, Parameters
 from weft.epp.decision.cycle import Cycle
-from weft.epp.decision.plugin import Surroundings, plugin_type
+from weft.epp.decision.plugin import Surroundings, plugin
 from weft.epp.pool.endpoint import Endpoint
 
 
@@ -18,6 +18,7 @@ class HeaderLabelParameters(Parameters, frozen=True, kw_only=True):
     label_key: Annotated[str, msgspec.Meta(min_length=1)]
 
 
+@plugin("header-label-affinity-scorer", Kind.SCORER, HeaderLabelParameters, is_alpha=True)
 class HeaderLabelScorer:
     """Endpoints labelled as the request's header says are better."""
 
@@ -31,14 +32,3 @@ class HeaderLabelScorer:
         if not wanted:
             return [0.0] * len(candidates)
         return [float(endpoint.labels.get(self._label) == wanted) for endpoint in candidates]
-
-
-ROWS: Final = (
-    plugin_type(
-        "header-label-affinity-scorer",
-        Kind.SCORER,
-        HeaderLabelScorer,
-        HeaderLabelParameters,
-        is_alpha=True,
-    ),
-)

@@ -13,7 +13,7 @@ from weft.epp.decision.plugin import (
     LATENCY,
     Surroundings,
     latency_reference,
-    plugin_type,
+    plugin,
     prefix_reference,
 )
 from weft.epp.pool.endpoint import Endpoint
@@ -52,6 +52,7 @@ class _Room:
     is_idle: bool
 
 
+@plugin("latency-scorer", Kind.SCORER, LatencyScorerParameters)
 class LatencyScorer:
     """Endpoints that meet the SLO, or else those that miss them least."""
 
@@ -158,6 +159,3 @@ def _in_range(values: Sequence[float]) -> list[float]:
     if most - least <= _NO_RANGE_S:
         return [0.5] * len(values)
     return [(value - least) / (most - least) for value in values]
-
-
-ROWS: Final = (plugin_type("latency-scorer", Kind.SCORER, LatencyScorer, LatencyScorerParameters),)

@@ -1,13 +1,13 @@
 """`load-aware-scorer`: the queue against a fixed scale."""
 
 from collections.abc import Sequence
-from typing import Annotated, Final
+from typing import Annotated
 
 import msgspec
 
 from weft.epp.config.parameters import Kind, Parameters
 from weft.epp.decision.cycle import Cycle
-from weft.epp.decision.plugin import Surroundings, plugin_type
+from weft.epp.decision.plugin import Surroundings, plugin
 from weft.epp.pool.endpoint import Endpoint
 
 
@@ -17,6 +17,7 @@ class LoadAwareParameters(Parameters, frozen=True, kw_only=True):
     threshold: Annotated[int, msgspec.Meta(ge=1)] = 128
 
 
+@plugin("load-aware-scorer", Kind.SCORER, LoadAwareParameters)
 class LoadAwareScorer:
     """Fewer waiting requests is better, against a fixed scale."""
 
@@ -27,6 +28,3 @@ class LoadAwareScorer:
         """0.5 for an empty queue, falling to 0.0 at the threshold."""
         limit = self._threshold
         return [0.5 * (1.0 - min(each.expected_waiting, limit) / limit) for each in candidates]
-
-
-ROWS: Final = (plugin_type("load-aware-scorer", Kind.SCORER, LoadAwareScorer, LoadAwareParameters),)

@@ -2,13 +2,13 @@
 
 from collections import OrderedDict
 from collections.abc import Iterable, Sequence
-from typing import Annotated, Final
+from typing import Annotated
 
 import msgspec
 
 from weft.epp.config.parameters import Kind, Parameters, Reference
 from weft.epp.decision.cycle import Cycle, Schedule
-from weft.epp.decision.plugin import Surroundings, plugin_type, prefix_reference
+from weft.epp.decision.plugin import Surroundings, plugin, prefix_reference
 from weft.epp.plugins.scorers.prefix_cache import PREFIX_SCORER, PrefixScorer
 from weft.epp.pool.endpoint import Endpoint
 
@@ -39,6 +39,7 @@ class NoHitLruParameters(Parameters, frozen=True, kw_only=True):
         yield Reference(key, self.scorer, Kind.SCORER, PREFIX_SCORER)
 
 
+@plugin("no-hit-lru-scorer", Kind.SCORER, NoHitLruParameters)
 class NoHitLruScorer:
     """Spreads requests that hit no cache: whoever served one longest ago comes first."""
 
@@ -78,6 +79,3 @@ class NoHitLruScorer:
     def _is_cold(self, cycle: Cycle) -> bool:
         match = cycle.prefixes.get(self._producer)
         return match is None or not match.held
-
-
-ROWS: Final = (plugin_type("no-hit-lru-scorer", Kind.SCORER, NoHitLruScorer, NoHitLruParameters),)

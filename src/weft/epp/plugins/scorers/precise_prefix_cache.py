@@ -1,13 +1,17 @@
 """`precise-prefix-cache-scorer`: the deprecated plugin that is producer and scorer in one."""
 
-from typing import Final
-
 from weft.epp.config.parameters import Kind
-from weft.epp.decision.plugin import Surroundings, plugin_type
+from weft.epp.decision.plugin import Surroundings, plugin
 from weft.epp.plugins.producers.precise_prefix import PreciseParameters, PrecisePrefixProducer
 from weft.epp.plugins.scorers.prefix_cache import PrefixScorer, PrefixScorerParameters
 
 
+@plugin(
+    "precise-prefix-cache-scorer",
+    (Kind.SCORER, Kind.PRODUCER),
+    PreciseParameters,
+    replacement="precise-prefix-cache-producer with prefix-cache-scorer",
+)
 class PrecisePrefixScorer:
     """The deprecated plugin that is producer and scorer in one."""
 
@@ -21,14 +25,3 @@ class PrecisePrefixScorer:
         self.picked = self.inner.picked
         self.aclose = self.inner.aclose
         self.score = self._scorer.score
-
-
-ROWS: Final = (
-    plugin_type(
-        "precise-prefix-cache-scorer",
-        (Kind.SCORER, Kind.PRODUCER),
-        PrecisePrefixScorer,
-        PreciseParameters,
-        replacement="precise-prefix-cache-producer with prefix-cache-scorer",
-    ),
-)

@@ -7,7 +7,7 @@ import msgspec
 
 from weft.epp.config.parameters import Kind, Parameters, Reference
 from weft.epp.decision.cycle import Cycle
-from weft.epp.decision.plugin import APPROXIMATE, Surroundings, plugin_type, prefix_reference
+from weft.epp.decision.plugin import APPROXIMATE, Surroundings, plugin, prefix_reference
 from weft.epp.pool.endpoint import Endpoint
 
 PREFIX_SCORER: Final = "prefix-cache-scorer"
@@ -25,6 +25,7 @@ class PrefixScorerParameters(Parameters, frozen=True, kw_only=True):
         return (prefix_reference(self.prefix_match_info_producer_name),)
 
 
+@plugin(PREFIX_SCORER, Kind.SCORER, PrefixScorerParameters)
 class PrefixScorer:
     """A longer cached prefix is better."""
 
@@ -48,6 +49,3 @@ class PrefixScorer:
             + weight * min(1.0, tokens[i] / scale) ** 2
             for i, endpoint in enumerate(candidates)
         ]
-
-
-ROWS: Final = (plugin_type(PREFIX_SCORER, Kind.SCORER, PrefixScorer, PrefixScorerParameters),)

@@ -4,13 +4,13 @@ import base64
 import binascii
 from collections import OrderedDict
 from collections.abc import Sequence
-from typing import Annotated, Final, Literal
+from typing import Annotated, Literal
 
 import msgspec
 
 from weft.epp.config.parameters import Kind, Parameters, Part
 from weft.epp.decision.cycle import Cycle, Schedule
-from weft.epp.decision.plugin import Surroundings, plugin_type
+from weft.epp.decision.plugin import Surroundings, plugin
 from weft.epp.pool.endpoint import Endpoint
 
 MAX_SESSIONS = 100_000
@@ -50,6 +50,8 @@ class SessionParameters(Parameters, frozen=True, kw_only=True):
     session_id_config: SessionIdConfig = SessionIdConfig()
 
 
+@plugin("session-affinity-scorer", Kind.SCORER, SessionParameters, is_alpha=True)
+@plugin("session-affinity-filter", Kind.FILTER, SessionParameters, is_alpha=True)
 class SessionAffinity:
     """1.0 for the session's endpoint, or only that endpoint; everybody alike for a new session."""
 
@@ -121,13 +123,3 @@ def decode_token(token: str) -> str | None:
         return base64.b64decode(token, validate=True).decode() or None
     except (binascii.Error, ValueError):
         return None
-
-
-ROWS: Final = (
-    plugin_type(
-        "session-affinity-scorer", Kind.SCORER, SessionAffinity, SessionParameters, is_alpha=True
-    ),
-    plugin_type(
-        "session-affinity-filter", Kind.FILTER, SessionAffinity, SessionParameters, is_alpha=True
-    ),
-)

@@ -1,13 +1,13 @@
 """`token-load-scorer`: prompt tokens under way, counted by the picker itself."""
 
 from collections.abc import Iterable, Sequence
-from typing import Annotated, Final
+from typing import Annotated
 
 import msgspec
 
 from weft.epp.config.parameters import Kind, Parameters, Reference
 from weft.epp.decision.cycle import Cycle
-from weft.epp.decision.plugin import INFLIGHT, Surroundings, inflight_reference, plugin_type
+from weft.epp.decision.plugin import INFLIGHT, Surroundings, inflight_reference, plugin
 from weft.epp.plugins.producers.inflight_load import InflightLoad
 from weft.epp.pool.endpoint import Endpoint
 
@@ -23,6 +23,7 @@ class TokenLoadParameters(Parameters, frozen=True, kw_only=True):
         yield inflight_reference(self.in_flight_load_producer_name)
 
 
+@plugin("token-load-scorer", Kind.SCORER, TokenLoadParameters)
 class TokenLoadScorer:
     """Fewer prompt tokens under way is better, against a fixed scale."""
 
@@ -34,6 +35,3 @@ class TokenLoadScorer:
         """1.0 for none, falling to 0.0 at the threshold."""
         threshold, num_tokens = self._threshold, self._inflight.num_tokens
         return [1.0 - min(1.0, num_tokens(endpoint) / threshold) for endpoint in candidates]
-
-
-ROWS: Final = (plugin_type("token-load-scorer", Kind.SCORER, TokenLoadScorer, TokenLoadParameters),)
