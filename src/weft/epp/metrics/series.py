@@ -48,7 +48,6 @@ class Timer(Protocol):
 
     def observe(self, amount: float) -> None:
         """Add one duration in seconds."""
-        ...
 
 
 class NameCap:

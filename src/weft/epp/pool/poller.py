@@ -33,7 +33,6 @@ class PageReader(Protocol):
 
     async def read_page(self, page: bytes) -> Load | None:
         """The load; None if the page has none of the expected series."""
-        ...
 
 
 _PATH = re.compile(r"/[^\s\x00-\x1f\x7f]*")
@@ -88,11 +87,9 @@ class LoadSource(Protocol):
 
     async def load(self) -> Load:
         """Its load now; raises `OSError`, `GetFailed` or `Unreadable`."""
-        ...
 
     async def close(self) -> None:
         """Let go of the connection."""
-        ...
 
 
 class HttpLoadSource:
