@@ -3,9 +3,9 @@
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from time import monotonic
-from typing import Any, Final, Generic, Protocol, TypeVar, runtime_checkable
+from typing import Annotated, Any, Final, Generic, Protocol, TypeVar, runtime_checkable
 
-from weft.epp.config.parameters import Kind, NoParameters, Parameters, Reference
+from weft.epp.config.parameters import Kind, NoParameters, Parameters, Refers
 from weft.epp.decision.cycle import Cycle, ProfileRun, Schedule
 from weft.epp.decision.tickets import ResponseTimes
 from weft.epp.metrics.series import PickerMetrics
@@ -32,19 +32,10 @@ _Build = TypeVar("_Build", bound=Callable[[Any, Any], Any])
 _Parameters = TypeVar("_Parameters", bound=Parameters)
 
 
-def prefix_reference(name: str) -> Reference:
-    """A producer of prefix matches."""
-    return Reference("prefixMatchInfoProducerName", name, Kind.PRODUCER, APPROXIMATE)
-
-
-def inflight_reference(name: str, key: str = "inFlightLoadProducerName") -> Reference:
-    """A producer of in-flight load."""
-    return Reference(key, name, Kind.PRODUCER, INFLIGHT)
-
-
-def latency_reference(name: str) -> Reference:
-    """A producer of latency predictions."""
-    return Reference("latencyPredictionInfoProducerName", name, Kind.PRODUCER, LATENCY)
+# Parameters that name who computes what a plugin goes by.
+PrefixProducer = Annotated[str, Refers(Kind.PRODUCER, APPROXIMATE)]
+InflightProducer = Annotated[str, Refers(Kind.PRODUCER, INFLIGHT)]
+LatencyProducer = Annotated[str, Refers(Kind.PRODUCER, LATENCY)]
 
 
 @dataclass(frozen=True, slots=True)

@@ -1,28 +1,26 @@
 """Admitters: whether a request is taken at all, once its data is known."""
 
 import random
-from collections.abc import Iterable
 from typing import Annotated, Final
 
 import msgspec
 
-from weft.epp.config.parameters import Kind, Parameters, Reference
+from weft.epp.config.parameters import AtLeastOne, Kind, Parameters, Positive
 from weft.epp.decision.cycle import Cycle
-from weft.epp.decision.plugin import LATENCY, Surroundings, latency_reference, plugin
+from weft.epp.decision.plugin import LATENCY, LatencyProducer, Surroundings, plugin
 from weft.epp.pool.endpoint import Endpoint
 from weft.epp.request.values import Drop, Refused
 
 _COLD_KV_USAGE: Final = 0.02  # as in the reference
-_Positive = Annotated[float, msgspec.Meta(gt=0)]
 
 
 class ProbabilisticParameters(Parameters, frozen=True, kw_only=True):
     """When an endpoint counts as full, and how steeply the chance rises before that."""
 
-    queue_depth_threshold: Annotated[int, msgspec.Meta(ge=1)] = 5
+    queue_depth_threshold: AtLeastOne = 5
     kv_cache_util_threshold: Annotated[float, msgspec.Meta(gt=0, le=1)] = 0.8
-    power: _Positive = 5.0
-    k: _Positive = 300.0
+    power: Positive = 5.0
+    k: Positive = 300.0
 
 
 @plugin("probabilistic-admitter", Kind.ADMITTER, ProbabilisticParameters)
@@ -63,11 +61,7 @@ class ProbabilisticAdmitter:
 class LatencySloParameters(Parameters, frozen=True, kw_only=True):
     """Whose predictions count."""
 
-    latency_prediction_info_producer_name: str = LATENCY
-
-    def references(self) -> Iterable[Reference]:
-        """Predictions."""
-        return (latency_reference(self.latency_prediction_info_producer_name),)
+    latency_prediction_info_producer_name: LatencyProducer = LATENCY
 
 
 @plugin("latency-slo-admitter", Kind.ADMITTER, LatencySloParameters)

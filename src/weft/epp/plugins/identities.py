@@ -1,11 +1,9 @@
 """`agent-identity`: whose request it is, by the session headers that coding agents send."""
 
 from collections.abc import Mapping
-from typing import Annotated, Final
+from typing import Final
 
-import msgspec
-
-from weft.epp.config.parameters import Kind, Parameters
+from weft.epp.config.parameters import Kind, Name, Parameters
 from weft.epp.decision.plugin import Surroundings, plugin
 
 _SESSION_HEADERS: Final = (
@@ -19,7 +17,7 @@ _SESSION_HEADERS: Final = (
 class AgentIdentityParameters(Parameters, frozen=True, kw_only=True):
     """More headers to look at, after those that are known."""
 
-    additional_session_headers: tuple[Annotated[str, msgspec.Meta(min_length=1)], ...] = ()
+    additional_session_headers: tuple[Name, ...] = ()
 
 
 @plugin("agent-identity", Kind.IDENTITY, AgentIdentityParameters, is_alpha=True)

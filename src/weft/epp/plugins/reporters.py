@@ -7,27 +7,25 @@ from typing import Annotated, Any
 import msgspec
 
 from weft.core.errors import ConfigError
-from weft.epp.config.parameters import Kind, Parameters, Part
+from weft.epp.config.parameters import Kind, Name, Parameters, Part
 from weft.epp.decision.plugin import Surroundings, plugin
 from weft.epp.request.values import Usage
 
 _log = logging.getLogger(__name__)
 
-_Name = Annotated[str, msgspec.Meta(min_length=1)]
-
 
 class AttributeKey(Part, frozen=True, kw_only=True):
     """Where in the dynamic metadata a number goes. Envoy takes only namespaces that it is set to receive."""
 
-    name: _Name
-    namespace: _Name = "envoy.lb"
+    name: Name
+    namespace: Name = "envoy.lb"
 
 
 class Attribute(Part, frozen=True, kw_only=True):
     """A number, as a CEL expression over `usage`, and whether there is one."""
 
     key: AttributeKey
-    expression: _Name
+    expression: Name
     condition: str = ""  # "": always
 
 

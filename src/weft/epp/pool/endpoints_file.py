@@ -8,7 +8,7 @@ import msgspec
 
 from weft.core.errors import ConfigError
 from weft.epp.config.decode import MAX_DOCUMENT_BYTES, decode, parse_document
-from weft.epp.config.parameters import Parameters
+from weft.epp.config.parameters import Name, Parameters
 from weft.epp.pool.discovery import Resolver
 from weft.epp.pool.endpoint import EndpointSpec
 from weft.epp.pool.pool import Pool
@@ -21,7 +21,7 @@ _Label = Annotated[str, msgspec.Meta(min_length=1, max_length=253)]
 class FileDiscoveryParameters(Parameters, frozen=True, kw_only=True):
     """The endpoints file."""
 
-    path: Annotated[str, msgspec.Meta(min_length=1)]
+    path: Name
     watch_file: bool = False
 
 

@@ -4,11 +4,11 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from statistics import fmean
 from types import MappingProxyType
-from typing import Annotated, Any, Final
+from typing import Any, Final
 
 import msgspec
 
-from weft.epp.config.parameters import Parameters, Part
+from weft.epp.config.parameters import Name, Parameters, Part
 from weft.epp.pool.endpoint import Adapters, Load
 from weft.epp.pool.exposition import (
     Sample,
@@ -25,7 +25,7 @@ from weft.epp.pool.exposition import (
 class CustomMetric(Part, frozen=True, kw_only=True):
     """A series stored under a key of its own."""
 
-    attribute_key: Annotated[str, msgspec.Meta(min_length=1)]
+    attribute_key: Name
     metric_spec: str
 
     def __post_init__(self) -> None:

@@ -1,11 +1,8 @@
 """`scraped-concurrency-detector`: requests under way as endpoints report them, which every picker sees alike."""
 
 from collections.abc import Sequence
-from typing import Annotated
 
-import msgspec
-
-from weft.epp.config.parameters import Kind, Parameters
+from weft.epp.config.parameters import AtLeastOne, Kind, Parameters
 from weft.epp.config.quantity import parse_duration_s
 from weft.epp.decision.plugin import Surroundings, plugin
 from weft.epp.pool.endpoint import Endpoint
@@ -14,7 +11,7 @@ from weft.epp.pool.endpoint import Endpoint
 class ScrapedParameters(Parameters, frozen=True, kw_only=True):
     """An endpoint is full at so many requests. What was sent there counts until a report has it, or so long."""
 
-    max_concurrency: Annotated[int, msgspec.Meta(ge=1)] = 100
+    max_concurrency: AtLeastOne = 100
     metrics_staleness_threshold: str = "2s"
     own_dispatch_window: str = "1s"
 

@@ -1,26 +1,19 @@
 """`slo-headroom-tier-filter`: those that meet the request's SLO, and seldom those that do not."""
 
 import random
-from collections.abc import Iterable, Sequence
-from typing import Annotated
+from collections.abc import Sequence
 
-import msgspec
-
-from weft.epp.config.parameters import Kind, Parameters, Reference
+from weft.epp.config.parameters import Kind, Parameters, Share
 from weft.epp.decision.cycle import Cycle
-from weft.epp.decision.plugin import LATENCY, Plugin, latency_reference, plugin
+from weft.epp.decision.plugin import LATENCY, LatencyProducer, Plugin, plugin
 from weft.epp.pool.endpoint import Endpoint
 
 
 class HeadroomTierParameters(Parameters, frozen=True, kw_only=True):
     """How often the others are tried, so that one that has recovered is found."""
 
-    epsilon_explore_neg: Annotated[float, msgspec.Meta(ge=0, le=1)] = 0.01
-    latency_prediction_info_producer_name: str = LATENCY
-
-    def references(self) -> Iterable[Reference]:
-        """Predictions."""
-        return (latency_reference(self.latency_prediction_info_producer_name),)
+    epsilon_explore_neg: Share = 0.01
+    latency_prediction_info_producer_name: LatencyProducer = LATENCY
 
 
 @plugin("slo-headroom-tier-filter", Kind.FILTER, HeadroomTierParameters)

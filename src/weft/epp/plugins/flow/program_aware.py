@@ -3,11 +3,9 @@
 import math
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Annotated, Final, Literal
+from typing import Final, Literal
 
-import msgspec
-
-from weft.epp.config.parameters import Kind, Parameters
+from weft.epp.config.parameters import Kind, NotNegative, Parameters, Positive
 from weft.epp.decision.cycle import Cycle, Schedule
 from weft.epp.decision.director import DEFAULT_FAIRNESS_ID
 from weft.epp.decision.plugin import Surroundings, plugin
@@ -16,8 +14,6 @@ from weft.epp.flow.programs import Programs, decayed
 from weft.epp.metrics.rows import Rows
 from weft.epp.request.values import Usage
 
-_OrZero = Annotated[float, msgspec.Meta(ge=0)]
-_Seconds = Annotated[float, msgspec.Meta(gt=0)]
 _OUTPUT_WEIGHT: Final = 2
 
 
@@ -26,20 +22,20 @@ class ProgramParameters(Parameters, frozen=True, kw_only=True):
     stands for no weight, no half-life, no inactivity that counts."""
 
     strategy: Literal["las", "turn-priority"] = "las"
-    las_weight_service: _OrZero = 0.8
-    las_weight_head_wait: _OrZero = 0.2
-    las_half_life_seconds: _OrZero = 60.0
-    turn_priority_time_weight: _OrZero = 0.5
-    turn_priority_inactivity_seconds: _OrZero = 120.0
-    eviction_ttl_seconds: _Seconds = 3600.0
-    eviction_sweep_seconds: _Seconds = 300.0
+    las_weight_service: NotNegative = 0.8
+    las_weight_head_wait: NotNegative = 0.2
+    las_half_life_seconds: NotNegative = 60.0
+    turn_priority_time_weight: NotNegative = 0.5
+    turn_priority_inactivity_seconds: NotNegative = 120.0
+    eviction_ttl_seconds: Positive = 3600.0
+    eviction_sweep_seconds: Positive = 300.0
 
     def without_effect(self) -> Iterable[tuple[str, str]]:
         """Keys of the other strategy."""
-        other = "turn_priority_" if self.strategy == "las" else "las_"
-        for field in msgspec.structs.fields(self):
-            if field.name.startswith(other) and getattr(self, field.name) != field.default:
-                yield field.encode_name, f"the strategy is {self.strategy}"
+        other = "turnPriority" if self.strategy == "las" else "las"
+        for key in self.set_keys():
+            if key.startswith(other):
+                yield key, f"the strategy is {self.strategy}"
 
 
 @dataclass(slots=True)

@@ -2,11 +2,9 @@
 
 import math
 from dataclasses import dataclass
-from typing import Annotated, Any
+from typing import Annotated
 
-import msgspec
-
-from weft.epp.config.parameters import Kind, Parameters
+from weft.epp.config.parameters import Ignored, Kind, NotNegative, Parameters, Positive
 from weft.epp.decision.cycle import Cycle, Schedule
 from weft.epp.decision.plugin import Surroundings, plugin
 from weft.epp.flow.item import Item
@@ -14,23 +12,18 @@ from weft.epp.flow.programs import Programs, decayed
 from weft.epp.metrics.rows import Rows
 from weft.epp.request.values import Usage
 
-_OrZero = Annotated[float, msgspec.Meta(ge=0)]
-
 
 class ProgramScoreParameters(Parameters, frozen=True, kw_only=True):
     """What a turn and a token cost; 0 stands for no weight, no half-life, no end of what is remembered."""
 
-    weight_turns: _OrZero = 1.0
-    weight_tokens: _OrZero = 0.01
-    half_life_seconds: _OrZero = 60.0
-    rescore_interval_seconds: _OrZero | None = None
-    eviction_ttl_seconds: _OrZero = 3600.0
-    eviction_sweep_seconds: Annotated[float, msgspec.Meta(gt=0)] = 300.0
-
-    def without_effect(self) -> Any:
-        """What the reference needs to have queues sorted again."""
-        if self.rescore_interval_seconds is not None:
-            yield "rescoreIntervalSeconds", "the order is always that of the moment"
+    weight_turns: NotNegative = 1.0
+    weight_tokens: NotNegative = 0.01
+    half_life_seconds: NotNegative = 60.0
+    rescore_interval_seconds: Annotated[
+        NotNegative | None, Ignored("the order is always that of the moment")
+    ] = None
+    eviction_ttl_seconds: NotNegative = 3600.0
+    eviction_sweep_seconds: Positive = 300.0
 
 
 @dataclass(slots=True)

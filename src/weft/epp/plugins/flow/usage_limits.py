@@ -1,14 +1,10 @@
 """Usage-limit policies: up to which saturation of the pool each priority may send."""
 
 from collections.abc import Sequence
-from typing import Annotated, Literal
+from typing import Literal
 
-import msgspec
-
-from weft.epp.config.parameters import Kind, NoParameters, Parameters
+from weft.epp.config.parameters import Kind, NoParameters, Parameters, Share
 from weft.epp.decision.plugin import STATIC_LIMIT, Plugin, Surroundings, plugin
-
-_Ceiling = Annotated[float, msgspec.Meta(ge=0, le=1)]
 
 
 @plugin(STATIC_LIMIT, Kind.USAGE_LIMIT)
@@ -24,8 +20,8 @@ class HoldbackParameters(Parameters, frozen=True, kw_only=True):
 
     shape: Literal["linear"] = "linear"
     domain: Literal["rank", "value"] = "rank"
-    min_ceiling: _Ceiling
-    max_ceiling: _Ceiling = 1.0
+    min_ceiling: Share
+    max_ceiling: Share = 1.0
 
     def __post_init__(self) -> None:
         if self.min_ceiling > self.max_ceiling:

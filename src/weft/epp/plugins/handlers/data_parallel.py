@@ -1,13 +1,10 @@
 """`data-parallel-profile-handler`: the port by data-parallel rank."""
 
 from collections.abc import Mapping
-from typing import Annotated
-
-import msgspec
 
 from weft.core.address import join_host_port
 from weft.core.headers import DATA_PARALLEL
-from weft.epp.config.parameters import Kind, Parameters
+from weft.epp.config.parameters import Kind, Parameters, Port
 from weft.epp.decision.cycle import Cycle, Schedule
 from weft.epp.decision.plugin import Profile, Surroundings, plugin
 
@@ -15,7 +12,7 @@ from weft.epp.decision.plugin import Profile, Surroundings, plugin
 class DataParallelParameters(Parameters, frozen=True, kw_only=True):
     """Where requests to every rank of a host go in."""
 
-    primary_port: Annotated[int, msgspec.Meta(ge=1, le=65535)] = 8000
+    primary_port: Port = 8000
 
 
 @plugin(

@@ -1,29 +1,19 @@
 """Deciders of disaggregated serving: whether a stage is worth a second endpoint."""
 
-from collections.abc import Iterable
-from typing import Annotated
-
-import msgspec
-
-from weft.epp.config.parameters import Kind, NoParameters, Parameters, Reference
+from weft.epp.config.parameters import Count, Kind, NoParameters, Parameters
 from weft.epp.decision.cycle import Cycle
-from weft.epp.decision.plugin import APPROXIMATE, Plugin, plugin, prefix_reference
+from weft.epp.decision.plugin import APPROXIMATE, Plugin, PrefixProducer, plugin
 from weft.epp.pool.endpoint import Endpoint
 
 PREFIX_DECIDER = "prefix-based-pd-decider"
-_Count = Annotated[int, msgspec.Meta(ge=0)]
 
 
 class PrefixDeciderParameters(Parameters, frozen=True, kw_only=True):
     """How much must be left to compute; 0: never apart."""
 
-    non_cached_tokens: _Count = 0
-    prompt_tokens: _Count = 0  # and how long the prompt must be
-    prefix_match_info_producer_name: str = APPROXIMATE
-
-    def references(self) -> Iterable[Reference]:
-        """Whose prefixes."""
-        yield prefix_reference(self.prefix_match_info_producer_name)
+    non_cached_tokens: Count = 0
+    prompt_tokens: Count = 0  # and how long the prompt must be
+    prefix_match_info_producer_name: PrefixProducer = APPROXIMATE
 
 
 @plugin(PREFIX_DECIDER, Kind.DECIDER, PrefixDeciderParameters)

@@ -6,7 +6,7 @@ from typing import Annotated, Final
 import msgspec
 
 from weft.core.headers import ENCODERS, PREFILLER
-from weft.epp.config.parameters import Kind, Parameters, Part, Reference
+from weft.epp.config.parameters import Ignored, Kind, Parameters, Part, Reference, Refers
 from weft.epp.decision.cycle import Cycle, Schedule
 from weft.epp.decision.plugin import Decider, Profile, Surroundings, plugin, plugin_type
 from weft.epp.plugins.handlers.deciders import PREFIX_DECIDER
@@ -14,6 +14,10 @@ from weft.epp.pool.endpoint import Endpoint
 from weft.epp.request.values import Refused
 
 STAGES = ("decode", "encode", "prefill")
+# Keys by which the reference finds cached prefixes.
+_Ignored = Annotated[
+    str | None, Ignored("the decider names the producer whose prefixes it goes by")
+]
 
 
 class StageProfiles(Part, frozen=True, kw_only=True):
@@ -97,30 +101,15 @@ class PdParameters(Parameters, frozen=True, kw_only=True):
 
     decode_profile: str = "decode"
     prefill_profile: str = "prefill"
-    decider_plugin_name: str = PREFIX_DECIDER
-    prefix_plugin_type: str | None = None
-    prefix_plugin_name: str | None = None
-    prefix_match_info_producer_name: str | None = None
+    decider_plugin_name: Annotated[str, Refers(Kind.DECIDER, PREFIX_DECIDER)] = PREFIX_DECIDER
+    prefix_plugin_type: _Ignored = None
+    prefix_plugin_name: _Ignored = None
+    prefix_match_info_producer_name: _Ignored = None
     primary_port: Annotated[int, msgspec.Meta(ge=0, le=65535)] = 0
 
     def __post_init__(self) -> None:
         if self.primary_port:
             raise ValueError("primaryPort is refused: data-parallel-profile-handler has it")
-
-    def without_effect(self) -> Iterable[tuple[str, str]]:
-        """Keys by which the reference finds cached prefixes."""
-        for key, given in (
-            ("prefixPluginType", self.prefix_plugin_type),
-            ("prefixPluginName", self.prefix_plugin_name),
-            ("prefixMatchInfoProducerName", self.prefix_match_info_producer_name),
-        ):
-            if given is not None:
-                yield key, "the decider names the producer whose prefixes it goes by"
-
-    def references(self) -> Iterable[Reference]:
-        """The decider."""
-        name = self.decider_plugin_name
-        yield Reference("deciderPluginName", name, Kind.DECIDER, PREFIX_DECIDER)
 
     def profiles(self) -> Iterable[tuple[str, str]]:
         """Both profiles."""

@@ -1,11 +1,8 @@
 """`header-profile-handler`: the profile that a header names."""
 
 from collections.abc import Iterable, Mapping
-from typing import Annotated
 
-import msgspec
-
-from weft.epp.config.parameters import Kind, Parameters
+from weft.epp.config.parameters import Kind, Name, Parameters
 from weft.epp.decision.cycle import Cycle, Schedule
 from weft.epp.decision.plugin import Profile, Surroundings, plugin
 from weft.epp.request.values import Refused
@@ -14,7 +11,7 @@ from weft.epp.request.values import Refused
 class HeaderHandlerParameters(Parameters, frozen=True, kw_only=True):
     """The header, and the profile of requests without it."""
 
-    header_name: Annotated[str, msgspec.Meta(min_length=1)] = "EPP-Profile"
+    header_name: Name = "EPP-Profile"
     default_profile: str = "decode"
 
     def profiles(self) -> Iterable[tuple[str, str]]:

@@ -4,7 +4,7 @@ from typing import Annotated
 
 import msgspec
 
-from weft.epp.config.parameters import Kind, Parameters, Reference
+from weft.epp.config.parameters import AtLeastOne, Count, Kind, Parameters
 from weft.epp.decision.cycle import Cycle, PrefixMatch, Schedule
 from weft.epp.decision.plugin import APPROXIMATE, TOKENS, Surroundings, plugin
 from weft.epp.pool.endpoint import Endpoint
@@ -16,23 +16,17 @@ from weft.epp.request.values import MAX_COMPARED_TOKENS
 MIN_BLOCK_SIZE = 64  # smaller blocks cost memory and time and add little
 PREFILL_PROFILE = "prefill"
 
-_Count = Annotated[int, msgspec.Meta(ge=0)]
-_AtLeastOne = Annotated[int, msgspec.Meta(ge=1)]
-
 
 class ApproximateParameters(Parameters, frozen=True, kw_only=True):
     """Bounds of the index; `auto_tune` prefers what the servers report of their caches."""
 
+    needs = (TOKENS,)
     auto_tune: bool = True
-    block_size_tokens: _AtLeastOne = 16
-    block_size: _Count = 0  # deprecated: in characters
+    block_size_tokens: AtLeastOne = 16
+    block_size: Count = 0  # deprecated: in characters
     max_prefix_tokens_to_match: Annotated[int, msgspec.Meta(ge=0, le=MAX_COMPARED_TOKENS)] = 131072
-    max_prefix_blocks_to_match: _Count = 2048  # only if the former is 0
-    lru_capacity_per_server: _AtLeastOne = 31250
-
-    def references(self) -> list[Reference]:
-        """Tokens come first."""
-        return [Reference("", TOKENS, Kind.PRODUCER, TOKENS)]
+    max_prefix_blocks_to_match: Count = 2048  # only if the former is 0
+    lru_capacity_per_server: AtLeastOne = 31250
 
 
 @plugin(APPROXIMATE, Kind.PRODUCER, ApproximateParameters)

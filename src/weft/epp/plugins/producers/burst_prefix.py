@@ -5,13 +5,13 @@ Until the first of them is computed no cache knows their prompt, and load alone 
 
 import asyncio
 from collections import Counter
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Annotated, Final, Literal
 
 import msgspec
 
-from weft.epp.config.parameters import Kind, Parameters, Reference
+from weft.epp.config.parameters import AtLeastOne, Count, Kind, Parameters
 from weft.epp.decision.cycle import Cycle, PrefixMatch
 from weft.epp.decision.plugin import TOKENS, Surroundings, plugin
 from weft.epp.pool.endpoint import Endpoint
@@ -20,19 +20,18 @@ from weft.epp.request.values import MAX_COMPARED_TOKENS
 
 _MAX_BLOCKS: Final = 2048  # of a prompt, where no number of tokens is given
 _MAX_WINDOW_MS: Final = 10_000
-_AtLeastOne = Annotated[int, msgspec.Meta(ge=1)]
-_Count = Annotated[int, msgspec.Meta(ge=0)]
 _OrUnlimited = Annotated[int, msgspec.Meta(ge=-1)]
 
 
 class BurstParameters(Parameters, frozen=True, kw_only=True):
     """How long requests are gathered, and how many of them one endpoint takes; -1: any number."""
 
+    needs = (TOKENS,)
     window_duration_ms: Annotated[int, msgspec.Meta(ge=1, le=_MAX_WINDOW_MS)] = 100
     max_batch_size: _OrUnlimited = 1000
     max_per_replica: _OrUnlimited = -1
-    min_colocate_blocks: _Count = 0  # 0: only prompts that are the same to the end
-    block_size_tokens: _AtLeastOne = 64
+    min_colocate_blocks: Count = 0  # 0: only prompts that are the same to the end
+    block_size_tokens: AtLeastOne = 64
     balance_by: Literal["requests", "tokens"] = "requests"
     max_prefix_tokens_to_match: Annotated[int, msgspec.Meta(ge=0, le=MAX_COMPARED_TOKENS)] = 0
 
@@ -48,10 +47,6 @@ class BurstParameters(Parameters, frozen=True, kw_only=True):
     def max_blocks(self) -> int:
         """Of a prompt that are compared."""
         return self.max_prefix_tokens_to_match // self.block_size_tokens or _MAX_BLOCKS
-
-    def references(self) -> Iterable[Reference]:
-        """Tokens come first."""
-        return (Reference("", TOKENS, Kind.PRODUCER, TOKENS),)
 
 
 @dataclass(frozen=True, slots=True)

@@ -1,28 +1,20 @@
 """`p2p-source-producer`: names the server to take cached blocks from, where that beats computing them."""
 
 import random
-from collections.abc import Iterable
-from typing import Annotated
-
-import msgspec
 
 from weft.core.headers import CACHE_SOURCE
-from weft.epp.config.parameters import Kind, Parameters, Reference
+from weft.epp.config.parameters import AtLeastOne, Kind, Parameters
 from weft.epp.decision.cycle import Cycle, Schedule
-from weft.epp.decision.plugin import APPROXIMATE, Surroundings, plugin, prefix_reference
+from weft.epp.decision.plugin import APPROXIMATE, PrefixProducer, Surroundings, plugin
 from weft.epp.plugins.producers.approximate_prefix import PREFILL_PROFILE
 
 
 class SourceParameters(Parameters, frozen=True, kw_only=True):
     """Whose prefixes, which profile's pick computes the prompt, and how many more tokens are worth a transfer."""
 
-    prefix_match_info_producer_name: str = APPROXIMATE
+    prefix_match_info_producer_name: PrefixProducer = APPROXIMATE
     prefill_profile_name: str = PREFILL_PROFILE
-    min_cached_token_delta: Annotated[int, msgspec.Meta(ge=1)] = 1
-
-    def references(self) -> Iterable[Reference]:
-        """The producer of prefix matches."""
-        return (prefix_reference(self.prefix_match_info_producer_name),)
+    min_cached_token_delta: AtLeastOne = 1
 
 
 @plugin("p2p-source-producer", Kind.PRODUCER, SourceParameters, is_alpha=True)

@@ -1,22 +1,17 @@
 """`session-id-producer`: makes a session's id known to the plugins that go by it."""
 
 from http.cookies import CookieError, SimpleCookie
-from typing import Annotated
 
-import msgspec
-
-from weft.epp.config.parameters import Kind, Parameters
+from weft.epp.config.parameters import Kind, Name, Parameters
 from weft.epp.decision.cycle import Cycle
 from weft.epp.decision.plugin import Surroundings, plugin
-
-_Name = Annotated[str, msgspec.Meta(min_length=1)]
 
 
 class SessionIdParameters(Parameters, frozen=True, kw_only=True):
     """Exactly one place to find the id in."""
 
-    header_name: _Name | None = None
-    cookie_name: _Name | None = None
+    header_name: Name | None = None
+    cookie_name: Name | None = None
 
     def __post_init__(self) -> None:
         if (self.header_name is None) == (self.cookie_name is None):

@@ -6,13 +6,11 @@ import re
 import struct
 from collections.abc import Iterable
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Literal
-
-import msgspec
+from typing import TYPE_CHECKING, Literal
 
 from weft.core.errors import BadRequest, ConfigError
 from weft.core.prompts import pack_tokens
-from weft.epp.config.parameters import Kind, Parameters, Part
+from weft.epp.config.parameters import AtLeastOne, Kind, Parameters, Part
 from weft.epp.config.quantity import parse_duration_s
 from weft.epp.decision.cycle import Cycle
 from weft.epp.decision.plugin import TOKENS, Surroundings, plugin
@@ -28,26 +26,25 @@ _NO_SOCKET = (
     "nothing is read from a socket; give vllm.url, a server that renders prompts, or name a directory "
     "with a tokenizer in modelName"
 )
-_AtLeastOne = Annotated[int, msgspec.Meta(ge=1)]
 
 
 class Resolution(Part, frozen=True, kw_only=True):
     """Pixels."""
 
-    width: _AtLeastOne = 640
-    height: _AtLeastOne = 360
+    width: AtLeastOne = 640
+    height: AtLeastOne = 360
 
 
 class DynamicImage(Part, frozen=True, kw_only=True):
     """Pixels a token."""
 
-    factor: _AtLeastOne = 1024
+    factor: AtLeastOne = 1024
 
 
 class StaticImage(Part, frozen=True, kw_only=True):
     """Tokens an image."""
 
-    static_token: _AtLeastOne
+    static_token: AtLeastOne
 
 
 class ImageEstimate(Part, frozen=True, kw_only=True):

@@ -1,12 +1,9 @@
 """`context-length-aware`: endpoints made for prompts of this length; a scorer, and a filter if wanted."""
 
 import re
-from collections.abc import Iterable, Sequence
-from typing import Annotated
+from collections.abc import Sequence
 
-import msgspec
-
-from weft.epp.config.parameters import Kind, Parameters, Reference
+from weft.epp.config.parameters import Kind, Name, Parameters
 from weft.epp.decision.cycle import Cycle
 from weft.epp.decision.plugin import TOKENS, Surroundings, plugin
 from weft.epp.pool.endpoint import Endpoint
@@ -19,12 +16,9 @@ _FLOOR = 0.3  # what lies in a range scores above this, what lies out of it belo
 class ContextLengthParameters(Parameters, frozen=True, kw_only=True):
     """The label with the range, such as "0-2048" or "0-2048,8192-16384"."""
 
-    label: Annotated[str, msgspec.Meta(min_length=1)] = "llm-d.ai/context-length-range"
+    needs = (TOKENS,)
+    label: Name = "llm-d.ai/context-length-range"
     enable_filtering: bool = False
-
-    def references(self) -> Iterable[Reference]:
-        """Tokens to count."""
-        yield Reference("", TOKENS, Kind.PRODUCER, TOKENS)
 
 
 @plugin("context-length-aware", (Kind.SCORER, Kind.FILTER), ContextLengthParameters)

@@ -1,11 +1,8 @@
 """`load-aware-scorer`: the queue against a fixed scale."""
 
 from collections.abc import Sequence
-from typing import Annotated
 
-import msgspec
-
-from weft.epp.config.parameters import Kind, Parameters
+from weft.epp.config.parameters import AtLeastOne, Kind, Parameters
 from weft.epp.decision.cycle import Cycle
 from weft.epp.decision.plugin import Surroundings, plugin
 from weft.epp.pool.endpoint import Endpoint
@@ -14,7 +11,7 @@ from weft.epp.pool.endpoint import Endpoint
 class LoadAwareParameters(Parameters, frozen=True, kw_only=True):
     """A queue this long is as bad as any longer one."""
 
-    threshold: Annotated[int, msgspec.Meta(ge=1)] = 128
+    threshold: AtLeastOne = 128
 
 
 @plugin("load-aware-scorer", Kind.SCORER, LoadAwareParameters)

@@ -1,8 +1,8 @@
 """`mm-embeddings-cache-scorer`: how much of a request's media is encoded already."""
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 
-from weft.epp.config.parameters import Kind, Parameters, Reference
+from weft.epp.config.parameters import Kind, Parameters
 from weft.epp.decision.cycle import Cycle
 from weft.epp.decision.plugin import MEDIA_CACHE, Plugin, plugin
 from weft.epp.pool.endpoint import Endpoint
@@ -11,9 +11,7 @@ from weft.epp.pool.endpoint import Endpoint
 class MediaScorerParameters(Parameters, frozen=True, kw_only=True):
     """Nothing to set."""
 
-    def references(self) -> Iterable[Reference]:
-        """The producer."""
-        return (Reference("", MEDIA_CACHE, Kind.PRODUCER, MEDIA_CACHE),)
+    needs = (MEDIA_CACHE,)
 
 
 @plugin("mm-embeddings-cache-scorer", Kind.SCORER, MediaScorerParameters)

@@ -8,27 +8,25 @@ from typing import Annotated, Literal
 
 import msgspec
 
-from weft.epp.config.parameters import Kind, Parameters, Part
+from weft.epp.config.parameters import Kind, Name, Parameters, Part, Positive
 from weft.epp.decision.cycle import Cycle, Schedule
 from weft.epp.decision.plugin import Surroundings, plugin
 from weft.epp.pool.endpoint import Endpoint
 
 MAX_SESSIONS = 100_000
 _MAX_ID_CHARS = 256  # clients write them
-_Name = Annotated[str, msgspec.Meta(min_length=1)]
-_Seconds = Annotated[float, msgspec.Meta(gt=0)]
 
 
 class EncodedHeaderConfig(Part, frozen=True, kw_only=True):
     """The header that carries the endpoint, both ways."""
 
-    header: _Name = "x-session-token"
+    header: Name = "x-session-token"
 
 
 class SessionSource(Part, frozen=True, kw_only=True):
     """Where a session's id may stand."""
 
-    header: _Name
+    header: Name
 
 
 class SessionIdConfig(Part, frozen=True, kw_only=True):
@@ -37,8 +35,8 @@ class SessionIdConfig(Part, frozen=True, kw_only=True):
     sources: Annotated[tuple[SessionSource, ...], msgspec.Meta(min_length=1)] = (
         SessionSource(header="x-session-id"),
     )
-    eviction_ttl_seconds: _Seconds = 300.0
-    eviction_sweep_seconds: _Seconds = 10.0
+    eviction_ttl_seconds: Positive = 300.0
+    eviction_sweep_seconds: Positive = 10.0
 
 
 class SessionParameters(Parameters, frozen=True, kw_only=True):
