@@ -5,13 +5,14 @@ import logging
 import time
 from contextlib import suppress
 from dataclasses import InitVar, dataclass, field
-from typing import Any, Final, NoReturn, Protocol
+from typing import Any, Final, NoReturn
 
 import grpc
 
 from weft.core.address import join_host_port
 from weft.core.tasks import every
 from weft.core.tracing import Tracer
+from weft.epp.decision.director import Director
 from weft.epp.metrics.series import PickerMetrics
 from weft.epp.request.parsers.table import ParserTable
 from weft.epp.request.values import Refused
@@ -22,7 +23,7 @@ from weft.epp.server.ext_proc import ProcessingRequest, ProcessingResponse
 from weft.epp.server.health import ALONE, PickerHealth, Standing
 from weft.epp.server.limits import Held
 from weft.epp.server.options import ServerOptions
-from weft.epp.server.stream import Chooser, Exchange, Explain, ProtocolError, Services
+from weft.epp.server.stream import Exchange, Explain, ProtocolError, Services
 from weft.epp.server.stream_metrics import WireMetrics
 from weft.wire.ports import ChannelArgs, bind, server_args
 
@@ -34,14 +35,6 @@ _QUIET_S: Final = 1.0
 _STOP_GRACE_S: Final = 1.0
 
 Context = grpc.aio.ServicerContext[Any, Any]
-
-
-class ReadyDirector(Chooser, Protocol):
-    """A director that says whether it can send anything anywhere."""
-
-    @property
-    def is_ready(self) -> bool:
-        """Whether there is an endpoint to send to."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -107,7 +100,7 @@ class PickerServer:
 
     def __init__(
         self,
-        director: ReadyDirector,
+        director: Director,
         parsers: tuple[str, ...],
         options: ServerOptions,
         observers: Observers | None = None,
