@@ -11,8 +11,9 @@ from weft.epp.build import load_config, open_picker
 from weft.epp.config.options import PickerOptions
 from weft.epp.config.parameters import NoParameters
 from weft.epp.decision.attributes import attribute_reader
+from weft.epp.metrics.series import PickerMetrics
 from weft.epp.plugins.gpu_telemetry import GpuTelemetry
-from weft.epp.pool.gpu import GpuReader
+from weft.epp.pool.gpu import GpuPoller, GpuReader, GpuSourceParameters
 
 NODE = """\
 # TYPE DCGM_FI_DEV_GPU_UTIL gauge
@@ -52,6 +53,36 @@ def test_utilization_is_an_attribute_for_as_long_as_it_is_fresh(attribute: str, 
     assert telemetry.attribute(one, "other", 1000.0) is None
     pool.replace("test", [])
     assert read(one, 1000.0) is None
+
+
+class Exporter:
+    """Answers with a page, or raises."""
+
+    port = None
+
+    def __init__(self, page: str) -> None:
+        self.page = page
+
+    async def load(self):
+        load = await GpuReader("e1").read_page(self.page.encode())
+        if load is None:
+            raise OSError("away")
+        return load
+
+
+async def test_an_exporter_that_was_away_is_read_again(caplog: pytest.LogCaptureFixture):
+    """Its failures are said once, and end neither its polls nor what is known before."""
+    (endpoint,) = pool = make_pool(spec(1))
+    telemetry = GpuTelemetry(NoParameters(), around(pool))
+    poller = GpuPoller(
+        make_pool(), PickerMetrics(), GpuSourceParameters(), 1.0, 3.0, telemetry.observe
+    )
+    exporter = Exporter("")
+    caplog.set_level("INFO")
+    for exporter.page in ("", "", BARE):
+        await poller.poll(endpoint, exporter, lambda: 1000.0)
+    assert telemetry.attribute(endpoint, "GPUUtilization", 1000.0) == 0.3
+    assert [record.levelname for record in caplog.records] == ["WARNING", "INFO"]
 
 
 def test_halves_that_nothing_joins_are_reported():
