@@ -94,7 +94,7 @@ def _metric_rows(declared: Sequence[Declared]) -> Iterator[str]:
         bare = series.name.removeprefix(PREFIX).removesuffix("_total")
         suffix = "_total" if series.kind == "counter" else ""
         earlier = OLDER_NAMES.get(bare)
-        older = "" if earlier is None else f"`{earlier.name}{suffix}`"
+        older = "" if earlier is None else f"`{earlier}{suffix}`"
         labels = ", ".join(series.labels)
         yield f"| `{series.name}` | {series.kind} | {labels} | {series.text} | {older} |"
 
