@@ -87,7 +87,7 @@ def parse_endpoint(text: str) -> EndpointSpec:
         labels[key.strip()] = value.strip()
     metrics_port, grpc_port = labels.pop("metricsPort", None), labels.pop("grpcPort", None)
     for key, port_text in (("metricsPort", metrics_port), ("grpcPort", grpc_port)):
-        if port_text is not None and not _is_port(port_text):
+        if port_text is not None and not is_port(port_text):
             raise ConfigError(f"endpoint {text!r}: {key} must be from 1 to 65535")
     return EndpointSpec(
         name=labels.pop("name", "") or address.strip(),
@@ -99,7 +99,8 @@ def parse_endpoint(text: str) -> EndpointSpec:
     )
 
 
-def _is_port(text: str) -> bool:
+def is_port(text: str) -> bool:
+    """Whether it is a number that a port can have."""
     return text.isascii() and text.isdigit() and len(text) <= 5 and 1 <= int(text) <= 65535
 
 

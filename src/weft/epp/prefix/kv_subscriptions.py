@@ -187,7 +187,7 @@ class KvSubscriptions:
                 await asyncio.sleep(retry_s * random.uniform(0.5, 1.0))
                 retry_s = min(2 * retry_s, _MAX_RETRY_S)
         finally:
-            await connection.aclose()
+            await connection.close()
 
     async def _subscribe(self, endpoint: Endpoint, connection: EngineConnection) -> None:
         feed = self._feed(endpoint)
