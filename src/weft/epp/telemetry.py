@@ -8,7 +8,6 @@ from weft.epp.assembly import Assembly
 from weft.epp.config.options import GRPC_ENGINE, PickerOptions
 from weft.epp.config.quantity import parse_duration_s
 from weft.epp.plugins.producers.precise_prefix import PrecisePrefixProducer
-from weft.epp.plugins.scorers.precise_prefix_cache import PrecisePrefixScorer
 from weft.epp.pool.clusters import (
     ClusterExtractorParameters,
     ClusterReader,
@@ -56,8 +55,6 @@ class Telemetry:
             for extractor in extractors:
                 self._pollers.append(self._gpu_poller(source, extractor))
         for plugin in self._assembly.plugins.values():
-            if isinstance(plugin, PrecisePrefixScorer):
-                plugin = plugin.inner
             if isinstance(plugin, PrecisePrefixProducer):
                 self._subscriptions.append(
                     KvSubscriptions(

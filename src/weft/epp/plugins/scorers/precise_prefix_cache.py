@@ -12,16 +12,11 @@ from weft.epp.plugins.scorers.prefix_cache import PrefixScorer, PrefixScorerPara
     PreciseParameters,
     replacement="precise-prefix-cache-producer with prefix-cache-scorer",
 )
-class PrecisePrefixScorer:
+class PrecisePrefixScorer(PrecisePrefixProducer):
     """The deprecated plugin that is producer and scorer in one."""
 
     def __init__(self, parameters: PreciseParameters, around: Surroundings) -> None:
-        self.inner = PrecisePrefixProducer(parameters, around)
+        super().__init__(parameters, around)
         self.producer = around.name
         own = PrefixScorerParameters(prefix_match_info_producer_name=around.name)
-        self._scorer = PrefixScorer(own, around)
-        self.prepare = self.inner.prepare
-        self.produce = self.inner.produce
-        self.picked = self.inner.picked
-        self.aclose = self.inner.aclose
-        self.score = self._scorer.score
+        self.score = PrefixScorer(own, around).score
