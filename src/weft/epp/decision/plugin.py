@@ -133,7 +133,7 @@ class Picker(Protocol):
 
 
 class Producer(Protocol):
-    """Computes data for others."""
+    """Computes data for others, mostly before candidates are rated."""
 
     def produce(self, cycle: Cycle) -> None:
         """Fill in the cycle."""
@@ -242,7 +242,7 @@ class FollowsResponse(Protocol):
     """Implemented by plugins that hold state per request: they make the picker follow responses."""
 
     def first_token(self, ticket_id: int) -> None:
-        """The response began."""
+        """The response began; from that alone nothing may follow."""
 
     def ended(self, ticket_id: int) -> None:
         """The request is over, in whatever way."""

@@ -7,7 +7,7 @@ import msgspec
 
 from weft.epp.config.parameters import AtLeastOne, Kind, Parameters, Positive
 from weft.epp.decision.cycle import Cycle
-from weft.epp.decision.plugin import LATENCY, LatencyProducer, Surroundings, plugin
+from weft.epp.decision.plugin import LATENCY, LatencyProducer, Plugin, Surroundings, plugin
 from weft.epp.pool.endpoint import Endpoint
 from weft.epp.request.values import Drop, Refused
 
@@ -65,15 +65,12 @@ class LatencySloParameters(Parameters, frozen=True, kw_only=True):
 
 
 @plugin("latency-slo-admitter", Kind.ADMITTER, LatencySloParameters)
-class LatencySloAdmitter:
+class LatencySloAdmitter(Plugin[LatencySloParameters]):
     """Sheds requests of negative priority whose SLO would be missed wherever they went."""
-
-    def __init__(self, parameters: LatencySloParameters, _: Surroundings) -> None:
-        self._producer = parameters.latency_prediction_info_producer_name
 
     def admit(self, cycle: Cycle) -> None:
         """Raises `Refused`. Who is idle, or hardly filled, may do better than predictions say."""
-        known = cycle.predictions.get(self._producer)
+        known = cycle.predictions.get(self._parameters.latency_prediction_info_producer_name)
         if cycle.priority >= 0 or known is None or not known.slo:
             return
         predictions = [known.of.get(each) for each in cycle.candidates]

@@ -5,6 +5,7 @@ import logging
 import time
 from contextlib import suppress
 from dataclasses import InitVar, dataclass, field
+from functools import partial
 from typing import Any, Final, NoReturn
 
 import grpc
@@ -136,14 +137,13 @@ class PickerServer:
         """Listen and serve. `ConfigError` if that is impossible."""
         self.health.start()
         options = self._options
-        main = self._new_server()
+        main, health = self._new_server(), self._new_server()
         main.add_generic_rpc_handlers((self._handler(),))
+        place, tls = partial(join_host_port, options.host), _credentials(options)
         ports = Ports(
-            self._bind(main, options.grpc_port, _credentials(options), flag="--grpc-port"),
+            bind(main, place(options.grpc_port), tls, flag="--grpc-port"),
             # In plain text even beside TLS, which kubelet's probes do not speak.
-            self._bind(
-                self._new_server(), options.grpc_health_port, None, flag="--grpc-health-port"
-            ),
+            bind(health, place(options.grpc_health_port), None, flag="--grpc-health-port"),
         )
         for server in self._servers:
             await server.start()
@@ -188,16 +188,6 @@ class PickerServer:
         server.add_generic_rpc_handlers((self.health.handler(),))
         self._servers.append(server)
         return server
-
-    def _bind(
-        self,
-        server: grpc.aio.Server,
-        port: int,
-        credentials: grpc.ServerCredentials | None,
-        *,
-        flag: str,
-    ) -> int:
-        return bind(server, join_host_port(self._options.host, port), credentials, flag=flag)
 
     def _handler(self) -> "grpc.GenericRpcHandler[Any, Any]":
         # "Stream in, one out", although many go out: the last answer is what the handler returns, and

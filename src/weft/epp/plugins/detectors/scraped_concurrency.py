@@ -3,7 +3,7 @@
 from collections.abc import Sequence
 
 from weft.epp.config.parameters import AtLeastOne, Kind, Parameters
-from weft.epp.config.quantity import parse_duration_s
+from weft.epp.config.quantity import check_positive, parse_duration_s
 from weft.epp.decision.plugin import Surroundings, plugin
 from weft.epp.pool.endpoint import Endpoint
 
@@ -16,10 +16,10 @@ class ScrapedParameters(Parameters, frozen=True, kw_only=True):
     own_dispatch_window: str = "1s"
 
     def __post_init__(self) -> None:
-        for key, text in (("metricsStalenessThreshold", self.metrics_staleness_threshold),
-                          ("ownDispatchWindow", self.own_dispatch_window)):  # fmt: skip
-            if parse_duration_s(text) <= 0:
-                raise ValueError(f"{key} must be more than 0, got {text!r}")
+        check_positive(
+            metricsStalenessThreshold=self.metrics_staleness_threshold,
+            ownDispatchWindow=self.own_dispatch_window,
+        )
 
 
 @plugin("scraped-concurrency-detector", Kind.DETECTOR, ScrapedParameters, is_alpha=True)

@@ -4,7 +4,7 @@ from collections.abc import Sequence
 
 from weft.epp.config.parameters import Kind, Parameters
 from weft.epp.decision.cycle import Cycle
-from weft.epp.decision.plugin import Surroundings, plugin
+from weft.epp.decision.plugin import Plugin, plugin
 from weft.epp.pool.endpoint import Endpoint
 
 
@@ -17,17 +17,15 @@ class LabelParameters(Parameters, frozen=True, kw_only=True):
 
 
 @plugin("by-label", Kind.FILTER, LabelParameters, replacement="label-selector-filter")
-class LabelFilter:
+class LabelFilter(Plugin[LabelParameters]):
     """Keeps the endpoints whose label has one of the given values."""
-
-    def __init__(self, parameters: LabelParameters, _: Surroundings) -> None:
-        self._label = parameters.label
-        self._values = frozenset(parameters.valid_values)
-        self._allows_none = parameters.allows_no_label
 
     def keep(self, _: Cycle, candidates: Sequence[Endpoint]) -> Sequence[Endpoint]:
         """Those labelled so, and the unlabelled if they are allowed."""
-        return [each for each in candidates if self._accepts(each.labels.get(self._label))]
+        label = self._parameters.label
+        return [each for each in candidates if self._accepts(each.labels.get(label))]
 
     def _accepts(self, value: str | None) -> bool:
-        return self._allows_none if value is None else value in self._values
+        if value is None:
+            return self._parameters.allows_no_label
+        return value in self._parameters.valid_values

@@ -8,7 +8,7 @@ from typing import Final, Literal
 from weft.epp.config.parameters import Kind, NotNegative, Parameters, Positive
 from weft.epp.decision.cycle import Cycle, Schedule
 from weft.epp.decision.director import DEFAULT_FAIRNESS_ID
-from weft.epp.decision.plugin import Surroundings, plugin
+from weft.epp.decision.plugin import FollowsResponse, Surroundings, plugin
 from weft.epp.flow.item import ItemHeap
 from weft.epp.flow.programs import Programs, decayed
 from weft.epp.metrics.rows import Rows
@@ -55,7 +55,7 @@ class _Program:
 
 
 @plugin("program-aware-fairness", Kind.FAIRNESS, ProgramParameters)
-class ProgramAware:
+class ProgramAware(FollowsResponse):
     """Least attained service first, or the session that has had most turns; waits count in both.
 
     Of service, prompts count once and what was generated twice. A session that has had many turns has
@@ -114,9 +114,6 @@ class ProgramAware:
         program.num_open += 1
         program.wait_s += cycle.now - cycle.arrived
         self._open[cycle.ticket_id] = (cycle.fairness_id, cycle.num_prompt_tokens)
-
-    def first_token(self, ticket_id: int) -> None:
-        """Nothing follows from it."""
 
     def used(self, ticket_id: int, usage: Usage) -> None:
         """It took this much of the pool."""

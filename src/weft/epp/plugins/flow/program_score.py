@@ -6,7 +6,7 @@ from typing import Annotated
 
 from weft.epp.config.parameters import Ignored, Kind, NotNegative, Parameters, Positive
 from weft.epp.decision.cycle import Cycle, Schedule
-from weft.epp.decision.plugin import Surroundings, plugin
+from weft.epp.decision.plugin import FollowsResponse, Surroundings, plugin
 from weft.epp.flow.item import Item
 from weft.epp.flow.programs import Programs, decayed
 from weft.epp.metrics.rows import Rows
@@ -36,7 +36,7 @@ class _Program:
 
 
 @plugin("program-score-ordering-policy", Kind.ORDERING, ProgramScoreParameters)
-class ProgramScore:
+class ProgramScore(FollowsResponse):
     """A turn for each request that is sent on, and the tokens of its prompt and response; both decay."""
 
     def __init__(self, parameters: ProgramScoreParameters, around: Surroundings) -> None:
@@ -77,9 +77,6 @@ class ProgramScore:
         """It has its turn."""
         self._add(cycle.fairness_id, turns=1.0)
         self._open[cycle.ticket_id] = (cycle.fairness_id, cycle.num_prompt_tokens)
-
-    def first_token(self, ticket_id: int) -> None:
-        """Nothing follows from it."""
 
     def used(self, ticket_id: int, usage: Usage) -> None:
         """It took so many tokens."""

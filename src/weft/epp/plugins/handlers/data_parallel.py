@@ -6,7 +6,7 @@ from weft.core.address import join_host_port
 from weft.core.headers import DATA_PARALLEL
 from weft.epp.config.parameters import Kind, Parameters, Port
 from weft.epp.decision.cycle import Cycle, Schedule
-from weft.epp.decision.plugin import Profile, Surroundings, plugin
+from weft.epp.decision.plugin import Plugin, Profile, plugin
 
 
 class DataParallelParameters(Parameters, frozen=True, kw_only=True):
@@ -21,11 +21,8 @@ class DataParallelParameters(Parameters, frozen=True, kw_only=True):
     DataParallelParameters,
     replacement="one endpoint per rank",
 )
-class DataParallelHandler:
+class DataParallelHandler(Plugin[DataParallelParameters]):
     """Sends the request to the host's primary port and names the chosen rank's port in a header."""
-
-    def __init__(self, parameters: DataParallelParameters, _: Surroundings) -> None:
-        self._port = parameters.primary_port
 
     def schedule(self, cycle: Cycle, profiles: Mapping[str, Profile]) -> Schedule:
         """The only profile's pick, at the primary port."""
@@ -35,5 +32,5 @@ class DataParallelHandler:
             name,
             {name: picked},
             {DATA_PARALLEL: picked[0].host_port},
-            destination=join_host_port(picked[0].host, self._port),
+            destination=join_host_port(picked[0].host, self._parameters.primary_port),
         )

@@ -50,16 +50,7 @@ class ApproximatePrefixProducer:
         limit = self._parameters.max_prefix_tokens_to_match // block_size
         if not self._parameters.max_prefix_tokens_to_match:
             limit = self._parameters.max_prefix_blocks_to_match
-        chains = [
-            chain_hashes(
-                prompt,
-                block_size=block_size,
-                max_blocks=limit,
-                model=cycle.model,
-                cache_salt=cycle.request.cache_salt,
-            )
-            for prompt in cycle.prompts
-        ]
+        chains = hash_prompts(cycle, block_size, limit)
         cycle.chains[self._name] = chains
         cycle.prefixes[self._name] = self._match(cycle, chains, block_size)
 
@@ -100,3 +91,17 @@ class ApproximatePrefixProducer:
         if self._parameters.auto_tune and endpoint.load.num_blocks:
             return endpoint.load.num_blocks
         return self._parameters.lru_capacity_per_server
+
+
+def hash_prompts(cycle: Cycle, block_size: int, max_blocks: int) -> list[list[int]]:
+    """The hashes of each prompt's first blocks."""
+    return [
+        chain_hashes(
+            prompt,
+            block_size=block_size,
+            max_blocks=max_blocks,
+            model=cycle.model,
+            cache_salt=cycle.request.cache_salt,
+        )
+        for prompt in cycle.prompts
+    ]

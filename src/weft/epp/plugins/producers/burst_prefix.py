@@ -13,9 +13,9 @@ import msgspec
 
 from weft.epp.config.parameters import AtLeastOne, Count, Kind, Parameters
 from weft.epp.decision.cycle import Cycle, PrefixMatch
-from weft.epp.decision.plugin import TOKENS, Surroundings, plugin
+from weft.epp.decision.plugin import TOKENS, Producer, Surroundings, plugin
+from weft.epp.plugins.producers.approximate_prefix import hash_prompts
 from weft.epp.pool.endpoint import Endpoint
-from weft.epp.prefix.keys import chain_hashes
 from weft.epp.request.values import MAX_COMPARED_TOKENS
 
 _MAX_BLOCKS: Final = 2048  # of a prompt, where no number of tokens is given
@@ -68,7 +68,7 @@ class Batch:
 
 
 @plugin("burst-prefix-cache-producer", Kind.PRODUCER, BurstParameters, is_alpha=True)
-class BurstProducer:
+class BurstProducer(Producer):
     """Holds each request back until its window is over, and matches those with company to one endpoint."""
 
     def __init__(self, parameters: BurstParameters, around: Surroundings) -> None:
@@ -92,22 +92,10 @@ class BurstProducer:
         size = self._parameters.block_size_tokens
         cycle.prefixes[self._name] = PrefixMatch(prompts.num_blocks, size, held, held)
 
-    def produce(self, cycle: Cycle) -> None:
-        """Nothing is left to do."""
-
     def _read(self, cycle: Cycle) -> Prompts:
         parameters, least = self._parameters, self._parameters.min_colocate_blocks
-        chains = [
-            chain_hashes(
-                prompt,
-                block_size=parameters.block_size_tokens,
-                max_blocks=parameters.max_blocks,
-                model=cycle.model,
-                cache_salt=cycle.request.cache_salt,
-            )
-            for prompt in cycle.prompts
-        ]
-        chains = [chain for chain in chains if chain]
+        hashed = hash_prompts(cycle, parameters.block_size_tokens, parameters.max_blocks)
+        chains = [chain for chain in hashed if chain]
         beginning = chains[0][least - 1] if least and chains and len(chains[0]) >= least else None
         # Each hash holds those before it.
         return Prompts(tuple(chain[-1] for chain in chains), beginning, sum(map(len, chains)))

@@ -5,7 +5,7 @@ import random
 from weft.core.headers import CACHE_SOURCE
 from weft.epp.config.parameters import AtLeastOne, Kind, Parameters
 from weft.epp.decision.cycle import Cycle, Schedule
-from weft.epp.decision.plugin import APPROXIMATE, PrefixProducer, Surroundings, plugin
+from weft.epp.decision.plugin import APPROXIMATE, PrefixProducer, Producer, Surroundings, plugin
 from weft.epp.plugins.producers.approximate_prefix import PREFILL_PROFILE
 
 
@@ -18,16 +18,13 @@ class SourceParameters(Parameters, frozen=True, kw_only=True):
 
 
 @plugin("p2p-source-producer", Kind.PRODUCER, SourceParameters, is_alpha=True)
-class SourceProducer:
+class SourceProducer(Producer):
     """Sets a header for the sidecar of the server that computes the prompt."""
 
     def __init__(self, parameters: SourceParameters, _: Surroundings) -> None:
         self._producer = parameters.prefix_match_info_producer_name
         self._profile = parameters.prefill_profile_name
         self._least = parameters.min_cached_token_delta
-
-    def produce(self, cycle: Cycle) -> None:
-        """Nothing yet: who computes the prompt is not known."""
 
     def picked(self, cycle: Cycle, schedule: Schedule) -> None:
         """Of those that hold most, give or take a block, one: the less waits there, the likelier."""

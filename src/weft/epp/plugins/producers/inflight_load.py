@@ -4,7 +4,14 @@ from dataclasses import dataclass
 
 from weft.epp.config.parameters import Count, Kind, NotNegative, Parameters
 from weft.epp.decision.cycle import Cycle, Schedule
-from weft.epp.decision.plugin import INFLIGHT, TOKENS, PrefixProducer, Surroundings, plugin
+from weft.epp.decision.plugin import (
+    INFLIGHT,
+    TOKENS,
+    PrefixProducer,
+    Producer,
+    Surroundings,
+    plugin,
+)
 from weft.epp.pool.endpoint import Endpoint
 
 
@@ -33,7 +40,7 @@ class _Share:
 
 
 @plugin(INFLIGHT, Kind.PRODUCER, InflightParameters)
-class InflightLoad:
+class InflightLoad(Producer):
     """Adds at the decision; takes tokens off at the first token, the request at its end."""
 
     def __init__(self, parameters: InflightParameters, surroundings: Surroundings) -> None:
@@ -52,9 +59,6 @@ class InflightLoad:
     def num_tokens(self, endpoint: Endpoint) -> int:
         """Uncached prompt tokens under way there."""
         return self._num_tokens.get(endpoint, 0)
-
-    def produce(self, cycle: Cycle) -> None:
-        """Nothing per request: the counts are always there."""
 
     def picked(self, cycle: Cycle, schedule: Schedule) -> None:
         """Count the request at once, before the next decision."""

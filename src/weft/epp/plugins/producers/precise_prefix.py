@@ -11,7 +11,7 @@ from typing import Any, Final, Literal
 import msgspec
 
 from weft.epp.config.parameters import AtLeastOne, Kind, Parameters, Part, Share
-from weft.epp.config.quantity import parse_duration_s
+from weft.epp.config.quantity import check_positive, parse_duration_s
 from weft.epp.decision.cycle import Cycle, PrefixMatch, Schedule
 from weft.epp.decision.plugin import TOKENS, Surroundings, plugin
 from weft.epp.pool.endpoint import Endpoint
@@ -87,8 +87,7 @@ class PreciseParameters(Parameters, frozen=True, kw_only=True):
     speculative_ttl: str = msgspec.field(default="2s", name="speculativeTTL")
 
     def __post_init__(self) -> None:
-        if parse_duration_s(self.speculative_ttl) <= 0:
-            raise ValueError(f"speculativeTTL must be more than 0, got {self.speculative_ttl!r}")
+        check_positive(speculativeTTL=self.speculative_ttl)
 
     def without_effect(self) -> Iterable[tuple[str, str]]:
         """What the index here has no need of."""

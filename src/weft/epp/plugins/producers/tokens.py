@@ -13,7 +13,7 @@ from weft.core.prompts import pack_tokens
 from weft.epp.config.parameters import AtLeastOne, Kind, Parameters, Part
 from weft.epp.config.quantity import parse_duration_s
 from weft.epp.decision.cycle import Cycle
-from weft.epp.decision.plugin import TOKENS, Surroundings, plugin
+from weft.epp.decision.plugin import TOKENS, Producer, Surroundings, plugin
 from weft.epp.request.values import InferenceRequest, NotRendered, Prompt, Refused
 
 if TYPE_CHECKING:
@@ -115,7 +115,7 @@ class TokenParameters(Parameters, frozen=True, kw_only=True):
 
 
 @plugin(TOKENS, Kind.PRODUCER, TokenParameters, aliases=("tokenizer",))
-class TokenProducer:
+class TokenProducer(Producer):
     """Token ids pass unchanged. Text is tokenised, or packed four UTF-8 bytes a pseudo token.
 
     Text that the server will put through a chat template is not what the server will compute; its
@@ -157,9 +157,6 @@ class TokenProducer:
             self._pack(cycle)  # the server will say what is wrong with it; it is routed there
             return
         _fill(cycle, packed, has_real_tokens=_is_raw(cycle.request))
-
-    def produce(self, cycle: Cycle) -> None:
-        """Nothing is left to do: the prompts were filled in before."""
 
     async def aclose(self) -> None:
         """Close the connections to the server that renders."""

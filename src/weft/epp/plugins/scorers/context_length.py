@@ -5,7 +5,7 @@ from collections.abc import Sequence
 
 from weft.epp.config.parameters import Kind, Name, Parameters
 from weft.epp.decision.cycle import Cycle
-from weft.epp.decision.plugin import TOKENS, Surroundings, plugin
+from weft.epp.decision.plugin import TOKENS, Plugin, plugin
 from weft.epp.pool.endpoint import Endpoint
 
 _RANGE = re.compile(r"\s*(\d{1,12})\s*-\s*(\d{1,12})\s*", re.ASCII)
@@ -22,16 +22,12 @@ class ContextLengthParameters(Parameters, frozen=True, kw_only=True):
 
 
 @plugin("context-length-aware", (Kind.SCORER, Kind.FILTER), ContextLengthParameters)
-class ContextLengthAware:
+class ContextLengthAware(Plugin[ContextLengthParameters]):
     """Prefers the tightest range that holds the prompt, with room to spare."""
-
-    def __init__(self, parameters: ContextLengthParameters, _: Surroundings) -> None:
-        self._label = parameters.label
-        self._filters = parameters.enable_filtering
 
     def keep(self, cycle: Cycle, candidates: Sequence[Endpoint]) -> Sequence[Endpoint]:
         """Those whose range holds the prompt, and those without one; all unless filtering is on."""
-        if not self._filters:
+        if not self._parameters.enable_filtering:
             return candidates
         return [each for each in candidates if self._takes(each, cycle.num_prompt_tokens)]
 
@@ -41,13 +37,13 @@ class ContextLengthAware:
         return [self._score(endpoint, length) for endpoint in candidates]
 
     def _takes(self, endpoint: Endpoint, length: int) -> bool:
-        text = endpoint.labels.get(self._label)
+        text = endpoint.labels.get(self._parameters.label)
         if text is None:
             return True
         return any(low <= length <= high for low, high in parse_ranges(text))
 
     def _score(self, endpoint: Endpoint, length: int) -> float:
-        text = endpoint.labels.get(self._label)
+        text = endpoint.labels.get(self._parameters.label)
         if text is None:
             return 0.5
         return max((_fit(length, low, high) for low, high in parse_ranges(text)), default=0.0)

@@ -4,7 +4,7 @@ from collections.abc import Sequence
 
 from weft.epp.config.parameters import AtLeastOne, Kind, Parameters
 from weft.epp.decision.cycle import Cycle
-from weft.epp.decision.plugin import Surroundings, plugin
+from weft.epp.decision.plugin import Plugin, plugin
 from weft.epp.pool.endpoint import Endpoint
 
 
@@ -15,13 +15,10 @@ class LoadAwareParameters(Parameters, frozen=True, kw_only=True):
 
 
 @plugin("load-aware-scorer", Kind.SCORER, LoadAwareParameters)
-class LoadAwareScorer:
+class LoadAwareScorer(Plugin[LoadAwareParameters]):
     """Fewer waiting requests is better, against a fixed scale."""
-
-    def __init__(self, parameters: LoadAwareParameters, _: Surroundings) -> None:
-        self._threshold = parameters.threshold
 
     def score(self, _: Cycle, candidates: Sequence[Endpoint]) -> list[float]:
         """0.5 for an empty queue, falling to 0.0 at the threshold."""
-        limit = self._threshold
+        limit = self._parameters.threshold
         return [0.5 * (1.0 - min(each.expected_waiting, limit) / limit) for each in candidates]
