@@ -1,7 +1,8 @@
 """Pools, requests and directors for tests: no sockets, and a clock that the test moves."""
 
 import asyncio
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import AsyncIterator, Callable, Mapping, Sequence
+from contextlib import asynccontextmanager
 from dataclasses import dataclass
 from typing import Any
 
@@ -9,6 +10,7 @@ import msgspec
 
 from tests.busy import PATIENCE_S
 from weft.epp.assembly import Assembly
+from weft.epp.build import Picker, open_picker
 from weft.epp.config.config import read_config
 from weft.epp.config.options import PickerOptions
 from weft.epp.config.parameters import Parameters
@@ -152,6 +154,16 @@ def profile(*plugins: str) -> str:
     """A configuration of one profile with these plugins, each by its type."""
     listed = "".join(f"- type: {plugin}\n" for plugin in plugins)
     return f"plugins:\n{listed}"
+
+
+@asynccontextmanager
+async def opened(options: PickerOptions) -> AsyncIterator[Picker]:
+    """A picker that is open meanwhile."""
+    picker = await open_picker(options)
+    try:
+        yield picker
+    finally:
+        await picker.close()
 
 
 async def until(condition: Callable[[], object]) -> None:

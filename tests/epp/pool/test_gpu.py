@@ -6,8 +6,8 @@ import pytest
 
 from tests.epp.config.deployed import STARTING
 from tests.epp.pool.test_scrape import answer, server
-from tests.epp.pools import around, cycle, make_pool, request, spec, until
-from weft.epp.build import load_config, open_picker
+from tests.epp.pools import around, cycle, make_pool, opened, request, spec, until
+from weft.epp.build import load_config
 from weft.epp.config.options import PickerOptions
 from weft.epp.config.parameters import NoParameters
 from weft.epp.decision.attributes import attribute_reader
@@ -109,7 +109,7 @@ async def test_requests_avoid_busy_gpus():
         server(answer(b"vllm:num_requests_waiting 0\n")) as (second, _),
     ):
         text = STARTING["samples/sim-epp-gpu"].replace("9400", str(port)).replace("1s", "50ms")
-        picker = await open_picker(
+        async with opened(
             PickerOptions(
                 config_text=text,
                 allow_experimental_plugins=True,
@@ -118,8 +118,7 @@ async def test_requests_avoid_busy_gpus():
                     f"127.0.0.1:{second},name=two,llm-d.ai/role=decode",
                 ),
             )
-        )
-        try:
+        ) as picker:
             one, two = picker.pool
             telemetry = picker.assembly.plugins["dcgm-extractor"]
             now = asyncio.get_running_loop().time
@@ -130,5 +129,3 @@ async def test_requests_avoid_busy_gpus():
             assert passing.keep(made, [one, two]) == [two]
             decision = await picker.director.pick(request(1), None)
             assert decision.endpoints == (two.host_port,)
-        finally:
-            await picker.close()
