@@ -15,7 +15,8 @@ from typing import Final
 
 from weft.epp.assembly import Assembly
 from weft.epp.config.config import read_config
-from weft.epp.decision.director import Director, DirectorSettings
+from weft.epp.config.options import PickerOptions
+from weft.epp.decision.director import Director
 from weft.epp.decision.tickets import Ending, Ticket
 from weft.epp.metrics.series import PickerMetrics
 from weft.epp.pool.endpoint import Endpoint, EndpointSpec, Load
@@ -161,7 +162,7 @@ class Simulation:
         resolved = resolve(read_config(config, "simulated"), allow_experimental=True)
         self.assembly = Assembly(resolved, pool, PickerMetrics(), 3.0, lambda: self.now)
         self.director = Director(
-            self.assembly.parts(), DirectorSettings(tracks_responses=True), lambda: self.now
+            self.assembly.parts(), PickerOptions(track_responses=True), lambda: self.now
         )
         self.workers = {
             endpoint.host_port: Worker(slow, endpoint)

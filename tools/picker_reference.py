@@ -70,7 +70,7 @@ def _metric_table(declared: Sequence[Declared]) -> str:
         bare = series.name.removeprefix(PREFIX).removesuffix("_total")
         suffix = "_total" if series.kind == "counter" else ""
         earlier = OLDER_NAMES.get(bare)
-        older = "" if earlier is None else f"`{earlier.name}{suffix}`"
+        older = "" if earlier is None else f"`{earlier}{suffix}`"
         rows.append((f"`{series.name}`", series.kind, ", ".join(series.labels), series.text, older))
     return table(("name", "type", "labels", "meaning", "older name"), rows)
 

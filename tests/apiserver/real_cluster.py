@@ -94,7 +94,6 @@ class RealCluster:
 
     async def stop(self) -> None:
         """Be lost, without a word."""
-        assert self._server is not None
         self._server.kill()
         self._server.wait(PATIENCE_S)
 

@@ -1,7 +1,8 @@
 """Pools, requests and directors for tests: no sockets, and a clock that the test moves."""
 
 import asyncio
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import AsyncIterator, Callable, Mapping, Sequence
+from contextlib import asynccontextmanager
 from dataclasses import dataclass
 from typing import Any
 
@@ -9,14 +10,17 @@ import msgspec
 
 from tests.busy import PATIENCE_S
 from weft.epp.assembly import Assembly
+from weft.epp.build import Picker, open_picker
 from weft.epp.config.config import read_config
+from weft.epp.config.options import PickerOptions
 from weft.epp.config.parameters import Parameters
 from weft.epp.decision.cycle import Cycle, PrefixMatch
-from weft.epp.decision.director import Director, DirectorSettings
+from weft.epp.decision.director import Director
 from weft.epp.decision.plugin import Surroundings
 from weft.epp.decision.tickets import Decision
 from weft.epp.metrics.series import PickerMetrics
 from weft.epp.pool.endpoint import Endpoint, EndpointSpec, Load
+from weft.epp.pool.objects import ModelRewrite, Rule
 from weft.epp.pool.pool import Pool
 from weft.epp.request.values import InferenceRequest, Prompt
 from weft.epp.resolve import resolve
@@ -74,6 +78,13 @@ def parameters(type_: type[Parameters], **values: Any) -> Any:
     return msgspec.convert(values, type_)
 
 
+def rewrite(name: str, target: str, *models: str) -> ModelRewrite:
+    """An InferenceModelRewrite that leads requests for these models, or for all, to one."""
+    matches = [{"model": {"value": model}} for model in models]
+    rule = {"matches": matches, "targets": [{"modelRewrite": target}]}
+    return ModelRewrite(name, "", [msgspec.convert(rule, Rule)])
+
+
 def request(
     *token_ids: int, text: str | None = None, request_id: str = "r", **fields: Any
 ) -> InferenceRequest:
@@ -129,7 +140,7 @@ def bench(
     resolved = resolve(read_config(HEAD + text, "test"), allow_experimental=True)
     clock = clock or Clock()
     assembly = Assembly(resolved, pool, PickerMetrics(), 3.0, clock)
-    director = Director(assembly.parts(), DirectorSettings(**settings), clock)
+    director = Director(assembly.parts(), PickerOptions(**settings), clock)
     return Bench(director, pool, assembly, clock)
 
 
@@ -143,6 +154,16 @@ def profile(*plugins: str) -> str:
     """A configuration of one profile with these plugins, each by its type."""
     listed = "".join(f"- type: {plugin}\n" for plugin in plugins)
     return f"plugins:\n{listed}"
+
+
+@asynccontextmanager
+async def opened(options: PickerOptions) -> AsyncIterator[Picker]:
+    """A picker that is open meanwhile."""
+    picker = await open_picker(options)
+    try:
+        yield picker
+    finally:
+        await picker.close()
 
 
 async def until(condition: Callable[[], object]) -> None:

@@ -12,9 +12,8 @@ from weft.core.errors import ConfigError
 from weft.core.tasks import every
 from weft.epp.assembly import Assembly
 from weft.epp.config.config import BUILT_IN, PickerConfig, read_config
-from weft.epp.config.options import DEFAULT_NAME, PickerOptions
-from weft.epp.decision.director import Director, DirectorSettings
-from weft.epp.decision.explain import DecisionRing
+from weft.epp.config.options import PickerOptions
+from weft.epp.decision.director import Director
 from weft.epp.decision.plugin import Closer
 from weft.epp.kubernetes.discovery import KubernetesDiscovery, Wanted
 from weft.epp.kubernetes.leader_elector import LeaderElector
@@ -49,7 +48,10 @@ class Picker:
 
     def __init__(self, director: Director, assembly: Assembly) -> None:
         self.director = director
+        self.decisions = director.decisions
         self.assembly = assembly
+        self.pool, self.metrics = assembly.pool, assembly.metrics
+        self.parsers, self.warnings = assembly.config.parsers, assembly.config.warnings
         self._tasks: list[asyncio.Task[None]] = []
         self._closers: list[Callable[[], Awaitable[None]]] = []
         self.cluster: KubernetesDiscovery | None = None
@@ -77,31 +79,6 @@ class Picker:
     def on_close(self, closer: Callable[[], Awaitable[None]]) -> None:
         """Call `closer` when the picker is closed."""
         self._closers.append(closer)
-
-    @property
-    def parsers(self) -> tuple[str, ...]:
-        """Parser types in order."""
-        return self.assembly.config.parsers
-
-    @property
-    def warnings(self) -> tuple[str, ...]:
-        """What in the configuration is deprecated or has no effect."""
-        return self.assembly.config.warnings
-
-    @property
-    def pool(self) -> Pool:
-        """The endpoints."""
-        return self.assembly.pool
-
-    @property
-    def metrics(self) -> PickerMetrics:
-        """The series, for those who observe more of them."""
-        return self.assembly.metrics
-
-    @property
-    def decisions(self) -> DecisionRing:
-        """The last decisions."""
-        return self.director.decisions
 
     def state(self, max_rows: int) -> Mapping[str, object]:
         """Counts, and what there is, for whoever looks after the picker."""
@@ -178,7 +155,7 @@ def make_picker(
     pool, metrics = Pool(), PickerMetrics()
     metrics.info.labels("", __version__).set(1)
     assembly = Assembly(config, pool, metrics, options.max_load_age_s, clock)
-    picker = Picker(Director(assembly.parts(), _settings(options), clock), assembly)
+    picker = Picker(Director(assembly.parts(), options, clock), assembly)
     for plugin in assembly.plugins.values():
         if isinstance(plugin, Closer):
             picker.on_close(plugin.aclose)
@@ -289,17 +266,3 @@ def _read(options: PickerOptions) -> PickerConfig:
     except (OSError, UnicodeDecodeError) as error:
         raise ConfigError(f"{options.config_file}: cannot be read: {error}") from error
     return read_config(text, str(options.config_file))
-
-
-def _settings(options: PickerOptions) -> DirectorSettings:
-    return DirectorSettings(
-        pool_name=options.pool_name or DEFAULT_NAME,
-        max_load_age_s=options.max_load_age_s,
-        ticket_ttl_s=options.ticket_ttl_s,
-        unseen_ttl_s=options.unseen_ttl_s,
-        num_recorded_decisions=options.num_recorded_decisions,
-        ignores_subset=options.disable_endpoint_subset_filter,
-        tracks_responses=options.track_responses,
-        emits_scores=options.emit_endpoint_scores,
-        default_model=options.default_model,
-    )

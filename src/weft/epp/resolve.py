@@ -1,18 +1,16 @@
 """From a configuration as written to one with nothing left to guess; every fault has its key's path."""
 
 import logging
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, field
-from difflib import get_close_matches
 
 from weft.core.errors import ConfigError
 from weft.epp.config.config import FlowControlSpec, PickerConfig, ProfileSpec, SourceSpec
-from weft.epp.config.decode import decode
-from weft.epp.config.parameters import Kind, Parameters, Reference
-from weft.epp.decision.plugin import METRICS_EXTRACTOR, METRICS_SOURCE, PluginType
-from weft.epp.plugins.registry import PLUGIN_TYPES, REFUSED_TYPES
+from weft.epp.config.parameters import Kind
+from weft.epp.decision.plugin import METRICS_EXTRACTOR, METRICS_SOURCE
 from weft.epp.request.parsers.table import DEFAULT_PARSERS
 from weft.epp.resolve_flow import FLOW_KINDS, ResolvedFlow, resolve_flow
+from weft.epp.resolve_plugins import NamedPlugins, ResolvedPlugin
 
 _log = logging.getLogger(__name__)
 
@@ -25,20 +23,6 @@ _GATES = {FLOW_CONTROL_GATE: False, "haPopulateNonLeaderDatastore": True}
 
 
 Sources = tuple[tuple[str, tuple[str, ...]], ...]  # each with its extractors
-
-
-@dataclass(frozen=True, slots=True)
-class ResolvedPlugin:
-    """A plugin with its parameters checked."""
-
-    name: str
-    row: PluginType
-    parameters: Parameters
-    path: str  # of its entry in the file; "" if it was filled in
-
-    def is_a(self, kind: Kind) -> bool:
-        """Whether it can stand in that place."""
-        return kind in self.row.kinds
 
 
 @dataclass(frozen=True, slots=True)
@@ -71,7 +55,7 @@ def resolve(config: PickerConfig, *, allow_experimental: bool) -> ResolvedConfig
     """Check every reference and fill in what was left out; raises `ConfigError`."""
     warnings: list[str] = []
     has_flow = _check_gates(config, warnings)
-    plugins = _Plugins(allow_experimental, warnings)
+    plugins = NamedPlugins(allow_experimental, warnings)
     for i, spec in enumerate(config.plugins):
         path = f"plugins[{i}]"
         plugins.add(spec.name or spec.type, spec.type, spec.parameters or {}, path)
@@ -103,96 +87,6 @@ def resolve(config: PickerConfig, *, allow_experimental: bool) -> ResolvedConfig
         flow=flow,
         warnings=tuple(warnings),
     )
-
-
-class _Plugins:
-    """Plugins by name while a configuration is being filled in."""
-
-    def __init__(self, allow_experimental: bool, warnings: list[str]) -> None:
-        self._allow_experimental = allow_experimental
-        self._warnings = warnings
-        self._by_name: dict[str, ResolvedPlugin] = {}
-
-    def add(self, name: str, type_: str, parameters: Mapping[str, object], path: str) -> None:
-        row = PLUGIN_TYPES.get(type_)
-        if row is None:
-            raise ConfigError(f"{path}.type: {_unknown_type(type_)}")
-        if name in self._by_name:
-            raise ConfigError(f"{path}.name: {name!r} is taken by an earlier plugin")
-        if row.is_alpha and path and not self._allow_experimental:
-            raise ConfigError(
-                f"{path}.type: {type_!r} is experimental; start with --allow-experimental-plugins"
-            )
-        if type_ != row.type_name:
-            self._warnings.append(f"{path}.type: {type_!r} is deprecated; use {row.type_name!r}")
-        if row.replacement:
-            self._warnings.append(f"{path}.type: {type_!r} is deprecated; use {row.replacement}")
-        decoded: Parameters = decode(dict(parameters), row.parameters, f"{path}.parameters")
-        for key, reason in decoded.without_effect():
-            self._warnings.append(f"{path}.parameters.{key}: has no effect: {reason}")
-        self._by_name[name] = ResolvedPlugin(name, row, decoded, path)
-
-    def require(self, name: str, path: str) -> ResolvedPlugin:
-        """The plugin of that name, whatever its kind."""
-        plugin = self._by_name.get(name)
-        if plugin is None:
-            close = get_close_matches(name, self._by_name, 1)
-            hint = f"; did you mean {close[0]!r}?" if close else ""
-            raise ConfigError(f"{path}: no plugin is named {name!r}{hint}")
-        return plugin
-
-    def get(self, name: str, kind: Kind, path: str) -> ResolvedPlugin:
-        plugin = self.require(name, path)
-        if not plugin.is_a(kind):
-            raise ConfigError(f"{path}: {name!r} is a {plugin.row.type_name}, which is no {kind}")
-        return plugin
-
-    def find(self, name: str) -> ResolvedPlugin | None:
-        return self._by_name.get(name)
-
-    def of(self, kind: Kind) -> list[ResolvedPlugin]:
-        return [plugin for plugin in self._by_name.values() if plugin.is_a(kind)]
-
-    def ensure(self, type_: str) -> str:
-        """A plugin of that name, made with default parameters if there is none."""
-        if type_ not in self._by_name:
-            self.add(type_, type_, {}, "")
-        return type_
-
-    def in_order(self) -> tuple[ResolvedPlugin, ...]:
-        """All plugins, each after those it refers to; missing defaults are made."""
-        ordered: dict[str, ResolvedPlugin] = {}
-        for name in list(self._by_name):
-            self._visit(name, ordered, [])
-        return tuple(ordered.values())
-
-    def _visit(self, name: str, ordered: dict[str, ResolvedPlugin], above: list[str]) -> None:
-        if name in above:
-            circle = " -> ".join([*above[above.index(name) :], name])
-            path = self._by_name[name].path
-            raise ConfigError(
-                f"{path}.parameters: plugins refer to each other in a circle: {circle}"
-            )
-        if name in ordered:
-            return
-        plugin = self._by_name[name]
-        for reference in plugin.parameters.references():
-            self._visit(self._referred(plugin, reference), ordered, [*above, name])
-        ordered[name] = plugin
-
-    def _referred(self, plugin: ResolvedPlugin, reference: Reference) -> str:
-        if reference.name == reference.default_type:
-            self.ensure(reference.default_type)
-        path = f"{plugin.path or plugin.name}.parameters.{reference.key}"
-        return self.get(reference.name, reference.kind, path).name
-
-
-def _unknown_type(type_: str) -> str:
-    if type_ in REFUSED_TYPES:
-        return f"{type_!r} is refused: {REFUSED_TYPES[type_]}"
-    close = get_close_matches(type_, PLUGIN_TYPES, 1)
-    hint = f"did you mean {close[0]!r}?" if close else f"known: {', '.join(sorted(PLUGIN_TYPES))}"
-    return f"no plugin type is named {type_!r}; {hint}"
 
 
 def _check_gates(config: PickerConfig, warnings: list[str]) -> bool:
@@ -231,7 +125,7 @@ def _check_data_layer(config: PickerConfig) -> None:
             raise ConfigError(f"dataLayer.{key}: state shared between pickers is not offered yet")
 
 
-def _profiles(config: PickerConfig, plugins: _Plugins) -> tuple[ResolvedProfile, ...]:
+def _profiles(config: PickerConfig, plugins: NamedPlugins) -> tuple[ResolvedProfile, ...]:
     pickers = plugins.of(Kind.PICKER)
     default_picker = pickers[0].name if pickers else None
     if not config.scheduling_profiles:
@@ -256,7 +150,7 @@ def _profiles(config: PickerConfig, plugins: _Plugins) -> tuple[ResolvedProfile,
 
 
 def _profile(
-    spec: ProfileSpec, path: str, plugins: _Plugins, default_picker: str | None
+    spec: ProfileSpec, path: str, plugins: NamedPlugins, default_picker: str | None
 ) -> ResolvedProfile:
     filters, scorers, pickers = [], [], []
     for i, entry in enumerate(spec.plugins):
@@ -277,7 +171,7 @@ def _profile(
     return ResolvedProfile(spec.name, tuple(filters), tuple(scorers), picker)
 
 
-def _placed(plugins: _Plugins, name: str, path: str) -> ResolvedPlugin:
+def _placed(plugins: NamedPlugins, name: str, path: str) -> ResolvedPlugin:
     plugin = plugins.find(name)
     if plugin is None:
         return plugins.get(name, Kind.SCORER, path)  # raises, and says so
@@ -288,7 +182,7 @@ def _placed(plugins: _Plugins, name: str, path: str) -> ResolvedPlugin:
     return plugin
 
 
-def _handler(plugins: _Plugins, profiles: tuple[ResolvedProfile, ...]) -> str:
+def _handler(plugins: NamedPlugins, profiles: tuple[ResolvedProfile, ...]) -> str:
     handlers = plugins.of(Kind.HANDLER)
     if len(handlers) > 1:
         named = ", ".join(plugin.name for plugin in handlers)
@@ -312,7 +206,7 @@ def _handler(plugins: _Plugins, profiles: tuple[ResolvedProfile, ...]) -> str:
     return handler.name
 
 
-def _detector(config: PickerConfig, plugins: _Plugins) -> str:
+def _detector(config: PickerConfig, plugins: NamedPlugins) -> str:
     flow = config.flow_control
     if flow is not None and flow.saturation_detector is not None:
         ref, path = flow.saturation_detector, "flowControl.saturationDetector.pluginRef"
@@ -335,7 +229,7 @@ def _without_idle_policies(
     return tuple(each for each in ordered if each not in idle)
 
 
-def _parsers(config: PickerConfig, plugins: _Plugins) -> tuple[str, ...]:
+def _parsers(config: PickerConfig, plugins: NamedPlugins) -> tuple[str, ...]:
     refs = []
     if config.request_handler is not None:
         for i, ref in enumerate(config.request_handler.parsers):
@@ -349,7 +243,7 @@ def _parsers(config: PickerConfig, plugins: _Plugins) -> tuple[str, ...]:
 
 
 def _sources(
-    config: PickerConfig, plugins: _Plugins, warnings: list[str]
+    config: PickerConfig, plugins: NamedPlugins, warnings: list[str]
 ) -> tuple[Sources, Sources]:
     """Of load, and of telemetry."""
     layer = config.data_layer
@@ -382,7 +276,7 @@ def _sources(
 
 
 def _warn_of_idle(
-    plugins: _Plugins, telemetry: Sequence[tuple[str, tuple[str, ...]]], warnings: list[str]
+    plugins: NamedPlugins, telemetry: Sequence[tuple[str, tuple[str, ...]]], warnings: list[str]
 ) -> None:
     used = {
         name for source, extractors in telemetry if extractors for name in (source, *extractors)
@@ -396,7 +290,7 @@ def _warn_of_idle(
         warnings.append(f"{plugin.path}: {plugin.name!r} has no effect: {why}")
 
 
-def _is_idle(source: SourceSpec, path: str, plugins: _Plugins) -> bool:
+def _is_idle(source: SourceSpec, path: str, plugins: NamedPlugins) -> bool:
     """Whether nothing is asked of it: plugins here follow the pool without being told of endpoints."""
     found = plugins.find(source.plugin_ref)
     if found is None or not found.row.kinds & {Kind.NOTIFIER, Kind.MODEL_LISTS}:
@@ -406,7 +300,9 @@ def _is_idle(source: SourceSpec, path: str, plugins: _Plugins) -> bool:
     return True
 
 
-def _extractors(source: SourceSpec, path: str, plugins: _Plugins, kind: Kind) -> tuple[str, ...]:
+def _extractors(
+    source: SourceSpec, path: str, plugins: NamedPlugins, kind: Kind
+) -> tuple[str, ...]:
     return tuple(
         plugins.get(ref.plugin_ref, kind, f"{path}.extractors[{j}].pluginRef").name
         for j, ref in enumerate(source.extractors)

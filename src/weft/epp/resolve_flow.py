@@ -1,9 +1,9 @@
 """Flow control as written to flow control with nothing left to guess, its policies by name."""
 
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Final, Protocol
+from typing import Final
 
 from weft.core.errors import ConfigError
 from weft.epp.config.config import BandSpec, FlowControlSpec
@@ -17,42 +17,13 @@ from weft.epp.decision.plugin import (
     STATIC_LIMIT,
 )
 from weft.epp.flow.policies import Limits
+from weft.epp.resolve_plugins import NamedPlugins
 
 FLOW_KINDS: Final = frozenset({
     Kind.FAIRNESS, Kind.ORDERING, Kind.USAGE_LIMIT, Kind.EVICTION_FILTER, Kind.EVICTION_ORDER,
 })  # fmt: skip
 _DEFAULT_TTL_S: Final = 60.0
 _DEFAULT_BAND: Final = Limits(max_requests=5000, max_bytes=10**9)
-
-
-class Policy(Protocol):
-    """A plugin of the configuration."""
-
-    @property
-    def name(self) -> str:
-        """Its name."""
-        ...
-
-    @property
-    def path(self) -> str:
-        """Of its entry in the file."""
-        ...
-
-
-class Placed(Protocol):
-    """The plugins of the configuration."""
-
-    def ensure(self, type_: str) -> str:
-        """One of that type under its own name."""
-        ...
-
-    def get(self, name: str, kind: Kind, path: str) -> Policy:
-        """The one of a name, which must be of a kind."""
-        ...
-
-    def of(self, kind: Kind) -> Sequence[Policy]:
-        """All of a kind."""
-        ...
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -84,7 +55,7 @@ class ResolvedFlow:
         return {*named, self.usage_limit, *(self.eviction or ())}
 
 
-def resolve_flow(spec: FlowControlSpec, plugins: Placed) -> ResolvedFlow:
+def resolve_flow(spec: FlowControlSpec, plugins: NamedPlugins) -> ResolvedFlow:
     """Fill in what was left out; raises `ConfigError`."""
     path = "flowControl"
     ttl_s = _ttl_s(spec.default_request_ttl, _DEFAULT_TTL_S)
@@ -119,7 +90,7 @@ def resolve_flow(spec: FlowControlSpec, plugins: Placed) -> ResolvedFlow:
     )
 
 
-def _band(spec: BandSpec, path: str, ttl_s: float, plugins: Placed) -> ResolvedBand:
+def _band(spec: BandSpec, path: str, ttl_s: float, plugins: NamedPlugins) -> ResolvedBand:
     return ResolvedBand(
         limits=Limits(
             max_requests=_amount(spec.max_requests, _DEFAULT_BAND.max_requests),
@@ -136,13 +107,13 @@ def _band(spec: BandSpec, path: str, ttl_s: float, plugins: Placed) -> ResolvedB
     )  # fmt: skip
 
 
-def _policy(name: str | None, default: str, kind: Kind, path: str, plugins: Placed) -> str:
+def _policy(name: str | None, default: str, kind: Kind, path: str, plugins: NamedPlugins) -> str:
     if name is None or name == default:
         name = plugins.ensure(default)
     return plugins.get(name, kind, path).name
 
 
-def _eviction(plugins: Placed) -> tuple[str, str]:
+def _eviction(plugins: NamedPlugins) -> tuple[str, str]:
     chosen = []
     for kind, default in ((Kind.EVICTION_FILTER, EVICTION_FILTER),
                           (Kind.EVICTION_ORDER, EVICTION_ORDER)):  # fmt: skip

@@ -8,12 +8,11 @@ from weft.epp.assembly import Assembly
 from weft.epp.config.options import GRPC_ENGINE, PickerOptions
 from weft.epp.config.quantity import parse_duration_s
 from weft.epp.plugins.producers.precise_prefix import PrecisePrefixProducer
-from weft.epp.plugins.scorers.precise_prefix_cache import PrecisePrefixScorer
 from weft.epp.pool.clusters import (
     ClusterExtractorParameters,
     ClusterReader,
 )
-from weft.epp.pool.endpoint import Endpoint, Load
+from weft.epp.pool.endpoint import Endpoint
 from weft.epp.pool.engines import ENGINES, ExtractorParameters, LoadReader, configured
 from weft.epp.pool.gpu import GpuPoller
 from weft.epp.pool.poller import LoadSource, MetricsSourceParameters, Poller, http_sources
@@ -21,22 +20,6 @@ from weft.epp.prefix.engine import EngineConnection
 from weft.epp.prefix.kv_subscriptions import KvSubscriptions
 
 _log = logging.getLogger(__name__)
-
-
-class GrpcLoadSource:
-    """Load from VllmEngine's GetLoads."""
-
-    def __init__(self, endpoint: Endpoint, connection: EngineConnection) -> None:
-        self.port: int | None = endpoint.grpc_port
-        self._connection = connection
-
-    async def load(self) -> Load:
-        """Call it."""
-        return await self._connection.load()
-
-    async def close(self) -> None:
-        """Close the channel."""
-        await self._connection.aclose()
 
 
 class Telemetry:
@@ -72,8 +55,6 @@ class Telemetry:
             for extractor in extractors:
                 self._pollers.append(self._gpu_poller(source, extractor))
         for plugin in self._assembly.plugins.values():
-            if isinstance(plugin, PrecisePrefixScorer):
-                plugin = plugin.inner
             if isinstance(plugin, PrecisePrefixProducer):
                 self._subscriptions.append(
                     KvSubscriptions(
@@ -107,9 +88,7 @@ class Telemetry:
 
     def _connect(self, endpoint: Endpoint) -> EngineConnection:
         options = self._options
-        return EngineConnection(
-            endpoint.grpc_host_port, options.engine_api_key, options.engine_control_api_key
-        )
+        return EngineConnection(endpoint, options.engine_api_key, options.engine_control_api_key)
 
     def _interval_s(self, parameters: MetricsSourceParameters) -> float:
         if parameters.interval is not None:
@@ -149,7 +128,7 @@ class Telemetry:
 
         def make(endpoint: Endpoint) -> LoadSource:
             if self.is_grpc(endpoint):
-                return GrpcLoadSource(endpoint, self._connect(endpoint))
+                return self._connect(endpoint)
             return from_page(endpoint)
 
         return make

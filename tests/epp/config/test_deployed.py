@@ -12,8 +12,9 @@ from tests.epp.config.deployed import (
     config,
     followed,
 )
+from tests.epp.pools import opened
 from weft.core.errors import ConfigError
-from weft.epp.build import load_config, open_picker
+from weft.epp.build import load_config
 from weft.epp.config.options import PickerOptions
 
 
@@ -39,11 +40,10 @@ def test_a_deployed_configuration_starts(name: str, tmp_path: Path):
     )
 
     async def open_and_close() -> int:
-        picker = await open_picker(options(text.replace("tcp://0.0.0.0:5557", "tcp://127.0.0.1:*")))
-        try:
+        async with opened(
+            options(text.replace("tcp://0.0.0.0:5557", "tcp://127.0.0.1:*"))
+        ) as picker:
             return len(picker.assembly.plugins)
-        finally:
-            await picker.close()
 
     assert asyncio.run(open_and_close()) > 2
 

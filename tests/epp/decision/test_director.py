@@ -12,6 +12,7 @@ from tests.epp.pools import (
     pool_of,
     profile,
     request,
+    rewrite,
     sample,
     spec,
     with_loads,
@@ -19,7 +20,7 @@ from tests.epp.pools import (
 from weft.epp.config.config import BUILT_IN
 from weft.epp.decision.tickets import Ending
 from weft.epp.pool.endpoint import EndpointSpec, Load
-from weft.epp.pool.objects import ModelRewrite, Objects, RewriteRule, Target
+from weft.epp.pool.objects import Objects
 from weft.epp.request.values import Drop, Refused
 
 DEFAULT = BUILT_IN.partition("kind: EndpointPickerConfig\n")[2]
@@ -49,7 +50,11 @@ def test_subset_that_names_nobody_is_unavailable():
     """An empty hint means nobody; the flag makes it count for nothing."""
     refused = refusal(bench(DEFAULT, pool_of(2)), ())
     assert (refused.status, refused.reason) == (503, Drop.NO_ENDPOINTS)
-    assert bench(DEFAULT, pool_of(2), ignores_subset=True).pick(request(1), ()).endpoints
+    assert (
+        bench(DEFAULT, pool_of(2), disable_endpoint_subset_filter=True)
+        .pick(request(1), ())
+        .endpoints
+    )
 
 
 def test_filters_that_leave_nobody_are_saturation():
@@ -172,7 +177,7 @@ def test_untracked_decisions_keep_no_state():
 
 OBJECTS = Objects(
     {"batch": -1},
-    [ModelRewrite("r", "", (RewriteRule(("m",), (Target("m-v2", None),)),))],
+    [rewrite("r", "m-v2", "m")],
 )
 
 
@@ -187,7 +192,7 @@ def test_rewrites_beat_the_rewrite_header():
     assert made.pick(request(1, headers=header)).rewritten_model is None
 
 
-GENERIC = Objects({}, [ModelRewrite("g", "", (RewriteRule((), (Target("any", None),)),))])
+GENERIC = Objects({}, [rewrite("g", "any")])
 
 
 @pytest.mark.parametrize(
@@ -377,7 +382,7 @@ def test_ring_lets_go_of_prompts():
 
 def test_scores_are_in_the_metadata_if_wanted():
     """Under the reference's key."""
-    decision = bench(DEFAULT, pool_of(1), emits_scores=True).pick(request(1))
+    decision = bench(DEFAULT, pool_of(1), emit_endpoint_scores=True).pick(request(1))
     assert decision.metadata == {"x-gateway-destination-endpoint-scores": {"10.0.0.1:8000": 4.0}}
 
 

@@ -11,6 +11,7 @@ from tests.epp.pools import (
     pool_of,
     profile,
     request,
+    rewrite,
     sample,
 )
 from weft.epp.config.config import BUILT_IN
@@ -18,7 +19,7 @@ from weft.epp.decision.telemetry import RequestMetrics
 from weft.epp.decision.tickets import Ending
 from weft.epp.metrics.series import MAX_REQUEST_SERIES, NameCap, PickerMetrics
 from weft.epp.pool.endpoint import Load
-from weft.epp.pool.objects import ModelRewrite, Objects, RewriteRule, Target
+from weft.epp.pool.objects import Objects
 from weft.epp.pool.pool import Pool
 from weft.epp.request.values import Refused, Usage
 
@@ -34,7 +35,7 @@ REQUEST = {"model_name": "m", "target_model_name": "m", "fairness_id": "f", "pri
 
 def test_followed_requests_are_measured():
     """Duration, first token, tokens; running while they run."""
-    made = bench(DEFAULT, pool_of(1), tracks_responses=True)
+    made = bench(DEFAULT, pool_of(1), track_responses=True)
     headers = {"x-llm-d-inference-fairness-id": "f"}
     decision = made.pick(request(1, model="m", headers=headers, is_streaming=True))
     assert sample(made, "llm_d_epp_request_running", **REQUEST) == 1
@@ -67,7 +68,7 @@ def test_followed_requests_are_measured():
 
 def test_failed_responses_are_errors():
     """By the server's status or by how they ended; they do not spoil the durations."""
-    made = bench(DEFAULT, pool_of(1), tracks_responses=True)
+    made = bench(DEFAULT, pool_of(1), track_responses=True)
     headers = {"x-llm-d-inference-fairness-id": "f"}
     for status, ending in ((503, Ending.NATURAL), (200, Ending.DISCONNECTED)):
         decision = made.pick(request(1, model="m", headers=headers))
@@ -110,7 +111,7 @@ def test_refusals_are_errors_by_name():
 def test_estimated_prompts_count_once():
     """At the decision if nobody follows the response, else at its end."""
     for follows, before in ((False, 1), (True, 0)):
-        made = bench(DEFAULT, pool_of(1), tracks_responses=follows)
+        made = bench(DEFAULT, pool_of(1), track_responses=follows)
         decision = made.pick(request(1, 2, 3, model="m"))
         labels = REQUEST | {"fairness_id": "default-flow"}
         series = "llm_d_epp_request_input_tokens_"
@@ -145,7 +146,7 @@ def test_model_names_are_capped():
 
 def test_metrics_can_be_read_whatever_clients_call_a_model():
     """Labels are short, and so is what is kept of a decision; who is asked is the whole name."""
-    made = bench(DEFAULT, pool_of(1), tracks_responses=True)
+    made = bench(DEFAULT, pool_of(1), track_responses=True)
     huge = "m" * 2**20
     headers = {
         "x-llm-d-inference-fairness-id": "f" * 2**16,
@@ -185,8 +186,7 @@ def test_series_are_written_while_others_are_made():
 
 def test_models_of_the_objects_are_not_capped():
     """A person wrote them, and wants to see them."""
-    rule = RewriteRule(("asked",), (Target("served", None),))
-    objects = Objects({}, [ModelRewrite("r", "", (rule,))])
+    objects = Objects({}, [rewrite("r", "served", "asked")])
     cap = NameCap(1)
     cap.allowed = objects.model_names
     assert [cap(name) for name in ("x", "y", "asked", "served")] == [

@@ -5,7 +5,16 @@ from typing import Any
 
 import pytest
 
-from tests.epp.flow.virtual import CONCURRENCY, HEAD, Scene, concurrency, report, run, scene
+from tests.epp.flow.virtual import (
+    CONCURRENCY,
+    HEAD,
+    Scene,
+    concurrency,
+    report,
+    run,
+    scene,
+    virtually,
+)
 from tests.epp.pools import around, parameters, pool_of, sample
 from weft.epp.decision.tickets import Decision, Ending
 from weft.epp.flow.control import FlowControl
@@ -65,24 +74,19 @@ def test_without_fairness_who_came_first_goes_first():
     assert order_of(concurrency(1), *sent) == ["a0", "a1", "b2", "a3", "c4"]
 
 
-def test_the_flow_that_got_least_goes_first():
+@virtually
+async def test_the_flow_that_got_least_goes_first():
     """By tokens, which are forgotten with time; a flow that waits long counts as well."""
     text = concurrency(1, band(fairnessPolicyRef="program-aware-fairness"))
-
-    async def main() -> Scene:
-        made = scene(text)
-        for i in range(3):
-            made.send(f"a{i}", flow="a")
-        await made.finish()
-        await behind(made, ("a3", {"flow": "a"}), ("b0", {"flow": "b"}), ("b1", {"flow": "b"}))
-        return made
-
-    made = run(main)
+    made = scene(text)
+    for i in range(3):
+        made.send(f"a{i}", flow="a")
+    await made.finish()
+    await behind(made, ("a3", {"flow": "a"}), ("b0", {"flow": "b"}), ("b1", {"flow": "b"}))
     assert made.placed[4:] == ["b0", "b1", "a3"]
     attained = sample(made.made, "llm_d_epp_program_aware_attained_service_tokens", program_id="b")
     assert attained == pytest.approx(100, rel=0.1)  # two of 10 tokens in and 20 out
     fairness = sample(made.made, "llm_d_epp_program_aware_jains_fairness_index")
-    assert fairness is not None
     assert 0.5 < fairness < 1
     wait = sample(made.made, "llm_d_epp_program_aware_avg_wait_time_milliseconds", program_id="b")
     assert wait == pytest.approx((3900 + 4800) / 2)
@@ -117,18 +121,17 @@ def test_0_is_no_deadline():
     assert order_of(text, *sent) == ["c", "a", "b"]
 
 
-def test_an_slo_that_is_no_number_does_not_wait():
+@virtually
+async def test_an_slo_that_is_no_number_does_not_wait():
     """It is refused like any other bad header, whichever policy goes by it."""
-
-    async def main() -> list[str]:
-        made = scene(concurrency(1))
-        await made.send("bad", headers={"x-llm-d-slo-ttft-ms": "soon"})
-        return [str(each.refused) for each in made.results]
-
-    assert run(main)[0].startswith("x-llm-d-slo-ttft-ms: must be milliseconds")
+    made = scene(concurrency(1))
+    await made.send("bad", headers={"x-llm-d-slo-ttft-ms": "soon"})
+    (result,) = made.results
+    assert str(result.refused).startswith("x-llm-d-slo-ttft-ms: must be milliseconds")
 
 
-def test_room_is_held_back_from_low_priorities():
+@virtually
+async def test_room_is_held_back_from_low_priorities():
     """By rank and by value; a pool half full takes no more of the lowest, and the rest of it others."""
     by_rank = Holdback(parameters(HoldbackParameters, minCeiling=0.4), around())
     by_value = Holdback(
@@ -137,23 +140,19 @@ def test_room_is_held_back_from_low_priorities():
     assert by_rank.ceilings([10, 9, 0], 0.0) == pytest.approx([1.0, 0.7, 0.4])
     assert by_value.ceilings([10, 9, 0], 0.0) == pytest.approx([0.8, 0.76, 0.4])
     assert by_rank.ceilings([5], 0.0) == [1.0]
-
-    async def main() -> list[str]:
-        made = scene(
-            concurrency(4, "usageLimitPolicyPluginRef: priority-holdback-policy"),
-            priorities={"low": -1},
-        )
-        for i in range(3):
-            made.send(f"low{i}", 5.0, objective="low")
-        await asyncio.sleep(1)
-        for i in range(3):
-            made.send(f"mid{i}", 5.0)
-        await asyncio.sleep(1)
-        sent = list(made.placed)
-        await made.finish()
-        return sent
-
-    assert run(main) == ["low0", "low1", "mid0", "mid1"]
+    made = scene(
+        concurrency(4, "usageLimitPolicyPluginRef: priority-holdback-policy"),
+        priorities={"low": -1},
+    )
+    for i in range(3):
+        made.send(f"low{i}", 5.0, objective="low")
+    await asyncio.sleep(1)
+    for i in range(3):
+        made.send(f"mid{i}", 5.0)
+    await asyncio.sleep(1)
+    sent = list(made.placed)
+    await made.finish()
+    assert sent == ["low0", "low1", "mid0", "mid1"]
 
 
 def test_a_soft_ceiling_sinks_as_the_pool_fills():
@@ -178,7 +177,6 @@ class Ended:
 
     def follow(self, name: str) -> None:
         decision = self._made.decisions[name]
-        assert decision.ticket is not None
         decision.ticket.revoke = lambda: self._end(name, decision)
 
     def _end(self, name: str, decision: Decision) -> None:
@@ -204,23 +202,20 @@ async def filled(made: Scene, is_prompt: bool = True) -> Ended:
     return ended
 
 
-def test_sheddable_requests_are_ended_for_others():
+@virtually
+async def test_sheddable_requests_are_ended_for_others():
     """The lowest first and of these the newest; as many as are needed, and none that is not sheddable."""
-
-    async def main() -> tuple[Scene, list[str]]:
-        made = scene(evicting(5), priorities=PRIORITIES)
-        ended = await filled(made)
-        made.send("high0", objective="high")
-        await asyncio.sleep(0.2)
-        names = list(ended.names)
-        for i in range(1, 6):
-            made.send(f"high{i}", 50.0, objective="high")
-        await asyncio.sleep(20)
-        assert set(names) <= set(ended.names)
-        made.made.director.close()
-        return made, names + ended.names[1:]
-
-    made, names = run(main)
+    made = scene(evicting(5), priorities=PRIORITIES)
+    ended = await filled(made)
+    made.send("high0", objective="high")
+    await asyncio.sleep(0.2)
+    names = list(ended.names)
+    for i in range(1, 6):
+        made.send(f"high{i}", 50.0, objective="high")
+    await asyncio.sleep(20)
+    assert set(names) <= set(ended.names)
+    made.made.director.close()
+    names += ended.names[1:]
     assert names == ["lowest1", "lowest0", "low1", "low0"]
     assert made.of("high0")[0].seconds == pytest.approx(1.1)
     issued = sample(
@@ -250,98 +245,81 @@ def test_sheddable_requests_are_not_ended_for_their_like():
     assert run(lambda: main(concurrency(5), "high")) == []
 
 
-def test_nothing_is_ended_twice_for_one_report():
+@virtually
+async def test_nothing_is_ended_twice_for_one_report():
     """The next round waits until the last has ended; one that hangs is given up on."""
-
-    async def main() -> list[list[str]]:
-        made = scene(evicting(5), priorities=PRIORITIES)
-        ended = await filled(made, is_prompt=False)
-        made.send("high0", objective="high")
-        seen = []
-        for seconds in (5, 8):
-            await asyncio.sleep(seconds)
-            seen.append(list(ended.names))
-        made.made.director.close()
-        return seen
-
-    assert run(main) == [["lowest1"], ["lowest1", "lowest0"]]
+    made = scene(evicting(5), priorities=PRIORITIES)
+    ended = await filled(made, is_prompt=False)
+    made.send("high0", objective="high")
+    seen = []
+    for seconds in (5, 8):
+        await asyncio.sleep(seconds)
+        seen.append(list(ended.names))
+    made.made.director.close()
+    assert seen == [["lowest1"], ["lowest1", "lowest0"]]
 
 
 # -- bounds -------------------------------------------------------------------------------------
 
 
-def test_clients_that_come_and_leave_leave_nothing():
+@virtually
+async def test_clients_that_come_and_leave_leave_nothing():
     """Neither in a queue whose head does not move nor among the deadlines."""
-
-    async def main() -> int:
-        made = scene(concurrency(1, band(orderingPolicyRef="slo-deadline-ordering-policy")))
-        made.send("first", 100.0)
-        made.send("head", headers={"x-llm-d-slo-ttft-ms": "1"})
+    made = scene(concurrency(1, band(orderingPolicyRef="slo-deadline-ordering-policy")))
+    made.send("first", 100.0)
+    made.send("head", headers={"x-llm-d-slo-ttft-ms": "1"})
+    await asyncio.sleep(0)
+    for i in range(2000):
+        task = made.send(str(i), flow=str(i))
         await asyncio.sleep(0)
-        for i in range(2000):
-            task = made.send(str(i), flow=str(i))
-            await asyncio.sleep(0)
-            task.cancel()
-            await asyncio.sleep(0)
-        flow = made.made.director._flow
-        assert isinstance(flow, FlowControl)
-        assert flow.num_waiting == 1
-        (queue,) = next(iter(flow._bands))._queues.values()
-        sizes = len(queue._heap), len(flow._deadlines._heap)
-        made.made.director.close()
-        return max(sizes)
-
-    assert run(main) < 100
+        task.cancel()
+        await asyncio.sleep(0)
+    flow = made.made.director._flow
+    assert isinstance(flow, FlowControl)
+    assert flow.num_waiting == 1
+    (queue,) = next(iter(flow._bands))._queues.values()
+    sizes = len(queue._heap), len(flow._deadlines._heap)
+    made.made.director.close()
+    assert max(sizes) < 100
 
 
-def test_bands_that_nobody_uses_are_forgotten():
+@virtually
+async def test_bands_that_nobody_uses_are_forgotten():
     """Those of objectives that are no more; a configured one stays."""
-
-    async def main() -> list[list[int]]:
-        text = concurrency(5, "priorityBands: [{priority: 7}]")
-        made = scene(text, priorities=PRIORITIES)
-        await made.send("a", objective="high")
-        flow = made.made.director._flow
-        assert flow is not None
-        seen = [[each.priority for each in flow._bands]]
-        await asyncio.sleep(700)
-        made.made.director.sweep()
-        seen.append([each.priority for each in flow._bands])
-        return seen
-
-    assert run(main) == [[7, 1, 0], [7, 0]]
+    text = concurrency(5, "priorityBands: [{priority: 7}]")
+    made = scene(text, priorities=PRIORITIES)
+    await made.send("a", objective="high")
+    flow = made.made.director._flow
+    seen = [[each.priority for each in flow._bands]]
+    await asyncio.sleep(700)
+    made.made.director.sweep()
+    seen.append([each.priority for each in flow._bands])
+    assert seen == [[7, 1, 0], [7, 0]]
 
 
-def test_a_band_that_is_forgotten_has_no_series():
+@virtually
+async def test_a_band_that_is_forgotten_has_no_series():
     """Nobody would bring them up to date any more."""
-
-    async def main() -> list[float | None]:
-        name = "llm_d_epp_flow_control_capacity_utilization_requests"
-        made = scene(concurrency(5), priorities=PRIORITIES)
-        await made.send("a", objective="high")
-        seen = [sample(made.made, name, priority="1", inference_pool="default")]
-        await asyncio.sleep(700)
-        made.made.director.sweep()
-        return [*seen, sample(made.made, name, priority="1", inference_pool="default")]
-
-    assert run(main) == [0.0, None]
+    name = "llm_d_epp_flow_control_capacity_utilization_requests"
+    made = scene(concurrency(5), priorities=PRIORITIES)
+    await made.send("a", objective="high")
+    seen = [sample(made.made, name, priority="1", inference_pool="default")]
+    await asyncio.sleep(700)
+    made.made.director.sweep()
+    assert [*seen, sample(made.made, name, priority="1", inference_pool="default")] == [0.0, None]
 
 
-def test_policies_that_nothing_names_are_not_built():
+@virtually
+async def test_policies_that_nothing_names_are_not_built():
     """They would follow responses for nothing."""
-
-    async def main() -> list[bool]:
-        text = CONCURRENCY.replace("- {type: active-request-scorer}\n", "") % 1
-        text = text.replace("concurrency-detector, parameters: {maxConcurrency: 1}", "queue-scorer")
-        follows = []
-        for flow in ("", "flowControl: {enableEviction: true}\n"):
-            pool = pool_of(1)
-            made = scene(HEAD + text + flow, pool)
-            report(pool)
-            await made.send("a")
-            ticket = made.decisions["a"].ticket
-            assert ticket is not None
-            follows.append(ticket.is_followed)
-        return follows
-
-    assert run(main) == [False, True]
+    text = CONCURRENCY.replace("- {type: active-request-scorer}\n", "") % 1
+    text = text.replace("concurrency-detector, parameters: {maxConcurrency: 1}", "queue-scorer")
+    follows = []
+    for flow in ("", "flowControl: {enableEviction: true}\n"):
+        pool = pool_of(1)
+        made = scene(HEAD + text + flow, pool)
+        report(pool)
+        await made.send("a")
+        ticket = made.decisions["a"].ticket
+        follows.append(ticket.is_followed)
+    assert follows == [False, True]

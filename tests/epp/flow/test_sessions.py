@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from tests.epp.flow.virtual import HEAD, Scene, concurrency, now, run, scene
+from tests.epp.flow.virtual import HEAD, Scene, concurrency, now, scene, virtually
 from tests.epp.pools import pool_of, sample
 from weft.epp.flow.item import Item
 
@@ -51,51 +51,41 @@ async def sessions(made: Scene, *waiting: str, depths: dict[str, int], pause_s: 
         ({"turnPriorityInactivitySeconds": 0}, 300, ["deep", "new", "short"]),
     ],
 )
-def test_the_deepest_session_goes_first(
+@virtually
+async def test_the_deepest_session_goes_first(
     parameters: dict[str, float], pause_s: float, order: list[str]
 ):
     """A second of waiting counts as half a turn; who was away for long begins anew."""
-
-    async def main() -> list[str]:
-        made = scene(turns(**parameters))
-        depths = {"deep": 5, "short": 1}
-        return await sessions(made, "new", "deep", "short", depths=depths, pause_s=pause_s)
-
-    assert run(main) == order
+    made = scene(turns(**parameters))
+    depths = {"deep": 5, "short": 1}
+    assert await sessions(made, "new", "deep", "short", depths=depths, pause_s=pause_s) == order
 
 
-def test_those_that_name_no_session_are_not_one():
+@virtually
+async def test_those_that_name_no_session_are_not_one():
     """However many they are."""
-
-    async def main() -> list[str]:
-        made = scene(turns(turnPriorityTimeWeight=0))
-        depths = {"": 9, "short": 1}
-        return await sessions(made, "", "short", depths=depths, pause_s=1)
-
-    assert run(main) == ["short", ""]
+    made = scene(turns(turnPriorityTimeWeight=0))
+    depths = {"": 9, "short": 1}
+    assert await sessions(made, "", "short", depths=depths, pause_s=1) == ["short", ""]
 
 
-def test_what_is_in_flight_does_not_begin_anew():
+@virtually
+async def test_what_is_in_flight_does_not_begin_anew():
     """A turn that takes longer than a session may pause."""
-
-    async def main() -> list[str]:
-        made = scene(
-            turns(turnPriorityTimeWeight=0).replace("maxConcurrency: 1", "maxConcurrency: 2")
-        )
-        await made.send("deep0", 0.0, flow="deep")
-        made.send("deep1", 500.0, flow="deep")
-        await asyncio.sleep(300)
-        made.send("first", 10.0, flow="other")
-        for flow in ("new", "deep"):
-            await asyncio.sleep(1)
-            made.send(f"{flow}-waits", 0.0, flow=flow)
-        await made.finish()
-        return made.placed[3:]
-
-    assert run(main) == ["deep-waits", "new-waits"]
+    made = scene(turns(turnPriorityTimeWeight=0).replace("maxConcurrency: 1", "maxConcurrency: 2"))
+    await made.send("deep0", 0.0, flow="deep")
+    made.send("deep1", 500.0, flow="deep")
+    await asyncio.sleep(300)
+    made.send("first", 10.0, flow="other")
+    for flow in ("new", "deep"):
+        await asyncio.sleep(1)
+        made.send(f"{flow}-waits", 0.0, flow=flow)
+    await made.finish()
+    assert made.placed[3:] == ["deep-waits", "new-waits"]
 
 
-def test_bands_may_have_strategies_of_their_own():
+@virtually
+async def test_bands_may_have_strategies_of_their_own():
     """Two of one type write the same series, each its own flows."""
     plugins = (
         "plugins:\n- {type: concurrency-detector, parameters: {maxConcurrency: 1}}\n"
@@ -105,75 +95,60 @@ def test_bands_may_have_strategies_of_their_own():
         " defaultPriorityBand: {fairnessPolicyRef: tokens},"
         " priorityBands: [{priority: 5, fairnessPolicyRef: turns}]}\n"
     )
-
-    async def main() -> list[float | None]:
-        made = scene(HEAD + plugins, pool_of(1), {"high": 5})
-        for name, objective in (("a", ""), ("b", "high"), ("c", "")):
-            made.send(name, 1.0, flow=name, objective=objective)
-        await made.finish()
-        return [sample(made.made, WAIT, program_id=name) for name in "abc"]
-
-    # Each learns of all requests, as one that is not told of bands must.
-    assert run(main) == [0.0, 1000.0, 2000.0]
+    made = scene(HEAD + plugins, pool_of(1), {"high": 5})
+    for name, objective in (("a", ""), ("b", "high"), ("c", "")):
+        made.send(name, 1.0, flow=name, objective=objective)
+    await made.finish()
+    assert [sample(made.made, WAIT, program_id=name) for name in "abc"] == [0.0, 1000.0, 2000.0]
 
 
-def test_the_index_of_fairness_is_that_of_waits():
+@virtually
+async def test_the_index_of_fairness_is_that_of_waits():
     """1 where all wait as long; of two of which one never waits, a half."""
-
-    async def main() -> float | None:
-        made = scene(turns())
-        made.send("a", 1.0, flow="a")
-        made.send("b", 1.0, flow="b")
-        await made.finish()
-        return sample(made.made, JAIN)
-
-    assert run(main) == pytest.approx(0.5)
+    made = scene(turns())
+    made.send("a", 1.0, flow="a")
+    made.send("b", 1.0, flow="b")
+    await made.finish()
+    assert sample(made.made, JAIN) == pytest.approx(0.5)
 
 
-def test_long_names_of_flows_are_not_remembered():
+@virtually
+async def test_long_names_of_flows_are_not_remembered():
     """Ten thousand of them would be half a gigabyte."""
-
-    async def main() -> int:
-        made = scene(turns())
-        await made.send("a", 0.0, flow="x" * 60_000)
-        return max(map(len, made.made.assembly.plugins["program-aware-fairness"]._programs._of))
-
-    assert run(main) < 1000
+    made = scene(turns())
+    await made.send("a", 0.0, flow="x" * 60_000)
+    assert max(map(len, made.made.assembly.plugins["program-aware-fairness"]._programs._of)) < 1000
 
 
-def test_decisions_that_take_long_leave_turns_to_others():
+@virtually
+async def test_decisions_that_take_long_leave_turns_to_others():
     """Not eight of them in a row, whatever each of them takes."""
+    made = scene(concurrency(100))
+    flow = made.made.director._flow
+    assert flow is not None
+    seen: list[str] = []
 
-    async def main() -> list[str]:
-        made = scene(concurrency(100))
-        flow = made.made.director._flow
-        assert flow is not None
-        seen: list[str] = []
+    def place() -> None:
+        time.sleep(0.02)
+        seen.append("placed")
 
-        def place() -> None:
-            time.sleep(0.02)
-            seen.append("placed")
+    def item() -> Item:
+        return Item(
+            priority=0, fairness_id="a", num_bytes=0, labels=("", "", "a", "0"),
+            arrived=now(), place=place, abandon=lambda _: None,
+        )  # fmt: skip
 
-        def item() -> Item:
-            return Item(
-                priority=0, fairness_id="a", num_bytes=0, labels=("", "", "a", "0"),
-                arrived=now(), place=place, abandon=lambda _: None,
-            )  # fmt: skip
+    made.made.pool.replace("test", [])
+    waiting = [asyncio.create_task(flow.admit(item())) for _ in range(4)]
+    await asyncio.sleep(1)
 
-        made.made.pool.replace("test", [])
-        waiting = [asyncio.create_task(flow.admit(item())) for _ in range(4)]
-        await asyncio.sleep(1)
+    def turn() -> None:
+        seen.append("turn")
+        if len(seen) < 8:
+            asyncio.get_running_loop().call_soon(turn)
 
-        def turn() -> None:
-            seen.append("turn")
-            if len(seen) < 8:
-                asyncio.get_running_loop().call_soon(turn)
-
-        one = pool_of(1)
-        made.made.pool.replace("test", [(each.spec, each.spec.address) for each in one])
-        asyncio.get_running_loop().call_soon(turn)
-        await asyncio.wait(waiting)
-        return seen
-
-    seen = run(main)
+    one = pool_of(1)
+    made.made.pool.replace("test", [(each.spec, each.spec.address) for each in one])
+    asyncio.get_running_loop().call_soon(turn)
+    await asyncio.wait(waiting)
     assert ("placed", "placed") not in pairwise(seen)

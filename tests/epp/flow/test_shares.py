@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from tests.epp.flow.virtual import Scene, concurrency, run, scene
+from tests.epp.flow.virtual import Scene, concurrency, scene, virtually
 from tests.epp.pools import sample
 from weft.epp.flow.control import FlowControl
 
@@ -38,50 +38,43 @@ async def behind(made: Scene, *sent: tuple[str, dict[str, Any]]) -> list[str]:
 # -- by tokens ----------------------------------------------------------------------------------
 
 
-def test_turns_are_by_tokens():
+@virtually
+async def test_turns_are_by_tokens():
     """A request of a thousand tokens and three times 128 costs as much as some three and a half of ten."""
-
-    async def main() -> Counter[str]:
-        made = scene(shares(VTC))
-        sent = [(f"a{i}", {"num_tokens": 1000}) for i in range(40)]
-        sent += [(f"b{i}", {"num_tokens": 10}) for i in range(40)]
-        return Counter(name[0] for name in (await behind(made, *sent))[:45])
-
-    assert run(main) == pytest.approx({"a": 10, "b": 35}, abs=1)
+    made = scene(shares(VTC))
+    sent = [(f"a{i}", {"num_tokens": 1000}) for i in range(40)]
+    sent += [(f"b{i}", {"num_tokens": 10}) for i in range(40)]
+    assert Counter(name[0] for name in (await behind(made, *sent))[:45]) == pytest.approx(
+        {"a": 10, "b": 35}, abs=1
+    )
 
 
-def test_nobody_saves_up_turns():
+@virtually
+async def test_nobody_saves_up_turns():
     """Who comes late, or comes back, begins where the others are; who was alone has no debt."""
-
-    async def main() -> list[str]:
-        made = scene(shares(VTC))
-        for number in range(50):
-            await made.send(f"a{number}", 0.1, flow="a")
-        mixed = [(f"{flow}{i}", {}) for i in range(4) for flow in "ab"]
-        return [name[0] for name in await behind(made, *mixed)]
-
-    order = run(main)
+    made = scene(shares(VTC))
+    for number in range(50):
+        await made.send(f"a{number}", 0.1, flow="a")
+    mixed = [(f"{flow}{i}", {}) for i in range(4) for flow in "ab"]
+    order = [name[0] for name in await behind(made, *mixed)]
     assert sorted(order[:4]) == ["a", "a", "b", "b"]
     assert sorted(order[4:]) == ["a", "a", "b", "b"]
 
 
-def test_bands_have_counters_of_their_own():
+@virtually
+async def test_bands_have_counters_of_their_own():
     """What a flow had of one priority it does not owe in another; names that nobody uses are not kept for ever."""
-
-    async def main() -> tuple[list[str], int]:
-        text = shares(
-            f"{VTC}, priorityBands: [{{priority: 5, fairnessPolicyRef: vtc-fairness-policy}}]"
-        )
-        made = scene(text, priorities={"high": 5})
-        high = [(f"a{i}", {"objective": "high"}) for i in range(6)]
-        low = [(f"{flow}{i}", {}) for i in range(6, 9) for flow in "ab"]
-        order = await behind(made, *high, *low)
-        for number in range(10_100):
-            await made.send(f"n{number}", 0.0, flow=str(number))
-        policy = made.made.assembly.plugins["vtc-fairness-policy"]
-        return order[6:], len(policy._bands[0].counters)
-
-    order, num_names = run(main)
+    text = shares(
+        f"{VTC}, priorityBands: [{{priority: 5, fairnessPolicyRef: vtc-fairness-policy}}]"
+    )
+    made = scene(text, priorities={"high": 5})
+    high = [(f"a{i}", {"objective": "high"}) for i in range(6)]
+    low = [(f"{flow}{i}", {}) for i in range(6, 9) for flow in "ab"]
+    order = await behind(made, *high, *low)
+    for number in range(10_100):
+        await made.send(f"n{number}", 0.0, flow=str(number))
+    policy = made.made.assembly.plugins["vtc-fairness-policy"]
+    order, num_names = order[6:], len(policy._bands[0].counters)
     assert {frozenset(name[0] for name in order[i : i + 2]) for i in (0, 2, 4)} == {frozenset("ab")}
     assert num_names <= 10_000
 
@@ -99,59 +92,49 @@ def test_bands_have_counters_of_their_own():
         ("evictionTtlSeconds: 100, evictionSweepSeconds: 1", 3000, ["a0", "b0", "c0"]),
     ],
 )  # fmt: skip
-def test_the_flow_that_had_least_goes_first(score: str, pause_s: float, order: list[str]):
+@virtually
+async def test_the_flow_that_had_least_goes_first(score: str, pause_s: float, order: list[str]):
     """In one queue, whatever there is of each; what is long ago counts less, and then not at all."""
-
-    async def main() -> list[str]:
-        made = scene(shares(SCORE, score))
-        for name in ("a", "a", "a", "b"):
-            await made.send(name, 0.0, flow=name)
-        await asyncio.sleep(pause_s)
-        return await behind(made, *((f"{flow}0", {}) for flow in "abc"))
-
-    assert run(main) == order
+    made = scene(shares(SCORE, score))
+    for name in ("a", "a", "a", "b"):
+        await made.send(name, 0.0, flow=name)
+    await asyncio.sleep(pause_s)
+    assert await behind(made, *((f"{flow}0", {}) for flow in "abc")) == order
 
 
-def test_what_a_flow_gets_counts_at_once():
+@virtually
+async def test_what_a_flow_gets_counts_at_once():
     """Those of it that wait already are behind others then; who came first goes first of equals."""
-
-    async def main() -> list[str]:
-        sent = [(f"a{i}", {}) for i in range(3)] + [("b0", {}), ("c0", {}), ("b1", {})]
-        return await behind(scene(shares(SCORE)), *sent)
-
-    assert run(main) == ["a0", "b0", "c0", "a1", "b1", "a2"]
+    sent = [(f"a{i}", {}) for i in range(3)] + [("b0", {}), ("c0", {}), ("b1", {})]
+    assert await behind(scene(shares(SCORE)), *sent) == ["a0", "b0", "c0", "a1", "b1", "a2"]
 
 
-def test_turns_and_tokens_can_be_seen():
+@virtually
+async def test_turns_and_tokens_can_be_seen():
     """As they age: half of them after a minute."""
-
-    async def main() -> list[float | None]:
-        made = scene(shares(SCORE, "halfLifeSeconds: 60"))
-        await made.send("a", 0.0, flow="a")
-        await asyncio.sleep(60)
-        name = "llm_d_epp_program_score_decayed_"
-        return [sample(made.made, name + each, program_id="a") for each in ("turns", "tokens")]
-
-    assert run(main) == pytest.approx([0.5, 15.0], rel=0.01)
+    made = scene(shares(SCORE, "halfLifeSeconds: 60"))
+    await made.send("a", 0.0, flow="a")
+    await asyncio.sleep(60)
+    name = "llm_d_epp_program_score_decayed_"
+    assert [
+        sample(made.made, name + each, program_id="a") for each in ("turns", "tokens")
+    ] == pytest.approx([0.5, 15.0], rel=0.01)
 
 
-def test_flows_that_come_and_leave_leave_nothing():
+@virtually
+async def test_flows_that_come_and_leave_leave_nothing():
     """Thousands of names, while the first of the queue does not move."""
-
-    async def main() -> int:
-        made = scene(shares(SCORE))
-        made.send("first", 100.0, flow="x")
-        made.send("head", flow="y")
-        await asyncio.sleep(1)
-        for number in range(2000):
-            task = made.send(str(number), flow=str(number))
-            await asyncio.sleep(0)
-            task.cancel()
-            await asyncio.sleep(0)
-        flow = made.made.director._flow
-        assert isinstance(flow, FlowControl)
-        (queue,) = next(iter(flow._bands))._queues.values()
-        made.made.director.close()
-        return max(len(queue._costs), len(queue._flows))
-
-    assert run(main) < 100
+    made = scene(shares(SCORE))
+    made.send("first", 100.0, flow="x")
+    made.send("head", flow="y")
+    await asyncio.sleep(1)
+    for number in range(2000):
+        task = made.send(str(number), flow=str(number))
+        await asyncio.sleep(0)
+        task.cancel()
+        await asyncio.sleep(0)
+    flow = made.made.director._flow
+    assert isinstance(flow, FlowControl)
+    (queue,) = next(iter(flow._bands))._queues.values()
+    made.made.director.close()
+    assert max(len(queue._costs), len(queue._flows)) < 100

@@ -7,7 +7,7 @@ from statistics import quantiles
 
 import pytest
 
-from tests.epp.flow.virtual import ROUND_ROBIN, Scene, arrivals, concurrency, run, scene
+from tests.epp.flow.virtual import ROUND_ROBIN, Scene, arrivals, concurrency, run, scene, virtually
 from tests.epp.pools import pool_of
 
 pytestmark = pytest.mark.slow
@@ -51,24 +51,20 @@ def test_without_fairness_it_does_not():
     assert p99(beside, "calm") > 1.5 * p99(alone, "calm")
 
 
-def test_equal_priority_is_an_equal_share():
+@virtually
+async def test_equal_priority_is_an_equal_share():
     """Two that both want more than half, one of them far more: each has half, within 5 %."""
-
-    async def main() -> list[str]:
-        made = scene(concurrency(SLOTS, ROUND_ROBIN), pool_of(2))
-        for name, rate in (("a", 13.0), ("b", 50.0)):
-            made.tasks.append(
-                asyncio.create_task(
-                    arrivals(made, name, per_second=rate, seconds=60, service_s=1.0, flow=name)
-                )
+    made = scene(concurrency(SLOTS, ROUND_ROBIN), pool_of(2))
+    for name, rate in (("a", 13.0), ("b", 50.0)):
+        made.tasks.append(
+            asyncio.create_task(
+                arrivals(made, name, per_second=rate, seconds=60, service_s=1.0, flow=name)
             )
-        await asyncio.sleep(60)
-        placed = list(made.placed)
-        made.made.director.close()
-        await made.finish()
-        return placed
-
-    placed = run(main)
+        )
+    await asyncio.sleep(60)
+    placed = list(made.placed)
+    made.made.director.close()
+    await made.finish()
     share = sum(name.startswith("a") for name in placed) / len(placed)
     assert share == pytest.approx(0.5, rel=0.05)
 
@@ -85,29 +81,24 @@ def test_a_sheddable_flood_costs_the_premium_band_nothing():
     assert beside.outcomes()["EvictedOther"] > 0  # those that made way for premium
 
 
-def test_who_waits_costs_little():
+@virtually
+async def test_who_waits_costs_little():
     """Ten thousand requests that wait, of a kilobyte each: under 100 MB."""
-
-    async def main() -> float:
-        limits = "defaultPriorityBand: {maxRequests: 20k}"
-        made = scene(concurrency(1, limits))
-        made.send("first", 10.0)
-        await asyncio.sleep(1)
-        gc.collect()
-        tracemalloc.start()
-        before, _ = tracemalloc.get_traced_memory()
-        for number in range(10_000):
-            text = f"{number:>1000}"
-            made.send(
-                str(number), 0.0, flow=str(number % 100), cache_salt=text, num_body_bytes=1000
-            )
-        await asyncio.sleep(1)
-        gc.collect()
-        after, _ = tracemalloc.get_traced_memory()
-        tracemalloc.stop()
-        assert made.made.director.num_waiting == 10_000
-        made.made.director.close()
-        await asyncio.wait(made.tasks)
-        return after - before
-
-    assert run(main) < 100e6
+    limits = "defaultPriorityBand: {maxRequests: 20k}"
+    made = scene(concurrency(1, limits))
+    made.send("first", 10.0)
+    await asyncio.sleep(1)
+    gc.collect()
+    tracemalloc.start()
+    before, _ = tracemalloc.get_traced_memory()
+    for number in range(10_000):
+        text = f"{number:>1000}"
+        made.send(str(number), 0.0, flow=str(number % 100), cache_salt=text, num_body_bytes=1000)
+    await asyncio.sleep(1)
+    gc.collect()
+    after, _ = tracemalloc.get_traced_memory()
+    tracemalloc.stop()
+    assert made.made.director.num_waiting == 10_000
+    made.made.director.close()
+    await asyncio.wait(made.tasks)
+    assert after - before < 100e6

@@ -2,11 +2,12 @@
 
 import asyncio
 import random
-import selectors
 from collections.abc import Callable, Coroutine
 from dataclasses import dataclass, field
+from functools import wraps
 from typing import Any, TypeVar
 
+from benchmarks.scale.virtual_time import run_virtually
 from tests.epp.pools import Bench, bench, pool_of, request
 from weft.epp.decision.tickets import Decision, Ending
 from weft.epp.pool.endpoint import Load
@@ -40,34 +41,19 @@ def concurrency(limit: int, flow: str = "") -> str:
     )
 
 
-class _Selector(selectors.SelectSelector):
-    """Finds nothing later than what is there; waiting moves the clock."""
-
-    now = 1000.0
-
-    def select(self, timeout: float | None = None) -> Any:
-        found = super().select(0)
-        if not found:
-            assert timeout is not None, "everybody waits, and nothing will ever happen"
-            self.now += max(0.0, timeout)
-        return found
-
-
-class VirtualLoop(asyncio.SelectorEventLoop):
-    """An event loop with such a clock."""
-
-    def __init__(self) -> None:
-        self._virtual = _Selector()
-        super().__init__(self._virtual)
-
-    def time(self) -> float:
-        return self._virtual.now
-
-
 def run(main: Callable[[], Coroutine[Any, Any, _T]]) -> _T:
     """Run it in virtual time."""
-    with asyncio.Runner(loop_factory=VirtualLoop) as runner:
-        return runner.run(main())
+    return run_virtually(main())
+
+
+def virtually(test: Callable[..., Coroutine[Any, Any, None]]) -> Callable[..., None]:
+    """Has a test pass in virtual time."""
+
+    @wraps(test)
+    def passed(*args: Any, **fields: Any) -> None:
+        run_virtually(test(*args, **fields))
+
+    return passed
 
 
 def now() -> float:

@@ -9,7 +9,7 @@ from tests.epp.kubernetes.cluster import (
     put_pods,
     where,
 )
-from tests.epp.pools import until
+from tests.epp.pools import opened, until
 from weft.core.errors import ConfigError
 from weft.epp.build import open_picker
 from weft.epp.config.options import PickerOptions
@@ -135,31 +135,22 @@ async def test_a_picker_follows_a_selector(api: ApiServerDouble):
     """Without any InferencePool, in the namespace of the kubeconfig; until it is closed."""
     api.put(PODS, pod(1))
     options = PickerOptions(endpoint_selector="app=vllm", endpoint_target_ports="8000,8001")
-    picker = await open_picker(options)
-    try:
+    async with opened(options) as picker:
         assert where(picker.pool) == {"10.0.0.1:8000", "10.0.0.1:8001"}
         assert picker.may_serve()
-    finally:
-        await picker.close()
 
 
 async def test_a_picker_follows_a_pool_by_name(api: ApiServerDouble):
     """`--pool-name` alone is enough."""
     put_pods(api, PODS, pod(1))
-    picker = await open_picker(PickerOptions(pool_name="llm"))
-    try:
+    async with opened(PickerOptions(pool_name="llm")) as picker:
         assert where(picker.pool) == {"10.0.0.1:8000"}
-    finally:
-        await picker.close()
 
 
 async def test_endpoints_named_by_hand_need_no_cluster(api: ApiServerDouble):
     """Then `--pool-name` is a name."""
-    picker = await open_picker(PickerOptions(pool_name="llm", endpoints=("10.0.0.7:8000",)))
-    try:
+    async with opened(PickerOptions(pool_name="llm", endpoints=("10.0.0.7:8000",))) as picker:
         assert where(picker.pool) == {"10.0.0.7:8000"}
-    finally:
-        await picker.close()
     assert api.asked == []
 
 

@@ -6,9 +6,8 @@ import pytest
 
 from tests.epp.config.deployed import STARTING
 from tests.epp.pool.test_scrape import answer, server
-from tests.epp.pools import around, bench, cycle, pool_of, request, until, with_loads
+from tests.epp.pools import around, bench, cycle, opened, pool_of, request, until, with_loads
 from weft.core.errors import ConfigError
-from weft.epp.build import open_picker
 from weft.epp.config.options import PickerOptions
 from weft.epp.config.parameters import NoParameters
 from weft.epp.decision.cycle import Cycle
@@ -38,7 +37,6 @@ async def test_the_page_of_a_picker_is_the_load_of_its_cluster():
     """Averages over its pool, as this picker writes them too."""
     page = leaf_page(Load(num_waiting=4, kv_usage=0.5), Load(num_waiting=1, kv_usage=0.1))
     load = await ClusterReader(ClusterExtractorParameters()).read_page(page)
-    assert load is not None
     assert load.attributes == {KV_ATTRIBUTE: pytest.approx(0.3), QUEUE_ATTRIBUTE: 2.5}
     assert (load.num_waiting, load.kv_usage) == (2, pytest.approx(0.3))
 
@@ -123,12 +121,9 @@ async def test_requests_go_to_the_cluster_that_has_room(tmp_path: Path):
     idle = answer(leaf_page(Load(num_waiting=1, kv_usage=0.1)))
     async with server(busy) as (one, _), server(idle) as (two, _):
         text = hub_config(tmp_path / "clusters.yaml", one, two, 1)
-        hub = await open_picker(PickerOptions(config_text=text, allow_experimental_plugins=True))
-        try:
+        async with opened(PickerOptions(config_text=text, allow_experimental_plugins=True)) as hub:
             full, free, away = hub.pool
             await until(lambda: full.loaded_at and free.loaded_at and away.num_poll_failures)
             decision = await hub.director.pick(request(1), None)
             assert decision.endpoints == ("10.0.0.2:80",)
             assert not away.is_refusing
-        finally:
-            await hub.close()

@@ -4,7 +4,7 @@ import asyncio
 
 import pytest
 
-from tests.epp.flow.virtual import now, report, run, scene
+from tests.epp.flow.virtual import now, report, run, scene, virtually
 from tests.epp.pools import make_pool, sample, spec
 
 CONFIG = """\
@@ -38,39 +38,34 @@ def labels(role: str) -> dict[str, str]:
         (", stages: {queue: [prefill]}", ("", ""), 0, 9, {"decode": 0.9}),  # there are no stages
     ],
 )  # fmt: skip
-def test_the_greatest_counts(
+@virtually
+async def test_the_greatest_counts(
     stages: str, roles: tuple[str, str], num_sent: int, num_waiting: int, expected: dict[str, float]
 ):
     """Of those that see the stage; where endpoints have no roles all do."""
-
-    async def main() -> dict[str, float | None]:
-        pool = make_pool(*(spec(i + 1, **labels(role)) for i, role in enumerate(roles)))
-        made = scene(CONFIG % stages, pool)
-        report(pool, num_waiting=num_waiting)
-        for number in range(num_sent):
-            made.send(str(number), 10.0)
-        await asyncio.sleep(0.5)
-        return {
-            stage: sample(made.made, POOL, inference_pool="default", stage=stage)
-            for stage in expected
-        }
-
-    assert run(main) == pytest.approx(expected)
+    pool = make_pool(*(spec(i + 1, **labels(role)) for i, role in enumerate(roles)))
+    made = scene(CONFIG % stages, pool)
+    report(pool, num_waiting=num_waiting)
+    for number in range(num_sent):
+        made.send(str(number), 10.0)
+    await asyncio.sleep(0.5)
+    assert {
+        stage: sample(made.made, POOL, inference_pool="default", stage=stage) for stage in expected
+    } == pytest.approx(expected)
 
 
-def test_each_can_be_seen():
+@virtually
+async def test_each_can_be_seen():
     """Which of them it is that closes the pool."""
-
-    async def main() -> list[float | None]:
-        pool = make_pool(spec(1))
-        made = scene(CONFIG % "", pool)
-        report(pool, num_waiting=8)
-        made.send("a", 10.0)
-        await asyncio.sleep(0.5)
-        made.made.assembly.metrics.refresh()
-        return [sample(made.made, EACH, detector=name, stage="") for name in ("flight", "queue")]
-
-    assert run(main) == pytest.approx([0.1, 0.9])
+    pool = make_pool(spec(1))
+    made = scene(CONFIG % "", pool)
+    report(pool, num_waiting=8)
+    made.send("a", 10.0)
+    await asyncio.sleep(0.5)
+    made.made.assembly.metrics.refresh()
+    assert [
+        sample(made.made, EACH, detector=name, stage="") for name in ("flight", "queue")
+    ] == pytest.approx([0.1, 0.9])
 
 
 # -- as endpoints report it ---------------------------------------------------------------------
@@ -127,19 +122,16 @@ def test_what_is_under_way_anywhere_counts(
     assert found["prefill"] == (None if prefill is None else pytest.approx(prefill))
 
 
-def test_what_was_sent_counts_for_a_while():
+@virtually
+async def test_what_was_sent_counts_for_a_while():
     """`ownDispatchWindow`: an endpoint whose reports do not show it is not full for ever."""
-
-    async def main() -> list[float | None]:
-        pool = make_pool(spec(1))
-        made = scene(SCRAPED.replace("3s", "1s"), pool)
-        seen = []
-        report(pool)
-        made.send("a", 100.0)
-        for _ in range(2):
-            await asyncio.sleep(0.9)
-            seen.append(sample(made.made, POOL, inference_pool="default", stage="effective"))
-        made.made.director.close()
-        return seen
-
-    assert run(main) == pytest.approx([0.1, 0.0])
+    pool = make_pool(spec(1))
+    made = scene(SCRAPED.replace("3s", "1s"), pool)
+    seen = []
+    report(pool)
+    made.send("a", 100.0)
+    for _ in range(2):
+        await asyncio.sleep(0.9)
+        seen.append(sample(made.made, POOL, inference_pool="default", stage="effective"))
+    made.made.director.close()
+    assert seen == pytest.approx([0.1, 0.0])

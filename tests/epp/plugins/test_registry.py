@@ -8,18 +8,13 @@ from weft.epp.plugins.registry import REFUSED_TYPES, ROWS, find_rows
 
 NEW_SCORER = """
 from weft.epp.config.parameters import Kind
-from weft.epp.decision.plugin import plugin_type
+from weft.epp.decision.plugin import Plugin, plugin
 
 
-class Fair:
-    def __init__(self, parameters, around):
-        pass
-
+@plugin("fair-scorer", Kind.SCORER)
+class Fair(Plugin):
     def score(self, cycle, candidates):
         return [0.5] * len(candidates)
-
-
-ROWS = (plugin_type("fair-scorer", Kind.SCORER, Fair),)
 """
 
 

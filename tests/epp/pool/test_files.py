@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.epp.pools import HEAD, until
+from tests.epp.pools import HEAD, opened, until
 from weft.core.errors import ConfigError
 from weft.epp.build import Picker, open_picker
 from weft.epp.config.options import PickerOptions
@@ -92,8 +92,7 @@ async def names(picker: Picker) -> list[str]:
 async def test_endpoints_file_is_followed(tmp_path: Path):
     """On rename and on write; a broken file changes nothing; vanished entries are gone."""
     path = write(tmp_path / "e.yaml", GOOD)
-    picker = await open_picker(PickerOptions(config_text=config_for(path)))
-    try:
+    async with opened(PickerOptions(config_text=config_for(path))) as picker:
         assert await names(picker) == ["default/a", "n/b"]
         write(path, "endpoints: [")
         await asyncio.sleep(0.7)
@@ -101,8 +100,6 @@ async def test_endpoints_file_is_followed(tmp_path: Path):
         path.write_text("endpoints: [{name: c, address: 10.0.0.9, port: 1}]")
         await until(lambda: len(picker.pool) == 1)
         assert await names(picker) == ["default/c"]
-    finally:
-        await picker.close()
 
 
 async def test_broken_endpoints_file_stops_the_start(tmp_path: Path):
@@ -229,13 +226,10 @@ def test_wrong_manifests_are_refused_with_file_and_key(tmp_path: Path, text: str
 async def test_objects_are_followed(tmp_path: Path):
     """New files count, broken ones leave what there is."""
     (tmp_path / "a.yaml").write_text(OBJECTIVE)
-    picker = await open_picker(PickerOptions(endpoints=("10.0.0.1:1",), objects=(tmp_path,)))
-    try:
+    async with opened(PickerOptions(endpoints=("10.0.0.1:1",), objects=(tmp_path,))) as picker:
         assert picker.director.objects.priority("batch") == -5
         (tmp_path / "b.yaml").write_text("kind: [")
         await asyncio.sleep(0.7)
         assert picker.director.objects.priority("batch") == -5
         (tmp_path / "b.yaml").write_text(OBJECTIVE.replace("batch", "b").replace("-5", "7"))
         await until(lambda: picker.director.objects.priority("b") == 7)
-    finally:
-        await picker.close()

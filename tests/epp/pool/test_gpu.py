@@ -6,13 +6,14 @@ import pytest
 
 from tests.epp.config.deployed import STARTING
 from tests.epp.pool.test_scrape import answer, server
-from tests.epp.pools import around, cycle, make_pool, request, spec, until
-from weft.epp.build import load_config, open_picker
+from tests.epp.pools import around, cycle, make_pool, opened, request, spec, until
+from weft.epp.build import load_config
 from weft.epp.config.options import PickerOptions
 from weft.epp.config.parameters import NoParameters
 from weft.epp.decision.attributes import attribute_reader
+from weft.epp.metrics.series import PickerMetrics
 from weft.epp.plugins.gpu_telemetry import GpuTelemetry
-from weft.epp.pool.gpu import GpuReader
+from weft.epp.pool.gpu import GpuPoller, GpuReader, GpuSourceParameters
 
 NODE = """\
 # TYPE DCGM_FI_DEV_GPU_UTIL gauge
@@ -54,6 +55,36 @@ def test_utilization_is_an_attribute_for_as_long_as_it_is_fresh(attribute: str, 
     assert read(one, 1000.0) is None
 
 
+class Exporter:
+    """Answers with a page, or raises."""
+
+    port = None
+
+    def __init__(self, page: str) -> None:
+        self.page = page
+
+    async def load(self):
+        load = await GpuReader("e1").read_page(self.page.encode())
+        if load is None:
+            raise OSError("away")
+        return load
+
+
+async def test_an_exporter_that_was_away_is_read_again(caplog: pytest.LogCaptureFixture):
+    """Its failures are said once, and end neither its polls nor what is known before."""
+    (endpoint,) = pool = make_pool(spec(1))
+    telemetry = GpuTelemetry(NoParameters(), around(pool))
+    poller = GpuPoller(
+        make_pool(), PickerMetrics(), GpuSourceParameters(), 1.0, 3.0, telemetry.observe
+    )
+    exporter = Exporter("")
+    caplog.set_level("INFO")
+    for exporter.page in ("", "", BARE):
+        await poller.poll(endpoint, exporter, lambda: 1000.0)
+    assert telemetry.attribute(endpoint, "GPUUtilization", 1000.0) == 0.3
+    assert [record.levelname for record in caplog.records] == ["WARNING", "INFO"]
+
+
 def test_halves_that_nothing_joins_are_reported():
     """Nobody is to believe that a source without its extractor does something; model lists never do."""
     options = PickerOptions(
@@ -78,7 +109,7 @@ async def test_requests_avoid_busy_gpus():
         server(answer(b"vllm:num_requests_waiting 0\n")) as (second, _),
     ):
         text = STARTING["samples/sim-epp-gpu"].replace("9400", str(port)).replace("1s", "50ms")
-        picker = await open_picker(
+        async with opened(
             PickerOptions(
                 config_text=text,
                 allow_experimental_plugins=True,
@@ -87,8 +118,7 @@ async def test_requests_avoid_busy_gpus():
                     f"127.0.0.1:{second},name=two,llm-d.ai/role=decode",
                 ),
             )
-        )
-        try:
+        ) as picker:
             one, two = picker.pool
             telemetry = picker.assembly.plugins["dcgm-extractor"]
             now = asyncio.get_running_loop().time
@@ -99,5 +129,3 @@ async def test_requests_avoid_busy_gpus():
             assert passing.keep(made, [one, two]) == [two]
             decision = await picker.director.pick(request(1), None)
             assert decision.endpoints == (two.host_port,)
-        finally:
-            await picker.close()

@@ -5,7 +5,7 @@ from collections.abc import Callable
 
 import pytest
 
-from tests.epp.flow.virtual import now, run, scene
+from tests.epp.flow.virtual import now, run, scene, virtually
 from tests.epp.pools import bench, pool_of, profile, request
 from weft.epp.decision.tickets import Ending
 from weft.epp.metrics.series import PickerMetrics
@@ -50,7 +50,8 @@ def polls(
 
 
 @pytest.mark.parametrize(("error", "has_traceback"), [(OSError, False), (KeyError, True)])
-def test_what_no_server_can_cause_is_logged_with_its_traceback(error, has_traceback, caplog):
+@virtually
+async def test_what_no_server_can_cause_is_logged_with_its_traceback(error, has_traceback, caplog):
     """The endpoint keeps its last load either way, and is polled again."""
 
     class Failing(Source):
@@ -58,14 +59,11 @@ def test_what_no_server_can_cause_is_logged_with_its_traceback(error, has_traceb
             await super().load()
             raise error("x")
 
-    async def main() -> int:
-        times: list[float] = []
-        poller = Poller(pool_of(1), PickerMetrics(), lambda _: Failing(times), 1.0)
-        await asyncio.sleep(5)
-        await poller.close()
-        return len(times)
-
-    assert run(main) > 1
+    times: list[float] = []
+    poller = Poller(pool_of(1), PickerMetrics(), lambda _: Failing(times), 1.0)
+    await asyncio.sleep(5)
+    await poller.close()
+    assert len(times) > 1
     assert caplog.text.count("cannot be read") == 1
     assert ("Traceback" in caplog.text) is has_traceback
 
@@ -114,17 +112,14 @@ def test_the_first_request_after_a_pause_has_reports_made():
     assert found == [2, 2]
 
 
-def test_every_decision_has_reports_made():
+@virtually
+async def test_every_decision_has_reports_made():
     """Whichever endpoint it is for."""
-
-    async def main() -> int:
-        pool = pool_of(3)
-        made = scene(profile("queue-scorer"), pool)
-        for name in "abc":
-            await made.send(name, 0.0)
-        return pool.num_stirs
-
-    assert run(main) == 3
+    pool = pool_of(3)
+    made = scene(profile("queue-scorer"), pool)
+    for name in "abc":
+        await made.send(name, 0.0)
+    assert pool.num_stirs == 3
 
 
 def failing(ending: Ending, status: int, *, reports: bool = False) -> int:

@@ -135,7 +135,6 @@ def test_configured_engine_changes_some_names():
     )  # fmt: skip
     text = VLLM + 'mine{kind="queued"} 9\nmine{kind="other"} 1\ngpu_heat 77.5\n'
     load = LoadReader(configured(config)).read(text)
-    assert load is not None
     assert (load.num_waiting, load.num_running, load.adapters) == (9, 7, Adapters())
     assert load.attributes == {"heat": 77.5}
 

@@ -12,7 +12,7 @@ import pytest
 from tests.busy import PATIENCE_S
 from tests.contract.engines import local
 from tests.doubles.fake_engine import FakeEngine
-from tests.epp.pools import HEAD, request, until
+from tests.epp.pools import HEAD, opened, request, until
 from tests.ports import free_port
 from tests.rpc.calls import TOKENIZER_FILES
 from weft.core.client import EngineClient
@@ -235,16 +235,13 @@ async def test_an_engine_of_ours_is_followed_over_zmq_as_over_grpc():
     options = PickerOptions(config_text=config, endpoints=("127.0.0.1:1", "127.0.0.2:1"))
     async with local(kv_events_config=events) as engine:
         early, salted = await generate(engine, 2), await generate(engine, 50, cache_salt="mine")
-        picker = await open_picker(options)
-        try:
+        async with opened(options) as picker:
             await until_found(picker, early, {"127.0.0.1:1": 32})
             assert await found(picker, salted) == {}
             late = await generate(engine, 100)
             await until_found(picker, late, {"127.0.0.1:1": 32})
             await engine.reset_prefix_cache()
             await until_found(picker, early, {})
-        finally:
-            await picker.close()
 
 
 async def test_an_engine_of_ours_publishes_to_a_picker_that_listens():

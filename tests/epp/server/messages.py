@@ -141,7 +141,6 @@ class Stream:
     def call(self, path: str, body: bytes) -> tuple[Parser, Call, list[bytes]]:
         """What the reader is given of a request."""
         parser = self.parsers.find(path)
-        assert parser is not None
         is_grpc = parser.dialect is Dialect.VLLM_GRPC
         return parser, Call(path=path, headers={}, request_id="r", is_grpc=is_grpc), [body]
 

@@ -6,6 +6,7 @@ import msgspec
 
 from weft.core.errors import ConfigError
 from weft.epp.config.decode import decode, parse_document
+from weft.epp.config.parameters import Part
 from weft.epp.config.quantity import parse_duration_s, parse_quantity
 
 # The newest first, and a deprecated group last; they say the same.
@@ -38,11 +39,7 @@ dataLayer:
 """
 
 
-class _Part(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True, rename="camel"):
-    """Base of every part of the file."""
-
-
-class PluginSpec(_Part, frozen=True, kw_only=True):
+class PluginSpec(Part, frozen=True, kw_only=True):
     """One plugin; its name defaults to its type."""
 
     type: str
@@ -50,34 +47,34 @@ class PluginSpec(_Part, frozen=True, kw_only=True):
     parameters: dict[str, Any] | None = None
 
 
-class PluginRef(_Part, frozen=True, kw_only=True):
+class PluginRef(Part, frozen=True, kw_only=True):
     """Names a plugin."""
 
     plugin_ref: str
 
 
-class ProfilePlugin(_Part, frozen=True, kw_only=True):
+class ProfilePlugin(Part, frozen=True, kw_only=True):
     """A plugin's place in a profile. Only scorers have a weight."""
 
     plugin_ref: str
     weight: float | None = None
 
 
-class ProfileSpec(_Part, frozen=True, kw_only=True):
+class ProfileSpec(Part, frozen=True, kw_only=True):
     """A scheduling profile."""
 
     name: str
     plugins: list[ProfilePlugin] = []
 
 
-class SourceSpec(_Part, frozen=True, kw_only=True):
+class SourceSpec(Part, frozen=True, kw_only=True):
     """A data source and what reads its answers."""
 
     plugin_ref: str
     extractors: list[PluginRef] = []
 
 
-class DiscoverySpec(_Part, frozen=True, kw_only=True):
+class DiscoverySpec(Part, frozen=True, kw_only=True):
     """Where endpoints come from: `pluginRef`, or as newer files have it, `endpoints.pluginRef`."""
 
     plugin_ref: str | None = None
@@ -95,7 +92,7 @@ class DiscoverySpec(_Part, frozen=True, kw_only=True):
         return None if self.plugin_ref is None else ("pluginRef", self.plugin_ref)
 
 
-class DataLayerSpec(_Part, frozen=True, kw_only=True):
+class DataLayerSpec(Part, frozen=True, kw_only=True):
     """Where the endpoints and their load come from."""
 
     inject_defaults: bool = True
@@ -106,7 +103,7 @@ class DataLayerSpec(_Part, frozen=True, kw_only=True):
     cross_replica_sync_interval: str | None = None
 
 
-class BandSpec(_Part, frozen=True, kw_only=True):
+class BandSpec(Part, frozen=True, kw_only=True):
     """A priority band of flow control."""
 
     priority: int = 0
@@ -121,7 +118,7 @@ class BandSpec(_Part, frozen=True, kw_only=True):
         _check_ttls(self.default_request_ttl)
 
 
-class FlowControlSpec(_Part, frozen=True, kw_only=True):
+class FlowControlSpec(Part, frozen=True, kw_only=True):
     """Flow control; without its feature gate only the detector counts."""
 
     max_bytes: str | int | None = None
@@ -140,13 +137,13 @@ class FlowControlSpec(_Part, frozen=True, kw_only=True):
         _check_ttls(self.default_request_ttl, self.no_endpoint_request_ttl)
 
 
-class HandlerSpec(_Part, frozen=True, kw_only=True):
+class HandlerSpec(Part, frozen=True, kw_only=True):
     """How requests are read."""
 
     parsers: list[PluginRef] = []
 
 
-class PickerConfig(_Part, frozen=True, kw_only=True):
+class PickerConfig(Part, frozen=True, kw_only=True):
     """The whole file."""
 
     api_version: str

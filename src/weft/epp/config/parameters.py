@@ -1,10 +1,20 @@
 """What a plugin's parameters are made of: the base of all, and how they name other plugins and profiles."""
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from enum import StrEnum
+from typing import Annotated, ClassVar, TypeVar, get_args
 
 import msgspec
+from msgspec import structs
+
+AtLeastOne = Annotated[int, msgspec.Meta(ge=1)]
+Count = Annotated[int, msgspec.Meta(ge=0)]
+Port = Annotated[int, msgspec.Meta(ge=1, le=65535)]
+NotNegative = Annotated[float, msgspec.Meta(ge=0)]
+Positive = Annotated[float, msgspec.Meta(gt=0)]
+Share = Annotated[float, msgspec.Meta(ge=0, le=1)]
+Name = Annotated[str, msgspec.Meta(min_length=1)]
 
 
 class Kind(StrEnum):
@@ -47,22 +57,63 @@ class Reference:
     default_type: str | None = None  # made under its own name if nothing has that name
 
 
+@dataclass(frozen=True, slots=True)
+class Refers:
+    """Says of a parameter that it names a plugin, if it is given."""
+
+    kind: Kind
+    default_type: str
+
+
+@dataclass(frozen=True, slots=True)
+class Ignored:
+    """Says of a parameter that it is taken because files have it, and why there is nothing to set."""
+
+    reason: str
+
+
+_Note = TypeVar("_Note", bound=Refers | Ignored)
+
+
 class Parameters(
     msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True, rename="camel"
 ):
-    """Base of every plugin's parameters."""
+    """Base of every plugin's parameters. `needs` are producers that must come first, whatever is set."""
+
+    needs: ClassVar[tuple[str, ...]] = ()
 
     def references(self) -> Iterable[Reference]:
         """The plugins these parameters name."""
-        return ()
+        for producer in self.needs:
+            yield Reference("", producer, Kind.PRODUCER, producer)
+        for field, refers in self._noted(Refers):
+            if name := getattr(self, field.name):
+                yield Reference(field.encode_name, name, refers.kind, refers.default_type)
 
     def profiles(self) -> Iterable[tuple[str, str]]:
         """The scheduling profiles these parameters name, each after its key."""
         return ()
 
     def without_effect(self) -> Iterable[tuple[str, str]]:
-        """Keys that are taken because files have them, though there is nothing to set: each with the reason."""
-        return ()
+        """Keys that are set though nothing follows from it: each with the reason."""
+        for field, ignored in self._noted(Ignored):
+            if getattr(self, field.name) is not None:
+                yield field.encode_name, ignored.reason
+
+    def set_keys(self) -> list[str]:
+        """The keys whose values are not their defaults."""
+        return [
+            each.encode_name
+            for each in structs.fields(self)
+            if getattr(self, each.name) != each.default
+        ]
+
+    def _noted(self, kind: type[_Note]) -> Iterator[tuple[structs.FieldInfo, _Note]]:
+        for field in structs.fields(self):
+            for hint in (field.type, *get_args(field.type)):  # it may stand in a union
+                for note in getattr(hint, "__metadata__", ()):
+                    if isinstance(note, kind):
+                        yield field, note
 
 
 class Part(msgspec.Struct, frozen=True, forbid_unknown_fields=True, rename="camel"):

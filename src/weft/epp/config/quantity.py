@@ -34,6 +34,13 @@ def parse_quantity(value: str | int | float) -> int:
     return whole + 1 if amount > whole else whole
 
 
+def check_positive(**durations: str) -> None:
+    """Raises `ValueError` for what is no time to wait; keys are as they are in the file."""
+    for key, text in durations.items():
+        if parse_duration_s(text) <= 0:
+            raise ValueError(f"{key} must be more than 0, got {text!r}")
+
+
 def parse_duration_s(text: str) -> float:
     """Seconds; raises `ValueError`."""
     if text == "0":

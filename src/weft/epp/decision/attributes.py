@@ -20,7 +20,6 @@ class AttributeSource(Protocol):
 
     def attribute(self, endpoint: Endpoint, name: str, now: float) -> float | None:
         """The value; None if it is unknown, or too old."""
-        ...
 
 
 def attribute_references(key: str, attribute: str, producer: str | None) -> Iterable[Reference]:

@@ -7,6 +7,7 @@ from time import monotonic
 from typing import Any
 
 from weft.core.metric_series import MAX_LABEL_CHARS
+from weft.epp.config.options import DEFAULT_NAME, PickerOptions
 from weft.epp.decision.cycle import Cycle, Schedule
 from weft.epp.decision.explain import DecisionRing
 from weft.epp.decision.plugin import (
@@ -75,38 +76,24 @@ class Parts:
     flow: FlowParts | None = None  # None: nobody waits, and a full pool sheds negative priorities
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class DirectorSettings:
-    """What can be set about a director."""
-
-    pool_name: str = "default"
-    max_load_age_s: float = 3.0
-    ticket_ttl_s: float = 3600.0
-    unseen_ttl_s: float = 10.0
-    num_recorded_decisions: int = 1000
-    ignores_subset: bool = False
-    tracks_responses: bool = False
-    emits_scores: bool = False
-    default_model: str = ""  # of requests that name none; "": they are refused
-
-
 class Director:
     """Decides: checks, data, profiles, and the counting of the decision before the next one."""
 
     def __init__(
-        self, parts: Parts, settings: DirectorSettings, clock: Callable[[], float] = monotonic
+        self, parts: Parts, options: PickerOptions, clock: Callable[[], float] = monotonic
     ) -> None:
         self._parts = parts
         self._pool = parts.pool
-        self._settings = settings
+        self._options = options
+        self._pool_name = options.pool_name or DEFAULT_NAME
         self._clock = clock
         self.objects = Objects()
-        self.decisions = DecisionRing(settings.num_recorded_decisions)
-        self._tickets = OpenTickets(settings.ticket_ttl_s)
+        self.decisions = DecisionRing(options.num_recorded_decisions)
+        self._tickets = OpenTickets(options.ticket_ttl_s)
         self._room = PoolRoom(parts.pool, parts.detector, clock)
         self._flow = self._open_flow(parts)
         self._evictor = None if self._flow is None else self._flow.evictor
-        self._follows = settings.tracks_responses or bool(
+        self._follows = options.track_responses or bool(
             parts.followers or parts.reporters or self._evictor
         )
         self._timed = [each for each in parts.followers if isinstance(each, FollowsTimes)]
@@ -222,7 +209,7 @@ class Director:
         for ticket in self._tickets.expired(now):
             self._end(ticket, Ending.ERROR)
         for endpoint in self._pool:
-            endpoint.forget(now - self._settings.unseen_ttl_s)
+            endpoint.forget(now - self._options.unseen_ttl_s)
 
     # -- before the decision ------------------------------------------------------------------
 
@@ -241,7 +228,7 @@ class Director:
                 self._telemetry.rewritten(rewrite[0], request.model, rewrite[1])
             else:
                 named = _header(headers, REWRITE_HEADERS)
-                cycle.model = named or request.model or self._settings.default_model
+                cycle.model = named or request.model or self._options.default_model
         return cycle
 
     def _fairness_id(self, headers: Mapping[str, str]) -> str:
@@ -252,7 +239,7 @@ class Director:
     def _open_flow(self, parts: Parts) -> FlowControl | None:
         if parts.flow is None:
             return None
-        series = FlowSeries(parts.metrics, self._settings.pool_name)
+        series = FlowSeries(parts.metrics, self._pool_name)
         flow = FlowControl(parts.flow, self._room, series, self._clock)
         parts.pool.on_load(flow.wake)
         parts.pool.on_joined(lambda _: flow.wake())
@@ -276,7 +263,7 @@ class Director:
     def _allowed(self, subset: tuple[str, ...] | None) -> Sequence[Endpoint]:
         if self._is_closed:
             raise Refused(503, "the endpoint picker is shutting down", Drop.SHUTTING_DOWN)
-        found = self._pool.select(None if self._settings.ignores_subset else subset)
+        found = self._pool.select(None if self._options.disable_endpoint_subset_filter else subset)
         if not found:
             which = "the pool is empty" if not self._pool.ready else "the subset hint names none"
             raise Refused(503, f"no endpoint is available: {which}", Drop.NO_ENDPOINTS)
@@ -346,7 +333,7 @@ class Director:
             endpoints=tuple(addresses),
             set_headers={**schedule.set_headers, **cycle.request_headers},
             response_headers=cycle.response_headers,
-            metadata=_scores(cycle, schedule) if self._settings.emits_scores else {},
+            metadata=_scores(cycle, schedule) if self._options.emit_endpoint_scores else {},
             rewritten_model=None if cycle.model == cycle.request.model else cycle.model,
             tracks_response=self._follows or bool(cycle.response_headers),
             ticket=ticket,
@@ -363,7 +350,7 @@ class Director:
     def _update_gauges(self) -> None:
         """Bring the pool's gauges up to date, before somebody reads them."""
         self._telemetry.pool(
-            self._settings.pool_name,
+            self._pool_name,
             self._pool.ready,
             num_stale=len(self._stale(self._pool.ready)),
             detector=self._parts.detector_name,
@@ -371,7 +358,7 @@ class Director:
         )
 
     def _stale(self, endpoints: Sequence[Endpoint]) -> Sequence[Endpoint]:
-        now, max_age_s = self._clock(), self._settings.max_load_age_s
+        now, max_age_s = self._clock(), self._options.max_load_age_s
         return [endpoint for endpoint in endpoints if endpoint.is_stale(now, max_age_s)]
 
     def _wake(self) -> None:

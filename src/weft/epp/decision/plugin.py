@@ -3,9 +3,9 @@
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from time import monotonic
-from typing import Any, Final, Protocol, runtime_checkable
+from typing import Annotated, Any, Final, Generic, Protocol, TypeVar, runtime_checkable
 
-from weft.epp.config.parameters import Kind, NoParameters, Parameters, Reference
+from weft.epp.config.parameters import Kind, NoParameters, Parameters, Refers
 from weft.epp.decision.cycle import Cycle, ProfileRun, Schedule
 from weft.epp.decision.tickets import ResponseTimes
 from weft.epp.metrics.series import PickerMetrics
@@ -28,20 +28,14 @@ EVICTION_ORDER: Final = "priority-then-time-eviction-order-policy"
 METRICS_SOURCE: Final = SOURCE_TYPE
 METRICS_EXTRACTOR: Final = EXTRACTOR_TYPE
 
-
-def prefix_reference(name: str) -> Reference:
-    """A producer of prefix matches."""
-    return Reference("prefixMatchInfoProducerName", name, Kind.PRODUCER, APPROXIMATE)
+_Build = TypeVar("_Build", bound=Callable[[Any, Any], Any])
+_Parameters = TypeVar("_Parameters", bound=Parameters)
 
 
-def inflight_reference(name: str, key: str = "inFlightLoadProducerName") -> Reference:
-    """A producer of in-flight load."""
-    return Reference(key, name, Kind.PRODUCER, INFLIGHT)
-
-
-def latency_reference(name: str) -> Reference:
-    """A producer of latency predictions."""
-    return Reference("latencyPredictionInfoProducerName", name, Kind.PRODUCER, LATENCY)
+# Parameters that name who computes what a plugin goes by.
+PrefixProducer = Annotated[str, Refers(Kind.PRODUCER, APPROXIMATE)]
+InflightProducer = Annotated[str, Refers(Kind.PRODUCER, INFLIGHT)]
+LatencyProducer = Annotated[str, Refers(Kind.PRODUCER, LATENCY)]
 
 
 @dataclass(frozen=True, slots=True)
@@ -90,12 +84,38 @@ def plugin_type(
     return PluginType(type_name=type_name, kinds=wanted, build=build, parameters=parameters, **more)
 
 
+DECLARED: Final[dict[str, list[PluginType]]] = {}  # by module
+
+
+def plugin(
+    type_name: str,
+    kinds: Kind | tuple[Kind, ...],
+    parameters: type[Parameters] = NoParameters,
+    **more: Any,
+) -> Callable[[_Build], _Build]:
+    """Declares the class, or the function, that makes plugins of a type."""
+
+    def declare(build: _Build) -> _Build:
+        row = plugin_type(type_name, kinds, build, parameters, **more)
+        DECLARED.setdefault(build.__module__, []).append(row)
+        return build
+
+    return declare
+
+
+class Plugin(Generic[_Parameters]):
+    """Base of plugins that make nothing of their parameters beforehand."""
+
+    def __init__(self, parameters: _Parameters, around: Surroundings) -> None:
+        self._parameters = parameters
+        self._around = around
+
+
 class Filter(Protocol):
     """Drops candidates."""
 
     def keep(self, cycle: Cycle, candidates: Sequence[Endpoint]) -> Sequence[Endpoint]:
         """The candidates that stay, in order."""
-        ...
 
 
 class Scorer(Protocol):
@@ -103,7 +123,6 @@ class Scorer(Protocol):
 
     def score(self, cycle: Cycle, candidates: Sequence[Endpoint]) -> list[float]:
         """One number per candidate; clamped to 0..1 by the caller."""
-        ...
 
 
 class Picker(Protocol):
@@ -111,15 +130,13 @@ class Picker(Protocol):
 
     def pick(self, candidates: Sequence[Endpoint], totals: Sequence[float]) -> list[Endpoint]:
         """The chosen ones, best first; at least one."""
-        ...
 
 
 class Producer(Protocol):
-    """Computes data for others."""
+    """Computes data for others, mostly before candidates are rated."""
 
     def produce(self, cycle: Cycle) -> None:
         """Fill in the cycle."""
-        ...
 
 
 @runtime_checkable
@@ -128,7 +145,6 @@ class Preparer(Protocol):
 
     async def prepare(self, cycle: Cycle) -> None:
         """Fill in the cycle before candidates are chosen."""
-        ...
 
 
 @runtime_checkable
@@ -137,7 +153,6 @@ class Learner(Protocol):
 
     def picked(self, cycle: Cycle, schedule: Schedule) -> None:
         """Learn where the request goes."""
-        ...
 
 
 class Identity(Protocol):
@@ -145,7 +160,6 @@ class Identity(Protocol):
 
     def fairness_id(self, headers: Mapping[str, str]) -> str:
         """The flow; "" if the headers do not say."""
-        ...
 
 
 class Admitter(Protocol):
@@ -153,7 +167,6 @@ class Admitter(Protocol):
 
     def admit(self, cycle: Cycle) -> None:
         """Raises `Refused`; what producers found is there, and no endpoint is chosen yet."""
-        ...
 
 
 class Reporter(Protocol):
@@ -161,7 +174,6 @@ class Reporter(Protocol):
 
     def report(self, usage: Usage) -> Mapping[str, Mapping[str, float]]:
         """Dynamic metadata, by namespace and key."""
-        ...
 
 
 @runtime_checkable
@@ -170,7 +182,6 @@ class Closer(Protocol):
 
     async def aclose(self) -> None:
         """Let go of it; the picker is closing."""
-        ...
 
 
 class Profile(Protocol):
@@ -180,7 +191,6 @@ class Profile(Protocol):
 
     def run(self, cycle: Cycle, candidates: Sequence[Endpoint]) -> ProfileRun:
         """Filter, score and pick; raises `Refused` if nothing is left."""
-        ...
 
 
 class Handler(Protocol):
@@ -188,7 +198,6 @@ class Handler(Protocol):
 
     def schedule(self, cycle: Cycle, profiles: Mapping[str, Profile]) -> Schedule:
         """Where the request goes; raises `Refused`."""
-        ...
 
 
 class Decider(Protocol):
@@ -196,7 +205,6 @@ class Decider(Protocol):
 
     def wants(self, cycle: Cycle, decode: Endpoint) -> bool:
         """Whether to run the stage apart from `decode`."""
-        ...
 
 
 class Detector(Protocol):
@@ -206,13 +214,11 @@ class Detector(Protocol):
         self, endpoints: Sequence[Endpoint], now: float, stage: str | None = None
     ) -> float:
         """1.0 and above: no room, as the endpoints report it."""
-        ...
 
     def expected_saturation(
         self, endpoints: Sequence[Endpoint], now: float, stage: str | None = None
     ) -> float:
         """The same with what was sent to them since they reported: who admits many goes by this."""
-        ...
 
 
 @runtime_checkable
@@ -221,7 +227,6 @@ class FollowsUsage(Protocol):
 
     def used(self, ticket_id: int, usage: Usage) -> None:
         """What the response reported, before its end."""
-        ...
 
 
 @runtime_checkable
@@ -230,7 +235,6 @@ class FollowsTimes(Protocol):
 
     def timed(self, times: ResponseTimes) -> None:
         """A response came to its natural end; before it is over."""
-        ...
 
 
 @runtime_checkable
@@ -238,9 +242,7 @@ class FollowsResponse(Protocol):
     """Implemented by plugins that hold state per request: they make the picker follow responses."""
 
     def first_token(self, ticket_id: int) -> None:
-        """The response began."""
-        ...
+        """The response began; from that alone nothing may follow."""
 
     def ended(self, ticket_id: int) -> None:
         """The request is over, in whatever way."""
-        ...

@@ -1,6 +1,7 @@
 """Turns what happened to a request into the picker's series."""
 
 from collections.abc import Mapping, Sequence
+from functools import lru_cache, partial
 from statistics import fmean, pstdev
 
 from prometheus_client import Counter, Gauge
@@ -52,26 +53,10 @@ class RequestMetrics:
     def __init__(self, metrics: PickerMetrics, *, follows: bool) -> None:
         self._metrics = metrics
         self._follows = follows
-        self._series: dict[_Labels, _Series] = {}
-        self._responses: dict[_Labels, _ResponseSeries] = {}
-        self._attempts: dict[tuple[str, Endpoint], Counter] = {}
+        self._of = lru_cache(_MAX_SERIES)(partial(_Series, metrics))
+        self._response = lru_cache(_MAX_SERIES)(partial(_ResponseSeries, metrics))
+        self._attempt = lru_cache(_MAX_SERIES)(self._attempts_at)
         self._known_labels: set[_Labels] = set()
-
-    def _of(self, labels: _Labels) -> _Series:
-        found = self._series.get(labels)
-        if found is None:
-            if len(self._series) >= _MAX_SERIES:
-                self._series.clear()
-            found = self._series[labels] = _Series(self._metrics, labels)
-        return found
-
-    def _response(self, labels: _Labels) -> _ResponseSeries:
-        found = self._responses.get(labels)
-        if found is None:
-            if len(self._responses) >= _MAX_SERIES:
-                self._responses.clear()
-            found = self._responses[labels] = _ResponseSeries(self._metrics, labels)
-        return found
 
     def labels(self, cycle: Cycle) -> _Labels:
         """The labels every request series has."""
@@ -110,17 +95,11 @@ class RequestMetrics:
             series.input_tokens.observe(cycle.num_prompt_tokens)
         self._attempt(labels[1], outcome.target).inc()
 
-    def _attempt(self, model: str, target: Endpoint) -> Counter:
-        found = self._attempts.get((model, target))
-        if found is None:
-            if len(self._attempts) >= _MAX_SERIES:
-                self._attempts.clear()
-            spec = target.spec
-            found = self._metrics.scheduler_attempts.labels(
-                "success", model, spec.name, spec.namespace, str(spec.port)
-            )
-            self._attempts[model, target] = found
-        return found
+    def _attempts_at(self, model: str, target: Endpoint) -> Counter:
+        spec = target.spec
+        return self._metrics.scheduler_attempts.labels(
+            "success", model, spec.name, spec.namespace, str(spec.port)
+        )
 
     def opened(self, ticket: Ticket) -> None:
         """A followed request was sent on."""

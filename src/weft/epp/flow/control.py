@@ -54,15 +54,12 @@ class Room(Protocol):
     @property
     def is_empty(self) -> bool:
         """There are no endpoints."""
-        ...
 
     def saturation(self) -> float:
         """1.0 and above: no room."""
-        ...
 
     def want_loads(self, *, is_wanted: bool) -> None:
         """Whether loads are to be polled as often as possible, because somebody waits for them."""
-        ...
 
 
 class FlowControl:

@@ -13,11 +13,9 @@ class FairnessPolicy(Protocol):
 
     def queue_of(self, fairness_id: str) -> str:
         """The queue that requests of this flow wait in."""
-        ...
 
     def choose(self, queues: Mapping[str, ItemHeap], now: float) -> str:
         """The queue whose head is next. None is empty; the one served longest ago comes first."""
-        ...
 
 
 class OrderingPolicy(Protocol):
@@ -25,7 +23,6 @@ class OrderingPolicy(Protocol):
 
     def order(self, item: Item, ttl_s: float) -> float:
         """Smaller is earlier; `ttl_s` is what it may wait, infinite if that has no end."""
-        ...
 
 
 @runtime_checkable
@@ -34,7 +31,6 @@ class CostOrdering(OrderingPolicy, Protocol):
 
     def cost(self, fairness_id: str) -> float:
         """Smaller is earlier. It never falls: what time takes away, it takes from all flows alike."""
-        ...
 
 
 class UsageLimitPolicy(Protocol):
@@ -42,7 +38,6 @@ class UsageLimitPolicy(Protocol):
 
     def ceilings(self, priorities: Sequence[int], saturation: float) -> Sequence[float]:
         """One for each priority, which come highest first."""
-        ...
 
 
 class EvictionFilter(Protocol):
@@ -50,7 +45,6 @@ class EvictionFilter(Protocol):
 
     def accepts(self, lease: Lease) -> bool:
         """Whether this one may."""
-        ...
 
 
 class EvictionOrder(Protocol):
@@ -58,7 +52,6 @@ class EvictionOrder(Protocol):
 
     def key(self, lease: Lease) -> tuple[float, ...]:
         """Smaller goes earlier."""
-        ...
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -8,25 +8,10 @@ from typing import Final
 from weft.epp.flow.bands import Band, Occupancy
 from weft.epp.flow.item import Item, Outcome
 from weft.epp.metrics.rows import Rows
-from weft.epp.metrics.series import PickerMetrics
+from weft.epp.metrics.series import SHORT_SECONDS, PickerMetrics
 
 _QUEUE_SECONDS: Final = (0.0001, 0.0005, 0.001, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1, 2.5, 5,
                          10, 30, 60, 120, 300, 600)  # fmt: skip
-_CYCLE_SECONDS: Final = (
-    1e-5,
-    2e-5,
-    5e-5,
-    1e-4,
-    2e-4,
-    5e-4,
-    1e-3,
-    2e-3,
-    5e-3,
-    1e-2,
-    2e-2,
-    5e-2,
-    0.1,
-)
 _FLOW: Final = ("fairness_id", "priority", "inference_pool", "model_name", "target_model_name")
 
 
@@ -46,13 +31,13 @@ class FlowSeries:
             name + "request_enqueue_duration_seconds",
             "Time to take a request into its queue, or to refuse it.",
             ("fairness_id", "priority", "outcome"),
-            _CYCLE_SECONDS,
+            SHORT_SECONDS,
         )
         self.cycle_duration = metrics.histogram(
             name + "dispatch_cycle_duration_seconds",
             "One look for requests that may go, with their decisions.",
             (),
-            _CYCLE_SECONDS,
+            SHORT_SECONDS,
         )
         self._requests = metrics.counter(
             name + "requests", "Ends of the wait.", ("outcome", "priority", "inference_pool")

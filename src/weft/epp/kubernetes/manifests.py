@@ -8,7 +8,7 @@ import msgspec
 from weft.core.errors import ConfigError
 from weft.epp.kubernetes.reflector import Object
 from weft.epp.pool.discovery import is_ip_address
-from weft.epp.pool.endpoint import EndpointSpec
+from weft.epp.pool.endpoint import EndpointSpec, is_port
 
 MAX_PORTS: Final = 8
 HTTP: Final = "http"
@@ -156,11 +156,8 @@ POOL_TYPES: Final[dict[str, tuple[str, type[InferencePool]]]] = {
 def parse_ports(text: str) -> tuple[int, ...]:
     """Ports of the command line, "8000,8001"; raises `ConfigError`."""
     words = text.split(",")
-    ports = [int(word) for word in words if word.isascii() and word.isdigit() and len(word) < 6]
-    is_right = len(ports) == len(words) == len(set(ports)) and all(
-        0 < port < 65536 for port in ports
-    )
-    if not is_right or len(ports) > MAX_PORTS:
+    ports = [int(word) for word in words if is_port(word)]
+    if not len(set(ports)) == len(words) <= MAX_PORTS:
         raise ConfigError(
             f"--endpoint-target-ports {text!r}: must be 1 to {MAX_PORTS} different ports, as in 8000,8001"
         )

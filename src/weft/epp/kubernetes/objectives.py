@@ -5,8 +5,7 @@ from typing import Final, TypeVar
 
 from weft.epp.kubernetes.api import ApiServer
 from weft.epp.kubernetes.reflector import Kind, Object, Pace, Reflector
-from weft.epp.pool.objects import ModelRewrite, Objects
-from weft.epp.pool.objects_files import ObjectiveSpec, PoolRef, RewriteSpec, to_rule
+from weft.epp.pool.objects import ModelRewrite, ObjectiveSpec, Objects, PoolRef, RewriteSpec
 
 # The first wins where both have an object of one name.
 _GROUPS: Final = ("llm-d.ai", "inference.networking.x-k8s.io")
@@ -78,8 +77,8 @@ class FollowedObjects:
             for rewrite in reflector.objects.values():
                 if self._is_ours(rewrite.spec.pool_ref):
                     meta = rewrite.metadata
-                    rules = tuple(map(to_rule, rewrite.spec.rules))
-                    made = ModelRewrite(meta.name, meta.creation_timestamp or "", rules)
+                    created = meta.creation_timestamp or ""
+                    made = ModelRewrite(meta.name, created, rewrite.spec.rules)
                     rewrites.setdefault(meta.name, made)
         self._changed(Objects(priorities, rewrites.values()))
 

@@ -21,7 +21,7 @@ REQUEST_LABELS = ("model_name", "target_model_name", "fairness_id", "priority")
 # for what is measured here there are more.
 _SECONDS = (0.005, 0.025, 0.05, 0.1, 0.2, 0.4, 0.6, 0.8, 1.0, 1.25, 1.5, 2, 3, 4, 5, 6, 8, 10, 15,
             20, 30, 45, 60, 120, 180, 240, 300, 360, 480, 600, 900, 1200, 1800, 2700, 3600)  # fmt: skip
-_SHORT_SECONDS = (1e-5, 2e-5, 5e-5, 1e-4, 2e-4, 5e-4, 1e-3, 2e-3, 5e-3, 1e-2, 2e-2, 5e-2, 0.1)
+SHORT_SECONDS = (1e-5, 2e-5, 5e-5, 1e-4, 2e-4, 5e-4, 1e-3, 2e-3, 5e-3, 1e-2, 2e-2, 5e-2, 0.1)
 _OWN_SECONDS = (0.0005, 0.001, 0.002, 0.005, 0.01, 0.015, 0.025, 0.04, 0.06, 0.1, 0.25, 0.5, 1, 2.5,
                 5, 10)  # fmt: skip
 _STREAM_SECONDS = (0.001, 0.005, 0.01, 0.05, 0.1, 0.5, 1, 5, 10, 30, 60, 120, 300, 600)
@@ -48,7 +48,6 @@ class Timer(Protocol):
 
     def observe(self, amount: float) -> None:
         """Add one duration in seconds."""
-        ...
 
 
 class NameCap:
@@ -257,7 +256,7 @@ class PickerMetrics:
 
     def _make_scheduling_series(self) -> None:
         self.scheduler_duration = self.histogram(
-            "scheduler_e2e_duration_seconds", "Time of one decision.", (), _SHORT_SECONDS
+            "scheduler_e2e_duration_seconds", "Time of one decision.", (), SHORT_SECONDS
         )
         self.scheduler_attempts = self.counter(
             "scheduler_attempts",
@@ -268,7 +267,7 @@ class PickerMetrics:
             "plugin_duration_seconds",
             "Time in one plugin.",
             ("extension_point", "plugin_type", "plugin_name"),
-            _SHORT_SECONDS,
+            SHORT_SECONDS,
         )
         self.request_processing = self.histogram(
             "request_processing_duration_seconds",
@@ -333,7 +332,7 @@ class IndexSeries:
             index + "max_pod_hit_count", "The longest run of blocks at one endpoint, likewise."
         )
         self.latency = metrics.histogram(
-            index + "lookup_latency_seconds", "Time of one look-up.", (), _SHORT_SECONDS
+            index + "lookup_latency_seconds", "Time of one look-up.", (), SHORT_SECONDS
         )
         self.suppressed = metrics.counter(
             dedup + "suppressed", "Removals of blocks that the endpoint holds elsewhere still."

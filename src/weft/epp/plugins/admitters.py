@@ -1,30 +1,29 @@
 """Admitters: whether a request is taken at all, once its data is known."""
 
 import random
-from collections.abc import Iterable
 from typing import Annotated, Final
 
 import msgspec
 
-from weft.epp.config.parameters import Kind, Parameters, Reference
+from weft.epp.config.parameters import AtLeastOne, Kind, Parameters, Positive
 from weft.epp.decision.cycle import Cycle
-from weft.epp.decision.plugin import LATENCY, Surroundings, latency_reference, plugin_type
+from weft.epp.decision.plugin import LATENCY, LatencyProducer, Plugin, Surroundings, plugin
 from weft.epp.pool.endpoint import Endpoint
 from weft.epp.request.values import Drop, Refused
 
 _COLD_KV_USAGE: Final = 0.02  # as in the reference
-_Positive = Annotated[float, msgspec.Meta(gt=0)]
 
 
 class ProbabilisticParameters(Parameters, frozen=True, kw_only=True):
     """When an endpoint counts as full, and how steeply the chance rises before that."""
 
-    queue_depth_threshold: Annotated[int, msgspec.Meta(ge=1)] = 5
+    queue_depth_threshold: AtLeastOne = 5
     kv_cache_util_threshold: Annotated[float, msgspec.Meta(gt=0, le=1)] = 0.8
-    power: _Positive = 5.0
-    k: _Positive = 300.0
+    power: Positive = 5.0
+    k: Positive = 300.0
 
 
+@plugin("probabilistic-admitter", Kind.ADMITTER, ProbabilisticParameters)
 class ProbabilisticAdmitter:
     """Sheds requests of negative priority by chance: the fuller the candidates, the more of them."""
 
@@ -62,22 +61,16 @@ class ProbabilisticAdmitter:
 class LatencySloParameters(Parameters, frozen=True, kw_only=True):
     """Whose predictions count."""
 
-    latency_prediction_info_producer_name: str = LATENCY
-
-    def references(self) -> Iterable[Reference]:
-        """Predictions."""
-        return (latency_reference(self.latency_prediction_info_producer_name),)
+    latency_prediction_info_producer_name: LatencyProducer = LATENCY
 
 
-class LatencySloAdmitter:
+@plugin("latency-slo-admitter", Kind.ADMITTER, LatencySloParameters)
+class LatencySloAdmitter(Plugin[LatencySloParameters]):
     """Sheds requests of negative priority whose SLO would be missed wherever they went."""
-
-    def __init__(self, parameters: LatencySloParameters, _: Surroundings) -> None:
-        self._producer = parameters.latency_prediction_info_producer_name
 
     def admit(self, cycle: Cycle) -> None:
         """Raises `Refused`. Who is idle, or hardly filled, may do better than predictions say."""
-        known = cycle.predictions.get(self._producer)
+        known = cycle.predictions.get(self._parameters.latency_prediction_info_producer_name)
         if cycle.priority >= 0 or known is None or not known.slo:
             return
         predictions = [known.of.get(each) for each in cycle.candidates]
@@ -94,11 +87,3 @@ class LatencySloAdmitter:
 
 def _may_do_better(endpoint: Endpoint) -> bool:
     return not endpoint.expected_running or endpoint.load.kv_usage < _COLD_KV_USAGE
-
-
-ROWS: Final = (
-    plugin_type("latency-slo-admitter", Kind.ADMITTER, LatencySloAdmitter, LatencySloParameters),
-    plugin_type(
-        "probabilistic-admitter", Kind.ADMITTER, ProbabilisticAdmitter, ProbabilisticParameters
-    ),
-)

@@ -5,7 +5,7 @@ from typing import Final
 
 from weft.epp.config.parameters import Kind, NoParameters
 from weft.epp.decision.cycle import Cycle
-from weft.epp.decision.plugin import Surroundings, plugin_type
+from weft.epp.decision.plugin import Plugin, plugin, plugin_type
 from weft.epp.plugins.producers.approximate_prefix import (
     ApproximateParameters,
     ApproximatePrefixProducer,
@@ -25,11 +25,9 @@ from weft.epp.pool.endpoint import Endpoint
 from weft.epp.pool.endpoints_file import ClustersFileParameters
 
 
-class ClusterQueueScorer:
+@plugin("multicluster-queue-scorer", Kind.SCORER, is_alpha=True, extractor=CLUSTER_EXTRACTOR)
+class ClusterQueueScorer(Plugin[NoParameters]):
     """A shorter queue is better, on average over a cluster; a cluster that reports none scores 0.0."""
-
-    def __init__(self, _: NoParameters, __: Surroundings) -> None:
-        pass
 
     def score(self, _: Cycle, candidates: Sequence[Endpoint]) -> list[float]:
         """1.0 for the shortest queue, 0.0 for the longest."""
@@ -39,11 +37,14 @@ class ClusterQueueScorer:
         return [0.0 if each is None else next(scores) for each in queues]
 
 
-class ClusterKvUsageScorer:
+@plugin(
+    "multicluster-kv-cache-utilization-scorer",
+    Kind.SCORER,
+    is_alpha=True,
+    extractor=CLUSTER_EXTRACTOR,
+)
+class ClusterKvUsageScorer(Plugin[NoParameters]):
     """More free KV cache is better, on average over a cluster; a cluster that reports none scores 0.0."""
-
-    def __init__(self, _: NoParameters, __: Surroundings) -> None:
-        pass
 
     def score(self, _: Cycle, candidates: Sequence[Endpoint]) -> list[float]:
         """The free share."""
@@ -52,31 +53,37 @@ class ClusterKvUsageScorer:
 
 ROWS: Final = (
     plugin_type(
-        "multicluster-file-discovery", Kind.DISCOVERY, parameters=ClustersFileParameters, is_alpha=True
+        "multicluster-file-discovery",
+        Kind.DISCOVERY,
+        parameters=ClustersFileParameters,
+        is_alpha=True,
     ),
     plugin_type(CLUSTER_SOURCE, Kind.SOURCE, parameters=ClusterSourceParameters, is_alpha=True),
     plugin_type(
-        CLUSTER_EXTRACTOR, (Kind.EXTRACTOR, Kind.ATTRIBUTES),
-        parameters=ClusterExtractorParameters, is_alpha=True,
-    ),
-    plugin_type(
-        "multicluster-queue-scorer", Kind.SCORER, ClusterQueueScorer,
-        is_alpha=True, extractor=CLUSTER_EXTRACTOR,
-    ),
-    plugin_type(
-        "multicluster-kv-cache-utilization-scorer", Kind.SCORER, ClusterKvUsageScorer,
-        is_alpha=True, extractor=CLUSTER_EXTRACTOR,
-    ),
-    plugin_type(
-        "multicluster-prefix-cache-scorer", Kind.SCORER, PrefixScorer, PrefixScorerParameters,
+        CLUSTER_EXTRACTOR,
+        (Kind.EXTRACTOR, Kind.ATTRIBUTES),
+        parameters=ClusterExtractorParameters,
         is_alpha=True,
     ),
     plugin_type(
-        "multicluster-approx-prefix-cache-producer", Kind.PRODUCER, ApproximatePrefixProducer,
-        ApproximateParameters, is_alpha=True,
-    ),
-    plugin_type(
-        "multicluster-session-affinity-filter", Kind.FILTER, SessionAffinity, SessionParameters,
+        "multicluster-prefix-cache-scorer",
+        Kind.SCORER,
+        PrefixScorer,
+        PrefixScorerParameters,
         is_alpha=True,
     ),
-)  # fmt: skip
+    plugin_type(
+        "multicluster-approx-prefix-cache-producer",
+        Kind.PRODUCER,
+        ApproximatePrefixProducer,
+        ApproximateParameters,
+        is_alpha=True,
+    ),
+    plugin_type(
+        "multicluster-session-affinity-filter",
+        Kind.FILTER,
+        SessionAffinity,
+        SessionParameters,
+        is_alpha=True,
+    ),
+)

@@ -3,11 +3,12 @@
 from typing import Final
 
 from weft.epp.config.parameters import Kind, NoParameters
-from weft.epp.decision.plugin import Surroundings, plugin_type
+from weft.epp.decision.plugin import Surroundings, plugin, plugin_type
 from weft.epp.pool.endpoint import Endpoint
 from weft.epp.pool.gpu import DCGM_EXTRACTOR, DCGM_SOURCE, UTILIZATION, GpuSourceParameters
 
 
+@plugin(DCGM_EXTRACTOR, (Kind.TELEMETRY_EXTRACTOR, Kind.ATTRIBUTES), is_alpha=True)
 class GpuTelemetry:
     """The attribute `GPUUtilization`, 0 to 1: that of an endpoint's busiest GPU."""
 
@@ -30,7 +31,4 @@ class GpuTelemetry:
 
 ROWS: Final = (
     plugin_type(DCGM_SOURCE, Kind.TELEMETRY_SOURCE, parameters=GpuSourceParameters, is_alpha=True),
-    plugin_type(
-        DCGM_EXTRACTOR, (Kind.TELEMETRY_EXTRACTOR, Kind.ATTRIBUTES), GpuTelemetry, is_alpha=True
-    ),
 )

@@ -1,12 +1,10 @@
 """`agent-identity`: whose request it is, by the session headers that coding agents send."""
 
 from collections.abc import Mapping
-from typing import Annotated, Final
+from typing import Final
 
-import msgspec
-
-from weft.epp.config.parameters import Kind, Parameters
-from weft.epp.decision.plugin import Surroundings, plugin_type
+from weft.epp.config.parameters import Kind, Name, Parameters
+from weft.epp.decision.plugin import Surroundings, plugin
 
 _SESSION_HEADERS: Final = (
     "x-claude-code-session-id",
@@ -19,9 +17,10 @@ _SESSION_HEADERS: Final = (
 class AgentIdentityParameters(Parameters, frozen=True, kw_only=True):
     """More headers to look at, after those that are known."""
 
-    additional_session_headers: tuple[Annotated[str, msgspec.Meta(min_length=1)], ...] = ()
+    additional_session_headers: tuple[Name, ...] = ()
 
 
+@plugin("agent-identity", Kind.IDENTITY, AgentIdentityParameters, is_alpha=True)
 class AgentIdentity:
     """The first session header of a request; a fairness id that the client names comes before it."""
 
@@ -35,10 +34,3 @@ class AgentIdentity:
             if value := headers.get(name, "").strip():
                 return value
         return ""
-
-
-ROWS: Final = (
-    plugin_type(
-        "agent-identity", Kind.IDENTITY, AgentIdentity, AgentIdentityParameters, is_alpha=True
-    ),
-)

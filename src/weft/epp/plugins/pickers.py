@@ -2,12 +2,12 @@
 
 import random
 from collections.abc import Sequence
-from typing import Annotated, Final
+from typing import Annotated
 
 import msgspec
 
 from weft.epp.config.parameters import Kind, Parameters
-from weft.epp.decision.plugin import Surroundings, plugin_type
+from weft.epp.decision.plugin import Plugin, plugin
 from weft.epp.pool.endpoint import Endpoint
 
 
@@ -17,40 +17,36 @@ class PickerParameters(Parameters, frozen=True, kw_only=True):
     max_num_of_endpoints: Annotated[int, msgspec.Meta(ge=1, le=100)] = 1
 
 
-class MaxScorePicker:
+@plugin("max-score-picker", Kind.PICKER, PickerParameters)
+class MaxScorePicker(Plugin[PickerParameters]):
     """The highest totals. Ties go to who has least under way, then to who was picked longest ago."""
-
-    def __init__(self, parameters: PickerParameters, _: Surroundings) -> None:
-        self._max = parameters.max_num_of_endpoints
 
     def pick(self, candidates: Sequence[Endpoint], totals: Sequence[float]) -> list[Endpoint]:
         """The best ones. Equal scores are spread, so that a burst finds no favourite."""
-        if self._max == 1:
+        if self._parameters.max_num_of_endpoints == 1:
             best = max(totals)
             tied = [candidates[i] for i, total in enumerate(totals) if total == best]
             return [min(tied, key=_freshness)] if len(tied) > 1 else tied
         order = sorted(
             range(len(candidates)), key=lambda i: (-totals[i], *_freshness(candidates[i]))
         )
-        return [candidates[i] for i in order[: self._max]]
+        return [candidates[i] for i in order[: self._parameters.max_num_of_endpoints]]
 
 
-class RandomPicker:
+@plugin("random-picker", Kind.PICKER, PickerParameters)
+class RandomPicker(Plugin[PickerParameters]):
     """Any, with equal chance."""
-
-    def __init__(self, parameters: PickerParameters, _: Surroundings) -> None:
-        self._max = parameters.max_num_of_endpoints
 
     def pick(self, candidates: Sequence[Endpoint], totals: Sequence[float]) -> list[Endpoint]:
         """A random sample."""
-        return random.sample(list(candidates), min(self._max, len(candidates)))
+        return random.sample(
+            list(candidates), min(self._parameters.max_num_of_endpoints, len(candidates))
+        )
 
 
-class WeightedRandomPicker:
+@plugin("weighted-random-picker", Kind.PICKER, PickerParameters)
+class WeightedRandomPicker(Plugin[PickerParameters]):
     """Chance in proportion to the total (A-Res sampling); all totals 0 or less: any."""
-
-    def __init__(self, parameters: PickerParameters, _: Surroundings) -> None:
-        self._max = parameters.max_num_of_endpoints
 
     def pick(self, candidates: Sequence[Endpoint], totals: Sequence[float]) -> list[Endpoint]:
         """A weighted sample; those without weight come last, and only to fill up."""
@@ -60,15 +56,8 @@ class WeightedRandomPicker:
             for total in totals
         ]
         order = sorted(range(len(candidates)), key=keys.__getitem__, reverse=True)
-        return [candidates[i] for i in order[: self._max]]
+        return [candidates[i] for i in order[: self._parameters.max_num_of_endpoints]]
 
 
 def _freshness(endpoint: Endpoint) -> tuple[int, int]:
     return len(endpoint.unseen), endpoint.last_pick
-
-
-ROWS: Final = (
-    plugin_type("max-score-picker", Kind.PICKER, MaxScorePicker, PickerParameters),
-    plugin_type("random-picker", Kind.PICKER, RandomPicker, PickerParameters),
-    plugin_type("weighted-random-picker", Kind.PICKER, WeightedRandomPicker, PickerParameters),
-)

@@ -1,6 +1,7 @@
 """The table of plugin types: what a configuration may name, and what is refused with a reason.
 
-Every module of this package has its rows in `ROWS`; a new one is found without being named here.
+A module of this package declares its classes with `plugin`, and has in `ROWS` what is built elsewhere; a new one is
+found without being named here.
 """
 
 from collections.abc import Iterator, Mapping
@@ -11,7 +12,7 @@ from typing import Final
 
 from weft.epp import plugins
 from weft.epp.config.parameters import Kind
-from weft.epp.decision.plugin import PluginType, plugin_type
+from weft.epp.decision.plugin import DECLARED, PluginType, plugin_type
 from weft.epp.request.parsers.table import PARSERS
 
 
@@ -19,7 +20,8 @@ def find_rows(package: ModuleType) -> Iterator[PluginType]:
     """The rows of every module below a package but this one."""
     for module in walk_packages(package.__path__, f"{package.__name__}."):
         if not module.ispkg and module.name != __name__:
-            yield from import_module(module.name).ROWS
+            yield from getattr(import_module(module.name), "ROWS", ())
+            yield from DECLARED.get(module.name, ())
 
 
 ROWS: Final = (*find_rows(plugins), *(plugin_type(name, Kind.PARSER) for name in PARSERS))

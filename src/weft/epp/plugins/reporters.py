@@ -2,32 +2,30 @@
 
 import logging
 import math
-from typing import Annotated, Any, Final
+from typing import Annotated, Any
 
 import msgspec
 
 from weft.core.errors import ConfigError
-from weft.epp.config.parameters import Kind, Parameters, Part
-from weft.epp.decision.plugin import Surroundings, plugin_type
+from weft.epp.config.parameters import Kind, Name, Parameters, Part
+from weft.epp.decision.plugin import Surroundings, plugin
 from weft.epp.request.values import Usage
 
 _log = logging.getLogger(__name__)
-
-_Name = Annotated[str, msgspec.Meta(min_length=1)]
 
 
 class AttributeKey(Part, frozen=True, kw_only=True):
     """Where in the dynamic metadata a number goes. Envoy takes only namespaces that it is set to receive."""
 
-    name: _Name
-    namespace: _Name = "envoy.lb"
+    name: Name
+    namespace: Name = "envoy.lb"
 
 
 class Attribute(Part, frozen=True, kw_only=True):
     """A number, as a CEL expression over `usage`, and whether there is one."""
 
     key: AttributeKey
-    expression: _Name
+    expression: Name
     condition: str = ""  # "": always
 
 
@@ -42,6 +40,7 @@ class ReporterParameters(Parameters, frozen=True, kw_only=True):
     attributes: Annotated[tuple[Attribute, ...], msgspec.Meta(min_length=1)]
 
 
+@plugin("request-attribute-reporter", Kind.REPORTER, ReporterParameters)
 class AttributeReporter:
     """Evaluates each expression when a response has ended."""
 
@@ -106,8 +105,3 @@ def _compile(expression: str, path: str) -> Any:
     if others := set(program.variables()) - {"usage"}:
         raise ConfigError(f"{path}: only usage can be read, not {', '.join(sorted(others))}")
     return program
-
-
-ROWS: Final = (
-    plugin_type("request-attribute-reporter", Kind.REPORTER, AttributeReporter, ReporterParameters),
-)

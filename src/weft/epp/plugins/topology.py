@@ -1,14 +1,12 @@
 """`topology-extractor`, and the filter and the scorer that go by it: stages near each other exchange blocks sooner."""
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from types import MappingProxyType
 from typing import Annotated, Final, Literal
 
-import msgspec
-
-from weft.epp.config.parameters import Kind, Parameters, Reference
+from weft.epp.config.parameters import Kind, Name, Parameters, Refers
 from weft.epp.decision.cycle import Cycle
-from weft.epp.decision.plugin import Surroundings, plugin_type
+from weft.epp.decision.plugin import Surroundings, plugin
 from weft.epp.pool.endpoint import Endpoint
 
 EXTRACTOR: Final = "topology-extractor"
@@ -16,18 +14,18 @@ EXTRACTOR: Final = "topology-extractor"
 LEVELS: Final[Mapping[str, float]] = MappingProxyType(
     {"host": 1.0, "rack": 0.2, "zone": 0.05, "region": 0.02}
 )
-_Label = Annotated[str, msgspec.Meta(min_length=1)]
 
 
 class ExtractorParameters(Parameters, frozen=True, kw_only=True):
     """The labels that say where an endpoint is; without one for hosts, its address does."""
 
-    hostname: _Label | None = None
-    rack: _Label | None = None
-    zone: _Label | None = None
-    region: _Label | None = None
+    hostname: Name | None = None
+    rack: Name | None = None
+    zone: Name | None = None
+    region: Name | None = None
 
 
+@plugin(EXTRACTOR, Kind.TOPOLOGY, ExtractorParameters, is_alpha=True)
 class TopologyExtractor:
     """Says how near two endpoints are."""
 
@@ -51,12 +49,7 @@ class TopologyExtractor:
 class ScorerParameters(Parameters, frozen=True, kw_only=True):
     """What says where endpoints are."""
 
-    topology_producer_name: str = EXTRACTOR
-
-    def references(self) -> Iterable[Reference]:
-        """The extractor."""
-        name = self.topology_producer_name
-        return (Reference("topologyProducerName", name, Kind.TOPOLOGY, EXTRACTOR),)
+    topology_producer_name: Annotated[str, Refers(Kind.TOPOLOGY, EXTRACTOR)] = EXTRACTOR
 
 
 class FilterParameters(ScorerParameters, frozen=True, kw_only=True):
@@ -65,6 +58,7 @@ class FilterParameters(ScorerParameters, frozen=True, kw_only=True):
     min_affinity: Literal["host", "rack", "zone", "region"] = "host"
 
 
+@plugin("topology-affinity-scorer", Kind.SCORER, ScorerParameters, is_alpha=True)
 class TopologyScorer:
     """Nearer to the endpoint that decodes is better; 0.0 for all while there is none."""
 
@@ -80,6 +74,7 @@ class TopologyScorer:
         return [LEVELS.get(level or "", 0.0) for level in nearest]
 
 
+@plugin("topology-affinity-filter", Kind.FILTER, FilterParameters, is_alpha=True)
 class TopologyFilter:
     """Keeps the endpoints near the one that decodes; all while there is none."""
 
@@ -99,14 +94,3 @@ class TopologyFilter:
 def _peer(cycle: Cycle) -> Endpoint | None:
     """What the first profile picked; None while that one runs."""
     return cycle.runs[0].picked[0] if cycle.runs and cycle.runs[0].picked else None
-
-
-ROWS: Final = (
-    plugin_type(EXTRACTOR, Kind.TOPOLOGY, TopologyExtractor, ExtractorParameters, is_alpha=True),
-    plugin_type(
-        "topology-affinity-filter", Kind.FILTER, TopologyFilter, FilterParameters, is_alpha=True
-    ),
-    plugin_type(
-        "topology-affinity-scorer", Kind.SCORER, TopologyScorer, ScorerParameters, is_alpha=True
-    ),
-)

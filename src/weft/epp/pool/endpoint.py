@@ -87,7 +87,7 @@ def parse_endpoint(text: str) -> EndpointSpec:
         labels[key.strip()] = value.strip()
     metrics_port, grpc_port = labels.pop("metricsPort", None), labels.pop("grpcPort", None)
     for key, port_text in (("metricsPort", metrics_port), ("grpcPort", grpc_port)):
-        if port_text is not None and not _is_port(port_text):
+        if port_text is not None and not is_port(port_text):
             raise ConfigError(f"endpoint {text!r}: {key} must be from 1 to 65535")
     return EndpointSpec(
         name=labels.pop("name", "") or address.strip(),
@@ -99,55 +99,39 @@ def parse_endpoint(text: str) -> EndpointSpec:
     )
 
 
-def _is_port(text: str) -> bool:
+def is_port(text: str) -> bool:
+    """Whether it is a number that a port can have."""
     return text.isascii() and text.isdigit() and len(text) <= 5 and 1 <= int(text) <= 65535
 
 
-def _ignore() -> None:
-    pass
-
-
+@dataclass(slots=True, weakref_slot=True, eq=False, repr=False)
 class Endpoint:
     """One routable engine. Only the pool makes them; counts are changed by the director."""
 
-    __slots__ = (
-        "changed",
-        "failed",
-        "grpc_host_port",
-        "host",
-        "host_port",
-        "is_refusing",
-        "labels",
-        "last_pick",
-        "load",
-        "loaded_at",
-        "name",
-        "num_poll_failures",
-        "slot",
-        "spec",
-        "unseen",
-    )
+    spec: EndpointSpec
+    host: str
+    slot: int  # small and unique among live endpoints: a bit in the prefix indexes
+    changed: Callable[[], None] = lambda: None  # called when its load was reported
+    name: str = field(init=False)
+    labels: Mapping[str, str] = field(init=False)
+    host_port: str = field(init=False)  # its identity, and where HTTP goes
+    grpc_host_port: str = field(init=False)
+    load: Load = UNKNOWN_LOAD
+    loaded_at: float | None = None
+    num_poll_failures: int = 0  # in a row
+    is_refusing: bool = False  # nobody listened at the serving port when last tried
+    last_pick: int = 0
+    # Picks the server's counters cannot show yet: ticket id to the time of the pick, oldest first.
+    unseen: dict[int, float] = field(default_factory=dict)
+    # Requests that failed there since it last reported: a server that is dead has nothing in flight.
+    failed: dict[int, float] = field(default_factory=dict)
 
-    def __init__(
-        self, spec: EndpointSpec, *, host: str, slot: int, changed: Callable[[], None] = _ignore
-    ) -> None:
-        self.spec = spec
-        self.name = f"{spec.namespace}/{spec.name}"
-        self.labels = spec.labels
-        self.host = canonical_host(host)
-        self.host_port = join_host_port(self.host, spec.port)  # its identity, and where HTTP goes
+    def __post_init__(self) -> None:
+        self.name = f"{self.spec.namespace}/{self.spec.name}"
+        self.labels = self.spec.labels
+        self.host = canonical_host(self.host)
+        self.host_port = join_host_port(self.host, self.spec.port)
         self.grpc_host_port = join_host_port(self.host, self.grpc_port)
-        self.slot = slot  # small and unique among live endpoints: a bit in the prefix indexes
-        self.load = UNKNOWN_LOAD
-        self.loaded_at: float | None = None
-        self.num_poll_failures = 0  # in a row
-        self.is_refusing = False  # nobody listened at the serving port when last tried
-        self.last_pick = 0
-        self.changed = changed  # called when its load was reported
-        # Picks the server's counters cannot show yet: ticket id to the time of the pick, oldest first.
-        self.unseen: dict[int, float] = {}
-        # Requests that failed there since it last reported: a server that is dead has nothing in flight.
-        self.failed: dict[int, float] = {}
 
     @property
     def expected_waiting(self) -> int:
@@ -193,7 +177,8 @@ class Endpoint:
         self.loaded_at = polled_at
         self.num_poll_failures = 0
         self.is_refusing = False
-        self.forget_unseen(polled_at - TRAVEL_S)
+        # Older picks are in the server's counters, or they are over.
+        _forget(self.unseen, polled_at - TRAVEL_S)
         _forget(self.failed, polled_at)
         self.changed()
 
@@ -206,10 +191,6 @@ class Endpoint:
             kv_usage=load.kv_usage,
         )
         self.observe(counts, polled_at=polled_at)
-
-    def forget_unseen(self, before: float) -> None:
-        """Drop the picks made before a moment: the server's counters have them, or they are over."""
-        _forget(self.unseen, before)
 
     def forget(self, before: float) -> None:
         """Drop what happened before a moment, where no report says any more."""

@@ -8,9 +8,9 @@ import msgspec
 
 from weft.core.errors import ConfigError
 from weft.epp.config.decode import MAX_DOCUMENT_BYTES, decode, parse_document
-from weft.epp.config.parameters import Parameters
+from weft.epp.config.parameters import Name, Parameters, Part
 from weft.epp.pool.discovery import Resolver
-from weft.epp.pool.endpoint import EndpointSpec
+from weft.epp.pool.endpoint import EndpointSpec, is_port
 from weft.epp.pool.pool import Pool
 
 _log = logging.getLogger(__name__)
@@ -21,7 +21,7 @@ _Label = Annotated[str, msgspec.Meta(min_length=1, max_length=253)]
 class FileDiscoveryParameters(Parameters, frozen=True, kw_only=True):
     """The endpoints file."""
 
-    path: Annotated[str, msgspec.Meta(min_length=1)]
+    path: Name
     watch_file: bool = False
 
 
@@ -29,7 +29,7 @@ class ClustersFileParameters(FileDiscoveryParameters, frozen=True, kw_only=True)
     """The file of clusters: labels `metricsAddress` and `metricsPort` say where the picker of one reports."""
 
 
-class Entry(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True, rename="camel"):
+class Entry(Part, frozen=True, kw_only=True):
     """One endpoint as it is written. Ports may be text, as in the reference, or numbers."""
 
     name: _Label
@@ -52,7 +52,7 @@ class Entry(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tru
         return None, self.metrics_port
 
 
-class ClusterEntry(Entry, frozen=True, kw_only=True, forbid_unknown_fields=True, rename="camel"):
+class ClusterEntry(Entry, frozen=True, kw_only=True):
     """A cluster: its picker may report at another address than its gateway has."""
 
     def __post_init__(self) -> None:
@@ -78,10 +78,9 @@ def check_address(address: str, key: str) -> None:
 
 def parse_port(value: str | int, key: str) -> int:
     """A port number; raises `ValueError`."""
-    text = str(value)
-    if not (text.isascii() and text.isdigit() and len(text) <= 5 and 1 <= int(text) <= 65535):
+    if not is_port(str(value)):
         raise ValueError(f"{key} must be from 1 to 65535, got {value!r}")
-    return int(text)
+    return int(value)
 
 
 def read_endpoints(

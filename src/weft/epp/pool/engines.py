@@ -4,11 +4,11 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from statistics import fmean
 from types import MappingProxyType
-from typing import Annotated, Any, Final
+from typing import Any, Final
 
 import msgspec
 
-from weft.epp.config.parameters import Parameters, Part
+from weft.epp.config.parameters import Name, Parameters, Part
 from weft.epp.pool.endpoint import Adapters, Load
 from weft.epp.pool.exposition import (
     Sample,
@@ -25,7 +25,7 @@ from weft.epp.pool.exposition import (
 class CustomMetric(Part, frozen=True, kw_only=True):
     """A series stored under a key of its own."""
 
-    attribute_key: Annotated[str, msgspec.Meta(min_length=1)]
+    attribute_key: Name
     metric_spec: str
 
     def __post_init__(self) -> None:
@@ -48,13 +48,22 @@ class EngineConfig(Part, frozen=True, kw_only=True):
     custom_metrics: list[CustomMetric] = []
 
     def __post_init__(self) -> None:
-        for spec in (
-            self.queued_requests_spec, self.running_requests_spec, self.kv_usage_spec,
-            self.lora_spec, self.cache_info_spec, self.cache_block_size_spec,
-            self.cache_num_blocks_spec,
-        ):  # fmt: skip
+        for spec in self.given().values():
             if spec:  # empty: the server has no such series
                 parse_series_spec(spec)
+
+    def given(self) -> dict[str, str]:
+        """What is not left out, by the fields of `EngineSeries`."""
+        specs = {
+            "queued": self.queued_requests_spec,
+            "running": self.running_requests_spec,
+            "kv_usage": self.kv_usage_spec,
+            "lora": self.lora_spec,
+            "cache_info": self.cache_info_spec,
+            "block_size": self.cache_block_size_spec,
+            "num_blocks": self.cache_num_blocks_spec,
+        }
+        return {field: text for field, text in specs.items() if text is not None}
 
 
 class ExtractorParameters(Parameters, frozen=True, kw_only=True):
@@ -136,17 +145,8 @@ ENGINES: Final[Mapping[str, EngineSeries]] = MappingProxyType(
 def configured(config: EngineConfig) -> EngineSeries:
     """A built-in engine with what a configuration changes, or a new one."""
     series = ENGINES.get(config.name, EngineSeries())
-    given = {
-        "queued": config.queued_requests_spec,
-        "running": config.running_requests_spec,
-        "kv_usage": config.kv_usage_spec,
-        "lora": config.lora_spec,
-        "cache_info": config.cache_info_spec,
-        "block_size": config.cache_block_size_spec,
-        "num_blocks": config.cache_num_blocks_spec,
-    }
     changes: dict[str, Any] = {
-        key: _specs(text) if text else () for key, text in given.items() if text is not None
+        field: _specs(text) if text else () for field, text in config.given().items()
     }
     custom = tuple(
         (metric.attribute_key, parse_series_spec(metric.metric_spec))

@@ -4,11 +4,10 @@ import asyncio
 import logging
 import random
 from collections.abc import Callable
-from typing import Annotated, Final
+from typing import Final
 from weakref import WeakSet
 
-import msgspec
-
+from weft.epp.config.parameters import Port
 from weft.epp.metrics.series import PickerMetrics
 from weft.epp.pool.endpoint import Endpoint, Load
 from weft.epp.pool.exposition import SeriesReader, finite, read_page
@@ -33,7 +32,7 @@ _POD: Final = "pod"  # the label that says whose GPU it is
 class GpuSourceParameters(MetricsSourceParameters, frozen=True, kw_only=True):
     """Where exporters have their page: at the address of the endpoint, on a port of its own."""
 
-    port: Annotated[int, msgspec.Meta(ge=1, le=65535)] = 9400
+    port: Port = 9400
 
 
 class GpuReader:

@@ -1,24 +1,80 @@
 """Objectives and model rewrites: what the manifests say, and the two questions they answer."""
 
 import random
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
+from typing import Annotated, Literal
+
+import msgspec
+
+from weft.epp.config.parameters import Part
+
+_Weight = Annotated[int, msgspec.Meta(ge=0, le=1_000_000)]
+_Model = Annotated[str, msgspec.Meta(min_length=1, max_length=256)]
 
 
-@dataclass(frozen=True, slots=True)
-class Target:
-    """A model a request may be sent to, and its weight among the others (None: all alike)."""
+class PoolRef(Part, frozen=True, kw_only=True):
+    """The pool an object is for."""
 
-    model: str
-    weight: int | None
+    name: str
+    group: str | None = None
+    kind: str | None = None
 
 
-@dataclass(frozen=True, slots=True)
-class RewriteRule:
-    """Rewrites requests for one of `models`; for every model if there are none."""
+class ObjectiveSpec(Part, frozen=True, kw_only=True):
+    """How much requests with this objective matter."""
 
-    models: tuple[str, ...]
-    targets: tuple[Target, ...]
+    priority: Annotated[int, msgspec.Meta(ge=-(2**31), le=2**31 - 1)] = 0
+    pool_ref: PoolRef | None = None
+
+
+class ModelMatch(Part, frozen=True, kw_only=True):
+    """A model name."""
+
+    value: _Model
+    type: Literal["Exact"] = "Exact"
+
+
+class RuleMatch(Part, frozen=True, kw_only=True):
+    """What a request must be."""
+
+    model: ModelMatch | None = None
+
+
+class RuleTarget(Part, frozen=True, kw_only=True):
+    """What its model becomes."""
+
+    model_rewrite: _Model
+    weight: _Weight | None = None
+
+
+class Rule(Part, frozen=True, kw_only=True):
+    """Which requests, and what becomes of them."""
+
+    matches: list[RuleMatch] = []
+    targets: Annotated[list[RuleTarget], msgspec.Meta(min_length=1)]
+
+    def __post_init__(self) -> None:
+        weights = [target.weight for target in self.targets]
+        given = [weight for weight in weights if weight is not None]
+        if given and len(given) != len(weights):
+            raise ValueError("targets: give every target a weight, or none")
+        if given and not sum(given):
+            raise ValueError("targets: the weights add up to 0")
+
+    @property
+    def models(self) -> tuple[str, ...]:
+        """The models whose requests it is for; none: of every model."""
+        named = tuple(match.model.value for match in self.matches if match.model is not None)
+        # A match without conditions matches everything, whatever stands beside it.
+        return named if len(named) == len(self.matches) else ()
+
+
+class RewriteSpec(Part, frozen=True, kw_only=True):
+    """Rules in order."""
+
+    rules: Annotated[list[Rule], msgspec.Meta(min_length=1)]
+    pool_ref: PoolRef | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -27,7 +83,7 @@ class ModelRewrite:
 
     name: str
     created: str  # RFC 3339; "" if the manifest has none
-    rules: tuple[RewriteRule, ...]
+    rules: Sequence[Rule]
 
 
 class Objects:
@@ -39,8 +95,8 @@ class Objects:
         rewrites: Iterable[ModelRewrite] = (),
     ) -> None:
         self._priorities = dict(priorities or {})
-        self._exact: dict[str, tuple[str, tuple[Target, ...]]] = {}
-        self._generic: tuple[str, tuple[Target, ...]] | None = None
+        self._exact: dict[str, tuple[str, Sequence[RuleTarget]]] = {}
+        self._generic: tuple[str, Sequence[RuleTarget]] | None = None
         for rewrite in sorted(rewrites, key=lambda each: (not each.created, each.created)):
             for rule in rewrite.rules:
                 for model in rule.models:
@@ -52,7 +108,7 @@ class Objects:
     def model_names(self) -> frozenset[str]:
         """Every model that is requested or led to by name."""
         rules = [*self._exact.values(), *([self._generic] if self._generic else [])]
-        targets = {target.model for _, targets in rules for target in targets}
+        targets = {target.model_rewrite for _, targets in rules for target in targets}
         return frozenset(targets.union(self._exact))
 
     def priority(self, objective: str) -> int:
@@ -66,6 +122,6 @@ class Objects:
             return None
         name, targets = found
         if targets[0].weight is None:
-            return name, random.choice(targets).model
+            return name, random.choice(targets).model_rewrite
         weights = [target.weight or 0 for target in targets]
-        return name, random.choices(targets, weights)[0].model
+        return name, random.choices(targets, weights)[0].model_rewrite

@@ -4,81 +4,16 @@ import logging
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Annotated, Any, Literal
-
-import msgspec
+from typing import Any
 
 from weft.core.errors import ConfigError
 from weft.epp.config.decode import decode, parse_documents
-from weft.epp.pool.objects import ModelRewrite, Objects, RewriteRule, Target
+from weft.epp.pool.objects import ModelRewrite, ObjectiveSpec, Objects, PoolRef, RewriteSpec
 
 _log = logging.getLogger(__name__)
 
 _GROUPS = ("llm-d.ai", "inference.networking.x-k8s.io", "inference.networking.k8s.io")
 _SUFFIXES = {".yaml", ".yml", ".json"}
-_Weight = Annotated[int, msgspec.Meta(ge=0, le=1_000_000)]
-_Model = Annotated[str, msgspec.Meta(min_length=1, max_length=256)]
-
-
-class _Part(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True, rename="camel"):
-    """Base of the manifests' parts."""
-
-
-class PoolRef(_Part, frozen=True, kw_only=True):
-    """The pool an object is for."""
-
-    name: str
-    group: str | None = None
-    kind: str | None = None
-
-
-class ObjectiveSpec(_Part, frozen=True, kw_only=True):
-    """How much requests with this objective matter."""
-
-    priority: Annotated[int, msgspec.Meta(ge=-(2**31), le=2**31 - 1)] = 0
-    pool_ref: PoolRef | None = None
-
-
-class ModelMatch(_Part, frozen=True, kw_only=True):
-    """A model name."""
-
-    value: _Model
-    type: Literal["Exact"] = "Exact"
-
-
-class RuleMatch(_Part, frozen=True, kw_only=True):
-    """What a request must be."""
-
-    model: ModelMatch | None = None
-
-
-class RuleTarget(_Part, frozen=True, kw_only=True):
-    """What its model becomes."""
-
-    model_rewrite: _Model
-    weight: _Weight | None = None
-
-
-class Rule(_Part, frozen=True, kw_only=True):
-    """Which requests, and what becomes of them."""
-
-    matches: list[RuleMatch] = []
-    targets: Annotated[list[RuleTarget], msgspec.Meta(min_length=1)]
-
-    def __post_init__(self) -> None:
-        weights = [target.weight for target in self.targets]
-        given = [weight for weight in weights if weight is not None]
-        if given and len(given) != len(weights):
-            raise ValueError("targets: give every target a weight, or none")
-        if given and not sum(given):
-            raise ValueError("targets: the weights add up to 0")
-
-
-class RewriteSpec(_Part, frozen=True, kw_only=True):
-    """Rules in order."""
-
-    rules: Annotated[list[Rule], msgspec.Meta(min_length=1)]
-    pool_ref: PoolRef | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -145,8 +80,7 @@ class ObjectFiles:
         else:
             rewrite = decode(head.spec, RewriteSpec, f"{where}.spec")
             if self._is_ours(rewrite.pool_ref, head.name, where):
-                rules = tuple(map(to_rule, rewrite.rules))
-                rewrites.append(ModelRewrite(head.name, head.created, rules))
+                rewrites.append(ModelRewrite(head.name, head.created, rewrite.rules))
 
     def _is_ours(self, ref: PoolRef | None, name: str, where: str) -> bool:
         if ref is None or self._pool_name is None:
@@ -195,12 +129,3 @@ def _unlisted(documents: Iterable[Any]) -> list[Any]:
         elif document is not None:
             flat.append(document)
     return flat
-
-
-def to_rule(rule: Rule) -> RewriteRule:
-    """A rule as it is put to use."""
-    models = tuple(match.model.value for match in rule.matches if match.model is not None)
-    # A match without conditions matches everything, whatever stands beside it.
-    is_generic = len(models) < len(rule.matches)
-    targets = tuple(Target(target.model_rewrite, target.weight) for target in rule.targets)
-    return RewriteRule(() if is_generic else models, targets)

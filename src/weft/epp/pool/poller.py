@@ -7,12 +7,10 @@ import re
 import ssl
 from collections.abc import Callable
 from contextlib import suppress
-from typing import Annotated, Protocol
-
-import msgspec
+from typing import Protocol
 
 from weft.core.errors import ConfigError
-from weft.epp.config.parameters import Parameters
+from weft.epp.config.parameters import Parameters, Port
 from weft.epp.config.quantity import parse_duration_s
 from weft.epp.metrics.series import PickerMetrics
 from weft.epp.pool.endpoint import Endpoint, Load
@@ -33,11 +31,9 @@ class PageReader(Protocol):
 
     async def read_page(self, page: bytes) -> Load | None:
         """The load; None if the page has none of the expected series."""
-        ...
 
 
 _PATH = re.compile(r"/[^\s\x00-\x1f\x7f]*")
-_PORT = Annotated[int, msgspec.Meta(ge=1, le=65535)]
 _BASE_TICK_S = 0.05  # of intervals, and the shortest time from one poll to the next
 _HURRY = 10  # so many times as often while requests come, or wait
 _MAX_POLLS_PER_S = 250  # of all endpoints together, unless the interval asks for more
@@ -48,7 +44,7 @@ class MetricsSourceParameters(Parameters, frozen=True, kw_only=True):
 
     scheme: str = "http"
     path: str | None = None  # None: where the engine has them, mostly /metrics
-    port: _PORT | None = None  # None: the endpoint's metrics port
+    port: Port | None = None  # None: the endpoint's metrics port
     interval: str | None = None  # None: the picker's
     insecure_skip_verify: bool = True
     ca_cert_path: str | None = None
@@ -88,11 +84,9 @@ class LoadSource(Protocol):
 
     async def load(self) -> Load:
         """Its load now; raises `OSError`, `GetFailed` or `Unreadable`."""
-        ...
 
     async def close(self) -> None:
         """Let go of the connection."""
-        ...
 
 
 class HttpLoadSource:

@@ -6,16 +6,15 @@ from dataclasses import dataclass
 import grpc
 
 from weft.core.prompts import pack_tokens
-from weft.epp.pool.endpoint import Load
+from weft.epp.pool.endpoint import Endpoint, Load
 from weft.epp.prefix.events import (
     MAX_BATCH_BYTES,
     MAX_BLOCK_SIZE,
-    MAX_BLOCKS,
     Cleared,
     Event,
-    Removed,
     Stored,
     block_hash,
+    removals,
     tier_of,
 )
 from weft.pb import common_pb2, vllm_engine_pb2, vllm_engine_pb2_grpc
@@ -59,11 +58,12 @@ class EngineConnection:
     """A channel to one engine. Its events may take a control key, all else takes an API key."""
 
     def __init__(
-        self, host_port: str, api_key: str | None = None, control_api_key: str | None = None
+        self, endpoint: Endpoint, api_key: str | None = None, control_api_key: str | None = None
     ) -> None:
+        self.port: int | None = endpoint.grpc_port
         self._key = _metadata(api_key)
         self._control_key = _metadata(control_api_key or api_key)
-        self._channel = grpc.aio.insecure_channel(host_port, options=_OPTIONS)
+        self._channel = grpc.aio.insecure_channel(endpoint.grpc_host_port, options=_OPTIONS)
         self._stub = vllm_engine_pb2_grpc.VllmEngineStub(self._channel)
 
     async def load(self) -> Load:
@@ -104,7 +104,7 @@ class EngineConnection:
         finally:
             call.cancel()
 
-    async def aclose(self) -> None:
+    async def close(self) -> None:
         """Close the channel."""
         await self._channel.close(None)
 
@@ -177,13 +177,8 @@ def _extras(block: common_pb2.KvBlock) -> list[tuple[str | int, ...]]:
 
 
 def _removed(removed: common_pb2.KvBlocksRemoved) -> Iterator[Event]:
-    hashes, group = (
-        removed.block_hashes,
-        removed.group_idx if removed.HasField("group_idx") else None,
-    )
-    for start in range(0, len(hashes), MAX_BLOCKS):
-        some = [block_hash(each) for each in hashes[start : start + MAX_BLOCKS]]
-        yield Removed(hashes=some, tier=_tier(removed), group=group)
+    group = removed.group_idx if removed.HasField("group_idx") else None
+    return removals(removed.block_hashes, _tier(removed), group)
 
 
 def _tier(event: common_pb2.KvBlocksStored | common_pb2.KvBlocksRemoved) -> str:

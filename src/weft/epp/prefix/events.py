@@ -170,14 +170,18 @@ def _decode(kind: str, fields: _Fields) -> Iterator[Event]:
             yield from _stored(fields)
         case "BlockRemoved":
             tier, group = tier_of(_text(fields.medium)), _read(_group, fields.group_idx)
-            hashes = _hashes.decode(fields.block_hashes)
-            for start in range(0, len(hashes), MAX_BLOCKS):
-                some = [block_hash(each) for each in hashes[start : start + MAX_BLOCKS]]
-                yield Removed(hashes=some, tier=tier, group=group)
+            yield from removals(_hashes.decode(fields.block_hashes), tier, group)
         case "AllBlocksCleared":
             yield Cleared()
         case _:
             pass  # a kind from the future says nothing about blocks we know of
+
+
+def removals(hashes: Sequence[int | bytes], tier: str, group: int | None) -> Iterator[Removed]:
+    """Events of so many blocks as one may have."""
+    for start in range(0, len(hashes), MAX_BLOCKS):
+        some = [block_hash(each) for each in hashes[start : start + MAX_BLOCKS]]
+        yield Removed(hashes=some, tier=tier, group=group)
 
 
 def _stored(fields: _Fields) -> Iterator[Stored]:

@@ -63,11 +63,9 @@ class KeyAlgorithm(Protocol):
 
     def root(self, model: str) -> int:
         """The parent of a prompt's first block."""
-        ...
 
     def block(self, parent: int, tokens: bytes, extra: Extra | None) -> int:
         """The key of one full block of little-endian uint32 tokens."""
-        ...
 
 
 class FnvKeys:

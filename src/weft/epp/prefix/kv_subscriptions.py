@@ -6,12 +6,11 @@ import random
 from collections.abc import Awaitable, Callable
 from contextlib import aclosing
 from time import monotonic
-from typing import Annotated, Literal
+from typing import Literal
 
-import msgspec
 import zmq.asyncio
 
-from weft.epp.config.parameters import Part
+from weft.epp.config.parameters import AtLeastOne, Part, Port
 from weft.epp.metrics.series import PickerMetrics
 from weft.epp.pool.endpoint import Endpoint
 from weft.epp.pool.pool import Pool
@@ -24,9 +23,6 @@ _log = logging.getLogger(__name__)
 
 _MIN_RETRY_S = 0.5
 _MAX_RETRY_S = 15.0
-
-_AtLeastOne = Annotated[int, msgspec.Meta(ge=1)]
-_Port = Annotated[int, msgspec.Meta(ge=1, le=65535)]
 
 
 def parse_selector(text: str) -> dict[str, str]:
@@ -43,8 +39,8 @@ def parse_selector(text: str) -> dict[str, str]:
 class PodDiscoveryConfig(Part, frozen=True, kw_only=True):
     """Where each endpoint publishes, and which endpoints do."""
 
-    socket_port: _Port = 5557
-    replay_socket_port: _Port | None = None
+    socket_port: Port = 5557
+    replay_socket_port: Port | None = None
     pod_label_selector: str = ""
     pod_namespace: str = ""  # "": of every namespace
 
@@ -58,7 +54,7 @@ class KvEventsConfig(Part, frozen=True, kw_only=True):
     zmq_endpoint: str | None = None  # bound here, for engines that connect to the picker
     topic_filter: str = "kv@"
     engine_type: Literal["vllm", "sglang"] = "vllm"  # what the places in an array mean
-    concurrency: _AtLeastOne = 4  # how many endpoints' replays are read at once
+    concurrency: AtLeastOne = 4  # how many endpoints' replays are read at once
     discover_pods: bool = True
     pod_discovery_config: PodDiscoveryConfig = PodDiscoveryConfig()
 
@@ -191,7 +187,7 @@ class KvSubscriptions:
                 await asyncio.sleep(retry_s * random.uniform(0.5, 1.0))
                 retry_s = min(2 * retry_s, _MAX_RETRY_S)
         finally:
-            await connection.aclose()
+            await connection.close()
 
     async def _subscribe(self, endpoint: Endpoint, connection: EngineConnection) -> None:
         feed = self._feed(endpoint)

@@ -3,7 +3,7 @@
 A reader only looks. It never fails, holds a bounded number of bytes, and gives up on what is larger.
 """
 
-from collections.abc import Callable
+from abc import ABC, abstractmethod
 from typing import Final, Protocol
 
 from weft.epp.request.parsers.parser import Dialect
@@ -122,17 +122,24 @@ class EventReader:
             self._num_held = 0
 
 
-class FrameReader:
-    """gRPC frames. `read` gets each message; one that is too long is passed over unread."""
+class FrameReader(ABC):
+    """gRPC frames, of which each is output. A message that is too long is passed over unread."""
 
-    def __init__(self, read: Callable[[bytes], None], encoding: str) -> None:
-        self._read = read
+    def __init__(self, encoding: str) -> None:
         self._encoding = encoding
         self._held: list[bytes] = []
         self._num_held = 0
         self._num_wanted = HEAD_BYTES  # of what is held, before there is anything to take
         self._num_skipped = 0  # bytes still to come of a message that is passed over
         self.has_output = False
+
+    @abstractmethod
+    def usage(self) -> Usage | None:
+        """What the messages reported."""
+
+    @abstractmethod
+    def _read(self, message: bytes) -> None:
+        """Look at one."""
 
     def feed(self, data: bytes) -> None:
         """Take whole frames; keep the rest."""
@@ -172,26 +179,17 @@ class FrameReader:
         self._read(message)
 
 
-class VllmReader:
+class VllmReader(FrameReader):
     """Responses of Generate and Embed."""
 
     def __init__(self, path: str, encoding: str) -> None:
+        super().__init__(encoding)
         self._decode = read_embedded if path.endswith("/Embed") else read_generated
-        self._frames = FrameReader(self._read, encoding)
         self._prompt = self._cached = 0
         # Servers disagree on whether a chunk counts its own tokens or all so far. Its ids are
         # beyond dispute; the counts decide only where there are no ids.
         self._num_ids = self._most_counted = self._completed = 0
         self._saw_any = False
-
-    @property
-    def has_output(self) -> bool:
-        """A frame is output."""
-        return self._frames.has_output
-
-    def feed(self, data: bytes) -> None:
-        """The next bytes, cut anywhere."""
-        self._frames.feed(data)
 
     def usage(self) -> Usage | None:
         """All answers of the request together."""
@@ -217,22 +215,13 @@ class VllmReader:
             self._most_counted = max(self._most_counted, counts.num_completion_tokens)
 
 
-class VertexReader:
+class VertexReader(FrameReader):
     """HttpBody messages: each holds a JSON body, or a piece of an event stream."""
 
     def __init__(self, encoding: str) -> None:
-        self._frames = FrameReader(self._read, encoding)
+        super().__init__(encoding)
         self._events = EventReader()
         self._usage: Usage | None = None
-
-    @property
-    def has_output(self) -> bool:
-        """A frame is output."""
-        return self._frames.has_output
-
-    def feed(self, data: bytes) -> None:
-        """The next bytes, cut anywhere."""
-        self._frames.feed(data)
 
     def usage(self) -> Usage | None:
         """From whichever form it had."""

@@ -1,5 +1,7 @@
 """Token counts out of the JSON of responses, whole or as server-sent events. Never fails."""
 
+from collections.abc import Iterable
+from dataclasses import asdict, astuple, replace
 from typing import Annotated, Final
 
 import msgspec
@@ -92,28 +94,17 @@ def usage_of(json_text: bytes) -> Usage | None:
 
 def add(usages: list[Usage]) -> Usage:
     """Usage of several answers together."""
-    return Usage(
-        num_prompt_tokens=_sum([usage.num_prompt_tokens for usage in usages]),
-        num_completion_tokens=_sum([usage.num_completion_tokens for usage in usages]),
-        num_cached_tokens=_sum([usage.num_cached_tokens for usage in usages]),
-    )
+    return Usage(*map(_sum, zip(*map(astuple, usages), strict=True)))
 
 
 def merge(older: Usage | None, newer: Usage) -> Usage:
     """The newer counts, and the older ones where the newer say nothing."""
     if older is None:
         return newer
-    return Usage(
-        num_prompt_tokens=_or(newer.num_prompt_tokens, older.num_prompt_tokens),
-        num_completion_tokens=_or(newer.num_completion_tokens, older.num_completion_tokens),
-        num_cached_tokens=_or(newer.num_cached_tokens, older.num_cached_tokens),
-    )
+    said = {name: count for name, count in asdict(newer).items() if count is not None}
+    return replace(older, **said)
 
 
-def _or(value: int | None, other: int | None) -> int | None:
-    return other if value is None else value
-
-
-def _sum(counts: list[int | None]) -> int | None:
+def _sum(counts: Iterable[int | None]) -> int | None:
     known = [count for count in counts if count is not None]
     return sum(known) if known else None

@@ -105,7 +105,7 @@ class NotRendered(Exception):
     """The server that renders prompts did not say what the tokens are."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@dataclass(frozen=True, slots=True)
 class Usage:
     """Token counts the response reported; None where it did not."""
 

@@ -1,12 +1,13 @@
 """vLLM's engine protocol, as far as a picker reads it: prompts of requests, usage of responses."""
 
 import hashlib
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Final
 
 from google.protobuf.message import DecodeError
 
-from weft.epp.request.values import MAX_COMPARED_TOKENS
+from weft.epp.request.values import MAX_COMPARED_TOKENS, Prompt
 from weft.pb.vllm_engine_pb2 import (
     EmbedRequest,
     EmbedResponse,
@@ -22,9 +23,7 @@ SERVICE: Final = "vllm.grpc.engine.VllmEngine"
 class ParsedPrompt:
     """A prompt and the parameters that matter here."""
 
-    text: str | None = None
-    token_ids: tuple[int, ...] | None = None
-    num_left_out: int = 0  # ids beyond those that are compared
+    prompt: Prompt
     is_streaming: bool = False
     max_tokens: int | None = None
     media: tuple[str, ...] = ()  # hashes of what stands at placeholders
@@ -35,9 +34,9 @@ class TokenCounts:
     """One response's token counts. Zero is what the wire has for "not said"."""
 
     num_prompt_tokens: int
-    num_cached_tokens: int
-    num_completion_tokens: int
-    num_new_tokens: int  # token ids in the message itself
+    num_cached_tokens: int = 0
+    num_completion_tokens: int = 0
+    num_new_tokens: int = 0  # token ids in the message itself, if that is a chunk
     is_complete: bool
 
 
@@ -63,20 +62,14 @@ def read_generate(message: bytes) -> ParsedPrompt | None:
     )
     match request.WhichOneof("input"):
         case "tokenized":
-            ids = request.tokenized.input_ids
-            return ParsedPrompt(
-                token_ids=tuple(ids[:MAX_COMPARED_TOKENS]),
-                num_left_out=max(0, len(ids) - MAX_COMPARED_TOKENS),
-                is_streaming=request.stream,
-                max_tokens=max_tokens,
-                media=media,
-            )
+            prompt = _of_ids(request.tokenized.input_ids)
         case "text":
-            return ParsedPrompt(
-                text=request.text, is_streaming=request.stream, max_tokens=max_tokens, media=media
-            )
+            prompt = Prompt(text=request.text)
         case _:
             return None
+    return ParsedPrompt(
+        prompt=prompt, is_streaming=request.stream, max_tokens=max_tokens, media=media
+    )
 
 
 def read_embed(message: bytes) -> ParsedPrompt | None:
@@ -87,11 +80,12 @@ def read_embed(message: bytes) -> ParsedPrompt | None:
         return None
     if not request.HasField("tokenized"):
         return None
-    ids = request.tokenized.input_ids
-    return ParsedPrompt(
-        token_ids=tuple(ids[:MAX_COMPARED_TOKENS]),
-        num_left_out=max(0, len(ids) - MAX_COMPARED_TOKENS),
-    )
+    return ParsedPrompt(prompt=_of_ids(request.tokenized.input_ids))
+
+
+def _of_ids(ids: Sequence[int]) -> Prompt:
+    num_left_out = max(0, len(ids) - MAX_COMPARED_TOKENS)
+    return Prompt(token_ids=tuple(ids[:MAX_COMPARED_TOKENS]), num_left_out=num_left_out)
 
 
 def read_generated(message: bytes) -> TokenCounts | None:
@@ -100,22 +94,14 @@ def read_generated(message: bytes) -> TokenCounts | None:
         response = GenerateResponse.FromString(message)
     except DecodeError:
         return None
-    if response.WhichOneof("response") == "chunk":
-        chunk = response.chunk
-        return TokenCounts(
-            num_prompt_tokens=chunk.prompt_tokens,
-            num_cached_tokens=chunk.cached_tokens,
-            num_completion_tokens=chunk.completion_tokens,
-            num_new_tokens=len(chunk.token_ids),
-            is_complete=False,
-        )
-    complete = response.complete
+    is_chunk = response.WhichOneof("response") == "chunk"
+    part = response.chunk if is_chunk else response.complete
     return TokenCounts(
-        num_prompt_tokens=complete.prompt_tokens,
-        num_cached_tokens=complete.cached_tokens,
-        num_completion_tokens=complete.completion_tokens,
-        num_new_tokens=len(complete.output_ids),
-        is_complete=True,
+        num_prompt_tokens=part.prompt_tokens,
+        num_cached_tokens=part.cached_tokens,
+        num_completion_tokens=part.completion_tokens,
+        num_new_tokens=len(response.chunk.token_ids),
+        is_complete=not is_chunk,
     )
 
 
@@ -125,10 +111,4 @@ def read_embedded(message: bytes) -> TokenCounts | None:
         response = EmbedResponse.FromString(message)
     except DecodeError:
         return None
-    return TokenCounts(
-        num_prompt_tokens=response.prompt_tokens,
-        num_cached_tokens=0,
-        num_completion_tokens=0,
-        num_new_tokens=0,
-        is_complete=True,
-    )
+    return TokenCounts(num_prompt_tokens=response.prompt_tokens, is_complete=True)

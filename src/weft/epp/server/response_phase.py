@@ -2,38 +2,17 @@
 
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
-from typing import Any, Protocol
+from typing import Any
 
 from weft.core.headers import WENT_INTO_RESPONSE
+from weft.epp.decision.director import Director
 from weft.epp.decision.tickets import Decision, Ending, Ticket
 from weft.epp.request.parsers.parser import Dialect
 from weft.epp.request.readers import NoReader, Reader, open_reader
 from weft.epp.request.rename import Rename
-from weft.epp.request.values import InferenceRequest, Usage
+from weft.epp.request.values import InferenceRequest
 from weft.epp.server import ext_proc
 from weft.epp.server.ext_proc import ProcessingRequest, ProcessingResponse
-
-
-class Listener(Protocol):
-    """Who receives the reports; a part of the director."""
-
-    def on_response_headers(self, ticket: Ticket, status: int) -> Mapping[str, str]:
-        """Headers to add for the client."""
-
-    def on_first_token(self, ticket: Ticket) -> None:
-        """The answer has begun."""
-
-    def on_piece(self, ticket: Ticket) -> None:
-        """The answer goes on."""
-
-    def on_size(self, ticket: Ticket, num_bytes: int) -> None:
-        """What the body came to; once, before the end."""
-
-    def on_usage(self, ticket: Ticket, usage: Usage) -> None:
-        """The response's token counts; once, before the end, if at all."""
-
-    def on_end(self, ticket: Ticket, ending: Ending) -> Mapping[str, Any]:
-        """Exactly once for a followed response; the result, by namespace, goes into dynamic metadata."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -60,7 +39,7 @@ def has_reason_to_follow(request: InferenceRequest, decision: Decision) -> bool:
 class ResponsePhase:
     """One response. Without `followed` it is passed on unread."""
 
-    def __init__(self, listener: Listener, followed: Followed | None) -> None:
+    def __init__(self, listener: Director, followed: Followed | None) -> None:
         self._listener = listener
         self._followed = followed
         self._reader: Reader = NoReader()

@@ -5,13 +5,15 @@ import logging
 import time
 from contextlib import suppress
 from dataclasses import InitVar, dataclass, field
-from typing import Any, Final, NoReturn, Protocol
+from functools import partial
+from typing import Any, Final, NoReturn
 
 import grpc
 
 from weft.core.address import join_host_port
 from weft.core.tasks import every
 from weft.core.tracing import Tracer
+from weft.epp.decision.director import Director
 from weft.epp.metrics.series import PickerMetrics
 from weft.epp.request.parsers.table import ParserTable
 from weft.epp.request.values import Refused
@@ -22,7 +24,7 @@ from weft.epp.server.ext_proc import ProcessingRequest, ProcessingResponse
 from weft.epp.server.health import ALONE, PickerHealth, Standing
 from weft.epp.server.limits import Held
 from weft.epp.server.options import ServerOptions
-from weft.epp.server.stream import Chooser, Exchange, Explain, ProtocolError, Services
+from weft.epp.server.stream import Exchange, Explain, ProtocolError, Services
 from weft.epp.server.stream_metrics import WireMetrics
 from weft.wire.ports import ChannelArgs, bind, server_args
 
@@ -34,14 +36,6 @@ _QUIET_S: Final = 1.0
 _STOP_GRACE_S: Final = 1.0
 
 Context = grpc.aio.ServicerContext[Any, Any]
-
-
-class ReadyDirector(Chooser, Protocol):
-    """A director that says whether it can send anything anywhere."""
-
-    @property
-    def is_ready(self) -> bool:
-        """Whether there is an endpoint to send to."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -107,7 +101,7 @@ class PickerServer:
 
     def __init__(
         self,
-        director: ReadyDirector,
+        director: Director,
         parsers: tuple[str, ...],
         options: ServerOptions,
         observers: Observers | None = None,
@@ -143,14 +137,13 @@ class PickerServer:
         """Listen and serve. `ConfigError` if that is impossible."""
         self.health.start()
         options = self._options
-        main = self._new_server()
+        main, health = self._new_server(), self._new_server()
         main.add_generic_rpc_handlers((self._handler(),))
+        place, tls = partial(join_host_port, options.host), _credentials(options)
         ports = Ports(
-            self._bind(main, options.grpc_port, _credentials(options), flag="--grpc-port"),
+            bind(main, place(options.grpc_port), tls, flag="--grpc-port"),
             # In plain text even beside TLS, which kubelet's probes do not speak.
-            self._bind(
-                self._new_server(), options.grpc_health_port, None, flag="--grpc-health-port"
-            ),
+            bind(health, place(options.grpc_health_port), None, flag="--grpc-health-port"),
         )
         for server in self._servers:
             await server.start()
@@ -195,16 +188,6 @@ class PickerServer:
         server.add_generic_rpc_handlers((self.health.handler(),))
         self._servers.append(server)
         return server
-
-    def _bind(
-        self,
-        server: grpc.aio.Server,
-        port: int,
-        credentials: grpc.ServerCredentials | None,
-        *,
-        flag: str,
-    ) -> int:
-        return bind(server, join_host_port(self._options.host, port), credentials, flag=flag)
 
     def _handler(self) -> "grpc.GenericRpcHandler[Any, Any]":
         # "Stream in, one out", although many go out: the last answer is what the handler returns, and

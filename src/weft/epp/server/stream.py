@@ -11,13 +11,14 @@ import uuid
 from collections.abc import Awaitable, Callable, Coroutine, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from enum import Enum, auto
-from typing import Any, Protocol
+from typing import Any
 
 import msgspec
 
 from weft.core.headers import DECISION, DESTINATION, REQUEST_ID, control_headers, is_grpc
 from weft.core.log import REQUEST
 from weft.core.tracing import Tracer
+from weft.epp.decision.director import Director
 from weft.epp.decision.tickets import Decision, Ending
 from weft.epp.request.parsers.parser import Call, Dialect, Parser, Reads, path_of
 from weft.epp.request.parsers.table import ParserTable
@@ -26,7 +27,7 @@ from weft.epp.server import ext_proc
 from weft.epp.server.body_reader import BodyReader
 from weft.epp.server.ext_proc import ProcessingRequest, ProcessingResponse
 from weft.epp.server.limits import Held, PickerLimits
-from weft.epp.server.response_phase import Followed, Listener, ResponsePhase, has_reason_to_follow
+from weft.epp.server.response_phase import Followed, ResponsePhase, has_reason_to_follow
 from weft.epp.server.spans import RequestSpan, note_decision
 from weft.epp.server.stream_metrics import WireMetrics
 
@@ -39,20 +40,6 @@ _BODY_MODES = (ext_proc.FULL_DUPLEX, ext_proc.BUFFERED)
 _BODY_MODE_NAMES = "FULL_DUPLEX_STREAMED or BUFFERED"
 
 
-class Chooser(Listener, Protocol):
-    """What decides."""
-
-    async def pick(self, request: InferenceRequest, subset: tuple[str, ...] | None) -> Decision:
-        """Where a request goes. Raises `Refused`."""
-
-    @property
-    def max_wait_s(self) -> float:
-        """How long a pick may wait for room, beyond what deciding takes."""
-
-    def pick_any(self, subset: tuple[str, ...] | None, *, is_grpc: bool) -> str:
-        """Any ready endpoint. Raises `Refused`."""
-
-
 _Answers = Iterator[ProcessingResponse] | Coroutine[None, None, Iterator[ProcessingResponse]]
 Explain = Callable[[str], Mapping[str, Any] | None]
 
@@ -61,7 +48,7 @@ Explain = Callable[[str], Mapping[str, Any] | None]
 class Services:
     """What every stream of a server shares."""
 
-    director: Chooser
+    director: Director
     parsers: ParserTable
     limits: PickerLimits
     held: Held

@@ -1,33 +1,26 @@
 """`concurrency-detector`: what is under way against what is allowed."""
 
-from collections.abc import Iterable, Sequence
-from typing import Annotated, Final, Literal
+from collections.abc import Sequence
+from typing import Literal
 
-import msgspec
-
-from weft.epp.config.parameters import Kind, Parameters, Reference
+from weft.epp.config.parameters import AtLeastOne, Kind, NotNegative, Parameters
 from weft.epp.decision.cycle import Cycle
-from weft.epp.decision.plugin import INFLIGHT, Surroundings, inflight_reference, plugin_type
+from weft.epp.decision.plugin import INFLIGHT, InflightProducer, Surroundings, plugin
 from weft.epp.plugins.producers.inflight_load import InflightLoad
 from weft.epp.pool.endpoint import Endpoint
-
-_AtLeastOne = Annotated[int, msgspec.Meta(ge=1)]
 
 
 class ConcurrencyParameters(Parameters, frozen=True, kw_only=True):
     """An endpoint is full at this many requests, or tokens, under way."""
 
     concurrency_mode: Literal["requests", "tokens", "hybrid"] = "requests"
-    max_concurrency: _AtLeastOne = 100
-    max_token_concurrency: _AtLeastOne = 1_000_000
-    headroom: Annotated[float, msgspec.Meta(ge=0)] = 0.0
-    in_flight_load_producer_name: str = INFLIGHT
-
-    def references(self) -> Iterable[Reference]:
-        """What counts."""
-        return (inflight_reference(self.in_flight_load_producer_name),)
+    max_concurrency: AtLeastOne = 100
+    max_token_concurrency: AtLeastOne = 1_000_000
+    headroom: NotNegative = 0.0
+    in_flight_load_producer_name: InflightProducer = INFLIGHT
 
 
+@plugin("concurrency-detector", (Kind.DETECTOR, Kind.FILTER), ConcurrencyParameters)
 class ConcurrencyDetector:
     """What is under way against what is allowed; needs no telemetry."""
 
@@ -61,13 +54,3 @@ class ConcurrencyDetector:
                 return tokens
             case "hybrid":
                 return max(requests, tokens)
-
-
-ROWS: Final = (
-    plugin_type(
-        "concurrency-detector",
-        (Kind.DETECTOR, Kind.FILTER),
-        ConcurrencyDetector,
-        ConcurrencyParameters,
-    ),
-)

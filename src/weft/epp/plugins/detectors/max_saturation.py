@@ -1,12 +1,12 @@
 """`max-saturation-detector`: several detectors, of which the one that finds least room counts."""
 
 from collections.abc import Iterable, Mapping, Sequence
-from typing import Annotated, Final, Literal
+from typing import Annotated, Literal
 
 import msgspec
 
 from weft.epp.config.parameters import Kind, Parameters, Reference
-from weft.epp.decision.plugin import Detector, Surroundings, plugin_type
+from weft.epp.decision.plugin import Detector, Surroundings, plugin
 from weft.epp.pool.endpoint import Endpoint
 
 _Stages = Annotated[tuple[Literal["prefill", "decode"], ...], msgspec.Meta(min_length=1)]
@@ -30,6 +30,7 @@ class MaxSaturationParameters(Parameters, frozen=True, kw_only=True):
         return tuple(Reference("detectors", name, Kind.DETECTOR) for name in self.detectors)
 
 
+@plugin("max-saturation-detector", Kind.DETECTOR, MaxSaturationParameters)
 class MaxSaturationDetector:
     """The greatest saturation that one of several detectors finds; 0 for a stage that none of them sees."""
 
@@ -71,13 +72,3 @@ class MaxSaturationDetector:
     def _update_gauge(self) -> None:
         for (name, stage), found in self._found.items():
             self._gauge.labels(name, stage).set(found)
-
-
-ROWS: Final = (
-    plugin_type(
-        "max-saturation-detector",
-        Kind.DETECTOR,
-        MaxSaturationDetector,
-        MaxSaturationParameters,
-    ),
-)

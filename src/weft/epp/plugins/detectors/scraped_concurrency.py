@@ -1,30 +1,28 @@
 """`scraped-concurrency-detector`: requests under way as endpoints report them, which every picker sees alike."""
 
 from collections.abc import Sequence
-from typing import Annotated, Final
 
-import msgspec
-
-from weft.epp.config.parameters import Kind, Parameters
-from weft.epp.config.quantity import parse_duration_s
-from weft.epp.decision.plugin import Surroundings, plugin_type
+from weft.epp.config.parameters import AtLeastOne, Kind, Parameters
+from weft.epp.config.quantity import check_positive, parse_duration_s
+from weft.epp.decision.plugin import Surroundings, plugin
 from weft.epp.pool.endpoint import Endpoint
 
 
 class ScrapedParameters(Parameters, frozen=True, kw_only=True):
     """An endpoint is full at so many requests. What was sent there counts until a report has it, or so long."""
 
-    max_concurrency: Annotated[int, msgspec.Meta(ge=1)] = 100
+    max_concurrency: AtLeastOne = 100
     metrics_staleness_threshold: str = "2s"
     own_dispatch_window: str = "1s"
 
     def __post_init__(self) -> None:
-        for key, text in (("metricsStalenessThreshold", self.metrics_staleness_threshold),
-                          ("ownDispatchWindow", self.own_dispatch_window)):  # fmt: skip
-            if parse_duration_s(text) <= 0:
-                raise ValueError(f"{key} must be more than 0, got {text!r}")
+        check_positive(
+            metricsStalenessThreshold=self.metrics_staleness_threshold,
+            ownDispatchWindow=self.own_dispatch_window,
+        )
 
 
+@plugin("scraped-concurrency-detector", Kind.DETECTOR, ScrapedParameters, is_alpha=True)
 class ScrapedConcurrencyDetector:
     """Requests that run and wait anywhere in the pool, against the room of the stage's endpoints.
 
@@ -66,11 +64,3 @@ class ScrapedConcurrencyDetector:
         loads = [each.load for each in self._pool.ready]
         num_requests = sum(load.num_running + load.num_waiting for load in loads) + num_sent
         return num_requests / (num_known * self._max_concurrency)
-
-
-ROWS: Final = (
-    plugin_type(
-        "scraped-concurrency-detector", Kind.DETECTOR, ScrapedConcurrencyDetector,
-        ScrapedParameters, is_alpha=True,
-    ),
-)  # fmt: skip

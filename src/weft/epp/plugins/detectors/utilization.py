@@ -1,26 +1,24 @@
 """`utilization-detector`: queues and KV use against thresholds."""
 
 from collections.abc import Sequence
-from typing import Annotated, Final
+from typing import Annotated
 
 import msgspec
 
-from weft.epp.config.parameters import Kind, Parameters
+from weft.epp.config.parameters import AtLeastOne, Kind, NotNegative, Parameters
 from weft.epp.config.quantity import parse_duration_s
 from weft.epp.decision.cycle import Cycle
-from weft.epp.decision.plugin import Surroundings, plugin_type
+from weft.epp.decision.plugin import Surroundings, plugin
 from weft.epp.pool.endpoint import Endpoint
-
-_AtLeastOne = Annotated[int, msgspec.Meta(ge=1)]
 
 
 class UtilizationParameters(Parameters, frozen=True, kw_only=True):
     """An endpoint is full at this queue or this KV use."""
 
-    queue_depth_threshold: _AtLeastOne = 5
+    queue_depth_threshold: AtLeastOne = 5
     kv_cache_util_threshold: Annotated[float, msgspec.Meta(gt=0, le=1)] = 0.8
     metrics_staleness_threshold: str | None = None  # None: the picker's
-    headroom: Annotated[float, msgspec.Meta(ge=0)] = 0.0
+    headroom: NotNegative = 0.0
 
     def __post_init__(self) -> None:
         text = self.metrics_staleness_threshold
@@ -28,6 +26,7 @@ class UtilizationParameters(Parameters, frozen=True, kw_only=True):
             raise ValueError(f"must be more than 0, got {text!r}")
 
 
+@plugin("utilization-detector", (Kind.DETECTOR, Kind.FILTER), UtilizationParameters)
 class UtilizationDetector:
     """Mean over the endpoints of the worse of queue and KV use, each against its threshold.
 
@@ -79,13 +78,3 @@ class UtilizationDetector:
             num_waiting / self._parameters.queue_depth_threshold,
             endpoint.load.kv_usage / self._parameters.kv_cache_util_threshold,
         )
-
-
-ROWS: Final = (
-    plugin_type(
-        "utilization-detector",
-        (Kind.DETECTOR, Kind.FILTER),
-        UtilizationDetector,
-        UtilizationParameters,
-    ),
-)

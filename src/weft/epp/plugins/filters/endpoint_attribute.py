@@ -9,7 +9,7 @@ import msgspec
 from weft.epp.config.parameters import Kind, Parameters, Reference
 from weft.epp.decision.attributes import attribute_reader, attribute_references
 from weft.epp.decision.cycle import Cycle
-from weft.epp.decision.plugin import Surroundings, plugin_type
+from weft.epp.decision.plugin import Surroundings, plugin
 from weft.epp.pool.endpoint import Endpoint
 
 _COMPARE: Final[Mapping[str, Callable[[float, float], bool]]] = {
@@ -52,6 +52,7 @@ class AttributeFilterParameters(Parameters, frozen=True, kw_only=True):
         return attribute_references("attribute", self.attribute, self.producer)
 
 
+@plugin("endpoint-attribute-filter", Kind.FILTER, AttributeFilterParameters, is_alpha=True)
 class AttributeFilter:
     """Keeps the endpoints whose custom metric compares as wanted."""
 
@@ -69,14 +70,3 @@ class AttributeFilter:
 
     def _accepts(self, value: float | None) -> bool:
         return self._passes_missing if value is None else self._compare(value, self._value)
-
-
-ROWS: Final = (
-    plugin_type(
-        "endpoint-attribute-filter",
-        Kind.FILTER,
-        AttributeFilter,
-        AttributeFilterParameters,
-        is_alpha=True,
-    ),
-)

@@ -1,20 +1,17 @@
 """`header-based-testing-filter`: lets a test say which endpoint it wants."""
 
 from collections.abc import Sequence
-from typing import Final
 
 from weft.core.headers import TESTED_ENDPOINTS
 from weft.epp.config.parameters import Kind, NoParameters
 from weft.epp.decision.cycle import Cycle
-from weft.epp.decision.plugin import Surroundings, plugin_type
+from weft.epp.decision.plugin import Plugin, plugin
 from weft.epp.pool.endpoint import Endpoint, split_host_port
 
 
-class HeaderTestingFilter:
+@plugin("header-based-testing-filter", Kind.FILTER)
+class HeaderTestingFilter(Plugin[NoParameters]):
     """Keeps the endpoints a header names, in its order; all of them if there is no header."""
-
-    def __init__(self, _: NoParameters, __: Surroundings) -> None:
-        pass
 
     def keep(self, cycle: Cycle, candidates: Sequence[Endpoint]) -> Sequence[Endpoint]:
         """Those named as "IP" or "IP:port"."""
@@ -28,6 +25,3 @@ class HeaderTestingFilter:
                 if each.host == host and port in {None, each.spec.port}:
                     passing[each] = None
         return list(passing)
-
-
-ROWS: Final = (plugin_type("header-based-testing-filter", Kind.FILTER, HeaderTestingFilter),)

@@ -1,13 +1,13 @@
 """`label-selector-filter`: endpoints by their labels, as Kubernetes selects."""
 
 from collections.abc import Mapping, Sequence
-from typing import Final, Literal
+from typing import Literal
 
 import msgspec
 
 from weft.epp.config.parameters import Kind, Parameters
 from weft.epp.decision.cycle import Cycle
-from weft.epp.decision.plugin import Surroundings, plugin_type
+from weft.epp.decision.plugin import Plugin, plugin
 from weft.epp.pool.endpoint import Endpoint
 
 
@@ -48,29 +48,16 @@ class SelectorParameters(Parameters, frozen=True, kw_only=True):
             raise ValueError("needs matchLabels or matchExpressions")
 
 
-class LabelSelectorFilter:
+@plugin("label-selector-filter", Kind.FILTER, SelectorParameters, aliases=("by-label-selector",))
+class LabelSelectorFilter(Plugin[SelectorParameters]):
     """Keeps the endpoints that a selector selects."""
-
-    def __init__(self, parameters: SelectorParameters, _: Surroundings) -> None:
-        self._labels = tuple(parameters.match_labels.items())
-        self._expressions = tuple(parameters.match_expressions)
 
     def keep(self, _: Cycle, candidates: Sequence[Endpoint]) -> Sequence[Endpoint]:
         """Those whose labels meet every requirement."""
         return [endpoint for endpoint in candidates if self._accepts(endpoint.labels)]
 
     def _accepts(self, labels: Mapping[str, str]) -> bool:
-        return all(labels.get(key) == value for key, value in self._labels) and all(
-            expression.accepts(labels) for expression in self._expressions
+        wanted = self._parameters
+        return wanted.match_labels.items() <= labels.items() and all(
+            expression.accepts(labels) for expression in wanted.match_expressions
         )
-
-
-ROWS: Final = (
-    plugin_type(
-        "label-selector-filter",
-        Kind.FILTER,
-        LabelSelectorFilter,
-        SelectorParameters,
-        aliases=("by-label-selector",),
-    ),
-)

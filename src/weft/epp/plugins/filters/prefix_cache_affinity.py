@@ -2,62 +2,57 @@
 
 import random
 from collections.abc import Iterable, Mapping, Sequence
-from typing import Annotated, Final, Literal
+from typing import Final, Literal
 
 import msgspec
 
-from weft.epp.config.parameters import Kind, Parameters, Reference
+from weft.epp.config.parameters import Kind, NotNegative, Parameters, Positive, Reference, Share
 from weft.epp.decision.cycle import Cycle
 from weft.epp.decision.plugin import (
     APPROXIMATE,
     INFLIGHT,
     LATENCY,
+    InflightProducer,
+    LatencyProducer,
+    PrefixProducer,
     Surroundings,
-    inflight_reference,
-    latency_reference,
-    plugin_type,
-    prefix_reference,
+    plugin,
 )
 from weft.epp.plugins.producers.inflight_load import InflightLoad
 from weft.epp.pool.endpoint import Endpoint
 
-_Share = Annotated[float, msgspec.Meta(ge=0, le=1)]
-_AtLeast0 = Annotated[float, msgspec.Meta(ge=0)]
+# By source of TTFTs: keys of the other one.
+_OTHERS: Final = {
+    "prefillThroughput": {"latencyPredictionInfoProducerName"},
+    "latencyPredictor": {"peakPrefillThroughput", "inFlightLoadProducerName"},
+}
 
 
 class PrefixAffinityParameters(Parameters, frozen=True, kw_only=True):
     """When an endpoint counts as holding the prefix, and what staying may cost."""
 
-    affinity_threshold: _Share = 0.80
-    exploration_probability: _Share = 0.0
-    max_ttft_penalty_ms: _AtLeast0 = msgspec.field(default=18000.0, name="maxTTFTPenaltyMs")
+    affinity_threshold: Share = 0.80
+    exploration_probability: Share = 0.0
+    max_ttft_penalty_ms: NotNegative = msgspec.field(default=18000.0, name="maxTTFTPenaltyMs")
     ttft_source: Literal["prefillThroughput", "latencyPredictor"] = "prefillThroughput"
-    peak_prefill_throughput: Annotated[float, msgspec.Meta(gt=0)] = 15928.0  # tokens/s
-    prefix_match_info_producer_name: str = APPROXIMATE
-    in_flight_load_producer_name: str = INFLIGHT
-    latency_prediction_info_producer_name: str = LATENCY
+    peak_prefill_throughput: Positive = 15928.0  # tokens/s
+    prefix_match_info_producer_name: PrefixProducer = APPROXIMATE
+    in_flight_load_producer_name: InflightProducer = INFLIGHT
+    latency_prediction_info_producer_name: LatencyProducer = LATENCY
 
     def references(self) -> Iterable[Reference]:
         """Prefixes, and what is under way or what comes of it."""
-        yield prefix_reference(self.prefix_match_info_producer_name)
-        if self.ttft_source == "latencyPredictor":
-            yield latency_reference(self.latency_prediction_info_producer_name)
-        else:
-            yield inflight_reference(self.in_flight_load_producer_name)
+        left_out = _OTHERS[self.ttft_source]
+        return (each for each in super().references() if each.key not in left_out)
 
     def without_effect(self) -> Iterable[tuple[str, str]]:
         """Keys of the other source."""
-        is_predicted = self.ttft_source == "latencyPredictor"
-        others = (
-            ("peak_prefill_throughput", "in_flight_load_producer_name")
-            if is_predicted
-            else ("latency_prediction_info_producer_name",)
-        )
-        for field in msgspec.structs.fields(self):
-            if field.name in others and getattr(self, field.name) != field.default:
-                yield field.encode_name, f"ttftSource is {self.ttft_source}"
+        for key in self.set_keys():
+            if key in _OTHERS[self.ttft_source]:
+                yield key, f"ttftSource is {self.ttft_source}"
 
 
+@plugin("prefix-cache-affinity-filter", Kind.FILTER, PrefixAffinityParameters)
 class PrefixAffinityFilter:
     """Keeps the endpoints that hold most of the prompt."""
 
@@ -101,10 +96,3 @@ class PrefixAffinityFilter:
             return {each: self._inflight.num_tokens(each) / throughput for each in candidates}
         known = cycle.predictions.get(self._parameters.latency_prediction_info_producer_name)
         return {} if known is None else {each: found.ttft_s for each, found in known.of.items()}
-
-
-ROWS: Final = (
-    plugin_type(
-        "prefix-cache-affinity-filter", Kind.FILTER, PrefixAffinityFilter, PrefixAffinityParameters
-    ),
-)

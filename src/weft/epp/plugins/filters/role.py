@@ -1,11 +1,10 @@
 """`decode-filter`, `prefill-filter`, `encode-filter`: who takes which part of the work."""
 
 from collections.abc import Callable, Sequence
-from typing import Final
 
 from weft.epp.config.parameters import Kind, NoParameters
 from weft.epp.decision.cycle import Cycle
-from weft.epp.decision.plugin import Surroundings, plugin_type
+from weft.epp.decision.plugin import Surroundings, plugin
 from weft.epp.pool.endpoint import Endpoint
 from weft.epp.pool.roles import decodes, encodes, prefills
 
@@ -21,23 +20,19 @@ class RoleFilter:
         return [each for each in candidates if self._takes(each)]
 
 
+@plugin("decode-filter", Kind.FILTER)
 def decode_filter(_: NoParameters, __: Surroundings) -> RoleFilter:
     """Endpoints that decode."""
     return RoleFilter(decodes)
 
 
+@plugin("prefill-filter", Kind.FILTER)
 def prefill_filter(_: NoParameters, __: Surroundings) -> RoleFilter:
     """Endpoints that prefill."""
     return RoleFilter(prefills)
 
 
+@plugin("encode-filter", Kind.FILTER)
 def encode_filter(_: NoParameters, __: Surroundings) -> RoleFilter:
     """Endpoints that encode media."""
     return RoleFilter(encodes)
-
-
-ROWS: Final = (
-    plugin_type("decode-filter", Kind.FILTER, decode_filter),
-    plugin_type("prefill-filter", Kind.FILTER, prefill_filter),
-    plugin_type("encode-filter", Kind.FILTER, encode_filter),
-)

@@ -1,33 +1,24 @@
 """`slo-headroom-tier-filter`: those that meet the request's SLO, and seldom those that do not."""
 
 import random
-from collections.abc import Iterable, Sequence
-from typing import Annotated, Final
+from collections.abc import Sequence
 
-import msgspec
-
-from weft.epp.config.parameters import Kind, Parameters, Reference
+from weft.epp.config.parameters import Kind, Parameters, Share
 from weft.epp.decision.cycle import Cycle
-from weft.epp.decision.plugin import LATENCY, Surroundings, latency_reference, plugin_type
+from weft.epp.decision.plugin import LATENCY, LatencyProducer, Plugin, plugin
 from weft.epp.pool.endpoint import Endpoint
 
 
 class HeadroomTierParameters(Parameters, frozen=True, kw_only=True):
     """How often the others are tried, so that one that has recovered is found."""
 
-    epsilon_explore_neg: Annotated[float, msgspec.Meta(ge=0, le=1)] = 0.01
-    latency_prediction_info_producer_name: str = LATENCY
-
-    def references(self) -> Iterable[Reference]:
-        """Predictions."""
-        return (latency_reference(self.latency_prediction_info_producer_name),)
+    epsilon_explore_neg: Share = 0.01
+    latency_prediction_info_producer_name: LatencyProducer = LATENCY
 
 
-class HeadroomTierFilter:
+@plugin("slo-headroom-tier-filter", Kind.FILTER, HeadroomTierParameters)
+class HeadroomTierFilter(Plugin[HeadroomTierParameters]):
     """Keeps one of two tiers; all, while nothing is known."""
-
-    def __init__(self, parameters: HeadroomTierParameters, _: Surroundings) -> None:
-        self._parameters = parameters
 
     def keep(self, cycle: Cycle, candidates: Sequence[Endpoint]) -> Sequence[Endpoint]:
         """Those that miss nothing, or with a small chance the rest. No prediction counts as missing."""
@@ -45,10 +36,3 @@ class HeadroomTierFilter:
             return meeting
         chosen = set(meeting)
         return [each for each in candidates if each not in chosen]
-
-
-ROWS: Final = (
-    plugin_type(
-        "slo-headroom-tier-filter", Kind.FILTER, HeadroomTierFilter, HeadroomTierParameters
-    ),
-)

@@ -1,13 +1,11 @@
 """`utilization-filter`: caps on an endpoint's numbers."""
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from typing import Annotated, Final, Literal
+from typing import Literal
 
-import msgspec
-
-from weft.epp.config.parameters import Kind, Parameters, Part, Reference
+from weft.epp.config.parameters import Kind, NotNegative, Parameters, Part, Reference
 from weft.epp.decision.cycle import Cycle
-from weft.epp.decision.plugin import INFLIGHT, Surroundings, inflight_reference, plugin_type
+from weft.epp.decision.plugin import INFLIGHT, InflightProducer, Surroundings, plugin
 from weft.epp.plugins.producers.inflight_load import InflightLoad
 from weft.epp.pool.endpoint import Endpoint
 
@@ -16,7 +14,7 @@ class Condition(Part, frozen=True, kw_only=True):
     """A cap on one number."""
 
     metric: Literal["active-requests", "running-requests", "waiting-queue", "kv-cache-utilization"]
-    max_value: Annotated[float, msgspec.Meta(ge=0)]
+    max_value: NotNegative
 
     def __post_init__(self) -> None:
         if self.metric == "kv-cache-utilization" and self.max_value > 1:
@@ -28,7 +26,7 @@ class UtilizationFilterParameters(Parameters, frozen=True, kw_only=True):
 
     conditions: list[Condition]
     fallback_on_empty: bool = False
-    in_flight_load_producer_name: str = INFLIGHT
+    in_flight_load_producer_name: InflightProducer = INFLIGHT
 
     def __post_init__(self) -> None:
         if not self.conditions:
@@ -36,10 +34,11 @@ class UtilizationFilterParameters(Parameters, frozen=True, kw_only=True):
 
     def references(self) -> Iterable[Reference]:
         """What counts active requests, if that is configured."""
-        if any(condition.metric == "active-requests" for condition in self.conditions):
-            yield inflight_reference(self.in_flight_load_producer_name)
+        is_counted = any(each.metric == "active-requests" for each in self.conditions)
+        return super().references() if is_counted else ()
 
 
+@plugin("utilization-filter", Kind.FILTER, UtilizationFilterParameters, is_alpha=True)
 class UtilizationFilter:
     """Keeps the endpoints below every cap."""
 
@@ -60,14 +59,3 @@ class UtilizationFilter:
             each for each in candidates if all(read(each) <= cap for read, cap in self._caps)
         ]
         return candidates if not passing and self._falls_back else passing
-
-
-ROWS: Final = (
-    plugin_type(
-        "utilization-filter",
-        Kind.FILTER,
-        UtilizationFilter,
-        UtilizationFilterParameters,
-        is_alpha=True,
-    ),
-)

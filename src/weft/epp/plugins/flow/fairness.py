@@ -1,18 +1,15 @@
 """Fairness policies without memory: by order alone, and by turns."""
 
 from collections.abc import Mapping
-from typing import Final
 
 from weft.epp.config.parameters import Kind, NoParameters
-from weft.epp.decision.plugin import GLOBAL_STRICT, Surroundings, plugin_type
+from weft.epp.decision.plugin import GLOBAL_STRICT, Plugin, plugin
 from weft.epp.flow.item import ItemHeap
 
 
-class GlobalStrict:
+@plugin(GLOBAL_STRICT, Kind.FAIRNESS)
+class GlobalStrict(Plugin[NoParameters]):
     """All flows of a band wait in one queue."""
-
-    def __init__(self, _: NoParameters, __: Surroundings) -> None:
-        pass
 
     def queue_of(self, _: str) -> str:
         return ""
@@ -21,20 +18,12 @@ class GlobalStrict:
         return ""
 
 
-class RoundRobin:
+@plugin("round-robin-fairness-policy", Kind.FAIRNESS)
+class RoundRobin(Plugin[NoParameters]):
     """Flows that have requests take turns."""
-
-    def __init__(self, _: NoParameters, __: Surroundings) -> None:
-        pass
 
     def queue_of(self, fairness_id: str) -> str:
         return fairness_id
 
     def choose(self, queues: Mapping[str, ItemHeap], _: float) -> str:
         return next(iter(queues))
-
-
-ROWS: Final = (
-    plugin_type(GLOBAL_STRICT, Kind.FAIRNESS, GlobalStrict),
-    plugin_type("round-robin-fairness-policy", Kind.FAIRNESS, RoundRobin),
-)

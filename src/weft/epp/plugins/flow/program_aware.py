@@ -3,21 +3,17 @@
 import math
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Annotated, Final, Literal
+from typing import Final, Literal
 
-import msgspec
-
-from weft.epp.config.parameters import Kind, Parameters
+from weft.epp.config.parameters import Kind, NotNegative, Parameters, Positive
 from weft.epp.decision.cycle import Cycle, Schedule
 from weft.epp.decision.director import DEFAULT_FAIRNESS_ID
-from weft.epp.decision.plugin import Surroundings, plugin_type
+from weft.epp.decision.plugin import FollowsResponse, Surroundings, plugin
 from weft.epp.flow.item import ItemHeap
 from weft.epp.flow.programs import Programs, decayed
 from weft.epp.metrics.rows import Rows
 from weft.epp.request.values import Usage
 
-_OrZero = Annotated[float, msgspec.Meta(ge=0)]
-_Seconds = Annotated[float, msgspec.Meta(gt=0)]
 _OUTPUT_WEIGHT: Final = 2
 
 
@@ -26,20 +22,20 @@ class ProgramParameters(Parameters, frozen=True, kw_only=True):
     stands for no weight, no half-life, no inactivity that counts."""
 
     strategy: Literal["las", "turn-priority"] = "las"
-    las_weight_service: _OrZero = 0.8
-    las_weight_head_wait: _OrZero = 0.2
-    las_half_life_seconds: _OrZero = 60.0
-    turn_priority_time_weight: _OrZero = 0.5
-    turn_priority_inactivity_seconds: _OrZero = 120.0
-    eviction_ttl_seconds: _Seconds = 3600.0
-    eviction_sweep_seconds: _Seconds = 300.0
+    las_weight_service: NotNegative = 0.8
+    las_weight_head_wait: NotNegative = 0.2
+    las_half_life_seconds: NotNegative = 60.0
+    turn_priority_time_weight: NotNegative = 0.5
+    turn_priority_inactivity_seconds: NotNegative = 120.0
+    eviction_ttl_seconds: Positive = 3600.0
+    eviction_sweep_seconds: Positive = 300.0
 
     def without_effect(self) -> Iterable[tuple[str, str]]:
         """Keys of the other strategy."""
-        other = "turn_priority_" if self.strategy == "las" else "las_"
-        for field in msgspec.structs.fields(self):
-            if field.name.startswith(other) and getattr(self, field.name) != field.default:
-                yield field.encode_name, f"the strategy is {self.strategy}"
+        other = "turnPriority" if self.strategy == "las" else "las"
+        for key in self.set_keys():
+            if key.startswith(other):
+                yield key, f"the strategy is {self.strategy}"
 
 
 @dataclass(slots=True)
@@ -58,7 +54,8 @@ class _Program:
         return self.wait_s / self.num_waits if self.num_waits else 0.0
 
 
-class ProgramAware:
+@plugin("program-aware-fairness", Kind.FAIRNESS, ProgramParameters)
+class ProgramAware(FollowsResponse):
     """Least attained service first, or the session that has had most turns; waits count in both.
 
     Of service, prompts count once and what was generated twice. A session that has had many turns has
@@ -117,9 +114,6 @@ class ProgramAware:
         program.num_open += 1
         program.wait_s += cycle.now - cycle.arrived
         self._open[cycle.ticket_id] = (cycle.fairness_id, cycle.num_prompt_tokens)
-
-    def first_token(self, ticket_id: int) -> None:
-        """Nothing follows from it."""
 
     def used(self, ticket_id: int, usage: Usage) -> None:
         """It took this much of the pool."""
@@ -198,8 +192,3 @@ class ProgramAware:
         means = [each.mean_wait_s for _, each in self._programs.items()]
         squares = len(means) * sum(each**2 for each in means)
         self._jain.set(sum(means) ** 2 / squares if squares else 1.0)
-
-
-ROWS: Final = (
-    plugin_type("program-aware-fairness", Kind.FAIRNESS, ProgramAware, ProgramParameters),
-)

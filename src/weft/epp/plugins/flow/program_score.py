@@ -2,35 +2,28 @@
 
 import math
 from dataclasses import dataclass
-from typing import Annotated, Any, Final
+from typing import Annotated
 
-import msgspec
-
-from weft.epp.config.parameters import Kind, Parameters
+from weft.epp.config.parameters import Ignored, Kind, NotNegative, Parameters, Positive
 from weft.epp.decision.cycle import Cycle, Schedule
-from weft.epp.decision.plugin import Surroundings, plugin_type
+from weft.epp.decision.plugin import FollowsResponse, Surroundings, plugin
 from weft.epp.flow.item import Item
 from weft.epp.flow.programs import Programs, decayed
 from weft.epp.metrics.rows import Rows
 from weft.epp.request.values import Usage
 
-_OrZero = Annotated[float, msgspec.Meta(ge=0)]
-
 
 class ProgramScoreParameters(Parameters, frozen=True, kw_only=True):
     """What a turn and a token cost; 0 stands for no weight, no half-life, no end of what is remembered."""
 
-    weight_turns: _OrZero = 1.0
-    weight_tokens: _OrZero = 0.01
-    half_life_seconds: _OrZero = 60.0
-    rescore_interval_seconds: _OrZero | None = None
-    eviction_ttl_seconds: _OrZero = 3600.0
-    eviction_sweep_seconds: Annotated[float, msgspec.Meta(gt=0)] = 300.0
-
-    def without_effect(self) -> Any:
-        """What the reference needs to have queues sorted again."""
-        if self.rescore_interval_seconds is not None:
-            yield "rescoreIntervalSeconds", "the order is always that of the moment"
+    weight_turns: NotNegative = 1.0
+    weight_tokens: NotNegative = 0.01
+    half_life_seconds: NotNegative = 60.0
+    rescore_interval_seconds: Annotated[
+        NotNegative | None, Ignored("the order is always that of the moment")
+    ] = None
+    eviction_ttl_seconds: NotNegative = 3600.0
+    eviction_sweep_seconds: Positive = 300.0
 
 
 @dataclass(slots=True)
@@ -42,7 +35,8 @@ class _Program:
     tokens: float = 0.0
 
 
-class ProgramScore:
+@plugin("program-score-ordering-policy", Kind.ORDERING, ProgramScoreParameters)
+class ProgramScore(FollowsResponse):
     """A turn for each request that is sent on, and the tokens of its prompt and response; both decay."""
 
     def __init__(self, parameters: ProgramScoreParameters, around: Surroundings) -> None:
@@ -84,9 +78,6 @@ class ProgramScore:
         self._add(cycle.fairness_id, turns=1.0)
         self._open[cycle.ticket_id] = (cycle.fairness_id, cycle.num_prompt_tokens)
 
-    def first_token(self, ticket_id: int) -> None:
-        """Nothing follows from it."""
-
     def used(self, ticket_id: int, usage: Usage) -> None:
         """It took so many tokens."""
         opened = self._open.get(ticket_id)
@@ -122,10 +113,3 @@ class ProgramScore:
             sums[label] = (before[0] + had[0], before[1] + had[1])
         self._turns.show({label: turns for label, (turns, _) in sums.items()})
         self._tokens.show({label: tokens for label, (_, tokens) in sums.items()})
-
-
-ROWS: Final = (
-    plugin_type(
-        "program-score-ordering-policy", Kind.ORDERING, ProgramScore, ProgramScoreParameters
-    ),
-)

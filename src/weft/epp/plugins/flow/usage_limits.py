@@ -1,21 +1,15 @@
 """Usage-limit policies: up to which saturation of the pool each priority may send."""
 
 from collections.abc import Sequence
-from typing import Annotated, Final, Literal
+from typing import Literal
 
-import msgspec
-
-from weft.epp.config.parameters import Kind, NoParameters, Parameters
-from weft.epp.decision.plugin import STATIC_LIMIT, Surroundings, plugin_type
-
-_Ceiling = Annotated[float, msgspec.Meta(ge=0, le=1)]
+from weft.epp.config.parameters import Kind, NoParameters, Parameters, Share
+from weft.epp.decision.plugin import STATIC_LIMIT, Plugin, Surroundings, plugin
 
 
-class StaticLimit:
+@plugin(STATIC_LIMIT, Kind.USAGE_LIMIT)
+class StaticLimit(Plugin[NoParameters]):
     """Everybody up to 1."""
-
-    def __init__(self, _: NoParameters, __: Surroundings) -> None:
-        pass
 
     def ceilings(self, priorities: Sequence[int], _: float) -> Sequence[float]:
         return [1.0] * len(priorities)
@@ -26,19 +20,17 @@ class HoldbackParameters(Parameters, frozen=True, kw_only=True):
 
     shape: Literal["linear"] = "linear"
     domain: Literal["rank", "value"] = "rank"
-    min_ceiling: _Ceiling
-    max_ceiling: _Ceiling = 1.0
+    min_ceiling: Share
+    max_ceiling: Share = 1.0
 
     def __post_init__(self) -> None:
         if self.min_ceiling > self.max_ceiling:
             raise ValueError("minCeiling must not be more than maxCeiling")
 
 
-class Holdback:
+@plugin("priority-holdback-policy", Kind.USAGE_LIMIT, HoldbackParameters, is_alpha=True)
+class Holdback(Plugin[HoldbackParameters]):
     """Room is held back from low priorities, evenly by rank or by the value of the priority."""
-
-    def __init__(self, parameters: HoldbackParameters, _: Surroundings) -> None:
-        self._parameters = parameters
 
     def ceilings(self, priorities: Sequence[int], _: float) -> Sequence[float]:
         highest = self._parameters.max_ceiling
@@ -48,6 +40,7 @@ class Holdback:
         return [highest - width * place / (places[-1] or 1) for place in places]
 
 
+@plugin("soft-reflective-ceiling-policy", Kind.USAGE_LIMIT, is_alpha=True)
 class SoftReflectiveCeiling:
     """The fuller the pool, the lower the ceilings; whoever they close out still goes now and then."""
 
@@ -63,10 +56,3 @@ class SoftReflectiveCeiling:
         if is_open:
             return [1.0] * len(priorities)
         return [1.0 - rank * saturation / last for rank in range(len(priorities))]
-
-
-ROWS: Final = (
-    plugin_type(STATIC_LIMIT, Kind.USAGE_LIMIT, StaticLimit),
-    plugin_type("priority-holdback-policy", Kind.USAGE_LIMIT, Holdback, HoldbackParameters, is_alpha=True),
-    plugin_type("soft-reflective-ceiling-policy", Kind.USAGE_LIMIT, SoftReflectiveCeiling, is_alpha=True),
-)  # fmt: skip

@@ -2,16 +2,13 @@
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from typing import Annotated, Final
+from typing import Final
 
-import msgspec
-
-from weft.epp.config.parameters import Kind, Parameters
+from weft.epp.config.parameters import Kind, Parameters, Positive
 from weft.epp.decision.cycle import Cycle, Schedule
-from weft.epp.decision.plugin import Surroundings, plugin_type
+from weft.epp.decision.plugin import Surroundings, plugin
 from weft.epp.flow.item import ItemHeap
 
-_Weight = Annotated[float, msgspec.Meta(gt=0)]
 _OUTPUT_TOKENS: Final = 128  # a request's, as the reference takes them
 _BYTES_A_TOKEN: Final = 4
 _MAX_COUNTERS: Final = 10_000  # clients name flows
@@ -20,8 +17,8 @@ _MAX_COUNTERS: Final = 10_000  # clients name flows
 class VirtualTokensParameters(Parameters, frozen=True, kw_only=True):
     """What a token of a prompt costs, and one that is generated, of which a request counts 128."""
 
-    input_token_weight: _Weight = 1.0
-    output_token_weight: _Weight = 3.0
+    input_token_weight: Positive = 1.0
+    output_token_weight: Positive = 3.0
 
 
 @dataclass(slots=True)
@@ -32,6 +29,7 @@ class _Band:
     counters: dict[str, float] = field(default_factory=dict)
 
 
+@plugin("vtc-fairness-policy", Kind.FAIRNESS, VirtualTokensParameters)
 class VirtualTokens:
     """The flow with the lowest counter is next; each request that is sent on adds what it costs.
 
@@ -76,8 +74,3 @@ class VirtualTokens:
             band.floor = sorted(ahead.values())[len(ahead) // 2]
             ahead = {name: each for name, each in ahead.items() if each > band.floor}
         band.counters = ahead
-
-
-ROWS: Final = (
-    plugin_type("vtc-fairness-policy", Kind.FAIRNESS, VirtualTokens, VirtualTokensParameters),
-)

@@ -1,28 +1,28 @@
 """`data-parallel-profile-handler`: the port by data-parallel rank."""
 
 from collections.abc import Mapping
-from typing import Annotated, Final
-
-import msgspec
 
 from weft.core.address import join_host_port
 from weft.core.headers import DATA_PARALLEL
-from weft.epp.config.parameters import Kind, Parameters
+from weft.epp.config.parameters import Kind, Parameters, Port
 from weft.epp.decision.cycle import Cycle, Schedule
-from weft.epp.decision.plugin import Profile, Surroundings, plugin_type
+from weft.epp.decision.plugin import Plugin, Profile, plugin
 
 
 class DataParallelParameters(Parameters, frozen=True, kw_only=True):
     """Where requests to every rank of a host go in."""
 
-    primary_port: Annotated[int, msgspec.Meta(ge=1, le=65535)] = 8000
+    primary_port: Port = 8000
 
 
-class DataParallelHandler:
+@plugin(
+    "data-parallel-profile-handler",
+    Kind.HANDLER,
+    DataParallelParameters,
+    replacement="one endpoint per rank",
+)
+class DataParallelHandler(Plugin[DataParallelParameters]):
     """Sends the request to the host's primary port and names the chosen rank's port in a header."""
-
-    def __init__(self, parameters: DataParallelParameters, _: Surroundings) -> None:
-        self._port = parameters.primary_port
 
     def schedule(self, cycle: Cycle, profiles: Mapping[str, Profile]) -> Schedule:
         """The only profile's pick, at the primary port."""
@@ -32,16 +32,5 @@ class DataParallelHandler:
             name,
             {name: picked},
             {DATA_PARALLEL: picked[0].host_port},
-            destination=join_host_port(picked[0].host, self._port),
+            destination=join_host_port(picked[0].host, self._parameters.primary_port),
         )
-
-
-ROWS: Final = (
-    plugin_type(
-        "data-parallel-profile-handler",
-        Kind.HANDLER,
-        DataParallelHandler,
-        DataParallelParameters,
-        replacement="one endpoint per rank",
-    ),
-)

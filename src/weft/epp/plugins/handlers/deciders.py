@@ -1,36 +1,24 @@
 """Deciders of disaggregated serving: whether a stage is worth a second endpoint."""
 
-from collections.abc import Iterable
-from typing import Annotated, Final
-
-import msgspec
-
-from weft.epp.config.parameters import Kind, NoParameters, Parameters, Reference
+from weft.epp.config.parameters import Count, Kind, NoParameters, Parameters
 from weft.epp.decision.cycle import Cycle
-from weft.epp.decision.plugin import APPROXIMATE, Surroundings, plugin_type, prefix_reference
+from weft.epp.decision.plugin import APPROXIMATE, Plugin, PrefixProducer, plugin
 from weft.epp.pool.endpoint import Endpoint
 
 PREFIX_DECIDER = "prefix-based-pd-decider"
-_Count = Annotated[int, msgspec.Meta(ge=0)]
 
 
 class PrefixDeciderParameters(Parameters, frozen=True, kw_only=True):
     """How much must be left to compute; 0: never apart."""
 
-    non_cached_tokens: _Count = 0
-    prompt_tokens: _Count = 0  # and how long the prompt must be
-    prefix_match_info_producer_name: str = APPROXIMATE
-
-    def references(self) -> Iterable[Reference]:
-        """Whose prefixes."""
-        yield prefix_reference(self.prefix_match_info_producer_name)
+    non_cached_tokens: Count = 0
+    prompt_tokens: Count = 0  # and how long the prompt must be
+    prefix_match_info_producer_name: PrefixProducer = APPROXIMATE
 
 
-class PrefixDecider:
+@plugin(PREFIX_DECIDER, Kind.DECIDER, PrefixDeciderParameters)
+class PrefixDecider(Plugin[PrefixDeciderParameters]):
     """Prefills apart when the decoder would have much to compute."""
-
-    def __init__(self, parameters: PrefixDeciderParameters, _: Surroundings) -> None:
-        self._parameters = parameters
 
     def wants(self, cycle: Cycle, decode: Endpoint) -> bool:
         """Whether enough of the prompt is not cached there."""
@@ -41,29 +29,18 @@ class PrefixDecider:
         return cycle.num_uncached_tokens(decode, producer) >= parameters.non_cached_tokens
 
 
-class AlwaysDecider:
+@plugin("always-disagg-pd-decider", Kind.DECIDER)
+class AlwaysDecider(Plugin[NoParameters]):
     """Always apart."""
-
-    def __init__(self, _: NoParameters, __: Surroundings) -> None:
-        pass
 
     def wants(self, cycle: Cycle, decode: Endpoint) -> bool:
         return True
 
 
-class MediaDecider:
+@plugin("always-disagg-multimodal-decider", Kind.DECIDER)
+class MediaDecider(Plugin[NoParameters]):
     """Apart when there is media to encode."""
-
-    def __init__(self, _: NoParameters, __: Surroundings) -> None:
-        pass
 
     def wants(self, cycle: Cycle, decode: Endpoint) -> bool:
         """Whether the request has any."""
         return bool(cycle.request.media)
-
-
-ROWS: Final = (
-    plugin_type(PREFIX_DECIDER, Kind.DECIDER, PrefixDecider, PrefixDeciderParameters),
-    plugin_type("always-disagg-pd-decider", Kind.DECIDER, AlwaysDecider),
-    plugin_type("always-disagg-multimodal-decider", Kind.DECIDER, MediaDecider),
-)

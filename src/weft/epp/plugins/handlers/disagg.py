@@ -6,19 +6,18 @@ from typing import Annotated, Final
 import msgspec
 
 from weft.core.headers import ENCODERS, PREFILLER
-from weft.epp.config.parameters import Kind, Parameters, Part, Reference
+from weft.epp.config.parameters import Ignored, Kind, Parameters, Part, Reference, Refers
 from weft.epp.decision.cycle import Cycle, Schedule
-from weft.epp.decision.plugin import (
-    Decider,
-    Profile,
-    Surroundings,
-    plugin_type,
-)
+from weft.epp.decision.plugin import Decider, Profile, Surroundings, plugin, plugin_type
 from weft.epp.plugins.handlers.deciders import PREFIX_DECIDER
 from weft.epp.pool.endpoint import Endpoint
 from weft.epp.request.values import Refused
 
 STAGES = ("decode", "encode", "prefill")
+# Keys by which the reference finds cached prefixes.
+_Ignored = Annotated[
+    str | None, Ignored("the decider names the producer whose prefixes it goes by")
+]
 
 
 class StageProfiles(Part, frozen=True, kw_only=True):
@@ -102,36 +101,22 @@ class PdParameters(Parameters, frozen=True, kw_only=True):
 
     decode_profile: str = "decode"
     prefill_profile: str = "prefill"
-    decider_plugin_name: str = PREFIX_DECIDER
-    prefix_plugin_type: str | None = None
-    prefix_plugin_name: str | None = None
-    prefix_match_info_producer_name: str | None = None
+    decider_plugin_name: Annotated[str, Refers(Kind.DECIDER, PREFIX_DECIDER)] = PREFIX_DECIDER
+    prefix_plugin_type: _Ignored = None
+    prefix_plugin_name: _Ignored = None
+    prefix_match_info_producer_name: _Ignored = None
     primary_port: Annotated[int, msgspec.Meta(ge=0, le=65535)] = 0
 
     def __post_init__(self) -> None:
         if self.primary_port:
             raise ValueError("primaryPort is refused: data-parallel-profile-handler has it")
 
-    def without_effect(self) -> Iterable[tuple[str, str]]:
-        """Keys by which the reference finds cached prefixes."""
-        for key, given in (
-            ("prefixPluginType", self.prefix_plugin_type),
-            ("prefixPluginName", self.prefix_plugin_name),
-            ("prefixMatchInfoProducerName", self.prefix_match_info_producer_name),
-        ):
-            if given is not None:
-                yield key, "the decider names the producer whose prefixes it goes by"
-
-    def references(self) -> Iterable[Reference]:
-        """The decider."""
-        name = self.decider_plugin_name
-        yield Reference("deciderPluginName", name, Kind.DECIDER, PREFIX_DECIDER)
-
     def profiles(self) -> Iterable[tuple[str, str]]:
         """Both profiles."""
         return (("decodeProfile", self.decode_profile), ("prefillProfile", self.prefill_profile))
 
 
+@plugin("disagg-profile-handler", Kind.HANDLER, DisaggParameters)
 class DisaggHandler:
     """Runs decode, then the stages that are wanted. The destination is decode's pick."""
 
@@ -183,6 +168,7 @@ class DisaggHandler:
         return decider is not None and decider.wants(cycle, decode)
 
 
+@plugin("pd-profile-handler", Kind.HANDLER, PdParameters, replacement="disagg-profile-handler")
 def pd_handler(parameters: PdParameters, around: Surroundings) -> DisaggHandler:
     """The older plugin, in terms of the newer one."""
     profiles = StageProfiles(decode=parameters.decode_profile, prefill=parameters.prefill_profile)
@@ -206,14 +192,6 @@ def _header(stage: str, picked: Sequence[Endpoint], *, is_grpc: bool) -> dict[st
 
 
 ROWS: Final = (
-    plugin_type("disagg-profile-handler", Kind.HANDLER, DisaggHandler, DisaggParameters),
-    plugin_type(
-        "pd-profile-handler",
-        Kind.HANDLER,
-        pd_handler,
-        PdParameters,
-        replacement="disagg-profile-handler",
-    ),
     plugin_type(
         "disagg-headers-handler",
         (),

@@ -1,20 +1,17 @@
 """`header-profile-handler`: the profile that a header names."""
 
 from collections.abc import Iterable, Mapping
-from typing import Annotated, Final
 
-import msgspec
-
-from weft.epp.config.parameters import Kind, Parameters
+from weft.epp.config.parameters import Kind, Name, Parameters
 from weft.epp.decision.cycle import Cycle, Schedule
-from weft.epp.decision.plugin import Profile, Surroundings, plugin_type
+from weft.epp.decision.plugin import Profile, Surroundings, plugin
 from weft.epp.request.values import Refused
 
 
 class HeaderHandlerParameters(Parameters, frozen=True, kw_only=True):
     """The header, and the profile of requests without it."""
 
-    header_name: Annotated[str, msgspec.Meta(min_length=1)] = "EPP-Profile"
+    header_name: Name = "EPP-Profile"
     default_profile: str = "decode"
 
     def profiles(self) -> Iterable[tuple[str, str]]:
@@ -22,6 +19,7 @@ class HeaderHandlerParameters(Parameters, frozen=True, kw_only=True):
         return (("defaultProfile", self.default_profile),)
 
 
+@plugin("header-profile-handler", Kind.HANDLER, HeaderHandlerParameters, is_alpha=True)
 class HeaderHandler:
     """Runs the profile that a header names."""
 
@@ -36,14 +34,3 @@ class HeaderHandler:
         if profile is None:
             raise Refused(429, f"header {self._header}: no scheduling profile has this name")
         return Schedule(name, {name: profile.run(cycle, cycle.candidates).picked})
-
-
-ROWS: Final = (
-    plugin_type(
-        "header-profile-handler",
-        Kind.HANDLER,
-        HeaderHandler,
-        HeaderHandlerParameters,
-        is_alpha=True,
-    ),
-)

@@ -1,12 +1,12 @@
 """`approx-prefix-cache-producer`: guesses what endpoints hold from what they were sent."""
 
-from typing import Annotated, Final
+from typing import Annotated
 
 import msgspec
 
-from weft.epp.config.parameters import Kind, Parameters, Reference
+from weft.epp.config.parameters import AtLeastOne, Count, Kind, Parameters
 from weft.epp.decision.cycle import Cycle, PrefixMatch, Schedule
-from weft.epp.decision.plugin import APPROXIMATE, TOKENS, Surroundings, plugin_type
+from weft.epp.decision.plugin import APPROXIMATE, TOKENS, Surroundings, plugin
 from weft.epp.pool.endpoint import Endpoint
 from weft.epp.prefix.approximate import ApproximateIndex, held_by
 from weft.epp.prefix.keys import chain_hashes
@@ -16,25 +16,20 @@ from weft.epp.request.values import MAX_COMPARED_TOKENS
 MIN_BLOCK_SIZE = 64  # smaller blocks cost memory and time and add little
 PREFILL_PROFILE = "prefill"
 
-_Count = Annotated[int, msgspec.Meta(ge=0)]
-_AtLeastOne = Annotated[int, msgspec.Meta(ge=1)]
-
 
 class ApproximateParameters(Parameters, frozen=True, kw_only=True):
     """Bounds of the index; `auto_tune` prefers what the servers report of their caches."""
 
+    needs = (TOKENS,)
     auto_tune: bool = True
-    block_size_tokens: _AtLeastOne = 16
-    block_size: _Count = 0  # deprecated: in characters
+    block_size_tokens: AtLeastOne = 16
+    block_size: Count = 0  # deprecated: in characters
     max_prefix_tokens_to_match: Annotated[int, msgspec.Meta(ge=0, le=MAX_COMPARED_TOKENS)] = 131072
-    max_prefix_blocks_to_match: _Count = 2048  # only if the former is 0
-    lru_capacity_per_server: _AtLeastOne = 31250
-
-    def references(self) -> list[Reference]:
-        """Tokens come first."""
-        return [Reference("", TOKENS, Kind.PRODUCER, TOKENS)]
+    max_prefix_blocks_to_match: Count = 2048  # only if the former is 0
+    lru_capacity_per_server: AtLeastOne = 31250
 
 
+@plugin(APPROXIMATE, Kind.PRODUCER, ApproximateParameters)
 class ApproximatePrefixProducer:
     """Hashes the prompt, looks up who was sent its blocks, and notes who is sent them now."""
 
@@ -55,16 +50,7 @@ class ApproximatePrefixProducer:
         limit = self._parameters.max_prefix_tokens_to_match // block_size
         if not self._parameters.max_prefix_tokens_to_match:
             limit = self._parameters.max_prefix_blocks_to_match
-        chains = [
-            chain_hashes(
-                prompt,
-                block_size=block_size,
-                max_blocks=limit,
-                model=cycle.model,
-                cache_salt=cycle.request.cache_salt,
-            )
-            for prompt in cycle.prompts
-        ]
+        chains = hash_prompts(cycle, block_size, limit)
         cycle.chains[self._name] = chains
         cycle.prefixes[self._name] = self._match(cycle, chains, block_size)
 
@@ -107,6 +93,15 @@ class ApproximatePrefixProducer:
         return self._parameters.lru_capacity_per_server
 
 
-ROWS: Final = (
-    plugin_type(APPROXIMATE, Kind.PRODUCER, ApproximatePrefixProducer, ApproximateParameters),
-)
+def hash_prompts(cycle: Cycle, block_size: int, max_blocks: int) -> list[list[int]]:
+    """The hashes of each prompt's first blocks."""
+    return [
+        chain_hashes(
+            prompt,
+            block_size=block_size,
+            max_blocks=max_blocks,
+            model=cycle.model,
+            cache_salt=cycle.request.cache_salt,
+        )
+        for prompt in cycle.prompts
+    ]

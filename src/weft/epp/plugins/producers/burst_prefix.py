@@ -5,34 +5,33 @@ Until the first of them is computed no cache knows their prompt, and load alone 
 
 import asyncio
 from collections import Counter
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Annotated, Final, Literal
 
 import msgspec
 
-from weft.epp.config.parameters import Kind, Parameters, Reference
+from weft.epp.config.parameters import AtLeastOne, Count, Kind, Parameters
 from weft.epp.decision.cycle import Cycle, PrefixMatch
-from weft.epp.decision.plugin import TOKENS, Surroundings, plugin_type
+from weft.epp.decision.plugin import TOKENS, Producer, Surroundings, plugin
+from weft.epp.plugins.producers.approximate_prefix import hash_prompts
 from weft.epp.pool.endpoint import Endpoint
-from weft.epp.prefix.keys import chain_hashes
 from weft.epp.request.values import MAX_COMPARED_TOKENS
 
 _MAX_BLOCKS: Final = 2048  # of a prompt, where no number of tokens is given
 _MAX_WINDOW_MS: Final = 10_000
-_AtLeastOne = Annotated[int, msgspec.Meta(ge=1)]
-_Count = Annotated[int, msgspec.Meta(ge=0)]
 _OrUnlimited = Annotated[int, msgspec.Meta(ge=-1)]
 
 
 class BurstParameters(Parameters, frozen=True, kw_only=True):
     """How long requests are gathered, and how many of them one endpoint takes; -1: any number."""
 
+    needs = (TOKENS,)
     window_duration_ms: Annotated[int, msgspec.Meta(ge=1, le=_MAX_WINDOW_MS)] = 100
     max_batch_size: _OrUnlimited = 1000
     max_per_replica: _OrUnlimited = -1
-    min_colocate_blocks: _Count = 0  # 0: only prompts that are the same to the end
-    block_size_tokens: _AtLeastOne = 64
+    min_colocate_blocks: Count = 0  # 0: only prompts that are the same to the end
+    block_size_tokens: AtLeastOne = 64
     balance_by: Literal["requests", "tokens"] = "requests"
     max_prefix_tokens_to_match: Annotated[int, msgspec.Meta(ge=0, le=MAX_COMPARED_TOKENS)] = 0
 
@@ -48,10 +47,6 @@ class BurstParameters(Parameters, frozen=True, kw_only=True):
     def max_blocks(self) -> int:
         """Of a prompt that are compared."""
         return self.max_prefix_tokens_to_match // self.block_size_tokens or _MAX_BLOCKS
-
-    def references(self) -> Iterable[Reference]:
-        """Tokens come first."""
-        return (Reference("", TOKENS, Kind.PRODUCER, TOKENS),)
 
 
 @dataclass(frozen=True, slots=True)
@@ -72,7 +67,8 @@ class Batch:
         self.wanted: Mapping[int, Endpoint] = {}
 
 
-class BurstProducer:
+@plugin("burst-prefix-cache-producer", Kind.PRODUCER, BurstParameters, is_alpha=True)
+class BurstProducer(Producer):
     """Holds each request back until its window is over, and matches those with company to one endpoint."""
 
     def __init__(self, parameters: BurstParameters, around: Surroundings) -> None:
@@ -96,22 +92,10 @@ class BurstProducer:
         size = self._parameters.block_size_tokens
         cycle.prefixes[self._name] = PrefixMatch(prompts.num_blocks, size, held, held)
 
-    def produce(self, cycle: Cycle) -> None:
-        """Nothing is left to do."""
-
     def _read(self, cycle: Cycle) -> Prompts:
         parameters, least = self._parameters, self._parameters.min_colocate_blocks
-        chains = [
-            chain_hashes(
-                prompt,
-                block_size=parameters.block_size_tokens,
-                max_blocks=parameters.max_blocks,
-                model=cycle.model,
-                cache_salt=cycle.request.cache_salt,
-            )
-            for prompt in cycle.prompts
-        ]
-        chains = [chain for chain in chains if chain]
+        hashed = hash_prompts(cycle, parameters.block_size_tokens, parameters.max_blocks)
+        chains = [chain for chain in hashed if chain]
         beginning = chains[0][least - 1] if least and chains and len(chains[0]) >= least else None
         # Each hash holds those before it.
         return Prompts(tuple(chain[-1] for chain in chains), beginning, sum(map(len, chains)))
@@ -176,10 +160,3 @@ def place(
         if each.beginning is not None:
             homes.setdefault(each.beginning, wanted[groups[each][0]])
     return wanted
-
-
-ROWS: Final = (
-    plugin_type(
-        "burst-prefix-cache-producer", Kind.PRODUCER, BurstProducer, BurstParameters, is_alpha=True
-    ),
-)

@@ -1,40 +1,30 @@
 """`p2p-source-producer`: names the server to take cached blocks from, where that beats computing them."""
 
 import random
-from collections.abc import Iterable
-from typing import Annotated, Final
-
-import msgspec
 
 from weft.core.headers import CACHE_SOURCE
-from weft.epp.config.parameters import Kind, Parameters, Reference
+from weft.epp.config.parameters import AtLeastOne, Kind, Parameters
 from weft.epp.decision.cycle import Cycle, Schedule
-from weft.epp.decision.plugin import APPROXIMATE, Surroundings, plugin_type, prefix_reference
+from weft.epp.decision.plugin import APPROXIMATE, PrefixProducer, Producer, Surroundings, plugin
 from weft.epp.plugins.producers.approximate_prefix import PREFILL_PROFILE
 
 
 class SourceParameters(Parameters, frozen=True, kw_only=True):
     """Whose prefixes, which profile's pick computes the prompt, and how many more tokens are worth a transfer."""
 
-    prefix_match_info_producer_name: str = APPROXIMATE
+    prefix_match_info_producer_name: PrefixProducer = APPROXIMATE
     prefill_profile_name: str = PREFILL_PROFILE
-    min_cached_token_delta: Annotated[int, msgspec.Meta(ge=1)] = 1
-
-    def references(self) -> Iterable[Reference]:
-        """The producer of prefix matches."""
-        return (prefix_reference(self.prefix_match_info_producer_name),)
+    min_cached_token_delta: AtLeastOne = 1
 
 
-class SourceProducer:
+@plugin("p2p-source-producer", Kind.PRODUCER, SourceParameters, is_alpha=True)
+class SourceProducer(Producer):
     """Sets a header for the sidecar of the server that computes the prompt."""
 
     def __init__(self, parameters: SourceParameters, _: Surroundings) -> None:
         self._producer = parameters.prefix_match_info_producer_name
         self._profile = parameters.prefill_profile_name
         self._least = parameters.min_cached_token_delta
-
-    def produce(self, cycle: Cycle) -> None:
-        """Nothing yet: who computes the prompt is not known."""
 
     def picked(self, cycle: Cycle, schedule: Schedule) -> None:
         """Of those that hold most, give or take a block, one: the less waits there, the likelier."""
@@ -51,10 +41,3 @@ class SourceProducer:
         ]
         if num_tokens[0] - num_tokens[1] >= self._least:
             cycle.request_headers[CACHE_SOURCE] = source.address(is_grpc=cycle.request.is_grpc)
-
-
-ROWS: Final = (
-    plugin_type(
-        "p2p-source-producer", Kind.PRODUCER, SourceProducer, SourceParameters, is_alpha=True
-    ),
-)

@@ -1,35 +1,33 @@
 """`inflight-load-producer`: requests and prompt tokens under way at each endpoint."""
 
-from collections.abc import Iterable
 from dataclasses import dataclass
-from typing import Annotated, Final
 
-import msgspec
-
-from weft.epp.config.parameters import Kind, Parameters, Reference
+from weft.epp.config.parameters import Count, Kind, NotNegative, Parameters
 from weft.epp.decision.cycle import Cycle, Schedule
-from weft.epp.decision.plugin import APPROXIMATE, INFLIGHT, TOKENS, Surroundings, plugin_type
+from weft.epp.decision.plugin import (
+    INFLIGHT,
+    TOKENS,
+    PrefixProducer,
+    Producer,
+    Surroundings,
+    plugin,
+)
 from weft.epp.pool.endpoint import Endpoint
 
 
 class InflightParameters(Parameters, frozen=True, kw_only=True):
     """Whether tokens yet to be generated count, and whose cached prefixes do not."""
 
+    needs = (TOKENS,)
     add_estimated_output_tokens: bool = False
-    output_ratio: Annotated[float, msgspec.Meta(ge=0)] = 1.5  # generated per prompt token
-    max_estimated_output_tokens: Annotated[int, msgspec.Meta(ge=0)] | None = None
-    prefix_match_info_producer_name: str | None = None
+    output_ratio: NotNegative = 1.5  # generated per prompt token
+    max_estimated_output_tokens: Count | None = None
+    prefix_match_info_producer_name: PrefixProducer | None = None
     sync_cross_replica_state: bool = False
 
     def __post_init__(self) -> None:
         if self.sync_cross_replica_state:
             raise ValueError("syncCrossReplicaState is refused: pickers share no state")
-
-    def references(self) -> Iterable[Reference]:
-        """Tokens, and the prefixes if they are wanted."""
-        yield Reference("", TOKENS, Kind.PRODUCER, TOKENS)
-        if name := self.prefix_match_info_producer_name:
-            yield Reference("prefixMatchInfoProducerName", name, Kind.PRODUCER, APPROXIMATE)
 
 
 @dataclass(slots=True)
@@ -41,7 +39,8 @@ class _Share:
     labels: tuple[str, str]
 
 
-class InflightLoad:
+@plugin(INFLIGHT, Kind.PRODUCER, InflightParameters)
+class InflightLoad(Producer):
     """Adds at the decision; takes tokens off at the first token, the request at its end."""
 
     def __init__(self, parameters: InflightParameters, surroundings: Surroundings) -> None:
@@ -60,9 +59,6 @@ class InflightLoad:
     def num_tokens(self, endpoint: Endpoint) -> int:
         """Uncached prompt tokens under way there."""
         return self._num_tokens.get(endpoint, 0)
-
-    def produce(self, cycle: Cycle) -> None:
-        """Nothing per request: the counts are always there."""
 
     def picked(self, cycle: Cycle, schedule: Schedule) -> None:
         """Count the request at once, before the next decision."""
@@ -111,6 +107,3 @@ class InflightLoad:
     def _forget(self, endpoint: Endpoint) -> None:
         self._num_requests.pop(endpoint, None)
         self._num_tokens.pop(endpoint, None)
-
-
-ROWS: Final = (plugin_type(INFLIGHT, Kind.PRODUCER, InflightLoad, InflightParameters),)

@@ -1,13 +1,13 @@
 """`mm-embeddings-cache-producer`: who was sent a request's images, videos and sounds before."""
 
-from typing import Annotated, Final
+from typing import Annotated
 
 import msgspec
 from xxhash import xxh64_intdigest
 
 from weft.epp.config.parameters import Kind, Parameters
 from weft.epp.decision.cycle import Cycle, Schedule
-from weft.epp.decision.plugin import MEDIA_CACHE, Surroundings, plugin_type
+from weft.epp.decision.plugin import MEDIA_CACHE, Surroundings, plugin
 from weft.epp.prefix.approximate import ApproximateIndex, held_by
 from weft.epp.prefix.leaving import Leaving
 
@@ -28,6 +28,7 @@ class MediaCacheParameters(Parameters, frozen=True, kw_only=True):
             raise ValueError("cacheSizeInMBPerServer and cacheSizeInMB mean the same; give one")
 
 
+@plugin(MEDIA_CACHE, Kind.PRODUCER, MediaCacheParameters)
 class MediaCacheProducer:
     """Notes which media went where, as many as fit into a server's cache."""
 
@@ -59,6 +60,3 @@ def _items(cycle: Cycle) -> list[int]:
     """Each of the request's media once; one that nothing tells apart is none."""
     names = dict.fromkeys(filter(None, cycle.request.media))
     return [xxh64_intdigest(f"{cycle.model}\0{name}".encode()) for name in names]
-
-
-ROWS: Final = (plugin_type(MEDIA_CACHE, Kind.PRODUCER, MediaCacheProducer, MediaCacheParameters),)

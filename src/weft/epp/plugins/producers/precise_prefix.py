@@ -6,14 +6,14 @@ from collections import deque
 from collections.abc import Iterable, Iterator, Sequence
 from itertools import islice
 from time import perf_counter
-from typing import Annotated, Any, Final, Literal
+from typing import Any, Final, Literal
 
 import msgspec
 
-from weft.epp.config.parameters import Kind, Parameters, Part, Reference
-from weft.epp.config.quantity import parse_duration_s
+from weft.epp.config.parameters import AtLeastOne, Kind, Parameters, Part, Share
+from weft.epp.config.quantity import check_positive, parse_duration_s
 from weft.epp.decision.cycle import Cycle, PrefixMatch, Schedule
-from weft.epp.decision.plugin import TOKENS, Surroundings, plugin_type
+from weft.epp.decision.plugin import TOKENS, Surroundings, plugin
 from weft.epp.pool.endpoint import Endpoint
 from weft.epp.prefix.keys import iter_keys, make_keys
 from weft.epp.prefix.kv_subscriptions import KvEventsConfig
@@ -27,14 +27,12 @@ TYPE = "precise-prefix-cache-producer"
 MAX_KEYED_TOKENS: Final = 2**18
 _KEYS_AT_ONCE: Final = 2048
 
-_AtLeastOne = Annotated[int, msgspec.Meta(ge=1)]
-
 
 class TokenProcessorConfig(Part, frozen=True, kw_only=True):
     """How tokens become keys. Keys never leave the picker, so the cheap hash is the default."""
 
-    block_size_tokens: _AtLeastOne = 16
-    block_size: _AtLeastOne | None = None  # the older name
+    block_size_tokens: AtLeastOne = 16
+    block_size: AtLeastOne | None = None  # the older name
     hash_seed: str = ""
     hash_algorithm: Literal["cbor-fnv", "xxh64"] = "xxh64"
 
@@ -42,8 +40,8 @@ class TokenProcessorConfig(Part, frozen=True, kw_only=True):
 class InMemoryConfig(Part, frozen=True, kw_only=True):
     """The largest number of keys per tier."""
 
-    size: _AtLeastOne = 100_000_000
-    pod_cache_size: _AtLeastOne | None = None
+    size: AtLeastOne = 100_000_000
+    pod_cache_size: AtLeastOne | None = None
 
 
 class BlockIndexConfig(Part, frozen=True, kw_only=True):
@@ -64,7 +62,7 @@ class TierConfig(Part, frozen=True, kw_only=True):
     """What a block in this tier is worth."""
 
     name: str
-    weight: Annotated[float, msgspec.Meta(ge=0, le=1)]
+    weight: Share
 
 
 class IndexerConfig(Part, frozen=True, kw_only=True):
@@ -81,6 +79,7 @@ class IndexerConfig(Part, frozen=True, kw_only=True):
 class PreciseParameters(Parameters, frozen=True, kw_only=True):
     """Keys, index, events, and guesses until events arrive."""
 
+    needs = (TOKENS,)
     token_processor_config: TokenProcessorConfig = TokenProcessorConfig()
     indexer_config: IndexerConfig = IndexerConfig()
     kv_events_config: KvEventsConfig = KvEventsConfig()
@@ -88,12 +87,7 @@ class PreciseParameters(Parameters, frozen=True, kw_only=True):
     speculative_ttl: str = msgspec.field(default="2s", name="speculativeTTL")
 
     def __post_init__(self) -> None:
-        if parse_duration_s(self.speculative_ttl) <= 0:
-            raise ValueError(f"speculativeTTL must be more than 0, got {self.speculative_ttl!r}")
-
-    def references(self) -> Iterable[Reference]:
-        """Tokens come first."""
-        yield Reference("", TOKENS, Kind.PRODUCER, TOKENS)
+        check_positive(speculativeTTL=self.speculative_ttl)
 
     def without_effect(self) -> Iterable[tuple[str, str]]:
         """What the index here has no need of."""
@@ -121,6 +115,7 @@ def _bits(holders: int) -> Iterator[int]:
         holders ^= last
 
 
+@plugin(TYPE, Kind.PRODUCER, PreciseParameters)
 class PrecisePrefixProducer:
     """Keys the prompt's full blocks and looks up who holds an unbroken run of them."""
 
@@ -253,6 +248,3 @@ class PrecisePrefixProducer:
 
     def _forget(self, endpoint: Endpoint) -> None:
         self.index.base_models.pop(endpoint, None)
-
-
-ROWS: Final = (plugin_type(TYPE, Kind.PRODUCER, PrecisePrefixProducer, PreciseParameters),)

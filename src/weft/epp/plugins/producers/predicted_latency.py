@@ -1,14 +1,14 @@
 """`predicted-latency-producer`: how long each endpoint would need for a request, learnt from earlier responses."""
 
 import math
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from time import perf_counter
 from typing import Annotated, Final
 
 import msgspec
 
-from weft.epp.config.parameters import Kind, Parameters, Reference
+from weft.epp.config.parameters import Count, Ignored, Kind, Parameters, Positive
 from weft.epp.config.quantity import parse_duration_s
 from weft.epp.decision.cycle import Cycle, LatencyPredictions, Prediction, Schedule
 from weft.epp.decision.plugin import (
@@ -16,10 +16,10 @@ from weft.epp.decision.plugin import (
     INFLIGHT,
     LATENCY,
     TOKENS,
+    InflightProducer,
+    PrefixProducer,
     Surroundings,
-    inflight_reference,
-    plugin_type,
-    prefix_reference,
+    plugin,
 )
 from weft.epp.decision.tickets import ResponseTimes
 from weft.epp.latency.limits import StrictestLimits
@@ -31,21 +31,23 @@ from weft.epp.request.slo import Slo, read_slo
 
 _PREFILL: Final = "prefill"  # the profile, and the role, that the reference knows by this name
 _MAX_AMOUNT: Final = 1e9
+_NOT_SAMPLED: Final = Ignored("a response's mean time per token is learnt, no single tokens")
 
 
 class PredictedLatencyParameters(Parameters, frozen=True, kw_only=True):
     """What is predicted, and from whose numbers. Nothing here names a server: the models are in the picker."""
 
+    needs = (TOKENS,)
     streaming_mode: bool = False  # first tokens and those after them; without it whole responses
-    slo_buffer_factor: Annotated[float, msgspec.Meta(gt=0)] = 1.0
+    slo_buffer_factor: Positive = 1.0
     context_ttl: str | int = msgspec.field(default="5m", name="contextTTL")  # a number: nanoseconds
     predict_in_produce: bool = True  # False: only learn
     endpoint_role_label: str = ""
-    prefix_match_info_producer_name: str = APPROXIMATE
-    in_flight_load_producer_name: str = INFLIGHT
+    prefix_match_info_producer_name: PrefixProducer = APPROXIMATE
+    in_flight_load_producer_name: InflightProducer = INFLIGHT
     use_encoder_cache_features: bool = False
-    sampling_mean: Annotated[float, msgspec.Meta(gt=0)] | None = None
-    max_decode_token_samples_for_prediction: Annotated[int, msgspec.Meta(ge=0)] | None = None
+    sampling_mean: Annotated[Positive | None, _NOT_SAMPLED] = None
+    max_decode_token_samples_for_prediction: Annotated[Count | None, _NOT_SAMPLED] = None
 
     def __post_init__(self) -> None:
         if self.context_ttl_s <= 0:
@@ -60,20 +62,6 @@ class PredictedLatencyParameters(Parameters, frozen=True, kw_only=True):
         """How long a request is followed that is not heard of."""
         ttl = self.context_ttl
         return ttl * 1e-9 if isinstance(ttl, int) else parse_duration_s(ttl)
-
-    def references(self) -> Iterable[Reference]:
-        """Prompts, what of them is cached, and what is under way."""
-        yield Reference("", TOKENS, Kind.PRODUCER, TOKENS)
-        yield prefix_reference(self.prefix_match_info_producer_name)
-        yield inflight_reference(self.in_flight_load_producer_name)
-
-    def without_effect(self) -> Iterable[tuple[str, str]]:
-        """Keys of older files."""
-        sampled = "a response's mean time per token is learnt, no single tokens"
-        if self.sampling_mean is not None:
-            yield "samplingMean", sampled
-        if self.max_decode_token_samples_for_prediction is not None:
-            yield "maxDecodeTokenSamplesForPrediction", sampled
 
 
 @dataclass(slots=True)
@@ -142,6 +130,7 @@ class _Account:
         self._series.last.labels(*labels, name).set(value)
 
 
+@plugin(LATENCY, Kind.PRODUCER, PredictedLatencyParameters)
 class PredictedLatency:
     """Predicts at each decision, and learns at each first token and end."""
 
@@ -345,6 +334,3 @@ class PredictedLatency:
 def _log(amount: float) -> float:
     """Of one more, so that nothing is 0. What a server reports may be anything; a model takes what is finite."""
     return math.log1p(min(amount, _MAX_AMOUNT)) if amount > 0.0 else 0.0  # false for NaN
-
-
-ROWS: Final = (plugin_type(LATENCY, Kind.PRODUCER, PredictedLatency, PredictedLatencyParameters),)

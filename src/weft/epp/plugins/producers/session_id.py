@@ -1,28 +1,24 @@
 """`session-id-producer`: makes a session's id known to the plugins that go by it."""
 
 from http.cookies import CookieError, SimpleCookie
-from typing import Annotated, Final
 
-import msgspec
-
-from weft.epp.config.parameters import Kind, Parameters
+from weft.epp.config.parameters import Kind, Name, Parameters
 from weft.epp.decision.cycle import Cycle
-from weft.epp.decision.plugin import Surroundings, plugin_type
-
-_Name = Annotated[str, msgspec.Meta(min_length=1)]
+from weft.epp.decision.plugin import Surroundings, plugin
 
 
 class SessionIdParameters(Parameters, frozen=True, kw_only=True):
     """Exactly one place to find the id in."""
 
-    header_name: _Name | None = None
-    cookie_name: _Name | None = None
+    header_name: Name | None = None
+    cookie_name: Name | None = None
 
     def __post_init__(self) -> None:
         if (self.header_name is None) == (self.cookie_name is None):
             raise ValueError("needs exactly one of headerName and cookieName")
 
 
+@plugin("session-id-producer", Kind.PRODUCER, SessionIdParameters)
 class SessionIdProducer:
     """Makes a session's id known to the plugins that go by it."""
 
@@ -45,8 +41,3 @@ class SessionIdProducer:
             return ""
         found = cookies.get(self._cookie or "")
         return found.value if found else ""
-
-
-ROWS: Final = (
-    plugin_type("session-id-producer", Kind.PRODUCER, SessionIdProducer, SessionIdParameters),
-)

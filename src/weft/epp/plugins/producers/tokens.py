@@ -6,16 +6,14 @@ import re
 import struct
 from collections.abc import Iterable
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Final, Literal
-
-import msgspec
+from typing import TYPE_CHECKING, Literal
 
 from weft.core.errors import BadRequest, ConfigError
 from weft.core.prompts import pack_tokens
-from weft.epp.config.parameters import Kind, Parameters, Part
+from weft.epp.config.parameters import AtLeastOne, Kind, Parameters, Part
 from weft.epp.config.quantity import parse_duration_s
 from weft.epp.decision.cycle import Cycle
-from weft.epp.decision.plugin import TOKENS, Surroundings, plugin_type
+from weft.epp.decision.plugin import TOKENS, Producer, Surroundings, plugin
 from weft.epp.request.values import InferenceRequest, NotRendered, Prompt, Refused
 
 if TYPE_CHECKING:
@@ -28,26 +26,25 @@ _NO_SOCKET = (
     "nothing is read from a socket; give vllm.url, a server that renders prompts, or name a directory "
     "with a tokenizer in modelName"
 )
-_AtLeastOne = Annotated[int, msgspec.Meta(ge=1)]
 
 
 class Resolution(Part, frozen=True, kw_only=True):
     """Pixels."""
 
-    width: _AtLeastOne = 640
-    height: _AtLeastOne = 360
+    width: AtLeastOne = 640
+    height: AtLeastOne = 360
 
 
 class DynamicImage(Part, frozen=True, kw_only=True):
     """Pixels a token."""
 
-    factor: _AtLeastOne = 1024
+    factor: AtLeastOne = 1024
 
 
 class StaticImage(Part, frozen=True, kw_only=True):
     """Tokens an image."""
 
-    static_token: _AtLeastOne
+    static_token: AtLeastOne
 
 
 class ImageEstimate(Part, frozen=True, kw_only=True):
@@ -117,7 +114,8 @@ class TokenParameters(Parameters, frozen=True, kw_only=True):
         return RenderParameters() if self.backend == "vllm" and self.vllm is None else self.vllm
 
 
-class TokenProducer:
+@plugin(TOKENS, Kind.PRODUCER, TokenParameters, aliases=("tokenizer",))
+class TokenProducer(Producer):
     """Token ids pass unchanged. Text is tokenised, or packed four UTF-8 bytes a pseudo token.
 
     Text that the server will put through a chat template is not what the server will compute; its
@@ -159,9 +157,6 @@ class TokenProducer:
             self._pack(cycle)  # the server will say what is wrong with it; it is routed there
             return
         _fill(cycle, packed, has_real_tokens=_is_raw(cycle.request))
-
-    def produce(self, cycle: Cycle) -> None:
-        """Nothing is left to do: the prompts were filled in before."""
 
     async def aclose(self) -> None:
         """Close the connections to the server that renders."""
@@ -252,8 +247,3 @@ def _open_tokenizer(name: str) -> "Tokenizer | None":
     except ImportError as error:
         raise ConfigError(f"{TOKENS}.parameters.modelName: needs a package: {error}") from error
     return tokenizer_in(Path(name))
-
-
-ROWS: Final = (
-    plugin_type(TOKENS, Kind.PRODUCER, TokenProducer, TokenParameters, aliases=("tokenizer",)),
-)

@@ -1,13 +1,11 @@
 """`active-request-scorer`: requests under way, counted by the picker itself."""
 
-from collections.abc import Iterable, Sequence
-from typing import Annotated, Final
+from collections.abc import Sequence
+from typing import Annotated
 
-import msgspec
-
-from weft.epp.config.parameters import Kind, Parameters, Reference
+from weft.epp.config.parameters import Count, Ignored, Kind, Parameters, Share
 from weft.epp.decision.cycle import Cycle
-from weft.epp.decision.plugin import INFLIGHT, Surroundings, inflight_reference, plugin_type
+from weft.epp.decision.plugin import INFLIGHT, InflightProducer, Surroundings, plugin
 from weft.epp.plugins.producers.inflight_load import InflightLoad
 from weft.epp.pool.endpoint import Endpoint
 
@@ -15,21 +13,15 @@ from weft.epp.pool.endpoint import Endpoint
 class ActiveRequestParameters(Parameters, frozen=True, kw_only=True):
     """How few requests are as good as none, and the best score of a busy endpoint."""
 
-    idle_threshold: Annotated[int, msgspec.Meta(ge=0)] = 0
-    max_busy_score: Annotated[float, msgspec.Meta(ge=0, le=1)] = 1.0
-    in_flight_load_producer_name: str = INFLIGHT
-    request_timeout: str | None = None
-
-    def references(self) -> Iterable[Reference]:
-        """What counts."""
-        yield inflight_reference(self.in_flight_load_producer_name)
-
-    def without_effect(self) -> Iterable[tuple[str, str]]:
-        """A key of older files."""
-        if self.request_timeout is not None:
-            yield "requestTimeout", "requests count until their responses end"
+    idle_threshold: Count = 0
+    max_busy_score: Share = 1.0
+    in_flight_load_producer_name: InflightProducer = INFLIGHT
+    request_timeout: Annotated[str | None, Ignored("requests count until their responses end")] = (
+        None
+    )
 
 
+@plugin("active-request-scorer", Kind.SCORER, ActiveRequestParameters)
 class ActiveRequestScorer:
     """Fewer requests under way is better, relative to the busiest candidate.
 
@@ -49,8 +41,3 @@ class ActiveRequestScorer:
         ]
         most = max(counts)
         return [1.0 if count <= idle else (most - count) / most * best for count in counts]
-
-
-ROWS: Final = (
-    plugin_type("active-request-scorer", Kind.SCORER, ActiveRequestScorer, ActiveRequestParameters),
-)

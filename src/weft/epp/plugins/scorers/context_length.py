@@ -1,14 +1,11 @@
 """`context-length-aware`: endpoints made for prompts of this length; a scorer, and a filter if wanted."""
 
 import re
-from collections.abc import Iterable, Sequence
-from typing import Annotated, Final
+from collections.abc import Sequence
 
-import msgspec
-
-from weft.epp.config.parameters import Kind, Parameters, Reference
+from weft.epp.config.parameters import Kind, Name, Parameters
 from weft.epp.decision.cycle import Cycle
-from weft.epp.decision.plugin import TOKENS, Surroundings, plugin_type
+from weft.epp.decision.plugin import TOKENS, Plugin, plugin
 from weft.epp.pool.endpoint import Endpoint
 
 _RANGE = re.compile(r"\s*(\d{1,12})\s*-\s*(\d{1,12})\s*", re.ASCII)
@@ -19,24 +16,18 @@ _FLOOR = 0.3  # what lies in a range scores above this, what lies out of it belo
 class ContextLengthParameters(Parameters, frozen=True, kw_only=True):
     """The label with the range, such as "0-2048" or "0-2048,8192-16384"."""
 
-    label: Annotated[str, msgspec.Meta(min_length=1)] = "llm-d.ai/context-length-range"
+    needs = (TOKENS,)
+    label: Name = "llm-d.ai/context-length-range"
     enable_filtering: bool = False
 
-    def references(self) -> Iterable[Reference]:
-        """Tokens to count."""
-        yield Reference("", TOKENS, Kind.PRODUCER, TOKENS)
 
-
-class ContextLengthAware:
+@plugin("context-length-aware", (Kind.SCORER, Kind.FILTER), ContextLengthParameters)
+class ContextLengthAware(Plugin[ContextLengthParameters]):
     """Prefers the tightest range that holds the prompt, with room to spare."""
-
-    def __init__(self, parameters: ContextLengthParameters, _: Surroundings) -> None:
-        self._label = parameters.label
-        self._filters = parameters.enable_filtering
 
     def keep(self, cycle: Cycle, candidates: Sequence[Endpoint]) -> Sequence[Endpoint]:
         """Those whose range holds the prompt, and those without one; all unless filtering is on."""
-        if not self._filters:
+        if not self._parameters.enable_filtering:
             return candidates
         return [each for each in candidates if self._takes(each, cycle.num_prompt_tokens)]
 
@@ -46,13 +37,13 @@ class ContextLengthAware:
         return [self._score(endpoint, length) for endpoint in candidates]
 
     def _takes(self, endpoint: Endpoint, length: int) -> bool:
-        text = endpoint.labels.get(self._label)
+        text = endpoint.labels.get(self._parameters.label)
         if text is None:
             return True
         return any(low <= length <= high for low, high in parse_ranges(text))
 
     def _score(self, endpoint: Endpoint, length: int) -> float:
-        text = endpoint.labels.get(self._label)
+        text = endpoint.labels.get(self._parameters.label)
         if text is None:
             return 0.5
         return max((_fit(length, low, high) for low, high in parse_ranges(text)), default=0.0)
@@ -79,13 +70,3 @@ def _fit(length: int, low: int, high: int) -> float:
     tightness, room = 1 / (1 + width / _SCALE), (high - length) / width
     # Never 0.3 itself, which would tie with the nearest range that does not hold the prompt.
     return max(_FLOOR + 1e-9, _FLOOR + (1 - _FLOOR) * (0.7 * tightness + 0.3 * room))
-
-
-ROWS: Final = (
-    plugin_type(
-        "context-length-aware",
-        (Kind.SCORER, Kind.FILTER),
-        ContextLengthAware,
-        ContextLengthParameters,
-    ),
-)

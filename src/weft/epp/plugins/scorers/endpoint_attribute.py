@@ -1,14 +1,14 @@
 """`endpoint-attribute-scorer`: a custom metric as a score."""
 
 from collections.abc import Iterable, Sequence
-from typing import Final, Literal
+from typing import Literal
 
 import msgspec
 
 from weft.epp.config.parameters import Kind, Parameters, Part, Reference
 from weft.epp.decision.attributes import attribute_reader, attribute_references
 from weft.epp.decision.cycle import Cycle
-from weft.epp.decision.plugin import Surroundings, plugin_type
+from weft.epp.decision.plugin import Surroundings, plugin
 from weft.epp.pool.endpoint import Endpoint
 
 
@@ -57,6 +57,7 @@ class AttributeScorerParameters(Parameters, frozen=True, kw_only=True):
         return attribute_references("attributeKey", self.attribute_key, self.producer)
 
 
+@plugin("endpoint-attribute-scorer", Kind.SCORER, AttributeScorerParameters, is_alpha=True)
 class AttributeScorer:
     """Linear in one custom metric; endpoints without it score 0.0."""
 
@@ -79,14 +80,3 @@ class AttributeScorer:
             return 1.0
         share = (value - low) / (high - low)
         return 1.0 - share if self._is_lower_better else share
-
-
-ROWS: Final = (
-    plugin_type(
-        "endpoint-attribute-scorer",
-        Kind.SCORER,
-        AttributeScorer,
-        AttributeScorerParameters,
-        is_alpha=True,
-    ),
-)

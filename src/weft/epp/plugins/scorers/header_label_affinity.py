@@ -1,23 +1,21 @@
 """`header-label-affinity-scorer`: a label that the request's header names."""
 
 from collections.abc import Sequence
-from typing import Annotated, Final
 
-import msgspec
-
-from weft.epp.config.parameters import Kind, Parameters
+from weft.epp.config.parameters import Kind, Name, Parameters
 from weft.epp.decision.cycle import Cycle
-from weft.epp.decision.plugin import Surroundings, plugin_type
+from weft.epp.decision.plugin import Surroundings, plugin
 from weft.epp.pool.endpoint import Endpoint
 
 
 class HeaderLabelParameters(Parameters, frozen=True, kw_only=True):
     """A request header and the label it should equal."""
 
-    header_name: Annotated[str, msgspec.Meta(min_length=1)]
-    label_key: Annotated[str, msgspec.Meta(min_length=1)]
+    header_name: Name
+    label_key: Name
 
 
+@plugin("header-label-affinity-scorer", Kind.SCORER, HeaderLabelParameters, is_alpha=True)
 class HeaderLabelScorer:
     """Endpoints labelled as the request's header says are better."""
 
@@ -31,14 +29,3 @@ class HeaderLabelScorer:
         if not wanted:
             return [0.0] * len(candidates)
         return [float(endpoint.labels.get(self._label) == wanted) for endpoint in candidates]
-
-
-ROWS: Final = (
-    plugin_type(
-        "header-label-affinity-scorer",
-        Kind.SCORER,
-        HeaderLabelScorer,
-        HeaderLabelParameters,
-        is_alpha=True,
-    ),
-)

@@ -1,24 +1,23 @@
 """`latency-scorer`: where the SLO is met, and by how much, as the predictions say."""
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Annotated, Final, Literal
+from typing import Final, Literal
 
 import msgspec
 
-from weft.epp.config.parameters import Kind, Parameters, Reference
+from weft.epp.config.parameters import Kind, NotNegative, Parameters
 from weft.epp.decision.cycle import Cycle, LatencyPredictions
 from weft.epp.decision.plugin import (
     APPROXIMATE,
     LATENCY,
+    LatencyProducer,
+    PrefixProducer,
     Surroundings,
-    latency_reference,
-    plugin_type,
-    prefix_reference,
+    plugin,
 )
 from weft.epp.pool.endpoint import Endpoint
 
-_Weight = Annotated[float, msgspec.Meta(ge=0)]
 _NO_RANGE_S: Final = 1e-12
 _STEPS: Final = 100  # of the score; none that is compared has less than one of them
 
@@ -26,19 +25,14 @@ _STEPS: Final = 100  # of the score; none that is compared has less than one of 
 class LatencyScorerParameters(Parameters, frozen=True, kw_only=True):
     """How much each latency counts, which headroom is best, and what counts while nothing can be predicted."""
 
-    ttft_weight: _Weight = 0.8
-    tpot_weight: _Weight = 0.2
+    ttft_weight: NotNegative = 0.8
+    tpot_weight: NotNegative = 0.2
     headroom_selection_strategy: Literal["least", "most"] = "least"
-    composite_kv_weight: _Weight = msgspec.field(default=1.0, name="compositeKVWeight")
-    composite_queue_weight: _Weight = 1.0
-    composite_prefix_weight: _Weight = 1.0
-    latency_prediction_info_producer_name: str = LATENCY
-    prefix_match_info_producer_name: str = APPROXIMATE
-
-    def references(self) -> Iterable[Reference]:
-        """Predictions, and prefixes for want of them."""
-        yield latency_reference(self.latency_prediction_info_producer_name)
-        yield prefix_reference(self.prefix_match_info_producer_name)
+    composite_kv_weight: NotNegative = msgspec.field(default=1.0, name="compositeKVWeight")
+    composite_queue_weight: NotNegative = 1.0
+    composite_prefix_weight: NotNegative = 1.0
+    latency_prediction_info_producer_name: LatencyProducer = LATENCY
+    prefix_match_info_producer_name: PrefixProducer = APPROXIMATE
 
 
 @dataclass(frozen=True, slots=True)
@@ -52,6 +46,7 @@ class _Room:
     is_idle: bool
 
 
+@plugin("latency-scorer", Kind.SCORER, LatencyScorerParameters)
 class LatencyScorer:
     """Endpoints that meet the SLO, or else those that miss them least."""
 
@@ -158,6 +153,3 @@ def _in_range(values: Sequence[float]) -> list[float]:
     if most - least <= _NO_RANGE_S:
         return [0.5] * len(values)
     return [(value - least) / (most - least) for value in values]
-
-
-ROWS: Final = (plugin_type("latency-scorer", Kind.SCORER, LatencyScorer, LatencyScorerParameters),)

@@ -1,32 +1,24 @@
 """`load-aware-scorer`: the queue against a fixed scale."""
 
 from collections.abc import Sequence
-from typing import Annotated, Final
 
-import msgspec
-
-from weft.epp.config.parameters import Kind, Parameters
+from weft.epp.config.parameters import AtLeastOne, Kind, Parameters
 from weft.epp.decision.cycle import Cycle
-from weft.epp.decision.plugin import Surroundings, plugin_type
+from weft.epp.decision.plugin import Plugin, plugin
 from weft.epp.pool.endpoint import Endpoint
 
 
 class LoadAwareParameters(Parameters, frozen=True, kw_only=True):
     """A queue this long is as bad as any longer one."""
 
-    threshold: Annotated[int, msgspec.Meta(ge=1)] = 128
+    threshold: AtLeastOne = 128
 
 
-class LoadAwareScorer:
+@plugin("load-aware-scorer", Kind.SCORER, LoadAwareParameters)
+class LoadAwareScorer(Plugin[LoadAwareParameters]):
     """Fewer waiting requests is better, against a fixed scale."""
-
-    def __init__(self, parameters: LoadAwareParameters, _: Surroundings) -> None:
-        self._threshold = parameters.threshold
 
     def score(self, _: Cycle, candidates: Sequence[Endpoint]) -> list[float]:
         """0.5 for an empty queue, falling to 0.0 at the threshold."""
-        limit = self._threshold
+        limit = self._parameters.threshold
         return [0.5 * (1.0 - min(each.expected_waiting, limit) / limit) for each in candidates]
-
-
-ROWS: Final = (plugin_type("load-aware-scorer", Kind.SCORER, LoadAwareScorer, LoadAwareParameters),)

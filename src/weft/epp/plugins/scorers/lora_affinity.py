@@ -1,19 +1,16 @@
 """`lora-affinity-scorer`: where the request's adapter is, or fits."""
 
 from collections.abc import Sequence
-from typing import Final
 
 from weft.epp.config.parameters import Kind, NoParameters
 from weft.epp.decision.cycle import Cycle
-from weft.epp.decision.plugin import Surroundings, plugin_type
+from weft.epp.decision.plugin import Plugin, plugin
 from weft.epp.pool.endpoint import Endpoint
 
 
-class LoraAffinityScorer:
+@plugin("lora-affinity-scorer", Kind.SCORER)
+class LoraAffinityScorer(Plugin[NoParameters]):
     """Where the adapter is, or fits, is better."""
-
-    def __init__(self, _: NoParameters, __: Surroundings) -> None:
-        pass
 
     def score(self, cycle: Cycle, candidates: Sequence[Endpoint]) -> list[float]:
         """1.0 active, 0.8 room for it, 0.6 waiting to be loaded, else 0.0."""
@@ -27,6 +24,3 @@ def _adapter_score(endpoint: Endpoint, model: str) -> float:
     if len(adapters.active) + len(adapters.waiting) < adapters.max_active:
         return 0.8
     return 0.6 if model in adapters.waiting else 0.0
-
-
-ROWS: Final = (plugin_type("lora-affinity-scorer", Kind.SCORER, LoraAffinityScorer),)

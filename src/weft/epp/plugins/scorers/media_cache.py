@@ -1,34 +1,24 @@
 """`mm-embeddings-cache-scorer`: how much of a request's media is encoded already."""
 
-from collections.abc import Iterable, Sequence
-from typing import Final
+from collections.abc import Sequence
 
-from weft.epp.config.parameters import Kind, Parameters, Reference
+from weft.epp.config.parameters import Kind, Parameters
 from weft.epp.decision.cycle import Cycle
-from weft.epp.decision.plugin import MEDIA_CACHE, Surroundings, plugin_type
+from weft.epp.decision.plugin import MEDIA_CACHE, Plugin, plugin
 from weft.epp.pool.endpoint import Endpoint
 
 
 class MediaScorerParameters(Parameters, frozen=True, kw_only=True):
     """Nothing to set."""
 
-    def references(self) -> Iterable[Reference]:
-        """The producer."""
-        return (Reference("", MEDIA_CACHE, Kind.PRODUCER, MEDIA_CACHE),)
+    needs = (MEDIA_CACHE,)
 
 
-class MediaScorer:
+@plugin("mm-embeddings-cache-scorer", Kind.SCORER, MediaScorerParameters)
+class MediaScorer(Plugin[MediaScorerParameters]):
     """More of the request's media is better; each counts the same."""
-
-    def __init__(self, _: MediaScorerParameters, __: Surroundings) -> None:
-        pass
 
     def score(self, cycle: Cycle, candidates: Sequence[Endpoint]) -> list[float]:
         """The share that the endpoint was sent before; 0.0 for all without media."""
         held = cycle.held_media.get(MEDIA_CACHE, {})
         return [held.get(endpoint, 0.0) for endpoint in candidates]
-
-
-ROWS: Final = (
-    plugin_type("mm-embeddings-cache-scorer", Kind.SCORER, MediaScorer, MediaScorerParameters),
-)

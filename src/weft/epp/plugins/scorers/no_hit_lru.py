@@ -2,13 +2,10 @@
 
 from collections import OrderedDict
 from collections.abc import Iterable, Sequence
-from typing import Annotated, Final
 
-import msgspec
-
-from weft.epp.config.parameters import Kind, Parameters, Reference
+from weft.epp.config.parameters import AtLeastOne, Kind, Parameters, Reference
 from weft.epp.decision.cycle import Cycle, Schedule
-from weft.epp.decision.plugin import Surroundings, plugin_type, prefix_reference
+from weft.epp.decision.plugin import PrefixProducer, Surroundings, plugin
 from weft.epp.plugins.scorers.prefix_cache import PREFIX_SCORER, PrefixScorer
 from weft.epp.pool.endpoint import Endpoint
 
@@ -18,8 +15,8 @@ class NoHitLruParameters(Parameters, frozen=True, kw_only=True):
 
     prefix_plugin_type: str = PREFIX_SCORER
     prefix_plugin_name: str | None = None
-    prefix_match_info_producer_name: str | None = None  # in place of a scorer
-    lru_size: Annotated[int, msgspec.Meta(ge=1)] = 1024
+    prefix_match_info_producer_name: PrefixProducer | None = None  # in place of a scorer
+    lru_size: AtLeastOne = 1024
 
     def __post_init__(self) -> None:
         if self.prefix_match_info_producer_name is not None and self.prefix_plugin_name is not None:
@@ -33,12 +30,13 @@ class NoHitLruParameters(Parameters, frozen=True, kw_only=True):
     def references(self) -> Iterable[Reference]:
         """The producer, or the prefix scorer that names it."""
         if self.prefix_match_info_producer_name is not None:
-            yield prefix_reference(self.prefix_match_info_producer_name)
+            yield from super().references()
             return
         key = "prefixPluginName" if self.prefix_plugin_name else "prefixPluginType"
         yield Reference(key, self.scorer, Kind.SCORER, PREFIX_SCORER)
 
 
+@plugin("no-hit-lru-scorer", Kind.SCORER, NoHitLruParameters)
 class NoHitLruScorer:
     """Spreads requests that hit no cache: whoever served one longest ago comes first."""
 
@@ -78,6 +76,3 @@ class NoHitLruScorer:
     def _is_cold(self, cycle: Cycle) -> bool:
         match = cycle.prefixes.get(self._producer)
         return match is None or not match.held
-
-
-ROWS: Final = (plugin_type("no-hit-lru-scorer", Kind.SCORER, NoHitLruScorer, NoHitLruParameters),)

@@ -1,34 +1,22 @@
 """`precise-prefix-cache-scorer`: the deprecated plugin that is producer and scorer in one."""
 
-from typing import Final
-
 from weft.epp.config.parameters import Kind
-from weft.epp.decision.plugin import Surroundings, plugin_type
+from weft.epp.decision.plugin import Surroundings, plugin
 from weft.epp.plugins.producers.precise_prefix import PreciseParameters, PrecisePrefixProducer
 from weft.epp.plugins.scorers.prefix_cache import PrefixScorer, PrefixScorerParameters
 
 
-class PrecisePrefixScorer:
+@plugin(
+    "precise-prefix-cache-scorer",
+    (Kind.SCORER, Kind.PRODUCER),
+    PreciseParameters,
+    replacement="precise-prefix-cache-producer with prefix-cache-scorer",
+)
+class PrecisePrefixScorer(PrecisePrefixProducer):
     """The deprecated plugin that is producer and scorer in one."""
 
     def __init__(self, parameters: PreciseParameters, around: Surroundings) -> None:
-        self.inner = PrecisePrefixProducer(parameters, around)
+        super().__init__(parameters, around)
         self.producer = around.name
         own = PrefixScorerParameters(prefix_match_info_producer_name=around.name)
-        self._scorer = PrefixScorer(own, around)
-        self.prepare = self.inner.prepare
-        self.produce = self.inner.produce
-        self.picked = self.inner.picked
-        self.aclose = self.inner.aclose
-        self.score = self._scorer.score
-
-
-ROWS: Final = (
-    plugin_type(
-        "precise-prefix-cache-scorer",
-        (Kind.SCORER, Kind.PRODUCER),
-        PrecisePrefixScorer,
-        PreciseParameters,
-        replacement="precise-prefix-cache-producer with prefix-cache-scorer",
-    ),
-)
+        self.score = PrefixScorer(own, around).score

@@ -1,13 +1,11 @@
 """`prefix-cache-scorer`: how much of the prompt is cached."""
 
-from collections.abc import Iterable, Sequence
-from typing import Annotated, Final
+from collections.abc import Sequence
+from typing import Final
 
-import msgspec
-
-from weft.epp.config.parameters import Kind, Parameters, Reference
+from weft.epp.config.parameters import AtLeastOne, Kind, Parameters, Share
 from weft.epp.decision.cycle import Cycle
-from weft.epp.decision.plugin import APPROXIMATE, Surroundings, plugin_type, prefix_reference
+from weft.epp.decision.plugin import APPROXIMATE, PrefixProducer, Surroundings, plugin
 from weft.epp.pool.endpoint import Endpoint
 
 PREFIX_SCORER: Final = "prefix-cache-scorer"
@@ -16,15 +14,12 @@ PREFIX_SCORER: Final = "prefix-cache-scorer"
 class PrefixScorerParameters(Parameters, frozen=True, kw_only=True):
     """Which producer to read, and how much the length of the match counts beside its share."""
 
-    prefix_match_info_producer_name: str = APPROXIMATE
-    match_length_weight: Annotated[float, msgspec.Meta(ge=0, le=1)] = 0.0
-    match_length_scale_tokens: Annotated[int, msgspec.Meta(ge=1)] = 8192
-
-    def references(self) -> Iterable[Reference]:
-        """The producer."""
-        return (prefix_reference(self.prefix_match_info_producer_name),)
+    prefix_match_info_producer_name: PrefixProducer = APPROXIMATE
+    match_length_weight: Share = 0.0
+    match_length_scale_tokens: AtLeastOne = 8192
 
 
+@plugin(PREFIX_SCORER, Kind.SCORER, PrefixScorerParameters)
 class PrefixScorer:
     """A longer cached prefix is better."""
 
@@ -48,6 +43,3 @@ class PrefixScorer:
             + weight * min(1.0, tokens[i] / scale) ** 2
             for i, endpoint in enumerate(candidates)
         ]
-
-
-ROWS: Final = (plugin_type(PREFIX_SCORER, Kind.SCORER, PrefixScorer, PrefixScorerParameters),)

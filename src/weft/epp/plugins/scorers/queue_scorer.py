@@ -1,11 +1,10 @@
 """`queue-scorer` and `running-requests-size-scorer`: load relative to the other candidates."""
 
 from collections.abc import Sequence
-from typing import Final
 
 from weft.epp.config.parameters import Kind, NoParameters
 from weft.epp.decision.cycle import Cycle
-from weft.epp.decision.plugin import Surroundings, plugin_type
+from weft.epp.decision.plugin import Plugin, plugin
 from weft.epp.pool.endpoint import Endpoint
 
 
@@ -18,29 +17,19 @@ def fewest_is_best(counts: Sequence[float]) -> list[float]:
     return [(most - count) / span for count in counts]
 
 
-class QueueScorer:
+@plugin("queue-scorer", Kind.SCORER)
+class QueueScorer(Plugin[NoParameters]):
     """Fewer waiting requests is better, relative to the other candidates."""
-
-    def __init__(self, _: NoParameters, __: Surroundings) -> None:
-        pass
 
     def score(self, _: Cycle, candidates: Sequence[Endpoint]) -> list[float]:
         """1.0 for the shortest queue, 0.0 for the longest."""
         return fewest_is_best([endpoint.expected_waiting for endpoint in candidates])
 
 
-class RunningScorer:
+@plugin("running-requests-size-scorer", Kind.SCORER)
+class RunningScorer(Plugin[NoParameters]):
     """Fewer running requests is better, relative to the other candidates."""
-
-    def __init__(self, _: NoParameters, __: Surroundings) -> None:
-        pass
 
     def score(self, _: Cycle, candidates: Sequence[Endpoint]) -> list[float]:
         """1.0 for the fewest running, 0.0 for the most."""
         return fewest_is_best([endpoint.expected_running for endpoint in candidates])
-
-
-ROWS: Final = (
-    plugin_type("queue-scorer", Kind.SCORER, QueueScorer),
-    plugin_type("running-requests-size-scorer", Kind.SCORER, RunningScorer),
-)

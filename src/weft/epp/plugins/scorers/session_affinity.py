@@ -4,31 +4,29 @@ import base64
 import binascii
 from collections import OrderedDict
 from collections.abc import Sequence
-from typing import Annotated, Final, Literal
+from typing import Annotated, Literal
 
 import msgspec
 
-from weft.epp.config.parameters import Kind, Parameters, Part
+from weft.epp.config.parameters import Kind, Name, Parameters, Part, Positive
 from weft.epp.decision.cycle import Cycle, Schedule
-from weft.epp.decision.plugin import Surroundings, plugin_type
+from weft.epp.decision.plugin import Surroundings, plugin
 from weft.epp.pool.endpoint import Endpoint
 
 MAX_SESSIONS = 100_000
 _MAX_ID_CHARS = 256  # clients write them
-_Name = Annotated[str, msgspec.Meta(min_length=1)]
-_Seconds = Annotated[float, msgspec.Meta(gt=0)]
 
 
 class EncodedHeaderConfig(Part, frozen=True, kw_only=True):
     """The header that carries the endpoint, both ways."""
 
-    header: _Name = "x-session-token"
+    header: Name = "x-session-token"
 
 
 class SessionSource(Part, frozen=True, kw_only=True):
     """Where a session's id may stand."""
 
-    header: _Name
+    header: Name
 
 
 class SessionIdConfig(Part, frozen=True, kw_only=True):
@@ -37,8 +35,8 @@ class SessionIdConfig(Part, frozen=True, kw_only=True):
     sources: Annotated[tuple[SessionSource, ...], msgspec.Meta(min_length=1)] = (
         SessionSource(header="x-session-id"),
     )
-    eviction_ttl_seconds: _Seconds = 300.0
-    eviction_sweep_seconds: _Seconds = 10.0
+    eviction_ttl_seconds: Positive = 300.0
+    eviction_sweep_seconds: Positive = 10.0
 
 
 class SessionParameters(Parameters, frozen=True, kw_only=True):
@@ -50,6 +48,8 @@ class SessionParameters(Parameters, frozen=True, kw_only=True):
     session_id_config: SessionIdConfig = SessionIdConfig()
 
 
+@plugin("session-affinity-scorer", Kind.SCORER, SessionParameters, is_alpha=True)
+@plugin("session-affinity-filter", Kind.FILTER, SessionParameters, is_alpha=True)
 class SessionAffinity:
     """1.0 for the session's endpoint, or only that endpoint; everybody alike for a new session."""
 
@@ -121,13 +121,3 @@ def decode_token(token: str) -> str | None:
         return base64.b64decode(token, validate=True).decode() or None
     except (binascii.Error, ValueError):
         return None
-
-
-ROWS: Final = (
-    plugin_type(
-        "session-affinity-scorer", Kind.SCORER, SessionAffinity, SessionParameters, is_alpha=True
-    ),
-    plugin_type(
-        "session-affinity-filter", Kind.FILTER, SessionAffinity, SessionParameters, is_alpha=True
-    ),
-)

@@ -1,13 +1,10 @@
 """`token-load-scorer`: prompt tokens under way, counted by the picker itself."""
 
-from collections.abc import Iterable, Sequence
-from typing import Annotated, Final
+from collections.abc import Sequence
 
-import msgspec
-
-from weft.epp.config.parameters import Kind, Parameters, Reference
+from weft.epp.config.parameters import AtLeastOne, Kind, Parameters
 from weft.epp.decision.cycle import Cycle
-from weft.epp.decision.plugin import INFLIGHT, Surroundings, inflight_reference, plugin_type
+from weft.epp.decision.plugin import INFLIGHT, InflightProducer, Surroundings, plugin
 from weft.epp.plugins.producers.inflight_load import InflightLoad
 from weft.epp.pool.endpoint import Endpoint
 
@@ -15,14 +12,11 @@ from weft.epp.pool.endpoint import Endpoint
 class TokenLoadParameters(Parameters, frozen=True, kw_only=True):
     """This many tokens under way are as bad as any more."""
 
-    queue_threshold_tokens: Annotated[int, msgspec.Meta(ge=1)] = 4194304
-    in_flight_load_producer_name: str = INFLIGHT
-
-    def references(self) -> Iterable[Reference]:
-        """What counts."""
-        yield inflight_reference(self.in_flight_load_producer_name)
+    queue_threshold_tokens: AtLeastOne = 4194304
+    in_flight_load_producer_name: InflightProducer = INFLIGHT
 
 
+@plugin("token-load-scorer", Kind.SCORER, TokenLoadParameters)
 class TokenLoadScorer:
     """Fewer prompt tokens under way is better, against a fixed scale."""
 
@@ -34,6 +28,3 @@ class TokenLoadScorer:
         """1.0 for none, falling to 0.0 at the threshold."""
         threshold, num_tokens = self._threshold, self._inflight.num_tokens
         return [1.0 - min(1.0, num_tokens(endpoint) / threshold) for endpoint in candidates]
-
-
-ROWS: Final = (plugin_type("token-load-scorer", Kind.SCORER, TokenLoadScorer, TokenLoadParameters),)

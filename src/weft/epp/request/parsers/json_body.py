@@ -9,7 +9,7 @@ from typing import Annotated, Any, Final, TypeVar
 import msgspec
 
 from weft.core.json_pieces import SLICE_BYTES, JsonPieces
-from weft.epp.request.parsers.parser import MAX_TOKEN_ID, Call, Reads, malformed
+from weft.epp.request.parsers.parser import MAX_TOKEN_ID, Call, Parser, malformed
 from weft.epp.request.values import MAX_COMPARED_TOKENS, Prompt, Refused
 
 T = TypeVar("T")
@@ -94,18 +94,11 @@ def _check_parts(view: memoryview, marks: bytes, name: str) -> None:
             )
 
 
-class JsonParser:
-    """What parsers of JSON bodies have in common."""
-
-    model_header = None
-
-    def reads(self, path: str) -> Reads:
-        """The prompt is in the body."""
-        del path
-        return Reads.BODY
+class JsonParser(Parser):
+    """Of bodies whose model is a member of the top object."""
 
     def rename(self, call: Call, model: str) -> bytes:
-        """The model is a member of the top object."""
+        """That member is another one."""
         return rename_model(call.body, model)
 
 

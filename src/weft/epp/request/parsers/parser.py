@@ -1,9 +1,10 @@
 """What a parser is, what it is given, and the sentence a client gets when its request is malformed."""
 
+from abc import ABC, abstractmethod
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from enum import Enum
-from typing import Protocol
+from typing import ClassVar
 
 from weft.epp.request.values import InferenceRequest, Refused
 
@@ -63,33 +64,26 @@ def path_of(target: str) -> str:
     return target.partition("?")[0].rstrip("/") or "/"
 
 
-class Parser(Protocol):
-    """Reads one dialect. `suffixes` are the ends of the paths it claims; none: whatever is left."""
+class Parser(ABC):
+    """Reads one dialect."""
 
-    @property
-    def type(self) -> str:
-        """Its name in a configuration."""
+    type: ClassVar[str]  # its name in a configuration
+    # Ends of the paths it claims, on whole segments; one that begins with "/" is a whole path. None: whatever is left.
+    suffixes: ClassVar[tuple[str, ...]] = ()
+    dialect: ClassVar[Dialect]  # how responses report usage
+    model_header: ClassVar[str | None] = None  # that names the model, where bodies do not
 
-    @property
-    def suffixes(self) -> tuple[str, ...]:
-        """Ends of paths, on whole segments; one that begins with "/" is a whole path."""
-
-    @property
-    def dialect(self) -> Dialect:
-        """How responses report usage."""
-
-    @property
-    def model_header(self) -> str | None:
-        """The header that names the model, where bodies do not."""
-
-    def reads(self, path: str) -> Reads:
+    def reads(self, _path: str) -> Reads:
         """What it needs to see of a request to this path, which it claims."""
+        return Reads.BODY
 
+    @abstractmethod
     def parse(self, call: Call) -> InferenceRequest:
         """The request. Raises `Refused` with status 400 when that cannot be read."""
 
-    def rename(self, call: Call, model: str) -> bytes:
-        """The body of a parsed call with another model in it."""
+    def rename(self, call: Call, _model: str) -> bytes:
+        """The body of a parsed call with another model in it; as it is, where it names none."""
+        return call.body
 
 
 def malformed(message: str) -> Refused:

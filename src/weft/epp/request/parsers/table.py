@@ -13,27 +13,19 @@ from weft.epp.request.parsers.vllmgrpc import VllmGrpcParser
 from weft.epp.request.values import InferenceRequest
 
 
-class PassthroughParser:
+class PassthroughParser(Parser):
     """Whatever no other parser claims: routed by load alone, its body never looked at."""
 
     type = "passthrough-parser"
-    suffixes = ()
-    model_header = None
     dialect = Dialect.NONE
 
-    def reads(self, path: str) -> Reads:
+    def reads(self, _path: str) -> Reads:
         """The body passes as it comes, however long."""
-        del path
         return Reads.HEADERS
 
     def parse(self, call: Call) -> InferenceRequest:
         """A request without a prompt."""
         return call.to_request(self.type)
-
-    def rename(self, call: Call, model: str) -> bytes:
-        """There is no model to rename."""
-        del model
-        return call.body
 
 
 _ALL: Final[tuple[Parser, ...]] = (

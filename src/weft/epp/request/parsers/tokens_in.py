@@ -13,7 +13,7 @@ from weft.epp.request.parsers.json_body import (
     raw_text,
     to_prompts,
 )
-from weft.epp.request.parsers.parser import Call, Dialect, malformed
+from weft.epp.request.parsers.parser import Call, Dialect, Parser, malformed
 from weft.epp.request.values import InferenceRequest
 
 
@@ -97,7 +97,7 @@ class VllmHttpParser(JsonParser):
         )
 
 
-class SglangHttpParser(JsonParser):
+class SglangHttpParser(Parser):
     """Claims SGLang's own path, exactly."""
 
     type = "sglanghttp-parser"
@@ -131,8 +131,3 @@ class SglangHttpParser(JsonParser):
             is_streaming=bool(body.stream),
             max_tokens=sampling.max_new_tokens if sampling else None,
         )
-
-    def rename(self, call: Call, model: str) -> bytes:
-        """There is no model to rename."""
-        del model
-        return call.body

@@ -11,7 +11,7 @@ from typing import Final
 from weft.epp.request.parsers.anthropic import AnthropicParser
 from weft.epp.request.parsers.json_body import rename_model
 from weft.epp.request.parsers.openai import parse_chat
-from weft.epp.request.parsers.parser import Call, Dialect, Reads, malformed, unscheduled
+from weft.epp.request.parsers.parser import Call, Dialect, Parser, Reads, malformed, unscheduled
 from weft.epp.request.parsers.payload import first_message, frame
 from weft.epp.request.values import InferenceRequest, Refused
 
@@ -22,12 +22,11 @@ _HTTP_BODY: Final = 2
 _DATA: Final = 2
 
 
-class VertexAiParser:
+class VertexAiParser(Parser):
     """Claims the service; what it cannot read goes to any endpoint."""
 
     type = "vertexai-parser"
     suffixes = (_CHAT, *_RAW, f"{SERVICE}/*")
-    model_header = None
     dialect = Dialect.VERTEX
 
     def reads(self, path: str) -> Reads:

@@ -4,9 +4,9 @@ from dataclasses import replace
 from typing import Final
 
 from weft.core.lora import LORA_METADATA
-from weft.epp.request.parsers.parser import Call, Dialect, Reads, malformed, unscheduled
+from weft.epp.request.parsers.parser import Call, Dialect, Parser, Reads, malformed, unscheduled
 from weft.epp.request.parsers.payload import first_message
-from weft.epp.request.values import InferenceRequest, Prompt, Refused
+from weft.epp.request.values import InferenceRequest, Refused
 from weft.epp.request.vllm import SERVICE, crowded, read_embed, read_generate
 from weft.wire.message_bounds import MAX_PARTS
 
@@ -16,7 +16,7 @@ EMBED: Final = f"{SERVICE}/Embed"
 _MAX_SURE_BYTES: Final = 2**25
 
 
-class VllmGrpcParser:
+class VllmGrpcParser(Parser):
     """Claims the whole service. The wire names no model; metadata may name a LoRA adapter."""
 
     type = "vllmgrpc-parser"
@@ -51,15 +51,10 @@ class VllmGrpcParser:
             call.to_request(self.type),
             model=adapter,
             has_adapter=bool(adapter),
-            prompts=(Prompt(parsed.text, parsed.token_ids, num_left_out=parsed.num_left_out),),
+            prompts=(parsed.prompt,),
             # Placeholders look alike whatever stands there, so what does is part of the identity.
             cache_salt="".join(parsed.media),
             media=parsed.media,
             is_streaming=parsed.is_streaming,
             max_tokens=parsed.max_tokens,
         )
-
-    def rename(self, call: Call, model: str) -> bytes:
-        """The message names no model; the header does."""
-        del model
-        return call.body
