@@ -69,11 +69,9 @@ class Model(Protocol):
 
     def expected(self, features: Sequence[float]) -> float:
         """Seconds."""
-        ...
 
     def learn(self, features: Sequence[float], seconds: float) -> None:
         """One more."""
-        ...
 
 
 class Mean:

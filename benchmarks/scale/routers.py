@@ -39,19 +39,15 @@ class Router(Protocol):
 
     async def pick(self, request: InferenceRequest) -> Choice:
         """Choose; raises `Refused`."""
-        ...
 
     def first_token(self, choice: Choice) -> None:
         """The answer has begun."""
-        ...
 
     def ended(self, choice: Choice, *, is_whole: bool) -> None:
         """The answer is over."""
-        ...
 
     async def close(self) -> None:
         """End what it does by itself."""
-        ...
 
 
 class _PolledWorker:

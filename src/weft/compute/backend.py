@@ -28,7 +28,6 @@ class PackedParts(Protocol):
 
     def packed_parts(self) -> list[memoryview]:
         """One behind the other; they stay as they are, and hold its memory."""
-        ...
 
 
 class Backend(Protocol):
@@ -38,23 +37,18 @@ class Backend(Protocol):
 
     def suits(self, card: ModelCard) -> bool:
         """Whether it is to be taken for such a model, here, when nobody names a backend."""
-        ...
 
     def configure(self, options: EngineOptions, card: ModelCard) -> ComputeConfig:
         """Decide how it computes; a `ConfigError` names the flag that it cannot follow."""
-        ...
 
     def shared_threads(self, card: ModelCard) -> int | None:
         """Threads to take in a process that does other work too; None: what it takes anyway."""
-        ...
 
     def sized(self, checkpoint: Checkpoint, compute: ComputeConfig) -> Checkpoint:
         """The checkpoint with the memory on its card that weights, KV and adapters take here."""
-        ...
 
     def free_bytes(self) -> int:
         """Memory for weights and KV that is free now."""
-        ...
 
     def load(self, checkpoint: Checkpoint, compute: ComputeConfig, *, max_model_len: int) -> Runner:
         """Read the weights and build the runner.
@@ -62,11 +56,9 @@ class Backend(Protocol):
         `max_model_len` is the longest sequence that will be served; models with a second set of rotary
         frequencies for long contexts choose by it.
         """
-        ...
 
     def describe(self, card: ModelCard, compute: ComputeConfig) -> str:
         """What computes, and on what, as the start banner has it."""
-        ...
 
 
 @runtime_checkable
@@ -75,7 +67,6 @@ class SharingBackend(Backend, Protocol):
 
     def packing(self) -> str:
         """All that decides how they are packed, but for checkpoint and configuration: code, and instructions."""
-        ...
 
     def load_shared(
         self,
@@ -86,4 +77,3 @@ class SharingBackend(Backend, Protocol):
         file: PackedFile,
     ) -> Runner:
         """`load`, with the weights packed into `file` or, once they are published there, mapped."""
-        ...

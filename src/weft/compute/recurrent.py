@@ -16,7 +16,6 @@ class Recurrence(Protocol):
 
     def __call__(self, rows: FloatArray, state: FloatArray) -> FloatArray:
         """Of successive rows of one sequence [rows, in] to [rows, out]; the flat `state` goes on in place."""
-        ...
 
 
 @dataclass(frozen=True, slots=True)

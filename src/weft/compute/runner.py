@@ -49,11 +49,9 @@ class Runner(Protocol):
     @property
     def adapters(self) -> "AdapterStore | None":
         """Where LoRA adapters go; None where its backend takes none."""
-        ...
 
     def allocate_kv(self, *, num_blocks: int, block_size: int, num_state_slots: int = 0) -> None:
         """Make the KV pool, and beside it that of states. Called once, before the first step."""
-        ...
 
     def forward(self, batch: Batch) -> Rows:
         """Run one step and return float32 logits [wanted, vocab]. The result belongs to the caller.
@@ -62,7 +60,6 @@ class Runner(Protocol):
         [wanted, hidden]. A row's result is bitwise independent of the other rows,
         of chunking and of block placement.
         """
-        ...
 
 
 @runtime_checkable
@@ -71,7 +68,6 @@ class ThreadedRunner(Protocol):
 
     def set_num_threads(self, num_threads: int) -> None:
         """Between steps."""
-        ...
 
 
 @runtime_checkable
@@ -80,7 +76,6 @@ class TimedRunner(Protocol):
 
     def seconds(self) -> dict[str, float]:
         """Time spent in steps since it was made, by part of a step."""
-        ...
 
 
 @runtime_checkable
@@ -89,11 +84,9 @@ class RoutingRunner(Protocol):
 
     def expert_loads(self) -> list[list[int]]:
         """Tokens since it was made, by layer with experts and by expert."""
-        ...
 
     def expert_balance(self) -> tuple[float, float]:
         """Sums over steps and layers of an expert's mean tokens, and of the busiest's."""
-        ...
 
 
 @runtime_checkable
@@ -103,23 +96,18 @@ class BlockCopies(Protocol):
     @property
     def kv_layout(self) -> str:
         """Runners of one model that say the same understand each other's blocks."""
-        ...
 
     def read_block(self, block_id: int) -> NDArray[np.uint8]:
         """The bytes of a block, which belong to the caller."""
-        ...
 
     def copy_block(self, block_id: int, place: NDArray[np.uint8]) -> None:
         """What `read_block` gives, into memory of the caller, which has that size and is aligned to 8 bytes."""
-        ...
 
     def write_block(self, block_id: int, data: NDArray[np.uint8]) -> None:
         """Give a block the bytes that `read_block` gave of this one or another."""
-        ...
 
     def block_rows(self, block_id: int) -> list[memoryview]:
         """The same bytes where they lie, a row after the other: to write there is to write the block."""
-        ...
 
 
 class AdapterStore(Protocol):
@@ -129,8 +117,6 @@ class AdapterStore(Protocol):
 
     def add_adapter(self, adapter_id: int, adapter: Adapter) -> None:
         """Have one more, under an id of at least 1 that none has."""
-        ...
 
     def remove_adapter(self, adapter_id: int) -> None:
         """Forget one, which no later batch names."""
-        ...

@@ -61,31 +61,24 @@ class Sampler(Protocol):
 
     def draw_rows(self, logits: Rows, temperatures: list[float], keys: list[int]) -> Drawn:
         """The best token of each row (temperature 0) or a draw; `keys` select the noise of each row."""
-        ...
 
     def choose_token(self, row: Rows, choice: Choice) -> int | None:
         """The next token; None where the row holds NaN or has no finite largest. `row` stays as it is."""
-        ...
 
     def score_tokens(self, row: Rows, given: Sequence[int], num_best: int = 0) -> LogprobRow | None:
         """(token, log-probability, rank) of the given tokens, then of the `num_best` best that can come.
 
         None where the row holds NaN or has no finite largest.
         """
-        ...
 
     def are_numbers(self, logits: Rows) -> bool:
         """Whether every row has a finite largest value, and no NaN."""
-        ...
 
     def masked(self, row: Rows, mask: NDArray[np.bool_]) -> Rows:
         """The row with minus infinity where the mask, which is on the host, is False."""
-        ...
 
     def processed(self, row: Rows, choice: Choice) -> Rows:
         """The row as the draw sees it: what cannot be drawn is minus infinity."""
-        ...
 
     def score_values(self, row: Rows, given: Sequence[int], num_best: int) -> LogprobRow:
         """As `score_tokens`, of a row whose numbers are reported as they are."""
-        ...

@@ -39,11 +39,9 @@ class Renderer(Protocol):
 
     def encode(self, text: str, *, add_special_tokens: bool = True) -> list[int]:
         """Token ids of `text`."""
-        ...
 
     def decode(self, token_ids: list[int], *, skip_special_tokens: bool = True) -> str:
         """Text of `token_ids`."""
-        ...
 
 
 class Sink(Protocol):
@@ -52,11 +50,9 @@ class Sink(Protocol):
     @property
     def is_open(self) -> bool:
         """Whether it takes the next output."""
-        ...
 
     def take(self, output: RequestOutput) -> None:
         """Take an output; what this raises, the reader gets."""
-        ...
 
 
 def _unsupported(method: str) -> NoReturn:
@@ -91,11 +87,9 @@ class EngineClient(Protocol):
         Parameters are checked before the prompt is looked at, or made by the function that is given in
         its place. Raises BadRequest, Unsupported or EngineDead.
         """
-        ...
 
     def run(self, request: Request) -> AsyncGenerator[RequestOutput, None]:
         """Run what `prepare` made of sampling parameters: see `generate`."""
-        ...
 
     def run_into(self, request: Request, sink: Sink) -> AsyncGenerator[RequestOutput, None]:
         """The same, for readers that may be left to wait: outputs are yielded, or go to the sink while it is open.
@@ -215,38 +209,31 @@ class EngineClient(Protocol):
 
     async def abort(self, request_id: str | Iterable[str]) -> None:
         """End requests by the ids callers gave; unknown and finished ids are no-ops."""
-        ...
 
     # -- state --------------------------------------------------------------------------------
 
     @property
     def is_running(self) -> bool:
         """True until the engine is dead or shut down; also before the first request."""
-        ...
 
     @property
     def is_stopped(self) -> bool:
         """Whether the engine has ended: by its death, or after `shutdown`."""
-        ...
 
     @property
     def errored(self) -> bool:
         """Whether the engine is dead."""
-        ...
 
     @property
     def dead_error(self) -> BaseException:
         """The error every call on a dead engine raises."""
-        ...
 
     @property
     def num_active_requests(self) -> int:
         """Requests accepted and not yet finished."""
-        ...
 
     async def check_health(self) -> None:
         """Raise `dead_error` if the engine is dead or has stopped making progress."""
-        ...
 
     @property
     def is_degraded(self) -> bool:
@@ -263,7 +250,6 @@ class EngineClient(Protocol):
 
     async def get_loads(self) -> list[EngineLoad]:
         """The latest load of every data-parallel rank."""
-        ...
 
     async def get_request_states(self) -> list[RequestStates]:
         """What every data-parallel rank holds: each answer's phase, times and blocks, and none of its text."""
@@ -301,7 +287,6 @@ class EngineClient(Protocol):
 
     async def is_paused(self) -> bool:
         """Whether a pause is in force."""
-        ...
 
     async def reset_prefix_cache(
         self, reset_running_requests: bool = False, reset_connector: bool = False
@@ -310,7 +295,6 @@ class EngineClient(Protocol):
 
         With `reset_running_requests` those requests are preempted first and recompute later.
         """
-        ...
 
     async def reset_mm_cache(self) -> None:
         """Drop what was made of inputs other than text. There is none: models read text only."""
@@ -466,4 +450,3 @@ class EngineClient(Protocol):
 
     async def wait_closed(self) -> None:
         """Return when the engine has exited, after `shutdown` or its death."""
-        ...

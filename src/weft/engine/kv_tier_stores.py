@@ -85,35 +85,27 @@ class BlockStore(Protocol):
 
     def name_of(self, block_hash: bytes) -> str:
         """The name of such a block."""
-        ...
 
     def hash_of(self, name: str) -> bytes | None:
         """The hash of the block with that name; None where it belongs to another model."""
-        ...
 
     def find(self) -> list[tuple[str, int]]:
         """What is there from before, the least recently used first: names, and bytes taken."""
-        ...
 
     def size_of(self, data: Bytes) -> int:
         """Bytes that such a block takes."""
-        ...
 
     def write(self, name: str, data: Bytes) -> None:
         """Keep a block, whole or not at all."""
-        ...
 
     def read(self, name: str) -> Bytes | None:
         """A block, to the bit; None if there is none. Raises `DamagedBlock`."""
-        ...
 
     def remove(self, name: str) -> None:
         """Have a block no more; it need not be there."""
-        ...
 
     def close(self) -> None:
         """Nothing more is done with it."""
-        ...
 
 
 class MemoryBlocks:

@@ -75,11 +75,9 @@ class Mailbox(Protocol):
 
     def receive(self, timeout_s: float | None) -> list[Command]:
         """All commands that are there, in order; waits up to `timeout_s` (None: for ever) for one."""
-        ...
 
     def wake(self) -> None:
         """Make `receive` wait no longer, this time or the next; called from another thread."""
-        ...
 
 
 class Finisher(Protocol):
@@ -87,7 +85,6 @@ class Finisher(Protocol):
 
     def finish(self, rows: Rows, plan: Plan) -> Iterator[Part]:
         """The results of a step, each part to be committed before the next is taken."""
-        ...
 
 
 class EngineLoop:

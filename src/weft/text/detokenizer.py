@@ -22,15 +22,12 @@ class Detokenizer(Protocol):
 
     def push(self, token_id: int) -> str:
         """The text that this token completes; "" when a character is still open or nothing shows."""
-        ...
 
     def read(self, token_ids: Sequence[int]) -> str:
         """What pushing them one after the other gives."""
-        ...
 
     def flush(self) -> str:
         """What an unfinished character becomes, now that no more tokens come."""
-        ...
 
 
 class PieceDetokenizer:

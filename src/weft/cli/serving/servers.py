@@ -56,11 +56,9 @@ class Server(Protocol):
 
     async def drain(self, timeout_s: float) -> None:
         """Refuse new requests, let open ones finish for `timeout_s`, then stop."""
-        ...
 
     async def stop(self) -> None:
         """End every request and stop listening. Idempotent."""
-        ...
 
 
 class Servable(Protocol):
@@ -68,21 +66,17 @@ class Servable(Protocol):
 
     async def start_engine(self, metrics: Metrics) -> EngineClient:
         """Its client; called once."""
-        ...
 
     def make_rpc_server(self, client: EngineClient, tracer: Tracer | None) -> "RpcServer | None":
         """The gRPC server of `client`, not started; None where there is to be none."""
-        ...
 
     def serve_over_http(
         self, client: EngineClient, state: ServerState
     ) -> "tuple[Served, Sequence[Endpoint]]":
         """What the HTTP server serves of `client`, and at which endpoints."""
-        ...
 
     def print_ready(self, *, http: Address | None, grpc_port: int | None, load_s: float) -> None:
         """The last words of a start."""
-        ...
 
 
 class Serving:

@@ -104,7 +104,6 @@ class Nodes(Protocol):
 
     def expect(self, fingerprint: str) -> None:
         """What tells the weights of all from others, as an engine here has them."""
-        ...
 
     async def join(
         self,
@@ -114,11 +113,9 @@ class Nodes(Protocol):
         on_loading: OnLoading = ...,
     ) -> FrontClient:
         """The engine of that rank, when it is there and has loaded."""
-        ...
 
     def close(self) -> None:
         """Take no more of them."""
-        ...
 
 
 class ElasticGroup(EngineGroup):

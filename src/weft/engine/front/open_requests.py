@@ -28,33 +28,26 @@ class Stream(Protocol[OutputT_co]):
     @property
     def due(self) -> Due:
         """When its reader is to be woken for what was pushed and not popped."""
-        ...
 
     @property
     def error(self) -> str | None:
         """The engine's sentence when the request has failed."""
-        ...
 
     @property
     def is_finished(self) -> bool:
         """Whether nothing more will come."""
-        ...
 
     def push(self, output: SequenceOutput) -> bool:
         """Take an output of one step. True when the engine has to be sent that the answer has ended."""
-        ...
 
     def progress(self, index: int) -> tuple[int, FinishReason | None]:
         """How many tokens an answer has, and why it has ended."""
-        ...
 
     def pop(self) -> OutputT_co | None:
         """What is new, for the caller; None when there is nothing to emit yet."""
-        ...
 
     def abort(self) -> None:
         """End it because the caller aborts."""
-        ...
 
 
 class OpenRequest:

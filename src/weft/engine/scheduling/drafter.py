@@ -27,11 +27,9 @@ class Drafter(Protocol):
 
         The sequence has blocks for them then.
         """
-        ...
 
     def forget(self) -> None:
         """What it has of blocks is not to be used again."""
-        ...
 
 
 class NgramDrafter:

@@ -14,15 +14,12 @@ class Lender(Protocol):
         self, request_id: str, block_ids: list[int], hashes: list[bytes], num_computed: int
     ) -> dict[str, Any]:
         """Lend these blocks until `withdraw`, of which so many are computed; what fetches them."""
-        ...
 
     def advance(self, request_id: str, num_computed: int) -> None:
         """More of them are computed."""
-        ...
 
     def withdraw(self, request_id: str) -> None:
         """End a lease; when this returns nobody reads its blocks."""
-        ...
 
 
 class LentBlocks:

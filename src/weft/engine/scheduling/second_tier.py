@@ -13,29 +13,22 @@ class SecondTier(Protocol):
     @property
     def keeps_evicted(self) -> bool:
         """Whether it wants the blocks that leave the pool."""
-        ...
 
     @property
     def lender(self) -> Lender | None:
         """What lends blocks of the pool to others."""
-        ...
 
     def start_fetch(self, sequence: Sequence, block_hashes: list[bytes]) -> bool:
         """Begin to read the blocks that these begin with and it has; False if it has not the first."""
-        ...
 
     def num_placed(self, sequence: Sequence) -> int:
         """How many blocks of what it reads it writes into the pool by itself, where the sequence is to hold them."""
-        ...
 
     def cancel_fetch(self, sequence: Sequence) -> None:
         """Read no more for it, and write no more into its blocks."""
-        ...
 
     def forget(self, request: Request) -> None:
         """A request has ended."""
-        ...
 
     def clear(self) -> None:
         """Forget everything, what is being read too."""
-        ...

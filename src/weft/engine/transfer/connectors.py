@@ -16,15 +16,12 @@ class Connector(Protocol):
 
     def listen(self, host: str, port: int) -> tuple[socket.socket, int]:
         """For who fetches; also the port, which is one that is free where 0 was given."""
-        ...
 
     def accept(self, connection: socket.socket) -> Peer:
         """Somebody who has connected; the connection is closed if it may not."""
-        ...
 
     def connect(self, host: str, port: int, networks: Iterable[str]) -> Peer:
         """To an engine at an address of these networks."""
-        ...
 
 
 CONNECTORS: Mapping[KvConnector, Connector] = MappingProxyType(

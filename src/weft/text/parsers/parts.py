@@ -47,8 +47,6 @@ class OutputParser(Protocol):
 
     def feed(self, text: str) -> list[Part]:
         """The parts that are certain now."""
-        ...
 
     def finish(self) -> list[Part]:
         """The rest, when the answer has ended, whole or cut off."""
-        ...

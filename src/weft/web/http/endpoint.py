@@ -40,11 +40,9 @@ class PartWriter(Protocol):
     @property
     def takes_parts(self) -> bool:
         """Whether the head of the answer is sent, its end is not, and the client reads."""
-        ...
 
     def write_part(self, data: bytes) -> None:
         """Send a part; only while `takes_parts`."""
-        ...
 
 
 class PartSink(Protocol):

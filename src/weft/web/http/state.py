@@ -22,7 +22,6 @@ class Work(Protocol):
 
     def cut(self, reason: BaseException) -> None:
         """End it early."""
-        ...
 
 
 class ServerState:

@@ -42,15 +42,12 @@ class Form(Protocol):
 
     def read(self, context: ParseContext) -> Reading[None]:
         """Read to the end of the call or calls."""
-        ...
 
     def sample_of(self, example: str) -> str:
         """Where a family's example has its call's arguments, of which the only one is the city of Paris."""
-        ...
 
     def write(self, schema: Mapping[str, Any], sample: str) -> Format | None:
         """How arguments of that schema are written, as `sample` is; None where it could not be followed."""
-        ...
 
 
 class JsonArguments:
