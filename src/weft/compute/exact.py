@@ -63,7 +63,8 @@ def softplus(x: FloatArray) -> FloatArray:
 
 def add_up(terms: FloatArray, axis: int) -> FloatArray:
     """One after the other, to zero."""
-    return np.float32(0) + np.add.accumulate(terms, axis=axis).take(-1, axis=axis)
+    total: FloatArray = np.float32(0) + np.add.accumulate(terms, axis=axis).take(-1, axis=axis)
+    return total
 
 
 def sum_of_squares(rows: FloatArray) -> FloatArray:

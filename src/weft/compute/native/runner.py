@@ -35,7 +35,9 @@ _SAME = (  # fields that the core calls by the same name
     "position_offset num_token_types has_embed_norm norm_eps is_gated embedding_multiplier "
     "residual_multiplier has_head has_sinks has_output_gate swiglu_alpha"
 ).split()
-_RECURRENCES = {Mamba2Spec: _core.MambaSpec, DeltaSpec: _core.DeltaSpec}
+_RECURRENCES: Mapping[type[Recurrence], type[_core.MambaSpec | _core.DeltaSpec]] = MappingProxyType(
+    {Mamba2Spec: _core.MambaSpec, DeltaSpec: _core.DeltaSpec}
+)
 
 
 @dataclass(frozen=True, slots=True)
