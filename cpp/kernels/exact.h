@@ -28,6 +28,8 @@ inline float exp(float x) {
     return value * __builtin_bit_cast(float, power);
 }
 
+inline float sigmoid(float x) { return 1.0F / (1.0F + exp(-x)); }
+
 inline float silu(float x) { return x / (1.0F + exp(-x)); }
 
 // log(1 + e^x), the logarithm as a series in doubles.

@@ -16,7 +16,7 @@
 #include <cstddef>
 #include <cstdint>
 
-#include "kernels/mamba_tasks.h"
+#include "kernels/recurrent_tasks.h"
 
 namespace weft {
 
@@ -186,9 +186,13 @@ struct Kernels {
     void (*int8_heads)(const HeadsTask&);
     void (*int8_attend)(const AttentionTask&);
     void (*latent)(const LatentTask&);
-    void (*mamba_conv)(const MambaConvTask&);
+    // What attention gives in a row, activations, times the sigmoid of its gates; `count` is a multiple of 16.
+    void (*gate_outputs)(const float* gates, void* row, int count);
+    void (*convolve_channels)(const ChannelsTask&);
     void (*mamba_scan)(const MambaScanTask&);
-    void (*mamba_norm)(const MambaNormTask&);
+    void (*delta_row)(const DeltaRowTask&);
+    void (*delta_scan)(const DeltaScanTask&);
+    void (*gated_norm)(const GatedNormTask&);
     // False for a row that holds NaN, or whose largest logit is infinite.
     bool (*draw)(const DrawTask&, int& token);
     int (*draw_among)(const DrawTask&, const int* tokens, int count);

@@ -2,6 +2,7 @@
 #pragma once
 
 #include "kernels/elements.h"
+#include "kernels/exact.h"
 #include "kernels/int8_cache.h"
 #include "kernels/norms.h"
 
@@ -12,6 +13,11 @@ template <class E>
 void to_activations(const float* from, void* to, int count) {
     auto* out = static_cast<typename E::Activation*>(to);
     for (int i = 0; i < count; i += kLanes) E::store_activation(out + i, load(from + i));
+}
+
+inline float widened(float activation) { return activation; }
+inline float widened(std::uint16_t activation) {
+    return __builtin_bit_cast(float, static_cast<std::uint32_t>(activation) << 16U);
 }
 
 inline void scale_row(float* x, int padded, float factor, const float* weight) {
@@ -81,6 +87,17 @@ void heads(const HeadsTask& task) {
         E::store_activation(query + i, load(q + i));
     if constexpr (E::kScaleBytes > 0) write_int8_cache<E>(task, k, v);
     else write_cache<E>(task, k, v);
+}
+
+template <class E>
+void gate_outputs(const float* gates, void* row, int count) {
+    auto* outputs = static_cast<typename E::Activation*>(row);
+    for (int i = 0; i < count; i += kLanes) {
+        float gated[kLanes];
+        for (int lane = 0; lane < kLanes; lane++)
+            gated[lane] = widened(outputs[i + lane]) * exact::sigmoid(gates[i + lane]);
+        E::store_activation(outputs + i, load(gated));
+    }
 }
 
 }  // namespace

@@ -2,6 +2,7 @@
 #pragma once
 
 #include "kernels/attention_registers.h"
+#include "kernels/delta.h"
 #include "kernels/draw.h"
 #include "kernels/gemm.h"
 #include "kernels/latent.h"
@@ -21,8 +22,8 @@ template <class E>
 constexpr Kernels kTable = {
     E::kElement, static_cast<int>(sizeof(typename E::Activation)), kAttentionRows, kPieces,
     gemm<E>,     residual<E, RmsNorm>, residual<E, LayerNorm>, to_activations<E>,
-    heads<E>,    attend<E>,   heads<Int8Cache<E>>, attend<Int8Cache<E>>, latent<E>,
-    mamba_conv,  mamba_scan,  mamba_norm,
+    heads<E>,    attend<E>,   heads<Int8Cache<E>>, attend<Int8Cache<E>>, latent<E>, gate_outputs<E>,
+    convolve_channels, mamba_scan, delta_row, delta_scan, gated_norm,
     draw,        draw_among,  find_maxima, sum_exp,
     sum_weights, log_softmax, count_from,
     probe_arithmetic<E>, probe_reading,

@@ -52,22 +52,19 @@ void widen_row(const Matrix& table, Element element, int row, float* out) {
 
 AdapterBytes adapter_bytes(const ModelSpec& spec) {
     const auto width = static_cast<std::size_t>(element_bytes(spec.element));
-    std::size_t alone = 0;
-    std::size_t up = 0;
-    std::size_t qkv = 0;
+    std::array<std::size_t, 3> elements{};  // of matrices alone, in pairs and in threes
     for (const LayerSpec& layer : spec.layers) {  // but not of experts
         const LayerShapes shapes = layer_shapes(spec, layer);
-        alone += shapes.o.adapter_elements() + shapes.down.adapter_elements();
-        up += shapes.up.adapter_elements();
-        (layer.has_attention() ? qkv : alone) += shapes.qkv.adapter_elements();
-        alone += shapes.q_b.adapter_elements();
+        elements[0] += shapes.o.adapter_elements() + shapes.down.adapter_elements() + shapes.q_b.adapter_elements();
+        elements[spec.is_gated ? 1 : 0] += shapes.up.adapter_elements();
+        elements[shapes.num_made - 1] += shapes.qkv.adapter_elements() + shapes.unrounded.adapter_elements();
     }
     const std::size_t embedding =
         static_cast<std::size_t>(spec.vocab_size) + static_cast<std::size_t>(spec.padded_hidden());
     const std::size_t head = spec.has_head ? head_shape(spec).adapter_elements() : 0;
-    return {{((spec.is_gated ? alone : alone + up) + head + embedding) * width, spec.is_gated ? up * width : 0,
-             qkv * width},
-            kRankStep};
+    elements[0] += head + embedding;
+    for (std::size_t& of_kind : elements) of_kind *= width;
+    return {elements, kRankStep};
 }
 
 Adapter::Adapter(const ModelSpec& spec, const Weights& weights, const AdapterParts& parts, ThreadPool& pool)

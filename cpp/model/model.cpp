@@ -30,9 +30,9 @@ Model::Model(const ModelSpec& spec, const std::string& path, int num_threads,
     std::size_t num_of_kind[2] = {};
     std::size_t slot_start = 0;
     for (const LayerSpec& layer : spec_.layers) {
-        places_.push_back(layer.mamba ? 0 : num_of_kind[layer.conv_width > 0 ? 1 : 0]++);
+        places_.push_back(layer.recurrence ? 0 : num_of_kind[layer.conv_width > 0 ? 1 : 0]++);
         slot_starts_.push_back(slot_start);
-        if (layer.mamba) slot_start += static_cast<std::size_t>(layer.mamba->state_size());
+        if (layer.recurrence) slot_start += static_cast<std::size_t>(sizes(*layer.recurrence).state_size());
     }
     for (std::size_t i = 0; i < expert_loads_.size(); i++)
         if (spec_.layers[i].experts)
@@ -146,7 +146,7 @@ void Model::make_room(const Plan& plan, std::size_t num_sequences, std::size_t n
     space_.hidden.make_room(rows, hidden, sizeof(float));
     space_.normed.make_room(most, hidden, act);
     const int made = spec_.latent ? spec_.num_heads * spec_.padded_query() : 0;
-    const int widest = round_up(std::max(spec_.most_parts(), made), kPanelColumns);
+    const int widest = round_up(std::max(spec_.most_made(), made), kPanelColumns);
     space_.wide.make_room(most, std::max(widest, hidden), sizeof(float));
     space_.query.make_room(rows, mixed, act);  // as wide as what comes out: both have one stride
     space_.attended.make_room(rows, mixed, act);

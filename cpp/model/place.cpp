@@ -71,6 +71,16 @@ bool pack_rows(const Place& place, const Source& source, Element element, int fi
     return is_finite;
 }
 
+int column_in_runs(const Place& place, int row) {
+    int length = 0;
+    for (const Run& run : place.runs) length += run.length;
+    const int turn = row / length;
+    int at = row % length;
+    auto run = place.runs.begin();
+    for (; at >= run->length; run++) at -= run->length;
+    return place.first_column + run->first_column + turn * run->step + at;
+}
+
 }  // namespace
 
 int column_of(const Place& place, int row) {
@@ -82,6 +92,8 @@ int column_of(const Place& place, int row) {
             return row / kLanes * kPanelColumns + row % kLanes;
         case Order::kUp:
             return row / kLanes * kPanelColumns + kLanes + row % kLanes;
+        case Order::kRuns:
+            return column_in_runs(place, row);
         case Order::kPlain:
             break;
     }

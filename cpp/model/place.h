@@ -7,8 +7,15 @@
 namespace weft {
 
 // How rows of a matrix of the checkpoint become columns of a packed one: heads are padded to whole lanes;
-// gate and up take turns in panels, 16 columns each.
-enum class Order { kPlain, kHeads, kGate, kUp };
+// gate and up take turns in panels, 16 columns each; runs take turns in the checkpoint, each with columns of its own.
+enum class Order { kPlain, kHeads, kGate, kUp, kRuns };
+
+// So many rows, which come again in each turn; their columns, `step` further in each.
+struct Run {
+    int length;
+    int first_column;
+    int step;
+};
 
 // A matrix of the checkpoint and its part of a packed one.
 struct Place {
@@ -20,6 +27,7 @@ struct Place {
     int head_dim;
     bool is_of_heads = false;  // the input, that is the depth, is the heads' output
     bool takes_adapters = true;
+    std::vector<Run> runs{};
 };
 
 // The packed column of a row.

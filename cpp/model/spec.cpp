@@ -61,7 +61,7 @@ void check_layer(const ModelSpec& spec, const LayerSpec& layer) {
     need(!layer.o_groups || has_whole_lanes, "layers: o_groups", "none unless heads are whole lanes");
     need(!spec.latent || layer.rope, "layers: rope", "the index of one where attention is latent");
     need(!spec.latent || layer.conv_width == 0, "layers: conv_width", "0 where attention is latent");
-    need(!spec.latent || !layer.mamba, "layers: mamba", "none where attention is latent");
+    need(!spec.latent || !layer.recurrence, "layers: recurrence", "none where attention is latent");
     need(layer.has_attention_norm || spec.norm_placement == NormPlacement::kBefore, "layers: has_attention_norm",
          "true unless norms come before");
 }
@@ -78,7 +78,7 @@ void check_sizes(const ModelSpec& spec) {
     need(spec.num_heads % spec.num_kv_heads == 0, "num_heads", "a multiple of num_kv_heads");
     need(spec.position_offset >= 0 && (spec.num_positions == 0 || spec.position_offset < spec.num_positions),
          "position_offset", "from 0 to under num_positions");
-    const std::int64_t columns = (static_cast<std::int64_t>(spec.num_heads) + 2 * spec.num_kv_heads) *
+    const std::int64_t columns = 2 * (static_cast<std::int64_t>(spec.num_heads) + spec.num_kv_heads) *
                                  round_up(spec.head_dim, kLanes);
     need(columns <= std::numeric_limits<int>::max() / 2, "num_heads", "small enough for head_dim");
 }
@@ -92,8 +92,9 @@ void check_latent(const ModelSpec& spec) {
     check_size(latent.rope_size, "latent: rope_size", 2);
     check_size(latent.value_size, "latent: value_size");
     check_size(latent.query_rank, "latent: query_rank", 0);
-    need(spec.is_causal && !spec.has_int8_cache && !spec.has_sinks && spec.qk_norm == QkNorm::kNone, "latent",
-         "of a decoder without an int8 cache, sinks and norms of heads");
+    need(spec.is_causal && !spec.has_int8_cache && !spec.has_sinks && !spec.has_output_gate &&
+             spec.qk_norm == QkNorm::kNone, "latent",
+         "of a decoder without an int8 cache, sinks, gates and norms of heads");
     need(spec.num_kv_heads == 1 && spec.head_dim == latent.rank + latent.rope_size, "head_dim",
          "of one KV head, and that of what is kept");
     for (const Rope& rope : spec.ropes)
@@ -115,22 +116,12 @@ void check_convolutions(const ModelSpec& spec) {
     }
 }
 
-void check_mamba(const ModelSpec& spec, const LayerSpec& layer) {
-    if (!layer.mamba) return;
-    const MambaSpec& mamba = *layer.mamba;
-    constexpr std::int64_t kMost = 1 << 24;
-    need(spec.is_causal, "layers: mamba", "none where the model is not causal");
-    need(spec.num_attentions() > 0, "layers: mamba", "none in a layer at least");
-    need(layer.conv_width == 0, "layers: conv_width", "0 where there is mamba");
-    for (const int size : {mamba.num_heads, mamba.head_dim, mamba.state_dim, mamba.num_groups})
-        check_size(size, "mamba: num_heads, head_dim, state_dim and num_groups");
-    need(mamba.num_heads % mamba.num_groups == 0, "mamba: num_groups", "a divisor of num_heads");
-    const std::int64_t inner = static_cast<std::int64_t>(mamba.num_heads) * mamba.head_dim;
-    const std::int64_t shared = 2 * static_cast<std::int64_t>(mamba.num_groups) * mamba.state_dim;
-    need(2 * inner + shared + mamba.num_heads <= kMost, "mamba: num_heads", "small enough for 2^24 columns");
-    need(inner * mamba.state_dim <= 4 * kMost, "mamba: state_dim", "small enough for a state of 2^26 numbers");
-    need(mamba.conv_width >= 2 && mamba.conv_width <= kMostConvWidth, "mamba: conv_width", "from 2 to 64");
-    need(mamba.min_step >= 0 && mamba.min_step < mamba.max_step, "mamba: min_step", "from 0 to under max_step");
+void check_recurrence(const ModelSpec& spec, const LayerSpec& layer) {
+    if (!layer.recurrence) return;
+    need(spec.is_causal, "layers: recurrence", "none where the model is not causal");
+    need(spec.num_attentions() > 0, "layers: recurrence", "none in a layer at least");
+    need(layer.conv_width == 0, "layers: conv_width", "0 where there is a recurrence");
+    check(*layer.recurrence);
 }
 
 void check_int8(const ModelSpec& spec) {
@@ -160,18 +151,19 @@ std::size_t ModelSpec::num_attentions() const {
 }
 
 int ModelSpec::parts_size(const LayerSpec& layer) const {
-    if (layer.mamba) return layer.mamba->in_size();
+    if (layer.recurrence) return sizes(*layer.recurrence).made;
     return layer.conv_width > 0 ? 3 * hidden_size : qkv_size();
 }
 
 int ModelSpec::mixed_size(const LayerSpec& layer) const {
-    if (layer.mamba) return layer.mamba->padded_inner();
+    if (layer.recurrence) return sizes(*layer.recurrence).padded_inner();
     return layer.conv_width > 0 ? padded_hidden() : query_size();
 }
 
-int ModelSpec::most_parts() const {
+int ModelSpec::most_made() const {
     int most = 0;
-    for (const LayerSpec& layer : layers) most = std::max(most, parts_size(layer));
+    for (const LayerSpec& layer : layers)
+        most = std::max(most, layer.recurrence ? sizes(*layer.recurrence).row_size() : parts_size(layer));
     return most;
 }
 
@@ -190,13 +182,14 @@ int ModelSpec::most_out_depth() const {
 int ModelSpec::most_convolved() const {
     int most = 0;
     for (const LayerSpec& layer : layers)
-        if (layer.mamba) most = std::max({most, layer.mamba->conv_size(), layer.mamba->padded_inner()});
+        if (layer.recurrence) most = std::max(most, sizes(*layer.recurrence).channels_size());
     return most;
 }
 
 std::size_t ModelSpec::slot_size() const {
     std::size_t size = 0;
-    for (const LayerSpec& layer : layers) size += layer.mamba ? static_cast<std::size_t>(layer.mamba->state_size()) : 0;
+    for (const LayerSpec& layer : layers)
+        if (layer.recurrence) size += static_cast<std::size_t>(sizes(*layer.recurrence).state_size());
     return size;
 }
 
@@ -231,7 +224,7 @@ void check(const ModelSpec& spec) {
     }
     check_latent(spec);
     for (const LayerSpec& layer : spec.layers) check_layer(spec, layer);
-    for (const LayerSpec& layer : spec.layers) check_mamba(spec, layer);
+    for (const LayerSpec& layer : spec.layers) check_recurrence(spec, layer);
     check_convolutions(spec);
     check_int8(spec);
 }

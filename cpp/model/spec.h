@@ -8,6 +8,7 @@
 
 #include "int8/grouped.h"
 #include "kernels/kernels.h"
+#include "model/recurrence.h"
 #include "model/rope.h"
 
 namespace weft {
@@ -59,33 +60,12 @@ struct LatentSpec {
     float norm_eps = 0;
 };
 
-// Mamba-2: see `weft.model.recurrence.Mamba2Spec`.
-struct MambaSpec {
-    int num_heads = 0;
-    int head_dim = 0;
-    int state_dim = 0;
-    int num_groups = 1;
-    int conv_width = 0;
-    float min_step = 0;
-    float max_step = 0;
-
-    int inner_size() const { return num_heads * head_dim; }
-    int padded_inner() const { return round_up(inner_size(), kLanes); }
-    int conv_size() const { return inner_size() + 2 * num_groups * state_dim; }
-    int in_size() const { return inner_size() + conv_size() + num_heads; }
-    // Floats of a sequence: rows that the convolution looks back at, then the matrices of heads.
-    std::ptrdiff_t kept_channels() const { return static_cast<std::ptrdiff_t>(conv_width - 1) * conv_size(); }
-    std::ptrdiff_t state_size() const { return kept_channels() + static_cast<std::ptrdiff_t>(inner_size()) * state_dim; }
-};
-
-constexpr int kMostConvWidth = 64;
-
 struct LayerSpec {
     std::optional<int> rope;    // index of a `Rope`
     std::optional<int> window;  // keys that a row sees on either side, or before it if causal; its own included
     bool has_attention_norm = true;  // may be left out where norms come before
     int conv_width = 0;  // in place of attention, a short convolution over so many rows; 0: none
-    std::optional<MambaSpec> mamba;  // in place of attention
+    std::optional<RecurrentSpec> recurrence;  // in place of attention
     // How weights lie, where they have scales by group; else as the whole model's.
     std::optional<GroupFormat> qkv_groups;  // or of what leads into what is in place of attention
     std::optional<GroupFormat> q_b_groups;  // of queries that are made of a vector of low rank
@@ -94,7 +74,7 @@ struct LayerSpec {
     std::optional<GroupFormat> down_groups;
     std::optional<ExpertsSpec> experts;  // in place of the MLP, which is then the shared one's
 
-    bool has_attention() const { return conv_width == 0 && !mamba; }
+    bool has_attention() const { return conv_width == 0 && !recurrence; }
 };
 
 struct ModelSpec {
@@ -121,6 +101,7 @@ struct ModelSpec {
     Activation activation = Activation::kSilu;
     float attention_scale = 0;     // 0: 1 / sqrt(head_dim)
     float attention_soft_cap = 0;  // 0: none
+    bool has_output_gate = false;  // what attention gives is multiplied by sigmoids, which queries' product makes too
     bool has_sinks = false;        // each head has a score that takes its part of the weights and has no value
     float swiglu_limit = 0;        // gate and up are clamped there and joined as gpt-oss does it; 0: by `activation`
     float swiglu_alpha = 1;
@@ -153,9 +134,11 @@ struct ModelSpec {
     int most_inner() const;  // of any MLP or expert, padded
     int padded_dim() const { return round_up(head_dim, kLanes); }
     int query_size() const { return num_heads * padded_dim(); }
-    // Of the first product of a layer: queries, keys and values, or what they are made of.
+    // Of the first product of a layer: queries, keys and values, or what they are made of; and then gates.
+    int first_gate() const { return (num_heads + 2 * num_kv_heads) * padded_dim(); }
     int qkv_size() const {
-        return latent ? queries_size() + padded_dim() : (num_heads + 2 * num_kv_heads) * padded_dim();
+        if (latent) return queries_size() + padded_dim();
+        return first_gate() + (has_output_gate ? query_size() : 0);
     }
     // Of latent attention: a head's query as it is made, all queries of the first product, and a head's values.
     int padded_query() const { return round_up(latent->key_size + latent->rope_size, kLanes); }
@@ -171,7 +154,7 @@ struct ModelSpec {
     int parts_size(const LayerSpec& layer) const;
     int mixed_size(const LayerSpec& layer) const;
     int out_depth(const LayerSpec& layer) const { return layer.has_attention() ? output_size() : mixed_size(layer); }
-    int most_parts() const;  // of all layers
+    int most_made() const;  // of all layers: columns of all that is made of its input
     int most_mixed() const;
     int most_out_depth() const;
     int most_convolved() const;  // channels of a recurrence; 0: no layer has one
@@ -180,7 +163,7 @@ struct ModelSpec {
     // Whether blocks hold states beside keys and values, of layers with a convolution.
     bool has_states() const { return num_convolutions() > 0; }
     std::size_t state_bytes() const;  // of a block, in one such layer
-    // Whether slots hold states of sequences, of layers with Mamba-2; and how many floats a slot has.
+    // Whether slots hold states of sequences, of layers with a recurrence; and how many floats a slot has.
     bool has_recurrences() const { return most_convolved() > 0; }
     std::size_t slot_size() const;
     int kv_element_bytes() const { return has_int8_cache ? 1 : element_bytes(element); }

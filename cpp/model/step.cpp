@@ -47,8 +47,8 @@ Step::Step(Model& model, const Batch& batch, const Plan& plan, std::span<float> 
                          : 1),
       convolution_({spec_, model.kv_shape_, batch, plan, model.pool_, model.space_.convolution,
                     rows_at_once(model.pool_, plan.rows, model.kernels_.pieces)}),
-      mamba_({spec_, model.kernels_, batch, plan, model.pool_, model.space_.convolved.rows(),
-              rows_at_once(model.pool_, plan.rows, model.kernels_.pieces)}),
+      recurrence_({spec_, model.kernels_, batch, plan, model.pool_, model.space_.convolved.rows(),
+                   rows_at_once(model.pool_, plan.rows, model.kernels_.pieces)}),
       all_{plan.rows, model.space_.hidden.rows(), model.space_.attended.rows()},
       last_{static_cast<int>(batch.logit_rows.size()), model.space_.last_hidden.rows(),
             model.space_.last_attended.rows()},
@@ -124,7 +124,7 @@ void Step::layer(int index) {
     linear(weights.qkv, model_.space_.normed.rows(), all_.count, Finish::kStore, model_.space_.wide.rows());
     lap(Part::kLinear);
     const LayerSpec& of_layer = spec_.layers[at];
-    const bool goes_on = of_layer.mamba            ? mamba(index, is_last)
+    const bool goes_on = of_layer.recurrence       ? recurrence(index, is_last)
                          : of_layer.conv_width > 0 ? convolution(index, is_last)
                                                    : attention(index, is_last);
     if (!goes_on) return;
@@ -150,11 +150,19 @@ bool Step::convolution(int index, bool is_last) {
 }
 
 // The same.
-bool Step::mamba(int index, bool is_last) {
+bool Step::recurrence(int index, bool is_last) {
     const auto at = static_cast<std::size_t>(index);
     const bool goes_on = !is_last || last_.count > 0;
-    mamba_.run(*spec_.layers[at].mamba, model_.weights_.layers[at], model_.space_.wide.rows(), all_.attended,
-               model_.slots_of(index), goes_on);
+    const RecurrentSpec& spec = *spec_.layers[at].recurrence;
+    const LayerWeights& weights = model_.weights_.layers[at];
+    const RowsAt& wide = model_.space_.wide.rows();
+    if (weights.unrounded.columns > 0) {
+        const RowsAt made{wide.first + sizes(spec).first_unrounded() * wide.element_bytes, wide.stride,
+                          wide.element_bytes};
+        linear(weights.unrounded, model_.space_.normed.rows(), all_.count, Finish::kStore, made);
+        lap(Part::kLinear);
+    }
+    recurrence_.run(spec, weights, wide, all_.attended, model_.slots_of(index), goes_on);
     lap(Part::kAttention);
     return goes_on;
 }
@@ -182,6 +190,12 @@ bool Step::attention(int index, bool is_last) {
     pool.share(static_cast<int>(plan_.pieces.size()) * num_groups, 1, [&](int thread, int begin, int end) {
         for (int task = begin; task < end; task++) attend(index, thread, task);
     });
+    if (spec_.has_output_gate)
+        pool.share(all_.count, rows_at_once(pool, all_.count, model_.kernels_.pieces), [&](int, int begin, int end) {
+            for (int row = begin; row < end; row++)
+                model_.kernels_.gate_outputs(model_.space_.wide.rows().floats(row) + spec_.first_gate(),
+                                             all_.attended.row(row), spec_.query_size());
+        });
     lap(Part::kAttention);
     return true;
 }

@@ -31,7 +31,7 @@ private:
     void layer(int index);
     bool attention(int index, bool is_last);
     bool convolution(int index, bool is_last);
-    bool mamba(int index, bool is_last);
+    bool recurrence(int index, bool is_last);
     void write_heads(int index, int row);
     void write_latent(int index, int row, bool has_kept, bool has_queries);
     void make_queries(int index);
@@ -76,7 +76,7 @@ private:
     LatentStep latent_;
     const int latent_shares_;  // of the query heads, where they have one KV head: a task has one
     ConvStep convolution_;
-    MambaStep mamba_;
+    RecurrentStep recurrence_;
     LayerRows all_;
     LayerRows last_;
     std::array<double, kNumParts> seconds_{};

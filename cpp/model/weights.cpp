@@ -49,7 +49,8 @@ std::size_t sum_of_matrices(const ModelSpec& spec, const Bytes& bytes) {
     std::size_t sum = bytes(head_shape(spec));
     for (const LayerSpec& layer : spec.layers) {
         const LayerShapes shapes = layer_shapes(spec, layer);
-        sum += bytes(shapes.qkv) + bytes(shapes.o) + bytes(shapes.up) + bytes(shapes.down) + bytes(shapes.q_b);
+        sum += bytes(shapes.qkv) + bytes(shapes.o) + bytes(shapes.up) + bytes(shapes.down) + bytes(shapes.q_b) +
+               bytes(shapes.unrounded);
         sum += shapes.num_latent_heads * (bytes(shapes.head_key) + bytes(shapes.head_value));
         if (shapes.num_experts == 0) continue;
         sum += bytes(shapes.router) + shapes.num_experts * (bytes(shapes.expert_up) + bytes(shapes.expert_down));
@@ -126,6 +127,12 @@ LayerShapes layer_shapes(const ModelSpec& spec, const LayerSpec& layer) {
         shapes.expert_up = up(experts->inner_size, experts->up_groups);
         shapes.expert_down = down(experts->inner_size, experts->down_groups);
     }
+    if (layer.conv_width > 0) shapes.num_made = 1;
+    if (layer.recurrence) {
+        const RecurrentSizes recurrence = sizes(*layer.recurrence);
+        shapes.num_made = static_cast<std::size_t>(recurrence.num_matrices);
+        if (recurrence.unrounded > 0) shapes.unrounded = {hidden, round_up(recurrence.unrounded, kPanelColumns), false};
+    }
     if (const std::optional<LatentSpec>& latent = spec.latent) {
         const int low = round_up(latent->query_rank, kLanes);
         const int queries = round_up(spec.num_heads * spec.padded_query(), kPanelColumns);
@@ -175,13 +182,15 @@ void Weights::visit_vectors(const Visit& visit) {
         visit(of.bias);
     };
     for (LayerWeights& layer : layers) {
-        for (Matrix* matrix : {&layer.qkv, &layer.q_b, &layer.o, &layer.up, &layer.down, &layer.router})
+        for (Matrix* matrix : {&layer.qkv, &layer.unrounded, &layer.q_b, &layer.o, &layer.up, &layer.down, &layer.router})
             of_matrix(*matrix);
         for (std::vector<Matrix>* matrices : {&layer.expert_up, &layer.expert_down})
             for (Matrix& matrix : *matrices) of_matrix(matrix);
         visit(layer.conv);
         visit(layer.conv_bias);
-        for (std::vector<float>* vector : {&layer.mamba.step_bias, &layer.mamba.a_log, &layer.mamba.skip, &layer.mamba.norm})
+        RecurrentWeights& recurrent = layer.recurrent;
+        for (std::vector<float>* vector :
+             {&recurrent.step_bias, &recurrent.a_log, &recurrent.skip, &recurrent.output_scale})
             visit(*vector);
         visit(layer.router_correction);
         visit(layer.sinks);
@@ -247,7 +256,8 @@ void Weights::place_layer(const std::string& prefix, LayerWeights& layer, const 
     layer.o = matrix_of(shapes.o);
     layer.up = matrix_of(shapes.up);
     layer.down = matrix_of(shapes.down);
-    if (spec.mamba) place_mamba(prefix, layer, *spec.mamba);
+    layer.unrounded = matrix_of(shapes.unrounded);
+    if (spec.recurrence) place_recurrence(prefix, layer, *spec.recurrence);
     else if (spec.conv_width > 0) place_convolution(prefix, layer, spec.conv_width);
     else place_attention(prefix, layer, shapes);
     if (const int inner = spec_.mlp_size(spec); inner > 0) place_mlp(prefix, layer.up, layer.down, inner, true);
@@ -273,7 +283,13 @@ void Weights::place_queries(const std::string& prefix, LayerWeights& layer) {
     const int kv_rows = s.num_kv_heads * s.head_dim;
     const int k_column = s.query_size();
     const int v_column = k_column + s.num_kv_heads * s.padded_dim();
-    place_matrix(prefix + "q", {&layer.qkv, 0, q_rows, s.hidden_size, Order::kHeads, s.head_dim});
+    if (s.has_output_gate) {  // a head's gates lie behind its query
+        const int dim = s.head_dim;
+        const std::vector<Run> runs{{dim, 0, s.padded_dim()}, {dim, s.first_gate(), s.padded_dim()}};
+        place_matrix(prefix + "q", {&layer.qkv, 0, 2 * q_rows, s.hidden_size, Order::kRuns, dim, false, true, runs});
+    } else {
+        place_matrix(prefix + "q", {&layer.qkv, 0, q_rows, s.hidden_size, Order::kHeads, s.head_dim});
+    }
     place_matrix(prefix + "k", {&layer.qkv, k_column, kv_rows, s.hidden_size, Order::kHeads, s.head_dim});
     place_matrix(prefix + "v", {&layer.qkv, v_column, kv_rows, s.hidden_size, Order::kHeads, s.head_dim});
 }

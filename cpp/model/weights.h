@@ -25,16 +25,17 @@ struct NormWeights {
     }
 };
 
-// By head, but for the norm, which has a weight for each element of what heads give; empty where there is none.
-struct MambaWeights {
+// By head, and by element of what heads give; empty where there is none.
+struct RecurrentWeights {
     std::vector<float> step_bias;
     std::vector<float> a_log;
     std::vector<float> skip;
-    std::vector<float> norm;
+    std::vector<float> output_scale;
 };
 
 struct LayerWeights {
-    Matrix qkv;  // or what leads into a convolution: B, C and x; or into Mamba-2
+    Matrix qkv;  // or what leads into a convolution: B, C and x; or into a recurrence
+    Matrix unrounded;  // what leads there too, and is rounded nowhere
     Matrix q_b;  // queries of a vector of low rank
     std::vector<float> q_a_norm;  // padded
     std::vector<float> kv_a_norm;
@@ -43,7 +44,7 @@ struct LayerWeights {
     Matrix o;                      // or what leads out of what is in place of attention
     std::vector<float> conv;       // [width][channels], of the oldest row first
     std::vector<float> conv_bias;  // where there is one
-    MambaWeights mamba;
+    RecurrentWeights recurrent;
     Matrix up;  // gate and up take turns in panels where there is a gate
     Matrix down;
     Matrix router;  // of the experts, and in its last column what weighs the shared one
@@ -92,6 +93,8 @@ struct LayerShapes {
     PackedShape q_b{};
     PackedShape head_key{};
     PackedShape head_value{};
+    PackedShape unrounded{};
+    std::size_t num_made = 3;  // matrices that `qkv` is made of, and `unrounded`, if there is one
 };
 
 LayerShapes layer_shapes(const ModelSpec& spec, const LayerSpec& layer);
@@ -164,7 +167,7 @@ private:
     void place_attention(const std::string& prefix, LayerWeights& layer, const LayerShapes& shapes);
     void place_convolution(const std::string& prefix, LayerWeights& layer, int width);
     void place_channels(const std::string& prefix, LayerWeights& layer, int width, int channels);
-    void place_mamba(const std::string& prefix, LayerWeights& layer, const MambaSpec& mamba);
+    void place_recurrence(const std::string& prefix, LayerWeights& layer, const RecurrentSpec& spec);
     void place_layer(const std::string& prefix, LayerWeights& layer, const LayerSpec& spec);
     void place_queries(const std::string& prefix, LayerWeights& layer);
     void place_latent(const std::string& prefix, LayerWeights& layer, const LayerShapes& shapes);

@@ -66,6 +66,7 @@ weft::ModelSpec draw_spec(Random& random, bool is_causal) {
     spec.attention_scale = draw(random, 0, 1) * 0.3F;
     spec.attention_soft_cap = draw(random, 0, 1) * 5.0F;
     spec.has_sinks = draw(random, 0, 1) == 1;
+    spec.has_output_gate = draw(random, 0, 2) == 0;
     spec.swiglu_limit = spec.is_gated ? draw(random, 0, 1) * 0.5F : 0.0F;
     spec.swiglu_alpha = 1.7F;
     spec.element = draw(random, 0, 1) == 1 ? weft::Element::kFloat32 : weft::Element::kBfloat16;
@@ -78,7 +79,7 @@ weft::ModelSpec draw_spec(Random& random, bool is_causal) {
     for (int i = draw(random, 1, turned / 2); i > 0; i--) spec.ropes[0].frequencies.push_back(0.1F);
     for (int i = draw(random, 1, 3); i > 0; i--) spec.layers.push_back(draw_layer(random, spec));
     weft::draw_convolutions(random, spec);
-    weft::draw_mamba(random, spec);
+    weft::draw_recurrences(random, spec);
     weft::draw_formats(random, spec);
     return spec;
 }
@@ -89,9 +90,9 @@ public:
     RandomAdapter(const weft::ModelSpec& s, unsigned seed) : random_(seed) {
         for (std::size_t i = 0; i < s.layers.size(); i++) {
             const std::string prefix = "layers." + std::to_string(i) + ".";
-            if (const auto& mamba = s.layers[i].mamba) {
-                maybe(prefix + "mamba_in", mamba->in_size(), s.hidden_size);
-                maybe(prefix + "mamba_out", s.hidden_size, mamba->inner_size());
+            if (const auto& recurrence = s.layers[i].recurrence) {
+                for (const auto& [name, rows, columns] : weft::recurrent_matrices(s, *recurrence))
+                    maybe(prefix + name, rows, columns);
             } else if (s.layers[i].conv_width > 0) {
                 maybe(prefix + "conv_in", 3 * s.hidden_size, s.hidden_size);
                 maybe(prefix + "conv_out", s.hidden_size, s.hidden_size);

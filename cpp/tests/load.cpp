@@ -107,16 +107,18 @@ void load_convolution(Model& model, const std::string& prefix, int width, unsign
     if (seed % 2 == 0) load(model, prefix + "conv.bias", hidden, 1, seed);
 }
 
-void load_mamba(Model& model, const std::string& prefix, const MambaSpec& mamba, unsigned seed) {
-    const int hidden = model.spec().hidden_size;
-    load(model, prefix + "mamba_in", mamba.in_size(), hidden, seed);
-    load(model, prefix + "conv", mamba.conv_width * mamba.conv_size(), 1, seed);
-    for (const char* name : {"mamba_step_bias", "mamba_a_log", "mamba_skip"})
-        load(model, prefix + name, mamba.num_heads, 1, seed);
-    load(model, prefix + "mamba_norm", mamba.inner_size(), 1, seed);
-    load(model, prefix + "mamba_out", hidden, mamba.inner_size(), seed);
-    if (seed % 2 == 0) load(model, prefix + "mamba_in.bias", mamba.in_size(), 1, seed);
-    if (seed % 2 == 0) load(model, prefix + "conv.bias", mamba.conv_size(), 1, seed);
+void load_recurrence(Model& model, const std::string& prefix, const RecurrentSpec& recurrence, unsigned seed) {
+    const RecurrentSizes of = sizes(recurrence);
+    for (const auto& [name, rows, columns] : recurrent_matrices(model.spec(), recurrence)) {
+        load(model, prefix + name, rows, columns, seed);
+        if (seed % 2 == 0) load(model, prefix + name + ".bias", rows, 1, seed);
+    }
+    load(model, prefix + "conv", of.conv_width * of.conv_size, 1, seed);
+    if (seed % 2 == 0) load(model, prefix + "conv.bias", of.conv_size, 1, seed);
+    load(model, prefix + "a_log", of.num_heads, 1, seed);
+    load(model, prefix + "step_bias", of.num_heads, 1, seed);
+    load(model, prefix + "output_scale", of.num_scales, 1, seed);
+    if (of.num_skips > 0) load(model, prefix + "skip", of.num_skips, 1, seed);
 }
 
 void load_attention(Model& model, const std::string& prefix, unsigned seed) {
@@ -134,7 +136,7 @@ void load_layer(Model& model, std::size_t layer, unsigned seed) {
     const ModelSpec& s = model.spec();
     const std::string prefix = "layers." + std::to_string(layer) + ".";
     const int width = s.layers[layer].conv_width;
-    if (s.layers[layer].mamba) load_mamba(model, prefix, *s.layers[layer].mamba, seed);
+    if (s.layers[layer].recurrence) load_recurrence(model, prefix, *s.layers[layer].recurrence, seed);
     else if (width > 0) load_convolution(model, prefix, width, seed);
     else load_attention(model, prefix, seed);
     load_mlp(model, prefix, s.mlp_size(s.layers[layer]), seed);
@@ -147,11 +149,23 @@ void load_layer(Model& model, std::size_t layer, unsigned seed) {
 std::vector<std::tuple<std::string, int, int>> attention_matrices(const ModelSpec& s) {
     const int hidden = s.hidden_size;
     const int kv = s.num_kv_heads * s.head_dim;
-    if (!s.latent) return {{"q", s.num_heads * s.head_dim, hidden}, {"k", kv, hidden}, {"v", kv, hidden}};
+    const int turns = s.has_output_gate ? 2 : 1;
+    if (!s.latent) return {{"q", turns * s.num_heads * s.head_dim, hidden}, {"k", kv, hidden}, {"v", kv, hidden}};
     const int queries = s.num_heads * (s.latent->key_size + s.latent->rope_size);
     const int rank = s.latent->query_rank;
     if (rank == 0) return {{"q", queries, hidden}, {"kv_a", kv, hidden}};
     return {{"q_a", rank, hidden}, {"q_b", queries, rank}, {"kv_a", kv, hidden}};
+}
+
+std::vector<std::tuple<std::string, int, int>> recurrent_matrices(const ModelSpec& s, const RecurrentSpec& recurrence) {
+    const int hidden = s.hidden_size;
+    const RecurrentSizes of = sizes(recurrence);
+    const auto* delta = std::get_if<DeltaSpec>(&recurrence);
+    if (delta == nullptr) return {{"mamba_in", of.made, hidden}, {"mamba_out", hidden, of.inner_size}};
+    if (delta->is_by_key_head)
+        return {{"delta_qkvz", of.made, hidden}, {"delta_ba", of.unrounded, hidden}, {"delta_out", hidden, of.inner_size}};
+    return {{"delta_qkv", of.conv_size, hidden}, {"delta_z", of.inner_size, hidden}, {"delta_b", of.num_heads, hidden},
+            {"delta_a", of.num_heads, hidden}, {"delta_out", hidden, of.inner_size}};
 }
 
 void load_all(Model& model, unsigned seed) {

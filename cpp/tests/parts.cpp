@@ -259,7 +259,7 @@ void draw_latent(Random& random, ModelSpec& spec) {
     spec.num_kv_heads = 1;
     spec.head_dim = latent.rank + latent.rope_size;
     spec.qk_norm = QkNorm::kNone;
-    spec.has_sinks = spec.has_int8_cache = false;
+    spec.has_sinks = spec.has_output_gate = spec.has_int8_cache = false;
 }
 
 void draw_convolutions(Random& random, ModelSpec& spec) {
@@ -271,8 +271,8 @@ void draw_convolutions(Random& random, ModelSpec& spec) {
         if (i != attention && draw(random, 0, 2) > 0) spec.layers[static_cast<std::size_t>(i)].conv_width = width;
 }
 
-void draw_mamba(Random& random, ModelSpec& spec) {
-    if (!spec.is_causal || spec.latent || draw(random, 0, 2) > 0) return;
+void draw_recurrences(Random& random, ModelSpec& spec) {
+    if (!spec.is_causal || spec.latent || draw(random, 0, 1) > 0) return;
     MambaSpec mamba;
     mamba.num_groups = draw(random, 1, 3);
     mamba.num_heads = mamba.num_groups * draw(random, 1, 3);
@@ -281,8 +281,16 @@ void draw_mamba(Random& random, ModelSpec& spec) {
     mamba.conv_width = draw(random, 2, 6);
     mamba.min_step = static_cast<float>(draw(random, 0, 1)) * 0.1F;
     mamba.max_step = draw(random, 0, 1) == 1 ? INFINITY : 1.0F;
+    DeltaSpec delta;
+    delta.num_key_heads = draw(random, 1, 3);
+    delta.num_value_heads = delta.num_key_heads * draw(random, 1, 3);
+    delta.key_size = draw(random, 1, 40);
+    delta.value_size = draw(random, 1, 40);
+    delta.conv_width = draw(random, 2, 6);
+    delta.is_by_key_head = draw(random, 0, 1) == 1;
     for (LayerSpec& layer : spec.layers)
-        if (layer.has_attention() && spec.num_attentions() > 1 && draw(random, 0, 2) > 0) layer.mamba = mamba;
+        if (layer.has_attention() && spec.num_attentions() > 1 && draw(random, 0, 2) > 0)
+            layer.recurrence = draw(random, 0, 1) == 1 ? RecurrentSpec(mamba) : RecurrentSpec(delta);
 }
 
 void draw_formats(Random& random, ModelSpec& spec) {
@@ -309,10 +317,11 @@ const std::optional<GroupFormat>& format_of(const ModelSpec& spec, const std::st
     const std::string part = name.substr(name.rfind('.') + 1);
     if (name.find(".experts.") != std::string::npos)
         return part == "down" ? layer.experts->down_groups : layer.experts->up_groups;
-    if (part == "q" || part == "k" || part == "v" || part == "q_a" || part == "kv_a" || part == "conv_in" || part == "mamba_in")
-        return layer.qkv_groups;
+    for (const char* name : {"q", "k", "v", "q_a", "kv_a", "conv_in", "mamba_in", "delta_qkvz", "delta_qkv", "delta_z"})
+        if (part == name) return layer.qkv_groups;
     if (part == "q_b") return layer.q_b_groups;
-    if (part == "o" || part == "conv_out" || part == "mamba_out") return layer.o_groups;
+    for (const char* name : {"o", "conv_out", "mamba_out", "delta_out"})
+        if (part == name) return layer.o_groups;
     if (part == "gate" || part == "up") return layer.up_groups;
     return part == "down" ? layer.down_groups : none;
 }

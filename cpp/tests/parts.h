@@ -25,8 +25,8 @@ void draw_latent(std::mt19937& random, ModelSpec& spec);
 // Short convolutions of one width in place of attention, in some layers of some models; before `draw_formats`.
 void draw_convolutions(std::mt19937& random, ModelSpec& spec);
 
-// Mamba-2 in place of attention, likewise.
-void draw_mamba(std::mt19937& random, ModelSpec& spec);
+// Mamba-2 and gated delta nets in place of attention, likewise.
+void draw_recurrences(std::mt19937& random, ModelSpec& spec);
 
 // How the weights of linear layers lie, where other rounded weights are int8.
 void draw_formats(std::mt19937& random, ModelSpec& spec);

@@ -458,13 +458,9 @@ CASES = {
 
 def is_recurrent(model_type: str, settings: dict) -> bool:
     """Whether it keeps states, with which errors grow."""
-    has_mamba = FAMILIES[model_type].has_mamba and settings.get("layer_types") != ATTENTION_ALONE
-    return has_mamba or has_delta_nets(model_type)
-
-
-def has_delta_nets(model_type: str) -> bool:
-    """Whether the native core does not compute it."""
-    return FAMILIES[model_type].delta != "none"
+    family = FAMILIES[model_type]
+    has_mamba = family.has_mamba and settings.get("layer_types") != ATTENTION_ALONE
+    return has_mamba or family.delta != "none"
 
 
 def make_model(model_type: str, settings: dict) -> PreTrainedModel:

@@ -11,7 +11,6 @@ from tests.compute.families import (
     DELTA,
     GRANITE,
     MAMBA,
-    has_delta_nets,
     is_recurrent,
     make_model,
     save,
@@ -118,12 +117,7 @@ CASES = {
 }
 
 
-RUNS = [
-    (case, compute)
-    for case, (family, _, _) in CASES.items()
-    for compute in ("reference", "native")
-    if compute == "reference" or not has_delta_nets(family)
-]
+RUNS = [(case, compute) for case in CASES for compute in ("reference", "native")]
 
 
 @pytest.mark.slow  # importing PEFT alone takes seconds

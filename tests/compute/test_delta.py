@@ -5,10 +5,45 @@ import pytest
 
 from tests.compute.runners import load_runner
 from tests.compute.steps import Part, alone, step
+from weft.compute.convolution import Channels
+from weft.compute.delta import DeltaNet
 from weft.model.open import open_model
+from weft.model.recurrence import DeltaSpec
 
 MODEL = "embedded:random?layers=4&hidden=64&heads=4&head_dim=16&delta=4"
+SPEC = DeltaSpec(
+    num_key_heads=2,
+    num_value_heads=6,
+    key_size=7,
+    value_size=5,
+    conv_width=4,
+    is_by_key_head=False,
+)
 IDS = np.random.default_rng(1).integers(3, 300, 40).tolist()
+
+
+def make_layer(spec=SPEC, seed=0) -> DeltaNet:
+    rng = np.random.default_rng(seed)
+
+    def draw(*shape):
+        return rng.standard_normal(shape).astype(np.float32)
+
+    channels = Channels(draw(spec.conv_size, spec.conv_width), None)
+    vectors = {name: draw(size) for name, size in spec.vectors.items()}
+    return DeltaNet(spec, channels, np.float32(1e-5), **vectors)
+
+
+def test_rows_are_the_same_bits_in_any_chunks():
+    """And so is the state that they leave."""
+    layer = make_layer()
+    width = sum(SPEC.products.values())
+    rows = np.random.default_rng(1).standard_normal((23, width)).astype(np.float32)
+    whole, parts = (np.zeros(SPEC.state_size, np.float32) for _ in range(2))
+    expected = layer(rows, whole)
+    chunks = np.split(rows, [1, 2, 4, 16])
+    got = np.concatenate([layer(chunk, parts) for chunk in chunks])
+    assert expected.tobytes() == got.tobytes()
+    assert whole.tobytes() == parts.tobytes()
 
 
 @pytest.mark.parametrize(("quantization", "error"), [("int8", 0.1), ("int4", 0.5)])

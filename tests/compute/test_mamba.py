@@ -6,6 +6,7 @@ import pytest
 from tests.compute.runners import load_runner
 from tests.compute.steps import alone
 from weft.compute import exact
+from weft.compute.convolution import Channels
 from weft.compute.mamba import Mamba2
 from weft.model.open import open_model
 from weft.model.recurrence import Mamba2Spec
@@ -19,16 +20,10 @@ def make_layer(spec=SPEC, seed=0) -> Mamba2:
     def draw(*shape):
         return rng.standard_normal(shape).astype(np.float32)
 
-    return Mamba2(
-        spec,
-        conv=draw(spec.conv_size, spec.conv_width),
-        conv_bias=draw(spec.conv_size) if spec.has_conv_bias else None,
-        step_bias=draw(spec.num_heads),
-        a_log=draw(spec.num_heads),
-        skip=draw(spec.num_heads),
-        norm=draw(spec.inner_size),
-        norm_eps=np.float32(1e-5),
-    )
+    bias = draw(spec.conv_size) if spec.has_conv_bias else None
+    channels = Channels(draw(spec.conv_size, spec.conv_width), bias)
+    vectors = {name: draw(size) for name, size in spec.vectors.items()}
+    return Mamba2(spec, channels, np.float32(1e-5), **vectors)
 
 
 def test_rows_are_the_same_bits_in_any_chunks():
@@ -50,6 +45,7 @@ def test_functions_of_sums_and_products_are_near_the_true_ones():
     eps = np.finfo(np.float32).eps
     assert np.abs(exact.exp(x) / np.exp(true) - 1).max() <= 2 * eps
     assert np.abs(exact.softplus(x) / np.logaddexp(0, true) - 1).max() <= 2 * eps
+    assert np.abs(exact.sigmoid(x) - 1 / (1 + np.exp(-true))).max() <= eps
     assert np.abs(exact.silu(x) - true / (1 + np.exp(-true))).max() <= 80 * eps
 
 

@@ -12,6 +12,8 @@ import pytest
 
 from tests.compute.runners import load_runner
 from tests.contract.engines import GIB, stop
+from tests.model.checkpoints import write_checkpoint
+from tests.model.test_delta import QWEN35
 from weft.core.config import EngineOptions
 from weft.core.types import EngineLoad, OutputKind, RequestOutput, SamplingParams
 from weft.engine.configure import resolve
@@ -23,6 +25,7 @@ RANDOM = (
     "embedded:random?layers=2&hidden=64&heads=4&kv_heads=2&head_dim=16&intermediate=128&vocab=512"
 )
 TINY = "embedded:tiny"
+FROM_FILES = "written by the fixture"
 MODELS = {
     f"{name}-{compute}": (model, compute)
     for name, model in (("random", RANDOM), ("tiny", TINY))
@@ -32,6 +35,8 @@ MODELS = {
     "hybrid-reference": (f"{RANDOM}&conv=3", "reference"),
     "hybrid-native": (f"{RANDOM.replace('layers=2', 'layers=3')}&conv=4", "native"),
     "delta-reference": (f"{RANDOM.replace('layers=2', 'layers=3')}&delta=4", "reference"),
+    "delta-native": (f"{RANDOM.replace('layers=2', 'layers=3')}&delta=4", "native"),
+    "qwen3.5-native": (FROM_FILES, "native"),
     "mamba-reference": (f"{RANDOM.replace('layers=2', 'layers=3')}&mamba=8", "reference"),
     "mamba-native": (f"{RANDOM.replace('layers=2', 'layers=3')}&mamba=8", "native"),
     "deepseek-native": (
@@ -170,9 +175,11 @@ async def ask_one_by_one(name: str, compute: str) -> list[Answer]:
         for name, model in MODELS.items()
     ],
 )
-def model(request: pytest.FixtureRequest) -> Model:
+def model(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Model:
     """Each model on each runner."""
     name, compute = request.param
+    if name == FROM_FILES:
+        name = str(write_checkpoint(tmp_path_factory.mktemp("qwen3.5"), QWEN35))
     return Model(name, compute, asyncio.run(ask_one_by_one(name, compute)))
 
 

@@ -4,8 +4,6 @@ import numpy as np
 import pytest
 
 from tests.model.checkpoints import CONFIG, tensors_of, write_checkpoint
-from weft.compute.backends import choose
-from weft.core.config import EngineOptions
 from weft.core.errors import ConfigError
 from weft.model.decoders import read_config, read_spec
 from weft.model.lora import AdapterTargets
@@ -96,7 +94,7 @@ def test_the_text_model_of_one_that_sees_is_read(tmp_path):
     }
     found = find_model(str(write_checkpoint(tmp_path / "a", config, seeing)))
     assert found.spec == find_model(str(write_checkpoint(tmp_path / "b", text, plain))).spec
-    assert found.load()["layers.0.delta_a_log"].shape == (4,)
+    assert found.load()["layers.0.a_log"].shape == (4,)
 
 
 def test_weights_and_memory_are_counted(tmp_path):
@@ -108,15 +106,6 @@ def test_weights_and_memory_are_counted(tmp_path):
     assert card.num_parameters == sum(tensor.size for tensor in tensors.values())
     assert card.state_bytes_per_slot == 3 * (3 * 64 + 240) * 4
     assert card.keeps_states
-
-
-def test_the_reference_is_what_computes_them(tmp_path):
-    """It is chosen where nothing is said, and the core refuses them by name."""
-    card = find_model(str(write_checkpoint(tmp_path / "a", NEXT))).card
-    options = EngineOptions(model="a")
-    assert choose(options, card).compute == "reference"
-    with pytest.raises(ConfigError, match=r"--compute native: .* has gated delta nets"):
-        choose(EngineOptions(model="a", compute="native"), card)
 
 
 def test_adapters_may_be_on_what_leads_into_a_net_and_out_of_it():

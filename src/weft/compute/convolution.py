@@ -10,6 +10,7 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
+from weft.compute import exact
 from weft.compute.runner import Batch, FloatArray
 
 Index = NDArray[np.intp]
@@ -94,15 +95,26 @@ def convolve(
     return total
 
 
-def convolve_rows(
-    rows: FloatArray, before: FloatArray, weights: FloatArray, bias: FloatArray | None = None
-) -> FloatArray:
-    """Of one sequence's successive rows [rows, channels]; those just `before` them [width - 1, channels] go on."""
-    whole = np.concatenate([before, rows])
-    before[:] = whole[len(rows) :]
-    total = np.zeros_like(rows)
-    if bias is not None:
-        total += bias
-    for place in range(weights.shape[1]):
-        total += whole[place : place + len(rows)] * weights[:, place]
-    return total
+@dataclass(frozen=True, slots=True)
+class Channels:
+    """The short convolution and SiLU that a recurrence begins with; `weights` are [channels, width]."""
+
+    weights: FloatArray
+    bias: FloatArray | None
+
+    def __call__(self, rows: FloatArray, state: FloatArray) -> tuple[FloatArray, FloatArray]:
+        """Of one sequence's successive rows [rows, channels]; and what is behind its part of the flat `state`.
+
+        That part has the rows just before, oldest first, and goes on.
+        """
+        channels, width = self.weights.shape
+        size = (width - 1) * channels
+        before = state[:size].reshape(-1, channels)
+        whole = np.concatenate([before, rows])
+        before[:] = whole[len(rows) :]
+        total = np.zeros_like(rows)
+        if self.bias is not None:
+            total += self.bias
+        for place in range(width):
+            total += whole[place : place + len(rows)] * self.weights[:, place]
+        return exact.silu(total), state[size:]

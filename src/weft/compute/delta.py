@@ -5,8 +5,8 @@ the state S is a matrix [key, value]. With k and q normed to length 1, and q div
 
     S *= decay;  S += outer(k, beta * (v - k S));  output = q S
 
-where decay is exp(-exp(a_log) * softplus(a + dt_bias)), beta a sigmoid of b. An output is brought to mean square 1,
-scaled, and multiplied by the SiLU of its gate.
+where decay is exp(-exp(a_log) * softplus(a + step_bias)), beta a sigmoid of b. An output is brought to mean square 1,
+scaled, and multiplied by the SiLU of its gate. `cpp/model/delta_step.cpp` is the twin, which gives the same bits.
 """
 
 from dataclasses import dataclass
@@ -14,8 +14,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from weft.compute import exact
-from weft.compute.activations import sigmoid
-from weft.compute.convolution import convolve_rows
+from weft.compute.convolution import Channels
 from weft.compute.runner import FloatArray
 from weft.model.recurrence import DeltaSpec
 
@@ -27,44 +26,56 @@ class DeltaNet:
     """The weights of one layer that lie between its products."""
 
     spec: DeltaSpec
-    conv: FloatArray  # [channels, width]
+    channels: Channels
+    norm_eps: np.float32
     a_log: FloatArray  # [value heads]
-    dt_bias: FloatArray
-    scale: FloatArray  # [value_size], of outputs
+    step_bias: FloatArray
+    output_scale: FloatArray  # [value_size]
 
     def __call__(self, rows: FloatArray, state: FloatArray) -> FloatArray:
-        """See `Recurrence`: rows are channels and gates, b and a, [rows, input_size]."""
+        """See `Recurrence`: rows are channels and gates, b and a, side by side."""
         spec = self.spec
         channels, gates, b, a = self._parts(rows)
-        conv_size = (spec.conv_width - 1) * spec.conv_size
-        conv_state, memory = state[:conv_size].reshape(-1, spec.conv_size), state[conv_size:]
+        mixed, memory = self.channels(channels, state)
         memory = memory.reshape(spec.num_value_heads, spec.key_size, spec.value_size)
-        mixed = exact.silu(convolve_rows(channels, conv_state, self.conv))
-        sizes = (spec.keys_size, 2 * spec.keys_size)
-        q, k, v = (
-            part.reshape(len(rows), -1, size)
-            for part, size in zip(
-                np.split(mixed, sizes, axis=1),
-                (spec.key_size, spec.key_size, spec.value_size),
-                strict=True,
-            )
+        q, k, v = np.split(mixed, (spec.keys_size, 2 * spec.keys_size), axis=1)
+        root = np.float32(1) / np.sqrt(np.float32(spec.key_size))
+        decays = exact.exp(-exact.exp(self.a_log) * exact.softplus(a + self.step_bias))
+        output = self._scan(
+            self._unit(q) * root,
+            self._unit(k),
+            v.reshape(len(rows), -1, spec.value_size),
+            (exact.sigmoid(b), decays),
+            memory,
         )
-        group = spec.num_value_heads // spec.num_key_heads
-        q = np.repeat(_unit(q), group, axis=1) * np.float32(spec.key_size**-0.5)
-        k = np.repeat(_unit(k), group, axis=1)
-        beta = sigmoid(b)
-        decay = exact.exp(-exact.exp(self.a_log) * exact.softplus(a + self.dt_bias))
-        output = np.empty_like(v)
-        for row in range(len(rows)):
-            memory *= decay[row][:, None, None]
-            found = np.sum(memory * k[row][:, :, None], axis=1)
-            delta = (v[row] - found) * beta[row][:, None]
-            memory += k[row][:, :, None] * delta[:, None, :]
-            output[row] = np.sum(memory * q[row][:, :, None], axis=1)
-        mean_square = np.mean(output * output, axis=-1, keepdims=True)
-        output = output / np.sqrt(mean_square + np.float32(spec.norm_eps)) * self.scale
+        squares = exact.sum_of_squares(output) / np.float32(spec.value_size)
+        output = output / np.sqrt(squares + self.norm_eps) * self.output_scale
         gated: FloatArray = output.reshape(gates.shape) * exact.silu(gates)
         return gated
+
+    @staticmethod
+    def _scan(
+        q: FloatArray,
+        k: FloatArray,
+        v: FloatArray,
+        steps: tuple[FloatArray, FloatArray],
+        memory: FloatArray,
+    ) -> FloatArray:
+        output = np.empty_like(v)
+        betas, decays = (step[:, :, None] for step in steps)
+        for row, value in enumerate(v):
+            memory *= decays[row][:, :, None]
+            found = exact.add_up(memory * k[row], 1)
+            memory += k[row] * ((value - found) * betas[row])[:, None]
+            output[row] = exact.add_up(memory * q[row], 1)
+        return output
+
+    def _unit(self, rows: FloatArray) -> FloatArray:
+        """Queries or keys of length 1, for each value head as a column."""
+        spec = self.spec
+        heads = rows.reshape(len(rows), spec.num_key_heads, spec.key_size)
+        unit = heads / np.sqrt(exact.sum_of_squares(heads) + _LENGTH_EPS)
+        return np.repeat(unit, spec.num_value_heads // spec.num_key_heads, axis=1)[..., None]
 
     def _parts(self, rows: FloatArray) -> tuple[FloatArray, FloatArray, FloatArray, FloatArray]:
         """Channels, gates, b and a, each as one run for all heads."""
@@ -82,8 +93,3 @@ class DeltaNet:
         pair = last.reshape(len(rows), spec.num_key_heads, 2, group)
         b, a = (pair[:, :, part].reshape(len(rows), -1) for part in (0, 1))
         return np.concatenate([q, k, v], axis=1), gates, b, a
-
-
-def _unit(heads: FloatArray) -> FloatArray:
-    length: FloatArray = np.sqrt(np.sum(heads * heads, axis=-1, keepdims=True) + _LENGTH_EPS)
-    return heads / length

@@ -1,4 +1,7 @@
-"""exp and what is made of it, of sums and products that are rounded one by one: the bits of `cpp/kernels/exact.h`."""
+"""exp and what is made of it, of sums and products that are rounded one by one: the bits of `cpp/kernels/exact.h`.
+
+A sum is added up in the order of its terms, or in sixteen sums that are added up in the end.
+"""
 
 import numpy as np
 
@@ -14,6 +17,7 @@ _EXP = (
     *(1.9875691500e-4, 1.3981999507e-3, 8.3334519073e-3),
     *(4.1665795894e-2, 1.6666665459e-1, 5.0000001201e-1),
 )
+_LANES = 16
 _NUM_TERMS = 12  # of a series in at most 1/9: beyond what a double holds of the first
 
 
@@ -33,6 +37,12 @@ def exp(x: FloatArray) -> FloatArray:
     return result
 
 
+def sigmoid(x: FloatArray) -> FloatArray:
+    """The logistic function."""
+    result: FloatArray = np.float32(1) / (np.float32(1) + exp(-x))
+    return result
+
+
 def silu(x: FloatArray) -> FloatArray:
     """x times its logistic function."""
     result: FloatArray = x / (np.float32(1) + exp(-x))
@@ -49,3 +59,17 @@ def softplus(x: FloatArray) -> FloatArray:
         series = series * square + 1.0 / (2 * term + 1)
     whole = np.where(x > 0, x, np.float32(0)).astype(np.float64)
     return (whole + 2.0 * part * series).astype(np.float32)
+
+
+def add_up(terms: FloatArray, axis: int) -> FloatArray:
+    """One after the other, to zero."""
+    total: FloatArray = np.float32(0) + np.add.accumulate(terms, axis=axis).take(-1, axis=axis)
+    return total
+
+
+def sum_of_squares(rows: FloatArray) -> FloatArray:
+    """Of the last axis [..., n], in sixteen sums; [..., 1]."""
+    size = rows.shape[-1]
+    spare = (*((0, 0),) * (rows.ndim - 1), (0, -size % _LANES))
+    squares = np.pad(rows * rows, spare).reshape(*rows.shape[:-1], -1, _LANES)
+    return add_up(add_up(squares, -2), -1)[..., None]

@@ -15,9 +15,6 @@ from weft.model.spec import ExpertsSpec, ModelSpec
 from weft.model.weights import Weights
 
 _LANES = 16  # that a head is padded to, in the depth of what takes the heads' output
-# What leads into gated delta nets, but for b and a, and into Mamba-2; and what leads out.
-_RECURRENT_IN = ("delta_qkvz", "delta_qkv", "delta_z", "mamba_in")
-_RECURRENT_OUT = ("delta_out", "mamba_out")
 
 
 def multiply(rows: FloatArray, weights: GroupedMatrix) -> FloatArray:
@@ -47,11 +44,16 @@ def multiply(rows: FloatArray, weights: GroupedMatrix) -> FloatArray:
 
 @dataclass(frozen=True, slots=True)
 class LayerFormats:
-    """Those of a layer's matrices; None: int8, with one scale a row."""
+    """Those of a layer's matrices; None: int8, with one scale a row.
 
-    qkv: GroupFormat | None = None  # or of what leads into a convolution
+    Matrices `into` what mixes tokens are one product, and have the format `qkv`; what leads `out` of it has `o`.
+    """
+
+    into: tuple[str, ...]
+    out: str
+    qkv: GroupFormat | None = None
     q_b: GroupFormat | None = None  # of queries that are made of a vector of low rank
-    o: GroupFormat | None = None  # or of what leads out of a convolution
+    o: GroupFormat | None = None
     up: GroupFormat | None = None  # and of the gate
     down: GroupFormat | None = None
     expert_up: GroupFormat | None = None
@@ -66,8 +68,11 @@ def layer_formats(
     Matrices with one input are one product, and so are those of all experts of a layer: where their formats
     differ, all of them are int8.
     """
+    low_rank = spec.latent is not None and spec.latent.query_rank is not None
+    qkv = ("q_a" if low_rank else "q", "kv_a") if spec.latent else ("q", "k", "v")
+    mixing = [layer.mixing(qkv) for layer in spec.layers]
     if quantization not in ("int4", "stored"):
-        return [LayerFormats() for _ in spec.layers]
+        return [LayerFormats(into, out) for into, out in mixing]
 
     def of(index: int, *names: str) -> GroupFormat | None:
         if quantization == "int4":
@@ -80,11 +85,11 @@ def layer_formats(
         return [f"experts.{number}.{name}" for number in numbers for name in names]
 
     has_whole_lanes = spec.output_size // spec.num_heads % _LANES == 0
-    low_rank = spec.latent is not None and spec.latent.query_rank is not None
-    qkv = ("q_a" if low_rank else "q", "kv_a") if spec.latent else ("q", "k", "v")
     up = ("gate", "up") if spec.is_gated else ("up",)
     return [
         LayerFormats(
+            into,
+            out,
             qkv=of(index, *into),
             q_b=of(index, "q_b") if low_rank else None,
             o=of(index, out) if out != "o" or has_whole_lanes else None,
@@ -93,8 +98,7 @@ def layer_formats(
             expert_up=of(index, *of_experts(layer.experts, *up)),
             expert_down=of(index, *of_experts(layer.experts, "down")),
         )
-        for index, layer in enumerate(spec.layers)
-        for into, out in (layer.mixing(qkv),)
+        for index, (layer, (into, out)) in enumerate(zip(spec.layers, mixing, strict=True))
     ]
 
 
@@ -128,6 +132,12 @@ def format_of(name: str, formats: list[LayerFormats]) -> GroupFormat | None:
     layer = formats[int(parts[1])]
     if len(parts) == 5:
         return layer.expert_down if parts[4] == "down" else layer.expert_up
-    places = dict.fromkeys(("q", "k", "v", "q_a", "kv_a", "conv_in", *_RECURRENT_IN), layer.qkv)
-    places |= {"q_b": layer.q_b, **dict.fromkeys(("o", "conv_out", *_RECURRENT_OUT), layer.o)}
-    return (places | {"gate": layer.up, "up": layer.up, "down": layer.down}).get(parts[2])
+    places = {
+        **dict.fromkeys(layer.into, layer.qkv),
+        layer.out: layer.o,
+        "q_b": layer.q_b,
+        "gate": layer.up,
+        "up": layer.up,
+        "down": layer.down,
+    }
+    return places.get(parts[2])

@@ -16,26 +16,17 @@ from weft.compute.native import (
 )
 from weft.compute.native.code import code_digest
 from weft.compute.runner import Runner
-from weft.core.config import ComputeConfig, EngineOptions
-from weft.core.errors import ConfigError
+from weft.core.config import ComputeConfig
 from weft.model.card import ModelCard
 from weft.model.checkpoint import Checkpoint
 from weft.model.spec import ModelSpec
 
 
 class NativeBackend(CpuBackend):
-    """Suits every model with weights, but for gated delta nets, wherever the CPU has vector instructions for it."""
+    """Suits every model with weights, wherever the CPU has vector instructions for it."""
 
     def suits(self, card: ModelCard) -> bool:
-        is_computed = card.num_parameters > 0 and not card.has_delta_nets
-        return is_computed and usable_paths()[0] != "portable"
-
-    def configure(self, options: EngineOptions, card: ModelCard) -> ComputeConfig:
-        if card.has_delta_nets:
-            raise ConfigError(
-                f"--compute native: {card.name} has gated delta nets, which --compute reference computes"
-            )
-        return super().configure(options, card)
+        return card.num_parameters > 0 and usable_paths()[0] != "portable"
 
     def shared_threads(self, card: ModelCard) -> int | None:
         return None

@@ -46,7 +46,6 @@ class ModelCard:
     # Beside that, of layers that keep states in place of keys and values; of the runner that will serve it.
     state_bytes_per_block: int = 0
     state_bytes_per_slot: int = 0  # of a sequence, or of a snapshot, in layers with a recurrence
-    has_delta_nets: bool = False  # gated ones, in some layers
     kv_dtype: str = "float32"  # of the runner that will serve it
     adapter: AdapterBytes | None = None  # None: the model is served without adapters
     pooling: PoolingSpec | None = None  # None: the model generates text

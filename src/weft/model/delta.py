@@ -61,5 +61,4 @@ def _delta(fields: Fields, is_by_key_head: bool) -> DeltaSpec:
         value_size=fields.integer("linear_value_head_dim", high=_MAX_SIZE),
         conv_width=fields.integer("linear_conv_kernel_dim", low=2, high=MAX_CONV_WIDTH),
         is_by_key_head=is_by_key_head,
-        norm_eps=fields.number("rms_norm_eps"),
     )

@@ -32,7 +32,6 @@ from weft.model.pooling import (
     read_scale,
 )
 from weft.model.quantized.config import read_quantization, stored_method
-from weft.model.recurrence import DeltaSpec
 from weft.model.safetensors_files import find_tensors
 from weft.model.spec import ModelSpec
 from weft.model.tokenizer import UnreadFiles, read_tokenizer, read_tokenizer_files
@@ -233,7 +232,6 @@ def describe(
         kv_bytes_per_token=kv_elements * BYTES_PER_ELEMENT["float32"],
         state_bytes_per_block=spec.state_size * BYTES_PER_ELEMENT["float32"],
         state_bytes_per_slot=spec.slot_size * BYTES_PER_ELEMENT["float32"],
-        has_delta_nets=any(isinstance(layer.recurrence, DeltaSpec) for layer in spec.layers),
         adapter=_adapter_bytes(spec, layout),
     )
 

@@ -9,7 +9,7 @@ from dataclasses import dataclass, replace
 
 from weft.model.names import HEADS, LLAMA, DecoderNames, Names
 from weft.model.pooling import HeadSpec
-from weft.model.recurrence import DeltaSpec, Mamba2Spec
+from weft.model.recurrence import Recurrence
 from weft.model.spec import ExpertsSpec, LatentSpec, LayerSpec, ModelSpec, NormPlacement, QkNorm
 
 _NORMS = {
@@ -172,10 +172,8 @@ def _layer(
     spec: ModelSpec, layer: LayerSpec, index: int, names: Mapping[str, str], source: str
 ) -> Iterator[TensorPlan]:
     ours = f"layers.{index}."
-    if isinstance(layer.recurrence, Mamba2Spec):
-        yield from _mamba(spec, layer.recurrence, ours, source, names)
-    elif layer.recurrence is not None:
-        yield from _delta(spec, layer.recurrence, ours, source, names)
+    if layer.recurrence is not None:
+        yield from _recurrence(spec, layer.recurrence, ours, source, names)
     elif layer.conv_width:
         yield from _convolution(spec, layer.conv_width, ours, source, names)
     else:
@@ -230,47 +228,32 @@ def _latent(
 def _convolution(
     spec: ModelSpec, width: int, ours: str, source: str, names: Mapping[str, str]
 ) -> Iterator[TensorPlan]:
-    """A channel's weights are a matrix of one row in the file."""
     hidden = spec.hidden_size
     yield from _products(ours, source, names, {"conv_in": (3 * hidden, hidden)}, spec.conv_bias)
     lead = source + names["conv"]
-    yield replace(_whole(f"{ours}conv", f"{lead}.weight", hidden, width), stack=hidden)
+    yield from _channels(hidden, width, ours, lead)
     if spec.conv_bias:
         yield _whole(f"{ours}conv.bias", f"{lead}.bias", hidden)
     yield from _products(ours, source, names, {"conv_out": (hidden, hidden)}, spec.conv_bias)
 
 
-def _mamba(
-    spec: ModelSpec, mamba: Mamba2Spec, ours: str, source: str, names: Mapping[str, str]
+def _recurrence(
+    spec: ModelSpec, kind: Recurrence, ours: str, source: str, names: Mapping[str, str]
 ) -> Iterator[TensorPlan]:
-    into = {"mamba_in": (mamba.in_size, spec.hidden_size)}
-    yield from _products(ours, source, names, into, mamba.has_bias)
-    channels, lead = mamba.conv_size, source + names["conv"]
-    conv = _whole(f"{ours}conv", f"{lead}.weight", channels, mamba.conv_width)
-    yield replace(conv, stack=channels)
-    if mamba.has_conv_bias:
-        yield _whole(f"{ours}conv.bias", f"{lead}.bias", channels)
-    for part in ("mamba_step_bias", "mamba_a_log", "mamba_skip"):
-        yield _whole(ours + part, source + names[part], mamba.num_heads)
-    yield _whole(f"{ours}mamba_norm", f"{source}{names['mamba_norm']}.weight", mamba.inner_size)
-    out = {"mamba_out": (spec.hidden_size, mamba.inner_size)}
-    yield from _products(ours, source, names, out, mamba.has_bias)
+    into = {name: (rows, spec.hidden_size) for name, rows in kind.products.items()}
+    yield from _products(ours, source, names, into, kind.has_bias)
+    yield from _channels(kind.conv_size, kind.conv_width, ours, source + names["conv"])
+    if kind.has_conv_bias:
+        yield _whole(f"{ours}conv.bias", f"{source}{names['conv']}.bias", kind.conv_size)
+    for name, size in kind.vectors.items():
+        yield _whole(ours + name, source + names[name], size)
+    out = {kind.out: (spec.hidden_size, kind.inner_size)}
+    yield from _products(ours, source, names, out, kind.has_bias)
 
 
-def _delta(
-    spec: ModelSpec, delta: DeltaSpec, ours: str, source: str, names: Mapping[str, str]
-) -> Iterator[TensorPlan]:
-    hidden, heads = spec.hidden_size, delta.num_value_heads
-    into = {name: (rows, hidden) for name, rows in delta.products.items()}
-    yield from _products(ours, source, names, into, False)
-    lead = f"{source}{names['conv']}.weight"
-    conv = _whole(f"{ours}conv", lead, delta.conv_size, delta.conv_width)
-    yield replace(conv, stack=delta.conv_size)
-    for name in ("delta_a_log", "delta_dt_bias"):
-        yield _whole(ours + name, source + names[name], heads)
-    yield _whole(f"{ours}delta_scale", f"{source}{names['delta_scale']}.weight", delta.value_size)
-    out = {"delta_out": (hidden, delta.inner_size)}
-    yield from _products(ours, source, names, out, False)
+def _channels(channels: int, width: int, ours: str, lead: str) -> Iterator[TensorPlan]:
+    """Weights of a short convolution: a channel's are a matrix of one row in the file."""
+    yield replace(_whole(f"{ours}conv", f"{lead}.weight", channels, width), stack=channels)
 
 
 def _mlp(spec: ModelSpec, ours: str, source: str, names: Mapping[str, str]) -> Iterator[TensorPlan]:

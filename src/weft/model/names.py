@@ -93,9 +93,9 @@ LLAMA = DecoderNames(_DECODER, _DECODER_NORMS)
 QWEN_EXPERTS = DecoderNames({**_DECODER, **_QWEN_EXPERTS}, _DECODER_NORMS)
 _DELTA = {
     "conv": "linear_attn.conv1d",
-    "delta_a_log": "linear_attn.A_log",
-    "delta_dt_bias": "linear_attn.dt_bias",
-    "delta_scale": "linear_attn.norm",
+    "a_log": "linear_attn.A_log",
+    "step_bias": "linear_attn.dt_bias",
+    "output_scale": "linear_attn.norm.weight",
     "delta_out": "linear_attn.out_proj",
 }
 QWEN_NEXT = DecoderNames(
@@ -141,10 +141,10 @@ GRANITE_EXPERTS = DecoderNames(
 _MAMBA = {
     "mamba_in": "mamba.in_proj",
     "conv": "mamba.conv1d",
-    "mamba_step_bias": "mamba.dt_bias",
-    "mamba_a_log": "mamba.A_log",
-    "mamba_skip": "mamba.D",
-    "mamba_norm": "mamba.norm",
+    "a_log": "mamba.A_log",
+    "step_bias": "mamba.dt_bias",
+    "skip": "mamba.D",
+    "output_scale": "mamba.norm.weight",
     "mamba_out": "mamba.out_proj",
 }
 _GRANITE_SHARED = {

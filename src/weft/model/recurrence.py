@@ -1,9 +1,13 @@
-"""Layers that keep a state of a sequence in place of its keys and values: what each kind is like, and its size."""
+"""Layers that keep a state of a sequence in place of its keys and values: what each kind is like, and its size.
+
+Of any kind "conv" is the matrix of a short convolution [conv_size, conv_width], and the others that lie between its
+products are vectors.
+"""
 
 import math
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import TypeAlias
+from typing import ClassVar, TypeAlias
 
 
 @dataclass(frozen=True, slots=True)
@@ -22,7 +26,8 @@ class DeltaSpec:
     value_size: int
     conv_width: int
     is_by_key_head: bool
-    norm_eps: float
+    has_conv_bias: ClassVar[bool] = False
+    has_bias: ClassVar[bool] = False  # of what leads in and out
 
     @property
     def keys_size(self) -> int:
@@ -59,6 +64,12 @@ class DeltaSpec:
     def rounded(self) -> tuple[str, ...]:
         """Those of them that are rounded where linear layers are: not b and a, on which the whole state depends."""
         return ("delta_qkvz",) if self.is_by_key_head else ("delta_qkv", "delta_z")
+
+    @property
+    def vectors(self) -> Mapping[str, int]:
+        """Those of heads, and the one by which a head's outputs are scaled; and the size of each."""
+        heads = self.num_value_heads
+        return {"a_log": heads, "step_bias": heads, "output_scale": self.value_size}
 
     @property
     def out(self) -> str:
@@ -120,6 +131,12 @@ class Mamba2Spec:
     def rounded(self) -> tuple[str, ...]:
         """Those that are rounded where linear layers are."""
         return ("mamba_in",)
+
+    @property
+    def vectors(self) -> Mapping[str, int]:
+        """Those of heads, of which "skip" is D, and the one by which all outputs are scaled; and the size of each."""
+        of_heads = dict.fromkeys(("a_log", "step_bias", "skip"), self.num_heads)
+        return of_heads | {"output_scale": self.inner_size}
 
     @property
     def out(self) -> str:

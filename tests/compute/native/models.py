@@ -50,6 +50,10 @@ SHAPES = {
         "layers=5&hidden=68&heads=5&kv_heads=1&head_dim=14&intermediate=99&vocab=301&mamba=8",
         33,
     ),
+    "gated delta nets": (
+        "layers=5&hidden=68&heads=5&kv_heads=1&head_dim=14&intermediate=99&vocab=301&delta=6",
+        33,
+    ),
     "wide": ("layers=1&hidden=256&heads=8&kv_heads=8&head_dim=32&intermediate=2200&vocab=1003", 70),
 }
 

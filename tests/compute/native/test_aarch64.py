@@ -13,13 +13,14 @@ pytestmark = pytest.mark.slow
 
 ROOT = Path(__file__).resolve().parents[3]
 HERE = "tests/compute/native"
-# Bit for bit the products of numpy, whatever instructions add them up.
-PRODUCTS = (
+# Bit for bit those of numpy, whatever instructions add them up.
+TWINS = (
     f"{HERE}/test_int8.py::test_a_product_is_the_twin_s",
     f"{HERE}/test_int8.py::test_the_largest_sums_do_not_overflow",
     f"{HERE}/test_int8.py::test_what_is_no_number_stays_in_its_row",
     f"{HERE}/test_grouped.py::test_a_product_is_the_twin_s",
     f"{HERE}/test_grouped.py::test_the_largest_sums_do_not_overflow",
+    *(f"{HERE}/test_{kind}.py::test_rows_and_states_are_the_twin_s" for kind in ("mamba", "delta")),
 )
 # What instructions for one row and for two could make of the same sum.
 BFLOAT16 = (
@@ -81,9 +82,9 @@ def test_paths_are_chosen_by_what_the_system_says(python, cpu):
 
 
 @pytest.mark.parametrize("cpu", CPUS)
-def test_products_are_the_twins(python, cpu):
+def test_products_and_recurrences_are_the_twins(python, cpu):
     """Added up by what each CPU has for it."""
-    run_tests(python, cpu, "neon and not neon_bf16", *PRODUCTS)
+    run_tests(python, cpu, "neon and not neon_bf16", *TWINS)
 
 
 @pytest.fixture(scope="module")

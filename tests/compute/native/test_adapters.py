@@ -113,6 +113,10 @@ def test_an_adapter_is_equal_to_merged_weights(tmp_path, dtype, rank, path):
     [
         ("conv=3", {"conv_in": (3 * 68, 68), "conv_out": (68, 68)}),
         ("mamba=8", {"mamba_in": (2 * 136 + 64 + 8, 68), "mamba_out": (68, 136)}),
+        (
+            "delta=6",
+            {"delta_qkvz": (2 * 42 + 2 * 84, 68), "delta_ba": (12, 68), "delta_out": (68, 84)},
+        ),
     ],
 )
 def test_an_adapter_of_what_is_in_place_of_attention_is_equal_to_merged_weights(path, kind, shapes):
@@ -252,7 +256,7 @@ def test_matrices_of_a_fused_module_share_what_leads_to_their_rank(tmp_path):
 
 
 @pytest.mark.parametrize(
-    "query", [query for query, _ in SHAPES.values() if not re.search("conv=|mamba=", query)]
+    "query", [query for query, _ in SHAPES.values() if not re.search("conv=|mamba=|delta=", query)]
 )
 def test_models_of_other_shapes_take_adapters_too(tmp_path, query):
     """Heads that are padded, and matrices wider than a block."""

@@ -180,7 +180,11 @@ def test_rounded_floats_that_are_no_numbers_are_seen():
 
 @pytest.mark.parametrize("path", usable_paths())
 @pytest.mark.parametrize(
-    "query", ["&head_dim=14", "&head_dim=16", "&head_dim=14&conv=3", "&head_dim=14&mamba=8"]
+    "query",
+    [
+        f"&head_dim={rest}"
+        for rest in ("14", "16", "14&conv=3", "14&mamba=8", "14&delta=4", "16&delta=4")
+    ],
 )
 def test_a_model_computes_what_the_reference_computes(path, query):
     """Heads that are padded leave one matrix in int8, heads that are not do not."""

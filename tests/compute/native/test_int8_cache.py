@@ -25,7 +25,7 @@ def test_keys_and_values_are_rounded_as_numpy_rounds_them(shape, path):
 @pytest.mark.parametrize("dtype", ["float32", "bfloat16"])
 @pytest.mark.parametrize("shape", SHAPES)
 def test_answers_stay_near_those_of_a_whole_cache(shape, dtype):
-    """A relative error of at most 0.03, and not 0: it is rounded. Of Mamba-2 0.04: states keep errors of rows before.
+    """A relative error of at most 0.03, and not 0: it is rounded. States of recurrences keep errors of the rows before.
 
     With experts, of most tokens: where a router is nearly undecided one goes to other experts.
     """
@@ -37,7 +37,7 @@ def test_answers_stay_near_those_of_a_whole_cache(shape, dtype):
     )
     for ours, theirs in zip(rounded, whole, strict=True):
         errors = np.linalg.norm(ours - theirs, axis=-1) / np.linalg.norm(theirs, axis=-1)
-        most = 0.04 if shape == "mamba" else 0.03
+        most = {"mamba": 0.04, "gated delta nets": 0.06}.get(shape, 0.03)
         assert 0 < np.quantile(errors, 0.5 if "expert" in shape else 1.0) <= most
 
 

@@ -88,7 +88,9 @@ def test_two_random_schedules_agree(dtype, seed, lengths, max_chunk):
 @pytest.mark.parametrize("path", PATHS)
 @pytest.mark.parametrize("dtype", DTYPES)
 @pytest.mark.parametrize("block_size", [7, 16])
-@pytest.mark.parametrize("shape", ["plain", "odd sizes", "convolutions", "mamba"])
+@pytest.mark.parametrize(
+    "shape", ["plain", "odd sizes", "convolutions", "mamba", "gated delta nets"]
+)
 def test_what_other_slots_hold_does_not_matter(shape, block_size, dtype, path):
     """Stale NaN in slots of nobody, and of later positions, reaches no row."""
     runner = make_runner(shape, dtype, path, num_threads=2)

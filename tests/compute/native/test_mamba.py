@@ -8,27 +8,13 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from tests.compute.native.models import errors
+from tests.compute.native.recurrent import check_rows, native_rows
 from tests.compute.test_mamba import make_layer
-from weft.compute.mamba import Mamba2
-from weft.compute.native import _core, usable_paths
-from weft.compute.native.runner import native_mamba
+from weft.compute.native import usable_paths
 from weft.model.open import open_model
 from weft.model.recurrence import Mamba2Spec
 
 MODEL = "embedded:random?layers=4&hidden=64&heads=4&head_dim=16&vocab=320&mamba=8"
-
-
-def native_rows(path, layer: Mamba2, rows, state, is_begun, num_threads=1):
-    """What the core makes of them; `state` goes on in place."""
-    vectors = [
-        np.ascontiguousarray(layer.conv.T).reshape(-1),
-        np.zeros(0, np.float32) if layer.conv_bias is None else layer.conv_bias,
-        *(layer.step_bias, layer.a_log, layer.skip, layer.norm),
-    ]
-    out = np.full((len(rows), layer.spec.inner_size), np.nan, np.float32)
-    spec, eps = native_mamba(layer.spec), float(layer.norm_eps)
-    _core.mamba_rows(path, num_threads, spec, eps, vectors, rows, is_begun, state, out)
-    return out
 
 
 @pytest.mark.parametrize("path", usable_paths())
@@ -67,14 +53,7 @@ def test_rows_and_states_are_the_twin_s(
         min_step=limits[0],
         max_step=limits[1],
     )
-    layer, rng = make_layer(spec, seed), np.random.default_rng(seed)
-    ours, theirs = np.full(spec.state_size, np.nan, np.float32), np.zeros(spec.state_size, "f4")
-    for is_begun, num_rows in ((False, 5), (True, 1), (True, 2 * conv_width)):
-        rows = rng.standard_normal((num_rows, spec.in_size)).astype(np.float32)
-        expected = layer(rows, theirs)
-        got = native_rows(path, layer, rows, ours, is_begun, num_threads)
-        assert got.tobytes() == expected.tobytes()
-        assert ours.tobytes() == theirs.tobytes()
+    check_rows(path, make_layer(spec, seed), seed, num_threads)
 
 
 @pytest.mark.parametrize("path", usable_paths())

@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 import torch
 
-from tests.compute.families import CASES, has_delta_nets, is_recurrent, make_model, save
+from tests.compute.families import CASES, is_recurrent, make_model, save
 from tests.compute.runners import load_runner
 from tests.compute.steps import run_at_random
 from weft.compute.native import Machine, NativeRunner, usable_paths
@@ -56,7 +56,7 @@ def make_sequences():
 
 @pytest.fixture(
     scope="module",
-    params=[case for case, (model_type, _) in CASES.items() if not has_delta_nets(model_type)],
+    params=CASES,
 )
 def family(request, tmp_path_factory):
     model = make_model(*CASES[request.param])

@@ -36,10 +36,10 @@ def score(
     logits: FloatArray, given: IntArray, num_best: int
 ) -> tuple[list[int], list[float], list[int]] | None: ...
 def multiply_int8(path: str, rows: FloatArray, weights: FloatArray, out: FloatArray) -> None: ...
-def mamba_rows(
+def recurrent_rows(
     path: str,
     num_threads: int,
-    spec: MambaSpec,
+    spec: MambaSpec | DeltaSpec,
     norm_eps: float,
     vectors: list[FloatArray],
     rows: FloatArray,
@@ -99,12 +99,20 @@ class MambaSpec:
     min_step: float
     max_step: float
 
+class DeltaSpec:
+    num_key_heads: int
+    num_value_heads: int
+    key_size: int
+    value_size: int
+    conv_width: int
+    is_by_key_head: bool
+
 class LayerSpec:
     rope: int | None
     window: int | None
     has_attention_norm: bool
     conv_width: int
-    mamba: MambaSpec | None
+    recurrence: MambaSpec | DeltaSpec | None
     qkv_groups: GroupFormat | None
     q_b_groups: GroupFormat | None
     o_groups: GroupFormat | None
@@ -137,6 +145,7 @@ class ModelSpec:
     attention_scale: float
     attention_soft_cap: float
     has_sinks: bool
+    has_output_gate: bool
     swiglu_limit: float
     swiglu_alpha: float
     final_soft_cap: float

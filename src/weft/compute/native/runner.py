@@ -23,7 +23,7 @@ from weft.core.types import LogprobRow
 from weft.model.card import AdapterBytes
 from weft.model.groups import GroupFormat, StoredGroups
 from weft.model.lora import Adapter
-from weft.model.recurrence import Mamba2Spec, Recurrence
+from weft.model.recurrence import DeltaSpec, Mamba2Spec, Recurrence
 from weft.model.spec import ExpertsSpec, LatentSpec, ModelSpec, RopeSpec
 from weft.model.weights import Tensor, Weights, refuse_values
 
@@ -33,8 +33,11 @@ _NEVER = np.float32(-np.inf)
 _SAME = (  # fields that the core calls by the same name
     "vocab_size hidden_size intermediate_size num_heads num_kv_heads head_dim is_causal num_positions "
     "position_offset num_token_types has_embed_norm norm_eps is_gated embedding_multiplier "
-    "residual_multiplier has_head has_sinks swiglu_alpha"
+    "residual_multiplier has_head has_sinks has_output_gate swiglu_alpha"
 ).split()
+_RECURRENCES: Mapping[type[Recurrence], type[_core.MambaSpec | _core.DeltaSpec]] = MappingProxyType(
+    {Mamba2Spec: _core.MambaSpec, DeltaSpec: _core.DeltaSpec}
+)
 
 
 @dataclass(frozen=True, slots=True)
@@ -403,7 +406,7 @@ def native_spec(
         native_layer.rope = None if layer.rope is None else ropes.index(layer.rope)
         native_layer.has_attention_norm = layer.has_attention_norm
         native_layer.conv_width = layer.conv_width
-        native_layer.mamba = native_mamba(layer.recurrence)
+        native_layer.recurrence = native_recurrence(layer.recurrence)
         native_layer.qkv_groups = _native_format(own.qkv)
         native_layer.q_b_groups = _native_format(own.q_b)
         native_layer.o_groups = _native_format(own.o)
@@ -425,12 +428,11 @@ def _native_latent(latent: LatentSpec) -> _core.LatentSpec:
     return native
 
 
-def native_mamba(spec: Recurrence | None) -> _core.MambaSpec | None:
+def native_recurrence(spec: Recurrence | None) -> _core.MambaSpec | _core.DeltaSpec | None:
     """What the core computes in place of attention; None: attention, or a convolution."""
     if spec is None:
         return None
-    assert isinstance(spec, Mamba2Spec), "refused by `NativeBackend.configure`"
-    native = _core.MambaSpec()
+    native = _RECURRENCES[type(spec)]()
     for field in dataclasses.fields(spec):
         if not field.name.startswith("has_"):  # it takes biases that are there
             setattr(native, field.name, getattr(spec, field.name))

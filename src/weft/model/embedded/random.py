@@ -277,10 +277,9 @@ def _draw_all(spec: ModelSpec, names: DecoderNames, seed: int, drawn: str, serve
 def _draw(plan: TensorPlan, seed: int, dtype: str) -> Tensor:
     size = int(np.prod(plan.shape))
     uniform = _uniform(f"{seed}:{plan.name}", size).reshape(plan.shape)
-    if len(plan.shape) == 1 and "norm" not in plan.name:  # biases and sinks
-        values = 0.3 * uniform
-    elif len(plan.shape) == 1:  # norm weights, around one
-        values = 1.0 + 0.1 * uniform
+    if len(plan.shape) == 1:  # norm weights, around one; biases and sinks
+        is_scale = "norm" in plan.name or plan.name.endswith(".output_scale")
+        values = 1.0 + 0.1 * uniform if is_scale else 0.3 * uniform
     else:
         # Uniform on [-1, 1) has variance 1/3; matrices keep the size of what they are applied to.
         deviation = 1.0 if plan.name == "embed" else plan.shape[1] ** -0.5

@@ -1,0 +1,90 @@
+#include "model/recurrent_step.h"
+
+#include <algorithm>
+#include <array>
+#include <cstring>
+
+namespace weft {
+
+template <class Work>
+void RecurrentStep::for_rows(const Work& work) {
+    parts_.pool.share(parts_.plan.rows, parts_.at_once, [&](int, int begin, int end) {
+        for (int row = begin; row < end; row++) work(row);
+    });
+}
+
+void RecurrentStep::run(const RecurrentSpec& spec, const LayerWeights& weights, const RowsAt& wide, const RowsAt& out,
+                        float* slots, bool needs_rows) {
+    const Layer layer{spec, sizes(spec), weights, wide, out, slots};
+    const int num_sequences = static_cast<int>(parts_.batch.state_writes.size());
+    parts_.pool.share(num_sequences, 1, [&](int, int begin, int end) {
+        for (int sequence = begin; sequence < end; sequence++) go_on(layer, sequence);
+    });
+    for_rows([&](int row) { convolve(layer, row); });
+    const int num_heads = layer.sizes.num_heads;
+    parts_.pool.share(num_sequences * num_heads, 1, [&](int, int begin, int end) {
+        for (int task = begin; task < end; task++) scan(layer, task / num_heads, task % num_heads);
+    });
+    if (needs_rows) for_rows([&](int row) { finish(layer, row); });
+}
+
+float* RecurrentStep::state(const Layer& layer, int sequence) const {
+    return layer.slots + parts_.batch.state_writes[static_cast<std::size_t>(sequence)] * layer.sizes.state_size();
+}
+
+// From zeros, or from where another slot is.
+void RecurrentStep::go_on(const Layer& layer, int sequence) const {
+    const auto at = static_cast<std::size_t>(sequence);
+    const std::int32_t read = parts_.batch.state_reads[at];
+    const std::ptrdiff_t size = layer.sizes.state_size();
+    if (parts_.batch.positions[static_cast<std::size_t>(first_row(sequence))] == 0)
+        std::fill_n(state(layer, sequence), size, 0.0F);
+    else if (read != parts_.batch.state_writes[at])
+        std::copy_n(layer.slots + read * size, size, state(layer, sequence));
+}
+
+const float* RecurrentStep::channels(const Layer& layer, int sequence, int place) const {
+    const int keep = layer.sizes.conv_width - 1;
+    if (place >= keep) return layer.wide.floats(first_row(sequence) + place - keep) + layer.sizes.first_channel;
+    return state(layer, sequence) + static_cast<std::ptrdiff_t>(place) * layer.sizes.conv_size;
+}
+
+void RecurrentStep::convolve(const Layer& layer, int row) const {
+    const int sequence = parts_.plan.sequence_by_row[static_cast<std::size_t>(row)];
+    std::array<const float*, kMostConvWidth> rows;
+    for (int place = 0; place < layer.sizes.conv_width; place++)
+        rows[static_cast<std::size_t>(place)] = channels(layer, sequence, row - first_row(sequence) + place);
+    const std::vector<float>& bias = layer.weights.conv_bias;
+    parts_.kernels.convolve_channels({rows.data(), layer.weights.conv.data(), bias.empty() ? nullptr : bias.data(),
+                                      layer.sizes.conv_width, layer.sizes.conv_size, parts_.convolved.floats(row)});
+    std::visit([&](const auto& kind) { prepare(layer, kind, row); }, layer.spec);
+}
+
+void RecurrentStep::scan(const Layer& layer, int sequence, int head) const {
+    if (head == 0) keep_last(layer, sequence);  // all rows are convolved, and heads read what came of it
+    const int row = first_row(sequence);
+    const Scan rows{state(layer, sequence) + layer.sizes.kept_channels() + head * layer.sizes.head_state, head,
+                    first_row(sequence + 1) - row, parts_.convolved.floats(row), layer.wide.floats(row)};
+    std::visit([&](const auto& kind) { scan(layer, kind, rows); }, layer.spec);
+}
+
+// The rows that the convolution looks back at from the next one on; each comes from one further behind.
+void RecurrentStep::keep_last(const Layer& layer, int sequence) const {
+    const int num_rows = first_row(sequence + 1) - first_row(sequence);
+    const auto size = static_cast<std::size_t>(layer.sizes.conv_size);
+    float* kept = state(layer, sequence);
+    for (int place = 0; place + 1 < layer.sizes.conv_width; place++)
+        std::memcpy(kept + static_cast<std::size_t>(place) * size, channels(layer, sequence, num_rows + place),
+                    size * sizeof(float));
+}
+
+void RecurrentStep::finish(const Layer& layer, int row) const {
+    const int size = layer.sizes.inner_size;
+    const int padded = layer.sizes.padded_inner();
+    const GatedNormTask task = std::visit([&](const auto& kind) { return norm(layer, kind, row); }, layer.spec);
+    parts_.kernels.gated_norm(task);
+    std::fill(task.row + size, task.row + padded, 0.0F);
+    parts_.kernels.to_activations(task.row, layer.out.row(row), padded);
+}
+
+}  // namespace weft

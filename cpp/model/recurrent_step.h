@@ -1,0 +1,76 @@
+// Layers with a recurrence over the rows of a step: rows are convolved, all at once; then each head goes through the rows
+// of each sequence, in place in its slot; then rows are gated and normed. `weft.compute.mamba` and `delta` are the twins
+// in numpy, with the same bits. What a kind computes is in mamba_step.cpp and delta_step.cpp.
+#pragma once
+
+#include "kernels/kernels.h"
+#include "model/plan.h"
+#include "model/row_buffer.h"
+#include "model/spec.h"
+#include "model/thread_pool.h"
+#include "model/weights.h"
+
+namespace weft {
+
+class RecurrentStep {
+public:
+    struct Parts {
+        const ModelSpec& spec;
+        const Kernels& kernels;
+        const Batch& batch;
+        const Plan& plan;
+        ThreadPool& pool;
+        const RowsAt& convolved;  // float [rows][channels_size of the widest layer]
+        int at_once;              // rows that a thread takes
+    };
+
+    explicit RecurrentStep(const Parts& parts) : parts_(parts) {}
+
+    // From what the products made, side by side in `wide`, which changes, to what goes into the next one, in `out`. The
+    // states of the layer [slots][state_size] go on. Without `needs_rows` only they do.
+    void run(const RecurrentSpec& spec, const LayerWeights& weights, const RowsAt& wide, const RowsAt& out, float* slots,
+             bool needs_rows);
+
+private:
+    // A layer on its way through the step.
+    struct Layer {
+        const RecurrentSpec& spec;
+        const RecurrentSizes sizes;
+        const LayerWeights& weights;
+        const RowsAt& wide;
+        const RowsAt& out;
+        float* slots;
+    };
+    // Rows of a sequence on their way through a head.
+    struct Scan {
+        float* matrix;
+        int head;
+        int num_rows;
+        float* channels;     // of the first row
+        const float* made;   // of the first row
+    };
+
+    template <class Work>
+    void for_rows(const Work& work);
+    float* state(const Layer& layer, int sequence) const;
+    void go_on(const Layer& layer, int sequence) const;
+    void convolve(const Layer& layer, int row) const;
+    void scan(const Layer& layer, int sequence, int head) const;
+    void keep_last(const Layer& layer, int sequence) const;
+    void finish(const Layer& layer, int row) const;
+    // That which lies so many rows behind the first of those that a sequence goes on from.
+    const float* channels(const Layer& layer, int sequence, int place) const;
+    int first_row(int sequence) const { return parts_.batch.query_starts[static_cast<std::size_t>(sequence)]; }
+
+    // Of each kind: what is done to a convolved row before heads read it; a head; and the norm of what all heads give.
+    void prepare(const Layer& layer, const MambaSpec& mamba, int row) const;
+    void prepare(const Layer& layer, const DeltaSpec& delta, int row) const;
+    void scan(const Layer& layer, const MambaSpec& mamba, const Scan& rows) const;
+    void scan(const Layer& layer, const DeltaSpec& delta, const Scan& rows) const;
+    GatedNormTask norm(const Layer& layer, const MambaSpec& mamba, int row) const;
+    GatedNormTask norm(const Layer& layer, const DeltaSpec& delta, int row) const;
+
+    const Parts parts_;
+};
+
+}  // namespace weft
