@@ -223,6 +223,17 @@ async def test_with_a_warm_cache(model: Model):
         assert engine.num_cached_tokens - num_cached_before > num_prompt_tokens / 2
 
 
+async def test_with_a_second_tier(model: Model):
+    """What a pool of 30 blocks had to give away comes back from there, states too."""
+    async with model.bench(num_gpu_blocks_override=30, kv_offloading_size=0.05) as engine:
+        model.check(await engine.ask_all(REQUESTS))
+        num_cached_before = engine.num_cached_tokens
+        again = await engine.ask_all(reversed(REQUESTS))
+        model.check(again[::-1])
+        num_prompt_tokens = sum(len(prompt) for prompt, _ in REQUESTS)
+        assert engine.num_cached_tokens - num_cached_before > num_prompt_tokens / 2
+
+
 async def test_while_others_are_aborted_at_random(model: Model):
     """About one abort a step, of requests that share blocks, batches and prompts with ours."""
     draw = random.Random(5)
