@@ -5,7 +5,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from weft import __version__
-from weft.compute.runner import BlockCopies, Copies
+from weft.compute.runner import BlockCopies
 from weft.core.config import EngineConfig
 from weft.core.errors import ConfigError
 from weft.engine.engine_model import EngineModel
@@ -64,19 +64,15 @@ def open_transfer(
 
 def _identity(config: EngineConfig, model: EngineModel) -> Identity:
     copies = block_copies(FLAG, config, model.runner)
+    state = [] if copies.state_slots is None else copies.state_slots.block_rows(0)
     return Identity(
         version=__version__,
         model=model.fingerprint(),
         kv_layout=copies.kv_layout,
         block_size=config.cache_config.block_size,
-        block_bytes=_num_bytes(copies),
-        state_bytes=0 if copies.state_slots is None else _num_bytes(copies.state_slots),
+        block_bytes=copies.read_block(0).nbytes,
+        state_bytes=sum(row.nbytes for row in state),
     )
-
-
-def _num_bytes(copies: Copies) -> int:
-    """Of a block."""
-    return sum(row.nbytes for row in copies.block_rows(0))
 
 
 def block_copies(flag: str, config: EngineConfig, runner: object) -> BlockCopies:
