@@ -65,16 +65,17 @@ def models() -> str:
             )
             + "; of models that see, the text model. A sequence has one state in all such layers, in a slot beside the "
             "KV pool, and `--mamba-block-size` says how often one is kept for the prefix cache: `weft plan` and the "
-            "start say how many slots there are. `--speculative-config`, `--kv-offloading-size` and "
-            "`--kv-transfer-config` are refused. They are computed with numpy (`--compute reference`), slowly, and "
-            "`--compute native` is refused. Linear layers of theirs may be rounded, but for those that make b and a, "
-            "and have LoRA adapters. Layers that guess later tokens (MTP) are passed over (docs/decisions/0051)."
+            "start say how many slots there are. States go with their blocks to a second tier and to other engines "
+            "(docs/decisions/0057); `--speculative-config` is refused. They are computed with numpy "
+            "(`--compute reference`), slowly, and `--compute native` is refused. Linear layers of theirs may be "
+            "rounded, but for those that make b and a, and have LoRA adapters. Layers that guess later tokens (MTP) "
+            "are passed over (docs/decisions/0051)."
         ),
         "",
         (
             "Those with Mamba-2 in place of attention in some layers are "
             + ", ".join(f"`{n}`" for n, family in sorted(FAMILIES.items()) if family.has_mamba)
-            + ". Their states lie in such slots, and the same flags are refused; the native core computes them, and "
+            + ". Their states lie in such slots, and the same flag is refused; the native core computes them, and "
             "all linear layers may be rounded, that which makes time steps too. Files of `granitemoehybrid` whose "
             "layers all have attention are served as any other decoder (docs/decisions/0052)."
         ),
