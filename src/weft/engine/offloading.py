@@ -36,10 +36,8 @@ def open_tier(config: EngineConfig, model: EngineModel, wake: Callable[[], None]
     wanted = config.kv_offloading_config
     if wanted is None:
         return None
-    copies, has_states = (
-        block_copies(SIZE_FLAG, config, model.runner),
-        config.cache_config.states is not None,
-    )
+    copies = block_copies(SIZE_FLAG, config, model.runner)
+    has_states = config.cache_config.states is not None
     if wanted.path is None:
         return KvTier(MemoryBlocks(), wanted.num_bytes, wake, has_states=has_states)
     # Weights that nothing tells from others have blocks that no other process may find.
