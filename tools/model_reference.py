@@ -12,6 +12,49 @@ from weft.model.gguf.vocabulary import MODELS, SPLITTINGS
 from weft.model.groups import GroupFormat
 from weft.model.quantized.config import METHODS
 
+_VERIFIED = (  # what tests hold to somebody else's numbers, or to our own
+    (
+        "logits of every kind of decoder, with numpy",
+        "transformers in float32: within 1e-4, with states of sequences 2e-3",
+        "compute/test_against_transformers.py",
+    ),
+    (
+        "those of the native core, on every set of instructions",
+        "numpy: within the same; in bfloat16, transformers in float32: nearer than its own bfloat16",
+        "compute/native/test_numerics.py",
+    ),
+    (
+        "hidden states and scores of encoders",
+        "transformers: within 1e-4",
+        "compute/test_encoders.py",
+    ),
+    (
+        "LoRA adapters",
+        "PEFT: within 1e-4 or 2e-5 of the largest logit, with states of sequences 2e-3",
+        "compute/test_against_peft.py",
+    ),
+    (
+        "products of matrices in groups, on every set of instructions",
+        "numpy: the same bits",
+        "compute/native/test_grouped.py",
+    ),
+    (
+        "values of every type of GGUF",
+        "the gguf package: the same bits",
+        "model/gguf/test_blocks.py",
+    ),
+    (
+        "files of every architecture of GGUF",
+        "the checkpoint they are made of: the same bits from floats; from blocks 5 % of what these mean, at most",
+        "model/gguf/test_models.py",
+    ),
+    (
+        "answers in company, in chunks, preempted, cached, from a second tier",
+        "the same request alone: the same tokens",
+        "e2e/test_bitwise.py",
+    ),
+)
+
 
 def models() -> str:
     """Every family of checkpoints that can be read."""
@@ -55,14 +98,15 @@ def models() -> str:
             + _families(lambda family: family.delta != "none")
             + "; of models that see, the text model. A sequence has one state in all such layers, in a slot beside the "
             "KV pool, and `--mamba-block-size` says how often one is kept for the prefix cache: `weft plan` and the "
-            "start say how many slots there are. `--speculative-config`, `--kv-offloading-size` and "
-            "`--kv-transfer-config` are refused. Linear layers of theirs may be rounded, but for those that make b and "
-            "a, and have LoRA adapters. Layers that guess later tokens (MTP) are passed over (docs/decisions/0051)."
+            "start say how many slots there are. States go with their blocks to a second tier and to other engines "
+            "(docs/decisions/0057); `--speculative-config` is refused. Linear layers of theirs may be rounded, but for "
+            "those that make b and a, and have LoRA adapters. Layers that guess later tokens (MTP) are passed over "
+            "(docs/decisions/0051)."
         ),
         (
             "Those with Mamba-2 in place of attention in some layers are "
             + _families(lambda family: family.has_mamba)
-            + ". Their states lie in such slots, and the same flags are refused; "
+            + ". Their states lie in such slots, and the same flag is refused; "
             "all linear layers may be rounded, that which makes time steps too. Files of `granitemoehybrid` whose "
             "layers all have attention are served as any other decoder (docs/decisions/0052)."
         ),
@@ -72,6 +116,12 @@ def models() -> str:
             "The tokenizer is a tokenizer.json, or vocab.json and merges.txt where its class is GPT2Tokenizer, "
             "as OPT and GPT-2 have them."
         ),
+        "## Verified",
+        table(
+            ("what", "against", "in"),
+            ((what, against, f"`tests/{test}`") for what, against, test in _VERIFIED),
+        ),
+        "These tests make their files of random weights, with every switch of a family.",
         "## Weights",
         (
             "They lie in safetensors, as bfloat16, float16 or float32. Linear layers of a decoder may be rounded, "

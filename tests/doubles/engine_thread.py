@@ -10,12 +10,14 @@ from collections.abc import Callable
 
 from tests.busy import PATIENCE_S
 from tests.doubles.fake_runner import FakeRunner
+from tests.doubles.state_runner import StateRunner
 from tests.doubles.stepping import make_config
 from weft.core.config import EngineConfig
 from weft.engine.engine_model import EngineModel
 from weft.engine.front.local_client import QueueMailbox
 from weft.engine.loop import EngineLoop
 from weft.engine.messages import Command, Event, Stop
+from weft.engine.scheduling.scheduler import Scheduler
 
 
 class GatedRunner(FakeRunner):
@@ -36,6 +38,10 @@ class GatedRunner(FakeRunner):
         logits = super().forward(batch)
         self.num_logit_rows.append(len(logits))
         return logits
+
+
+class GatedStates(GatedRunner, StateRunner):
+    """The same with states."""
 
 
 class EngineThread:
@@ -62,6 +68,12 @@ class EngineThread:
             events.append(self._events.get(timeout=PATIENCE_S))
         return events
 
+    @property
+    def scheduler(self) -> Scheduler:
+        """The engine's, to be looked at when it has ended."""
+        assert not self._thread.is_alive()
+        return self._loop._scheduler
+
     def __enter__(self) -> "EngineThread":
         self._thread.start()
         return self
@@ -74,4 +86,5 @@ class EngineThread:
     def _run(self) -> None:
         model = EngineModel(self._config, self._runner)
         model.allocate_kv()
-        EngineLoop(self._config, model, self._mailbox, self._events.put, str).run()
+        self._loop = EngineLoop(self._config, model, self._mailbox, self._events.put, str)
+        self._loop.run()

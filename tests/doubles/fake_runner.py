@@ -17,6 +17,7 @@ class FakeRunner:
 
     adapters = None
     kv_layout = "fake"
+    state_slots = None
 
     def __init__(self, vocab_size: int = 64, nan_after: int | None = None) -> None:
         self.vocab_size = vocab_size
@@ -35,11 +36,14 @@ class FakeRunner:
 
     def forward(self, batch: Batch) -> FloatArray:
         """See `Runner`."""
+        self._store(batch)
+        rows = [self._row(batch, row) for row in batch.logit_rows]
+        return np.stack(rows) if rows else np.zeros((0, self.vocab_size), np.float32)
+
+    def _store(self, batch: Batch) -> None:
         self.num_rows.append(len(batch.token_ids))
         self._slots[batch.slots] = batch.token_ids
         self._epochs[batch.slots] = self.epoch
-        rows = [self._row(batch, row) for row in batch.logit_rows]
-        return np.stack(rows) if rows else np.zeros((0, self.vocab_size), np.float32)
 
     def read_block(self, block_id: int) -> NDArray[np.uint8]:
         """See `BlockCopies`."""
@@ -68,13 +72,17 @@ class FakeRunner:
     def _places(self, block_id: int) -> slice:
         return slice(block_id * self._block_size, (block_id + 1) * self._block_size)
 
-    def _row(self, batch: Batch, row: int) -> FloatArray:
+    def seen(self, batch: Batch, row: int) -> NDArray[np.int64]:
+        """The tokens that a row can see."""
         owner = int(np.searchsorted(batch.query_starts, row, side="right")) - 1
         positions = np.arange(batch.positions[row] + 1)
         blocks = batch.block_tables[owner][positions // self._block_size]
         slots = blocks * self._block_size + positions % self._block_size
         assert (self._epochs[slots] == self.epoch).all(), "a row saw K/V of other weights"
-        seen = self._slots[slots]
+        return self._slots[slots]
+
+    def _row(self, batch: Batch, row: int) -> FloatArray:
+        seen = self.seen(batch, row)
         if seen[-1] == self._nan_after:
             return np.full(self.vocab_size, np.nan, np.float32)
         return logits_after(seen.tolist(), self.vocab_size)

@@ -22,6 +22,7 @@ from weft.engine.kv_tier import KvTier
 from weft.engine.loop import Finisher
 from weft.engine.offloading import Elsewhere, Offloading
 from weft.engine.scheduling.drafter import NgramDrafter
+from weft.engine.scheduling.lent_blocks import Lender
 from weft.engine.scheduling.plan import Plan
 from weft.engine.scheduling.scheduler import Scheduler
 from weft.engine.step_sampler import StepSampler
@@ -61,10 +62,16 @@ class Answer:
 class SteppingEngine:
     """Steps when told to. `answers[request id][index]` holds what came out."""
 
-    def __init__(self, config: EngineConfig, runner: Runner, tier: KvTier | None = None) -> None:
+    def __init__(
+        self,
+        config: EngineConfig,
+        runner: Runner,
+        tier: KvTier | None = None,
+        lender: Lender | None = None,
+    ) -> None:
         self.config = config
         self.runner = runner
-        elsewhere = None if tier is None else Elsewhere(tier, None, None)
+        elsewhere = None if tier is None else Elsewhere(tier, None, lender)
         self.scheduler = Scheduler(
             config.scheduler_config,
             config.cache_config,
@@ -257,8 +264,12 @@ def make_config(**overrides) -> EngineConfig:
 
 
 def make_engine(
-    runner: Runner | None = None, tier: KvTier | None = None, **overrides
+    runner: Runner | None = None,
+    tier: KvTier | None = None,
+    lender: Lender | None = None,
+    **overrides,
 ) -> SteppingEngine:
     """An engine on a `FakeRunner`, or on the runner given."""
     config = make_config(**overrides)
-    return SteppingEngine(config, runner or FakeRunner(config.model_config.vocab_size), tier)
+    runner = runner or FakeRunner(config.model_config.vocab_size)
+    return SteppingEngine(config, runner, tier, lender)

@@ -31,6 +31,7 @@ MODELS = {
     for name, model in (("random", RANDOM), ("tiny", TINY))
     for compute in ("reference", "native")
 } | {
+    "int4-native": (RANDOM, "int4"),
     "experts-native": (f"{RANDOM}&experts=7&experts_per_token=3&shared=70", "native"),
     "hybrid-reference": (f"{RANDOM}&conv=3", "reference"),
     "hybrid-native": (f"{RANDOM.replace('layers=2', 'layers=3')}&conv=4", "native"),
@@ -45,6 +46,7 @@ MODELS = {
     ),
     "gpt-oss-native": (f"{RANDOM}&experts=7&experts_per_token=3&sinks=true", "native"),
 }
+FLAGS = {"int4": {"compute": "native", "quantization": "int4"}}  # of a runner that more is said of
 MAX_MODEL_LEN = 128
 NUM_REQUESTS = 64
 
@@ -124,10 +126,11 @@ async def bench(model: str, compute: str = "auto", **options: Any) -> AsyncItera
     """An engine with these options; at its end it must hold nothing."""
     defaults = {"max_model_len": MAX_MODEL_LEN, "num_gpu_blocks_override": 1024}
     checkpoint = open_model(model)
-    given = EngineOptions(model=model, compute=compute, **{**defaults, **options})
+    flags = FLAGS.get(compute, {"compute": compute})
+    given = EngineOptions(model=model, **flags, **{**defaults, **options})
     config = resolve(given, checkpoint.card, GIB)
     client = await LocalClient.start_with(
-        load_runner(checkpoint, max_model_len=MAX_MODEL_LEN, compute=compute),
+        load_runner(checkpoint, max_model_len=MAX_MODEL_LEN, **flags),
         Tokenizer.from_files(checkpoint.tokenizer_files),
         config,
     )
@@ -222,6 +225,17 @@ async def test_with_a_pool_so_small_that_it_preempts(model: Model):
 async def test_with_a_warm_cache(model: Model):
     """The second time most of each prompt is taken from the cache."""
     async with model.bench() as engine:
+        model.check(await engine.ask_all(REQUESTS))
+        num_cached_before = engine.num_cached_tokens
+        again = await engine.ask_all(reversed(REQUESTS))
+        model.check(again[::-1])
+        num_prompt_tokens = sum(len(prompt) for prompt, _ in REQUESTS)
+        assert engine.num_cached_tokens - num_cached_before > num_prompt_tokens / 2
+
+
+async def test_with_a_second_tier(model: Model):
+    """What a pool of 30 blocks had to give away comes back from there, states too."""
+    async with model.bench(num_gpu_blocks_override=30, kv_offloading_size=0.05) as engine:
         model.check(await engine.ask_all(REQUESTS))
         num_cached_before = engine.num_cached_tokens
         again = await engine.ask_all(reversed(REQUESTS))

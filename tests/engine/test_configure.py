@@ -289,7 +289,7 @@ def test_slots_take_half_of_what_is_spare_at_most():
     [
         ({"mamba_block_size": 24}, "--mamba-block-size must be a multiple of --block-size"),
         ({"mamba_block_size": 0}, "mamba-block-size"),
-        ({"kv_offloading_size": 1.0}, "--kv-offloading-size: a-model has recurrent layers"),
+        ({"kv_offloading_size": 1e-5}, "that a block and a state take"),
         (
             {"speculative_config": {"method": "ngram", "num_speculative_tokens": 3}},
             "--speculative-config: a-model has layers whose states do not go back",
@@ -297,7 +297,7 @@ def test_slots_take_half_of_what_is_spare_at_most():
     ],
 )
 def test_what_does_not_go_with_slots_is_refused_by_name(options, message):
-    """Blocks alone are not enough to go on from."""
+    """And so is a tier that has no room for a block with its state."""
     assert message in refusal(replace(card(), **RECURRENT), **options)
 
 

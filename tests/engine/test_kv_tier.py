@@ -45,9 +45,9 @@ def sequence() -> Sequence:
 
 
 @contextmanager
-def tier_on(store, max_bytes=1 << 20, clock=time.monotonic):
+def tier_on(store, max_bytes=1 << 20, clock=time.monotonic, **how):
     """A tier, which has written everything when it is left."""
-    tier = KvTier(store, max_bytes, lambda: None, clock)
+    tier = KvTier(store, max_bytes, lambda: None, clock, **how)
     try:
         yield tier
     finally:
@@ -122,6 +122,28 @@ def test_what_was_used_least_recently_goes_first(store):
             (BlockStored, [hash_of(3)], store.medium),
         ]
         assert tier.stats().num_evicted == 1
+
+
+def test_a_state_goes_with_its_block(store):
+    """It takes room of its own, and is no event: routers are told of the block."""
+    with tier_on(store, max_bytes=3 * store.size_of(BLOCK), has_states=True) as tier:
+        put(tier, 1)
+        tier.store_state(hash_of(1), BLOCK)
+        assert not tier.wants(hash_of(1), is_state=True)
+        put(tier, 2)
+        assert tier.stats().num_bytes == 3 * store.size_of(BLOCK)
+        assert fetch(tier, 2) is None, "there is no state behind it"
+        put(tier, 3)
+        assert fetch(tier, 1) is None
+        wait(lambda: store.read(store.name_of(hash_of(1), is_state=True)) is None)
+        assert tier.stats().num_bytes == 2 * store.size_of(BLOCK)
+        events = [(type(e), e.block_hashes) for e in tier.take_events()]
+        assert events == [
+            (BlockStored, [hash_of(1)]),
+            (BlockStored, [hash_of(2)]),
+            (BlockRemoved, [hash_of(1)]),
+            (BlockStored, [hash_of(3)]),
+        ]
 
 
 def test_cleared_blocks_are_not_found_again(store, tmp_path):

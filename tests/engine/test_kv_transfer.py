@@ -14,7 +14,15 @@ from tests.doubles.engine_thread import EngineThread
 from tests.doubles.fake_runner import FakeRunner
 from tests.doubles.stepping import make_config, make_request
 from tests.doubles.transfers import transfer
-from tests.engine.test_offloading import MODEL, adapter, every_third, greedy, mixed
+from tests.engine.test_offloading import (
+    MODEL,
+    MODELS,
+    adapter,
+    every_third,
+    greedy,
+    mixed,
+    threads_of,
+)
 from weft import LLM
 from weft.core.errors import GenerationError, Overloaded
 from weft.core.kv_transfer import KEY, KvConnector, KvRole
@@ -31,10 +39,14 @@ def connector(request) -> KvConnector:
     return request.param
 
 
-def options(role: str, connector: KvConnector = KvConnector.TCP, **more):
+def options(role: str, connector: KvConnector = KvConnector.TCP, model: str = MODEL, **more):
     """Of an engine on a port that is free."""
     config = {"kv_connector": connector.value, "kv_role": role, "kv_port": 0, **more}
-    return {"max_model_len": 256, "num_threads": 1, "kv_transfer_config": config}
+    return {
+        "max_model_len": 256,
+        "num_threads": threads_of(model),
+        "kv_transfer_config": config,
+    }
 
 
 def with_args(params: SamplingParams, args: dict, **changes) -> SamplingParams:
@@ -66,7 +78,8 @@ def run_apart(producer: LLM, consumer: LLM, prompts, params, reach=lambda found:
 
 
 def alone(prompts, params, loras=None, model=MODEL):
-    with LLM(model, max_model_len=256, num_threads=1, enable_lora=loras is not None) as llm:
+    fixed = {"max_model_len": 256, "num_threads": threads_of(model)}
+    with LLM(model, **fixed, enable_lora=loras is not None) as llm:
         return answers_of(llm.generate(prompts, params, use_tqdm=False, lora_request=loras))
 
 
@@ -85,13 +98,13 @@ def test_64_mixed_requests_are_the_same_bits_as_one_engine_alone(connector, tmp_
     assert sum(output.num_cached_tokens for output in outputs) > 20 * 96
 
 
-@pytest.mark.parametrize("model", [MODEL, f"{MODEL}&conv=3"], ids=["attention", "convolutions"])
+@MODELS
 def test_what_one_computed_the_other_continues(connector, model):
     """Without computing more of the prompt than its last block; and nothing is lent when that is done."""
     prompts, params = mixed(3)
     with (
-        LLM(model, **options("kv_producer", connector)) as producer,
-        LLM(model, **options("kv_consumer", connector)) as consumer,
+        LLM(model, **options("kv_producer", connector, model)) as producer,
+        LLM(model, **options("kv_consumer", connector, model)) as consumer,
     ):
         outputs = run_apart(producer, consumer, prompts, params)
         found = [output.num_cached_tokens for output in outputs]

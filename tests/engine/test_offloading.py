@@ -68,15 +68,41 @@ def adapter(directory: Path) -> LoRARequest:
     return LoRARequest(lora_name="adapter", lora_int_id=1, lora_path=str(path))
 
 
+def threads_of(model: str) -> int | None:
+    """The reference, which computes gated delta nets, leaves them to numpy."""
+    return None if "delta" in model else 1
+
+
 def answers(number: int, lora: LoRARequest | None = None, model: str = MODEL, **options):
     """Tokens and log-probabilities of all answers, and how many tokens were found in a cache."""
     loras = None if lora is None else every_third(lora, number)
-    with LLM(
-        model, max_model_len=256, num_threads=1, enable_lora=lora is not None, **options
-    ) as llm:
+    fixed = {"max_model_len": 256, "num_threads": threads_of(model)}
+    with LLM(model, **fixed, enable_lora=lora is not None, **options) as llm:
         outputs = llm.generate(*mixed(number), use_tqdm=False, lora_request=loras)
     found = [(a.token_ids, a.logprobs, o.prompt_logprobs) for o in outputs for a in o.outputs]
     return found, sum(output.num_cached_tokens or 0 for output in outputs)
+
+
+MODELS = pytest.mark.parametrize(
+    "model",
+    [MODEL, f"{MODEL}&conv=3", f"{MODEL}&mamba=8", f"{MODEL}&delta=4"],
+    ids=["attention", "convolutions", "mamba", "delta"],
+)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("model", [f"{MODEL}&mamba=8", f"{MODEL}&delta=4"], ids=["mamba", "delta"])
+def test_answers_of_models_with_states_are_the_same_bits_with_a_tier(tmp_path, model):
+    """64 requests in a pool that holds three: alone, with memory, with files, and with those of before."""
+    small = {"model": model, "num_gpu_blocks_override": 30, "mamba_block_size": 32}
+    files = {**small, "kv_offloading_size": 0.25, "kv_offloading_path": str(tmp_path / "tier")}
+    expected, num_alone = answers(64, **small)
+    in_memory, num_in_memory = answers(64, **small, kv_offloading_size=0.25)
+    on_disk, num_on_disk = answers(64, **files)
+    again, num_again = answers(64, **files)
+    assert in_memory == on_disk == again == expected
+    assert num_alone < num_in_memory
+    assert num_alone < num_on_disk < num_again
 
 
 @pytest.mark.slow
@@ -98,7 +124,7 @@ def test_answers_are_the_same_bits_with_a_tier_and_after_a_restart(tmp_path, kv_
     assert num_alone < num_on_disk < num_again
 
 
-@pytest.mark.parametrize("model", [MODEL, f"{MODEL}&conv=3"], ids=["attention", "convolutions"])
+@MODELS
 def test_a_restart_finds_the_pool_of_before(tmp_path, model):
     """All that could still be found when the engine ended is there, states too, and gives the same answers."""
     files = {"kv_offloading_size": 0.25, "kv_offloading_path": str(tmp_path)}

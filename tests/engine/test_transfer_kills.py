@@ -13,6 +13,8 @@ import pytest
 
 from tests.busy import PATIENCE_S
 from tests.doubles.fake_runner import FakeRunner
+from tests.doubles.state_runner import StateRunner, StateSlots, answer_of
+from tests.engine import test_states_elsewhere
 from tests.engine.test_kv_transfer import LEND, ask, run_engine, tokens_of, wait_for_held
 from tests.engine.test_offloading import greedy
 from tests.engine.test_transfer_chunks import LEND as LEND_CHUNKS
@@ -35,38 +37,70 @@ class DyingRunner(FakeRunner):
 
     def forward(self, batch):
         """See `Runner`."""
-        self._count()
+        self.count()
         return super().forward(batch)
 
     def copy_block(self, block_id, place):
         """See `BlockCopies`. A half of it is there when the process dies."""
         place[: len(place) // 2] = 255
-        self._count()
+        self.count()
         super().copy_block(block_id, place)
 
     def write_block(self, block_id, data):
         """See `BlockCopies`."""
-        self._count()
+        self.count()
         super().write_block(block_id, data)
 
     def block_rows(self, block_id):
         """See `BlockCopies`."""
-        self._count()
+        self.count()
         return super().block_rows(block_id)
 
-    def _count(self) -> None:
+    def count(self) -> None:
+        """One more call."""
         if not self._num_left:
             os.kill(os.getpid(), signal.SIGKILL)
         self._num_left -= 1
 
 
-def serve(pipe, role: KvRole, connector: KvConnector, dies_at: int, budget: int) -> None:
+class DyingStates(DyingRunner, StateRunner):
+    """Copies of states count too."""
+
+    @property
+    def state_slots(self):
+        """See `BlockCopies`."""
+        return CountedSlots(self._states, self.count)
+
+
+class CountedSlots(StateSlots):
+    """Slots that `count` who copies them."""
+
+    def __init__(self, states, count) -> None:
+        super().__init__(states)
+        self._count = count
+
+    def copy_block(self, block_id, place):
+        """See `Copies`. A half of it is there when the process dies."""
+        place[: len(place) // 2] = 255
+        self._count()
+        super().copy_block(block_id, place)
+
+    def block_rows(self, block_id):
+        """See `Copies`."""
+        self._count()
+        return super().block_rows(block_id)
+
+
+RUNNERS = {False: (DyingRunner, run_engine), True: (DyingStates, test_states_elsewhere.run_engine)}
+
+
+def serve(pipe, role: KvRole, connector: KvConnector, dies_at: int, changes: dict) -> None:
     """In a process of its own: an answer to everything that is asked through the pipe.
 
     Of a prompt that is to be lent in chunks, what fetches it is the answer, and it is computed on.
     """
-    runner = DyingRunner(dies_at)
-    with run_engine(role, runner=runner, connector=connector, budget=budget) as running:
+    dying, run = RUNNERS[changes.pop("has_states", False)]
+    with run(role, runner=dying(dies_at), connector=connector, **changes) as running:
         while True:
             request = pipe.recv()
             if request[-1] == LEND_CHUNKS:
@@ -95,11 +129,11 @@ class Mortal:
 
 
 @contextmanager
-def mortal(role: KvRole, connector: KvConnector, dies_at: int, budget: int = 64):
+def mortal(role: KvRole, connector: KvConnector, dies_at: int, **changes):
     context = multiprocessing.get_context("spawn")
     near, far = context.Pipe()
     process = context.Process(
-        target=serve, args=(far, role, connector, dies_at, budget), daemon=True
+        target=serve, args=(far, role, connector, dies_at, changes), daemon=True
     )
     process.start()
     far.close()
@@ -175,3 +209,41 @@ def test_who_fetches_from_one_that_is_killed_while_it_computes_answers_right(con
         assert tokens_of(ask(consumer, "d", PROMPT, 4, lent)) == greedy(PROMPT, 4)
         wait_for_held(consumer, 0)
         wait_for_segments(before)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("seed", POINTS)
+def test_who_fetches_states_from_one_that_is_killed_answers_right(connector, seed):
+    """In the middle of a block, of the state behind them, or of the prompt."""
+    draw, before = random.Random(seed), num_segments()
+    dies_at, args = draw.randrange(2, 14), draw.choice([LEND, LEND_CHUNKS])
+    run = test_states_elsewhere.run_engine
+    with (
+        run(KvRole.CONSUMER, connector=connector) as consumer,
+        mortal(KvRole.PRODUCER, connector, dies_at, budget=16, has_states=True) as producer,
+    ):
+        lent = None
+        with suppress(EOFError):
+            _, lent = producer.ask("p", PROMPT, 1, args)
+        assert tokens_of(ask(consumer, "d", PROMPT, 4, lent)) == answer_of(PROMPT, 4)
+        wait_for_held(consumer, 0)
+        wait_for_segments(before)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("seed", POINTS)
+def test_who_lends_states_to_one_that_is_killed_lends_to_the_next(connector, seed):
+    """What was lent, the state too, stays so until its lease ends."""
+    run, dies_at = test_states_elsewhere.run_engine, random.Random(seed).randrange(1, 11)
+    with run(KvRole.PRODUCER, connector=connector) as producer:
+        with mortal(KvRole.CONSUMER, connector, dies_at, has_states=True) as consumer:
+            [lent] = ask(producer, "p", PROMPT, 1, LEND)
+            with pytest.raises(EOFError):
+                consumer.ask("d", PROMPT, 4, lent.kv_transfer_params)
+        producer.send(ResetPrefixCache(3, True))
+        wait_for_held(producer, 0)
+        with run(KvRole.CONSUMER, connector=connector) as consumer:
+            [lent] = ask(producer, "q", PROMPT, 1, LEND)
+            outputs = ask(consumer, "d", PROMPT, 4, lent.kv_transfer_params)
+            assert tokens_of(outputs) == answer_of(PROMPT, 4)
+            assert outputs[-1].num_cached_tokens == 32

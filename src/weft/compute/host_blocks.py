@@ -1,4 +1,4 @@
-"""`HostBlocks`: the blocks of a KV pool in the host's memory, copied out and back in."""
+"""`HostBlocks`: the blocks of a KV pool in the host's memory, and slots of states, copied out and back in."""
 
 from abc import ABC, abstractmethod
 from collections.abc import Iterator, Sequence
@@ -16,6 +16,16 @@ class HostBlocks(ABC):
     @abstractmethod
     def _pool_parts(self) -> Sequence[NDArray[Any]]:
         """Views of the pool, each [parts, blocks, ...]: a block is the same place of every part of each."""
+
+    def _slot_parts(self) -> Sequence[NDArray[Any]]:
+        """The same of slots of states; empty where the model keeps none."""
+        return ()
+
+    @property
+    def state_slots(self) -> "HostBlocks | None":
+        """See `BlockCopies`."""
+        parts = self._slot_parts()
+        return HostSlots(parts) if parts else None
 
     def read_block(self, block_id: int) -> Bytes:
         """See `BlockCopies`."""
@@ -49,6 +59,16 @@ class HostBlocks(ABC):
             own = data[start : start + block.nbytes]
             yield block, own.view(block.dtype).reshape(block.shape)
             start += block.nbytes
+
+
+class HostSlots(HostBlocks):
+    """Slots of states."""
+
+    def __init__(self, parts: Sequence[NDArray[Any]]) -> None:
+        self._parts = parts
+
+    def _pool_parts(self) -> Sequence[NDArray[Any]]:
+        return self._parts
 
 
 def _rows(parts: NDArray[Any], block_id: int) -> list[memoryview]:

@@ -186,6 +186,9 @@ class ReferenceRunner(HostBlocks):
         shape = (parts, -1, self._block_size, spec.num_kv_heads, spec.head_dim)
         return [self._pool.reshape(shape), *(states[None] for states in self._states)]
 
+    def _slot_parts(self) -> list[FloatArray]:
+        return [slots[None] for slots in self._slots]
+
     @property
     def adapters(self) -> AdapterStore:
         return self

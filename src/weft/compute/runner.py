@@ -89,13 +89,8 @@ class RoutingRunner(Protocol):
         """Sums over steps and layers of an expert's mean tokens, and of the busiest's."""
 
 
-@runtime_checkable
-class BlockCopies(Protocol):
-    """A runner whose KV blocks can be copied out of its pool and back in, into any block, bit for bit."""
-
-    @property
-    def kv_layout(self) -> str:
-        """Runners of one model that say the same understand each other's blocks."""
+class Copies(Protocol):
+    """Blocks of a pool that can be copied out of it and back in, into any block, bit for bit."""
 
     def read_block(self, block_id: int) -> NDArray[np.uint8]:
         """The bytes of a block, which belong to the caller."""
@@ -108,6 +103,19 @@ class BlockCopies(Protocol):
 
     def block_rows(self, block_id: int) -> list[memoryview]:
         """The same bytes where they lie, a row after the other: to write there is to write the block."""
+
+
+@runtime_checkable
+class BlockCopies(Copies, Protocol):
+    """A runner whose KV blocks can be copied."""
+
+    @property
+    def kv_layout(self) -> str:
+        """Runners of one model that say the same understand each other's blocks, and states."""
+
+    @property
+    def state_slots(self) -> Copies | None:
+        """Slots of states, copied as blocks are; None where the model keeps none."""
 
 
 class AdapterStore(Protocol):

@@ -1,4 +1,5 @@
-"""`KvTier`: blocks that have left the pool, found by their hashes; a thread of its own reads and writes them.
+"""`KvTier`: blocks that have left the pool, and states behind them, found by their hashes; a thread of its own
+reads and writes them.
 
 The engine's thread never waits for it. What cannot be queued is dropped, and a store that fails, or does
 not answer, is used no more: there is no tier then, and every request goes on without.
@@ -11,6 +12,7 @@ from collections import OrderedDict, deque
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
 from functools import partial
+from typing import NamedTuple
 
 from msgspec import structs
 
@@ -28,42 +30,50 @@ STALLED_S = 5.0  # in which not one block is read
 log = logging.getLogger("weft.engine")
 
 
+class Piece(NamedTuple):
+    """A block, or the state behind it."""
+
+    block_hash: bytes
+    is_state: bool = False
+
+
 @dataclass(slots=True, eq=False)
 class _Fetch:
     """What is read for one sequence. Others that need the first of what is read wait for its end."""
 
     sequence: Sequence
-    block_hashes: list[bytes]
+    pieces: list[Piece]
     num_read: int = 0
     followers: list[Sequence] = field(default_factory=list)
 
 
 @dataclass(frozen=True, slots=True, eq=False)
 class _Write:
-    stored: BlockStored
+    stored: BlockStored | None  # None: a state
     data: Bytes
 
 
 @dataclass(frozen=True, slots=True)
 class Arrived:
-    """The next block of a sequence, if there is one; after the last its place in the queue is its own again.
+    """The next piece of a sequence, if there is one; after the last its place in the queue is its own again.
 
-    It is `data`, or lies in the pool already, in the sequence's block `block_id`. With an `error` the sequence
+    It is `data`, or lies in `place` already, which is the sequence's block or slot. With an `error` the sequence
     is to end with it.
     """
 
     sequence: Sequence
-    block_hash: bytes
+    piece: Piece | None
     data: Bytes | None
     is_last: bool
     error: str | None = None
-    block_id: int | None = None
+    place: int | None = None
 
 
 class KvTier:
-    """Holds at most `max_bytes`, of which the least recently used go first.
+    """Holds at most `max_bytes`, of which the least recently used go first; a state goes with its block.
 
-    `wake` is called, on the tier's thread, when `take_arrived` has something.
+    `wake` is called, on the tier's thread, when `take_arrived` has something. Of a model that keeps states
+    (`has_states`) nothing is read behind the last block that has one.
     """
 
     def __init__(
@@ -72,8 +82,11 @@ class KvTier:
         max_bytes: int,
         wake: Callable[[], None],
         clock: Callable[[], float] = time.monotonic,
+        *,
+        has_states: bool = False,
     ) -> None:
         self._store = store
+        self._has_states = has_states
         self._max_bytes = max_bytes
         self._wake = wake
         self._clock = clock
@@ -121,28 +134,28 @@ class KvTier:
             events, self._events = self._events, []
             return events
 
-    def start_fetch(self, sequence: Sequence, block_hashes: list[bytes]) -> bool:
+    def start_fetch(
+        self, sequence: Sequence, block_hashes: list[bytes], num_in_pool: int = 0
+    ) -> bool:
         """See `SecondTier`."""
-        names = []
         with self._changed:
-            self._stats.num_queried_blocks += len(block_hashes)
+            self._stats.num_queried_blocks += len(block_hashes) - num_in_pool
             if not self._has_looked:
                 return False
-            for name in map(self._store.name_of, block_hashes):
-                if name not in self._sizes and name not in self._writes:
-                    break
-                names.append(name)
-            if not names:
+            pieces = self._find(block_hashes, num_in_pool)
+            if not pieces:
                 return False
-            for name in reversed(names):  # what a prompt begins with is to go last
-                self._touch(name)
+            for piece in reversed(pieces):  # what a prompt begins with is to go last
+                self._touch(self._name_of(piece))
+            if pieces[-1].is_state:  # and goes with its block
+                self._touch(self._name_of(pieces[-1]))
             for fetch in self._fetches:
-                if block_hashes[0] in fetch.block_hashes:
+                if pieces[0] in fetch.pieces:
                     fetch.followers.append(sequence)
                     return True
             if not self._fetches:
                 self._progressed_at = self._clock()
-            self._fetches.append(_Fetch(sequence, block_hashes[: len(names)]))
+            self._fetches.append(_Fetch(sequence, pieces))
             self._changed.notify_all()
         return True
 
@@ -172,9 +185,9 @@ class KvTier:
                 self._changed.notify_all()
         return arrived
 
-    def wants(self, block_hash: bytes) -> bool:
+    def wants(self, block_hash: bytes, *, is_state: bool = False) -> bool:
         """Whether `store` is to be called for the block: it has not got it, and there is room in the queue."""
-        name = self._store.name_of(block_hash)
+        name = self._store.name_of(block_hash, is_state=is_state)
         with self._changed:
             if self._has_failed or name in self._writes or self._touch(name):
                 return False
@@ -184,11 +197,18 @@ class KvTier:
 
     def store(self, stored: BlockStored, data: Bytes) -> None:
         """Queue a block; it is found from now on."""
+        self._queue(Piece(stored.block_hashes[0]), _Write(stored, data))
+
+    def store_state(self, block_hash: bytes, data: Bytes) -> None:
+        """Queue the state behind a block."""
+        self._queue(Piece(block_hash, is_state=True), _Write(None, data))
+
+    def _queue(self, piece: Piece, write: _Write) -> None:
         with self._changed:
             if self._has_failed:  # since `wants` said yes
                 return
-            self._writes[self._store.name_of(stored.block_hashes[0])] = _Write(stored, data)
-            self._num_queued_bytes += data.nbytes
+            self._writes[self._name_of(piece)] = write
+            self._num_queued_bytes += write.data.nbytes
             self._changed.notify_all()
 
     def clear(self) -> None:
@@ -258,8 +278,8 @@ class KvTier:
         return None
 
     def _read(self, fetch: _Fetch) -> None:
-        block_hash = fetch.block_hashes[fetch.num_read]
-        name = self._store.name_of(block_hash)
+        piece = fetch.pieces[fetch.num_read]
+        name = self._name_of(piece)
         with self._changed:
             queued = self._writes.get(name)
         data = self._checked(name) if queued is None else queued.data
@@ -267,14 +287,14 @@ class KvTier:
             if not self._fetches or self._fetches[0] is not fetch:
                 return  # it was cleared or cancelled meanwhile
             fetch.num_read += 1
-            is_last = data is None or fetch.num_read == len(fetch.block_hashes)
-            self._arrived.append(Arrived(fetch.sequence, block_hash, data, is_last))
+            is_last = data is None or fetch.num_read == len(fetch.pieces)
+            self._arrived.append(Arrived(fetch.sequence, piece, data, is_last))
             if is_last:
                 self._fetches.popleft()
                 self._release(fetch, fetch.followers)
             if data is not None:
                 self._num_arrived_bytes += data.nbytes
-                self._stats.num_loaded_blocks += 1
+                self._stats.num_loaded_blocks += not piece.is_state
                 self._stats.num_loaded_bytes += data.nbytes
             self._progressed_at = self._clock()
         self._notify()
@@ -304,13 +324,34 @@ class KvTier:
             self._sizes[name] = size
             self._num_bytes += size
             self._stats.num_stored_bytes += write.data.nbytes
-            self._events.append(structs.replace(write.stored, medium=self._store.medium))
+            if write.stored is not None:
+                self._events.append(structs.replace(write.stored, medium=self._store.medium))
             self._changed.notify_all()
             is_done = not self._writes
         if is_done:  # an engine that has no more to do reports it now
             self._notify()
 
     # -- both, with the lock ------------------------------------------------------------------
+
+    def _name_of(self, piece: Piece) -> str:
+        return self._store.name_of(piece.block_hash, is_state=piece.is_state)
+
+    def _has(self, piece: Piece) -> bool:
+        name = self._name_of(piece)
+        return name in self._sizes or name in self._writes
+
+    def _find(self, block_hashes: list[bytes], num_in_pool: int) -> list[Piece]:
+        """What is to be read so that a sequence may begin with as many of these blocks as is possible."""
+        blocks = [Piece(block_hash) for block_hash in block_hashes]
+        absent = (i for i in range(num_in_pool, len(blocks)) if not self._has(blocks[i]))
+        end = next(absent, len(blocks))
+        if not self._has_states:
+            return blocks[num_in_pool:end]
+        states = (Piece(block_hash, is_state=True) for block_hash in reversed(block_hashes[:end]))
+        for num_before, state in zip(range(end, 0, -1), states, strict=True):
+            if self._has(state):
+                return [*blocks[num_in_pool:num_before], state]
+        return []
 
     def _touch(self, name: str) -> bool:
         """Whether it is there; it was used now."""
@@ -332,10 +373,19 @@ class KvTier:
             return
         self._num_bytes -= size
         self._report_removed([name])
+        block_hash = self._store.hash_of(name)
+        if block_hash is not None and self._has_states:  # nobody could use its state
+            self._drop_state(self._name_of(Piece(block_hash, is_state=True)))
+
+    def _drop_state(self, name: str) -> None:
+        size = self._sizes.pop(name, None)
+        if size is not None:
+            self._num_bytes -= size
+            self._cleared.append(name)
 
     def _release(self, fetch: _Fetch, sequences: Iterable[Sequence]) -> None:
         """Nothing more comes of it for these."""
-        self._arrived += [Arrived(each, fetch.block_hashes[-1], None, True) for each in sequences]
+        self._arrived += [Arrived(each, None, None, True) for each in sequences]
 
     def _report_removed(self, names: Iterable[str]) -> None:
         found = map(self._store.hash_of, names)

@@ -1,7 +1,8 @@
 """Where a second tier keeps its blocks: in the host's memory, or as files that a restart finds again.
 
 A file begins with what it holds and of which model, and a digest of that and of the block: whatever is
-not exactly so is no block. It holds bytes alone, and nothing in it is ever run.
+not exactly so is no block. It holds bytes alone, and nothing in it is ever run. The state behind a block
+is kept as a block of its own, whose name differs.
 """
 
 import fcntl
@@ -27,12 +28,13 @@ PATH_FLAG = "--kv-offloading-path"
 MAX_GIB = 1 << 20
 TILE_TOKENS = 16  # that lie together in the pool: blocks of fewer cannot be copied by themselves
 MAX_ENGINES = 64  # that share a path
-_MAGIC = b"WEFTKV01"
+_MAGIC, _STATE_MAGIC = b"WEFTKV01", b"WEFTKS01"
+_STATE = "s"  # at the end of a name
 _IDENTITY_BYTES = 32
 HEADER_BYTES = len(_MAGIC) + _IDENTITY_BYTES + 32 + xxhash.xxh3_128().digest_size
 _PAGE = 4096  # what a file takes of a disk is a multiple of this
 MAX_FILE_OVERHEAD = HEADER_BYTES + _PAGE
-_NAME = re.compile(r"[0-9a-f]{16}-[0-9a-f]{64}")
+_NAME = re.compile(rf"[0-9a-f]{{16}}-[0-9a-f]{{64}}{_STATE}?")
 _UNFINISHED = "unfinished"
 
 
@@ -52,9 +54,13 @@ def read_kv_offloading(
     check_copyable(SIZE_FLAG, options, card, block_size)
     num_bytes = int(size * (1 << 30))
     least = block_size * card.kv_bytes_per_token + card.state_bytes_per_block + MAX_FILE_OVERHEAD
+    what = "a block takes"
+    if card.state_bytes_per_slot:
+        least += card.state_bytes_per_slot + MAX_FILE_OVERHEAD
+        what = "a block and a state take"
     if num_bytes < least:
         raise ConfigError(
-            f"{SIZE_FLAG} {size:g} GiB is less than the {format_bytes(least)} that a block takes"
+            f"{SIZE_FLAG} {size:g} GiB is less than the {format_bytes(least)} that {what}"
         )
     absolute = None if path is None else str(Path(path).expanduser().absolute())
     return KvOffloadingConfig(num_bytes=num_bytes, path=absolute)
@@ -64,10 +70,6 @@ def check_copyable(flag: str, options: EngineOptions, card: ModelCard, block_siz
     """Refuse a flag for which blocks are copied, where they cannot be."""
     if not (options.enable_prefix_caching and card.is_causal and card.kv_bytes_per_token):
         raise ConfigError(f"{flag} needs a prefix cache, with blocks that hold keys and values")
-    if card.state_bytes_per_slot:
-        raise ConfigError(
-            f"{flag}: {card.name} has recurrent layers, whose states do not lie in blocks and are not copied with them"
-        )
     if block_size % TILE_TOKENS:
         raise ConfigError(
             f"{flag} needs a --block-size that is a multiple of {TILE_TOKENS}, not {block_size}"
@@ -83,11 +85,11 @@ class BlockStore(Protocol):
 
     medium: Medium
 
-    def name_of(self, block_hash: bytes) -> str:
-        """The name of such a block."""
+    def name_of(self, block_hash: bytes, *, is_state: bool = False) -> str:
+        """The name of such a block, or of the state behind it."""
 
     def hash_of(self, name: str) -> bytes | None:
-        """The hash of the block with that name; None where it belongs to another model."""
+        """The hash of the block with that name; None where it belongs to another model, or is of a state."""
 
     def find(self) -> list[tuple[str, int]]:
         """What is there from before, the least recently used first: names, and bytes taken."""
@@ -116,11 +118,11 @@ class MemoryBlocks:
     def __init__(self) -> None:
         self._blocks: dict[str, Bytes] = {}
 
-    def name_of(self, block_hash: bytes) -> str:
-        return block_hash.hex()
+    def name_of(self, block_hash: bytes, *, is_state: bool = False) -> str:
+        return block_hash.hex() + _STATE * is_state
 
     def hash_of(self, name: str) -> bytes | None:
-        return bytes.fromhex(name)
+        return None if name.endswith(_STATE) else bytes.fromhex(name)
 
     def find(self) -> list[tuple[str, int]]:
         return []
@@ -170,11 +172,13 @@ class DirectoryBlocks:
             raise ConfigError(f"{PATH_FLAG} {path}: {error.strerror or error}") from error
         raise ConfigError(f"{PATH_FLAG} {path}: {MAX_ENGINES} engines use it, and no more can")
 
-    def name_of(self, block_hash: bytes) -> str:
-        return self._prefix + block_hash.hex()
+    def name_of(self, block_hash: bytes, *, is_state: bool = False) -> str:
+        return self._prefix + block_hash.hex() + _STATE * is_state
 
     def hash_of(self, name: str) -> bytes | None:
-        return bytes.fromhex(name[len(self._prefix) :]) if name.startswith(self._prefix) else None
+        if name.endswith(_STATE) or not name.startswith(self._prefix):
+            return None
+        return bytes.fromhex(name.removeprefix(self._prefix))
 
     def find(self) -> list[tuple[str, int]]:
         found: list[tuple[int, str, int]] = []
@@ -223,12 +227,13 @@ class DirectoryBlocks:
         os.close(self._lock)
 
     def _path(self, name: str) -> Path:
-        return self.directory / name[-2:] / name
+        return self.directory / name.removesuffix(_STATE)[-2:] / name
 
     def _header(self, name: str, data: Bytes) -> bytes:
-        block_hash = self.hash_of(name)
+        block_hash = self.hash_of(name.removesuffix(_STATE))
         assert block_hash is not None, "blocks of another model are not read"
-        head = _MAGIC + self._identity + block_hash
+        magic = _STATE_MAGIC if name.endswith(_STATE) else _MAGIC
+        head = magic + self._identity + block_hash
         digest = xxhash.xxh3_128(head)
         digest.update(data.data)
         return head + digest.digest()

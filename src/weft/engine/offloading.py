@@ -1,4 +1,7 @@
-"""`Offloading`: copies blocks between the runner's pool and where else they are; the loop's thread alone calls it."""
+"""`Offloading`: copies blocks and states between the runner's pool and where else they are.
+
+The loop's thread alone calls it.
+"""
 
 import logging
 import os
@@ -7,19 +10,19 @@ from collections.abc import Callable
 from dataclasses import dataclass
 
 from weft import __version__
-from weft.compute.runner import BlockCopies, Runner
+from weft.compute.runner import BlockCopies, Copies, Runner
 from weft.core.config import EngineConfig
-from weft.core.errors import ConfigError
 from weft.core.kv_transfer import RemotePrompt
 from weft.core.stats import TransferStats
 from weft.core.types import KvEvent, Request, SequenceOutput
 from weft.engine.engine_model import EngineModel
 from weft.engine.kv_tier import Arrived, KvTier
 from weft.engine.kv_tier_stores import SIZE_FLAG, DirectoryBlocks, MemoryBlocks
+from weft.engine.scheduling.kv_cache import Content
 from weft.engine.scheduling.scheduler import Scheduler
 from weft.engine.scheduling.sequence import Sequence
 from weft.engine.transfer.fetching import KvConsumer
-from weft.engine.transfer.joining import ModelLender, open_transfer
+from weft.engine.transfer.joining import ModelLender, block_copies, open_transfer
 
 FIND_S = 5.0  # at the start, for what lies there from before
 FETCH_CHECK_S = 1.0  # how long a second tier that hangs can go unnoticed
@@ -33,16 +36,17 @@ def open_tier(config: EngineConfig, model: EngineModel, wake: Callable[[], None]
     wanted = config.kv_offloading_config
     if wanted is None:
         return None
-    copies = _copies(model.runner)
+    copies = block_copies(SIZE_FLAG, config, model.runner)
+    has_states = config.cache_config.states is not None
     if wanted.path is None:
-        return KvTier(MemoryBlocks(), wanted.num_bytes, wake)
+        return KvTier(MemoryBlocks(), wanted.num_bytes, wake, has_states=has_states)
     # Weights that nothing tells from others have blocks that no other process may find.
     weights = model.identity() or os.urandom(16).hex()
     block_size, max_model_len = config.cache_config.block_size, config.model_config.max_model_len
     identity = repr((__version__, copies.kv_layout, block_size, max_model_len, weights))
     store = DirectoryBlocks.open(wanted.path, identity)
     log.info("the KV cache's second tier is %s", store.directory)
-    tier = KvTier(store, wanted.num_bytes, wake)
+    tier = KvTier(store, wanted.num_bytes, wake, has_states=has_states)
     tier.wait_until_found(FIND_S)
     return tier
 
@@ -68,9 +72,13 @@ class Elsewhere:
         """Whether a sequence waits for blocks."""
         return any(source.is_fetching for source in self._sources())
 
-    def start_fetch(self, sequence: Sequence, block_hashes: list[bytes]) -> bool:
+    def start_fetch(
+        self, sequence: Sequence, block_hashes: list[bytes], num_in_pool: int = 0
+    ) -> bool:
         """See `SecondTier`."""
-        return any(source.start_fetch(sequence, block_hashes) for source in self._sources())
+        return any(
+            source.start_fetch(sequence, block_hashes, num_in_pool) for source in self._sources()
+        )
 
     def num_placed(self, sequence: Sequence) -> int:
         """See `SecondTier`."""
@@ -165,31 +173,37 @@ class Offloading:
         self._store_evicted(runner)
         consumer = self._elsewhere.consumer
         if consumer is not None and consumer.has_pending:
-            consumer.begin_fetches(_copies(runner))
+            consumer.begin_fetches(_block_copies(runner))
 
     def _store_evicted(self, runner: Runner | None) -> None:
         tier = self._elsewhere.tier
         if tier is None:
             return
-        for block_id, content in self._scheduler.cache.take_evicted():
-            if tier.wants(content.block_hashes[0]):
-                tier.store(content, _copies(runner).read_block(block_id))
+        for content in self._scheduler.cache.take_evicted():
+            _store(tier, content, runner)
 
     def take_arrived(self, runner: Runner | None) -> list[SequenceOutput]:
         """Put what was read into the pool. Sequences that have all of theirs are waiting again, or have failed."""
         outputs: list[SequenceOutput] = []
         for arrived in self._elsewhere.take_arrived():
-            sequence, block_id = arrived.sequence, None
-            if arrived.data is not None or arrived.block_id is not None:
-                block_id = self._scheduler.cache.adopt(
-                    sequence, arrived.block_hash, arrived.block_id
-                )
-            if block_id is not None and arrived.data is not None:
-                self._store_evicted(runner)  # the block that was given out may have held another
-                _copies(runner).write_block(block_id, arrived.data)
-            if block_id is None or arrived.is_last:
-                outputs += self._scheduler.end_fetch(sequence, arrived.error)
+            is_taken = self._take(arrived, runner)
+            if not is_taken or arrived.is_last:
+                outputs += self._scheduler.end_fetch(arrived.sequence, arrived.error)
         return outputs
+
+    def _take(self, arrived: Arrived, runner: Runner | None) -> bool:
+        """Whether the next piece of a sequence has come, and is in the pool now."""
+        piece, cache = arrived.piece, self._scheduler.cache
+        if piece is None or (arrived.data is None and arrived.place is None):
+            return False
+        adopt = cache.adopt_state if piece.is_state else cache.adopt
+        place = adopt(arrived.sequence, piece.block_hash, arrived.place)
+        if place is None:
+            return False
+        if arrived.data is not None:
+            self._store_evicted(runner)  # what was given out may have held something else
+            _copies(runner, is_state=piece.is_state).write_block(place, arrived.data)
+        return True
 
     def close(self, runner: Runner | None) -> None:
         """Nothing runs any more: what another process may find is given to a tier that outlives this one."""
@@ -202,15 +216,35 @@ class Offloading:
         if tier is None:
             return
         if tier.outlives_process and runner is not None:
-            for block_id, content in self._scheduler.cache.lasting_content():
+            for content in self._scheduler.cache.lasting_content():
                 if not tier.wait_for_room(deadline - time.monotonic()):
                     break
-                if tier.wants(content.block_hashes[0]):
-                    tier.store(content, _copies(runner).read_block(block_id))
+                _store(tier, content, runner)
         tier.close(max(0.0, deadline - time.monotonic()))
 
 
-def _copies(runner: object) -> BlockCopies:
-    if not isinstance(runner, BlockCopies):
-        raise ConfigError(f"{SIZE_FLAG}: this backend cannot copy blocks of its KV pool")
+def _store(tier: KvTier, content: Content, runner: Runner | None) -> None:
+    """Copy what is in the pool, if the tier wants it."""
+    is_state = content.stored is None
+    if not tier.wants(content.block_hash, is_state=is_state):
+        return
+    data = _copies(runner, is_state=is_state).read_block(content.place)
+    if content.stored is None:
+        tier.store_state(content.block_hash, data)
+    else:
+        tier.store(content.stored, data)
+
+
+def _copies(runner: object, *, is_state: bool) -> Copies:
+    """Of blocks, or of slots."""
+    copies = _block_copies(runner)
+    if not is_state:
+        return copies
+    assert copies.state_slots is not None
+    return copies.state_slots
+
+
+def _block_copies(runner: object) -> BlockCopies:
+    """That it is one was seen at the start."""
+    assert isinstance(runner, BlockCopies)
     return runner

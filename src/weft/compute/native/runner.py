@@ -171,7 +171,7 @@ class NativeRunner(NativeModel, HostBlocks):
         machine: Machine = Machine(),
     ) -> None:
         self.spec = spec
-        self._num_blocks = 0
+        self._num_blocks = self._num_state_slots = 0
         self._rounding, self._dtype = rounding, dtype
         stored = stored_groups(weights)
         groups = {name: form for name, (_, form) in stored.items()}
@@ -192,7 +192,7 @@ class NativeRunner(NativeModel, HostBlocks):
         Blocks of a multiple of 16 are read where they lie; others are gathered in each step.
         """
         self._model.allocate_kv(num_blocks, block_size, num_state_slots)
-        self._num_blocks = num_blocks
+        self._num_blocks, self._num_state_slots = num_blocks, num_state_slots
 
     def add_adapter(self, adapter_id: int, adapter: Adapter) -> None:
         """See `AdapterStore`. An adapter that does not fit the model is a `ValueError`."""
@@ -222,6 +222,15 @@ class NativeRunner(NativeModel, HostBlocks):
             num_others = sum(layer.conv_width > 0 for layer in self.spec.layers)
             parts.append(self._model.state_bytes.reshape(num_others, num_blocks, -1))
         return parts
+
+    def _slot_parts(self) -> list[FloatArray]:
+        num_slots = self._num_state_slots
+        if not num_slots:
+            return []
+        sizes = [layer.recurrence.state_size for layer in self.spec.layers if layer.recurrence]
+        ends = np.cumsum(sizes) * num_slots
+        layers = np.split(self._model.slot_bytes.view(np.float32), ends)[:-1]
+        return [layer.reshape(1, num_slots, -1) for layer in layers]
 
     def fill_kv(self, byte: int) -> None:
         """Set every byte of the pool and of states: tests see by it that nothing stale is read."""

@@ -10,8 +10,9 @@ writes all K/V of a layer before any row attends to it.
 import hashlib
 import os
 from array import array
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
 from collections.abc import Sequence as Seq
+from dataclasses import dataclass
 from typing import Any
 
 from weft.core.kv_cache import StateCacheConfig
@@ -23,10 +24,20 @@ from weft.engine.scheduling.sequence import Sequence, SequenceStatus
 from weft.engine.scheduling.state_pool import StatePool
 
 
+@dataclass(frozen=True, slots=True)
+class Content:
+    """What lies in a block of the pool, as routers know it; or in a slot, the state behind the block of that hash."""
+
+    place: int
+    block_hash: bytes
+    stored: BlockStored | None  # None: a state
+
+
 class PrefixCache:
     """Blocks by the hash of all tokens up to their end. Several blocks may have one hash.
 
-    With `keeps_evicted` it remembers what each block holds, and `take_evicted` gives what was evicted.
+    With `keeps_evicted` it remembers what each block holds, and `take_evicted` gives what was evicted. A snapshot of
+    a state goes where its block goes: it is lent, evicted and forgotten with that.
     """
 
     def __init__(
@@ -40,11 +51,12 @@ class PrefixCache:
         states: StateCacheConfig | None = None,
     ) -> None:
         self.block_size = block_size
-        self.states = None if states is None else StatePool(states, block_size)
+        self.states = None if states is None else StatePool(states, block_size, self._evict_state)
         self.pool = BlockPool(num_blocks, self._evict)
-        self.lent = None if lender is None else LentBlocks(self.pool, lender)
+        slots = None if self.states is None else self.states.pool
+        self.lent = None if lender is None else LentBlocks(self.pool, slots, lender)
         self._content_by_block: dict[int, BlockStored] | None = {} if keeps_evicted else None
-        self._evicted: list[tuple[int, BlockStored]] = []
+        self._evicted: list[Content] = []
         self._nonce = os.urandom(16)
         self._is_enabled = is_enabled
         self._weights_epoch = 0
@@ -77,14 +89,19 @@ class PrefixCache:
 
     def find(self, sequence: Sequence) -> list[int]:
         """The longest run of cached blocks that begins the sequence, and ends where it can be gone on from."""
+        found = self.find_blocks(sequence)
+        if self.states is not None:
+            del found[self.states.num_reusable(sequence.block_hashes[: len(found)]) :]
+        return found
+
+    def find_blocks(self, sequence: Sequence) -> list[int]:
+        """The longest run of cached blocks that begins the sequence, whether or not there is a state behind it."""
         found: list[int] = []
         for digest in self.readable_hashes(sequence):
             blocks = self._blocks_by_hash.get(digest)
             if not blocks:
                 break
             found.append(blocks[0])
-        if self.states is not None:
-            del found[self.states.num_reusable(sequence.block_hashes[: len(found)]) :]
         return found
 
     def register(self, sequence: Sequence, num_tokens: int) -> None:
@@ -124,6 +141,21 @@ class PrefixCache:
         self.register(sequence, num_tokens)
         return sequence.block_ids[place]
 
+    def adopt_state(self, sequence: Sequence, digest: bytes, slot: int | None = None) -> int | None:
+        """Make what a sequence that fetches has in its slot the snapshot of that block, once it is written there.
+
+        With `slot` it was written there already. None, and no change, where there is such a snapshot, the sequence
+        fetches no more, or the block is none of those that it has.
+        """
+        num_there = sequence.num_computed_tokens // self.block_size
+        is_its = digest in sequence.block_hashes[:num_there] and digest in self._blocks_by_hash
+        if self.states is None or sequence.status is not SequenceStatus.FETCHING or not is_its:
+            return None
+        if slot not in (None, sequence.state_slot) or not self.states.label(sequence, digest):
+            return None
+        sequence.has_fetched = True
+        return sequence.state_slot
+
     def num_missing(self, sequences: Iterable[Sequence]) -> int:
         """Blocks that these have still to be given, to be whole."""
         return sum(self._num_blocks(s.num_tokens) - len(s.block_ids) for s in sequences)
@@ -131,16 +163,16 @@ class PrefixCache:
     def fits(self, sequence: Sequence, found: list[int], reserved: int) -> bool:
         """Whether the whole sequence, and not just its first chunk, has room now, beside `reserved` blocks."""
         if self.states is not None:
-            block_hash = sequence.block_hashes[len(found) - 1] if found else None
-            if not self.states.has_room(block_hash):
+            snapshot = self.states.slot_of(sequence.block_hashes[len(found) - 1]) if found else None
+            if not self._has_room(self.states.pool, 1, [] if snapshot is None else [snapshot]):
                 return False
         num_blocks = self._num_blocks(sequence.num_tokens)
-        return self._has_room(num_blocks - len(found) + reserved, found)
+        return self._has_room(self.pool, num_blocks - len(found) + reserved, found)
 
-    def hold(self, sequence: Sequence, found: list[int]) -> int:
-        """Let it begin with these blocks; how many tokens they are."""
+    def hold(self, sequence: Sequence, found: list[int], *, has_state: bool = True) -> int:
+        """Let it begin with these blocks, and the state behind them if `has_state`; how many tokens they are."""
         self.pool.share(found)
-        if self.states is not None and found:
+        if self.states is not None and found and has_state:
             self.states.hold(sequence, sequence.block_hashes[len(found) - 1])
         num_cached = len(found) * self.block_size
         sequence.block_ids = array("i", found)
@@ -154,10 +186,13 @@ class PrefixCache:
         False, and no change, if there is not enough.
         """
         missing = self._num_blocks(num_tokens) - len(sequence.block_ids)
-        if missing > 0 and not self._has_room(missing):
+        if missing > 0 and not self._has_room(self.pool, missing):
             return False
-        if self.states is not None and not self.states.prepare(sequence):
-            return False
+        if self.states is not None:
+            is_ready = self.states.is_writable(sequence.state_slot)
+            if not is_ready and not self._has_room(self.states.pool, 1):
+                return False
+            self.states.prepare(sequence)
         if missing > 0:
             sequence.block_ids.extend(self.pool.allocate(missing))
         return True
@@ -194,10 +229,13 @@ class PrefixCache:
             return None
         if not lends_prompt(sequence.params.extra_args):
             return None
-        block_ids, hashes = self._full_blocks(sequence)
-        if not block_ids:
-            return None
-        return self.lent.lend(sequence.request.engine_id, block_ids, hashes)
+        block_ids, hashes = self._lent_blocks(sequence)
+        slot = None
+        if self.states is not None and hashes:
+            slot = self.states.slot_of(hashes[-1])
+        if not block_ids or (self.states is not None and slot is None):
+            return None  # what was lent ahead is taken back with the sequence's end
+        return self.lent.lend(sequence.request.engine_id, block_ids, hashes, slot)
 
     def lend_ahead(self, sequence: Sequence) -> dict[str, Any] | None:
         """Lend what is computed of a prompt of which more steps follow, if it is to; what fetches all of it, once."""
@@ -212,11 +250,17 @@ class PrefixCache:
             return None
         if not (num_computed and self.grow(sequence, sequence.num_prompt_tokens)):
             return None
-        return self.lent.lend_ahead(engine_id, *self._full_blocks(sequence), num_computed)
+        block_ids, hashes = self._lent_blocks(sequence)
+        if not block_ids:
+            return None
+        return self.lent.lend_ahead(engine_id, block_ids, hashes, num_computed)
 
-    def _full_blocks(self, sequence: Sequence) -> tuple[list[int], list[bytes]]:
-        """Those of its prompt, and their hashes."""
-        num_full = sequence.num_prompt_tokens // self.block_size
+    def _lent_blocks(self, sequence: Sequence) -> tuple[list[int], list[bytes]]:
+        """The full ones of its prompt, up to where there is a state to go on from; and their hashes."""
+        num_tokens = sequence.num_prompt_tokens
+        if self.states is not None:
+            num_tokens = self.states.last_boundary(sequence)
+        num_full = num_tokens // self.block_size
         self.extend_hashes(sequence, num_full)
         return sequence.block_ids[:num_full].tolist(), sequence.block_hashes[:num_full]
 
@@ -228,18 +272,17 @@ class PrefixCache:
                     self.states.forget(self._hash_by_block[block_id])
                 self._forget(block_id)
 
-    def take_evicted(self) -> list[tuple[int, BlockStored]]:
-        """Blocks that were given out since the last call, with what they hold until a step overwrites it."""
+    def take_evicted(self) -> list[Content]:
+        """What was in blocks and slots that were given out since the last call, until a step overwrites it."""
         evicted, self._evicted = self._evicted, []
         return evicted
 
-    def lasting_content(self) -> list[tuple[int, BlockStored]]:
-        """Free blocks with what another process may find of them; what would be evicted last comes first."""
+    def lasting_content(self) -> list[Content]:
+        """Of free blocks what another process may find; what would be evicted last comes first."""
         content = self._content_by_block or {}
         free = [(b, content[b]) for b in reversed(self.pool.free_block_ids()) if b in content]
-        return [
-            (block_id, found) for block_id, found in free if not self._nonce_for(found.lora_name)
-        ]
+        lasting = [(b, found) for b, found in free if not self._nonce_for(found.lora_name)]
+        return [each for b, found in lasting for each in self._with_state(b, found)]
 
     def clear(self) -> None:
         """Make every block unfindable. Held blocks keep their content for their holders."""
@@ -269,16 +312,16 @@ class PrefixCache:
         """Assert what must always hold, with all that hold something. Dear; for tests."""
         self.pool.check()
         if self.states is not None:
-            self.states.check(sequences)
+            self.states.check(sequences, () if self.lent is None else self.lent.slots())
         listed = {b: h for h, blocks in self._blocks_by_hash.items() for b in blocks}
         assert listed == self._hash_by_block
         assert all(self._blocks_by_hash.values()), "an empty list of blocks is kept"
 
-    def _has_room(self, num_blocks: int, beside: Seq[int] = ()) -> bool:
-        """Whether so many are free, `beside` not counted; for as many leases end as it takes."""
-        if num_blocks <= self.pool.num_free - self.pool.num_free_among(beside):
+    def _has_room(self, pool: BlockPool, count: int, beside: Seq[int] = ()) -> bool:
+        """Whether so many of a pool are free, `beside` not counted; for as many leases end as it takes."""
+        if count <= pool.num_free - pool.num_free_among(beside):
             return True
-        return self.lent is not None and self.lent.make_room(num_blocks, beside)
+        return self.lent is not None and self.lent.make_room(pool, count, beside)
 
     def _num_blocks(self, num_tokens: int) -> int:
         return -(-num_tokens // self.block_size)
@@ -300,12 +343,23 @@ class PrefixCache:
 
     def _evict(self, block_id: int) -> None:
         digest = self._hash_by_block[block_id]
-        content = self._forget(block_id)
-        if content is not None and digest not in self._blocks_by_hash:
-            self._evicted.append((block_id, content))
+        if self._content_by_block is not None and self._blocks_by_hash[digest] == [block_id]:
+            self._evicted += self._with_state(block_id, self._content_by_block[block_id])
+        self._forget(block_id)
 
-    def _forget(self, block_id: int) -> BlockStored | None:
-        """Its content, where that is known."""
+    def _evict_state(self, slot: int, block_hash: bytes) -> None:
+        if self._content_by_block is not None:
+            self._evicted.append(Content(slot, block_hash, None))
+
+    def _with_state(self, block_id: int, stored: BlockStored) -> Iterator[Content]:
+        """A block, and the state behind it if there is one."""
+        [block_hash] = stored.block_hashes
+        yield Content(block_id, block_hash, stored)
+        slot = None if self.states is None else self.states.slot_of(block_hash)
+        if slot is not None:
+            yield Content(slot, block_hash, None)
+
+    def _forget(self, block_id: int) -> None:
         digest = self._hash_by_block.pop(block_id)
         blocks = self._blocks_by_hash[digest]
         blocks.remove(block_id)
@@ -314,7 +368,8 @@ class PrefixCache:
             if self.states is not None:
                 self.states.forget(digest)
             self._events.append(BlockRemoved(block_hashes=[digest]))
-        return None if self._content_by_block is None else self._content_by_block.pop(block_id)
+        if self._content_by_block is not None:
+            del self._content_by_block[block_id]
 
     def _stored(self, sequence: Sequence, first: int, end: int) -> BlockStored:
         size = self.block_size

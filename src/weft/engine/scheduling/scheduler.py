@@ -346,10 +346,12 @@ class Scheduler:
         """Whether its prefix goes on in the second tier, and it waits from now on for those blocks."""
         if self._tier is None or sequence.has_fetched:
             return False
+        blocks = self.cache.find_blocks(sequence)  # of some only the state may be missing
         missing = self.cache.readable_hashes(sequence)[len(found) :]
-        if not self._tier.start_fetch(sequence, missing):
+        if not self._tier.start_fetch(sequence, missing, len(blocks) - len(found)):
             return False
-        num_cached = self.cache.hold(sequence, found)  # or they might be evicted meanwhile
+        # Held, or they might be evicted meanwhile.
+        num_cached = self.cache.hold(sequence, blocks, has_state=False)
         num_placed = self._tier.num_placed(sequence) * self.cache.block_size
         is_grown = self.cache.grow(sequence, num_cached + num_placed)
         assert is_grown, "the whole sequence fits, so what is fetched of it does"

@@ -1,4 +1,4 @@
-"""`SecondTier`: where blocks lie that are not in the pool, as the scheduler sees it."""
+"""`SecondTier`: where blocks lie that are not in the pool, and states with them, as the scheduler sees it."""
 
 from typing import Protocol
 
@@ -18,8 +18,14 @@ class SecondTier(Protocol):
     def lender(self) -> Lender | None:
         """What lends blocks of the pool to others."""
 
-    def start_fetch(self, sequence: Sequence, block_hashes: list[bytes]) -> bool:
-        """Begin to read the blocks that these begin with and it has; False if it has not the first."""
+    def start_fetch(
+        self, sequence: Sequence, block_hashes: list[bytes], num_in_pool: int = 0
+    ) -> bool:
+        """Begin to read the blocks that these begin with and it has; False if it has not the first.
+
+        Of a model with states the last of them is one with a state, which is read too. `num_in_pool` of the
+        blocks need not be read: only states are missing there.
+        """
 
     def num_placed(self, sequence: Sequence) -> int:
         """How many blocks of what it reads it writes into the pool by itself, where the sequence is to hold them."""

@@ -6,7 +6,7 @@ another slot. So no state is ever copied. Plain ints, no device.
 """
 
 from collections import Counter
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 
 from weft.core.kv_cache import StateCacheConfig
 from weft.engine.scheduling.block_pool import BlockPool
@@ -16,8 +16,12 @@ from weft.engine.scheduling.sequence import Sequence
 class StatePool:
     """Snapshots that nobody reads are given out last, the one unread for longest first."""
 
-    def __init__(self, config: StateCacheConfig, block_size: int) -> None:
+    def __init__(
+        self, config: StateCacheConfig, block_size: int, on_evict: Callable[[int, bytes], None]
+    ) -> None:
+        """`on_evict` is called with the slot and the block hash of a snapshot that is given out."""
         self.pool = BlockPool(config.num_slots, self._evict)
+        self._on_evict = on_evict
         self._interval = config.mamba_block_size
         self._block_size = block_size
         self._slot_by_hash: dict[bytes, int] = {}
@@ -35,10 +39,9 @@ class StatePool:
         )
         return next(found, 0)
 
-    def has_room(self, block_hash: bytes | None) -> bool:
-        """Whether a sequence that goes on from the snapshot of that block can be given a slot."""
-        snapshot = [] if block_hash is None else [self._slot_by_hash[block_hash]]
-        return self.pool.num_free > self.pool.num_free_among(snapshot)
+    def slot_of(self, block_hash: bytes) -> int | None:
+        """Where the snapshot of that block lies."""
+        return self._slot_by_hash.get(block_hash)
 
     def hold(self, sequence: Sequence, block_hash: bytes) -> None:
         """Let it go on from the snapshot of a block."""
@@ -46,22 +49,23 @@ class StatePool:
         self.pool.share([slot])
         sequence.state_slot = slot
 
-    def prepare(self, sequence: Sequence) -> bool:
-        """See that it has a slot to write; False, and no change, if none is free."""
-        slot = sequence.state_slot
-        if slot is not None and slot not in self._hash_by_slot and self.pool.num_holders(slot) == 1:
-            return True
-        if not self.pool.num_free:
-            return False
-        self._release_source(sequence)
-        sequence.state_source = slot
-        (sequence.state_slot,) = self.pool.allocate(1)
-        return True
+    def is_writable(self, slot: int | None) -> bool:
+        """Whether the sequence that has it is the only one that will ever read it as it is."""
+        return (
+            slot is not None and slot not in self._hash_by_slot and self.pool.num_holders(slot) == 1
+        )
+
+    def prepare(self, sequence: Sequence) -> None:
+        """Give it a slot that it may write, if it has none. The caller has seen that one is free."""
+        if not self.is_writable(sequence.state_slot):
+            self._release_source(sequence)
+            sequence.state_source = sequence.state_slot
+            (sequence.state_slot,) = self.pool.allocate(1)
 
     def end_of_chunk(self, sequence: Sequence, start: int, end: int) -> int:
         """Where a chunk of it must end, `end` at the latest: at the next boundary that is to have a snapshot."""
         boundary = (start // self._interval + 1) * self._interval
-        last = self._last_boundary(sequence)
+        last = self.last_boundary(sequence)
         return min(end, boundary, last if last > start else end)
 
     def keep(self, sequence: Sequence) -> None:
@@ -75,12 +79,12 @@ class StatePool:
         if rest or not 0 < num_full <= len(sequence.block_hashes):
             return
         digest = sequence.block_hashes[num_full - 1]
-        if end % self._interval == 0 or end == self._last_boundary(sequence):
-            self._label(sequence, digest)
+        if end % self._interval == 0 or end == self.last_boundary(sequence):
+            self.label(sequence, digest)
         elif end > sequence.num_prompt_tokens and self.pool.num_free > self.pool.num_held:
             if sequence.last_snapshot is not None:
                 self.forget(sequence.last_snapshot)
-            sequence.last_snapshot = digest if self._label(sequence, digest) else None
+            sequence.last_snapshot = digest if self.label(sequence, digest) else None
 
     def give_back(self, sequence: Sequence) -> None:
         """Take its slots; a snapshot can be found until it is given out again."""
@@ -103,16 +107,17 @@ class StatePool:
         self._hash_by_slot.clear()
         self.pool.unlabel_all()
 
-    def check(self, sequences: Iterable[Sequence]) -> None:
-        """Assert what must always hold, with all that hold slots. Dear; for tests."""
+    def check(self, sequences: Iterable[Sequence], lent: Iterable[int]) -> None:
+        """Assert what must always hold, with all that hold slots, and those that are lent. Dear; for tests."""
         self.pool.check()
         held = Counter(slot for s in sequences for slot in (s.state_slot, s.state_source))
+        held.update(lent)
         assert all(
             self.pool.num_holders(slot) == held[slot] for slot in range(self.pool.num_blocks)
         )
         assert {slot: digest for digest, slot in self._slot_by_hash.items()} == self._hash_by_slot
 
-    def _label(self, sequence: Sequence, block_hash: bytes) -> bool:
+    def label(self, sequence: Sequence, block_hash: bytes) -> bool:
         """Make the slot that it wrote the snapshot of that block, if there is none."""
         slot = sequence.state_slot
         if slot is None or block_hash in self._slot_by_hash:
@@ -122,7 +127,7 @@ class StatePool:
         self.pool.label(slot)
         return True
 
-    def _last_boundary(self, sequence: Sequence) -> int:
+    def last_boundary(self, sequence: Sequence) -> int:
         """Of the prompt, before its last token: that is computed again wherever the prompt comes again."""
         return (sequence.num_prompt_tokens - 1) // self._block_size * self._block_size
 
@@ -132,4 +137,6 @@ class StatePool:
             sequence.state_source = None
 
     def _evict(self, slot: int) -> None:
-        del self._slot_by_hash[self._hash_by_slot.pop(slot)]
+        block_hash = self._hash_by_slot.pop(slot)
+        del self._slot_by_hash[block_hash]
+        self._on_evict(slot, block_hash)

@@ -1,4 +1,4 @@
-"""`KvConsumer`: fetches the blocks of prompts that other engines have computed.
+"""`KvConsumer`: fetches the blocks of prompts that other engines have computed, and the states behind them.
 
 To the scheduler it is a second tier. The engine's thread never waits for it: a few threads fetch, each a
 prompt at a time, straight into blocks of the pool that the sequence holds already, and what cannot be fetched
@@ -19,13 +19,14 @@ from weft.core.log import of_request
 from weft.core.stats import TransferStats
 from weft.core.types import Request
 from weft.engine.handshake import PeerError
-from weft.engine.kv_tier import Arrived
+from weft.engine.kv_tier import Arrived, Piece
 from weft.engine.scheduling.sequence import Sequence
 from weft.engine.transfer.connectors import CONNECTORS
 from weft.engine.transfer.pool_access import PoolAccess
 from weft.engine.transfer.wire import Identity, Peer, Read, Release
 
 MAX_FETCHES = 32  # at once, most of which wait for prompts that are being computed
+_ABSENT = "it has them no more, or they are of another prompt"
 
 log = logging.getLogger("weft.engine")
 
@@ -38,10 +39,13 @@ class _Fetch:
     block_ids: list[int]  # there
     block_hashes: list[bytes]
     sequences: list[Sequence]
+    state: Read | None  # what brings the state behind them, if the model keeps any
     places: list[int] = field(default_factory=list)  # blocks of the first sequence, here
+    slot: int | None = None  # and where its state goes
     access: PoolAccess | None = None  # to these, once it has begun
     peer: Peer | None = None
     num_received: int = 0
+    has_state: bool = False  # it was received
     is_over: bool = False  # nothing more is to arrive
 
     def cancel(self) -> None:
@@ -84,7 +88,9 @@ class KvConsumer:
         """Whether a sequence waits for blocks."""
         return bool(self._fetches or self._arrived)
 
-    def start_fetch(self, sequence: Sequence, block_hashes: list[bytes]) -> bool:
+    def start_fetch(
+        self, sequence: Sequence, block_hashes: list[bytes], num_in_pool: int = 0
+    ) -> bool:
         """See `SecondTier`. The rest of its prompt, once; answers of one request fetch together."""
         request = sequence.request
         source = remote_prompt(request.params.extra_args)
@@ -103,7 +109,12 @@ class KvConsumer:
             if not block_ids:
                 self.release(source)
                 return False
-            fetch = _Fetch(source, block_ids, block_hashes[: len(block_ids)], [sequence])
+            hashes = block_hashes[: len(block_ids)]
+            state = None
+            if self._identity.state_bytes:
+                state = Read(source.request_id, block_ids[-1:], hashes[-1:], is_state=True)
+            block_ids, hashes = block_ids[num_in_pool:], hashes[num_in_pool:]
+            fetch = _Fetch(source, block_ids, hashes, [sequence], state)
             self._fetches[request.engine_id] = fetch
             self._pending.append(fetch)
         return True
@@ -127,7 +138,7 @@ class KvConsumer:
             sequence = fetch.sequences[0]
             first = sequence.num_computed_tokens // self._identity.block_size
             fetch.places = sequence.block_ids[first : first + len(fetch.block_ids)].tolist()
-            fetch.access = PoolAccess(copies)
+            fetch.slot, fetch.access = sequence.state_slot, PoolAccess(copies)
             self._threads.submit(self._run, sequence.request.engine_id, fetch)
 
     def take_arrived(self) -> list[Arrived]:
@@ -210,6 +221,7 @@ class KvConsumer:
                 self._stats.num_failed_receives += 1
             elif not fetch.is_over:
                 num_bytes = fetch.num_received * self._identity.block_bytes
+                num_bytes += fetch.has_state * self._identity.state_bytes
                 taken_s = time.monotonic() - began
                 self._stats.received.append((taken_s, num_bytes, fetch.num_received))
             del self._fetches[engine_id]
@@ -225,22 +237,39 @@ class KvConsumer:
             fetch.peer = peer
             if fetch.is_over:
                 return None
-        num_bytes = self._identity.block_bytes
-        read = Read(fetch.source.request_id, fetch.block_ids, fetch.block_hashes)
-        peer.request_blocks(read, num_bytes)
-        for place in fetch.places:
-            if not peer.receive_block(fetch.access, place, num_bytes):
-                return "it has them no more, or they are of another prompt"
-            fetch.num_received += 1
+        if fetch.places:
+            num_bytes = self._identity.block_bytes
+            read = Read(fetch.source.request_id, fetch.block_ids, fetch.block_hashes)
+            peer.request_blocks(read, num_bytes)
+            for place in fetch.places:
+                if not peer.receive_block(fetch.access, place, num_bytes):
+                    return _ABSENT
+                fetch.num_received += 1
+        if fetch.state is not None:
+            return self._receive_state(peer, fetch, fetch.state)
         return None
+
+    def _receive_state(self, peer: Peer, fetch: _Fetch, read: Read) -> str | None:
+        """The state behind the blocks; why it is not there."""
+        access, num_bytes = fetch.access, self._identity.state_bytes
+        assert access is not None
+        assert access.states is not None
+        assert fetch.slot is not None
+        peer.request_blocks(read, num_bytes)
+        fetch.has_state = peer.receive_block(access.states, fetch.slot, num_bytes)
+        return None if fetch.has_state else _ABSENT
 
     @staticmethod
     def _arrivals(fetch: _Fetch, error: str | None) -> list[Arrived]:
         """All that came, and that it is over, for all who wait for it."""
-        came = range(0 if fetch.is_over else fetch.num_received)
-        first, hashes, places = fetch.sequences[0], fetch.block_hashes, fetch.places
-        placed = [Arrived(first, hashes[i], None, is_last=False, block_id=places[i]) for i in came]
-        return placed + [Arrived(each, b"", None, True, error) for each in fetch.sequences]
+        first, came = fetch.sequences[0], []
+        if not fetch.is_over:
+            came = list(zip(map(Piece, fetch.block_hashes), fetch.places, strict=True))
+            del came[fetch.num_received :]
+            if fetch.has_state and fetch.state is not None and fetch.slot is not None:
+                came.append((Piece(fetch.state.block_hashes[0], is_state=True), fetch.slot))
+        placed = [Arrived(first, piece, None, is_last=False, place=place) for piece, place in came]
+        return placed + [Arrived(each, None, None, True, error) for each in fetch.sequences]
 
     def _release(self, source: RemotePrompt) -> None:
         try:

@@ -23,16 +23,21 @@ class ModelLender:
     model: EngineModel
 
     def offer(
-        self, request_id: str, block_ids: list[int], hashes: list[bytes], num_computed: int
+        self,
+        request_id: str,
+        block_ids: list[int],
+        hashes: list[bytes],
+        num_computed: int,
+        slot: int | None,
     ) -> dict[str, Any]:
         """See `Lender`."""
         runner: object = self.model.runner
         assert isinstance(runner, BlockCopies)
-        return self.producer.offer(request_id, block_ids, hashes, runner, num_computed)
+        return self.producer.offer(request_id, block_ids, hashes, runner, num_computed, slot)
 
-    def advance(self, request_id: str, num_computed: int) -> None:
+    def advance(self, request_id: str, num_computed: int, slot: int | None) -> None:
         """See `Lender`."""
-        self.producer.advance(request_id, num_computed)
+        self.producer.advance(request_id, num_computed, slot)
 
     def withdraw(self, request_id: str) -> None:
         """See `Lender`."""
@@ -58,13 +63,22 @@ def open_transfer(
 
 
 def _identity(config: EngineConfig, model: EngineModel) -> Identity:
-    runner: object = model.runner
-    if not isinstance(runner, BlockCopies):
-        raise ConfigError(f"{FLAG}: this backend cannot copy blocks of its KV pool")
+    copies = block_copies(FLAG, config, model.runner)
+    state = [] if copies.state_slots is None else copies.state_slots.block_rows(0)
     return Identity(
         version=__version__,
         model=model.fingerprint(),
-        kv_layout=runner.kv_layout,
+        kv_layout=copies.kv_layout,
         block_size=config.cache_config.block_size,
-        block_bytes=runner.read_block(0).nbytes,
+        block_bytes=copies.read_block(0).nbytes,
+        state_bytes=sum(row.nbytes for row in state),
     )
+
+
+def block_copies(flag: str, config: EngineConfig, runner: object) -> BlockCopies:
+    """A runner as one whose blocks, and states if it keeps any, can be copied; a `ConfigError` where it is none."""
+    if not isinstance(runner, BlockCopies):
+        raise ConfigError(f"{flag}: this backend cannot copy blocks of its KV pool")
+    if config.cache_config.states is not None and runner.state_slots is None:
+        raise ConfigError(f"{flag}: this backend cannot copy its states of sequences")
+    return runner

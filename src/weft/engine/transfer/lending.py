@@ -39,25 +39,40 @@ class _Lease:
     hash_by_block: dict[int, bytes]
     ends_at: float
     uncomputed: set[int]  # blocks
+    slot: int | None  # of the state behind the last block, once it is computed
     changed: threading.Condition = field(default_factory=threading.Condition)
 
-    def has(self, block_id: int, block_hash: bytes) -> bool:
-        """Whether a block is of this lease and holds, or will hold, what is asked for."""
-        return not self.access.is_ended and self.hash_by_block.get(block_id) == block_hash
+    def has(self, block_id: int, block_hash: bytes, *, is_state: bool) -> bool:
+        """Whether a block is of this lease and holds, or will hold, what is asked for; or the state behind it does."""
+        is_its = self.hash_by_block.get(block_id) == block_hash
+        if is_state:
+            is_its = is_its and block_id == next(reversed(self.hash_by_block))
+        return is_its and not self.access.is_ended
 
-    def wait_for(self, block_id: int, timeout_s: float) -> bool:
-        """Wait until a block is computed, or the lease has ended; False if neither comes in time."""
+    def wait_for(self, block_id: int, timeout_s: float, *, is_state: bool) -> bool:
+        """Wait until what is asked for is computed, or the lease has ended; False if neither comes in time."""
         with self.changed:
             return self.changed.wait_for(
-                lambda: block_id not in self.uncomputed or self.access.is_ended, timeout_s
+                lambda: self._is_computed(block_id, is_state) or self.access.is_ended, timeout_s
             )
 
-    def advance(self, num_computed: int, ends_at: float) -> None:
-        """The first blocks are computed."""
+    def _is_computed(self, block_id: int, is_state: bool) -> bool:
+        return self.slot is not None if is_state else block_id not in self.uncomputed
+
+    def advance(self, num_computed: int, slot: int | None, ends_at: float) -> None:
+        """The first blocks are computed, and the state behind the last if there is a slot."""
         with self.changed:
-            self.ends_at = ends_at
+            self.ends_at, self.slot = ends_at, slot
             self.uncomputed.difference_update(islice(self.hash_by_block, num_computed))
             self.changed.notify_all()
+
+    def place_of(self, block_id: int, *, is_state: bool) -> tuple[PoolAccess, int]:
+        """Where what is asked for lies, which is computed."""
+        if not is_state:
+            return self.access, block_id
+        assert self.access.states is not None
+        assert self.slot is not None
+        return self.access.states, self.slot
 
     def end(self) -> None:
         """Nobody copies its blocks when this returns."""
@@ -110,11 +125,15 @@ class KvProducer:
         hashes: list[bytes],
         copies: BlockCopies,
         num_computed: int,
+        slot: int | None = None,
     ) -> dict[str, object]:
-        """Lend these blocks, which stay as they are until `withdraw` once they are computed; what fetches them."""
+        """Lend these blocks, which stay as they are until `withdraw` once they are computed; what fetches them.
+
+        The same is true of the state behind them, if it is in a `slot` already.
+        """
         by_block = dict(zip(block_ids, hashes, strict=True))
         self._leases[request_id] = _Lease(
-            PoolAccess(copies), by_block, self._ends_at(), set(block_ids[num_computed:])
+            PoolAccess(copies), by_block, self._ends_at(), set(block_ids[num_computed:]), slot
         )
         return {
             **dict.fromkeys(KvTransferParams.__struct_fields__),
@@ -129,9 +148,9 @@ class KvProducer:
             "tp_size": 1,
         }
 
-    def advance(self, request_id: str, num_computed: int) -> None:
-        """So many blocks of a lease are computed, and may be sent. Its time begins anew."""
-        self._leases[request_id].advance(num_computed, self._ends_at())
+    def advance(self, request_id: str, num_computed: int, slot: int | None = None) -> None:
+        """So many blocks of a lease are computed, and may be sent; and the state behind them. Its time begins anew."""
+        self._leases[request_id].advance(num_computed, slot, self._ends_at())
         self._leases.move_to_end(request_id)
 
     def withdraw(self, request_id: str) -> None:
@@ -246,26 +265,31 @@ class KvProducer:
                 self._sent.num_failed_sends += not is_whole
 
     def _send_blocks(self, peer: Peer, wanted: Read) -> bool:
-        lease, num_bytes = self._leases.get(wanted.request_id), self._identity.block_bytes
+        lease, is_state = self._leases.get(wanted.request_id), wanted.is_state
+        num_bytes = self._identity.state_bytes if is_state else self._identity.block_bytes
+        if not num_bytes:
+            raise PeerError("it wants a state, and there are none")
         peer.begin_blocks(num_bytes)
         blocks = list(zip(wanted.block_ids, wanted.block_hashes, strict=False))
         for num_left, (block_id, block_hash) in enumerate(blocks, 1 - len(blocks)):
-            if lease is not None:
-                _wait_for(lease, block_id, peer)
-            if lease is None or not lease.has(block_id, block_hash):
+            if lease is None or not _is_there(lease, block_id, block_hash, is_state, peer):
                 peer.send_end()
                 return False
             began = self._clock()
-            peer.send_block(lease.access, block_id, num_bytes, is_last=not num_left)
+            access, place = lease.place_of(block_id, is_state=is_state)
+            peer.send_block(access, place, num_bytes, is_last=not num_left)
             with self._lock:
                 self._sent.sent_s += self._clock() - began
-                self._sent.num_sent_blocks += 1
+                self._sent.num_sent_blocks += not is_state
                 self._sent.num_sent_bytes += num_bytes
         return True
 
 
-def _wait_for(lease: _Lease, block_id: int, peer: Peer) -> None:
-    """Until the block is computed, if it is to be; who fetches it hears that it is so."""
-    while not lease.wait_for(block_id, 0):
+def _is_there(lease: _Lease, block_id: int, block_hash: bytes, is_state: bool, peer: Peer) -> bool:
+    """Whether the lease has it, once it is computed, if it is to be; who fetches it hears that it is so."""
+    while lease.has(block_id, block_hash, is_state=is_state):
+        if lease.wait_for(block_id, 0, is_state=is_state):
+            return not lease.access.is_ended
         peer.send_wait()
-        lease.wait_for(block_id, WAIT_S)
+        lease.wait_for(block_id, WAIT_S, is_state=is_state)
+    return False

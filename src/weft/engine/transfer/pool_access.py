@@ -1,8 +1,9 @@
-"""`PoolAccess`: a transfer's right to touch blocks of its engine's pool, which the engine can take back."""
+"""`PoolAccess`: a transfer's right to touch blocks of its engine's pool, and slots beside it, which the engine can
+take back."""
 
 import threading
 
-from weft.compute.runner import BlockCopies
+from weft.compute.runner import BlockCopies, Copies
 from weft.engine.handshake import PeerError
 
 
@@ -16,15 +17,18 @@ class AccessEnded(PeerError):
 class PoolAccess:
     """Blocks are read and written inside `with access as copies` alone, where nobody waits for anything.
 
-    So `end` returns soon, and when it has, no thread of a transfer touches them any more.
+    So `end` returns soon, and when it has, no thread of a transfer touches them any more. `states` is the same
+    right to slots of states, and ends with this one.
     """
 
-    def __init__(self, copies: BlockCopies) -> None:
+    def __init__(self, copies: Copies) -> None:
+        slots = copies.state_slots if isinstance(copies, BlockCopies) else None
+        self.states = None if slots is None else PoolAccess(slots)
         self._copies = copies
         self._lock = threading.Lock()
         self.is_ended = False
 
-    def __enter__(self) -> BlockCopies:
+    def __enter__(self) -> Copies:
         self._lock.acquire()
         if self.is_ended:
             self._lock.release()
@@ -38,3 +42,5 @@ class PoolAccess:
         """Take them back."""
         with self._lock:
             self.is_ended = True
+        if self.states is not None:
+            self.states.end()

@@ -28,14 +28,19 @@ class Identity(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     kv_layout: str
     block_size: int
     block_bytes: int
+    state_bytes: int = 0  # of a slot; 0: the model keeps no states of sequences
 
 
 class Read(msgspec.Struct, frozen=True, tag=True, forbid_unknown_fields=True):
-    """Send these blocks of a lease, each named by its hash too, up to the first that is there no more."""
+    """Send these blocks of a lease, each named by its hash too, up to the first that is there no more.
+
+    With `is_state` the state behind the last block of the lease, which is the one that is named, is sent as a block.
+    """
 
     request_id: str
     block_ids: list[int]
     block_hashes: list[bytes]
+    is_state: bool = False
 
 
 class Release(msgspec.Struct, frozen=True, tag=True, forbid_unknown_fields=True):
@@ -59,7 +64,7 @@ _INTRODUCTION = msgspec.msgpack.Decoder(tuple[Identity, str])
 class Peer(ProvenSocket, ABC):
     """The other side of a connection. How blocks travel is what connectors differ in."""
 
-    magic = b"WEFTKVT2"
+    magic = b"WEFTKVT3"
 
     def __init__(self, connection: socket.socket) -> None:
         super().__init__(connection)
