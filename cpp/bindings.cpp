@@ -124,7 +124,8 @@ void forward(weft::Model& model, const Ints& token_ids, const Ints& positions, c
              const std::optional<Ints>& slots, const Ints& query_starts, const std::optional<Table>& block_tables,
              const Ints& logit_rows, const std::optional<Ints>& adapter_ids, const std::optional<Ints>& embed_rows,
              const std::optional<Rows>& embeds, const std::optional<Ints>& state_reads,
-             const std::optional<Ints>& state_writes, Logits& outputs) {
+             const std::optional<Ints>& state_writes, const std::optional<Ints>& num_state_rows, Logits& outputs,
+             std::optional<Logits>& hidden) {
     weft::Batch batch;
     batch.token_ids = span_of(token_ids);
     batch.positions = span_of(positions);
@@ -141,9 +142,12 @@ void forward(weft::Model& model, const Ints& token_ids, const Ints& positions, c
     if (embeds) batch.embeds = {embeds->data(), embeds->size()};
     batch.state_reads = span_of(state_reads, token_ids, "state_reads");
     batch.state_writes = span_of(state_writes, token_ids, "state_writes");
+    batch.num_state_rows = span_of(num_state_rows, token_ids, "num_state_rows");
     const std::span<float> out(outputs.data(), outputs.size());
+    batch.wants_hidden = hidden.has_value();
+    const std::span<float> states = hidden ? std::span<float>(hidden->data(), hidden->size()) : std::span<float>();
     const nb::gil_scoped_release release;
-    model.forward(batch, out);
+    model.forward(batch, out, states);
 }
 
 weft::Source source_of(const Rows& matrix) {
@@ -368,6 +372,7 @@ void bind_spec(nb::module_& module) {
         .def_rw("embedding_multiplier", &ModelSpec::embedding_multiplier)
         .def_rw("residual_multiplier", &ModelSpec::residual_multiplier)
         .def_rw("logits_divisor", &ModelSpec::logits_divisor)
+        .def_rw("joins_hidden", &ModelSpec::joins_hidden)
         .def_rw("has_head", &ModelSpec::has_head)
         .def_rw("tied_head", &ModelSpec::tied_head)
         .def_prop_rw(
@@ -478,7 +483,20 @@ void bind_model(nb::module_& module) {
              nb::arg("logit_rows").noconvert(), nb::arg("adapter_ids").noconvert().none(),
              nb::arg("embed_rows").noconvert().none(), nb::arg("embeds").noconvert().none(),
              nb::arg("state_reads").noconvert().none(), nb::arg("state_writes").noconvert().none(),
-             nb::arg("outputs").noconvert())
+             nb::arg("num_state_rows").noconvert().none(), nb::arg("outputs").noconvert(),
+             nb::arg("hidden").noconvert().none())
+        .def("embed", [](weft::Model& model, const Ints& token_ids, Logits& out) {
+                 const std::span<float> rows(out.data(), out.size());
+                 const nb::gil_scoped_release release;
+                 model.embed(span_of(token_ids), rows);
+             },
+             nb::arg("token_ids").noconvert(), nb::arg("out").noconvert())
+        .def("logits", [](weft::Model& model, const Rows& hidden, Logits& out) {
+                 const std::span<float> rows(out.data(), out.size());
+                 const nb::gil_scoped_release release;
+                 model.logits({hidden.data(), hidden.size()}, rows);
+             },
+             nb::arg("hidden").noconvert(), nb::arg("out").noconvert())
         // A view of the pool as it lies in memory, until the next `allocate_kv`.
         .def_prop_ro("kv_bytes",
              [](const weft::Model& model) {

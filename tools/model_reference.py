@@ -43,8 +43,9 @@ def models() -> str:
                 f"`{name}`" for name, family in sorted(FAMILIES.items()) if family.has_latent
             )
             + ": one vector a token is kept for all heads, and computed with as it is. What heads make of it "
-            "(`kv_b_proj`) is not rounded and takes no adapters; an int8 KV cache is refused. Layers that guess later "
-            "tokens (MTP) are passed over (docs/decisions/0045)."
+            "(`kv_b_proj`) is not rounded and takes no adapters; an int8 KV cache is refused (docs/decisions/0045). "
+            "A layer for multi-token prediction, which GLM-4-MoE has too, drafts where `--speculative-config` asks for "
+            "it, and is passed over else (docs/decisions/0056)."
         ),
         "",
         (
@@ -55,7 +56,7 @@ def models() -> str:
             + ". What such a layer keeps of the tokens before lies in the blocks of the KV pool, beside keys and "
             "values: prefix cache, preemption, prefill in chunks and prefill apart give the same bits as without "
             "them, and `weft plan` says how much memory it takes. Linear layers of theirs may be rounded and have "
-            "LoRA adapters. `--speculative-config` is refused (docs/decisions/0042)."
+            "LoRA adapters (docs/decisions/0042)."
         ),
         "",
         (
@@ -65,10 +66,11 @@ def models() -> str:
             )
             + "; of models that see, the text model. A sequence has one state in all such layers, in a slot beside the "
             "KV pool, and `--mamba-block-size` says how often one is kept for the prefix cache: `weft plan` and the "
-            "start say how many slots there are. `--speculative-config`, `--kv-offloading-size` and "
+            "start say how many slots there are. `--kv-offloading-size` and "
             "`--kv-transfer-config` are refused. They are computed with numpy (`--compute reference`), slowly, and "
             "`--compute native` is refused. Linear layers of theirs may be rounded, but for those that make b and a, "
-            "and have LoRA adapters. Layers that guess later tokens (MTP) are passed over (docs/decisions/0051)."
+            "and have LoRA adapters (docs/decisions/0051). A layer for multi-token prediction drafts where "
+            "`--speculative-config` asks for it, and is passed over else (docs/decisions/0056)."
         ),
         "",
         (

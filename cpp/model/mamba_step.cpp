@@ -22,8 +22,11 @@ void MambaStep::run(const MambaSpec& mamba, const LayerWeights& weights, const R
     });
     for_rows([&](int row) { convolve(layer, row); });
     const int tasks = num_sequences * mamba.num_heads;
-    parts_.pool.share(tasks, 1, [&](int, int begin, int end) {
-        for (int task = begin; task < end; task++) scan(layer, task / mamba.num_heads, task % mamba.num_heads);
+    const auto matrix = static_cast<std::size_t>(mamba.state_dim) * static_cast<std::size_t>(mamba.head_dim);
+    if (!parts_.batch.num_state_rows.empty()) drafted_.resize(static_cast<std::size_t>(parts_.pool.size()) * matrix);
+    parts_.pool.share(tasks, 1, [&](int thread, int begin, int end) {
+        for (int task = begin; task < end; task++)
+            scan(layer, task / mamba.num_heads, task % mamba.num_heads, thread);
     });
     if (needs_rows) for_rows([&](int row) { finish(layer, row); });
 }
@@ -60,7 +63,8 @@ void MambaStep::convolve(const Layer& layer, int row) const {
                                layer.spec.conv_width, layer.spec.conv_size(), parts_.convolved.floats(row)});
 }
 
-void MambaStep::scan(const Layer& layer, int sequence, int head) const {
+// Drafts go on from a copy of the state.
+void MambaStep::scan(const Layer& layer, int sequence, int head, int thread) {
     const MambaSpec& spec = layer.spec;
     const MambaWeights& weights = layer.weights.mamba;
     if (head == 0) keep_last(layer, sequence);  // all rows are convolved, and heads read what came of it
@@ -73,7 +77,7 @@ void MambaStep::scan(const Layer& layer, int sequence, int head) const {
                   static_cast<std::ptrdiff_t>(head) * spec.state_dim * spec.head_dim;
     task.state_dim = spec.state_dim;
     task.head_dim = spec.head_dim;
-    task.num_rows = first_row(sequence + 1) - row;
+    task.num_rows = parts_.batch.state_end(sequence) - row;
     task.x = x + head * spec.head_dim;
     task.b = x + spec.inner_size() + group * spec.state_dim;
     task.c = task.b + spec.num_groups * spec.state_dim;
@@ -86,11 +90,24 @@ void MambaStep::scan(const Layer& layer, int sequence, int head) const {
     task.min_step = spec.min_step;
     task.max_step = spec.max_step;
     parts_.kernels.mamba_scan(task);
+    const int num_drafts = first_row(sequence + 1) - row - task.num_rows;
+    if (num_drafts == 0) return;
+    const std::ptrdiff_t size = static_cast<std::ptrdiff_t>(spec.state_dim) * spec.head_dim;
+    float* copy = drafted_.data() + thread * size;
+    std::copy_n(task.matrix, size, copy);
+    task.matrix = copy;
+    const std::ptrdiff_t behind = task.num_rows * task.stride;
+    task.x += behind;
+    task.b += behind;
+    task.c += behind;
+    task.steps += task.num_rows * task.step_stride;
+    task.num_rows = num_drafts;
+    parts_.kernels.mamba_scan(task);
 }
 
 // The rows that the convolution looks back at from the next one on; each comes from one further behind.
 void MambaStep::keep_last(const Layer& layer, int sequence) const {
-    const int num_rows = first_row(sequence + 1) - first_row(sequence);
+    const int num_rows = parts_.batch.state_end(sequence) - first_row(sequence);
     const auto size = static_cast<std::size_t>(layer.spec.conv_size());
     float* kept = state(layer, sequence);
     for (int place = 0; place + 1 < layer.spec.conv_width; place++)

@@ -2,6 +2,8 @@
 // gates and norms row by row. `weft.compute.mamba` is the twin in numpy, with the same bits.
 #pragma once
 
+#include <vector>
+
 #include "kernels/kernels.h"
 #include "model/plan.h"
 #include "model/row_buffer.h"
@@ -45,7 +47,7 @@ private:
     float* state(const Layer& layer, int sequence) const;
     void go_on(const Layer& layer, int sequence) const;
     void convolve(const Layer& layer, int row) const;
-    void scan(const Layer& layer, int sequence, int head) const;
+    void scan(const Layer& layer, int sequence, int head, int thread);
     void keep_last(const Layer& layer, int sequence) const;
     void finish(const Layer& layer, int row) const;
     // That which lies so many rows behind the first of those that a sequence goes on from.
@@ -53,6 +55,7 @@ private:
     int first_row(int sequence) const { return parts_.batch.query_starts[static_cast<std::size_t>(sequence)]; }
 
     const Parts parts_;
+    std::vector<float> drafted_;  // by thread, the matrix of a head behind drafts
 };
 
 }  // namespace weft

@@ -36,10 +36,10 @@ class StateRunner:
         for index, (read, own) in enumerate(zip(reads, writes, strict=True)):
             state = 0 if begins[index] else self._slots[read]
             assert state >= 0, "nothing was written there"
-            for token in batch.token_ids[starts[index] : starts[index + 1]].tolist():
-                state = (state * 31 + token + 1) % _MODULUS
+            for row in range(starts[index], starts[index + 1]):
+                state = (state * 31 + int(batch.token_ids[row]) + 1) % _MODULUS
                 hashes.append(state)
-            self._slots[own] = state
+            self._slots[own] = hashes[batch.state_end(index) - 1]
             self.chunks.append(starts[index + 1] - starts[index])
         logits = np.zeros((len(batch.logit_rows), self.vocab_size), np.float32)
         for place, row in enumerate(batch.logit_rows):

@@ -8,6 +8,7 @@ from contextlib import AbstractAsyncContextManager, aclosing, asynccontextmanage
 from dataclasses import dataclass
 from typing import Any
 
+import msgspec
 import pytest
 
 from tests.compute.runners import load_runner
@@ -23,23 +24,27 @@ RANDOM = (
     "embedded:random?layers=2&hidden=64&heads=4&kv_heads=2&head_dim=16&intermediate=128&vocab=512"
 )
 TINY = "embedded:tiny"
-MODELS = {
+HYBRID = RANDOM.replace("layers=2", "layers=3")
+# With what each is computed, and what linear layers are rounded to.
+MODELS: dict[str, tuple[str, str] | tuple[str, str, str]] = {
     f"{name}-{compute}": (model, compute)
     for name, model in (("random", RANDOM), ("tiny", TINY))
     for compute in ("reference", "native")
 } | {
+    "int4-native": (RANDOM, "native", "int4"),
     "experts-native": (f"{RANDOM}&experts=7&experts_per_token=3&shared=70", "native"),
     "hybrid-reference": (f"{RANDOM}&conv=3", "reference"),
-    "hybrid-native": (f"{RANDOM.replace('layers=2', 'layers=3')}&conv=4", "native"),
-    "delta-reference": (f"{RANDOM.replace('layers=2', 'layers=3')}&delta=4", "reference"),
-    "mamba-reference": (f"{RANDOM.replace('layers=2', 'layers=3')}&mamba=8", "reference"),
-    "mamba-native": (f"{RANDOM.replace('layers=2', 'layers=3')}&mamba=8", "native"),
+    "hybrid-native": (f"{HYBRID}&conv=4", "native"),
+    "delta-reference": (f"{HYBRID}&delta=4", "reference"),
+    "mamba-reference": (f"{HYBRID}&mamba=8", "reference"),
+    "mamba-native": (f"{HYBRID}&mamba=8", "native"),
     "deepseek-native": (
         f"{RANDOM.replace('&kv_heads=2', '')}&experts=7&latent=32&latent_queries=20",
         "native",
     ),
     "gpt-oss-native": (f"{RANDOM}&experts=7&experts_per_token=3&sinks=true", "native"),
 }
+DRAFTS = {"method": "ngram", "num_speculative_tokens": 3, "prompt_lookup_min": 1}
 MAX_MODEL_LEN = 128
 NUM_REQUESTS = 64
 
@@ -74,6 +79,10 @@ def make_requests(seed: int = 2) -> list[Request]:
 
 
 REQUESTS = make_requests()
+OF_TWO_TOKENS = [
+    (prompt, msgspec.structs.replace(params, allowed_token_ids=[7, 8]))
+    for prompt, params in REQUESTS[:24]
+]
 
 
 class Bench:
@@ -117,12 +126,15 @@ def _extend(answer: Answer, output: RequestOutput) -> None:
 @asynccontextmanager
 async def bench(model: str, compute: str = "auto", **options: Any) -> AsyncIterator[Bench]:
     """An engine with these options; at its end it must hold nothing."""
+    quantization = options.get("quantization")
     defaults = {"max_model_len": MAX_MODEL_LEN, "num_gpu_blocks_override": 1024}
     checkpoint = open_model(model)
     given = EngineOptions(model=model, compute=compute, **{**defaults, **options})
     config = resolve(given, checkpoint.card, GIB)
     client = await LocalClient.start_with(
-        load_runner(checkpoint, max_model_len=MAX_MODEL_LEN, compute=compute),
+        load_runner(
+            checkpoint, max_model_len=MAX_MODEL_LEN, compute=compute, quantization=quantization
+        ),
         Tokenizer.from_files(checkpoint.tokenizer_files),
         config,
     )
@@ -140,11 +152,12 @@ class Model:
 
     name: str
     compute: str
+    quantization: str | None
     reference: list[Answer]
 
     def bench(self, **options: Any) -> AbstractAsyncContextManager[Bench]:
         """An engine of this model, on this runner."""
-        return bench(self.name, self.compute, **options)
+        return bench(self.name, self.compute, quantization=self.quantization, **options)
 
     def check(self, answers: list[Answer]) -> None:
         """Every token of every answer is the reference's, and there are as many as were asked for."""
@@ -154,9 +167,10 @@ class Model:
         assert answers == self.reference
 
 
-async def ask_one_by_one(name: str, compute: str) -> list[Answer]:
+async def ask_one_by_one(name: str, compute: str, quantization: str | None) -> list[Answer]:
     """The reference."""
-    async with bench(name, compute, enable_prefix_caching=False) as engine:
+    options = {"quantization": quantization, "enable_prefix_caching": False}
+    async with bench(name, compute, **options) as engine:
         answers = [await engine.ask(request) for request in REQUESTS]
         assert engine.num_cached_tokens == 0
         return answers
@@ -172,8 +186,10 @@ async def ask_one_by_one(name: str, compute: str) -> list[Answer]:
 )
 def model(request: pytest.FixtureRequest) -> Model:
     """Each model on each runner."""
-    name, compute = request.param
-    return Model(name, compute, asyncio.run(ask_one_by_one(name, compute)))
+    name, compute, *rounded = request.param
+    quantization = rounded[0] if rounded else None
+    answers = asyncio.run(ask_one_by_one(name, compute, quantization))
+    return Model(name, compute, quantization, answers)
 
 
 def test_the_requests_are_worth_comparing():
@@ -221,6 +237,26 @@ async def test_with_a_warm_cache(model: Model):
         model.check(again[::-1])
         num_prompt_tokens = sum(len(prompt) for prompt, _ in REQUESTS)
         assert engine.num_cached_tokens - num_cached_before > num_prompt_tokens / 2
+
+
+@pytest.mark.parametrize(
+    "options",
+    [
+        {"max_num_seqs": 128},
+        {"max_num_batched_tokens": 40, "max_num_seqs": 16},
+        {"num_gpu_blocks_override": 10, "max_num_batched_tokens": 64},
+    ],
+    ids=["together", "chunks", "preempted"],
+)
+async def test_with_drafts(model: Model, options: dict[str, Any]):
+    """Most guesses are wrong; of answers of two tokens some are right, and their prompts come from the cache."""
+    async with model.bench() as engine:
+        expected = await engine.ask_all(OF_TWO_TOKENS)
+    async with model.bench(speculative_config=DRAFTS, **options) as engine:
+        model.check(await engine.ask_all(REQUESTS))
+        assert await engine.ask_all(OF_TWO_TOKENS) == expected
+        load = await engine.load()
+        assert 0 < load.num_accepted_tokens < load.num_draft_tokens
 
 
 async def test_while_others_are_aborted_at_random(model: Model):

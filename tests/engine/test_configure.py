@@ -265,10 +265,6 @@ def test_slots_take_half_of_what_is_spare_at_most():
         ({"mamba_block_size": 24}, "--mamba-block-size must be a multiple of --block-size"),
         ({"mamba_block_size": 0}, "mamba-block-size"),
         ({"kv_offloading_size": 1.0}, "--kv-offloading-size: a-model has recurrent layers"),
-        (
-            {"speculative_config": {"method": "ngram", "num_speculative_tokens": 3}},
-            "--speculative-config: a-model has layers whose states do not go back",
-        ),
     ],
 )
 def test_what_does_not_go_with_slots_is_refused_by_name(options, message):
@@ -281,15 +277,13 @@ def test_an_interval_is_refused_where_there_is_no_state():
     assert refusal(mamba_block_size=64).startswith("--mamba-block-size: a-model keeps no states")
 
 
-def test_drafts_are_refused_where_layers_keep_states():
-    """A state that a wrong draft went through cannot be had back."""
-    hybrid = replace(card(), state_bytes_per_block=1 << 10)
+def test_drafts_that_came_true_are_computed_again_where_layers_keep_states():
+    """Their states do not go through what may be wrong."""
     drafts = {"method": "ngram", "num_speculative_tokens": 3}
-    assert resolved(speculative_config=drafts).scheduler_config.speculation is not None
-    message = refusal(hybrid, speculative_config=drafts)
-    assert message.startswith(
-        "--speculative-config: a-model has layers whose states do not go back"
-    )
+    of_blocks, of_slots = {"state_bytes_per_block": 1 << 10}, RECURRENT
+    for states, recomputes in (({}, False), (of_blocks, True), (of_slots, True)):
+        config = resolved(replace(card(), **states), speculative_config=drafts).scheduler_config
+        assert config.speculation.recomputes is recomputes
 
 
 @given(
