@@ -48,6 +48,7 @@ class Head:
         """[tokens, hidden], and [tokens - 1, hidden]."""
         ids = torch.tensor([token_ids])
         whole, layers, norm = self.longer.model, self.longer.model.layers, self.longer.model.norm
+        kinds = getattr(whole.config, "layer_types", None)
         try:
             with torch.no_grad():
                 whole.layers = layers[:_NUM_LAYERS]
@@ -60,11 +61,15 @@ class Head:
                     dim=-1,
                 )
                 whole.layers, whole.norm = layers[_NUM_LAYERS:], nn.Identity()
+                if kinds is not None:  # by which masks are chosen
+                    whole.config.layer_types = kinds[_NUM_LAYERS:]
                 joined = pairs @ self.tensors["join"].T
                 given = whole(inputs_embeds=joined, use_cache=False).last_hidden_state
                 return hidden[0], self._normed("norm", given)[0]
         finally:
             whole.layers, whole.norm = layers, norm
+            if kinds is not None:
+                whole.config.layer_types = kinds
 
     def _normed(self, name: str, rows: torch.Tensor) -> torch.Tensor:
         weight = self.tensors[name] + self.norm_offset
