@@ -43,7 +43,8 @@ void forward(weft::Model& model, const Ints& token_ids, const Ints& positions, c
              const std::optional<Ints>& slots, const Ints& query_starts, const std::optional<Table>& block_tables,
              const Ints& logit_rows, const std::optional<Ints>& adapter_ids, const std::optional<Ints>& embed_rows,
              const std::optional<Rows>& embeds, const std::optional<Ints>& state_reads,
-             const std::optional<Ints>& state_writes, Logits& outputs) {
+             const std::optional<Ints>& state_writes, const std::optional<Ints>& num_state_rows, Logits& outputs,
+             std::optional<Logits>& hidden) {
     weft::Batch batch;
     batch.token_ids = span_of(token_ids);
     batch.positions = span_of(positions);
@@ -60,9 +61,12 @@ void forward(weft::Model& model, const Ints& token_ids, const Ints& positions, c
     if (embeds) batch.embeds = {embeds->data(), embeds->size()};
     batch.state_reads = optional_span(state_reads, token_ids, "state_reads");
     batch.state_writes = optional_span(state_writes, token_ids, "state_writes");
+    batch.num_state_rows = optional_span(num_state_rows, token_ids, "num_state_rows");
     const std::span<float> out(outputs.data(), outputs.size());
+    batch.wants_hidden = hidden.has_value();
+    const std::span<float> states = hidden ? std::span<float>(hidden->data(), hidden->size()) : std::span<float>();
     const nb::gil_scoped_release release;
-    model.forward(batch, out);
+    model.forward(batch, out, states);
 }
 
 void add_adapter(weft::Model& model, int id, const std::map<std::string, std::pair<Rows, Rows>>& low_rank,
@@ -154,7 +158,20 @@ void bind_model(nb::module_& module) {
              nb::arg("logit_rows").noconvert(), nb::arg("adapter_ids").noconvert().none(),
              nb::arg("embed_rows").noconvert().none(), nb::arg("embeds").noconvert().none(),
              nb::arg("state_reads").noconvert().none(), nb::arg("state_writes").noconvert().none(),
-             nb::arg("outputs").noconvert())
+             nb::arg("num_state_rows").noconvert().none(), nb::arg("outputs").noconvert(),
+             nb::arg("hidden").noconvert().none())
+        .def("embed", [](weft::Model& model, const Ints& token_ids, Logits& out) {
+                 const std::span<float> rows(out.data(), out.size());
+                 const nb::gil_scoped_release release;
+                 model.embed(span_of(token_ids), rows);
+             },
+             nb::arg("token_ids").noconvert(), nb::arg("out").noconvert())
+        .def("logits", [](weft::Model& model, const Rows& hidden, Logits& out) {
+                 const std::span<float> rows(out.data(), out.size());
+                 const nb::gil_scoped_release release;
+                 model.logits({hidden.data(), hidden.size()}, rows);
+             },
+             nb::arg("hidden").noconvert(), nb::arg("out").noconvert())
         // A view of the pool as it lies in memory, until the next `allocate_kv`.
         .def_prop_ro("kv_bytes",
              [](const weft::Model& model) {

@@ -82,8 +82,9 @@ def models() -> str:
             "Latent attention have "
             + _families(lambda family: family.has_latent)
             + ": one vector a token is kept for all heads, and computed with as it is. What heads make of it "
-            "(`kv_b_proj`) is not rounded and takes no adapters; an int8 KV cache is refused. Layers that guess later "
-            "tokens (MTP) are passed over (docs/decisions/0045)."
+            "(`kv_b_proj`) is not rounded and takes no adapters; an int8 KV cache is refused (docs/decisions/0045). "
+            "A layer for multi-token prediction, which GLM-4-MoE has too, drafts where `--speculative-config` asks for "
+            "it, and is passed over else (docs/decisions/0056)."
         ),
         (
             "Those with short convolutions in place of attention in some layers are "
@@ -91,7 +92,7 @@ def models() -> str:
             + ". What such a layer keeps of the tokens before lies in the blocks of the KV pool, beside keys and "
             "values: prefix cache, preemption, prefill in chunks and prefill apart give the same bits as without "
             "them, and `weft plan` says how much memory it takes. Linear layers of theirs may be rounded and have "
-            "LoRA adapters. `--speculative-config` is refused (docs/decisions/0042)."
+            "LoRA adapters (docs/decisions/0042)."
         ),
         (
             "Those with gated delta nets in place of attention in most layers are "
@@ -99,14 +100,14 @@ def models() -> str:
             + "; of models that see, the text model. A sequence has one state in all such layers, in a slot beside the "
             "KV pool, and `--mamba-block-size` says how often one is kept for the prefix cache: `weft plan` and the "
             "start say how many slots there are. States go with their blocks to a second tier and to other engines "
-            "(docs/decisions/0057); `--speculative-config` is refused. Linear layers of theirs may be rounded, but for "
-            "those that make b and a, and have LoRA adapters. Layers that guess later tokens (MTP) are passed over "
-            "(docs/decisions/0051)."
+            "(docs/decisions/0057). Linear layers of theirs may be rounded, but for those that make b and a, and have "
+            "LoRA adapters (docs/decisions/0051). A layer for multi-token prediction drafts where "
+            "`--speculative-config` asks for it, and is passed over else (docs/decisions/0056)."
         ),
         (
             "Those with Mamba-2 in place of attention in some layers are "
             + _families(lambda family: family.has_mamba)
-            + ". Their states lie in such slots, and the same flag is refused; "
+            + ". Their states lie in such slots too; "
             "all linear layers may be rounded, that which makes time steps too. Files of `granitemoehybrid` whose "
             "layers all have attention are served as any other decoder (docs/decisions/0052)."
         ),

@@ -83,13 +83,14 @@ void ConvStep::keep_before(const Layer& layer, int sequence) const {
         std::memcpy(before(layer, sequence, position), state(layer, sequence, position), row_bytes());
 }
 
-// Of each block the last rows that the step has of it.
+// Of each block the last rows that the step has of it, but for drafts.
 void ConvStep::store(const Layer& layer, int row) const {
     const auto at = static_cast<std::size_t>(row);
     const int sequence = parts_.plan.sequence_by_row[at];
     const std::int64_t size = parts_.kv.block_size;
     const std::int64_t position = parts_.batch.positions[at];
-    const int left = parts_.batch.query_starts[static_cast<std::size_t>(sequence) + 1] - row;
+    const int left = parts_.batch.state_end(sequence) - row;
+    if (left <= 0) return;
     const std::int64_t end = std::min((position / size + 1) * size, position + left);
     if (position < end - layer.keep) return;
     const float* from = layer.wide.floats(row);

@@ -175,17 +175,54 @@ void Model::make_room(const Plan& plan, std::size_t num_sequences, std::size_t n
     grow(space_.scratch, scratch_bytes_ * static_cast<std::size_t>(pool_.size()));
 }
 
-void Model::forward(const Batch& batch, std::span<float> outputs) {
-    const std::lock_guard lock(mutex_);
+void Model::check_loaded() const {
     if (const std::string name = weights_.missing(); !name.empty())
         throw std::invalid_argument("tensor " + name + " was not loaded");
+}
+
+void Model::embed(std::span<const std::int32_t> token_ids, std::span<float> out) {
+    const std::lock_guard lock(mutex_);
+    check_loaded();
+    const auto size = static_cast<std::size_t>(spec_.hidden_size);
+    if (spec_.joins_hidden || out.size() != token_ids.size() * size)
+        throw std::invalid_argument("out must have a row of hidden_size for each token, of a model that has embeddings");
+    for (const std::int32_t token : token_ids)
+        if (token < 0 || token >= spec_.vocab_size) throw std::invalid_argument("token_ids must be of the vocabulary");
+    for (std::size_t i = 0; i < token_ids.size(); i++) weights_.embed(token_ids[i], out.data() + i * size);
+}
+
+void Model::logits(std::span<const float> hidden, std::span<float> outputs) {
+    const std::lock_guard lock(mutex_);
+    check_loaded();
+    const auto size = static_cast<std::size_t>(spec_.hidden_size);
+    const std::size_t rows = hidden.size() / size;
+    if (!spec_.has_head || rows == 0 || rows > 1 << 20 || hidden.size() != rows * size ||
+        outputs.size() != rows * static_cast<std::size_t>(spec_.output_columns()))
+        throw std::invalid_argument("hidden and outputs must have as many rows, of a model that has a head");
+    const Batch batch;
+    Plan plan;
+    plan.rows = static_cast<int>(rows);
+    plan.max_tokens = 1;
+    make_room(plan, 0, rows);
+    Step step(*this, batch, plan, outputs, {});
+    step.run_head(hidden);
+}
+
+void Model::forward(const Batch& batch, std::span<float> outputs, std::span<float> hidden) {
+    const std::lock_guard lock(mutex_);
+    check_loaded();
     const Plan plan = make_plan(spec_, kv_shape_, batch, kernels_.attention_rows);
     if (outputs.size() != batch.logit_rows.size() * static_cast<std::size_t>(spec_.output_columns()))
         throw std::invalid_argument("the result must have a row of output columns for each of logit_rows");
+    const std::size_t wanted = batch.wants_hidden ? batch.token_ids.size() : 0;
+    if (hidden.size() != wanted * static_cast<std::size_t>(spec_.hidden_size))
+        throw std::invalid_argument("hidden must have a row of hidden_size for each row, where it is wanted");
+    if (batch.wants_hidden && (!spec_.has_head || spec_.has_norm_of_sum()))
+        throw std::invalid_argument("hidden is of a model that has a head, and a norm before it");
     std::vector<const Adapter*> adapters = adapters_of(batch);
     make_room(plan, batch.query_starts.size() - 1, batch.logit_rows.size());
     Step step(*this, batch, plan, outputs, std::move(adapters));
-    step.run();
+    step.run(hidden);
     for (int part = 0; part < kNumParts; part++)
         seconds_[static_cast<std::size_t>(part)] += step.seconds()[static_cast<std::size_t>(part)];
 }

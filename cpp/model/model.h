@@ -76,7 +76,13 @@ public:
     // Runs one step; outputs [logit rows][output columns], logits or hidden states. Throws
     // std::invalid_argument, before anything is changed, for a batch that does not fit the model or the pool.
     // One call at a time.
-    void forward(const Batch& batch, std::span<float> outputs);
+    // Where the batch wants them, the hidden states of all rows after the last norm come too, in `hidden`.
+    void forward(const Batch& batch, std::span<float> outputs, std::span<float> hidden = {});
+
+    // The embeddings of tokens [tokens][hidden size]; and logits of hidden states, as the end of a step makes them:
+    // what a head for further tokens shares. Both throw std::invalid_argument for what does not fit.
+    void embed(std::span<const std::int32_t> token_ids, std::span<float> out);
+    void logits(std::span<const float> hidden, std::span<float> outputs);
 
     // Seconds by part since the model was made.
     std::array<double, kNumParts> seconds() const { return seconds_; }
@@ -97,6 +103,7 @@ public:
 private:
     friend class Step;
 
+    void check_loaded() const;
     void make_room(const Plan& plan, std::size_t num_sequences, std::size_t num_logits);
     std::vector<const Adapter*> adapters_of(const Batch& batch) const;
     std::size_t layer_bytes() const;  // of the pool: of all keys, then all values

@@ -49,6 +49,9 @@ void check_rows(const ModelSpec& spec, const Batch& batch) {
     check_range(batch.token_ids, spec.vocab_size, "token_ids");
     // A model without token types has one kind of token.
     check_range(batch.token_types, std::max(spec.num_token_types, 1), "token_types");
+    if (batch.wants_hidden)
+        for (std::size_t i = 1; i < batch.logit_rows.size(); i++)
+            if (batch.logit_rows[i - 1] >= batch.logit_rows[i]) refuse("logit_rows must rise where hidden states are wanted");
     check_range(batch.logit_rows, static_cast<std::int64_t>(batch.token_ids.size()), "logit_rows");
     if (spec.num_positions > 0) check_range(batch.positions, spec.num_positions - spec.position_offset, "positions");
 }
@@ -59,8 +62,9 @@ void check_embeds(const ModelSpec& spec, const Batch& batch) {
     check_range(rows, static_cast<std::int64_t>(batch.token_ids.size()), "embed_rows");
     for (std::size_t i = 1; i < rows.size(); i++)
         if (rows[i - 1] >= rows[i]) refuse("embed_rows must rise");
-    if (batch.embeds.size() != rows.size() * static_cast<std::size_t>(spec.hidden_size))
-        refuse("embeds must have a row of hidden_size for each of embed_rows");
+    if (batch.embeds.size() != rows.size() * static_cast<std::size_t>(spec.input_size()))
+        refuse("embeds must have a row of hidden_size for each of embed_rows, or a pair where rows are joined");
+    if (spec.joins_hidden && rows.size() != batch.token_ids.size()) refuse("embed_rows must be all rows: they are joined");
 }
 
 // Two threads would write the same place at once.
@@ -93,6 +97,16 @@ void check_successive(const Batch& batch) {
             if (batch.positions[row] - 1 != batch.positions[row - 1])
                 refuse_row("positions", row, "must follow the one before: the model keeps states of sequences");
     }
+}
+
+// Each goes on by one of its rows at least, and by no other's.
+void check_state_rows(const Batch& batch) {
+    if (batch.num_state_rows.empty()) return;
+    if (batch.num_state_rows.size() + 1 != batch.query_starts.size())
+        refuse("num_state_rows must have as many entries as there are sequences");
+    for (std::size_t i = 0; i < batch.num_state_rows.size(); i++)
+        if (batch.num_state_rows[i] < 1 || batch.num_state_rows[i] > batch.query_starts[i + 1] - batch.query_starts[i])
+            refuse_row("num_state_rows", i, "must be from 1 to the rows of its sequence");
 }
 
 // They lie in slots, of which one sequence writes each, and no other reads that.
@@ -236,6 +250,7 @@ Plan make_plan(const ModelSpec& spec, const KvShape& kv, const Batch& batch, int
     else check_whole(batch);
     const bool keeps_states = spec.has_states() || spec.has_recurrences();
     if (keeps_states) check_successive(batch);
+    if (keeps_states) check_state_rows(batch);
     if (spec.has_states()) check_states(kv, batch);
     if (spec.has_recurrences()) check_recurrences(kv, batch);
     Planner planner{spec, kv, batch, attention_rows, {}};

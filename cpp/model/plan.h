@@ -23,9 +23,19 @@ struct Batch {
     std::span<const std::int32_t> adapter_ids;  // by sequence, 0: none; empty: no sequence has one
     std::span<const std::int32_t> token_types;  // empty: 0 everywhere
     std::span<const std::int32_t> embed_rows;  // rows that begin with what is in `embeds`, ascending
-    std::span<const float> embeds;  // [embed_rows][hidden_size], in place of what token ids look up
+    std::span<const float> embeds;  // [embed_rows][input_size], in place of what token ids look up
     std::span<const std::int32_t> state_reads;   // by sequence, where slots hold states
     std::span<const std::int32_t> state_writes;
+    // By sequence, rows that its states go on by; those behind are drafts, and leave states as they are. Empty: all.
+    std::span<const std::int32_t> num_state_rows;
+
+    bool wants_hidden = false;  // the hidden state of every row comes out too
+
+    // Behind the last such row of a sequence.
+    int state_end(int sequence) const {
+        const auto at = static_cast<std::size_t>(sequence);
+        return num_state_rows.empty() ? query_starts[at + 1] : query_starts[at] + num_state_rows[at];
+    }
 };
 
 // Slots of the KV pool. Tiles hold 16 slots; blocks of whole tiles can be read where they lie.

@@ -22,8 +22,10 @@ void RecurrentStep::run(const RecurrentSpec& spec, const LayerWeights& weights, 
     });
     for_rows([&](int row) { convolve(layer, row); });
     const int num_heads = layer.sizes.num_heads;
-    parts_.pool.share(num_sequences * num_heads, 1, [&](int, int begin, int end) {
-        for (int task = begin; task < end; task++) scan(layer, task / num_heads, task % num_heads);
+    if (!parts_.batch.num_state_rows.empty())
+        drafted_.resize(static_cast<std::size_t>(parts_.pool.size() * layer.sizes.head_state));
+    parts_.pool.share(num_sequences * num_heads, 1, [&](int thread, int begin, int end) {
+        for (int task = begin; task < end; task++) scan(layer, task / num_heads, task % num_heads, thread);
     });
     if (needs_rows) for_rows([&](int row) { finish(layer, row); });
 }
@@ -60,17 +62,27 @@ void RecurrentStep::convolve(const Layer& layer, int row) const {
     std::visit([&](const auto& kind) { prepare(layer, kind, row); }, layer.spec);
 }
 
-void RecurrentStep::scan(const Layer& layer, int sequence, int head) const {
+// Drafts go on from a copy of the state.
+void RecurrentStep::scan(const Layer& layer, int sequence, int head, int thread) {
     if (head == 0) keep_last(layer, sequence);  // all rows are convolved, and heads read what came of it
     const int row = first_row(sequence);
-    const Scan rows{state(layer, sequence) + layer.sizes.kept_channels() + head * layer.sizes.head_state, head,
-                    first_row(sequence + 1) - row, parts_.convolved.floats(row), layer.wide.floats(row)};
-    std::visit([&](const auto& kind) { scan(layer, kind, rows); }, layer.spec);
+    const int end = parts_.batch.state_end(sequence);
+    const std::ptrdiff_t size = layer.sizes.head_state;
+    float* matrix = state(layer, sequence) + layer.sizes.kept_channels() + head * size;
+    const auto go_through = [&](float* from, int first, int last) {
+        const Scan rows{from, head, last - first, parts_.convolved.floats(first), layer.wide.floats(first)};
+        std::visit([&](const auto& kind) { scan(layer, kind, rows); }, layer.spec);
+    };
+    go_through(matrix, row, end);
+    if (end == first_row(sequence + 1)) return;
+    float* copy = drafted_.data() + thread * size;
+    std::copy_n(matrix, size, copy);
+    go_through(copy, end, first_row(sequence + 1));
 }
 
 // The rows that the convolution looks back at from the next one on; each comes from one further behind.
 void RecurrentStep::keep_last(const Layer& layer, int sequence) const {
-    const int num_rows = first_row(sequence + 1) - first_row(sequence);
+    const int num_rows = parts_.batch.state_end(sequence) - first_row(sequence);
     const auto size = static_cast<std::size_t>(layer.sizes.conv_size);
     float* kept = state(layer, sequence);
     for (int place = 0; place + 1 < layer.sizes.conv_width; place++)

@@ -3,6 +3,8 @@
 // in numpy, with the same bits. What a kind computes is in mamba_step.cpp and delta_step.cpp.
 #pragma once
 
+#include <vector>
+
 #include "kernels/kernels.h"
 #include "model/plan.h"
 #include "model/row_buffer.h"
@@ -55,7 +57,7 @@ private:
     float* state(const Layer& layer, int sequence) const;
     void go_on(const Layer& layer, int sequence) const;
     void convolve(const Layer& layer, int row) const;
-    void scan(const Layer& layer, int sequence, int head) const;
+    void scan(const Layer& layer, int sequence, int head, int thread);
     void keep_last(const Layer& layer, int sequence) const;
     void finish(const Layer& layer, int row) const;
     // That which lies so many rows behind the first of those that a sequence goes on from.
@@ -71,6 +73,7 @@ private:
     GatedNormTask norm(const Layer& layer, const DeltaSpec& delta, int row) const;
 
     const Parts parts_;
+    std::vector<float> drafted_;  // by thread, the matrix of a head behind drafts
 };
 
 }  // namespace weft

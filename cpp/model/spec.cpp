@@ -132,6 +132,13 @@ void check_int8(const ModelSpec& spec) {
     need(deepest <= kInt8MostDepth, "quantization", "none where a linear layer has over 2^17 inputs");
 }
 
+void check_join(const ModelSpec& spec) {
+    if (!spec.joins_hidden) return;
+    need(spec.is_causal && !spec.tied_head && !spec.has_embed_norm, "joins_hidden",
+         "false unless for a decoder without embeddings");
+    need(spec.num_positions == 0 && spec.num_token_types == 0, "joins_hidden", "false where there are learned positions");
+}
+
 }  // namespace
 
 std::size_t ModelSpec::tile_bytes() const {
@@ -208,6 +215,7 @@ int ModelSpec::most_inner() const {
 
 void check(const ModelSpec& spec) {
     check_sizes(spec);
+    check_join(spec);
     need(spec.has_head || (!spec.tied_head && spec.num_outputs == 0), "has_head", "true where it is described");
     if (spec.num_outputs != 0) {
         check_size(spec.num_outputs, "num_outputs");

@@ -110,6 +110,9 @@ struct ModelSpec {
     float embedding_multiplier = 1;
     float residual_multiplier = 1;
     float logits_divisor = 1;
+    // Rows begin with a token's embedding and a hidden state, which come with the batch: each is normed and multiplied,
+    // and they are added up. There is no table of embeddings then.
+    bool joins_hidden = false;
     bool has_head = true;  // without one, rows come out as hidden states after the last norm
     bool tied_head = false;
     int num_outputs = 0;  // columns of the head; 0: one for each token
@@ -124,6 +127,7 @@ struct ModelSpec {
     bool has_norm_after() const { return norm_placement == NormPlacement::kAfter || norm_placement == NormPlacement::kBoth; }
     bool has_norm_of_sum() const { return norm_placement == NormPlacement::kSum; }
     int head_columns() const { return num_outputs == 0 ? vocab_size : num_outputs; }
+    int input_size() const { return (joins_hidden ? 2 : 1) * hidden_size; }  // of a row that comes with the batch
     int output_columns() const { return has_head ? head_columns() : hidden_size; }
     int group() const { return num_heads / num_kv_heads; }
     int padded_hidden() const { return round_up(hidden_size, kPanelColumns); }

@@ -62,29 +62,44 @@ Step::Step(Model& model, const Batch& batch, const Plan& plan, std::span<float> 
     const float* given = batch.embeds.data();
     for (const std::int32_t row : batch.embed_rows) {
         embed_by_row_[static_cast<std::size_t>(row)] = given;
-        given += spec_.hidden_size;
+        given += spec_.input_size();
     }
 }
 
-void Step::run() {
+void Step::run(std::span<float> hidden) {
     ThreadPool& pool = model_.pool_;
     if (!adapter_by_row_.empty()) {
         adapters_.take(adapter_by_row_);
         adapters_.begin_embedding(batch_.token_ids);
     }
     pool.share(plan_.rows, 1, [&](int, int begin, int end) {
-        for (int row = begin; row < end; row++) prepare(row);
+        for (int row = begin; row < end; row++) {
+            turn_row(row);
+            if (!spec_.joins_hidden) prepare(row);
+        }
     });
+    if (spec_.joins_hidden) join();
     lap(Part::kPrepare);
     const int num_layers = static_cast<int>(spec_.layers.size());
     for (int index = 0; index < num_layers; index++) layer(index);
+    if (batch_.wants_hidden) give_hidden(hidden);
     if (last_.count == 0) return;
     if (spec_.has_head) head();
     else give_states();
     lap(Part::kHead);
 }
 
-// The embeddings, the angles of the row's position, and what the first layer begins with.
+// The angles of the row's position.
+void Step::turn_row(int row) {
+    const auto at = static_cast<std::size_t>(row);
+    for (std::size_t rope = 0; rope < spec_.ropes.size(); rope++) {
+        const auto pairs = static_cast<std::ptrdiff_t>(spec_.ropes[rope].frequencies.size());
+        turn(spec_.ropes[rope], batch_.positions[at],
+             floats(model_.space_.rotations) + rope_starts_[rope] + row * 2 * pairs);
+    }
+}
+
+// The embeddings, and what the first layer begins with.
 void Step::prepare(int row) {
     const auto at = static_cast<std::size_t>(row);
     const Weights& weights = model_.weights_;
@@ -97,11 +112,6 @@ void Step::prepare(int row) {
     weights.add_place(type, batch_.positions[at], hidden);
     for (int i = 0; i < spec_.hidden_size; i++) hidden[i] *= spec_.embedding_multiplier;
     std::fill(hidden + spec_.hidden_size, hidden + spec_.padded_hidden(), 0.0F);
-    for (std::size_t rope = 0; rope < spec_.ropes.size(); rope++) {
-        const auto pairs = static_cast<std::ptrdiff_t>(spec_.ropes[rope].frequencies.size());
-        turn(spec_.ropes[rope], batch_.positions[at],
-             floats(model_.space_.rotations) + rope_starts_[rope] + row * 2 * pairs);
-    }
     residual(all_.hidden, row, nullptr, {none_, weights.embed_norm, weights.layers[0].attention_norm_before});
 }
 
@@ -128,21 +138,21 @@ void Step::layer(int index) {
                          : of_layer.conv_width > 0 ? convolution(index, is_last)
                                                    : attention(index, is_last);
     if (!goes_on) return;
-    if (is_last) {
+    if (is_last && !batch_.wants_hidden) {
         const auto attended = static_cast<std::size_t>(spec_.mixed_size(of_layer) * model_.kernels_.activation_bytes);
         model_.pool_.share(last_.count, 1, [&](int, int begin, int end) {
             for (int wanted = begin; wanted < end; wanted++) pick(wanted, attended);
         });
         if (!adapters_.is_idle()) pick_adapters();
     }
-    finish_layer(index, is_last ? last_ : all_);
+    finish_layer(index, is_last && !batch_.wants_hidden ? last_ : all_);
     lap(Part::kLinear);
 }
 
 // False where nothing is left to do: in the last layer of a step that wants no rows.
 bool Step::convolution(int index, bool is_last) {
     const auto at = static_cast<std::size_t>(index);
-    const bool goes_on = !is_last || last_.count > 0;
+    const bool goes_on = !is_last || has_ends();
     convolution_.run(spec_.layers[at], model_.weights_.layers[at], model_.space_.wide.rows(), all_.attended,
                      model_.states_of(index), goes_on);
     lap(Part::kAttention);
@@ -152,7 +162,7 @@ bool Step::convolution(int index, bool is_last) {
 // The same.
 bool Step::recurrence(int index, bool is_last) {
     const auto at = static_cast<std::size_t>(index);
-    const bool goes_on = !is_last || last_.count > 0;
+    const bool goes_on = !is_last || has_ends();
     const RecurrentSpec& spec = *spec_.layers[at].recurrence;
     const LayerWeights& weights = model_.weights_.layers[at];
     const RowsAt& wide = model_.space_.wide.rows();
@@ -179,7 +189,7 @@ bool Step::attention(int index, bool is_last) {
             else write_heads(index, row);
         }
     });
-    if (is_last && last_.count == 0) return false;
+    if (is_last && !has_ends()) return false;
     if (spec_.latent) make_queries(index);
     if (!plan_.gathers.empty())
         pool.share(static_cast<int>(plan_.gathers.size()), 1, [&](int, int begin, int end) {

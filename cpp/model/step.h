@@ -19,7 +19,10 @@ public:
     Step(Model& model, const Batch& batch, const Plan& plan, std::span<float> outputs,
          std::vector<const Adapter*> adapters);
 
-    void run();
+    // With `hidden` [rows][hidden size] where the batch wants it.
+    void run(std::span<float> hidden);
+    // The head alone, of hidden states as `run` gives them.
+    void run_head(std::span<const float> hidden);
 
     const std::array<double, kNumParts>& seconds() const { return seconds_; }
 
@@ -27,6 +30,9 @@ private:
     using Clock = std::chrono::steady_clock;
 
     void prepare(int row);
+    void turn_row(int row);
+    void join();
+    void give_hidden(std::span<float> hidden);
     const float* rotations(int rope, int row) const;
     void layer(int index);
     bool attention(int index, bool is_last);
@@ -55,6 +61,8 @@ private:
     void head();
     void give_states();
     void lap(Part part);
+    // Whether anything comes out of the last layer.
+    bool has_ends() const { return last_.count > 0 || batch_.wants_hidden; }
 
     std::byte* layer_keys(int index) const;
     std::byte* layer_values(int index) const { return layer_keys(index) + half_layer_; }

@@ -38,7 +38,8 @@ bool shares_embedding(const ModelSpec& spec) { return spec.tied_head && !spec.is
 
 // Elements of what is looked up.
 std::size_t table_elements(const ModelSpec& spec) {
-    const auto tokens = static_cast<std::size_t>(shares_embedding(spec) ? 0 : spec.vocab_size);
+    const bool has_table = !shares_embedding(spec) && !spec.joins_hidden;
+    const auto tokens = static_cast<std::size_t>(has_table ? spec.vocab_size : 0);
     const auto others = static_cast<std::size_t>(spec.num_positions) + static_cast<std::size_t>(spec.num_token_types);
     return (tokens + others) * static_cast<std::size_t>(spec.hidden_size);
 }
@@ -46,7 +47,7 @@ std::size_t table_elements(const ModelSpec& spec) {
 // By shape of a packed matrix, summed over all of them.
 template <class Bytes>
 std::size_t sum_of_matrices(const ModelSpec& spec, const Bytes& bytes) {
-    std::size_t sum = bytes(head_shape(spec));
+    std::size_t sum = bytes(head_shape(spec)) + 2 * bytes(join_shape(spec));
     for (const LayerSpec& layer : spec.layers) {
         const LayerShapes shapes = layer_shapes(spec, layer);
         sum += bytes(shapes.qkv) + bytes(shapes.o) + bytes(shapes.up) + bytes(shapes.down) + bytes(shapes.q_b) +
@@ -149,6 +150,11 @@ PackedShape head_shape(const ModelSpec& spec) {
     return {spec.padded_hidden(), columns, spec.has_int8_head()};
 }
 
+PackedShape join_shape(const ModelSpec& spec) {
+    const int size = spec.joins_hidden ? spec.padded_hidden() : 0;
+    return {size, size, false};
+}
+
 std::size_t weight_bytes(const ModelSpec& spec) {
     return region_bytes(spec) + sum_of_matrices(spec, [](const PackedShape& shape) { return shape.scale_bytes(); });
 }
@@ -164,7 +170,8 @@ Weights::Weights(const ModelSpec& spec, const std::optional<SharedFile>& file, T
         place_matrix(spec.tied_head ? "embed" : "head",
                      {&head, 0, spec.head_columns(), spec.hidden_size, Order::kPlain, spec.head_dim});
     }
-    if (!shares_embedding(spec)) place_table("embed", tokens_, spec.vocab_size);
+    if (spec.joins_hidden) place_join();
+    else if (!shares_embedding(spec)) place_table("embed", tokens_, spec.vocab_size);
     place_table("positions", positions_, spec.num_positions);
     place_table("token_types", token_types_, spec.num_token_types);
     if (file_ && file_->is_published) find_vectors();
@@ -201,9 +208,8 @@ void Weights::visit_vectors(const Visit& visit) {
                                 &layer.mlp_norm_after, &layer.mlp_norm_sum})
             of_norm(*of);
     }
-    of_norm(embed_norm);
-    of_norm(norm);
-    of_matrix(head);
+    for (NormWeights* of : {&embed_norm, &join_embed_norm, &join_hidden_norm, &norm}) of_norm(*of);
+    for (Matrix* matrix : {&join_embed, &join_hidden, &head}) of_matrix(*matrix);
 }
 
 std::string Weights::vector_bytes() {
@@ -275,6 +281,16 @@ void Weights::place_attention(const std::string& prefix, LayerWeights& layer, co
     const bool is_full = s.qk_norm == QkNorm::kFull;
     place_head_norm(prefix + "q_norm", layer.q_norm, is_full ? s.num_heads : 1);
     place_head_norm(prefix + "k_norm", layer.k_norm, is_full ? s.num_kv_heads : 1);
+}
+
+void Weights::place_join() {
+    const int hidden = spec_.hidden_size;
+    place_norm("join_embed_norm", join_embed_norm);
+    place_norm("join_hidden_norm", join_hidden_norm);
+    join_embed = matrix_of(join_shape(spec_));
+    join_hidden = matrix_of(join_shape(spec_));
+    place_matrix("join_embed", {&join_embed, 0, hidden, hidden, Order::kPlain, spec_.head_dim, false, false});
+    place_matrix("join_hidden", {&join_hidden, 0, hidden, hidden, Order::kPlain, spec_.head_dim, false, false});
 }
 
 void Weights::place_queries(const std::string& prefix, LayerWeights& layer) {

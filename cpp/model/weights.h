@@ -99,6 +99,7 @@ struct LayerShapes {
 
 LayerShapes layer_shapes(const ModelSpec& spec, const LayerSpec& layer);
 PackedShape head_shape(const ModelSpec& spec);
+PackedShape join_shape(const ModelSpec& spec);  // of either matrix; empty where none joins
 
 // Memory of matrices, their scales and tables; norms and biases are left out.
 std::size_t weight_bytes(const ModelSpec& spec);
@@ -147,6 +148,10 @@ public:
 
     std::vector<LayerWeights> layers;
     NormWeights embed_norm;
+    NormWeights join_embed_norm;  // where rows are joined: of embeddings, and of hidden states
+    NormWeights join_hidden_norm;
+    Matrix join_embed;  // never rounded
+    Matrix join_hidden;
     NormWeights norm;  // after the last layer
     Matrix head;
 
@@ -169,6 +174,7 @@ private:
     void place_channels(const std::string& prefix, LayerWeights& layer, int width, int channels);
     void place_recurrence(const std::string& prefix, LayerWeights& layer, const RecurrentSpec& spec);
     void place_layer(const std::string& prefix, LayerWeights& layer, const LayerSpec& spec);
+    void place_join();
     void place_queries(const std::string& prefix, LayerWeights& layer);
     void place_latent(const std::string& prefix, LayerWeights& layer, const LayerShapes& shapes);
     bool load_heads(LayerWeights& layer, const Source& source, ThreadPool& pool) const;

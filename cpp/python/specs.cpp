@@ -115,6 +115,7 @@ void bind_specs(nb::module_& module) {
         .def_rw("embedding_multiplier", &ModelSpec::embedding_multiplier)
         .def_rw("residual_multiplier", &ModelSpec::residual_multiplier)
         .def_rw("logits_divisor", &ModelSpec::logits_divisor)
+        .def_rw("joins_hidden", &ModelSpec::joins_hidden)
         .def_rw("has_head", &ModelSpec::has_head)
         .def_rw("tied_head", &ModelSpec::tied_head)
         .def_prop_rw(

@@ -44,6 +44,13 @@ void draw_head(Random& random, weft::ModelSpec& spec) {
     spec.logits_divisor = static_cast<float>(draw(random, 1, 2));
 }
 
+// Such a model has no embeddings of any kind.
+void join_hidden(weft::ModelSpec& spec) {
+    spec.joins_hidden = true;
+    spec.tied_head = spec.has_embed_norm = false;
+    spec.num_positions = spec.position_offset = spec.num_token_types = 0;
+}
+
 weft::ModelSpec draw_spec(Random& random, bool is_causal) {
     weft::ModelSpec spec;
     spec.is_causal = is_causal;
@@ -71,6 +78,7 @@ weft::ModelSpec draw_spec(Random& random, bool is_causal) {
     spec.swiglu_alpha = 1.7F;
     spec.element = draw(random, 0, 1) == 1 ? weft::Element::kFloat32 : weft::Element::kBfloat16;
     draw_head(random, spec);
+    if (is_causal && draw(random, 0, 5) == 0) join_hidden(spec);
     if (draw(random, 0, 2) == 0) spec.quantization = weft::Quantization::kInt8;
     spec.has_int8_cache = is_causal && draw(random, 0, 2) == 0;
     if (is_causal && draw(random, 0, 2) == 0) weft::draw_latent(random, spec);
@@ -106,9 +114,9 @@ public:
             if (inner > 0) maybe(prefix + "down", s.hidden_size, inner);
         }
         if (s.has_head) maybe("head", s.head_columns(), s.hidden_size);
-        maybe("embed", s.hidden_size, s.vocab_size);
+        if (!s.joins_hidden) maybe("embed", s.hidden_size, s.vocab_size);
         if (s.has_head && draw(random_, 0, 3) == 0) parts_.whole.push_back({"head", tensor(s.head_columns(), s.hidden_size)});
-        if (draw(random_, 0, 3) == 0) parts_.whole.push_back({"embed", tensor(s.vocab_size, s.hidden_size)});
+        if (!s.joins_hidden && draw(random_, 0, 3) == 0) parts_.whole.push_back({"embed", tensor(s.vocab_size, s.hidden_size)});
     }
 
     const weft::AdapterParts& parts() const { return parts_; }
@@ -167,14 +175,14 @@ void add_adapters(weft::Model& model, unsigned seed) {
 // A batch that owns its arrays.
 struct Arrays {
     Ints token_ids, positions, slots, query_starts{0}, block_tables, logit_rows, adapter_ids, token_types, embed_rows;
-    Ints state_reads, state_writes;
+    Ints state_reads, state_writes, num_state_rows;
     std::vector<float> embeds;
     std::int64_t table_width = 0;
 
     weft::Batch batch() const {
         return {token_ids,   positions,  slots,       query_starts, block_tables,
                 table_width, logit_rows, adapter_ids, token_types,  embed_rows,
-                embeds,     state_reads, state_writes};
+                embeds,     state_reads, state_writes, num_state_rows, false};
     }
 };
 
@@ -201,9 +209,9 @@ void add_tokens(Arrays& to, const weft::ModelSpec& spec, std::size_t sequence, c
     to.adapter_ids.push_back(static_cast<std::int32_t>(sequence % 3));
     for (int p = from; p < until; p++) {
         const std::int32_t token = tokens[static_cast<std::size_t>(p)];
-        if (token % 5 == 0) {
+        if (spec.joins_hidden || token % 5 == 0) {
             to.embed_rows.push_back(static_cast<std::int32_t>(to.token_ids.size()));
-            to.embeds.insert(to.embeds.end(), static_cast<std::size_t>(spec.hidden_size), 0.1F * static_cast<float>(token));
+            to.embeds.insert(to.embeds.end(), static_cast<std::size_t>(spec.input_size()), 0.1F * static_cast<float>(token));
         }
         to.logit_rows.push_back(static_cast<std::int32_t>(to.token_ids.size()));
         to.token_ids.push_back(token);
@@ -224,6 +232,27 @@ void add_rows(Arrays& to, const weft::ModelSpec& spec, const Pool& pool, std::si
     for (int p = from; p < until; p++)
         to.slots.push_back(table[static_cast<std::size_t>(p / pool.block_size)] * pool.block_size +
                            p % pool.block_size);
+}
+
+bool gives_hidden(const weft::ModelSpec& spec) { return spec.has_head && !spec.has_norm_of_sum(); }
+
+// A step that gives hidden states too, and the head alone makes the same logits of them where there is no adapter.
+void forward_hidden(weft::Model& model, const Arrays& arrays, std::vector<float>& logits) {
+    const auto size = static_cast<std::size_t>(model.spec().hidden_size);
+    const auto columns = static_cast<std::size_t>(model.spec().output_columns());
+    std::vector<float> hidden(arrays.token_ids.size() * size);
+    weft::Batch batch = arrays.batch();
+    batch.wants_hidden = true;
+    model.forward(batch, logits, hidden);
+    std::vector<float> again(logits.size());
+    model.logits(hidden, again);
+    for (std::size_t i = 0; i < arrays.adapter_ids.size(); i++) {
+        if (arrays.adapter_ids[i] != 0) continue;
+        const std::size_t first = static_cast<std::size_t>(arrays.query_starts[i]) * columns;
+        const std::size_t last = static_cast<std::size_t>(arrays.query_starts[i + 1]) * columns;
+        need(std::memcmp(&logits[first], &again[first], (last - first) * sizeof(float)) == 0,
+             "the head alone gives other logits", 0);
+    }
 }
 
 // Logits of every position, from steps of up to `max_chunk` rows a sequence.
@@ -247,16 +276,20 @@ std::vector<float> run(weft::Model& model, Random& random, const std::vector<Int
             const int left = static_cast<int>(sequences[i].size()) - done[i];
             if (left == 0 || draw(random, 0, 3) == 0) continue;
             const int chunk = draw(random, 1, std::min(left, max_chunk));
+            // States may go on by the first rows alone, and the others come again.
+            const int certain = draw(random, 0, 2) == 0 ? draw(random, 1, chunk) : chunk;
             const int first = 2 * static_cast<int>(i);
             const int read = first + states[i];
             states[i] = draw(random, 0, 1);
             add_rows(arrays, model.spec(), pool, i, sequences[i], done[i], done[i] + chunk, {read, first + states[i]});
+            arrays.num_state_rows.push_back(certain);
             for (int k = 0; k < chunk; k++) rows.push_back(starts[i] + static_cast<std::size_t>(done[i] + k));
-            done[i] += chunk;
+            done[i] += certain;
         }
         if (!rows.empty()) {
             std::vector<float> logits(rows.size() * vocab);
-            model.forward(arrays.batch(), logits);
+            if (gives_hidden(model.spec()) && draw(random, 0, 1) == 0) forward_hidden(model, arrays, logits);
+            else model.forward(arrays.batch(), logits);
             for (std::size_t r = 0; r < rows.size(); r++)
                 std::memcpy(&all[rows[r] * vocab], &logits[r * vocab], vocab * sizeof(float));
         }
@@ -282,8 +315,8 @@ void damage(Arrays& arrays, Random& random) {
     Ints* fields[] = {&arrays.token_ids,    &arrays.positions,    &arrays.slots,
                       &arrays.query_starts, &arrays.block_tables, &arrays.logit_rows,
                       &arrays.adapter_ids,  &arrays.token_types,  &arrays.embed_rows,
-                      &arrays.state_reads,  &arrays.state_writes};
-    damage(*fields[draw(random, 0, 10)], random);
+                      &arrays.state_reads,  &arrays.state_writes, &arrays.num_state_rows};
+    damage(*fields[draw(random, 0, 11)], random);
     if (draw(random, 0, 9) == 0) arrays.table_width = kWrong[draw(random, 0, 4)];
 }
 

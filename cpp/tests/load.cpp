@@ -132,6 +132,15 @@ void load_attention(Model& model, const std::string& prefix, unsigned seed) {
     if (s.has_sinks) load(model, prefix + "sinks", s.num_heads, 1, seed);
 }
 
+void load_join(Model& model, unsigned seed) {
+    const int hidden = model.spec().hidden_size;
+    for (const char* name : {"join_embed_norm", "join_hidden_norm"}) {
+        load(model, name, hidden, 1, seed);
+        if (model.spec().norm == Norm::kLayer) load(model, name + std::string(".bias"), hidden, 1, seed);
+    }
+    for (const char* name : {"join_embed", "join_hidden"}) load(model, name, hidden, hidden, seed);
+}
+
 void load_layer(Model& model, std::size_t layer, unsigned seed) {
     const ModelSpec& s = model.spec();
     const std::string prefix = "layers." + std::to_string(layer) + ".";
@@ -170,7 +179,8 @@ std::vector<std::tuple<std::string, int, int>> recurrent_matrices(const ModelSpe
 
 void load_all(Model& model, unsigned seed) {
     const ModelSpec& s = model.spec();
-    load(model, "embed", s.vocab_size, s.hidden_size, seed);
+    if (s.joins_hidden) load_join(model, seed);
+    else load(model, "embed", s.vocab_size, s.hidden_size, seed);
     if (s.num_positions > 0) load(model, "positions", s.num_positions, s.hidden_size, seed);
     if (s.num_token_types > 0) load(model, "token_types", s.num_token_types, s.hidden_size, seed);
     if (s.has_embed_norm) load(model, "embed_norm", s.hidden_size, 1, seed);

@@ -69,9 +69,12 @@ class StateRunner(FakeRunner):
             state = 0 if begins[index] else int(self._states[read])
             assert state >= 0, "nothing was written there"
             hashes += hash_all(batch.token_ids[starts[index] : starts[index + 1]], state)
-            self._states[own] = hashes[-1]
-            seen = self.seen(batch, starts[index + 1] - 1)
-            assert hashes[-1] == hash_all(seen)[-1], "its blocks are of other tokens than its state"
+            end = batch.state_end(index)
+            self._states[own] = hashes[end - 1]
+            seen = self.seen(batch, end - 1)
+            assert hashes[end - 1] == hash_all(seen)[-1], (
+                "its blocks are of other tokens than its state"
+            )
             self.chunks.append(starts[index + 1] - starts[index])
         logits = np.zeros((len(batch.logit_rows), self.vocab_size), np.float32)
         for place, row in enumerate(batch.logit_rows):

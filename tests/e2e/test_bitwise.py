@@ -8,6 +8,7 @@ from contextlib import AbstractAsyncContextManager, aclosing, asynccontextmanage
 from dataclasses import dataclass
 from typing import Any
 
+import msgspec
 import pytest
 
 from tests.compute.runners import load_runner
@@ -47,6 +48,7 @@ MODELS = {
     "gpt-oss-native": (f"{RANDOM}&experts=7&experts_per_token=3&sinks=true", "native"),
 }
 FLAGS = {"int4": {"compute": "native", "quantization": "int4"}}  # of a runner that more is said of
+DRAFTS = {"method": "ngram", "num_speculative_tokens": 3, "prompt_lookup_min": 1}
 MAX_MODEL_LEN = 128
 NUM_REQUESTS = 64
 
@@ -81,6 +83,10 @@ def make_requests(seed: int = 2) -> list[Request]:
 
 
 REQUESTS = make_requests()
+OF_TWO_TOKENS = [
+    (prompt, msgspec.structs.replace(params, allowed_token_ids=[7, 8]))
+    for prompt, params in REQUESTS[:24]
+]
 
 
 class Bench:
@@ -242,6 +248,26 @@ async def test_with_a_second_tier(model: Model):
         model.check(again[::-1])
         num_prompt_tokens = sum(len(prompt) for prompt, _ in REQUESTS)
         assert engine.num_cached_tokens - num_cached_before > num_prompt_tokens / 2
+
+
+@pytest.mark.parametrize(
+    "options",
+    [
+        {"max_num_seqs": 128},
+        {"max_num_batched_tokens": 40, "max_num_seqs": 16},
+        {"num_gpu_blocks_override": 10, "max_num_batched_tokens": 64},
+    ],
+    ids=["together", "chunks", "preempted"],
+)
+async def test_with_drafts(model: Model, options: dict[str, Any]):
+    """Most guesses are wrong; of answers of two tokens some are right, and their prompts come from the cache."""
+    async with model.bench() as engine:
+        expected = await engine.ask_all(OF_TWO_TOKENS)
+    async with model.bench(speculative_config=DRAFTS, **options) as engine:
+        model.check(await engine.ask_all(REQUESTS))
+        assert await engine.ask_all(OF_TWO_TOKENS) == expected
+        load = await engine.load()
+        assert 0 < load.num_accepted_tokens < load.num_draft_tokens
 
 
 async def test_while_others_are_aborted_at_random(model: Model):

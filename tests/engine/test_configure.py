@@ -290,10 +290,6 @@ def test_slots_take_half_of_what_is_spare_at_most():
         ({"mamba_block_size": 24}, "--mamba-block-size must be a multiple of --block-size"),
         ({"mamba_block_size": 0}, "mamba-block-size"),
         ({"kv_offloading_size": 1e-5}, "that a block and a state take"),
-        (
-            {"speculative_config": {"method": "ngram", "num_speculative_tokens": 3}},
-            "--speculative-config: a-model has layers whose states do not go back",
-        ),
     ],
 )
 def test_what_does_not_go_with_slots_is_refused_by_name(options, message):
@@ -301,15 +297,13 @@ def test_what_does_not_go_with_slots_is_refused_by_name(options, message):
     assert message in refusal(replace(card(), **RECURRENT), **options)
 
 
-def test_drafts_are_refused_where_layers_keep_states():
-    """A state that a wrong draft went through cannot be had back."""
-    hybrid = replace(card(), state_bytes_per_block=1 << 10)
+def test_drafts_that_came_true_are_computed_again_where_layers_keep_states():
+    """Their states do not go through what may be wrong."""
     drafts = {"method": "ngram", "num_speculative_tokens": 3}
-    assert resolved(speculative_config=drafts).scheduler_config.speculation is not None
-    message = refusal(hybrid, speculative_config=drafts)
-    assert message.startswith(
-        "--speculative-config: a-model has layers whose states do not go back"
-    )
+    of_blocks, of_slots = {"state_bytes_per_block": 1 << 10}, RECURRENT
+    for states, recomputes in (({}, False), (of_blocks, True), (of_slots, True)):
+        config = resolved(replace(card(), **states), speculative_config=drafts).scheduler_config
+        assert config.speculation.recomputes is recomputes
 
 
 @given(

@@ -230,7 +230,7 @@ async def test_a_draft_of_no_numbers_stops_the_start(tmp_path):
         ({"model": "embedded:nothing"}, "embedded:nothing: unknown"),
         ({"model": "embedded:echo"}, "computes nothing"),
         ({"draft_load_config": {}}, "draft_load_config"),
-        ({"method": "eagle3"}, 'method must be "ngram" or "draft_model", not \'eagle3\''),
+        ({"method": "eagle3"}, 'method must be "ngram", "draft_model" or "mtp", not \'eagle3\''),
         ({"method": "ngram"}, "model does not go with method ngram"),
         ({"prompt_lookup_max": 3}, "prompt_lookup_max does not go with method draft_model"),
         ({"draft_tensor_parallel_size": 2}, "draft_tensor_parallel_size must be 1"),

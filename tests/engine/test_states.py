@@ -7,23 +7,36 @@ import pytest
 from tests.doubles.state_runner import StateRunner
 from tests.doubles.stepping import SteppingEngine, make_engine
 from weft.core.kv_cache import StateCacheConfig
+from weft.core.speculation import SpeculativeConfig
 
 PROMPT = list(range(10, 31))  # 21 tokens: five full blocks of 4, and the last token
 
 
-def engine_of(num_slots: int = 8, interval: int = 8, **overrides) -> SteppingEngine:
+DRAFTS = SpeculativeConfig(
+    method="ngram",
+    num_speculative_tokens=3,
+    prompt_lookup_max=3,
+    prompt_lookup_min=1,
+    recomputes=True,
+)
+FEW_TOKENS = 5  # two of them are ever chosen: drafts come true half of the time
+
+
+def engine_of(
+    num_slots: int = 8, interval: int = 8, vocab_size: int = 64, **overrides
+) -> SteppingEngine:
     """Blocks of 4 tokens."""
     states = StateCacheConfig(num_slots=num_slots, slot_bytes=1, mamba_block_size=interval)
-    return make_engine(StateRunner(), states=states, **overrides)
+    return make_engine(StateRunner(vocab_size), states=states, **overrides)
 
 
 def answer(engine: SteppingEngine, name: str) -> list[int]:
     return engine.answers[name][0].token_ids
 
 
-def alone(prompt: list[int], max_tokens: int) -> list[int]:
-    """What an engine that caches nothing answers."""
-    engine = engine_of(enable_prefix_caching=False, num_slots=2)
+def alone(prompt: list[int], max_tokens: int, vocab_size: int = 64) -> list[int]:
+    """What an engine that caches nothing, and drafts nothing, answers."""
+    engine = engine_of(enable_prefix_caching=False, num_slots=2, vocab_size=vocab_size)
     engine.finish("a", prompt, max_tokens=max_tokens)
     return answer(engine, "a")
 
@@ -126,11 +139,32 @@ def test_states_are_forgotten_with_the_cache():
     assert engine.answers["b"][0].num_cached_tokens == 0
 
 
+def test_drafts_that_came_true_are_computed_once_more():
+    """A state stops before drafts, right or wrong, and goes on by the right ones in the next step."""
+    engine = engine_of(vocab_size=FEW_TOKENS, speculation=DRAFTS, interval=64)
+    engine.submit("a", PROMPT, max_tokens=40)
+    num_right, num_steps = 0, 0
+    while engine.scheduler.has_work:
+        before = engine.scheduler.drafts.num_accepted
+        plan = engine.step()
+        num_steps += 1
+        [entry] = plan.entries
+        if entry.start >= len(PROMPT):
+            assert entry.num_tokens == 1 + num_right
+        num_right = engine.scheduler.drafts.num_accepted - before
+    assert answer(engine, "a") == alone(PROMPT, 40, FEW_TOKENS)
+    assert engine.scheduler.drafts.num_accepted > 5
+    assert num_steps < 40
+
+
+@pytest.mark.parametrize("speculation", [None, DRAFTS], ids=["plain", "drafted"])
 @pytest.mark.parametrize("seed", range(12))
-def test_whatever_happens_answers_are_those_alone(seed):
-    """Random prompts with beginnings in common, aborts, resets, few blocks and few slots."""
+def test_whatever_happens_answers_are_those_alone(seed, speculation):
+    """Random prompts with beginnings in common, aborts, resets, few blocks and few slots; with drafts too."""
     draw = random.Random(seed)
     engine = engine_of(
+        vocab_size=FEW_TOKENS,
+        speculation=speculation,
         num_slots=draw.choice((2, 3, 5, 9)),
         interval=draw.choice((4, 8, 16)),
         num_blocks=draw.choice((20, 40)),
@@ -154,4 +188,5 @@ def test_whatever_happens_answers_are_those_alone(seed):
     engine.scheduler.check()
     assert engine.scheduler.cache.states.pool.num_held == 0
     for name, (prompt, max_tokens) in prompts.items():
-        assert answer(engine, name) == alone(prompt, max_tokens)
+        assert answer(engine, name) == alone(prompt, max_tokens, FEW_TOKENS)
+    assert (engine.scheduler.drafts.num_accepted > 0) is (speculation is not None)

@@ -46,6 +46,7 @@ class ConvPlan:
 def plan_convolution(batch: Batch, block_size: int, width: int) -> ConvPlan:
     """Look up every row's predecessors once for all layers."""
     lengths = np.diff(batch.query_starts)
+    certain = lengths if batch.num_state_rows is None else batch.num_state_rows
     owners = np.repeat(np.arange(len(lengths)), lengths)
     positions = batch.positions.astype(np.intp)
     firsts = positions[batch.query_starts[:-1]][owners]
@@ -63,8 +64,8 @@ def plan_convolution(batch: Batch, block_size: int, width: int) -> ConvPlan:
         begun, full = (np.flatnonzero(outside & is_so) for is_so in (~begins_block, begins_block))
         in_step = np.flatnonzero(at >= firsts)
         taps.append(_Tap(back, in_step, places(begun, at[begun]), places(full, at[full])))
-    ends = np.minimum((positions // block_size + 1) * block_size, firsts + lengths[owners])
-    stored = np.flatnonzero(positions >= ends - keep)
+    ends = np.minimum((positions // block_size + 1) * block_size, firsts + certain[owners])
+    stored = np.flatnonzero((positions >= ends - keep) & (positions < ends))
     return ConvPlan(tuple(taps), places(stored, positions[stored]))
 
 

@@ -48,10 +48,13 @@ def advance(
         zip(batch.state_reads, batch.state_writes, strict=True)
     ):
         begin, end = batch.query_starts[index : index + 2]
+        certain = batch.state_end(index)
         state = states[written]
         if batch.positions[begin] == 0:
             state[:] = 0
         elif read != written:
             state[:] = states[read]
-        outputs.append(recurrence(rows[begin:end], state))
+        outputs.append(recurrence(rows[begin:certain], state))
+        if certain < end:
+            outputs.append(recurrence(rows[certain:end], state.copy()))
     return np.concatenate(outputs)

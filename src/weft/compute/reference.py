@@ -9,7 +9,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from weft.compute import tiles
-from weft.compute.activations import activate, sigmoid
+from weft.compute.activations import sigmoid
 from weft.compute.attention import AttentionPlan, attend, plan_attention
 from weft.compute.convolution import ConvPlan, convolve, plan_convolution
 from weft.compute.encoder import LayerNorm, Linear
@@ -28,6 +28,7 @@ from weft.compute.recurrent_layers import read_recurrent
 from weft.compute.reference_adapters import AdapterRows, AdapterSet
 from weft.compute.reference_experts import Experts
 from weft.compute.reference_latent import LatentHeads
+from weft.compute.reference_parts import Join, Mlp, Norm, RmsNorm
 from weft.compute.rope import inverse_frequencies, rotate, rotations
 from weft.compute.runner import AdapterStore, Batch, FloatArray, IntArray
 from weft.model.groups import GroupedMatrix, GroupFormat, StoredGroups
@@ -36,48 +37,6 @@ from weft.model.spec import ExpertsSpec, LatentSpec, LayerSpec, ModelSpec, QkNor
 from weft.model.weights import Tensor, Values, Weights
 
 Rotations = dict[RopeSpec, tuple[FloatArray, FloatArray]]
-
-
-@dataclass(frozen=True, slots=True)
-class _Mlp:
-    """Two products and what lies between them; `up` holds the gate's rows first where there is one."""
-
-    spec: ModelSpec
-    up: Product
-    down: Product
-
-    def __call__(self, rows: FloatArray) -> FloatArray:
-        return self.down(self.middle(self.up(rows)))
-
-    def middle(self, up: FloatArray) -> FloatArray:
-        """What comes between them."""
-        spec = self.spec
-        if not spec.is_gated:
-            return activate(spec.activation, up)
-        inner = up.shape[1] // 2
-        gate, up = up[:, :inner], up[:, inner:]
-        if spec.swiglu_limit is None:
-            return activate(spec.activation, gate) * up
-        limit, alpha = np.float32(spec.swiglu_limit), np.float32(spec.swiglu_alpha)
-        gate, up = np.minimum(gate, limit), np.clip(up, -limit, limit)
-        falling: FloatArray = np.exp(-alpha * gate)
-        return gate / (1 + falling) * (up + 1)
-
-
-@dataclass(frozen=True, slots=True)
-class _RmsNorm:
-    """Scale the last axis to mean square 1, then by `weight`."""
-
-    weight: FloatArray
-    eps: np.float32
-
-    def __call__(self, rows: FloatArray) -> FloatArray:
-        mean_square = np.mean(rows * rows, axis=-1, keepdims=True)
-        scale: FloatArray = np.sqrt(mean_square + self.eps)
-        return rows / scale * self.weight
-
-
-_Norm = _RmsNorm | LayerNorm
 
 
 @dataclass(frozen=True, slots=True)
@@ -91,7 +50,7 @@ class _Layer:
     prefix: str
     qkv: Product
     o: Product
-    mlp: "_Mlp | None"  # all rows go through it; of a layer with experts the shared one
+    mlp: "Mlp | None"  # all rows go through it; of a layer with experts the shared one
     experts: Experts | None
     sinks: FloatArray | None
     latent: LatentHeads | None
@@ -99,14 +58,14 @@ class _Layer:
     recurrent: RecurrentLayer | None
     conv: FloatArray | None
     conv_bias: FloatArray | None
-    q_norm: _Norm | None
-    k_norm: _Norm | None
-    attention_norm_before: _Norm | None
-    attention_norm_after: _Norm | None
-    attention_norm_sum: _Norm | None
-    mlp_norm_before: _Norm | None
-    mlp_norm_after: _Norm | None
-    mlp_norm_sum: _Norm | None
+    q_norm: Norm | None
+    k_norm: Norm | None
+    attention_norm_before: Norm | None
+    attention_norm_after: Norm | None
+    attention_norm_sum: Norm | None
+    mlp_norm_before: Norm | None
+    mlp_norm_after: Norm | None
+    mlp_norm_sum: Norm | None
 
 
 @dataclass(frozen=True, slots=True)
@@ -142,7 +101,8 @@ class ReferenceRunner(HostBlocks):
         stored = {name: form for name, (_, form) in stored_groups(weights).items()}
         formats = layer_formats(spec, stored, quantization)
         reader = _Reader(spec, weights, is_int8=quantization is not None, formats=formats)
-        self._embed = reader.matrix("embed")
+        self._embed = reader.matrix("embed") if "embed" in weights else None
+        self._join = reader.join() if spec.joins_hidden else None
         self._positions = reader.matrix("positions") if spec.num_positions else None
         self._layers = [reader.layer(i, layer) for i, layer in enumerate(spec.layers)]
         self._norm = reader.optional_norm("norm")
@@ -202,8 +162,26 @@ class ReferenceRunner(HostBlocks):
     def forward(self, batch: Batch) -> FloatArray:
         """Logits of the wanted rows, [wanted, vocab]; without a head, their hidden states."""
         with np.errstate(all="ignore"):  # what overflows shows up as NaN, in its own row
-            hidden = self._run_layers(batch)
-            return self._logits(hidden[batch.logit_rows], self._adapters.of_logits(batch))
+            rows = _normed(self._norm, self._run_layers(batch)[batch.logit_rows])
+            return self._logits(rows, self._adapters.of_logits(batch))
+
+    def forward_hidden(self, batch: Batch) -> tuple[FloatArray, FloatArray]:
+        """See `HiddenStates`."""
+        with np.errstate(all="ignore"):
+            rows = _normed(self._norm, self._run_layers(batch)[: len(batch.token_ids)])
+            adapters = self._adapters.of_logits(batch)
+            return self._logits(rows[batch.logit_rows], adapters), rows
+
+    def embed(self, token_ids: IntArray) -> FloatArray:
+        """See `HiddenStates`."""
+        assert self._embed is not None
+        rows: FloatArray = self._embed[token_ids]
+        return rows
+
+    def logits(self, hidden: FloatArray) -> FloatArray:
+        """See `HiddenStates`."""
+        with np.errstate(all="ignore"):
+            return self._logits(hidden, AdapterRows(()))
 
     def _run_layers(self, batch: Batch) -> FloatArray:
         spec = self.spec
@@ -220,9 +198,7 @@ class ReferenceRunner(HostBlocks):
             conv_plans={w: plan_convolution(batch, self._block_size, w) for w in widths},
             adapters=self._adapters.of_rows(batch),
         )
-        hidden = step.adapters.embed(self._embed[batch.token_ids], batch.token_ids)
-        if batch.embed_rows is not None:
-            hidden[batch.embed_rows] = batch.embeds
+        hidden = self._entering(batch, step.adapters)
         if self._positions is not None:
             hidden += self._positions[batch.positions + spec.position_offset]
         hidden = tiles.pad_rows(hidden)  # [whole tiles of rows, hidden]
@@ -246,6 +222,16 @@ class ReferenceRunner(HostBlocks):
             rows = self._mlp(layer, rows, step.adapters)
             hidden = hidden + _normed(layer.mlp_norm_after, rows) * residual_scale
             hidden = _normed(layer.mlp_norm_sum, hidden)
+        return hidden
+
+    def _entering(self, batch: Batch, adapters: AdapterRows) -> FloatArray:
+        if self._join is not None:
+            assert batch.embeds is not None, "all rows are joined"
+            return self._join(batch.embeds)
+        assert self._embed is not None
+        hidden = adapters.embed(self._embed[batch.token_ids], batch.token_ids)
+        if batch.embed_rows is not None:
+            hidden[batch.embed_rows] = batch.embeds
         return hidden
 
     def _attention(
@@ -319,7 +305,7 @@ class ReferenceRunner(HostBlocks):
         output = tiles.pad_rows(advance(net.recurrence, step.batch, states, made))
         return step.adapters.add(layer.o(output), output, layer.prefix, ((net.out, 0),))
 
-    def _heads(self, norm: _Norm | None, rows: FloatArray) -> FloatArray:
+    def _heads(self, norm: Norm | None, rows: FloatArray) -> FloatArray:
         """[rows, heads * head_dim] as [rows, heads, head_dim], normalised as the spec says."""
         rows = np.ascontiguousarray(rows)
         if norm is not None and self.spec.qk_norm is QkNorm.FULL:
@@ -342,7 +328,6 @@ class ReferenceRunner(HostBlocks):
         return result
 
     def _logits(self, rows: FloatArray, adapters: AdapterRows) -> FloatArray:
-        rows = _normed(self._norm, rows)
         if self._head is None:
             return rows
         normed = tiles.pad_rows(rows)
@@ -361,7 +346,7 @@ _NORMS = (
 )
 
 
-def _normed(norm: _Norm | None, rows: FloatArray) -> FloatArray:
+def _normed(norm: Norm | None, rows: FloatArray) -> FloatArray:
     return rows if norm is None else norm(rows)
 
 
@@ -410,11 +395,18 @@ class _Reader:
         query_norm = self.vector(f"{prefix}q_a_norm")
         return LatentHeads.of(spec, self.matrix(f"{prefix}kv_b"), norm, query_norm)
 
-    def mlp(self, prefix: str) -> _Mlp:
+    def join(self) -> Join:
+        """What rows of pairs begin with."""
+        embed, hidden = (self.optional_norm(f"join_{part}_norm") for part in ("embed", "hidden"))
+        assert embed is not None
+        assert hidden is not None
+        return Join(embed, hidden, Linear(self.matrix("join"), None))
+
+    def mlp(self, prefix: str) -> Mlp:
         """The one whose matrices' names begin so."""
         names = ("gate", "up") if self.spec.is_gated else ("up",)
         up, down = self.linear(prefix, *names), self.linear(prefix, "down")
-        return _Mlp(self.spec, up, down)
+        return Mlp(self.spec, up, down)
 
     def experts(self, prefix: str, spec: ExpertsSpec) -> Experts:
         """Those of a layer."""
@@ -436,7 +428,7 @@ class _Reader:
         """One that not every decoder has, or the weights of a convolution."""
         return self.weights[name].float32() if name in self.weights else None
 
-    def optional_norm(self, name: str) -> _Norm | None:
+    def optional_norm(self, name: str) -> Norm | None:
         """A norm that not every decoder has."""
         if name not in self.weights:
             return None
@@ -444,7 +436,7 @@ class _Reader:
         eps, bias = np.float32(self.spec.norm_eps), f"{name}.bias"
         if self.spec.norm_bias:
             return LayerNorm(weight, self.weights[bias].float32(), eps)
-        return _RmsNorm(weight, eps)
+        return RmsNorm(weight, eps)
 
     def linear(self, prefix: str, *names: str) -> Product:
         """The matrices of one input, joined."""

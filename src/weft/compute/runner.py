@@ -39,6 +39,15 @@ class Batch:
     # row. Nobody else reads what one writes. None where the model keeps none.
     state_reads: IntArray | None = None
     state_writes: IntArray | None = None
+    # [sequences], rows of each that states go on by; those behind are drafts, which go on from there and leave states
+    # as they are. None: all are
+    num_state_rows: IntArray | None = None
+
+    def state_end(self, sequence: int) -> int:
+        """Behind the last row of a sequence that states go on by."""
+        if self.num_state_rows is None:
+            return int(self.query_starts[sequence + 1])
+        return int(self.query_starts[sequence] + self.num_state_rows[sequence])
 
 
 class Runner(Protocol):
@@ -87,6 +96,23 @@ class RoutingRunner(Protocol):
 
     def expert_balance(self) -> tuple[float, float]:
         """Sums over steps and layers of an expert's mean tokens, and of the busiest's."""
+
+
+@runtime_checkable
+class HiddenStates(Runner, Protocol):
+    """A runner of a model from whose last hidden states a head for further tokens goes on.
+
+    That head has no embeddings and no matrix of logits: it shares the model's.
+    """
+
+    def forward_hidden(self, batch: Batch) -> tuple[Rows, FloatArray]:
+        """`forward`, to the same bits; and of every row its hidden state after the last norm, [rows, hidden]."""
+
+    def embed(self, token_ids: IntArray) -> FloatArray:
+        """The embeddings of tokens, [tokens, hidden]."""
+
+    def logits(self, hidden: FloatArray) -> Rows:
+        """What the model's head makes of such hidden states, [rows, vocab]."""
 
 
 class Copies(Protocol):

@@ -266,8 +266,9 @@ class EngineOptions(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fi
         str | dict[str, Any] | None,
         Flag(
             'Draft tokens from what was said before, {"method": "ngram", "num_speculative_tokens": 4, '
-            '"prompt_lookup_max": 4, "prompt_lookup_min": 2}, or by a smaller model of the same tokenizer, '
-            '{"model": "…", "num_speculative_tokens": 4}; answers stay the same.',
+            '"prompt_lookup_max": 4, "prompt_lookup_min": 2}, by a smaller model of the same tokenizer, '
+            '{"model": "…", "num_speculative_tokens": 4}, or by the model\'s own head for multi-token prediction, '
+            '{"method": "mtp", "num_speculative_tokens": 1}; answers stay the same.',
             "Scheduling",
             is_json=True,
         ),

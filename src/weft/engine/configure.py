@@ -36,8 +36,7 @@ from weft.engine.kv_events import FLAG, check_is_countable, read_kv_events
 from weft.engine.kv_tier_stores import SIZE_FLAG, check_copyable, read_kv_offloading
 from weft.engine.pool_size import MIN_MODEL_LEN, Demand, num_blocks_of
 from weft.engine.profiler import read_profiler
-from weft.engine.speculation import FLAG as SPECULATION_FLAG
-from weft.engine.speculation import KEEPS_STATES, read_speculation
+from weft.engine.speculation import read_speculation
 from weft.engine.transfer.settings import FLAG as TRANSFER_FLAG
 from weft.engine.transfer.settings import read_kv_transfer
 from weft.engine.weight_transfer import read_weight_transfer
@@ -245,11 +244,9 @@ def _speculation(
     options: EngineOptions, card: ModelCard, draft: DraftModelConfig | None
 ) -> SpeculativeConfig | None:
     config = read_speculation(options.speculative_config, draft)
-    if config is not None and card.keeps_states:
-        raise ConfigError(
-            f"{SPECULATION_FLAG}: {card.name} {KEEPS_STATES}; serve it without drafts"
-        )
-    return config
+    if config is None:
+        return None
+    return msgspec.structs.replace(config, recomputes=card.keeps_states)
 
 
 def _model_config(options: EngineOptions, card: ModelCard, max_model_len: int) -> ModelConfig:

@@ -1,4 +1,4 @@
-"""`DraftModel`: the model that drafts, in memory or able to come back, beside the one it drafts for."""
+"""`DraftModel`: what drafts, a model or a head of the one it drafts for, in memory beside that or able to come back."""
 
 import msgspec
 
@@ -7,6 +7,7 @@ from weft.compute.backends import load_runner
 from weft.compute.runner import Runner, ThreadedRunner
 from weft.core.config import ComputeConfig, EngineConfig
 from weft.core.errors import ConfigError
+from weft.core.file_overrides import NO_OVERRIDES, FileOverrides
 from weft.core.speculation import DraftModelConfig
 from weft.engine.speculation import FLAG
 from weft.engine.weight_files import PackedWeights
@@ -19,9 +20,14 @@ class DraftModel:
     """The engine's thread owns it. Its pool has the blocks of the engine's, under the same numbers."""
 
     def __init__(
-        self, config: DraftModelConfig, compute: ComputeConfig, store: WeightStore | None
+        self,
+        config: DraftModelConfig,
+        compute: ComputeConfig,
+        store: WeightStore | None,
+        overrides: FileOverrides = NO_OVERRIDES,
     ) -> None:
         self.config = config
+        self._overrides = overrides
         self._compute = compute
         self._store = store
         try:
@@ -40,7 +46,8 @@ class DraftModel:
         assert compute is not None, "it computes elsewhere"
         draft = speculation.draft
         compute = msgspec.structs.replace(compute, quantization=draft.quantization)
-        return cls(draft, compute, None if packed is None else WeightStore(packed))
+        overrides = config.model_config.file_overrides if draft.is_mtp else NO_OVERRIDES
+        return cls(draft, compute, None if packed is None else WeightStore(packed), overrides)
 
     def use_threads(self, num_threads: int) -> None:
         """Compute with so many, now and after a sleep."""
@@ -71,9 +78,18 @@ class DraftModel:
 
     def _find(self) -> Checkpoint:
         config = self.config
-        return find_model(
-            config.model, revision=config.revision, dtype=config.load_dtype, runner="generate"
+        found = find_model(
+            config.model,
+            revision=config.revision,
+            dtype=config.load_dtype,
+            runner="generate",
+            overrides=self._overrides,
         )
+        if not config.is_mtp:
+            return found
+        if found.find_mtp is None:
+            raise ConfigError(f"{config.model} has no layers for multi-token prediction any more")
+        return found.find_mtp()
 
     def _load(self, checkpoint: Checkpoint) -> Runner:
         def load(file: PackedFile | None = None) -> Runner:

@@ -81,7 +81,7 @@ def fit(
         threads = backend.shared_threads(checkpoint.card)
         options = msgspec.structs.replace(options, num_threads=threads)
     checkpoint = backend.sized(checkpoint, compute)
-    draft = find_draft(options, checkpoint.card, compute)
+    draft = find_draft(options, checkpoint, compute)
     drafts = None if draft is None else draft.config
     is_elsewhere = ranks is not None and not ranks.num_local
     free_bytes = _NO_LIMIT if is_elsewhere else backend.free_bytes()

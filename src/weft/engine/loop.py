@@ -22,6 +22,7 @@ from weft.core.types import (
 )
 from weft.engine.constraints.grammar import GrammarCompiler, GrammarState, GrammarVocabulary
 from weft.engine.cpu_shares import keep_to
+from weft.engine.drafters import open_drafter
 from weft.engine.engine_model import EngineModel
 from weft.engine.load_meter import LoadMeter
 from weft.engine.lora_loader import LoraLoader
@@ -50,7 +51,7 @@ from weft.engine.messages import (
     UseShare,
     Wake,
 )
-from weft.engine.model_drafter import open_drafter
+from weft.engine.mtp_drafter import MtpDrafter
 from weft.engine.offloading import Offloading, open_elsewhere
 from weft.engine.profiler import Profiler
 from weft.engine.replies import attempt
@@ -113,6 +114,7 @@ class EngineLoop:
             tier=elsewhere,
         )
         drafter = open_drafter(config, model)
+        self._mtp = drafter if isinstance(drafter, MtpDrafter) else None
         if drafter is not None:
             self._scheduler.draft_by(drafter, DraftPayoff())
         self._offloading = None if elsewhere is None else Offloading(elsewhere, self._scheduler)
@@ -232,6 +234,8 @@ class EngineLoop:
         try:
             runner = self._model.runner
             assert runner is not None, "nobody is scheduled while weights are absent"
+            if self._mtp is not None:
+                return self._mtp.forward(plan)
             return runner.forward(plan.to_batch(self._block_size))
         except Exception:  # fatal; who is not of the step gets that the engine died
             self._report(self._scheduler.fail(plan))

@@ -12,7 +12,6 @@ from weft.core.config import ComputeConfig, EngineOptions
 from weft.core.errors import ConfigError
 from weft.core.speculation import DraftModelConfig, SpeculativeConfig
 from weft.engine.given import check_between, read_json
-from weft.model.card import ModelCard
 from weft.model.checkpoint import Checkpoint
 from weft.model.open import find_model
 from weft.model.spec import ModelSpec
@@ -23,9 +22,16 @@ MAX_LOOKUP_TOKENS = 64
 # What vLLM takes when neither bound is given.
 DEFAULT_LOOKUP_TOKENS = 5
 _MIN_DRAFT_LEN = 2
+# vLLM has them for one by family too.
+MTP_METHODS = (
+    "mtp",
+    "deepseek_mtp",
+    "glm4_moe_mtp",
+    "qwen3_next_mtp",
+    "qwen3_5_mtp",
+)
 _OF_MODELS = ("model", "revision", "quantization", "max_model_len", "draft_tensor_parallel_size")
 _OF_LOOKUPS = ("prompt_lookup_max", "prompt_lookup_min")
-KEEPS_STATES = "has layers whose states do not go back to before a draft that was wrong"
 _TOKENIZER_FILE = "tokenizer.json"
 
 
@@ -45,13 +51,15 @@ class _Given(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 
 @dataclass(frozen=True, slots=True)
 class Draft:
-    """A model that is to draft: found, checked and sized, but for its tokenizer."""
+    """A model that is to draft, or a head of the model itself: found, checked and sized, but for its tokenizer."""
 
     checkpoint: Checkpoint
     config: DraftModelConfig
 
     def check_vocabulary(self, target: Checkpoint) -> None:
         """Refuse it unless its tokens are those of `target`, whose tokenizer has been read."""
+        if self.config.is_mtp:
+            return
         own = self.checkpoint.with_tokenizer()
         if own.tokenizer_files[_TOKENIZER_FILE] == target.tokenizer_files[_TOKENIZER_FILE]:
             return
@@ -66,20 +74,20 @@ class Draft:
         )
 
 
-def find_draft(options: EngineOptions, card: ModelCard, compute: ComputeConfig) -> Draft | None:
-    """The model that drafts for that of `card`, which is computed so; None where none is to.
+def find_draft(options: EngineOptions, target: Checkpoint, compute: ComputeConfig) -> Draft | None:
+    """The model that drafts for `target`, which is computed so; None where none is to.
 
     A `ConfigError` names the flag, and what is wrong with it or with the model.
     """
     if options.speculative_config is None:
         return None
-    given = _read(options.speculative_config)
+    given, card = _read(options.speculative_config), target.card
     if card.pooling is not None:
         raise ConfigError(f"{FLAG}: {card.name} generates no text that could be drafted")
-    if given.model is None:
-        return None
     try:
-        return _find(given, given.model, options, compute)
+        if given.method in MTP_METHODS:
+            return _find_mtp(target, options, compute)
+        return None if given.model is None else _find(given, given.model, options, compute)
     except ConfigError as error:
         raise ConfigError(f"{FLAG}: {error}") from error
 
@@ -91,10 +99,12 @@ def read_speculation(
     if value is None:
         return None
     given = _read(value)
-    if given.model is not None:
+    if given.model is not None or given.method in MTP_METHODS:
         assert draft is not None, "found by `find_draft`"
         return SpeculativeConfig(
-            method="draft_model", num_speculative_tokens=given.num_speculative_tokens, draft=draft
+            method="mtp" if draft.is_mtp else "draft_model",
+            num_speculative_tokens=given.num_speculative_tokens,
+            draft=draft,
         )
     bounds = [given.prompt_lookup_max, given.prompt_lookup_min]
     most, least = (
@@ -121,9 +131,11 @@ def _read(value: str | dict[str, Any]) -> _Given:
             _refuse_fields(given, method, _OF_LOOKUPS)
             if given.model is None:
                 raise ConfigError(f"{FLAG}: model is missing, which method draft_model needs")
+        case _ if method in MTP_METHODS:
+            _refuse_fields(given, method, (*_OF_MODELS, *_OF_LOOKUPS))
         case _:
             raise ConfigError(
-                f'{FLAG}: method must be "ngram" or "draft_model", not {method[:40]!a}'
+                f'{FLAG}: method must be "ngram", "draft_model" or "mtp", not {method[:40]!a}'
             )
     check_between(
         f"{FLAG}: num_speculative_tokens", given.num_speculative_tokens, 1, MAX_DRAFT_TOKENS
@@ -154,7 +166,7 @@ def _find(given: _Given, name: str, options: EngineOptions, compute: ComputeConf
     checkpoint = backend.sized(checkpoint, computed)
     card = checkpoint.card
     if card.keeps_states:
-        raise ConfigError(f"{card.name} {KEEPS_STATES}")
+        raise ConfigError(f"{card.name} keeps states, of which a model that drafts has none")
     most = card.max_position_embeddings
     length = most if given.max_model_len is None else given.max_model_len
     check_between(f"max_model_len of {card.name}", length, _MIN_DRAFT_LEN, most)
@@ -169,6 +181,27 @@ def _find(given: _Given, name: str, options: EngineOptions, compute: ComputeConf
             vocab_size=card.vocab_size,
             weight_bytes=card.weight_bytes,
             kv_bytes_per_token=card.kv_bytes_per_token,
+        ),
+    )
+
+
+def _find_mtp(target: Checkpoint, options: EngineOptions, compute: ComputeConfig) -> Draft:
+    if target.find_mtp is None:
+        raise ConfigError(f"{target.card.name} has no layers for multi-token prediction")
+    checkpoint = BACKENDS[compute.compute].sized(target.find_mtp(), compute)
+    card = checkpoint.card
+    return Draft(
+        checkpoint,
+        DraftModelConfig(
+            model=options.model,
+            revision=options.revision,
+            load_dtype=options.dtype,
+            quantization=compute.quantization,
+            max_model_len=card.max_position_embeddings,
+            vocab_size=card.vocab_size,
+            weight_bytes=card.weight_bytes,
+            kv_bytes_per_token=card.kv_bytes_per_token,
+            is_mtp=True,
         ),
     )
 

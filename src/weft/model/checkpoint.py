@@ -37,8 +37,9 @@ class Checkpoint:
     template. An engine needs none of it, and to read a large vocabulary takes most of a start.
     `groups` are the matrices that kernels compute with as they are stored, by name.
     `weight_files` are those that `load_weights` reads; none where weights are drawn. `find_again` finds what
-    its name stands for now. `needed` are the tensors that are read, by their names in the files, and
-    `load_from` reads the same from elsewhere; a model without files has none.
+    its name stands for now; `find_mtp` its head for multi-token prediction, if it has one. `needed` are the tensors
+    that are read, by their names in the files, and `load_from` reads the same from elsewhere; a model without files
+    has none.
     """
 
     card: ModelCard
@@ -48,6 +49,7 @@ class Checkpoint:
     weight_files: tuple[Path, ...] = field(default=(), repr=False, kw_only=True)
     groups: Mapping[str, GroupFormat] = field(default_factory=dict, repr=False, kw_only=True)
     find_again: "Callable[[], Checkpoint] | None" = field(default=None, repr=False, kw_only=True)
+    find_mtp: "Callable[[], Checkpoint] | None" = field(default=None, repr=False, kw_only=True)
     needed: Mapping[str, StoredTensor] = field(default_factory=dict, repr=False, kw_only=True)
     load_from: Callable[[Mapping[str, StoredTensor]], Weights] | None = field(
         default=None, repr=False, kw_only=True

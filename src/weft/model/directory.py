@@ -1,7 +1,7 @@
 """A Hugging Face directory as a `Checkpoint`: configs, tokenizer and headers are read and checked here."""
 
 import math
-from collections.abc import Collection, Mapping
+from collections.abc import Callable, Collection, Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path
 
@@ -22,6 +22,7 @@ from weft.model.fields import Fields, parse_object, read_bytes
 from weft.model.generation import default_sampling_params, eos_token_ids, optional_id
 from weft.model.layout import TensorPlan, decoder_layout, encoder_layout
 from weft.model.match import Matched, match_tensors
+from weft.model.mtp import has_mtp, mtp_names, mtp_spec
 from weft.model.overrides import check_weight_format, read_generation
 from weft.model.pooling import (
     HeadSpec,
@@ -46,13 +47,17 @@ _OLD_NAMES = {"LayerNorm.gamma": "LayerNorm.weight", "LayerNorm.beta": "LayerNor
 
 @dataclass(frozen=True, slots=True)
 class _Source:
-    """A checkpoint whose files agree. An encoder has no `generation`, and any token may be missing."""
+    """A checkpoint whose files agree. An encoder has no `generation`, and any token may be missing.
+
+    `find_mtp` is of its head for multi-token prediction, if it has one.
+    """
 
     config: ModelConfigFile | EncoderConfig
     spec: ModelSpec
     pooling: PoolingSpec | None
     matched: Matched
     generation: Fields | None
+    find_mtp: "Callable[[], _Source] | None" = None
 
 
 def open_directory(
@@ -76,7 +81,6 @@ def open_directory(
     if overrides.hf_overrides:
         values, where = values | overrides.hf_overrides, f"{where} with --hf-overrides"
     check_weight_format(name, overrides, "safetensors", *stored_method(Fields(values, where)))
-    tokenizer_path = path if overrides.tokenizer is None else Path(overrides.tokenizer)
     if Fields(values, where).text("model_type") in ENCODER_FAMILIES:
         found = _find_encoder(path, read_encoder_config(values, where), runner)
     else:
@@ -86,6 +90,26 @@ def open_directory(
             read_generation(UnreadFiles(path), str(path), overrides),
             runner,
         )
+    return _checkpoint(path, found, name=name, dtype=dtype, is_own=is_own, overrides=overrides)
+
+
+def _checkpoint(
+    path: Path,
+    found: _Source,
+    *,
+    name: str,
+    dtype: str,
+    is_own: bool,
+    overrides: FileOverrides,
+) -> Checkpoint:
+    def find_mtp() -> Checkpoint:
+        assert found.find_mtp is not None
+        head = _checkpoint(
+            path, found.find_mtp(), name=name, dtype=dtype, is_own=is_own, overrides=overrides
+        )
+        return replace(head, card=replace(head.card, dtype=card.dtype))
+
+    tokenizer_path = path if overrides.tokenizer is None else Path(overrides.tokenizer)
     config, spec, matched = found.config, found.spec, found.matched
     card = describe(name, config, spec, found.generation, matched.served_dtype(dtype))
     if not spec.is_causal:  # with its classifier, which is read with it
@@ -110,6 +134,7 @@ def open_directory(
         weight_files=matched.files,
         groups=groups,
         needed=matched.needed,
+        find_mtp=None if found.find_mtp is None else find_mtp,
         load_from=lambda stored: replace(matched, stored={**matched.stored, **stored}).load(
             None if dtype == "auto" else dtype
         ),
@@ -125,7 +150,28 @@ def _find_decoder(path: Path, config: ModelConfigFile, generation: Fields, runne
             "implemented for --runner pooling"
         )
     spec = replace(spec, has_head=pooling is None)
-    return _Source(config, spec, pooling, _match_decoder(path, config, spec, pooling), generation)
+    matched = _match_decoder(path, config, spec, pooling)
+    return _Source(config, spec, pooling, matched, generation, _mtp(path, config, spec, matched))
+
+
+def _mtp(
+    path: Path, config: ModelConfigFile, spec: ModelSpec, matched: Matched
+) -> Callable[[], _Source] | None:
+    names, stored, num_layers = config.family.names, matched.stored, len(spec.layers)
+    if not spec.has_head or not has_mtp(names, stored, num_layers):
+        return None
+
+    def find() -> _Source:
+        named = replace(
+            config,
+            family=replace(config.family, names=mtp_names(names, stored, num_layers, str(path))),
+        )
+        head = mtp_spec(spec)
+        layout = decoder_layout(head, named.family.names, prefix="")
+        found = match_tensors(path, layout, stored, lambda source: True, quantized=matched.format)
+        return _Source(named, head, None, found, None)
+
+    return find
 
 
 def _find_encoder(path: Path, config: EncoderConfig, runner: str) -> _Source:

@@ -91,6 +91,8 @@ def decoder_layout(
 ) -> tuple[TensorPlan, ...]:
     """Every tensor of a decoder, in the order of use. `prefix` leads the names of all but the head."""
     spelling = names.of(spec.norm_placement)
+    if spec.joins_hidden:
+        return tuple(_model(spec, spelling, prefix))
     embed, *plans = _model(spec, spelling, prefix)
     if names.is_transposed:
         plans = [
@@ -152,8 +154,13 @@ def encoder_layout(
 
 def _model(spec: ModelSpec, names: Mapping[str, str], prefix: str) -> Iterator[TensorPlan]:
     """Everything below a head."""
+    if spec.joins_hidden:
+        for name in ("join_embed_norm", "join_hidden_norm"):
+            yield from _norm(name, prefix + names[name], spec)
+        lead, hidden = prefix + names["join"], spec.hidden_size
+        yield _whole("join", f"{lead}.weight", hidden, 2 * hidden)
     tables = {
-        "embed": spec.vocab_size,
+        "embed": 0 if spec.joins_hidden else spec.vocab_size,
         "positions": spec.num_positions,
         "token_types": spec.num_token_types,
     }

@@ -222,7 +222,7 @@ def _rounded_sources(
     """Matrices of linear layers, the head's too, that are stored so; the embedding never is."""
     rounded = set()
     for plan in layout:
-        is_linear = plan.name == "head" or plan.name.startswith("layers.")
+        is_linear = plan.name in ("head", "join") or plan.name.startswith("layers.")
         if is_linear and len(plan.shape) == 2:
             first, *others = quantized.parts(*plan.source_shape)
             if plan.stack is not None and not all(part.is_by_row for part in others):

@@ -25,6 +25,17 @@ def _joined(name: str, *parts: str) -> dict[str, str]:
 
 
 @dataclass(frozen=True, slots=True)
+class MtpNames:
+    """How the layers for multi-token prediction are written, whole names with `{}` for the number of one.
+
+    They are counted on from the layers before, or from 0.
+    """
+
+    names: Mapping[str, str]
+    counts_on: bool
+
+
+@dataclass(frozen=True, slots=True)
 class DecoderNames:
     """How a decoder's checkpoints are written: one map as in `Names`, and more by where the norms are.
 
@@ -35,6 +46,7 @@ class DecoderNames:
     norms: Mapping[NormPlacement, Mapping[str, str]]
     is_transposed: bool = False
     has_bare_experts: bool = False
+    mtp: MtpNames | None = None
 
     def of(self, placement: NormPlacement) -> Mapping[str, str]:
         """All of them."""
@@ -89,6 +101,26 @@ _QWEN_EXPERTS = {
     "shared.down": "mlp.shared_expert.down_proj",
 }
 
+_MTP = MtpNames(
+    {
+        "layer": "model.layers.{}.",
+        "join": "model.layers.{}.eh_proj",
+        "join_embed_norm": "model.layers.{}.enorm",
+        "join_hidden_norm": "model.layers.{}.hnorm",
+        "norm": "model.layers.{}.shared_head.norm",
+    },
+    counts_on=True,
+)
+_QWEN_MTP = MtpNames(
+    {
+        "layer": "mtp.layers.{}.",
+        "join": "mtp.fc",
+        "join_embed_norm": "mtp.pre_fc_norm_embedding",
+        "join_hidden_norm": "mtp.pre_fc_norm_hidden",
+        "norm": "mtp.norm",
+    },
+    counts_on=False,
+)
 LLAMA = DecoderNames(_DECODER, _DECODER_NORMS)
 QWEN_EXPERTS = DecoderNames({**_DECODER, **_QWEN_EXPERTS}, _DECODER_NORMS)
 _DELTA = {
@@ -106,6 +138,7 @@ QWEN_NEXT = DecoderNames(
         "delta_ba": "linear_attn.in_proj_ba",
     },
     _DECODER_NORMS,
+    mtp=_QWEN_MTP,
 )
 QWEN_DELTA = DecoderNames(
     {
@@ -117,6 +150,7 @@ QWEN_DELTA = DecoderNames(
         "delta_a": "linear_attn.in_proj_a",
     },
     _DECODER_NORMS,
+    mtp=_QWEN_MTP,
 )
 MIXTRAL = DecoderNames(
     {
@@ -222,6 +256,7 @@ GLM_EXPERTS = DecoderNames(
         "shared.down": "mlp.shared_experts.down_proj",
     },
     _DECODER_NORMS,
+    mtp=_MTP,
 )
 DEEPSEEK = DecoderNames(
     {
@@ -234,6 +269,7 @@ DEEPSEEK = DecoderNames(
         "kv_b": "self_attn.kv_b_proj",
     },
     _DECODER_NORMS,
+    mtp=_MTP,
 )
 LLAMA_FUSED = DecoderNames({**_DECODER, **_FUSED}, _DECODER_NORMS)
 OPT = DecoderNames(

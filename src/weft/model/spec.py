@@ -178,6 +178,8 @@ class ModelSpec:
     gives is multiplied.
     With a `swiglu_limit` the MLP joins gate and up so: the gate is cut at the limit from above, up from both
     sides, and gate * sigmoid(`swiglu_alpha` * gate) is multiplied by up + 1; `activation` is not used.
+    `joins_hidden`: rows begin with a pair of the batch's, a token's embedding and a hidden state, each normed; side by
+    side they go through "join". There is no table of embeddings then.
     With a `latent`, all heads have one key and value: the latent vector, `head_dim` elements of it.
     """
 
@@ -218,6 +220,7 @@ class ModelSpec:
     embedding_multiplier: float = 1.0
     residual_multiplier: float = 1.0
     logits_divisor: float = 1.0
+    joins_hidden: bool = False
     tied_head: bool = False
     has_head: bool = True  # without one, rows come out as hidden states after the last norm
 

@@ -78,7 +78,7 @@ def test_a_bad_field_is_refused(runner, field, value):
 # What every batch has and the native step reads; `prompt_lens` is for rotary scaling.
 UNREAD = (
     *("prompt_lens", "token_types", "adapter_ids", "embed_rows", "embeds"),
-    *("state_reads", "state_writes"),
+    *("state_reads", "state_writes", "num_state_rows"),
 )
 READ = [f.name for f in fields(Batch) if f.name not in UNREAD]
 
@@ -136,6 +136,9 @@ def test_rows_whose_states_would_be_mixed_up_are_refused(changes, message):
         ({"state_reads": None}, "state_reads and state_writes must have as many entries"),
         ({"state_writes": None}, "state_reads and state_writes must have as many entries"),
         ({"state_writes": ints(1)}, "state_reads and state_writes must have as many entries"),
+        ({"num_state_rows": ints(1)}, "num_state_rows must have as many entries"),
+        ({"num_state_rows": ints(0, 1)}, r"num_state_rows\[0\] must be from 1 to the rows of"),
+        ({"num_state_rows": ints(1, 99)}, r"num_state_rows\[1\] must be from 1 to the rows of"),
         ({"state_reads": ints()}, "state_reads must not be empty"),
         ({"state_reads": ints(0, 3)}, r"state_reads\[1\] is 3; it must be from 0 to 2"),
         ({"state_reads": ints(0, -1)}, r"state_reads\[1\] is -1; it must be from 0 to 2"),

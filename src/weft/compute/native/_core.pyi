@@ -153,6 +153,7 @@ class ModelSpec:
     embedding_multiplier: float
     residual_multiplier: float
     logits_divisor: float
+    joins_hidden: bool
     has_head: bool
     tied_head: bool
     element: str
@@ -217,8 +218,12 @@ class Model:
         embeds: FloatArray | None,
         state_reads: IntArray | None,
         state_writes: IntArray | None,
+        num_state_rows: IntArray | None,
         outputs: FloatArray,
+        hidden: FloatArray | None,
     ) -> None: ...
+    def embed(self, token_ids: IntArray, out: FloatArray) -> None: ...
+    def logits(self, hidden: FloatArray, out: FloatArray) -> None: ...
     @property
     def kv_bytes(self) -> NDArray[np.uint8]: ...
     @property

@@ -33,7 +33,7 @@ _NEVER = np.float32(-np.inf)
 _SAME = (  # fields that the core calls by the same name
     "vocab_size hidden_size intermediate_size num_heads num_kv_heads head_dim is_causal num_positions "
     "position_offset num_token_types has_embed_norm norm_eps is_gated embedding_multiplier "
-    "residual_multiplier has_head has_sinks has_output_gate swiglu_alpha"
+    "residual_multiplier joins_hidden has_head has_sinks has_output_gate swiglu_alpha"
 ).split()
 _RECURRENCES: Mapping[type[Recurrence], type[_core.MambaSpec | _core.DeltaSpec]] = MappingProxyType(
     {Mamba2Spec: _core.MambaSpec, DeltaSpec: _core.DeltaSpec}
@@ -136,7 +136,11 @@ class NativeModel:
         return self._model.seconds()
 
     def _run(
-        self, batch: Batch, slots: IntArray | None, block_tables: IntArray | None
+        self,
+        batch: Batch,
+        slots: IntArray | None,
+        block_tables: IntArray | None,
+        hidden: FloatArray | None = None,
     ) -> FloatArray:
         outputs = np.empty((len(batch.logit_rows), self._num_outputs), np.float32)
         self._model.forward(
@@ -152,7 +156,9 @@ class NativeModel:
             batch.embeds,
             batch.state_reads,
             batch.state_writes,
+            batch.num_state_rows,
             outputs,
+            hidden,
         )
         return outputs
 
@@ -208,6 +214,23 @@ class NativeRunner(NativeModel, HostBlocks):
         A batch that fits no model is a `ValueError`, and so is one that names an unknown adapter.
         """
         return self._run(batch, batch.slots, batch.block_tables)
+
+    def forward_hidden(self, batch: Batch) -> tuple[FloatArray, FloatArray]:
+        """See `HiddenStates`."""
+        hidden = np.empty((len(batch.token_ids), self.spec.hidden_size), np.float32)
+        return self._run(batch, batch.slots, batch.block_tables, hidden), hidden
+
+    def embed(self, token_ids: IntArray) -> FloatArray:
+        """See `HiddenStates`."""
+        rows = np.empty((len(token_ids), self.spec.hidden_size), np.float32)
+        self._model.embed(token_ids, rows)
+        return rows
+
+    def logits(self, hidden: FloatArray) -> FloatArray:
+        """See `HiddenStates`."""
+        rows = np.empty((len(hidden), self._num_outputs), np.float32)
+        self._model.logits(np.ascontiguousarray(hidden), rows)
+        return rows
 
     @property
     def kv_layout(self) -> str:
@@ -363,7 +386,13 @@ def _prepared(
         if name.startswith("head.") or name in grouped:
             continue  # a classifier's, which comes after
         tensor = values.unpacked()
-        if spec.norm_offset and "norm" in name:
+        if name == "join":  # a matrix for either half of a pair
+            for part, half in zip(
+                ("embed", "hidden"), np.split(tensor.float32(), 2, 1), strict=True
+            ):
+                whole = np.ascontiguousarray(half)
+                yield f"join_{part}", Tensor("float32", whole, unchecked=tensor.unchecked)
+        elif spec.norm_offset and "norm" in name:
             norm = tensor.float32() + np.float32(spec.norm_offset)
             yield name, Tensor("float32", norm, unchecked=tensor.unchecked)
         elif name.endswith(".conv"):  # by row that it looks at, and not by channel

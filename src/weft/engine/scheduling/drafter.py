@@ -94,7 +94,10 @@ class Drafting:
         has_turn = bool(rooms) and budget > 0 and (payoff is None or payoff.wants(num_sampling))
         drafts = self._drafter.propose(rooms, budget, grow) if has_turn else {}
         if payoff is not None:
-            is_decoding = all(entry.samples and entry.num_tokens == 1 for entry in plan.entries)
+            is_decoding = all(
+                entry.samples and entry.start >= entry.sequence.num_prompt_tokens
+                for entry in plan.entries
+            )
             is_drafted = bool(drafts) or (has_turn and self._drafter.has_cost)
             payoff.begin(num_sampling if is_decoding else None, is_drafted=is_drafted)
         for sequence, token_ids in drafts.items():

@@ -74,6 +74,7 @@ class Scheduler:
         self.num_hit_tokens = 0
         self.drafts = DraftCounts()
         self._drafting: Drafting | None = None
+        self._recomputes = config.speculation is not None and config.speculation.recomputes
         self._waiting: list[Sequence] = []  # sorted by order
         self._running: list[Sequence] = []  # sorted by order
         # Not to be scheduled before their grammar, or what the second tier has of them, is there.
@@ -262,15 +263,11 @@ class Scheduler:
             sequence = entry.sequence
             if sequence.status is not SequenceStatus.RUNNING:
                 continue  # ended or preempted since the plan: its token is dropped, once
-            sequence.num_computed_tokens = entry.start + entry.num_tokens
-            self.cache.keep_state(sequence)
             if entry.draft_position is not None:
                 self.drafts.accept(entry.draft_position)
                 sequence.num_accepted_tokens += 1
-            # A draft that turned out right was computed without having been planned.
-            sequence.num_planned_tokens = max(
-                sequence.num_planned_tokens, sequence.num_computed_tokens
-            )
+            if entry.draft_position is None or not self._recomputes:
+                self._advance(sequence, entry.start + entry.num_tokens)
             output = self._commit_result(entry, result)
             if output is not None:
                 outputs.append(output)
@@ -400,6 +397,12 @@ class Scheduler:
         insort(self._waiting, sequence, key=_by_order)
 
     # -- committing ---------------------------------------------------------------------------
+
+    def _advance(self, sequence: Sequence, num_tokens: int) -> None:
+        """So many of its tokens are computed. A draft that turned out right was so without having been planned."""
+        sequence.num_computed_tokens = num_tokens
+        sequence.num_planned_tokens = max(sequence.num_planned_tokens, num_tokens)
+        self.cache.keep_state(sequence)
 
     def _commit_result(self, entry: PlannedRows, result: Result) -> SequenceOutput | None:
         match result:

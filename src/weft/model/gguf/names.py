@@ -1,6 +1,6 @@
 """How GGUF files name tensors, by our names for the same."""
 
-from weft.model.names import DecoderNames
+from weft.model.names import DecoderNames, MtpNames
 from weft.model.spec import NormPlacement
 
 EMBED, HEAD = "token_embd", "output"
@@ -45,9 +45,20 @@ GPT_OSS = DecoderNames(
     {NormPlacement.BEFORE: {**_BEFORE, "mlp_norm_before": _AFTER["attention_norm_after"]}},
 )
 
+_MTP = MtpNames(
+    {
+        "layer": "blk.{}.",
+        "join": "blk.{}.nextn.eh_proj",
+        "join_embed_norm": "blk.{}.nextn.enorm",
+        "join_hidden_norm": "blk.{}.nextn.hnorm",
+        "norm": "blk.{}.nextn.shared_head_norm",
+    },
+    counts_on=True,
+)
 GLM = DecoderNames(
     {**_NAMES, "router_correction": "exp_probs_b.bias"},
     {NormPlacement.BEFORE: GPT_OSS.norms[NormPlacement.BEFORE]},
+    mtp=_MTP,
 )
 # The last norm is called that behind the embedding.
 LFM2 = DecoderNames(
@@ -73,4 +84,5 @@ DEEPSEEK = DecoderNames(
         "kv_b.values": "attn_v_b",
     },
     {NormPlacement.BEFORE: _BEFORE},
+    mtp=_MTP,
 )

@@ -12,6 +12,7 @@ from numpy.typing import NDArray
 
 from weft.core.errors import ConfigError
 from weft.core.file_overrides import FileOverrides
+from weft.model.card import ModelCard
 from weft.model.checkpoint import Checkpoint
 from weft.model.decoders import read_config, read_spec
 from weft.model.directory import describe, read_part
@@ -31,6 +32,7 @@ from weft.model.gguf.vocabulary import Vocabulary, make_files, read_vocabulary
 from weft.model.groups import GroupFormat
 from weft.model.layout import TensorPlan, decoder_layout
 from weft.model.match import read_floats
+from weft.model.mtp import has_mtp, mtp_names, mtp_spec
 from weft.model.names import DecoderNames
 from weft.model.overrides import read_generation
 from weft.model.safetensors_files import MappedFiles
@@ -140,19 +142,50 @@ def open_gguf(path: Path, *, name: str, dtype: str, overrides: FileOverrides) ->
     guessing = values.get(NUM_GUESSING_LAYERS, 0)
     num_guessing = guessing if isinstance(guessing, int) else 0
     source = _match(spec, _without_guesses(tensors, spec, num_guessing), path, architecture)
-    card = describe(
-        name, config, spec, generation, source.served_dtype if dtype == "auto" else dtype
+    served = source.served_dtype if dtype == "auto" else dtype
+    card = describe(name, config, spec, generation, served)
+    files = _tokenizer_files(vocabulary, path, overrides.tokenizer)
+    found = _checkpoint(card, spec, source, None if dtype == "auto" else dtype, files)
+
+    def find_mtp() -> Checkpoint:
+        names = mtp_names(architecture.names, tensors, len(spec.layers), str(path))
+        own, head = replace(config, family=replace(config.family, names=names)), mtp_spec(spec)
+        layout = _layout(head, tensors, names)
+        named = {plan.source for plan in layout}
+        beside = {name: tensor for name, tensor in tensors.items() if name in named}
+        matched = _match(head, beside, path, replace(architecture, names=names))
+        return _checkpoint(
+            describe(name, own, head, generation, served),
+            head,
+            matched,
+            None if dtype == "auto" else dtype,
+            files,
+        )
+
+    return replace(
+        found,
+        read_tokenizer=lambda: read_part(
+            dict(files), str(path), config, generation, spec.vocab_size
+        ),
+        find_mtp=find_mtp if has_mtp(architecture.names, tensors, len(spec.layers)) else None,
     )
+
+
+def _checkpoint(
+    card: ModelCard,
+    spec: ModelSpec,
+    source: _Source,
+    dtype: str | None,
+    files: Mapping[str, bytes],
+) -> Checkpoint:
     if source.groups:
         bits = min(form.bits for form in source.groups.values())
         card = replace(card, stored_bits=bits, notice=_notice(source))
-    files = _tokenizer_files(vocabulary, path, overrides.tokenizer)
     return Checkpoint(
         card,
         spec,
         files,
-        lambda: source.load(None if dtype == "auto" else dtype),
-        lambda: read_part(dict(files), str(path), config, generation, spec.vocab_size),
+        lambda: source.load(dtype),
         weight_files=source.files,
         groups=source.groups,
     )

@@ -1,0 +1,41 @@
+"""`DraftBlocks`: which blocks of the engine hold K/V of what drafts, in a pool of its own under the same numbers."""
+
+from weft.engine.scheduling.drafts import DraftKv
+from weft.engine.scheduling.sequence import Sequence
+
+
+class DraftBlocks:
+    """Full blocks that were computed by what drafts, by what they hold; who finds them there need not compute them."""
+
+    def __init__(self, block_size: int) -> None:
+        self._block_size = block_size
+        self._hash_by_block: dict[int, bytes] = {}
+
+    def clear(self) -> None:
+        """None is to be found."""
+        self._hash_by_block.clear()
+
+    def find(self, sequence: Sequence) -> DraftKv:
+        """How far those that it begins with were computed."""
+        num_blocks = 0
+        for block_id, digest in zip(sequence.block_ids, sequence.block_hashes, strict=False):
+            if self._hash_by_block.get(block_id) != digest:
+                break
+            num_blocks += 1
+        return DraftKv(sequence.num_preemptions, num_blocks * self._block_size, num_blocks)
+
+    def note(self, sequence: Sequence, kv: DraftKv, start: int, end: int) -> None:
+        """Say which blocks are whole now, of those that rows from `start` to `end` write.
+
+        They may be read at once: a step writes all K/V of a layer before any row attends to it.
+        """
+        size = self._block_size
+        first = min(kv.num_noted_blocks, start // size)
+        num_full = min(kv.num_tokens // size, len(sequence.block_hashes))
+        for place in range(first, -(-end // size)):
+            block_id = sequence.block_ids[place]
+            if place < num_full:
+                self._hash_by_block[block_id] = sequence.block_hashes[place]
+            else:
+                self._hash_by_block.pop(block_id, None)
+        kv.num_noted_blocks = num_full

@@ -1,0 +1,209 @@
+"""`MtpDrafter`: drafts by the head that a checkpoint has for multi-token prediction.
+
+The head's row at a position takes the model's hidden state there and the token behind it, and predicts the one behind
+that. So rows of a step wait until its tokens are sampled, and are computed before the next step: every row of every
+sequence, whether it is drafted for or not, because hidden states are not to be had again.
+
+Its K/V lies in a pool of its own under the numbers of the engine's blocks. A sequence of which it lacks some, because
+blocks came from elsewhere, is not drafted for.
+"""
+
+from array import array
+from collections.abc import Mapping
+from dataclasses import dataclass
+from itertools import accumulate
+from typing import Protocol
+
+import numpy as np
+
+from weft.compute.runner import Batch, FloatArray, HiddenStates, Rows
+from weft.compute.sampler import Sampler
+from weft.engine.draft_blocks import DraftBlocks
+from weft.engine.draft_model import DraftModel
+from weft.engine.draft_sampler import DraftSampler, Guess
+from weft.engine.scheduling.drafter import Drafts, Grow
+from weft.engine.scheduling.drafts import DraftKv
+from weft.engine.scheduling.plan import Plan, padded_tables, slots_of
+from weft.engine.scheduling.sequence import Sequence
+
+
+class Target(Protocol):
+    """What has the model that the head belongs to; another runner after a sleep, or with other weights."""
+
+    @property
+    def runner(self) -> object | None:
+        """None while weights are absent."""
+
+
+@dataclass(slots=True, eq=False)
+class _Held:
+    """Hidden states of a sequence from a position on, whose next tokens were not known when they were computed."""
+
+    sequence: Sequence
+    num_preemptions: int
+    start: int
+    hidden: FloatArray
+    block_ids: "array[int]"  # those that it had then
+
+    @property
+    def is_current(self) -> bool:
+        """Whether the sequence still has those blocks."""
+        return self.num_preemptions == self.sequence.num_preemptions
+
+    @property
+    def num_rows(self) -> int:
+        """Those that it went on from: not drafts that were wrong, nor the last, if nothing came behind it."""
+        return min(len(self.hidden), self.sequence.num_tokens - 1 - self.start)
+
+
+@dataclass(slots=True, eq=False)
+class _Rows:
+    """Successive rows of a sequence as the head takes them."""
+
+    block_ids: "array[int]"
+    start: int
+    token_ids: list[int]  # behind each position
+    hidden: FloatArray
+    is_open: bool  # what the last one gives is wanted
+
+
+class MtpDrafter:
+    """A `Drafter`. The engine's thread owns it."""
+
+    has_cost = True
+
+    def __init__(
+        self,
+        target: Target,
+        model: DraftModel,
+        sampler: Sampler,
+        *,
+        vocab_size: int,
+        block_size: int,
+    ) -> None:
+        self._target = target
+        self._model = model
+        self._sampler = DraftSampler(sampler, vocab_size)
+        self._block_size = block_size
+        self._blocks = DraftBlocks(block_size)
+        self._held: list[_Held] = []
+
+    def forward(self, plan: Plan) -> Rows:
+        """Compute a step of the model, and hold its hidden states."""
+        rows, hidden = self._runner.forward_hidden(plan.to_batch(self._block_size))
+        self._catch_up({})
+        first = 0
+        for entry in plan.entries:
+            last = first + entry.num_rows
+            self._hold(entry.sequence, entry.start, entry.num_tokens, hidden[first:last])
+            first = last
+        return rows
+
+    def forget(self) -> None:
+        self._blocks.clear()
+        self._held.clear()
+
+    def propose(self, rooms: Mapping[Sequence, int], budget: int, grow: Grow) -> Drafts:
+        wanted: dict[Sequence, Guess] = {}
+        for held in self._held:
+            sequence = held.sequence
+            most = min(rooms.get(sequence, 0), budget)
+            # Not before the first token, which is not to wait for drafts.
+            if most <= 0 or not sequence.num_output_tokens or not held.is_current:
+                continue
+            is_there = held.num_rows > 0 and held.start + held.num_rows == sequence.num_tokens - 1
+            if is_there and grow(sequence, sequence.num_tokens + most):
+                kv = sequence.draft_state
+                assert isinstance(kv, DraftKv)
+                self._blocks.note(sequence, kv, kv.num_tokens, sequence.num_tokens + most)
+                wanted[sequence] = Guess(sequence, most)
+                budget -= most
+        guesses, hidden = self._catch_up(wanted)
+        while guesses:
+            places = {id(guess): place for place, guess in enumerate(guesses)}
+            drawn = self._sampler.draw(guesses, self._runner.logits(hidden))
+            guesses = [guess for guess in drawn if len(guess.drafted) < guess.most]
+            rows = [
+                _Rows(
+                    guess.sequence.block_ids,
+                    guess.sequence.num_tokens - 2 + len(guess.drafted),
+                    guess.drafted[-1:],
+                    hidden[places[id(guess)]][None],
+                    is_open=True,
+                )
+                for guess in guesses
+            ]
+            hidden = self._compute(rows)
+        return {sequence: tuple(g.drafted) for sequence, g in wanted.items() if g.drafted}
+
+    @property
+    def _runner(self) -> HiddenStates:
+        runner = self._target.runner
+        assert isinstance(runner, HiddenStates), "nobody is scheduled while weights are absent"
+        return runner
+
+    def _hold(self, sequence: Sequence, start: int, num_tokens: int, hidden: FloatArray) -> None:
+        """Rows that are held count as computed: they will be before any other row of the head."""
+        if sequence.request.prompt_embeds:
+            return
+        kv = sequence.draft_state
+        if not isinstance(kv, DraftKv) or kv.num_preemptions != sequence.num_preemptions:
+            sequence.draft_state = kv = self._blocks.find(sequence)
+        if kv.num_tokens < start:
+            return
+        first, end = kv.num_tokens, start + num_tokens
+        hidden = hidden[first - start :]
+        if not len(hidden):
+            return
+        kv.num_tokens = max(first, end)
+        self._blocks.note(sequence, kv, first, first + len(hidden))
+        blocks = array("i", sequence.block_ids)
+        self._held.append(_Held(sequence, sequence.num_preemptions, first, hidden, blocks))
+
+    def _catch_up(self, wanted: Mapping[Sequence, Guess]) -> tuple[list[Guess], FloatArray]:
+        """Compute what is held: the guesses that are wanted, and the hidden states that theirs are made of."""
+        rows: list[_Rows] = []
+        guesses: list[Guess] = []
+        for held in self._held:
+            sequence, count = held.sequence, held.num_rows
+            if count <= 0:
+                continue
+            end = held.start + count
+            kv = sequence.draft_state
+            if held.is_current and isinstance(kv, DraftKv):
+                kv.num_tokens = end  # with drafts that were right
+            guess = wanted.get(sequence)
+            if guess is not None:
+                guesses.append(guess)
+            tokens = sequence.token_ids[held.start + 1 : end + 1]
+            hidden = held.hidden[:count]
+            rows.append(_Rows(held.block_ids, held.start, tokens, hidden, guess is not None))
+        self._held.clear()
+        return guesses, self._compute(rows)
+
+    def _compute(self, parts: list[_Rows]) -> FloatArray:
+        """The hidden states of the last rows that are wanted."""
+        if not parts:
+            return np.zeros((0, 0), np.float32)
+        ends = np.array([0, *accumulate(len(part.token_ids) for part in parts)], np.int32)
+        positions = np.concatenate(
+            [np.arange(p.start, p.start + len(p.token_ids), dtype=np.int32) for p in parts]
+        )
+        tables = padded_tables([part.block_ids for part in parts])
+        token_ids = np.array([t for part in parts for t in part.token_ids], np.int32)
+        hidden = np.concatenate([part.hidden for part in parts])
+        assert self._model.runner is not None, "nobody is scheduled while weights are absent"
+        given: FloatArray = self._model.runner.forward(
+            Batch(
+                token_ids=np.zeros(len(token_ids), np.int32),
+                positions=positions,
+                slots=slots_of(tables, positions, ends, self._block_size),
+                query_starts=ends,
+                prompt_lens=ends[1:],
+                block_tables=tables,
+                logit_rows=ends[1:][[part.is_open for part in parts]] - np.int32(1),
+                embed_rows=np.arange(len(token_ids), dtype=np.int32),
+                embeds=np.concatenate([self._runner.embed(token_ids), hidden], axis=1),
+            )
+        )
+        return given
