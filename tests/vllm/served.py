@@ -19,10 +19,10 @@ VARIABLES = {
 
 
 @contextmanager
-def serving(checkpoint, *argv: str):
-    """`weft serve --engine vllm`, ready."""
+def serving(checkpoint, *argv: str, **variables: str):
+    """`weft serve --engine vllm`, ready, with these in its environment."""
     engine = (str(checkpoint), "--engine", "vllm", "--enforce-eager", "--dtype", "float32")
-    with running(*engine, *argv, start_timeout_s=START_TIMEOUT_S, **VARIABLES) as started:
+    with running(*engine, *argv, start_timeout_s=START_TIMEOUT_S, **VARIABLES, **variables) as started:
         yield started
 
 
@@ -41,8 +41,8 @@ def fetched(server: Server, path: str, body=None, **headers: str) -> str:
         return answer.read().decode()
 
 
-def refused(server: Server, path: str, body):
+def refused(server: Server, path: str, body, **headers: str):
     """The status and the error of a request that is not answered."""
     with pytest.raises(urllib.error.HTTPError) as caught:
-        opened(server, path, body)
+        opened(server, path, body, **headers)
     return caught.value.code, json.loads(caught.value.read())["error"]

@@ -24,7 +24,7 @@ class Launched:
 
     llm: Any
     config: EngineConfig
-    meters: Mapping[int, LoadMeter]
+    meters: dict[int, LoadMeter]
     events: KvEventReader | None
     version: str
 
