@@ -6,8 +6,8 @@ import pytest
 
 from tests.vllm.hanging import connected
 from weft.core.controls import STALL_S
-from weft.core.errors import EngineDead, Unavailable
-from weft.core.types import RequestOptions, SamplingParams
+from weft.core.errors import EngineDead, Unavailable, Unsupported
+from weft.core.types import PoolingParams, RequestOptions, SamplingParams
 
 
 @pytest.fixture
@@ -50,3 +50,11 @@ async def test_an_engine_that_cannot_abort_is_shut_down_all_the_same(hanging):
         client.shutdown()
         await client.wait_closed()
     assert llm.is_shut_down
+
+
+async def test_pooling_on_a_rank_of_ones_choice_is_refused(hanging):
+    """vLLM takes none for it."""
+    client, _, _ = hanging
+    options = RequestOptions(request_id="r", data_parallel_rank=0)
+    with pytest.raises(Unsupported, match="data_parallel_rank"):
+        await client.prepare("a", PoolingParams(task="embed"), options)

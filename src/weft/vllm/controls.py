@@ -17,7 +17,7 @@ from weft.core.validate import check_integer, check_number
 from weft.core.weight_transfer import WeightTransferInitRequest, WeightTransferUpdateRequest
 from weft.vllm.engine import scale, to_lora, to_weight_transfer
 from weft.vllm.errors import translated
-from weft.vllm.settings import MAX_RANKS
+from weft.vllm.settings import MAX_ELASTIC_RANKS
 
 MAX_ADAPTERS = 1024  # whether loaded or not
 
@@ -133,7 +133,7 @@ class VllmControls(EngineClient):
         """See `EngineClient`. Whether requests of ranks that leave are finished first is vLLM's to decide."""
         if not self._is_elastic:
             refuse_scaling()
-        check_integer("new_data_parallel_size", new_data_parallel_size, 1, MAX_RANKS)
+        check_integer("new_data_parallel_size", new_data_parallel_size, 1, MAX_ELASTIC_RANKS)
         check_number("drain_timeout", drain_timeout, 0, MAX_DRAIN_S, above=True)
         if self._is_scaling:
             raise Unavailable("the number of engines is being changed already; try again later")

@@ -118,7 +118,7 @@ def start(settings: Mapping[str, Any], record: Callable[[int, Any, Any], None]) 
     class Recorder(base):  # type: ignore[misc]  # vLLM's is known once it is imported
         is_ours = True
 
-        def __init__(self, _config: Any, _ranks: Sequence[int]) -> None:
+        def __init__(self, **_of_vllm: Any) -> None:
             """There is nothing to keep."""
 
         def record(
@@ -147,7 +147,9 @@ async def scale(llm: Any, size: int, drain_timeout: int) -> None:
     """Change the number of its ranks, and go on hearing of each step."""
     former = llm.logger_manager
     await llm.scale_elastic_ep(size, drain_timeout)
-    if llm.logger_manager is not former:  # for more ranks vLLM makes a new one, of its own loggers alone
+    if (
+        llm.logger_manager is not former
+    ):  # for more ranks vLLM makes a new one, of its own loggers alone
         ours = [one for one in former.stat_loggers if getattr(one, "is_ours", False)]
         llm.logger_manager.stat_loggers += ours
 
