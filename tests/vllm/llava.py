@@ -1,6 +1,7 @@
 """A LLaVA of random numbers, 2 MB, as transformers writes one: pictures of 32 x 32, in 16 patches."""
 
 import json
+import os
 import sys
 from collections.abc import Mapping
 from pathlib import Path
@@ -27,9 +28,14 @@ TEMPLATE = (
 
 
 def add_vision() -> None:
-    """Let this process find torchvision, and through PYTHONPATH its children."""
+    """Let this process find torchvision."""
     if str(VISION) not in sys.path:
         sys.path.append(str(VISION))
+
+
+def vision_path() -> str:
+    """PYTHONPATH of a process that is to find torchvision."""
+    return os.pathsep.join([*filter(None, [os.environ.get("PYTHONPATH")]), str(VISION)])
 
 
 def write_llava(directory: Path) -> Path:

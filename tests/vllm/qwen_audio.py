@@ -3,6 +3,8 @@
 import json
 from pathlib import Path
 
+from safetensors.numpy import load_file, save_file
+
 from tests.vllm.llava import TEMPLATE, VOCAB, write_tokenizer
 
 AUDIO_TOKEN_ID = 259
@@ -31,6 +33,14 @@ def write_qwen_audio(directory: Path) -> Path:
     config.eos_token_id = 256
     model = transformers.Qwen2AudioForConditionalGeneration(config)
     model.float().save_pretrained(directory)
+    path = directory / "model.safetensors"
+    tensors = load_file(path)
+    new, there_are = "language_model.model.model.", "language_model.model."  # in the checkpoints
+    save_file(
+        {name.replace(new, there_are): value for name, value in tensors.items()},
+        path,
+        metadata={"format": "pt"},
+    )
     anchors = {"<|AUDIO|>": AUDIO_TOKEN_ID, "<|audio_bos|>": 260, "<|audio_eos|>": 261}
     write_tokenizer(
         directory, anchors, chat_template=TEMPLATE, processor_class="Qwen2AudioProcessor"

@@ -71,6 +71,14 @@ def test_what_a_decoder_raises_is_the_callers_fault():
         raise ImportError("av")
 
 
+def test_what_a_reader_refuses_begins_with_what_it_was_to_be():
+    """Which vLLM's words may have somewhere, and a caller of several items looks for."""
+    for error in (ValueError("Could not open video stream"), BadRequest("video", "video: cut")):
+        with pytest.raises(BadRequest, match=r"^video: ") as caught, decoding("video"):
+            raise error
+        assert str(caught.value).count("video: ") == 1
+
+
 def test_the_parameter_at_fault_is_named():
     """By vLLM, or by who called it."""
     said = made_error("VLLMValidationError", "too hot")

@@ -192,8 +192,8 @@ async def test_grpc_takes_tensors(server, expected, checkpoint):
     ("data", "words"),
     [
         (sound(1.0)[:30], "none of the known formats"),
-        (b"no sound at all", "none of the known formats"),
-        (sound(MOST_SECONDS + 1), "maximum allowed duration"),
+        (b"no sound at all", "audio: Invalid or corrupted"),
+        (sound(MOST_SECONDS + 1), "audio: Audio exceeds maximum allowed duration"),
         (sound(0.001), "too short"),
     ],
     ids=["cut", "bytes", "long", "short"],

@@ -6,6 +6,7 @@ import json
 import grpc
 import pytest
 
+from tests.vllm.llava import vision_path
 from tests.vllm.onevision import FRAME_TOKENS, IMAGE_TOKEN_ID, SIDE, VIDEO_TOKEN_ID, write_onevision
 from tests.vllm.served import fetched, refused, serving
 from weft.pb import common_pb2
@@ -28,7 +29,9 @@ def videos(tmp_path_factory):
 
     directory = tmp_path_factory.mktemp("videos")
     for name, color in (("red.mp4", (30, 60, 200)), ("blue.mp4", (250, 20, 10))):
-        writer = cv2.VideoWriter(str(directory / name), cv2.VideoWriter_fourcc(*"mp4v"), 4, (64, 48))
+        writer = cv2.VideoWriter(
+            str(directory / name), cv2.VideoWriter_fourcc(*"mp4v"), 4, (64, 48)
+        )
         for i in range(NUM_FRAMES):
             frame = np.full((48, 64, 3), color, np.uint8)
             frame[:, : 8 * (i + 1)] //= 2
@@ -47,7 +50,7 @@ def server(tmp_path_factory, videos):
         "--limit-mm-per-prompt", '{"image": 2, "video": 2}',
         "--media-io-kwargs", json.dumps({"video": {"num_frames": TAKEN}}),
     )  # fmt: skip
-    with serving(checkpoint, *flags) as started:
+    with serving(checkpoint, *flags, PYTHONPATH=vision_path()) as started:
         yield started
 
 
@@ -190,8 +193,11 @@ def cut(videos) -> str:
 @pytest.mark.parametrize(
     ("part", "words"),
     [
-        (cut, "video: "),
-        (lambda _: video("data:video/mp4;base64,AAAA")["video_url"]["url"], "video: "),
+        (cut, "video: Could not open"),
+        (
+            lambda _: video("data:video/mp4;base64,AAAA")["video_url"]["url"],
+            "video: Could not open",
+        ),
         (lambda _: "https://example.com/a.mp4", "is not among the hosts"),
         (lambda _: "file:///etc/hostname", "is no file below the directory"),
     ],

@@ -94,6 +94,10 @@ def decoding(parameter: str) -> Iterator[None]:
     try:
         with translated(parameter):
             yield
+    except BadRequest as error:
+        if str(error).startswith(f"{parameter}:"):
+            raise
+        raise BadRequest(parameter, f"{parameter}: {error}") from error
     except GenerationError as error:  # of a library below vLLM's readers: of any class
         raise BadRequest(
             parameter, f"{parameter}: its bytes are in none of the known formats"
