@@ -12,6 +12,7 @@ from typing import Any
 
 from google.protobuf.descriptor import Descriptor, FieldDescriptor, MethodDescriptor
 
+from tools.engines_reference import engines_page
 from tools.help_pages import help_pages
 from tools.markdown import page, row, table
 from tools.model_reference import models
@@ -376,6 +377,7 @@ PAGES: dict[str, Callable[[], str]] = {
     INDEX: index,
     "command-line.md": command_line,
     "engine.md": engine,
+    "engines.md": engines_page,
     "errors.md": errors,
     "grpc.md": grpc,
     "metrics.md": metrics,

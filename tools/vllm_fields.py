@@ -6,9 +6,12 @@ changes is seen there, and in the tests that compare our tables with it.
 
 import dataclasses
 import inspect
+import re
 import sys
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from importlib import import_module
+from types import FunctionType
+from typing import Any
 
 import msgspec
 
@@ -39,10 +42,28 @@ CLASSES = (
     "vllm.distributed.kv_events:AllBlocksCleared",
     "vllm.distributed.kv_events:KVEventBatch",
 )
+# Fields, and what is asked of an object beside them.
+OBJECTS = (
+    "vllm.config:CacheConfig",
+    "vllm.config:LoRAConfig",
+    "vllm.config:ModelConfig",
+    "vllm.config:MultiModalConfig",
+    "vllm.config:ParallelConfig",
+    "vllm.config:PoolerConfig",
+    "vllm.config:ProfilerConfig",
+    "vllm.config:SchedulerConfig",
+    "vllm.config:StructuredOutputsConfig",
+    "vllm.config:VllmConfig",
+)
+# The methods that are called, by name and with what each takes.
+CALLED = ("vllm.v1.engine.async_llm:AsyncLLM",)
 # What is made by methods of its class: their names, and what each takes.
 FACTORIES = ("vllm.multimodal.inputs:MultiModalFieldConfig",)
 # What exists to be raised, with its bases: an error is known by the first of them that is in our table.
 ERRORS = ("vllm.exceptions", "vllm.v1.engine.exceptions")
+
+_ASKED = FunctionType | property
+_SET = re.compile(r"\bself\.([a-z]\w*)(?:: [^=\n]+)? = ")
 
 
 def fields_of(kind: type) -> list[str]:
@@ -61,21 +82,43 @@ def fields_of(kind: type) -> list[str]:
 
 def read_vllm() -> Iterator[tuple[str, str]]:
     """Class and field; of errors, the classes they derive from."""
-    for source in CLASSES:
-        module, _, name = source.partition(":")
-        for field in fields_of(getattr(import_module(module), name)):
-            yield name, field
-    for source in FACTORIES:
-        module, _, name = source.partition(":")
-        kind = getattr(import_module(module), name)
-        for method in sorted(vars(kind)):
-            if isinstance(vars(kind)[method], staticmethod):
-                for field in inspect.signature(getattr(kind, method)).parameters:
-                    yield f"{name}.{method}", field
+    for kind in _classes(CLASSES):
+        for field in fields_of(kind):
+            yield kind.__name__, field
+    for kind in _classes(OBJECTS):
+        asked = [name for name, value in vars(kind).items() if isinstance(value, _ASKED)]
+        set_later = _SET.findall(inspect.getsource(kind))
+        for field in sorted({*fields_of(kind), *asked, *set_later}):
+            if not field.startswith("_"):
+                yield kind.__name__, field
+    for kind in _classes(CALLED):
+        yield from _methods(kind, _ASKED)
+    for kind in _classes(FACTORIES):
+        yield from _methods(kind, staticmethod)
     for module in ERRORS:
-        for name, kind in sorted(vars(import_module(module)).items()):
-            if inspect.isclass(kind) and issubclass(kind, Exception) and kind.__module__ == module:
-                yield f"error {name}", " ".join(base.__name__ for base in kind.__mro__[1:-3])
+        yield from _errors(module)
+
+
+def _errors(module: str) -> Iterator[tuple[str, str]]:
+    for name, kind in sorted(vars(import_module(module)).items()):
+        if inspect.isclass(kind) and issubclass(kind, Exception) and kind.__module__ == module:
+            yield f"error {name}", " ".join(base.__name__ for base in kind.__mro__[1:-3])
+
+
+def _classes(sources: Iterable[str]) -> Iterator[type]:
+    for source in sources:
+        module, _, name = source.partition(":")
+        yield getattr(import_module(module), name)
+
+
+def _methods(kind: type, of: Any) -> Iterator[tuple[str, str]]:
+    """Each with what it takes; a property takes nothing but itself."""
+    for method, value in sorted(vars(kind).items()):
+        if not isinstance(value, of) or method.startswith("__"):
+            continue
+        taken = ("self",) if isinstance(value, property) else inspect.signature(value).parameters
+        for field in taken:
+            yield f"{kind.__name__}.{method}", field
 
 
 def main() -> int:

@@ -19,6 +19,7 @@ from weft.core.types import (
 from weft.pb import common_pb2
 from weft.pb.common_pb2 import SubscribeKvEventsRequest
 from weft.pb.vllm_engine_pb2_grpc import VllmEngineStub
+from weft.rpc.convert.incoming import _to_kv_event
 from weft.rpc.convert.kv_events import to_event, to_int64
 from weft.rpc.kv_events import with_ticks
 
@@ -78,6 +79,23 @@ def test_stored_blocks_carry_their_tokens():
             ],
         ),
     )
+
+
+def test_blocks_with_media_carry_their_hashes():
+    """Else one with another picture would be taken for the same; and they come back as they were."""
+    media = [[], [("red", -3), ("blue", 1)]]
+    stored = BlockStored(
+        block_hashes=HASHES,
+        parent_block_hash=None,
+        token_ids=[1, 2, 3, 4],
+        block_size=2,
+        media=media,
+    )
+    event = to_event(stored, 7)
+    keys = [[key.multimodal for key in block.extra_keys] for block in event.stored.blocks]
+    assert [[(key.identifier, key.offset) for key in of_block] for of_block in keys] == media
+    assert _to_kv_event(event).media == media
+    assert _to_kv_event(to_event(msgspec.structs.replace(stored, media=[]), 7)).media == []
 
 
 def test_start_of_a_prompt_has_no_parent():

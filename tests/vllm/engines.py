@@ -8,6 +8,7 @@ from pathlib import Path
 
 import psutil
 
+from tests.vllm.environment import CACHE
 from weft.core.config import EngineOptions
 from weft.core.types import OutputKind, RequestOutput, SamplingParams
 from weft.text.tokenizer import tokenizer_in
@@ -28,7 +29,7 @@ async def engine(
 
     `extra` are vLLM's own arguments, `options` ours.
     """
-    os.environ["VLLM_CPU_KVCACHE_SPACE"] = "1"
+    os.environ |= {"VLLM_CPU_KVCACHE_SPACE": "1", "VLLM_CACHE_ROOT": str(CACHE)}
     chosen = EngineOptions(**{"model": str(checkpoint), "dtype": "float32", **options})
     settings = to_settings(chosen, {"enforce_eager": True, **(extra or {})}, None)
     tokenizer = tokenizer_in(checkpoint)

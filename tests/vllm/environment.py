@@ -20,6 +20,8 @@ _AUDIO = ("av", "scipy", "soundfile", "soxr")
 # Processors of pictures need torchvision. PyPI's is made for GPUs: beside CPU torch it lacks two operators, which no
 # test calls but its import names. It is put where nothing finds it unless it is named.
 VISION = ROOT / "vllm-vision"
+# What vLLM remembers of its models' classes, which it imports in another process to learn it.
+CACHE = ROOT / "vllm-cache"
 _TORCHVISION = "torchvision==0.28.0"
 _OPERATORS = """import torch
 from torch import library

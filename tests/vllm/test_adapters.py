@@ -1,4 +1,4 @@
-"""Adapters of vLLM's engine, and its profiler: one engine that has both."""
+"""Adapters of vLLM's engine beside those of ours."""
 
 import pytest
 import pytest_asyncio
@@ -7,7 +7,7 @@ from tests.model.adapters import write_adapter
 from tests.vllm.conftest import SMALL
 from tests.vllm.engines import FINAL, engine, final
 from weft.core.config import EngineOptions
-from weft.core.errors import BadRequest, FailedPrecondition, NotFound
+from weft.core.errors import BadRequest, NotFound
 from weft.core.types import LoRARequest, SamplingParams
 from weft.engine.configure import resolve
 from weft.engine.front.local_client import LocalClient
@@ -34,23 +34,11 @@ def adapters(tmp_path_factory):
     ]
 
 
-@pytest.fixture(scope="module")
-def traces(tmp_path_factory):
-    """Where profiles go."""
-    return tmp_path_factory.mktemp("traces")
-
-
 @pytest_asyncio.fixture(scope="module", loop_scope="session")
-async def client(checkpoint, traces):
+async def client(checkpoint):
     """One for all."""
-    # With stacks, which it takes by default, torch 2.13 can end a process of several threads.
-    profiler = {
-        "profiler": "torch",
-        "torch_profiler_dir": str(traces),
-        "torch_profiler_with_stack": False,
-    }
     options = {"enable_lora": True, "max_loras": 2, "max_lora_rank": 8, "max_model_len": 512}
-    async with engine(checkpoint, {"profiler_config": profiler}, **options) as client:
+    async with engine(checkpoint, **options) as client:
         yield client
 
 
@@ -103,13 +91,3 @@ async def test_an_adapter_stays_when_it_is_pinned(client, adapters):
     _, law = adapters
     await client.add_lora(law)
     assert await client.pin_lora(law.lora_int_id)
-
-
-async def test_a_profile_is_written(client, traces):
-    """Between start and stop; one at a time."""
-    await client.start_profile()
-    with pytest.raises(FailedPrecondition):
-        await client.start_profile()
-    await final(client, SCORED)
-    await client.stop_profile()
-    assert any("trace" in path.name for path in traces.rglob("*") if path.is_file())

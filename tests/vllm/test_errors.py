@@ -55,7 +55,7 @@ def test_every_error_of_vllm_has_a_code(name):
 
 def test_the_table_has_no_error_that_vllm_has_not():
     """But for Python's own."""
-    own = {"ImportError", "NotImplementedError", "ValueError", "TypeError"}
+    own = {"ImportError", "NotImplementedError", "TimeoutError", "ValueError", "TypeError"}
     assert set(TABLE) - own <= set(ERRORS)
 
 
@@ -69,6 +69,14 @@ def test_what_a_decoder_raises_is_the_callers_fault():
     assert caught.value.parameter == "audio"
     with pytest.raises(Unsupported, match="av"), decoding("audio"):
         raise ImportError("av")
+
+
+def test_what_a_reader_refuses_begins_with_what_it_was_to_be():
+    """Which vLLM's words may have somewhere, and a caller of several items looks for."""
+    for error in (ValueError("Could not open video stream"), BadRequest("video", "video: cut")):
+        with pytest.raises(BadRequest, match=r"^video: ") as caught, decoding("video"):
+            raise error
+        assert str(caught.value).count("video: ") == 1
 
 
 def test_the_parameter_at_fault_is_named():
@@ -102,3 +110,12 @@ def test_what_is_not_set_up_is_a_precondition():
     assert (refused.code, str(refused)) == (Code.INVALID, "lora_path: No adapter found for /x")
     ours = WeftError("ours")
     assert to_weft_error(ours) is ours
+
+
+@pytest.mark.parametrize(
+    "error",
+    [TimeoutError(), Exception("Call to collective_rpc method failed: RPC call to x timed out.")],
+)
+def test_a_call_that_is_not_answered_in_time_says_so(error):
+    """Raised in this process, or told by the engine's."""
+    assert to_weft_error(error, "method").code is Code.DEADLINE

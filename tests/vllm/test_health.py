@@ -1,67 +1,20 @@
 """Whether an engine that still lives answers too: with an `AsyncLLM` of which only that is there."""
 
 import asyncio
-from types import SimpleNamespace
 
 import pytest
 
-from weft.core.config import EngineOptions
+from tests.vllm.hanging import connected
 from weft.core.controls import STALL_S
-from weft.core.errors import EngineDead, Unavailable
-from weft.core.types import RequestOptions, SamplingParams
-from weft.engine.configure import resolve
-from weft.model.open import open_model
-from weft.text.tokenizer import Tokenizer
-from weft.vllm.client import VllmClient
-from weft.vllm.load import LoadMeter
-
-
-class HangingLlm:
-    """Answers nothing, until `answer` is set."""
-
-    def __init__(self) -> None:
-        self.vllm_config = SimpleNamespace(
-            structured_outputs_config=SimpleNamespace(reasoning_parser=""),
-            profiler_config=SimpleNamespace(profiler=None),
-            weight_transfer_config=None,
-            kv_transfer_config=None,
-        )
-        self.answer = asyncio.Event()
-        self.errored = self.is_shut_down = False
-        self.output_handler = asyncio.get_running_loop().create_future()
-
-    def _run_output_handler(self) -> None:
-        """It is there already."""
-
-    async def is_paused(self) -> bool:
-        await self.answer.wait()
-        return False
-
-    async def abort(self, request_ids) -> None:
-        raise RuntimeError(f"no abort of {request_ids}")
-
-    def shutdown(self, timeout: float) -> None:
-        self.is_shut_down = True
-        self.output_handler.get_loop().call_soon_threadsafe(self.output_handler.cancel)
+from weft.core.errors import EngineDead, Unavailable, Unsupported
+from weft.core.types import PoolingParams, RequestOptions, SamplingParams
 
 
 @pytest.fixture
 async def hanging():
     """The client of one, with a clock that is set by hand."""
-    now = [1000.0]
-    found = open_model("embedded:tiny")
-    llm = HangingLlm()
-    client = VllmClient(
-        llm,
-        resolve(EngineOptions(), found.card, 1 << 30),
-        Tokenizer.from_files(found.tokenizer_files),
-        meters={0: LoadMeter(0, clock=lambda: now[0])},
-        events=None,
-        clock=lambda: now[0],
-    )
-    yield client, llm, now
-    client.shutdown()
-    await client.wait_closed()
+    async with connected() as (client, llm, now):
+        yield client, llm, now
 
 
 async def test_an_engine_that_hangs_is_unhealthy(hanging):
@@ -97,3 +50,11 @@ async def test_an_engine_that_cannot_abort_is_shut_down_all_the_same(hanging):
         client.shutdown()
         await client.wait_closed()
     assert llm.is_shut_down
+
+
+async def test_pooling_on_a_rank_of_ones_choice_is_refused(hanging):
+    """vLLM takes none for it."""
+    client, _, _ = hanging
+    options = RequestOptions(request_id="r", data_parallel_rank=0)
+    with pytest.raises(Unsupported, match="data_parallel_rank"):
+        await client.prepare("a", PoolingParams(task="embed"), options)

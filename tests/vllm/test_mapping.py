@@ -327,6 +327,9 @@ def test_events_of_the_cache_are_ours():
         block_hashes=[b"h" * 32], parent_block_hash=None, token_ids=[1, 2], block_size=2,
         lora_name="sql", cache_salt="salt",
     )  # fmt: skip
+    seen = {**stored, "extra_keys": [("sql", ("red", -2), "salt"), None]}
+    assert encoded("BlockStored", **seen).media == [[("red", -2)], []]
+    assert encoded("BlockStored", **seen).cache_salt == "salt"
     assert encoded("BlockStored", **{**stored, "medium": "CPU"}) is None
     assert encoded("BlockStored", **{**stored, "group_idx": 1}) is None
     removed = encoded("BlockRemoved", block_hashes=[2**64 - 1], medium="GPU")

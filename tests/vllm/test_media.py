@@ -4,15 +4,13 @@ import base64
 import http.server
 import io
 import json
-import os
 import threading
 from functools import partial
 
 import grpc
 import pytest
 
-from tests.vllm.environment import VISION
-from tests.vllm.llava import IMAGE_TOKEN_ID, NUM_PATCHES, write_llava
+from tests.vllm.llava import IMAGE_TOKEN_ID, NUM_PATCHES, vision_path, write_llava
 from tests.vllm.served import fetched, refused, serving
 from weft.pb import common_pb2
 from weft.pb import vllm_engine_pb2 as pb
@@ -68,10 +66,8 @@ def server(checkpoint, pictures):
         "--allowed-media-domains", "127.0.0.1", "--allowed-local-media-path", str(pictures),
         "--limit-mm-per-prompt", '{"image": 2}',
     )  # fmt: skip
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setenv("PYTHONPATH", str(VISION), prepend=os.pathsep)
-        with serving(checkpoint, *flags) as started:
-            yield started
+    with serving(checkpoint, *flags, PYTHONPATH=vision_path()) as started:
+        yield started
 
 
 def picture(url, **fields):

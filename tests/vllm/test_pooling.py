@@ -1,5 +1,6 @@
-"""A model of vLLM's that pools: embeddings beside those of our engine, of the same checkpoint."""
+"""A model of vLLM's that pools, over both wires: embeddings beside those of our engine, of the same checkpoint."""
 
+import json
 import math
 from contextlib import aclosing
 from pathlib import Path
@@ -8,17 +9,18 @@ import pytest
 import pytest_asyncio
 
 from tests.compute.encoders import make_model, save
-from tests.vllm.engines import engine
+from tests.vllm.served import fetched, refused, serving
 from weft.core.config import EngineOptions
-from weft.core.errors import BadRequest, ContextLengthExceeded, Unsupported
+from weft.core.errors import ContextLengthExceeded, Unsupported
 from weft.core.types import PoolingParams, SamplingParams
 from weft.engine.configure import resolve
 from weft.engine.front.local_client import LocalClient
 from weft.model.open import open_model
+from weft.rpc.client import RpcClient
 
 pytestmark = [pytest.mark.vllm, pytest.mark.asyncio(loop_scope="session")]
 
-PROMPT = {"prompt_token_ids": list(range(100, 140))}
+IDS = list(range(100, 140))
 EMBED = PoolingParams(task="embed")
 HIDDEN = 64
 
@@ -30,60 +32,80 @@ def bert(tmp_path_factory):
     return Path(save(model, tmp_path_factory.mktemp("pooling") / "bert"))
 
 
-@pytest_asyncio.fixture(scope="module", loop_scope="session")
-async def client(bert):
+@pytest.fixture(scope="module")
+def server(bert):
     """One for all."""
-    async with engine(bert, runner="pooling") as client:
-        yield client
+    with serving(bert, "--runner", "pooling") as started:
+        yield started
 
 
-async def encode(client, params=EMBED, prompt=PROMPT, request_id="r", **options):
+@pytest_asyncio.fixture(scope="module", loop_scope="session")
+async def client(server):
+    """Of its gRPC server."""
+    client = await RpcClient.connect(server.address)
+    yield client
+    await client.close()
+
+
+async def encode(client, params=EMBED, prompt=None):
     """The one output of one request."""
-    async with aclosing(client.encode(prompt, params, request_id, **options)) as outputs:
+    given = {"prompt_token_ids": IDS if prompt is None else prompt}
+    async with aclosing(client.encode(given, params, "r")) as outputs:
         (output,) = [output async for output in outputs]
     return output
 
 
-async def test_embeddings_are_those_of_our_engine(client, bert):
-    """Of one vector, and of one for each token, in float32."""
+def posted(server, path, **body):
+    """The first result of a request over HTTP, and its usage."""
+    answer = json.loads(fetched(server, path, {"input": IDS, **body}))
+    return answer["data"][0], answer["usage"]
+
+
+async def test_embeddings_are_those_of_our_engine(server, client, bert):
+    """Of one vector over both wires, and of one for each token, in float32."""
     options = EngineOptions(model=str(bert), runner="pooling")
     found = open_model(str(bert), runner="pooling")
     ours = await LocalClient.start(found, resolve(options, found.card, 1 << 30))
     try:
-        pairs = [
-            (await encode(client, params), await encode(ours, params))
-            for params in (EMBED, PoolingParams(task="token_embed"))
-        ]
+        whole = await encode(ours)
+        each = await encode(ours, PoolingParams(task="token_embed"))
     finally:
         ours.shutdown()
         await ours.wait_closed()
-    assert [mine.shape for mine, _ in pairs] == [(HIDDEN,), (40, HIDDEN)]
-    for mine, theirs in pairs:
-        assert mine.shape == theirs.shape
-        assert mine.data == pytest.approx(theirs.data, abs=1e-4)
+    over_grpc = await encode(client)
+    over_http, usage = posted(server, "/v1/embeddings")
+    assert whole.shape == (HIDDEN,) == over_grpc.shape
+    assert over_grpc.data == pytest.approx(whole.data, abs=1e-4)
+    assert over_http["embedding"] == pytest.approx(over_grpc.data, abs=1e-6)
+    assert usage["prompt_tokens"] == len(IDS)
+    tokens, _ = posted(server, "/pooling", task="token_embed")
+    assert each.shape == (len(IDS), HIDDEN) == (len(tokens["data"]), len(tokens["data"][0]))
+    assert [x for row in tokens["data"] for x in row] == pytest.approx(each.data, abs=1e-4)
 
 
-async def test_an_embedding_has_length_one_unless_that_is_not_wanted(client):
+def test_an_embedding_has_length_one_unless_that_is_not_wanted(server):
     """As ours has."""
-    unit = await encode(client)
-    raw = await encode(client, PoolingParams(task="embed", normalize=False))
-    assert math.isclose(sum(x * x for x in unit.data), 1.0, rel_tol=1e-4)
-    assert not math.isclose(sum(x * x for x in raw.data), 1.0, rel_tol=1e-2)
+    unit, _ = posted(server, "/v1/embeddings")
+    raw, _ = posted(server, "/v1/embeddings", normalize=False)
+    assert math.isclose(sum(x * x for x in unit["embedding"]), 1.0, rel_tol=1e-4)
+    assert not math.isclose(sum(x * x for x in raw["embedding"]), 1.0, rel_tol=1e-2)
 
 
-async def test_its_tasks_are_told_and_generating_is_none(client):
-    """Before vLLM hears of it."""
-    assert {"embed", "token_embed"} <= set(await client.get_supported_tasks())
+async def test_generating_is_no_task_of_it(server, client):
+    """Before vLLM hears of it, over both wires."""
     with pytest.raises(Unsupported, match="generate"):
-        await anext(client.generate(PROMPT, SamplingParams(), "g"))
+        await anext(client.generate({"prompt_token_ids": IDS}, SamplingParams(), "g"))
+    code, error = refused(server, "/v1/completions", {"prompt": IDS, "max_tokens": 1})
+    assert (code, "generate" in error["message"]) == (501, True)
 
 
-async def test_what_it_cannot_do_is_refused(client):
-    """A task that it has not, a prompt beyond the context, a rank."""
-    with pytest.raises(BadRequest, match="task"):
-        await encode(client, PoolingParams(task="classify"))
+async def test_what_it_cannot_do_is_refused(server, client):
+    """A task that it has not, and a prompt beyond the context; what fills it is taken."""
+    code, error = refused(server, "/pooling", {"input": IDS, "task": "classify"})
+    assert (code, "task" in error["message"]) == (400, True)
     most = client.model_config.max_model_len
-    assert len((await encode(client, prompt=[7] * most)).prompt_token_ids) == most
+    assert len((await encode(client, prompt=[7] * most)).data) == HIDDEN
     with pytest.raises(ContextLengthExceeded):
         await encode(client, prompt=[7] * (most + 1))
-    assert client.num_active_requests == 0
+    code, error = refused(server, "/v1/embeddings", {"input": [7] * (most + 1)})
+    assert code == 400

@@ -4,10 +4,11 @@ import json
 import re
 import threading
 from collections import Counter
+from concurrent.futures import ThreadPoolExecutor
 
 import pytest
 
-from tests.vllm.served import fetched, opened, refused, serving
+from tests.vllm.served import START_TIMEOUT_S, fetched, opened, refused, serving
 from weft.core.types import SamplingParams
 from weft.rpc.client import RpcClient
 
@@ -17,11 +18,22 @@ PROMPT = list(range(100, 140))
 BODY = {"prompt": PROMPT, "max_tokens": 8, "temperature": 0.0, "ignore_eos": True}
 
 
+CONTROL = {"authorization": "Bearer c"}
+
+
 @pytest.fixture(scope="module")
-def server(checkpoint):
-    """Started with a flag of ours, one of vLLM's and arguments in JSON."""
-    ours = ("-c", "512", "--served-model-name", "small")
-    with serving(checkpoint, *ours, "--engine-args", json.dumps({"max_num_seqs": 16})) as started:
+def traces(tmp_path_factory):
+    """Where profiles go."""
+    return tmp_path_factory.mktemp("traces")
+
+
+@pytest.fixture(scope="module")
+def server(checkpoint, traces):
+    """Started with flags of ours, one of vLLM's and arguments in JSON."""
+    ours = ("-c", "512", "--served-model-name", "small", "--control-api-key", "c")
+    profiler = json.dumps({"profiler": "torch", "torch_profiler_dir": str(traces)})
+    theirs = ("--profiler-config", profiler, "--engine-args", json.dumps({"max_num_seqs": 16}))
+    with serving(checkpoint, *ours, *theirs) as started:
         yield started
 
 
@@ -99,6 +111,24 @@ def test_what_cannot_be_done_is_refused(server, path, body, status, words):
     code, error = refused(server, path, body)
     assert code == status
     assert words in error["message"]
+
+
+def test_a_profile_is_written(server, traces):
+    """Of engine and server, with stacks, twice; one at a time, and the server lives on."""
+    for prefix in ("first", "second"):
+        path = f"/start_profile?profile_prefix={prefix}"
+        fetched(server, path, {}, **CONTROL)
+        code, error = refused(server, path, {}, **CONTROL)
+        assert (code, "profil" in error["message"]) == (409, True)
+        bodies = [{**BODY, "prompt": PROMPT[i:], "max_tokens": 2} for i in range(4)]
+        with ThreadPoolExecutor(4) as threads:
+            list(threads.map(lambda body: fetched(server, "/v1/completions", body), bodies))
+        # torch sums up what it saw: half a minute of processor time.
+        fetched(server, "/stop_profile", {}, timeout_s=START_TIMEOUT_S, **CONTROL)
+        written = [path.name for path in traces.glob(f"{prefix}*.json.gz")]
+        assert len(written) == 2, written
+        assert any("async_llm" in name for name in written)
+    assert json.loads(fetched(server, "/v1/completions", BODY))["choices"]
 
 
 def test_the_death_of_the_engine_ends_the_server(server):

@@ -6,6 +6,8 @@ import msgspec
 
 from weft.core.errors import Unsupported
 
+MAX_DRAIN_S = 86_400.0
+
 
 class ElasticConfig(msgspec.Struct, frozen=True, kw_only=True):
     """What all engines share, however many there are, and the memory that one more takes."""

@@ -451,7 +451,11 @@ class EngineLoad(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class BlockStored(msgspec.Struct, frozen=True, tag=True, kw_only=True):
-    """Blocks that entered the prefix cache, a chain in order; hashes are 32 bytes."""
+    """Blocks that entered the prefix cache, a chain in order; hashes are 32 bytes.
+
+    `media` are, for each block, the items whose tokens are in it: their hash, and where the item begins as seen
+    from the block's first token. Empty where none has any.
+    """
 
     block_hashes: list[bytes]
     parent_block_hash: bytes | None
@@ -460,6 +464,7 @@ class BlockStored(msgspec.Struct, frozen=True, tag=True, kw_only=True):
     lora_name: str | None = None
     cache_salt: str | None = None
     medium: Medium = Medium.POOL
+    media: list[list[tuple[str, int]]] = []
 
 
 class BlockRemoved(msgspec.Struct, frozen=True, tag=True, kw_only=True):

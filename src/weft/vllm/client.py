@@ -7,10 +7,12 @@ import asyncio
 import logging
 import sys
 import time
-from collections.abc import AsyncGenerator, Callable, Iterable, Iterator, Mapping
+from collections.abc import AsyncGenerator, Callable, Iterable, Iterator
 from contextlib import AbstractContextManager, aclosing, contextmanager, nullcontext
 from dataclasses import replace
 from typing import Any
+
+from msgspec.structs import replace as replace_fields
 
 from weft.core.client import AnyParams, PromptSource
 from weft.core.config import EngineConfig
@@ -73,7 +75,7 @@ class VllmClient(VllmControls):
         config: EngineConfig,
         tokenizer: Tokenizer,
         *,
-        meters: Mapping[int, LoadMeter],
+        meters: dict[int, LoadMeter],
         events: KvEventReader | None,
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
@@ -91,6 +93,7 @@ class VllmClient(VllmControls):
         self.info = replace(info, limits=limits, has_kv_events=events is not None)
         self.model_config = config.model_config
         self.renderer = tokenizer
+        self._clock = clock
         self._inputs = InputProcessor(config, tokenizer, limits=limits, clock=clock)
         self._meters = meters
         self._events = events
@@ -101,7 +104,6 @@ class VllmClient(VllmControls):
         if config.model_config.speech is not None:
             self._speech = SpeechReader(SpeechModel(llm), config, tokenizer, limits, clock)
         self._guard = guard_engines()
-        self._clock = clock
         self._open: dict[str, Request] = {}
         self._idle = asyncio.Event()
         self._idle.set()
@@ -325,6 +327,19 @@ class VllmClient(VllmControls):
         if self._events is None:
             raise Unsupported("subscribe_kv_events is not supported: there is no prefix cache")
         return self._events.feed.subscribe(start_sequence_number)
+
+    def _use_ranks(self, size: int) -> None:
+        self.vllm_config = replace_fields(self.vllm_config, data_parallel_size=size)
+        self.info = replace(self.info, data_parallel_size=size)
+        self._inputs = InputProcessor(
+            self.vllm_config, self.renderer, limits=self.info.limits, clock=self._clock
+        )
+        for rank in [rank for rank in self._meters if rank >= size]:
+            del self._meters[rank]
+        for rank in range(size):
+            self._meters.setdefault(rank, LoadMeter(rank, self._clock))
+        self._guard.close()
+        self._guard = guard_engines()
 
     # -- the end ------------------------------------------------------------------------------
 

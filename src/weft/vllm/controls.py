@@ -1,5 +1,6 @@
 """`VllmControls`: the calls by which an operator pauses, changes and looks into vLLM's engine."""
 
+import math
 from abc import abstractmethod
 from collections.abc import Iterable, Mapping, Sequence
 from contextlib import AbstractContextManager
@@ -8,12 +9,15 @@ from typing import Any
 from weft.core.client import EngineClient
 from weft.core.config import EngineConfig
 from weft.core.controls import check_sleep_level, read_pause_mode, read_sleep_tags
-from weft.core.errors import BadRequest, DeadlineExceeded, NotFound, Unsupported
+from weft.core.elastic import MAX_DRAIN_S, refuse_scaling
+from weft.core.errors import BadRequest, NotFound, Unavailable, Unsupported
 from weft.core.lora import validate_lora
 from weft.core.types import LoRARequest, PauseMode
+from weft.core.validate import check_integer, check_number
 from weft.core.weight_transfer import WeightTransferInitRequest, WeightTransferUpdateRequest
-from weft.vllm.engine import to_lora, to_weight_transfer
+from weft.vllm.engine import scale, to_lora, to_weight_transfer
 from weft.vllm.errors import translated
+from weft.vllm.settings import MAX_ELASTIC_RANKS
 
 MAX_ADAPTERS = 1024  # whether loaded or not
 
@@ -29,10 +33,16 @@ class VllmControls(EngineClient):
         self._has_reasoning_parser = bool(there.structured_outputs_config.reasoning_parser)
         self._has_profiler = there.profiler_config.profiler is not None
         self._has_weight_transfer = there.weight_transfer_config is not None
+        self._is_elastic = bool(there.parallel_config.enable_elastic_ep)
+        self._is_scaling = False
 
     @abstractmethod
     def _check_alive(self) -> None:
         """Raise where no engine is there to answer."""
+
+    @abstractmethod
+    def _use_ranks(self, size: int) -> None:
+        """There are so many from now on."""
 
     # -- scheduling and memory ----------------------------------------------------------------
 
@@ -113,14 +123,30 @@ class VllmControls(EngineClient):
         """See `EngineClient`. A worker's public methods are what there is, with their arguments."""
         if not method.isidentifier() or method.startswith("_"):
             raise BadRequest("method", f"method must be one of vLLM's worker, got {method[:80]!a}")
+        with self._calling("method"):
+            given = tuple(args), dict(kwargs or {})
+            return list(await self._llm.collective_rpc(method, timeout, *given))
+
+    async def scale_elastic_ep(
+        self, new_data_parallel_size: int, drain_timeout: float = 300.0
+    ) -> None:
+        """See `EngineClient`. Whether requests of ranks that leave are finished first is vLLM's to decide."""
+        if not self._is_elastic:
+            refuse_scaling()
+        check_integer("new_data_parallel_size", new_data_parallel_size, 1, MAX_ELASTIC_RANKS)
+        check_number("drain_timeout", drain_timeout, 0, MAX_DRAIN_S, above=True)
+        if self._is_scaling:
+            raise Unavailable("the number of engines is being changed already; try again later")
+        self._is_scaling = True
         try:
-            with self._calling("method"):
-                answers = await self._llm.collective_rpc(
-                    method, timeout, tuple(args), dict(kwargs or {})
-                )
-        except TimeoutError:
-            raise DeadlineExceeded(f"{method} has not answered within {timeout:g} s") from None
-        return list(answers)
+            with self._calling("new_data_parallel_size"):
+                await scale(self._llm, new_data_parallel_size, math.ceil(drain_timeout))
+        finally:
+            self._is_scaling = False
+        self._use_ranks(new_data_parallel_size)
+
+    async def is_scaling_elastic_ep(self) -> bool:
+        return self._is_scaling
 
     # -- transfers and weights ----------------------------------------------------------------
 

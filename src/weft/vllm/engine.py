@@ -18,6 +18,7 @@ from weft.core.errors import BadRequest, ConfigError
 from weft.core.media import MediaTensors, Modality, Tensor
 from weft.core.types import LoRARequest, Request
 from weft.core.weight_transfer import WeightTransferInitRequest, WeightTransferUpdateRequest
+from weft.vllm.profiler import OneThread
 from weft.vllm.tensors import Item, ItemForm, layout, to_hashes
 
 log = logging.getLogger("weft.engine")
@@ -112,14 +113,18 @@ def start(settings: Mapping[str, Any], record: Callable[[int, Any, Any], None]) 
     objects = {name: value for name, value in settings.items() if isinstance(value, dict)}
     words = [f"{spelled(name)}={json.dumps(value)}" for name, value in objects.items()]
     settings = {**settings, **_parse(words)}
-    base: Any = import_module("vllm.v1.metrics.loggers").StatLoggerBase
+    base: Any = import_module("vllm.v1.metrics.loggers").AggregateStatLoggerBase
 
     class Recorder(base):  # type: ignore[misc]  # vLLM's is known once it is imported
-        def __init__(self, _config: Any, engine_index: int = 0) -> None:
-            self._rank = engine_index
+        is_ours = True
 
-        def record(self, scheduler_stats: Any, iteration_stats: Any, **_others: Any) -> None:
-            record(self._rank, scheduler_stats, iteration_stats)
+        def __init__(self, **_of_vllm: Any) -> None:
+            """There is nothing to keep."""
+
+        def record(
+            self, scheduler_stats: Any, iteration_stats: Any, *, engine_idx: int, **_others: Any
+        ) -> None:
+            record(engine_idx, scheduler_stats, iteration_stats)
 
         def log_engine_initialized(self) -> None:
             """There is nothing to say."""
@@ -130,9 +135,23 @@ def start(settings: Mapping[str, Any], record: Callable[[int, Any, Any], None]) 
     except (TypeError, ValueError, OSError) as error:
         raise ConfigError(f"vLLM refuses this configuration: {_line(error)}") from error
     try:
-        return engine.from_vllm_config(config, stat_loggers=[Recorder]), version
+        llm = engine.from_vllm_config(config, stat_loggers=[Recorder])
     except Exception as error:  # of its processes, its kernels, its packages: of any kind
         raise ConfigError(f"vLLM could not start: {_line(error)}") from error
+    if llm.profiler is not None:
+        llm.profiler = OneThread(llm.profiler)
+    return llm, version
+
+
+async def scale(llm: Any, size: int, drain_timeout: int) -> None:
+    """Change the number of its ranks, and go on hearing of each step."""
+    former = llm.logger_manager
+    await llm.scale_elastic_ep(size, drain_timeout)
+    if (
+        llm.logger_manager is not former
+    ):  # for more ranks vLLM makes a new one, of its own loggers alone
+        ours = [one for one in former.stat_loggers if getattr(one, "is_ours", False)]
+        llm.logger_manager.stat_loggers += ours
 
 
 def media_limits(llm: Any) -> Mapping[str, int]:

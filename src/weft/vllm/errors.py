@@ -6,6 +6,7 @@ from contextlib import contextmanager
 
 from weft.core.errors import (
     BadRequest,
+    DeadlineExceeded,
     EngineDead,
     FailedPrecondition,
     GenerationError,
@@ -19,6 +20,7 @@ from weft.core.errors import (
 # A call of vLLM's engine that failed is a bare Exception; of these its operator has to hear.
 _NOT_SET_UP = ("not enabled", "not configured", "not initialized", "must be enabled")
 
+_LATE = "timed out"  # what a call says that its workers did not answer
 _UNKNOWN = "has no attribute"  # what a worker says of a method by a name that it does not have
 _OF_WORKER = re.compile(r"Worker failed with error '(.*)', please check", re.DOTALL)
 
@@ -46,6 +48,7 @@ TABLE: Mapping[str, Callable[[BaseException, str | None], WeftError]] = {
     "ProfilerAlreadyActiveError": lambda error, _parameter: FailedPrecondition(str(error)),
     "RetryableRequestError": lambda error, _parameter: Unavailable(str(error)),
     "VLLMClientError": _bad_request,
+    "TimeoutError": lambda error, _parameter: DeadlineExceeded(str(error) or "too late"),
     "NotImplementedError": lambda error, _parameter: Unsupported(str(error) or "not implemented"),
     "ImportError": lambda error, _parameter: Unsupported(f"this server lacks a package: {error}"),
     "ValueError": _bad_request,
@@ -67,6 +70,8 @@ def to_weft_error(error: BaseException, parameter: str | None = None) -> WeftErr
         return BadRequest(
             parameter, f"{parameter}: {found[1]}"
         )  # it is an adapter's files that fail
+    if _LATE in text:
+        return DeadlineExceeded(text)
     if any(words in text for words in _NOT_SET_UP):
         return FailedPrecondition(text)
     return GenerationError(text)
@@ -89,6 +94,10 @@ def decoding(parameter: str) -> Iterator[None]:
     try:
         with translated(parameter):
             yield
+    except BadRequest as error:
+        if str(error).startswith(f"{parameter}:"):
+            raise
+        raise BadRequest(parameter, f"{parameter}: {error}") from error
     except GenerationError as error:  # of a library below vLLM's readers: of any class
         raise BadRequest(
             parameter, f"{parameter}: its bytes are in none of the known formats"

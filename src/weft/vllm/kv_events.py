@@ -122,6 +122,7 @@ def to_event(event: _Stored | _Removed | _Cleared) -> KvEvent | None:
     if isinstance(event, _Removed):
         return BlockRemoved(block_hashes=hashes)
     parent = event.parent_block_hash
+    media = [_media(keys) for keys in event.extra_keys or ()]
     return BlockStored(
         block_hashes=hashes,
         parent_block_hash=None if parent is None else _to_bytes(parent),
@@ -129,6 +130,7 @@ def to_event(event: _Stored | _Removed | _Cleared) -> KvEvent | None:
         block_size=event.block_size,
         lora_name=event.lora_name,
         cache_salt=_salt(event),
+        media=media if any(media) else [],
     )
 
 
@@ -137,6 +139,11 @@ def _salt(event: _Stored) -> str | None:
     keys = (event.extra_keys or [None])[0] or []
     texts = [key for key in keys if isinstance(key, str) and key != event.lora_name]
     return texts[0] if texts else None
+
+
+def _media(keys: list[Any] | None) -> list[tuple[str, int]]:
+    """The pairs among a block's extra keys: an item's hash, and where it begins."""
+    return [(str(key[0]), int(key[1])) for key in keys or () if isinstance(key, list | tuple)]
 
 
 def _to_bytes(block_hash: int | bytes) -> bytes:

@@ -15,6 +15,7 @@ from weft.vllm.engine import media_limits, start
 from weft.vllm.errors import translated
 from weft.vllm.kv_events import KvEventReader
 from weft.vllm.load import LoadMeter
+from weft.vllm.settings import MAX_ELASTIC_RANKS
 from weft.vllm.speech_model import SpeechModel
 
 
@@ -24,7 +25,7 @@ class Launched:
 
     llm: Any
     config: EngineConfig
-    meters: Mapping[int, LoadMeter]
+    meters: dict[int, LoadMeter]
     events: KvEventReader | None
     version: str
 
@@ -45,7 +46,8 @@ def launch(settings: Mapping[str, Any], tokenizer: Tokenizer) -> Launched:
     # What is wrong with these is said before minutes have passed.
     MediaSources.of(settings.get("allowed_media_domains"), settings.get("allowed_local_media_path"))
     num_ranks = settings.get("data_parallel_size", 1)
-    events = KvEventReader(num_ranks) if settings.get("enable_prefix_caching", True) else None
+    most = max(num_ranks, MAX_ELASTIC_RANKS) if settings.get("enable_elastic_ep") else num_ranks
+    events = KvEventReader(most) if settings.get("enable_prefix_caching", True) else None
     meters = {rank: LoadMeter(rank) for rank in range(num_ranks)}
 
     def record(rank: int, scheduler: Any, iteration: Any) -> None:

@@ -10,6 +10,7 @@ from weft.core.errors import ConfigError
 
 FLAG = "--engine-args"
 MAX_RANKS = 1024  # each has a port for its cache events
+MAX_ELASTIC_RANKS = 64  # likewise, from the start on
 # Of `EngineOptions`: what vLLM has under the same name. It is given where it was set.
 SAME = (
     "revision", "tokenizer", "hf_overrides", "generation_config", "override_generation_config", "dtype",
@@ -17,7 +18,7 @@ SAME = (
     "max_num_batched_tokens", "block_size", "mamba_block_size", "num_gpu_blocks_override",
     "enable_prefix_caching", "scheduling_policy", "max_num_queued_reqs", "max_num_queued_tokens",
     "max_logprobs", "logprobs_mode", "speculative_config", "profiler_config", "enable_lora", "max_loras",
-    "max_lora_rank", "kv_transfer_config",
+    "max_lora_rank", "kv_transfer_config", "enable_elastic_ep",
 )  # fmt: skip
 RENAMED = {"kv_cache_bytes": "kv_cache_memory_bytes", "memory_share": "gpu_memory_utilization"}
 # Given in words of their own, or in other ways.
@@ -35,7 +36,6 @@ REFUSED = {
     "kv_offloading_path": _IN_ARGS,
     "kv_events_config": "SubscribeKvEvents and the picker see vLLM's events through this server",
     "weight_transfer_config": _IN_ARGS,
-    "enable_elastic_ep": "scale_elastic_ep does not reach vLLM's engines",
     "enable_prompt_embeds": "prompts reach vLLM's engines as token ids",
 }  # fmt: skip
 # What the front has to know too: these are read here, and given to vLLM as above.

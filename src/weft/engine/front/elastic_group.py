@@ -11,7 +11,7 @@ from typing import Protocol
 
 from weft.compute.backends import backend_of
 from weft.core.config import EngineConfig
-from weft.core.elastic import refuse_scaling
+from weft.core.elastic import MAX_DRAIN_S, refuse_scaling
 from weft.core.engine_info import EngineInfo
 from weft.core.errors import (
     DeadlineExceeded,
@@ -45,7 +45,6 @@ ANSWER_TOKENS = 64
 FIRST_PAUSE_S = 0.5  # before an engine that died is started again; twice as long each time
 MAX_PAUSE_S = 60.0
 STEADY_S = 60.0  # one that lived for so long begins with the first pause again
-MAX_DRAIN_S = 86_400.0
 
 
 @dataclass(slots=True, eq=False)

@@ -142,6 +142,7 @@ def _to_kv_event(event: common_pb2.KvCacheEvent) -> KvEvent:
 
 def _to_stored(stored: common_pb2.KvBlocksStored) -> BlockStored:
     has_parent = stored.HasField("parent_block_hash")
+    media = [_media_of(block) for block in stored.blocks]
     return BlockStored(
         block_hashes=[_to_bytes(block.block_hash) for block in stored.blocks],
         parent_block_hash=_to_bytes(stored.parent_block_hash) if has_parent else None,
@@ -150,7 +151,13 @@ def _to_stored(stored: common_pb2.KvBlocksStored) -> BlockStored:
         lora_name=stored.lora_name if stored.HasField("lora_name") else None,
         cache_salt=stored.cache_salt if stored.HasField("cache_salt") else None,
         medium=_MEDIA.get(stored.tier, Medium.POOL),
+        media=media if any(media) else [],
     )
+
+
+def _media_of(block: common_pb2.KvBlock) -> list[tuple[str, int]]:
+    keys = (key.multimodal for key in block.extra_keys if key.HasField("multimodal"))
+    return [(key.identifier, key.offset) for key in keys]
 
 
 def _to_bytes(block_hash: int) -> bytes:

@@ -110,6 +110,15 @@ def _medium(medium: Medium) -> str | None:
     return None if medium is Medium.POOL else medium
 
 
+def _media_keys(event: BlockStored, block: int) -> list[pb.KvBlockExtraKey]:
+    """By which a block differs from one with the same tokens."""
+    items = event.media[block] if event.media else []
+    return [
+        pb.KvBlockExtraKey(multimodal=pb.KvMultimodalKey(identifier=name, offset=offset))
+        for name, offset in items
+    ]
+
+
 def _to_stored(event: BlockStored) -> pb.KvBlocksStored:
     size = event.block_size
     parent = event.parent_block_hash
@@ -119,6 +128,7 @@ def _to_stored(event: BlockStored) -> pb.KvBlocksStored:
                 block_hash=to_int64(block_hash),
                 token_ids=event.token_ids[i * size : (i + 1) * size],
                 block_size=size,
+                extra_keys=_media_keys(event, i),
             )
             for i, block_hash in enumerate(event.block_hashes)
         ],

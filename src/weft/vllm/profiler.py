@@ -1,0 +1,28 @@
+"""vLLM's profiler of this process, on a thread of its own."""
+
+from concurrent.futures import ThreadPoolExecutor
+from typing import Any
+
+
+class OneThread:
+    """Its calls as vLLM makes them, from whichever thread.
+
+    With stacks, torch's profiler writes through freed memory where it is stopped on another thread than it was
+    started on, which ends the process.
+    """
+
+    def __init__(self, profiler: Any) -> None:
+        self._profiler = profiler
+        self._thread = ThreadPoolExecutor(1, "profiler")
+
+    def set_output_name(self, worker_name: str) -> None:
+        """Names the next trace's file."""
+        self._profiler.set_output_name(worker_name)
+
+    def start(self) -> None:
+        """Begin a trace."""
+        self._thread.submit(self._profiler.start).result()
+
+    def stop(self) -> None:
+        """End it, and write it."""
+        self._thread.submit(self._profiler.stop).result()

@@ -1,0 +1,87 @@
+"""The page that compares Weft's engine with vLLM's, from the code that stands between servers and either."""
+
+import inspect
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+
+from tools.picker_reference import NOTE
+from weft.core.client import EngineClient
+from weft.core.declare import spelled
+from weft.core.types import SamplingParams, StructuredOutputsParams
+from weft.engine.front.data_parallel import DataParallelClient
+from weft.engine.front.local_client import LocalClient
+from weft.rpc.client import RpcClient
+from weft.vllm import params, settings
+from weft.vllm.client import VllmClient
+
+_ENGINES: Mapping[str, Sequence[type[EngineClient]]] = {
+    "Weft's": (LocalClient, DataParallelClient),
+    "vLLM's": (VllmClient,),
+    "`--remote`": (RpcClient,),
+}
+_ABOUT = (
+    "What `weft serve`, `weft serve --engine vllm` and `weft serve --remote` have behind the same servers. Why, and "
+    "what cannot be read from code, is in [engines.md](../engines.md)."
+)
+_OPTIONS = (
+    "How `--engine vllm` takes an option of ours. On the command line a flag that vLLM's engine has too goes to its "
+    "own parser as it is, whatever this table says of ours."
+)
+
+
+def engines_page() -> str:
+    """Calls, options and parameters."""
+    lines = [NOTE, "", "# Weft's engine and vLLM's", "", _ABOUT, "", "## Calls", ""]
+    lines.append(
+        "Methods of `EngineClient` that an engine may lack: without one the call is refused by its name."
+    )
+    lines += _table(("call", *_ENGINES), _calls())
+    lines += ["", "## Options of the engine", ""]
+    lines.append(_OPTIONS)
+    lines += _table(("option", "with vLLM's engine"), _options())
+    lines += ["", "## Parameters of sampling"]
+    lines += _table(("parameter", "with vLLM's engine"), _parameters())
+    lines += ["", "## Structured outputs"]
+    lines += _table(("field", "with vLLM's engine"), _constraints())
+    return "\n".join(lines) + "\n"
+
+
+def _calls() -> Iterator[Sequence[str]]:
+    for name, member in vars(EngineClient).items():
+        if inspect.isfunction(member) and "_unsupported(" in inspect.getsource(member):
+            marks = ("yes" if _has(kinds, name) else "" for kinds in _ENGINES.values())
+            yield (f"`{name}`", *marks)
+
+
+def _has(kinds: Iterable[type[EngineClient]], name: str) -> bool:
+    return any(getattr(kind, name) is not getattr(EngineClient, name) for kind in kinds)
+
+
+def _options() -> Iterator[Sequence[str]]:
+    given = dict.fromkeys((*settings.SAME, *settings.OWN), "as it is")
+    renamed = {ours: f"as `{theirs}`" for ours, theirs in settings.RENAMED.items()}
+    refused = {name: f"refused when set: {why}" for name, why in settings.REFUSED.items()}
+    for name, what in (given | renamed | refused).items():
+        yield f"`{spelled(name)}`", what
+
+
+def _parameters() -> Iterator[Sequence[str]]:
+    for name in SamplingParams.__struct_fields__:
+        if name in params.REFUSED:
+            yield f"`{name}`", f"refused: {params.REFUSED[name]}"
+        elif name in params.DONE_HERE:
+            yield f"`{name}`", "done on this side, as with Weft's engine"
+        elif name in params.CHANGED:
+            yield f"`{name}`", "given as vLLM has it"
+        else:
+            yield f"`{name}`", "given as it is"
+
+
+def _constraints() -> Iterator[Sequence[str]]:
+    refused = params.REFUSED_OF_CONSTRAINTS
+    for name in StructuredOutputsParams.__struct_fields__:
+        yield f"`{name}`", f"refused: {refused[name]}" if name in refused else "given as it is"
+
+
+def _table(titles: Sequence[str], rows: Iterable[Sequence[str]]) -> list[str]:
+    lines = ["", f"| {' | '.join(titles)} |", f"|{' --- |' * len(titles)}"]
+    return lines + [f"| {' | '.join(row)} |" for row in rows]
