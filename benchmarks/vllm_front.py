@@ -38,6 +38,10 @@ ENGINE = ("--enforce-eager", "--max-model-len", "512", "--max-num-seqs", "64")
 TEMPLATE = (
     "{% for message in messages %}{{ message['role'] }}: {{ message['content'] }}{% endfor %}"
 )
+HEADER = """\
+| clients | way | tokens/s | first p50, ms | first p99, ms | gap p99, ms | tokens a message \
+| front's CPU, ms a 1,000 tokens | load average |
+|---|---|---|---|---|---|---|---|---|"""
 NUM_TOKENS = 64
 PROMPT_TOKENS = 16
 VARIABLES = {
@@ -139,10 +143,7 @@ def main() -> None:
     parser.add_argument("--repetitions", type=int, default=2)
     arguments = parser.parse_args()
     checkpoint = written()
-    print(
-        "| clients | way | tokens/s | first p50, ms | first p99, ms | gap p99, ms | tokens a message"
-    )
-    print("| front's CPU, ms a 1,000 tokens | load average |")
+    print(HEADER)
     for repetition in range(arguments.repetitions):
         for server in sorted(SERVERS, reverse=bool(repetition % 2)):
             asyncio.run(turn(server, checkpoint, arguments.streams))

@@ -3,7 +3,7 @@
 import inspect
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 
-from tools.picker_reference import NOTE
+from tools.markdown import page, table
 from weft.core.client import EngineClient
 from weft.core.declare import spelled
 from weft.core.types import SamplingParams, StructuredOutputsParams
@@ -30,19 +30,20 @@ _OPTIONS = (
 
 def engines_page() -> str:
     """Calls, options and parameters."""
-    lines = [NOTE, "", "# Weft's engine and vLLM's", "", _ABOUT, "", "## Calls", ""]
-    lines.append(
-        "Methods of `EngineClient` that an engine may lack: without one the call is refused by its name."
+    return page(
+        "Weft's engine and vLLM's",
+        _ABOUT,
+        "## Calls",
+        "Methods of `EngineClient` that an engine may lack: without one the call is refused by its name.",
+        table(("call", *_ENGINES), _calls()),
+        "## Options of the engine",
+        _OPTIONS,
+        table(("option", "with vLLM's engine"), _options()),
+        "## Parameters of sampling",
+        table(("parameter", "with vLLM's engine"), _parameters()),
+        "## Structured outputs",
+        table(("field", "with vLLM's engine"), _constraints()),
     )
-    lines += _table(("call", *_ENGINES), _calls())
-    lines += ["", "## Options of the engine", ""]
-    lines.append(_OPTIONS)
-    lines += _table(("option", "with vLLM's engine"), _options())
-    lines += ["", "## Parameters of sampling"]
-    lines += _table(("parameter", "with vLLM's engine"), _parameters())
-    lines += ["", "## Structured outputs"]
-    lines += _table(("field", "with vLLM's engine"), _constraints())
-    return "\n".join(lines) + "\n"
 
 
 def _calls() -> Iterator[Sequence[str]]:
@@ -80,8 +81,3 @@ def _constraints() -> Iterator[Sequence[str]]:
     refused = params.REFUSED_OF_CONSTRAINTS
     for name in StructuredOutputsParams.__struct_fields__:
         yield f"`{name}`", f"refused: {refused[name]}" if name in refused else "given as it is"
-
-
-def _table(titles: Sequence[str], rows: Iterable[Sequence[str]]) -> list[str]:
-    lines = ["", f"| {' | '.join(titles)} |", f"|{' --- |' * len(titles)}"]
-    return lines + [f"| {' | '.join(row)} |" for row in rows]

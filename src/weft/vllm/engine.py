@@ -147,9 +147,8 @@ async def scale(llm: Any, size: int, drain_timeout: int) -> None:
     """Change the number of its ranks, and go on hearing of each step."""
     former = llm.logger_manager
     await llm.scale_elastic_ep(size, drain_timeout)
-    if (
-        llm.logger_manager is not former
-    ):  # for more ranks vLLM makes a new one, of its own loggers alone
+    # For more ranks vLLM makes a new one, of its own loggers alone.
+    if llm.logger_manager is not former:
         ours = [one for one in former.stat_loggers if getattr(one, "is_ours", False)]
         llm.logger_manager.stat_loggers += ours
 
