@@ -36,7 +36,7 @@ def given(**changes):
         "architectures": ["LlamaForCausalLM"], "dtype": "torch.bfloat16", "max_model_len": 512,
         "get_vocab_size": lambda: 400, "max_logprobs": 20, "logprobs_mode": "raw_logprobs",
         "get_diff_sampling_param": lambda: {"temperature": 0.6, "stop": ["x"]},
-        "revision": None, "runner_type": "generate",
+        "revision": None, "runner_type": "generate", "attn_type": "decoder",
     }  # fmt: skip
     values = {
         "model_config": stats("ModelConfig", **model),
@@ -68,6 +68,14 @@ def test_what_vllm_decided_is_our_configuration():
     assert made.lora_config == LoraConfig(max_loras=3, max_lora_rank=16)
     assert (made.data_parallel_size, made.structured_outputs_in_reasoning) == (2, True)
     assert with_pooler(made, given().model_config, ["generate"]) is made
+
+
+def test_an_encoder_has_no_blocks():
+    """vLLM says that it has one, which would be a limit of prompts."""
+    config = given()
+    config.model_config.attn_type = "encoder_only"
+    made = to_engine_config(config, names=["e"], eos_token_ids=(), bos_token_id=None)
+    assert made.cache_config.num_blocks == 0
 
 
 def test_a_model_that_pools_says_how():

@@ -28,6 +28,8 @@ def to_engine_config(
     model, cache, scheduler = config.model_config, config.cache_config, config.scheduler_config
     ranks = config.parallel_config.data_parallel_size
     lora = config.lora_config
+    # An encoder holds nothing, though vLLM counts a block.
+    num_blocks = 0 if model.attn_type == "encoder_only" else cache.num_gpu_blocks or 0
     return EngineConfig(
         model_config=ModelConfig(
             model=model.model,
@@ -48,7 +50,7 @@ def to_engine_config(
         ),
         cache_config=CacheConfig(
             block_size=cache.block_size,
-            num_blocks=(cache.num_gpu_blocks or 0) // ranks,
+            num_blocks=num_blocks // ranks,
             block_bytes=0,
             kv_cache_dtype=cache.cache_dtype,
             enable_prefix_caching=bool(cache.enable_prefix_caching),
