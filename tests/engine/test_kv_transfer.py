@@ -128,7 +128,11 @@ class Cutting:
                 near, _ = self._listener.accept()
             except OSError:
                 return
-            far = socket.create_connection(("127.0.0.1", self._target))
+            try:
+                far = socket.create_connection(("127.0.0.1", self._target))
+            except OSError:  # that engine has ended
+                near.close()
+                continue
             threading.Thread(target=self._pump, args=(near, far, False), daemon=True).start()
             threading.Thread(target=self._pump, args=(far, near, True), daemon=True).start()
 
