@@ -327,6 +327,7 @@ def test_who_is_aborted_before_its_state_is_there_lends_none(engine):
             wait_for_held(each, 0)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("num_bytes", [300, 380, 420, 500, 560, 600])
 def test_a_connection_cut_anywhere_costs_time_and_nothing_else(num_bytes):
     """In the handshake, between blocks, inside one, or before the state."""

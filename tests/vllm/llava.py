@@ -31,11 +31,6 @@ def add_vision() -> None:
     """Let this process find torchvision."""
     if str(VISION) not in sys.path:
         sys.path.append(str(VISION))
-        from transformers.utils import import_utils  # there is none where these tests do not run
-
-        # Another module's tests may have asked before.
-        import_utils.is_torchvision_available.cache_clear()
-        import_utils.is_torchvision_v2_available.cache_clear()
 
 
 def vision_path() -> str:
