@@ -47,7 +47,9 @@ def write_onevision(directory: Path) -> Path:
     transformers.LlavaOnevisionImageProcessor(
         size=size, image_grid_pinpoints=_GRID
     ).save_pretrained(directory)
-    transformers.LlavaOnevisionVideoProcessor(size=size).save_pretrained(directory)
+    # By hand: transformers, once it is imported without torchvision, refuses to make one.
+    processor = {"video_processor_type": "LlavaOnevisionVideoProcessor", "size": size}
+    (directory / "video_preprocessor_config.json").write_text(json.dumps(processor))
     settings = {
         "processor_class": "LlavaOnevisionProcessor",
         "num_image_tokens": (SIDE // _PATCH) ** 2,
