@@ -138,7 +138,7 @@ class StepSampler:
                 prompt_logprobs=prompt_logprobs,
             )
         except GrammarFailed as failure:
-            return FailedRow(error=f"the grammar cannot be followed any further: {failure}")
+            return FailedRow(error=failure.in_answer)
         except Exception:  # it ends this request, and no other of the step
             request = sequence.request
             extra = of_request(request.request_id, request.trace_headers)

@@ -31,6 +31,11 @@ _MAX_USES = 256
 class GrammarFailed(Exception):
     """This grammar cannot be built or followed; the text may be shown to the caller."""
 
+    @property
+    def in_answer(self) -> str:
+        """What ends an answer that was following it."""
+        return f"the grammar cannot be followed any further: {self}"
+
 
 @dataclass(frozen=True, slots=True)
 class GrammarVocabulary:

@@ -430,7 +430,7 @@ class Scheduler:
         try:
             reason, stop_reason = sequence.append(row.token_id, self.max_model_len)
         except GrammarFailed as failure:
-            return self._end(sequence, FinishReason.ERROR, error=_grammar_error(failure))
+            return self._end(sequence, FinishReason.ERROR, error=failure.in_answer)
         output = sequence.output(
             token_ids=[row.token_id],
             logprobs=None if row.logprobs is None else [row.logprobs],
@@ -496,7 +496,3 @@ class Scheduler:
         assert self._running == sorted(self._running, key=_by_order)
         held_back = (s for s in self._held_back if s.status is SequenceStatus.COMPILING)
         assert all(not s.block_ids for s in (*self._waiting, *held_back))
-
-
-def _grammar_error(failure: GrammarFailed) -> str:
-    return f"the grammar cannot be followed any further: {failure}"
