@@ -43,6 +43,9 @@ NOT_RUN = {
     "make test-slow": "runs the tests that this is one of",
     "weft bench sweep serve ": "starts servers at one port; tests/bench/test_commands.py runs one",
     "weft serve MODEL --engine vllm ": "needs vLLM; make test-vllm runs such servers",
+    'weft serve MODEL --speculative-config \'{"method": "mtp"': (
+        "needs a checkpoint with such a head; tests/engine/test_mtp_drafter.py makes some"
+    ),
     "weft serve openai/whisper-small ": "needs vLLM; make test-vllm transcribes with a small one",
     "curl localhost:8000/v1/audio/transcriptions ": "needs the server above",
     "weft serve MODEL --data-parallel-size 4 --data-parallel-size-local 2 --data-parallel-address ": (

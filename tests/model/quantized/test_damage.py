@@ -14,13 +14,10 @@ from tests.model.test_damage import DAMAGES, check_damage
 
 def write_case(case: str, directory: Path) -> str:
     """A small checkpoint of that form."""
-    match case:
-        case "int8":
-            return test_int8.write(directory)
-        case "mxfp4":
-            tensors, _ = test_mxfp4.packed_tensors()
-            return str(write_checkpoint(directory, test_mxfp4.MXFP4, tensors))
-    scheme, pack, _ = CASES[case]
+    if case == "mxfp4":
+        tensors, _ = test_mxfp4.packed_tensors()
+        return str(write_checkpoint(directory, test_mxfp4.MXFP4, tensors))
+    scheme, pack, *_ = (test_int8.SCHEME, test_int8.pack) if case == "int8" else CASES[case]
     tensors, _ = packed_tensors(pack)
     return write(directory, scheme, tensors)
 
