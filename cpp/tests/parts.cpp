@@ -72,7 +72,13 @@ public:
             starts_.push_back(row + 1);
         }
         const std::vector<std::int32_t> tokens(positions_.size(), 0);
-        const Batch batch{tokens, positions_, slots_, starts_, tables_, kWidth, {}, {}, {}, {}, {}, {}, {}};
+        Batch batch;
+        batch.token_ids = tokens;
+        batch.positions = positions_;
+        batch.slots = slots_;
+        batch.query_starts = starts_;
+        batch.block_tables = tables_;
+        batch.table_width = kWidth;
         plan_ = make_plan(spec_, {next, kLanes}, batch, kernels.attention_rows);
         const int cell = spec_.padded_dim() * kLanes * spec_.num_kv_heads;
         keys_ = draw_elements(random, next * cell, element_bytes(kernels.element));
