@@ -1,27 +1,21 @@
 """Whatever one caller sends, the others are served: how long it holds the event loop, and what it takes."""
 
 import random
-import time
 from itertools import cycle, islice
 
-import msgspec
 import pytest
 
 from tests.attacks.bodies import BASES, KINDS, Attack, attacks, fields_by_path
 from tests.attacks.messages import MessageAttack, message_attacks
 from tests.attacks.target import Target, target
-from tests.doubles.loop_probe import MAX_PAUSE_S
+from tests.doubles.loop_probe import TRIES, is_bounded
 from weft.rpc.methods import METHODS
-from weft.web.http.options import HttpOptions
 
-# On a machine of our own. On a slower one, so often what reading one string of the largest body takes there:
-# nothing can come between.
-MAX_PAUSE_IN_STRINGS = 3
+# That one request may hold the others, each as long as the largest body.
+NUM_STRINGS = 3
 MAX_GROWTH = 4  # bodies
 # What is there anyway: a text of 32,768 tokens' context while it is cut into tokens, pages of the heap.
 FIXED_BYTES = 160 * 2**20
-# A pause that the attack makes comes each time; one that the machine makes does not.
-TRIES = 3
 NUM_OF_FUZZ = 400
 
 GENERATING = ("embedded:echo?max_len=32768",)
@@ -29,22 +23,6 @@ POOLING = (
     "embedded:random?layers=1&hidden=32&heads=2&kv_heads=1&head_dim=16&vocab=400&max_len=2048",
     "--runner=pooling",
 )
-
-
-def is_bounded(pause_s: float) -> bool:
-    """Whether an attack held the loop no longer than it may here and now, in processor time."""
-    return pause_s < MAX_PAUSE_S or pause_s < MAX_PAUSE_IN_STRINGS * _string_s()
-
-
-def _string_s() -> float:
-    """What one piece of work takes that nothing can break up: measured anew, since machines have slow minutes."""
-    body = b'"%b"' % (b"\\n" * (HttpOptions().max_body_bytes // 2 - 1))
-    taken_s: list[float] = []
-    for _ in range(TRIES):
-        began_s = time.thread_time()
-        msgspec.json.decode(body)
-        taken_s.append(time.thread_time() - began_s)
-    return min(taken_s)
 
 
 def misses(aimed: Target, attack: Attack | MessageAttack) -> list[str]:
@@ -56,7 +34,11 @@ def misses(aimed: Target, attack: Attack | MessageAttack) -> list[str]:
         status = aimed.send(attack, body)
         reading = aimed.read()
         most_bytes = MAX_GROWTH * len(body) + FIXED_BYTES
-        if is_bounded(reading.pause_s) and reading.grown_bytes < most_bytes and is_told(status):
+        if (
+            is_bounded(reading.pause_s, NUM_STRINGS)
+            and reading.grown_bytes < most_bytes
+            and is_told(status)
+        ):
             return []
         found.append(f"{attack}: {status}, {reading}, body of {len(body)} bytes")
     return found

@@ -19,6 +19,7 @@ from weft.core.config import EngineOptions
 from weft.core.types import EngineLoad, OutputKind, RequestOutput, SamplingParams
 from weft.engine.configure import resolve
 from weft.engine.front.local_client import LocalClient
+from weft.engine.scheduling.draft_payoff import DraftPayoff
 from weft.model.open import open_model
 from weft.text.tokenizer import Tokenizer
 
@@ -259,8 +260,12 @@ async def test_with_a_second_tier(model: Model):
     ],
     ids=["together", "chunks", "preempted"],
 )
-async def test_with_drafts(model: Model, options: dict[str, Any]):
-    """Most guesses are wrong; of answers of two tokens some are right, and their prompts come from the cache."""
+async def test_with_drafts(model: Model, options: dict[str, Any], monkeypatch: pytest.MonkeyPatch):
+    """Most guesses are wrong; of answers of two tokens some are right, and their prompts come from the cache.
+
+    Whether drafts gain time here is left out: they are tried whenever there is room.
+    """
+    monkeypatch.setattr(DraftPayoff, "wants", lambda *_: True)
     async with model.bench() as engine:
         expected = await engine.ask_all(OF_TWO_TOKENS)
     async with model.bench(speculative_config=DRAFTS, **options) as engine:
