@@ -17,9 +17,9 @@ _BY_PATH = {endpoint.path: endpoint for endpoint in ENDPOINTS}
 PROMPT = [5, 9, 17, 30]
 
 
-async def ask(served, path: str, **body):
+async def ask(served, path: str, headers=None, **body):
     """What the handler makes of a body."""
-    call = call_of(_BY_PATH, served, path, body, label="theirs", request_id="ours")
+    call = call_of(_BY_PATH, served, path, body, headers, label="theirs", request_id="ours")
     return await _BY_PATH[path].handler(call)
 
 
@@ -219,6 +219,8 @@ async def test_simple_generate_refuses_before_it_starts_a_stream(served):
     with pytest.raises(BadRequest) as caught:
         await ask(served, "/generate", prompt="a", stream=True, top_p=7)
     assert caught.value.parameter == "top_p"
+    with pytest.raises(BadRequest, match="data_parallel_rank"):
+        await ask(served, "/generate", {"x-data-parallel-rank": "7"}, prompt="a")
     for beyond in ({"prompt_logprobs": 1}, {"use_beam_search": True}, {"length_penalty": 2}):
         with pytest.raises(BadRequest):
             await ask(served, "/generate", prompt="a", **beyond)

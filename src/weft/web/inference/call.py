@@ -99,7 +99,7 @@ async def to_model_call(call: Call, *, is_blank_none: bool = False) -> ModelCall
         **{**given, "label": _label(call)},
         model=model,
         lora_request=lora_request,
-        data_parallel_rank=_rank(call.headers),
+        data_parallel_rank=rank_of(call.headers),
         trace_headers=await _trace(call.served, call.headers),
     )
 
@@ -128,7 +128,7 @@ def _usable(label: str) -> str | None:
     return label
 
 
-def _rank(headers: Mapping[str, str]) -> int | None:
+def rank_of(headers: Mapping[str, str]) -> int | None:
     """The rank that a router chose; what is no number is ignored."""
     text = headers.get(_RANK_HEADER, "").strip()
     return int(text) if text.isascii() and text.isdigit() and len(text) <= 9 else None
