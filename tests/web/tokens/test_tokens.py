@@ -154,6 +154,14 @@ async def test_prompt_and_running_usage_come_when_requested(served):
     assert answer["created"] <= parts[0]["created"]
 
 
+async def test_the_server_can_force_usage():
+    """Behind the answer, without a word from the client."""
+    async with serving(options=ApiOptions(enable_force_include_usage=True)) as served:
+        *parts, last = await chunks(served, sampling_params={"max_tokens": 3, "ignore_eos": True})
+    assert (last["choices"], last["usage"]["completion_tokens"]) == ([], 3)
+    assert not any("usage" in part for part in parts)
+
+
 @pytest.mark.parametrize("has_ended", [True, False])
 async def test_constraints_wait_for_reasoning_that_has_not_ended(has_ended):
     """`reasoning_ended` says what the prompt's token ids leave open."""
