@@ -88,7 +88,7 @@ def models() -> str:
         ),
         (
             "Those with short convolutions in place of attention in some layers are "
-            + _families(lambda family: family.has_convolutions)
+            + _families(lambda family: family.recurrence == "convolution")
             + ". What such a layer keeps of the tokens before lies in the blocks of the KV pool, beside keys and "
             "values: prefix cache, preemption, prefill in chunks and prefill apart give the same bits as without "
             "them, and `weft plan` says how much memory it takes. Linear layers of theirs may be rounded and have "
@@ -96,7 +96,7 @@ def models() -> str:
         ),
         (
             "Those with gated delta nets in place of attention in most layers are "
-            + _families(lambda family: family.delta != "none")
+            + _families(lambda family: family.recurrence == "delta")
             + "; of models that see, the text model. A sequence has one state in all such layers, in a slot beside the "
             "KV pool, and `--mamba-block-size` says how often one is kept for the prefix cache: `weft plan` and the "
             "start say how many slots there are. States go with their blocks to a second tier and to other engines "
@@ -106,7 +106,7 @@ def models() -> str:
         ),
         (
             "Those with Mamba-2 in place of attention in some layers are "
-            + _families(lambda family: family.has_mamba)
+            + _families(lambda family: family.recurrence == "mamba")
             + ". Their states lie in such slots too; "
             "all linear layers may be rounded, that which makes time steps too. Files of `granitemoehybrid` whose "
             "layers all have attention are served as any other decoder (docs/decisions/0052)."

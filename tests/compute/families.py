@@ -459,8 +459,8 @@ CASES = {
 def is_recurrent(model_type: str, settings: dict) -> bool:
     """Whether it keeps states, with which errors grow."""
     family = FAMILIES[model_type]
-    has_mamba = family.has_mamba and settings.get("layer_types") != ATTENTION_ALONE
-    return has_mamba or family.delta != "none"
+    has_mamba = family.recurrence == "mamba" and settings.get("layer_types") != ATTENTION_ALONE
+    return has_mamba or family.recurrence == "delta"
 
 
 def make_model(model_type: str, settings: dict) -> PreTrainedModel:

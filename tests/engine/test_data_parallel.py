@@ -13,12 +13,15 @@ from tests.busy import PATIENCE_S, until
 from tests.contract.engines import ROOM, data_parallel, local, start, stop
 from tests.engine.test_front import HandClient
 from tests.engine.test_lora import adapter
+from weft.core.config import PoolerConfig
 from weft.core.errors import BadRequest, ConfigError, EngineDead, FailedPrecondition, Overloaded
 from weft.core.metrics import Metrics
 from weft.core.types import (
     AllBlocksCleared,
     BlockStored,
     OutputKind,
+    PoolingKind,
+    PoolingParams,
     RequestOptions,
     SamplingParams,
     StructuredOutputsParams,
@@ -50,7 +53,8 @@ async def sent(group, engines, num_tokens=10, start=0, params=SHORT, **options):
     before = [len(engine.engine_ids) for engine in engines]
     prompt = {"prompt_token_ids": [start + place for place in range(num_tokens)]}
     request = await group.prepare(prompt, params, RequestOptions(request_id="r", **options))
-    stream = group.run(request)
+    run = group.run_pooling if isinstance(params, PoolingParams) else group.run
+    stream = run(request)
     task = asyncio.create_task(anext(stream))
     await until(lambda: [len(engine.engine_ids) for engine in engines] != before)
     [number] = [n for n, engine in enumerate(engines) if len(engine.engine_ids) != before[n]]
@@ -139,6 +143,17 @@ async def test_a_pin_is_followed_and_one_out_of_range_refused():
     assert [number for number, *_ in begun] == [1, 1, 1]
     with pytest.raises(BadRequest, match="data_parallel_rank"):
         await refused(group, data_parallel_rank=2)
+    await leave(*begun)
+
+
+async def test_a_pin_is_followed_by_prompts_that_are_pooled():
+    """The rank is of the request, whatever is to become of its prompt."""
+    kinds = {"embed": PoolingKind.LAST}
+    pooler = PoolerConfig(kinds=kinds, normalize=True, embedding_size=8)
+    group, engines = await by_hand(pooler_config=pooler)
+    params = PoolingParams(task="embed")
+    begun = [await sent(group, engines, params=params, data_parallel_rank=1) for _ in range(2)]
+    assert [number for number, *_ in begun] == [1, 1]
     await leave(*begun)
 
 

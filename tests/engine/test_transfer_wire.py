@@ -1,7 +1,10 @@
 """What goes between two engines: who gets blocks, and what bytes of others do."""
 
+import select
+import socket
 import threading
 from contextlib import contextmanager, suppress
+from types import SimpleNamespace
 
 import msgspec
 import numpy as np
@@ -11,11 +14,12 @@ from tests.busy import PATIENCE_S
 from tests.doubles.fake_runner import FakeRunner
 from tests.doubles.transfers import transfer
 from weft.core.kv_transfer import KvConnector, KvRole
-from weft.engine.handshake import PeerError
+from weft.engine.handshake import HANDSHAKE_S, PeerError, length_of
 from weft.engine.transfer import lending, wire
 from weft.engine.transfer.connectors import CONNECTORS
 from weft.engine.transfer.pool_access import AccessEnded, PoolAccess
 from weft.engine.transfer.settings import LOOPBACK
+from weft.engine.transfer.tcp import TcpPeer
 
 SECRET = b"0123456789abcdef"
 IDENTITY = wire.Identity(version="1", model="m", kv_layout="l", block_size=4, block_bytes=64)
@@ -208,6 +212,57 @@ def test_a_lease_ends_while_who_fetches_reads_nothing(connector):
             with suppress(PeerError, OSError):
                 while peer.receive_block(PoolAccess(target), 3, IDENTITY.block_bytes):
                     assert (target.read_block(3) == expected).all()
+
+
+STATE_BYTES = 4 * wire.MIN_BYTES_PER_S
+
+
+class SlowLine:
+    """Brings a state in pieces, each after a pause by a clock that nothing else moves."""
+
+    def __init__(self, sender: socket.socket, piece_bytes: int, pause_s: float):
+        self.now_s = 0.0
+        self._sender, self._piece, self._pause_s = sender, bytes(piece_bytes), pause_s
+
+    def clock(self) -> float:
+        return self.now_s
+
+    def waiter(self, connection: socket.socket, event: int):
+        poller = select.poll()
+        poller.register(connection, event)
+
+        def wait(timeout_s: float) -> bool:
+            self.now_s += min(timeout_s, self._pause_s)
+            if timeout_s < self._pause_s:
+                return False
+            self._sender.sendall(self._piece)
+            return bool(poller.poll(PATIENCE_S * 1000))
+
+        return wait
+
+
+def receive_over(piece_bytes: int, pause_s: float) -> float:
+    """The time it takes until a state is there; `TimeoutError` where it is given up."""
+    target = SimpleNamespace(block_rows=lambda _: [memoryview(bytearray(STATE_BYTES))])
+    with socket.create_server(("127.0.0.1", 0)) as listener:
+        receiver = socket.create_connection(listener.getsockname())
+        sender, _ = listener.accept()
+        line = SlowLine(sender, piece_bytes, pause_s)
+        with sender, TcpPeer(receiver, line.waiter, line.clock) as peer:
+            peer.request_blocks(LENT, STATE_BYTES)
+            sender.sendall(length_of(STATE_BYTES))
+            assert peer.receive_block(PoolAccess(target), 0, STATE_BYTES)
+    return line.now_s
+
+
+def test_a_large_state_may_take_as_long_as_its_bytes():
+    """On a slow line it comes all the same; who sends nothing, or a byte now and then, is not waited for."""
+    num_pieces, patience_s = 256, HANDSHAKE_S  # of who has not got through the handshake
+    taken_s = receive_over(STATE_BYTES // num_pieces, (patience_s + 3) / num_pieces)
+    assert taken_s > patience_s
+    for piece_bytes, pause_s in ((STATE_BYTES // num_pieces, patience_s + 1), (1, 1)):
+        with pytest.raises(TimeoutError):
+            receive_over(piece_bytes, pause_s)
 
 
 def test_there_is_no_connection_to_who_is_no_peer(connector):

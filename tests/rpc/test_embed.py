@@ -118,6 +118,7 @@ async def test_padding_is_no_part_of_the_text(engine):
     [
         ({"token_type_ids": [0, 1]}, "prompt_pair"),
         ({"cache_salt": "s"}, "cache_salt"),
+        ({"data_parallel_rank": 0}, "data_parallel_rank"),
         ({"pooling": PoolingParams(task="classify")}, "task"),
         ({"pooling": PoolingParams(task="embed", normalize=False)}, "normalize"),
     ],

@@ -13,8 +13,9 @@ from tests.doubles.fake_engine import make_config
 from tests.vllm.test_mapping import fields
 from weft.core.errors import BadRequest
 from weft.core.media import Media, MediaConfig, MediaItem, check_anchors
+from weft.media.limits import MediaLimits
 from weft.vllm.config import with_media
-from weft.vllm.media import FORMATS, check_images, to_multi_modal
+from weft.vllm.media import FORMATS, FramePixels, check_images, to_multi_modal
 
 IMAGES = [
     MediaItem(modality="image", data=b"1"),
@@ -71,6 +72,16 @@ def test_pictures_of_a_prompt_are_counted_together():
     """Many small ones are as large as one."""
     with pytest.raises(BadRequest, match="may have 25 pixels together"):
         check_images(Media(items=[image(), image(), image()]), 25)
+
+
+def test_frames_of_a_prompts_videos_are_counted_together():
+    """A thousand small ones are as large as one, and two videos as one that is longer."""
+    frames = FramePixels(MediaLimits(max_pixels=3000).max_video_pixels)
+    frames.take(5, 40, 30)
+    frames.take(5, 40, 30)
+    with pytest.raises(BadRequest, match=r"12000 pixels together .* 1 of 40 x 30") as caught:
+        frames.take(1, 40, 30)
+    assert caught.value.parameter == "video"
 
 
 @pytest.mark.parametrize(

@@ -18,7 +18,7 @@ from weft.engine.front.local_client import LocalClient
 from weft.model.open import open_model
 from weft.rpc.client import RpcClient
 
-pytestmark = [pytest.mark.vllm, pytest.mark.asyncio(loop_scope="session")]
+pytestmark = pytest.mark.vllm
 
 IDS = list(range(100, 140))
 EMBED = PoolingParams(task="embed")
@@ -61,6 +61,7 @@ def posted(server, path, **body):
     return answer["data"][0], answer["usage"]
 
 
+@pytest.mark.asyncio(loop_scope="session")
 async def test_embeddings_are_those_of_our_engine(server, client, bert):
     """Of one vector over both wires, and of one for each token, in float32."""
     options = EngineOptions(model=str(bert), runner="pooling")
@@ -91,6 +92,7 @@ def test_an_embedding_has_length_one_unless_that_is_not_wanted(server):
     assert not math.isclose(sum(x * x for x in raw["embedding"]), 1.0, rel_tol=1e-2)
 
 
+@pytest.mark.asyncio(loop_scope="session")
 async def test_generating_is_no_task_of_it(server, client):
     """Before vLLM hears of it, over both wires."""
     with pytest.raises(Unsupported, match="generate"):
@@ -99,6 +101,7 @@ async def test_generating_is_no_task_of_it(server, client):
     assert (code, "generate" in error["message"]) == (501, True)
 
 
+@pytest.mark.asyncio(loop_scope="session")
 async def test_what_it_cannot_do_is_refused(server, client):
     """A task that it has not, and a prompt beyond the context; what fills it is taken."""
     code, error = refused(server, "/pooling", {"input": IDS, "task": "classify"})

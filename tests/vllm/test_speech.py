@@ -11,7 +11,7 @@ from tests.busy import PATIENCE_S
 from tests.vllm.served import fetched, refused, serving
 from tests.vllm.whisper import CLIP_S, sound, write_whisper
 
-pytestmark = [pytest.mark.vllm]
+pytestmark = pytest.mark.vllm
 
 MOST = 8  # tokens of a clip
 FIRST_TIMESTAMP_ID = 364

@@ -9,11 +9,15 @@ import pytest
 from tests.vllm.llava import vision_path
 from tests.vllm.onevision import FRAME_TOKENS, IMAGE_TOKEN_ID, SIDE, VIDEO_TOKEN_ID, write_onevision
 from tests.vllm.served import fetched, refused, serving
+from weft.core.errors import BadRequest
+from weft.core.media import Media, MediaItem
+from weft.media.limits import MediaLimits, MediaSources
 from weft.pb import common_pb2
 from weft.pb import vllm_engine_pb2 as pb
 from weft.pb.vllm_engine_pb2_grpc import VllmEngineStub
+from weft.vllm.media import MediaReader
 
-pytestmark = [pytest.mark.vllm, pytest.mark.asyncio(loop_scope="session")]
+pytestmark = pytest.mark.vllm
 
 ASKED = {"max_tokens": 8, "temperature": 0, "ignore_eos": True, "return_token_ids": True}
 CHAT = "/v1/chat/completions"
@@ -208,6 +212,26 @@ def test_what_is_no_video_is_refused(server, videos, part, words):
     code, error = refused(server, CHAT, asking(video(part(videos))))
     assert (code, error["type"]) == (400, "invalid_request_error")
     assert words in error["message"]
+
+
+def read(path, limits, **kwargs):
+    """What a reader with these limits makes of a prompt with this file twice."""
+    reader = MediaReader(MediaSources(limits=limits), {"video": kwargs})
+    item = MediaItem(modality="video", data=path.read_bytes())
+    return reader.read(Media(items=[item, item]))
+
+
+@pytest.mark.parametrize("kwargs", [{}, {"video_backend": "opencv_dynamic", "fps": 4}])
+async def test_frames_are_counted_before_they_are_decoded(videos, kwargs):
+    """Those that the loader takes, of all videos; whichever loader that is."""
+    most = MediaLimits(max_pixels=2 * NUM_FRAMES * 64 * 48 // 4)
+    made = await read(videos / "red.mp4", most, **kwargs)
+    assert [len(one.media[0]) for one in made["multi_modal_data"]["video"]] == [NUM_FRAMES] * 2
+    less = MediaLimits(max_pixels=most.max_pixels - 1)
+    with pytest.raises(BadRequest, match=f"{less.max_video_pixels} pixels .* 6 of 64 x 48"):
+        await read(videos / "red.mp4", less, **kwargs)
+    made = await read(videos / "red.mp4", less, **{**kwargs, "num_frames": TAKEN, "fps": 2})
+    assert len(made["multi_modal_data"]["video"]) == 2
 
 
 def test_no_more_are_taken_than_the_server_allows(server, videos):

@@ -3,7 +3,6 @@
 import asyncio
 from collections.abc import AsyncIterator
 from contextlib import AsyncExitStack, asynccontextmanager
-from types import TracebackType
 from typing import Any
 
 from weft.core.client import EngineClient
@@ -28,12 +27,7 @@ class AsyncLLM:
         fitted = await asyncio.to_thread(fit_options, self._model, self._options)
         return await self._running.enter_async_context(running(fitted, Metrics()))
 
-    async def __aexit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        traceback: TracebackType | None,
-    ) -> None:
+    async def __aexit__(self, *_: object) -> None:
         await self._running.aclose()
 
 

@@ -8,7 +8,6 @@ import threading
 from collections.abc import Callable, Coroutine, Mapping, Sequence
 from contextlib import aclosing
 from functools import wraps
-from types import TracebackType
 from typing import Any, Concatenate, ParamSpec, TypeVar, cast
 
 import msgspec
@@ -283,12 +282,7 @@ class LLM:
     def __enter__(self) -> "LLM":
         return self
 
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        traceback: TracebackType | None,
-    ) -> None:
+    def __exit__(self, *_: object) -> None:
         self.close()
 
     def _run_all(self, work: Sequence[Coroutine[Any, Any, T]], *, has_bar: bool) -> list[T]:

@@ -28,7 +28,7 @@ from weft.engine.output_ports import OutputPorts
 from weft.engine.packed_cache import PackedCache
 from weft.engine.weight_store import WeightStore
 from weft.model.checkpoint import Checkpoint
-from weft.model.open import find_model
+from weft.model.open import find_served
 from weft.text.tokenizer import TOKENIZER_FILE
 
 log = logging.getLogger("weft.engine")
@@ -132,13 +132,7 @@ def _load(launch: Launch, emit: Callable[[Event], None]) -> tuple[EngineModel, M
     config = launch.config
     model, cache = config.model_config, config.cache_config
     try:
-        checkpoint = find_model(
-            model.model,
-            revision=model.revision,
-            dtype=model.load_dtype,
-            runner=model.runner_type,
-            overrides=model.file_overrides,
-        )
+        checkpoint = find_served(model)
         store = None if launch.weights is None else WeightStore(launch.weights)
         loaded = EngineModel.load(
             config,

@@ -27,6 +27,11 @@ class MediaLimits:
     max_prompts: int = 16
     timeout_s: float = 20.0
 
+    @property
+    def max_video_pixels(self) -> int:
+        """Of all frames that are taken of a prompt's videos; three bytes each, once they are decoded."""
+        return 4 * self.max_pixels
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class MediaSources:

@@ -215,8 +215,7 @@ def _refuse_unimplemented(family: Family, fields: Fields) -> None:
                 f"{fields.where}: {key} {shown(fields.values[key])} is not implemented for "
                 f"{family.architecture}"
             )
-    is_uniform = not (family.has_convolutions or family.has_mamba) and family.delta == "none"
-    if family.windows != "layer_types" and is_uniform:
+    if family.windows != "layer_types" and family.recurrence == "none":
         _refuse_mixed_layers(family, fields)
 
 
@@ -323,11 +322,10 @@ def _layers(family: Family, fields: Fields, head_dim: int) -> tuple[LayerSpec, .
     num_layers = fields.integer("num_hidden_layers", high=_MAX_LAYERS)
     if family.position_offset is not None:
         return (LayerSpec(),) * num_layers
-    if family.delta != "none":
+    if family.recurrence == "delta":
         rope = read_rope(fields, family.rope, head_dim, _FULL)
-        is_by_key_head = family.delta == "by_key_head"
-        return delta_layers(fields, num_layers, rope, is_by_key_head=is_by_key_head)
-    if family.has_mamba:
+        return delta_layers(fields, num_layers, rope, is_by_key_head=family.is_by_key_head)
+    if family.recurrence == "mamba":
         rope = read_rope(fields, family.rope, head_dim, _FULL)
         may_lack_rope = "position_embedding_type" in family.reads
         return mamba_layers(fields, num_layers, rope, may_lack_rope=may_lack_rope)
@@ -439,7 +437,7 @@ def _rope_layers(family: Family, fields: Fields, num_layers: int) -> list[bool]:
 def _layer_types(
     family: Family, fields: Fields, num_layers: int, has_rope: list[bool]
 ) -> list[str]:
-    if family.has_convolutions:
+    if family.recurrence == "convolution":
         return _mixed_layer_types(fields, num_layers)
     if family.windows == "none" or not _windows_in_use(family, fields):
         return [_FULL] * num_layers

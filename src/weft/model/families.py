@@ -292,7 +292,7 @@ FAMILIES: Mapping[str, Family] = MappingProxyType(
             architecture="GraniteMoeHybridForCausalLM",
             defaults=_GRANITE_HYBRID,
             aliases={"layers_block_type": "layer_types"},
-            has_mamba=True,
+            recurrence="mamba",
             reads=MAMBA_KEYS
             | frozenset(
                 "embedding_multiplier residual_multiplier attention_multiplier logits_scaling"
@@ -310,7 +310,7 @@ FAMILIES: Mapping[str, Family] = MappingProxyType(
         "bamba": Family(
             architecture="BambaForCausalLM",
             defaults=_BAMBA,
-            has_mamba=True,
+            recurrence="mamba",
             mlp_bias="mlp_bias",
             rope=RopeRules(partial=True),
             reads=MAMBA_KEYS | frozenset({"attn_layer_indices", "attn_rotary_emb"}),
@@ -373,7 +373,7 @@ FAMILIES: Mapping[str, Family] = MappingProxyType(
             qkv_bias="never",
             o_bias="never",
             qk_norm=QkNorm.HEAD,
-            has_convolutions=True,
+            recurrence="convolution",
             reads=frozenset(
                 "conv_L_cache conv_bias full_attn_idxs block_auto_adjust_ff_dim".split()
             ),
@@ -394,7 +394,7 @@ FAMILIES: Mapping[str, Family] = MappingProxyType(
             qkv_bias="never",
             o_bias="never",
             qk_norm=QkNorm.HEAD,
-            has_convolutions=True,
+            recurrence="convolution",
             reads=frozenset({"conv_L_cache", "conv_bias"}),
             experts=ExpertsRule(
                 count="num_experts",

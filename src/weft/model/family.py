@@ -16,6 +16,9 @@ GROUP_KEYS = (
     *("n_group", "topk_group"),
 )
 Windows = Literal["none", "every_layer", "layer_types"]
+Recurrence = Literal[
+    "none", "convolution", "mamba", "delta"
+]  # in place of attention, in some layers
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -75,10 +78,8 @@ class Family:
     is_gated: bool = True
     norm: Norm = Norm.RMS
     qk_norm: QkNorm = QkNorm.NONE
-    has_convolutions: bool = False  # in layers of the type conv, in place of attention
-    has_mamba: bool = False  # in layers of the type mamba, in place of attention
-    # How rows of the first product lie where layers of the type linear_attention have a gated delta net.
-    delta: Literal["none", "by_key_head", "in_order"] = "none"
+    recurrence: Recurrence = "none"
+    is_by_key_head: bool = False  # of delta nets: see `DeltaSpec`
     has_sinks: bool = False
     has_latent: bool = False  # its attention is DeepSeek's, by the keys that it has for it
     norm_placement: NormPlacement = NormPlacement.BEFORE

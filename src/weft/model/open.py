@@ -9,6 +9,7 @@ from pathlib import Path
 
 import msgspec
 
+from weft.core.config import ModelConfig
 from weft.core.errors import ConfigError
 from weft.core.file_overrides import NO_OVERRIDES, FileOverrides
 from weft.model.checkpoint import Checkpoint
@@ -21,7 +22,7 @@ from weft.model.gguf.open import SUFFIX, open_gguf
 from weft.model.overrides import check_weight_format, refuse_overrides
 from weft.model.weights import DTYPES
 
-__all__ = ["Checkpoint", "find_model", "open_model"]
+__all__ = ["Checkpoint", "find_model", "find_served", "open_model"]
 
 RUNNERS = ("auto", "generate", "pooling")
 
@@ -72,6 +73,17 @@ def find_model(
     """
     find = partial(_find, name, revision=revision, dtype=dtype, runner=runner, overrides=overrides)
     return replace(find(on_bytes=on_bytes), find_again=find)
+
+
+def find_served(config: ModelConfig) -> Checkpoint:
+    """The model that another process decided this of."""
+    return find_model(
+        config.model,
+        revision=config.revision,
+        dtype=config.load_dtype,
+        runner=config.runner_type,
+        overrides=config.file_overrides,
+    )
 
 
 def _find(

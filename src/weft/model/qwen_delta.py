@@ -30,7 +30,8 @@ _QWEN3_NEXT = Family(
     names=QWEN_NEXT,
     qk_norm=QkNorm.HEAD,
     norm_offset=1.0,
-    delta="by_key_head",
+    recurrence="delta",
+    is_by_key_head=True,
     rope=RopeRules(partial=True),
     experts=ExpertsRule(
         count="num_experts",
@@ -46,7 +47,7 @@ _QWEN35 = replace(
     architecture="Qwen3_5ForCausalLM",
     defaults={**_DEFAULTS, "intermediate_size": 12288},
     names=QWEN_DELTA,
-    delta="in_order",
+    is_by_key_head=False,
     rope=RopeRules(partial=True, has_sections=True),
     experts=None,
 )

@@ -76,6 +76,7 @@ class PoolingInputs:
             prompt=label_of(prompt),
             priority=options.priority,
             cache_salt=prompt.cache_salt,
+            data_parallel_rank=options.data_parallel_rank,
             trace_headers=options.trace_headers,
             pooling=resolved,
             pooling_kind=self._pooler.kinds[resolved.task],

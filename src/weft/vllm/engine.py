@@ -175,8 +175,16 @@ def io_kwargs(model_config: Any) -> dict[str, dict[str, Any]]:
     return given
 
 
-def decode(modality: str, data: bytes, kwargs: Mapping[str, Any]) -> Any:
-    """A file as vLLM's processors take it: slow."""
+def decode(
+    modality: str,
+    data: bytes,
+    kwargs: Mapping[str, Any],
+    on_frames: Callable[[int, int, int], None],
+) -> Any:
+    """A file as vLLM's processors take it: slow.
+
+    Of a video `on_frames` is told before it is decoded: how many frames of it are taken, their width and height.
+    """
     there = import_module("vllm.multimodal.media")
     match modality:
         case "image":
@@ -187,7 +195,34 @@ def decode(modality: str, data: bytes, kwargs: Mapping[str, Any]) -> Any:
                 raise BadRequest("audio", f"audio: at most {most} bytes are taken, got {len(data)}")
             return reader.load_bytes(data)
         case _:
-            return there.VideoMediaIO(there.ImageMediaIO(), **kwargs).load_bytes(data)
+            video = there.VideoMediaIO(there.ImageMediaIO(), **kwargs)
+            width, height = _frame_size(data)
+            video.video_loader = _reporting(
+                video.video_loader, lambda number: on_frames(number, width, height)
+            )
+            return video.load_bytes(data)
+
+
+def _frame_size(data: bytes) -> tuple[int, int]:
+    """As a video's header says it, whichever reader its frames are left to."""
+    file = import_module("vllm.multimodal.video_decoders.opencv").OpenCVVideoBackendMixin
+    opencv, opened = import_module("cv2"), file.open_video_capture(data)
+    # It is closed when it is collected: to release what reads of a Python object is a segmentation fault.
+    width, height = opencv.CAP_PROP_FRAME_WIDTH, opencv.CAP_PROP_FRAME_HEIGHT
+    return int(opened.get(width)), int(opened.get(height))
+
+
+def _reporting(loader: Any, on_chosen: Callable[[int], None]) -> Any:
+    """This loader of videos, which reports how many frames it has chosen to decode."""
+    name = "compute_frames_index_to_sample"
+    base = getattr(loader, name).__func__
+
+    def choose(cls: type, *args: Any, **kwargs: Any) -> Any:
+        chosen = base(cls, *args, **kwargs)
+        on_chosen(len(chosen))
+        return chosen
+
+    return type("ReportingLoader", (type(loader),), {name: classmethod(choose)})()
 
 
 async def process(llm: Any, request: Request, media: Mapping[str, Any]) -> Any:

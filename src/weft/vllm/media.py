@@ -32,7 +32,7 @@ class MediaReader:
     """`kwargs` are vLLM's of its readers: how items of each modality are decoded."""
 
     def __init__(self, sources: MediaSources, kwargs: Mapping[str, Mapping[str, Any]]) -> None:
-        self._max_pixels = sources.limits.max_pixels
+        self._limits = sources.limits
         self._fetcher = MediaFetcher(sources)
         self._kwargs = kwargs
         self._slots = asyncio.Semaphore(sources.limits.max_prompts)
@@ -61,15 +61,34 @@ class MediaReader:
         await self._fetcher.aclose()
 
     def _decode(self, media: Media) -> dict[str, Any]:
-        check_images(media, self._max_pixels)
-        return to_multi_modal(media, [self._decoded(item) for item in media.items])
+        check_images(media, self._limits.max_pixels)
+        frames = FramePixels(self._limits.max_video_pixels)
+        return to_multi_modal(media, [self._decoded(item, frames) for item in media.items])
 
-    def _decoded(self, item: MediaItem) -> Any:
+    def _decoded(self, item: MediaItem, frames: "FramePixels") -> Any:
         if item.data is None:
             return None
         what = item.modality
         with decoding(what):
-            return decode(what, item.data, self._kwargs.get(what, {}))
+            return decode(what, item.data, self._kwargs.get(what, {}), frames.take)
+
+
+class FramePixels:
+    """Those of a prompt's videos, counted before each is decoded."""
+
+    def __init__(self, most: int) -> None:
+        self._most = most
+        self._num_pixels = 0
+
+    def take(self, num_frames: int, width: int, height: int) -> None:
+        """Count those of one video; `BadRequest` where they are too many."""
+        self._num_pixels += num_frames * width * height
+        if self._num_pixels > self._most:
+            raise BadRequest(
+                "video",
+                f"video: the frames of a prompt's videos may have {self._most} pixels together (4 times "
+                f"VLLM_MAX_IMAGE_PIXELS), and of one {num_frames} of {width} x {height} would be taken",
+            )
 
 
 class TensorReader:

@@ -7,6 +7,7 @@ from collections.abc import AsyncIterator
 from contextlib import suppress
 from itertools import count
 
+import msgspec
 import pytest
 
 from tests.busy import PATIENCE_S
@@ -28,6 +29,9 @@ from weft.core.types import (
 from weft.epp.build import Picker, open_picker
 from weft.epp.config.options import PickerOptions
 from weft.epp.pool.pool import reachable
+from weft.epp.prefix.engine import to_batch
+from weft.epp.prefix.events import decode_batch
+from weft.pb import common_pb2
 from weft.rpc.options import RpcOptions
 from weft.rpc.server import RpcServer
 
@@ -141,6 +145,25 @@ async def test_gap_clears_the_endpoint(picker: Picker, engine: FakeEngine, worke
     (first, _) = picker.pool
     index = picker.assembly.plugins["p"].index
     assert index.num_blocks(first) == 1
+
+
+@pytest.mark.parametrize("repeated", [[], ["ad", "salt"]], ids=["ours", "vLLM's"])
+def test_what_tells_blocks_apart_is_the_same_over_zmq(repeated: list[str]):
+    """A first block has its media and its salt; adapter and salt are fields, and vLLM repeats them as keys."""
+    keys = [["ad", ["img", 3], "salt"], ["ad", ["img", 2]]]
+    event = ["BlockStored", [1, 2], None, [7, 8], 1, None, None, "ad", keys]
+    (expected,) = decode_batch(msgspec.msgpack.encode([0.0, [event]]))
+    blocks = [
+        common_pb2.KvBlock(block_hash=number + 1, token_ids=[7 + number], block_size=1, extra_keys=[
+            {"multimodal": {"identifier": "img", "offset": 3 - number}},
+            *({"text": text} for text in repeated),
+        ])
+        for number in range(2)
+    ]  # fmt: skip
+    del blocks[1].extra_keys[2:]  # the salt is of the first block
+    stored = common_pb2.KvBlocksStored(blocks=blocks, lora_name="ad", cache_salt="salt")
+    read = to_batch(common_pb2.KvEventBatch(events=[common_pb2.KvCacheEvent(stored=stored)]))
+    assert [extra for event in read.events for extra in event.extras] == expected.extras
 
 
 async def test_load_of_workers_is_asked_for(picker: Picker):

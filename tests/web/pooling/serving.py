@@ -22,9 +22,9 @@ async def http(model: str = RANDOM, **settings):
         yield client
 
 
-async def post(client, path: str, status: int = 200, **body) -> dict:
+async def post(client, path: str, status: int = 200, headers=None, **body) -> dict:
     """The JSON answer."""
-    answer = await client.post(path, json=body)
+    answer = await client.post(path, json=body, headers=headers)
     assert answer.status_code == status, answer.text
     return answer.json()
 

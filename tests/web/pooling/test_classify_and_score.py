@@ -186,3 +186,19 @@ async def test_classes_are_no_scores(classifier):
     """A model with several labels has no one score for a pair."""
     field, message = await refusal(classifier, "/score", text_1="a", text_2="b")
     assert (field, "3 labels" in message) == ("model", True)
+
+
+@pytest.mark.parametrize(
+    ("path", "body"),
+    [
+        ("/v1/embeddings", {"input": "a"}),
+        ("/pooling", {"input": "a"}),
+        ("/score", {"text_1": "a", "text_2": "b"}),
+        ("/rerank", {"query": "a", "documents": ["b"]}),
+    ],
+)
+async def test_the_rank_header_is_followed(embedder, path, body):
+    """As by the endpoints that generate: one engine has rank 0, and a rank that is not there is refused."""
+    await post(embedder, path, headers={"x-data-parallel-rank": "0"}, **body)
+    refused = await post(embedder, path, 400, {"x-data-parallel-rank": "7"}, **body)
+    assert refused["error"]["param"] == "data_parallel_rank"

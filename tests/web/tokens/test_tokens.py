@@ -17,9 +17,9 @@ _BY_PATH = {endpoint.path: endpoint for endpoint in ENDPOINTS}
 PROMPT = [5, 9, 17, 30]
 
 
-async def ask(served, path: str, **body):
+async def ask(served, path: str, headers=None, **body):
     """What the handler makes of a body."""
-    call = call_of(_BY_PATH, served, path, body, label="theirs", request_id="ours")
+    call = call_of(_BY_PATH, served, path, body, headers, label="theirs", request_id="ours")
     return await _BY_PATH[path].handler(call)
 
 
@@ -154,6 +154,14 @@ async def test_prompt_and_running_usage_come_when_requested(served):
     assert answer["created"] <= parts[0]["created"]
 
 
+async def test_the_server_can_force_usage():
+    """Behind the answer, without a word from the client."""
+    async with serving(options=ApiOptions(enable_force_include_usage=True)) as served:
+        *parts, last = await chunks(served, sampling_params={"max_tokens": 3, "ignore_eos": True})
+    assert (last["choices"], last["usage"]["completion_tokens"]) == ([], 3)
+    assert not any("usage" in part for part in parts)
+
+
 @pytest.mark.parametrize("has_ended", [True, False])
 async def test_constraints_wait_for_reasoning_that_has_not_ended(has_ended):
     """`reasoning_ended` says what the prompt's token ids leave open."""
@@ -219,6 +227,8 @@ async def test_simple_generate_refuses_before_it_starts_a_stream(served):
     with pytest.raises(BadRequest) as caught:
         await ask(served, "/generate", prompt="a", stream=True, top_p=7)
     assert caught.value.parameter == "top_p"
+    with pytest.raises(BadRequest, match="data_parallel_rank"):
+        await ask(served, "/generate", {"x-data-parallel-rank": "7"}, prompt="a")
     for beyond in ({"prompt_logprobs": 1}, {"use_beam_search": True}, {"length_penalty": 2}):
         with pytest.raises(BadRequest):
             await ask(served, "/generate", prompt="a", **beyond)

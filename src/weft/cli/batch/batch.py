@@ -31,6 +31,7 @@ from weft.core.declare import refuse_unused
 from weft.core.errors import ConfigError
 from weft.core.log import configure_logging
 from weft.core.metrics import Metrics
+from weft.core.pauses import Pauses
 from weft.core.tasks import gather_all
 from weft.core.terminal import say
 from weft.web.http.app import HttpApp, Router
@@ -40,7 +41,7 @@ from weft.web.http.state import ServerState
 
 _PROGRESS_S = 5.0
 _CONNECT_TIMEOUT_S = 10.0
-_FIRST_PAUSE_S, _LAST_PAUSE_S = 0.5, 30.0
+_PAUSES_S = (0.5, 30.0)  # the first and the longest, before the next try
 _LONGEST_WAIT_S = 600.0  # whatever a server says
 # What the same request may be answered with later; all else is an answer.
 _TRANSIENT = frozenset({408, 429, 500, 502, 503, 504})
@@ -186,15 +187,14 @@ class _Work:
                 self._tally.count(response.status_code, bytes(response.body))
 
     async def _answer(self, request: BatchRequest) -> BatchResponse | None:
-        pause_s = _FIRST_PAUSE_S
+        pauses = Pauses(*_PAUSES_S)
         for left in reversed(range(self._max_tries)):
             answer = await self._send(request)
             self._target.check(0 if answer is None else answer.status_code)
             if answer is not None and answer.status_code not in _TRANSIENT:
                 return _to_response(answer)
             if left:
-                await asyncio.sleep(max(pause_s, wanted_pause_s(answer)))
-                pause_s = min(2 * pause_s, _LAST_PAUSE_S)
+                await asyncio.sleep(max(pauses.next_s(), wanted_pause_s(answer)))
         return None
 
     async def _send(self, request: BatchRequest) -> httpx2.Response | None:

@@ -19,6 +19,7 @@ from weft.cli.options import ServeOptions
 from weft.cli.serving.servers import Servable, Serving
 from weft.core.client import EngineClient
 from weft.core.errors import EngineDead, Unavailable
+from weft.core.pauses import Pauses
 from weft.core.tasks import gather_all
 from weft.engine.api_servers.attached import AttachedServer
 from weft.engine.api_servers.messages import Drain, EnginesStopped, Family, FromServer, Open, Start
@@ -33,9 +34,6 @@ if TYPE_CHECKING:
 
 log = logging.getLogger("weft.cli")
 
-FIRST_PAUSE_S = 0.5  # before an API server that died is started again; twice as long each time
-MAX_PAUSE_S = 60.0
-STEADY_S = 60.0  # one that lived for so long begins with the first pause again
 _KILL_GRACE_S = 10.0  # beyond the drain
 
 
@@ -172,7 +170,7 @@ class ApiServers:
 
     async def _supervise(self, place: _Place) -> None:
         """Start it again whenever it ends, with growing pauses."""
-        pause_s = FIRST_PAUSE_S
+        pauses = Pauses()
         while True:
             began_at = time.monotonic()
             status = await place.process.process.wait()
@@ -180,10 +178,10 @@ class ApiServers:
             assert place.serving is not None
             await place.serving
             self._keep_counts(place.server)
-            if time.monotonic() - began_at > STEADY_S:
-                pause_s = FIRST_PAUSE_S
+            pauses.lasted(time.monotonic() - began_at)
             is_there = False
             while not is_there:
+                pause_s = pauses.next_s()
                 log.warning(
                     "API server %d has ended (status %d), and is started again in %.3g s",
                     place.number,
@@ -191,7 +189,6 @@ class ApiServers:
                     pause_s,
                 )
                 await asyncio.sleep(pause_s)
-                pause_s = min(2 * pause_s, MAX_PAUSE_S)
                 place.process = await _Process.spawn()
                 try:
                     await self._prepare(place)

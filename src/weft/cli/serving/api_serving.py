@@ -26,7 +26,7 @@ from weft.engine.api_servers.series import families_of
 from weft.engine.channel import Channel
 from weft.engine.fit import Fitted
 from weft.engine.front.process_client import read_tokenizer
-from weft.model.open import find_model
+from weft.model.open import find_served
 from weft.web.http.options import HttpOptions
 
 log = logging.getLogger("weft.cli")
@@ -102,14 +102,7 @@ class ApiServing(Serving):
 
     async def _attach(self) -> tuple[Servable, ApiServerClient]:
         config = self._start.config
-        model = config.model_config
-        checkpoint = find_model(
-            model.model,
-            revision=model.revision,
-            dtype=model.load_dtype,
-            runner=model.runner_type,
-            overrides=model.file_overrides,
-        )
+        checkpoint = find_served(config.model_config)
         loaded = self._of_several(load(Fitted(checkpoint, config, free_bytes=0), self._options))
         client = await ApiServerClient.open(
             self._start.name,

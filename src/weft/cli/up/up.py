@@ -24,6 +24,7 @@ from weft.core.callers import HostRule
 from weft.core.errors import ConfigError, Unavailable
 from weft.core.kv_transfer import KvConnector, KvRole
 from weft.core.log import configure_logging
+from weft.core.pauses import Pauses
 from weft.epp.server.limits import PickerLimits
 
 # Clients speak HTTP or the engine's protocol; over the latter workers report their load and cache.
@@ -81,10 +82,7 @@ _POLL_S: Final = 0.1
 _MAX_TMPDIR: Final = (
     80  # bytes of its path, so that a socket in a directory inside has fewer than 108
 )
-# Between two starts of a picker that ends: twice as long each time, until it has run for a while.
-_FIRST_PAUSE_S: Final = 0.25
-_LAST_PAUSE_S: Final = 30.0
-_STEADY_S: Final = 60.0
+_PICKER_PAUSES_S: Final = (0.25, 30.0)  # the first and the longest, before it is started again
 _SERVES: Final = re.compile(r"^Weft \S+ serves (.+), loaded in ", re.MULTILINE)
 _MAX_WORKERS: Final = 256
 _AROUND_BODY_BYTES: Final = 2**16  # of the message in which Envoy sends it
@@ -317,7 +315,7 @@ class Stack:
 
     async def _watch_picker(self) -> None:
         """Without it requests go round robin, unless they are to fail: then it is the end."""
-        pause_s = _FIRST_PAUSE_S
+        pauses = Pauses(*_PICKER_PAUSES_S)
         while True:
             assert self._picker is not None
             since = time.monotonic()
@@ -325,17 +323,15 @@ class Stack:
             failure = self._picker.failure()
             if not self._options.fail_open:
                 raise failure
-            if time.monotonic() - since > _STEADY_S:
-                pause_s = _FIRST_PAUSE_S
+            pauses.lasted(time.monotonic() - since)
             self._say(f"{failure}; requests go round robin until it is back")
-            pause_s = await self._restart_picker(pause_s)
+            await self._restart_picker(pauses)
             self._say("the picker is back")
 
-    async def _restart_picker(self, pause_s: float) -> float:
-        """Try until it runs, where Envoy looks for it; how long to wait the next time."""
+    async def _restart_picker(self, pauses: Pauses) -> None:
+        """Try until it runs, where Envoy looks for it."""
         while True:
-            await asyncio.sleep(pause_s)
-            pause_s = min(2 * pause_s, _LAST_PAUSE_S)
+            await asyncio.sleep(pauses.next_s())
             try:
                 async with asyncio.timeout(self._options.start_timeout):
                     await self._start_picker(self._picker_port)
@@ -344,7 +340,7 @@ class Stack:
                 assert self._picker is not None
                 await self._picker.stop(_STOP_S)
             else:
-                return pause_s
+                return
 
     async def _stop_all(self) -> None:
         """Envoy first, so that nobody is sent to what is about to end."""

@@ -22,6 +22,7 @@ from weft.core.errors import (
 )
 from weft.core.kv_feed import KvEventFeed
 from weft.core.metrics import Metrics
+from weft.core.pauses import Pauses
 from weft.core.ranks import local_ranks, served_ranks
 from weft.core.readable import format_bytes
 from weft.core.tasks import gather_all, gather_available
@@ -42,9 +43,6 @@ log = logging.getLogger("weft.engine")
 
 # What an answer under way is worth, in tokens of a prompt: as much as a short one has still to generate.
 ANSWER_TOKENS = 64
-FIRST_PAUSE_S = 0.5  # before an engine that died is started again; twice as long each time
-MAX_PAUSE_S = 60.0
-STEADY_S = 60.0  # one that lived for so long begins with the first pause again
 
 
 @dataclass(slots=True, eq=False)
@@ -196,7 +194,7 @@ class ElasticGroup(EngineGroup):
 
     async def _supervise(self, rank: Rank) -> None:
         """Follow the events of an engine until it ends, and start it again with growing pauses."""
-        pause_s = FIRST_PAUSE_S
+        pauses = Pauses()
         while True:
             began_at = time.monotonic()
             await self._take_events(rank)
@@ -204,16 +202,15 @@ class ElasticGroup(EngineGroup):
             if self._is_closing or rank.is_leaving:
                 return
             self._forget_blocks(rank)
-            if time.monotonic() - began_at > STEADY_S:
-                pause_s = FIRST_PAUSE_S
+            pauses.lasted(time.monotonic() - began_at)
             rank.client = None
             while rank.client is None:
                 if self._is_elsewhere(rank):
                     log.warning("engine %d has left; it may join again", rank.number)
                 else:
+                    pause_s = pauses.next_s()
                     log.warning("engine %d is started again in %.3g s", rank.number, pause_s)
                     await asyncio.sleep(pause_s)
-                    pause_s = min(2 * pause_s, MAX_PAUSE_S)
                 try:
                     await self._restart(rank)
                 except Exception as error:  # whatever it is, the next try may do without

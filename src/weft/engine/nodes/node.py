@@ -15,6 +15,7 @@ import zmq
 
 from weft.core.config import EngineConfig
 from weft.core.errors import ConfigError
+from weft.core.pauses import Pauses
 from weft.core.ranks import LinkConfig, local_ranks
 from weft.core.tasks import gather_all, is_set_within
 from weft.engine.channel import Channel
@@ -38,9 +39,6 @@ from weft.engine.weight_store import has_shared_weights
 
 log = logging.getLogger("weft.engine")
 
-FIRST_PAUSE_S = 0.5  # before an engine joins again; twice as long each time
-MAX_PAUSE_S = 60.0
-STEADY_S = 60.0  # one that lived for so long begins with the first pause again
 _KILL_GRACE_S = 10.0  # beyond the drain
 
 
@@ -85,7 +83,7 @@ class Node:
         """Join, serve, and join again, with growing pauses."""
         rank = joining.config.data_parallel_rank
         assert rank is not None
-        pause_s = FIRST_PAUSE_S
+        pauses = Pauses()
         while not self._leaving.is_set():
             began_at = time.monotonic()
             try:
@@ -98,11 +96,10 @@ class Node:
                 why = str(error)
             if self._leaving.is_set():
                 return
-            if time.monotonic() - began_at > STEADY_S:
-                pause_s = FIRST_PAUSE_S
+            pauses.lasted(time.monotonic() - began_at)
+            pause_s = pauses.next_s()
             log.warning("engine %d joins again in %.3g s: %s", rank, pause_s, why)
             await is_set_within(self._leaving, pause_s)
-            pause_s = min(2 * pause_s, MAX_PAUSE_S)
 
     async def _serve(self, rank: int, channel: Channel[FromHead], config: EngineConfig) -> None:
         """An engine until it ends, or the head has left."""

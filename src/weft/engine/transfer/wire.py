@@ -15,8 +15,9 @@ import msgspec
 from weft.engine.handshake import PeerError, ProvenSocket, length_of
 from weft.engine.transfer.pool_access import PoolAccess
 
-MESSAGE_S = 10.0  # for a message or a block, from its first byte to its last
+MESSAGE_S = 10.0  # for a message from its first byte to its last, and without a byte of a block
 SERVE_S = 60.0  # the same, for who fetches: its engine may be in a long step
+MIN_BYTES_PER_S = 2**20  # of a block over a network, beyond that time
 _WAIT = 2**32 - 1  # in place of a block's length
 
 

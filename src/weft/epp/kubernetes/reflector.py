@@ -10,6 +10,7 @@ from typing import Final, Generic, TypeVar
 
 import msgspec
 
+from weft.core.pauses import Pauses
 from weft.epp.kubernetes.api import EXPIRED, FORESEEN, NOT_FOUND, ApiFailure, ApiServer, Status
 
 _log = logging.getLogger(__name__)
@@ -96,7 +97,7 @@ class Reflector(Generic[T]):
         self._changed = changed
         self._pace = pace
         self._version: str | None = None  # None: list before watching
-        self._num_failures = 0  # since a watch last held for a while
+        self._pauses = Pauses(pace.first_pause_s, pace.max_pause_s, pace.steady_s)
         self._is_lost = False
         self._is_full = False
 
@@ -114,12 +115,12 @@ class Reflector(Generic[T]):
                     await self._watch()
             except Exception as error:  # noqa: BLE001 - whatever it was, what is known must be kept up to date
                 wait_s = self._failed(error)
-            if started is not None and time.monotonic() - started >= self._pace.steady_s:
-                self._num_failures = 0
-                if not wait_s:
-                    continue
+            is_steady = started is not None and self._pauses.lasted(time.monotonic() - started)
+            if is_steady and not wait_s:
+                continue
             # A stream that ends at once is no failure, and must not become a busy loop either.
-            await asyncio.sleep(max(self._pause_s(), wait_s))
+            # No two pickers pause alike.
+            await asyncio.sleep(max(self._pauses.next_s() * random.uniform(0.5, 1.0), wait_s))
 
     def _failed(self, error: Exception) -> float:
         """Note a failure; how long to wait at least."""
@@ -147,12 +148,6 @@ class Reflector(Generic[T]):
         if self._is_lost:
             _log.info("%s: the API server answers again", self._kind.path)
         self._is_lost = False
-
-    def _pause_s(self) -> float:
-        """Longer each time, and never the same as another picker's."""
-        longest = self._pace.first_pause_s * float(2 ** min(self._num_failures, 16))
-        self._num_failures += 1
-        return min(longest, self._pace.max_pause_s) * random.uniform(0.5, 1.0)
 
     async def _list(self) -> str:
         """All there is, page by page; only a whole list replaces what was known."""

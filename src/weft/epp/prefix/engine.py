@@ -17,6 +17,7 @@ from weft.epp.prefix.events import (
     removals,
     tier_of,
 )
+from weft.epp.prefix.keys import Extra
 from weft.pb import common_pb2, vllm_engine_pb2, vllm_engine_pb2_grpc
 from weft.wire.ports import client_args
 
@@ -140,12 +141,11 @@ def _events(message: common_pb2.KvEventBatch) -> Iterator[Event]:
 def _stored(stored: common_pb2.KvBlocksStored) -> Iterator[Event]:
     """One event per run of blocks of the same size."""
     parent = block_hash(stored.parent_block_hash) if stored.HasField("parent_block_hash") else None
-    salt = stored.cache_salt
     for block in stored.blocks:
         tokens = pack_tokens(block.token_ids)
         if not 0 < len(tokens) <= 4 * MAX_BLOCK_SIZE:
             break  # what comes after it has no parent we know
-        is_first = parent is None
+        extra = _extra(block, stored, is_first=parent is None)
         yield Stored(
             hashes=[block_hash(block.block_hash)],
             parent=parent,
@@ -154,16 +154,19 @@ def _stored(stored: common_pb2.KvBlocksStored) -> Iterator[Event]:
             tier=_tier(stored),
             group=stored.group_idx if stored.HasField("group_idx") else None,
             lora_name=stored.lora_name or None,
-            extras=[(salt,)] if salt and is_first else _extras(block),
+            extras=[extra] if extra else [],
         )
         parent = block_hash(block.block_hash)
 
 
-def _extras(block: common_pb2.KvBlock) -> list[tuple[str | int, ...]]:
+def _extra(
+    block: common_pb2.KvBlock, stored: common_pb2.KvBlocksStored, *, is_first: bool
+) -> Extra:
+    """As events over ZeroMQ have it: media, then the salt. vLLM repeats adapter and salt among the keys."""
     extra: list[str | int] = []
     for key in block.extra_keys:
         match key.WhichOneof("key"):
-            case "text":
+            case "text" if key.text != stored.lora_name:  # which is in the chain's root already
                 extra.append(key.text)
             case "number":
                 extra.append(key.number)
@@ -173,7 +176,9 @@ def _extras(block: common_pb2.KvBlock) -> list[tuple[str | int, ...]]:
                 extra += [key.multimodal.identifier, key.multimodal.offset]
             case _:
                 pass
-    return [tuple(extra)] if extra else []
+    if is_first and stored.cache_salt and stored.cache_salt not in extra:
+        extra.append(stored.cache_salt)
+    return extra
 
 
 def _removed(removed: common_pb2.KvBlocksRemoved) -> Iterator[Event]:

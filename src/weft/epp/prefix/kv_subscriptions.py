@@ -10,6 +10,7 @@ from typing import Literal
 
 import zmq.asyncio
 
+from weft.core.pauses import Pauses
 from weft.epp.config.parameters import AtLeastOne, Part, Port
 from weft.epp.metrics.series import PickerMetrics
 from weft.epp.pool.endpoint import Endpoint
@@ -21,8 +22,8 @@ from weft.epp.prefix.zmq_events import ZmqHub, ZmqSubscriber
 
 _log = logging.getLogger(__name__)
 
-_MIN_RETRY_S = 0.5
-_MAX_RETRY_S = 15.0
+_FIRST_PAUSE_S = 0.5
+_MAX_PAUSE_S = 15.0
 
 
 def parse_selector(text: str) -> dict[str, str]:
@@ -123,7 +124,7 @@ class KvSubscriptions:
             except Exception:  # noqa: BLE001 - the root of the task; the endpoint is followed anew
                 _log.exception("prefix-cache events of %s", endpoint.host_port)
             await clear_in_turns(self._index, endpoint)
-            await asyncio.sleep(_MAX_RETRY_S)
+            await asyncio.sleep(_MAX_PAUSE_S)
 
     def _stop(self, endpoint: Endpoint) -> None:
         if (feed := self._hub_feeds.pop(endpoint, None)) is not None:
@@ -167,7 +168,7 @@ class KvSubscriptions:
 
     async def _follow_grpc(self, endpoint: Endpoint) -> None:
         connection = self._connect(endpoint)
-        retry_s, last_error = _MIN_RETRY_S, ""
+        pauses, last_error = Pauses(_FIRST_PAUSE_S, _MAX_PAUSE_S, steady_s=_MAX_PAUSE_S), ""
         try:
             while True:
                 started = monotonic()
@@ -179,13 +180,11 @@ class KvSubscriptions:
                 # What happened meanwhile is unknown, and the engine may be another one now.
                 await clear_in_turns(self._index, endpoint)
                 self._metrics.kv_events.labels("disconnected").inc()
-                if monotonic() - started > _MAX_RETRY_S:
-                    retry_s = _MIN_RETRY_S
+                pauses.lasted(monotonic() - started)
                 if str(error) != last_error:  # an engine that is away for an hour is logged once
                     last_error = str(error)
                     _log.warning("prefix-cache events of %s: %s", endpoint.host_port, error)
-                await asyncio.sleep(retry_s * random.uniform(0.5, 1.0))
-                retry_s = min(2 * retry_s, _MAX_RETRY_S)
+                await asyncio.sleep(pauses.next_s() * random.uniform(0.5, 1.0))
         finally:
             await connection.close()
 

@@ -59,8 +59,9 @@ def to_embed_request(request: Request) -> pb.EmbedRequest:
     for name in ("dimensions", "normalize", "skip_reading_prefix_cache"):
         if getattr(pooling, name) is not None:
             raise not_on_this_wire(name)
-    if request.cache_salt is not None:
-        raise not_on_this_wire("cache_salt")
+    for name in ("cache_salt", "data_parallel_rank"):
+        if getattr(request, name) is not None:
+            raise not_on_this_wire(name)
     if request.token_type_ids is not None:
         raise not_on_this_wire("prompt_pair")
     message = pb.EmbedRequest(request_id=request.request_id)

@@ -7,7 +7,7 @@ from typing import Any
 
 import msgspec
 
-from weft.core.beam_search import run_beam_search
+from weft.core.beam_search import run_request
 from weft.core.errors import BadRequest
 from weft.core.media import FIELD, MODALITIES
 from weft.core.types import (
@@ -82,7 +82,8 @@ async def run_turn(
     kv_transfer_params: dict[str, Any] | None = None
     is_begun = False
     with _naming_fields(turn):
-        async with aclosing(_run(served, turn, request, sink)) as outputs:
+        running = run_request(served.client, request, turn.options, turn.length_penalty, sink)
+        async with aclosing(running) as outputs:
             async for output in outputs:
                 if not is_begun:
                     is_begun = True
@@ -101,15 +102,6 @@ async def run_turn(
         prompt_logprobs=prompt_logprobs,
         kv_transfer_params=kv_transfer_params,
     )
-
-
-def _run(
-    served: Served, turn: Turn, request: Request, sink: TurnSink | None
-) -> AsyncGenerator[RequestOutput, None]:
-    if turn.length_penalty is None:
-        client = served.client
-        return client.run(request) if sink is None else client.run_into(request, sink)
-    return run_beam_search(served.client, request, turn.options, turn.length_penalty)
 
 
 async def prepare_turn(served: Served, turn: Turn) -> PreparedTurn:

@@ -18,6 +18,7 @@ from weft.schema.sampling import GenerationFields, StreamOptions
 from weft.schema.usage import CompletionTokensDetails, PromptTokensDetails, Usage
 from weft.web.http.endpoint import Answer, Call, Endpoint, Handler, endpoint
 from weft.web.inference.logprobs import LogprobWriter
+from weft.web.options import ApiOptions
 from weft.web.served import Served
 
 _RANK_HEADER = "x-data-parallel-rank"
@@ -99,7 +100,7 @@ async def to_model_call(call: Call, *, is_blank_none: bool = False) -> ModelCall
         **{**given, "label": _label(call)},
         model=model,
         lora_request=lora_request,
-        data_parallel_rank=_rank(call.headers),
+        data_parallel_rank=rank_of(call.headers),
         trace_headers=await _trace(call.served, call.headers),
     )
 
@@ -128,7 +129,7 @@ def _usable(label: str) -> str | None:
     return label
 
 
-def _rank(headers: Mapping[str, str]) -> int | None:
+def rank_of(headers: Mapping[str, str]) -> int | None:
     """The rank that a router chose; what is no number is ignored."""
     text = headers.get(_RANK_HEADER, "").strip()
     return int(text) if text.isascii() and text.isdigit() and len(text) <= 9 else None
@@ -167,13 +168,10 @@ def to_details(call: Call, fields: GenerationFields) -> AnswerDetails:
     options = call.served.options
     stream_options = fields.stream_options
     check_stream_options(stream_options, is_streamed=bool(fields.stream))
-    has_usage = (
-        bool(stream_options and stream_options.include_usage) or options.enable_force_include_usage
-    )
+    has_usage, has_running_usage = usage_of_stream(options, stream_options)
     return AnswerDetails(
         has_usage=has_usage,
-        has_running_usage=has_usage
-        and bool(stream_options and stream_options.continuous_usage_stats),
+        has_running_usage=has_running_usage,
         has_token_ids=bool(fields.return_token_ids),
         is_naming_by_id=(
             options.return_tokens_as_token_ids
@@ -183,6 +181,12 @@ def to_details(call: Call, fields: GenerationFields) -> AnswerDetails:
         has_cached_tokens=options.enable_prompt_tokens_details,
         has_reasoning_tokens=options.reasoning_parser is not None,
     )
+
+
+def usage_of_stream(options: ApiOptions, given: StreamOptions | None) -> tuple[bool, bool]:
+    """Whether a stream ends with its usage, and whether each of its chunks has it too."""
+    has_usage = bool(given and given.include_usage) or options.enable_force_include_usage
+    return has_usage, has_usage and bool(given and given.continuous_usage_stats)
 
 
 def check_stream_options(options: StreamOptions | None, *, is_streamed: bool) -> None:

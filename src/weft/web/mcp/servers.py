@@ -9,6 +9,7 @@ from importlib.util import find_spec
 from urllib.parse import SplitResult, urlsplit
 
 from weft.core.errors import BadRequest, ConfigError
+from weft.core.pauses import Pauses
 from weft.text.content import Place
 from weft.web.mcp.sessions import Session, Sessions
 from weft.web.mcp.values import ToolLimits, ToolServerError
@@ -16,9 +17,10 @@ from weft.web.options import ApiOptions
 
 _PORTS = {"http": 80, "https": 443}
 _MAX_URL = 2048
-# Between calls of a server that did not answer.
-_FIRST_PAUSE_S = 30.0
-_MAX_PAUSE_S = 600.0
+_PAUSES_S = (
+    30.0,
+    600.0,
+)  # the first and the longest, between calls of a server that did not answer
 
 
 @dataclass(frozen=True, slots=True)
@@ -126,7 +128,7 @@ class _Unlabelled:
         self._sessions = sessions
         self._name: str | None = None
         self._calling = asyncio.Lock()
-        self._pause_s = _FIRST_PAUSE_S
+        self._pauses = Pauses(*_PAUSES_S)
         self._paused_until = -math.inf
 
     async def name(self) -> str | None:
@@ -136,8 +138,7 @@ class _Unlabelled:
                 try:
                     session = await self._sessions.open(self.url, self.url, {})
                 except ToolServerError:
-                    self._paused_until = time.monotonic() + self._pause_s
-                    self._pause_s = min(2 * self._pause_s, _MAX_PAUSE_S)
+                    self._paused_until = time.monotonic() + self._pauses.next_s()
                 else:
                     self._name = session.server_name
                     session.close()

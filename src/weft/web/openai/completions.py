@@ -9,7 +9,7 @@ from typing import Any, cast
 
 import msgspec
 
-from weft.core.beam_search import run_beam_search
+from weft.core.beam_search import run_request
 from weft.core.errors import BadRequest
 from weft.core.merged import merged
 from weft.core.prompts import Prompt
@@ -255,17 +255,10 @@ def _outputs(
     served: Served, job: CompletionJob, sink: EventSink | None = None
 ) -> AsyncGenerator[tuple[int, RequestOutput], None]:
     """The outputs of all prompts; nothing has begun before the first is asked for."""
-    return merged([_run(served, job, request, sink) for request in job.requests])
-
-
-def _run(
-    served: Served, job: CompletionJob, request: Request, sink: EventSink | None
-) -> AsyncGenerator[RequestOutput, None]:
-    if job.length_penalty is None:
-        client = served.client
-        return client.run(request) if sink is None else client.run_into(request, sink)
-    options = msgspec.structs.replace(job.options, request_id=request.request_id)
-    return run_beam_search(served.client, request, options, job.length_penalty)
+    run = partial(
+        run_request, served.client, options=job.options, length_penalty=job.length_penalty
+    )
+    return merged([run(request, sink=sink) for request in job.requests])
 
 
 async def _answer(

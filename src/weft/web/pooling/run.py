@@ -6,6 +6,8 @@ from contextlib import aclosing
 from dataclasses import dataclass, field
 from typing import Any, cast
 
+import msgspec
+
 from weft.core.config import PoolerConfig
 from weft.core.errors import BadRequest, GenerationError
 from weft.core.tasks import gather_all
@@ -13,7 +15,6 @@ from weft.core.types import (
     PoolingParams,
     PoolingRequestOutput,
     PromptType,
-    RequestOptions,
     SamplingParams,
 )
 from weft.schema.pooling import InputFields, PoolingFields, PoolingUsage
@@ -124,10 +125,9 @@ async def run_all(
         async with gate:
             async with turn:  # one begins in each turn of the event loop: others come between
                 await asyncio.sleep(0)
-            options = RequestOptions(
+            options = msgspec.structs.replace(
+                call.request_options(body.priority),
                 request_id=f"{call.request_id}-{position}",
-                trace_headers=call.trace_headers,
-                priority=body.priority or 0,
                 tokenization_kwargs=prompts.kwargs,
             )
             with client.preparing(1):

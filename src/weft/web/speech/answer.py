@@ -13,6 +13,7 @@ from starlette.responses import PlainTextResponse
 from weft.core.media import SpeechConfig
 from weft.core.speech import ClipOutput, Recording, SpeechTask
 from weft.core.types import FinishReason
+from weft.schema.sampling import StreamOptions
 from weft.schema.speech import (
     SpeechAnswer,
     SpeechChunk,
@@ -26,7 +27,7 @@ from weft.schema.usage import Usage
 from weft.text.outputs import write_rows
 from weft.web.http.endpoint import Answer, Events
 from weft.web.http.sse import DONE, data_event
-from weft.web.inference.call import Heading, ModelCall
+from weft.web.inference.call import Heading, ModelCall, usage_of_stream
 from weft.web.speech.form import VERBOSE, check_form, to_params, to_speech
 from weft.web.speech.segments import SegmentWriter
 
@@ -47,14 +48,18 @@ async def answer_speech(task: SpeechTask, call: ModelCall) -> Answer:
     params = to_params(form, client.model_config.default_sampling_params)
     outputs = client.run_speech(to_speech(form, task), params, call.request_options())
     if form.stream:
-        has_usage = (
-            bool(form.stream_include_usage) or call.served.options.enable_force_include_usage
+        has_usage, has_running_usage = usage_of_stream(
+            call.served.options,
+            StreamOptions(
+                include_usage=form.stream_include_usage,
+                continuous_usage_stats=form.stream_continuous_usage_stats,
+            ),
         )
         writer = ChunkWriter(
             head=call.heading(_PREFIX[task]),
             name=_OBJECT[task],
             has_usage=has_usage,
-            has_running_usage=has_usage and bool(form.stream_continuous_usage_stats),
+            has_running_usage=has_running_usage,
         )
         return Events(_events(outputs, writer))
     async with aclosing(outputs):

@@ -16,7 +16,12 @@ from weft.text.outputs import num_rows_of, write_rows
 from weft.text.parsers.table import REASONING_PARSERS
 from weft.web.chat.prompt import check_priority, with_salt
 from weft.web.http.endpoint import Answer, Call, Events
-from weft.web.inference.call import ModelCall, check_stream_options, model_endpoint
+from weft.web.inference.call import (
+    ModelCall,
+    check_stream_options,
+    model_endpoint,
+    usage_of_stream,
+)
 from weft.web.inference.fields import beyond_openai, refuse_unsupported
 from weft.web.tokens.writer import TokensShape, write_events
 
@@ -48,8 +53,8 @@ async def generate(call: ModelCall) -> Answer:
     """Token ids in, token ids out: what the gRPC method Generate does"""
     body: TokensBody = call.body
     check_body(call, body)
-    params, options = body.sampling_params, body.stream_options
-    has_usage = bool(options and options.include_usage)
+    params = body.sampling_params
+    has_usage, has_running_usage = usage_of_stream(call.served.options, body.stream_options)
     shape = TokensShape(
         label=call.label,
         model=call.model,
@@ -58,7 +63,7 @@ async def generate(call: ModelCall) -> Answer:
         logprobs=call.logprob_writer(params.logprobs, params.logprob_token_ids),
         has_prompt=bool(body.return_token_ids),
         has_usage=has_usage,
-        has_running_usage=has_usage and bool(options and options.continuous_usage_stats),
+        has_running_usage=has_running_usage,
         has_cached_tokens=call.served.options.enable_prompt_tokens_details,
     )
     outputs = await _outputs(call, body)

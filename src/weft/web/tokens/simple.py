@@ -11,6 +11,7 @@ from weft.core.errors import BadRequest
 from weft.core.types import OutputKind, RequestOptions, RequestOutput, SamplingParams
 from weft.schema.tokens import SimpleAnswer, SimpleBody
 from weft.web.http.endpoint import Answer, Call, endpoint
+from weft.web.inference.call import rank_of
 from weft.web.inference.fields import beyond_openai, refuse_unsupported, to_params
 
 _DEFAULT_MAX_TOKENS = 16
@@ -38,7 +39,9 @@ async def simple_generate(call: Call) -> Answer:
     params = msgspec.structs.replace(params, output_kind=kind)
     client = call.served.client
     with client.preparing(params.n):
-        options = RequestOptions(request_id=call.request_id)
+        options = RequestOptions(
+            request_id=call.request_id, data_parallel_rank=rank_of(call.headers)
+        )
         request = await client.prepare(body.prompt, params, options)
     outputs = client.run(request)
     first = await anext(outputs)
