@@ -16,7 +16,7 @@ from operator import attrgetter
 
 from weft.core.config import SchedulerConfig
 from weft.core.kv_cache import CacheConfig
-from weft.core.types import FinishReason, Request, SequenceOutput
+from weft.core.types import FinishReason, LogprobRow, Request, SequenceOutput
 from weft.engine.constraints.grammar import Grammar, GrammarFailed
 from weft.engine.constraints.reasoning_tracker import ReasoningTracker
 from weft.engine.scheduling.draft_payoff import DraftPayoff
@@ -124,8 +124,8 @@ class Scheduler:
         """Whether `plan` would find something to do, as far as is known before it is called."""
         if self.admission is Admission.CLOSED:
             return False
-        can_start = not self._waits_for_tier and any(True for _ in self._admissible())
-        return bool(self._running) or can_start
+        can_start = not self._waits_for_tier
+        return bool(self._running) or (can_start and any(True for _ in self._admissible()))
 
     @property
     def has_started_work(self) -> bool:
@@ -242,7 +242,7 @@ class Scheduler:
         entries = self._plan_running(self.config.max_num_batched_tokens)
         for sequence in entries:
             self.cache.register(sequence, sequence.num_planned_tokens)
-        budget = self.config.max_num_batched_tokens - sum(e.num_tokens for e in entries.values())
+        budget = self.config.max_num_batched_tokens - sum([e.num_tokens for e in entries.values()])
         if self.num_preemptions == num_preemptions:
             self._plan_waiting(budget, entries)
         self._waits_for_tier = not entries and any(True for _ in self._fetching())
@@ -259,9 +259,10 @@ class Scheduler:
         """Take in what the step computed: advance, finish, free; what each sequence emits."""
         self.stopwatch.tick()
         outputs = []
+        running = SequenceStatus.RUNNING  # to look it up costs as much as a call
         for entry, result in zip(plan.entries, results, strict=True):
             sequence = entry.sequence
-            if sequence.status is not SequenceStatus.RUNNING:
+            if sequence.status is not running:
                 continue  # ended or preempted since the plan: its token is dropped, once
             if entry.draft_position is not None:
                 self.drafts.accept(entry.draft_position)
@@ -279,11 +280,12 @@ class Scheduler:
 
     def _plan_running(self, budget: int) -> dict[Sequence, PlannedRows]:
         entries: dict[Sequence, PlannedRows] = {}
+        running = SequenceStatus.RUNNING
         for sequence in list(self._running):
-            if sequence.status is not SequenceStatus.RUNNING:
+            if sequence.status is not running:
                 continue  # preempted by an earlier one in this very loop
             wanted = self.cache.next_chunk(sequence, sequence.num_planned_tokens, budget)
-            if sequence.wants_prompt_logprobs:
+            if sequence.params.prompt_logprobs is not None:
                 wanted = min(wanted, self._scorable(sequence, entries))
             if wanted <= 0:
                 continue
@@ -402,7 +404,8 @@ class Scheduler:
         """So many of its tokens are computed. A draft that turned out right was so without having been planned."""
         sequence.num_computed_tokens = num_tokens
         sequence.num_planned_tokens = max(sequence.num_planned_tokens, num_tokens)
-        self.cache.keep_state(sequence)
+        if self.cache.states is not None:  # it may be one to go on from
+            self.cache.states.keep(sequence)
 
     def _commit_result(self, entry: PlannedRows, result: Result) -> SequenceOutput | None:
         match result:
@@ -417,9 +420,11 @@ class Scheduler:
 
     def _commit_sampled(self, entry: PlannedRows, row: SampledRow) -> SequenceOutput | None:
         sequence = entry.sequence
-        # What was scored before a preemption is scored again, and was emitted already.
-        scored = row.prompt_logprobs[sequence.num_scored_tokens - entry.start :]
-        sequence.num_scored_tokens += len(scored)
+        scored: list[LogprobRow] = []
+        if row.prompt_logprobs:
+            # What was scored before a preemption is scored again, and was emitted already.
+            scored = row.prompt_logprobs[sequence.num_scored_tokens - entry.start :]
+            sequence.num_scored_tokens += len(scored)
         emits_scores = sequence.index == 0  # one answer emits them for all
         if row.token_id is None:
             lent = self.cache.lend_ahead(sequence)
@@ -431,6 +436,8 @@ class Scheduler:
             reason, stop_reason = sequence.append(row.token_id, self.max_model_len)
         except GrammarFailed as failure:
             return self._end(sequence, FinishReason.ERROR, error=failure.in_answer)
+        if reason is None and row.logprobs is None and sequence.params.prompt_logprobs is None:
+            return sequence.token_output(row.token_id)
         output = sequence.output(
             token_ids=[row.token_id],
             logprobs=None if row.logprobs is None else [row.logprobs],
