@@ -206,6 +206,11 @@ class PrefixCache:
             return num_tokens
         return self.states.end_of_chunk(sequence, start, start + num_tokens) - start
 
+    def keep_state(self, sequence: Sequence) -> None:
+        """A step of it is computed, and its state may be one to go on from."""
+        if self.states is not None:
+            self.states.keep(sequence)
+
     def give_back(self, sequence: Sequence) -> None:
         """Take all its blocks; what is computed in them can be found until they are given out again."""
         if self.lent is not None:

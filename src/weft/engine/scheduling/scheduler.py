@@ -16,7 +16,7 @@ from operator import attrgetter
 
 from weft.core.config import SchedulerConfig
 from weft.core.kv_cache import CacheConfig
-from weft.core.types import FinishReason, LogprobRow, Request, SequenceOutput
+from weft.core.types import FinishReason, Request, SequenceOutput
 from weft.engine.constraints.grammar import Grammar, GrammarFailed
 from weft.engine.constraints.reasoning_tracker import ReasoningTracker
 from weft.engine.scheduling.draft_payoff import DraftPayoff
@@ -28,6 +28,7 @@ from weft.engine.scheduling.second_tier import SecondTier
 from weft.engine.scheduling.sequence import Sequence, SequenceStatus, Stopwatch
 
 _by_order = attrgetter("order")
+_RUNNING = SequenceStatus.RUNNING  # to look it up costs as much as a call
 
 
 class Admission(Enum):
@@ -124,8 +125,7 @@ class Scheduler:
         """Whether `plan` would find something to do, as far as is known before it is called."""
         if self.admission is Admission.CLOSED:
             return False
-        can_start = not self._waits_for_tier
-        return bool(self._running) or (can_start and any(True for _ in self._admissible()))
+        return bool(self._running) or (not self._waits_for_tier and any(self._admissible()))
 
     @property
     def has_started_work(self) -> bool:
@@ -259,10 +259,9 @@ class Scheduler:
         """Take in what the step computed: advance, finish, free; what each sequence emits."""
         self.stopwatch.tick()
         outputs = []
-        running = SequenceStatus.RUNNING  # to look it up costs as much as a call
         for entry, result in zip(plan.entries, results, strict=True):
             sequence = entry.sequence
-            if sequence.status is not running:
+            if sequence.status is not _RUNNING:
                 continue  # ended or preempted since the plan: its token is dropped, once
             if entry.draft_position is not None:
                 self.drafts.accept(entry.draft_position)
@@ -280,9 +279,8 @@ class Scheduler:
 
     def _plan_running(self, budget: int) -> dict[Sequence, PlannedRows]:
         entries: dict[Sequence, PlannedRows] = {}
-        running = SequenceStatus.RUNNING
         for sequence in list(self._running):
-            if sequence.status is not running:
+            if sequence.status is not _RUNNING:
                 continue  # preempted by an earlier one in this very loop
             wanted = self.cache.next_chunk(sequence, sequence.num_planned_tokens, budget)
             if sequence.params.prompt_logprobs is not None:
@@ -404,8 +402,7 @@ class Scheduler:
         """So many of its tokens are computed. A draft that turned out right was so without having been planned."""
         sequence.num_computed_tokens = num_tokens
         sequence.num_planned_tokens = max(sequence.num_planned_tokens, num_tokens)
-        if self.cache.states is not None:  # it may be one to go on from
-            self.cache.states.keep(sequence)
+        self.cache.keep_state(sequence)
 
     def _commit_result(self, entry: PlannedRows, result: Result) -> SequenceOutput | None:
         match result:
@@ -420,11 +417,9 @@ class Scheduler:
 
     def _commit_sampled(self, entry: PlannedRows, row: SampledRow) -> SequenceOutput | None:
         sequence = entry.sequence
-        scored: list[LogprobRow] = []
-        if row.prompt_logprobs:
-            # What was scored before a preemption is scored again, and was emitted already.
-            scored = row.prompt_logprobs[sequence.num_scored_tokens - entry.start :]
-            sequence.num_scored_tokens += len(scored)
+        # What was scored before a preemption is scored again, and was emitted already.
+        scored = row.prompt_logprobs[sequence.num_scored_tokens - entry.start :]
+        sequence.num_scored_tokens += len(scored)
         emits_scores = sequence.index == 0  # one answer emits them for all
         if row.token_id is None:
             lent = self.cache.lend_ahead(sequence)
