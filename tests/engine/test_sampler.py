@@ -299,3 +299,16 @@ def test_the_mode_changes_no_token(mode):
                 sampler.sample(LOGITS[None], plain)[0].token_id
                 == sampler.sample(LOGITS[None], requested)[0].token_id
             )
+
+
+def test_rows_are_drawn_alike_alone_and_beside_one_that_is_not_plain():
+    """A step of plain rows is drawn whole; where others are among them, the same rows are picked out."""
+    plain = [make_sequence(seed=1), make_sequence(seed=2, temperature=0.0), make_sequence(seed=3)]
+    entries = [PlannedRows.of(sequence, 1, 1) for sequence in plain]
+    scored = PlannedRows.of(make_sequence(seed=4, logprobs=1), 1, 1)
+    rows = np.random.default_rng(0).standard_normal((4, VOCAB)).astype(np.float32)
+    sampler = StepSampler(NativeSampler())
+    alone = sampler.sample(rows[[0, 1, 3]], Plan(tuple(entries)))
+    beside = sampler.sample(rows, Plan((*entries[:2], scored, entries[2])))
+    assert [row.token_id for row in alone] == [beside[i].token_id for i in (0, 1, 3)]
+    assert alone[1].token_id == int(rows[1].argmax())

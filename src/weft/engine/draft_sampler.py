@@ -81,8 +81,8 @@ class DraftSampler:
     def _noise(guesses: Seq[Guess]) -> tuple[list[float], list[int]]:
         temperatures, keys = [], []
         for guess in guesses:
-            params, sequence = guess.sequence.params, guess.sequence
-            temperatures.append(0.0 if params.is_greedy else params.temperature)
+            sequence = guess.sequence
+            temperatures.append(sequence.temperature)
             keys.append(noise_key(sequence.seed, sequence.num_output_tokens + len(guess.drafted)))
         return temperatures, keys
 

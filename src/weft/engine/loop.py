@@ -219,14 +219,14 @@ class EngineLoop:
             self._lap("sample")
             outputs += self._scheduler.commit(part, results)
             self._lap("commit")
-        num_tokens = sum(len(output.token_ids) for output in outputs)
+        num_tokens = sum([len(output.token_ids) for output in outputs])
         self._meter.count_step(num_tokens, num_computed_tokens=plan.num_tokens)
         return outputs
 
     def _compute_masks(self, plan: Plan) -> None:
         """What grammars allow, worked out beside the forward pass."""
-        sampled_now = (entry.sequence for entry in plan.entries if entry.samples)
-        grammars = [g for s in sampled_now if (g := s.ruling_grammar) is not None]
+        ruled = [e.sequence for e in plan.entries if e.samples and e.sequence.grammar is not None]
+        grammars = [g for s in ruled if (g := s.ruling_grammar) is not None]
         if grammars:
             GrammarState.compute_ahead(grammars, self._grammars.mask_pool)
 

@@ -38,6 +38,7 @@ _WAKE_ADDRESS = "inproc://weft-wake"
 # importing. A front that dies takes the engine with it.
 _LINGER_MS = 20_000
 _REPORT_PERIOD_S = 0.1
+_POLLIN = int(zmq.POLLIN)
 
 
 class SocketMailbox:
@@ -55,13 +56,12 @@ class SocketMailbox:
         commands: list[Command] = []
         if timeout_s != 0.0:
             self._socket.poll(None if timeout_s is None else int(timeout_s * 1000) + 1)
-        while True:
-            try:
-                frame = self._socket.recv(zmq.NOBLOCK)
-            except zmq.Again:
-                return commands
+        # Asked whether there is one: to be told that there is none by an exception takes twice as long.
+        while int(self._socket.get(zmq.EVENTS)) & _POLLIN:
+            frame = self._socket.recv(zmq.NOBLOCK)
             if frame:
                 commands.append(self._decoder.decode(frame))
+        return commands
 
     def wake(self) -> None:
         """See `Mailbox`. A socket bears one thread at a time."""

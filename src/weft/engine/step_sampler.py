@@ -18,6 +18,7 @@ SplitMix64.
 import itertools
 import logging
 from collections.abc import Iterator
+from collections.abc import Sequence as Seq
 from dataclasses import dataclass, fields
 
 from weft.compute.runner import Rows
@@ -51,10 +52,10 @@ class StepSampler:
 
     def finish(self, rows: Rows, plan: Plan) -> Iterator[Part]:
         """One token of each sequence, and then one more of those whose drafts were right."""
-        chosen, chains = _split(plan)
-        if not chains:
+        if not plan.has_drafts:
             yield plan, self.sample(rows, plan)
             return
+        chosen, chains = _split(plan)
         yield plan, self.sample(rows[chosen], plan)
         depth = 0
         while chains := [chain for chain in chains if chain.is_right(depth)]:
@@ -66,6 +67,8 @@ class StepSampler:
 
     def sample(self, logits: Rows, plan: Plan) -> list[Result]:
         """Choose a token for every entry that reaches its sequence's end, and score what was requested."""
+        if all(map(is_plain, plan.entries)):
+            return self._draw_plain(logits, plan.entries)
         counts = [entry.num_leading + entry.samples for entry in plan.entries]
         ends = list(itertools.accumulate(counts))
         assert (ends[-1] if ends else 0) == len(logits), (ends, len(logits))
@@ -74,10 +77,11 @@ class StepSampler:
             for place, (entry, end) in enumerate(zip(plan.entries, ends, strict=True))
             if is_plain(entry)
         }
-        drawn = self._draw_plain(
-            logits, [plan.entries[place] for place in plain], list(plain.values())
-        )
-        drawn_by_place = dict(zip(plain, drawn, strict=True))
+        drawn_by_place: dict[int, Result] = {}
+        if plain:
+            entries = [plan.entries[place] for place in plain]
+            drawn = self._draw_plain(logits[list(plain.values())], entries)
+            drawn_by_place = dict(zip(plain, drawn, strict=True))
         return [
             drawn_by_place.get(place) or self._sample_entry(logits[end - count : end], entry)
             for place, (entry, count, end) in enumerate(
@@ -85,27 +89,17 @@ class StepSampler:
             )
         ]
 
-    def _draw_plain(
-        self, logits: Rows, entries: list[PlannedRows], rows: list[int]
-    ) -> list[Result]:
-        """All plain entries in one call; the same tokens as one by one."""
-        if not rows:
-            return []
+    def _draw_plain(self, logits: Rows, entries: Seq[PlannedRows]) -> list[Result]:
+        """All of them, each plain and with one row, in one call; the same tokens as one by one."""
+        assert len(entries) == len(logits), (len(entries), len(logits))
         sequences = [entry.sequence for entry in entries]
         drawn = self.backend.draw_rows(
-            logits if len(rows) == len(logits) else logits[rows],
-            [0.0 if s.params.is_greedy else s.params.temperature for s in sequences],
-            [
-                0 if s.params.is_greedy else noise_key(s.seed, s.num_output_tokens)
-                for s in sequences
-            ],
+            logits,
+            [s.temperature for s in sequences],
+            [noise_key(s.seed, s.num_output_tokens) if s.temperature else 0 for s in sequences],
         )
-        return [
-            SampledRow(token_id=token_id) if is_finite else _CORRUPT
-            for token_id, is_finite in zip(
-                drawn.token_ids.tolist(), drawn.is_finite.tolist(), strict=True
-            )
-        ]
+        rows = zip(drawn.token_ids.tolist(), drawn.is_finite.tolist(), strict=True)
+        return [SampledRow(token_id) if is_finite else _CORRUPT for token_id, is_finite in rows]
 
     def _sample_entry(self, logits: Rows, entry: PlannedRows) -> Result:
         sequence = entry.sequence
@@ -170,14 +164,14 @@ class StepSampler:
 def is_plain(entry: PlannedRows) -> bool:
     """Whether one token is wanted of the entry and no more, from its row as it is, by temperature alone."""
     sequence = entry.sequence
-    return (
-        sequence.is_plain
-        and entry.samples
-        and not entry.num_leading
-        and sequence.num_output_tokens >= sequence.params.min_tokens
-        and sequence.ruling_grammar is None
-        and sequence.forced_token_id is None
-    )
+    if not (sequence.is_plain and entry.samples) or entry.num_leading:
+        return False
+    min_tokens = sequence.params.min_tokens
+    if min_tokens and sequence.num_output_tokens < min_tokens:
+        return False
+    if sequence.grammar is None and sequence.reasoning is None:
+        return True
+    return sequence.ruling_grammar is None and sequence.forced_token_id is None
 
 
 def to_choice(sequence: Sequence) -> Choice:

@@ -47,7 +47,7 @@ class PieceDetokenizer:
 
     def push(self, token_id: int) -> str:
         tokenizer = self._tokenizer
-        if self._skips_special and tokenizer.is_special(token_id):
+        if self._skips_special and token_id in tokenizer.special_ids:
             return ""
         piece = tokenizer.piece(token_id)
         if self._is_first and tokenizer.has_token(token_id):

@@ -7,7 +7,7 @@ deltas, log-probabilities.
 import asyncio
 from collections.abc import Callable, Iterator, Sequence
 from enum import Enum
-from typing import Any, TypeVar, assert_never
+from typing import Any, TypeVar
 
 from msgspec.structs import replace
 
@@ -48,6 +48,11 @@ class Due(Enum):
     NOW = "now"  # the beginning or the end of one
 
 
+# To look a member up costs as much as a call, and there are ten in the way of a token.
+NOT_YET, SOON, NOW = Due
+_DELTA, _FINAL_ONLY, _ERROR = OutputKind.DELTA, OutputKind.FINAL_ONLY, FinishReason.ERROR
+
+
 class RequestStream:
     """Collects the sequence outputs of one request and emits `RequestOutput`s, by its output kind.
 
@@ -86,7 +91,7 @@ class RequestStream:
         self._is_lent_ahead = False  # and its reader does not know
         self._has_emitted_end = False
         self.error: str | None = None
-        self.due = Due.NOT_YET
+        self.due = NOT_YET
 
     def progress(self, index: int) -> tuple[int, FinishReason | None]:
         """How many tokens an answer has, and why it has ended."""
@@ -113,16 +118,16 @@ class RequestStream:
         self._kv_transfer_params = output.kv_transfer_params
         answer.num_draft_tokens = output.num_draft_tokens
         answer.num_accepted_tokens = output.num_accepted_tokens
-        if output.finish_reason is FinishReason.ERROR:
+        if output.finish_reason is _ERROR:
             self.error = output.error or "the engine failed to answer this request"
         is_matched = answer.push(output)
         if is_matched or output.finish_reason is not None:
             self._num_open -= 1
             self.is_finished = not self._num_open
-        if self.due is not Due.NOW:
+        if self.due is not NOW:
             self.due = self._due_after(answer)
-        if output.kv_transfer_params is not None and self._kind is OutputKind.DELTA:
-            self._is_lent_ahead, self.due = not self.is_finished, Due.NOW
+        if output.kv_transfer_params is not None and self._kind is _DELTA:
+            self._is_lent_ahead, self.due = not self.is_finished, NOW
         return is_matched and output.finish_reason is None
 
     def _is_prompt_scored(self, rows: Sequence[LogprobRow]) -> bool:
@@ -157,36 +162,34 @@ class RequestStream:
 
     def pop(self) -> RequestOutput | None:
         """Everything new since the last `pop`, in one output; None when there is nothing to emit yet."""
-        self.due = Due.NOT_YET
-        match self._kind:
-            case OutputKind.DELTA:
-                outputs = [answer.delta() for answer in self._answers if answer.is_due]
-            case OutputKind.CUMULATIVE:
-                is_due = any(answer.is_due for answer in self._answers)
-                outputs = [answer.whole() for answer in self._answers] if is_due else []
-            case OutputKind.FINAL_ONLY:
-                is_due = self.is_finished and not self._has_emitted_end
-                outputs = [answer.whole() for answer in self._answers] if is_due else []
-            case _:
-                assert_never(self._kind)
+        self.due = NOT_YET
+        if self._kind is _DELTA:
+            outputs = [answer.delta() for answer in self._answers if answer.is_due]
+        else:
+            outputs = [answer.whole() for answer in self._answers] if self._is_whole_due() else []
         if not (outputs or self._is_lent_ahead):
             return None
         self._is_lent_ahead = False
         self._has_emitted_end = self.is_finished
         return self._output(outputs)
 
+    def _is_whole_due(self) -> bool:
+        if self._kind is _FINAL_ONLY:
+            return self.is_finished and not self._has_emitted_end
+        return any(answer.is_due for answer in self._answers)
+
     def _due_after(self, answer: "_Answer") -> Due:
         """When to emit, now that there is more of this answer."""
-        if self._kind is OutputKind.FINAL_ONLY:
-            return Due.NOW if self.is_finished else Due.NOT_YET
+        if self._kind is _FINAL_ONLY:
+            return NOW if self.is_finished else NOT_YET
         if not answer.is_due:
             return self.due
-        return Due.SOON if answer.has_begun and answer.finish_reason is None else Due.NOW
+        return SOON if answer.num_emitted_tokens and answer.finish_reason is None else NOW
 
     def _output(self, outputs: list[CompletionOutput]) -> RequestOutput:
         if self._prompt_rows is not None:
             self._read_prompt()
-        is_repeat = self._kind is OutputKind.DELTA and self._has_emitted_prompt
+        is_repeat = self._kind is _DELTA and self._has_emitted_prompt
         self._has_emitted_prompt = self._has_emitted_prompt or self._prompt_logprobs is not None
         return RequestOutput(
             request_id=self._request.request_id,
@@ -231,7 +234,7 @@ class _Answer:
         )
         self._logprob_sum = 0.0
         self._num_emitted_texts = 0
-        self._num_emitted_tokens = 0
+        self.num_emitted_tokens = 0
         self._has_emitted_end = False
         self.num_draft_tokens = 0
         self.num_accepted_tokens = 0
@@ -242,16 +245,11 @@ class _Answer:
         return len(self._token_ids)
 
     @property
-    def has_begun(self) -> bool:
-        """Whether any of it was emitted."""
-        return self._num_emitted_tokens > 0
-
-    @property
     def is_due(self) -> bool:
         """Whether there is something to emit now: the first, the last, or `stream_interval` tokens."""
-        num_new = len(self._token_ids) - self._num_emitted_tokens
+        num_new = len(self._token_ids) - self.num_emitted_tokens
         interval = self._params.stream_interval
-        if interval is None or self.finish_reason is not None or not self._num_emitted_tokens:
+        if interval is None or self.finish_reason is not None or not self.num_emitted_tokens:
             return (
                 num_new > 0
                 or self._num_emitted_texts < len(self._texts)
@@ -294,7 +292,7 @@ class _Answer:
     def delta(self) -> CompletionOutput:
         """What is new since the last output."""
         self._read()
-        return self._output(self._num_emitted_texts, self._num_emitted_tokens)
+        return self._output(self._num_emitted_texts, self.num_emitted_tokens)
 
     def whole(self) -> CompletionOutput:
         """Everything so far."""
@@ -308,7 +306,7 @@ class _Answer:
         if has_logprobs:
             self._read_logprobs()
         self._num_emitted_texts = len(self._texts)
-        self._num_emitted_tokens = len(self._token_ids)
+        self.num_emitted_tokens = len(self._token_ids)
         self._has_emitted_end = self.finish_reason is not None
         return CompletionOutput(
             index=self.index,

@@ -70,7 +70,7 @@ from weft.engine.messages import (
     StepOutput,
     Stop,
 )
-from weft.text.outputs import Due, RequestStream
+from weft.text.outputs import NOW, SOON, RequestStream
 from weft.text.prepare import InputProcessor
 from weft.text.tokenizer import Tokenizer
 
@@ -432,9 +432,9 @@ class FrontClient(EngineControls):
         ):
             observed.take(output.index, *stream.progress(output.index))
         due = stream.due
-        if due is Due.NOW:
+        if due is NOW:
             self._pace.wake_now(opened)
-        elif due is Due.SOON:
+        elif due is SOON:
             self._pace.wake_soon(opened)
 
     def _die(self, error: WeftError) -> None:

@@ -185,7 +185,9 @@ class PrefixCache:
 
         False, and no change, if there is not enough.
         """
-        missing = self._num_blocks(num_tokens) - len(sequence.block_ids)
+        missing = -(-num_tokens // self.block_size) - len(sequence.block_ids)
+        if missing <= 0 and self.states is None:
+            return True
         if missing > 0 and not self._has_room(self.pool, missing):
             return False
         if self.states is not None:
@@ -199,10 +201,10 @@ class PrefixCache:
 
     def next_chunk(self, sequence: Sequence, start: int, budget: int) -> int:
         """How many tokens it may compute from `start` on: no more than to where a state is to be kept."""
-        end = min(sequence.num_tokens, start + budget)
-        if self.states is not None and self._is_enabled:
-            end = self.states.end_of_chunk(sequence, start, end)
-        return end - start
+        num_tokens = min(len(sequence.token_ids) - start, budget)
+        if self.states is None or not self._is_enabled:
+            return num_tokens
+        return self.states.end_of_chunk(sequence, start, start + num_tokens) - start
 
     def keep_state(self, sequence: Sequence) -> None:
         """A step of it is computed, and its state may be one to go on from."""

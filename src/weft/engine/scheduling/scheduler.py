@@ -28,6 +28,7 @@ from weft.engine.scheduling.second_tier import SecondTier
 from weft.engine.scheduling.sequence import Sequence, SequenceStatus, Stopwatch
 
 _by_order = attrgetter("order")
+_RUNNING = SequenceStatus.RUNNING  # to look it up costs as much as a call
 
 
 class Admission(Enum):
@@ -124,8 +125,7 @@ class Scheduler:
         """Whether `plan` would find something to do, as far as is known before it is called."""
         if self.admission is Admission.CLOSED:
             return False
-        can_start = not self._waits_for_tier and any(True for _ in self._admissible())
-        return bool(self._running) or can_start
+        return bool(self._running) or (not self._waits_for_tier and any(self._admissible()))
 
     @property
     def has_started_work(self) -> bool:
@@ -242,7 +242,7 @@ class Scheduler:
         entries = self._plan_running(self.config.max_num_batched_tokens)
         for sequence in entries:
             self.cache.register(sequence, sequence.num_planned_tokens)
-        budget = self.config.max_num_batched_tokens - sum(e.num_tokens for e in entries.values())
+        budget = self.config.max_num_batched_tokens - sum([e.num_tokens for e in entries.values()])
         if self.num_preemptions == num_preemptions:
             self._plan_waiting(budget, entries)
         self._waits_for_tier = not entries and any(True for _ in self._fetching())
@@ -261,7 +261,7 @@ class Scheduler:
         outputs = []
         for entry, result in zip(plan.entries, results, strict=True):
             sequence = entry.sequence
-            if sequence.status is not SequenceStatus.RUNNING:
+            if sequence.status is not _RUNNING:
                 continue  # ended or preempted since the plan: its token is dropped, once
             if entry.draft_position is not None:
                 self.drafts.accept(entry.draft_position)
@@ -280,10 +280,10 @@ class Scheduler:
     def _plan_running(self, budget: int) -> dict[Sequence, PlannedRows]:
         entries: dict[Sequence, PlannedRows] = {}
         for sequence in list(self._running):
-            if sequence.status is not SequenceStatus.RUNNING:
+            if sequence.status is not _RUNNING:
                 continue  # preempted by an earlier one in this very loop
             wanted = self.cache.next_chunk(sequence, sequence.num_planned_tokens, budget)
-            if sequence.wants_prompt_logprobs:
+            if sequence.params.prompt_logprobs is not None:
                 wanted = min(wanted, self._scorable(sequence, entries))
             if wanted <= 0:
                 continue
@@ -431,6 +431,8 @@ class Scheduler:
             reason, stop_reason = sequence.append(row.token_id, self.max_model_len)
         except GrammarFailed as failure:
             return self._end(sequence, FinishReason.ERROR, error=failure.in_answer)
+        if reason is None and row.logprobs is None and sequence.params.prompt_logprobs is None:
+            return sequence.token_output(row.token_id)
         output = sequence.output(
             token_ids=[row.token_id],
             logprobs=None if row.logprobs is None else [row.logprobs],

@@ -1,5 +1,6 @@
 """`Sequence`: one answer being made, which only the scheduler changes; and `Stopwatch`, which stamps it."""
 
+import sys
 from array import array
 from collections import deque
 from collections.abc import Callable
@@ -85,9 +86,12 @@ class Sequence:
     last_token_at: float | None = None
     collected: Collected | None = None
     # What follows from the request, and every step reads: its parameters, how many tokens the caller
-    # gave, the tokens that end the answer, and whether parameters leave rows as they are.
+    # gave and how many there may be with the answer's, the tokens that end it, and whether parameters
+    # leave rows as they are but for the temperature.
     params: SamplingParams = field(init=False)
     num_prompt_tokens: int = field(init=False)
+    max_num_tokens: int = field(init=False)
+    temperature: float = field(init=False)
     end_token_ids: frozenset[int] = field(init=False)
     is_plain: bool = field(init=False)
 
@@ -95,6 +99,9 @@ class Sequence:
         request = self.request
         self.params = params = request.params
         self.num_prompt_tokens = len(request.prompt_token_ids)
+        most = sys.maxsize if params.max_tokens is None else params.max_tokens
+        self.max_num_tokens = self.num_prompt_tokens + most
+        self.temperature = 0.0 if params.is_greedy else params.temperature
         eos_token_ids = () if params.ignore_eos else request.eos_token_ids
         self.end_token_ids = frozenset((*eos_token_ids, *(params.stop_token_ids or ())))
         self.is_plain = _is_plain(params) and not request.bad_token_ids
@@ -126,6 +133,17 @@ class Sequence:
             num_draft_tokens=self.num_draft_tokens,
             num_accepted_tokens=self.num_accepted_tokens,
             **delta,
+        )
+
+    def token_output(self, token_id: int) -> SequenceOutput:
+        """`output` of one token and nothing else, as most are: without keywords handed on, in a third of the time."""
+        return SequenceOutput(
+            engine_id=self.request.engine_id,
+            index=self.index,
+            token_ids=[token_id],
+            num_cached_tokens=self.num_cached_tokens or 0,
+            num_draft_tokens=self.num_draft_tokens,
+            num_accepted_tokens=self.num_accepted_tokens,
         )
 
     @property
@@ -217,21 +235,20 @@ class Sequence:
         if token_id in self.end_token_ids:
             is_first_eos = not params.ignore_eos and token_id in self.request.eos_token_ids[:1]
             return FinishReason.STOP, None if is_first_eos else token_id
-        grammar = self.ruling_grammar
-        if self.reasoning is not None and not self.reasoning.is_over:
-            self.reasoning.push(token_id)
-        if grammar is not None:
-            grammar.advance(token_id)
-            if grammar.is_over:
-                return FinishReason.STOP, None
-        num_output_tokens = self.num_output_tokens
-        if params.max_tokens is not None and num_output_tokens >= params.max_tokens:
-            return FinishReason.LENGTH, None
-        if self.num_tokens >= max_model_len:
+        if self.grammar is not None or self.reasoning is not None:
+            grammar = self.ruling_grammar
+            if self.reasoning is not None and not self.reasoning.is_over:
+                self.reasoning.push(token_id)
+            if grammar is not None:
+                grammar.advance(token_id)
+                if grammar.is_over:
+                    return FinishReason.STOP, None
+        num_tokens = len(self.token_ids)
+        if num_tokens >= self.max_num_tokens or num_tokens >= max_model_len:
             return FinishReason.LENGTH, None
         if self.repetition is not None:
             is_repeating = self.repetition.push(token_id)
-            if is_repeating and num_output_tokens >= params.min_tokens:
+            if is_repeating and self.num_output_tokens >= params.min_tokens:
                 return FinishReason.REPETITION, None
         return None, None
 

@@ -1,6 +1,6 @@
 """`run_turn`: a `Turn` in, its `TurnEvent`s out. The only place where a conversation meets the engine."""
 
-from collections.abc import AsyncGenerator, Callable, Iterable, Iterator, Sequence
+from collections.abc import AsyncGenerator, Callable, Iterator, Sequence
 from contextlib import aclosing, contextmanager
 from dataclasses import dataclass
 from typing import Any
@@ -11,6 +11,7 @@ from weft.core.beam_search import run_request
 from weft.core.errors import BadRequest
 from weft.core.media import FIELD, MODALITIES
 from weft.core.types import (
+    CompletionOutput,
     OutputKind,
     PositionLogprobs,
     Request,
@@ -45,11 +46,18 @@ class PreparedTurn:
 class TurnSink(EventSink):
     """Takes the outputs of a turn; `encode` makes what is sent of a delta."""
 
+    __slots__ = ("_write", "read")
+
     def __init__(self, encode: Callable[[TurnEvent], list[bytes]]) -> None:
-        super().__init__(
-            lambda output: [event for delta in self.read(output) for event in encode(delta)]
-        )
-        self.read: Callable[[RequestOutput], Iterable[TurnDelta]]  # from the turn's begin on
+        super().__init__(self._events)
+        self._write = encode
+        self.read: Callable[[CompletionOutput], TurnDelta]  # from the turn's begin on
+
+    def _events(self, output: RequestOutput) -> list[bytes]:
+        events: list[bytes] = []
+        for answer in output.outputs:
+            events += self._write(self.read(answer))
+        return events
 
 
 async def run_turn(
@@ -72,8 +80,8 @@ async def run_turn(
         for _ in range(request.params.n)
     ]
 
-    def read(output: RequestOutput) -> Iterator[TurnDelta]:
-        return (readers[answer.index].read(answer) for answer in output.outputs)
+    def read(answer: CompletionOutput) -> TurnDelta:
+        return readers[answer.index].read(answer)
 
     if sink is not None:
         sink.read = read
@@ -95,8 +103,8 @@ async def run_turn(
                 num_cached_tokens = output.num_cached_tokens
                 prompt_logprobs = output.prompt_logprobs or prompt_logprobs
                 kv_transfer_params = output.kv_transfer_params
-                for delta in read(output):
-                    yield delta
+                for answer in output.outputs:
+                    yield read(answer)
     yield Ended(
         num_cached_tokens=num_cached_tokens,
         prompt_logprobs=prompt_logprobs,
