@@ -102,28 +102,28 @@ def test_with_nobody_decoding_a_step_is_as_large_as_a_second_allows(row_s, most)
     assert sizes[1] == pytest.approx(most, abs=1)
 
 
-def test_where_streams_take_long_prompts_have_as_much_time_as_they():
+def test_where_streams_take_long_prompts_have_twice_their_time():
     """A target that they alone exceed holds up neither for ever."""
     machine = Machine(step_s=0.2, row_s=0.001)
     engine = engine_on(machine)
     start_streams(engine, 8)
     engine.submit("long", prompt(9, 6000), max_tokens=1)
     steps = steps_of(engine, machine, "long")
-    assert all(seconds == pytest.approx(0.416, rel=0.02) for _, seconds in steps[12:-1])
+    assert all(seconds == pytest.approx(0.624, rel=0.02) for _, seconds in steps[12:-1])
 
 
 def test_prompts_have_some_rows_however_slow_the_machine():
-    """Sixteen beside streams."""
+    """Thirty-two beside streams."""
     machine = Machine(step_s=0.01, row_s=1.0)
     engine = engine_on(machine)
     start_streams(engine, 1)
     engine.submit("long", prompt(9, 100), max_tokens=1)
-    assert max(rows for rows, _ in steps_of(engine, machine, "long")) == 17
+    assert max(rows for rows, _ in steps_of(engine, machine, "long")) == 33
 
 
 def test_what_streams_take_is_seen_anew_while_prompts_never_end():
     """One step of some dozens has none: then a machine that has become faster is noticed."""
-    machine = Machine(step_s=0.04, row_s=0.001)
+    machine = Machine(step_s=0.03, row_s=0.001)
     engine = engine_on(machine)
     start_streams(engine, 1)
     engine.submit("long", prompt(9, 10000), max_tokens=1)
@@ -141,7 +141,7 @@ def test_streams_that_take_less_than_before_are_noticed_at_once():
         engine.step()
     machine.step_s = 0.01
     seconds = [taken for _, taken in steps_of(engine, machine, "long")]
-    assert max(seconds) < 0.5
+    assert max(seconds) < 0.7
     assert max(seconds[20:]) <= TARGET_S * 1.1
 
 

@@ -25,7 +25,7 @@ from weft.engine.scheduling.repetition import RepetitionDetector
 
 _SEED_MASK = (1 << 64) - 1
 # Rows that prompts have in a step at least where streams run; and its seconds where none does.
-_LEAST_BESIDE = 16
+_LEAST_BESIDE = 32
 _ALONE_S = 1.0
 # Steps with prompts, of which the next has none: it shows what streams take by themselves.
 _MIXED_STEPS = 64
@@ -328,9 +328,9 @@ class Stopwatch:
 class StepSizes:
     """How many rows of prompts a step has, by what those before it took; owned by the scheduler.
 
-    While streams run a step is to take `target_itl_ms`, or twice what they take by themselves if that is more:
-    prompts have half of it at least. While none runs it is to take a second. Without a target rows alone count.
-    Answers do not depend on it.
+    While streams run a step is to take `target_itl_ms`, or three times what they take by themselves if that is more:
+    each step costs something whatever is in it, and small ones add up. While none runs it is to take a second.
+    Without a target rows alone count. Answers do not depend on it.
     """
 
     def __init__(self, config: SchedulerConfig) -> None:
@@ -374,7 +374,8 @@ class StepSizes:
         elif alone_s is None or self._num_mixed >= _MIXED_STEPS:
             self._least, self._seconds = 0, 0.0
         else:
-            self._least, self._seconds = _LEAST_BESIDE, max(self._target_s - alone_s, alone_s)
+            self._least = _LEAST_BESIDE
+            self._seconds = max(self._target_s - alone_s, 2 * alone_s)
 
     def end(self, now: float) -> None:
         """Something has come of the step, and perhaps more will."""
