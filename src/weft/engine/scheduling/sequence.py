@@ -402,7 +402,7 @@ class StepSizes:
         if not self._target_s:
             return
         if self._is_stream(sequence, start):
-            self._num_reserved -= self._stream_rows
+            self._num_reserved = max(0, self._num_reserved - self._stream_rows)
             return
         expected_s = num_rows * (self._row_s_at(start) or 0.0)
         self._seconds -= expected_s
@@ -436,18 +436,20 @@ class StepSizes:
     def _learn(self, seconds: float) -> None:
         """What the step has taken."""
         size = self._num_streams.bit_length()
-        alone_s = self._streams_s.get(size)
         if self._chunks:
-            beside_s = seconds - (alone_s or 0.0)
+            # What one stream takes, a step without any takes too, beside its rows.
+            beside_s = seconds - self._streams_s.get(size or 1, 0.0)
             least_s = self._expected_s / 2 or seconds / 4
-            # Where prompts seem to take next to nothing, streams may take less by themselves than they did.
-            is_doubtful = beside_s < least_s and self._num_mixed
-            self._num_mixed += _MIXED_STEPS if is_doubtful else 1
+            if self._num_streams:
+                # Where prompts seem to take next to nothing, streams may take less by themselves than they did.
+                is_doubtful = beside_s < least_s and self._num_mixed
+                self._num_mixed += _MIXED_STEPS if is_doubtful else 1
             self._learn_rows(max(beside_s, least_s) / sum(rows for _, rows in self._chunks))
         elif self._num_streams:
             self._num_mixed = 0
             # What takes longer for once has mostly been held up.
-            self._streams_s[size] = min(seconds, ((alone_s or seconds) + seconds) / 2)
+            before_s = self._streams_s.get(size, seconds)
+            self._streams_s[size] = min(seconds, (before_s + seconds) / 2)
 
     def _learn_rows(self, row_s: float) -> None:
         for bits, num_rows in self._chunks:
