@@ -335,10 +335,10 @@ class StepSizes:
 
     def __init__(self, config: SchedulerConfig) -> None:
         self._config = config
-        speculation = config.speculation
-        recomputes = speculation is not None and speculation.recomputes
         # Rows of a stream in a step: its last token, and what came true of drafts.
-        self._stream_rows = 1 + (speculation.num_speculative_tokens if recomputes else 0)
+        self._stream_rows = 1
+        if config.speculation is not None and config.speculation.recomputes:
+            self._stream_rows += config.speculation.num_speculative_tokens
         self._target_s = config.target_itl_ms / 1e3
         self._streams_s: dict[int, float] = {}  # of a step, by the bits of how many there are
         # Rows of prompts and what they took, the latest counting most, by the bits of their context.
