@@ -167,14 +167,22 @@ def test_a_clock_that_stands_still_holds_up_nobody():
     assert max(machine.num_rows) == 4096
 
 
-def test_drafts_beside_prompts_have_what_these_leave():
-    """A guess costs a row of the step, and the streams' pause is as long with it."""
+@pytest.mark.parametrize("recomputes", [False, True])
+def test_drafts_beside_prompts_have_what_these_leave(recomputes):
+    """A guess costs a row of the step; and what came true of guesses is no prompt, though it may be computed again."""
     machine = Machine(step_s=0.01, row_s=0.001)
     drafts = SpeculativeConfig(
-        method="ngram", num_speculative_tokens=4, prompt_lookup_max=1, prompt_lookup_min=1
+        method="ngram",
+        num_speculative_tokens=4,
+        prompt_lookup_max=1,
+        prompt_lookup_min=1,
+        recomputes=recomputes,
     )
     engine = engine_on(machine, speculation=drafts)
     start_streams(engine, 8)
+    before = [len(engine.answers[f"s{number}"][0].token_ids) for number in range(8)]
     engine.submit("long", prompt(9, 3000), max_tokens=1)
     steps = steps_of(engine, machine, "long")
+    after = [len(engine.answers[f"s{number}"][0].token_ids) for number in range(8)]
     assert max(seconds for _, seconds in steps) <= TARGET_S * 1.02
+    assert all(b - a >= len(steps) for a, b in zip(before, after, strict=True))

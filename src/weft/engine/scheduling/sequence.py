@@ -348,7 +348,7 @@ class StepSizes:
         self._began_at = 0.0
         self._ended_at: float | None = None
         self._num_left = 0
-        self._num_streams = 0
+        self._streams: set[Sequence] = set()
         self._num_reserved = 0  # rows, for streams that have not had theirs
         self._least = 0
         self._seconds = 0.0  # left for prompts
@@ -365,11 +365,10 @@ class StepSizes:
         self._began_at, self._ended_at = now, None
         self._chunks.clear()
         self._expected_s = 0.0
-        streams = (s for s in running if self._is_stream(s, s.num_planned_tokens))
-        self._num_streams = sum(1 for _ in streams)
-        self._num_reserved = self._num_streams * self._stream_rows
-        alone_s = self._streams_s.get(self._num_streams.bit_length())
-        if not self._num_streams:
+        self._streams = {sequence for sequence in running if self._is_stream(sequence)}
+        self._num_reserved = len(self._streams) * self._stream_rows
+        alone_s = self._streams_s.get(len(self._streams).bit_length())
+        if not self._streams:
             self._least, self._seconds = LEAST_ROWS, _ALONE_S
         elif alone_s is None or self._num_mixed >= _MIXED_STEPS:
             self._least, self._seconds = 0, 0.0
@@ -383,7 +382,7 @@ class StepSizes:
 
     def left_for(self, sequence: Sequence, start: int) -> int:
         """Rows that the sequence may have, from its token `start` on."""
-        return self._num_left if self._is_stream(sequence, start) else self._left_at(start)
+        return self._num_left if sequence in self._streams else self._left_at(start)
 
     @property
     def is_full(self) -> bool:
@@ -393,28 +392,28 @@ class StepSizes:
     @property
     def left_for_drafts(self) -> int:
         """Rows that guesses may have."""
-        return self._left_at(0) if self._num_streams and self._chunks else self._num_left
+        return self._left_at(0) if self._streams and self._chunks else self._num_left
 
     def take(self, sequence: Sequence, num_rows: int) -> None:
         """The sequence has so many more."""
-        start = sequence.num_planned_tokens
         self._num_left -= num_rows
         if not self._target_s:
             return
-        if self._is_stream(sequence, start):
-            self._num_reserved = max(0, self._num_reserved - self._stream_rows)
+        if sequence in self._streams:
+            self._num_reserved -= self._stream_rows
             return
+        start = sequence.num_planned_tokens
         expected_s = num_rows * (self._row_s_at(start) or 0.0)
         self._seconds -= expected_s
         self._expected_s += expected_s
         self._least -= num_rows
         self._chunks.append((_context_bits(start + num_rows // 2), num_rows))
 
-    def _is_stream(self, sequence: Sequence, start: int) -> bool:
-        """Whether somebody waits for its next token, which is all that there is to compute."""
-        return len(sequence.token_ids) - start <= self._stream_rows and bool(
-            sequence.num_output_tokens
-        )
+    def _is_stream(self, sequence: Sequence) -> bool:
+        """Whether its next token is all that there is to compute, and not the first."""
+        num_tokens = len(sequence.token_ids)
+        num_rows = num_tokens - sequence.num_planned_tokens
+        return num_rows <= self._stream_rows and num_tokens > sequence.num_prompt_tokens
 
     def _left_at(self, start: int) -> int:
         """Rows of a prompt from there on."""
@@ -435,17 +434,17 @@ class StepSizes:
 
     def _learn(self, seconds: float) -> None:
         """What the step has taken."""
-        size = self._num_streams.bit_length()
+        size = len(self._streams).bit_length()
         if self._chunks:
             # What one stream takes, a step without any takes too, beside its rows.
             beside_s = seconds - self._streams_s.get(size or 1, 0.0)
             least_s = self._expected_s / 2 or seconds / 4
-            if self._num_streams:
+            if self._streams:
                 # Where prompts seem to take next to nothing, streams may take less by themselves than they did.
                 is_doubtful = beside_s < least_s and self._num_mixed
                 self._num_mixed += _MIXED_STEPS if is_doubtful else 1
             self._learn_rows(max(beside_s, least_s) / sum(rows for _, rows in self._chunks))
-        elif self._num_streams:
+        elif self._streams:
             self._num_mixed = 0
             # What takes longer for once has mostly been held up.
             before_s = self._streams_s.get(size, seconds)
