@@ -79,8 +79,8 @@ def _job(way: str, port: int, model: str) -> Job:
 
 async def start(
     name: str, command: list[str], variables: dict[str, str], stack: AsyncExitStack, port: int
-) -> None:
-    """Start a server and wait until it is healthy."""
+) -> int:
+    """Start a server and wait until it is healthy; the id of its process."""
     started = time.perf_counter()
     log = stack.enter_context((ROOT / f"{name}-server.log").open("w"))
     process = await asyncio.create_subprocess_exec(
@@ -102,6 +102,7 @@ async def start(
             raise RuntimeError(f"{name} did not start; see its log in {ROOT}")
         await asyncio.sleep(0.05)
     print(f"{name} is healthy after {time.perf_counter() - started:.1f} s", file=sys.stderr)
+    return process.pid
 
 
 async def _answers(port: int) -> bool:

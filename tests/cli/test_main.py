@@ -62,6 +62,13 @@ def test_sizes_may_be_written_short():
     assert (options.max_model_len, options.kv_cache_bytes) == (32_000, 4 << 30)
 
 
+@pytest.mark.parametrize(("given", "size"), [("auto", "auto"), ("8K", 8192), ("2048", 2048)])
+def test_a_size_may_be_left_open_in_a_word(given, size):
+    """Where the field takes it."""
+    _, options = serve_arguments("--max-num-batched-tokens", given)
+    assert options.max_num_batched_tokens == size
+
+
 def test_api_keys_and_names_may_repeat():
     """One flag for each."""
     _, options = serve_arguments("--api-key", "a", "--api-key", "b", "--served-model-name", "m")

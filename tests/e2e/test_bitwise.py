@@ -222,6 +222,14 @@ async def test_in_chunks_of_sixteen(model: Model):
         model.check(await engine.ask_all(REQUESTS))
 
 
+async def test_in_steps_sized_by_time(model: Model):
+    """Beside streams prompts have as much time as these: where they are cut is the machine's affair."""
+    async with model.bench(
+        enable_prefix_caching=False, target_itl_ms=0.001, max_num_seqs=16
+    ) as engine:
+        model.check(await engine.ask_all(REQUESTS))
+
+
 async def test_with_a_pool_so_small_that_it_preempts(model: Model):
     """Sequences give way, and compute again what they had."""
     async with model.bench(num_gpu_blocks_override=10, max_num_batched_tokens=64) as engine:

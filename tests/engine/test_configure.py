@@ -11,9 +11,11 @@ from weft.core.config import ComputeConfig, EngineConfig, EngineOptions
 from weft.core.elastic import ElasticConfig
 from weft.core.errors import ConfigError
 from weft.core.kv_cache import StateCacheConfig
+from weft.core.types import PoolingKind
 from weft.engine.configure import resolve
 from weft.engine.pool_size import DEFAULT_POOL_BYTES
 from weft.model.card import AdapterBytes, ModelCard
+from weft.model.pooling import PoolingSpec
 
 GIB = 1 << 30
 
@@ -65,6 +67,43 @@ def test_the_pace_of_streams_is_bounded():
     assert resolved(stream_interval_ms=0.0).stream_interval_ms == 0
     for wrong in (-1.0, 20_000.0, float("nan"), float("inf")):
         assert "--stream-interval-ms" in refusal(stream_interval_ms=wrong)
+
+
+@pytest.mark.parametrize(
+    ("row_bytes", "rows"), [(0, 2048), (1 << 18, 2048), (1 << 19, 1024), (1 << 22, 512)]
+)
+def test_rows_left_open_take_a_small_part_of_the_memory(row_bytes: int, rows: int):
+    """From 2,048 down to 512, which is not gone below."""
+    config = resolve(EngineOptions(), card(), 16 * GIB, row_bytes=row_bytes)
+    assert config.scheduler_config.max_num_batched_tokens == rows
+    assert config.scheduler_config.target_itl_ms == 100
+
+
+def test_a_number_of_rows_is_that_number():
+    """As vLLM has it: nothing but rows counts, unless a target is given too."""
+    alone = resolved(max_num_batched_tokens=8192).scheduler_config
+    both = resolved(max_num_batched_tokens=8192, target_itl_ms=50.0).scheduler_config
+    assert (alone.max_num_batched_tokens, alone.target_itl_ms) == (8192, 0)
+    assert (both.max_num_batched_tokens, both.target_itl_ms) == (8192, 50)
+    assert resolved(target_itl_ms=0.0).scheduler_config.target_itl_ms == 0
+
+
+def test_rows_stay_few_where_a_prompt_is_lent_step_by_step():
+    """Who fetches it has each step's blocks while the next is computed."""
+    config = resolved(kv_transfer_config={"kv_connector": "TcpConnector", "kv_role": "kv_both"})
+    assert config.scheduler_config.max_num_batched_tokens == 512
+
+
+@pytest.mark.parametrize("wrong", [-1.0, 20_000.0, float("nan")])
+def test_what_is_no_time_is_no_target(wrong: float):
+    """Refused by name, with what is allowed."""
+    assert "--target-itl-ms must be between 0 and 10000" in refusal(target_itl_ms=wrong)
+
+
+def test_a_target_is_refused_where_no_token_follows_another():
+    """It would change nothing."""
+    spec = PoolingSpec(hidden_size=8, kind=PoolingKind.CLS, normalize=True)
+    assert "generates no text" in refusal(replace(card(), pooling=spec), target_itl_ms=50.0)
 
 
 def test_what_is_not_given_is_chosen():

@@ -5,6 +5,8 @@ tokens depend on every block a row reads: whatever goes wrong with blocks change
 """
 
 from collections import Counter
+from functools import partial
+from itertools import accumulate, cycle
 
 import pytest
 from hypothesis import HealthCheck, settings
@@ -25,7 +27,7 @@ from weft.core.types import (
 )
 from weft.engine.constraints.grammar import GrammarVocabulary
 from weft.engine.constraints.text import to_grammar_text
-from weft.engine.scheduling.sequence import SequenceStatus
+from weft.engine.scheduling.sequence import SequenceStatus, Stopwatch
 from weft.model.embedded.byte_tokenizer import tokenizer_files
 
 VOCAB = 260
@@ -64,9 +66,12 @@ class SchedulerMachine(RuleBasedStateMachine):
         self.owner_by_hash: dict[bytes, tuple[str | None, str | None]] = {}  # salt, adapter
         self.steps_without_token = 0
 
-    @initialize(speculation=st.sampled_from([None, DRAFTS, by_model(3, VOCAB)]))
-    def start(self, speculation):
-        """Most of the engines draft tokens: from what was said before, or by a model."""
+    @initialize(
+        speculation=st.sampled_from([None, DRAFTS, by_model(3, VOCAB)]),
+        target_ms=st.sampled_from([0.0, 100.0]),
+    )
+    def start(self, speculation, target_ms=0.0):
+        """Most of the engines draft tokens: from what was said before, or by a model. Half size steps by time."""
         self.engine = make_engine(
             num_blocks=12,
             block_size=2,
@@ -76,7 +81,10 @@ class SchedulerMachine(RuleBasedStateMachine):
             vocab_size=VOCAB,
             policy="priority",
             speculation=speculation,
+            target_itl_ms=target_ms,
         )
+        ticks = accumulate(cycle((0.001, 0.3, 0.0, 0.02)))
+        self.engine.scheduler.stopwatch = Stopwatch(partial(next, ticks))
         self.engine.vocabulary = VOCABULARY
         if speculation is not None and speculation.draft is not None:
             draft_with(self.engine, FakeRunner(VOCAB))

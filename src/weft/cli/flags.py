@@ -136,7 +136,7 @@ def _annotated(field: Declared, flag: Flag) -> Any:
     settings: dict[str, Any] = {}
     if flag.is_json:
         kind, settings = str | None, {"metavar": "JSON"}
-    elif only is int and flag.is_size:
+    elif flag.is_size:
         settings = {"metavar": "SIZE", "converter": size_converter}
     elif only is int:
         settings = {"metavar": "INT", "converter": count_converter}

@@ -2,6 +2,7 @@
 
 import re
 from collections.abc import Sequence
+from typing import Any, get_args
 
 from cyclopts import Token
 
@@ -38,10 +39,11 @@ def parse_count(text: str) -> int:
     return int(text)
 
 
-def size_converter(type_: type, tokens: Sequence[Token]) -> int:
-    """`parse_size`, in the form the command line's parser calls."""
-    del type_
-    return parse_size(tokens[0].value)
+def size_converter(type_: Any, tokens: Sequence[Token]) -> int | str:
+    """`parse_size`, in the form the command line's parser calls; or a word that the type takes in its place."""
+    text = tokens[0].value
+    words = (word for kind in get_args(type_) for word in get_args(kind))
+    return text if text in words else parse_size(text)
 
 
 def count_converter(type_: type, tokens: Sequence[Token]) -> int:

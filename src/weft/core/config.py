@@ -11,7 +11,13 @@ from typing import Annotated, Any, Literal
 import msgspec
 
 from weft.core.declare import Flag
-from weft.core.defaults import DEFAULT_MEMORY_SHARE, DEFAULT_STREAM_INTERVAL_MS, DEFAULTS
+from weft.core.defaults import (
+    DEFAULT_MEMORY_SHARE,
+    DEFAULT_STREAM_INTERVAL_MS,
+    DEFAULT_TARGET_ITL_MS,
+    DEFAULTS,
+    MOST_ROWS,
+)
 from weft.core.elastic import ElasticConfig
 from weft.core.errors import NotFound
 from weft.core.file_overrides import NO_OVERRIDES, FileOverrides
@@ -160,11 +166,19 @@ class EngineOptions(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fi
         ),
     ] = None
     max_num_batched_tokens: Annotated[
-        int | None,
+        int | Literal["auto"],
         Flag(
-            f"Most tokens computed in one step; {DEFAULTS['max_num_batched_tokens']} if unset.",
+            f"Most tokens computed in one step: a number, or auto, {MOST_ROWS:,} as far as the memory goes.",
             "Scheduling",
             is_size=True,
+        ),
+    ] = "auto"
+    target_itl_ms: Annotated[
+        float | None,
+        Flag(
+            "Time between tokens of running streams, in ms, that prompts computed beside them are cut for; "
+            f"{DEFAULT_TARGET_ITL_MS:g} with --max-num-batched-tokens auto, else 0: no target.",
+            "Scheduling",
         ),
     ] = None
     block_size: Annotated[
@@ -408,7 +422,8 @@ class ComputeConfig(msgspec.Struct, frozen=True, kw_only=True):
 class SchedulerConfig(msgspec.Struct, frozen=True, kw_only=True):
     """Limits of one step and of the queue. `policy` is "fcfs" or "priority".
 
-    Without `chunks_prompts` every prompt is computed in one step.
+    Without `chunks_prompts` every prompt is computed in one step. With `target_itl_ms`, above 0, steps are sized by the
+    time that they take too.
     """
 
     max_num_seqs: int
@@ -418,6 +433,7 @@ class SchedulerConfig(msgspec.Struct, frozen=True, kw_only=True):
     max_num_queued_tokens: int
     speculation: SpeculativeConfig | None = None
     chunks_prompts: bool = True
+    target_itl_ms: float = 0.0
 
 
 class LoraConfig(msgspec.Struct, frozen=True, kw_only=True):

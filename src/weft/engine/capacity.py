@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from weft.compute.native import Roofline
 from weft.core.config import EngineConfig
 from weft.engine.fit import Fitted
+from weft.engine.step_size import FLOAT_BYTES, element_bytes, row_bytes
 from weft.engine.weight_store import has_shared_weights
 from weft.model.spec import ModelSpec
 
@@ -16,7 +17,6 @@ FRONT_BYTES = 83 << 20
 ENGINE_BYTES = 87 << 20
 # What speeds and counts of sequences are given for, where nothing says how long they are.
 USUAL_TOKENS = 1024
-_FLOAT_BYTES = 4
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -120,35 +120,8 @@ def _step_bytes(fitted: Fitted) -> int:
     if not isinstance(spec, ModelSpec):
         return 0
     rows = config.scheduler_config.max_num_batched_tokens
-    query, latent = spec.num_heads * spec.head_dim, spec.latent
-    experts = [layer.experts for layer in spec.layers if layer.experts is not None]
-    inner = max(spec.mlp_size(layer) for layer in spec.layers)
-    element = _element_bytes(fitted)
-    first = query + 2 * spec.kv_size
-    if latent is not None:
-        first = spec.num_heads * latent.query_size + spec.kv_size
-    if spec.has_output_gate:
-        first += query
-    recurrences = {layer.recurrence for layer in spec.layers if layer.recurrence}
-    made = (sum(one.products.values()) for one in recurrences)
-    wide = max(first, spec.hidden_size * (3 if spec.state_size else 1), *made)
-    mixed = max([query, *(one.inner_size for one in recurrences)])
-    convolved = max((one.conv_size for one in recurrences), default=0)
-    row = _FLOAT_BYTES * (spec.hidden_size + wide + convolved)
-    row += element * (spec.hidden_size + 2 * mixed + inner)
-    if latent is not None:  # heads' own parts of queries, then values; and what queries are made of
-        of_heads = spec.num_heads * max(latent.key_size, latent.value_size)
-        row += element * (of_heads + (latent.query_rank or 0))
-    if experts:  # a row's experts have one each of what they take, make and give
-        of_expert = (element + _FLOAT_BYTES) * spec.hidden_size + element * experts[0].inner_size
-        row += experts[0].per_token * of_expert
-    logits = spec.vocab_size * min(rows, config.scheduler_config.max_num_seqs) * _FLOAT_BYTES
-    return rows * row + (logits if spec.has_head and spec.is_causal else 0)
-
-
-def _element_bytes(fitted: Fitted) -> int:
-    """Of embeddings and most activations, whatever linear layers are rounded to."""
-    return 2 if fitted.checkpoint.card.dtype == "bfloat16" else _FLOAT_BYTES
+    logits = spec.vocab_size * min(rows, config.scheduler_config.max_num_seqs) * FLOAT_BYTES
+    return rows * row_bytes(fitted.checkpoint) + (logits if spec.has_head and spec.is_causal else 0)
 
 
 def _speed(fitted: Fitted, roofline: Roofline, num_sequences: int, num_tokens: int) -> Speed | None:
@@ -164,7 +137,7 @@ def _speed(fitted: Fitted, roofline: Roofline, num_sequences: int, num_tokens: i
     # The table of embeddings is read by the row, unless the head is that same table.
     num_read = card.num_parameters - (0 if spec.tied_head and has_head else table)
     num_inner = card.num_parameters - table * (2 if has_head and not spec.tied_head else 1)
-    read_bytes = card.weight_bytes - (card.num_parameters - num_read) * _element_bytes(fitted)
+    read_bytes = card.weight_bytes - (card.num_parameters - num_read) * element_bytes(card.dtype)
     idle = card.num_idle_parameters
     idle_bytes = read_bytes * idle / num_read
 

@@ -5,8 +5,6 @@ names the flag, the number and what is allowed; a model that does not fit is ref
 make it fit.
 """
 
-import math
-
 import msgspec
 
 from weft.compute.backends import choose, shares_weights
@@ -31,12 +29,13 @@ from weft.core.ranks import RanksConfig
 from weft.core.speculation import DraftModelConfig, SpeculativeConfig
 from weft.core.types import PoolingKind
 from weft.core.weight_transfer import WeightTransferConfig
-from weft.engine.given import bounded, check_between, read_json
+from weft.engine.given import bounded, check_between, check_ms, read_json
 from weft.engine.kv_events import FLAG, check_is_countable, read_kv_events
 from weft.engine.kv_tier_stores import SIZE_FLAG, check_copyable, read_kv_offloading
 from weft.engine.pool_size import MIN_MODEL_LEN, Demand, num_blocks_of
 from weft.engine.profiler import read_profiler
 from weft.engine.speculation import read_speculation
+from weft.engine.step_size import step_sizes
 from weft.engine.transfer.settings import FLAG as TRANSFER_FLAG
 from weft.engine.transfer.settings import read_kv_transfer
 from weft.engine.weight_transfer import read_weight_transfer
@@ -45,7 +44,6 @@ from weft.model.overrides import read_overrides
 from weft.model.pooling import PoolingSpec
 
 MAX_BLOCK_SIZE = 1024
-MAX_STREAM_INTERVAL_MS = 10_000.0
 MAX_DATA_PARALLEL_SIZE = 64
 MAX_LORAS = 1024
 MAX_LORA_RANK = 4096
@@ -63,9 +61,11 @@ def resolve(
     free_bytes: int,
     ranks: RanksConfig | None = None,
     draft: DraftModelConfig | None = None,
+    row_bytes: int = 0,
 ) -> EngineConfig:
     """Decide everything that was left open, and refuse what cannot work. `draft` is the model that drafts.
 
+    A row of a step takes `row_bytes` of memory.
     Of several engines each gets the same share of the threads, and of the memory that weights leave which all map;
     those elsewhere (`ranks`) get none.
     """
@@ -78,7 +78,8 @@ def resolve(
     shared_bytes = _shared_bytes(options, weight_bytes, compute)
     free_bytes = (free_bytes - shared_bytes) // num_engines + shared_bytes
     max_model_len = _max_model_len(options, card)
-    scheduler = _scheduler_config(options, card, max_model_len, draft)
+    sizes = step_sizes(options, card, compute, max_model_len, free_bytes, row_bytes)
+    scheduler = _scheduler_config(options, card, draft, *sizes)
     lora = _lora_config(options)
     block_size = bounded(options, "block_size", MAX_BLOCK_SIZE)
     offloading = read_kv_offloading(options, card, block_size)
@@ -213,21 +214,16 @@ def _max_model_len(options: EngineOptions, card: ModelCard) -> int:
 
 
 def _scheduler_config(
-    options: EngineOptions, card: ModelCard, max_model_len: int, draft: DraftModelConfig | None
+    options: EngineOptions,
+    card: ModelCard,
+    draft: DraftModelConfig | None,
+    max_num_batched_tokens: int,
+    target_itl_ms: float,
 ) -> SchedulerConfig:
     if options.scheduling_policy not in _POLICIES:
         raise ConfigError(
             f'--scheduling-policy "{options.scheduling_policy}" is unknown; '
             f"choose from {', '.join(_POLICIES)}"
-        )
-    # Tokens that see those behind them too can only be computed with the whole prompt.
-    least = 1 if card.is_causal else max_model_len
-    usual = max(DEFAULTS["max_num_batched_tokens"], least)
-    max_num_batched_tokens = bounded(options, "max_num_batched_tokens", default=usual)
-    if max_num_batched_tokens < least:
-        raise ConfigError(
-            f"--max-num-batched-tokens {max_num_batched_tokens} is less than --max-model-len "
-            f"{max_model_len}, and {card.name} takes every prompt in one step"
         )
     return SchedulerConfig(
         max_num_seqs=bounded(options, "max_num_seqs"),
@@ -237,6 +233,7 @@ def _scheduler_config(
         max_num_queued_tokens=bounded(options, "max_num_queued_tokens"),
         speculation=_speculation(options, card, draft),
         chunks_prompts=card.is_causal,
+        target_itl_ms=target_itl_ms,
     )
 
 
@@ -299,10 +296,7 @@ def _stream_interval_ms(options: EngineOptions) -> float:
     value = options.stream_interval_ms
     if value is None:
         return DEFAULT_STREAM_INTERVAL_MS
-    if not (math.isfinite(value) and 0 <= value <= MAX_STREAM_INTERVAL_MS):
-        raise ConfigError(
-            f"--stream-interval-ms must be between 0 and {MAX_STREAM_INTERVAL_MS:g}, not {value:g}"
-        )
+    check_ms("stream_interval_ms", value)
     return value
 
 

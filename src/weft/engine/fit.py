@@ -9,6 +9,7 @@ from weft.core.config import EngineConfig, EngineOptions
 from weft.core.ranks import RanksConfig
 from weft.engine.configure import resolve
 from weft.engine.speculation import Draft, find_draft
+from weft.engine.step_size import row_bytes
 from weft.model.checkpoint import Checkpoint
 from weft.model.open import OnBytes, find_model
 from weft.model.overrides import read_overrides
@@ -85,5 +86,5 @@ def fit(
     drafts = None if draft is None else draft.config
     is_elsewhere = ranks is not None and not ranks.num_local
     free_bytes = _NO_LIMIT if is_elsewhere else backend.free_bytes()
-    config = resolve(options, checkpoint.card, free_bytes, ranks, drafts)
+    config = resolve(options, checkpoint.card, free_bytes, ranks, drafts, row_bytes(checkpoint))
     return Fitted(checkpoint, config, free_bytes, draft)

@@ -1,5 +1,6 @@
 """What users give to flags: JSON to values, and numbers within their bounds, or a `ConfigError` that says which."""
 
+import math
 from typing import Any, TypeVar
 
 import msgspec
@@ -10,6 +11,7 @@ from weft.core.declare import INT32_MAX, spelled
 from weft.core.defaults import DEFAULTS
 from weft.core.errors import ConfigError
 
+MAX_MS = 10_000.0
 T = TypeVar("T")
 
 
@@ -27,6 +29,12 @@ def check_between(name: str, value: int, low: int, high: int) -> None:
     """Refuse a number that is not in [low, high]."""
     if not low <= value <= high:
         raise ConfigError(f"{name} must be between {low} and {high}, not {value}")
+
+
+def check_ms(name: str, value: float) -> None:
+    """Refuse what is no time in ms for the option of that name; 0 is."""
+    if not (math.isfinite(value) and 0 <= value <= MAX_MS):
+        raise ConfigError(f"{spelled(name)} must be between 0 and {MAX_MS:g}, not {value:g}")
 
 
 def bounded(

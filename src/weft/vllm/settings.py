@@ -28,6 +28,7 @@ REFUSED = {
     "compute": "vLLM has kernels of its own",
     "num_threads": "vLLM takes VLLM_CPU_OMP_THREADS_BIND from the environment",
     "stream_interval_ms": "give --stream-interval, in tokens",
+    "target_itl_ms": "vLLM cuts prompts by tokens: give --max-num-batched-tokens, or --long-prefill-token-threshold",
     "quantization": _IN_ARGS,
     "weight_format": _IN_ARGS,
     "packed_cache_bytes": "vLLM keeps no packed weights",

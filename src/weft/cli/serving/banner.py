@@ -221,9 +221,11 @@ def _drafts(speculation: SpeculativeConfig | None) -> Iterator[str]:
 
 def _limits(ready: Ready) -> str:
     scheduler = ready.config.scheduler_config
+    target_ms = scheduler.target_itl_ms
+    pause = f" ({target_ms:g} ms beside streams)" if target_ms else ""
     return (
         f"{scheduler.max_num_seqs:,} sequences at once, {scheduler.max_num_batched_tokens:,} "
-        f"tokens a step, {scheduler.max_num_queued_reqs:,} requests waiting"
+        f"tokens a step{pause}, {scheduler.max_num_queued_reqs:,} requests waiting"
     )
 
 

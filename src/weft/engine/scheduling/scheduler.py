@@ -25,7 +25,7 @@ from weft.engine.scheduling.drafts import DraftCounts
 from weft.engine.scheduling.kv_cache import PrefixCache
 from weft.engine.scheduling.plan import FailedRow, Plan, PlannedRows, PooledRow, Result, SampledRow
 from weft.engine.scheduling.second_tier import SecondTier
-from weft.engine.scheduling.sequence import Sequence, SequenceStatus, Stopwatch
+from weft.engine.scheduling.sequence import Sequence, SequenceStatus, StepSizes, Stopwatch
 
 _by_order = attrgetter("order")
 _RUNNING = SequenceStatus.RUNNING  # to look it up costs as much as a call
@@ -69,6 +69,7 @@ class Scheduler:
         )
         self._tier = tier
         self.stopwatch = Stopwatch(clock)
+        self._sizes = StepSizes(config)
         self.num_corrupted = 0
         self.num_lookups = 0
         self.num_queried_tokens = 0
@@ -235,16 +236,15 @@ class Scheduler:
         """Decide the next step; None when there is nothing to run."""
         if self.admission is Admission.CLOSED:
             return None
-        self.stopwatch.tick()
+        self._sizes.begin(self._running, self.stopwatch.tick())
         if self._drafting is not None:
             self._drafting.begin_step()
         num_preemptions = self.num_preemptions
-        entries = self._plan_running(self.config.max_num_batched_tokens)
+        entries = self._plan_running()
         for sequence in entries:
             self.cache.register(sequence, sequence.num_planned_tokens)
-        budget = self.config.max_num_batched_tokens - sum([e.num_tokens for e in entries.values()])
         if self.num_preemptions == num_preemptions:
-            self._plan_waiting(budget, entries)
+            self._plan_waiting(entries)
         self._waits_for_tier = not entries and any(True for _ in self._fetching())
         return Plan(tuple(entries.values())) if entries else None
 
@@ -252,12 +252,11 @@ class Scheduler:
         """Spend what a step has left of its budget, and of the blocks, on guesses at what follows."""
         if self._drafting is None:
             return plan
-        budget = self.config.max_num_batched_tokens - plan.num_tokens
-        return self._drafting.add_to(plan, budget, self.cache.grow)
+        return self._drafting.add_to(plan, self._sizes.left_for_drafts, self.cache.grow)
 
     def commit(self, plan: Plan, results: list[Result]) -> list[SequenceOutput]:
         """Take in what the step computed: advance, finish, free; what each sequence emits."""
-        self.stopwatch.tick()
+        self._sizes.end(self.stopwatch.tick())
         outputs = []
         for entry, result in zip(plan.entries, results, strict=True):
             sequence = entry.sequence
@@ -277,11 +276,12 @@ class Scheduler:
 
     # -- planning -----------------------------------------------------------------------------
 
-    def _plan_running(self, budget: int) -> dict[Sequence, PlannedRows]:
+    def _plan_running(self) -> dict[Sequence, PlannedRows]:
         entries: dict[Sequence, PlannedRows] = {}
         for sequence in list(self._running):
             if sequence.status is not _RUNNING:
                 continue  # preempted by an earlier one in this very loop
+            budget = self._sizes.left_for(sequence, sequence.num_planned_tokens)
             wanted = self.cache.next_chunk(sequence, sequence.num_planned_tokens, budget)
             if sequence.params.prompt_logprobs is not None:
                 wanted = min(wanted, self._scorable(sequence, entries))
@@ -294,15 +294,14 @@ class Scheduler:
                     break
             else:
                 entries[sequence] = self._take_up(sequence, wanted)
-                budget -= wanted
         return entries
 
-    def _plan_waiting(self, budget: int, entries: dict[Sequence, PlannedRows]) -> None:
+    def _plan_waiting(self, entries: dict[Sequence, PlannedRows]) -> None:
         """Take up who waits."""
         # Of what is free, those that fetch need some: else what they fetched would be evicted again.
         reserved = self.cache.num_missing(self._fetching())
         for sequence in list(self._admissible()):
-            if budget <= 0 or len(self._running) >= self.config.max_num_seqs:
+            if self._sizes.is_full or len(self._running) >= self.config.max_num_seqs:
                 return
             found = self.cache.find(sequence)
             if not self.cache.fits(sequence, found, reserved):
@@ -311,8 +310,8 @@ class Scheduler:
                 reserved += self.cache.num_missing([sequence])
                 continue
             num_cached = len(found) * self.cache.block_size
-            wanted = sequence.num_tokens - num_cached
-            if wanted > budget and not self.config.chunks_prompts:
+            budget = self._sizes.left_for(sequence, num_cached)
+            if sequence.num_tokens - num_cached > budget and not self.config.chunks_prompts:
                 return  # it has the next step, whose budget holds any prompt
             chunk = self.cache.next_chunk(sequence, num_cached, budget)
             num_tokens = min(chunk, self._scorable(sequence, entries))
@@ -323,7 +322,6 @@ class Scheduler:
             assert is_grown, "the whole sequence fits, so its first chunk does"
             entries[sequence] = self._take_up(sequence, num_tokens)
             self.cache.register(sequence, sequence.num_planned_tokens)
-            budget -= num_tokens
 
     def _scorable(self, sequence: Sequence, entries: dict[Sequence, PlannedRows]) -> int:
         """How many tokens the sequence may compute, if their rows are to be scored."""
@@ -370,8 +368,8 @@ class Scheduler:
         self._waiting.remove(sequence)
         insort(self._running, sequence, key=_by_order)
 
-    @staticmethod
-    def _take_up(sequence: Sequence, num_tokens: int) -> PlannedRows:
+    def _take_up(self, sequence: Sequence, num_tokens: int) -> PlannedRows:
+        self._sizes.take(sequence, num_tokens)
         entry = PlannedRows.of(sequence, sequence.num_planned_tokens, num_tokens)
         sequence.num_planned_tokens += num_tokens
         return entry

@@ -1,0 +1,91 @@
+"""How large a step may be: in rows, in the memory that these take, and in time."""
+
+from weft.core.config import ComputeConfig, EngineOptions
+from weft.core.defaults import DEFAULT_TARGET_ITL_MS, LEAST_ROWS, MOST_ROWS
+from weft.core.errors import ConfigError
+from weft.engine.given import bounded, check_ms
+from weft.model.card import ModelCard
+from weft.model.checkpoint import Checkpoint
+from weft.model.spec import ModelSpec
+
+# Of the free memory, that a step's rows take where their number is left open.
+_SHARE = 1 / 32
+FLOAT_BYTES = 4
+
+
+def step_sizes(
+    options: EngineOptions,
+    card: ModelCard,
+    compute: ComputeConfig,
+    max_model_len: int,
+    free_bytes: int,
+    row_bytes: int,
+) -> tuple[int, float]:
+    """`max_num_batched_tokens` and `target_itl_ms`."""
+    most = _most_rows(options, compute, free_bytes, row_bytes)
+    if not card.is_causal:
+        # Tokens that see those behind them too can only be computed with the whole prompt.
+        most = max(LEAST_ROWS, max_model_len)
+    is_auto = options.max_num_batched_tokens == "auto"
+    rows = most if is_auto else bounded(options, "max_num_batched_tokens")
+    if not card.is_causal and rows < max_model_len:
+        raise ConfigError(
+            f"--max-num-batched-tokens {rows} is less than --max-model-len "
+            f"{max_model_len}, and {card.name} takes every prompt in one step"
+        )
+    target_ms = options.target_itl_ms
+    if target_ms is None:
+        return rows, DEFAULT_TARGET_ITL_MS if is_auto and card.is_causal else 0.0
+    check_ms("target_itl_ms", target_ms)
+    if target_ms and card.pooling is not None:
+        raise ConfigError(f"--target-itl-ms does nothing: {card.name} generates no text")
+    return rows, target_ms
+
+
+def _most_rows(
+    options: EngineOptions, compute: ComputeConfig, free_bytes: int, row_bytes: int
+) -> int:
+    """Where nothing is said: each reading of the weights is for all of them."""
+    if compute.compute == "reference":
+        return LEAST_ROWS  # its attention keeps all scores of a prompt
+    if options.kv_transfer_config is not None:
+        return LEAST_ROWS  # a prompt that is fetched while it is computed comes step by step
+    most = MOST_ROWS
+    while most > LEAST_ROWS and most * row_bytes > free_bytes * _SHARE:
+        most //= 2
+    return most
+
+
+def row_bytes(checkpoint: Checkpoint) -> int:
+    """All that is alive at once of a row; 0 of a model that computes nothing."""
+    spec = checkpoint.spec
+    if not isinstance(spec, ModelSpec):
+        return 0
+    query, latent = spec.num_heads * spec.head_dim, spec.latent
+    experts = [layer.experts for layer in spec.layers if layer.experts is not None]
+    inner = max(spec.mlp_size(layer) for layer in spec.layers)
+    element = element_bytes(checkpoint.card.dtype)
+    first = query + 2 * spec.kv_size
+    if latent is not None:
+        first = spec.num_heads * latent.query_size + spec.kv_size
+    if spec.has_output_gate:
+        first += query
+    recurrences = {layer.recurrence for layer in spec.layers if layer.recurrence}
+    made = (sum(one.products.values()) for one in recurrences)
+    wide = max(first, spec.hidden_size * (3 if spec.state_size else 1), *made)
+    mixed = max([query, *(one.inner_size for one in recurrences)])
+    convolved = max((one.conv_size for one in recurrences), default=0)
+    row = FLOAT_BYTES * (spec.hidden_size + wide + convolved)
+    row += element * (spec.hidden_size + 2 * mixed + inner)
+    if latent is not None:  # heads' own parts of queries, then values; and what queries are made of
+        of_heads = spec.num_heads * max(latent.key_size, latent.value_size)
+        row += element * (of_heads + (latent.query_rank or 0))
+    if experts:  # a row's experts have one each of what they take, make and give
+        of_expert = (element + FLOAT_BYTES) * spec.hidden_size + element * experts[0].inner_size
+        row += experts[0].per_token * of_expert
+    return row
+
+
+def element_bytes(dtype: str) -> int:
+    """Of embeddings and most activations, whatever linear layers are rounded to."""
+    return 2 if dtype == "bfloat16" else FLOAT_BYTES
