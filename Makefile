@@ -13,13 +13,14 @@ ARGS ?=
 # One process per core for the tests; empty for one process (make test WORKERS=).
 WORKERS ?= -n auto --dist worksteal
 
-.PHONY: help setup wheel serve test test-slow test-clients test-vllm test-apiserver mutants sanitize check check-deploy fix bench bench-peers proto docs site clean
+.PHONY: help setup wheel serve test test-slow test-clients test-vllm test-llama test-apiserver mutants sanitize check check-deploy fix bench bench-peers proto docs site clean
 help:
 	@echo "make serve      start the server (ARGS=\"...\" are its arguments)"
 	@echo "make test       run the tests (ARGS=\"...\" go to pytest)"
 	@echo "make test-slow  run the tests that take minutes"
 	@echo "make test-clients run real clients' packages against a server, each in an environment of its own"
 	@echo "make test-vllm  run vLLM's engine behind our servers, on a CPU, in an environment of its own (3 GB)"
+	@echo "make test-llama run the same GGUF files in llama.cpp and here (compiles it first: 20 minutes)"
 	@echo "make test-apiserver run the picker against a real API server of Kubernetes (builds one first: 10 minutes)"
 	@echo "make mutants    change the code a little and list what no test notices (ARGS=\"rpc --every 10\"); hours"
 	@echo "make sanitize   run the C++ tests under the address, undefined-behaviour and thread sanitizers"
@@ -71,6 +72,10 @@ test-clients: $(VENV)/dev.stamp
 test-vllm: $(VENV)/dev.stamp
 	$(BIN)/python -m tests.vllm.environment
 	PYTHONPATH=src build/peers/vllm-tests/bin/python -m pytest -m vllm -W default --timeout 3600 tests/vllm $(ARGS)
+
+# It is compiled once, into build/peers. docs/reference/models.md has what is held to it.
+test-llama: $(VENV)/dev.stamp
+	$(BIN)/python -m pytest -m llama --timeout 3600 tests/llama $(ARGS)
 
 # It and etcd go to ~/.cache/weft, once: tools/build_apiserver.py says of what they are made.
 test-apiserver: $(VENV)/dev.stamp

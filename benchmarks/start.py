@@ -1,8 +1,10 @@
 """From process start to the first token, and the memory that is held then.
 
     python benchmarks/start.py [--shapes smollm2-135m] [--ways HTTP gRPC offline] [--repetitions 5] [--packed]
+        [--gguf Q4_0]
 
-With `--packed`: first starts in turns with those that find packed weights, and the tokenizer tried out.
+With `--gguf` the shape's GGUF file is served. With `--packed`:
+first starts in turns with those that find packed weights, and the tokenizer tried out.
 Prints Markdown. A machine that is busy makes times longer, and processor time little.
 """
 
@@ -25,7 +27,8 @@ import psutil
 
 sys.path.insert(0, str(Path(__file__).resolve().parent.parent))
 
-from benchmarks.peers.checkpoints import SHAPE_BY_NAME, checkpoint
+from benchmarks.peers.checkpoints import SHAPE_BY_NAME, SHAPES, checkpoint
+from benchmarks.peers.engines import gguf_file
 from benchmarks.peers.environments import LLAMA, ROOT
 from benchmarks.peers.served import free_port
 from weft.compute.backends import BACKENDS, choose
@@ -95,9 +98,9 @@ def _fields(path: str) -> dict[str, int]:
 # -- the ways in ----------------------------------------------------------------------------------
 
 
-def over_http(directory: Path, *, is_packed: bool = False) -> Start:
+def over_http(model: Path, *, is_packed: bool = False) -> Start:
     """`weft serve`, and a request the moment that it is ready."""
-    with _serving(directory, is_packed) as (process, http_port, _, marks):
+    with _serving(model, is_packed) as (process, http_port, _, marks):
         marks["ready"] = _until(process, lambda: _get(http_port, "/readyz"))
         body = {"model": "m", "prompt": PROMPT, "max_tokens": 1, "ignore_eos": True, "stream": True}
         connection = http.client.HTTPConnection("127.0.0.1", http_port, timeout=LIMIT_S)
@@ -109,7 +112,7 @@ def over_http(directory: Path, *, is_packed: bool = False) -> Start:
         return Start(marks, processes(process.pid))
 
 
-def over_grpc(directory: Path, *, is_packed: bool = False) -> Start:
+def over_grpc(model: Path, *, is_packed: bool = False) -> Start:
     """The same; the client asks from the start, and gRPC itself waits until somebody listens."""
     patience = [
         ("grpc.initial_reconnect_backoff_ms", 20),
@@ -122,7 +125,7 @@ def over_grpc(directory: Path, *, is_packed: bool = False) -> Start:
         stream=True,
     )
     with (
-        _serving(directory, is_packed) as (process, _, grpc_port, marks),
+        _serving(model, is_packed) as (process, _, grpc_port, marks),
         grpc.insecure_channel(f"127.0.0.1:{grpc_port}", patience) as channel,
     ):
         stub = VllmEngineStub(channel)
@@ -131,15 +134,15 @@ def over_grpc(directory: Path, *, is_packed: bool = False) -> Start:
         return Start(marks, processes(process.pid))
 
 
-def offline(directory: Path, *, is_packed: bool = False) -> Start:
+def offline(model: Path, *, is_packed: bool = False) -> Start:
     """A program that imports Weft, loads the model and generates."""
-    argv = [str(HERE / "start_offline.py"), str(directory), str(MAX_MODEL_LEN), json.dumps(PROMPT)]
+    argv = [str(HERE / "start_offline.py"), str(model), str(MAX_MODEL_LEN), json.dumps(PROMPT)]
     return _program([sys.executable, *argv, PACKED_BYTES[is_packed]])
 
 
-def llama(directory: Path, *, is_packed: bool = False) -> Start:
-    """A program that does the same with llama.cpp; its file must be there."""
-    file = ROOT / f"{directory.name}-bf16.gguf"
+def llama(model: Path, *, is_packed: bool = False) -> Start:
+    """A program that does the same with llama.cpp, of a GGUF file; that of a checkpoint must be there."""
+    file = model if model.is_file() else ROOT / f"{model.name}-bf16.gguf"
     argv = [str(HERE / "peers" / "first_token_llama.py"), str(file), json.dumps(PROMPT)]
     return _program([str(LLAMA.python), *argv])
 
@@ -172,22 +175,22 @@ def _environment() -> dict[str, str]:
     return os.environ | {"XDG_CACHE_HOME": str(CACHE)}
 
 
-def turn(way: str, directory: Path, *, is_packed: bool) -> Start:
+def turn(way: str, model: Path, *, is_packed: bool) -> Start:
     """A first start of that model, or one after a start that had the time to keep what it made."""
     shutil.rmtree(CACHE, ignore_errors=True)
     if is_packed:
-        with _serving(directory, is_packed) as (process, port, _, _):
+        with _serving(model, is_packed) as (process, port, _, _):
             _until(process, lambda: _get(port, "/readyz"))
             _until(process, lambda: any(CACHE.glob("weft/packed/*.packed")))
-    return WAYS[way](directory, is_packed=is_packed)
+    return WAYS[way](model, is_packed=is_packed)
 
 
 @contextmanager
 def _serving(
-    directory: Path, is_packed: bool
+    model: Path, is_packed: bool
 ) -> Iterator[tuple[subprocess.Popen[bytes], int, int, "Marks"]]:
     http_port, grpc_port = free_port(), free_port()
-    argv = [sys.executable, "-m", "weft.cli.main", "serve", str(directory), f"--port={http_port}"]
+    argv = [sys.executable, "-m", "weft.cli.main", "serve", str(model), f"--port={http_port}"]
     argv += [f"--grpc-port={grpc_port}", "--served-model-name=m", "--log-level=error"]
     argv += [f"--packed-cache-bytes={PACKED_BYTES[is_packed]}"]
     marks = Marks()
@@ -266,9 +269,9 @@ def _spread(values: Sequence[float]) -> str:
     return f"{min(values):.2f}–{max(values):.2f}"
 
 
-def needed_bytes(directory: Path) -> int:
+def needed_bytes(model: Path) -> int:
     """Weights, and KV of the prompt's blocks."""
-    options = EngineOptions(model=str(directory))
+    options = EngineOptions(model=str(model))
     opened = open_model(options.model)
     compute = choose(options, opened.card)
     card = BACKENDS[compute.compute].sized(opened, compute).card
@@ -278,28 +281,32 @@ def needed_bytes(directory: Path) -> int:
 def main() -> None:
     """Parse and run."""
     parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("--shapes", nargs="+", choices=SHAPE_BY_NAME, default=list(SHAPE_BY_NAME))
+    parser.add_argument(
+        "--shapes", nargs="+", choices=SHAPE_BY_NAME, default=[one.name for one in SHAPES]
+    )
     parser.add_argument("--ways", nargs="+", choices=WAYS, default=["HTTP", "gRPC", "offline"])
     parser.add_argument("--repetitions", type=int, default=5)
     parser.add_argument("--packed", action="store_true")
+    parser.add_argument("--gguf", choices=("BF16", "Q4_0", "Q4_K_M", "Q8_0"), metavar="TYPE")
     arguments = parser.parse_args()
     print(f"Load average {', '.join(f'{load:.1f}' for load in os.getloadavg())}.")
     for name in arguments.shapes:
-        directory = checkpoint(name)
-        needed = needed_bytes(directory)
+        kind = arguments.gguf
+        model = gguf_file(SHAPE_BY_NAME[name], kind) if kind else checkpoint(name)
+        needed = needed_bytes(model)
         print(
             f"\n## {name}\n\nWeights and KV in use {needed / 1e6:.0f} MB; 1.1 times that and 200 MB: "
             f"{(SHARE * needed + BASE_BYTES) / 1e6:.0f} MB.\n\n{HEAD}"
         )
         kinds = (False, True) if arguments.packed else (False,)
         for way in arguments.ways:
-            WAYS[way](directory)  # so that the files are in memory
+            WAYS[way](model)  # so that the files are in memory
             turns = [
-                [turn(way, directory, is_packed=kind) for kind in kinds]
+                [turn(way, model, is_packed=is_packed) for is_packed in kinds]
                 for _ in range(arguments.repetitions)
             ]
-            for kind, starts in zip(kinds, zip(*turns, strict=True), strict=True):
-                print(row(f"{way}, again" if kind else way, starts), flush=True)
+            for is_packed, starts in zip(kinds, zip(*turns, strict=True), strict=True):
+                print(row(f"{way}, again" if is_packed else way, starts), flush=True)
 
 
 if __name__ == "__main__":

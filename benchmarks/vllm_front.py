@@ -33,7 +33,7 @@ SERVERS = {
 }
 OWN = {"Weft": ("--no-grpc",), "vLLM": ("--disable-uvicorn-access-log",)}
 WAYS = {"completions": "/v1/completions", "chat": "/v1/chat/completions"}
-SHAPE = Shape("small", False, 2, 64, 2, 1, 32, 64, 400, 1e4)  # whose steps are nearly free
+SHAPE = Shape("small", "llama", 2, 64, 2, 1, 32, 64, 400, 1e4)  # whose steps are nearly free
 ENGINE = ("--enforce-eager", "--max-model-len", "512", "--max-num-seqs", "64")
 TEMPLATE = (
     "{% for message in messages %}{{ message['role'] }}: {{ message['content'] }}{% endfor %}"

@@ -25,10 +25,10 @@ _TEMPLATE = (
 
 @dataclass(frozen=True, slots=True)
 class Shape:
-    """The sizes of one decoder. The head is tied to the embedding."""
+    """The sizes of one decoder. The head is tied to the embedding, but of one with experts."""
 
     name: str
-    is_qwen3: bool
+    model_type: str
     layers: int
     hidden: int
     heads: int
@@ -37,12 +37,20 @@ class Shape:
     intermediate: int
     vocab: int
     rope_theta: float
+    experts: int = 0
+    experts_per_token: int = 0
 
 
 SHAPES = (
-    Shape("qwen3-0.6b", True, 28, 1024, 16, 8, 128, 3072, 151936, 1e6),
-    Shape("smollm2-135m", False, 30, 576, 9, 3, 64, 1536, 49152, 1e5),
+    Shape("qwen3-0.6b", "qwen3", 28, 1024, 16, 8, 128, 3072, 151936, 1e6),
+    Shape("smollm2-135m", "llama", 30, 576, 9, 3, 64, 1536, 49152, 1e5),
 )
+# Run where they are named. OLMoE has twice the layers: several engines are to fit beside each other.
+LARGE_SHAPES = (
+    Shape("olmoe", "olmoe", 8, 2048, 16, 16, 128, 1024, 50304, 1e4, 64, 8),
+    Shape("mistral-7b", "llama", 32, 4096, 32, 8, 128, 14336, 32000, 1e6),
+)
+SHAPE_BY_NAME = {shape.name: shape for shape in (*SHAPES, *LARGE_SHAPES)}
 
 
 def tensor_shapes(shape: Shape) -> dict[str, tuple[int, ...]]:
@@ -52,6 +60,8 @@ def tensor_shapes(shape: Shape) -> dict[str, tuple[int, ...]]:
         "model.embed_tokens.weight": (shape.vocab, shape.hidden),
         "model.norm.weight": (shape.hidden,),
     }
+    if shape.experts:
+        tensors["lm_head.weight"] = (shape.vocab, shape.hidden)
     for layer in range(shape.layers):
         at = f"model.layers.{layer}"
         tensors |= {
@@ -61,23 +71,26 @@ def tensor_shapes(shape: Shape) -> dict[str, tuple[int, ...]]:
             f"{at}.self_attn.k_proj.weight": (key, shape.hidden),
             f"{at}.self_attn.v_proj.weight": (key, shape.hidden),
             f"{at}.self_attn.o_proj.weight": (shape.hidden, query),
-            f"{at}.mlp.gate_proj.weight": (shape.intermediate, shape.hidden),
-            f"{at}.mlp.up_proj.weight": (shape.intermediate, shape.hidden),
-            f"{at}.mlp.down_proj.weight": (shape.hidden, shape.intermediate),
         }
-        if shape.is_qwen3:
+        if shape.experts:
+            tensors[f"{at}.mlp.gate.weight"] = (shape.experts, shape.hidden)
+        experts = [f".experts.{number}" for number in range(shape.experts)]
+        for mlp in experts or [""]:
             tensors |= {
-                f"{at}.self_attn.q_norm.weight": (shape.head_dim,),
-                f"{at}.self_attn.k_norm.weight": (shape.head_dim,),
+                f"{at}.mlp{mlp}.gate_proj.weight": (shape.intermediate, shape.hidden),
+                f"{at}.mlp{mlp}.up_proj.weight": (shape.intermediate, shape.hidden),
+                f"{at}.mlp{mlp}.down_proj.weight": (shape.hidden, shape.intermediate),
             }
+        if shape.model_type != "llama":
+            is_by_head = shape.model_type == "qwen3"
+            for part, size in (("q", query), ("k", key)):
+                width = shape.head_dim if is_by_head else size
+                tensors[f"{at}.self_attn.{part}_norm.weight"] = (width,)
     return tensors
 
 
-SHAPE_BY_NAME = {shape.name: shape for shape in SHAPES}
-
-
 def checkpoint(name: str) -> Path:
-    """The directory of one of `SHAPES`, made where it is not there yet."""
+    """The directory of one of the shapes, made where it is not there yet."""
     return write_checkpoint(SHAPE_BY_NAME[name], ROOT / name)
 
 
@@ -85,10 +98,16 @@ def write_checkpoint(shape: Shape, directory: Path) -> Path:
     """A Hugging Face directory in bfloat16; one that is there already is kept."""
     if (directory / "model.safetensors").exists():
         return directory
-    directory.mkdir(parents=True, exist_ok=True)
-    (directory / "config.json").write_text(json.dumps(_config(shape), indent=1))
-    _write_tokenizer(shape, directory)
-    _write_weights(tensor_shapes(shape), directory / "model.safetensors")
+    _write_weights(tensor_shapes(shape), write_description(shape, directory) / "model.safetensors")
+    return directory
+
+
+def write_description(shape: Shape, directory: Path) -> Path:
+    """All of it but the weights, once."""
+    if not (directory / "tokenizer_config.json").exists():
+        directory.mkdir(parents=True, exist_ok=True)
+        (directory / "config.json").write_text(json.dumps(_config(shape), indent=1))
+        _write_tokenizer(shape, directory)
     return directory
 
 
@@ -118,9 +137,14 @@ def _bfloat16(generator: np.random.Generator, size: tuple[int, ...]) -> bytes:
 
 
 def _config(shape: Shape) -> dict[str, object]:
+    experts = {
+        "num_experts": shape.experts,
+        "num_experts_per_tok": shape.experts_per_token,
+        "norm_topk_prob": False,
+    }
     return {
-        "architectures": ["Qwen3ForCausalLM" if shape.is_qwen3 else "LlamaForCausalLM"],
-        "model_type": "qwen3" if shape.is_qwen3 else "llama",
+        "architectures": [f"{shape.model_type.capitalize()}ForCausalLM"],
+        "model_type": shape.model_type,
         "hidden_act": "silu",
         "hidden_size": shape.hidden,
         "intermediate_size": shape.intermediate,
@@ -129,14 +153,15 @@ def _config(shape: Shape) -> dict[str, object]:
         "num_key_value_heads": shape.kv_heads,
         "head_dim": shape.head_dim,
         "max_position_embeddings": 32768,
-        "rms_norm_eps": 1e-6 if shape.is_qwen3 else 1e-5,
+        "rms_norm_eps": 1e-6 if shape.model_type == "qwen3" else 1e-5,
         "rope_theta": shape.rope_theta,
         "attention_bias": False,
-        "tie_word_embeddings": True,
+        "tie_word_embeddings": not shape.experts,
         "torch_dtype": "bfloat16",
         "vocab_size": shape.vocab,
         "bos_token_id": 0,
         "eos_token_id": 0,
+        **(experts if shape.experts else {}),
     }
 
 

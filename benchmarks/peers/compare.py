@@ -20,7 +20,7 @@ from typing import Any
 
 sys.path.insert(0, str(Path(__file__).resolve().parent.parent.parent))
 
-from benchmarks.peers.checkpoints import SHAPES, Shape
+from benchmarks.peers.checkpoints import SHAPE_BY_NAME, SHAPES, Shape
 from benchmarks.peers.engines import ENGINES
 from benchmarks.peers.environments import ROOT
 from benchmarks.peers.workloads import WORKLOADS, Prompts, Workload
@@ -198,7 +198,7 @@ async def run(arguments: argparse.Namespace) -> dict[str, Any]:
     """Measure one shape after the other; the result is what the JSON file holds."""
     workloads = _chosen(arguments.workloads)
     found: dict[str, Any] = {"machine": machine(), "shapes": {}}
-    for shape in (one for one in SHAPES if one.name in arguments.shapes):
+    for shape in (SHAPE_BY_NAME[name] for name in arguments.shapes):
         async with AsyncExitStack() as stack:
             engines = []
             commands = {name: ENGINES[name](shape) for name in arguments.engines}
@@ -242,7 +242,7 @@ def main() -> None:
     default = ["weft", "vllm", "llama.cpp"]
     parser.add_argument("--engines", nargs="+", choices=ENGINES, metavar="ENGINE", default=default)
     names = [shape.name for shape in SHAPES]
-    parser.add_argument("--shapes", nargs="+", default=names, choices=names)
+    parser.add_argument("--shapes", nargs="+", default=names, choices=SHAPE_BY_NAME)
     parser.add_argument("--workloads", nargs="+", help="such as W1 W4; all if not given")
     parser.add_argument("--repetitions", type=int, default=3)
     parser.add_argument("--out", type=Path, help="write every run as JSON")

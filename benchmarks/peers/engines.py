@@ -8,7 +8,7 @@ from collections.abc import Callable, Mapping
 from pathlib import Path
 from types import MappingProxyType
 
-from benchmarks.peers.checkpoints import Shape, checkpoint, tensor_shapes
+from benchmarks.peers.checkpoints import Shape, checkpoint, tensor_shapes, write_description
 from benchmarks.peers.environments import (
     LLAMA,
     OPENVINO,
@@ -84,15 +84,16 @@ ENGINES: Mapping[str, Callable[[Shape], Command]] = MappingProxyType(
 
 
 def gguf_file(shape: Shape, kind: str) -> Path:
-    """The checkpoint's shape as a GGUF file, made where it is not there yet: in BF16, the others by llama.cpp."""
+    """The shape as a GGUF file, made where it is not there yet; by llama.cpp, but for what is drawn as it is."""
     file = ROOT / f"{shape.name}-{kind.lower()}.gguf"
     if file.exists():
         return file
     LLAMA.make()
-    if kind == "BF16":
+    if kind in ("BF16", "Q4_0"):
         tensors = ROOT / f"{shape.name}-tensors.json"
         tensors.write_text(json.dumps(tensor_shapes(shape)))
-        _make(LLAMA, file, "write_gguf.py", checkpoint(shape.name), tensors)
+        directory = write_description(shape, ROOT / shape.name)
+        _make(LLAMA, file, "write_gguf.py", directory, tensors, kind)
     else:
         _make(LLAMA, file, "round_gguf.py", gguf_file(shape, "BF16"), kind)
     return file

@@ -9,7 +9,6 @@ import llama_cpp
 
 TYPES = {
     "Q8_0": llama_cpp.LLAMA_FTYPE_MOSTLY_Q8_0,
-    "Q4_0": llama_cpp.LLAMA_FTYPE_MOSTLY_Q4_0,
     "Q4_K_M": llama_cpp.LLAMA_FTYPE_MOSTLY_Q4_K_M,
 }
 

@@ -7,6 +7,7 @@ import pytest
 
 from tests.compute.mtp_heads import CASES, write_head
 from tests.contract.engines import stop
+from tests.model.gguf.files import write_gguf
 from weft.core.config import EngineOptions
 from weft.core.errors import ConfigError
 from weft.core.types import OutputKind, SamplingParams
@@ -25,11 +26,15 @@ WISHES = [
 ]
 
 
-@pytest.fixture(scope="module", params=["deepseek_v3", "glm4_moe", "qwen3_5_text"])
+@pytest.fixture(
+    scope="module", params=["deepseek_v3", "glm4_moe", "glm4_moe, in GGUF", "qwen3_5_text"]
+)
 def path(request, tmp_path_factory):
     """A checkpoint whose head guesses right, mostly."""
     directory = tmp_path_factory.mktemp("head")
-    return write_head(*CASES[request.param], directory, is_right=True).path
+    case, _, form = request.param.partition(", in ")
+    path = write_head(*CASES[case], directory, is_right=True).path
+    return str(write_gguf(directory / "m.gguf", directory)) if form else path
 
 
 def fitted(path, **options):

@@ -44,6 +44,8 @@ def write_gguf(
     `extra` are rows of numbers that the checkpoint does not have.
     """
     config = json.loads((checkpoint / "config.json").read_text())
+    stored = load_file(checkpoint / "model.safetensors")
+    config["num_nextn_predict_layers"] = sum(name.endswith("eh_proj.weight") for name in stored)
     name = ARCHITECTURES.get(config["model_type"], config["model_type"])
     writer = gguf.GGUFWriter(path, name)
     _write_settings(writer, config, is_split)
@@ -98,7 +100,7 @@ def random_packed(values, kind):
 def gguf_tensors(checkpoint, config, name):
     """By their names in the file, as float32: what llama.cpp's converter makes of a checkpoint."""
     number = next(n for n, known in gguf.MODEL_ARCH_NAMES.items() if known == name)
-    names = gguf.get_tensor_name_map(number, config["num_hidden_layers"])
+    names = gguf.get_tensor_name_map(number, _num_layers(config))
     tensors = {}
     stored = load_file(checkpoint / "model.safetensors")
     for theirs, values in with_merged_experts(stored).items():
@@ -178,7 +180,9 @@ def interleaved(values, num_heads):
 def _write_settings(writer, config, is_split):
     writer.add_context_length(config["max_position_embeddings"])
     writer.add_embedding_length(config["hidden_size"])
-    writer.add_block_count(config["num_hidden_layers"])
+    writer.add_block_count(_num_layers(config))
+    if config["num_nextn_predict_layers"]:
+        writer.add_nextn_predict_layers(config["num_nextn_predict_layers"])
     writer.add_feed_forward_length(_mlp_width(config))
     writer.add_head_count(config["num_attention_heads"])
     if "kv_lora_rank" in config:
@@ -204,6 +208,11 @@ def _write_settings(writer, config, is_split):
         writer.add_logit_scale(config["logits_scaling"])
     if config.get("final_logit_softcapping"):
         writer.add_final_logit_softcapping(config["final_logit_softcapping"])
+
+
+def _num_layers(config):
+    """With those of multi-token prediction, which lie behind the last."""
+    return config["num_hidden_layers"] + config.get("num_nextn_predict_layers", 0)
 
 
 def _write_rope(writer, config):
@@ -240,8 +249,9 @@ def _write_experts(writer, config):
     if count := config.get("num_local_experts", config.get("num_experts")):
         writer.add_expert_count(count)
         writer.add_expert_used_count(config["num_experts_per_tok"])
-    if config.get("moe_intermediate_size"):
-        writer.add_expert_feed_forward_length(config["moe_intermediate_size"])
+    width = "intermediate_size" if config["model_type"] == "gpt_oss" else "moe_intermediate_size"
+    if config.get(width):
+        writer.add_expert_feed_forward_length(config[width])
     if config["model_type"] == "glm4_moe":
         turned = config["head_dim"] * config["rope_parameters"]["partial_rotary_factor"]
         writer.add_rope_dimension_count(int(turned))
@@ -289,18 +299,21 @@ def _write_grouped_experts(writer, config):
 
 
 def write_bytes_tokenizer(writer, vocab_size):
-    """That of `write_checkpoint`: bytes, three special tokens, and words that make up the number."""
+    """That of `write_checkpoint`: bytes, three special tokens, and words that make up the number.
+
+    But the first of these is two zeros, which are merged: llama.cpp loads no such tokenizer without merges.
+    """
     letters = [*range(0x21, 0x7F), *range(0xA1, 0xAD), *range(0xAE, 0x100)]
     others = [byte for byte in range(256) if byte not in letters]
     chars = {byte: chr(byte) for byte in letters} | {b: chr(256 + i) for i, b in enumerate(others)}
     tokens = [chars[byte] for byte in range(256)]
     tokens += ["<|endoftext|>", "<|im_start|>", "<|im_end|>"]
     kinds = [KINDS["control" if 256 <= i < 259 else "normal"] for i in range(vocab_size)]
-    tokens += [f"Ġw{i}" for i in range(259, vocab_size)]
+    tokens += [chars[0] * 2, *(f"Ġw{i}" for i in range(260, vocab_size))][: vocab_size - 259]
     writer.add_tokenizer_model("gpt2")
     writer.add_tokenizer_pre("gpt-2")
     writer.add_token_list(tokens)
     writer.add_token_types(kinds)
-    writer.add_token_merges([])
+    writer.add_token_merges([f"{chars[0]} {chars[0]}"])
     writer.add_eos_token_id(256)
     writer.add_chat_template(CHATML)

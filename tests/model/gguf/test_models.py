@@ -16,6 +16,7 @@ from weft.core.errors import ConfigError
 from weft.model.gguf.architectures import find_architecture, make_config
 from weft.model.gguf.blocks import TYPES
 from weft.model.open import open_model
+from weft.model.spec import RopeKind
 
 WIDE = {**CONFIG, "hidden_size": 256, "intermediate_size": 256, "num_attention_heads": 8}
 PACKED = [kind.name for kind in TYPES.values() if kind.form is not None]
@@ -27,6 +28,7 @@ ARCHITECTURES = [
     *("glm4_moe", "glm4_moe, one group, whole sigmoids, two shared experts"),
     *("lfm2", "lfm2, a convolution last, its MLP multiplied", "lfm2_moe"),
 ]
+PLAIN_ROPE = {"rope_parameters": {"rope_type": "default", "rope_theta": 150000.0}}
 YARN_OF_V2 = "deepseek_v2, queries of low rank, groups, biases, yarn"
 YARN_OF_V3 = "deepseek_v3, halves turn, one group, whole sigmoids, no dense layer, yarn"
 DEEPSEEK = ["deepseek_v2", YARN_OF_V2, "deepseek_v3", YARN_OF_V3]
@@ -385,6 +387,14 @@ def test_factors_of_frequencies_are_those_of_llama3_rope(tmp_path):
     name, path = write_both(tmp_path, family, settings, extra={"rope_freqs.weight": factors})
     assert len(set(factors)) > 2
     np.testing.assert_allclose(logits_of(path), logits_of(name), rtol=1e-4, atol=1e-5)
+
+
+def test_frequencies_that_no_file_scales_are_not_scaled(tmp_path):
+    """The family of gpt-oss would take those of its releases, and its files say them."""
+    family, settings = CASES["gpt_oss"]
+    name, path = write_both(tmp_path, family, settings | PLAIN_ROPE)
+    assert {layer.rope.kind for layer in open_model(path).spec.layers} == {RopeKind.DEFAULT}
+    assert_same(path, name)
 
 
 def test_a_file_may_be_in_parts(tmp_path, wide):

@@ -419,7 +419,7 @@ def _rope_scaling(
             "attention_factor": 1.0,
         }
     if kind == "none":
-        return {}
+        return {"rope_type": "default"}  # where the family would have another
     if kind not in ("linear", "yarn"):
         raise ConfigError(
             f"{where}rope.scaling.type is {shown(kind)}; none, linear and yarn are implemented"

@@ -24,6 +24,7 @@ _Scales = Callable[[Bytes], tuple[Floats, Floats | None]]
 
 _IQ4 = (-127, -104, -83, -65, -49, -35, -22, -10, 1, 13, 25, 38, 53, 69, 89, 113)
 _MIDDLE = 128  # what eight bits call zero
+_LOW, _FOUR = np.uint64(0x0F0F0F0F0F0F0F0F), np.uint64(4)
 _IQ4_NUMBERS = (np.array(_IQ4, np.int16) + _MIDDLE).astype(np.uint8)
 
 
@@ -45,8 +46,22 @@ class BlockType:
 
 def _halves(blocks: Bytes, run: int) -> Bytes:
     """Of each run of bytes the low four bits, then the high ones."""
+    if (
+        run <= 16
+    ):  # by columns of words, where numpy would turn round for each run: 1.9 → 0.5 ns a number of Q4_0
+        return _halves_of_words(np.ascontiguousarray(blocks).view(np.uint64), run // 8)
     runs = blocks.reshape(len(blocks), -1, 1, run)
     return np.concatenate((runs & 15, runs >> 4), axis=2).reshape(len(blocks), -1)
+
+
+def _halves_of_words(words: NDArray[np.uint64], run: int) -> Bytes:
+    """The same of runs of so many words."""
+    out = np.empty((len(words), 2 * words.shape[1]), np.uint64)
+    for column in range(words.shape[1]):
+        place = column + column // run * run
+        out[:, place] = words[:, column] & _LOW
+        out[:, place + run] = words[:, column] >> _FOUR & _LOW
+    return out.view(np.uint8)
 
 
 def _quarters(blocks: Bytes) -> Bytes:
