@@ -13,7 +13,7 @@ ARGS ?=
 # One process per core for the tests; empty for one process (make test WORKERS=).
 WORKERS ?= -n auto --dist worksteal
 
-.PHONY: help setup wheel serve test test-slow test-clients test-vllm test-llama test-apiserver mutants sanitize check check-deploy fix bench bench-peers proto docs site clean
+.PHONY: help setup wheel serve test test-slow test-clients test-vllm test-llama test-apiserver mutants sanitize sanitize-files check check-deploy fix bench bench-peers proto docs site clean
 help:
 	@echo "make serve      start the server (ARGS=\"...\" are its arguments)"
 	@echo "make test       run the tests (ARGS=\"...\" go to pytest)"
@@ -24,6 +24,7 @@ help:
 	@echo "make test-apiserver run the picker against a real API server of Kubernetes (builds one first: 10 minutes)"
 	@echo "make mutants    change the code a little and list what no test notices (ARGS=\"rpc --every 10\"); hours"
 	@echo "make sanitize   run the C++ tests under the address, undefined-behaviour and thread sanitizers"
+	@echo "make sanitize-files run the tests of damaged files on a core with the first two compiled in (GCC)"
 	@echo "make check      format, lint, types, imports, tree, generated documents, files of a request"
 	@echo "make check-deploy check deploy/ with hadolint, nginx, promtool, kubectl, helm and others (downloads them)"
 	@echo "make fix        let the formatter and the linter mend what they can"
@@ -86,13 +87,24 @@ test-apiserver: $(VENV)/dev.stamp
 mutants: $(VENV)/dev.stamp
 	nice $(BIN)/python tools/mutants.py $(ARGS)
 
-# One directory for each: they cannot be compiled in together.
+# With one kind of sanitizers: each has a directory of its own, since they cannot be compiled in together.
+build_sanitized = $(BIN)/cmake -S . -B build/sanitized/$(1) -G Ninja -DCMAKE_MAKE_PROGRAM=$(CURDIR)/$(BIN)/ninja \
+  -DCMAKE_BUILD_TYPE=RelWithDebInfo -DWEFT_SANITIZE=$(1) -DPython_EXECUTABLE=$(CURDIR)/$(BIN)/python \
+  -Dnanobind_DIR="$$($(BIN)/python -m nanobind --cmake_dir)" && \
+  $(BIN)/cmake --build build/sanitized/$(1) --target $(2)
+
 sanitize: $(VENV)/dev.stamp
 	for kind in address,undefined thread; do \
-	  $(BIN)/cmake -S . -B build/sanitize-$$kind -DCMAKE_BUILD_TYPE=RelWithDebInfo -DWEFT_TESTS=ON -DWEFT_SANITIZE=$$kind && \
-	  $(BIN)/cmake --build build/sanitize-$$kind --parallel && \
-	  build/sanitize-$$kind/fuzz $(ARGS) || exit 1; \
+	  $(call build_sanitized,$$kind,fuzz) && build/sanitized/$$kind/fuzz $(ARGS) || exit 1; \
 	done
+
+# The library is loaded first, since python was not built with it; too large an allocation is a MemoryError, as ever.
+DAMAGED := tests/model/test_damage.py tests/model/gguf/test_damage*.py tests/model/quantized/test_damage.py
+sanitize-files: $(VENV)/dev.stamp
+	kind=address,undefined && $(call build_sanitized,$$kind,_core)
+	LD_PRELOAD="$$($(CXX) -print-file-name=libasan.so) $$($(CXX) -print-file-name=libstdc++.so)" \
+	  ASAN_OPTIONS=detect_leaks=0:allocator_may_return_null=1 PYTHONMALLOC=malloc \
+	  $(BIN)/python -m pytest -p tests.sanitized --capture=sys -m "slow or not slow" $(or $(ARGS),$(DAMAGED))
 
 check: $(VENV)/dev.stamp
 	$(BIN)/ruff format --check --output-format concise .

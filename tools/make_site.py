@@ -32,7 +32,13 @@ EXPLANATION = (
     "docs/decisions/README.md",
     "docs/decisions/*.md",
 )
-PROJECT = ("CONTRIBUTING.md", "docs/extending.md", "docs/mutants.md", "CHANGELOG.md")
+PROJECT = (
+    "CONTRIBUTING.md",
+    "docs/extending.md",
+    "docs/mutants.md",
+    "docs/sanitizers.md",
+    "CHANGELOG.md",
+)
 _LINK = re.compile(r"\]\((?![a-z]+:)([^)#\s]+)(?:#[^)]*)?\)")
 _CODE = re.compile(r"^```.*?^```$|`[^`\n]*`", re.MULTILINE | re.DOTALL)
 _COLOUR = re.compile(r"\x1b\[[\d;]*m")

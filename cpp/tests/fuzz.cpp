@@ -425,6 +425,8 @@ int main(int argc, char** argv) {
             weft::check_draws(static_cast<unsigned>(seed), path);
             weft::check_strange_tokens(static_cast<unsigned>(seed), path);
             weft::check_shared_prefixes(static_cast<unsigned>(seed), path);
+            std::printf("%s: %d of %d\n", path.c_str(), seed + 1, num_seeds);
+            std::fflush(stdout);
         }
     std::puts("clean");
     return 0;

@@ -10,6 +10,7 @@ from tests.compute.families import CASES, make_model, save
 from tests.model.checkpoints import CONFIG, tensors_of, write_checkpoint
 from tests.model.gguf.files import close, gguf_tensors, write_gguf
 from tests.model.quantized.packers import assert_near, assert_same, logits_of
+from tests.slow import slow_but
 from weft.compute.backends import BACKENDS, choose
 from weft.core.config import EngineOptions
 from weft.core.errors import ConfigError
@@ -65,10 +66,6 @@ def floats_of(path):
     return {
         t.name: gguf.quants.dequantize(t.data, t.tensor_type) for t in gguf.GGUFReader(path).tensors
     }
-
-
-def slow_but(fast, cases):
-    return [pytest.param(c, marks=() if c in fast else pytest.mark.slow) for c in cases]
 
 
 @pytest.mark.parametrize("case", slow_but(("llama", "gemma", "gpt_oss"), ARCHITECTURES))

@@ -55,7 +55,7 @@ class GptqFormat:
             Part("qweight", (num_words(depth, self.num_bits), rows), ("int32",)),
             Part("qzeros", (groups, num_words(rows, self.num_bits)), ("int32",)),
             Part("scales", (groups, rows), DTYPES),
-            Part("g_idx", (depth,), ("int32",), is_optional=True),
+            Part("g_idx", (depth,), ("int32",), is_optional=not self.has_order),
         )
 
     def read(self, parts: Parts, dtype: str | None) -> Tensor | PackedMatrix:
