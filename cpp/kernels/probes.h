@@ -6,29 +6,37 @@
 namespace weft {
 namespace {
 
-// Multiplies in registers only, as the micro-kernel does; returns the number of operations.
+// Multiplies in registers only, as the micro-kernel does; returns the number of operations. Rows and lanes differ as
+// far as the compiler knows, and all are summed: else it would compute some of them, once.
 template <class E>
 double probe_arithmetic(int rounds, float* sink) {
-    alignas(64) typename E::Stored cells[2][kCell<E>] = {};
-    typename E::Activation x[E::kStep] = {};
-    const typename E::Cell cell[2] = {E::load_cell(cells[0]), E::load_cell(cells[1])};
     constexpr int kRows = kMaxRows<E>;
+    alignas(64) typename E::Stored stored[kWide][kCell<E>] = {};
+    typename E::Activation x[kRows][E::kStep] = {};
+    asm volatile("" : "+m"(stored));
+    typename E::Cell cells[kWide];
+#pragma GCC unroll 2
+    for (int j = 0; j < kWide; j++) cells[j] = E::load_cell(stored[j]);
     typename E::Sum sum[kRows][kWide];
+#pragma GCC unroll 16
     for (int m = 0; m < kRows; m++)
+#pragma GCC unroll 2
         for (int j = 0; j < kWide; j++) sum[m][j] = E::zero();
     for (int round = 0; round < rounds; round++) {
-        asm volatile("" : : "r"(x) : "memory");  // or products of several steps would be computed once
+        asm volatile("" : "+m"(x));
 #pragma GCC unroll 16
         for (int m = 0; m < kRows; m++)
 #pragma GCC unroll 2
-            for (int j = 0; j < kWide; j++) sum[m][j] = E::dot(sum[m][j], cell[j], x);
+            for (int j = 0; j < kWide; j++) sum[m][j] = E::dot(sum[m][j], cells[j], x[m]);
     }
     *sink = 0.0F;
+#pragma GCC unroll 16
     for (int m = 0; m < kRows; m++)
+#pragma GCC unroll 2
         for (int j = 0; j < kWide; j++) {
             typename E::Number lanes[kLanes];
             store(lanes, sum[m][j]);
-            *sink += static_cast<float>(lanes[0]);
+            for (typename E::Number lane : lanes) *sink += static_cast<float>(lane);
         }
     return 2.0 * rounds * kRows * kWide * kLanes * E::kStep;
 }
