@@ -11,7 +11,7 @@ from dataclasses import dataclass, replace
 
 import msgspec
 
-from weft.core.client import EngineClient, Sink
+from weft.core.client import EngineClient
 from weft.core.errors import BadRequest
 from weft.core.prompts import TokensPrompt
 from weft.core.tasks import gather_all
@@ -112,21 +112,7 @@ async def search_beams(
     return _best([*ended, *beams], params.beam_width, score)
 
 
-def run_request(
-    client: EngineClient,
-    request: Request,
-    options: RequestOptions,
-    length_penalty: float | None,
-    sink: Sink | None,
-) -> AsyncGenerator[RequestOutput, None]:
-    """What the engine samples, or the best beams where there is a `length_penalty`, for which no sink is needed."""
-    if length_penalty is None:
-        return client.run(request) if sink is None else client.run_into(request, sink)
-    options = msgspec.structs.replace(options, request_id=request.request_id)
-    return _run_beam_search(client, request, options, length_penalty)
-
-
-async def _run_beam_search(
+async def run_beam_search(
     client: EngineClient, request: Request, options: RequestOptions, length_penalty: float
 ) -> AsyncGenerator[RequestOutput, None]:
     """One output, with a beam for each of the n answers."""

@@ -7,7 +7,8 @@ from typing import Any
 
 import msgspec
 
-from weft.core.beam_search import run_request
+from weft.core.beam_search import run_beam_search
+from weft.core.client import EngineClient
 from weft.core.errors import BadRequest
 from weft.core.media import FIELD, MODALITIES
 from weft.core.types import (
@@ -15,6 +16,7 @@ from weft.core.types import (
     OutputKind,
     PositionLogprobs,
     Request,
+    RequestOptions,
     RequestOutput,
     SamplingParams,
 )
@@ -110,6 +112,20 @@ async def run_turn(
         prompt_logprobs=prompt_logprobs,
         kv_transfer_params=kv_transfer_params,
     )
+
+
+def run_request(
+    client: EngineClient,
+    request: Request,
+    options: RequestOptions,
+    length_penalty: float | None,
+    sink: EventSink | None,
+) -> AsyncGenerator[RequestOutput, None]:
+    """What the engine samples, or the best beams where there is a `length_penalty`, for which no sink is needed."""
+    if length_penalty is None:
+        return client.run(request) if sink is None else client.run_into(request, sink)
+    options = msgspec.structs.replace(options, request_id=request.request_id)
+    return run_beam_search(client, request, options, length_penalty)
 
 
 async def prepare_turn(served: Served, turn: Turn) -> PreparedTurn:

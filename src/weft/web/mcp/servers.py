@@ -17,10 +17,8 @@ from weft.web.options import ApiOptions
 
 _PORTS = {"http": 80, "https": 443}
 _MAX_URL = 2048
-_PAUSES_S = (
-    30.0,
-    600.0,
-)  # the first and the longest, between calls of a server that did not answer
+# The first and the longest, between calls of a server that did not answer.
+_PAUSES_S = (30.0, 600.0)
 
 
 @dataclass(frozen=True, slots=True)

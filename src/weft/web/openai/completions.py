@@ -9,7 +9,6 @@ from typing import Any, cast
 
 import msgspec
 
-from weft.core.beam_search import run_request
 from weft.core.errors import BadRequest
 from weft.core.merged import merged
 from weft.core.prompts import Prompt
@@ -24,6 +23,7 @@ from weft.schema.completion import (
 from weft.text.outputs import num_rows_of, write_rows
 from weft.text.prompt_embeds import check_enabled, read_base64
 from weft.web.chat.prompt import prepare, tokenization_kwargs, with_salt
+from weft.web.chat.run import run_request
 from weft.web.http.endpoint import Answer, Events
 from weft.web.http.sse import EventSink
 from weft.web.inference.call import (
