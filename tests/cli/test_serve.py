@@ -57,7 +57,7 @@ def test_the_ready_block_shows_what_was_decided():
     with running(SMALL, "--max-model-len=256", "--num-gpu-blocks-override=40") as server:
         assert "context 256 tokens" in server.banner
         assert "40 blocks of 16 = 640 tokens" in server.banner
-        assert "128 sequences at once, 2,048 tokens a step (100 ms beside streams)" in server.banner
+        assert "128 sequences at once, 512 tokens a step" in server.banner
 
 
 def test_a_start_is_little_more_than_its_imports():

@@ -74,7 +74,8 @@ def test_the_pace_of_streams_is_bounded():
 )
 def test_rows_left_open_take_a_small_part_of_the_memory(row_bytes: int, rows: int):
     """From 2,048 down to 512, which is not gone below."""
-    config = resolve(EngineOptions(), card(), 16 * GIB, row_bytes=row_bytes)
+    auto = EngineOptions(max_num_batched_tokens="auto")
+    config = resolve(auto, card(), 16 * GIB, row_bytes=row_bytes)
     assert config.scheduler_config.max_num_batched_tokens == rows
     assert config.scheduler_config.target_itl_ms == 100
 
@@ -85,12 +86,18 @@ def test_a_number_of_rows_is_that_number():
     both = resolved(max_num_batched_tokens=8192, target_itl_ms=50.0).scheduler_config
     assert (alone.max_num_batched_tokens, alone.target_itl_ms) == (8192, 0)
     assert (both.max_num_batched_tokens, both.target_itl_ms) == (8192, 50)
-    assert resolved(target_itl_ms=0.0).scheduler_config.target_itl_ms == 0
+    assert (
+        resolved(max_num_batched_tokens="auto", target_itl_ms=0.0).scheduler_config.target_itl_ms
+        == 0
+    )
+    unset = resolved(target_itl_ms=50.0).scheduler_config
+    assert (unset.max_num_batched_tokens, unset.target_itl_ms) == (512, 50)
 
 
 def test_rows_stay_few_where_a_prompt_is_lent_step_by_step():
     """Who fetches it has each step's blocks while the next is computed."""
-    config = resolved(kv_transfer_config={"kv_connector": "TcpConnector", "kv_role": "kv_both"})
+    transfer = {"kv_connector": "TcpConnector", "kv_role": "kv_both"}
+    config = resolved(kv_transfer_config=transfer, max_num_batched_tokens="auto")
     assert config.scheduler_config.max_num_batched_tokens == 512
 
 

@@ -4,7 +4,6 @@ import pytest
 
 from tests.doubles.fake_runner import FakeRunner, greedy_after
 from tests.doubles.stepping import make_engine
-from weft.core.defaults import LEAST_ROWS
 from weft.core.speculation import SpeculativeConfig
 from weft.engine.scheduling.sequence import Stopwatch
 
@@ -91,14 +90,14 @@ def test_rows_that_see_more_are_fewer():
     assert max(seconds for _, seconds in steps) < TARGET_S * 1.5
 
 
-@pytest.mark.parametrize(("row_s", "most"), [(0.01, LEAST_ROWS), (0.0005, 2000), (0.00001, 4096)])
+@pytest.mark.parametrize(("row_s", "most"), [(0.01, 512), (0.0005, 2000), (0.00001, 4096)])
 def test_with_nobody_decoding_a_step_is_as_large_as_a_second_allows(row_s, most):
     """From 512 rows, whatever they take, to the largest step."""
     machine = Machine(step_s=0.0, row_s=row_s)
     engine = engine_on(machine)
     engine.submit("long", prompt(9, 12000), max_tokens=1)
     sizes = [rows for rows, _ in steps_of(engine, machine, "long")]
-    assert sizes[0] == LEAST_ROWS
+    assert sizes[0] == 512
     assert sizes[1] == pytest.approx(most, abs=1)
 
 

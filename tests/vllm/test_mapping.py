@@ -381,6 +381,14 @@ def test_a_flag_that_means_nothing_there_is_refused(name):
         to_settings(options, {}, None)
 
 
+def test_rows_that_time_decides_are_refused_and_a_number_is_given():
+    """vLLM's scheduler knows numbers only."""
+    with pytest.raises(ConfigError, match="--max-num-batched-tokens auto does nothing"):
+        to_settings(EngineOptions(max_num_batched_tokens="auto"), {}, None)
+    made = to_settings(EngineOptions(max_num_batched_tokens=256), {}, None)
+    assert made["max_num_batched_tokens"] == 256
+
+
 @pytest.mark.parametrize("name", settings.DECIDED)
 def test_what_this_server_decides_cannot_be_given(name):
     """Two answers to one question would be one too many."""

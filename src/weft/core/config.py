@@ -166,13 +166,14 @@ class EngineOptions(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fi
         ),
     ] = None
     max_num_batched_tokens: Annotated[
-        int | Literal["auto"],
+        int | Literal["auto"] | None,
         Flag(
-            f"Most tokens computed in one step: a number, or auto, {MOST_ROWS:,} as far as the memory goes.",
+            f"Most tokens computed in one step: a number, {DEFAULTS['max_num_batched_tokens']} if unset, or auto: "
+            f"{MOST_ROWS:,} as far as the memory goes, and a target of --target-itl-ms.",
             "Scheduling",
             is_size=True,
         ),
-    ] = "auto"
+    ] = None
     target_itl_ms: Annotated[
         float | None,
         Flag(

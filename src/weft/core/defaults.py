@@ -10,6 +10,7 @@ DEFAULTS: Final[Mapping[str, int]] = MappingProxyType(
         "block_size": 16,
         "mamba_block_size": 512,
         "max_num_seqs": 128,
+        "max_num_batched_tokens": 512,
         "max_num_queued_reqs": 2048,
         "max_num_queued_tokens": 4_000_000,
         "packed_cache_bytes": 32 << 30,
@@ -19,9 +20,8 @@ DEFAULTS: Final[Mapping[str, int]] = MappingProxyType(
 )
 # Bounds on what waits are for strangers; who has all prompts in a list already may have them wait.
 UNLIMITED_QUEUE = {"max_num_queued_reqs": 2**31 - 1, "max_num_queued_tokens": 2**31 - 1}
-# Rows of a step whose size is left open: as many, halved until there is memory for them, but not below the other.
+# Rows of a step that is sized by time: as many, halved until there is memory for them.
 MOST_ROWS = 2048
-LEAST_ROWS = 512
 # Faster than people read (docs/decisions/0058).
 DEFAULT_TARGET_ITL_MS = 100.0
 # Of the free memory, what weights and KV pool may take together; the rest is for the arrays of a

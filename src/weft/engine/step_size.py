@@ -1,7 +1,7 @@
 """How large a step may be: in rows, in the memory that these take, and in time."""
 
 from weft.core.config import ComputeConfig, EngineOptions
-from weft.core.defaults import DEFAULT_TARGET_ITL_MS, LEAST_ROWS, MOST_ROWS
+from weft.core.defaults import DEFAULT_TARGET_ITL_MS, DEFAULTS, MOST_ROWS
 from weft.core.errors import ConfigError
 from weft.engine.given import bounded, check_ms
 from weft.model.card import ModelCard
@@ -22,12 +22,14 @@ def step_sizes(
     row_bytes: int,
 ) -> tuple[int, float]:
     """`max_num_batched_tokens` and `target_itl_ms`."""
-    most = _most_rows(options, compute, free_bytes, row_bytes)
+    is_auto = options.max_num_batched_tokens == "auto"
+    most = DEFAULTS["max_num_batched_tokens"]
     if not card.is_causal:
         # Tokens that see those behind them too can only be computed with the whole prompt.
-        most = max(LEAST_ROWS, max_model_len)
-    is_auto = options.max_num_batched_tokens == "auto"
-    rows = most if is_auto else bounded(options, "max_num_batched_tokens")
+        most = max(most, max_model_len)
+    elif is_auto:
+        most = _most_rows(options, compute, free_bytes, row_bytes)
+    rows = most if is_auto else bounded(options, "max_num_batched_tokens", default=most)
     if not card.is_causal and rows < max_model_len:
         raise ConfigError(
             f"--max-num-batched-tokens {rows} is less than --max-model-len "
@@ -45,13 +47,14 @@ def step_sizes(
 def _most_rows(
     options: EngineOptions, compute: ComputeConfig, free_bytes: int, row_bytes: int
 ) -> int:
-    """Where nothing is said: each reading of the weights is for all of them."""
+    """Each reading of the weights is for all of them."""
+    least = DEFAULTS["max_num_batched_tokens"]
     if compute.compute == "reference":
-        return LEAST_ROWS  # its attention keeps all scores of a prompt
+        return least  # its attention keeps all scores of a prompt
     if options.kv_transfer_config is not None:
-        return LEAST_ROWS  # a prompt that is fetched while it is computed comes step by step
+        return least  # a prompt that is fetched while it is computed comes step by step
     most = MOST_ROWS
-    while most > LEAST_ROWS and most * row_bytes > free_bytes * _SHARE:
+    while most > least and most * row_bytes > free_bytes * _SHARE:
         most //= 2
     return most
 

@@ -24,11 +24,12 @@ RENAMED = {"kv_cache_bytes": "kv_cache_memory_bytes", "memory_share": "gpu_memor
 # Given in words of their own, or in other ways.
 OWN = ("model", "served_model_name", "structured_outputs_in_reasoning")
 _IN_ARGS = f"give vLLM's own in {FLAG}, or on the command line"
+_BY_TOKENS = "vLLM cuts prompts by tokens: give --max-num-batched-tokens a number, or --long-prefill-token-threshold"
 REFUSED = {
     "compute": "vLLM has kernels of its own",
     "num_threads": "vLLM takes VLLM_CPU_OMP_THREADS_BIND from the environment",
     "stream_interval_ms": "give --stream-interval, in tokens",
-    "target_itl_ms": "vLLM cuts prompts by tokens: give --max-num-batched-tokens, or --long-prefill-token-threshold",
+    "target_itl_ms": _BY_TOKENS,
     "quantization": _IN_ARGS,
     "weight_format": _IN_ARGS,
     "packed_cache_bytes": "vLLM keeps no packed weights",
@@ -64,6 +65,10 @@ def to_settings(
     for name, why in REFUSED.items():
         if getattr(options, name) != getattr(defaults, name):
             raise ConfigError(f"{spelled(name)} does nothing with --engine vllm: {why}")
+    if options.max_num_batched_tokens == "auto":
+        raise ConfigError(
+            f"--max-num-batched-tokens auto does nothing with --engine vllm: {_BY_TOKENS}"
+        )
     for name in DECIDED:
         if name in extra:
             raise ConfigError(f"{FLAG}: {name} is decided by this server; {_remedy(name)}")

@@ -14,7 +14,7 @@ from typing import Any
 from weft.compute.pooler import Collected
 from weft.compute.sampler import Choice
 from weft.core.config import SchedulerConfig
-from weft.core.defaults import LEAST_ROWS
+from weft.core.defaults import DEFAULTS
 from weft.core.params import PARAMETERS
 from weft.core.request_states import MAX_FINISHED
 from weft.core.stats import SequenceTimes
@@ -386,7 +386,7 @@ class StepSizes:
         self._num_reserved = len(self._streams) * self._stream_rows
         alone_s = self._streams_s.get(len(self._streams).bit_length())
         if not self._streams:
-            self._least, self._seconds = LEAST_ROWS, _ALONE_S
+            self._least, self._seconds = DEFAULTS["max_num_batched_tokens"], _ALONE_S
         elif alone_s is None or self._num_mixed >= _MIXED_STEPS:
             self._least, self._seconds = 0, 0.0
         else:
