@@ -48,6 +48,7 @@ MODELS = {
     ),
     "gpt-oss-native": (f"{RANDOM}&experts=7&experts_per_token=3&sinks=true", "native"),
 }
+SLOW = {"tiny-reference", "delta-reference", "mamba-reference"}
 FLAGS = {"int4": {"compute": "native", "quantization": "int4"}}  # of a runner that more is said of
 DRAFTS = {"method": "ngram", "num_speculative_tokens": 3, "prompt_lookup_min": 1}
 MAX_MODEL_LEN = 128
@@ -180,8 +181,8 @@ async def ask_one_by_one(name: str, compute: str) -> list[Answer]:
 @pytest.fixture(
     scope="module",
     params=[
-        # The reference takes its time, and is the same for every model.
-        pytest.param(model, id=name, marks=[pytest.mark.slow] if name == "tiny-reference" else [])
+        # The reference takes its time.
+        pytest.param(model, id=name, marks=[pytest.mark.slow] if name in SLOW else [])
         for name, model in MODELS.items()
     ],
 )

@@ -167,6 +167,7 @@ def test_tensors_that_do_not_fit_are_named(tmp_path, sound, change, words):
     ("metadata", "words"),
     [
         (("add_expert_group_count", 2), "llama.expert_group_count is 2, which is not implemented"),
+        (("add_uint32", "llama.of\ntwo lines", 2), r"llama\.of\\ntwo lines is 2, which is not"),
         (("add_value_length", 4), "llama.attention.value_length is 4; 8 is implemented"),
         (("add_rope_dimension_count", 4), "llama.rope.dimension_count is 4; 8 is implemented"),
         (

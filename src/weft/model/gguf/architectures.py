@@ -367,8 +367,9 @@ def _refuse_others(name: str, said: Mapping[str, object], where: str) -> None:
     """What nothing has read, unless it is of something that is not there, such as a count of experts."""
     for key, value in said.items():
         if value not in (0, False):
+            escaped = shown(key)[1:-1]  # any character may be in it
             raise ConfigError(
-                f"{where}{key} is {shown(value)}, which is not implemented for {name}"
+                f"{where}{escaped} is {shown(value)}, which is not implemented for {name}"
             )
 
 
