@@ -24,9 +24,9 @@ VISION = ROOT / "vllm-vision"
 CACHE = ROOT / "vllm-cache"
 _TORCHVISION = "torchvision==0.28.0"
 _OPERATORS = """import torch
-from torch import library
+from torch.library import Library
 
-_operators = library.Library("torchvision", "FRAGMENT")
+_operators = Library("torchvision", "FRAGMENT")
 _operators.define("nms(Tensor dets, Tensor scores, float iou_threshold) -> Tensor")
 _operators.define("qnms(Tensor dets, Tensor scores, float iou_threshold) -> Tensor")
 """
