@@ -247,3 +247,4 @@ def test_who_lends_states_to_one_that_is_killed_lends_to_the_next(connector, see
             outputs = ask(consumer, "d", PROMPT, 4, lent.kv_transfer_params)
             assert tokens_of(outputs) == answer_of(PROMPT, 4)
             assert outputs[-1].num_cached_tokens == 32
+        wait_for_held(producer, 0)  # what was fetched is released when the consumer says so

@@ -8,6 +8,7 @@ import pytest
 from tests.busy import PATIENCE_S
 from tests.doubles.fake_engine import FakeEngine, make_config
 from tests.rpc.calls import channel_to, refusal
+from weft.core.errors import Overloaded
 from weft.core.types import (
     AllBlocksCleared,
     BlockRemoved,
@@ -237,6 +238,39 @@ async def test_ticks_end_with_their_source():
                 has_ticked.set()
 
     assert [item for item in seen if item is not None] == [1, 2]
+
+
+async def test_who_ticks_reads_a_little_ahead():
+    """Not one item for each turn of the loop, which others need; nor all that there is, which others read late."""
+    reached = 0
+
+    async def source() -> AsyncIterator[int]:
+        nonlocal reached
+        for reached in range(100):
+            yield reached
+
+    ticking, seen = with_ticks(source(), PATIENCE_S), []
+    async for item in ticking:
+        seen.append(item)
+        assert reached - item < 10
+        if item == 50:
+            await asyncio.sleep(0.01)
+            assert reached - item > 4
+    assert seen == list(range(100))
+
+
+async def test_the_error_of_a_source_comes_behind_its_items():
+    """Nothing is lost that was there before it."""
+
+    async def source() -> AsyncIterator[int]:
+        yield 1
+        yield 2
+        raise Overloaded("too slow")
+
+    ticking = with_ticks(source(), PATIENCE_S)
+    assert [await anext(ticking), await anext(ticking)] == [1, 2]
+    with pytest.raises(Overloaded):
+        await anext(ticking)
 
 
 async def test_closed_ticks_close_their_source():

@@ -15,6 +15,9 @@ from weft.rpc.convert.kv_events import KvEventWriter
 
 T = TypeVar("T")
 
+# Each may hold what a step stored, and decoding it takes up to a millisecond.
+_NUM_AHEAD = 8
+
 
 class KvEventsCall:
     """Serves SubscribeKvEvents."""
@@ -85,19 +88,37 @@ class _Subscriber:
 async def with_ticks(
     source: AsyncGenerator[T, None], interval_s: float
 ) -> AsyncGenerator[T | None, None]:
-    """Yield what `source` yields, and None after every `interval_s` of silence. Owns `source`."""
+    """Yield what `source` yields, and None after every `interval_s` of silence. Owns `source`.
+
+    What is there already is read ahead: a turn of a busy loop for each item, and the reader falls behind for good.
+    """
+    items: asyncio.Queue[T | None] = asyncio.Queue()
+    room = asyncio.Semaphore(_NUM_AHEAD)
+
+    async def fill() -> None:
+        try:
+            async for item in source:
+                await room.acquire()
+                items.put_nowait(item)
+        finally:
+            items.put_nowait(None)
+
     async with aclosing(source):
-        while True:
-            upcoming = asyncio.ensure_future(anext(source))
-            try:
-                while not (await asyncio.wait({upcoming}, timeout=interval_s))[0]:
+        filling = asyncio.ensure_future(fill())
+        try:
+            while True:
+                try:
+                    async with asyncio.timeout(interval_s):
+                        item = await items.get()
+                except TimeoutError:
                     yield None
-            finally:
-                # A generator that still runs cannot be closed: stop it, and wait until it has.
-                upcoming.cancel()
-                await asyncio.wait({upcoming})
-            try:
-                item = upcoming.result()
-            except StopAsyncIteration:
-                return
-            yield item
+                    continue
+                if item is None:
+                    break
+                room.release()
+                yield item
+            await filling
+        finally:
+            # A generator that still runs cannot be closed: stop it, and wait until it has.
+            filling.cancel()
+            await asyncio.gather(filling, return_exceptions=True)

@@ -154,13 +154,12 @@ async def stream(made: Bench) -> AsyncIterator[Stream]:
         await opened.reader.close()
 
 
-async def answers_to(head: ProcessingRequest, body: bytes) -> list[ProcessingResponse]:
+async def answers_to(messages: list[ProcessingRequest]) -> list[ProcessingResponse]:
     """What is answered to this request by the picker of a new pool."""
     made = bench(CONFIG, pool_of(3))
-    messages = [request_body(body[i : i + PIECE], end=False) for i in range(0, len(body), PIECE)]
     answers: list[ProcessingResponse] = []
     async with stream(made) as one:
-        for message in (head, *messages, request_body(b"")):
+        for message in messages:
             for answer in await one.exchange.receive(message):
                 answers.append(answer)
                 await asyncio.sleep(0)  # as the server does when it writes one
@@ -176,7 +175,8 @@ def sent_on(answers: list[ProcessingResponse]) -> bytes:
 
 async def check(head: ProcessingRequest, body: bytes) -> None:
     """Nobody waits longer than allowed; what is routed arrives whole."""
-    answers = await check_pauses(lambda: answers_to(head, body))
+    pieces = [request_body(body[i : i + PIECE], end=False) for i in range(0, len(body), PIECE)]
+    answers = await check_pauses(lambda: answers_to([head, *pieces, request_body(b"")]))
     if not answers[-1].HasField("immediate_response"):
         assert sent_on(answers) == body
     else:

@@ -105,6 +105,7 @@ class BodyReader:
             for start in range(0, len(chunk), _PIECE_BYTES):
                 process.stdin.write(chunk[start : start + _PIECE_BYTES])
                 await process.stdin.drain()
+                await asyncio.sleep(0)  # while the process keeps up, `drain` gives nobody a turn
         head = await process.stdout.readexactly(LENGTH_BYTES)
         result = decode_result(await process.stdout.readexactly(int.from_bytes(head, "big")))
         made = []
