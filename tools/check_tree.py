@@ -1,4 +1,4 @@
-"""Check what the other tools cannot: module length, file names, calls that execute data, stray text, words in names.
+"""Check what the other tools cannot: lengths, file names, calls that execute data, stray text, words in names.
 
 Prints one line a finding, as `path:line: what`, and exits 1 if there are any.
 """
@@ -13,6 +13,7 @@ from pathlib import Path
 
 ROOT = Path(__file__).resolve().parent.parent
 MAX_LINES = 500
+MAX_FUNCTION_LINES = 60
 VAGUE_NAMES = {"utils.py", "helpers.py", "common.py", "manager.py", "misc.py"}
 # Each of these runs, or may run, what it is given. (Modules such as pickle are banned by the linter.)
 EXECUTING_CALLS = {"eval", "exec", "__import__"}
@@ -49,6 +50,9 @@ def check_module(path: str, text: str) -> Iterator[str]:
         if isinstance(node, ast.Call):
             yield from _check_call(path, node)
         elif isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef):
+            num_lines = (node.end_lineno or 0) - node.lineno + 1
+            if num_lines > MAX_FUNCTION_LINES:
+                yield f"{path}:{node.lineno}: {node.name} has {num_lines} lines (limit {MAX_FUNCTION_LINES})"
             is_test = path.startswith("tests/") and node.name.startswith("test_")
             if is_test and ast.get_docstring(node) is None:
                 yield f"{path}:{node.lineno}: {node.name} has no docstring; say the rule it pins"

@@ -83,6 +83,22 @@ def models() -> str:
             ("model_type", "architecture"),
             ((name, family.architecture) for name, family in sorted(FAMILIES.items())),
         ),
+        *_parts_of_families(),
+        "Encoders embed, or classify where they were saved with a classifier:",
+        ", ".join(f"`{name}`" for name in sorted(ENCODER_FAMILIES)),
+        (
+            "The tokenizer is a tokenizer.json, or vocab.json and merges.txt where its class is GPT2Tokenizer, "
+            "as OPT and GPT-2 have them."
+        ),
+        *_verified(),
+        *_weights(),
+        *_gguf_files(),
+    )
+
+
+def _parts_of_families() -> tuple[str, ...]:
+    """What some have beside, or in place of, attention and one MLP."""
+    return (
         (
             "Those with experts are "
             + _families(lambda family: bool(family.experts))
@@ -126,12 +142,11 @@ def models() -> str:
             "all linear layers may be rounded, that which makes time steps too. Files of `granitemoehybrid` whose "
             "layers all have attention are served as any other decoder (docs/decisions/0052)."
         ),
-        "Encoders embed, or classify where they were saved with a classifier:",
-        ", ".join(f"`{name}`" for name in sorted(ENCODER_FAMILIES)),
-        (
-            "The tokenizer is a tokenizer.json, or vocab.json and merges.txt where its class is GPT2Tokenizer, "
-            "as OPT and GPT-2 have them."
-        ),
+    )
+
+
+def _verified() -> tuple[str, ...]:
+    return (
         "## Verified",
         table(
             ("what", "against", "in"),
@@ -147,6 +162,11 @@ def models() -> str:
             "between two frequencies, texts are brought to NFC for `qwen2`, and marks belong to words for `tekken` and "
             "`gpt-4o`."
         ),
+    )
+
+
+def _weights() -> tuple[str, ...]:
+    return (
         "## Weights",
         (
             "They lie in safetensors, as bfloat16, float16 or float32. Linear layers of a decoder may be rounded, "
@@ -162,6 +182,11 @@ def models() -> str:
             ("quant_method", "forms"),
             ((name, method.forms) for name, method in METHODS.items()),
         ),
+    )
+
+
+def _gguf_files() -> tuple[str, ...]:
+    return (
         "## GGUF files",
         (
             "`weft serve model.gguf`, a part of a file that was split (`-00001-of-00003.gguf`; the others beside "

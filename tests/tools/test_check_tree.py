@@ -47,6 +47,14 @@ def test_a_module_past_the_limit_is_found():
     assert "501 lines" in next(check_module("src/weft/a.py", "x = 1\n" * 501))
 
 
+def test_a_function_past_the_limit_is_found():
+    """60 lines, wherever it is; the message says how many there are."""
+    text = "class A:\n    async def f(self):\n" + "        x = 1\n" * 59
+    assert list(check_module("tools/a.py", text)) == []
+    (finding,) = check_module("tools/a.py", text + "        x = 1\n")
+    assert finding == "tools/a.py:2: f has 61 lines (limit 60)"
+
+
 def test_a_name_that_says_nothing_is_found():
     """utils.py and its kin become the place for everything."""
     assert "does not say" in next(check_module("src/weft/utils.py", ""))

@@ -63,9 +63,8 @@ def resolve(
     draft: DraftModelConfig | None = None,
     row_bytes: int = 0,
 ) -> EngineConfig:
-    """Decide everything that was left open, and refuse what cannot work. `draft` is the model that drafts.
+    """Decide what was left open, and refuse what cannot work. `draft` drafts; a row of a step takes `row_bytes`.
 
-    A row of a step takes `row_bytes` of memory.
     Of several engines each gets the same share of the threads, and of the memory that weights leave which all map;
     those elsewhere (`ranks`) get none.
     """
@@ -86,14 +85,12 @@ def resolve(
     others = _others(card, weight_bytes, lora, offloading)
     spare_bytes = free_bytes - sum(others.values())
     states = _states_config(options, card, scheduler.max_num_seqs, block_size, spare_bytes)
-    others |= {} if states is None else {"states": states.num_bytes}
     demand = Demand(
         max_model_len=max_model_len,
         max_num_seqs=scheduler.max_num_seqs,
         block_size=block_size,
         block_bytes=block_size * kv_bytes_per_token + card.state_bytes_per_block,
-        other_bytes=sum(others.values()),
-        others=" and ".join(others),
+        others=others | ({} if states is None else {"states": states.num_bytes}),
         free_bytes=free_bytes,
         memory_share=_memory_share(options),
         is_sized_in_bytes=options.kv_cache_bytes is not None,

@@ -22,8 +22,7 @@ class Demand:
     max_num_seqs: int
     block_size: int
     block_bytes: int
-    other_bytes: int  # that are taken beside the pool
-    others: str  # what takes them, for messages
+    others: dict[str, int]  # what takes memory beside the pool, and how many bytes
     free_bytes: int
     memory_share: float | None  # as the user gave it
     is_sized_in_bytes: bool  # by --kv-cache-bytes, so that advice names the same flag
@@ -32,6 +31,16 @@ class Demand:
     def blocks_per_sequence(self) -> int:
         """Blocks of one sequence of full length."""
         return -(-self.max_model_len // self.block_size)
+
+    @property
+    def other_bytes(self) -> int:
+        """That are taken beside the pool."""
+        return sum(self.others.values())
+
+    @property
+    def takers(self) -> str:
+        """What takes them, for messages."""
+        return " and ".join(self.others)
 
     @property
     def budget_bytes(self) -> int:
@@ -49,7 +58,7 @@ def num_blocks_of(options: EngineOptions, demand: Demand) -> int:
     """Of the pool: as the user says, or as there is room; `ConfigError` for what does not fit."""
     if demand.limit_bytes < demand.block_bytes:
         raise ConfigError(
-            f"the model does not fit: its {demand.others} take {format_bytes(demand.other_bytes)} and a "
+            f"the model does not fit: its {demand.takers} take {format_bytes(demand.other_bytes)} and a "
             f"KV block {format_bytes(demand.block_bytes)}, but {format_bytes(demand.free_bytes)} of memory are free; "
             "free some, or serve a smaller model"
         )
@@ -113,7 +122,7 @@ def _too_large(demand: Demand, num_blocks: int) -> str:
         remedies = [_flags(demand, demand.max_model_len, size) for size in (usual, most)]
     return (
         f"the KV pool asked for takes {format_bytes(num_blocks * demand.block_bytes)}, but beside the "
-        f"{demand.others} ({format_bytes(demand.other_bytes)}) only {format_bytes(demand.limit_bytes)} of memory are "
+        f"{demand.takers} ({format_bytes(demand.other_bytes)}) only {format_bytes(demand.limit_bytes)} of memory are "
         f"free; try {' or '.join(remedies)}"
     )
 
@@ -125,7 +134,7 @@ def _too_small(demand: Demand, num_blocks: int) -> str:
         f"the KV pool is too small for one sequence: --max-model-len {demand.max_model_len} needs "
         f"{demand.blocks_per_sequence} blocks ({format_bytes(needed)}), the pool has {num_blocks} "
         f"({format_bytes(num_blocks * demand.block_bytes)}; free memory {format_bytes(demand.free_bytes)}, "
-        f"{demand.others} {format_bytes(demand.other_bytes)})"
+        f"{demand.takers} {format_bytes(demand.other_bytes)})"
     )
     remedies = _remedies(demand, num_blocks, needed)
     return f"{message}; try {' or '.join(remedies)}" if remedies else message
