@@ -10,8 +10,9 @@ PROTOS := $(wildcard proto/*.proto proto/*/*.proto proto/*/*/*.proto)
 
 # Arguments of the command behind a target: make serve ARGS="--grpc-port 6000", make test ARGS="-k cli".
 ARGS ?=
-# One process per core for the tests; empty for one process (make test WORKERS=).
+# One process per core for the tests; empty for one process (make test WORKERS=). Slow ones share much within a module.
 WORKERS ?= -n auto --dist worksteal
+SLOW_WORKERS ?= -n auto --dist loadfile
 
 .PHONY: help setup wheel serve test test-slow test-clients test-vllm test-llama test-apiserver mutants sanitize sanitize-files check check-deploy fix bench bench-peers proto docs site clean
 help:
@@ -63,7 +64,7 @@ test: $(VENV)/dev.stamp
 	$(BIN)/python -m pytest $(WORKERS) $(ARGS)
 
 test-slow: $(VENV)/site.stamp
-	$(BIN)/python -m pytest -m slow --timeout 1800 $(ARGS)
+	$(BIN)/python -m pytest -m slow --timeout 1800 $(SLOW_WORKERS) $(ARGS)
 
 # Each client's package goes to build/clients, once; some hundred megabytes together.
 test-clients: $(VENV)/dev.stamp
