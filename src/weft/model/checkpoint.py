@@ -145,8 +145,8 @@ class _WatchedGroups(_WatchedValues):
     def group_format(self) -> GroupFormat | None:
         return self.stored.group_format
 
-    def grouped(self, num_threads: int = 1) -> GroupedMatrix:
-        matrix = self.stored.grouped(num_threads)
+    def grouped(self) -> GroupedMatrix:
+        matrix = self.stored.grouped()
         self.on_taken(matrix.numbers.size)
         return matrix
 

@@ -114,5 +114,5 @@ class StoredGroups(Protocol):
     def group_format(self) -> GroupFormat | None:
         """In which form; None: in none."""
 
-    def grouped(self, num_threads: int = 1) -> GroupedMatrix:
-        """Their own numbers, where there is such a form, taken apart by so many threads."""
+    def grouped(self) -> GroupedMatrix:
+        """Their own numbers, where there is such a form."""

@@ -79,18 +79,6 @@ def test_rows_come_in_the_order_that_is_wanted(tmp_path):
     assert np.array_equal(matrix.rows(5, 19).grouped().float32(), expected[5:19])
 
 
-@pytest.mark.parametrize("name", ["Q4_0", "Q5_K", "Q3_K"])
-def test_several_threads_take_a_matrix_apart_as_one_does(tmp_path, name):
-    """It is of many pieces, the last of them smaller, and begins within one."""
-    matrix = matrix_of(tmp_path, name, np.tile(random_blocks(name), (150, 20)))
-    assert matrix.source.shape[0] * matrix.source.shape[1] > 3 * 2**18
-    some = matrix.rows(3, matrix.source.shape[0] - 2)
-    one, four = some.grouped(), some.grouped(4)
-    assert np.array_equal(one.numbers, four.numbers)
-    assert np.array_equal(one.scales, four.scales)
-    assert np.array_equal(four.numbers, matrix.grouped().numbers[3:-2])
-
-
 @pytest.mark.parametrize("name", HALVES)
 @pytest.mark.parametrize("bits", [0x7C00, 0xFC00, 0x7E00])
 def test_scales_and_minimums_that_are_no_numbers_are_seen(tmp_path, name, bits):

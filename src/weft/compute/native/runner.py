@@ -97,7 +97,7 @@ class NativeModel:
 
     def _load(self, spec: ModelSpec, weights: Weights, grouped: Mapping[str, StoredGroups]) -> None:
         for name, packed in grouped.items():
-            matrix = packed.grouped(self.num_threads)
+            matrix = packed.grouped()
             is_finite = self._model.load_groups(name, matrix.numbers, matrix.scales, matrix.offsets)
             if not is_finite:
                 refuse_values(matrix.unchecked or name)

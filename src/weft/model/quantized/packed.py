@@ -5,9 +5,7 @@ rounded once. Zero and scale are those of the row and of the column's group. Whe
 place of a zero, it is number * scale + minimum; where numbers are codes, they are looked up first.
 """
 
-from collections import deque
-from collections.abc import Callable
-from concurrent.futures import ThreadPoolExecutor
+from collections.abc import Iterator
 from dataclasses import dataclass, replace
 from typing import Any, Protocol
 
@@ -68,8 +66,8 @@ class PackedMatrix:
     is_by_row: bool = False
     group_format: GroupFormat | None = None  # in which kernels compute with it as it is
 
-    def grouped(self, num_threads: int = 1) -> GroupedMatrix:
-        """See `StoredGroups`; only where it has a `group_format`."""
+    def grouped(self) -> GroupedMatrix:
+        """Its own numbers, where it has a `group_format`."""
         form = self.group_format
         assert form is not None
         if self.groups.of_columns is not None:
@@ -77,7 +75,9 @@ class PackedMatrix:
                 f"{self.unchecked}: its columns are in groups by an order of their own; serve it with "
                 "--quantization none"
             )
-        numbers = self._made(np.dtype(np.uint8), self.source.numbers, num_threads)
+        numbers = np.empty((self.stop - self.start, self.source.shape[1]), np.uint8)
+        for start, stop in self._chunks():
+            numbers[start - self.start : stop - self.start] = self.source.numbers(start, stop)
         offsets = None
         if form.offset == "zeros":
             offsets = np.ascontiguousarray(
@@ -104,26 +104,29 @@ class PackedMatrix:
         """All of its values; nobody keeps them but the caller."""
         if self.is_by_row:
             scales = np.ascontiguousarray(self.source.scales(self.start, self.stop)[:, 0])
-            numbers = self._made(np.dtype(np.int8), self._whole_numbers)
-            return Tensor("int8", numbers, scales, self.unchecked)
+            return Tensor("int8", self._whole_numbers(), scales, self.unchecked)
         dtype = self.dtype or "float32"
-
-        def rounded(start: int, stop: int) -> NDArray[Any]:
+        out = np.empty((self.stop - self.start, self.source.shape[1]), STORAGE[dtype])
+        for start, stop in self._chunks():
             # Of all rows together float32 would be more than the file, for an embedding by gigabytes.
             values = Tensor("float32", self._values(start, stop))
             if not values.is_finite():
                 refuse_values(self.unchecked)
-            found = values.rounded_to(dtype)
-            if not found.is_finite():
+            rounded = values.rounded_to(dtype)
+            if not rounded.is_finite():
                 raise ConfigError(
                     f"{self.unchecked}: its values do not fit {dtype}; serve it as bfloat16"
                 )
-            return found.data
+            out[start - self.start : stop - self.start] = rounded.data
+        return Tensor(dtype, out)
 
-        return Tensor(dtype, self._made(np.dtype(STORAGE[dtype]), rounded))
-
-    def _whole_numbers(self, start: int, stop: int) -> NDArray[Any]:
-        return self.source.numbers(start, stop) - self.source.zeros(start, stop)
+    def _whole_numbers(self) -> NDArray[np.int8]:
+        out = np.empty((self.stop - self.start, self.source.shape[1]), np.int8)
+        for start, stop in self._chunks():
+            out[start - self.start : stop - self.start] = self.source.numbers(
+                start, stop
+            ) - self.source.zeros(start, stop)
+        return out
 
     def _values(self, start: int, stop: int) -> NDArray[np.float32]:
         depth, size, columns = self.source.shape[1], self.groups.size, self.groups.of_columns
@@ -151,24 +154,10 @@ class PackedMatrix:
     def _has_minimums(self) -> bool:
         return self.group_format is not None and self.group_format.offset == "minimums"
 
-    def _made(
-        self,
-        dtype: np.dtype[Any],
-        make: Callable[[int, int], NDArray[Any]],
-        num_threads: int = 1,
-    ) -> NDArray[Any]:
-        """All rows of what `make` gives of some; numpy leaves Python's lock to others."""
-        out = np.empty((self.stop - self.start, self.source.shape[1]), dtype)
+    def _chunks(self) -> Iterator[tuple[int, int]]:
         step = max(8, _CHUNK // self.source.shape[1] // 8 * 8)  # whole words of every format
-
-        def put(start: int) -> None:
-            stop = min(start + step, self.stop)
-            out[start - self.start : stop - self.start] = make(start, stop)
-
-        starts = range(self.start, self.stop, step)
-        with ThreadPoolExecutor(num_threads) as pool:
-            deque(pool.map(put, starts), maxlen=0)  # raises what one of them raises
-        return out
+        for start in range(self.start, self.stop, step):
+            yield start, min(start + step, self.stop)
 
 
 def _as_stored(values: NDArray[np.float32], form: GroupFormat) -> NDArray[Any]:
