@@ -144,6 +144,16 @@ void bind_model(nb::module_& module) {
              },
              nb::arg("name"), nb::arg("numbers").noconvert(), nb::arg("scales").noconvert(),
              nb::arg("offsets").noconvert().none())
+        // Blocks [rows, blocks, bytes] with any steps between rows and blocks: they may be a part of a file.
+        .def("load_halves",
+             [](weft::Model& model, const std::string& name, const Blocks& blocks, std::int64_t run,
+                const Tensor& scales, const std::optional<Tensor>& offsets) {
+                 const weft::Source source = halved_source(name, blocks, run, scales, offsets);
+                 const nb::gil_scoped_release release;
+                 return model.load(name, source);
+             },
+             nb::arg("name"), nb::arg("blocks").noconvert(), nb::arg("run"), nb::arg("scales").noconvert(),
+             nb::arg("offsets").noconvert().none())
         .def("add_adapter", &add_adapter, nb::arg("adapter_id"), nb::arg("low_rank").noconvert(),
              nb::arg("whole").noconvert())
         .def("remove_adapter", &weft::Model::remove_adapter, nb::arg("adapter_id"),

@@ -8,15 +8,19 @@ namespace weft {
 namespace {
 
 constexpr int kEight = 8;  // of depth, in one or two cells
+// Of a row before the next: some cache lines of what is read; what panels have of them stays in the first cache.
+constexpr int kGroupsAtOnce = 16;
 
 void need(bool holds, const std::string& field, const std::string& allowed) {
     if (!holds) throw std::invalid_argument(field + " must " + allowed);
 }
 
-// Where a value of a column lies among 32 of them.
+// Where a value of two or four bytes of a column lies among 32 of them.
 void put(std::uint8_t* to, int lane, const void* from, std::int64_t index, std::size_t bytes) {
-    std::memcpy(to + static_cast<std::size_t>(lane) * bytes,
-                static_cast<const char*>(from) + static_cast<std::size_t>(index) * bytes, bytes);
+    std::uint8_t* place = to + static_cast<std::size_t>(lane) * bytes;
+    const char* value = static_cast<const char*>(from) + static_cast<std::size_t>(index) * bytes;
+    if (bytes == 2) std::memcpy(place, value, 2);
+    else std::memcpy(place, value, 4);
 }
 
 Source values_of(const void* data, ScaleType type) {
@@ -72,17 +76,67 @@ void round_group(const float* values, int count, std::uint8_t* numbers, std::uin
     round_numbers(values, count, scale, widen_bfloat16(minimum_bits), numbers);
 }
 
+// Up to eight bytes. Of a length that is known a copy is one instruction, of another it is a call.
+void copy_eight(void* to, const void* from, int count) {
+    if (count >= kEight) std::memcpy(to, from, kEight);
+    else std::memcpy(to, from, static_cast<std::size_t>(count));
+}
+
+// Up to eight numbers, a byte each, the first in the lowest; behind them are zeros.
+std::uint64_t eight_of(const std::uint8_t* from, int count) {
+    std::uint64_t eight = 0;
+    copy_eight(&eight, from, count);
+    return eight;
+}
+
 // Numbers of one group and column, eight of depth at a time; behind the row's end are zeros.
 void put_numbers(const GroupFormat& format, const std::uint8_t* from, int count, int lane, std::uint8_t* to) {
     const int half = lane / kLanes * 64 + lane % kLanes * 4;
     for (int d = 0; d < count; d += kEight) {
-        std::uint8_t eight[kEight] = {};
-        std::memcpy(eight, from + d, static_cast<std::size_t>(std::min(kEight, count - d)));
+        const std::uint64_t eight = eight_of(from + d, count - d);
+        const auto low = static_cast<std::uint32_t>(eight);
+        const auto high = static_cast<std::uint32_t>(eight >> 32);
         std::uint8_t* cell = to + number_bytes(format, d) + half;
-        if (format.bits == 4)
-            for (int k = 0; k < 4; k++) cell[k] = static_cast<std::uint8_t>(eight[k] | eight[k + 4] << 4);
-        else
-            for (int k = 0; k < kEight; k++) cell[k / 4 * 128 + k % 4] = eight[k];
+        if (format.bits == 4) {
+            const std::uint32_t both = low | high << 4;
+            std::memcpy(cell, &both, sizeof both);
+        } else {
+            std::memcpy(cell, &low, sizeof low);
+            std::memcpy(cell + 128, &high, sizeof high);
+        }
+    }
+}
+
+// Numbers of a group that lie in one half of neighbouring bytes: from where in a row, how many, and in which half.
+struct Piece {
+    std::int64_t place;
+    int length;
+    int shift;
+};
+
+std::vector<Piece> pieces_of(const Halves& halves, std::int64_t first, int count) {
+    std::vector<Piece> pieces;
+    for (std::int64_t at = first; at < first + count; at += pieces.back().length) {
+        const std::int64_t in_block = at % (2 * halves.block_bytes);
+        const std::int64_t in_pair = in_block % (2 * halves.run);
+        const std::int64_t in_run = in_pair % halves.run;
+        const std::int64_t place = at / (2 * halves.block_bytes) * halves.block_step +
+                                   in_block / (2 * halves.run) * halves.run + in_run;
+        const auto length = static_cast<int>(std::min(halves.run - in_run, first + count - at));
+        pieces.push_back({place, length, in_pair < halves.run ? 0 : 4});
+    }
+    return pieces;
+}
+
+// A byte each.
+void take_apart(const std::vector<Piece>& pieces, const std::uint8_t* row, std::uint8_t* out) {
+    for (const Piece& piece : pieces) {
+        for (int i = 0; i < piece.length; i += kEight) {
+            const int left = piece.length - i;
+            const std::uint64_t eight = eight_of(row + piece.place + i, left) >> piece.shift & 0x0F0F0F0F0F0F0F0FU;
+            copy_eight(out + i, &eight, left);
+        }
+        out += piece.length;
     }
 }
 
@@ -122,29 +176,48 @@ void check_groups(const std::string& name, const GroupFormat& format, const Sour
     if (is_offset)
         need(source.offset_size == (format.offset == Offset::kZeros ? 2 : scale_size), field,
              "have offsets of the type of its format");
-    int most = 0;
+    if (source.halves) return need(format.bits == 4, field, "have numbers of eight bits");
+    if (format.bits == 8) return;
+    std::uint64_t all = 0;
     const auto* numbers = static_cast<const std::uint8_t*>(source.data);
-    for (std::int64_t i = 0; i < source.rows * source.columns; i++) most |= numbers[i];
-    need(format.bits == 8 || most < 16, field, "have numbers of four bits");
+    const std::int64_t count = source.rows * source.columns;
+    for (std::int64_t i = 0; i < count; i += kEight)
+        all |= eight_of(numbers + i, static_cast<int>(std::min<std::int64_t>(kEight, count - i)));
+    need((all & 0xF0F0F0F0F0F0F0F0U) == 0, field, "have numbers of four bits");
 }
 
-bool pack_groups(const Source& source, std::int64_t row, const Matrix& matrix, int column) {
+bool pack_groups(const Source& source, std::int64_t first, std::span<const int> columns, const Matrix& matrix) {
     const GroupFormat& format = *matrix.groups;
-    const auto columns = static_cast<int>(source.columns);
-    const int each = group_depth(format, columns);
-    const int lane = column % kPanelColumns;
-    auto* to = reinterpret_cast<std::uint8_t*>(matrix.panels) +
-               column / kPanelColumns * panel_bytes(format, matrix.depth);
-    const auto* numbers = static_cast<const std::uint8_t*>(source.data) + row * source.columns;
-    for (int g = 0; g < source.groups; g++, to += group_bytes(format, matrix.depth)) {
-        const std::int64_t at = row * source.groups + g;
-        put(to, lane, source.scales, at, source.scale_size);
-        if (has_offsets(format))
-            put(to + scale_bytes(format), lane, source.offsets, at, source.offset_size);
-        const int count = std::min(each, columns - g * each);
-        put_numbers(format, numbers + g * each, count, lane, to + header_bytes(format));
+    const auto depth = static_cast<int>(source.columns);
+    const int each = group_depth(format, depth);
+    const std::int64_t row_step = source.halves ? source.halves->row_step : source.columns;
+    const auto* data = static_cast<const std::uint8_t*>(source.data) + first * row_step;
+    std::vector<std::uint8_t> apart(source.halves ? static_cast<std::size_t>(each) : 0);
+    std::vector<std::vector<Piece>> pieces(kGroupsAtOnce);
+    for (int begin = 0; begin < source.groups; begin += kGroupsAtOnce) {
+        const int end = std::min(begin + kGroupsAtOnce, static_cast<int>(source.groups));
+        const auto count_of = [&](int g) { return std::min(each, depth - g * each); };
+        for (int g = begin; g < end && source.halves; g++)
+            pieces[static_cast<std::size_t>(g - begin)] = pieces_of(*source.halves, g * each, count_of(g));
+        for (std::size_t i = 0; i < columns.size(); i++) {
+            const auto index = static_cast<std::int64_t>(i);
+            const std::uint8_t* row = data + index * row_step;
+            const int lane = columns[i] % kPanelColumns;
+            auto* to = reinterpret_cast<std::uint8_t*>(matrix.panels) +
+                       columns[i] / kPanelColumns * panel_bytes(format, matrix.depth) +
+                       begin * group_bytes(format, matrix.depth);
+            for (int g = begin; g < end; g++, to += group_bytes(format, matrix.depth)) {
+                const std::int64_t at = (first + index) * source.groups + g;
+                put(to, lane, source.scales, at, source.scale_size);
+                if (has_offsets(format)) put(to + scale_bytes(format), lane, source.offsets, at, source.offset_size);
+                if (source.halves) take_apart(pieces[static_cast<std::size_t>(g - begin)], row, apart.data());
+                const std::uint8_t* numbers = source.halves ? apart.data() : row + g * each;
+                put_numbers(format, numbers, count_of(g), lane, to + header_bytes(format));
+            }
+        }
     }
-    return are_finite(format, source, row * source.groups, (row + 1) * source.groups);
+    const std::int64_t last = first + static_cast<std::int64_t>(columns.size());
+    return are_finite(format, source, first * source.groups, last * source.groups);
 }
 
 }  // namespace weft

@@ -1,7 +1,9 @@
 // Weights in groups: which formats there are, and from a source's rows to columns of panels.
 #pragma once
 
+#include <span>
 #include <string>
+#include <vector>
 
 #include "int8/grouped.h"
 #include "model/pack.h"
@@ -28,8 +30,8 @@ struct RoundedGroups {
 // Rows [first, last) of the source, to rows from 0 on. What is not finite shows in its group's scale.
 void round_to_groups(const Source& source, std::int64_t first, std::int64_t last, const RoundedGroups& out);
 
-// Row `row` of a source that `check_groups` has passed, to one packed column. False if a scale or an offset is no
-// number.
-bool pack_groups(const Source& source, std::int64_t row, const Matrix& matrix, int column);
+// Rows from `first` on of a source that `check_groups` has passed, each to its packed column. False if a scale or an
+// offset is no number.
+bool pack_groups(const Source& source, std::int64_t first, std::span<const int> columns, const Matrix& matrix);
 
 }  // namespace weft

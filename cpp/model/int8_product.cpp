@@ -1,6 +1,7 @@
 #include "model/int8_product.h"
 
 #include <algorithm>
+#include <numeric>
 #include <stdexcept>
 #include <vector>
 
@@ -106,7 +107,9 @@ void multiply_grouped(const std::string& path, const GroupFormat& format, std::s
     matrix.groups = format;
     const Region region(static_cast<std::size_t>(matrix.num_panels() * panel_bytes(format, matrix.depth)));
     matrix.panels = region.data();
-    for (int row = 0; row < weights.rows; row++) pack_groups(weights, row, matrix, row);
+    std::vector<int> columns(static_cast<std::size_t>(weights.rows));
+    std::iota(columns.begin(), columns.end(), 0);
+    pack_groups(weights, 0, columns, matrix);
     const RoundedRows rounded(kernels, rows, static_cast<std::size_t>(weights.columns), matrix);
     kernels.grouped_gemm({task_of(rounded, matrix, weights, out), format, rounded.scales.data(), rounded.sums.data()});
 }

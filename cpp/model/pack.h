@@ -12,7 +12,15 @@
 
 namespace weft {
 
-// kGrouped: numbers without sign, a byte each, as `GroupFormat` means them.
+// Numbers of four bits as a file has them in blocks: of each `run` bytes the low halves, and then the high ones.
+struct Halves {
+    std::int64_t run;  // bytes, of which a block has a multiple
+    std::int64_t block_bytes;
+    std::int64_t block_step;  // bytes from one block of a row to the next
+    std::int64_t row_step;
+};
+
+// kGrouped: numbers without sign, as `GroupFormat` means them, a byte each or in `Halves`.
 enum class Stored { kFloat32, kBfloat16, kFloat16, kInt8, kGrouped };
 
 constexpr std::size_t stored_bytes(Stored stored) {
@@ -33,6 +41,7 @@ struct Source {
     const void* offsets = nullptr;
     std::size_t scale_size = sizeof(float);
     std::size_t offset_size = 0;
+    std::optional<Halves> halves = std::nullopt;
 };
 
 // A packed matrix: `columns` output rows in panels of 32, each `depth` deep. Both are padded.

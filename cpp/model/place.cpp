@@ -14,7 +14,6 @@ constexpr int kPackDepth = 256;  // depth packed at once: 32 columns of it stay 
 
 // Numbers in groups as they are; floats are rounded first.
 bool pack_grouped_rows(const Place& place, const Source& source, int first_row, int last_row) {
-    bool is_finite = true;
     const bool is_rounded = source.stored != Stored::kGrouped;
     Source rows = source;
     std::vector<std::uint8_t> numbers;
@@ -32,9 +31,9 @@ bool pack_grouped_rows(const Place& place, const Source& source, int first_row, 
         rows.offsets = minimums.data();
         rows.scale_size = rows.offset_size = sizeof(std::uint16_t);
     }
-    for (int row = first_row; row < last_row; row++)
-        is_finite &= pack_groups(rows, is_rounded ? row - first_row : row, *place.matrix, column_of(place, row));
-    return is_finite;
+    std::vector<int> columns;
+    for (int row = first_row; row < last_row; row++) columns.push_back(column_of(place, row));
+    return pack_groups(rows, is_rounded ? 0 : first_row, columns, *place.matrix);
 }
 
 bool pack_rows(const Place& place, const Source& source, Element element, int first_row, int last_row) {

@@ -20,6 +20,7 @@ namespace nb = nanobind;
 
 using Ints = nb::ndarray<const std::int32_t, nb::ndim<1>, nb::c_contig, nb::device::cpu>;
 using Numbers = nb::ndarray<const std::uint8_t, nb::ndim<2>, nb::c_contig, nb::device::cpu>;
+using Blocks = nb::ndarray<const std::uint8_t, nb::ndim<3>, nb::device::cpu>;
 using WritableNumbers = nb::ndarray<std::uint8_t, nb::ndim<2>, nb::c_contig, nb::device::cpu>;
 using WritableBits = nb::ndarray<std::uint16_t, nb::ndim<2>, nb::c_contig, nb::device::cpu>;
 using Table = nb::ndarray<const std::int32_t, nb::ndim<2>, nb::c_contig, nb::device::cpu>;
@@ -65,6 +66,10 @@ inline weft::Source source_of(const Rows& matrix) {
 // Numbers in groups; both other arrays are [rows][groups].
 weft::Source grouped_source(const std::string& name, const Numbers& numbers, const Tensor& scales,
                             const std::optional<Tensor>& offsets);
+
+// The same of numbers in halves of bytes, blocks [rows][blocks][bytes].
+weft::Source halved_source(const std::string& name, const Blocks& blocks, std::int64_t run, const Tensor& scales,
+                           const std::optional<Tensor>& offsets);
 
 void bind_specs(nb::module_& module);
 void bind_sampling(nb::module_& module);

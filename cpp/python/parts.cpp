@@ -62,21 +62,44 @@ void round_to_groups(const Rows& values, const WritableNumbers& numbers, const W
 
 }  // namespace
 
-weft::Source grouped_source(const std::string& name, const Numbers& numbers, const Tensor& scales,
-                            const std::optional<Tensor>& offsets) {
-    const auto rows = static_cast<std::int64_t>(numbers.shape(0));
+namespace {
+
+weft::Source with_scales(const std::string& name, weft::Source source, const Tensor& scales,
+                         const std::optional<Tensor>& offsets) {
     const auto is_whole = [&](const Tensor& tensor) {
-        return tensor.ndim() == 2 && static_cast<std::int64_t>(tensor.shape(0)) == rows &&
+        return tensor.ndim() == 2 && static_cast<std::int64_t>(tensor.shape(0)) == source.rows &&
                tensor.shape(1) == scales.shape(1);
     };
     if (!is_whole(scales) || (offsets && !is_whole(*offsets)))
         throw std::invalid_argument(name + ": scales and offsets must have a row for each of its rows");
-    weft::Source source{numbers.data(), weft::Stored::kGrouped, rows, static_cast<std::int64_t>(numbers.shape(1)),
-                        scales.data()};
+    source.stored = weft::Stored::kGrouped;
+    source.scales = scales.data();
     source.groups = static_cast<std::int64_t>(scales.shape(1));
     source.scale_size = scales.itemsize();
     if (offsets) source.offsets = offsets->data(), source.offset_size = offsets->itemsize();
     return source;
+}
+
+}  // namespace
+
+weft::Source grouped_source(const std::string& name, const Numbers& numbers, const Tensor& scales,
+                            const std::optional<Tensor>& offsets) {
+    weft::Source source{numbers.data()};
+    source.rows = static_cast<std::int64_t>(numbers.shape(0));
+    source.columns = static_cast<std::int64_t>(numbers.shape(1));
+    return with_scales(name, source, scales, offsets);
+}
+
+weft::Source halved_source(const std::string& name, const Blocks& blocks, std::int64_t run, const Tensor& scales,
+                           const std::optional<Tensor>& offsets) {
+    const auto bytes = static_cast<std::int64_t>(blocks.shape(2));
+    if (run < 1 || bytes % run != 0 || blocks.stride(2) != 1)
+        throw std::invalid_argument(name + ": blocks must have runs of so many bytes side by side");
+    weft::Source source{blocks.data()};
+    source.rows = static_cast<std::int64_t>(blocks.shape(0));
+    source.columns = static_cast<std::int64_t>(blocks.shape(1)) * bytes * 2;
+    source.halves = {run, bytes, blocks.stride(1), blocks.stride(0)};
+    return with_scales(name, source, scales, offsets);
 }
 
 void bind_parts(nb::module_& module) {

@@ -7,7 +7,7 @@ from pathlib import Path
 from tokenizers import Tokenizer
 
 from weft.model.card import ModelCard
-from weft.model.groups import GroupedMatrix, GroupFormat, StoredGroups
+from weft.model.groups import GroupedMatrix, GroupFormat, HalvedMatrix, StoredGroups
 from weft.model.safetensors_files import StoredTensor
 from weft.model.spec import EchoSpec, ModelSpec
 from weft.model.weights import LoadWeights, Tensor, Values, Weights, refuse_values
@@ -148,6 +148,12 @@ class _WatchedGroups(_WatchedValues):
     def grouped(self) -> GroupedMatrix:
         matrix = self.stored.grouped()
         self.on_taken(matrix.numbers.size)
+        return matrix
+
+    def halved(self) -> HalvedMatrix | None:
+        matrix = self.stored.halved()
+        if matrix is not None:
+            self.on_taken(2 * matrix.blocks.size)
         return matrix
 
 

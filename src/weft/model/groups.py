@@ -106,6 +106,20 @@ class GroupedMatrix:
         return (numbers - offsets) * scales
 
 
+@dataclass(frozen=True, slots=True)
+class HalvedMatrix:
+    """The same with numbers of four bits where they lie: `blocks` [rows, blocks, bytes], with steps between them.
+
+    Of each `run` bytes of a block come the low halves, and then the high ones.
+    """
+
+    blocks: NDArray[np.uint8]
+    run: int
+    scales: NDArray[Any]
+    offsets: NDArray[Any] | None
+    unchecked: str | None
+
+
 @runtime_checkable
 class StoredGroups(Protocol):
     """Values that kernels may compute with as they are stored."""
@@ -116,3 +130,6 @@ class StoredGroups(Protocol):
 
     def grouped(self) -> GroupedMatrix:
         """Their own numbers, where there is such a form."""
+
+    def halved(self) -> HalvedMatrix | None:
+        """Those without a copy, where they lie so that kernels' panels can be made of them."""

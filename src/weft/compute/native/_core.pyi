@@ -196,6 +196,14 @@ class Model:
         scales: NDArray[Any],
         offsets: NDArray[Any] | None,
     ) -> bool: ...
+    def load_halves(
+        self,
+        name: str,
+        blocks: NDArray[np.uint8],
+        run: int,
+        scales: NDArray[Any],
+        offsets: NDArray[Any] | None,
+    ) -> bool: ...
     def add_adapter(
         self,
         adapter_id: int,

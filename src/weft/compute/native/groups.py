@@ -1,10 +1,10 @@
-"""Floats rounded to groups of four bits by the core, for whoever computes with them outside of it."""
+"""Groups to the core, as a file has them; and floats that it rounds to them, for whoever computes outside of it."""
 
 import numpy as np
 
 from weft.compute.native import _core
-from weft.model.groups import ROUNDED, GroupedMatrix
-from weft.model.weights import Tensor
+from weft.model.groups import ROUNDED, GroupedMatrix, StoredGroups
+from weft.model.weights import Tensor, refuse_values
 
 
 def round_to_groups(tensor: Tensor) -> GroupedMatrix:
@@ -15,3 +15,17 @@ def round_to_groups(tensor: Tensor) -> GroupedMatrix:
     values = np.require(tensor.float32(), np.float32, ["C", "ALIGNED"])
     _core.round_to_groups(values, numbers, scales, minimums)
     return GroupedMatrix(ROUNDED, numbers, scales, minimums, tensor.unchecked)
+
+
+def load_groups(model: _core.Model, name: str, packed: StoredGroups) -> None:
+    """Have `packed` made into panels; a `ConfigError` names a matrix with a scale or offset that is no number."""
+    matrix = packed.halved()
+    if matrix is not None:
+        is_finite = model.load_halves(
+            name, matrix.blocks, matrix.run, matrix.scales, matrix.offsets
+        )
+    else:
+        matrix = packed.grouped()
+        is_finite = model.load_groups(name, matrix.numbers, matrix.scales, matrix.offsets)
+    if not is_finite:
+        refuse_values(matrix.unchecked or name)

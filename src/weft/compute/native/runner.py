@@ -15,6 +15,7 @@ from weft.compute.backend import PackedFile
 from weft.compute.grouped import LayerFormats, format_of, layer_formats, stored_groups
 from weft.compute.host_blocks import HostBlocks
 from weft.compute.native import _core
+from weft.compute.native.groups import load_groups
 from weft.compute.processed import processed, score_values
 from weft.compute.rope import inverse_frequencies
 from weft.compute.runner import AdapterStore, Batch, FloatArray, IntArray
@@ -97,10 +98,7 @@ class NativeModel:
 
     def _load(self, spec: ModelSpec, weights: Weights, grouped: Mapping[str, StoredGroups]) -> None:
         for name, packed in grouped.items():
-            matrix = packed.grouped()
-            is_finite = self._model.load_groups(name, matrix.numbers, matrix.scales, matrix.offsets)
-            if not is_finite:
-                refuse_values(matrix.unchecked or name)
+            load_groups(self._model, name, packed)
         for name, tensor in _prepared(spec, weights, grouped):
             is_finite = self._model.load(
                 name, tensor.dtype, tensor.data, tensor.scales, tensor.is_mapped

@@ -29,6 +29,18 @@ _IQ4_NUMBERS = (np.array(_IQ4, np.int16) + _MIDDLE).astype(np.uint8)
 
 
 @dataclass(frozen=True, slots=True)
+class InHalves:
+    """Numbers of four bits from byte `start` of a block on, as `HalvedMatrix` has them."""
+
+    start: int
+    run: int
+
+    def __call__(self, blocks: Bytes) -> Bytes:
+        """A byte each."""
+        return _halves(blocks[:, self.start :], self.run)
+
+
+@dataclass(frozen=True, slots=True)
 class BlockType:
     """`num_weights` a block of `num_bytes`. Floats, which have a `dtype`, have blocks of one and no `form`.
 
@@ -181,19 +193,19 @@ TYPES: Mapping[int, BlockType] = MappingProxyType(
         0: BlockType("F32", 1, 4, "float32"),
         1: BlockType("F16", 1, 2, "float16"),
         30: BlockType("BF16", 1, 2, "bfloat16"),
-        2: _small("Q4_0", 18, 4, lambda b: _halves(b[:, 2:], 16)),
-        3: _small("Q4_1", 20, 4, lambda b: _halves(b[:, 4:], 16), has_minimum=True),
+        2: _small("Q4_0", 18, 4, InHalves(2, 16)),
+        3: _small("Q4_1", 20, 4, InHalves(4, 16), has_minimum=True),
         6: _small("Q5_0", 22, 8, _q5_0),
         7: _small("Q5_1", 24, 8, _q5_1, has_minimum=True),
         8: _small("Q8_0", 34, 8, lambda b: b[:, 2:] ^ _MIDDLE),
         10: _large("Q2_K", 84, (4, 16, "minimums"), lambda b: _quarters(b[:, 16:80]), _q2_k_scales),
         11: _large("Q3_K", 110, (4, 16, "symmetric"), _q3_k, _q3_k_scales),
-        12: _large("Q4_K", 144, (4, 32, "minimums"), lambda b: _halves(b[:, 16:], 32), _k_scales),
+        12: _large("Q4_K", 144, (4, 32, "minimums"), InHalves(16, 32), _k_scales),
         13: _large("Q5_K", 176, (8, 32, "minimums"), _q5_k, _k_scales),
         14: _large("Q6_K", 210, (8, 16, "symmetric"), _q6_k, _q6_k_scales),
         20: _small("IQ4_NL", 18, 8, lambda b: _IQ4_NUMBERS.take(_halves(b[:, 2:], 16))),
         23: _large("IQ4_XS", 136, (8, 32, "symmetric"), _iq4_xs, _iq4_xs_scales),
-        39: BlockType("MXFP4", 32, 17, None, MXFP4, lambda b: _halves(b[:, 1:], 16), _mxfp4_scales),
+        39: BlockType("MXFP4", 32, 17, None, MXFP4, InHalves(1, 16), _mxfp4_scales),
     }
 )
 UNREAD_TYPES: Mapping[int, str] = MappingProxyType(

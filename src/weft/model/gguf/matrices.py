@@ -5,7 +5,7 @@ from dataclasses import dataclass, replace
 import numpy as np
 from numpy.typing import NDArray
 
-from weft.model.gguf.blocks import Bytes, Floats
+from weft.model.gguf.blocks import Bytes, Floats, InHalves
 from weft.model.gguf.header import GgufTensor
 from weft.model.match import read_floats
 from weft.model.quantized.packed import Groups, PackedMatrix
@@ -91,6 +91,14 @@ class _BlockRows:
         read = self.stored.type.numbers
         assert read is not None
         return read(self._blocks(start, stop)).reshape(stop - start, -1)
+
+    def halves(self, start: int, stop: int) -> tuple[Bytes, int] | None:
+        """See `HalvedRows`."""
+        read = self.stored.type.numbers
+        if not isinstance(read, InHalves):
+            return None
+        blocks = self._blocks(start, stop).reshape(stop - start, -1, self.stored.type.num_bytes)
+        return blocks[:, :, read.start :], read.run
 
     def zeros(self, start: int, stop: int) -> NDArray[np.float32]:
         scales, minimums = self._scales(start, stop)

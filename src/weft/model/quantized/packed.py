@@ -7,13 +7,13 @@ place of a zero, it is number * scale + minimum; where numbers are codes, they a
 
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
-from typing import Any, Protocol
+from typing import Any, Protocol, runtime_checkable
 
 import numpy as np
 from numpy.typing import NDArray
 
 from weft.core.errors import ConfigError
-from weft.model.groups import GroupedMatrix, GroupFormat
+from weft.model.groups import GroupedMatrix, GroupFormat, HalvedMatrix
 from weft.model.weights import STORAGE, Tensor, refuse_values
 
 _NOTHING = np.uint32(0)
@@ -39,6 +39,14 @@ class PackedRows(Protocol):
 
     def scales(self, start: int, stop: int) -> NDArray[np.float32]:
         """[rows, groups]."""
+
+
+@runtime_checkable
+class HalvedRows(Protocol):
+    """Rows whose numbers may be taken where they lie."""
+
+    def halves(self, start: int, stop: int) -> tuple[NDArray[np.uint8], int] | None:
+        """Blocks and run, as `HalvedMatrix` has them."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -78,6 +86,19 @@ class PackedMatrix:
         numbers = np.empty((self.stop - self.start, self.source.shape[1]), np.uint8)
         for start, stop in self._chunks():
             numbers[start - self.start : stop - self.start] = self.source.numbers(start, stop)
+        return GroupedMatrix(form, numbers, *self._as_stored(form), self.unchecked)
+
+    def halved(self) -> HalvedMatrix | None:
+        """See `StoredGroups`; only where it has a `group_format`."""
+        form = self.group_format
+        assert form is not None
+        if not isinstance(self.source, HalvedRows):
+            return None
+        found = self.source.halves(self.start, self.stop)
+        return found and HalvedMatrix(*found, *self._as_stored(form), self.unchecked)
+
+    def _as_stored(self, form: GroupFormat) -> tuple[NDArray[Any], NDArray[Any] | None]:
+        """Scales, and offsets where there are some, in the types that they had in the file."""
         offsets = None
         if form.offset == "zeros":
             offsets = np.ascontiguousarray(
@@ -85,8 +106,7 @@ class PackedMatrix:
             )
         elif self._has_minimums:
             offsets = _as_stored(self.source.zeros(self.start, self.stop), form)
-        scales = _as_stored(self.source.scales(self.start, self.stop), form)
-        return GroupedMatrix(form, numbers, scales, offsets, self.unchecked)
+        return _as_stored(self.source.scales(self.start, self.stop), form), offsets
 
     def rows(self, start: int, stop: int) -> "PackedMatrix":
         """Some of its rows."""
