@@ -17,6 +17,7 @@ from weft.core.errors import ConfigError
 from weft.model.gguf.architectures import find_architecture, make_config
 from weft.model.gguf.blocks import TYPES
 from weft.model.open import open_model
+from weft.model.quantized.packed import PackedMatrix
 from weft.model.spec import RopeKind
 
 WIDE = {**CONFIG, "hidden_size": 256, "intermediate_size": 256, "num_attention_heads": 8}
@@ -315,6 +316,29 @@ def test_blocks_compute_what_they_mean(tmp_path, wide, kind):
     assert {form.bits for form in checkpoint.groups.values()} == {checkpoint.card.stored_bits}
     assert "all the same" not in notice_of(checkpoint)
     assert_near(str(path), expected)
+
+
+@pytest.mark.parametrize("kind", ["Q4_0", "Q4_1", "Q4_K", "MXFP4"])
+def test_panels_of_blocks_in_the_file_are_those_of_numbers_taken_apart(
+    tmp_path, wide, kind, monkeypatch
+):
+    """Bit for bit; rows of queries and keys come in another order than they lie in."""
+    checkpoint = open_model(str(write_gguf(tmp_path / "model.gguf", wide, kind)))
+    assert all(values.halved() is not None for values in groups_of(checkpoint))
+    panels = panels_of(checkpoint)
+    monkeypatch.setattr(PackedMatrix, "halved", lambda _: None)
+    assert panels == panels_of(checkpoint)
+
+
+def groups_of(checkpoint):
+    return [checkpoint.map().tensors[name] for name in checkpoint.groups]
+
+
+def panels_of(checkpoint):
+    compute = choose(EngineOptions(model="m", compute="native"), checkpoint.card)
+    sized = BACKENDS["native"].sized(checkpoint, compute)
+    runner = BACKENDS["native"].load(sized, compute, max_model_len=32)
+    return [bytes(part) for part in runner.packed_parts()]
 
 
 def test_experts_in_blocks_compute_what_they_mean(tmp_path):

@@ -19,13 +19,14 @@ def round_to_groups(tensor: Tensor) -> GroupedMatrix:
 
 def load_groups(model: _core.Model, name: str, packed: StoredGroups) -> None:
     """Have `packed` made into panels; a `ConfigError` names a matrix with a scale or offset that is no number."""
-    matrix = packed.halved()
-    if matrix is not None:
+    if (halved := packed.halved()) is not None:
         is_finite = model.load_halves(
-            name, matrix.blocks, matrix.run, matrix.scales, matrix.offsets
+            name, halved.blocks, halved.run, halved.scales, halved.offsets
         )
+        unchecked = halved.unchecked
     else:
         matrix = packed.grouped()
         is_finite = model.load_groups(name, matrix.numbers, matrix.scales, matrix.offsets)
+        unchecked = matrix.unchecked
     if not is_finite:
-        refuse_values(matrix.unchecked or name)
+        refuse_values(unchecked or name)
