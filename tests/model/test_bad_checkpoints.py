@@ -7,6 +7,7 @@ import tracemalloc
 
 import numpy as np
 import pytest
+from safetensors.numpy import save_file
 
 from tests.busy import is_within
 from tests.model.checkpoints import (
@@ -19,6 +20,7 @@ from tests.model.checkpoints import (
 )
 from weft.core.errors import ConfigError
 from weft.model.open import open_model
+from weft.model.safetensors_files import MappedFiles, read_header
 
 SINGLE, INDEX = "model.safetensors", "model.safetensors.index.json"
 SHARD = "model-00001-of-00002.safetensors"
@@ -234,6 +236,17 @@ def test_a_damaged_safetensors_file_is_refused(sound, spoil):
     """Whatever is wrong with the file, the message names it."""
     spoil(sound / SINGLE)
     assert refusal(sound).startswith(f"DIR/{SINGLE}: ")
+
+
+@pytest.mark.parametrize("size", [0, 200])
+def test_a_file_that_is_cut_off_after_its_header_was_read_is_refused(tmp_path, size):
+    """An adapter that is written anew while it is loaded ends its own loading, and not the engine."""
+    path = tmp_path / SINGLE
+    save_file({"a": np.zeros(100, np.float32)}, path)
+    stored = read_header(path)["a"]
+    os.truncate(path, size)
+    with pytest.raises(ConfigError, match="was cut off since its header was read"):
+        MappedFiles().read(stored)
 
 
 def test_a_tensor_twice_in_one_header_is_refused(tmp_path):

@@ -67,6 +67,17 @@ def test_ranks_may_differ_between_modules(tmp_path):
     assert len(adapter.low_rank["layers.1.v"].a) == 2
 
 
+def test_a_module_of_no_rank_is_refused(tmp_path):
+    """A pattern of less than one, with tensors to match, would divide the scale by zero."""
+    tensors = tensors_of(SPEC, ("q_proj",), rank=1)
+    empty = {key: t[:0] if "lora_A" in key else t[:, :0] for key, t in tensors.items()}
+    path = write_adapter(
+        tmp_path / "a", SPEC, targets=("q_proj",), tensors=empty, rank_pattern={"q_proj": 0.5}
+    )
+    with pytest.raises(ConfigError, match=r"rank_pattern is .* whole numbers"):
+        read(path)
+
+
 def test_fused_projections_are_taken_apart(tmp_path):
     """A family that has one matrix for queries, keys and values has adapters of it."""
     spec = open_model("embedded:random?layers=1&hidden=32&vocab=300").spec
@@ -128,6 +139,7 @@ def test_pickles_are_never_loaded(tmp_path):
         ({"target_modules": ["q_proj", "v_proj"]}, "no tensors for 'v_proj'"),
         ({"target_modules": ["k_proj"]}, "no tensors for 'k_proj'"),
         ({"rank_pattern": {".*": 2}}, "rank_pattern"),
+        ({"rank_pattern": {"q_proj": 4.5}}, "rank_pattern is .* whole numbers"),
         ({"alpha_pattern": {"q_proj": "x"}}, "alpha_pattern"),
     ],
 )

@@ -159,7 +159,10 @@ class _Config:
 
     def rank(self, module: str) -> int:
         """The rank of one module's adapter."""
-        return int(self._for("rank_pattern", module, self.fields.integer("r")))
+        rank = self._for("rank_pattern", module, self.fields.integer("r"))
+        if rank < 1 or rank % 1:
+            self.fields.refuse("rank_pattern", "an object from module names to whole numbers")
+        return int(rank)
 
     def scale(self, module: str) -> float:
         """What its product is multiplied by."""

@@ -183,15 +183,18 @@ class MappedFiles:
 
     def read(self, stored: StoredTensor) -> Tensor:
         """The tensor's data, mapped and read-only."""
-        buffer = self._maps.get(stored.path)
-        if buffer is None:
-            try:
-                with stored.path.open("rb") as file:
-                    buffer = mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ)
-            except OSError as err:  # since its header was read
-                raise ConfigError(f"{stored.path}: cannot be read ({err.strerror or err})") from err
-            self._maps[stored.path] = buffer
-        flat: NDArray[Any] = np.frombuffer(
-            buffer, _STORAGE[stored.dtype], stored.num_elements, stored.offset
-        )
+        try:
+            flat: NDArray[Any] = np.frombuffer(
+                self._map(stored.path), _STORAGE[stored.dtype], stored.num_elements, stored.offset
+            )
+        except OSError as err:  # since its header was read
+            raise ConfigError(f"{stored.path}: cannot be read ({err.strerror or err})") from err
+        except ValueError as err:
+            raise ConfigError(f"{stored.path}: was cut off since its header was read") from err
         return Tensor(stored.dtype, flat.reshape(stored.shape), is_mapped=True)
+
+    def _map(self, path: Path) -> mmap.mmap:
+        if path not in self._maps:
+            with path.open("rb") as file:
+                self._maps[path] = mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ)
+        return self._maps[path]
