@@ -2,6 +2,7 @@
 
 import os
 import shutil
+import sys
 import tempfile
 from pathlib import Path
 
@@ -13,6 +14,10 @@ import pytest
 # start inherit this.
 for name in ("OPENBLAS_NUM_THREADS", "OMP_NUM_THREADS", "MKL_NUM_THREADS"):
     os.environ.setdefault(name, "1")
+
+# Each server that a test starts, and each worker, would else compile hundreds of modules, and rewrite tests, anew.
+os.environ.pop("PYTHONDONTWRITEBYTECODE", None)
+sys.dont_write_bytecode = False
 
 # A case's time says how busy the machine is. What must be fast has a test that counts something else. Everybody's run
 # draws other examples; that of CI the same ones each time, since it judges a change.

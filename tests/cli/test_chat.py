@@ -31,6 +31,13 @@ def echo() -> Iterator[Server]:
 
 
 @pytest.fixture(scope="module")
+def unhurried() -> Iterator[Server]:
+    """The same, a token at a time: there is time to interrupt it."""
+    with running("embedded:echo?itl_ms=50") as server:
+        yield server
+
+
+@pytest.fixture(scope="module")
 def thinker(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Server]:
     """Reasons until it may not go on."""
     path = write_checkpoint(tmp_path_factory.mktemp("thinker"))
@@ -63,17 +70,14 @@ def num_running(server: Server) -> int:
 
 
 @pytest.mark.usefixtures("ctrl_c")
-def test_ctrl_c_ends_an_answer_but_not_the_conversation(state: dict[str, str]):
+def test_ctrl_c_ends_an_answer_but_not_the_conversation(unhurried: Server, state: dict[str, str]):
     """The server aborts it too; the next message is answered, and Ctrl-D leaves."""
-    with (
-        running("embedded:echo?itl_ms=50") as server,
-        chat(server, **state, TERM="xterm") as terminal,
-    ):
+    with chat(unhurried, **state, TERM="xterm") as terminal:
         converse(terminal, (b"abcdefghijklmnopqrstuvwxyz" * 20 + b"\r", b"user\r\nabc"))
-        until(lambda: num_running(server) == 1)
+        until(lambda: num_running(unhurried) == 1)
         terminal.type(CTRL_C)
         terminal.read_until(b"[stopped]")
-        until(lambda: num_running(server) == 0)
+        until(lambda: num_running(unhurried) == 0)
         converse(terminal, (b"/clear\r", None), (b"!\r", b"assistant"), (CTRL_D, None))
         assert terminal.wait() == 0
 
@@ -224,9 +228,9 @@ def test_a_wrong_option_ends_with_status_2_before_anything_is_typed(echo: Server
 
 
 @pytest.mark.usefixtures("ctrl_c")
-def test_ctrl_c_ends_one_message_with_status_130(state: dict[str, str]):
+def test_ctrl_c_ends_one_message_with_status_130(unhurried: Server, state: dict[str, str]):
     """As any program that is interrupted; what came so far stays."""
-    with running("embedded:echo?itl_ms=50") as server, chat(server, "x" * 500, **state) as terminal:
+    with chat(unhurried, "x" * 500, **state) as terminal:
         terminal.read_until(b"user")
         terminal.process.send_signal(signal.SIGINT)
         assert terminal.wait() == 130

@@ -127,8 +127,8 @@ def test_wrong_arguments_are_status_2(capsys, command: Command):
 @pytest.mark.parametrize(
     "line",
     [
-        "chat Hello --address {}",
-        "complete Hello --address {}",
+        "chat Hello --address {} --connect-timeout 0.5",
+        "complete Hello --address {} --connect-timeout 0.5",
         "bench serve --num-prompts 1 --base-url http://{}",
         "top --once --json --url http://{}",
         "epp explain some-request --host 127.0.0.1 --metrics-port {port}",

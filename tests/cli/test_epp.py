@@ -17,7 +17,7 @@ import pytest
 from grpc_health.v1 import health_pb2, health_pb2_grpc
 
 from tests.busy import PATIENCE_S
-from tests.cli.running import clean_environment, started, weft
+from tests.cli.running import clean_environment, here, started, weft
 from weft.cli.picker.options import EppOptions
 from weft.core.errors import ConfigError
 from weft.pb.ext_proc_pb2 import ProcessingRequest
@@ -69,6 +69,20 @@ def epp(*argv: str) -> Iterator[Epp]:
         yield Epp(process, lines)
 
 
+@pytest.fixture(scope="module")
+def picker() -> Iterator[Epp]:
+    """Of one endpoint, at which nobody listens; for tests that only look at it."""
+    with epp("--endpoint=127.0.0.1:1,role=decode") as picker:
+        yield picker
+
+
+@pytest.fixture(scope="module")
+def bare() -> Iterator[Epp]:
+    """Without endpoints, likewise."""
+    with epp() as picker:
+        yield picker
+
+
 def health(address: str, service: str) -> int:
     with grpc.insecure_channel(address) as channel:
         check = health_pb2_grpc.HealthStub(channel).Check
@@ -78,19 +92,17 @@ def health(address: str, service: str) -> int:
 @pytest.mark.parametrize(
     "service", ["", "liveness", "readiness", "envoy.service.ext_proc.v3.ExternalProcessor"]
 )
-def test_health_is_told_on_both_ports(service: str):
+def test_health_is_told_on_both_ports(picker: Epp, service: str):
     """Gateways ask the first one, supervisors the other."""
-    with epp("--endpoint=127.0.0.1:1") as picker:
-        serving = health_pb2.HealthCheckResponse.SERVING
-        assert health(picker.address, service) == health(picker.health, service) == serving
+    serving = health_pb2.HealthCheckResponse.SERVING
+    assert health(picker.address, service) == health(picker.health, service) == serving
 
 
-def test_a_picker_without_endpoints_is_live_but_not_ready():
+def test_a_picker_without_endpoints_is_live_but_not_ready(bare: Epp):
     """It answers, and says 503."""
-    with epp() as picker:
-        assert picker.get("/readyz")[0] == 503
-        assert picker.get("/livez")[0] == 200
-        assert health(picker.health, "readiness") == health_pb2.HealthCheckResponse.NOT_SERVING
+    assert bare.get("/readyz")[0] == 503
+    assert bare.get("/livez")[0] == 200
+    assert health(bare.health, "readiness") == health_pb2.HealthCheckResponse.NOT_SERVING
 
 
 def test_reasons_can_be_asked_for():
@@ -110,17 +122,16 @@ def test_reasons_can_be_asked_for():
             assert b"secret" not in page
 
 
-def test_an_unknown_request_has_no_reasons():
+def test_an_unknown_request_has_no_reasons(bare: Epp):
     """One line, and status 1."""
-    with epp() as picker:
-        shown = weft("epp", "explain", "nobody", "--metrics-port", picker.metrics_port)
-        assert shown.returncode == 1
-        assert shown.stderr == "error: no decision of request nobody is kept\n"
+    shown = here("epp", "explain", "nobody", "--metrics-port", bare.metrics_port)
+    assert shown.returncode == 1
+    assert shown.stderr == "error: no decision of request nobody is kept\n"
 
 
 def test_explaining_needs_a_picker():
     """The line says which flags to look at."""
-    shown = weft("epp", "explain", "r", "--metrics-port", "1")
+    shown = here("epp", "explain", "r", "--metrics-port", "1")
     assert shown.returncode == 1
     assert "--host and --metrics-port say where" in shown.stderr
 
@@ -135,13 +146,12 @@ def test_explaining_needs_a_picker():
         (b"GET /" + b"x" * 20_000 + b" HTTP/1.1", b"431"),
     ],
 )
-def test_the_metrics_port_answers_anything(request_line: bytes, status: bytes):
+def test_the_metrics_port_answers_anything(bare: Epp, request_line: bytes, status: bytes):
     """With the status that HTTP has for it, and then closes."""
-    with epp() as picker:
-        address = ("127.0.0.1", int(picker.metrics_port))
-        with socket.create_connection(address, timeout=PATIENCE_S) as client:
-            client.sendall(request_line + b"\r\nhost: localhost\r\n\r\n")
-            assert client.recv(12) == b"HTTP/1.1 " + status
+    address = ("127.0.0.1", int(bare.metrics_port))
+    with socket.create_connection(address, timeout=PATIENCE_S) as client:
+        client.sendall(request_line + b"\r\nhost: localhost\r\n\r\n")
+        assert client.recv(12) == b"HTTP/1.1 " + status
 
 
 def test_pages_are_not_for_strange_names():
@@ -172,13 +182,12 @@ def test_a_browser_gets_a_page_that_wants_no_token(tmp_path: Path):
         assert (status, json.loads(state)["rows"]) == (200, [])
 
 
-def test_the_state_has_the_load_of_each_endpoint():
+def test_the_state_has_the_load_of_each_endpoint(picker: Epp):
     """As it was reported, and how long ago: never, of one that nobody listens at."""
-    with epp("--endpoint=127.0.0.1:1,role=decode") as picker:
-        [row] = json.loads(picker.get("/debug/plugins/state")[1])["rows"]
-        assert (row["address"], row["labels"]) == ("127.0.0.1:1", {"role": "decode"})
-        assert row["load"] == {"num_running": 0, "num_waiting": 0, "kv_usage": 0.0}
-        assert row["load_age_s"] is None
+    [row] = json.loads(picker.get("/debug/plugins/state")[1])["rows"]
+    assert (row["address"], row["labels"]) == ("127.0.0.1:1", {"role": "decode"})
+    assert row["load"] == {"num_running": 0, "num_waiting": 0, "kv_usage": 0.0}
+    assert row["load_age_s"] is None
 
 
 def test_pages_can_want_a_token(tmp_path: Path):
@@ -192,9 +201,9 @@ def test_pages_can_want_a_token(tmp_path: Path):
         assert picker.get("/metrics", authorization="Bearer wrong")[0] == 401
         assert picker.get("/metrics", authorization="bearer s3cret")[0] == 200
         where = ("--metrics-port", picker.metrics_port)
-        shown = weft("epp", "explain", "r-1", *where)
+        shown = here("epp", "explain", "r-1", *where)
         assert (shown.returncode, "--metrics-token-file" in shown.stderr) == (2, True)
-        shown = weft("epp", "explain", "r-1", *where, f"--metrics-token-file={file}")
+        shown = here("epp", "explain", "r-1", *where, f"--metrics-token-file={file}")
         assert shown.stdout.startswith("request r-1: ")
 
 

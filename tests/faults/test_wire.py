@@ -134,8 +134,8 @@ def test_a_message_over_the_limit_is_refused_before_it_is_held(server, stub):
 
 
 def test_a_gzip_bomb_is_refused(server, stub):
-    """Row 6: a quarter of a megabyte that would be 200 is not unpacked."""
-    bomb = pb.GenerateRequest(text="x" * (200 * MIB))
+    """Row 6: a tenth of a megabyte that would be 80 is not unpacked."""
+    bomb = pb.GenerateRequest(text="x" * (80 * MIB))
     call = stub.Generate(bomb, compression=grpc.Compression.Gzip, timeout=PATIENCE_S)
     assert code_of(call) == grpc.StatusCode.RESOURCE_EXHAUSTED
 

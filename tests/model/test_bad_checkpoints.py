@@ -24,6 +24,7 @@ from weft.model.safetensors_files import MappedFiles, read_header
 
 SINGLE, INDEX = "model.safetensors", "model.safetensors.index.json"
 SHARD = "model-00001-of-00002.safetensors"
+EMPTY = {"dtype": "F32", "shape": [0], "data_offsets": [0, 0]}
 
 
 @pytest.fixture
@@ -183,13 +184,7 @@ SPOILERS = {
     "entries",
     [
         pytest.param({"__metadata__": {"a": "x" * 50_000_000}}, id="metadata"),
-        pytest.param(
-            {
-                f"{i}": {"dtype": "F32", "shape": [0], "data_offsets": [0, 0]}
-                for i in range(400_000)
-            },
-            id="tensors",
-        ),
+        pytest.param(dict.fromkeys(map(str, range(400_000)), EMPTY), id="tensors"),
     ],
 )
 def test_a_header_that_is_larger_than_any_is_refused(sound, entries):
@@ -206,14 +201,13 @@ def test_a_header_that_is_larger_than_any_is_refused(sound, entries):
 
 def test_too_many_tensors_are_refused(sound):
     """Whose header is short, but of which each takes memory; so are those of many shards."""
-    empty = {"dtype": "F32", "shape": [0], "data_offsets": [0, 0]}
-    write_raw(sound / SINGLE, {f"{i}": empty for i in range(50_001)})
+    write_raw(sound / SINGLE, dict.fromkeys(map(str, range(50_001)), EMPTY))
     assert "model.safetensors: names 50001 tensors or more; at most 50000" in refusal(sound)
     (sound / SINGLE).unlink()
     weight_map = {}
     for number in range(3):
         names = [f"{number}.{i}" for i in range(20_000)]
-        write_raw(sound / f"{number}.safetensors", dict.fromkeys(names, empty))
+        write_raw(sound / f"{number}.safetensors", dict.fromkeys(names, EMPTY))
         weight_map.update(dict.fromkeys(names, f"{number}.safetensors"))
     write_json(sound / INDEX, {"weight_map": weight_map})
     assert f"{INDEX}: names 60000 tensors or more" in refusal(sound)

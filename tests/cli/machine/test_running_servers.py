@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from tests.busy import PATIENCE_S
-from tests.cli.running import SMALL, WEFT, Server, clean_environment, running, streaming, weft
+from tests.cli.running import SMALL, WEFT, Server, clean_environment, here, running, streaming, weft
 from tests.cli.terminal import Terminal
 from tests.faults.watching import until
 from weft.cli.machine.processes import command_of
@@ -89,7 +89,7 @@ def test_a_server_with_keys_wants_one():
     """The line says which flag and which variable."""
     with running("--api-key", "right", SMALL) as guarded:
         argv = ("top", "--once", "--interval", "10ms", "--url", guarded.http)
-        refused, taken = weft(*argv), weft(*argv, WEFT_API_KEY="right")
+        refused, taken = here(*argv), here(*argv, WEFT_API_KEY="right")
     assert (refused.returncode, refused.stdout) == (1, "")
     assert "--api-key KEY or WEFT_API_KEY" in refused.stderr
     assert taken.returncode == 0
@@ -97,7 +97,7 @@ def test_a_server_with_keys_wants_one():
 
 def test_a_server_that_is_not_there_is_status_1():
     """And a line that says so."""
-    result = weft("top", "--once", "--url", "http://127.0.0.1:1")
+    result = here("top", "--once", "--url", "http://127.0.0.1:1")
     assert (result.returncode, result.stdout) == (1, "")
     assert "no server answers at http://127.0.0.1:1" in result.stderr
 
@@ -105,7 +105,7 @@ def test_a_server_that_is_not_there_is_status_1():
 @pytest.mark.parametrize("argv", [("--interval", "0"), ("--url", "127.0.0.1:8000")])
 def test_what_cannot_be_watched_is_refused(argv: tuple[str, str]):
     """No pause would take a processor for itself, and an address is a URL."""
-    result = weft("top", *argv)
+    result = here("top", *argv)
     assert (result.returncode, argv[0] in result.stderr) == (2, True)
 
 
