@@ -358,3 +358,19 @@ def test_masks_of_a_match_are_what_each_endpoint_has(data: st.DataObject):
         mine = [each[1:] for each in found if each[0] >> endpoint.slot & 1]
         weight = sum(1.0 if tier == "gpu" else 0.8 for tier in run)
         assert mine == ([(len(run), pytest.approx(weight))] if run else [])
+
+
+async def test_a_thousand_prompts_are_matched_at_once_however_many_endpoints_hold_them():
+    """As with the approximate index."""
+    pool = pool_of(400)
+    producer = make_producer(pool)
+    made = cycle(list(pool))
+    made.chains["it"] = [[number] for number in range(1024)]
+    for endpoint in pool:
+        producer.index.add_speculative(endpoint, range(1024))
+
+    async def match() -> None:
+        producer.produce(made)
+
+    await check_pauses(match)
+    assert made.prefixes["it"].held == dict.fromkeys(pool, 1024)
