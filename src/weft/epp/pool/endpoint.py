@@ -51,6 +51,18 @@ class Load:
 
 
 UNKNOWN_LOAD = Load()
+# More requests than any server has. What a server reports is added up and divided: no sum may have no float.
+_MAX_REPORTED = 2**31
+
+
+def as_share(reported: float) -> float:
+    """What is to be a share: NaN, which compares with nothing, is 0."""
+    return min(1.0, max(0.0, reported))
+
+
+def as_count(reported: float) -> int:
+    """What is to be a number of requests or blocks; it is finite."""
+    return int(min(max(0, reported), _MAX_REPORTED))
 
 
 def split_host_port(text: str) -> tuple[str, int | None]:
