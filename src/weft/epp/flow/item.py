@@ -51,6 +51,10 @@ class Item:
         default_factory=lambda: asyncio.get_running_loop().create_future()
     )
 
+    def let_go(self) -> None:
+        """Its wait has ended, and nobody asks any more. Heaps may hold it yet: not what it holds, a body of megabytes."""
+        del self.place, self.abandon, self.done
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Lease:
