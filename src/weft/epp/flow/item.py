@@ -52,7 +52,7 @@ class Item:
     )
 
     def let_go(self) -> None:
-        """Its wait has ended, and nobody asks any more. Heaps may hold it yet: not what it holds, a body of megabytes."""
+        """Its wait has ended. Heaps may hold it for a while yet, but not its request, which may be megabytes."""
         del self.place, self.abandon, self.done
 
 
