@@ -98,6 +98,13 @@ def test_what_a_header_says_is_what_the_record_says():
     assert len(json.dumps(said)) < 2048
 
 
+async def test_a_limit_of_any_length_is_one():
+    """More digits than Python reads as a number are still a large one."""
+    show = decisions_of(2, "abc")
+    assert len(json.loads((await show({"limit": "9" * 5000})).body)) == 3
+    assert len(json.loads((await show({"limit": "2"})).body)) == 2
+
+
 async def test_who_reads_no_page_does_not_have_it_held(monkeypatch):
     """It may be megabytes, and nothing would end the connection."""
     monkeypatch.setattr(admin, "_TIMEOUT_S", 0.05)

@@ -65,6 +65,9 @@ def as_count(reported: float) -> int:
     return int(min(max(0, reported), _MAX_REPORTED))
 
 
+_MAX_DIGITS = 9  # that are read of a port; of thousands Python reads none
+
+
 def split_host_port(text: str) -> tuple[str, int | None]:
     """The host and the port of "host", "host:port", "[v6]", "[v6]:port" or a bare IPv6 address."""
     if text.startswith("["):
@@ -74,7 +77,8 @@ def split_host_port(text: str) -> tuple[str, int | None]:
         host, port = text, ""
     else:
         host, _, port = text.partition(":")
-    return canonical_host(host), int(port) if port.isascii() and port.isdigit() else None
+    is_number = port.isascii() and port.isdigit()
+    return canonical_host(host), int(port[:_MAX_DIGITS]) if is_number else None
 
 
 def canonical_host(host: str) -> str:
