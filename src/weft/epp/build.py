@@ -20,6 +20,7 @@ from weft.epp.kubernetes.leader_elector import LeaderElector
 from weft.epp.metrics.series import PickerMetrics
 from weft.epp.pool.discovery import (
     RESOLVE_EVERY_S,
+    Resolver,
     follow_names,
     is_ip_address,
     mark,
@@ -192,9 +193,10 @@ async def _start(picker: Picker, options: PickerOptions, specs: Sequence[Endpoin
             "no endpoints: name some, or --pool-name in Kubernetes, or a file-discovery plugin "
             "in dataLayer.discovery"
         )
-    await put_endpoints(assembly.pool, specs)
+    resolver = Resolver()
+    await put_endpoints(assembly.pool, specs, resolver)
     if any(not is_ip_address(spec.address) for spec in specs):
-        picker.spawn(follow_names(assembly.pool, specs), "resolve")
+        picker.spawn(follow_names(assembly.pool, specs, resolver), "resolve")
     picker.spawn(every(_SWEEP_EVERY_S, picker.director.sweep), "sweep")
 
 

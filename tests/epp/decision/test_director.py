@@ -1,3 +1,4 @@
+import gc
 import weakref
 from collections import Counter
 from dataclasses import replace
@@ -378,6 +379,22 @@ def test_ring_lets_go_of_prompts():
     del text
     assert len(made.director.decisions) == 1
     assert seen() is None
+
+
+def test_ring_lets_go_of_what_was_refused():
+    """A refusal is an exception, and its traceback holds the request with its body."""
+    made = bench(ACTIVE, pool_of(1))
+    body = Text("prompt")
+    letting_go = weakref.ref(body)
+    refused = replace(request(text=body), needs_model=True)
+    with pytest.raises(Refused):
+        made.pick(refused)
+    del body, refused
+    gc.collect()
+    assert letting_go() is None
+    record = made.director.decisions.get("r")
+    assert record is not None
+    assert (record.status, record.message) == (400, "model not found in request body")
 
 
 def test_scores_are_in_the_metadata_if_wanted():

@@ -8,11 +8,13 @@ import pytest
 from tests.epp.pools import (
     bench,
     cycle,
+    make_pool,
     pool_of,
     profile,
     request,
     rewrite,
     sample,
+    spec,
 )
 from weft.epp.config.config import BUILT_IN
 from weft.epp.decision.telemetry import RequestMetrics
@@ -198,13 +200,37 @@ def test_models_of_the_objects_are_not_capped():
 
 
 def test_fairness_ids_are_capped_everywhere():
-    """Also in the counts of what is under way."""
+    """Also in the counts of what is under way, which are of nothing else: each is for an endpoint as well."""
     made = bench(ACTIVE, pool_of(1))
+    tickets = []
     for i in range(1002):
         headers = {"x-llm-d-inference-fairness-id": f"f{i}"}
-        made.director.on_end(made.pick(request(1, headers=headers)).ticket, Ending.NATURAL)
+        tickets.append(made.pick(request(1, headers=headers)).ticket)
     metrics = made.assembly.metrics
-    metrics.refresh()
     registry = metrics.registry.restricted_registry(["llm_d_epp_inflight_requests"])
+    metrics.refresh()
     [family] = registry.collect()
     assert len({tuple(sample.labels.items()) for sample in family.samples}) == 1001
+    for ticket in tickets:
+        made.director.on_end(ticket, Ending.NATURAL)
+    metrics.refresh()
+    assert list(registry.collect()) == []
+
+
+def test_what_the_page_says_of_a_pool_is_of_the_pool_as_it_is():
+    """A stage that nobody takes any more has no saturation, and an endpoint that left no queue."""
+    pool = make_pool(
+        spec(1, **{"llm-d.ai/role": "prefill"}), spec(2, **{"llm-d.ai/role": "decode"})
+    )
+    made = bench(ACTIVE, pool)
+    metrics = made.assembly.metrics
+    metrics.refresh()
+    pool.replace("test", [(each.spec, each.host) for each in pool if each.spec.name == "e2"])
+    metrics.refresh()
+    found = {
+        tuple(sample.labels.values())[-1]
+        for family in metrics.registry.collect()
+        for sample in family.samples
+        if family.name.endswith(("pool_saturation", "per_endpoint_queue_size"))
+    }
+    assert found == {"decode", "effective", "e2"}

@@ -1,6 +1,8 @@
 """Requests wait for room, and each wait ends in one way: sent on, refused, or given up."""
 
 import asyncio
+import gc
+import weakref
 
 import pytest
 
@@ -32,6 +34,35 @@ async def test_a_request_is_sent_when_another_ends():
     assert [round(each.seconds, 6) for each in made.results] == [3.0, 3.0, 6.0, 6.0]
     assert made.placed == ["a", "b", "c", "d"]
     assert made.outcomes() == {"Dispatched": 4}
+
+
+class Text(str):
+    """Text whose end can be seen."""
+
+    __slots__ = ("__weakref__",)
+
+
+@virtually
+async def test_a_request_that_waits_no_longer_is_let_go():
+    """Its bytes count no more among those that are held, so they must be gone, be others still waiting."""
+    made = scene(concurrency(1))
+    prompts = [Text(name) for name in ("goes", "leaves", "waits")]
+    let_go = [weakref.ref(each) for each in prompts]
+    made.send("first", 2.0)
+    goes, leaves, waits = [made.send(str(each), 9.0, text=each) for each in prompts]
+    prompts.clear()
+    await asyncio.sleep(1.0)
+    leaves.cancel()
+    await asyncio.gather(leaves, return_exceptions=True)
+    await asyncio.sleep(2.0)
+    made.decisions.clear()
+    goes.cancel()
+    made.tasks = [waits]
+    del goes, leaves
+    await asyncio.sleep(0)
+    gc.collect()
+    assert [each() for each in let_go] == [None, None, "waits"]
+    waits.cancel()
 
 
 @virtually

@@ -40,6 +40,22 @@ def test_a_window_ends_by_itself():
     assert len(asyncio.run(hosts(CONFIG % (1, 1000), (1, 2, 3)))) == 1
 
 
+def test_windows_with_one_shared_prompt_each_have_no_favourite():
+    """Nor do they go to who refuses connections."""
+    pool = pool_of(4)
+    refusing = next(iter(pool))
+    refusing.is_refusing = True
+    made = bench(CONFIG % (10_000, 2), pool)
+
+    async def window(number: int) -> set[str]:
+        wanted = [request(number, request_id=f"{number}-{each}") for each in "ab"]
+        decisions = await asyncio.gather(*(made.director.pick(each, None) for each in wanted))
+        return {each.endpoints[0] for each in decisions}
+
+    found = [asyncio.run(window(number)) for number in range(3)]
+    assert sorted(found, key=min) == [{each.host_port} for each in list(pool)[1:]]
+
+
 def prompts(*groups: tuple[int, int | None, int]) -> dict[int, Prompts]:
     """Requests for prompts: which, how it begins, how long."""
     return {

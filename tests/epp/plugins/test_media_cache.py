@@ -2,7 +2,7 @@
 
 import pytest
 
-from tests.epp.pools import bench, make_pool, pool_of, request, spec
+from tests.epp.pools import bench, make_pool, pool_of, profile, request, spec
 from weft.core.errors import ConfigError
 from weft.epp.config.decode import decode
 from weft.epp.plugins.producers.media_cache import MediaCacheParameters
@@ -34,6 +34,14 @@ def test_what_no_longer_fits_into_a_cache_is_forgotten():
         (run,) = made.director.decisions.get(name).profiles
         scores += [score.raw for score in run.scorers[0].scores.values()]
     assert scores == [1.0, 1.0, 0.0]
+
+
+def test_only_so_many_media_of_a_request_are_compared():
+    """Their number is the client's, and what is compared holds others up."""
+    made = bench(profile("mm-embeddings-cache-producer"), make_pool(spec(1)))
+    made.pick(request(1, media=tuple(map(str, range(3000)))))
+    producer = made.assembly.plugins["mm-embeddings-cache-producer"]
+    assert len(producer._index) == 1024
 
 
 def test_media_that_nothing_tells_apart_are_none():

@@ -10,8 +10,10 @@ from tests.epp.pools import HEAD, opened, until
 from weft.core.errors import ConfigError
 from weft.epp.build import Picker, open_picker
 from weft.epp.config.options import PickerOptions
-from weft.epp.pool.endpoints_file import read_endpoints
+from weft.epp.pool import discovery
+from weft.epp.pool.endpoints_file import EndpointsFile, read_endpoints
 from weft.epp.pool.objects_files import ObjectFiles
+from weft.epp.pool.pool import Pool
 
 GOOD = """\
 endpoints:
@@ -100,6 +102,51 @@ async def test_endpoints_file_is_followed(tmp_path: Path):
         path.write_text("endpoints: [{name: c, address: 10.0.0.9, port: 1}]")
         await until(lambda: len(picker.pool) == 1)
         assert await names(picker) == ["default/c"]
+
+
+async def test_a_lookup_that_takes_long_does_not_bring_former_endpoints_back(
+    tmp_path: Path, monkeypatch
+):
+    """The file was read again while their names were looked up."""
+    has_answer = asyncio.Event()
+    has_answer.set()
+
+    async def look_up(*_, **__):
+        await has_answer.wait()
+        return [(None, None, 0, "", ("10.0.0.1", 0))]
+
+    monkeypatch.setattr(asyncio.get_running_loop(), "getaddrinfo", look_up)
+    path = write(tmp_path / "e.yaml", "endpoints: [{name: old, address: w.example, port: 1}]")
+    pool = Pool()
+    file = EndpointsFile(path, pool)
+    await file.load()
+    has_answer.clear()
+    lookup = asyncio.create_task(file.resolve())
+    await asyncio.sleep(0)
+    write(path, "endpoints: [{name: new, address: 10.0.0.2, port: 1}]")
+    await file.reload()
+    has_answer.set()
+    await lookup
+    assert [endpoint.name for endpoint in pool] == ["default/new"]
+
+
+async def test_a_name_server_that_fails_empties_no_pool(monkeypatch):
+    """Not even if it fails the first time that names are looked up again."""
+    num_lookups = 0
+
+    async def look_up(*_, **__):
+        nonlocal num_lookups
+        num_lookups += 1
+        if num_lookups > 1:
+            raise OSError("no answer")
+        return [(None, None, 0, "", ("10.0.0.1", 0))]
+
+    monkeypatch.setattr(asyncio.get_running_loop(), "getaddrinfo", look_up)
+    monkeypatch.setattr(discovery, "RESOLVE_EVERY_S", 0.001)
+    config = HEAD + "plugins: [{type: queue-scorer}]\n"
+    async with opened(PickerOptions(config_text=config, endpoints=("w.example:8000",))) as picker:
+        await until(lambda: num_lookups > 3)
+        assert [endpoint.host_port for endpoint in picker.pool] == ["10.0.0.1:8000"]
 
 
 async def test_broken_endpoints_file_stops_the_start(tmp_path: Path):

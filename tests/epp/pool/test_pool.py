@@ -20,6 +20,12 @@ def test_addresses_are_split_and_spelt_one_way(text: str, parts):
     assert split_host_port(text) == parts
 
 
+def test_a_port_of_any_length_is_another_one():
+    """A gateway or a client may name it, and Python reads no number of so many digits."""
+    host, port = split_host_port("10.0.0.1:" + "8" * 5000)
+    assert (host, port is not None and port > 65535) == ("10.0.0.1", True)
+
+
 def test_ipv6_is_joined_in_brackets():
     """As a gateway expects it."""
     assert (join_host_port("::1", 80), join_host_port("1.2.3.4", 80)) == ("[::1]:80", "1.2.3.4:80")

@@ -1,5 +1,6 @@
 import asyncio
 import gzip
+import math
 from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager, suppress
 
@@ -125,6 +126,25 @@ def test_odd_numbers_do_not_spread(value: str):
     """They count as nothing."""
     text = f"vllm:num_requests_waiting {value}\nvllm:kv_cache_usage_perc {value}\nvllm:num_requests_running 1\n"
     assert LoadReader(ENGINES["vllm"]).read(text) == Load(num_running=1)
+
+
+def test_numbers_that_no_float_can_hold_together_do_not_add_up():
+    """One server's report must not make the mean over the pool impossible."""
+    text = "vllm:num_requests_waiting 1e308\nvllm:num_requests_running 1e308\n"
+    load = LoadReader(ENGINES["vllm"]).read(text)
+    assert load is not None
+    assert math.isfinite(10 * load.num_waiting / 3 + load.num_running)
+
+
+@pytest.mark.parametrize("value", ["NaN", "+Inf"])
+def test_a_custom_metric_that_is_no_number_is_none(value: str):
+    """On a scale from the lowest to the highest it would leave no candidate a score."""
+    config = parameters_of(
+        name="vllm", customMetrics=[{"attributeKey": "heat", "metricSpec": "gpu_heat"}]
+    )
+    load = LoadReader(configured(config)).read(VLLM + f"gpu_heat {value}\n")
+    assert load is not None
+    assert load.attributes == {}
 
 
 def test_configured_engine_changes_some_names():

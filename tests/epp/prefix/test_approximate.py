@@ -1,11 +1,13 @@
 import asyncio
-from collections import OrderedDict
+from collections import Counter, OrderedDict
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from tests.doubles.loop_probe import check_pauses
 from tests.epp.pools import around, cycle, parameters, pool_of, request, with_loads
+from weft.core.prompts import pack_tokens
 from weft.epp.decision.cycle import Schedule
 from weft.epp.plugins.producers.approximate_prefix import (
     ApproximateParameters,
@@ -13,7 +15,8 @@ from weft.epp.plugins.producers.approximate_prefix import (
 )
 from weft.epp.plugins.producers.tokens import TokenParameters, TokenProducer
 from weft.epp.pool.endpoint import Load
-from weft.epp.prefix.approximate import ApproximateIndex, held_by
+from weft.epp.prefix.approximate import ApproximateIndex
+from weft.epp.prefix.holders import by_endpoint
 
 ENDPOINTS = list(pool_of(3))
 BLOCKS = st.lists(st.integers(0, 12), max_size=8)
@@ -44,15 +47,13 @@ def test_index_is_what_a_plain_model_of_it_is(actions, wanted: list[int]):
             model[endpoint].popitem(last=False)
         index.check()
 
-    expected = dict.fromkeys(ENDPOINTS, 0)
+    expected: Counter = Counter()
     for block in wanted:
         holders = [endpoint for endpoint in ENDPOINTS if block in model[endpoint]]
         if not holders:
             break
-        for endpoint in holders:
-            expected[endpoint] += 1
-    counts = index.match(wanted)
-    assert {endpoint: held_by(endpoint, counts) for endpoint in ENDPOINTS} == expected
+        expected.update(holders)
+    assert by_endpoint(index.match(wanted), ENDPOINTS) == expected
     assert [index.num_blocks(each) for each in ENDPOINTS] == [len(model[e]) for e in ENDPOINTS]
 
 
@@ -133,3 +134,21 @@ def test_endpoint_that_leaves_is_forgotten_at_once():
     pool.replace("test", [])
     pool.replace("test", [(spec, "10.9.9.9")])
     assert not run(producer, list(pool), *range(64)).held
+
+
+async def test_a_thousand_prompts_are_matched_at_once_however_many_endpoints_hold_them():
+    """One request brings them; each with each endpoint would be a product."""
+    pool = pool_of(400)
+    producer = ApproximatePrefixProducer(ApproximateParameters(), around(pool))
+    made = cycle(list(pool))
+    made.prompts = [pack_tokens([number]) for number in range(1024)]
+    producer.produce(made)
+    hashes = [block for chain in made.chains["it"] for block in chain]
+    for endpoint in pool:
+        producer._index.add(endpoint, hashes, capacity=1024)
+
+    async def produce() -> None:
+        producer.produce(made)
+
+    await check_pauses(produce)
+    assert made.prefixes["it"].held == dict.fromkeys(pool, 1024)

@@ -2,6 +2,7 @@
 
 import asyncio
 import json
+import math
 import socket
 from collections.abc import AsyncIterator
 from contextlib import suppress
@@ -29,9 +30,9 @@ from weft.core.types import (
 from weft.epp.build import Picker, open_picker
 from weft.epp.config.options import PickerOptions
 from weft.epp.pool.pool import reachable
-from weft.epp.prefix.engine import to_batch
+from weft.epp.prefix.engine import to_batch, to_load
 from weft.epp.prefix.events import decode_batch
-from weft.pb import common_pb2
+from weft.pb import common_pb2, vllm_engine_pb2
 from weft.rpc.options import RpcOptions
 from weft.rpc.server import RpcServer
 
@@ -164,6 +165,18 @@ def test_what_tells_blocks_apart_is_the_same_over_zmq(repeated: list[str]):
     stored = common_pb2.KvBlocksStored(blocks=blocks, lora_name="ad", cache_salt="salt")
     read = to_batch(common_pb2.KvEventBatch(events=[common_pb2.KvCacheEvent(stored=stored)]))
     assert [extra for event in read.events for extra in event.extras] == expected.extras
+
+
+@pytest.mark.parametrize(
+    ("usage", "share"), [(math.nan, 0.0), (math.inf, 1.0), (-1.0, 0.0), (0.5, 0.5)]
+)
+def test_what_a_worker_reports_is_a_share(usage: float, share: float):
+    """A mean over the pool would be no number with it, and nobody would be sent on."""
+    rank = vllm_engine_pb2.SchedulerLoad(token_usage=usage, num_waiting_reqs=-3)
+    asked = to_load(vllm_engine_pb2.GetLoadsResponse(loads=[rank]))
+    sent = to_batch(common_pb2.KvEventBatch(load=common_pb2.EngineLoad(token_usage=usage))).load
+    assert sent is not None
+    assert (asked.kv_usage, asked.num_waiting, sent.kv_usage) == (share, 0, share)
 
 
 async def test_load_of_workers_is_asked_for(picker: Picker):

@@ -9,7 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from tests.busy import PATIENCE_S
-from tests.doubles.loop_probe import check_pauses
+from tests.doubles.loop_probe import check_pauses, is_bounded, loop_probe
 from tests.epp.pools import make_pool, until
 from tests.epp.prefix.test_precise import KEYS, make_index
 from weft.core.errors import ConfigError
@@ -321,3 +321,33 @@ async def test_hub_knows_endpoints_by_their_topic(context):
     with pytest.raises(ConfigError, match="zmqEndpoint: cannot bind"):
         hub.bind("nonsense", "kv@")
     assert index.num_blocks(endpoint) + index.num_orphans >= 1
+
+
+async def test_many_small_messages_let_others_have_their_turns(context):
+    """Each is there at once while they come faster than they are applied, and none of them takes long itself."""
+    (endpoint,) = make_pool(EndpointSpec(name="e", address="127.0.0.1", port=1))
+    feed, _, _ = make_feed(endpoint)
+    hub = ZmqHub(context, {"e": feed}.get, lambda: None)
+    hub.bind("inproc://flood", "kv@")
+    engine = context.socket(zmq.PUB)
+    engine.sndhwm = 0
+    engine.connect("inproc://flood")
+    task = asyncio.create_task(hub.run())
+
+    async def send(sequence: int) -> None:
+        await engine.send_multipart([b"kv@e@m", sequence.to_bytes(8, "big"), encode()])
+
+    sequence = 0
+    while feed.last is None:  # the subscription is not through
+        await send(sequence)
+        sequence += 1
+        await asyncio.sleep(0.02)
+    end = sequence + 8000
+    for each in range(sequence, end):
+        await send(each)
+    with loop_probe() as probe:
+        await until(lambda: feed.last == end - 1)
+    task.cancel()
+    await asyncio.gather(task, return_exceptions=True)
+    engine.close(linger=0)
+    assert is_bounded(probe.longest_s), probe.longest

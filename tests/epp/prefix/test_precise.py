@@ -1,11 +1,12 @@
 import asyncio
 from collections.abc import Sequence
-from itertools import takewhile
+from itertools import count, islice, takewhile
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from tests.doubles.loop_probe import check_pauses
 from tests.epp.pools import around, cycle, parameters, pool_of, request
 from weft.core.prompts import pack_tokens
 from weft.epp.decision.cycle import Cycle, PrefixMatch, Schedule
@@ -109,6 +110,36 @@ def test_index_never_grows_past_its_limit():
     index = make_index(max_keys=2)
     index.apply(ONE, stored(1, 2, 3, tokens=[1, 2, 3, 4, 5, 6]), model="m")
     assert (len(index), index.num_evictions, weights(index, 1, 2)) == (2, 1, {})
+    index.check()
+
+
+def test_an_engine_that_drops_nothing_has_its_oldest_blocks_forgotten():
+    """Blocks too small to complete a key count as well: as many tokens are held as there may be keys for."""
+    index = make_index(4, max_keys=2)
+    for number in range(100):
+        parent = number - 1 if number else None
+        index.apply(ONE, stored(number, tokens=[number], parent=parent), model="m")
+    assert len(index._holdings[ONE].blocks) == 8
+    assert index.num_orphans == 0
+    index.apply(ONE, Removed(hashes=list(range(100))), model="m")
+    assert index.num_blocks(ONE) == 0
+    index.check()
+
+
+async def test_a_full_index_takes_blocks_in_no_longer_where_endpoints_are_many():
+    """Who held a key that goes is known: nobody else is looked at."""
+    crowd = list(pool_of(4000))
+    index = make_index(1, max_keys=4000)
+    for number, endpoint in enumerate(crowd):
+        index.apply(endpoint, stored(1, tokens=[number]), model="m")
+    numbers = count(10_000)
+
+    async def store() -> None:
+        hashes = list(islice(numbers, 512))
+        index.apply(crowd[0], stored(*hashes, tokens=hashes), model="m")
+
+    await check_pauses(store)
+    assert len(index) <= 4000
     index.check()
 
 
@@ -327,3 +358,19 @@ def test_masks_of_a_match_are_what_each_endpoint_has(data: st.DataObject):
         mine = [each[1:] for each in found if each[0] >> endpoint.slot & 1]
         weight = sum(1.0 if tier == "gpu" else 0.8 for tier in run)
         assert mine == ([(len(run), pytest.approx(weight))] if run else [])
+
+
+async def test_a_thousand_prompts_are_matched_at_once_however_many_endpoints_hold_them():
+    """As with the approximate index."""
+    pool = pool_of(400)
+    producer = make_producer(pool)
+    made = cycle(list(pool))
+    made.chains["it"] = [[number] for number in range(1024)]
+    for endpoint in pool:
+        producer.index.add_speculative(endpoint, range(1024))
+
+    async def match() -> None:
+        producer.produce(made)
+
+    await check_pauses(match)
+    assert made.prefixes["it"].held == dict.fromkeys(pool, 1024)

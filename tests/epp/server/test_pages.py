@@ -1,14 +1,18 @@
 """What the metrics port shows of decisions among thousands of endpoints."""
 
+import asyncio
 import json
+import socket
 
 import pytest
 
 from tests.doubles.loop_probe import check_pauses
-from tests.epp.pools import bench, pool_of, request
+from tests.epp.pools import bench, pool_of, request, until
+from weft.core.callers import HostRule
 from weft.epp.decision.cycle import Cycle, ProfileRun
 from weft.epp.decision.explain import DecisionRing
 from weft.epp.request.values import Refused
+from weft.epp.server import admin
 from weft.epp.server.explain_page import summary
 from weft.epp.server.pages import pages
 
@@ -92,3 +96,25 @@ def test_what_a_header_says_is_what_the_record_says():
     (cached,) = said["cached_tokens"].values()
     assert set(cached) <= set(shown)
     assert len(json.dumps(said)) < 2048
+
+
+async def test_a_limit_of_any_length_is_one():
+    """More digits than Python reads as a number are still a large one."""
+    show = decisions_of(2, "abc")
+    assert len(json.loads((await show({"limit": "9" * 5000})).body)) == 3
+    assert len(json.loads((await show({"limit": "2"})).body)) == 2
+
+
+async def test_who_reads_no_page_does_not_have_it_held(monkeypatch):
+    """It may be megabytes, and nothing would end the connection."""
+    monkeypatch.setattr(admin, "_TIMEOUT_S", 0.05)
+    server = admin.AdminServer(
+        {"/page": lambda _: admin.Page(bytes(32 * 2**20))}, HostRule("127.0.0.1")
+    )
+    port = await server.start("127.0.0.1", 0)
+    before = asyncio.all_tasks()
+    with socket.create_connection(("127.0.0.1", port)) as client:
+        client.sendall(b"GET /page HTTP/1.1\r\n\r\n")
+        await until(lambda: server._num_open)
+        await until(lambda: asyncio.all_tasks() <= before)
+    await server.stop()

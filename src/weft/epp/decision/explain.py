@@ -96,7 +96,8 @@ class RetainedPredictions:
 class PastDecision:
     """A decision as it came; turned into a record only on request, which may be on another thread.
 
-    Never the cycle or the request themselves: a thousand long prompts would fill the memory.
+    Never the cycle or the request themselves: a thousand long prompts would fill the memory. Nor an exception,
+    whose traceback holds them.
     """
 
     request_id: str
@@ -111,14 +112,11 @@ class PastDecision:
     latency: Mapping[str, RetainedPredictions]
     num_prompt_tokens: int
     request_headers: Mapping[str, str]
-    outcome: Schedule | Refused
+    schedule: Schedule | None  # where the request went; None if it was refused
+    status: int
+    message: str  # why it was
     stale: Sequence[Endpoint]
     unreachable: Sequence[Endpoint]
-
-    @property
-    def schedule(self) -> Schedule | None:
-        """Where the request went; None if it was refused."""
-        return self.outcome if isinstance(self.outcome, Schedule) else None
 
     @property
     def num_mentions(self) -> int:
@@ -155,6 +153,7 @@ class DecisionRing:
         if not self._capacity:
             return
         request_id = cycle.request.request_id
+        refused = outcome if isinstance(outcome, Refused) else None
         self._entries[request_id] = PastDecision(
             request_id=request_id,
             at=time.time(),
@@ -168,7 +167,9 @@ class DecisionRing:
             latency={name: _retained(known) for name, known in cycle.predictions.items()},
             num_prompt_tokens=cycle.num_prompt_tokens,
             request_headers=cycle.request_headers,
-            outcome=outcome,
+            schedule=None if isinstance(outcome, Refused) else outcome,
+            status=refused.status if refused else 200,
+            message=refused.message if refused else "",
             stale=stale,
             unreachable=cycle.unreachable,
         )
@@ -193,7 +194,6 @@ class DecisionRing:
 def to_record(entry: PastDecision) -> DecisionRecord:
     """A decision, ready for JSON; of thousands of endpoints it takes a while."""
     schedule = entry.schedule
-    refused = entry.outcome if isinstance(entry.outcome, Refused) else None
     return DecisionRecord(
         request_id=entry.request_id,
         time=entry.at,
@@ -202,8 +202,8 @@ def to_record(entry: PastDecision) -> DecisionRecord:
         model=entry.model,
         target_model=entry.target_model,
         priority=entry.priority,
-        status=refused.status if refused else 200,
-        message=refused.message if refused else "",
+        status=entry.status,
+        message=entry.message,
         endpoints=_named(schedule.picks[schedule.primary]) if schedule else [],
         stale=_named(entry.stale),
         profiles=[_to_profile(run) for run in entry.runs],

@@ -8,6 +8,7 @@ from prometheus_client import Counter, Gauge
 
 from weft.epp.decision.cycle import Cycle, Schedule
 from weft.epp.decision.tickets import Ending, Ticket
+from weft.epp.metrics.rows import Rows
 from weft.epp.metrics.series import MAX_REQUEST_SERIES, OTHER, PickerMetrics
 from weft.epp.pool.endpoint import Endpoint
 from weft.epp.request.values import Refused
@@ -57,6 +58,8 @@ class RequestMetrics:
         self._response = lru_cache(_MAX_SERIES)(partial(_ResponseSeries, metrics))
         self._attempt = lru_cache(_MAX_SERIES)(self._attempts_at)
         self._known_labels: set[_Labels] = set()
+        self._saturation = Rows(metrics.pool_saturation)
+        self._queues = Rows(metrics.per_endpoint_queue_size)
 
     def labels(self, cycle: Cycle) -> _Labels:
         """The labels every request series has."""
@@ -148,8 +151,7 @@ class RequestMetrics:
         num_ready = sum(not endpoint.is_refusing for endpoint in endpoints)
         metrics.ready_endpoints.labels(name).set(num_ready)
         metrics.stale_endpoints.labels(detector).set(num_stale)
-        for stage, value in saturation.items():
-            metrics.pool_saturation.labels(name, stage).set(value)
+        self._saturation.show({(name, stage): value for stage, value in saturation.items()})
         loads = [endpoint.load for endpoint in endpoints]
         spreads: list[tuple[tuple[Gauge, Gauge], list[float]]] = [
             (metrics.kv_usage, [load.kv_usage for load in loads]),
@@ -159,8 +161,4 @@ class RequestMetrics:
         for (average, deviation), values in spreads:
             average.labels(name).set(fmean(values) if values else 0.0)
             deviation.labels(name).set(pstdev(values) if values else 0.0)
-        metrics.per_endpoint_queue_size.clear()
-        for endpoint in endpoints:
-            metrics.per_endpoint_queue_size.labels(name, endpoint.spec.name).set(
-                endpoint.load.num_waiting
-            )
+        self._queues.show({(name, each.spec.name): each.load.num_waiting for each in endpoints})

@@ -116,6 +116,8 @@ class FlowControl:
             elif not item.done.cancelled() and item.done.exception() is None:
                 item.abandon(item.done.result())  # it was sent on just before
             raise
+        finally:
+            item.let_go()
 
     def wake(self) -> None:
         """There may be room now: look in the loop's next turn."""

@@ -51,6 +51,10 @@ class Item:
         default_factory=lambda: asyncio.get_running_loop().create_future()
     )
 
+    def let_go(self) -> None:
+        """Its wait has ended. Heaps may hold it for a while yet, but not its request, which may be megabytes."""
+        del self.place, self.abandon, self.done
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Lease:

@@ -13,12 +13,16 @@ class Rows:
 
     def __init__(self, gauge: Gauge) -> None:
         self._gauge = gauge
-        self._shown: set[tuple[str, ...]] = set()
+        self._shown: dict[tuple[str, ...], Gauge] = {}
 
     def show(self, values: Mapping[_Labels, float]) -> None:
         """These, and no others of before."""
-        for labels in self._shown - values.keys():
+        for labels in self._shown.keys() - values.keys():
             self._gauge.remove(*labels)
+            del self._shown[labels]
         for labels, value in values.items():
-            self._gauge.labels(*labels).set(value)
-        self._shown = set(values)
+            if (
+                labels not in self._shown
+            ):  # finding one again takes five times as long as setting it
+                self._shown[labels] = self._gauge.labels(*labels)
+            self._shown[labels].set(value)

@@ -26,9 +26,9 @@ class MaxScorePicker(Plugin[PickerParameters]):
         if self._parameters.max_num_of_endpoints == 1:
             best = max(totals)
             tied = [candidates[i] for i, total in enumerate(totals) if total == best]
-            return [min(tied, key=_freshness)] if len(tied) > 1 else tied
+            return [min(tied, key=freshness)] if len(tied) > 1 else tied
         order = sorted(
-            range(len(candidates)), key=lambda i: (-totals[i], *_freshness(candidates[i]))
+            range(len(candidates)), key=lambda i: (-totals[i], *freshness(candidates[i]))
         )
         return [candidates[i] for i in order[: self._parameters.max_num_of_endpoints]]
 
@@ -59,5 +59,6 @@ class WeightedRandomPicker(Plugin[PickerParameters]):
         return [candidates[i] for i in order[: self._parameters.max_num_of_endpoints]]
 
 
-def _freshness(endpoint: Endpoint) -> tuple[int, int]:
+def freshness(endpoint: Endpoint) -> tuple[int, int]:
+    """Smaller for who has less under way, and then for who was picked longer ago."""
     return len(endpoint.unseen), endpoint.last_pick

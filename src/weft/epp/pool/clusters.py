@@ -4,7 +4,7 @@ from statistics import fmean
 from typing import Final
 
 from weft.epp.config.parameters import Parameters
-from weft.epp.pool.endpoint import Load
+from weft.epp.pool.endpoint import Load, as_count, as_share
 from weft.epp.pool.exposition import (
     SamplesBySeries,
     SeriesReader,
@@ -56,14 +56,14 @@ class ClusterReader:
     def _load(self, found: SamplesBySeries) -> Load | None:
         attributes = {}
         if usages := finite(select(found, self._kv)):
-            attributes[KV_ATTRIBUTE] = min(1.0, max(0.0, fmean(usages)))
+            attributes[KV_ATTRIBUTE] = as_share(fmean(usages))
         if queues := finite(select(found, self._queue)):
             attributes[QUEUE_ATTRIBUTE] = max(0.0, fmean(queues))
         if not attributes:
             return None
         # Detectors rate a cluster as they rate an endpoint: the averages are per endpoint.
         return Load(
-            num_waiting=int(attributes.get(QUEUE_ATTRIBUTE, 0.0)),
+            num_waiting=as_count(attributes.get(QUEUE_ATTRIBUTE, 0.0)),
             kv_usage=attributes.get(KV_ATTRIBUTE, 0.0),
             attributes=attributes,
         )

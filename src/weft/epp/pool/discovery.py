@@ -67,19 +67,14 @@ class Resolver:
         return self._last[name]
 
 
-async def put_endpoints(pool: Pool, specs: Sequence[EndpointSpec]) -> None:
+async def put_endpoints(pool: Pool, specs: Sequence[EndpointSpec], resolver: Resolver) -> None:
     """Put endpoints named by hand into the pool."""
-    pool.replace("static", await Resolver().resolve_all(specs))
+    pool.replace("static", await resolver.resolve_all(specs))
 
 
-async def follow_names(pool: Pool, specs: Sequence[EndpointSpec]) -> None:
-    """Look their hostnames up again and again, until cancelled."""
-    resolver = Resolver()
-
-    async def resolve() -> None:
-        pool.replace("static", await resolver.resolve_all(specs))
-
-    await every(RESOLVE_EVERY_S, resolve)
+async def follow_names(pool: Pool, specs: Sequence[EndpointSpec], resolver: Resolver) -> None:
+    """Look their hostnames up again and again, until cancelled. `resolver` knows what they were."""
+    await every(RESOLVE_EVERY_S, lambda: put_endpoints(pool, specs, resolver))
 
 
 def mark(paths: Iterable[Path]) -> Marks:

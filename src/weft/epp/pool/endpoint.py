@@ -51,6 +51,21 @@ class Load:
 
 
 UNKNOWN_LOAD = Load()
+# More requests than any server has. What a server reports is added up and divided: no sum may have no float.
+_MAX_REPORTED = 2**31
+
+
+def as_share(reported: float) -> float:
+    """What is to be a share: NaN, which compares with nothing, is 0."""
+    return min(1.0, max(0.0, reported))
+
+
+def as_count(reported: float) -> int:
+    """What is to be a number of requests or blocks; it is finite."""
+    return int(min(max(0, reported), _MAX_REPORTED))
+
+
+_MAX_DIGITS = 9  # that are read of a port; of thousands Python reads none
 
 
 def split_host_port(text: str) -> tuple[str, int | None]:
@@ -62,7 +77,8 @@ def split_host_port(text: str) -> tuple[str, int | None]:
         host, port = text, ""
     else:
         host, _, port = text.partition(":")
-    return canonical_host(host), int(port) if port.isascii() and port.isdigit() else None
+    is_number = port.isascii() and port.isdigit()
+    return canonical_host(host), int(port[:_MAX_DIGITS]) if is_number else None
 
 
 def canonical_host(host: str) -> str:

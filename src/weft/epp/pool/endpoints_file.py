@@ -133,8 +133,11 @@ class EndpointsFile:
             _log.info("%s: now %d endpoints", self.path, len(self._specs))
 
     async def resolve(self) -> None:
-        """Look up the hostnames again."""
-        self._pool.replace("file", await self._resolver.resolve_all(self._specs))
+        """Look up the hostnames again. What is read meanwhile is newer than what that finds."""
+        specs = self._specs
+        found = await self._resolver.resolve_all(specs)
+        if specs is self._specs:
+            self._pool.replace("file", found)
 
 
 def _sort_out(entries: list[Any], are_clusters: bool) -> tuple[list[EndpointSpec], list[str]]:

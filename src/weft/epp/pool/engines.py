@@ -9,7 +9,7 @@ from typing import Any, Final
 import msgspec
 
 from weft.epp.config.parameters import Name, Parameters, Part
-from weft.epp.pool.endpoint import Adapters, Load
+from weft.epp.pool.endpoint import Adapters, Load, as_count, as_share
 from weft.epp.pool.exposition import (
     Sample,
     SamplesBySeries,
@@ -196,9 +196,9 @@ class LoadReader:
             or _total(_first(found, series.num_blocks)),
             adapters=_adapters(_first(found, series.lora)),
             attributes={
-                key: samples[0].value
+                key: values[0]
                 for key, spec in series.custom
-                if (samples := select(found, spec))
+                if (values := finite(select(found, spec)))
             },
         )
 
@@ -215,17 +215,17 @@ def _first(
 def _total(samples: Sequence[Sample]) -> int:
     """Over the ranks of a server. One without a priority is the total of those with one."""
     whole = [sample for sample in samples if not sample.labels.get("priority")]
-    return max(0, int(sum(finite(whole or samples))))
+    return as_count(sum(map(as_count, finite(whole or samples))))
 
 
 def _largest(samples: Sequence[Sample]) -> int:
     """What all ranks have alike."""
-    return max(0, int(max(finite(samples), default=0)))
+    return as_count(max(finite(samples), default=0))
 
 
 def _mean(samples: Sequence[Sample]) -> float:
     values = finite(samples)
-    return min(1.0, max(0.0, fmean(values))) if values else 0.0
+    return as_share(fmean(values)) if values else 0.0
 
 
 def _label(samples: Sequence[Sample], label: str) -> int:

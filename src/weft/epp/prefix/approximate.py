@@ -85,9 +85,3 @@ class ApproximateIndex:
             self._holders[block] = left
         else:
             del self._holders[block]
-
-
-def held_by(endpoint: Endpoint, counts: dict[int, int]) -> int:
-    """Blocks of a match that `endpoint` holds."""
-    bit = 1 << endpoint.slot
-    return sum(count for holders, count in counts.items() if holders & bit)

@@ -6,7 +6,7 @@ from dataclasses import dataclass
 import grpc
 
 from weft.core.prompts import pack_tokens
-from weft.epp.pool.endpoint import Endpoint, Load
+from weft.epp.pool.endpoint import Endpoint, Load, as_count, as_share
 from weft.epp.prefix.events import (
     MAX_BATCH_BYTES,
     MAX_BLOCK_SIZE,
@@ -74,13 +74,7 @@ class EngineConnection:
             reply = await self._stub.GetLoads(request, timeout=CALL_TIMEOUT_S, metadata=self._key)
         except grpc.aio.AioRpcError as error:
             raise _failed(error) from error
-        ranks = reply.loads
-        usages = [rank.token_usage for rank in ranks]
-        return Load(
-            num_waiting=sum(rank.num_waiting_reqs for rank in ranks),
-            num_running=sum(rank.num_running_reqs for rank in ranks),
-            kv_usage=sum(usages) / len(usages) if usages else 0.0,
-        )
+        return to_load(reply)
 
     async def model_name(self) -> str:
         """The name the model is served under; raises `EngineFailed`."""
@@ -112,6 +106,16 @@ class EngineConnection:
 
 def _metadata(key: str | None) -> tuple[tuple[str, str], ...]:
     return () if key is None else (("authorization", f"Bearer {key}"),)
+
+
+def to_load(reply: vllm_engine_pb2.GetLoadsResponse) -> Load:
+    """All ranks together."""
+    usages = [as_share(rank.token_usage) for rank in reply.loads]
+    return Load(
+        num_waiting=as_count(sum(rank.num_waiting_reqs for rank in reply.loads)),
+        num_running=as_count(sum(rank.num_running_reqs for rank in reply.loads)),
+        kv_usage=sum(usages) / len(usages) if usages else 0.0,
+    )
 
 
 def to_batch(message: common_pb2.KvEventBatch) -> EngineBatch:
@@ -194,9 +198,9 @@ def _tier(event: common_pb2.KvBlocksStored | common_pb2.KvBlocksRemoved) -> str:
 
 def _load(load: common_pb2.EngineLoad) -> Load:
     return Load(
-        num_waiting=load.waiting_requests,
-        num_running=load.running_requests,
-        kv_usage=load.token_usage,
+        num_waiting=as_count(load.waiting_requests),
+        num_running=as_count(load.running_requests),
+        kv_usage=as_share(load.token_usage),
     )
 
 

@@ -2,6 +2,7 @@
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
+from itertools import islice
 
 from weft.epp.pool.endpoint import Endpoint
 from weft.epp.prefix.events import Cleared, Event, Removed, Stored
@@ -9,6 +10,10 @@ from weft.epp.prefix.keys import Extra, KeyAlgorithm
 
 SPECULATIVE = "speculative"  # tier of blocks that were sent but not yet confirmed
 _MAX_CLEARED = 2048  # at once
+# Of what is first stored so much goes together, a part of all: finding the first of a dictionary takes as long as
+# many were dropped before it.
+_MAX_EVICTED = 2048
+_EVICTED_SHARE = 64
 _MAX_ADAPTERS = 4096  # names that are remembered; engines choose them
 _Place = tuple[str, int | None]  # tier, KV-cache group
 
@@ -20,6 +25,7 @@ class _Block:
     key: int  # of the last full block of ours up to its end
     tail: bytes  # its tokens beyond that
     keys: tuple[int, ...]
+    num_tokens: int
     places: set[_Place] = field(default_factory=set)
 
 
@@ -28,7 +34,8 @@ class _Holding:
     """What one endpoint holds."""
 
     blocks: dict[int, _Block] = field(default_factory=dict)  # by the engine's hash
-    counts: dict[tuple[str, int], int] = field(default_factory=dict)  # by tier and key
+    counts: dict[str, dict[int, int]] = field(default_factory=dict)  # by tier, then by key
+    num_tokens: int = 0  # of the blocks
 
 
 class PreciseIndex:
@@ -53,6 +60,7 @@ class PreciseIndex:
         # By tier, best first: key to the bits of the endpoints' slots.
         self._holders: dict[str, dict[int, int]] = {tier: {} for tier, _ in tiers}
         self._holdings: dict[Endpoint, _Holding] = {}
+        self._by_slot: dict[int, _Holding] = {}
 
     def __len__(self) -> int:
         return sum(map(len, self._holders.values()))
@@ -79,27 +87,25 @@ class PreciseIndex:
         if holding is None:
             return False
         for _ in range(min(_MAX_CLEARED, len(holding.blocks))):
-            holding.blocks.popitem()
-        for _ in range(min(_MAX_CLEARED, len(holding.counts))):
-            (tier, key), _ = holding.counts.popitem()
-            self._unset(tier, key, endpoint)
-        if not holding.blocks and not holding.counts:
-            del self._holdings[endpoint]
+            _, block = holding.blocks.popitem()
+            holding.num_tokens -= block.num_tokens
+        bit = 1 << endpoint.slot
+        for tier, counts in holding.counts.items():
+            for _ in range(min(_MAX_CLEARED, len(counts))):
+                self._unset(tier, counts.popitem()[0], bit)
+        if not holding.blocks and not any(holding.counts.values()):
+            del self._holdings[endpoint], self._by_slot[endpoint.slot]
         return True
 
     def add_speculative(self, endpoint: Endpoint, keys: Sequence[int]) -> None:
         """Hold blocks before the engine says so."""
-        holding = self._holdings.setdefault(endpoint, _Holding())
-        for key in keys:
-            self._count(endpoint, holding, SPECULATIVE, key, 1)
+        self._add(endpoint, self._holding(endpoint), SPECULATIVE, keys)
 
     def remove_speculative(self, endpoint: Endpoint, keys: Sequence[int]) -> None:
         """Take that back."""
         holding = self._holdings.get(endpoint)
-        for key in keys if holding else ():
-            assert holding is not None
-            if (SPECULATIVE, key) in holding.counts:  # else cleared meanwhile
-                self._count(endpoint, holding, SPECULATIVE, key, -1)
+        if holding is not None:  # else cleared meanwhile
+            self._take_back(endpoint, holding, SPECULATIVE, keys)
 
     def match(self, keys: Sequence[int]) -> list[tuple[int, int, float]]:
         """Masks of endpoints that do not overlap, blocks held from the first on unbroken, their weight."""
@@ -127,22 +133,30 @@ class PreciseIndex:
     def num_blocks(self, endpoint: Endpoint) -> int:
         """Keys an endpoint holds, over all tiers."""
         holding = self._holdings.get(endpoint)
-        return len(holding.counts) if holding else 0
+        return sum(map(len, holding.counts.values())) if holding else 0
 
     def check(self) -> None:
         """Both directions agree; for tests."""
         listed: dict[tuple[str, int], int] = {}
         for endpoint, holding in self._holdings.items():
-            for (tier, key), count in holding.counts.items():
-                assert count > 0
-                listed[tier, key] = listed.get((tier, key), 0) | 1 << endpoint.slot
+            assert holding is self._by_slot[endpoint.slot]
+            for tier, counts in holding.counts.items():
+                for key, count in counts.items():
+                    assert count > 0
+                    listed[tier, key] = listed.get((tier, key), 0) | 1 << endpoint.slot
         held = {(t, key): bits for t, map_ in self._holders.items() for key, bits in map_.items()}
         assert listed == held
 
     # -- events -------------------------------------------------------------------------------
 
+    def _holding(self, endpoint: Endpoint) -> _Holding:
+        holding = self._holdings.get(endpoint)
+        if holding is None:
+            holding = self._holdings[endpoint] = self._by_slot[endpoint.slot] = _Holding()
+        return holding
+
     def _store(self, endpoint: Endpoint, event: Stored, model: str) -> None:
-        holding = self._holdings.setdefault(endpoint, _Holding())
+        holding = self._holding(endpoint)
         if event.lora_name:
             self._note_adapter(event.lora_name)
         if event.parent is None:
@@ -160,13 +174,15 @@ class PreciseIndex:
             block = holding.blocks.get(name)
             if block is None:
                 tokens = tail + event.tokens[i * width : (i + 1) * width]
-                block = self._chain(key, tokens, extra)
+                block = self._chain(key, tokens, extra, event.block_size)
                 holding.blocks[name] = block
+                holding.num_tokens += block.num_tokens
             if place not in block.places:
                 block.places.add(place)
-                for each in block.keys:
-                    self._count(endpoint, holding, event.tier, each, 1)
+                self._add(endpoint, holding, event.tier, block.keys)
             key, tail = block.key, block.tail
+        if holding.num_tokens > self._max_keys * self.block_size:
+            self._drop_oldest(endpoint, holding)
 
     def _note_adapter(self, name: str) -> None:
         self.adapters.pop(name, None)
@@ -174,14 +190,14 @@ class PreciseIndex:
         if len(self.adapters) > _MAX_ADAPTERS:
             del self.adapters[next(iter(self.adapters))]
 
-    def _chain(self, key: int, tokens: bytes, extra: Extra | None) -> _Block:
+    def _chain(self, key: int, tokens: bytes, extra: Extra | None, num_tokens: int) -> _Block:
         width = 4 * self.block_size
         keys, start = [], 0
         while start + width <= len(tokens):
             key = self.keys.block(key, tokens[start : start + width], extra)
             keys.append(key)
             extra, start = None, start + width
-        return _Block(key, tokens[start:], tuple(keys))
+        return _Block(key, tokens[start:], tuple(keys), num_tokens)
 
     def _drop(self, endpoint: Endpoint, event: Removed) -> None:
         holding = self._holdings.get(endpoint)
@@ -196,46 +212,77 @@ class PreciseIndex:
                 for place in block.places
                 if place[0] == event.tier and event.group in {None, place[1]}
             }
-            for tier, _ in dropped:
-                for key in block.keys:
-                    self._count(endpoint, holding, tier, key, -1)
-                    if (tier, key) in holding.counts:
-                        self.num_retained += 1
-                    else:
-                        self.num_removed += 1
-            block.places -= dropped
-            if not block.places:
-                del holding.blocks[name]
+            self._drop_from(endpoint, holding, name, block, dropped)
 
-    def _count(
-        self, endpoint: Endpoint, holding: _Holding, tier: str, key: int, change: int
+    def _drop_from(
+        self, endpoint: Endpoint, holding: _Holding, name: int, block: _Block, places: set[_Place]
     ) -> None:
-        count = holding.counts.get((tier, key), 0) + change
-        if count > 0:
-            holding.counts[tier, key] = count
-            if count == change:
-                self.num_stored += 1
-                holders = self._holders[tier]
-                holders[key] = holders.get(key, 0) | 1 << endpoint.slot
-                if len(holders) > self._max_keys:
-                    self._evict(tier)
-        elif holding.counts.pop((tier, key), None) is not None:
-            self._unset(tier, key, endpoint)
+        for tier, _ in places:
+            num_retained = self._take_back(endpoint, holding, tier, block.keys)
+            self.num_retained += num_retained
+            self.num_removed += len(block.keys) - num_retained
+        block.places -= places
+        if not block.places:
+            del holding.blocks[name]
+            holding.num_tokens -= block.num_tokens
 
-    def _unset(self, tier: str, key: int, endpoint: Endpoint) -> None:
+    def _drop_oldest(self, endpoint: Endpoint, holding: _Holding) -> None:
+        """An engine that stores, and never says what it dropped, must not fill the memory."""
+        limit = self._max_keys * self.block_size
+        for name in list(islice(holding.blocks, _MAX_EVICTED)):
+            if holding.num_tokens <= limit:
+                break
+            block = holding.blocks[name]
+            self._drop_from(endpoint, holding, name, block, block.places.copy())
+
+    def _add(self, endpoint: Endpoint, holding: _Holding, tier: str, keys: Sequence[int]) -> None:
+        """Count them once more; a prompt has sixteen thousand."""
+        counts, holders = holding.counts.setdefault(tier, {}), self._holders[tier]
+        bit, num_before = 1 << endpoint.slot, len(counts)
+        for key in keys:
+            if key in counts:
+                counts[key] += 1
+            else:
+                counts[key] = 1
+                holders[key] = holders.get(key, 0) | bit
+        self.num_stored += len(counts) - num_before
+        if len(holders) > self._max_keys:
+            self._evict(tier)
+
+    def _take_back(
+        self, endpoint: Endpoint, holding: _Holding, tier: str, keys: Sequence[int]
+    ) -> int:
+        """Count them once less, those that are still there; of how many some are left."""
+        counts, bit, num_left = holding.counts.get(tier, {}), 1 << endpoint.slot, 0
+        for key in keys:
+            count = counts.get(key, 0)
+            if count > 1:
+                counts[key] = count - 1
+                num_left += 1
+            elif count:
+                del counts[key]
+                self._unset(tier, key, bit)
+        return num_left
+
+    def _unset(self, tier: str, key: int, bit: int) -> None:
         self.num_dropped += 1
         holders = self._holders[tier]
-        left = holders.get(key, 0) & ~(1 << endpoint.slot)
+        left = holders[key] & ~bit
         if left:
             holders[key] = left
         else:
-            holders.pop(key, None)
+            del holders[key]
 
     def _evict(self, tier: str) -> None:
-        """Drop the key that was first stored longest ago, for every endpoint."""
-        key = next(iter(self._holders[tier]))
-        del self._holders[tier][key]
-        self.num_evictions += 1
-        for holding in self._holdings.values():
-            if holding.counts.pop((tier, key), None) is not None:
+        """Drop the keys that were first stored longest ago, for every endpoint."""
+        holders = self._holders[tier]
+        share = min(self._max_keys // _EVICTED_SHARE, _MAX_EVICTED)
+        num_evicted = max(len(holders) - self._max_keys, share)
+        for key in list(islice(holders, num_evicted)):
+            bits = holders.pop(key)
+            while bits:
+                last = bits & -bits
+                del self._by_slot[last.bit_length() - 1].counts[tier][key]
                 self.num_dropped += 1
+                bits ^= last
+        self.num_evictions += num_evicted

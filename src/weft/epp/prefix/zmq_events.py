@@ -1,4 +1,7 @@
-"""Events over ZeroMQ: one SUB socket per endpoint, with replay; or one socket that all engines connect to."""
+"""Events over ZeroMQ: one SUB socket per endpoint, with replay; or one socket that all engines connect to.
+
+A socket that has a message gives it at once: who awaits one after the other lets nobody else have a turn.
+"""
 
 import asyncio
 import logging
@@ -10,6 +13,7 @@ import zmq.asyncio
 from weft.core.address import join_host_port
 from weft.core.errors import ConfigError
 from weft.epp.pool.endpoint import Endpoint
+from weft.epp.pool.turns import Turns
 from weft.epp.prefix.feed import EventFeed, Step
 
 _log = logging.getLogger(__name__)
@@ -46,8 +50,10 @@ class ZmqSubscriber:
             socket.connect(f"tcp://{join_host_port(self._host, port)}")
             if replay_port is not None:
                 await self._replay(0, None, replay_port)
+            turns = Turns()
             while True:
                 await self._take(await socket.recv_multipart(), replay_port)
+                await turns.yield_if_due()
         finally:
             socket.close(linger=0)
 
@@ -89,9 +95,10 @@ class ZmqSubscriber:
             _prepare(socket, self._host)
             socket.connect(f"tcp://{join_host_port(self._host, port)}")
             await socket.send_multipart([b"", start.to_bytes(8, "big")])
+            turns = Turns()
             async with asyncio.timeout(REPLAY_TIMEOUT_S):
                 while await self._take_replayed(await socket.recv_multipart()):
-                    pass
+                    await turns.yield_if_due()
         except (TimeoutError, zmq.ZMQError) as error:
             _log.warning("replay of prefix-cache events from %s failed: %r", self._host, error)
             return False
@@ -143,9 +150,11 @@ class ZmqHub:
     async def run(self) -> None:
         """Serve until cancelled."""
         assert self._socket is not None
+        turns = Turns()
         try:
             while True:
                 await self._take(await self._socket.recv_multipart())
+                await turns.yield_if_due()
         finally:
             self._socket.close(linger=0)
 

@@ -3,7 +3,6 @@
 import asyncio
 import logging
 from collections.abc import Awaitable, Callable, Collection, Iterator, Mapping
-from contextlib import suppress
 from dataclasses import dataclass, field
 from http import HTTPStatus
 from typing import Final, Protocol
@@ -101,14 +100,13 @@ class AdminServer:
             async with asyncio.timeout(_TIMEOUT_S):
                 page = await self._answer(reader)
                 writer.write(_encode(page))
-                await writer.drain()
-        except (TimeoutError, ConnectionError, asyncio.IncompleteReadError):
-            pass  # nobody is connected any more
+                writer.close()
+                await writer.wait_closed()  # all of it has been taken
+        except (OSError, EOFError):
+            pass  # nobody is connected any more, or nobody reads
         finally:
+            writer.transport.abort()  # a page that nobody reads is not held for them
             self._num_open -= 1
-            writer.close()
-            with suppress(ConnectionError):
-                await writer.wait_closed()
 
     async def _answer(self, reader: asyncio.StreamReader) -> Page:
         if self._num_open > _MAX_CONNECTIONS:

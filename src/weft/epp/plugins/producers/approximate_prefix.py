@@ -1,5 +1,6 @@
 """`approx-prefix-cache-producer`: guesses what endpoints hold from what they were sent."""
 
+from collections import Counter
 from typing import Annotated
 
 import msgspec
@@ -8,7 +9,8 @@ from weft.epp.config.parameters import AtLeastOne, Count, Kind, Parameters
 from weft.epp.decision.cycle import Cycle, PrefixMatch, Schedule
 from weft.epp.decision.plugin import APPROXIMATE, TOKENS, Surroundings, plugin
 from weft.epp.pool.endpoint import Endpoint
-from weft.epp.prefix.approximate import ApproximateIndex, held_by
+from weft.epp.prefix.approximate import ApproximateIndex
+from weft.epp.prefix.holders import by_endpoint
 from weft.epp.prefix.keys import chain_hashes
 from weft.epp.prefix.leaving import Leaving
 from weft.epp.request.values import MAX_COMPARED_TOKENS
@@ -68,14 +70,10 @@ class ApproximatePrefixProducer:
             self._hit_bytes.observe(4 * match.num_tokens(target, cycle.num_prompt_tokens))
 
     def _match(self, cycle: Cycle, chains: list[list[int]], block_size: int) -> PrefixMatch:
-        held: dict[Endpoint, int] = {}
+        counts: Counter[int] = Counter()
         for chain in chains:
-            counts = self._index.match(chain)
-            if not counts:
-                continue
-            for endpoint in cycle.candidates:
-                if count := held_by(endpoint, counts):
-                    held[endpoint] = held.get(endpoint, 0) + count
+            counts.update(self._index.match(chain))
+        held = by_endpoint(counts, cycle.candidates)
         num_blocks = sum(map(len, chains))
         return PrefixMatch(num_blocks, block_size, held, held)
 

@@ -14,8 +14,10 @@ import msgspec
 from weft.epp.config.parameters import AtLeastOne, Count, Kind, Parameters
 from weft.epp.decision.cycle import Cycle, PrefixMatch
 from weft.epp.decision.plugin import TOKENS, Producer, Surroundings, plugin
+from weft.epp.plugins.pickers import freshness
 from weft.epp.plugins.producers.approximate_prefix import hash_prompts
 from weft.epp.pool.endpoint import Endpoint
+from weft.epp.pool.pool import reachable
 from weft.epp.request.values import MAX_COMPARED_TOKENS
 
 _MAX_BLOCKS: Final = 2048  # of a prompt, where no number of tokens is given
@@ -109,8 +111,10 @@ class BurstProducer(Producer):
     def _close(self, batch: Batch) -> None:
         if batch is self._gathering:
             self._gathering = None
+            # Of equals the first is taken: a window with one shared prompt must not have a favourite.
+            endpoints = sorted(reachable(self._pool.ready), key=freshness)
             batch.wanted = place(
-                batch.prompts, self._pool.ready, self._parameters.max_per_replica,
+                batch.prompts, endpoints, self._parameters.max_per_replica,
                 by_tokens=self._parameters.balance_by == "tokens",
             )  # fmt: skip
             batch.is_closed.set()

@@ -12,6 +12,7 @@ from weft.epp.decision.plugin import (
     Surroundings,
     plugin,
 )
+from weft.epp.metrics.rows import Rows
 from weft.epp.pool.endpoint import Endpoint
 
 
@@ -36,7 +37,7 @@ class _Share:
 
     endpoint: Endpoint
     num_tokens: int
-    labels: tuple[str, str]
+    labels: tuple[str, ...]
 
 
 @plugin(INFLIGHT, Kind.PRODUCER, InflightParameters)
@@ -46,7 +47,11 @@ class InflightLoad(Producer):
     def __init__(self, parameters: InflightParameters, surroundings: Surroundings) -> None:
         self._parameters = parameters
         self._name = surroundings.name
-        self._metrics = surroundings.metrics
+        self._fairness_ids = surroundings.metrics.fairness_ids
+        self._rows: dict[tuple[str, ...], tuple[int, int]] = {}  # by labels; none is all zero
+        self._requests = Rows(surroundings.metrics.inflight_requests)
+        self._tokens = Rows(surroundings.metrics.inflight_tokens)
+        surroundings.metrics.before_text(self._publish)
         self._num_requests: dict[Endpoint, int] = {}
         self._num_tokens: dict[Endpoint, int] = {}
         self._shares: dict[int, list[_Share]] = {}  # by ticket id
@@ -65,7 +70,10 @@ class InflightLoad(Producer):
         shares = []
         for endpoint in {picks[0]: None for picks in schedule.picks.values() if picks}:
             num_tokens = self._cost(cycle, endpoint)
-            labels = (self._metrics.fairness_ids(cycle.fairness_id), str(cycle.priority))
+            labels = (
+                endpoint.spec.name, endpoint.spec.namespace, self._name,
+                self._fairness_ids(cycle.fairness_id), str(cycle.priority),
+            )  # fmt: skip
             shares.append(_Share(endpoint, num_tokens, labels))
             self._change(shares[-1], num_requests=1, num_tokens=num_tokens)
         self._shares[cycle.ticket_id] = shares
@@ -96,13 +104,21 @@ class InflightLoad(Producer):
 
     def _change(self, share: _Share, *, num_requests: int, num_tokens: int) -> None:
         endpoint = share.endpoint
-        labels = (endpoint.spec.name, endpoint.spec.namespace, self._name, *share.labels)
-        self._metrics.inflight_requests.labels(*labels).inc(num_requests)
-        self._metrics.inflight_tokens.labels(*labels).inc(num_tokens)
+        before = self._rows.pop(share.labels, (0, 0))
+        row = (before[0] + num_requests, before[1] + num_tokens)
+        if any(row):
+            self._rows[share.labels] = row
         if endpoint in self._num_requests or num_requests > 0:
             requests = self._num_requests.get(endpoint, 0) + num_requests
             self._num_requests[endpoint] = max(0, requests)
             self._num_tokens[endpoint] = max(0, self._num_tokens.get(endpoint, 0) + num_tokens)
+
+    def _publish(self) -> None:
+        """Of what is under way: clients name flows, and endpoints come and go."""
+        self._requests.show(
+            {labels: num_requests for labels, (num_requests, _) in self._rows.items()}
+        )
+        self._tokens.show({labels: num_tokens for labels, (_, num_tokens) in self._rows.items()})
 
     def _forget(self, endpoint: Endpoint) -> None:
         self._num_requests.pop(endpoint, None)

@@ -1,5 +1,7 @@
 """`mm-embeddings-cache-producer`: who was sent a request's images, videos and sounds before."""
 
+from collections import Counter
+from itertools import islice
 from typing import Annotated
 
 import msgspec
@@ -8,12 +10,14 @@ from xxhash import xxh64_intdigest
 from weft.epp.config.parameters import Kind, Parameters
 from weft.epp.decision.cycle import Cycle, Schedule
 from weft.epp.decision.plugin import MEDIA_CACHE, Surroundings, plugin
-from weft.epp.prefix.approximate import ApproximateIndex, held_by
+from weft.epp.prefix.approximate import ApproximateIndex
+from weft.epp.prefix.holders import by_endpoint
 from weft.epp.prefix.leaving import Leaving
 
 ENCODE_PROFILE = "encode"
 _MIB_PER_ITEM = 2  # what the embeddings of a picture take, roughly, whichever it is
 _DEFAULT_MIB = 4096
+_MAX_ITEMS = 1024  # of a request; no encoder takes as many
 _AtLeastOneItem = Annotated[int, msgspec.Meta(ge=_MIB_PER_ITEM)]
 
 
@@ -41,11 +45,14 @@ class MediaCacheProducer:
 
     def produce(self, cycle: Cycle) -> None:
         """Fill in the share of the request's media that each candidate has."""
-        found = [self._index.match([item]) for item in _items(cycle)]
-        if any(found):
+        items = _items(cycle)
+        counts: Counter[int] = Counter()
+        for item in items:
+            counts.update(self._index.match([item]))
+        if counts:
+            held = by_endpoint(counts, cycle.candidates)
             cycle.held_media[self._name] = {
-                endpoint: sum(held_by(endpoint, counts) for counts in found) / len(found)
-                for endpoint in cycle.candidates
+                endpoint: held.get(endpoint, 0) / len(items) for endpoint in cycle.candidates
             }
 
     def picked(self, cycle: Cycle, schedule: Schedule) -> None:
@@ -57,6 +64,6 @@ class MediaCacheProducer:
 
 
 def _items(cycle: Cycle) -> list[int]:
-    """Each of the request's media once; one that nothing tells apart is none."""
-    names = dict.fromkeys(filter(None, cycle.request.media))
+    """Each of the request's media once, so many of them; one that nothing tells apart is none."""
+    names = islice(dict.fromkeys(filter(None, cycle.request.media)), _MAX_ITEMS)
     return [xxh64_intdigest(f"{cycle.model}\0{name}".encode()) for name in names]

@@ -3,7 +3,7 @@
 import asyncio
 import logging
 from collections import deque
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Sequence
 from itertools import islice
 from time import perf_counter
 from typing import Any, Final, Literal
@@ -15,6 +15,7 @@ from weft.epp.config.quantity import check_positive, parse_duration_s
 from weft.epp.decision.cycle import Cycle, PrefixMatch, Schedule
 from weft.epp.decision.plugin import TOKENS, Surroundings, plugin
 from weft.epp.pool.endpoint import Endpoint
+from weft.epp.prefix.holders import by_endpoint
 from weft.epp.prefix.keys import iter_keys, make_keys
 from weft.epp.prefix.kv_subscriptions import KvEventsConfig
 from weft.epp.prefix.leaving import Leaving
@@ -107,14 +108,6 @@ class PreciseParameters(Parameters, frozen=True, kw_only=True):
             yield "indexerConfig.tokenizersPoolConfig", "token-producer makes the tokens"
 
 
-def _bits(holders: int) -> Iterator[int]:
-    """The slots of the endpoints in a mask."""
-    while holders:
-        last = holders & -holders
-        yield last.bit_length() - 1
-        holders ^= last
-
-
 @plugin(TYPE, Kind.PRODUCER, PreciseParameters)
 class PrecisePrefixProducer:
     """Keys the prompt's full blocks and looks up who holds an unbroken run of them."""
@@ -196,16 +189,18 @@ class PrecisePrefixProducer:
                     self._guesses.append((cycle.now + self._ttl_s, picks[0], chain))
 
     def _match(self, cycle: Cycle, chains: list[list[int]]) -> PrefixMatch:
-        held: dict[Endpoint, int] = {}
-        weight: dict[Endpoint, float] = {}
-        by_slot = {endpoint.slot: endpoint for endpoint in cycle.candidates}
+        held: dict[int, int] = {}
+        weight: dict[int, float] = {}
         for chain in chains:
             for holders, count, total in self.index.match(chain):
-                for slot in _bits(holders):
-                    if endpoint := by_slot.get(slot):
-                        held[endpoint] = held.get(endpoint, 0) + count
-                        weight[endpoint] = weight.get(endpoint, 0.0) + total
-        return PrefixMatch(sum(map(len, chains)), self.index.block_size, held, weight)
+                held[holders] = held.get(holders, 0) + count
+                weight[holders] = weight.get(holders, 0.0) + total
+        return PrefixMatch(
+            sum(map(len, chains)),
+            self.index.block_size,
+            by_endpoint(held, cycle.candidates),
+            by_endpoint(weight, cycle.candidates),
+        )
 
     def _publish(self) -> None:
         self._size.set(len(self.index))

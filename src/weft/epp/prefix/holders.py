@@ -1,0 +1,26 @@
+"""Sets of endpoints as the bits of an int, one for each endpoint's slot."""
+
+from collections.abc import Iterable, Mapping
+from typing import TypeVar
+
+from weft.epp.pool.endpoint import Endpoint
+
+_Amount = TypeVar("_Amount", int, float)
+
+
+def by_endpoint(
+    amounts: Mapping[int, _Amount], endpoints: Iterable[Endpoint]
+) -> dict[Endpoint, _Amount]:
+    """What each of these endpoints has of amounts that sets of them have: at a cost of who is in the sets.
+
+    A request may have a thousand prompts, and a pool a thousand endpoints: amounts are summed by set before.
+    """
+    by_slot = {endpoint.slot: endpoint for endpoint in endpoints}
+    found: dict[Endpoint, _Amount] = {}
+    for holders, amount in amounts.items():
+        while holders:
+            last = holders & -holders
+            holders ^= last
+            if (endpoint := by_slot.get(last.bit_length() - 1)) is not None:
+                found[endpoint] = found.get(endpoint, 0) + amount
+    return found
