@@ -4,9 +4,16 @@ import asyncio
 import json
 import socket
 
+import pytest
+
 from tests.busy import PATIENCE_S
-from tests.web.serving import ECHO, listening, serving
+from tests.doubles.loop_probe import check_pauses
+from tests.web.serving import ECHO, SCRIPT, call_of, listening, serving
 from weft.core.client import EngineClient
+from weft.web.http.endpoint import Events
+from weft.web.openai import ENDPOINTS as OPENAI
+from weft.web.served import Served
+from weft.web.tokens import ENDPOINTS as TOKENS
 
 NUM_ANSWERS, NUM_TOKENS = 32, 280
 # An event a token, with the log-probabilities of so many others, makes some megabytes.
@@ -95,3 +102,41 @@ def texts(events: list[dict]) -> list[str]:
     for choice in (choice for event in events for choice in event["choices"]):
         answers[choice["index"]] += choice["text"]
     return answers
+
+
+SCORED, NUM_TOP = 960, 80  # to write the ids of so many alone takes 70 ms
+LONG = "abcdefgh" * (SCORED // 8)
+LIMITS = {"max_model_len": 2048, "num_gpu_blocks_override": 256, "max_logprobs": NUM_TOP}
+STREAMS = {
+    "/v1/chat/completions": {
+        "messages": [{"role": "user", "content": LONG}],
+        "max_tokens": SCORED,
+        "ignore_eos": True,
+        "logprobs": True,
+        "top_logprobs": NUM_TOP,
+    },
+    "/inference/v1/generate": {
+        "token_ids": list(LONG.encode()),
+        "sampling_params": {"max_tokens": SCORED, "ignore_eos": True, "logprobs": NUM_TOP},
+    },
+}
+
+
+async def read_late(served: Served, path: str) -> list[bytes]:
+    """The events of a stream of which only the first is read until the engine is done."""
+    endpoints = {endpoint.path: endpoint for endpoint in (*OPENAI, *TOKENS)}
+    call = call_of(endpoints, served, path, {**STREAMS[path], "stream": True})
+    answer = await endpoints[path].handler(call)
+    assert isinstance(answer, Events)
+    events = [await anext(answer.source)]
+    await until_made(served.client)
+    return [*events, *[event async for event in answer.source]]
+
+
+@pytest.mark.parametrize("path", STREAMS)
+async def test_what_a_lagging_reader_gets_at_once_holds_nobody_up(path):
+    """Thousands of log-probabilities in one event are written while others are served."""
+    async with serving(ECHO, template=SCRIPT, **LIMITS) as served:
+        events = await check_pauses(lambda: read_late(served, path))
+    assert len(events) < SCORED
+    assert b"".join(events).count(b'"top_logprobs"') == SCORED
