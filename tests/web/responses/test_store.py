@@ -16,13 +16,14 @@ from weft.web.responses.store import (
 
 def stored(number: int, *, num_bytes: int = 100, ended_at: float = 0.0) -> StoredResponse:
     """A response that takes that many bytes, and has one item."""
-    output = b'{"output":[{"id":"msg_%d"}]}' % number
+    output = b'[{"id":"msg_%d"}]' % number
     return StoredResponse(
         id=f"resp_{number}",
         is_background=False,
-        response=output,
-        items=b"[]",
-        messages=b" " * (num_bytes - len(output) - 2),
+        response=b"",
+        items=b"[]" + b" " * (num_bytes - len(output) - 2),
+        output=output,
+        messages=b"",
         own_item_ids=(f"msg_{number}",),
         log=None,
         ended_at=ended_at,
