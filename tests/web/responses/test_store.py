@@ -5,6 +5,7 @@ import asyncio
 import pytest
 
 from weft.core.errors import BadRequest
+from weft.web.http.options import HttpOptions
 from weft.web.responses.event_log import EventLog
 from weft.web.responses.store import (
     MAX_OPENED_BYTES,
@@ -86,6 +87,17 @@ def test_one_request_opens_only_so_much():
         store.put(stored(number, num_bytes=MAX_OPENED_BYTES // 2 + 1))
     find = store.item_finder()
     assert find("msg_1") is find("msg_1")
+    with pytest.raises(BadRequest, match="too many responses"):
+        find("msg_2")
+
+
+def test_one_request_opens_one_of_the_longest_inputs():
+    """To read two takes as long as two bodies, which nothing interrupts."""
+    store = ResponseStore(ResponseLimits(), clock=lambda: 0.0)
+    for number in (1, 2):
+        store.put(stored(number, num_bytes=HttpOptions().max_body_bytes))
+    find = store.item_finder()
+    assert find("msg_1") == {"id": "msg_1"}
     with pytest.raises(BadRequest, match="too many responses"):
         find("msg_2")
 

@@ -17,7 +17,8 @@ from weft.web.responses.event_log import EventLog
 from weft.web.responses.items import Item, Message, RequestInput, as_items, to_messages
 
 _MIB = 1024 * 1024
-MAX_OPENED_BYTES = 64 * _MIB
+# Of all responses that one request refers to, in one turn of the event loop: a little more than one body.
+MAX_OPENED_BYTES = 16 * _MIB
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
