@@ -10,7 +10,7 @@ from tests.web.openai.calls import CHAT, HELLO, answer, chat, chat_chunks, compl
 from tests.web.serving import ECHO, serving, weather_tool
 from weft.core.errors import BadRequest, ContextLengthExceeded, EngineDead, NotFound
 from weft.text.chat import RESERVED_NAMES
-from weft.web.inference.call import to_model_call
+from weft.web.inference.call import MAX_REPEATED_CHARS, to_model_call
 from weft.web.openai.chat import to_turn
 
 SCHEMA = "response_format"
@@ -314,3 +314,30 @@ async def test_messages_that_clients_send_are_taken(served, message: dict):
     """An empty list of calls says that there were none, also where there is no content."""
     answer = await chat(served, said(message), max_tokens=2)
     assert answer["choices"][0]["finish_reason"] == "length"
+
+
+@pytest.fixture
+async def roomy():
+    """What a server with a long context serves."""
+    length = 2**16 + 64
+    model = f"{ECHO}?max_len={length}"
+    async with serving(model, max_model_len=length, num_gpu_blocks_override=2**13) as served:
+        yield served
+
+
+@pytest.mark.parametrize("name", ["echo", "return_token_ids"])
+async def test_answers_repeat_prompts_up_to_a_length(roomy, name):
+    """They are encoded in one piece: a short body would otherwise be repeated 128 times in it."""
+    text = "x" * (MAX_REPEATED_CHARS // 128 + 1)
+    with pytest.raises(BadRequest, match=str(MAX_REPEATED_CHARS)) as caught:
+        await complete(roomy, {name: True}, prompt=text, n=128, max_tokens=1)
+    assert caught.value.parameter == name
+
+
+async def test_a_chat_repeats_its_last_message_up_to_a_length(echoing):
+    """Before the message is looked at by the template."""
+    message = {"role": "assistant", "content": "x" * (MAX_REPEATED_CHARS // 128 + 1)}
+    continued = {"add_generation_prompt": False, "continue_final_message": True, "echo": True}
+    with pytest.raises(BadRequest, match=str(MAX_REPEATED_CHARS)) as caught:
+        await chat(echoing, continued, messages=[message], n=128, max_tokens=1)
+    assert caught.value.parameter == "echo"

@@ -22,6 +22,9 @@ from weft.web.options import ApiOptions
 from weft.web.served import Served
 
 _RANK_HEADER = "x-data-parallel-rank"
+# An answer is encoded in one piece; so many take 20 ms.
+MAX_REPEATED_CHARS = 8 * 2**20
+CHARS_PER_ID = 4  # as long as a token id takes to encode
 
 ModelHandler: TypeAlias = "Callable[[ModelCall], Awaitable[Answer]]"
 
@@ -201,6 +204,16 @@ def check_streamable(fields: GenerationFields) -> None:
     """A prompt's log-probabilities come with an answer in one piece only."""
     if fields.stream and fields.prompt_logprobs is not None:
         raise BadRequest("prompt_logprobs", "prompt_logprobs are not available when stream is true")
+
+
+def check_repeated(name: str, num_chars: int) -> None:
+    """Refuse to repeat prompts that are too long together, each as often as it has answers."""
+    if num_chars > MAX_REPEATED_CHARS:
+        raise BadRequest(
+            name,
+            f"{name}: the answers would repeat {num_chars} characters of prompts; all of them together "
+            f"may repeat {MAX_REPEATED_CHARS}",
+        )
 
 
 def to_usage(

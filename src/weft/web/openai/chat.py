@@ -28,6 +28,7 @@ from weft.web.chat.turn import NamedTool, Tool, ToolChoice, Turn
 from weft.web.http.endpoint import Answer, Call
 from weft.web.inference.call import (
     ModelCall,
+    check_repeated,
     check_streamable,
     model_endpoint,
     to_details,
@@ -185,12 +186,14 @@ def to_shape(call: ModelCall, body: ChatBody, turn: Turn) -> ChatShape:
     role = call.served.options.response_role
     if not turn.add_generation_prompt and body.messages:
         role = str(body.messages[-1].get("role"))
+    echo = _echoed(body, role)
+    check_repeated("echo", turn.params.n * len(echo))
     return ChatShape(
         head=call.heading("chatcmpl"),
         details=details,
         role=role,
         num_answers=turn.params.n,
-        echo=_echoed(body, role),
+        echo=echo,
         has_forced_call=is_forced(turn.tool_choice),
         logprobs=call.logprob_writer(
             body.top_logprobs,

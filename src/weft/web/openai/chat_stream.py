@@ -54,6 +54,11 @@ async def _chat_events(
 ) -> AsyncGenerator[bytes, None]:
     async with aclosing(events):
         async for event in events:
+            if isinstance(event, Began):
+                # Each answer's first chunk may have the prompt's ids: they are sent one by one.
+                for first in writer.chunks(event):
+                    yield data_event(first)
+                continue
             for chunk in await write_rows(
                 writer.num_rows_of(event), partial(writer.encoded, event)
             ):

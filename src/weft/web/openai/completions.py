@@ -27,7 +27,9 @@ from weft.web.chat.run import run_request
 from weft.web.http.endpoint import Answer, Events
 from weft.web.http.sse import EventSink
 from weft.web.inference.call import (
+    CHARS_PER_ID,
     ModelCall,
+    check_repeated,
     check_streamable,
     model_endpoint,
     to_details,
@@ -105,13 +107,16 @@ async def to_job(call: ModelCall, body: CompletionBody) -> CompletionJob:
     if length_penalty is not None and params.prompt_logprobs is not None:
         raise BadRequest("echo", "echo with logprobs does not go with use_beam_search")
     requests = await prepare_all(call, body, params)
+    echoes = [await _echo(call.served, request, params) for request in requests if body.echo]
+    if body.echo or details.has_token_ids:
+        num_ids = sum(len(request.prompt_token_ids) for request in requests)
+        num_chars = max(sum(map(len, echoes)), CHARS_PER_ID * num_ids)
+        check_repeated("echo" if body.echo else "return_token_ids", params.n * num_chars)
     shape = CompletionShape(
         head=call.heading("cmpl"),
         details=details,
         num_answers=params.n,
-        echoes=[await _echo(call.served, request, params) for request in requests]
-        if body.echo
-        else None,
+        echoes=echoes if body.echo else None,
         is_prompt_only=_is_prompt_only(body),
         is_streamed=bool(body.stream),
         logprobs=None
