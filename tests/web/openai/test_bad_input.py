@@ -224,6 +224,14 @@ async def test_constraints_that_cannot_be_built_are_refused(echoing, fields):
     assert (await chat(echoing, max_tokens=1))["usage"]["completion_tokens"] == 1
 
 
+@pytest.mark.parametrize("prompt", [[-1], [2**40], [[65], [-1]]])
+async def test_ids_beyond_the_vocabulary_are_refused_as_a_prompt(echoing, prompt):
+    """Bodies have no field of the name that the engine has for them."""
+    with pytest.raises(BadRequest, match=r"^prompt must be in the vocabulary") as caught:
+        await complete(echoing, prompt=prompt)
+    assert caught.value.parameter == "prompt"
+
+
 async def test_prompt_logprobs_do_not_stream(echoing):
     """They are told once, with an answer in one piece."""
     with pytest.raises(BadRequest) as caught:

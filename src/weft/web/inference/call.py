@@ -1,7 +1,8 @@
 """What every generating endpoint reads from a call beside the words of its own API."""
 
 import time
-from collections.abc import Awaitable, Callable, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass, fields
 from functools import wraps
 from typing import Any, TypeAlias
@@ -204,6 +205,15 @@ def check_streamable(fields: GenerationFields) -> None:
     """A prompt's log-probabilities come with an answer in one piece only."""
     if fields.stream and fields.prompt_logprobs is not None:
         raise BadRequest("prompt_logprobs", "prompt_logprobs are not available when stream is true")
+
+
+@contextmanager
+def naming(names: Mapping[str, str]) -> Iterator[None]:
+    """What is refused inside bears the names that an API has for some fields."""
+    try:
+        yield
+    except BadRequest as error:
+        raise error.renamed(names) from error
 
 
 def check_repeated(name: str, num_chars: int) -> None:

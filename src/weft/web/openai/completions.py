@@ -32,6 +32,7 @@ from weft.web.inference.call import (
     check_repeated,
     check_streamable,
     model_endpoint,
+    naming,
     to_details,
 )
 from weft.web.inference.fields import (
@@ -50,6 +51,7 @@ from weft.web.openai.completion_stream import (
 )
 from weft.web.served import Served
 
+_NAMES = {"prompt_token_ids": "prompt"}
 DEFAULT_MAX_TOKENS = 16  # as published
 EXAMPLE = {"prompt": "The capital of France is", "max_tokens": 16}
 # Every prompt has n answers, and each of them a place in the queue.
@@ -231,14 +233,10 @@ async def prepare_all(
         for position, prompt in enumerate(given):
             if position:
                 await asyncio.sleep(0)  # a short one takes no turn of its own
-            requests.append(
-                await prepare(
-                    served,
-                    with_salt(prompt, body.cache_salt),
-                    params,
-                    msgspec.structs.replace(options, request_id=f"{call.request_id}-{position}"),
-                )
-            )
+            own = msgspec.structs.replace(options, request_id=f"{call.request_id}-{position}")
+            salted = with_salt(prompt, body.cache_salt)
+            with naming(_NAMES):
+                requests.append(await prepare(served, salted, params, own))
     return requests
 
 
