@@ -46,6 +46,9 @@ from weft.web.inference.fields import (
 from weft.web.inference.logprobs import to_prompt_logprobs
 from weft.web.openai.chat_stream import ChatShape, chat_stream
 
+# What the engine calls otherwise: `logprobs` is a switch here.
+_NAMES = {"logprobs": "top_logprobs"}
+_NEWER_NAMES = {**_NAMES, "max_tokens": "max_completion_tokens"}
 EXAMPLE = {"messages": [{"role": "user", "content": "Hello!"}], "max_tokens": 32}
 
 
@@ -99,6 +102,7 @@ def to_turn(call: ModelCall, body: ChatBody) -> Turn:
         cache_salt=body.cache_salt,
         length_penalty=to_length_penalty(call.served.client.info.limits, body, params),
         mm_processor_kwargs=body.mm_processor_kwargs,
+        names=_NAMES if body.max_completion_tokens is None else _NEWER_NAMES,
     )
 
 
