@@ -4,9 +4,21 @@ import asyncio
 import json
 import socket
 
+import pytest
+from prometheus_client import CollectorRegistry
+
 from tests.busy import PATIENCE_S
-from tests.web.serving import ECHO, listening, serving
+from tests.doubles.loop_probe import check_pauses
+from tests.web.serving import ECHO, SCRIPT, call_of, listening, serving
 from weft.core.client import EngineClient
+from weft.web.http.endpoint import Events
+from weft.web.http.state import ServerState
+from weft.web.openai import ENDPOINTS as OPENAI
+from weft.web.responses import response_endpoints
+from weft.web.responses.runs import Runs
+from weft.web.responses.store import ResponseLimits
+from weft.web.served import Served
+from weft.web.tokens import ENDPOINTS as TOKENS
 
 NUM_ANSWERS, NUM_TOKENS = 32, 280
 # An event a token, with the log-probabilities of so many others, makes some megabytes.
@@ -95,3 +107,56 @@ def texts(events: list[dict]) -> list[str]:
     for choice in (choice for event in events for choice in event["choices"]):
         answers[choice["index"]] += choice["text"]
     return answers
+
+
+def say(num_tokens: int) -> str:
+    """A prompt that the echo model answers with so many tokens."""
+    return "abcdefgh" * (num_tokens // 8)
+
+
+# To write the tokens of each, with so many others beside them, takes 70 ms and more.
+NUM_TOP = 80
+LIMITS = {"max_model_len": 4096, "num_gpu_blocks_override": 512, "max_logprobs": NUM_TOP}
+STREAMS = {
+    "/v1/chat/completions": {
+        "messages": [{"role": "user", "content": say(960)}],
+        "max_tokens": 960,
+        "ignore_eos": True,
+        "logprobs": True,
+        "top_logprobs": NUM_TOP,
+    },
+    "/inference/v1/generate": {
+        "token_ids": list(say(960).encode()),
+        "sampling_params": {"max_tokens": 960, "ignore_eos": True, "logprobs": NUM_TOP},
+    },
+    "/v1/responses": {
+        "input": say(1600),
+        "max_output_tokens": 1600,
+        "ignore_eos": True,
+        "include": ["message.output_text.logprobs"],
+        "top_logprobs": 20,
+    },
+}
+
+
+async def read_late(served: Served, path: str) -> list[bytes]:
+    """The events of a stream of which only the first is read until the engine is done."""
+    runs = Runs(ServerState(CollectorRegistry()), ResponseLimits())
+    endpoints = {
+        endpoint.path: endpoint for endpoint in (*OPENAI, *TOKENS, *response_endpoints(runs))
+    }
+    call = call_of(endpoints, served, path, {**STREAMS[path], "stream": True})
+    answer = await endpoints[path].handler(call)
+    assert isinstance(answer, Events)
+    events = [await anext(answer.source)]
+    await until_made(served.client)
+    return [*events, *[event async for event in answer.source]]
+
+
+@pytest.mark.parametrize("path", STREAMS)
+async def test_what_a_lagging_reader_gets_at_once_holds_nobody_up(path):
+    """Thousands of log-probabilities in one event are written while others are served."""
+    async with serving(ECHO, template=SCRIPT, **LIMITS) as served:
+        events = await check_pauses(lambda: read_late(served, path))
+    assert len(events) < 300
+    assert len(b"".join(events)) > 2**21

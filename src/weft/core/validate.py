@@ -437,16 +437,12 @@ def _check_token_ids(name: str, token_ids: Sequence[Any], limits: Limits) -> Non
         return
     if set(map(type, token_ids)) != {int}:
         wrong = next(token_id for token_id in token_ids if type(token_id) is not int)
-        raise BadRequest(name, f"{name} must hold integers, got {shown(wrong)}")
+        raise BadRequest(name, (Key(name), f" must hold integers, got {shown(wrong)}"))
     # A negative id would wrap around and edit another token's row in silence.
     for token_id in (min(token_ids), max(token_ids)):
         if not 0 <= token_id < limits.vocab_size:
-            raise BadRequest(
-                name,
-                f"{name} must be in the vocabulary, 0 to {limits.vocab_size - 1}, "
-                f"got {shown(token_id)}",
-                token_id,
-            )
+            allowed = f"0 to {limits.vocab_size - 1}, got {shown(token_id)}"
+            raise BadRequest(name, (Key(name), f" must be in the vocabulary, {allowed}"), token_id)
 
 
 # -- single values ----------------------------------------------------------------------------

@@ -5,6 +5,7 @@ from contextlib import aclosing
 
 import pytest
 
+from tests.doubles.loop_probe import check_pauses
 from tests.web.serving import ECHO, is_compact, serving, weather_tool
 from weft.core.errors import BadRequest, ContextLengthExceeded
 from weft.core.types import RequestOptions, SamplingParams, StructuredOutputsParams
@@ -282,3 +283,12 @@ async def test_max_tokens_may_fill_what_the_prompt_leaves():
         exact = await fold(run_turn(served, turn(params={"max_tokens": room, **ignoring})))
     assert len(filled.answers[0].token_ids) == room
     assert exact.answers == filled.answers
+
+
+async def test_a_conversation_is_looked_through_once_for_all_answers(scripted):
+    """What each of 128 answers is read by holds nobody up, however many messages and tools there are."""
+    history = [*HELLO, *({"role": "user", "content": "a"} for _ in range(16_000))]
+    tools = [Tool(name=f"f{number}") for number in range(128)]
+    asked = turn(history, tools=tools, params={"n": 128, "max_tokens": 1})
+    whole = await check_pauses(lambda: fold(run_turn(scripted, asked)))
+    assert len(whole.answers) == 128

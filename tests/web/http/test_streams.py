@@ -12,7 +12,8 @@ from tests.doubles.fake_engine import reference_tokens
 from tests.web.http.serving import PROMPT, Site, post, serving
 from weft.core.errors import GenerationError, Overloaded
 from weft.web.http.endpoint import Answer, Call, Events
-from weft.web.http.sse import named_event
+from weft.web.http.exchange import Exchange
+from weft.web.http.sse import named_event, write_events
 
 URL = "/test/chat/completions"
 
@@ -258,3 +259,29 @@ async def test_before_the_start_is_over_probes_alone_are_answered():
     assert (ours.status_code, theirs.status_code, nobody.status_code) == (503, 529, 401)
     assert ours.headers["retry-after"] == "1"
     assert theirs.json()["error"]["type"] == "overloaded_error"
+
+
+async def test_a_stream_that_is_there_already_gives_others_their_turns():
+    """No write waits for a client that keeps up, as where the events of a response that has ended are replayed."""
+    loop = asyncio.get_running_loop()
+    num_sent = num_turns = 0
+
+    async def send(message) -> None:
+        nonlocal num_sent
+        num_sent += len(message.get("body", b""))
+
+    def count() -> None:
+        nonlocal num_turns, turn
+        num_turns += 1
+        turn = loop.call_soon(count)
+
+    async def all_at_once():
+        for _ in range(2**14):
+            yield b"x" * 2**8
+
+    exchange = Exchange({"method": "GET", "path": "/", "headers": []}, send, PATIENCE_S)
+    turn = loop.call_soon(count)
+    await write_events(exchange, Events(all_at_once()), PATIENCE_S)
+    turn.cancel()
+    assert num_sent == 2**22
+    assert num_turns >= 2**22 // 2**17

@@ -10,7 +10,7 @@ from tests.web.openai.calls import CHAT, HELLO, answer, chat, chat_chunks, compl
 from tests.web.serving import ECHO, serving, weather_tool
 from weft.core.errors import BadRequest, ContextLengthExceeded, EngineDead, NotFound
 from weft.text.chat import RESERVED_NAMES
-from weft.web.inference.call import to_model_call
+from weft.web.inference.call import MAX_REPEATED_CHARS, to_model_call
 from weft.web.openai.chat import to_turn
 
 SCHEMA = "response_format"
@@ -79,7 +79,8 @@ ROWS = [
     ("max_tokens", {"max_tokens": 0}),
     ("max_tokens", {"max_tokens": -1}),
     ("max_tokens", {"max_tokens": 2**31}),
-    ("max_tokens", {"max_completion_tokens": 0}),
+    ("max_completion_tokens", {"max_completion_tokens": 0}),
+    ("max_completion_tokens", {"max_completion_tokens": 10**6}),
     ("max_tokens", {"max_completion_tokens": 1, "max_tokens": 2}),
     ("min_tokens", {"min_tokens": 9, "max_tokens": 8}),
     ("min_tokens", {"min_tokens": 5000}),
@@ -109,9 +110,9 @@ ROWS = [
     ("logit_bias", {"logit_bias": {"abc": 1}}),
     ("logit_bias", {"logit_bias": {"512": 1}}),
     ("logit_bias", {"logit_bias": {str(n): 1 for n in range(100_000)}}),
-    ("logprobs", {"logprobs": True, "top_logprobs": -2}),
-    ("logprobs", {"logprobs": True, "top_logprobs": 21}),
-    ("logprobs", {"logprobs": True, "top_logprobs": 512}),
+    ("top_logprobs", {"logprobs": True, "top_logprobs": -2}),
+    ("top_logprobs", {"logprobs": True, "top_logprobs": 21}),
+    ("top_logprobs", {"logprobs": True, "top_logprobs": 512}),
     ("top_logprobs", {"top_logprobs": 1}),
     ("top_logprobs", {"top_logprobs": 1, "logprobs": False}),
     ("logprob_token_ids", {"logprobs": True, "logprob_token_ids": list(range(129))}),
@@ -224,6 +225,14 @@ async def test_constraints_that_cannot_be_built_are_refused(echoing, fields):
     assert (await chat(echoing, max_tokens=1))["usage"]["completion_tokens"] == 1
 
 
+@pytest.mark.parametrize("prompt", [[-1], [2**40], [[65], [-1]]])
+async def test_ids_beyond_the_vocabulary_are_refused_as_a_prompt(echoing, prompt):
+    """Bodies have no field of the name that the engine has for them."""
+    with pytest.raises(BadRequest, match=r"^prompt must be in the vocabulary") as caught:
+        await complete(echoing, prompt=prompt)
+    assert caught.value.parameter == "prompt"
+
+
 async def test_prompt_logprobs_do_not_stream(echoing):
     """They are told once, with an answer in one piece."""
     with pytest.raises(BadRequest) as caught:
@@ -314,3 +323,30 @@ async def test_messages_that_clients_send_are_taken(served, message: dict):
     """An empty list of calls says that there were none, also where there is no content."""
     answer = await chat(served, said(message), max_tokens=2)
     assert answer["choices"][0]["finish_reason"] == "length"
+
+
+@pytest.fixture
+async def roomy():
+    """What a server with a long context serves."""
+    length = 2**16 + 64
+    model = f"{ECHO}?max_len={length}"
+    async with serving(model, max_model_len=length, num_gpu_blocks_override=2**13) as served:
+        yield served
+
+
+@pytest.mark.parametrize("name", ["echo", "return_token_ids"])
+async def test_answers_repeat_prompts_up_to_a_length(roomy, name):
+    """They are encoded in one piece: a short body would otherwise be repeated 128 times in it."""
+    text = "x" * (MAX_REPEATED_CHARS // 128 + 1)
+    with pytest.raises(BadRequest, match=str(MAX_REPEATED_CHARS)) as caught:
+        await complete(roomy, {name: True}, prompt=text, n=128, max_tokens=1)
+    assert caught.value.parameter == name
+
+
+async def test_a_chat_repeats_its_last_message_up_to_a_length(echoing):
+    """Before the message is looked at by the template."""
+    message = {"role": "assistant", "content": "x" * (MAX_REPEATED_CHARS // 128 + 1)}
+    continued = {"add_generation_prompt": False, "continue_final_message": True, "echo": True}
+    with pytest.raises(BadRequest, match=str(MAX_REPEATED_CHARS)) as caught:
+        await chat(echoing, continued, messages=[message], n=128, max_tokens=1)
+    assert caught.value.parameter == "echo"

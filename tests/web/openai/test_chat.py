@@ -5,8 +5,21 @@ import json
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from tests.web.openai.calls import HELLO, chat, chat_chunks, flat_chat, folded_chat
-from tests.web.serving import ECHO, is_compact, serving, weather_tool
+from tests.busy import PATIENCE_S
+from tests.doubles.loop_probe import check_pauses
+from tests.web.openai.calls import (
+    CHAT,
+    HELLO,
+    chat,
+    chat_chunks,
+    flat_chat,
+    folded_chat,
+    make_call,
+)
+from tests.web.serving import ECHO, SCRIPT, is_compact, serving, weather_tool
+from weft.web.http.exchange import Exchange
+from weft.web.http.sse import write_events
+from weft.web.openai.chat import create_chat_completion
 from weft.web.options import ApiOptions
 
 SEEDED = {"seed": 7, "temperature": 1.0, "max_tokens": 12}
@@ -322,3 +335,25 @@ async def test_log_probabilities_of_held_back_text_come_with_the_next_chunk(scri
         for row in c["logprobs"]["content"]
     ]
     assert len(told) == stream[-1]["usage"]["completion_tokens"]
+
+
+async def send_all(served) -> None:
+    """A stream whose chunks begin with a prompt of a long context, to a client that keeps up."""
+    message = {"role": "user", "content": "x" * 2**16}
+    body = {"messages": [message], "n": 128, "max_tokens": 1, "return_token_ids": True}
+    call = make_call(served, CHAT, {**body, "stream": True})
+    exchange = Exchange({"method": "POST", "path": CHAT, "headers": []}, drop, PATIENCE_S)
+    await write_events(exchange, await create_chat_completion.handler(call), PATIENCE_S)
+    assert exchange.num_bytes_out > 128 * 2**16
+
+
+async def drop(_message) -> None:
+    """Send nothing, which takes no time."""
+
+
+async def test_the_prompts_ids_are_sent_answer_by_answer():
+    """All 128 in one turn of the event loop would take a tenth of a second."""
+    length = 2**16 + 64
+    room = {"max_model_len": length, "num_gpu_blocks_override": 2**13}
+    async with serving(f"{ECHO}?max_len={length}", template=SCRIPT, **room) as served:
+        await check_pauses(lambda: send_all(served))

@@ -124,9 +124,9 @@ async def test_vectors_may_keep_their_length(client):
         ({"input": ["x", 3]}, "input"),
         ({"input": ["x"] * 2049}, "input"),
         ({"input": "x", "messages": []}, "messages"),
-        ({"input": [400]}, "prompt_token_ids"),
-        ({"input": [[]]}, "prompt"),
-        ({"input": LONG}, "prompt"),
+        ({"input": [400]}, "input"),
+        ({"input": [[]]}, "input"),
+        ({"input": LONG}, "input"),
         ({"input": "x", "dimensions": 8}, "dimensions"),
         ({"input": "x", "encoding_format": "hex"}, "encoding_format"),
         ({"input": "x", "endianness": "big"}, "endianness"),
@@ -145,7 +145,7 @@ async def test_what_cannot_be_embedded_is_refused_by_name(client, body, field):
 async def test_one_bad_input_ends_the_whole_request(client):
     """No half answers."""
     field, message = await refusal(client, PATH, input=[[5], LONG, [6]])
-    assert field == "prompt"
+    assert field == "input"
     assert "maximum context length is 64 tokens" in message
 
 

@@ -5,6 +5,7 @@ import asyncio
 import pytest
 
 from weft.core.errors import BadRequest
+from weft.web.http.options import HttpOptions
 from weft.web.responses.event_log import EventLog
 from weft.web.responses.store import (
     MAX_OPENED_BYTES,
@@ -16,13 +17,14 @@ from weft.web.responses.store import (
 
 def stored(number: int, *, num_bytes: int = 100, ended_at: float = 0.0) -> StoredResponse:
     """A response that takes that many bytes, and has one item."""
-    output = b'{"output":[{"id":"msg_%d"}]}' % number
+    output = b'[{"id":"msg_%d"}]' % number
     return StoredResponse(
         id=f"resp_{number}",
         is_background=False,
-        response=output,
-        items=b"[]",
-        messages=b" " * (num_bytes - len(output) - 2),
+        response=b"",
+        items=b"[]" + b" " * (num_bytes - len(output) - 2),
+        output=output,
+        messages=b"",
         own_item_ids=(f"msg_{number}",),
         log=None,
         ended_at=ended_at,
@@ -85,6 +87,17 @@ def test_one_request_opens_only_so_much():
         store.put(stored(number, num_bytes=MAX_OPENED_BYTES // 2 + 1))
     find = store.item_finder()
     assert find("msg_1") is find("msg_1")
+    with pytest.raises(BadRequest, match="too many responses"):
+        find("msg_2")
+
+
+def test_one_request_opens_one_of_the_longest_inputs():
+    """To read two takes as long as two bodies, which nothing interrupts."""
+    store = ResponseStore(ResponseLimits(), clock=lambda: 0.0)
+    for number in (1, 2):
+        store.put(stored(number, num_bytes=HttpOptions().max_body_bytes))
+    find = store.item_finder()
+    assert find("msg_1") == {"id": "msg_1"}
     with pytest.raises(BadRequest, match="too many responses"):
         find("msg_2")
 

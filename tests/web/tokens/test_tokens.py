@@ -10,6 +10,7 @@ from tests.web.serving import call_of, serving
 from weft.core.errors import BadRequest, NotFound
 from weft.core.types import OutputKind, SamplingParams
 from weft.web.http.endpoint import Events
+from weft.web.inference.call import MAX_REPEATED_CHARS
 from weft.web.options import ApiOptions
 from weft.web.tokens import ENDPOINTS
 
@@ -240,3 +241,10 @@ async def test_cached_tokens_are_told_unless_the_server_keeps_them(is_told):
     async with serving(options=ApiOptions(enable_prompt_tokens_details=is_told)) as served:
         whole = await generate(served, sampling_params={"max_tokens": 1})
     assert ("prompt_tokens_details" in whole["usage"]) == is_told
+
+
+async def test_simple_generate_repeats_a_prompt_up_to_a_length(served):
+    """Each of its lines has it once for every answer."""
+    with pytest.raises(BadRequest, match=str(MAX_REPEATED_CHARS)) as caught:
+        await ask(served, "/generate", prompt="x" * (MAX_REPEATED_CHARS // 128 + 1), n=128)
+    assert caught.value.parameter == "n"

@@ -90,7 +90,8 @@ class AnswerFormat:
 
     `is_open` says whether answers begin inside reasoning; None leaves it to the model. `end_markers`
     are left out of texts that are decoded with special tokens for the parser's sake. `first_id` is where
-    the numbers in the ids of forced calls go on, for models that count them over the conversation.
+    the numbers in the ids of calls go on, for models that count them over the conversation; `tools` are
+    the turn's, as templates have them.
     """
 
     turn: Turn
@@ -99,6 +100,7 @@ class AnswerFormat:
     is_open: bool | None
     end_markers: tuple[str, ...]
     first_id: int | None
+    tools: Sequence[Mapping[str, Any]]
 
     def parser(self) -> OutputParser:
         """A parser for one answer."""
@@ -114,9 +116,9 @@ class AnswerFormat:
         return make_parser(
             self.reasoning,
             self.tool,
-            tools=template_tools(self.turn.tools) or (),
+            tools=self.tools,
             starts_in_reasoning=self.is_open,
-            num_earlier_calls=_num_calls(self.turn),
+            num_earlier_calls=self.first_id or 0,
             end_markers=self.end_markers,
         )
 
@@ -161,6 +163,7 @@ def choose_format(served: Served, turn: Turn, prompt: str, params: SamplingParam
         is_open=is_open,
         end_markers=_end_markers(served) if has_markers else (),
         first_id=_first_id(served, turn),
+        tools=template_tools(turn.tools) or (),
     )
 
 

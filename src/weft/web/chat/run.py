@@ -158,7 +158,10 @@ async def _prepared(served: Served, turn: Turn) -> PreparedTurn:
 
 @contextmanager
 def _naming_fields(turn: Turn) -> Iterator[None]:
-    """What is wrong with a constraint that forces a call is wrong with its tools, and with media, with messages."""
+    """What is wrong with a constraint that forces a call is wrong with its tools, and with media, with messages.
+
+    All else bears the names that the body has.
+    """
     try:
         yield
     except BadRequest as error:
@@ -166,7 +169,7 @@ def _naming_fields(turn: Turn) -> Iterator[None]:
             raise BadRequest("messages", str(error), error.value) from error
         if is_forced(turn.tool_choice) and error.parameter in ("json", "structural_tag"):
             raise BadRequest("tools", f"a call of these tools cannot be forced: {error}") from error
-        raise
+        raise error.renamed(turn.names) from error
 
 
 def _params(served: Served, turn: Turn) -> SamplingParams:

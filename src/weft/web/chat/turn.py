@@ -40,7 +40,8 @@ class Turn:
     `params.output_kind`, constraints for forced tool calls and what the parsers need are added by
     `weft.web.chat`, and so is what `options` say of tokenising; everything else is the caller's.
     `chat_template` takes the place of the model's. A `length_penalty` searches for `n` beams.
-    Where `is_streamed` is false nobody looks before the end, and each answer comes in one delta.
+    Where `is_streamed` is false nobody looks before the end, and each answer comes in one delta. `names` are
+    those that the body has for some parameters.
     """
 
     options: RequestOptions
@@ -62,6 +63,7 @@ class Turn:
     cache_salt: str | None = None
     length_penalty: float | None = None
     mm_processor_kwargs: Mapping[str, Any] | None = None
+    names: Mapping[str, str] = field(default_factory=dict)
 
 
 TurnReason: TypeAlias = Literal["stop", "length", "tool_calls", "abort", "repetition"]

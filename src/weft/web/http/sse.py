@@ -22,6 +22,8 @@ _HEADERS: Final = {
     "x-accel-buffering": "no",  # proxies that gather answers would hold events back
 }
 _ANY_TEXT: Final = "\0any text\0"  # nothing else in an event is this
+# Of a stream, in one turn of the event loop: of its smallest events, some milliseconds.
+_BYTES_AT_ONCE: Final = 2**16
 _encoder = msgspec.json.Encoder()
 
 
@@ -101,8 +103,13 @@ async def write_events(exchange: Exchange, events: Events, ping_interval_s: floa
                 await exchange.write(await first)
                 if events.sink is not None:
                     events.sink.parts = exchange
+                turned_at = exchange.num_bytes_out
                 async for event in source:
                     await exchange.write(event)
+                    if exchange.num_bytes_out - turned_at >= _BYTES_AT_ONCE:
+                        # Of a source that has everything, to a client that keeps up, nothing else waits.
+                        await asyncio.sleep(0)
+                        turned_at = exchange.num_bytes_out
         finally:
             # A generator that still runs cannot be closed: stop it, and wait until it has.
             first.cancel()

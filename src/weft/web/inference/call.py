@@ -1,7 +1,8 @@
 """What every generating endpoint reads from a call beside the words of its own API."""
 
 import time
-from collections.abc import Awaitable, Callable, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass, fields
 from functools import wraps
 from typing import Any, TypeAlias
@@ -22,6 +23,9 @@ from weft.web.options import ApiOptions
 from weft.web.served import Served
 
 _RANK_HEADER = "x-data-parallel-rank"
+# An answer is encoded in one piece; so many take 20 ms.
+MAX_REPEATED_CHARS = 8 * 2**20
+CHARS_PER_ID = 4  # as long as a token id takes to encode
 
 ModelHandler: TypeAlias = "Callable[[ModelCall], Awaitable[Answer]]"
 
@@ -201,6 +205,25 @@ def check_streamable(fields: GenerationFields) -> None:
     """A prompt's log-probabilities come with an answer in one piece only."""
     if fields.stream and fields.prompt_logprobs is not None:
         raise BadRequest("prompt_logprobs", "prompt_logprobs are not available when stream is true")
+
+
+@contextmanager
+def naming(names: Mapping[str, str]) -> Iterator[None]:
+    """What is refused inside bears the names that an API has for some fields."""
+    try:
+        yield
+    except BadRequest as error:
+        raise error.renamed(names) from error
+
+
+def check_repeated(name: str, num_chars: int) -> None:
+    """Refuse to repeat prompts that are too long together, each as often as it has answers."""
+    if num_chars > MAX_REPEATED_CHARS:
+        raise BadRequest(
+            name,
+            f"{name}: the answers would repeat {num_chars} characters of prompts; all of them together "
+            f"may repeat {MAX_REPEATED_CHARS}",
+        )
 
 
 def to_usage(

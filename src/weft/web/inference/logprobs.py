@@ -4,7 +4,7 @@ import sys
 from collections.abc import Sequence
 from dataclasses import dataclass
 from itertools import islice
-from typing import TypeVar, cast
+from typing import Any, TypeVar, cast
 
 import msgspec
 
@@ -154,8 +154,12 @@ def in_pieces(items: list[_T]) -> list[_T]:
     if len(items) <= MANY_ROWS:
         return items
     slices = (items[start : start + MANY_ROWS] for start in range(0, len(items), MANY_ROWS))
-    pieces = [msgspec.json.encode(piece)[1:-1] for piece in slices]
-    return cast("list[_T]", msgspec.Raw(b"[" + b",".join(pieces) + b"]"))
+    return of_pieces([msgspec.json.encode(piece)[1:-1] for piece in slices])
+
+
+def of_pieces(pieces: list[bytes]) -> list[Any]:
+    """A list in an answer, of the JSON of its items."""
+    return cast("list[Any]", msgspec.Raw(b"[" + b",".join(pieces) + b"]")) if pieces else []
 
 
 def _prompt_row(row: PositionLogprobs) -> dict[int, PromptLogprob]:

@@ -28,6 +28,7 @@ from weft.web.chat.turn import NamedTool, Tool, ToolChoice, Turn
 from weft.web.http.endpoint import Answer, Call
 from weft.web.inference.call import (
     ModelCall,
+    check_repeated,
     check_streamable,
     model_endpoint,
     to_details,
@@ -45,6 +46,9 @@ from weft.web.inference.fields import (
 from weft.web.inference.logprobs import to_prompt_logprobs
 from weft.web.openai.chat_stream import ChatShape, chat_stream
 
+# What the engine calls otherwise: `logprobs` is a switch here.
+_NAMES = {"logprobs": "top_logprobs"}
+_NEWER_NAMES = {**_NAMES, "max_tokens": "max_completion_tokens"}
 EXAMPLE = {"messages": [{"role": "user", "content": "Hello!"}], "max_tokens": 32}
 
 
@@ -98,6 +102,7 @@ def to_turn(call: ModelCall, body: ChatBody) -> Turn:
         cache_salt=body.cache_salt,
         length_penalty=to_length_penalty(call.served.client.info.limits, body, params),
         mm_processor_kwargs=body.mm_processor_kwargs,
+        names=_NAMES if body.max_completion_tokens is None else _NEWER_NAMES,
     )
 
 
@@ -185,12 +190,14 @@ def to_shape(call: ModelCall, body: ChatBody, turn: Turn) -> ChatShape:
     role = call.served.options.response_role
     if not turn.add_generation_prompt and body.messages:
         role = str(body.messages[-1].get("role"))
+    echo = _echoed(body, role)
+    check_repeated("echo", turn.params.n * len(echo))
     return ChatShape(
         head=call.heading("chatcmpl"),
         details=details,
         role=role,
         num_answers=turn.params.n,
-        echo=_echoed(body, role),
+        echo=echo,
         has_forced_call=is_forced(turn.tool_choice),
         logprobs=call.logprob_writer(
             body.top_logprobs,

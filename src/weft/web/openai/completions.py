@@ -27,9 +27,12 @@ from weft.web.chat.run import run_request
 from weft.web.http.endpoint import Answer, Events
 from weft.web.http.sse import EventSink
 from weft.web.inference.call import (
+    CHARS_PER_ID,
     ModelCall,
+    check_repeated,
     check_streamable,
     model_endpoint,
+    naming,
     to_details,
 )
 from weft.web.inference.fields import (
@@ -48,6 +51,7 @@ from weft.web.openai.completion_stream import (
 )
 from weft.web.served import Served
 
+_NAMES = {"prompt_token_ids": "prompt"}
 DEFAULT_MAX_TOKENS = 16  # as published
 EXAMPLE = {"prompt": "The capital of France is", "max_tokens": 16}
 # Every prompt has n answers, and each of them a place in the queue.
@@ -105,13 +109,16 @@ async def to_job(call: ModelCall, body: CompletionBody) -> CompletionJob:
     if length_penalty is not None and params.prompt_logprobs is not None:
         raise BadRequest("echo", "echo with logprobs does not go with use_beam_search")
     requests = await prepare_all(call, body, params)
+    echoes = [await _echo(call.served, request, params) for request in requests if body.echo]
+    if body.echo or details.has_token_ids:
+        num_ids = sum(len(request.prompt_token_ids) for request in requests)
+        num_chars = max(sum(map(len, echoes)), CHARS_PER_ID * num_ids)
+        check_repeated("echo" if body.echo else "return_token_ids", params.n * num_chars)
     shape = CompletionShape(
         head=call.heading("cmpl"),
         details=details,
         num_answers=params.n,
-        echoes=[await _echo(call.served, request, params) for request in requests]
-        if body.echo
-        else None,
+        echoes=echoes if body.echo else None,
         is_prompt_only=_is_prompt_only(body),
         is_streamed=bool(body.stream),
         logprobs=None
@@ -226,14 +233,10 @@ async def prepare_all(
         for position, prompt in enumerate(given):
             if position:
                 await asyncio.sleep(0)  # a short one takes no turn of its own
-            requests.append(
-                await prepare(
-                    served,
-                    with_salt(prompt, body.cache_salt),
-                    params,
-                    msgspec.structs.replace(options, request_id=f"{call.request_id}-{position}"),
-                )
-            )
+            own = msgspec.structs.replace(options, request_id=f"{call.request_id}-{position}")
+            salted = with_salt(prompt, body.cache_salt)
+            with naming(_NAMES):
+                requests.append(await prepare(served, salted, params, own))
     return requests
 
 

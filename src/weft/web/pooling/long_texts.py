@@ -12,6 +12,7 @@ from weft.core.errors import BadRequest, ContextLengthExceeded
 from weft.core.types import PoolingParams, PoolingRequestOutput, PromptType
 from weft.schema.pooling import EmbeddingBody
 from weft.web.inference.call import ModelCall
+from weft.web.pooling.numbers import write_numbers
 from weft.web.pooling.run import Prompts, run_all
 
 _MAX_PIECES = 2048  # of one HTTP request
@@ -39,12 +40,17 @@ async def embed_long(
             "input", f"the texts make more than {_MAX_PIECES} pieces of {length} tokens"
         )
     pieces = Prompts([piece for text in cuts for piece in text])
-    outputs = iter(await run_all(call, body, pieces, params))
+    outputs = await run_all(call, body, pieces, params)
     is_normal = pooler.normalize if params.normalize is None else params.normalize
-    return [
-        average(ids, [next(outputs) for _ in text], is_normal=is_normal)
-        for ids, text in zip(texts, cuts, strict=True)
-    ]
+
+    def average_all() -> list[PoolingRequestOutput]:
+        rest = iter(outputs)
+        return [
+            average(ids, [next(rest) for _ in text], is_normal=is_normal)
+            for ids, text in zip(texts, cuts, strict=True)
+        ]
+
+    return await write_numbers(outputs, average_all)
 
 
 async def _token_ids(
@@ -96,7 +102,7 @@ def average(
     if len(pieces) == 1:
         return pieces[0]
     weights = np.array([len(piece.prompt_token_ids) for piece in pieces], np.float32)
-    vectors = np.array([piece.data for piece in pieces], np.float32)
+    vectors = np.array([np.asarray(piece.data, np.float32) for piece in pieces])
     mean = (vectors * weights[:, None]).sum(axis=0) / weights.sum()
     if is_normal:  # the mean of vectors of length 1 is shorter
         mean = mean / max(float(np.sqrt((mean * mean).sum())), 1e-12)

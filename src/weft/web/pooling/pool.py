@@ -19,7 +19,7 @@ from weft.schema.pooling import (
 from weft.web.http.endpoint import Answer
 from weft.web.inference.call import ModelCall, model_endpoint
 from weft.web.pooling.long_texts import embed_long, is_cutting
-from weft.web.pooling.numbers import number_format, raw_answer
+from weft.web.pooling.numbers import number_format, raw_answer, to_list, write_numbers
 from weft.web.pooling.run import pooler_of, read_inputs, run_all, usage_of
 
 # Clients of embeddings write an empty name where they mean the model that there is.
@@ -50,13 +50,11 @@ async def create_embeddings(call: ModelCall) -> Answer:
     else:
         outputs = await run_all(call, body, prompts, params)
     if form.is_raw:
-        return raw_answer(head, form, outputs)
+        return await write_numbers(outputs, partial(raw_answer, head, form, outputs))
+    vectors = await write_numbers(outputs, lambda: list(map(form.to_json, outputs)))
     return EmbeddingAnswer(
         **asdict(head),
-        data=[
-            Embedding(index=index, embedding=form.to_json(output))
-            for index, output in enumerate(outputs)
-        ],
+        data=[Embedding(index=index, embedding=vector) for index, vector in enumerate(vectors)],
         usage=usage_of(outputs),
     )
 
@@ -82,12 +80,11 @@ async def create_pooling(call: ModelCall) -> Answer:
     )
     outputs = await run_all(call, body, prompts, params)
     if form.is_raw:
-        return raw_answer(head, form, outputs)
+        return await write_numbers(outputs, partial(raw_answer, head, form, outputs))
+    results = await write_numbers(outputs, lambda: list(map(form.to_json, outputs)))
     return PoolingAnswer(
         **asdict(head),
-        data=[
-            Pooled(index=index, data=form.to_json(output)) for index, output in enumerate(outputs)
-        ],
+        data=[Pooled(index=index, data=result) for index, result in enumerate(results)],
         usage=usage_of(outputs),
     )
 
@@ -105,9 +102,12 @@ async def create_classification(call: ModelCall) -> Answer:
         truncate_prompt_tokens=body.truncate_prompt_tokens,
     )
     outputs = await run_all(call, body, prompts, params)
+    classes = [
+        partial(_classification, index, output, labels) for index, output in enumerate(outputs)
+    ]
     return ClassifyAnswer(
         **asdict(head),
-        data=[_classification(index, output, labels) for index, output in enumerate(outputs)],
+        data=await write_numbers(outputs, lambda: [classify() for classify in classes]),
         usage=usage_of(outputs),
     )
 
@@ -119,6 +119,6 @@ def _classification(
     return Classification(
         index=index,
         label=labels[best] if best < len(labels) else None,
-        probs=output.data,
+        probs=to_list(output.data),
         num_classes=len(output.data),
     )

@@ -26,7 +26,7 @@ from weft.web.chat.prompt import (
     with_salt,
 )
 from weft.web.chat.turn import Turn
-from weft.web.inference.call import ModelCall
+from weft.web.inference.call import ModelCall, naming
 from weft.web.inference.fields import refuse_unsupported
 from weft.web.served import Served
 
@@ -118,6 +118,10 @@ async def run_all(
 ) -> list[PoolingRequestOutput]:
     """The output of each prompt, in their order. The first that fails ends the others."""
     client = call.served.client
+    names: dict[str, str] = {}
+    if isinstance(body, InputFields):
+        own = "input" if body.messages is None else "messages"
+        names = {"prompt": own, "prompt_token_ids": own}
     gate = asyncio.Semaphore(_MAX_OPEN)
     turn = asyncio.Lock()
 
@@ -132,7 +136,8 @@ async def run_all(
             )
             with client.preparing(1):
                 salted = with_salt(prompt, body.cache_salt)
-                request = await client.prepare(salted, params, options)
+                with naming(names):
+                    request = await client.prepare(salted, params, options)
             async with aclosing(client.run_pooling(request)) as outputs:
                 async for output in outputs:
                     if not output.data:

@@ -22,6 +22,7 @@ from weft.schema.pooling import (
 from weft.text.chat import ChatTemplate
 from weft.web.http.endpoint import Answer
 from weft.web.inference.call import ModelCall
+from weft.web.pooling.numbers import write_numbers
 from weft.web.pooling.pool import pooling_endpoint
 from weft.web.pooling.run import (
     MAX_INPUTS,
@@ -160,9 +161,9 @@ async def _by_embeddings(
     texts = list(dict.fromkeys(text for pair in pairs for text in pair))
     params = PoolingParams(task="embed", truncate_prompt_tokens=body.truncate_prompt_tokens)
     kwargs = tokenization(body, add_special_tokens=True)
-    outputs = dict(
-        zip(texts, await run_all(call, body, Prompts(texts, kwargs), params), strict=True)
+    outputs = await run_all(call, body, Prompts(texts, kwargs), params)
+    by_text = dict(zip(texts, outputs, strict=True))
+    scores = await write_numbers(
+        outputs, lambda: [cosine(by_text[a].data, by_text[b].data) for a, b in pairs]
     )
-    return [cosine(outputs[a].data, outputs[b].data) for a, b in pairs], usage_of(
-        list(outputs.values())
-    )
+    return scores, usage_of(outputs)

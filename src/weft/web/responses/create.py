@@ -16,7 +16,7 @@ from weft.web.chat.prompt import check_messages
 from weft.web.chat.run import prepare_turn
 from weft.web.http.endpoint import Answer, Events
 from weft.web.http.problem import HttpError
-from weft.web.inference.call import ModelCall
+from weft.web.inference.call import ModelCall, naming
 from weft.web.mcp.values import ToolServerError
 from weft.web.responses.event_log import EventLog
 from weft.web.responses.items import Message, RequestInput, new_id, read_input
@@ -189,10 +189,8 @@ def _own_words(body: ResponsesBody) -> Iterator[None]:
     names = _NAMES
     if body.text is not None and body.text.format is not None:
         names = {**_NAMES, "json": "text.format"}  # what the engine calls a schema
-    try:
+    with naming(names):
         yield
-    except BadRequest as error:
-        raise error.renamed(names) from error
 
 
 def _own_ids(body: ResponsesBody, conversation: RequestInput) -> tuple[str, ...]:

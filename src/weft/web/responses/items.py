@@ -8,7 +8,7 @@ from typing import Any, TypeAlias
 
 import msgspec
 
-from weft.schema.response_object import McpApprovalRequestItem
+from weft.schema.response_object import McpApprovalRequestItem, OutputItem, OutputMessage
 from weft.schema.responses import (
     FunctionCallInput,
     FunctionOutputInput,
@@ -157,6 +157,19 @@ async def read_input(
     return RequestInput(
         reader.items, reader.messages, tuple(reader.approved), frozenset(reader.listed_labels)
     )
+
+
+def as_items(output: Iterable[OutputItem]) -> list[Item]:
+    """A response's own items as they may be given back: without log-probabilities, which nobody reads again."""
+    items: list[Item] = msgspec.to_builtins([_without_logprobs(item) for item in output])
+    return items
+
+
+def _without_logprobs(item: OutputItem) -> OutputItem:
+    if not isinstance(item, OutputMessage):
+        return item
+    texts = [msgspec.structs.replace(part, logprobs=[]) for part in item.content]
+    return msgspec.structs.replace(item, content=texts)
 
 
 def to_messages(output: Iterable[Item]) -> list[Message]:

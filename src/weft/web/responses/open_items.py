@@ -2,10 +2,11 @@
 
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from typing import Any, ClassVar
+from typing import Any, ClassVar, NamedTuple
 
 import msgspec
 
+from weft.core.types import PositionLogprobs
 from weft.schema.response_events import (
     ArgumentsDelta,
     ArgumentsDone,
@@ -36,7 +37,7 @@ from weft.schema.response_object import (
     ReasoningItem,
     ReasoningText,
 )
-from weft.schema.usage import TokenLogprob
+from weft.web.inference.logprobs import LogprobWriter, of_pieces
 from weft.web.mcp.values import CallResult
 from weft.web.responses.items import new_id
 
@@ -106,6 +107,22 @@ class OpenItem(ABC):
         return self._event(self._done, **self._place, **{self._whole: self.text})
 
 
+class ScoredToken(NamedTuple):
+    """A token with its log-probabilities, as JSON: in items, and in events. An answer may have thousands."""
+
+    in_item: bytes
+    in_event: bytes
+
+
+def scored(writer: LogprobWriter, rows: Sequence[PositionLogprobs]) -> list[ScoredToken]:
+    """The tokens of these rows."""
+    encode, convert = msgspec.json.encode, msgspec.convert
+    return [
+        ScoredToken(encode(token), encode(convert(token, EventTokenLogprob, from_attributes=True)))
+        for token in writer.tokens(rows)
+    ]
+
+
 class OpenMessage(OpenItem):
     """A message of one text."""
 
@@ -114,23 +131,25 @@ class OpenMessage(OpenItem):
 
     def __init__(self, numbers: Numbers, output_index: int) -> None:
         super().__init__(numbers, output_index)
-        self._tokens: list[TokenLogprob] = []
+        self._tokens: list[ScoredToken] = []
 
-    def add(self, text: str, tokens: Sequence[TokenLogprob] = ()) -> Iterator[StreamEvent]:
+    def add(self, text: str, tokens: Sequence[ScoredToken] = ()) -> Iterator[StreamEvent]:
         """More of the text, and the tokens that made it where they are requested."""
         self._texts.append(text)
         self._tokens += tokens
-        yield self._event(TextDelta, **self._place, delta=text, logprobs=_event_logprobs(tokens))
+        yield self._event(TextDelta, **self._place, delta=text, logprobs=_in_event(tokens))
 
     def item(self, status: str) -> OutputItem:
         content = [] if status == "in_progress" else [self._part()]
         return OutputMessage(id=self._id, status=status, content=content)
 
     def _part(self) -> OutputText:
-        return OutputText(text=self.text, logprobs=list(self._tokens))
+        return OutputText(
+            text=self.text, logprobs=of_pieces([token.in_item for token in self._tokens])
+        )
 
     def _written(self) -> StreamEvent:
-        logprobs = _event_logprobs(self._tokens)
+        logprobs = _in_event(self._tokens)
         return self._event(TextDone, **self._place, text=self.text, logprobs=logprobs)
 
 
@@ -257,6 +276,5 @@ class OpenApproval(OpenItem):
         )
 
 
-def _event_logprobs(tokens: Sequence[TokenLogprob]) -> list[EventTokenLogprob]:
-    """Log-probabilities in the form of events."""
-    return msgspec.convert(tokens, list[EventTokenLogprob], from_attributes=True)
+def _in_event(tokens: Sequence[ScoredToken]) -> list[EventTokenLogprob]:
+    return of_pieces([token.in_event for token in tokens])

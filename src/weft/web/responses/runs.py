@@ -43,7 +43,6 @@ class Run:
         self._served = served
         self._writer = ResponseWriter(
             request.response,
-            request.logprobs,
             has_cached_tokens=served.options.enable_prompt_tokens_details,
         )
 

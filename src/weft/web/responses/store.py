@@ -8,17 +8,17 @@ import time
 from collections import OrderedDict
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Any
 
 import msgspec
 
 from weft.core.errors import BadRequest
 from weft.schema.response_object import ResponseObject
 from weft.web.responses.event_log import EventLog
-from weft.web.responses.items import Item, Message, RequestInput, to_messages
+from weft.web.responses.items import Item, Message, RequestInput, as_items, to_messages
 
 _MIB = 1024 * 1024
-MAX_OPENED_BYTES = 64 * _MIB
+# Of all responses that one request refers to, in one turn of the event loop: a little more than one body.
+MAX_OPENED_BYTES = 16 * _MIB
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -36,6 +36,7 @@ class ResponseLimits:
 class StoredResponse:
     """A response that has ended, as JSON: what is stored is what is counted.
 
+    `output` are its own items, for those who refer to them.
     `messages` are the whole conversation up to here, instructions apart, for the response that goes on
     with it; earlier ones may have been forgotten by then. Of the servers of `known_labels` the tools have
     been listed in it.
@@ -45,6 +46,7 @@ class StoredResponse:
     is_background: bool
     response: bytes
     items: bytes
+    output: bytes
     messages: bytes
     own_item_ids: tuple[str, ...]
     known_labels: frozenset[str] = frozenset()
@@ -55,7 +57,12 @@ class StoredResponse:
     def num_bytes(self) -> int:
         """What it takes, near enough."""
         log = 0 if self.log is None else self.log.num_bytes
-        return len(self.response) + len(self.items) + len(self.messages) + log
+        return len(self.response) + self.num_item_bytes + len(self.messages) + log
+
+    @property
+    def num_item_bytes(self) -> int:
+        """What `all_items` reads."""
+        return len(self.items) + len(self.output)
 
     def input_items(self) -> list[Item]:
         """The items of its own input."""
@@ -69,7 +76,7 @@ class StoredResponse:
 
     def all_items(self) -> dict[str, Item]:
         """Its items by their ids, input and output."""
-        output: list[Item] = msgspec.json.decode(self.response)["output"]
+        output: list[Item] = msgspec.json.decode(self.output)
         return {item["id"]: item for item in (*self.input_items(), *output)}
 
 
@@ -83,13 +90,14 @@ def to_stored(
     log: EventLog | None,
 ) -> StoredResponse:
     """A response that has just ended, ready to be stored."""
-    output: list[dict[str, Any]] = msgspec.to_builtins(response.output)
+    output = as_items(response.output)
     messages = [*before, *conversation.messages, *to_messages(output)]
     return StoredResponse(
         id=response.id,
         is_background=response.background,
         response=msgspec.json.encode(response),
         items=msgspec.json.encode(conversation.items),
+        output=msgspec.json.encode(output),
         messages=msgspec.json.encode(messages),
         known_labels=known_labels,
         own_item_ids=(*own_item_ids, *(item.id for item in response.output)),
@@ -146,7 +154,7 @@ class ResponseStore:
             if owner is None:
                 return None
             if owner not in opened:
-                num_bytes += self._stored[owner].num_bytes
+                num_bytes += self._stored[owner].num_item_bytes
                 if num_bytes > MAX_OPENED_BYTES:
                     raise BadRequest("input", "input refers to items of too many responses")
                 opened[owner] = self._stored[owner].all_items()

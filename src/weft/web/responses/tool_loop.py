@@ -4,19 +4,21 @@ import dataclasses
 from collections.abc import AsyncGenerator
 from contextlib import aclosing
 from dataclasses import dataclass
+from functools import partial
 
 import msgspec
 
 from weft.core.errors import ContextLengthExceeded
 from weft.schema.response_events import StreamEvent
 from weft.schema.response_object import McpListToolsItem, ResponseObject
+from weft.text.outputs import write_rows
 from weft.web.chat.run import PreparedTurn, prepare_turn, run_turn
-from weft.web.chat.turn import Turn
+from weft.web.chat.turn import Turn, TurnDelta, TurnEvent
 from weft.web.inference.logprobs import LogprobWriter
 from weft.web.mcp.toolbox import Toolbox
 from weft.web.mcp.values import CallResult, failed
-from weft.web.responses.items import Message, RequestInput, to_messages
-from weft.web.responses.open_items import OpenServerCall
+from weft.web.responses.items import Message, RequestInput, as_items, to_messages
+from weft.web.responses.open_items import OpenServerCall, ScoredToken, scored
 from weft.web.responses.writer import ResponseWriter
 from weft.web.served import Served
 
@@ -100,8 +102,16 @@ class ToolLoop:
         self._num_turns += 1
         async with aclosing(run_turn(self._served, turn, prepared)) as events:
             async for event in events:
-                for made in self._writer.add(event):
+                tokens = await self._scored(event)
+                for made in self._writer.add(event, tokens):
                     yield made
+
+    async def _scored(self, event: TurnEvent) -> list[ScoredToken] | None:
+        """A delta's tokens, written; None where they are not requested."""
+        logprobs = self._request.logprobs
+        if logprobs is None or not isinstance(event, TurnDelta) or event.logprobs is None:
+            return None
+        return await write_rows(len(event.logprobs), partial(scored, logprobs, event.logprobs))
 
     async def _calls(self) -> AsyncGenerator[StreamEvent, None]:
         """The calls of a turn, one after the other."""
@@ -144,7 +154,7 @@ class ToolLoop:
             self._num_turns >= request.toolbox.limits.max_turns - 1
             or self._num_calls >= self._max_calls
         )
-        output = msgspec.to_builtins(self._writer.response.output)
+        output = as_items(self._writer.response.output)
         request_id = f"{turn.options.request_id}-{self._num_turns + 1}"
         return dataclasses.replace(
             turn,

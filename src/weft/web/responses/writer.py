@@ -31,10 +31,8 @@ from weft.schema.response_object import (
     ResponseObject,
     ResponseUsage,
 )
-from weft.schema.usage import TokenLogprob
 from weft.text.parsers.parts import Arguments, Content, Part, Reasoning, ToolCall
 from weft.web.chat.turn import Began, Ended, TurnDelta, TurnEvent, TurnReason
-from weft.web.inference.logprobs import LogprobWriter
 from weft.web.mcp.toolbox import Toolbox
 from weft.web.mcp.values import CallResult
 from weft.web.responses.items import ApprovedCall, new_id
@@ -45,6 +43,7 @@ from weft.web.responses.open_items import (
     OpenMessage,
     OpenReasoning,
     OpenServerCall,
+    ScoredToken,
 )
 
 _FAILURE_CODES = {Code.INVALID: "invalid_prompt", Code.OVERLOADED: "rate_limit_exceeded"}
@@ -61,18 +60,16 @@ class ResponseWriter:
     def __init__(
         self,
         response: ResponseObject,
-        logprobs: LogprobWriter | None,
         *,
         has_cached_tokens: bool = True,
     ) -> None:
-        self._logprobs = logprobs
         self._has_cached_tokens = has_cached_tokens
         self._numbers = itertools.count()
         self._toolbox: Toolbox | None = None
         self._listed: Sequence[McpListToolsItem] = ()
         self._output: list[OutputItem | None] = []  # None: not done
         self._item: OpenItem | None = None
-        self._tokens: list[TokenLogprob] = []  # that no text has come for yet
+        self._tokens: list[ScoredToken] = []  # that no text has come for yet
         self._num_skipped = 0  # of the next tokens, which are reasoning and no part of a message
         self._call_ids: set[str] = set()
         self._calls: list[OpenServerCall] = []  # that are written and not made
@@ -98,15 +95,17 @@ class ResponseWriter:
         """The tools of servers, of which those `listed` are shown as it begins."""
         self._toolbox, self._listed = toolbox, listed
 
-    def add(self, event: TurnEvent) -> Iterator[StreamEvent]:
-        """The events that one of its turn makes."""
+    def add(
+        self, event: TurnEvent, tokens: Sequence[ScoredToken] | None = None
+    ) -> Iterator[StreamEvent]:
+        """The events that one of its turn makes; `tokens` are a delta's, where they are requested."""
         match event:
             case Began():
                 yield from self.begin()
                 self._is_silent = True
                 self._num_prompt_tokens += len(event.prompt_token_ids)
             case TurnDelta():
-                yield from self._delta(event)
+                yield from self._delta(event, tokens)
             case Ended():
                 self._num_cached_tokens += event.num_cached_tokens
                 yield from self._end_turn()
@@ -180,11 +179,13 @@ class ResponseWriter:
 
     # -- deltas ---------------------------------------------------------------------------------
 
-    def _delta(self, event: TurnDelta) -> Iterator[StreamEvent]:
+    def _delta(
+        self, event: TurnDelta, tokens: Sequence[ScoredToken] | None
+    ) -> Iterator[StreamEvent]:
         self.num_tokens += len(event.token_ids)
         self._num_reasoning_tokens += event.num_reasoning_tokens
-        if self._logprobs is not None and event.logprobs is not None:
-            self._tokens += self._logprobs.tokens(event.logprobs)
+        if tokens is not None:
+            self._tokens += tokens
             # Reasoning comes first, and is counted when it is certain that it is some.
             self._num_skipped += event.num_reasoning_tokens
             num_dropped = min(self._num_skipped, len(self._tokens))

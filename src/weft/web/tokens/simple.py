@@ -11,7 +11,7 @@ from weft.core.errors import BadRequest
 from weft.core.types import OutputKind, RequestOptions, RequestOutput, SamplingParams
 from weft.schema.tokens import SimpleAnswer, SimpleBody
 from weft.web.http.endpoint import Answer, Call, endpoint
-from weft.web.inference.call import rank_of
+from weft.web.inference.call import check_repeated, rank_of
 from weft.web.inference.fields import beyond_openai, refuse_unsupported, to_params
 
 _DEFAULT_MAX_TOKENS = 16
@@ -35,6 +35,7 @@ async def simple_generate(call: Call) -> Answer:
         logprobs=None,
     )
     check_params(call, params)
+    check_repeated("n", params.n * len(body.prompt))
     kind = OutputKind.CUMULATIVE if body.stream else OutputKind.FINAL_ONLY
     params = msgspec.structs.replace(params, output_kind=kind)
     client = call.served.client

@@ -4,6 +4,7 @@ from collections import Counter
 from collections.abc import AsyncGenerator
 from contextlib import aclosing
 from dataclasses import dataclass
+from functools import partial
 from typing import Any
 
 from msgspec import UNSET, UnsetType
@@ -21,6 +22,7 @@ from weft.schema.tokens import (
     WeightVersionSpan,
 )
 from weft.schema.usage import PromptTokensDetails, Usage
+from weft.text.outputs import write_rows
 from weft.web.http.sse import DONE, data_event
 from weft.web.inference.logprobs import LogprobWriter, to_prompt_logprobs
 
@@ -116,7 +118,8 @@ async def write_events(
                 yield data_event(shape.lent(output))
             for answer in output.outputs:
                 num_tokens[answer.index] += len(answer.token_ids)
-                chunk = shape.chunk(answer, output, num_tokens[answer.index])
+                write = partial(shape.chunk, answer, output, num_tokens[answer.index])
+                chunk = await write_rows(len(answer.logprobs or ()), write)
                 if last is None and shape.has_prompt:
                     chunk = replace(chunk, prompt_token_ids=output.prompt_token_ids)
                 last = output
