@@ -231,6 +231,43 @@ void check_grouped_products(Random& random, unsigned seed, const std::string& pa
     }
 }
 
+// Numbers of four bits in halves of a file's bytes, wherever those lie: the products of the same, a byte each.
+void check_halved_products(Random& random, unsigned seed, const std::string& path) {
+    for (int round = 0; round < 6; round++) {
+        const int rows = draw(random, 1, 10);
+        const int columns = draw(random, 1, 70);
+        const int run = draw(random, 1, 40);
+        const int block_bytes = run * draw(random, 1, 3);
+        const int blocks = draw(random, 1, 4);
+        const int block_step = block_bytes + draw(random, 0, 5);
+        const int row_step = blocks * block_step + draw(random, 0, 5);
+        const int depth = 2 * block_bytes * blocks;
+        GroupFormat format = draw_format(random);
+        format.bits = 4;
+        const GroupedArrays arrays(random, format, columns, depth);
+        const Source source = arrays.source();
+        const auto* numbers = static_cast<const std::uint8_t*>(source.data);
+        const int size = (columns - 1) * row_step + (blocks - 1) * block_step + block_bytes;
+        std::vector<std::uint8_t> bytes(static_cast<std::size_t>(size));
+        for (int i = 0; i < columns * depth; i++) {
+            const int in_block = i % depth % (2 * block_bytes);
+            const int place = i / depth * row_step + i % depth / (2 * block_bytes) * block_step +
+                              in_block / (2 * run) * run + in_block % run;
+            bytes[static_cast<std::size_t>(place)] |=
+                static_cast<std::uint8_t>(numbers[i] << (in_block % (2 * run) < run ? 0 : 4));
+        }
+        Source halved = source;
+        halved.data = bytes.data();
+        halved.halves = {run, block_bytes, block_step, row_step};
+        const std::vector<float> x = draw_floats(random, rows * depth);
+        std::vector<float> expected(static_cast<std::size_t>(rows * columns));
+        std::vector<float> got(expected.size());
+        multiply_grouped(path, format, x, source, expected);
+        multiply_grouped(path, format, x, halved, got);
+        need(std::memcmp(got.data(), expected.data(), got.size() * sizeof(float)) == 0, "halves differ", seed);
+    }
+}
+
 }  // namespace
 
 ExpertsSpec draw_experts(Random& random) {
@@ -366,6 +403,7 @@ GroupedArrays GroupedArrays::broken() const {
 void check_products(unsigned seed, const std::string& path) {
     Random random(seed);
     check_grouped_products(random, seed, path);
+    check_halved_products(random, seed, path);
     for (int round = 0; round < 6; round++) {
         const int rows = draw(random, 1, 40);
         const int depth = draw(random, 1, 300);
