@@ -270,6 +270,8 @@ async def test_pages_of_allowed_origins_may_read():
     assert asked.headers["access-control-allow-headers"] == "authorization, content-type"
     assert refused.status_code == 401
     assert refused.headers["access-control-allow-origin"] == "https://a.example"
+    shown = refused.headers["access-control-expose-headers"].split(", ")
+    assert {"x-request-id", "request-id", "retry-after"} <= {*shown}  # what clients read
     assert (other.status_code, "access-control-allow-origin" in other.headers) == (401, False)
 
 
