@@ -21,13 +21,16 @@ constexpr std::ptrdiff_t kLead = 8192;
 // sequence's own. To a row that is the same order.
 //
 // `Self` has score_turn(begin, end, head, later) and combine_turn(begin, end, head, later), for the rows of the
-// span, a head and tiles [begin, end): scores from queries and keys, outputs from weights and values. It takes
-// `kTilesPerTurn` of one head before the next head.
+// span, a head and tiles [begin, end): scores from queries and keys, `columns` of outputs from weights and values.
+// It takes `kTilesPerTurn` of one head before the next head.
+//
+// Threads that share a task divide what no sum runs over: tiles of scores, rows of weights, columns of outputs.
 template <class E, class Self>
 struct Attention {
     using Stored = typename E::Stored;
     using Act = typename E::Activation;
     static constexpr bool kIsScaled = E::kScaleBytes > 0;
+    static constexpr std::ptrdiff_t kColumnSize = kLanes * kLanes;  // of a tile of values
 
     explicit Attention(const AttentionTask& t) : task(t) {
         tokens = t.last_row - t.first_row;
@@ -44,20 +47,28 @@ struct Attention {
         // Odd, or rows would lie where they push each other out of the first cache.
         width = static_cast<std::ptrdiff_t>((all.end_tile - first_tile) | 1) * kLanes;
         head_size = static_cast<std::ptrdiff_t>(t.padded_dim) * kLanes;
+        columns = share_of(t.padded_dim / kLanes);
         divide_scratch();
     }
 
     void run() {
-        gather_queries();
-        for_spans([&] { score(); });
-        for (int head = 0; head < num_heads(); head++)
-            for (int row = 0; row < rows; row++) weigh(head, row);
-        for_spans([&] {
-            clean_edges();
-            combine();
-        });
-        for (int head = 0; head < num_heads(); head++)
-            for (int row = 0; row < rows; row++) emit(head, row);
+        const bool is_whole = task.stage == AttentionStage::kWhole;
+        if (is_whole || task.stage == AttentionStage::kScore) {
+            gather_queries();
+            for_spans([&] { score(); });
+        }
+        if (is_whole || task.stage == AttentionStage::kWeigh) {
+            const Range share = share_of(num_heads() * rows);
+            for (int row = share.begin; row < share.end; row++) weigh(row / rows, row % rows);
+        }
+        if (is_whole || task.stage == AttentionStage::kCombine) {
+            for_spans([&] {
+                clean_edges();
+                combine();
+            });
+            for (int head = 0; head < num_heads(); head++)
+                for (int row = 0; row < rows; row++) emit(head, row);
+        }
     }
 
 protected:
@@ -69,12 +80,16 @@ protected:
         int first_row, num_rows;
         bool is_continued;  // tiles before these have given sums
     };
+    struct Range {
+        int begin, end;
+    };
 
     const AttentionTask& task;
     int tokens, rows;
     Span all, span;  // of the task, and what is worked on
     int first_tile;  // that scores and weights begin with
     std::ptrdiff_t width, head_size;
+    Range columns;  // of outputs, this share's, each of `kLanes`
     Act* queries;           // [heads][rows][padded_dim]
     float* scores;          // [heads][rows][width]
     Act* weights;           // [heads][rows][width]
@@ -93,6 +108,10 @@ protected:
     Self& self() { return static_cast<Self&>(*this); }
 
     int num_heads() const { return task.last_head - task.first_head; }
+
+    Range share_of(int count) const {
+        return {count * task.share / task.num_shares, count * (task.share + 1) / task.num_shares};
+    }
 
     int row_of(int token) const {
         return task.order == nullptr ? task.first_row + token : task.order[task.first_row + token];
@@ -144,7 +163,10 @@ protected:
     void divide_scratch() {
         char* at = static_cast<char*>(task.scratch);
         const std::ptrdiff_t all_rows = static_cast<std::ptrdiff_t>(num_heads()) * rows;
-        queries = take<Act>(at, all_rows * task.padded_dim);
+        for (int share = 0; share < task.num_shares; share++) {
+            Act* of_share = take<Act>(at, all_rows * task.padded_dim);
+            if (share == task.share) queries = of_share;
+        }
         scores = take<float>(at, all_rows * width);
         weights = take<Act>(at, all_rows * width);
         outputs = take<float>(at, all_rows * task.padded_dim);
@@ -193,7 +215,9 @@ protected:
 
     void score() {
         constexpr int kTurn = Self::kTilesPerTurn;
-        for (int index = span.first_tile; index < span.end_tile; index += kTurn)
+        const Range turns = share_of((span.end_tile - span.first_tile + kTurn - 1) / kTurn);
+        const int last = span.first_tile + turns.end * kTurn;
+        for (int index = span.first_tile + turns.begin * kTurn; index < last; index += kTurn)
             for (int head = 0; head < num_heads(); head++) {
                 const int end = index + kTurn < span.end_tile ? index + kTurn : span.end_tile;
                 self().score_turn(index, end, head, later_of(head, kTurn));
@@ -285,11 +309,14 @@ protected:
         const int low = span.first_key - index * kLanes;
         const int high = span.end_key - index * kLanes;
         const int row = kLanes * E::kStep;  // elements of a cell, which holds kStep tokens
-        for (std::ptrdiff_t at = 0; at < num_heads() * head_size; at += row) {
-            const int token = static_cast<int>(at % (kLanes * kLanes)) / kLanes;
-            for (int i = 0; i < row; i++) {
-                const int lane = token + i % E::kStep;
-                to[at + i] = lane >= low && lane < high ? from[at + i] : Stored{0};
+        for (int head = 0; head < num_heads(); head++) {
+            const std::ptrdiff_t last = head * head_size + columns.end * kColumnSize;
+            for (std::ptrdiff_t at = head * head_size + columns.begin * kColumnSize; at < last; at += row) {
+                const int token = static_cast<int>(at % kColumnSize) / kLanes;
+                for (int i = 0; i < row; i++) {
+                    const int lane = token + i % E::kStep;
+                    to[at + i] = lane >= low && lane < high ? from[at + i] : Stored{0};
+                }
             }
         }
     }
@@ -323,7 +350,7 @@ protected:
         const int low = span.first_key - index * kLanes;
         const int high = span.end_key - index * kLanes;
         const bool is_whole = low <= 0 && high >= kLanes;
-        for (std::ptrdiff_t part = 0; part < head_size; part += kLanes * kLanes)
+        for (std::ptrdiff_t part = columns.begin * kColumnSize; part < columns.end * kColumnSize; part += kColumnSize)
             for (int token = 0; token < kLanes; token += kStep)
                 for (int column = 0; column < kLanes; column += kStep)
                     for (int i = 0; i < kStep; i++)
@@ -341,7 +368,7 @@ protected:
         Act* to = static_cast<Act*>(task.out) + token * task.stride +
                   static_cast<std::ptrdiff_t>(query_head(head, row)) * task.padded_dim;
         const Lanes factor = splat(inverse_totals[at]);
-        for (int i = 0; i < task.padded_dim; i += kLanes)
+        for (int i = columns.begin * kLanes; i < columns.end * kLanes; i += kLanes)
             E::store_activation(to + i, mul(load(from + i), factor));
     }
 };

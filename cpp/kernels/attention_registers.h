@@ -27,6 +27,7 @@ class AttentionInRegisters : public Attention<E, AttentionInRegisters<E>> {
     using typename Base::Act;
     using typename Base::Later;
     using typename Base::Stored;
+    using Base::columns;
     using Base::first_tile;
     using Base::outputs;
     using Base::queries;
@@ -56,31 +57,33 @@ private:
     // From a key to the value at the same place, in bytes, where that can wait in the second cache.
     std::ptrdiff_t to_values(int index) const {
         const std::ptrdiff_t tile_bytes = this->tile_size() * static_cast<std::ptrdiff_t>(sizeof(Stored));
-        if (task.values == nullptr || (index - span.first_tile) * tile_bytes >= kWaiting) return 0;
+        if (task.values == nullptr || task.num_shares > 1) return 0;
+        if ((index - span.first_tile) * tile_bytes >= kWaiting) return 0;
         return static_cast<const char*>(task.values) - static_cast<const char*>(task.keys);
     }
 
     template <int kRows, int kColumns>
     void score_rows(int index, int head, int first, const Later& later) {
         const std::ptrdiff_t at = static_cast<std::ptrdiff_t>(head) * rows + first;
-        std::conditional_t<(kRows <= kFewRows), TwoColumns<E, kColumns>, Columns<E, kColumns>> columns;
-        columns.step = kCell<E>;
+        std::conditional_t<(kRows <= kFewRows), TwoColumns<E, kColumns>, Columns<E, kColumns>> tiles;
+        tiles.step = kCell<E>;
         for (int j = 0; j < kColumns; j++) {
-            columns.cells[j] = this->keys(index + j, head);
-            columns.ahead[j] = this->ahead(index + j, later);
-            if constexpr (kRows <= kFewRows) columns.beside[j] = to_values(index + j);
+            tiles.cells[j] = this->keys(index + j, head);
+            tiles.ahead[j] = this->ahead(index + j, later);
+            if constexpr (kRows <= kFewRows) tiles.beside[j] = to_values(index + j);
         }
-        product<E, kRows, kColumns>(queries + at * task.padded_dim, task.padded_dim, columns,
-                                          task.padded_dim / E::kStep,
-                                          scores + at * width + (index - first_tile) * kLanes, width, false);
+        product<E, kRows, kColumns>(queries + at * task.padded_dim, task.padded_dim, tiles,
+                                    task.padded_dim / E::kStep,
+                                    scores + at * width + (index - first_tile) * kLanes, width, false);
     }
 
     void combine_turn(int begin, int end, int head, const Later& later) {
         for_tiles<E>(span.num_rows, [&](int row, auto height, int) {
             const int first = span.first_row + row;
             constexpr int kRows = decltype(height)::value;
-            for_columns<kColumnsBeside<E, kRows>>(task.padded_dim / kLanes, [&](int column, auto count) {
-                combine_rows<kRows, decltype(count)::value>(begin, end, head, column * kLanes, first, later);
+            for_columns<kColumnsBeside<E, kRows>>(columns.end - columns.begin, [&](int at, auto count) {
+                const int column = (columns.begin + at) * kLanes;
+                combine_rows<kRows, decltype(count)::value>(begin, end, head, column, first, later);
             });
         });
     }

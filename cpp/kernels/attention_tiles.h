@@ -14,6 +14,7 @@ class AttentionInTiles : public Attention<E, AttentionInTiles<E>> {
     using typename Base::Act;
     using typename Base::Later;
     using typename Base::Stored;
+    using Base::columns;
     using Base::first_tile;
     using Base::outputs;
     using Base::queries;
@@ -76,11 +77,12 @@ private:
 
     void combine_turn(int begin, int end, int head, const Later& later) {
         for_rows([&](int first, int height) {
-            for_columns<2>(task.padded_dim / kLanes, [&](int column, auto count) {
+            for_columns<2>(columns.end - columns.begin, [&](int at, auto count) {
+                const int column = (columns.begin + at) * kLanes;
                 if (height > kTileRows)
-                    combine_tiles<2, decltype(count)::value>(begin, end, head, column * kLanes, first, height, later);
+                    combine_tiles<2, decltype(count)::value>(begin, end, head, column, first, height, later);
                 else
-                    combine_tiles<1, decltype(count)::value>(begin, end, head, column * kLanes, first, height, later);
+                    combine_tiles<1, decltype(count)::value>(begin, end, head, column, first, height, later);
             });
         });
     }

@@ -29,6 +29,8 @@ enum class Element { kBfloat16, kFloat32 };
 enum class Activation { kSilu, kGeluTanh, kRelu, kGelu, kTanh };
 enum class Finish { kStore, kActivate, kActivateAll, kLogits };
 enum class QkNorm { kNone, kHead, kFull };
+// What an attention task does. Threads that share one do all of a stage before any of the next.
+enum class AttentionStage { kWhole, kScore, kWeigh, kCombine };
 
 constexpr int kMostTilesPerTurn = 8;  // of keys or values that attention takes at once
 
@@ -159,7 +161,11 @@ struct AttentionTask {
     float scale;
     float cap;           // 0: none
     const float* sinks;  // by query head: a score that takes its part of the weights and has no value; null: none
-    void* scratch;
+    void* scratch;       // of all shares of the task
+    AttentionStage stage = AttentionStage::kWhole;
+    // Of a stage: scores of some tiles, weights of some rows, some columns of what comes out.
+    int share = 0;
+    int num_shares = 1;
 };
 
 // One row of logits, and how to choose from it.
@@ -214,14 +220,15 @@ inline int round_up(int value, int multiple) { return (value + multiple - 1) / m
 // Tokens of one sequence in an attention task of up to `rows`.
 inline int attention_tokens(int rows, int group) { return group >= rows ? 1 : rows / group; }
 
-// Bytes of `AttentionTask::scratch` for keys in `num_tiles` tiles.
-inline std::size_t attention_scratch(int heads, int rows, int padded_dim, int num_tiles) {
+// Bytes of `AttentionTask::scratch` for keys in `num_tiles` tiles. Each share has queries of its own.
+inline std::size_t attention_scratch(int heads, int rows, int padded_dim, int num_tiles, int num_shares) {
     const std::size_t all_rows = static_cast<std::size_t>(heads) * static_cast<std::size_t>(rows);
     const std::size_t width = (static_cast<std::size_t>(num_tiles) + 1) * kLanes;
     const std::size_t dim = static_cast<std::size_t>(padded_dim);
     // Values at the edges; or those of a turn, where they are made of keys, which one head has.
     const std::size_t values = (2 * static_cast<std::size_t>(heads) + kMostTilesPerTurn) * dim * kLanes * 4;
-    return all_rows * (2 * width * 4 + 2 * dim * 4 + 64) + values + 1024;
+    const std::size_t queries = static_cast<std::size_t>(num_shares) * (dim * 4 * all_rows + 64);
+    return queries + all_rows * (2 * width * 4 + dim * 4 + 64) + values + 1024;
 }
 
 // One function a file: the kernels of that path for weights of `element`.

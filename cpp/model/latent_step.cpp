@@ -75,10 +75,4 @@ void LatentStep::by_head(const std::vector<Matrix>& matrices, const RowsAt& from
     });
 }
 
-int latent_shares(const ModelSpec& spec, int num_tasks, int num_threads) {
-    int shares = 1;
-    while (shares < spec.num_heads && (num_tasks * shares < num_threads || spec.num_heads % shares != 0)) shares++;
-    return shares;
-}
-
 }  // namespace weft

@@ -40,7 +40,4 @@ private:
     LatentSpace& space_;
 };
 
-// Shares of the query heads that attention's tasks do: more than one where there are few tasks for the threads.
-int latent_shares(const ModelSpec& spec, int num_tasks, int num_threads);
-
 }  // namespace weft

@@ -169,10 +169,14 @@ void Model::make_room(const Plan& plan, std::size_t num_sequences, std::size_t n
     grow(space_.gathered, 2 * plan.gathers.size() * spec_.tile_bytes());
     space_.last_hidden.make_room(num_logits, hidden, sizeof(float));
     space_.last_attended.make_room(num_logits, mixed, act);
-    scratch_bytes_ = attention_scratch(heads_of_task(plan, spec_, pool_.size()),
-                                       plan.max_tokens * spec_.group(), spec_.padded_dim(), plan.max_tiles);
+    const AttentionTasks tasks(plan, spec_, pool_.size());
+    const int num_shares = shares_of_task(tasks, spec_, plan.max_tiles, pool_.size());
+    scratch_bytes_ = attention_scratch(tasks.heads, plan.max_tokens * spec_.group(), spec_.padded_dim(),
+                                       plan.max_tiles, num_shares);
     scratch_bytes_ = (scratch_bytes_ + 4095) / 4096 * 4096;
-    grow(space_.scratch, scratch_bytes_ * static_cast<std::size_t>(pool_.size()));
+    // Of threads that do a task each, and of tasks that threads share.
+    const int places = num_shares == 1 ? pool_.size() : std::max(pool_.size(), tasks.count);
+    grow(space_.scratch, scratch_bytes_ * static_cast<std::size_t>(places));
 }
 
 void Model::check_loaded() const {

@@ -18,12 +18,6 @@ float* floats(const Region& region) { return reinterpret_cast<float*>(region.dat
 
 }  // namespace
 
-int heads_of_task(const Plan& plan, const ModelSpec& spec, int num_threads) {
-    const bool is_one_token = plan.max_tokens == 1;
-    const bool is_plenty = plan.pieces.size() >= 2 * static_cast<std::size_t>(num_threads);
-    return is_one_token && is_plenty ? spec.num_kv_heads : 1;
-}
-
 Step::Step(Model& model, const Batch& batch, const Plan& plan, std::span<float> outputs,
            std::vector<const Adapter*> adapters)
     : model_(model),
@@ -32,7 +26,7 @@ Step::Step(Model& model, const Batch& batch, const Plan& plan, std::span<float> 
       plan_(plan),
       outputs_(outputs),
       residual_(spec_.norm == Norm::kRms ? model.kernels_.rms_residual : model.kernels_.layer_residual),
-      heads_of_task_(heads_of_task(plan, model.spec_, model.pool_.size())),
+      attention_tasks_(plan, model.spec_, model.pool_.size()),
       attention_scale_(spec_.attention_scale > 0 ? spec_.attention_scale
                                                  : 1.0F / std::sqrt(static_cast<float>(spec_.head_dim))),
       half_layer_(spec_.is_causal ? model.layer_bytes() / static_cast<std::size_t>(spec_.kv_parts())
@@ -42,9 +36,6 @@ Step::Step(Model& model, const Batch& batch, const Plan& plan, std::span<float> 
       experts_({spec_, model.kernels_, model.float32_kernels_, model.int8_kernels_, model.pool_,
                 model.space_.experts}),
       latent_(spec_, model.kernels_, model.pool_, model.space_.latent),
-      latent_shares_(spec_.latent
-                         ? latent_shares(spec_, static_cast<int>(plan.pieces.size()), model.pool_.size())
-                         : 1),
       convolution_({spec_, model.kv_shape_, batch, plan, model.pool_, model.space_.convolution,
                     rows_at_once(model.pool_, plan.rows, model.kernels_.pieces)}),
       recurrence_({spec_, model.kernels_, batch, plan, model.pool_, model.space_.convolved.rows(),
@@ -196,10 +187,7 @@ bool Step::attention(int index, bool is_last) {
             for (int tile = begin; tile < end; tile++) gather(index, tile);
         });
     lap(Part::kCache);
-    const int num_groups = spec_.num_kv_heads / heads_of_task_ * latent_shares_;
-    pool.share(static_cast<int>(plan_.pieces.size()) * num_groups, 1, [&](int thread, int begin, int end) {
-        for (int task = begin; task < end; task++) attend(index, thread, task);
-    });
+    attend(index);
     if (spec_.has_output_gate)
         pool.share(all_.count, rows_at_once(pool, all_.count, model_.kernels_.pieces), [&](int, int begin, int end) {
             for (int row = begin; row < end; row++)
@@ -309,8 +297,33 @@ void Step::gather(int index, int tile) {
     }
 }
 
-void Step::attend(int index, int thread, int number) {
-    const int num_groups = spec_.num_kv_heads / heads_of_task_ * latent_shares_;
+// Each task by a thread, or by several, stage after stage.
+void Step::attend(int index) {
+    ThreadPool& pool = model_.pool_;
+    const LayerSpec& layer = spec_.layers[static_cast<std::size_t>(index)];
+    const int num_shares =
+        shares_of_task(attention_tasks_, spec_, visible_tiles(layer, plan_.max_tiles), pool.size());
+    const auto do_stage = [&](AttentionStage stage) {
+        pool.share(attention_tasks_.count * num_shares, 1, [&](int thread, int begin, int end) {
+            for (int at = begin; at < end; at++) {
+                AttentionTask task = attention_task(index, at / num_shares);
+                task.stage = stage;
+                task.share = at % num_shares;
+                task.num_shares = num_shares;
+                const auto place = static_cast<std::size_t>(num_shares == 1 ? thread : at / num_shares);
+                task.scratch = model_.space_.scratch.data() + place * model_.scratch_bytes_;
+                (spec_.has_int8_cache ? model_.kernels_.int8_attend : model_.kernels_.attend)(task);
+            }
+        });
+    };
+    if (num_shares == 1) return do_stage(AttentionStage::kWhole);
+    do_stage(AttentionStage::kScore);
+    do_stage(AttentionStage::kWeigh);
+    do_stage(AttentionStage::kCombine);
+}
+
+AttentionTask Step::attention_task(int index, int number) const {
+    const int num_groups = attention_tasks_.per_piece(spec_);
     const Piece& piece = plan_.pieces[static_cast<std::size_t>(number / num_groups)];
     const LayerSpec& layer = spec_.layers[static_cast<std::size_t>(index)];
     AttentionTask task{};
@@ -330,15 +343,15 @@ void Step::attend(int index, int thread, int number) {
         task.row_tiles = plan_.row_tiles.data();
         task.shared_tiles = piece.shared_tiles;
     }
-    task.first_head = number % num_groups * heads_of_task_;
-    task.last_head = task.first_head + heads_of_task_;
+    task.first_head = number % num_groups * attention_tasks_.heads;
+    task.last_head = task.first_head + attention_tasks_.heads;
     task.num_kv_heads = spec_.num_kv_heads;
     task.group = spec_.group();
     task.head_dim = spec_.head_dim;
     task.padded_dim = spec_.padded_dim();
     if (spec_.latent) {  // some of the query heads, of the one KV head, whose keys are its values
         task.values = nullptr;
-        task.group = spec_.group() / latent_shares_;
+        task.group = spec_.group() / attention_tasks_.latent_shares;
         const std::ptrdiff_t elements = static_cast<std::ptrdiff_t>(number % num_groups) * task.group * task.padded_dim;
         const std::ptrdiff_t first = elements * model_.kernels_.activation_bytes;
         task.query = model_.space_.query.rows().first + first;
@@ -352,8 +365,7 @@ void Step::attend(int index, int thread, int number) {
     task.scale = attention_scale_;
     task.cap = spec_.attention_soft_cap;
     if (spec_.has_sinks) task.sinks = model_.weights_.layers[static_cast<std::size_t>(index)].sinks.data();
-    task.scratch = model_.space_.scratch.data() + static_cast<std::size_t>(thread) * model_.scratch_bytes_;
-    (spec_.has_int8_cache ? model_.kernels_.int8_attend : model_.kernels_.attend)(task);
+    return task;
 }
 
 // In the last layer only the rows that are wanted go on.

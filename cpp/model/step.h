@@ -5,13 +5,10 @@
 #include <chrono>
 #include <vector>
 
+#include "model/attention_tasks.h"
 #include "model/model.h"
 
 namespace weft {
-
-// KV heads that one attention task does: all of them where there are tasks enough for every thread,
-// because then a thread reads each tile from one end to the other.
-int heads_of_task(const Plan& plan, const ModelSpec& spec, int num_threads);
 
 class Step {
 public:
@@ -42,7 +39,8 @@ private:
     void write_latent(int index, int row, bool has_kept, bool has_queries);
     void make_queries(int index);
     void gather(int index, int tile);
-    void attend(int index, int thread, int task);
+    void attend(int index);
+    AttentionTask attention_task(int index, int number) const;
     void pick(int wanted, std::size_t attended_bytes);
     void pick_adapters();
     void finish_layer(int index, const LayerRows& rows);
@@ -73,7 +71,7 @@ private:
     const Plan& plan_;
     const std::span<float> outputs_;
     void (*const residual_)(const ResidualTask&);
-    const int heads_of_task_;
+    const AttentionTasks attention_tasks_;
     const float attention_scale_;
     const std::size_t half_layer_;  // bytes of keys, or of values
     std::vector<std::ptrdiff_t> rope_starts_;  // floats, in the workspace
@@ -82,7 +80,6 @@ private:
     AdapterStep adapters_;
     ExpertStep experts_;
     LatentStep latent_;
-    const int latent_shares_;  // of the query heads, where they have one KV head: a task has one
     ConvStep convolution_;
     RecurrentStep recurrence_;
     LayerRows all_;

@@ -424,6 +424,7 @@ int main(int argc, char** argv) {
             weft::check_products(static_cast<unsigned>(seed), path);
             weft::check_draws(static_cast<unsigned>(seed), path);
             weft::check_strange_tokens(static_cast<unsigned>(seed), path);
+            weft::check_attention_tasks(static_cast<unsigned>(seed));
             weft::check_shared_prefixes(static_cast<unsigned>(seed), path);
             std::printf("%s: %d of %d\n", path.c_str(), seed + 1, num_seeds);
             std::fflush(stdout);

@@ -12,9 +12,11 @@
 #include <vector>
 
 #include "kernels/select.h"
+#include "model/attention_tasks.h"
 #include "model/groups.h"
 #include "model/int8_product.h"
 #include "model/plan.h"
+#include "model/thread_pool.h"
 #include "sample/choose.h"
 #include "sample/score.h"
 
@@ -109,8 +111,8 @@ public:
                std::any_of(plan_.pieces.begin(), plan_.pieces.end(), [](const Piece& p) { return p.shared_tiles > 0; });
     }
 
-    // What attention gives, in the pieces of the plan or row by row.
-    std::vector<std::byte> attend(bool in_pieces) const {
+    // What attention gives, in the pieces of the plan or row by row, by as many threads for each task.
+    std::vector<std::byte> attend(bool in_pieces, int num_shares) const {
         std::vector<std::byte> out(query_.size());
         for (const Piece& piece : plan_.pieces) {
             const int step = in_pieces ? piece.last_row - piece.first_row : 1;
@@ -122,17 +124,29 @@ public:
                     task.last_row = task.first_row + step;
                     task.tiles = tables_.data() + row * kWidth;
                     if (in_pieces && piece.shared_tiles > 0) share(task, piece.shared_tiles);
-                    std::vector<std::byte> scratch(
-                        attention_scratch(1, step * spec_.group(), spec_.padded_dim(), plan_.max_tiles));
+                    task.num_shares = num_shares;
+                    std::vector<std::byte> scratch(attention_scratch(1, step * spec_.group(), spec_.padded_dim(),
+                                                                     plan_.max_tiles, num_shares));
                     task.scratch = scratch.data();
                     task.out = out.data();
-                    kernels_.attend(task);
+                    run(task);
                 }
         }
         return out;
     }
 
 private:
+    void run(const AttentionTask& task) const {
+        if (task.num_shares == 1) return kernels_.attend(task);
+        static ThreadPool pool(3);
+        for (const AttentionStage stage : {AttentionStage::kScore, AttentionStage::kWeigh, AttentionStage::kCombine})
+            pool.share(task.num_shares, 1, [&](int, int begin, int end) {
+                AttentionTask part = task;
+                part.stage = stage;
+                for (part.share = begin; part.share < end; part.share++) kernels_.attend(part);
+            });
+    }
+
     static constexpr int kWidth = 13;
 
     // Numbers from -3.4 to 3.4, as floats or as their upper halves.
@@ -516,13 +530,41 @@ void check_strange_tokens(unsigned seed, const std::string& path) {
     }
 }
 
+void check_attention_tasks(unsigned seed) {
+    Random random(seed);
+    ModelSpec spec;
+    spec.num_kv_heads = draw(random, 1, 16);
+    spec.num_heads = spec.num_kv_heads * draw(random, 1, 8);
+    spec.head_dim = draw(random, 1, 256);
+    Plan plan;
+    plan.max_tokens = draw(random, 1, 3);
+    plan.pieces.resize(static_cast<std::size_t>(draw(random, 1, 40)));
+    const int num_threads = draw(random, 1, 64);
+    const int num_tiles = draw(random, 1, 2048);
+    const AttentionTasks tasks(plan, spec, num_threads);
+    need(tasks.count * tasks.heads == static_cast<int>(plan.pieces.size()) * spec.num_kv_heads, "heads are left out", seed);
+    const int shares = shares_of_task(tasks, spec, num_tiles, num_threads);
+    const int columns = spec.padded_dim() / kLanes;
+    need(columns % shares == 0 && (shares == 1 || shares * 32 <= num_tiles), "shares are too small, or unequal", seed);
+    // What the last thread to end does, in shares of that many to a task.
+    const auto turns = [&](int of_task) { return (tasks.count * of_task + num_threads - 1) / num_threads; };
+    need(turns(shares) <= turns(1) * shares, "sharing takes longer", seed);
+    need(shares == 1 || turns(shares) < turns(1) * shares, "sharing gains nothing", seed);
+    const bool is_idle = tasks.count * 2 <= num_threads && columns % 2 == 0 && num_tiles >= 64;
+    need(!is_idle || shares > 1, "threads have nothing to do", seed);
+}
+
 void check_shared_prefixes(unsigned seed, const std::string& path) {
     Random random(seed);
     const PrefixTest test(random, kernels_of(path, draw(random, 0, 1) == 1 ? Element::kBfloat16 : Element::kFloat32));
     need(test.are_rows_whole(), "a row is in no piece, or in two", seed);
     need(test.are_tiles_shared(), "rows share tiles that are not the same, or not before all of them", seed);
     need(test.is_any_shared(), "nothing is shared", seed);
-    need(test.attend(true) == test.attend(false), "rows that share tiles have other bits", seed);
+    const std::vector<std::byte> alone = test.attend(false, 1);
+    need(test.attend(true, 1) == alone, "rows that share tiles have other bits", seed);
+    const int num_shares = draw(random, 2, 5);
+    need(test.attend(true, num_shares) == alone && test.attend(false, num_shares) == alone,
+         "what threads share has other bits", seed);
 }
 
 }  // namespace weft

@@ -65,7 +65,11 @@ void check_draws(unsigned seed, const std::string& path);
 // Tokens that the row does not have are refused, whatever is asked to be done with them.
 void check_strange_tokens(unsigned seed, const std::string& path);
 
-// Rows of sequences that begin with the same tiles: planned to attend together, and to the bits of each alone.
+// Attention is divided so that all heads are done, and threads share tasks only where all end sooner.
+void check_attention_tasks(unsigned seed);
+
+// Rows of sequences that begin with the same tiles: planned to attend together, and to the bits of each alone, by
+// one thread or several.
 void check_shared_prefixes(unsigned seed, const std::string& path);
 
 }  // namespace weft

@@ -56,6 +56,30 @@ def test_a_long_prompt_in_one_step_gives_the_same_bits(shape, dtype, path):
         assert got.tobytes() == expected
 
 
+@pytest.mark.parametrize("path", PATHS_BY_TIME)
+@pytest.mark.parametrize("dtype", ["bfloat16", "float32", "float32+int8"])
+@pytest.mark.parametrize(
+    ("shape", "num_threads"), [("many heads", 2), ("many heads", 5), ("experts and sinks", 4)]
+)
+def test_threads_that_share_the_attention_of_a_long_context_give_the_same_bits(
+    shape, num_threads, dtype, path
+):
+    """One row has fewer KV heads than there are threads: they divide its tiles, rows and columns of outputs."""
+    ids = np.random.default_rng(9).integers(0, 300, 1703).tolist()
+    blocks = list(range(1, 108))
+    steps = [(0, 900), (900, 1700), (1700, 1701), (1701, 1703)]
+
+    def last_rows(num_threads):
+        runner = make_runner(shape, dtype, path, num_threads)
+        runner.allocate_kv(num_blocks=108, block_size=16)
+        parts = [Part(ids, len(ids), blocks, *rows) for rows in steps]
+        return [runner.forward(step([part], 16, [part.end - part.start - 1])) for part in parts]
+
+    assert [row.tobytes() for row in last_rows(num_threads)] == [
+        row.tobytes() for row in last_rows(1)
+    ]
+
+
 @pytest.mark.parametrize("path", PATHS)
 @pytest.mark.parametrize("dtype", ["bfloat16", "float32"])
 def test_sums_too_small_to_be_normal_are_the_same_bits(dtype, path):

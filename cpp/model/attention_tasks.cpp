@@ -1,0 +1,42 @@
+#include "model/attention_tasks.h"
+
+#include <algorithm>
+
+namespace weft {
+namespace {
+
+// Threads wait for each other twice more where they share a task: a share has keys of so many tiles at least.
+constexpr int kTilesOfShare = 32;
+
+// Shares of the query heads: more than one where there are few pieces for the threads.
+int latent_shares(const ModelSpec& spec, int num_pieces, int num_threads) {
+    int shares = 1;
+    while (shares < spec.num_heads && (num_pieces * shares < num_threads || spec.num_heads % shares != 0)) shares++;
+    return shares;
+}
+
+}  // namespace
+
+AttentionTasks::AttentionTasks(const Plan& plan, const ModelSpec& spec, int num_threads) {
+    const auto num_pieces = static_cast<int>(plan.pieces.size());
+    if (plan.max_tokens == 1 && num_pieces >= 2 * num_threads) heads = spec.num_kv_heads;
+    if (spec.latent) latent_shares = weft::latent_shares(spec, num_pieces, num_threads);
+    count = num_pieces * per_piece(spec);
+}
+
+int shares_of_task(const AttentionTasks& tasks, const ModelSpec& spec, int num_tiles, int num_threads) {
+    if (spec.latent || tasks.count >= 2 * num_threads) return 1;
+    const int num_columns = spec.padded_dim() / kLanes;
+    // What the last thread to end does, in tasks: this many, divided by as many shares as one has.
+    const auto turns = [&](int shares) { return (tasks.count * shares + num_threads - 1) / num_threads; };
+    int best = 1;
+    for (int shares = 2; shares <= std::min(num_columns, num_tiles / kTilesOfShare); shares++)
+        if (num_columns % shares == 0 && turns(shares) * best < turns(best) * shares) best = shares;
+    return best;
+}
+
+int visible_tiles(const LayerSpec& layer, int num_tiles) {
+    return layer.window ? std::min(num_tiles, (*layer.window - 1) / kLanes + 2) : num_tiles;
+}
+
+}  // namespace weft
