@@ -10,34 +10,26 @@ import llama_cpp
 import numpy as np
 from protocol import claim_stdout, report, serve
 
-MAX_SEQUENCES = 32
 BATCH_TOKENS = 2048
+CONTEXT_STEP = 256
 
 
 class Llama:
-    """One model and one context for up to 32 sequences."""
+    """One model, and a context for as many sequences of such a length as the last run had."""
 
     def __init__(self, path: str) -> None:
         llama_cpp.llama_backend_init()
         self._model = llama_cpp.llama_model_load_from_file(
             path.encode(), llama_cpp.llama_model_default_params()
         )
-        params = llama_cpp.llama_context_default_params()
-        params.n_ctx = MAX_SEQUENCES * 1280
-        params.n_seq_max = MAX_SEQUENCES
-        params.kv_unified = (
-            False  # with one buffer for all, each row looks at every sequence's keys
-        )
-        params.n_batch = BATCH_TOKENS
-        params.n_threads = params.n_threads_batch = len(os.sched_getaffinity(0))
-        self._context = llama_cpp.llama_init_from_model(self._model, params)
-        self._memory = llama_cpp.llama_get_memory(self._context)
+        self._context, self._size = None, (0, 0)
         vocab = llama_cpp.llama_model_get_vocab(self._model)
         self._vocab_size = llama_cpp.llama_vocab_n_tokens(vocab)
         self._batch = llama_cpp.llama_batch_init(BATCH_TOKENS, 0, 1)
 
     def run(self, prompts: list[list[int]], max_tokens: int) -> dict[str, Any]:
         """Greedy, all sequences together; a part that all prompts begin with is computed once."""
+        self._make_room(len(prompts), max(map(len, prompts)) + max_tokens)
         started = time.perf_counter()
         llama_cpp.llama_memory_clear(self._memory, True)
         shared = _num_shared(prompts)
@@ -59,6 +51,22 @@ class Llama:
             ]
             tokens = self._decode(rows)
         return report(started, first_s, len(prompts) * max_tokens)
+
+    def _make_room(self, num_sequences: int, length: int) -> None:
+        size = (num_sequences, -(-length // CONTEXT_STEP) * CONTEXT_STEP)
+        if size == self._size:
+            return
+        if self._context is not None:
+            llama_cpp.llama_free(self._context)
+        params = llama_cpp.llama_context_default_params()
+        params.n_ctx = size[0] * size[1]
+        params.n_seq_max = num_sequences
+        # With one buffer for all, each row looks at every sequence's keys.
+        params.kv_unified = False
+        params.n_batch = BATCH_TOKENS
+        params.n_threads = params.n_threads_batch = len(os.sched_getaffinity(0))
+        self._context, self._size = llama_cpp.llama_init_from_model(self._model, params), size
+        self._memory = llama_cpp.llama_get_memory(self._context)
 
     def _decode(self, rows: list[tuple[int, int, int, bool]]) -> list[int]:
         chosen: list[int] = []

@@ -10,6 +10,7 @@ from protocol import claim_stdout, serve_streams
 from vllm.engine.arg_utils import AsyncEngineArgs
 from vllm.sampling_params import RequestOutputKind, SamplingParams
 from vllm.v1.engine.async_llm import AsyncLLM
+from workloads import LONGEST
 
 
 async def main() -> None:
@@ -18,7 +19,7 @@ async def main() -> None:
     options = AsyncEngineArgs(
         model=sys.argv[1],
         dtype="bfloat16",
-        max_model_len=8192,
+        max_model_len=LONGEST,
         enable_prefix_caching=True,
         disable_log_stats=True,
     )

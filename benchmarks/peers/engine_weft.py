@@ -7,6 +7,7 @@ from contextlib import aclosing
 
 import uvloop
 from protocol import claim_stdout, serve_streams
+from workloads import LONGEST
 
 from weft import __version__
 from weft.core.config import EngineOptions
@@ -18,7 +19,7 @@ from weft.model.open import open_model
 # What the workloads of one round need, so that the round that is thrown away writes all of it: an engine
 # that has served for a while does not wait for the kernel to clear its KV memory, nor do peers, who write
 # theirs at the start.
-KV_TOKENS = 16384
+KV_TOKENS = 20480
 BLOCK_SIZE = 16
 
 
@@ -32,7 +33,7 @@ async def main() -> None:
     extra = {"quantization": arguments.quantization} if arguments.quantization else {}
     options = EngineOptions(
         model=arguments.model,
-        max_model_len=8192,
+        max_model_len=LONGEST,
         block_size=BLOCK_SIZE,
         num_gpu_blocks_override=KV_TOKENS // BLOCK_SIZE,
         **extra,
