@@ -220,6 +220,21 @@ def test_numbers_that_are_none_are_refused(tmp_path):
         read(path)
 
 
+@pytest.mark.parametrize("dtype", ["F8_E4M3", "I8"])
+def test_numbers_that_are_no_floats_are_refused(tmp_path, dtype):
+    """Nothing says what they stand for, and bits of float8 are no whole numbers."""
+    whole = {key: value.astype(np.uint8) for key, value in tensors_of(SPEC, ("q_proj",)).items()}
+    path = write_adapter(tmp_path / "a", SPEC, targets=("q_proj",), tensors=whole)
+    file = path / "adapter_model.safetensors"
+    length = 8 + int.from_bytes(file.read_bytes()[:8], "little")
+    header, numbers = file.read_bytes()[8:length], file.read_bytes()[length:]
+    header = header.rstrip().replace(b'"U8"', f'"{dtype}"'.encode())
+    header += b" " * (-len(header) % 8)
+    file.write_bytes(len(header).to_bytes(8, "little") + header + numbers)
+    with pytest.raises(ConfigError, match="must be one of float32, bfloat16, float16"):
+        read(path)
+
+
 @pytest.mark.parametrize(
     ("target", "name"), [("embed_tokens", "embed"), ("lm_head", "head")], ids="-".join
 )

@@ -24,6 +24,7 @@ from weft.model.fields import (
 from weft.model.layout import TensorPlan, decoder_layout
 from weft.model.safetensors_files import MappedFiles, StoredTensor, read_header
 from weft.model.spec import ModelSpec
+from weft.model.weights import DTYPES
 
 CONFIG_FILE = "adapter_config.json"
 WEIGHTS_FILE = "adapter_model.safetensors"
@@ -370,6 +371,10 @@ def _low_rank(
 
 
 def _read(files: MappedFiles, path: Path, key: str, stored: StoredTensor) -> Float32:
+    if stored.dtype not in DTYPES:
+        raise ConfigError(
+            f"{path / WEIGHTS_FILE}: tensor {shown(key)} is {stored.dtype}; it must be one of {', '.join(DTYPES)}"
+        )
     tensor = files.read(stored)
     if not tensor.is_finite():
         raise ConfigError(f"{path / WEIGHTS_FILE}: tensor {shown(key)} holds NaN or infinity")
