@@ -194,6 +194,17 @@ def test_what_lies_there_is_found_once_it_was_looked_through():
         assert np.array_equal(fetch(tier, 1)[0], BLOCK)
 
 
+def test_a_block_that_lay_there_unseen_counts_once():
+    """It left the pool again before it was known that it is there."""
+    store = UnreadDirectory()
+    with tier_on(store) as tier:
+        assert tier.wants(hash_of(1))
+        tier.store(stored(1), BLOCK)
+        store.may_look.set()
+        wait(lambda: not tier._writes)
+        assert tier.stats().num_bytes == BLOCK.nbytes
+
+
 def test_blocks_of_other_weights_are_not_found_but_count(tmp_path):
     """They go as others need the room."""
     with tier_on(DirectoryBlocks.open(str(tmp_path), "a")) as tier:

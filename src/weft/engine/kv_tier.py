@@ -321,8 +321,8 @@ class KvTier:
                 return
             del self._writes[name]
             self._num_queued_bytes -= write.data.nbytes
+            self._num_bytes += size - self._sizes.get(name, 0)  # it may have lain there unseen
             self._sizes[name] = size
-            self._num_bytes += size
             self._stats.num_stored_bytes += write.data.nbytes
             if write.stored is not None:
                 self._events.append(structs.replace(write.stored, medium=self._store.medium))
