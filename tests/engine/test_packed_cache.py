@@ -270,6 +270,16 @@ def test_the_least_recently_used_make_room(model, directory, tmp_path):
     assert there == [str(models[0]), str(models[2])]
 
 
+def test_the_bound_is_kept_beside_a_link_to_nothing(model, directory, tmp_path):
+    """Whose time cannot be read: the others are found, and make room, all the same."""
+    loaded(checkpoint_with(tmp_path / "former", 2), directory)
+    [former] = directory.iterdir()
+    (directory / "link.packed").symlink_to(tmp_path / "nothing")
+    assert [one.path for one in packed_files.all_packed(directory)] == [former]
+    loaded(model, directory, max_bytes=former.stat().st_size + 1)
+    assert [one.model for one in packed_files.all_packed(directory)] == [str(model)]
+
+
 def test_what_was_left_unfinished_goes_but_not_what_is_being_written(model, directory):
     """Who writes has a lock, which goes when it is killed."""
     directory.mkdir()

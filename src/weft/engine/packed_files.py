@@ -164,19 +164,25 @@ def _huge_bytes() -> int:
 
 def all_packed(directory: Path | None) -> Iterator[StoredPacked]:
     """The files that are there, the least recently used first; what they hold is not looked at."""
-    if directory is None:
-        return
-    with suppress(OSError):
-        for path in sorted(directory.glob(f"*{SUFFIX}"), key=lambda one: one.stat().st_mtime_ns):
-            descriptor = open_packed(path)
-            if descriptor is None:
-                continue
-            try:
-                label, size = read_label(descriptor), os.fstat(descriptor).st_size
-            finally:
-                os.close(descriptor)
-            model = "(damaged)" if label is None else label.model
-            yield StoredPacked(path, model, size)
+    for _, path in [] if directory is None else sorted(_used(directory)):
+        descriptor = open_packed(path)
+        if descriptor is None:
+            continue
+        try:
+            label, size = read_label(descriptor), os.fstat(descriptor).st_size
+        except OSError:  # of its disk
+            continue
+        finally:
+            os.close(descriptor)
+        model = "(damaged)" if label is None else label.model
+        yield StoredPacked(path, model, size)
+
+
+def _used(directory: Path) -> Iterator[tuple[int, Path]]:
+    """When each was used last; but for what has just been removed, and links to nothing."""
+    for path in directory.glob(f"*{SUFFIX}"):
+        with suppress(OSError):
+            yield path.stat().st_mtime_ns, path
 
 
 def refusal_of(directory: Path, num_bytes: int, max_bytes: int) -> str | None:
