@@ -274,6 +274,13 @@ def test_there_is_no_connection_to_who_is_no_peer(connector):
         connect(producer, ["10.0.0.0/8"])
 
 
+@pytest.mark.parametrize("host", ["a" * 64, "a..b", "ä" * 60], ids=ascii)
+def test_a_name_that_no_host_can_have_is_no_error_of_ours(connector, host):
+    """It is the request's own word, and stands in one line of the log."""
+    with pytest.raises(PeerError):
+        CONNECTORS[connector].connect(host, 1, LOOPBACK)
+
+
 def test_more_connections_than_there_may_be_are_closed(connector):
     """And the next one finds a place when one has left."""
     with listening(connector) as producer:

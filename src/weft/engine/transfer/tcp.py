@@ -135,7 +135,11 @@ class TcpConnector:
     def connect(self, host: str, port: int, networks: Iterable[str]) -> Peer:
         """See `Connector`. There is no connection to an address outside of `networks`."""
         allowed = [ipaddress.ip_network(network) for network in networks]
-        for *_, address in socket.getaddrinfo(host, port, type=socket.SOCK_STREAM):
+        try:
+            addresses = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM)
+        except UnicodeError:
+            raise PeerError("no host can have that name") from None
+        for *_, address in addresses:
             found = ipaddress.ip_address(str(address[0]).partition("%")[0])
             if any(found in network for network in allowed):
                 return TcpPeer(socket.create_connection((str(found), port), CONNECT_S))
