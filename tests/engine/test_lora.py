@@ -2,8 +2,10 @@
 
 import asyncio
 import os
+import shutil
 from contextlib import aclosing
 from functools import partial
+from types import SimpleNamespace
 
 import pytest
 
@@ -24,6 +26,8 @@ from weft.core.types import (
 from weft.engine.configure import resolve
 from weft.engine.front.local_client import LocalClient
 from weft.engine.front.process_client import ProcessClient
+from weft.engine.lora_loader import LoraLoader
+from weft.engine.messages import AddLora
 from weft.model.open import open_model
 
 SPEC = open_model(MODEL).spec
@@ -262,6 +266,49 @@ async def test_what_cannot_be_loaded_is_refused_and_the_engine_goes_on(tmp_path,
                 await answer(client, request)
         assert not client.lora_requests
         assert len(await tokens(client)) == 8
+
+
+class Replacing:
+    """Adapters of a runner, whose files another program changes while they are packed."""
+
+    spec = SPEC
+
+    def __init__(self, change):
+        self.change = change
+        self.adapters = {}
+
+    def add_adapter(self, adapter_id, adapter):
+        """See `AdapterStore`."""
+        self.adapters[adapter_id] = adapter
+        self.change()
+
+    def remove_adapter(self, adapter_id):
+        """See `AdapterStore`."""
+        del self.adapters[adapter_id]
+
+
+@pytest.mark.parametrize("is_removed", [False, True])
+def test_files_that_change_while_they_are_packed_are_not_taken_for_those_that_were_read(
+    tmp_path, is_removed
+):
+    """What woke with them would answer with other weights; and what is in the runner can be removed again."""
+    path = write_adapter(tmp_path / "a", SPEC)
+
+    def change():
+        if is_removed:
+            shutil.rmtree(path)
+        else:
+            write_adapter(path, SPEC, rank=8)
+
+    store = Replacing(change)
+    model = SimpleNamespace(runner=SimpleNamespace(adapters=store), has_weights=True)
+    options = EngineOptions(model=MODEL, enable_lora=True)
+    loader = LoraLoader(model, resolve(options, open_model(MODEL).card, 1 << 30))
+    assert loader.load(AddLora(1, 7, str(path))).is_done
+    with pytest.raises(ConfigError, match=r"changed since|cannot be read"):
+        loader.restore(model.runner)
+    loader.remove(7)
+    assert not store.adapters
 
 
 async def test_an_adapter_larger_than_the_memory_is_refused_unread(tmp_path):

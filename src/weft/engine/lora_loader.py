@@ -29,8 +29,9 @@ class LoraLoader:
         """Load an adapter, whole or not at all; what is wrong with it is in the answer."""
         path, is_missing = Path(command.path), False
         try:
+            # First: a file may change while it is read, and what is in the runner is to be known here.
+            stamps = Stamps(filter(Path.is_file, (path / CONFIG_FILE, path / WEIGHTS_FILE)))
             self._read(command.lora_id, path, self._adapters(self._model.runner))
-            stamps = Stamps((path / CONFIG_FILE, path / WEIGHTS_FILE))
         except (ConfigError, NotFound) as error:
             refusal, is_missing = str(error), isinstance(error, NotFound)
         except OSError as error:  # a path that the system refuses to look at
