@@ -14,6 +14,7 @@ from weft.core.kv_cache import StateCacheConfig
 from weft.core.types import PoolingKind
 from weft.engine.configure import resolve
 from weft.engine.pool_size import DEFAULT_POOL_BYTES
+from weft.engine.step_size import MAX_ROWS
 from weft.model.card import AdapterBytes, ModelCard
 from weft.model.pooling import PoolingSpec
 
@@ -203,6 +204,15 @@ def test_a_number_out_of_range_is_refused_by_the_name_of_its_flag(name: str, val
     """The message names the flag, the value and what is allowed."""
     flag = "--" + name.replace("_", "-")
     assert re.match(rf"{flag} .*{value}|{flag} {value} ", refusal(**{name: value}))
+
+
+def test_a_step_has_no_more_rows_than_the_core_takes():
+    """Else the first step that is so large would end the engine."""
+    allowed = resolved(max_num_batched_tokens=MAX_ROWS)
+    assert allowed.scheduler_config.max_num_batched_tokens == MAX_ROWS
+    assert refusal(max_num_batched_tokens=MAX_ROWS + 1) == (
+        "--max-num-batched-tokens must be between 1 and 1048576, not 1048577"
+    )
 
 
 def test_a_length_beyond_the_models_positions_is_refused():

@@ -11,6 +11,7 @@ from weft.model.spec import ModelSpec
 # Of the free memory, that a step's rows take where their number is left open.
 _SHARE = 1 / 32
 FLOAT_BYTES = 4
+MAX_ROWS = 1 << 20  # that the core takes at once
 
 
 def step_sizes(
@@ -29,7 +30,7 @@ def step_sizes(
         most = max(most, max_model_len)
     elif is_auto:
         most = _most_rows(options, compute, free_bytes, row_bytes)
-    rows = most if is_auto else bounded(options, "max_num_batched_tokens", default=most)
+    rows = most if is_auto else bounded(options, "max_num_batched_tokens", MAX_ROWS, default=most)
     if not card.is_causal and rows < max_model_len:
         raise ConfigError(
             f"--max-num-batched-tokens {rows} is less than --max-model-len "

@@ -10,6 +10,7 @@ from hypothesis import strategies as st
 from tests.compute.native.models import make_runner
 from tests.compute.steps import Part, step
 from weft.compute.runner import Batch
+from weft.engine.step_size import MAX_ROWS
 
 BLOCK_SIZE = 4
 
@@ -73,6 +74,17 @@ def test_a_bad_field_is_refused(runner, field, value):
     names = "|".join(f.name for f in fields(Batch))
     with pytest.raises(ValueError, match=names):
         runner.forward(replace(good_batch(), **{field: value}))
+
+
+def test_a_step_may_have_the_rows_that_can_be_asked_for_and_no_more(runner):
+    """`--max-num-batched-tokens` is bounded by it."""
+    for num_rows, message in (
+        (MAX_ROWS, "positions must have"),
+        (MAX_ROWS + 1, "more than 2.20"),
+    ):
+        batch = replace(good_batch(), token_ids=np.zeros(num_rows, np.int32))
+        with pytest.raises(ValueError, match=message):
+            runner.forward(batch)
 
 
 # What every batch has and the native step reads; `prompt_lens` is for rotary scaling.
