@@ -16,6 +16,7 @@ from weft.core.errors import BadRequest
 from weft.core.prompts import EmbeddedTokens, EmbedsPart, Prompt, TextPart, TokensPart
 from weft.core.types import RequestOptions, SamplingParams
 from weft.core.validate import Limits
+from weft.text import prompt_embeds
 from weft.text.prepare import InputProcessor
 from weft.text.prompt_embeds import read_base64
 from weft.text.tokenizer import Tokenizer
@@ -155,6 +156,16 @@ def test_a_prompt_that_cannot_be_followed_is_refused(prompt, params, parameter):
     with pytest.raises(BadRequest) as caught:
         process(prompt, params)
     assert caught.value.parameter == parameter
+
+
+def test_parts_of_a_prompt_are_bounded_together(monkeypatch):
+    """They cross to the engine in one message, and one that is too long would never arrive."""
+    part = EmbedsPart(ROWS.numpy().tobytes(), len(ROWS))
+    monkeypatch.setattr(prompt_embeds, "MAX_BYTES", 2 * len(part.rows))
+    two, three = (Prompt(parts=(part, TokensPart([5]), *(part,) * n)) for n in (1, 2))
+    assert len(process(two).prompt_embeds) == 2
+    with pytest.raises(BadRequest, match="bytes as float32 in all parts of a prompt together"):
+        process(three)
 
 
 def test_they_are_off_unless_enabled():

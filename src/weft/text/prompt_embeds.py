@@ -97,6 +97,14 @@ def check_part(part: EmbedsPart, limits: Limits) -> None:
         raise _bad("must hold numbers, and neither NaN nor infinity")
 
 
+def check_together(embeds: Sequence[EmbeddedTokens]) -> None:
+    """Raise `BadRequest` where those of one prompt are more than a message to the engine takes."""
+    if sum(len(one.rows) for one in embeds) > MAX_BYTES:
+        raise _bad(
+            f"must have at most {MAX_BYTES} bytes as float32 in all parts of a prompt together"
+        )
+
+
 def salt_of(embeds: Sequence[EmbeddedTokens], cache_salt: str | None) -> str:
     """What keeps the prompt's cached blocks apart from those of any other embeddings, and of any token ids.
 

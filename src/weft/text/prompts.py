@@ -15,7 +15,7 @@ from weft.core.prompts import EmbeddedTokens, EmbedsPart, Part, Prompt, TextPart
 from weft.core.types import PromptType
 from weft.core.unicode import check_text
 from weft.core.validate import Limits, validate_truncation
-from weft.text.prompt_embeds import check_part, read_array
+from weft.text.prompt_embeds import check_part, check_together, read_array
 from weft.text.tokenizer import Tokenizer
 
 _SIDES = ("left", "right")
@@ -244,6 +244,7 @@ def _joined(
                 EmbeddedTokens(start=len(token_ids), num_tokens=part.num_tokens, rows=part.rows)
             )
         token_ids += KINDS[type(part)].encode(part, tokenizer)
+    check_together(embeds)
     has_text = any(isinstance(part, TextPart) for part in prompt.parts)
     if tokenizer is None or not (how.add_special_tokens and has_text):
         return token_ids, embeds
