@@ -2,8 +2,9 @@
 
 import pytest
 
-from tests.engine.test_kv_transfer import LEND, options, with_args
+from tests.engine.test_kv_transfer import LEND, answers_of, options, run_apart, with_args
 from tests.engine.test_offloading import MODEL
+from tests.model.checkpoints import CONFIG, write_checkpoint
 from weft import LLM
 from weft.core.config import EngineOptions
 from weft.core.errors import BadRequest, ConfigError
@@ -144,3 +145,28 @@ def test_an_engine_refuses_what_is_not_its_role():
             llm.generate([5], with_args(SamplingParams(), FOUND), use_tqdm=False)
         with pytest.raises(BadRequest, match="goes with n=1, got 2"):
             llm.generate([5], with_args(SamplingParams(n=2), LEND), use_tqdm=False)
+
+
+@pytest.mark.parametrize(("length", "num_found"), [(64, 0), (96, 16)])
+def test_engines_exchange_what_was_turned_by_the_same_frequencies_alone(
+    tmp_path, length, num_found
+):
+    """Of a model with two sets of them the length of the context decides, which need not be one for both engines."""
+    longrope = {
+        "type": "longrope",
+        "short_factor": [1.0] * 4,
+        "long_factor": [4.0] * 4,
+        "original_max_position_embeddings": 64,
+    }
+    model = str(write_checkpoint(tmp_path / "m", {**CONFIG, "rope_scaling": longrope}))
+    prompts = [{"prompt_token_ids": [*range(5, 35)]}]
+    params = [SamplingParams(temperature=0.0, ignore_eos=True, max_tokens=30, logprobs=1)]
+    with (
+        LLM(model, **{**options("kv_producer"), "max_model_len": length}) as producer,
+        LLM(model, **{**options("kv_consumer"), "max_model_len": 128}) as consumer,
+    ):
+        [output] = run_apart(producer, consumer, prompts, params)
+        assert answers_of([output]) == answers_of(
+            consumer.generate([{**prompts[0], "cache_salt": "s"}], params, use_tqdm=False)
+        )
+    assert output.num_cached_tokens == num_found

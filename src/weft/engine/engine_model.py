@@ -13,6 +13,7 @@ from weft.compute.backend import PackedFile
 from weft.compute.backends import backend_of, load_model
 from weft.compute.native import trim_heap
 from weft.compute.pooler import Pooler
+from weft.compute.rope import inverse_frequencies
 from weft.compute.runner import RoutingRunner, Runner, ThreadedRunner, TimedRunner
 from weft.core.config import EngineConfig
 from weft.core.errors import ConfigError
@@ -21,6 +22,7 @@ from weft.engine.packed_cache import PackedCache, copied
 from weft.engine.weight_files import PackedWeights
 from weft.engine.weight_store import WeightStore
 from weft.model.checkpoint import Checkpoint
+from weft.model.spec import EchoSpec, ModelSpec, RopeSpec
 from weft.model.stamps import Stamps
 
 _CHUNK_BYTES = 16 << 20
@@ -117,6 +119,9 @@ class EngineModel:
             name = "" if self.checkpoint.weight_files else model.model
             how = compute and (compute.quantization, compute.kv_cache_dtype)
             digest.update(repr((name, self.checkpoint.spec, model.dtype, how)).encode())
+            # Of some models the length of the context decides by which keys are turned.
+            for rope in _ropes(self.checkpoint.spec):
+                digest.update(inverse_frequencies(rope, model.max_model_len).tobytes())
             for path in self.checkpoint.weight_files:
                 with path.open("rb") as file:
                     while chunk := file.read(_CHUNK_BYTES):
@@ -301,6 +306,11 @@ def _identity(config: EngineConfig, checkpoint: Checkpoint) -> str:
     return repr(
         (model.model, model.dtype, compute and compute.quantization, checkpoint.spec, files)
     )
+
+
+def _ropes(spec: ModelSpec | EchoSpec) -> list[RopeSpec]:
+    layers = spec.layers if isinstance(spec, ModelSpec) else ()
+    return list(dict.fromkeys(layer.rope for layer in layers if layer.rope is not None))
 
 
 def _find_again(former: Checkpoint) -> Checkpoint:
