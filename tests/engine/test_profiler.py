@@ -14,6 +14,7 @@ from tests.contract.engines import running_engine, start, stop
 from tests.contract.test_engine_client import GREEDY, collect
 from tests.doubles.fake_runner import FakeRunner
 from tests.engine.test_loop import Script, add
+from tests.model.checkpoints import write_checkpoint
 from weft import LLM
 from weft.core.errors import BadRequest, ConfigError, FailedPrecondition, Unsupported
 from weft.core.profiling import ProfilerConfig
@@ -233,6 +234,17 @@ def test_an_llm_is_profiled(tmp_path):
         assert llm.collective_rpc("check_health") == [None]
     [events] = traces(tmp_path).values()
     assert steps_of(events)
+
+
+def test_what_a_worker_cannot_answer_ends_nothing(tmp_path):
+    """The weights are mapped, and their files need not be there any more, of which a digest is asked for."""
+    with LLM(str(write_checkpoint(tmp_path / "m")), num_threads=1) as llm:
+        [before] = llm.collective_rpc("fingerprint")
+        (tmp_path / "m" / "model.safetensors").unlink()
+        with pytest.raises(FailedPrecondition, match=r"model\.safetensors: cannot be read"):
+            llm.collective_rpc("fingerprint")
+        assert llm.collective_rpc("check_health") == [None]
+    assert before
 
 
 async def test_the_worker_is_called_by_names_of_a_table(profiled):

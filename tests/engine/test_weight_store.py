@@ -12,6 +12,7 @@ from tests.busy import until
 from tests.compute.steps import Part, step
 from tests.contract.engines import GIB, data_parallel, local
 from tests.engine.test_data_parallel import last
+from tests.model.checkpoints import tensors_of, write_checkpoint
 from weft.compute.backends import load_model
 from weft.core.config import EngineOptions
 from weft.engine.configure import resolve
@@ -105,6 +106,23 @@ def test_a_file_of_another_model_is_refused():
     store = WeightStore(files.current)
     with pytest.raises(ValueError, match="shorter than"):
         store.load(lambda file: load_model(checkpoint, config, file), None)
+
+
+def test_weights_that_are_not_those_of_the_files_are_like_no_others(tmp_path):
+    """One of several engines that starts again maps what the others have, whatever lies there by now."""
+    path, files = write_checkpoint(tmp_path / "m"), WeightFiles()
+
+    def fingerprint(store=None):
+        checkpoint = open_model(str(path))
+        options = EngineOptions(model=str(path), max_model_len=64, num_threads=1)
+        config = resolve(options, checkpoint.card, GIB)
+        return EngineModel.load(config, checkpoint, store=store).fingerprint()
+
+    store = WeightStore(files.current)
+    assert fingerprint(store) == fingerprint(store) == fingerprint()
+    write_checkpoint(path, tensors={name: 2 * tensor for name, tensor in tensors_of().items()})
+    of_files = fingerprint()
+    assert fingerprint(WeightStore(files.current)) != of_files
 
 
 @pytest.mark.slow

@@ -3,6 +3,7 @@
 Nobody else may hold the runner: its memory goes with the last who does.
 """
 
+import secrets
 from collections.abc import Callable
 from dataclasses import replace
 
@@ -49,6 +50,7 @@ class EngineModel:
         # Of the files that the weights came from; None when they came from no file.
         self._stamps: Stamps | None = stamps or Stamps(())
         self._store = store
+        self._unlike = secrets.token_hex(16)
         self._packed: PackedCache | None = None
         self.counts_experts = bool(self.expert_loads())
         self._has_kv = False
@@ -111,7 +113,13 @@ class EngineModel:
         return _identity(self._config, self.checkpoint)
 
     def fingerprint(self) -> str:
-        """What tells its weights from others, on another machine too: a digest of all that is in their files."""
+        """What tells its weights from others, on another machine too: a digest of all that is in their files.
+
+        Those that came by an update are like no others. A `ConfigError` says that a file is no longer what was loaded.
+        """
+        if self._stamps is None:
+            return self._unlike
+        self._stamps.check()
         model, compute = self._config.model_config, self._config.compute_config
         digest = xxhash.xxh3_128()
         if self.checkpoint is not None:

@@ -306,8 +306,8 @@ class EngineLoop:
             case StartProfile() | StopProfile():
                 return attempt(command.call_id, partial(self._profile, command))
             case CallWorker():
-                result = WORKER_CALLS[command.method](self._model, self._config)
-                return Reply(command.call_id, result=result)
+                work = partial(WORKER_CALLS[command.method], self._model, self._config)
+                return attempt(command.call_id, work)
             case UseShare():
                 keep_to(command.cpus)
                 self._model.use_threads(command.num_threads)

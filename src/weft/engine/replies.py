@@ -7,11 +7,10 @@ from weft.engine.messages import Reply
 
 
 def attempt(call_id: int, work: Callable[[], object]) -> Reply:
-    """Do it, whole or not at all; the reply says which, and why not."""
+    """Do it, whole or not at all; the reply has what it gave, or says why not."""
     try:
-        work()
+        return Reply(call_id, result=work())
     except (ConfigError, FailedPrecondition, NotFound, OSError) as error:
         return Reply(call_id, is_done=False, refusal=str(error))
     except MemoryError:
         return Reply(call_id, is_done=False, refusal="the memory does not suffice")
-    return Reply(call_id)

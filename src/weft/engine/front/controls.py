@@ -209,7 +209,7 @@ class EngineControls(EngineClient):
             raise BadRequest("timeout", f"timeout must be above 0 seconds, got {timeout}")
         try:
             async with asyncio.timeout(timeout):
-                reply = await self._call(CallWorker(self._calls.next_id(), method))
+                reply = await self._checked(CallWorker(self._calls.next_id(), method))
         except TimeoutError:
             raise DeadlineExceeded(f"{method} has not answered within {timeout:g} s") from None
         return [reply.result]
