@@ -2,16 +2,20 @@
 
 import asyncio
 import socket
+from contextlib import asynccontextmanager
 
 import msgspec
 import pytest
 import zmq
 from prometheus_client import CollectorRegistry, Counter, Gauge
 
+from tests.busy import PATIENCE_S
 from tests.contract.engines import ROOM, api_server, stop
 from tests.doubles.stepping import make_request
+from tests.engine.test_data_parallel import by_hand
 from weft.core import errors
 from weft.core.errors import BadRequest, EngineDead, Key, NotFound, WeftError
+from weft.core.kv_transfer import RemotePrompt
 from weft.core.types import (
     EngineLoad,
     FinishReason,
@@ -32,7 +36,7 @@ from weft.engine.api_servers.series import families_of, page, summed
 from weft.engine.channel import Channel
 from weft.engine.front.counted_stream import CountedStream
 from weft.engine.front.engine_group import EngineGroup
-from weft.engine.messages import Ready, StepOutput
+from weft.engine.messages import Ready, ReleaseRemote, StepOutput
 from weft.engine.output_ports import OutputPorts
 
 ENDLESS = SamplingParams(temperature=0.0, max_tokens=None, ignore_eos=True)
@@ -100,6 +104,34 @@ async def test_what_comes_when_nobody_waits_for_it_any_more_is_no_failure():
     other.close()
     await server.serve()
     assert server.is_closed
+
+
+@asynccontextmanager
+async def attached(client, changed=None):
+    """An API server's end of the channel to a supervisor with these engines, and the supervisor's part."""
+    ours, theirs = socket.socketpair()
+    channel, other = await Channel.open(ours, FromServer), await Channel.open(theirs, ToServer)
+    server = AttachedServer(channel, client, changed, None)
+    serving = asyncio.create_task(server.serve())
+    try:
+        yield other, server
+    finally:
+        other.close()
+        await serving
+
+
+@pytest.mark.parametrize("is_alone", [False, True])
+async def test_an_api_server_outlives_engines_that_could_release_a_prompt(is_alone):
+    """All have died, and may be started again: who computed it elsewhere has it until its lease ends."""
+    group, engines = await by_hand()
+    for engine in engines:
+        engine._die(EngineDead("x"))
+    async with attached(engines[0] if is_alone else group) as (other, server):
+        other.send(ReleaseRemote(RemotePrompt("e", "r", [1], "127.0.0.1", 1)))
+        other.send(Prepared())
+        async with asyncio.timeout(PATIENCE_S):
+            await server.prepared
+    assert not any(engine.sent for engine in engines)
 
 
 def output(engine_id, *token_ids, **fields):
