@@ -9,10 +9,11 @@ import pytest
 import zmq
 from prometheus_client import CollectorRegistry, Counter, Gauge
 
-from tests.busy import PATIENCE_S
+from tests.busy import PATIENCE_S, until
 from tests.contract.engines import ROOM, api_server, stop
 from tests.doubles.stepping import make_request
-from tests.engine.test_data_parallel import by_hand
+from tests.engine.test_data_parallel import by_hand, leave, sent
+from tests.engine.test_elastic import elastic_by_hand
 from weft.core import errors
 from weft.core.errors import BadRequest, EngineDead, Key, NotFound, WeftError
 from weft.core.kv_transfer import RemotePrompt
@@ -26,7 +27,9 @@ from weft.engine.api_servers.attached import AttachedServer
 from weft.engine.api_servers.calls import ANSWERS, GET_LOADS
 from weft.engine.api_servers.faults import Fault
 from weft.engine.api_servers.messages import (
+    Cancel,
     EnginesStopped,
+    Forward,
     FromServer,
     Opened,
     Prepared,
@@ -36,7 +39,7 @@ from weft.engine.api_servers.series import families_of, page, summed
 from weft.engine.channel import Channel
 from weft.engine.front.counted_stream import CountedStream
 from weft.engine.front.engine_group import EngineGroup
-from weft.engine.messages import Ready, ReleaseRemote, StepOutput
+from weft.engine.messages import Ready, ReleaseRemote, Reply, StepOutput, UseShare
 from weft.engine.output_ports import OutputPorts
 
 ENDLESS = SamplingParams(temperature=0.0, max_tokens=None, ignore_eos=True)
@@ -132,6 +135,28 @@ async def test_an_api_server_outlives_engines_that_could_release_a_prompt(is_alo
         async with asyncio.timeout(PATIENCE_S):
             await server.prepared
     assert not any(engine.sent for engine in engines)
+
+
+async def test_a_number_of_engines_is_known_to_all_whoever_waits_for_it():
+    """It changes without its caller too, and later than he has left."""
+    group, engines = await elastic_by_hand()
+    seen = []
+
+    async def look():
+        seen.append(group.info.data_parallel_size)
+
+    first = await sent(group, engines, data_parallel_rank=1)
+    async with attached(group, look) as (other, _):
+        other.send(Forward(0, "scale_elastic_ep", [1]))
+        await until(lambda: group._ranks[1].is_draining)
+        other.send(Cancel(0))
+        other.send(Forward(1, "is_scaling_elastic_ep"))
+        await other.receive()
+        await leave(first)
+        await until(lambda: any(isinstance(command, UseShare) for command in engines[0].sent))
+        [share] = [command for command in engines[0].sent if isinstance(command, UseShare)]
+        engines[0]._on_event(Reply(share.call_id))
+        await until(lambda: 1 in seen)
 
 
 def output(engine_id, *token_ids, **fields):
