@@ -14,6 +14,7 @@ from tests.contract.engines import ROOM, api_server, stop
 from tests.doubles.stepping import make_request
 from tests.engine.test_data_parallel import by_hand, leave, sent
 from tests.engine.test_elastic import elastic_by_hand
+from tests.engine.test_front import HandClient
 from weft.core import errors
 from weft.core.errors import BadRequest, EngineDead, Key, NotFound, WeftError
 from weft.core.kv_transfer import RemotePrompt
@@ -25,9 +26,11 @@ from weft.core.types import (
 )
 from weft.engine.api_servers.attached import AttachedServer
 from weft.engine.api_servers.calls import ANSWERS, GET_LOADS
+from weft.engine.api_servers.client import ApiServerClient
 from weft.engine.api_servers.faults import Fault
 from weft.engine.api_servers.messages import (
     Cancel,
+    Drain,
     EnginesStopped,
     Forward,
     FromServer,
@@ -157,6 +160,20 @@ async def test_a_number_of_engines_is_known_to_all_whoever_waits_for_it():
         [share] = [command for command in engines[0].sent if isinstance(command, UseShare)]
         engines[0]._on_event(Reply(share.call_id))
         await until(lambda: 1 in seen)
+
+
+async def test_an_api_server_that_was_to_listen_soon_ends_when_all_do(tmp_path):
+    """One that is just started again is not waited for as if it had requests."""
+    engine = HandClient()
+    config = msgspec.structs.replace(engine.vllm_config, api_server_directory=str(tmp_path))
+    ours, theirs = socket.socketpair()
+    channel, other = await Channel.open(ours, ToServer), await Channel.open(theirs, FromServer)
+    client = await ApiServerClient.open("0.0", channel, config, engine.renderer)
+    other.send(Drain())
+    async with asyncio.timeout(PATIENCE_S):
+        assert not await client.wait_open()
+    assert not client.is_orphaned
+    other.close()
 
 
 def output(engine_id, *token_ids, **fields):
