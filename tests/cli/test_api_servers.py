@@ -4,8 +4,10 @@ import asyncio
 import json
 import re
 import signal
+import socket
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
+from functools import partial
 
 import httpx2 as httpx
 import psutil
@@ -13,10 +15,27 @@ import pytest
 
 from tests.busy import PATIENCE_S, until
 from tests.cli.running import SMALL, Server, running
+from tests.engine.test_data_parallel import by_hand
 from tests.model.adapters import write_adapter
 from weft.cli.options import ServeOptions
+from weft.cli.serving import api_servers as supervising
+from weft.cli.serving.api_servers import ApiServers, _Process
 from weft.cli.serving.api_serving import plain_options, read_options
+from weft.core.errors import EngineDead
+from weft.core.pauses import Pauses
 from weft.core.types import SamplingParams
+from weft.engine.api_servers.messages import (
+    Acknowledged,
+    EnginesStopped,
+    FromServer,
+    Open,
+    Opened,
+    Prepared,
+    Start,
+    State,
+    ToServer,
+)
+from weft.engine.channel import Channel
 from weft.model.open import open_model
 from weft.rpc.client import RpcClient
 from weft.rpc.connection import Credentials
@@ -34,6 +53,88 @@ def test_options_cross_to_another_process(tmp_path):
     options = ServeOptions(api_key=["a", "b"], ssl_certfile=tmp_path / "cert", port=0)
     plain = json.loads(json.dumps(plain_options(options)))
     assert read_options(plain) == options
+
+
+class Started:
+    """Stands for an API server's process, and does at once what it is asked."""
+
+    def __init__(self, channel: Channel[ToServer]) -> None:
+        self._channel = channel
+        self._serving = asyncio.create_task(self._serve())
+        self._ended = asyncio.Event()
+        self.is_open = False
+
+    async def _serve(self) -> None:
+        async for message in self._channel.messages():
+            match message:
+                case Start():
+                    self._channel.send(Prepared())
+                case State():
+                    self._channel.send(Acknowledged(message.call_id))
+                case Open():
+                    self.is_open = True
+                    self._channel.send(Opened(None))
+                case EnginesStopped():
+                    self.kill()
+
+    async def wait(self) -> int:
+        """As a process's."""
+        await self._ended.wait()
+        return -9
+
+    def kill(self) -> None:
+        """As a process's."""
+        self._channel.close()
+        self._ended.set()
+
+
+class Processes:
+    """Those that were started, of a system that may refuse more for a while."""
+
+    def __init__(self) -> None:
+        self.started: list[Started] = []
+        self.num_refused = 0
+
+    async def spawn(self) -> _Process:
+        """As `_Process.spawn`."""
+        if self.num_refused:
+            self.num_refused -= 1
+            raise BlockingIOError
+        ours, theirs = socket.socketpair()
+        self.started.append(Started(await Channel.open(theirs, ToServer)))
+        return _Process(self.started[-1], await Channel.open(ours, FromServer))
+
+
+@pytest.mark.parametrize("has_engines", [False, True], ids=["no engine", "no process"])
+async def test_an_api_server_comes_back_whatever_else_is_missing_just_then(
+    has_engines, monkeypatch
+):
+    """Engines come back too, and the system has room again: nobody waits for what does not happen."""
+    processes = Processes()
+    monkeypatch.setattr(_Process, "spawn", processes.spawn)
+    monkeypatch.setattr(supervising, "Pauses", partial(Pauses, first_s=0.0))
+    group, engines = await by_hand()
+
+    def make(name: str) -> Start:
+        return Start(
+            name=name,
+            directory="/nowhere",
+            options={},
+            config=group.vllm_config,
+            http_port=None,
+            grpc_port=None,
+        )
+
+    servers = await ApiServers.spawn(1)
+    await servers.start(group, list, make, partial(asyncio.sleep, 0))
+    if has_engines:
+        processes.num_refused = 1
+    else:
+        for engine in engines:
+            engine._die(EngineDead("x"))
+    processes.started[0].kill()
+    await until(lambda: len(processes.started) == 2 and processes.started[1].is_open)
+    await servers.stop()
 
 
 @contextmanager

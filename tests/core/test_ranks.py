@@ -14,6 +14,8 @@ HERE = LinkConfig("127.0.0.1", 29550, None)
         (1, {}, None),
         (4, {}, None),
         (4, {"data_parallel_size_local": 4}, None),
+        (0, {}, None),
+        (-1, {"data_parallel_rank": 0}, None),
         (1, {"data_parallel_rank": 0, "data_parallel_size_local": 1}, None),
         (4, {"data_parallel_rank": 3}, RanksConfig(start=3, num_local=1)),
         (4, {"data_parallel_rank": 0, "data_parallel_external_lb": True}, RanksConfig(start=0, num_local=1)),

@@ -260,6 +260,7 @@ def make_config(**overrides) -> EngineConfig:
         scheduler_config=pick(SchedulerConfig),
         compute_config=ComputeConfig(compute="native", num_threads=1),
         pooler_config=overrides.get("pooler_config"),
+        lora_config=overrides.get("lora_config"),
     )
 
 

@@ -2,16 +2,22 @@
 
 import asyncio
 import socket
+from contextlib import asynccontextmanager
 
 import msgspec
 import pytest
 import zmq
 from prometheus_client import CollectorRegistry, Counter, Gauge
 
+from tests.busy import PATIENCE_S, until
 from tests.contract.engines import ROOM, api_server, stop
 from tests.doubles.stepping import make_request
+from tests.engine.test_data_parallel import by_hand, leave, sent
+from tests.engine.test_elastic import elastic_by_hand
+from tests.engine.test_front import HandClient
 from weft.core import errors
 from weft.core.errors import BadRequest, EngineDead, Key, NotFound, WeftError
+from weft.core.kv_transfer import RemotePrompt
 from weft.core.types import (
     EngineLoad,
     FinishReason,
@@ -20,9 +26,13 @@ from weft.core.types import (
 )
 from weft.engine.api_servers.attached import AttachedServer
 from weft.engine.api_servers.calls import ANSWERS, GET_LOADS
+from weft.engine.api_servers.client import ApiServerClient
 from weft.engine.api_servers.faults import Fault
 from weft.engine.api_servers.messages import (
+    Cancel,
+    Drain,
     EnginesStopped,
+    Forward,
     FromServer,
     Opened,
     Prepared,
@@ -32,7 +42,7 @@ from weft.engine.api_servers.series import families_of, page, summed
 from weft.engine.channel import Channel
 from weft.engine.front.counted_stream import CountedStream
 from weft.engine.front.engine_group import EngineGroup
-from weft.engine.messages import Ready, StepOutput
+from weft.engine.messages import Ready, ReleaseRemote, Reply, StepOutput, UseShare
 from weft.engine.output_ports import OutputPorts
 
 ENDLESS = SamplingParams(temperature=0.0, max_tokens=None, ignore_eos=True)
@@ -100,6 +110,70 @@ async def test_what_comes_when_nobody_waits_for_it_any_more_is_no_failure():
     other.close()
     await server.serve()
     assert server.is_closed
+
+
+@asynccontextmanager
+async def attached(client, changed=None):
+    """An API server's end of the channel to a supervisor with these engines, and the supervisor's part."""
+    ours, theirs = socket.socketpair()
+    channel, other = await Channel.open(ours, FromServer), await Channel.open(theirs, ToServer)
+    server = AttachedServer(channel, client, changed, None)
+    serving = asyncio.create_task(server.serve())
+    try:
+        yield other, server
+    finally:
+        other.close()
+        await serving
+
+
+@pytest.mark.parametrize("is_alone", [False, True])
+async def test_an_api_server_outlives_engines_that_could_release_a_prompt(is_alone):
+    """All have died, and may be started again: who computed it elsewhere has it until its lease ends."""
+    group, engines = await by_hand()
+    for engine in engines:
+        engine._die(EngineDead("x"))
+    async with attached(engines[0] if is_alone else group) as (other, server):
+        other.send(ReleaseRemote(RemotePrompt("e", "r", [1], "127.0.0.1", 1)))
+        other.send(Prepared())
+        async with asyncio.timeout(PATIENCE_S):
+            await server.prepared
+    assert not any(engine.sent for engine in engines)
+
+
+async def test_a_number_of_engines_is_known_to_all_whoever_waits_for_it():
+    """It changes without its caller too, and later than he has left."""
+    group, engines = await elastic_by_hand()
+    seen = []
+
+    async def look():
+        seen.append(group.info.data_parallel_size)
+
+    first = await sent(group, engines, data_parallel_rank=1)
+    async with attached(group, look) as (other, _):
+        other.send(Forward(0, "scale_elastic_ep", [1]))
+        await until(lambda: group._ranks[1].is_draining)
+        other.send(Cancel(0))
+        other.send(Forward(1, "is_scaling_elastic_ep"))
+        await other.receive()
+        await leave(first)
+        await until(lambda: any(isinstance(command, UseShare) for command in engines[0].sent))
+        [share] = [command for command in engines[0].sent if isinstance(command, UseShare)]
+        engines[0]._on_event(Reply(share.call_id))
+        await until(lambda: 1 in seen)
+
+
+async def test_an_api_server_that_was_to_listen_soon_ends_when_all_do(tmp_path):
+    """One that is just started again is not waited for as if it had requests."""
+    engine = HandClient()
+    config = msgspec.structs.replace(engine.vllm_config, api_server_directory=str(tmp_path))
+    ours, theirs = socket.socketpair()
+    channel, other = await Channel.open(ours, ToServer), await Channel.open(theirs, FromServer)
+    client = await ApiServerClient.open("0.0", channel, config, engine.renderer)
+    other.send(Drain())
+    async with asyncio.timeout(PATIENCE_S):
+        assert not await client.wait_open()
+    assert not client.is_orphaned
+    other.close()
 
 
 def output(engine_id, *token_ids, **fields):

@@ -12,6 +12,7 @@ from tests.contract.engines import data_parallel, local
 from tests.engine.test_data_parallel import by_hand, last, leave, refused, sent
 from tests.engine.test_front import HandClient
 from tests.engine.test_lora import adapter
+from weft.core.config import LoraConfig
 from weft.core.elastic import ElasticConfig
 from weft.core.errors import (
     BadRequest,
@@ -21,8 +22,9 @@ from weft.core.errors import (
     Unsupported,
 )
 from weft.core.metrics import Metrics
+from weft.core.types import LoRARequest
 from weft.engine.cpu_shares import cpus_of
-from weft.engine.messages import UseShare
+from weft.engine.messages import AddLora, Reply, UseShare
 
 
 async def elastic_by_hand(size=2, num_threads=2, engine_bytes=0):
@@ -108,6 +110,42 @@ async def test_the_number_is_fixed_unless_the_start_said_otherwise():
     for client in (group, HandClient()):
         with pytest.raises(Unsupported, match="--enable-elastic-ep"):
             await client.scale_elastic_ep(1)
+
+
+async def has_loaded(engine, number):
+    """The engine is sent so many adapters by now, and has the last of them."""
+    await until(lambda: len(loads_of(engine)) == number)
+    engine._on_event(Reply(loads_of(engine)[-1].call_id))
+
+
+def loads_of(engine):
+    """What it was told to load."""
+    return [command for command in engine.sent if isinstance(command, AddLora)]
+
+
+@pytest.mark.parametrize("is_replaced", [False, True])
+async def test_an_adapter_that_changes_while_an_engine_loads_the_next_is_not_there_as_it_was(
+    is_replaced,
+):
+    """Of several: the newcomer had it already. Who names the new one has it loaded."""
+    options = {"lora_config": LoraConfig(max_loras=4, max_lora_rank=8)}
+    group, [engine] = await by_hand(1, **options)
+    first = LoRARequest(lora_name="a", lora_int_id=1, lora_path="/a")
+    second = LoRARequest(lora_name="b", lora_int_id=2, lora_path="/b")
+    newer = LoRARequest(lora_name="a", lora_int_id=1, lora_path="/c", load_inplace=True)
+    for number, lora in enumerate((first, second), start=1):
+        await asyncio.gather(group.add_lora(lora), has_loaded(engine, number))
+    newcomer = HandClient(**options)
+    catching_up = asyncio.create_task(group._catch_up(newcomer))
+    await has_loaded(newcomer, 1)
+    await until(lambda: len(loads_of(newcomer)) == 2)
+    if is_replaced:
+        await asyncio.gather(group.add_lora(newer), has_loaded(engine, 3))
+    else:
+        assert await group.remove_lora(1)
+    await has_loaded(newcomer, 2)
+    await catching_up
+    assert newcomer.lora_requests == {"b": second}
 
 
 @pytest.mark.slow

@@ -86,6 +86,21 @@ def test_who_comes_first_packs_and_the_memory_goes_with_the_last():
     assert size_of(files) == size
 
 
+def test_engines_that_started_after_an_update_wake_from_a_sleep_that_discards_it():
+    """They could only map what was sent; now all of them read the model anew, whoever comes first."""
+    files = WeightFiles()
+    [sender] = shared_by(files)
+    files.use(files.current)
+    first, second = shared_by(files, files)  # started again: the others had the weights
+    for model in (sender, first, second):
+        model.release(2)
+    assert size_of(files) == 0
+    first.restore_weights()
+    second.restore_weights()
+    assert first.has_weights
+    assert second.has_weights
+
+
 def test_a_file_that_was_left_half_packed_is_packed_anew():
     """Whoever was packing has died, or had not the memory."""
     files = WeightFiles()

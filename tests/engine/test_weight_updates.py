@@ -13,7 +13,7 @@ from safetensors.numpy import save_file
 
 from tests.busy import until
 from tests.contract.engines import running_engine
-from tests.doubles.standing_engine import only_when_told
+from tests.doubles.standing_engine import only_when_told, standing_still
 from tests.engine.test_lora import tokens
 from tests.model.adapters import write_adapter
 from tests.model.checkpoints import CONFIG, tensors_of, write_checkpoint, write_shards
@@ -203,6 +203,25 @@ async def test_a_shard_that_leads_outside_is_refused(tmp_path):
         await begin(client)
         with pytest.raises(FailedPrecondition, match="leads out of"):
             await send(client, path=".")
+
+
+async def test_an_engine_that_is_about_to_sleep_takes_no_weights(tmp_path):
+    """Who was told that it sleeps is right: what it wakes with was there when that was said."""
+    async with engine(write_checkpoint(tmp_path / "m")) as client:
+        before = await answer(client)
+        await begin(client)
+        with segment(others()) as info:
+            await send(client, **info)
+        with standing_still(client):  # it will take both at once
+            sleeping = asyncio.create_task(client.sleep(1))
+            await until(lambda: len(client._calls._pending) == 1)
+            finishing = asyncio.create_task(client.finish_weight_update())
+            await until(lambda: len(client._calls._pending) == 2)
+        await sleeping
+        with pytest.raises(FailedPrecondition, match="sleeps"):
+            await finishing
+        await client.wake_up()
+        assert await answer(client) == before
 
 
 def spoilt(info, **changes):

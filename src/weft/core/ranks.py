@@ -113,6 +113,8 @@ def is_head(config: "EngineConfig") -> bool:
 def read_ranks(given: RankOptions, size: int) -> RanksConfig | None:
     """None where all ranks are on this machine. A `ConfigError` names what does not go together."""
     _check_together(given)
+    if size < 1:  # refused by name where all sizes are
+        return None
     found = _find(given, size)
     if given.data_parallel_secret_file is not None and (found is None or found.link is None):
         raise ConfigError(

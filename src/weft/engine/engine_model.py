@@ -187,6 +187,8 @@ class EngineModel:
         self.sleep_level = max(self.sleep_level, level)
         if self._store is not None:
             self._store.leave()
+            if level == DISCARD:
+                self._store.read_anew()
         if self.draft is not None:
             self.draft.release()
         trim_heap()

@@ -285,6 +285,7 @@ class EngineLoop:
                 timeout_s = command.timeout_s if self._model.is_resident else 0.0
                 self._stop_at = time.monotonic() + timeout_s
             case _ if isinstance(command, Transfer):
+                self._complete_pauses()  # a sleep that was agreed to, before it could be no more
                 self._emit(self._weights.handle(command))
             case _ if isinstance(command, Controlled):
                 self._emit(self._reply(command))

@@ -14,6 +14,8 @@ import weakref
 from collections.abc import Callable
 from typing import TypeVar
 
+import msgspec
+
 from weft.compute.backend import PackedFile
 from weft.compute.backends import shares_weights
 from weft.core.config import EngineConfig
@@ -75,6 +77,10 @@ class WeightStore:
         """Use these from the next `load` on; those that were used until now."""
         former, self._given = self._given, given
         return former
+
+    def read_anew(self) -> None:
+        """See `WeightFiles`, which tells only engines that start later."""
+        self._given = msgspec.structs.replace(self._given, may_pack=True)
 
     def leave(self, given: PackedWeights | None = None) -> None:
         """Nothing is mapped here any more; the memory goes back to the system when that holds for all."""

@@ -18,7 +18,7 @@ from weft.cli.limits import hold_port
 from weft.cli.options import ServeOptions
 from weft.cli.serving.servers import Servable, Serving
 from weft.core.client import EngineClient
-from weft.core.errors import EngineDead, Unavailable
+from weft.core.errors import Unavailable, WeftError
 from weft.core.pauses import Pauses
 from weft.core.tasks import gather_all
 from weft.engine.api_servers.attached import AttachedServer
@@ -100,7 +100,7 @@ class ApiServers:
         self._places = places
         self._supervisors: list[asyncio.Task[None]] = []
         self._client: Any = None
-        self._known: Any = None
+        self._known: tuple[Any, list[Any]] = (None, [])
         self._sharing = asyncio.Lock()
         self._ended: list[Family] = []
 
@@ -118,6 +118,7 @@ class ApiServers:
     ) -> int | None:
         """Have all of them listen, once `on_prepared` was awaited; gRPC's port."""
         self._client, self._families, self._make = client, families, make
+        self._known = client.vllm_config, []
         await gather_all(self._prepare(place) for place in self._places)
         await on_prepared()
         ports = await gather_all(self._open(place) for place in self._places)
@@ -189,28 +190,38 @@ class ApiServers:
                     pause_s,
                 )
                 await asyncio.sleep(pause_s)
-                place.process = await _Process.spawn()
                 try:
+                    place.process = await _Process.spawn()
                     await self._prepare(place)
                     await self._open(place)
                     is_there = True
-                except Unavailable:
+                except Exception as error:  # whatever it is, the next try may do without
+                    is_foreseen = isinstance(error, WeftError)
+                    log.warning(
+                        "API server %d could not be started: %s",
+                        place.number,
+                        error,
+                        exc_info=not is_foreseen,
+                    )
+                    place.process.kill()
                     status = await place.process.process.wait()
 
     # -- what all of them see -----------------------------------------------------------------
 
     def _state(self) -> tuple[Any, list[Any]]:
-        return self._client.vllm_config, list(self._client.lora_requests.values())
+        """As it was last while no engine is there to say: those that come are brought to it."""
+        with suppress(Unavailable):
+            return self._client.vllm_config, list(self._client.lora_requests.values())
+        return self._known
 
     async def _share_state(self) -> None:
         """Return when every one of them knows what a call has changed."""
         async with self._sharing:
-            with suppress(EngineDead):
-                state = self._state()
-                if state != self._known:
-                    self._known = state
-                    servers = [server for place in self._places for server in place.live]
-                    await asyncio.gather(*(server.use(*state) for server in servers))
+            state = self._state()
+            if state != self._known:
+                self._known = state
+                servers = [server for place in self._places for server in place.live]
+                await asyncio.gather(*(server.use(*state) for server in servers))
 
     async def _expose(self) -> bytes:
         servers = {

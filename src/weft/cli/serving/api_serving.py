@@ -92,6 +92,7 @@ class ApiServing(Serving):
             self._channel.send(Prepared())
             if not await client.wait_open():
                 return 0
+            client.on_drain = lambda: self._signals.put(signal.SIGTERM)
             http_port = await self._http.start() if self._options.http else None
             self._channel.send(Opened(await self._open_servers(loaded, client, http_port)))
             await self._until_signalled(client)
@@ -112,7 +113,6 @@ class ApiServing(Serving):
             lambda: families_of(self._metrics.registry),
         )
         client.is_tracing = self._tracer is not None
-        client.on_drain = lambda: self._signals.put(signal.SIGTERM)
         self._state.all_series = client.expose
         self._client = client
         return loaded, client

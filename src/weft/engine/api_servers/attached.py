@@ -11,6 +11,7 @@ import msgspec
 
 from weft.core.config import EngineConfig
 from weft.core.errors import EngineDead, GenerationError, Unsupported, WeftError
+from weft.core.tasks import unbroken
 from weft.core.types import KvEventBatch, LoRARequest, Request
 from weft.engine.api_servers.calls import (
     ANSWERS,
@@ -185,8 +186,13 @@ class AttachedServer:
         if method not in ANSWERS:
             raise Unsupported(f"{method[:80]!a} is no call for several API servers")
         with_structures(method, call.arguments, call.named)
+        doing = self._change(getattr(client, method)(*call.arguments, **call.named))
+        # It goes on without its caller, and all are to know what it has come to.
+        return await (unbroken(doing) if method == "scale_elastic_ep" else doing)
+
+    async def _change(self, work: Awaitable[Any]) -> Any:
         try:
-            return await getattr(client, method)(*call.arguments, **call.named)
+            return await work
         finally:
             await self._changed()
 

@@ -100,7 +100,8 @@ class ApiServerClient(FrontClient):
         self.is_tracing = False
         self.is_orphaned = False
         self._may_open = asyncio.Event()
-        self.on_drain: Callable[[], None] = lambda: None
+        # Until it listens: nobody will say any more that it may.
+        self.on_drain: Callable[[], None] = self.shutdown
         self._use(config)
         assert config.api_server_directory is not None
         self._context = zmq.Context()

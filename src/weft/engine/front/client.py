@@ -28,7 +28,6 @@ from weft.core.errors import (
     WeftError,
 )
 from weft.core.kv_feed import MAX_BUFFERED_BATCHES, KvEventFeed
-from weft.core.kv_transfer import RemotePrompt
 from weft.core.metrics import Metrics
 from weft.core.observed import ObservedRequest
 from weft.core.stats import StepStats
@@ -64,7 +63,6 @@ from weft.engine.messages import (
     Failed,
     Loading,
     Ready,
-    ReleaseRemote,
     Reply,
     Resume,
     StepOutput,
@@ -179,10 +177,6 @@ class FrontClient(EngineControls):
             opened.observed.take(index, *opened.stream.progress(index))
         if opened.stream.is_finished:
             self._pace.wake_now(opened)
-
-    def release_remote(self, source: RemotePrompt) -> None:
-        """No engine will have the request whose prompt was computed there."""
-        self._send(ReleaseRemote(source))
 
     async def run_pieces(
         self,

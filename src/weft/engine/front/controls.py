@@ -23,7 +23,7 @@ from weft.core.errors import (
     Unsupported,
     WeftError,
 )
-from weft.core.kv_transfer import remote_prompt, to_extra_args
+from weft.core.kv_transfer import RemotePrompt, remote_prompt, to_extra_args
 from weft.core.metrics import EngineMetrics
 from weft.core.request_states import RequestStates
 from weft.core.tasks import unbroken
@@ -229,7 +229,12 @@ class EngineControls(EngineClient):
     def _release_remote(self, params: SamplingParams) -> None:
         """The engine will not have the request: who computed its prompt may forget that."""
         source = remote_prompt(params.extra_args)
-        if source is not None and self._dead_error is None:
+        if source is not None:
+            self.release_remote(source)
+
+    def release_remote(self, source: RemotePrompt) -> None:
+        """No engine will have the request whose prompt was computed there; a dead one tells nobody."""
+        if self._dead_error is None:
             self._send(ReleaseRemote(source))
 
     def _set_sleep_level(self, level: int) -> None:

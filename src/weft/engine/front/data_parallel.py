@@ -112,8 +112,10 @@ class DataParallelClient(ElasticGroup):
             client.end_answer(engine_id, index)
 
     def release_remote(self, source: RemotePrompt) -> None:
-        """See `FrontClient.release_remote`; any engine can pass it on."""
-        self._engines()[0].release_remote(source)
+        """See `FrontClient.release_remote`; any engine can pass it on. Without one its lease ends by itself."""
+        live = next((rank for rank in self._ranks if rank.is_live), None)
+        if live is not None:
+            live.engine.release_remote(source)
 
     async def run_pieces(
         self,

@@ -67,8 +67,9 @@ class EngineGroup(EngineClient):
 
     async def _catch_up(self, *engines: FrontClient) -> None:
         """Bring engines that have just started to where the others are."""
+        known = dict(self._adapters)
         for engine in engines:
-            await self._load_adapters(engine)
+            await self._load_adapters(engine, known)
         state = (False, 0)
         while state != (self._may_be_paused, self._sleep_level):  # which may change meanwhile
             state = is_paused, level = self._may_be_paused, self._sleep_level
@@ -79,15 +80,19 @@ class EngineGroup(EngineClient):
                     await engine.pause_generation()
                 else:
                     await engine.wake_up()
+        for lora_id, adapter in known.items():
+            if self._adapters.get(lora_id) is not adapter:  # removed or replaced meanwhile
+                for engine in engines:
+                    await engine.remove_lora(lora_id)
 
-    async def _load_adapters(self, engine: FrontClient) -> None:
-        for lora_id, adapter in list(self._adapters.items()):
+    async def _load_adapters(
+        self, engine: FrontClient, adapters: Mapping[int, LoRARequest]
+    ) -> None:
+        for lora_id, adapter in adapters.items():
             try:
                 await engine.add_lora(adapter)
                 if lora_id in self._pinned:
                     await engine.pin_lora(lora_id)
-                if lora_id not in self._adapters:  # removed meanwhile
-                    await engine.remove_lora(lora_id)
             except WeftError as error:  # requests that name it get this error too
                 log.warning("%s", error)
 
