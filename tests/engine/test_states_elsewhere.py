@@ -285,6 +285,11 @@ def test_leases_end_early_for_requests_that_need_their_slots(engine):
     assert [each[-1].num_cached_tokens for each in outputs] == [0, 16, 16]
 
 
+def has_second_block(runner: StateRunner) -> bool:
+    """Whether it has come; nothing has before the engine's thread has made the pool."""
+    return any(PROMPT[7] in runner.read_block(b).view("int64")[3:4] for b in range(16))
+
+
 def test_blocks_come_while_a_prompt_is_computed_and_its_state_last(engine):
     """Neither side holds anything then."""
     gated, target = GatedStates(), StateRunner()
@@ -296,7 +301,7 @@ def test_blocks_come_while_a_prompt_is_computed_and_its_state_last(engine):
         gated.allow(1)
         lent = outputs_until(producer, lambda o: o.kv_transfer_params)[-1].kv_transfer_params
         send(consumer, "d", PROMPT, 5, lent)
-        wait(lambda: any(target.read_block(b).view("int64")[3] == PROMPT[7] for b in range(16)))
+        wait(lambda: has_second_block(target))
         gated.allow(3)
         outputs = end_of(consumer)
         assert tokens_of(outputs) == answer_of(PROMPT, 5)
@@ -317,7 +322,7 @@ def test_who_is_aborted_before_its_state_is_there_lends_none(engine):
         gated.allow(1)
         lent = outputs_until(producer, lambda o: o.kv_transfer_params)[-1].kv_transfer_params
         send(consumer, "d", PROMPT, 5, lent)
-        wait(lambda: any(target.read_block(b).view("int64")[3] == PROMPT[7] for b in range(16)))
+        wait(lambda: has_second_block(target))
         producer.send(Abort(["p"]))
         gated.allow(1)
         outputs = end_of(consumer)
