@@ -5,9 +5,6 @@
 namespace weft {
 namespace {
 
-// Threads wait for each other twice more where they share a task: a share has keys of so many tiles at least.
-constexpr int kTilesOfShare = 32;
-
 // Shares of the query heads: more than one where there are few pieces for the threads.
 int latent_shares(const ModelSpec& spec, int num_pieces, int num_threads) {
     int shares = 1;

@@ -5,6 +5,9 @@
 
 namespace weft {
 
+// Threads wait for each other twice more where they share a task: a share has keys of so many tiles at least.
+constexpr int kTilesOfShare = 32;
+
 struct AttentionTasks {
     // KV heads that one does: all of them where there are tasks enough for every thread, because then a thread
     // reads each tile from one end to the other.
@@ -13,7 +16,6 @@ struct AttentionTasks {
     int latent_shares = 1;
     int count = 0;
 
-    AttentionTasks() = default;
     AttentionTasks(const Plan& plan, const ModelSpec& spec, int num_threads);
 
     int per_piece(const ModelSpec& spec) const { return spec.num_kv_heads / heads * latent_shares; }

@@ -545,12 +545,12 @@ void check_attention_tasks(unsigned seed) {
     need(tasks.count * tasks.heads == static_cast<int>(plan.pieces.size()) * spec.num_kv_heads, "heads are left out", seed);
     const int shares = shares_of_task(tasks, spec, num_tiles, num_threads);
     const int columns = spec.padded_dim() / kLanes;
-    need(columns % shares == 0 && (shares == 1 || shares * 32 <= num_tiles), "shares are too small, or unequal", seed);
+    need(columns % shares == 0 && (shares == 1 || shares * kTilesOfShare <= num_tiles), "shares are too small, or unequal", seed);
     // What the last thread to end does, in shares of that many to a task.
     const auto turns = [&](int of_task) { return (tasks.count * of_task + num_threads - 1) / num_threads; };
     need(turns(shares) <= turns(1) * shares, "sharing takes longer", seed);
     need(shares == 1 || turns(shares) < turns(1) * shares, "sharing gains nothing", seed);
-    const bool is_idle = tasks.count * 2 <= num_threads && columns % 2 == 0 && num_tiles >= 64;
+    const bool is_idle = tasks.count * 2 <= num_threads && columns % 2 == 0 && num_tiles >= 2 * kTilesOfShare;
     need(!is_idle || shares > 1, "threads have nothing to do", seed);
 }
 

@@ -1,4 +1,8 @@
-"""Growing pauses before the next try of what has failed."""
+"""Growing pauses before the next try of what has failed, and what is said of it."""
+
+import logging
+
+from weft.core.errors import WeftError
 
 
 class Pauses:
@@ -22,3 +26,9 @@ class Pauses:
         if is_steady:
             self._next_s = self._first_s
         return is_steady
+
+
+def warn_not_started(log: logging.Logger, what: str, error: Exception) -> None:
+    """It will be tried again; with a traceback where the error is none of ours, which only a defect raises."""
+    is_foreseen = isinstance(error, WeftError)
+    log.warning("%s could not be started: %s", what, error, exc_info=not is_foreseen)

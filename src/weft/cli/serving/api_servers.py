@@ -18,8 +18,8 @@ from weft.cli.limits import hold_port
 from weft.cli.options import ServeOptions
 from weft.cli.serving.servers import Servable, Serving
 from weft.core.client import EngineClient
-from weft.core.errors import Unavailable, WeftError
-from weft.core.pauses import Pauses
+from weft.core.errors import Unavailable
+from weft.core.pauses import Pauses, warn_not_started
 from weft.core.tasks import gather_all
 from weft.engine.api_servers.attached import AttachedServer
 from weft.engine.api_servers.messages import Drain, EnginesStopped, Family, FromServer, Open, Start
@@ -195,14 +195,8 @@ class ApiServers:
                     await self._prepare(place)
                     await self._open(place)
                     is_there = True
-                except Exception as error:  # whatever it is, the next try may do without
-                    is_foreseen = isinstance(error, WeftError)
-                    log.warning(
-                        "API server %d could not be started: %s",
-                        place.number,
-                        error,
-                        exc_info=not is_foreseen,
-                    )
+                except Exception as error:  # noqa: BLE001 - the next try may do without whatever it is
+                    warn_not_started(log, f"API server {place.number}", error)
                     place.process.kill()
                     status = await place.process.process.wait()
 

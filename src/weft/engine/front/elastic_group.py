@@ -18,11 +18,10 @@ from weft.core.errors import (
     FailedPrecondition,
     Overloaded,
     Unavailable,
-    WeftError,
 )
 from weft.core.kv_feed import KvEventFeed
 from weft.core.metrics import Metrics
-from weft.core.pauses import Pauses
+from weft.core.pauses import Pauses, warn_not_started
 from weft.core.ranks import local_ranks, served_ranks
 from weft.core.readable import format_bytes
 from weft.core.tasks import gather_all, gather_available
@@ -213,14 +212,8 @@ class ElasticGroup(EngineGroup):
                     await asyncio.sleep(pause_s)
                 try:
                     await self._restart(rank)
-                except Exception as error:  # whatever it is, the next try may do without
-                    is_foreseen = isinstance(error, WeftError)
-                    log.warning(
-                        "engine %d could not be started: %s",
-                        rank.number,
-                        error,
-                        exc_info=not is_foreseen,
-                    )
+                except Exception as error:  # noqa: BLE001 - the next try may do without whatever it is
+                    warn_not_started(log, f"engine {rank.number}", error)
 
     async def _restart(self, rank: Rank) -> None:
         config, weights = self.vllm_config.of_rank(rank.number), self._weights_key
