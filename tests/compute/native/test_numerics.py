@@ -32,9 +32,11 @@ SHARE_OF_ERROR_OF = {"opt, norms after, narrow embedding": 0.75}
 
 # In bfloat16 a row whose router is nearly undecided goes to other experts than in float32, and what attends to it
 # differs too, in transformers as here. Of families with experts the better half of the rows is held to the bounds of
-# single rows, and all of them to transformers' own error.
+# single rows, and all of them to transformers' own error. So it is where the states of a delta net keep a large error of
+# a few rows for those that follow: one row in 200 is off by 0.4, and transformers' own error is at 0.072.
 SHARE_OF_ROWS = 0.5
-SHARE_OF_ERROR_WITH_EXPERTS = 1.0
+SHARE_OF_ERROR_OF_UNEVEN = 1.0
+UNEVEN_STATES = ("qwen3_5_text",)
 
 
 @dataclass(frozen=True, slots=True)
@@ -83,10 +85,14 @@ def has_experts(family):
     return "experts" in str(CASES[family.case])
 
 
+def is_uneven(family):
+    return has_experts(family) or family.case in UNEVEN_STATES
+
+
 def comparable(family, logits):
     """Which rows went the same way."""
     errors = np.linalg.norm(logits - family.rounded_logits, axis=1)
-    share = SHARE_OF_ROWS if has_experts(family) else 1
+    share = SHARE_OF_ROWS if is_uneven(family) else 1
     return errors <= np.quantile(errors, share)
 
 
@@ -117,12 +123,12 @@ def test_float32_agrees_with_the_reference(family, path):
     """Every logit is within 1e-4, through chunks, decode and scattered blocks, on every path.
 
     Where logits are larger than 10, within 1e-5 of the largest: in numpy the order of a sum depends on the CPU.
-    Of Mamba-2 2e-3: what comes between its products is the same bits, and makes more of the errors of those.
+    Of states 3e-3: what comes between their products is the same bits, and makes more of the errors of those.
     """
     logits = compute(family.name, "float32", path)
     differences = [np.abs(a - b).max() for a, b in zip(logits, family.reference, strict=True)]
     largest = max(np.abs(rows).max() for rows in family.reference)
-    bound = 2e-3 if is_recurrent(*CASES[family.case]) else max(1e-4, 1e-5 * largest)
+    bound = 3e-3 if is_recurrent(*CASES[family.case]) else max(1e-4, 1e-5 * largest)
     assert max(differences) <= bound
 
 
@@ -133,7 +139,7 @@ def test_bfloat16_agrees_with_transformers_in_float32(family, bfloat16_logits):
     typical = relative_error(bfloat16_logits[rows], family.rounded_logits[rows])
     assert typical <= BFLOAT16_ERROR_OF.get(family.case, BFLOAT16_ERROR)
     error = relative_error(bfloat16_logits, family.rounded_logits)
-    most = SHARE_OF_ERROR_WITH_EXPERTS if has_experts(family) else SHARE_OF_ERROR
+    most = SHARE_OF_ERROR_OF_UNEVEN if is_uneven(family) else SHARE_OF_ERROR
     share = SHARE_OF_ERROR_OF.get(family.case, most)
     assert error <= share * family.own_bfloat16_error
 
