@@ -1,8 +1,9 @@
 // Attention of a few rows of one sequence over its tiles of the KV cache.
 //
-// Scores of all visible keys first, then the exact maximum, then weights and their sum, lane by lane
-// in order of position, then values in order of position. Hidden keys weigh exactly 0, so which tiles
-// a task reads beyond a row's own changes no bit of that row. The two products are left to `Self`.
+// Keys in blocks, which begin at the same positions in every task: scores, then the largest so far, by which all that
+// came before is scaled down where it has grown, then weights and their sum, lane by lane in order of position, then
+// values in order of position. Hidden keys weigh exactly 0, so which tiles a task reads beyond a row's own changes no
+// bit of that row, and neither does for how many blocks scores are kept at a time. The two products are left to `Self`.
 #pragma once
 
 #include <cmath>
@@ -35,39 +36,46 @@ struct Attention {
     explicit Attention(const AttentionTask& t) : task(t) {
         tokens = t.last_row - t.first_row;
         rows = tokens * t.group;
-        int lowest = position_of(0);
-        int highest = lowest;
-        for (int token = 1; token < tokens; token++) {
-            const int position = position_of(token);
-            lowest = position < lowest ? position : lowest;
-            highest = position > highest ? position : highest;
-        }
-        all = span_of(tiles_of(0), first_key_of(lowest), end_key_of(highest), 0, tokens);
-        first_tile = made_from = all.first_tile;
-        // Odd, or rows would lie where they push each other out of the first cache.
-        width = static_cast<std::ptrdiff_t>((all.end_tile - first_tile) | 1) * kLanes;
+        const Range keys = keys_of(0, tokens);
+        all = span_of(tiles_of(0), keys.begin, keys.end, 0, tokens);
+        made_from = all.first_tile;
+        blocks_at_once = attention_blocks_at_once(num_heads() * rows, t.num_shares);
+        begin_turn(all.first_tile);
+        // The first turn is as long as any. Odd, or rows would lie where they push each other out of the first cache.
+        const int num_tiles = all.end_tile - all.first_tile;
+        width = static_cast<std::ptrdiff_t>(lesser(num_tiles, most_tiles()) | 1) * kLanes;
         head_size = static_cast<std::ptrdiff_t>(t.padded_dim) * kLanes;
         columns = share_of(t.padded_dim / kLanes);
         divide_scratch();
     }
 
     void run() {
-        const bool is_whole = task.stage == AttentionStage::kWhole;
-        if (is_whole || task.stage == AttentionStage::kScore) {
+        if (task.stage == AttentionStage::kWhole) {
+            gather_queries();
+            for (int row = 0; row < num_heads() * rows; row++) begin_row(row);
+            clear_outputs();
+            for (; turn.begin < all.end_tile; begin_turn(turn.end)) {
+                for_spans([&] { score(); });
+                for (int row = 0; row < num_heads() * rows; row++) weigh(row);
+                for_spans([&] { combine(); });
+            }
+            emit();
+        }
+        if (task.stage == AttentionStage::kScore) {
             gather_queries();
             for_spans([&] { score(); });
         }
-        if (is_whole || task.stage == AttentionStage::kWeigh) {
+        if (task.stage == AttentionStage::kWeigh) {
             const Range share = share_of(num_heads() * rows);
-            for (int row = share.begin; row < share.end; row++) weigh(row / rows, row % rows);
+            for (int row = share.begin; row < share.end; row++) {
+                begin_row(row);
+                weigh(row);
+            }
         }
-        if (is_whole || task.stage == AttentionStage::kCombine) {
-            for_spans([&] {
-                clean_edges();
-                combine();
-            });
-            for (int head = 0; head < num_heads(); head++)
-                for (int row = 0; row < rows; row++) emit(head, row);
+        if (task.stage == AttentionStage::kCombine) {
+            clear_outputs();
+            for_spans([&] { combine(); });
+            emit();
         }
     }
 
@@ -78,7 +86,6 @@ protected:
         int first_key, end_key;
         int first_tile, end_tile;
         int first_row, num_rows;
-        bool is_continued;  // tiles before these have given sums
     };
     struct Range {
         int begin, end;
@@ -87,14 +94,17 @@ protected:
     const AttentionTask& task;
     int tokens, rows;
     Span all, span;  // of the task, and what is worked on
-    int first_tile;  // that scores and weights begin with
+    Range turn;      // tiles whose scores and weights are kept
+    int blocks_at_once;
     std::ptrdiff_t width, head_size;
     Range columns;  // of outputs, this share's, each of `kLanes`
     Act* queries;           // [heads][rows][padded_dim]
     float* scores;          // [heads][rows][width]
     Act* weights;           // [heads][rows][width]
     float* outputs;         // [heads][rows][padded_dim]
-    float* inverse_totals;  // [heads][rows]
+    float* highest;         // [heads][rows], of all blocks so far; scaled, to the base of 2
+    float* totals;          // [heads][rows][kLanes], of weights so far
+    float* shrinks;         // [blocks][heads][rows]: what a block makes of all that came before
     Stored* edges[2];       // values of the first and of the last tile, [heads][head_size]
     Stored* made;           // values of tiles from `made_from` on, where they are made of keys
     int made_from;
@@ -107,7 +117,16 @@ protected:
 
     Self& self() { return static_cast<Self&>(*this); }
 
+    static int lesser(int a, int b) { return a < b ? a : b; }
+
     int num_heads() const { return task.last_head - task.first_head; }
+
+    int most_tiles() const { return blocks_at_once * kTilesPerBlock; }
+
+    // Blocks from that of this tile on, as many as are worked on at once.
+    void begin_turn(int tile) {
+        turn = {tile, lesser(all.end_tile, tile / kTilesPerBlock * kTilesPerBlock + most_tiles())};
+    }
 
     Range share_of(int count) const {
         return {count * task.share / task.num_shares, count * (task.share + 1) / task.num_shares};
@@ -123,26 +142,27 @@ protected:
 
     Span span_of(const std::int32_t* tiles, int first_key, int end_key, int first_token, int num_tokens) const {
         return {tiles, first_key, end_key, first_key / kLanes, (end_key - 1) / kLanes + 1,
-                first_token * task.group, num_tokens * task.group, false};
+                first_token * task.group, num_tokens * task.group};
     }
 
-    // The whole task, or what its sequences share and then what is each one's own.
+    // This turn's part of the whole task, or of what its sequences share and then of what is each one's own.
     template <class Body>
     void for_spans(const Body& body) {
-        span = all;
-        if (task.order == nullptr) return body();
-        const int shared_keys = task.shared_tiles * kLanes;
-        const bool is_any = all.first_key < shared_keys;
-        if (is_any) {
-            span = span_of(all.tiles, all.first_key, shared_keys, 0, tokens);
+        const auto with = [&](const std::int32_t* tiles, int first_key, int end_key, int first_token, int num_tokens) {
+            const int from = turn.begin * kLanes;
+            first_key = first_key > from ? first_key : from;
+            end_key = lesser(end_key, turn.end * kLanes);
+            if (first_key >= end_key) return;
+            span = span_of(tiles, first_key, end_key, first_token, num_tokens);
             body();
-        }
+        };
+        if (task.order == nullptr) return with(all.tiles, all.first_key, all.end_key, 0, tokens);
+        const int shared_keys = task.shared_tiles * kLanes;
+        with(all.tiles, all.first_key, lesser(shared_keys, all.end_key), 0, tokens);
         for (int token = 0; token < tokens; token++) {
             const int first_key = first_key_of(position_of(token));
-            span = span_of(tiles_of(token), first_key < shared_keys ? shared_keys : first_key,
-                           end_key_of(position_of(token)), token, 1);
-            span.is_continued = is_any;
-            body();
+            with(tiles_of(token), first_key < shared_keys ? shared_keys : first_key, end_key_of(position_of(token)),
+                 token, 1);
         }
     }
 
@@ -150,6 +170,26 @@ protected:
     int first_key_of(int position) const { return position > task.before ? position - task.before : 0; }
     int end_key_of(int position) const {
         return task.after < task.end - position ? position + task.after + 1 : task.end;
+    }
+
+    // Those that any of some tokens sees.
+    Range keys_of(int first_token, int last_token) const {
+        int lowest = position_of(first_token);
+        int highest = lowest;
+        for (int token = first_token + 1; token < last_token; token++) {
+            const int position = position_of(token);
+            lowest = position < lowest ? position : lowest;
+            highest = position > highest ? position : highest;
+        }
+        return {first_key_of(lowest), end_key_of(highest)};
+    }
+
+    // Of some tiles those with keys that any of some rows sees: to the others these add nothing.
+    Range seen_of(Range tiles, int first_row, int num_rows) const {
+        if (task.order != nullptr) return tiles;
+        const Range keys = keys_of(first_row / task.group, (first_row + num_rows - 1) / task.group + 1);
+        const int begin = keys.begin / kLanes;
+        return {begin > tiles.begin ? begin : tiles.begin, lesser((keys.end - 1) / kLanes + 1, tiles.end)};
     }
 
     template <class T>
@@ -170,9 +210,17 @@ protected:
         scores = take<float>(at, all_rows * width);
         weights = take<Act>(at, all_rows * width);
         outputs = take<float>(at, all_rows * task.padded_dim);
-        inverse_totals = take<float>(at, all_rows);
+        highest = take<float>(at, all_rows);
+        totals = take<float>(at, all_rows * kLanes);
+        shrinks = take<float>(at, all_rows * num_blocks());
         for (Stored*& edge : edges) edge = take<Stored>(at, num_heads() * head_size);
         if (task.values == nullptr) made = take<Stored>(at, Self::kTilesPerTurn * head_size);
+    }
+
+    // That a turn can have, where it begins within one.
+    int num_blocks() const {
+        const int all_blocks = (all.end_tile - 1) / kTilesPerBlock - all.first_tile / kTilesPerBlock + 1;
+        return lesser(all_blocks, blocks_at_once);
     }
 
     // Where this head's part of a tile begins, in the layer's keys or values.
@@ -240,18 +288,33 @@ protected:
         return (span.tiles[to] - span.tiles[index]) * tile_bytes + later.bytes;
     }
 
-    // Scores of one row become weights: exp(score - highest), 0 for what the row does not see.
-    void weigh(int head, int row) {
-        const std::ptrdiff_t at = static_cast<std::ptrdiff_t>(head) * rows + row;
-        float* s = scores + at * width;
-        Act* w = weights + at * width;
-        const int position = position_of(row / task.group);
-        const std::int32_t* tiles = tiles_of(row / task.group) + first_tile;
-        const int base = first_tile * kLanes;
-        const int low = first_key_of(position) - base;
-        const int high = end_key_of(position) - base;
-        const int begin = (low > 0 ? low : 0) / kLanes * kLanes;
-        const int end = (high + kLanes - 1) / kLanes * kLanes;
+    // What nothing has been added to. A sink is a score before all others.
+    void begin_row(int at) {
+        highest[at] = task.sinks == nullptr ? -INFINITY : sink_of(at) * kLog2E;
+        store(totals + at * kLanes, splat(0.0F));
+    }
+
+    void weigh(int at) {
+        for (int begin = turn.begin; begin < turn.end;) {
+            const int end = lesser(turn.end, (begin / kTilesPerBlock + 1) * kTilesPerBlock);
+            weigh_block(at, begin, end);
+            begin = end;
+        }
+    }
+
+    // Scores of one row and the tiles of one block become weights: exp(score - highest), 0 for what the row does not see.
+    void weigh_block(int at, int first_tile, int end_tile) {
+        const int head = at / rows;
+        const int token = at % rows / task.group;
+        float* s = scores + at * width + (first_tile - turn.begin) * kLanes;
+        Act* w = weights + at * width + (first_tile - turn.begin) * kLanes;
+        const std::int32_t* tiles = tiles_of(token) + first_tile;
+        const int position = position_of(token);
+        const int num_keys = (end_tile - first_tile) * kLanes;
+        const int low = first_key_of(position) - first_tile * kLanes;
+        const int high = end_key_of(position) - first_tile * kLanes;
+        const int begin = lesser((low > 0 ? low : 0) / kLanes * kLanes, num_keys);
+        const int end = lesser((high > 0 ? high + kLanes - 1 : 0) / kLanes * kLanes, num_keys);
         // Only the first and the last few keys can be hidden: the rest need no mask.
         const auto seen = [&](Lanes value, int t, float fill) {
             return t < low || t + kLanes > high ? keep(value, low - t, high - t, fill) : value;
@@ -262,18 +325,17 @@ protected:
         if (task.cap != 0.0F)
             for (int t = begin; t < end; t += kLanes)
                 store(s + t, soft_cap(mul(load(s + t), splat(task.scale)), task.cap));
-        Lanes highest = splat(-INFINITY);
-        for (int t = begin; t < end; t += kLanes) highest = max(highest, seen(load(s + t), t, -INFINITY));
+        Lanes most = splat(-INFINITY);
+        for (int t = begin; t < end; t += kLanes) most = max(most, seen(load(s + t), t, -INFINITY));
         // A power of 2 of (score - highest) * scale * log2(e), in one multiplication and addition.
         const float factor = (task.cap != 0.0F ? 1.0F : task.scale) * kLog2E;
         const Lanes by = splat(factor);
-        float largest = max_of(highest) * factor;
-        const float sink = sink_of(head, row) * kLog2E;
-        if (task.sinks != nullptr && sink > largest) largest = sink;
-        const Lanes top = splat(-largest);
+        const float shrink = begin < end ? raise_highest(at, max_of(most) * factor) : 1.0F;
+        shrinks[(first_tile / kTilesPerBlock - turn.begin / kTilesPerBlock) * num_heads() * rows + at] = shrink;
+        const Lanes top = splat(-highest[at]);
         const Lanes none = splat(0.0F);
-        for (int t = 0; t < begin; t += kLanes) E::store_activation(w + t, none);
-        Lanes total = none;
+        for (int t = 0; t < lesser(begin, num_keys); t += kLanes) E::store_activation(w + t, none);
+        Lanes total = mul(load(totals + at * kLanes), splat(shrink));
         for (int t = begin; t < end; t += kLanes) {
             const Lanes weight = seen(exp2(fma(load(s + t), by, top)), t, 0.0F);
             total = add(total, weight);
@@ -284,14 +346,19 @@ protected:
                 E::store_activation(w + t, weight);
             }
         }
-        for (int t = end; t < width; t += kLanes) E::store_activation(w + t, none);
-        const float taken = task.sinks == nullptr ? 0.0F : max_of(exp2(splat(sink - largest)));
-        inverse_totals[at] = 1.0F / (sum_of(total) + taken);
+        store(totals + at * kLanes, total);
+        for (int t = begin < end ? end : begin; t < num_keys; t += kLanes) E::store_activation(w + t, none);
     }
 
-    float sink_of(int head, int row) const {
-        return task.sinks == nullptr ? 0.0F : task.sinks[query_head(head, row)];
+    // Returns what weights so far are to be multiplied by.
+    float raise_highest(int at, float found) {
+        const float before = highest[at];
+        if (found <= before) return 1.0F;
+        highest[at] = found;
+        return before == -INFINITY ? 1.0F : max_of(exp2(splat(before - found)));
     }
+
+    float sink_of(int at) const { return task.sinks[query_head(at / rows, at % rows)]; }
     int query_head(int head, int row) const { return (task.first_head + head) * task.group + row % task.group; }
 
     // Where a tile holds tokens that no row sees, its values are copied without them: whatever was
@@ -321,21 +388,50 @@ protected:
         }
     }
 
+    void clear_outputs() {
+        for (int at = 0; at < num_heads() * rows; at++)
+            for (int i = columns.begin * kLanes; i < columns.end * kLanes; i += kLanes)
+                store(outputs + at * task.padded_dim + i, splat(0.0F));
+    }
+
+    // A row for which this is not where its block begins has nothing to be scaled down, or that is done.
     void combine() {
-        if (task.values == nullptr) return combine_keys();
-        const int turn = num_heads() == 1 ? span.end_tile - span.first_tile : Self::kTilesPerTurn;
-        for (int index = span.first_tile; index < span.end_tile; index += turn)
-            for (int head = 0; head < num_heads(); head++) {
-                const int end = index + turn < span.end_tile ? index + turn : span.end_tile;
-                self().combine_turn(index, end, head, later_of(head, num_heads() == 1 ? 1 : turn));
+        clean_edges();
+        for (int begin = span.first_tile; begin < span.end_tile;) {
+            const int end = lesser(span.end_tile, (begin / kTilesPerBlock + 1) * kTilesPerBlock);
+            if (begin % kTilesPerBlock == 0) shrink(begin / kTilesPerBlock - turn.begin / kTilesPerBlock);
+            if (task.values == nullptr) combine_keys(begin, end);
+            else combine_block(begin, end);
+            begin = end;
+        }
+    }
+
+    void shrink(int block) {
+        for (int head = 0; head < num_heads(); head++)
+            for (int row = span.first_row; row < span.first_row + span.num_rows; row++) {
+                const std::ptrdiff_t at = static_cast<std::ptrdiff_t>(head) * rows + row;
+                const float by = shrinks[block * num_heads() * rows + at];
+                if (by == 1.0F) continue;
+                for (int i = columns.begin * kLanes; i < columns.end * kLanes; i += kLanes) {
+                    float* to = outputs + at * task.padded_dim + i;
+                    store(to, mul(load(to), splat(by)));
+                }
             }
     }
 
+    void combine_block(int first, int last) {
+        const int step = num_heads() == 1 ? last - first : Self::kTilesPerTurn;
+        for (int index = first; index < last; index += step)
+            for (int head = 0; head < num_heads(); head++)
+                self().combine_turn(index, lesser(index + step, last), head,
+                                    later_of(head, num_heads() == 1 ? 1 : step));
+    }
+
     // Keys of one head are its values. A few tiles at a time lie as values do, to be multiplied at once.
-    void combine_keys() {
+    void combine_keys(int first, int last) {
         static_assert(Self::kTilesPerTurn <= kMostTilesPerTurn);
-        for (int index = span.first_tile; index < span.end_tile; index += Self::kTilesPerTurn) {
-            const int end = index + Self::kTilesPerTurn < span.end_tile ? index + Self::kTilesPerTurn : span.end_tile;
+        for (int index = first; index < last; index += Self::kTilesPerTurn) {
+            const int end = lesser(index + Self::kTilesPerTurn, last);
             made_from = index;
             for (int tile = index; tile < end; tile++) make_values(tile);
             self().combine_turn(index, end, 0, {0, 0});
@@ -361,15 +457,17 @@ protected:
                         }
     }
 
-    void emit(int head, int row) {
-        const std::ptrdiff_t at = static_cast<std::ptrdiff_t>(head) * rows + row;
-        const float* from = outputs + at * task.padded_dim;
-        const int token = row_of(row / task.group);
-        Act* to = static_cast<Act*>(task.out) + token * task.stride +
-                  static_cast<std::ptrdiff_t>(query_head(head, row)) * task.padded_dim;
-        const Lanes factor = splat(inverse_totals[at]);
-        for (int i = columns.begin * kLanes; i < columns.end * kLanes; i += kLanes)
-            E::store_activation(to + i, mul(load(from + i), factor));
+    void emit() {
+        for (int at = 0; at < num_heads() * rows; at++) {
+            const float* from = outputs + at * task.padded_dim;
+            const int row = at % rows;
+            Act* to = static_cast<Act*>(task.out) + row_of(row / task.group) * task.stride +
+                      static_cast<std::ptrdiff_t>(query_head(at / rows, row)) * task.padded_dim;
+            const float taken = task.sinks == nullptr ? 0.0F : max_of(exp2(splat(sink_of(at) * kLog2E - highest[at])));
+            const Lanes factor = splat(1.0F / (sum_of(load(totals + at * kLanes)) + taken));
+            for (int i = columns.begin * kLanes; i < columns.end * kLanes; i += kLanes)
+                E::store_activation(to + i, mul(load(from + i), factor));
+        }
     }
 };
 

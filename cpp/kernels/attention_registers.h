@@ -26,15 +26,16 @@ class AttentionInRegisters : public Attention<E, AttentionInRegisters<E>> {
     friend Base;
     using typename Base::Act;
     using typename Base::Later;
+    using typename Base::Range;
     using typename Base::Stored;
     using Base::columns;
-    using Base::first_tile;
     using Base::outputs;
     using Base::queries;
     using Base::rows;
     using Base::scores;
     using Base::span;
     using Base::task;
+    using Base::turn;
     using Base::weights;
     using Base::width;
 
@@ -48,8 +49,9 @@ private:
         for_tiles<E>(span.num_rows, [&](int row, auto height, int) {
             const int first = span.first_row + row;
             constexpr int kRows = decltype(height)::value;
-            for_columns<kColumnsBeside<E, kRows>>(end - begin, [&](int tile, auto count) {
-                score_rows<kRows, decltype(count)::value>(begin + tile, head, first, later);
+            const Range seen = this->seen_of({begin, end}, first, kRows);
+            for_columns<kColumnsBeside<E, kRows>>(seen.end - seen.begin, [&](int tile, auto count) {
+                score_rows<kRows, decltype(count)::value>(seen.begin + tile, head, first, later);
             });
         });
     }
@@ -74,16 +76,18 @@ private:
         }
         product<E, kRows, kColumns>(queries + at * task.padded_dim, task.padded_dim, tiles,
                                     task.padded_dim / E::kStep,
-                                    scores + at * width + (index - first_tile) * kLanes, width, false);
+                                    scores + at * width + (index - turn.begin) * kLanes, width, false);
     }
 
     void combine_turn(int begin, int end, int head, const Later& later) {
         for_tiles<E>(span.num_rows, [&](int row, auto height, int) {
             const int first = span.first_row + row;
             constexpr int kRows = decltype(height)::value;
+            const Range seen = this->seen_of({begin, end}, first, kRows);
+            if (seen.begin >= seen.end) return;
             for_columns<kColumnsBeside<E, kRows>>(columns.end - columns.begin, [&](int at, auto count) {
                 const int column = (columns.begin + at) * kLanes;
-                combine_rows<kRows, decltype(count)::value>(begin, end, head, column, first, later);
+                combine_rows<kRows, decltype(count)::value>(seen.begin, seen.end, head, column, first, later);
             });
         });
     }
@@ -93,14 +97,13 @@ private:
     void combine_rows(int begin, int end, int head, int column, int first, const Later& later) {
         const std::ptrdiff_t at = static_cast<std::ptrdiff_t>(head) * rows + first;
         float* out = outputs + at * task.padded_dim + column;
-        const bool is_start = begin == span.first_tile && !span.is_continued;
         Lanes sum[kRows][kColumns];
         for (int m = 0; m < kRows; m++)
             for (int j = 0; j < kColumns; j++)
-                sum[m][j] = is_start ? splat(0.0F) : load(out + m * task.padded_dim + j * kLanes);
+                sum[m][j] = load(out + m * task.padded_dim + j * kLanes);
         for (int index = begin; index < end; index++) {
             const Stored* v = this->values(index, head) + column * kLanes;
-            const Act* w = weights + at * width + (index - first_tile) * kLanes;
+            const Act* w = weights + at * width + (index - turn.begin) * kLanes;
             const std::ptrdiff_t distance = this->ahead(index, later);
             for (int s = 0; s < kLanes / E::kStep; s++) {
                 typename E::Cell cell[kColumns];

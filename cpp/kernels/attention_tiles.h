@@ -13,15 +13,16 @@ class AttentionInTiles : public Attention<E, AttentionInTiles<E>> {
     friend Base;
     using typename Base::Act;
     using typename Base::Later;
+    using typename Base::Range;
     using typename Base::Stored;
     using Base::columns;
-    using Base::first_tile;
     using Base::outputs;
     using Base::queries;
     using Base::rows;
     using Base::scores;
     using Base::span;
     using Base::task;
+    using Base::turn;
     using Base::weights;
     using Base::width;
 
@@ -54,8 +55,9 @@ private:
 
     void score_turn(int begin, int end, int head, const Later& later) {
         for_rows([&](int first, int height) {
-            for_columns<2>(end - begin, [&](int tile, auto count) {
-                score_tiles<decltype(count)::value>(begin + tile, head, first, height, later);
+            const Range seen = this->seen_of({begin, end}, first, height);
+            for_columns<2>(seen.end - seen.begin, [&](int tile, auto count) {
+                score_tiles<decltype(count)::value>(seen.begin + tile, head, first, height, later);
             });
         });
     }
@@ -72,17 +74,19 @@ private:
         };
         multiply_in_tiles<E, kColumns, Passing::kNone>(
             shapes, height, {queries + at * task.padded_dim, task.padded_dim}, cells, kCellBytes,
-            task.padded_dim / E::kStep, {}, {scores + at * width + (index - first_tile) * kLanes, width});
+            task.padded_dim / E::kStep, {}, {scores + at * width + (index - turn.begin) * kLanes, width});
     }
 
     void combine_turn(int begin, int end, int head, const Later& later) {
         for_rows([&](int first, int height) {
+            const Range seen = this->seen_of({begin, end}, first, height);
+            if (seen.begin >= seen.end) return;
             for_columns<2>(columns.end - columns.begin, [&](int at, auto count) {
                 const int column = (columns.begin + at) * kLanes;
                 if (height > kTileRows)
-                    combine_tiles<2, decltype(count)::value>(begin, end, head, column, first, height, later);
+                    combine_tiles<2, decltype(count)::value>(seen.begin, seen.end, head, column, first, height, later);
                 else
-                    combine_tiles<1, decltype(count)::value>(begin, end, head, column, first, height, later);
+                    combine_tiles<1, decltype(count)::value>(seen.begin, seen.end, head, column, first, height, later);
             });
         });
     }
@@ -98,11 +102,10 @@ private:
             return cells_at(p, kSteps);
         };
         float* out = outputs + at * task.padded_dim + column;
-        const bool is_start = begin == span.first_tile && !span.is_continued;
         shapes.set(height, kSteps);
         product_in_tiles<E, kHigh, kColumns, Passing::kNone>(
-            {weights + at * width + (begin - first_tile) * kLanes, width}, kLanes, cells, kCellBytes, end - begin,
-            {is_start ? nullptr : out, task.padded_dim}, {out, task.padded_dim});
+            {weights + at * width + (begin - turn.begin) * kLanes, width}, kLanes, cells, kCellBytes, end - begin,
+            {out, task.padded_dim}, {out, task.padded_dim});
     }
 
     // Of an int8 cache the cells are made, one column of a tile at a time: it is loaded at once.

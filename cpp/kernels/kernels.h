@@ -220,15 +220,33 @@ inline int round_up(int value, int multiple) { return (value + multiple - 1) / m
 // Tokens of one sequence in an attention task of up to `rows`.
 inline int attention_tokens(int rows, int group) { return group >= rows ? 1 : rows / group; }
 
-// Bytes of `AttentionTask::scratch` for keys in `num_tiles` tiles. Each share has queries of its own.
-inline std::size_t attention_scratch(int heads, int rows, int padded_dim, int num_tiles, int num_shares) {
+// Keys of so many tiles, from a multiple of as many on, are weighed together: bits depend on it.
+constexpr int kTilesPerBlock = 32;
+// Scores that a task keeps at a time, so that they and their weights stay in the second cache.
+constexpr int kScoresAtOnce = 64 << 10;
+
+// Blocks whose scores are kept at a time, for `rows` of all heads of a task. Of one that threads share, all. Static:
+// each kernel file is to keep the copy that is made for its own instructions.
+static inline int attention_blocks_at_once(int rows, int num_shares) {
+    if (num_shares > 1) return 1 << 20;
+    const int fitting = kScoresAtOnce / (rows * kTilesPerBlock * kLanes);
+    return fitting > 1 ? fitting : 1;
+}
+
+// Bytes of `AttentionTask::scratch` of up to `rows` for keys in `num_tiles` tiles. Each share has queries of its own.
+static inline std::size_t attention_scratch(int heads, int rows, int padded_dim, int num_tiles, int num_shares) {
     const std::size_t all_rows = static_cast<std::size_t>(heads) * static_cast<std::size_t>(rows);
-    const std::size_t width = (static_cast<std::size_t>(num_tiles) + 1) * kLanes;
     const std::size_t dim = static_cast<std::size_t>(padded_dim);
+    const std::size_t of_block = all_rows * kTilesPerBlock * kLanes;
+    // Fewer rows than these keep scores of more blocks.
+    const std::size_t at_once = (of_block > kScoresAtOnce ? of_block : kScoresAtOnce) + all_rows * kLanes;
+    std::size_t scores = all_rows * (static_cast<std::size_t>(num_tiles) + 1) * kLanes;
+    if (num_shares == 1 && at_once < scores) scores = at_once;
+    const std::size_t weighed = all_rows * (kLanes + 2) + scores / kLanes;  // what `Attention` keeps beside weights
     // Values at the edges; or those of a turn, where they are made of keys, which one head has.
     const std::size_t values = (2 * static_cast<std::size_t>(heads) + kMostTilesPerTurn) * dim * kLanes * 4;
     const std::size_t queries = static_cast<std::size_t>(num_shares) * (dim * 4 * all_rows + 64);
-    return queries + all_rows * (2 * width * 4 + dim * 4 + 64) + values + 1024;
+    return queries + 2 * scores * 4 + weighed * 4 + all_rows * dim * 4 + values + 1024;
 }
 
 // One function a file: the kernels of that path for weights of `element`.

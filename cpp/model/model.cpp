@@ -215,7 +215,7 @@ void Model::logits(std::span<const float> hidden, std::span<float> outputs) {
 void Model::forward(const Batch& batch, std::span<float> outputs, std::span<float> hidden) {
     const std::lock_guard lock(mutex_);
     check_loaded();
-    const Plan plan = make_plan(spec_, kv_shape_, batch, kernels_.attention_rows);
+    const Plan plan = make_plan(spec_, kv_shape_, batch, kernels_.attention_rows, pool_.size());
     if (outputs.size() != batch.logit_rows.size() * static_cast<std::size_t>(spec_.output_columns()))
         throw std::invalid_argument("the result must have a row of output columns for each of logit_rows");
     const std::size_t wanted = batch.wants_hidden ? batch.token_ids.size() : 0;

@@ -167,7 +167,7 @@ struct Planner {
     const ModelSpec& spec;
     const KvShape& kv;
     const Batch& batch;
-    const int attention_rows;
+    const int tokens_of_piece;
     Plan plan;
 
     std::span<const std::int32_t> table(std::size_t sequence) const {
@@ -230,7 +230,7 @@ struct Planner {
     // A few rows each, otherwise as `piece`.
     void add_pieces(int begin, int end, Piece piece) {
         plan.is_decode = plan.is_decode && end - begin == 1;
-        const int step = attention_tokens(attention_rows, spec.group());
+        const int step = tokens_of_piece;
         for (int row = begin; row < end; row += step) {
             piece.first_row = row;
             piece.last_row = std::min(end, row + step);
@@ -240,9 +240,20 @@ struct Planner {
     }
 };
 
+// Of a prompt, rows of a task that reads keys and values once for all of them: what it works on stays in the second
+// cache. Fewer, down to `least`, where there would be less than so many tasks for each thread.
+constexpr int kRowsOfTask = 96;
+constexpr int kTasksOfThread = 8;
+
+int rows_of_task(const ModelSpec& spec, const Batch& batch, int least, int num_threads) {
+    const std::int64_t all = static_cast<std::int64_t>(batch.token_ids.size()) * spec.num_heads;
+    const std::int64_t shared_out = all / (static_cast<std::int64_t>(kTasksOfThread) * num_threads);
+    return std::max(static_cast<int>(std::min<std::int64_t>(shared_out, kRowsOfTask)) / least, 1) * least;
+}
+
 }  // namespace
 
-Plan make_plan(const ModelSpec& spec, const KvShape& kv, const Batch& batch, int attention_rows) {
+Plan make_plan(const ModelSpec& spec, const KvShape& kv, const Batch& batch, int attention_rows, int num_threads) {
     check_sizes(spec, batch);
     check_rows(spec, batch);
     check_embeds(spec, batch);
@@ -253,7 +264,8 @@ Plan make_plan(const ModelSpec& spec, const KvShape& kv, const Batch& batch, int
     if (keeps_states) check_state_rows(batch);
     if (spec.has_states()) check_states(kv, batch);
     if (spec.has_recurrences()) check_recurrences(kv, batch);
-    Planner planner{spec, kv, batch, attention_rows, {}};
+    const int rows = rows_of_task(spec, batch, attention_rows, num_threads);
+    Planner planner{spec, kv, batch, attention_tokens(rows, spec.group()), {}};
     Plan& plan = planner.plan;
     plan.rows = static_cast<int>(batch.token_ids.size());
     plan.slots.assign(batch.slots.begin(), batch.slots.end());

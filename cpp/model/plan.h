@@ -82,7 +82,7 @@ struct Plan {
 
 // Throws std::invalid_argument, which names the field, for a batch that could lead outside of the
 // vocabulary, the KV pool, its own tables or its own rows, or that does not hold whole sequences where the
-// model is not causal.
-Plan make_plan(const ModelSpec& spec, const KvShape& kv, const Batch& batch, int attention_rows);
+// model is not causal. Attention's tasks have at least `attention_rows` where a sequence has as many.
+Plan make_plan(const ModelSpec& spec, const KvShape& kv, const Batch& batch, int attention_rows, int num_threads);
 
 }  // namespace weft

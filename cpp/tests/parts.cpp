@@ -61,7 +61,7 @@ public:
         spec_.num_heads = spec_.num_kv_heads * draw(random, 1, 5);
         spec_.head_dim = draw(random, 1, 40);
         const int num_rows = draw(random, 2, 40);
-        const int num_common = draw(random, 6, 9);
+        const int num_common = draw(random, 6, 9) + draw(random, 0, 1) * kTilesPerBlock;
         int next = num_common;
         for (int row = 0; row < num_rows; row++) {
             const int num_own = draw(random, 1, 3);
@@ -81,7 +81,7 @@ public:
         batch.query_starts = starts_;
         batch.block_tables = tables_;
         batch.table_width = kWidth;
-        plan_ = make_plan(spec_, {next, kLanes}, batch, kernels.attention_rows);
+        plan_ = make_plan(spec_, {next, kLanes}, batch, kernels.attention_rows, 1);
         const int cell = spec_.padded_dim() * kLanes * spec_.num_kv_heads;
         keys_ = draw_elements(random, next * cell, element_bytes(kernels.element));
         values_ = draw_elements(random, next * cell, element_bytes(kernels.element));
@@ -147,7 +147,7 @@ private:
             });
     }
 
-    static constexpr int kWidth = 13;
+    static constexpr int kWidth = kTilesPerBlock + 13;
 
     // Numbers from -3.4 to 3.4, as floats or as their upper halves.
     static std::vector<std::byte> draw_elements(Random& random, int count, int bytes) {

@@ -69,6 +69,9 @@ LATENT_SHAPES = {
     ),
 }
 
+# Its keys come in several blocks, of which it sees part.
+LONG_WINDOW = {"a long window": ("layers=2&hidden=64&heads=6&kv_heads=2&head_dim=32&vocab=300", 600)}
+
 # As OPT is, with its norms before the products and with them after.
 LEARNED_POSITIONS = ("norms before", "norms after")
 
@@ -89,13 +92,7 @@ def make_runner(
     dtype, _, kv_cache_dtype = dtype.partition("+")
     quantization = dtype if dtype in ("int8", "int4") else None
     dtype = "bfloat16" if quantization else dtype
-    if shape in LEARNED_POSITIONS:
-        spec, weights = _with_positions(shape == "norms before", dtype)
-    else:
-        query, window = (SHAPES | LATENT_SHAPES)[shape]
-        checkpoint = open_model(f"embedded:random?{query}", dtype=dtype)
-        spec = _with_window(checkpoint, window)
-        weights = checkpoint.load()
+    spec, weights = model_of(shape, dtype)
     if nan_token:
         embed = weights["embed"].data.copy()
         embed[0] = 0x7FC0 if dtype == "bfloat16" else np.nan
@@ -113,6 +110,15 @@ def make_runner(
         ),
         machine=Machine(path, num_threads),
     )
+
+
+def model_of(shape: str, dtype: str) -> tuple[ModelSpec, Weights]:
+    """What `make_runner` runs."""
+    if shape in LEARNED_POSITIONS:
+        return _with_positions(shape == "norms before", dtype)
+    query, window = (SHAPES | LATENT_SHAPES | LONG_WINDOW)[shape]
+    checkpoint = open_model(f"embedded:random?{query}", dtype=dtype)
+    return _with_window(checkpoint, window), checkpoint.load()
 
 
 def pair(

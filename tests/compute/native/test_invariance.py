@@ -1,11 +1,13 @@
 """A row's logits are the same bits whatever else is in the step, on every path and thread count."""
 
+import itertools
+
 import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from tests.compute.native.models import LEARNED_POSITIONS, SHAPES, make_runner
+from tests.compute.native.models import LEARNED_POSITIONS, LONG_WINDOW, SHAPES, make_runner
 from tests.compute.steps import (
     Part,
     alone,
@@ -54,6 +56,30 @@ def test_a_long_prompt_in_one_step_gives_the_same_bits(shape, dtype, path):
         runner.allocate_kv(num_blocks=30, block_size=16, num_state_slots=1)
         got = runner.forward(step([Part(ids, 450, blocks, 0, 450)], 16))
         assert got.tobytes() == expected
+
+
+@pytest.mark.parametrize("path", PATHS_BY_TIME)
+@pytest.mark.parametrize("dtype", ["bfloat16", "float32", "bfloat16+int8"])
+@pytest.mark.parametrize("shape", ["plain", "experts and sinks", "latent attention", *LONG_WINDOW])
+def test_keys_of_several_blocks_give_the_same_bits(shape, dtype, path):
+    """A context of three blocks of keys: row by row, in chunks, and in one step, whose tasks keep scores of one."""
+    if "latent" in shape and "+" in dtype:
+        pytest.skip("latent attention takes no int8 cache")
+    ids = np.random.default_rng(10).integers(0, 300, 1100).tolist()
+    blocks = list(range(1, 70))
+
+    def last_rows(num_threads, ends):
+        runner = make_runner(shape, dtype, path, num_threads)
+        runner.allocate_kv(num_blocks=70, block_size=16)
+        rows = []
+        for start, end in itertools.pairwise([0, *ends]):
+            wanted = [row - start for row in range(max(start, 1090), end)]
+            rows.append(runner.forward(step([Part(ids, 1100, blocks, start, end)], 16, wanted)))
+        return b"".join(part.tobytes() for part in rows)
+
+    expected = last_rows(1, range(1080, 1101))
+    assert last_rows(2, [1100]) == expected
+    assert last_rows(3, [*range(37, 1100, 37), 1100]) == expected
 
 
 @pytest.mark.parametrize("path", PATHS_BY_TIME)

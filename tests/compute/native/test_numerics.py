@@ -7,12 +7,15 @@ import pytest
 import torch
 
 from tests.compute.families import CASES, is_recurrent, make_model, save
+from tests.compute.native.models import LONG_WINDOW, make_runner, model_of
 from tests.compute.runners import load_runner
-from tests.compute.steps import run_at_random
+from tests.compute.steps import Part, run_at_random, step
 from weft.compute.native import Machine, NativeRunner, usable_paths
+from weft.compute.reference import ReferenceRunner
 from weft.model.open import open_model
 
 LENGTHS = (150, 75, 131)
+LONG_SHAPES = ("plain", "experts and sinks", "latent attention", *LONG_WINDOW)
 MAX_MODEL_LEN = 200
 # Relative L2 error of all logits together. Long-context longrope sharpens attention by its factor, so
 # that the same rounding weighs more there: transformers' own bfloat16 is at 0.036 on it. So does the yarn of gpt-oss,
@@ -152,6 +155,21 @@ def test_bfloat16_chooses_a_token_that_float32_prefers_within_the_error(family, 
     deviation = np.sqrt(np.mean((bfloat16_logits - expected) ** 2))
     chosen = np.take_along_axis(expected, bfloat16_logits.argmax(axis=-1)[:, None], axis=-1)[:, 0]
     assert (expected.max(axis=-1) - chosen).max() <= 6 * deviation
+
+
+@pytest.mark.parametrize("path", usable_paths())
+@pytest.mark.parametrize("shape", LONG_SHAPES)
+def test_a_context_of_several_blocks_of_keys_agrees_with_the_reference(shape, path):
+    """Later blocks have larger scores than those before: what was weighed by those is scaled down."""
+    ids = np.random.default_rng(3).integers(0, 300, 1100).tolist()
+    spec, weights = model_of(shape, "float32")
+    reference = ReferenceRunner(spec, weights, max_model_len=1100)
+    logits = []
+    for runner in (reference, make_runner(shape, "float32", path, num_threads=2)):
+        runner.allocate_kv(num_blocks=70, block_size=16)
+        whole = Part(ids, 1100, list(range(1, 70)), 0, 1100)
+        logits.append(runner.forward(step([whole], 16)))
+    assert np.abs(logits[0] - logits[1]).max() <= 1e-4
 
 
 @pytest.mark.parametrize("path", usable_paths())
