@@ -18,7 +18,7 @@ import numpy as np
 sys.path.insert(0, str(Path(__file__).resolve().parent.parent))
 
 from benchmarks.steps.budget import measure_budget, print_budget
-from benchmarks.steps.scaling import measure_scaling, print_scaling
+from benchmarks.steps.scaling import measure_prompts, measure_scaling, print_prompts, print_scaling
 from benchmarks.steps.timing import Numbers, Shape, Timing, fill_pool, measure
 from weft.compute.backends import BACKENDS, choose
 from weft.compute.native import NativeRunner, NativeSampler, cpu, resident_bytes
@@ -212,6 +212,9 @@ def parse() -> argparse.Namespace:
     parser.add_argument(
         "--kv-gib", type=float, default=2.0, help="the most KV that the scaling table may take"
     )
+    parser.add_argument(
+        "--longest", type=int, default=8192, help="tokens of the longest prompt by itself"
+    )
     parser.add_argument("--json", type=Path, help="write all tables there too")
     return parser.parse_args()
 
@@ -268,11 +271,18 @@ def _time_growth(
     cells = measure_scaling(runner, card.kv_bytes_per_token, max_kv_bytes)
     print_scaling(cells, max_kv_bytes)
     print()
+    prompts = measure_prompts(runner, options.longest)
+    print_prompts(prompts)
+    print()
     budget = measure_budget(
         runner, card, num_rows=BUDGET_ROWS, context=options.context, num_steps=BUDGET_STEPS
     )
     print_budget(budget)
-    return {"scaling": [asdict(cell) for cell in cells], "budget": asdict(budget)}
+    return {
+        "scaling": [asdict(cell) for cell in cells],
+        "prompts": [asdict(prompt) for prompt in prompts],
+        "budget": asdict(budget),
+    }
 
 
 if __name__ == "__main__":

@@ -70,7 +70,9 @@ LATENT_SHAPES = {
 }
 
 # Its keys come in several blocks, of which it sees part.
-LONG_WINDOW = {"a long window": ("layers=2&hidden=64&heads=6&kv_heads=2&head_dim=32&vocab=300", 600)}
+LONG_WINDOW = {
+    "a long window": ("layers=2&hidden=64&heads=6&kv_heads=2&head_dim=32&vocab=300", 600)
+}
 
 # As OPT is, with its norms before the products and with them after.
 LEARNED_POSITIONS = ("norms before", "norms after")
