@@ -73,8 +73,10 @@ inline void quantize_group(const QuantizeTask& task, int first, int last, int gr
         const Lanes x = is_zero ? splat(0.0F) : load_activations(task, i);
         total += narrow_to_int8(task.out + i, round_even(mul(x, splat(rounding.inverse))));
     }
-    task.sums[group] = total;
-    task.scales[group] = rounding.scale;
+    const std::ptrdiff_t at = group * task.rounded.stride;
+    task.rounded.scales[at] = rounding.scale;
+    task.rounded.sums[at] = total;
+    task.rounded.offsets[at] = static_cast<float>(total) * rounding.scale;
 }
 
 void quantize(const QuantizeTask& task) {
