@@ -73,6 +73,7 @@ struct RowGroups {
     std::ptrdiff_t stride;
 
     RowGroups from(std::ptrdiff_t row) const { return {scales + row, sums + row, offsets + row, stride}; }
+    RowGroups next() const { return from(stride); }  // of the group behind
 };
 
 // `x` is int8 [rows][x_stride].
