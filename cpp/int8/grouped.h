@@ -72,8 +72,9 @@ struct RowGroups {
     float* offsets;      // the sum as a float, times the scale: so often does the row take a minimum
     std::ptrdiff_t stride;
 
-    RowGroups from(std::ptrdiff_t row) const { return {scales + row, sums + row, offsets + row, stride}; }
-    RowGroups next() const { return from(stride); }  // of the group behind
+    // Always inline: each kernel file is to have its own.
+    [[gnu::always_inline]] RowGroups from(std::ptrdiff_t row) const { return {scales + row, sums + row, offsets + row, stride}; }
+    [[gnu::always_inline]] RowGroups next() const { return from(stride); }  // of the group behind
 };
 
 // `x` is int8 [rows][x_stride].
