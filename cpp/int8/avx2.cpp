@@ -70,16 +70,21 @@ inline __m256i add_products(__m256i sum, const EightColumns& columns, __m256i x)
     return _mm256_add_epi32(sum, _mm256_madd_epi16(pairs, _mm256_set1_epi16(1)));
 }
 
-// Whole numbers as int8; returns their sum.
-inline std::int32_t narrow_to_int8(std::int8_t* p, Lanes a) {
-    alignas(64) float values[kLanes];
-    store(values, a);
-    std::int32_t total = 0;
-    for (int i = 0; i < kLanes; i++) {
-        p[i] = static_cast<std::int8_t>(values[i]);
-        total += p[i];
-    }
-    return total;
+inline Ints add(Ints a, Ints b) { return {_mm256_add_epi32(a.low, b.low), _mm256_add_epi32(a.high, b.high)}; }
+inline std::int32_t sum_of(Ints a) {
+    const __m256i eight = _mm256_add_epi32(a.low, a.high);
+    const __m128i four = _mm_add_epi32(_mm256_castsi256_si128(eight), _mm256_extracti128_si256(eight, 1));
+    const __m128i two = _mm_add_epi32(four, _mm_shuffle_epi32(four, 0x4E));
+    return _mm_cvtsi128_si32(_mm_add_epi32(two, _mm_shuffle_epi32(two, 0xB1)));
+}
+// Whole numbers as int8, and returned.
+inline Ints narrow_to_int8(std::int8_t* p, Lanes a) {
+    const Ints whole{_mm256_cvtps_epi32(a.low), _mm256_cvtps_epi32(a.high)};
+    // Packing keeps to halves of a register: their quarters lie crossed until they are put in order.
+    const __m256i words = _mm256_permute4x64_epi64(_mm256_packs_epi32(whole.low, whole.high), 0xD8);
+    const __m128i bytes = _mm_packs_epi16(_mm256_castsi256_si128(words), _mm256_extracti128_si256(words, 1));
+    _mm_storeu_si128(reinterpret_cast<__m128i*>(p), bytes);
+    return whole;
 }
 
 struct Int8 {

@@ -64,11 +64,23 @@ static inline std::ptrdiff_t panel_bytes(const GroupFormat& format, int depth) {
     return num_groups(format, depth) * header_bytes(format) + number_bytes(format, depth);
 }
 
-// `x` is int8 [rows][x_stride]; scales and sums of activations are [rows][groups].
+// What rounding makes of rows of activations beside their numbers, [groups][stride]: a kernel takes a group's of
+// several rows at once.
+struct RowGroups {
+    float* scales;       // NaN if the group holds NaN or infinity
+    std::int32_t* sums;  // of its numbers
+    float* offsets;      // the sum as a float, times the scale: so often does the row take a minimum
+    std::ptrdiff_t stride;
+
+    // Always inline: each kernel file is to have its own.
+    [[gnu::always_inline]] RowGroups from(std::ptrdiff_t row) const { return {scales + row, sums + row, offsets + row, stride}; }
+    [[gnu::always_inline]] RowGroups next() const { return from(stride); }  // of the group behind
+};
+
+// `x` is int8 [rows][x_stride].
 struct GroupedTask : GemmTask {
     GroupFormat format;
-    const float* row_scales;
-    const std::int32_t* row_sums;
+    RowGroups rounded;
 };
 
 }  // namespace weft

@@ -30,8 +30,7 @@ struct QuantizeTask {
     int depth;         // a multiple of 16
     int group;         // the same
     std::int8_t* out;
-    float* scales;       // by group; NaN if the group holds NaN or infinity
-    std::int32_t* sums;  // of `out`, by group
+    RowGroups rounded;  // from this row on
 };
 
 // `x` is int8 [rows][x_stride], `panels` are unsigned bytes; what `kActivate` makes is float.

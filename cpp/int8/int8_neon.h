@@ -50,8 +50,12 @@ inline Ints take_products(Ints x, const std::int16_t* zeros, std::int32_t times)
     };
     return {take(x.a, 0), take(x.b, 4), take(x.c, 8), take(x.d, 12)};
 }
-// Whole numbers as int8; returns their sum.
-inline std::int32_t narrow_to_int8(std::int8_t* p, Lanes x) {
+inline Ints add(Ints x, Ints y) {
+    return {vaddq_s32(x.a, y.a), vaddq_s32(x.b, y.b), vaddq_s32(x.c, y.c), vaddq_s32(x.d, y.d)};
+}
+inline std::int32_t sum_of(Ints x) { return vaddvq_s32(vaddq_s32(vaddq_s32(x.a, x.b), vaddq_s32(x.c, x.d))); }
+// Whole numbers as int8, and returned.
+inline Ints narrow_to_int8(std::int8_t* p, Lanes x) {
     const int32x4_t a = vcvtq_s32_f32(x.a);
     const int32x4_t b = vcvtq_s32_f32(x.b);
     const int32x4_t c = vcvtq_s32_f32(x.c);
@@ -59,7 +63,7 @@ inline std::int32_t narrow_to_int8(std::int8_t* p, Lanes x) {
     const int16x8_t low = vcombine_s16(vmovn_s32(a), vmovn_s32(b));
     const int16x8_t high = vcombine_s16(vmovn_s32(c), vmovn_s32(d));
     vst1q_s8(p, vcombine_s8(vmovn_s16(low), vmovn_s16(high)));
-    return vaddvq_s32(vaddq_s32(vaddq_s32(a, b), vaddq_s32(c, d)));
+    return {a, b, c, d};
 }
 
 // What int8 and four bits have in common once they are in registers.

@@ -35,11 +35,13 @@ inline Ints take_products(Ints a, const std::int16_t* zeros, std::int32_t times)
     const __m512i wide = _mm512_cvtepi16_epi32(_mm256_loadu_si256(reinterpret_cast<const __m256i*>(zeros)));
     return {(SixteenInts)_mm512_sub_epi32((__m512i)a.v, _mm512_mullo_epi32(wide, _mm512_set1_epi32(times)))};
 }
-// Whole numbers as int8; returns their sum.
-inline std::int32_t narrow_to_int8(std::int8_t* p, Lanes a) {
+inline Ints add(Ints a, Ints b) { return {a.v + b.v}; }
+inline std::int32_t sum_of(Ints a) { return _mm512_reduce_add_epi32((__m512i)a.v); }
+// Whole numbers as int8, and returned.
+inline Ints narrow_to_int8(std::int8_t* p, Lanes a) {
     const __m512i whole = _mm512_cvtps_epi32(a.v);
     _mm_storeu_si128(reinterpret_cast<__m128i*>(p), _mm512_cvtepi32_epi8(whole));
-    return _mm512_reduce_add_epi32(whole);
+    return {(SixteenInts)whole};
 }
 
 struct Int8 {

@@ -50,16 +50,23 @@ inline Ints take_products(Ints a, const std::int16_t* zeros, std::int32_t times)
     return a;
 }
 
-// Whole numbers as int8; returns their sum.
-inline std::int32_t narrow_to_int8(std::int8_t* p, Lanes a) {
-    alignas(64) float values[kLanes];
-    store(values, a);
+inline Ints add(Ints a, Ints b) {
+    for (int i = 0; i < kLanes; i++) a.v[i] += b.v[i];
+    return a;
+}
+inline std::int32_t sum_of(Ints a) {
     std::int32_t total = 0;
-    for (int i = 0; i < kLanes; i++) {
-        p[i] = static_cast<std::int8_t>(values[i]);
-        total += p[i];
-    }
+    for (const std::int32_t lane : a.v) total += lane;
     return total;
+}
+// Whole numbers as int8, and returned.
+inline Ints narrow_to_int8(std::int8_t* p, Lanes a) {
+    Ints whole;
+    for (int i = 0; i < kLanes; i++) {
+        p[i] = static_cast<std::int8_t>(a.v[i]);
+        whole.v[i] = p[i];
+    }
+    return whole;
 }
 
 struct Int8 {

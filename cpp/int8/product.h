@@ -10,9 +10,8 @@ namespace weft {
 namespace {
 
 // Sums of one row and half a panel become floats: without the shift of the weights, times both scales.
-inline Lanes scale_sums(const Int8Task& task, int column, int row, Ints sums) {
-    const Lanes whole = to_floats(sums, Int8::kShift * task.row_sums[row]);
-    return mul(mul(whole, splat(task.row_scales[row])), load(task.column_scales + column));
+inline Lanes scale_sums(Ints sums, float row_scale, std::int32_t row_sum, Lanes column_scales) {
+    return mul(mul(to_floats(sums, Int8::kShift * row_sum), splat(row_scale)), column_scales);
 }
 
 // Of up to `kRows` rows. `multiply(sums)` gives the sums of a few rows and one panel.
@@ -21,10 +20,16 @@ inline void int8_block(const Int8Task& task, int panel, int first_row, int rows,
     gemm_block<Float32, kRows>(task, panel, first_row, rows, [&](float* y, std::ptrdiff_t y_stride) {
         alignas(64) std::int32_t sums[kRows * kPanelColumns];
         multiply(sums);
-        for (int m = 0; m < rows; m++)
-            for (int j = 0; j < kPanelColumns; j += kLanes)
-                store(y + m * y_stride + j, scale_sums(task, panel * kPanelColumns + j, first_row + m,
-                                                       load(sums + m * kPanelColumns + j)));
+        const float* row_scales = task.row_scales + first_row;
+        const std::int32_t* row_sums = task.row_sums + first_row;
+        const Lanes first = load(task.column_scales + panel * kPanelColumns);
+        const Lanes second = load(task.column_scales + panel * kPanelColumns + kLanes);
+        for (int m = 0; m < rows; m++) {
+            const std::int32_t* from = sums + m * kPanelColumns;
+            float* to = y + m * y_stride;
+            store(to, scale_sums(load(from), row_scales[m], row_sums[m], first));
+            store(to + kLanes, scale_sums(load(from + kLanes), row_scales[m], row_sums[m], second));
+        }
     });
 }
 
@@ -35,7 +40,8 @@ inline void int8_row(const Int8Task& task, int panel) {
     Lanes total[kPanels][2];
     for (int i = 0; i < kPanels; i++)
         for (int j = 0; j < 2; j++)
-            total[i][j] = scale_sums(task, (panel + i) * kPanelColumns + j * kLanes, 0, sum[i][j]);
+            total[i][j] = scale_sums(sum[i][j], *task.row_scales, *task.row_sums,
+                                     load(task.column_scales + (panel + i) * kPanelColumns + j * kLanes));
     finish_row<Float32, kPanels>(task, panel, total);
 }
 
@@ -59,22 +65,28 @@ inline Lanes load_activations(const QuantizeTask& task, int i) {
 
 inline void quantize_group(const QuantizeTask& task, int first, int last, int group) {
     Lanes highest = splat(0.0F);
+    Lanes lowest = splat(0.0F);
     Lanes trace = splat(0.0F);  // becomes NaN with any NaN or infinity
     for (int i = first; i < last; i += kLanes) {
         const Lanes x = load_activations(task, i);
-        highest = max(highest, max(x, mul(x, splat(-1.0F))));
+        highest = max(highest, x);
+        lowest = min(lowest, x);
         trace = fma(x, splat(0.0F), trace);
     }
     const float found = sum_of(trace);
-    const Int8Rounding rounding = int8_rounding(found != found ? found : max_of(highest));
+    const float most = max_of(max(highest, mul(lowest, splat(-1.0F))));
+    const Int8Rounding rounding = int8_rounding(found != found ? found : most);
     const bool is_zero = rounding.inverse == 0.0F;
-    std::int32_t total = 0;
+    Ints sums = splat_ints(0);
     for (int i = first; i < last; i += kLanes) {
         const Lanes x = is_zero ? splat(0.0F) : load_activations(task, i);
-        total += narrow_to_int8(task.out + i, round_even(mul(x, splat(rounding.inverse))));
+        sums = add(sums, narrow_to_int8(task.out + i, round_even(mul(x, splat(rounding.inverse)))));
     }
-    task.sums[group] = total;
-    task.scales[group] = rounding.scale;
+    const std::int32_t total = sum_of(sums);
+    const std::ptrdiff_t at = group * task.rounded.stride;
+    task.rounded.scales[at] = rounding.scale;
+    task.rounded.sums[at] = total;
+    task.rounded.offsets[at] = static_cast<float>(total) * rounding.scale;
 }
 
 void quantize(const QuantizeTask& task) {

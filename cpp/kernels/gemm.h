@@ -127,6 +127,19 @@ inline void gemm_block(const GemmTask& task, int panel, int first_row, int rows,
     finish<E>(task, panel, first_row, rows, y, y_stride);
 }
 
+// The same, but for sums that are changed many times: all of them wait, side by side.
+template <class E, int kRows, class Multiply>
+inline void waiting_block(const GemmTask& task, int panel, int first_row, int rows, const Multiply& multiply) {
+    alignas(64) float y[kRows * kPanelColumns];
+    multiply(y);
+    finish<E>(task, panel, first_row, rows, y, kPanelColumns);
+    if (task.finish != Finish::kStore) return;
+    float* out = static_cast<float*>(task.out) + first_row * task.out_stride + panel * kPanelColumns;
+    for (int m = 0; m < rows; m++)
+        for (int j = 0; j < kPanelColumns; j += kLanes)
+            store(out + m * task.out_stride + j, load(y + m * kPanelColumns + j));
+}
+
 // Some panels and rows of a task, `kRows` at a time: `block(panel, first row, rows)`.
 template <int kRows, class Block>
 inline void for_blocks(int first_panel, int last_panel, int first_row, int last_row, const Block& block) {

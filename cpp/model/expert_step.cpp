@@ -14,9 +14,6 @@ namespace {
 // Rows that a thread takes at once for what is little work.
 constexpr int kFewRows = 8;
 
-float* floats(const Region& region) { return reinterpret_cast<float*>(region.data()); }
-std::int32_t* whole(const Region& region) { return reinterpret_cast<std::int32_t*>(region.data()); }
-
 bool is_rounded(const Matrix& matrix) { return matrix.is_int8() || matrix.groups; }
 
 // Keys of all but the best groups become the lowest there are. A group is as good as its best two together, or as its
@@ -60,10 +57,7 @@ void ExpertSpace::make_room(const ModelSpec& spec, std::size_t rows, int activat
     inner.make_room(pairs, size, spec.is_int8() ? sizeof(float) : activation_bytes);
     results.make_room(pairs, hidden, sizeof(float));
     if (!spec.is_int8()) return;
-    const auto groups = static_cast<std::size_t>(most_groups);
-    rounded.make_room(pairs, std::max(hidden, size), 1);
-    grow(row_scales, pairs * groups * sizeof(float));
-    grow(row_sums, pairs * groups * sizeof(std::int32_t));
+    rounded.make_room(pairs, std::max(hidden, size), most_groups);
 }
 
 void ExpertStep::run(const ExpertsSpec& experts, const LayerWeights& weights, const RowsAt& x, int rows,
@@ -206,31 +200,21 @@ void ExpertStep::multiply(const std::vector<Matrix>& matrices, const RowsAt& x, 
             task.first_panel = at % panels;
             task.last_panel = std::min(panels, task.first_panel + end - at);
             at += task.last_panel - task.first_panel;
-            multiply(matrix, task, parts_.space.rounded.rows(), run);
+            multiply(matrix, task, run);
         }
     });
 }
 
-void ExpertStep::multiply(const Matrix& matrix, GemmTask task, const RowsAt& rounded, const Run& run) const {
+void ExpertStep::multiply(const Matrix& matrix, const GemmTask& task, const Run& run) const {
     if (!is_rounded(matrix)) return parts_.kernels.gemm(task);
-    task.x = rounded.row(run.first);
-    task.x_stride = rounded.stride;
-    const std::ptrdiff_t first = static_cast<std::ptrdiff_t>(run.first) * matrix.num_groups();
-    const float* scales = floats(parts_.space.row_scales) + first;
-    const std::int32_t* sums = whole(parts_.space.row_sums) + first;
-    if (matrix.groups) parts_.int8_kernels.grouped_gemm({task, *matrix.groups, scales, sums});
-    else parts_.int8_kernels.gemm({task, scales, sums, matrix.scales.data()});
+    const RoundedRows& rounded = parts_.space.rounded;
+    if (matrix.groups) parts_.int8_kernels.grouped_gemm(rounded.grouped_task(matrix, task, run.first));
+    else parts_.int8_kernels.gemm(rounded.int8_task(matrix, task, run.first));
 }
 
 void ExpertStep::round(const Matrix& matrix, const RowsAt& x) {
-    const RowsAt& rounded = parts_.space.rounded.rows();
-    const std::ptrdiff_t groups = matrix.num_groups();
-    for_each_row(static_cast<int>(rows_.size()), [&](int place) {
-        parts_.int8_kernels.quantize({x.row(place), x.element_bytes == 2, matrix.depth, matrix.group_depth(),
-                                      reinterpret_cast<std::int8_t*>(rounded.row(place)),
-                                      floats(parts_.space.row_scales) + place * groups,
-                                      whole(parts_.space.row_sums) + place * groups});
-    });
+    for_each_row(static_cast<int>(rows_.size()),
+                 [&](int place) { parts_.space.rounded.round(parts_.int8_kernels, matrix, x, place); });
 }
 
 void ExpertStep::add_up(const ExpertsSpec& experts, int row, float* out) const {

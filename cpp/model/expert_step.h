@@ -7,6 +7,7 @@
 
 #include "int8/int8.h"
 #include "kernels/kernels.h"
+#include "model/rounded_rows.h"
 #include "model/row_buffer.h"
 #include "model/spec.h"
 #include "model/thread_pool.h"
@@ -24,9 +25,7 @@ struct ExpertSpace {
     RowBuffer taken;    // activations [padded_hidden]
     RowBuffer inner;    // activations [padded inner], of int8 weights float
     RowBuffer results;  // float [padded_hidden]
-    RowBuffer rounded;  // int8 [deepest]
-    Region row_scales;  // float [pairs][groups], of `rounded`
-    Region row_sums;    // int32 [pairs][groups], of `rounded`
+    RoundedRows rounded;
 };
 
 // Of one layer, over all steps: how many rows each expert had, and how many the busiest of each step.
@@ -76,7 +75,7 @@ private:
     void sort(const ExpertsSpec& experts);
     void count(ExpertLoads& loads) const;
     void multiply(const std::vector<Matrix>& matrices, const RowsAt& x, Finish finish, const RowsAt& out);
-    void multiply(const Matrix& matrix, GemmTask task, const RowsAt& x, const Run& run) const;
+    void multiply(const Matrix& matrix, const GemmTask& task, const Run& run) const;
     void round(const Matrix& matrix, const RowsAt& x);
     void add_up(const ExpertsSpec& experts, int row, float* out) const;
 

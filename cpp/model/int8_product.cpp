@@ -8,6 +8,7 @@
 #include "int8/select.h"
 #include "model/groups.h"
 #include "model/region.h"
+#include "model/rounded_rows.h"
 
 namespace weft {
 namespace {
@@ -41,36 +42,23 @@ void pack(const Source& weights, Matrix& matrix) {
     }
 }
 
-// Rows as int8, in the matrix's groups.
-struct RoundedRows {
-    RoundedRows(const Int8Kernels& kernels, std::span<const float> rows, std::size_t columns, const Matrix& matrix)
-        : deep(static_cast<std::size_t>(matrix.depth)),
-          groups(static_cast<std::size_t>(matrix.num_groups())),
-          count(rows.size() / columns),
-          values(count * deep),
-          scales(count * groups),
-          sums(count * groups) {
-        std::vector<float> padded(deep);
-        for (std::size_t row = 0; row < count; row++) {
-            std::copy_n(rows.data() + row * columns, columns, padded.data());
-            kernels.quantize({padded.data(), false, matrix.depth, matrix.group_depth(), &values[row * deep],
-                              &scales[row * groups], &sums[row * groups]});
-        }
+RoundedRows round_rows(const Int8Kernels& kernels, std::span<const float> rows, std::size_t columns,
+                       const Matrix& matrix) {
+    const std::size_t count = rows.size() / columns;
+    RoundedRows rounded;
+    rounded.make_room(count, matrix.depth, matrix.num_groups());
+    std::vector<float> padded(static_cast<std::size_t>(matrix.depth));
+    const RowsAt same{reinterpret_cast<std::byte*>(padded.data()), 0, sizeof(float)};
+    for (std::size_t row = 0; row < count; row++) {
+        std::copy_n(rows.data() + row * columns, columns, padded.data());
+        rounded.round(kernels, matrix, same, static_cast<int>(row));
     }
+    return rounded;
+}
 
-    std::size_t deep;
-    std::size_t groups;
-    std::size_t count;
-    std::vector<std::int8_t> values;
-    std::vector<float> scales;
-    std::vector<std::int32_t> sums;
-};
-
-GemmTask task_of(const RoundedRows& rows, const Matrix& matrix, const Source& weights, std::span<float> out) {
+GemmTask task_of(const Matrix& matrix, const Source& weights, std::span<float> out) {
     GemmTask task{};
-    task.x = rows.values.data();
-    task.x_stride = matrix.depth;
-    task.last_row = static_cast<int>(rows.count);
+    task.last_row = static_cast<int>(out.size() / static_cast<std::size_t>(weights.rows));
     task.panels = matrix.panels;
     task.depth = matrix.depth;
     task.last_panel = matrix.num_panels();
@@ -92,9 +80,8 @@ void multiply_int8(const std::string& path, std::span<const float> rows, const S
     const Region region(static_cast<std::size_t>(matrix.depth) * static_cast<std::size_t>(matrix.columns));
     matrix.panels = region.data();
     pack(weights, matrix);
-    const RoundedRows rounded(kernels, rows, static_cast<std::size_t>(weights.columns), matrix);
-    kernels.gemm({task_of(rounded, matrix, weights, out), rounded.scales.data(), rounded.sums.data(),
-                  matrix.scales.data()});
+    const RoundedRows rounded = round_rows(kernels, rows, static_cast<std::size_t>(weights.columns), matrix);
+    kernels.gemm(rounded.int8_task(matrix, task_of(matrix, weights, out), 0));
 }
 
 void multiply_grouped(const std::string& path, const GroupFormat& format, std::span<const float> rows,
@@ -110,8 +97,8 @@ void multiply_grouped(const std::string& path, const GroupFormat& format, std::s
     std::vector<int> columns(static_cast<std::size_t>(weights.rows));
     std::iota(columns.begin(), columns.end(), 0);
     pack_groups(weights, 0, columns, matrix);
-    const RoundedRows rounded(kernels, rows, static_cast<std::size_t>(weights.columns), matrix);
-    kernels.grouped_gemm({task_of(rounded, matrix, weights, out), format, rounded.scales.data(), rounded.sums.data()});
+    const RoundedRows rounded = round_rows(kernels, rows, static_cast<std::size_t>(weights.columns), matrix);
+    kernels.grouped_gemm(rounded.grouped_task(matrix, task_of(matrix, weights, out), 0));
 }
 
 }  // namespace weft

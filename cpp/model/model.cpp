@@ -153,10 +153,8 @@ void Model::make_room(const Plan& plan, std::size_t num_sequences, std::size_t n
     space_.inner.make_room(most, spec_.most_inner(), spec_.is_int8() ? sizeof(float) : act);
     if (spec_.is_int8()) {
         const int low = spec_.latent ? round_up(spec_.latent->query_rank, kLanes) : 0;
-        space_.rounded.make_room(most, std::max({hidden, spec_.most_inner(), spec_.most_out_depth(), low}), 1);
-        const auto groups = static_cast<std::size_t>(weights_.most_groups());
-        grow(space_.row_scales, most * groups * sizeof(float));
-        grow(space_.row_sums, most * groups * sizeof(std::int32_t));
+        space_.rounded.make_room(most, std::max({hidden, spec_.most_inner(), spec_.most_out_depth(), low}),
+                                 weights_.most_groups());
     }
     space_.experts.make_room(spec_, most, act, weights_.most_groups());
     space_.latent.make_room(spec_, most, act, pool_.size());

@@ -15,6 +15,7 @@
 #include "model/latent_step.h"
 #include "model/plan.h"
 #include "model/recurrent_step.h"
+#include "model/rounded_rows.h"
 #include "model/spec.h"
 #include "model/thread_pool.h"
 #include "model/weights.h"
@@ -39,9 +40,7 @@ struct Workspace {
     Region tiles;      // of one layer, where no keys and values are kept
     Region gathered;   // tiles put together from scattered slots
     Region scratch;    // for attention, by thread
-    RowBuffer rounded;   // int8 [deepest], what a product of int8 begins with
-    Region row_scales;  // float [rows][groups], of `rounded`
-    Region row_sums;    // int32 [rows][groups], of `rounded`
+    RoundedRows rounded;  // what a product of int8 begins with
     RowBuffer last_hidden;  // rows of the last layer that are wanted
     RowBuffer last_attended;
     AdapterSpace adapters;

@@ -441,24 +441,13 @@ void Step::linear(const Matrix& matrix, const RowsAt& x, int rows, Finish finish
 
 // Rounds the rows to int8, then multiplies.
 void Step::int8_linear(const Matrix& matrix, const RowsAt& x, const GemmTask& task) {
-    const RowsAt& rounded = model_.space_.rounded.rows();
-    auto* sums = reinterpret_cast<std::int32_t*>(model_.space_.row_sums.data());
-    float* scales = floats(model_.space_.row_scales);
-    const int groups = matrix.num_groups();
+    const RoundedRows& rounded = model_.space_.rounded;
+    const Int8Kernels& kernels = model_.int8_kernels_;
     model_.pool_.share(task.last_row, kRowsToRound, [&](int, int begin, int end) {
-        for (int row = begin; row < end; row++) {
-            auto* out = reinterpret_cast<std::int8_t*>(rounded.row(row));
-            model_.int8_kernels_.quantize(
-                {x.row(row), x.element_bytes == 2, matrix.depth, matrix.group_depth(), out, scales + row * groups,
-                 sums + row * groups});
-        }
+        for (int row = begin; row < end; row++) rounded.round(kernels, matrix, x, row);
     });
-    GemmTask of_rounded = task;
-    of_rounded.x = rounded.first;
-    of_rounded.x_stride = rounded.stride;
-    if (matrix.groups)
-        share(matrix, GroupedTask{of_rounded, *matrix.groups, scales, sums}, model_.int8_kernels_.grouped_gemm);
-    else share(matrix, Int8Task{of_rounded, scales, sums, matrix.scales.data()}, model_.int8_kernels_.gemm);
+    if (matrix.groups) share(matrix, rounded.grouped_task(matrix, task, 0), kernels.grouped_gemm);
+    else share(matrix, rounded.int8_task(matrix, task, 0), kernels.gemm);
 }
 
 template <class Task, class Gemm>
