@@ -24,14 +24,17 @@ from weft.core.types import (
     SamplingParams,
     SequenceOutput,
 )
+from weft.engine.api_servers import attached as attached_servers
 from weft.engine.api_servers.attached import AttachedServer
 from weft.engine.api_servers.calls import ANSWERS, GET_LOADS
 from weft.engine.api_servers.client import ApiServerClient
 from weft.engine.api_servers.faults import Fault
 from weft.engine.api_servers.messages import (
     Cancel,
+    Collected,
     Drain,
     EnginesStopped,
+    Family,
     Forward,
     FromServer,
     Opened,
@@ -124,6 +127,22 @@ async def attached(client, changed=None):
     finally:
         other.close()
         await serving
+
+
+async def test_series_of_an_api_server_that_hangs_are_those_it_had(monkeypatch):
+    """Whoever asks for the series of all is answered, and what comes late is no failure."""
+    monkeypatch.setattr(attached_servers, "COLLECT_S", PATIENCE_S)
+    then, late = ([Family("x", "", "gauge", [("x", {}, value)])] for value in (1.0, 2.0))
+    async with attached(None) as (other, server), asyncio.timeout(PATIENCE_S):
+        asked = asyncio.create_task(server.collect())
+        other.send(Collected((await other.receive()).call_id, then))
+        assert await asked == then
+        monkeypatch.setattr(attached_servers, "COLLECT_S", 0.01)
+        assert await server.collect() == then
+        other.send(Collected((await other.receive()).call_id, late))
+        other.send(Prepared())
+        await server.prepared
+        assert server.families == then
 
 
 @pytest.mark.parametrize("is_alone", [False, True])

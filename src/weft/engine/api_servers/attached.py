@@ -49,6 +49,7 @@ log = logging.getLogger("weft.engine")
 
 K = TypeVar("K")
 
+COLLECT_S = 2.0  # that `/metrics` waits for the series of one process
 
 Engines: TypeAlias = FrontClient | DataParallelClient  # what is shared
 
@@ -104,8 +105,11 @@ class AttachedServer:
         await self._query(lambda call_id: State(call_id, config, adapters))
 
     async def collect(self) -> list[Family]:
-        """Its series; the last ones where it has gone."""
-        families = await self._query(Collect)
+        """Its series; the last ones where it has gone, or does not answer: others have some to show."""
+        try:
+            families = await asyncio.wait_for(self._query(Collect), COLLECT_S)
+        except TimeoutError:
+            return self.families
         if families is not None:
             self.families = families
         return self.families
