@@ -94,6 +94,7 @@ protected:
     const AttentionTask& task;
     int tokens, rows;
     Span all, span;  // of the task, and what is worked on
+    int whole_end;   // tile behind the span's last, of all turns
     Range turn;      // tiles whose scores and weights are kept
     int blocks_at_once;
     std::ptrdiff_t width, head_size;
@@ -150,10 +151,12 @@ protected:
     void for_spans(const Body& body) {
         const auto with = [&](const std::int32_t* tiles, int first_key, int end_key, int first_token, int num_tokens) {
             const int from = turn.begin * kLanes;
+            const int last_tile = (end_key - 1) / kLanes + 1;
             first_key = first_key > from ? first_key : from;
             end_key = lesser(end_key, turn.end * kLanes);
             if (first_key >= end_key) return;
             span = span_of(tiles, first_key, end_key, first_token, num_tokens);
+            whole_end = last_tile;
             body();
         };
         if (task.order == nullptr) return with(all.tiles, all.first_key, all.end_key, 0, tokens);
@@ -283,7 +286,7 @@ protected:
     // The distance to that, in bytes; 0 where there is nothing more.
     std::ptrdiff_t ahead(int index, const Later& later) const {
         const int to = index + later.tiles;
-        if (to >= span.end_tile) return 0;
+        if (to >= whole_end) return 0;
         const std::ptrdiff_t tile_bytes = tile_size() * static_cast<std::ptrdiff_t>(sizeof(Stored));
         return (span.tiles[to] - span.tiles[index]) * tile_bytes + later.bytes;
     }

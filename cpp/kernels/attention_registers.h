@@ -51,28 +51,37 @@ private:
             constexpr int kRows = decltype(height)::value;
             const Range seen = this->seen_of({begin, end}, first, kRows);
             for_columns<kColumnsBeside<E, kRows>>(seen.end - seen.begin, [&](int tile, auto count) {
-                score_rows<kRows, decltype(count)::value>(seen.begin + tile, head, first, later);
+                score_rows<kRows, decltype(count)::value>(seen.begin + tile, head, first, later, row == 0);
             });
         });
     }
 
     // From a key to the value at the same place, in bytes, where that can wait in the second cache.
     std::ptrdiff_t to_values(int index) const {
-        const std::ptrdiff_t tile_bytes = this->tile_size() * static_cast<std::ptrdiff_t>(sizeof(Stored));
+        const auto head_bytes = this->head_size * static_cast<std::ptrdiff_t>(sizeof(Stored));
         if (task.values == nullptr || task.num_shares > 1) return 0;
-        if ((index - span.first_tile) * tile_bytes >= kWaiting) return 0;
+        if ((index - span.first_tile) * this->num_heads() * head_bytes >= kWaiting) return 0;
         return static_cast<const char*>(task.values) - static_cast<const char*>(task.keys);
     }
 
+    // All of a tile's at once, where rows are many.
+    void ask_for_values(int index, int head) const {
+        const std::ptrdiff_t distance = to_values(index);
+        if (distance == 0) return;
+        constexpr std::ptrdiff_t kLine = kCellBytes / sizeof(Stored);
+        for (std::ptrdiff_t at = 0; at < this->head_size; at += kLine) ask(this->keys(index, head) + at, distance);
+    }
+
     template <int kRows, int kColumns>
-    void score_rows(int index, int head, int first, const Later& later) {
+    void score_rows(int index, int head, int first, const Later& later, bool is_asking) {
         const std::ptrdiff_t at = static_cast<std::ptrdiff_t>(head) * rows + first;
         std::conditional_t<(kRows <= kFewRows), TwoColumns<E, kColumns>, Columns<E, kColumns>> tiles;
         tiles.step = kCell<E>;
         for (int j = 0; j < kColumns; j++) {
             tiles.cells[j] = this->keys(index + j, head);
-            tiles.ahead[j] = this->ahead(index + j, later);
-            if constexpr (kRows <= kFewRows) tiles.beside[j] = to_values(index + j);
+            tiles.ahead[j] = is_asking ? this->ahead(index + j, later) : 0;
+            if constexpr (kRows <= kFewRows) tiles.beside[j] = is_asking ? to_values(index + j) : 0;
+            else if (is_asking) ask_for_values(index + j, head);
         }
         product<E, kRows, kColumns>(queries + at * task.padded_dim, task.padded_dim, tiles,
                                     task.padded_dim / E::kStep,
