@@ -41,7 +41,7 @@ struct Attention {
         made_from = all.first_tile;
         blocks_at_once = attention_blocks_at_once(num_heads() * rows, t.num_shares);
         begin_turn(all.first_tile);
-        // The first turn is as long as any. Odd, or rows would lie where they push each other out of the first cache.
+        // No turn has more tiles. Odd, or rows would lie where they push each other out of the first cache.
         const int num_tiles = all.end_tile - all.first_tile;
         width = static_cast<std::ptrdiff_t>(lesser(num_tiles, most_tiles()) | 1) * kLanes;
         head_size = static_cast<std::ptrdiff_t>(t.padded_dim) * kLanes;
