@@ -189,7 +189,7 @@ def test_reasoning_is_folded_to_a_line(thinker: Server, state: dict[str, str]):
 @pytest.mark.parametrize(("mode", "shows"), [("fold", False), ("show", True), ("hide", False)])
 def test_a_pipe_gets_the_answer_alone(thinker: Server, mode: str, shows: bool):
     """Unless the reasoning is requested."""
-    argv = ("chat", "hello", "--max-tokens", "8", "--address", thinker.address)
+    argv = ("chat", "hello", "--max-tokens", "8", "--seed", "1", "--address", thinker.address)
     result = weft(*argv, "--reasoning", mode)
     assert (bool(result.stdout.strip()), result.stderr) == (shows, "")
 
