@@ -18,7 +18,13 @@ import numpy as np
 sys.path.insert(0, str(Path(__file__).resolve().parent.parent))
 
 from benchmarks.steps.budget import measure_budget, print_budget
-from benchmarks.steps.scaling import measure_prompts, measure_scaling, print_prompts, print_scaling
+from benchmarks.steps.scaling import (
+    PROMPTS,
+    measure_prompts,
+    measure_scaling,
+    print_prompts,
+    print_scaling,
+)
 from benchmarks.steps.timing import Numbers, Shape, Timing, fill_pool, measure
 from weft.compute.backends import BACKENDS, choose
 from weft.compute.native import NativeRunner, NativeSampler, cpu, resident_bytes
@@ -213,7 +219,11 @@ def parse() -> argparse.Namespace:
         "--kv-gib", type=float, default=2.0, help="the most KV that the scaling table may take"
     )
     parser.add_argument(
-        "--longest", type=int, default=8192, help="tokens of the longest prompt by itself"
+        "--longest",
+        type=int,
+        choices=PROMPTS,
+        default=8192,
+        help="tokens of the longest prompt by itself",
     )
     parser.add_argument("--json", type=Path, help="write all tables there too")
     return parser.parse_args()

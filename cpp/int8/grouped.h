@@ -69,11 +69,13 @@ static inline std::ptrdiff_t panel_bytes(const GroupFormat& format, int depth) {
 struct RowGroups {
     float* scales;       // NaN if the group holds NaN or infinity
     std::int32_t* sums;  // of its numbers
-    float* offsets;      // the sum as a float, times the scale: so often does the row take a minimum
+    float* scaled_sums;  // times the scale, as floats: so often does the row take a minimum
     std::ptrdiff_t stride;
 
     // Always inline: each kernel file is to have its own.
-    [[gnu::always_inline]] RowGroups from(std::ptrdiff_t row) const { return {scales + row, sums + row, offsets + row, stride}; }
+    [[gnu::always_inline]] RowGroups from(std::ptrdiff_t row) const {
+        return {scales + row, sums + row, scaled_sums + row, stride};
+    }
     [[gnu::always_inline]] RowGroups next() const { return from(stride); }  // of the group behind
 };
 

@@ -80,10 +80,10 @@ inline Ints first_sums(const Layout& layout, const std::uint8_t* header, int hal
 
 // Adds a group's sums to those of the groups before it. (No struct of both scales: gcc would keep it in memory.)
 template <Offset kOffset>
-inline Lanes add_sums(Lanes total, Ints sums, Lanes scale, Lanes minimum, float row_scale, float row_offset) {
+inline Lanes add_sums(Lanes total, Ints sums, Lanes scale, Lanes minimum, float row_scale, float scaled_sum) {
     total = add(total, mul(mul(to_floats(sums, 0), splat(row_scale)), scale));
     if constexpr (kOffset != Offset::kMinimums) return total;
-    return add(total, mul(splat(row_offset), minimum));
+    return add(total, mul(splat(scaled_sum), minimum));
 }
 
 // Minimums of half a panel, where there are any.
@@ -192,7 +192,7 @@ inline void add_group(const Layout& layout, const std::uint8_t* header, int firs
         for (int j = 0; j < kHalves; j++) {
             float* to = y + m * kPanelColumns + (first_half + j) * kLanes;
             store(to, add_sums<kOffset>(load(to), sum[m][j], scale[j], minimum[j], of_rows.scales[m],
-                                        of_rows.offsets[m]));
+                                        of_rows.scaled_sums[m]));
         }
 }
 
@@ -278,7 +278,7 @@ inline void grouped_row(const Layout& layout, int panel) {
                 total[i][j] = add_sums<kOffset>(total[i][j], sum[i][j],
                                                 load_scales(task.format.scales, header + i * size, j),
                                                 load_minimums<kOffset>(layout, header + i * size, j),
-                                                *of_row.scales, *of_row.offsets);
+                                                *of_row.scales, *of_row.scaled_sums);
     }
     finish_row<Float32, kPanels>(task, panel, total);
 }

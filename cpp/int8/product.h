@@ -86,7 +86,7 @@ inline void quantize_group(const QuantizeTask& task, int first, int last, int gr
     const std::ptrdiff_t at = group * task.rounded.stride;
     task.rounded.scales[at] = rounding.scale;
     task.rounded.sums[at] = total;
-    task.rounded.offsets[at] = static_cast<float>(total) * rounding.scale;
+    task.rounded.scaled_sums[at] = static_cast<float>(total) * rounding.scale;
 }
 
 void quantize(const QuantizeTask& task) {

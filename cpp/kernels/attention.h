@@ -1,9 +1,10 @@
 // Attention of a few rows of one sequence over its tiles of the KV cache.
 //
-// Keys in blocks, which begin at the same positions in every task: scores, then the largest so far, by which all that
-// came before is scaled down where it has grown, then weights and their sum, lane by lane in order of position, then
-// values in order of position. Hidden keys weigh exactly 0, so which tiles a task reads beyond a row's own changes no
-// bit of that row, and neither does for how many blocks scores are kept at a time. The two products are left to `Self`.
+// An online softmax over blocks of keys, which begin at the same positions in every task: scores, then the largest
+// so far, to which all that came before is rescaled where it has grown, then weights and their sum, lane by lane in
+// order of position, then values in order of position. Hidden keys weigh exactly 0, so which tiles a task reads
+// beyond a row's own changes no bit of that row, and neither does for how many blocks scores are kept at a time. The
+// two products are left to `Self`.
 #pragma once
 
 #include <cmath>
@@ -86,6 +87,7 @@ protected:
         int first_key, end_key;
         int first_tile, end_tile;
         int first_row, num_rows;
+        int whole_end;  // behind its last tile, of all turns
     };
     struct Range {
         int begin, end;
@@ -94,7 +96,6 @@ protected:
     const AttentionTask& task;
     int tokens, rows;
     Span all, span;  // of the task, and what is worked on
-    int whole_end;   // tile behind the span's last, of all turns
     Range turn;      // tiles whose scores and weights are kept
     int blocks_at_once;
     std::ptrdiff_t width, head_size;
@@ -105,7 +106,7 @@ protected:
     float* outputs;         // [heads][rows][padded_dim]
     float* highest;         // [heads][rows], of all blocks so far; scaled, to the base of 2
     float* totals;          // [heads][rows][kLanes], of weights so far
-    float* shrinks;         // [blocks][heads][rows]: what a block makes of all that came before
+    float* rescales;        // [blocks][heads][rows]: by what a block multiplies all that came before
     Stored* edges[2];       // values of the first and of the last tile, [heads][head_size]
     Stored* made;           // values of tiles from `made_from` on, where they are made of keys
     int made_from;
@@ -143,7 +144,7 @@ protected:
 
     Span span_of(const std::int32_t* tiles, int first_key, int end_key, int first_token, int num_tokens) const {
         return {tiles, first_key, end_key, first_key / kLanes, (end_key - 1) / kLanes + 1,
-                first_token * task.group, num_tokens * task.group};
+                first_token * task.group, num_tokens * task.group, (end_key - 1) / kLanes + 1};
     }
 
     // This turn's part of the whole task, or of what its sequences share and then of what is each one's own.
@@ -151,12 +152,12 @@ protected:
     void for_spans(const Body& body) {
         const auto with = [&](const std::int32_t* tiles, int first_key, int end_key, int first_token, int num_tokens) {
             const int from = turn.begin * kLanes;
-            const int last_tile = (end_key - 1) / kLanes + 1;
+            const int whole_end = (end_key - 1) / kLanes + 1;
             first_key = first_key > from ? first_key : from;
             end_key = lesser(end_key, turn.end * kLanes);
             if (first_key >= end_key) return;
             span = span_of(tiles, first_key, end_key, first_token, num_tokens);
-            whole_end = last_tile;
+            span.whole_end = whole_end;
             body();
         };
         if (task.order == nullptr) return with(all.tiles, all.first_key, all.end_key, 0, tokens);
@@ -215,7 +216,7 @@ protected:
         outputs = take<float>(at, all_rows * task.padded_dim);
         highest = take<float>(at, all_rows);
         totals = take<float>(at, all_rows * kLanes);
-        shrinks = take<float>(at, all_rows * num_blocks());
+        rescales = take<float>(at, all_rows * num_blocks());
         for (Stored*& edge : edges) edge = take<Stored>(at, num_heads() * head_size);
         if (task.values == nullptr) made = take<Stored>(at, Self::kTilesPerTurn * head_size);
     }
@@ -286,7 +287,7 @@ protected:
     // The distance to that, in bytes; 0 where there is nothing more.
     std::ptrdiff_t ahead(int index, const Later& later) const {
         const int to = index + later.tiles;
-        if (to >= whole_end) return 0;
+        if (to >= span.whole_end) return 0;
         const std::ptrdiff_t tile_bytes = tile_size() * static_cast<std::ptrdiff_t>(sizeof(Stored));
         return (span.tiles[to] - span.tiles[index]) * tile_bytes + later.bytes;
     }
@@ -297,15 +298,26 @@ protected:
         store(totals + at * kLanes, splat(0.0F));
     }
 
-    void weigh(int at) {
-        for (int begin = turn.begin; begin < turn.end;) {
-            const int end = lesser(turn.end, (begin / kTilesPerBlock + 1) * kTilesPerBlock);
-            weigh_block(at, begin, end);
+    // Tiles of a turn, block by block: `body(first, end)`.
+    template <class Body>
+    static void for_tiles_of_blocks(int begin, int last, const Body& body) {
+        while (begin < last) {
+            const int end = lesser(last, (begin / kTilesPerBlock + 1) * kTilesPerBlock);
+            body(begin, end);
             begin = end;
         }
     }
 
-    // Scores of one row and the tiles of one block become weights: exp(score - highest), 0 for what the row does not see.
+    // By row, of the block that has this tile.
+    float* rescales_of(int tile) const {
+        return rescales + (tile / kTilesPerBlock - turn.begin / kTilesPerBlock) * num_heads() * rows;
+    }
+
+    void weigh(int at) {
+        for_tiles_of_blocks(turn.begin, turn.end, [&](int first, int end) { weigh_block(at, first, end); });
+    }
+
+    // Scores of one row and the tiles of a block become weights: exp(score - highest), 0 for what the row does not see.
     void weigh_block(int at, int first_tile, int end_tile) {
         const int head = at / rows;
         const int token = at % rows / task.group;
@@ -333,12 +345,12 @@ protected:
         // A power of 2 of (score - highest) * scale * log2(e), in one multiplication and addition.
         const float factor = (task.cap != 0.0F ? 1.0F : task.scale) * kLog2E;
         const Lanes by = splat(factor);
-        const float shrink = begin < end ? raise_highest(at, max_of(most) * factor) : 1.0F;
-        shrinks[(first_tile / kTilesPerBlock - turn.begin / kTilesPerBlock) * num_heads() * rows + at] = shrink;
+        const float rescale = begin < end ? raise_highest(at, max_of(most) * factor) : 1.0F;
+        rescales_of(first_tile)[at] = rescale;
         const Lanes top = splat(-highest[at]);
         const Lanes none = splat(0.0F);
-        for (int t = 0; t < lesser(begin, num_keys); t += kLanes) E::store_activation(w + t, none);
-        Lanes total = mul(load(totals + at * kLanes), splat(shrink));
+        for (int t = 0; t < begin; t += kLanes) E::store_activation(w + t, none);
+        Lanes total = mul(load(totals + at * kLanes), splat(rescale));
         for (int t = begin; t < end; t += kLanes) {
             const Lanes weight = seen(exp2(fma(load(s + t), by, top)), t, 0.0F);
             total = add(total, weight);
@@ -350,7 +362,7 @@ protected:
             }
         }
         store(totals + at * kLanes, total);
-        for (int t = begin < end ? end : begin; t < num_keys; t += kLanes) E::store_activation(w + t, none);
+        for (int t = end; t < num_keys; t += kLanes) E::store_activation(w + t, none);
     }
 
     // Returns what weights so far are to be multiplied by.
@@ -397,23 +409,21 @@ protected:
                 store(outputs + at * task.padded_dim + i, splat(0.0F));
     }
 
-    // A row for which this is not where its block begins has nothing to be scaled down, or that is done.
+    // A row for which this is not where its block begins has nothing to be rescaled, or that is done.
     void combine() {
         clean_edges();
-        for (int begin = span.first_tile; begin < span.end_tile;) {
-            const int end = lesser(span.end_tile, (begin / kTilesPerBlock + 1) * kTilesPerBlock);
-            if (begin % kTilesPerBlock == 0) shrink(begin / kTilesPerBlock - turn.begin / kTilesPerBlock);
-            if (task.values == nullptr) combine_keys(begin, end);
-            else combine_block(begin, end);
-            begin = end;
-        }
+        for_tiles_of_blocks(span.first_tile, span.end_tile, [&](int first, int end) {
+            if (first % kTilesPerBlock == 0) rescale(rescales_of(first));
+            if (task.values == nullptr) combine_keys(first, end);
+            else combine_block(first, end);
+        });
     }
 
-    void shrink(int block) {
+    void rescale(const float* by_row) {
         for (int head = 0; head < num_heads(); head++)
             for (int row = span.first_row; row < span.first_row + span.num_rows; row++) {
                 const std::ptrdiff_t at = static_cast<std::ptrdiff_t>(head) * rows + row;
-                const float by = shrinks[block * num_heads() * rows + at];
+                const float by = by_row[at];
                 if (by == 1.0F) continue;
                 for (int i = columns.begin * kLanes; i < columns.end * kLanes; i += kLanes) {
                     float* to = outputs + at * task.padded_dim + i;

@@ -179,7 +179,7 @@ struct DrawTask {
 struct Kernels {
     Element element;
     int activation_bytes;
-    int attention_rows;  // that a task of theirs should have: tokens times group, but at least one token
+    int attention_rows;  // that a task of theirs should have at least: tokens times group, and one token or more
     int pieces;  // of a product's many rows, for each thread: each piece reads all weights again
     void (*gemm)(const GemmTask&);
     void (*rms_residual)(const ResidualTask&);

@@ -230,10 +230,9 @@ struct Planner {
     // A few rows each, otherwise as `piece`.
     void add_pieces(int begin, int end, Piece piece) {
         plan.is_decode = plan.is_decode && end - begin == 1;
-        const int step = tokens_of_piece;
-        for (int row = begin; row < end; row += step) {
+        for (int row = begin; row < end; row += tokens_of_piece) {
             piece.first_row = row;
-            piece.last_row = std::min(end, row + step);
+            piece.last_row = std::min(end, row + tokens_of_piece);
             plan.pieces.push_back(piece);
             plan.max_tokens = std::max(plan.max_tokens, piece.last_row - row);
         }
