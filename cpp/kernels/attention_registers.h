@@ -44,6 +44,10 @@ public:
 
 private:
     static constexpr int kTilesPerTurn = 8;  // as many columns as a few rows have registers for
+    static constexpr bool kCopies = kWide > 1;  // columns one by one gain nothing by it
+    static constexpr int kTilesThatCopy = 3;    // of rows: fewer do not make up for it
+
+    alignas(64) Stored copies[kCopies ? kTilesPerBlock * kWide * Base::kColumnSize : 1];
 
     void score_turn(int begin, int end, int head, const Later& later) {
         for_tiles<E>(span.num_rows, [&](int row, auto height, int) {
@@ -89,6 +93,9 @@ private:
     }
 
     void combine_turn(int begin, int end, int head, const Later& later) {
+        if constexpr (kCopies) {
+            if (num_tiles<E>(span.num_rows) >= kTilesThatCopy) return combine_copies(begin, end, head);
+        }
         for_tiles<E>(span.num_rows, [&](int row, auto height, int) {
             const int first = span.first_row + row;
             constexpr int kRows = decltype(height)::value;
@@ -101,13 +108,49 @@ private:
         });
     }
 
+    // Many rows read a few columns of all tiles again and again: of a copy, whose cells lie one after the other.
+    void combine_copies(int begin, int end, int head) {
+        for_columns<kWide>(columns.end - columns.begin, [&](int at, auto count) {
+            constexpr int kColumns = decltype(count)::value;
+            const int column = (columns.begin + at) * kLanes;
+            copy_columns<kColumns>(begin, end, head, column);
+            for_tiles<E>(span.num_rows, [&](int row, auto height, int) {
+                constexpr int kRows = decltype(height)::value;
+                const int first = span.first_row + row;
+                const Range seen = this->seen_of({begin, end}, first, kRows);
+                if (seen.begin >= seen.end) return;
+                const std::ptrdiff_t place = static_cast<std::ptrdiff_t>(head) * rows + first;
+                Columns<E, kColumns> cells{};
+                cells.step = kColumns * kCell<E>;
+                for (int j = 0; j < kColumns; j++)
+                    cells.cells[j] = copies + (seen.begin - begin) * kColumns * Base::kColumnSize + j * kCell<E>;
+                product<E, kRows, kColumns>(weights + place * width + (seen.begin - turn.begin) * kLanes, width, cells,
+                                            (seen.end - seen.begin) * kLanes / E::kStep,
+                                            outputs + place * task.padded_dim + column, task.padded_dim, true);
+            });
+        });
+    }
+
+    template <int kColumns>
+    void copy_columns(int begin, int end, int head, int column) {
+        Stored* to = copies;
+        for (int index = begin; index < end; index++) {
+            const Stored* from = this->values(index, head) + column * kLanes;
+            for (int s = 0; s < kLanes / E::kStep; s++)
+                for (int j = 0; j < kColumns; j++, to += kCell<E>)
+                    std::memcpy(to, from + j * Base::kColumnSize + s * kCell<E>, kCell<E> * sizeof(Stored));
+        }
+    }
+
     // Weights of a few rows times the values of tiles [begin, end), added to what earlier tiles gave.
     template <int kRows, int kColumns>
     void combine_rows(int begin, int end, int head, int column, int first, const Later& later) {
         const std::ptrdiff_t at = static_cast<std::ptrdiff_t>(head) * rows + first;
         float* out = outputs + at * task.padded_dim + column;
         Lanes sum[kRows][kColumns];
+#pragma GCC unroll 16
         for (int m = 0; m < kRows; m++)
+#pragma GCC unroll 8
             for (int j = 0; j < kColumns; j++)
                 sum[m][j] = load(out + m * task.padded_dim + j * kLanes);
         for (int index = begin; index < end; index++) {
@@ -129,7 +172,9 @@ private:
                         sum[m][j] = E::dot(sum[m][j], cell[j], w + m * width + s * E::kStep);
             }
         }
+#pragma GCC unroll 16
         for (int m = 0; m < kRows; m++)
+#pragma GCC unroll 8
             for (int j = 0; j < kColumns; j++) store(out + m * task.padded_dim + j * kLanes, sum[m][j]);
     }
 };

@@ -39,7 +39,9 @@ template <class E, int kRows, int kWide, class W>
 inline void product(const typename E::Activation* x, std::ptrdiff_t x_stride, const W& w,
                     int num_steps, typename E::Number* y, std::ptrdiff_t y_stride, bool accumulate) {
     typename E::Sum sum[kRows][kWide];
+#pragma GCC unroll 16
     for (int m = 0; m < kRows; m++)
+#pragma GCC unroll 8
         for (int j = 0; j < kWide; j++)
             sum[m][j] = accumulate ? load(y + m * y_stride + j * kLanes) : E::zero();
     for (int s = 0; s < num_steps; s++) {
@@ -57,7 +59,9 @@ inline void product(const typename E::Activation* x, std::ptrdiff_t x_stride, co
             for (int j = 0; j < kWide; j++)
                 sum[m][j] = E::dot(sum[m][j], cell[j], x + m * x_stride + s * E::kStep);
     }
+#pragma GCC unroll 16
     for (int m = 0; m < kRows; m++)
+#pragma GCC unroll 8
         for (int j = 0; j < kWide; j++) store(y + m * y_stride + j * kLanes, sum[m][j]);
 }
 
