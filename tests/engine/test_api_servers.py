@@ -17,7 +17,7 @@ from tests.engine.test_elastic import elastic_by_hand
 from tests.engine.test_front import HandClient
 from weft.core import errors
 from weft.core.errors import BadRequest, EngineDead, Key, NotFound, WeftError
-from weft.core.kv_transfer import RemotePrompt
+from weft.core.kv_transfer import KEY, RemotePrompt
 from weft.core.types import (
     EngineLoad,
     FinishReason,
@@ -45,7 +45,7 @@ from weft.engine.api_servers.series import families_of, page, summed
 from weft.engine.channel import Channel
 from weft.engine.front.counted_stream import CountedStream
 from weft.engine.front.engine_group import EngineGroup
-from weft.engine.messages import Ready, ReleaseRemote, Reply, StepOutput, UseShare
+from weft.engine.messages import Abort, Add, Ready, ReleaseRemote, Reply, StepOutput, UseShare
 from weft.engine.output_ports import OutputPorts
 
 ENDLESS = SamplingParams(temperature=0.0, max_tokens=None, ignore_eos=True)
@@ -157,6 +157,27 @@ async def test_an_api_server_outlives_engines_that_could_release_a_prompt(is_alo
         async with asyncio.timeout(PATIENCE_S):
             await server.prepared
     assert not any(engine.sent for engine in engines)
+
+
+async def test_a_request_that_is_aborted_as_it_comes_frees_its_prompt():
+    """Both may come at once: no engine has heard of it then, and who computed its prompt would keep that."""
+    source = RemotePrompt("e", "r", [1], "127.0.0.1", 1)
+    computed = {
+        "do_remote_prefill": True,
+        "remote_engine_id": "e",
+        "remote_request_id": "r",
+        "remote_block_ids": [[1]],
+        "remote_host": "127.0.0.1",
+        "remote_port": 1,
+    }
+    params = msgspec.structs.replace(ENDLESS, extra_args={KEY: computed})
+    _, [engine] = await by_hand(1)
+    async with attached(engine) as (other, _):
+        request = make_request("r", [5, 6, 7], params)
+        other.send(Add(request))
+        other.send(Abort([request.engine_id]))
+        await until(lambda: engine.sent)
+    assert engine.sent == [ReleaseRemote(source)]
 
 
 async def test_a_number_of_engines_is_known_to_all_whoever_waits_for_it():

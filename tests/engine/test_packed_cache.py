@@ -1,5 +1,6 @@
 """weft.engine.packed_cache: packed weights that outlive the process that packed them."""
 
+import errno
 import fcntl
 import gc
 import os
@@ -164,6 +165,23 @@ def test_a_damaged_or_foreign_file_is_packed_anew(model, directory, packings, da
     _, logits = loaded(model, directory)
     assert len(packings) == 2
     assert np.array_equal(logits, expected)
+
+
+def test_a_file_that_its_disk_does_not_give_is_packed_anew(
+    model, directory, packings, monkeypatch, caplog
+):
+    """What was kept to save time is no reason not to start."""
+    _, expected = loaded(model, directory)
+
+    def fail(*_):
+        raise OSError(errno.EIO, "Input/output error")
+
+    with monkeypatch.context() as failing:
+        failing.setattr(os, "pread", fail)
+        _, logits = loaded(model, directory)
+    assert len(packings) == 2
+    assert np.array_equal(logits, expected)
+    assert "Input/output error; weights are packed anew" in caplog.text
 
 
 def test_a_link_is_not_followed(model, directory, packings, tmp_path):

@@ -132,14 +132,7 @@ class PackedCache:
             yield None
             return
         try:
-            file = _checked(descriptor, wanted)
-            if file is None:
-                log.info("%s: other weights, or damaged; they are packed anew", path)
-            else:
-                log.info("weights: packed ones of %s", path)
-                with suppress(OSError):  # the time of its last use
-                    os.utime(path)
-            yield file
+            yield _read(descriptor, wanted, path)
         finally:
             os.close(descriptor)
 
@@ -279,6 +272,22 @@ class _Pieces:
     def _end(self) -> None:
         self._done.append(self._digest.digest())
         self._digest, self._left = xxhash.xxh3_128(), packed_files.PIECE_BYTES
+
+
+def _read(descriptor: int, wanted: _Wanted, path: Path) -> PackedFile | None:
+    """The file, unless weights are to be packed anew; the log says why."""
+    try:
+        file = _checked(descriptor, wanted)
+    except OSError as error:  # of its disk
+        log.warning("%s: %s; weights are packed anew", path, error)
+        return None
+    if file is None:
+        log.info("%s: other weights, or damaged; they are packed anew", path)
+        return None
+    log.info("weights: packed ones of %s", path)
+    with suppress(OSError):  # the time of its last use
+        os.utime(path)
+    return file
 
 
 def _checked(descriptor: int, wanted: _Wanted) -> PackedFile | None:
