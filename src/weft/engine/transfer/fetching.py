@@ -226,8 +226,11 @@ class KvConsumer:
                 self._stats.received.append((taken_s, num_bytes, fetch.num_received))
             del self._fetches[engine_id]
             self._arrived += self._arrivals(fetch, error if self._config.fails_requests else None)
+            # Who has not answered at all would keep this thread from others again: its lease will run out.
+            is_silent = not is_released and fetch.peer is None
+            self._stats.num_failed_releases += is_silent
         self._wake()
-        if not is_released:
+        if not is_released and not is_silent:
             self._release(fetch.source)
 
     def _receive(self, peer: Peer, fetch: _Fetch) -> str | None:
