@@ -17,7 +17,7 @@ from tests.epp.pools import (
     spec,
 )
 from weft.epp.config.config import BUILT_IN
-from weft.epp.decision.telemetry import RequestMetrics
+from weft.epp.decision.telemetry import KEEP_LEFT_S, RequestMetrics
 from weft.epp.decision.tickets import Ending
 from weft.epp.metrics.series import MAX_REQUEST_SERIES, NameCap, PickerMetrics
 from weft.epp.pool.endpoint import Load
@@ -172,6 +172,31 @@ def test_labels_do_not_multiply():
         labels.append(telemetry.labels(made))
     assert len(set(labels)) == MAX_REQUEST_SERIES + 1
     assert labels[-5:] == [("other", "other", "other", "0")] * 5
+
+
+def test_series_of_an_endpoint_that_has_left_go_once_they_have_been_read():
+    """Under an autoscaler each server has another name. One that comes back counts on."""
+    made = bench(DEFAULT, pool_of(1))
+    labels = {"status": "success", "target_model_name": "m", "endpoint_name": "e1"}
+    labels |= {"namespace": "default", "port": "8000"}
+
+    def decisions():
+        return sample(made, "llm_d_epp_scheduler_attempts_total", **labels)
+
+    made.pick(request(1, model="m"))
+    made.pool.replace("test", [])
+    assert decisions() == 1
+    made.clock.advance(KEEP_LEFT_S - 1)
+    made.pool.replace("test", [(spec(1), "10.0.0.1")])
+    made.pick(request(1, model="m"))
+    assert decisions() == 2
+    made.pool.replace("test", [])
+    assert decisions() == 2
+    made.clock.advance(KEEP_LEFT_S)
+    assert decisions() is None
+    made.pool.replace("test", [(spec(1), "10.0.0.1")])
+    made.pick(request(1, model="m"))
+    assert decisions() == 1
 
 
 def test_series_are_written_while_others_are_made():

@@ -355,6 +355,7 @@ class Director:
             num_stale=len(self._stale(self._pool.ready)),
             detector=self._parts.detector_name,
             saturation=self._room.by_stage(),
+            now=self._clock(),
         )
 
     def _stale(self, endpoints: Sequence[Endpoint]) -> Sequence[Endpoint]:

@@ -14,7 +14,9 @@ from weft.epp.pool.endpoint import Endpoint
 from weft.epp.request.values import Refused
 
 _Labels = tuple[str, str, str, str]
+_Place = tuple[str, str, str]  # of an endpoint: its name, namespace and port
 _MAX_SERIES = MAX_REQUEST_SERIES
+KEEP_LEFT_S = 300.0  # series of an endpoint that has left: all who read series have done so by then
 
 
 class _Series:
@@ -48,6 +50,37 @@ class _ResponseSeries:
         }
 
 
+class _Attempts:
+    """Decisions for each endpoint. Endpoints come and go for as long as a picker runs, and so do their series."""
+
+    def __init__(self, counter: Counter) -> None:
+        self._counter = counter
+        self._labels: dict[_Place, set[tuple[str, ...]]] = {}
+        self._left_at: dict[_Place, float] = {}
+        self.of = lru_cache(_MAX_SERIES)(self._of)
+
+    def _of(self, model: str, target: Endpoint) -> Counter:
+        place = _place(target)
+        labels = ("success", model, *place)
+        self._labels.setdefault(place, set()).add(labels)
+        return self._counter.labels(*labels)
+
+    def keep(self, endpoints: Sequence[Endpoint], now: float) -> None:
+        """Those of these endpoints, and for a while of others."""
+        left = self._labels.keys() - {_place(endpoint) for endpoint in endpoints}
+        self._left_at = {place: self._left_at.get(place, now) for place in left}
+        for place, left_at in self._left_at.items():
+            if now - left_at >= KEEP_LEFT_S:
+                for labels in self._labels.pop(place):
+                    self._counter.remove(*labels)
+                self.of.cache_clear()
+
+
+def _place(endpoint: Endpoint) -> _Place:
+    spec = endpoint.spec
+    return spec.name, spec.namespace, str(spec.port)
+
+
 class RequestMetrics:
     """Observes requests; labels are capped here. `follows` says whether all ends will be reported."""
 
@@ -56,7 +89,7 @@ class RequestMetrics:
         self._follows = follows
         self._of = lru_cache(_MAX_SERIES)(partial(_Series, metrics))
         self._response = lru_cache(_MAX_SERIES)(partial(_ResponseSeries, metrics))
-        self._attempt = lru_cache(_MAX_SERIES)(self._attempts_at)
+        self._attempts = _Attempts(metrics.scheduler_attempts)
         self._known_labels: set[_Labels] = set()
         self._saturation = Rows(metrics.pool_saturation)
         self._queues = Rows(metrics.per_endpoint_queue_size)
@@ -96,13 +129,7 @@ class RequestMetrics:
             return
         if cycle.num_prompt_tokens and not self._follows:
             series.input_tokens.observe(cycle.num_prompt_tokens)
-        self._attempt(labels[1], outcome.target).inc()
-
-    def _attempts_at(self, model: str, target: Endpoint) -> Counter:
-        spec = target.spec
-        return self._metrics.scheduler_attempts.labels(
-            "success", model, spec.name, spec.namespace, str(spec.port)
-        )
+        self._attempts.of(labels[1], outcome.target).inc()
 
     def opened(self, ticket: Ticket) -> None:
         """A followed request was sent on."""
@@ -145,9 +172,11 @@ class RequestMetrics:
         num_stale: int,
         detector: str,
         saturation: Mapping[str, float],
+        now: float,
     ) -> None:
         """What the pool looks like now."""
         metrics = self._metrics
+        self._attempts.keep(endpoints, now)
         num_ready = sum(not endpoint.is_refusing for endpoint in endpoints)
         metrics.ready_endpoints.labels(name).set(num_ready)
         metrics.stale_endpoints.labels(detector).set(num_stale)
