@@ -417,29 +417,6 @@ def test_both_sides_count_what_moved_and_what_did_not(engine):
         assert failed.num_failed_receives == 2
 
 
-@pytest.mark.parametrize("connector", [KvConnector.TCP])
-def test_an_engine_that_does_not_answer_is_asked_once(engine, connector):
-    """Its prompt's lease will run out; to ask again would keep a thread from prompts of engines that do."""
-    with engine(KvRole.CONSUMER) as consumer, socket.create_server(("127.0.0.1", 0)) as silent:
-        silent.settimeout(PATIENCE_S)
-        given = {
-            "do_remote_prefill": True,
-            "remote_engine_id": "e",
-            "remote_request_id": "r",
-            "remote_block_ids": [[1]],
-            "remote_host": "127.0.0.1",
-            "remote_port": silent.getsockname()[1],
-        }
-        params = SamplingParams(max_tokens=1, extra_args={KEY: given})
-        consumer.send(Add(make_request("d", [*range(5, 23)], params)))
-        silent.accept()[0].close()
-        *_, stats = watch_transfers(consumer, lambda stats: stats.num_failed_releases == 1)
-        assert stats.num_failed_receives == 1
-        silent.setblocking(False)
-        with pytest.raises(BlockingIOError):
-            silent.accept()
-
-
 def test_a_lease_that_runs_out_is_counted(engine):
     """It is too short, or its router has gone."""
     with engine(KvRole.PRODUCER, lease_s=0.05) as producer:

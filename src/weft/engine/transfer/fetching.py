@@ -23,6 +23,7 @@ from weft.engine.kv_tier import Arrived, Piece
 from weft.engine.scheduling.sequence import Sequence
 from weft.engine.transfer.connectors import CONNECTORS
 from weft.engine.transfer.pool_access import PoolAccess
+from weft.engine.transfer.silent_peers import SilentPeers
 from weft.engine.transfer.wire import Identity, Peer, Read, Release
 
 MAX_FETCHES = 32  # at once, most of which wait for prompts that are being computed
@@ -77,6 +78,7 @@ class KvConsumer:
         self._pending: list[_Fetch] = []  # that have not begun
         self._arrived: list[Arrived] = []
         self._peers: set[Peer] = set()
+        self._silent = SilentPeers()
         self._is_closed = False
         self._stats = TransferStats()
         self._begun: set[str] = set()  # requests whose leases have been seen to
@@ -226,11 +228,8 @@ class KvConsumer:
                 self._stats.received.append((taken_s, num_bytes, fetch.num_received))
             del self._fetches[engine_id]
             self._arrived += self._arrivals(fetch, error if self._config.fails_requests else None)
-            # Who has not answered at all would keep this thread from others again: its lease will run out.
-            is_silent = not is_released and fetch.peer is None
-            self._stats.num_failed_releases += is_silent
         self._wake()
-        if not is_released and not is_silent:
+        if not is_released:
             self._release(fetch.source)
 
     def _receive(self, peer: Peer, fetch: _Fetch) -> str | None:
@@ -286,13 +285,17 @@ class KvConsumer:
     @contextmanager
     def _connected(self, source: RemotePrompt) -> Iterator[Peer]:
         connector = CONNECTORS[self._config.connector]
-        with connector.connect(source.host, source.port, self._config.networks) as peer:
+        with (
+            self._silent.asking(source.host, source.port) as answered,
+            connector.connect(source.host, source.port, self._config.networks) as peer,
+        ):
             with self._lock:
                 if self._is_closed:
                     raise PeerError("the engine is ending")
                 self._peers.add(peer)
             try:
                 peer.greet(self._secret, self._identity, source.engine_id)
+                answered()
                 yield peer
             finally:
                 with self._lock:
