@@ -21,3 +21,15 @@ def transfer(role: KvRole, **changes) -> KvTransferConfig:
         fails_requests=False,
     )
     return msgspec.structs.replace(config, **changes)
+
+
+def computed_at(port: int) -> dict[str, object]:
+    """`kv_transfer_params` of a prompt whose first block an engine `e` has, here."""
+    return {
+        "do_remote_prefill": True,
+        "remote_engine_id": "e",
+        "remote_request_id": "r",
+        "remote_block_ids": [[1]],
+        "remote_host": "127.0.0.1",
+        "remote_port": port,
+    }

@@ -12,6 +12,7 @@ from prometheus_client import CollectorRegistry, Counter, Gauge
 from tests.busy import PATIENCE_S, until
 from tests.contract.engines import ROOM, api_server, stop
 from tests.doubles.stepping import make_request
+from tests.doubles.transfers import computed_at
 from tests.engine.test_data_parallel import by_hand, leave, sent
 from tests.engine.test_elastic import elastic_by_hand
 from tests.engine.test_front import HandClient
@@ -162,15 +163,7 @@ async def test_an_api_server_outlives_engines_that_could_release_a_prompt(is_alo
 async def test_a_request_that_is_aborted_as_it_comes_frees_its_prompt():
     """Both may come at once: no engine has heard of it then, and who computed its prompt would keep that."""
     source = RemotePrompt("e", "r", [1], "127.0.0.1", 1)
-    computed = {
-        "do_remote_prefill": True,
-        "remote_engine_id": "e",
-        "remote_request_id": "r",
-        "remote_block_ids": [[1]],
-        "remote_host": "127.0.0.1",
-        "remote_port": 1,
-    }
-    params = msgspec.structs.replace(ENDLESS, extra_args={KEY: computed})
+    params = msgspec.structs.replace(ENDLESS, extra_args={KEY: computed_at(1)})
     _, [engine] = await by_hand(1)
     async with attached(engine) as (other, _):
         request = make_request("r", [5, 6, 7], params)

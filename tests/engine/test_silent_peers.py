@@ -7,6 +7,7 @@ from contextlib import suppress
 import pytest
 
 from tests.busy import PATIENCE_S
+from tests.doubles.transfers import computed_at
 from tests.engine.test_kv_transfer import ask as ask_engine
 from tests.engine.test_kv_transfer import run_engine, watch_transfers
 from tests.epp.pools import Clock
@@ -89,14 +90,7 @@ def test_an_engine_that_does_not_answer_keeps_one_request_waiting(monkeypatch):
     monkeypatch.setattr(handshake, "HANDSHAKE_S", 0.1)
     monkeypatch.setattr(silent_peers, "SILENT_S", PATIENCE_S)
     with run_engine(KvRole.CONSUMER) as consumer, socket.create_server(("127.0.0.1", 0)) as silent:
-        given = {
-            "do_remote_prefill": True,
-            "remote_engine_id": "e",
-            "remote_request_id": "r",
-            "remote_block_ids": [[1]],
-            "remote_host": "127.0.0.1",
-            "remote_port": silent.getsockname()[1],
-        }
+        given = computed_at(silent.getsockname()[1])
         ask_engine(consumer, "a", [*range(5, 23)], 1, given)
         ask_engine(consumer, "b", [6, *range(5, 23)], 1, given)
         *_, stats = watch_transfers(consumer, lambda stats: stats.num_failed_releases == 2)
