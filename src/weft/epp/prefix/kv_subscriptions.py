@@ -79,6 +79,7 @@ class KvSubscriptions:
         self._is_grpc = is_grpc
         self._connect = connect
         self._context = zmq.asyncio.Context()
+        self._context.set(zmq.MAX_SOCKETS, self._context.get(zmq.SOCKET_LIMIT))  # one an endpoint
         self._selector = parse_selector(events.pod_discovery_config.pod_label_selector)
         self._tasks: dict[Endpoint, asyncio.Task[None]] = {}
         # Each may bring the whole history of an engine: not all of a large pool's at once.
