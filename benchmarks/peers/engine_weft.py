@@ -27,16 +27,15 @@ async def main() -> None:
     """Load, then answer."""
     parser = argparse.ArgumentParser()
     parser.add_argument("model")
-    parser.add_argument("--quantization", default=None)
-    arguments = parser.parse_args()
+    parser.add_argument("--quantization")
+    parser.add_argument("--max-num-batched-tokens", choices=("auto",))
+    given = {name: value for name, value in vars(parser.parse_args()).items() if value is not None}
     pipe = claim_stdout()
-    extra = {"quantization": arguments.quantization} if arguments.quantization else {}
     options = EngineOptions(
-        model=arguments.model,
         max_model_len=LONGEST,
         block_size=BLOCK_SIZE,
         num_gpu_blocks_override=KV_TOKENS // BLOCK_SIZE,
-        **extra,
+        **given,
     )
     checkpoint = open_model(options.model)
     fitted = fit(checkpoint, options)

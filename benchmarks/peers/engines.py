@@ -24,12 +24,8 @@ Command = tuple[list[str], dict[str, str]]
 """Words, and variables beside those of this process."""
 
 
-def _weft(quantization: str | None = None) -> Callable[[Shape], Command]:
-    def command(shape: Shape) -> Command:
-        extra = ["--quantization", quantization] if quantization else []
-        return _script(sys.executable, "weft", checkpoint(shape.name), *extra)
-
-    return command
+def _weft(*flags: str) -> Callable[[Shape], Command]:
+    return lambda shape: _script(sys.executable, "weft", checkpoint(shape.name), *flags)
 
 
 def _weft_gguf(kind: str) -> Callable[[Shape], Command]:
@@ -65,8 +61,9 @@ def _script(python: Path | str, name: str, *words: object) -> Command:
 ENGINES: Mapping[str, Callable[[Shape], Command]] = MappingProxyType(
     {
         "weft": _weft(),
-        "weft int8": _weft("int8"),
-        "weft int4": _weft("int4"),
+        "weft auto": _weft("--max-num-batched-tokens=auto"),
+        "weft int8": _weft("--quantization=int8"),
+        "weft int4": _weft("--quantization=int4"),
         "weft q4_0": _weft_gguf("Q4_0"),
         "weft q4_k_m": _weft_gguf("Q4_K_M"),
         "vllm": _vllm,
