@@ -37,7 +37,7 @@ WAYS = {
     "allowed tokens": {"allowed_token_ids": [65, 66]},
     "penalty": {"repetition_penalty": 1.5},
     "grammar": {"structured_outputs": StructuredOutputsParams(regex="[a-z]+")},
-    "several": {"n": 2, "temperature": 1.0},
+    "several": {"n": 2, "temperature": 1.0, "seed": 1},
 }
 
 
