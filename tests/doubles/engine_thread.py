@@ -54,7 +54,6 @@ class EngineThread:
         self._runner = runner or FakeRunner()
         self._mailbox = QueueMailbox()
         self._events: queue.SimpleQueue[Event] = queue.SimpleQueue()
-        self._thread = threading.Thread(target=self._run)
 
     def send(self, *commands: Command) -> None:
         """Leave commands."""
@@ -75,6 +74,10 @@ class EngineThread:
         return self._loop._scheduler
 
     def __enter__(self) -> "EngineThread":
+        model = EngineModel(self._config, self._runner)
+        model.allocate_kv()
+        self._loop = EngineLoop(self._config, model, self._mailbox, self._events.put, str)
+        self._thread = threading.Thread(target=self._loop.run)
         self._thread.start()
         return self
 
@@ -82,9 +85,3 @@ class EngineThread:
         self.send(Stop(0.0))
         self._thread.join(PATIENCE_S)
         assert not self._thread.is_alive()
-
-    def _run(self) -> None:
-        model = EngineModel(self._config, self._runner)
-        model.allocate_kv()
-        self._loop = EngineLoop(self._config, model, self._mailbox, self._events.put, str)
-        self._loop.run()
