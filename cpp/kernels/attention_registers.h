@@ -45,7 +45,7 @@ public:
 private:
     static constexpr int kTilesPerTurn = 8;  // as many columns as a few rows have registers for
     static constexpr bool kCopies = kWide > 1;  // columns one by one gain nothing by it
-    static constexpr int kTilesThatCopy = 3;    // of rows: fewer do not make up for it
+    static constexpr int kTilesThatCopy = 3;    // of rows: two gained nothing
 
     alignas(64) Stored copies[kCopies ? kTilesPerBlock * kWide * Base::kColumnSize : 1];
 

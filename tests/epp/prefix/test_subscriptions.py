@@ -16,9 +16,9 @@ async def test_every_endpoint_of_a_large_pool_is_followed(caplog):
     """ZeroMQ has 1,023 sockets where nobody asks for more."""
     raise_open_files()
     events = KvEventsConfig(pod_discovery_config=PodDiscoveryConfig(socket_port=NOBODY))
-    pool, metrics = Pool(), PickerMetrics()
+    pool = Pool()
     subscriptions = KvSubscriptions(
-        make_index(), events, pool, metrics, lambda _: False, NotImplemented
+        make_index(), events, pool, PickerMetrics(), lambda _: False, None
     )
     pool.replace("test", [(spec(number), "127.0.0.1") for number in range(1100)])
     try:

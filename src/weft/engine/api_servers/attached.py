@@ -11,7 +11,7 @@ import msgspec
 
 from weft.core.config import EngineConfig
 from weft.core.errors import EngineDead, GenerationError, Unsupported, WeftError
-from weft.core.kv_transfer import RemotePrompt, remote_prompt
+from weft.core.kv_transfer import remote_prompt
 from weft.core.tasks import unbroken
 from weft.core.types import KvEventBatch, LoRARequest, Request
 from weft.engine.api_servers.calls import (
@@ -70,7 +70,6 @@ class AttachedServer:
         self._changed = changed
         self._expose = expose
         self._requests: dict[str, asyncio.Task[None]] = {}
-        self._unbegun: dict[str, RemotePrompt | None] = {}
         self._calls: dict[int, asyncio.Task[None]] = {}
         self._ids = itertools.count()
         self._queries: dict[int, asyncio.Future[Any]] = {}
@@ -154,16 +153,20 @@ class AttachedServer:
 
     def _begin_request(self, request: Request) -> None:
         """One that is over before its task begins has been with no engine: who computed its prompt is to know."""
-        engine_id = request.engine_id
-        self._unbegun[engine_id] = remote_prompt(request.params.extra_args)
-        _begin(self._requests, engine_id, self._run(request))
+        has_begun = False
+
+        async def run() -> None:
+            nonlocal has_begun
+            has_begun = True
+            await self._run(request)
 
         def release(_: asyncio.Task[None]) -> None:
-            source = self._unbegun.pop(engine_id, None)
+            source = None if has_begun else remote_prompt(request.params.extra_args)
             if source is not None:
                 self._client.release_remote(source)
 
-        self._requests[engine_id].add_done_callback(release)
+        _begin(self._requests, request.engine_id, run())
+        self._requests[request.engine_id].add_done_callback(release)
 
     def _abort(self, message: Abort) -> None:
         for engine_id in message.engine_ids:
@@ -174,7 +177,6 @@ class AttachedServer:
 
     async def _run(self, request: Request) -> None:
         """Follow a request to its end; the API server reads its outputs, and has to hear of other ends only."""
-        del self._unbegun[request.engine_id]
         try:
             async with aclosing(self._client.run_counted(request)) as ends:
                 async for end in ends:

@@ -10,7 +10,7 @@ import threading
 import time
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, field
 
 from weft.compute.runner import BlockCopies
@@ -21,9 +21,9 @@ from weft.core.types import Request
 from weft.engine.handshake import PeerError
 from weft.engine.kv_tier import Arrived, Piece
 from weft.engine.scheduling.sequence import Sequence
+from weft.engine.transfer.circuit_breaker import CircuitBreaker
 from weft.engine.transfer.connectors import CONNECTORS
 from weft.engine.transfer.pool_access import PoolAccess
-from weft.engine.transfer.silent_peers import SilentPeers
 from weft.engine.transfer.wire import Identity, Peer, Read, Release
 
 MAX_FETCHES = 32  # at once, most of which wait for prompts that are being computed
@@ -78,7 +78,7 @@ class KvConsumer:
         self._pending: list[_Fetch] = []  # that have not begun
         self._arrived: list[Arrived] = []
         self._peers: set[Peer] = set()
-        self._silent = SilentPeers()
+        self._breaker = CircuitBreaker()
         self._is_closed = False
         self._stats = TransferStats()
         self._begun: set[str] = set()  # requests whose leases have been seen to
@@ -285,18 +285,18 @@ class KvConsumer:
     @contextmanager
     def _connected(self, source: RemotePrompt) -> Iterator[Peer]:
         connector = CONNECTORS[self._config.connector]
-        with (
-            self._silent.asking(source.host, source.port) as answered,
-            connector.connect(source.host, source.port, self._config.networks) as peer,
-        ):
-            with self._lock:
-                if self._is_closed:
-                    raise PeerError("the engine is ending")
-                self._peers.add(peer)
-            try:
-                peer.greet(self._secret, self._identity, source.engine_id)
-                answered()
-                yield peer
-            finally:
+        with ExitStack() as closing:
+            with self._breaker.trying(source.host, source.port):
+                peer = connector.connect(source.host, source.port, self._config.networks)
+                closing.enter_context(peer)
                 with self._lock:
-                    self._peers.discard(peer)
+                    if self._is_closed:
+                        raise PeerError("the engine is ending")
+                    self._peers.add(peer)
+                closing.callback(self._leave, peer)
+                peer.greet(self._secret, self._identity, source.engine_id)
+            yield peer
+
+    def _leave(self, peer: Peer) -> None:
+        with self._lock:
+            self._peers.discard(peer)
