@@ -52,7 +52,7 @@ void int8_gemm(const Int8Task& task) {
         });
     const auto block = [&](int panel, int first_row, int rows) {
         int8_block<kBlockRows>(task, panel, first_row, rows, [&](std::int32_t* sums) {
-            multiply_panel<Int8>(task, panel, first_row, rows, sums, kPanelColumns);
+            multiply_panel<Int8>(task, panel, first_row, rows, sums);
         });
     };
     for_blocks<kBlockRows>(task.first_panel, task.last_panel, task.first_row, task.last_row, block);

@@ -154,9 +154,8 @@ template <class E>
 void gemm(const GemmTask& task) {
     if (task.last_row == 1) return gemm_one_row<E>(task);
     const auto block = [&](int panel, int first_row, int rows) {
-        gemm_block<E, kBlockRows>(task, panel, first_row, rows, [&](float* y, std::ptrdiff_t y_stride) {
-            multiply_panel<E>(task, panel, first_row, rows, y, y_stride);
-        });
+        waiting_block<E, kBlockRows>(task, panel, first_row, rows,
+                                     [&](float* y) { multiply_panel<E>(task, panel, first_row, rows, y); });
     };
     for_blocks<kBlockRows>(task.first_panel, task.last_panel, task.first_row, task.last_row, block);
 }

@@ -47,54 +47,72 @@ inline void sum_row(const GemmTask& task, int panel, typename E::Sum (&sum)[kPan
     add_steps<E, kPanels>(task, panel, turn, num_steps, kAhead + (kPanels - 1) * panel_bytes, sum);
 }
 
-// Cells of one panel, as deep as is handled at once; the next ones lie right behind.
+// Cells of one panel, as deep as is handled at once; as many come next, right behind.
 struct Cells {
     bool is_asked;  // some tile of the cells before has asked for these
     bool has_next;
 };
 
-// How far ahead a tile of rows asks. Every tile reads all cells, the first takes them from memory: alone
-// it would wait for them, so where there are several the others ask for what comes next, one cell of
-// each pair at a time.
-inline std::ptrdiff_t ahead_of_tile(const Cells& cells, int tile, int count, int column, int steps) {
-    if (tile == 0 && (count == 1 || !cells.is_asked)) return kAheadAlone;
-    const bool is_asking = tile == (count == 2 ? 1 : 1 + column);
-    return is_asking && cells.has_next ? steps * 2 * kCellBytes : 0;
+// Of cells at `w` the columns from `column` on, and what a tile of rows asks for while it reads them. All tiles read
+// all cells, the first takes them from memory: alone it would wait for them, and does for those that nobody asked for.
+// Later the first two passes over cells ask for those that come next, line after line and half of them each: so memory
+// is busy all along. They ask for each line twice where a step asks for two, which costs nothing that shows.
+template <class E>
+inline PanelColumns<E, kWide> columns_of(const typename E::Stored* w, int column, int steps, const Cells& cells,
+                                         int tile, int count) {
+    constexpr std::ptrdiff_t kStepBytes = 2 * kCellBytes;
+    const typename E::Stored* first = w + column * kCell<E>;
+    const auto* at_hand = reinterpret_cast<const char*>(first);
+    const char* next = reinterpret_cast<const char*>(w) + steps * kStepBytes;
+    const int pass = column / kWide * count + tile;
+    if (tile == 0 && (count == 1 || !cells.is_asked)) return {first, at_hand + kAheadAlone, kStepBytes};
+    if (cells.has_next && cells.is_asked && pass < 2) return {first, next + pass * steps * kCellBytes, kCellBytes};
+    if (cells.has_next && !cells.is_asked && tile == 1) return {first, next + column * kCellBytes, kStepBytes};
+    return {first, at_hand, kStepBytes};
 }
 
+// By itself where it fills the registers: beside what calls it, gcc would keep the sums of some in memory.
+template <class E, int kRows>
+[[gnu::noinline]] void product_alone(const typename E::Activation* x, std::ptrdiff_t x_stride,
+                                     const PanelColumns<E, kWide>& columns, int steps, typename E::Number* y,
+                                     bool accumulate) {
+    product<E, kRows, kWide>(x, x_stride, columns, steps, y, kPanelColumns, accumulate);
+}
+
+// `y` is [rows][kPanelColumns].
 template <class E>
 inline void multiply_cells(int rows, const typename E::Activation* x, std::ptrdiff_t x_stride,
                            const typename E::Stored* w, int steps, const Cells& cells,
-                           typename E::Number* y, std::ptrdiff_t y_stride, bool accumulate) {
+                           typename E::Number* y, bool accumulate) {
     const int count = num_tiles<E>(rows);
-    for (int j = 0; j < 2; j += kWide)
+    for (int column = 0; column < 2; column += kWide)
         for_tiles<E>(rows, [&](int first, auto height, int tile) {
-            Columns<E, kWide> columns;
-            columns.step = 2 * kCell<E>;
-            for (int i = 0; i < kWide; i++) {
-                columns.cells[i] = w + (i + j) * kCell<E>;
-                columns.ahead[i] = ahead_of_tile(cells, tile, count, i + j, steps);
-            }
-            product<E, decltype(height)::value, kWide>(x + first * x_stride, x_stride, columns, steps,
-                                                       y + first * y_stride + j * kLanes, y_stride, accumulate);
+            constexpr int kRows = decltype(height)::value;
+            const PanelColumns<E, kWide> columns = columns_of<E>(w, column, steps, cells, tile, count);
+            const typename E::Activation* of_tile = x + first * x_stride;
+            typename E::Number* to = y + first * kPanelColumns + column * kLanes;
+            if constexpr (kWide > 1) product_alone<E, kRows>(of_tile, x_stride, columns, steps, to, accumulate);
+            else product<E, kRows, kWide>(of_tile, x_stride, columns, steps, to, kPanelColumns, accumulate);
         });
 }
 
-// Sums of some rows times one panel, block by block of depth.
+// Sums [rows][kPanelColumns] of some rows times one panel, block by block of depth: blocks of one size, so that each
+// asks for all of the next.
 template <class E>
-inline void multiply_panel(const GemmTask& task, int panel, int first_row, int rows,
-                           typename E::Number* y, std::ptrdiff_t y_stride) {
+inline void multiply_panel(const GemmTask& task, int panel, int first_row, int rows, typename E::Number* y) {
     const auto* x = static_cast<const typename E::Activation*>(task.x) + first_row * task.x_stride;
     const typename E::Stored* w = panel_of<E>(task, panel);
-    for (int depth = 0; depth < task.depth; depth += kBlockDepth<E>) {
+    const int num_blocks = (task.depth - 1) / kBlockDepth<E> + 1;
+    const int block_depth = round_up((task.depth - 1) / num_blocks + 1, kLanes);
+    for (int depth = 0; depth < task.depth; depth += block_depth) {
         const int left = task.depth - depth;
-        const bool is_last = left <= kBlockDepth<E>;
-        const int steps = (is_last ? left : kBlockDepth<E>) / E::kStep;
+        const bool is_last = left <= block_depth;
+        const int steps = (is_last ? left : block_depth) / E::kStep;
         const bool is_first_pass = first_row == task.first_row;
         const Cells cells{!is_first_pass || depth > 0 || panel > task.first_panel,
                           is_first_pass && !(is_last && panel + 1 == task.last_panel)};
         multiply_cells<E>(rows, x + depth, task.x_stride, w + static_cast<std::ptrdiff_t>(depth) * kPanelColumns,
-                          steps, cells, y, y_stride, depth > 0);
+                          steps, cells, y, depth > 0);
     }
 }
 

@@ -13,6 +13,8 @@ namespace {
 constexpr int kAhead = 2048;
 constexpr int kAheadAlone = 6144;
 
+inline void ask(const void* p, std::ptrdiff_t ahead) { prefetch(static_cast<const char*>(p) + ahead); }
+
 // Columns of cells side by side: where each begins, and how far ahead of each to ask memory for more (0:
 // there is nothing to ask for, and asking for what is at hand costs nothing that shows).
 template <class E, int kWide>
@@ -20,15 +22,33 @@ struct Columns {
     const typename E::Stored* cells[kWide];
     std::ptrdiff_t ahead[kWide];  // in bytes
     std::ptrdiff_t step;          // from one cell of a column to the next, in elements
+
+    const typename E::Stored* cell(int s, int j) const { return cells[j] + s * step; }
+    void ask_beside(int s, int j) const { ask(cell(s, j), ahead[j]); }
 };
 
 // The same, and what lies `beside` each cell, in bytes, is asked for too.
 template <class E, int kWide>
 struct TwoColumns : Columns<E, kWide> {
     std::ptrdiff_t beside[kWide];
+
+    void ask_beside(int s, int j) const {
+        Columns<E, kWide>::ask_beside(s, j);
+        ask(this->cell(s, j), beside[j]);
+    }
 };
 
-inline void ask(const void* p, std::ptrdiff_t ahead) { prefetch(static_cast<const char*>(p) + ahead); }
+// One or both columns of a panel, whose cells lie in turn. A step asks for a line for each column, `asked_step` bytes
+// behind those of the step before.
+template <class E, int kWide>
+struct PanelColumns {
+    const typename E::Stored* first;
+    const char* asked;
+    std::ptrdiff_t asked_step;
+
+    const typename E::Stored* cell(int s, int j) const { return first + (2 * s + j) * kCell<E>; }
+    void ask_beside(int s, int j) const { prefetch(asked + s * asked_step + j * kCellBytes); }
+};
 
 // Whether the CPU multiplies two of so many rows at once, by two steps of depth.
 template <class E, int kRows>
@@ -44,14 +64,13 @@ inline void product(const typename E::Activation* x, std::ptrdiff_t x_stride, co
 #pragma GCC unroll 8
         for (int j = 0; j < kWide; j++)
             sum[m][j] = accumulate ? load(y + m * y_stride + j * kLanes) : E::zero();
+    if (num_steps <= 0) __builtin_unreachable();  // else gcc keeps a copy of the first sums, on the stack
     for (int s = 0; s < num_steps; s++) {
         typename E::Cell cell[kWide];
 #pragma GCC unroll 8
         for (int j = 0; j < kWide; j++) {
-            const typename E::Stored* p = w.cells[j] + s * w.step;
-            ask(p, w.ahead[j]);
-            if constexpr (requires { w.beside; }) ask(p, w.beside[j]);
-            cell[j] = E::load_cell(p);
+            w.ask_beside(s, j);
+            cell[j] = E::load_cell(w.cell(s, j));
         }
 #pragma GCC unroll 16
         for (int m = 0; m < kRows; m++)
@@ -82,12 +101,8 @@ inline void product(const typename E::Activation* x, std::ptrdiff_t x_stride, co
     for (int s = 0; s < num_steps; s += 2)
 #pragma GCC unroll 8
         for (int j = 0; j < kWide; j++) {
-            const typename E::Stored* p = w.cells[j] + s * w.step;
-            for (int step = 0; step < 2; step++) {
-                ask(p + step * w.step, w.ahead[j]);
-                if constexpr (requires { w.beside; }) ask(p + step * w.step, w.beside[j]);
-            }
-            const auto cells = E::two_cells(E::load_cell(p), E::load_cell(p + w.step));
+            for (int step = 0; step < 2; step++) w.ask_beside(s + step, j);
+            const auto cells = E::two_cells(E::load_cell(w.cell(s, j)), E::load_cell(w.cell(s + 1, j)));
             const typename E::Activation* at = x + s * E::kStep;
 #pragma GCC unroll 8
             for (int m = 0; m < kPairs; m++)
