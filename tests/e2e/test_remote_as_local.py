@@ -35,6 +35,7 @@ GROWING = {
     "reasoning",
     "reasoning_content",
     "text",
+    "thinking",
 }
 CHAT, COMPLETIONS, MESSAGES = "/v1/chat/completions", "/v1/completions", "/v1/messages"
 RESPONSES, TOKENS, EMBEDDINGS = "/v1/responses", "/inference/v1/generate", "/v1/embeddings"
