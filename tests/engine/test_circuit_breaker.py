@@ -62,8 +62,12 @@ def test_one_finds_out_whether_a_peer_answers_again(breaker, clock):
     assert tries(breaker)
 
 
-def test_a_refusal_is_an_answer(breaker):
+@pytest.mark.parametrize("was_silent", [False, True])
+def test_a_refusal_is_an_answer(breaker, clock, was_silent):
     """It costs nobody time, and an engine that starts is tried as soon as it is there."""
+    if was_silent:
+        tries(breaker, error=SILENCES[0])
+        clock.advance(OPEN_S)
     assert tries(breaker, error=ConnectionRefusedError(errno.ECONNREFUSED, "refused"))
     assert tries(breaker)
 

@@ -21,7 +21,7 @@ class CircuitBreaker:
 
     @contextmanager
     def trying(self, host: str, port: int) -> Iterator[None]:
-        """Around whatever ends once it has answered; `PeerError` at once where it is too early."""
+        """Around whatever ends once it has answered, if only to refuse; `PeerError` at once where it is too early."""
         address = (host, port)
         with self._lock:
             retry_at, now = self._retry_at.get(address), self._clock()
@@ -29,18 +29,20 @@ class CircuitBreaker:
                 if now < retry_at:
                     raise PeerError("it did not answer a moment ago")
                 self._retry_at[address] = now + OPEN_S
+        is_silent = False
         try:
             yield
         except OSError as error:
-            if isinstance(error, TimeoutError) or error.errno == errno.EHOSTUNREACH:
-                self._open(address)
+            is_silent = isinstance(error, TimeoutError) or error.errno == errno.EHOSTUNREACH
             raise
-        with self._lock:
-            self._retry_at.pop(address, None)
+        finally:
+            self._set(address, is_silent)
 
-    def _open(self, address: tuple[str, int]) -> None:
+    def _set(self, address: tuple[str, int], is_silent: bool) -> None:
         now = self._clock()
         with self._lock:
-            # What nobody has tried for long is forgotten, so that there are no more than were waited for lately.
-            recent = {a: at for a, at in self._retry_at.items() if now < at + OPEN_S}
-            self._retry_at = recent | {address: now + OPEN_S}
+            self._retry_at.pop(address, None)
+            if is_silent:
+                # What nobody has tried for long is forgotten: there are no more than were waited for lately.
+                recent = {a: at for a, at in self._retry_at.items() if now < at + OPEN_S}
+                self._retry_at = recent | {address: now + OPEN_S}
