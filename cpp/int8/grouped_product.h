@@ -102,7 +102,7 @@ template <class W, int kRows, int kHalves, class Sum, class Dot>
 inline void add_eights(const std::uint8_t* numbers, int first_half, int steps, std::ptrdiff_t ahead,
                        const std::int8_t* x, std::ptrdiff_t stride, Sum (&sum)[kRows][kHalves], const Dot& dot) {
     for (int s = 0; s < steps; s++, numbers += W::kBytes, x += kEight) {
-        for (int line = 0; line < W::kBytes; line += kCellBytes) ask(numbers + line, ahead);
+        for (int line = 0; line < W::kBytes; line += kCellBytes) prefetch(numbers + line, ahead);
 #pragma GCC unroll 2
         for (int k = 0; k < 2; k++) {
             typename W::Element::Cell cells[kHalves][2];
@@ -147,7 +147,7 @@ inline void multiply_group(const std::uint8_t* numbers, int first_half, int step
     for (int m = 0; m < kPairs; m++)
         for (int j = 0; j < kHalves; j++) pairs[m][j] = E::join(sum[2 * m][j], sum[other(m)][j]);
     for (int s = 0; s < steps; s++, numbers += W::kBytes, x += kEight) {
-        for (int line = 0; line < W::kBytes; line += kCellBytes) ask(numbers + line, ahead);
+        for (int line = 0; line < W::kBytes; line += kCellBytes) prefetch(numbers + line, ahead);
 #pragma GCC unroll 2
         for (int j = 0; j < kHalves; j++) {
             typename E::Cell cells[2];
@@ -236,7 +236,7 @@ inline void add_steps_of_row(const std::uint8_t* numbers, std::ptrdiff_t size, i
 #pragma GCC unroll 8
             for (int i = 0; i < kPanels; i++) {
                 const std::uint8_t* p = numbers + i * size;
-                for (int line = 0; line < W::kBytes; line += kCellBytes) ask(p + line, ahead);
+                for (int line = 0; line < W::kBytes; line += kCellBytes) prefetch(p + line, ahead);
 #pragma GCC unroll 2
                 for (int j = 0; j < 2; j++) {
                     typename W::Element::Cell cells[2];
@@ -268,7 +268,8 @@ inline void grouped_row(const Layout& layout, int panel) {
         for (int i = 0; i < kPanels; i++) {
             sum[i][0] = first_sums<W, kOffset>(layout, header + i * size, 0, *of_row.sums);
             sum[i][1] = first_sums<W, kOffset>(layout, header + i * size, 1, *of_row.sums);
-            for (std::ptrdiff_t line = 0; line < layout.header; line += kCellBytes) ask(header + i * size + line, ahead);
+            for (std::ptrdiff_t line = 0; line < layout.header; line += kCellBytes)
+                prefetch(header + i * size + line, ahead);
         }
         add_steps_of_row<W>(numbers, size, steps, ahead, x, sum);
         x += steps * kEight;

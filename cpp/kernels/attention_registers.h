@@ -69,23 +69,23 @@ private:
     }
 
     // All of a tile's at once, where rows are many.
-    void ask_for_values(int index, int head) const {
+    void prefetch_values(int index, int head) const {
         const std::ptrdiff_t distance = to_values(index);
         if (distance == 0) return;
         constexpr std::ptrdiff_t kLine = kCellBytes / sizeof(Stored);
-        for (std::ptrdiff_t at = 0; at < this->head_size; at += kLine) ask(this->keys(index, head) + at, distance);
+        for (std::ptrdiff_t at = 0; at < this->head_size; at += kLine) prefetch(this->keys(index, head) + at, distance);
     }
 
     template <int kRows, int kColumns>
-    void score_rows(int index, int head, int first, const Later& later, bool is_asking) {
+    void score_rows(int index, int head, int first, const Later& later, bool is_prefetching) {
         const std::ptrdiff_t at = static_cast<std::ptrdiff_t>(head) * rows + first;
         std::conditional_t<(kRows <= kFewRows), TwoColumns<E, kColumns>, Columns<E, kColumns>> tiles;
         tiles.step = kCell<E>;
         for (int j = 0; j < kColumns; j++) {
             tiles.cells[j] = this->keys(index + j, head);
-            tiles.ahead[j] = is_asking ? this->ahead(index + j, later) : 0;
-            if constexpr (kRows <= kFewRows) tiles.beside[j] = is_asking ? to_values(index + j) : 0;
-            else if (is_asking) ask_for_values(index + j, head);
+            tiles.ahead[j] = is_prefetching ? this->ahead(index + j, later) : 0;
+            if constexpr (kRows <= kFewRows) tiles.beside[j] = is_prefetching ? to_values(index + j) : 0;
+            else if (is_prefetching) prefetch_values(index + j, head);
         }
         product<E, kRows, kColumns>(queries + at * task.padded_dim, task.padded_dim, tiles,
                                     task.padded_dim / E::kStep,
@@ -162,7 +162,7 @@ private:
 #pragma GCC unroll 8
                 for (int j = 0; j < kColumns; j++) {
                     const Stored* p = v + j * kLanes * kLanes + s * kCell<E>;
-                    if (kRows <= kFewRows) ask(p, distance);
+                    if (kRows <= kFewRows) prefetch(p, distance);
                     cell[j] = E::load_cell(p);
                 }
 #pragma GCC unroll 16

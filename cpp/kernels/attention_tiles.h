@@ -46,11 +46,11 @@ private:
     }
 
     // What a few rows read after `count` cells of a tile.
-    void ask_after(const Stored* cells, int count, int index, const Later& later) const {
+    void prefetch_after(const Stored* cells, int count, int index, const Later& later) const {
         if (span.num_rows > kRowsThatWait) return;
         const std::ptrdiff_t distance = this->ahead(index, later);
         if (distance == 0) return;
-        for (int s = 0; s < count; s++) ask(cells + s * kCell<E>, distance);
+        for (int s = 0; s < count; s++) prefetch(cells + s * kCell<E>, distance);
     }
 
     void score_turn(int begin, int end, int head, const Later& later) {
@@ -69,7 +69,7 @@ private:
             const Stored* p = this->keys(index + column, head) + step * kCell<E>;
             const int left = task.padded_dim / E::kStep - step;
             const int count = left < kTileSteps ? left : kTileSteps;
-            ask_after(p, count, index + column, later);
+            prefetch_after(p, count, index + column, later);
             return cells_at(p, count);
         };
         multiply_in_tiles<E, kColumns, Passing::kNone>(
@@ -98,7 +98,7 @@ private:
         const std::ptrdiff_t at = static_cast<std::ptrdiff_t>(head) * rows + first;
         const auto cells = [&](int tile, int j) {
             const Stored* p = this->values(begin + tile, head) + (column + j * kLanes) * kLanes;
-            ask_after(p, kSteps, begin + tile, later);
+            prefetch_after(p, kSteps, begin + tile, later);
             return cells_at(p, kSteps);
         };
         float* out = outputs + at * task.padded_dim + column;

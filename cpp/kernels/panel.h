@@ -27,8 +27,8 @@ inline void add_steps(const GemmTask& task, int panel, int begin, int end, std::
 #pragma GCC unroll 8
         for (int i = 0; i < kPanels; i++) {
             const typename E::Stored* p = w + i * size + 2 * s * kCell<E>;
-            ask(p, ahead);
-            ask(p, ahead + kCellBytes);
+            prefetch(p, ahead);
+            prefetch(p, ahead + kCellBytes);
             sum[i][0] = E::dot(sum[i][0], E::load_cell(p), x + s * E::kStep);
             sum[i][1] = E::dot(sum[i][1], E::load_cell(p + kCell<E>), x + s * E::kStep);
         }
@@ -49,7 +49,7 @@ inline void sum_row(const GemmTask& task, int panel, typename E::Sum (&sum)[kPan
 
 // Cells of one panel, as deep as is handled at once; as many come next, right behind.
 struct Cells {
-    bool is_asked;  // some tile of the cells before has asked for these
+    bool is_prefetched;  // some tile of the cells before has asked for these
     bool has_next;
 };
 
@@ -65,9 +65,9 @@ inline PanelColumns<E, kWide> columns_of(const typename E::Stored* w, int column
     const auto* at_hand = reinterpret_cast<const char*>(first);
     const char* next = reinterpret_cast<const char*>(w) + steps * kStepBytes;
     const int pass = column / kWide * count + tile;
-    if (tile == 0 && (count == 1 || !cells.is_asked)) return {first, at_hand + kAheadAlone, kStepBytes};
-    if (cells.has_next && cells.is_asked && pass < 2) return {first, next + pass * steps * kCellBytes, kCellBytes};
-    if (cells.has_next && !cells.is_asked && tile == 1) return {first, next + column * kCellBytes, kStepBytes};
+    if (tile == 0 && (count == 1 || !cells.is_prefetched)) return {first, at_hand + kAheadAlone, kStepBytes};
+    if (cells.has_next && cells.is_prefetched && pass < 2) return {first, next + pass * steps * kCellBytes, kCellBytes};
+    if (cells.has_next && !cells.is_prefetched && tile == 1) return {first, next + column * kCellBytes, kStepBytes};
     return {first, at_hand, kStepBytes};
 }
 

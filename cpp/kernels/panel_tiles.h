@@ -38,7 +38,7 @@ inline void for_blocks_in_tiles(const GemmTask& task, const Block& block) {
                 task.last_row - row < rows ? task.last_row : row + rows, block);
 }
 
-// Asks for the panel behind one, a few lines at a time.
+// Prefetches the panel behind one, a few lines at a time.
 template <class E>
 class NextPanel {
 public:
@@ -46,9 +46,9 @@ public:
         : at_(reinterpret_cast<const char*>(panel_of<E>(task, panel + 1))),
           end_(panel + 1 < task.last_panel ? reinterpret_cast<const char*>(panel_of<E>(task, panel + 2)) : at_) {}
 
-    void ask_for_more() {
+    void prefetch_more() {
         if (at_ >= end_) return;
-        for (int line = 0; line < kLinesAhead; line++) ask(at_, line * kCellBytes);
+        for (int line = 0; line < kLinesAhead; line++) prefetch(at_, line * kCellBytes);
         at_ += kLinesAhead * kCellBytes;
     }
 
@@ -66,14 +66,14 @@ struct PanelInTiles {
     int first_row;
     int rows;
 
-    // Those of steps [begin, end), for one tile of rows after the other. `asks(cells)` before each tile of depth.
-    template <Passing kPassing, class Asks>
-    void multiply(int begin, int end, const Asks& asks, const TileRowsAt<const typename E::Number>& from,
+    // Those of steps [begin, end), for one tile of rows after the other. `prefetches(cells)` before each tile of depth.
+    template <Passing kPassing, class Prefetches>
+    void multiply(int begin, int end, const Prefetches& prefetches, const TileRowsAt<const typename E::Number>& from,
                   const TileRowsAt<typename E::Number>& to) const {
         const auto* x = static_cast<const typename E::Activation*>(task.x) + first_row * task.x_stride + begin * E::kStep;
         const typename E::Stored* w = panel_of<E>(task, panel) + 2 * begin * kCell<E>;
         const auto cells = [&](int step, int column) {
-            if (column == 0) asks(w + 2 * step * kCell<E>);
+            if (column == 0) prefetches(w + 2 * step * kCell<E>);
             return w + (2 * step + column) * kCell<E>;
         };
         for (int row = 0; row < rows; row += kTilesRows) {
@@ -87,25 +87,25 @@ struct PanelInTiles {
 
     // Few rows wait for memory, and ask for what they need next.
     void multiply_few(const TileRowsAt<typename E::Number>& y) const {
-        const auto asks = [](const typename E::Stored* cells) {
-            for (int cell = 0; cell < 2 * kTileSteps; cell++) ask(cells + cell * kCell<E>, kAheadAlone);
+        const auto prefetches = [](const typename E::Stored* cells) {
+            for (int cell = 0; cell < 2 * kTileSteps; cell++) prefetch(cells + cell * kCell<E>, kAheadAlone);
         };
-        multiply<Passing::kCells>(0, task.depth / E::kStep, asks, {}, y);
+        multiply<Passing::kCells>(0, task.depth / E::kStep, prefetches, {}, y);
     }
 
     // Sums of many rows wait side by side until their last steps: `y` may be far apart.
     void multiply_many(const TileRowsAt<typename E::Number>& y) const {
         alignas(64) typename E::Number waiting[kTiledBlockRows * kPanelColumns];
         NextPanel<E> next(task, panel);
-        const auto asks = [&](const typename E::Stored*) { next.ask_for_more(); };
+        const auto prefetches = [&](const typename E::Stored*) { next.prefetch_more(); };
         const int steps = task.depth / E::kStep;
         const int times = (steps - 1) / kStepsAtOnce + 1;
         const int at_once = round_up((steps - 1) / times + 1, kTileSteps);  // about as many each time
         for (int begin = 0; begin < steps; begin += at_once) {
             const TileRowsAt<const typename E::Number> from{begin == 0 ? nullptr : waiting, kPanelColumns};
             const bool is_last = begin + at_once >= steps;
-            if (is_last) multiply<Passing::kActivations>(begin, steps, asks, from, y);
-            else multiply<Passing::kActivations>(begin, begin + at_once, asks, from, {waiting, kPanelColumns});
+            if (is_last) multiply<Passing::kActivations>(begin, steps, prefetches, from, y);
+            else multiply<Passing::kActivations>(begin, begin + at_once, prefetches, from, {waiting, kPanelColumns});
         }
     }
 };

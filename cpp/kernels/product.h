@@ -13,7 +13,7 @@ namespace {
 constexpr int kAhead = 2048;
 constexpr int kAheadAlone = 6144;
 
-inline void ask(const void* p, std::ptrdiff_t ahead) { prefetch(static_cast<const char*>(p) + ahead); }
+inline void prefetch(const void* p, std::ptrdiff_t ahead) { prefetch(static_cast<const char*>(p) + ahead); }
 
 // Columns of cells side by side: where each begins, and how far ahead of each to ask memory for more (0:
 // there is nothing to ask for, and asking for what is at hand costs nothing that shows).
@@ -24,7 +24,7 @@ struct Columns {
     std::ptrdiff_t step;          // from one cell of a column to the next, in elements
 
     const typename E::Stored* cell(int s, int j) const { return cells[j] + s * step; }
-    void ask_beside(int s, int j) const { ask(cell(s, j), ahead[j]); }
+    void prefetch_beside(int s, int j) const { prefetch(cell(s, j), ahead[j]); }
 };
 
 // The same, and what lies `beside` each cell, in bytes, is asked for too.
@@ -32,22 +32,22 @@ template <class E, int kWide>
 struct TwoColumns : Columns<E, kWide> {
     std::ptrdiff_t beside[kWide];
 
-    void ask_beside(int s, int j) const {
-        Columns<E, kWide>::ask_beside(s, j);
-        ask(this->cell(s, j), beside[j]);
+    void prefetch_beside(int s, int j) const {
+        Columns<E, kWide>::prefetch_beside(s, j);
+        prefetch(this->cell(s, j), beside[j]);
     }
 };
 
-// One or both columns of a panel, whose cells lie in turn. A step asks for a line for each column, `asked_step` bytes
-// behind those of the step before.
+// One or both columns of a panel, whose cells lie in turn. A step prefetches a line for each column, `prefetched_step`
+// bytes after those of the step before.
 template <class E, int kWide>
 struct PanelColumns {
     const typename E::Stored* first;
-    const char* asked;
-    std::ptrdiff_t asked_step;
+    const char* prefetched;
+    std::ptrdiff_t prefetched_step;
 
     const typename E::Stored* cell(int s, int j) const { return first + (2 * s + j) * kCell<E>; }
-    void ask_beside(int s, int j) const { prefetch(asked + s * asked_step + j * kCellBytes); }
+    void prefetch_beside(int s, int j) const { prefetch(prefetched + s * prefetched_step + j * kCellBytes); }
 };
 
 // Whether the CPU multiplies two of so many rows at once, by two steps of depth.
@@ -69,7 +69,7 @@ inline void product(const typename E::Activation* x, std::ptrdiff_t x_stride, co
         typename E::Cell cell[kWide];
 #pragma GCC unroll 8
         for (int j = 0; j < kWide; j++) {
-            w.ask_beside(s, j);
+            w.prefetch_beside(s, j);
             cell[j] = E::load_cell(w.cell(s, j));
         }
 #pragma GCC unroll 16
@@ -101,7 +101,7 @@ inline void product(const typename E::Activation* x, std::ptrdiff_t x_stride, co
     for (int s = 0; s < num_steps; s += 2)
 #pragma GCC unroll 8
         for (int j = 0; j < kWide; j++) {
-            for (int step = 0; step < 2; step++) w.ask_beside(s + step, j);
+            for (int step = 0; step < 2; step++) w.prefetch_beside(s + step, j);
             const auto cells = E::two_cells(E::load_cell(w.cell(s, j)), E::load_cell(w.cell(s + 1, j)));
             const typename E::Activation* at = x + s * E::kStep;
 #pragma GCC unroll 8

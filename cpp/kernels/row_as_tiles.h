@@ -41,7 +41,7 @@ inline void add_tile(const std::uint16_t* x, const std::uint16_t* w, std::ptrdif
 #pragma GCC unroll 2
             for (int j = 0; j < 2; j++) {
                 const std::uint16_t* p = w + i * panel_size + (2 * s + j) * 2 * kLanes;
-                ask(p, ahead);
+                prefetch(p, ahead);
                 Lanes w_first;
                 Lanes w_second;
                 split_pairs(p, w_first, w_second);
