@@ -42,6 +42,9 @@ class Batch:
     # [sequences], rows of each that states go on by; those behind are drafts, which go on from there and leave states
     # as they are. None: all are
     num_state_rows: IntArray | None = None
+    # [rows], the row's place in the tokens that the step before has sampled, whose token the host does not know yet;
+    # -1: `token_ids` has it. None: it has all. Only an `AsyncRunner` is given any
+    token_sources: IntArray | None = None
 
     def state_end(self, sequence: int) -> int:
         """Behind the last row of a sequence that states go on by."""
