@@ -3,7 +3,7 @@
 from tests.doubles.fake_runner import FakeRunner
 from tests.doubles.stepping import make_engine
 from weft.core.stats import SequenceTimes
-from weft.engine.scheduling.sequence import Stopwatch
+from weft.engine.scheduling.stopwatch import Stopwatch
 
 PROMPT = list(range(10, 17))  # 7 tokens: one full block of 4, and a part
 OTHER = list(range(30, 37))

@@ -27,7 +27,8 @@ from weft.core.types import (
 )
 from weft.engine.constraints.grammar import GrammarVocabulary
 from weft.engine.constraints.text import to_grammar_text
-from weft.engine.scheduling.sequence import SequenceStatus, Stopwatch
+from weft.engine.scheduling.sequence import SequenceStatus
+from weft.engine.scheduling.stopwatch import Stopwatch
 from weft.model.embedded.byte_tokenizer import tokenizer_files
 
 VOCAB = 260

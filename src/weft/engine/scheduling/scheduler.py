@@ -25,7 +25,9 @@ from weft.engine.scheduling.drafts import DraftCounts
 from weft.engine.scheduling.kv_cache import PrefixCache
 from weft.engine.scheduling.plan import FailedRow, Plan, PlannedRows, PooledRow, Result, SampledRow
 from weft.engine.scheduling.second_tier import SecondTier
-from weft.engine.scheduling.sequence import Sequence, SequenceStatus, StepSizes, Stopwatch
+from weft.engine.scheduling.sequence import Sequence, SequenceStatus
+from weft.engine.scheduling.step_budget import StepBudget
+from weft.engine.scheduling.stopwatch import Stopwatch
 
 _by_order = attrgetter("order")
 _RUNNING = SequenceStatus.RUNNING  # to look it up costs as much as a call
@@ -69,7 +71,7 @@ class Scheduler:
         )
         self._tier = tier
         self.stopwatch = Stopwatch(clock)
-        self._sizes = StepSizes(config)
+        self._budget = StepBudget(config)
         self.num_corrupted = 0
         self.num_lookups = 0
         self.num_queried_tokens = 0
@@ -236,7 +238,7 @@ class Scheduler:
         """Decide the next step; None when there is nothing to run."""
         if self.admission is Admission.CLOSED:
             return None
-        self._sizes.begin(self._running, self.stopwatch.tick())
+        self._budget.begin(self._running, self.stopwatch.tick())
         if self._drafting is not None:
             self._drafting.begin_step()
         num_preemptions = self.num_preemptions
@@ -252,11 +254,11 @@ class Scheduler:
         """Spend what a step has left of its budget, and of the blocks, on guesses at what follows."""
         if self._drafting is None:
             return plan
-        return self._drafting.add_to(plan, self._sizes.left_for_drafts, self.cache.grow)
+        return self._drafting.add_to(plan, self._budget.left_for_drafts, self.cache.grow)
 
     def commit(self, plan: Plan, results: list[Result]) -> list[SequenceOutput]:
         """Take in what the step computed: advance, finish, free; what each sequence emits."""
-        self._sizes.end(self.stopwatch.tick())
+        self._budget.end(self.stopwatch.tick())
         outputs = []
         for entry, result in zip(plan.entries, results, strict=True):
             sequence = entry.sequence
@@ -281,7 +283,7 @@ class Scheduler:
         for sequence in list(self._running):
             if sequence.status is not _RUNNING:
                 continue  # preempted by an earlier one in this very loop
-            budget = self._sizes.left_for(sequence, sequence.num_planned_tokens)
+            budget = self._budget.left_for(sequence, sequence.num_planned_tokens)
             wanted = self.cache.next_chunk(sequence, sequence.num_planned_tokens, budget)
             if sequence.params.prompt_logprobs is not None:
                 wanted = min(wanted, self._scorable(sequence, entries))
@@ -301,7 +303,7 @@ class Scheduler:
         # Of what is free, those that fetch need some: else what they fetched would be evicted again.
         reserved = self.cache.num_missing(self._fetching())
         for sequence in list(self._admissible()):
-            if self._sizes.is_full or len(self._running) >= self.config.max_num_seqs:
+            if self._budget.is_full or len(self._running) >= self.config.max_num_seqs:
                 return
             found = self.cache.find(sequence)
             if not self.cache.fits(sequence, found, reserved):
@@ -310,7 +312,7 @@ class Scheduler:
                 reserved += self.cache.num_missing([sequence])
                 continue
             num_cached = len(found) * self.cache.block_size
-            budget = self._sizes.left_for(sequence, num_cached)
+            budget = self._budget.left_for(sequence, num_cached)
             if sequence.num_tokens - num_cached > budget and not self.config.chunks_prompts:
                 return  # it has the next step, whose budget holds any prompt
             chunk = self.cache.next_chunk(sequence, num_cached, budget)
@@ -369,7 +371,7 @@ class Scheduler:
         insort(self._running, sequence, key=_by_order)
 
     def _take_up(self, sequence: Sequence, num_tokens: int) -> PlannedRows:
-        self._sizes.take(sequence, num_tokens)
+        self._budget.take(sequence, num_tokens)
         entry = PlannedRows.of(sequence, sequence.num_planned_tokens, num_tokens)
         sequence.num_planned_tokens += num_tokens
         return entry

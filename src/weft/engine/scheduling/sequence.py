@@ -1,11 +1,7 @@
-"""`Sequence`: one answer being made, which only the scheduler changes; `Stopwatch`, which stamps it; and `StepSizes`,
-how many rows of prompts a step has beside those of streams.
-"""
+"""`Sequence`: one answer being made, which only the scheduler changes."""
 
 import sys
 from array import array
-from collections import deque
-from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field, fields
 from enum import Enum
 from operator import attrgetter
@@ -13,11 +9,7 @@ from typing import Any
 
 from weft.compute.pooler import Collected
 from weft.compute.sampler import Choice
-from weft.core.config import SchedulerConfig
-from weft.core.defaults import DEFAULTS
 from weft.core.params import PARAMETERS
-from weft.core.request_states import MAX_FINISHED
-from weft.core.stats import SequenceTimes
 from weft.core.types import FinishReason, PoolingKind, Request, SamplingParams, SequenceOutput
 from weft.engine.constraints.grammar import GrammarState
 from weft.engine.constraints.reasoning_tracker import ReasoningTracker
@@ -25,16 +17,6 @@ from weft.engine.scheduling.drafts import DraftKv, NgramLookup
 from weft.engine.scheduling.repetition import RepetitionDetector
 
 _SEED_MASK = (1 << 64) - 1
-# Rows that prompts have in a step at least where streams run; and its seconds where none does.
-_LEAST_BESIDE = 32
-_ALONE_S = 1.0
-# Steps with prompts, of which the next has none: it shows what streams take by themselves.
-_MIXED_STEPS = 64
-_LEAST_S = 1e-9  # of a row
-_CONTEXT_SHIFT = 10  # contexts of less than 1,024 tokens cost a row about the same
-_HEAVIEST_ROWS = 256  # of a step; more say no more of what a row takes
-_SHARE = 0.8  # of what was measured before, after each step
-
 
 # What of a choice changes a row, but for the temperature.
 _CHANGING = tuple(
@@ -264,222 +246,6 @@ class Sequence:
             if is_repeating and self.num_output_tokens >= params.min_tokens:
                 return FinishReason.REPETITION, None
         return None, None
-
-
-class Stopwatch:
-    """Owned by the scheduler. `clock` is monotonic, in seconds; it is read once a `tick`."""
-
-    def __init__(self, clock: Callable[[], float]) -> None:
-        self._clock = clock
-        self._now = clock()
-        self.num_prompt_tokens = 0  # of sequences that have their first token
-        self.num_generated_tokens = 0
-        self._intervals: dict[float, int] = {}
-        self._ended: list[SequenceTimes] = []
-        # The last that ended: number, when, times.
-        self.finished: deque[tuple[int, float, SequenceTimes]] = deque(maxlen=MAX_FINISHED)
-
-    @property
-    def has_samples(self) -> bool:
-        """Whether `take` would give anything."""
-        return bool(self._intervals or self._ended)
-
-    def now(self) -> float:
-        """The time, stamped or not."""
-        return self._clock()
-
-    def tick(self) -> float:
-        """What is stamped from here on happens now."""
-        self._now = self._clock()
-        return self._now
-
-    def queue(self, sequence: Sequence) -> None:
-        """The sequence has arrived."""
-        sequence.queued_at = self._now
-
-    def schedule(self, sequence: Sequence) -> None:
-        """The sequence runs. Only the first time counts: waiting after a preemption is no queueing."""
-        if sequence.scheduled_at is None:
-            sequence.scheduled_at = self._now
-
-    def count_token(self, sequence: Sequence) -> None:
-        """The sequence has one more token."""
-        self.num_generated_tokens += 1
-        if sequence.last_token_at is None:
-            self.num_prompt_tokens += sequence.num_prompt_tokens
-            sequence.first_token_at = self._now
-        else:
-            # Sequences that run step by step have the same interval: a step has one number for all.
-            interval = self._now - sequence.last_token_at
-            self._intervals[interval] = self._intervals.get(interval, 0) + 1
-        sequence.last_token_at = self._now
-
-    def finish_prompt(self, sequence: Sequence) -> None:
-        """The sequence's prompt is computed, and no token follows."""
-        self.num_prompt_tokens += sequence.num_prompt_tokens
-        sequence.first_token_at = sequence.last_token_at = self._now
-
-    def end(self, sequence: Sequence) -> None:
-        """The sequence has ended, in whatever way."""
-        request = sequence.request
-        times = SequenceTimes(
-            queue_s=_between(sequence.queued_at, sequence.scheduled_at),
-            prefill_s=_between(sequence.scheduled_at, sequence.first_token_at),
-            decode_s=_between(sequence.first_token_at, sequence.last_token_at),
-            num_prompt_tokens=sequence.num_prompt_tokens,
-            num_cached_tokens=sequence.num_cached_tokens or 0,
-            num_output_tokens=sequence.num_output_tokens,
-            engine_id=None if request.trace_headers is None else request.engine_id,
-            index=sequence.index,
-        )
-        self._ended.append(times)
-        self.finished.append((sequence.number, self._now, times))
-
-    def take(self) -> tuple[list[tuple[float, int]], list[SequenceTimes]]:
-        """Intervals between tokens, with how many there were of each; and who has ended. Once each."""
-        intervals, self._intervals = self._intervals, {}
-        ended, self._ended = self._ended, []
-        return list(intervals.items()), ended
-
-
-class StepSizes:
-    """How many rows of prompts a step has, by what those before it took; owned by the scheduler.
-
-    While streams run a step is to take `target_itl_ms`, or three times what they take by themselves if that is more:
-    each step costs something whatever is in it, and small ones add up. While none runs it is to take a second.
-    Without a target rows alone count. Answers do not depend on it.
-    """
-
-    def __init__(self, config: SchedulerConfig) -> None:
-        self._config = config
-        # Rows of a stream in a step: its last token, and what came true of drafts.
-        self._stream_rows = 1
-        if config.speculation is not None and config.speculation.recomputes:
-            self._stream_rows += config.speculation.num_speculative_tokens
-        self._target_s = config.target_itl_ms / 1e3
-        self._streams_s: dict[int, float] = {}  # of a step, by the bits of how many there are
-        # Rows of prompts and what they took, the latest counting most, by the bits of their context.
-        self._prompts: dict[int, tuple[float, float]] = {}
-        self._num_mixed = 0
-        # The step that is planned, or was last.
-        self._began_at = 0.0
-        self._ended_at: float | None = None
-        self._num_left = 0
-        self._streams: set[Sequence] = set()
-        self._num_reserved = 0  # rows, for streams that have not had theirs
-        self._least = 0
-        self._seconds = 0.0  # left for prompts
-        self._expected_s = 0.0  # of its prompts
-        self._chunks: list[tuple[int, int]] = []  # bits of the context, and rows
-
-    def begin(self, running: Iterable[Sequence], now: float) -> None:
-        """A step is being planned; the one before is over."""
-        self._num_left = self._config.max_num_batched_tokens
-        if not self._target_s:
-            return
-        if self._ended_at is not None:
-            self._learn(self._ended_at - self._began_at)
-        self._began_at, self._ended_at = now, None
-        self._chunks.clear()
-        self._expected_s = 0.0
-        self._streams = {sequence for sequence in running if self._is_stream(sequence)}
-        self._num_reserved = len(self._streams) * self._stream_rows
-        alone_s = self._streams_s.get(len(self._streams).bit_length())
-        if not self._streams:
-            self._least, self._seconds = DEFAULTS["max_num_batched_tokens"], _ALONE_S
-        elif alone_s is None or self._num_mixed >= _MIXED_STEPS:
-            self._least, self._seconds = 0, 0.0
-        else:
-            self._least = _LEAST_BESIDE
-            self._seconds = max(self._target_s - alone_s, 2 * alone_s)
-
-    def end(self, now: float) -> None:
-        """Something has come of the step, and perhaps more will."""
-        self._ended_at = now
-
-    def left_for(self, sequence: Sequence, start: int) -> int:
-        """Rows that the sequence may have, from its token `start` on."""
-        return self._num_left if sequence in self._streams else self._left_at(start)
-
-    @property
-    def is_full(self) -> bool:
-        """Whether no prompt may have a row."""
-        return self._left_at(0) <= 0
-
-    @property
-    def left_for_drafts(self) -> int:
-        """Rows that guesses may have."""
-        return self._left_at(0) if self._streams and self._chunks else self._num_left
-
-    def take(self, sequence: Sequence, num_rows: int) -> None:
-        """The sequence has so many more."""
-        self._num_left -= num_rows
-        if not self._target_s:
-            return
-        if sequence in self._streams:
-            self._num_reserved -= self._stream_rows
-            return
-        start = sequence.num_planned_tokens
-        expected_s = num_rows * (self._row_s_at(start) or 0.0)
-        self._seconds -= expected_s
-        self._expected_s += expected_s
-        self._least -= num_rows
-        self._chunks.append((_context_bits(start + num_rows // 2), num_rows))
-
-    def _is_stream(self, sequence: Sequence) -> bool:
-        """Whether its next token is all that there is to compute, and not the first."""
-        num_tokens = len(sequence.token_ids)
-        num_rows = num_tokens - sequence.num_planned_tokens
-        return num_rows <= self._stream_rows and num_tokens > sequence.num_prompt_tokens
-
-    def _left_at(self, start: int) -> int:
-        """Rows of a prompt from there on."""
-        if not self._target_s:
-            return self._num_left
-        row_s = self._row_s_at(start)
-        num_rows = 0 if row_s is None else int(self._seconds / max(row_s, _LEAST_S))
-        return max(0, min(self._num_left - self._num_reserved, max(num_rows, self._least)))
-
-    def _row_s_at(self, start: int) -> float | None:
-        """What a row takes there, or in the nearest context of which anything is known."""
-        bits = _context_bits(start)
-        nearest = min(self._prompts, key=lambda known: abs(known - bits), default=None)
-        if nearest is None:
-            return None
-        rows, seconds = self._prompts[nearest]
-        return seconds / rows
-
-    def _learn(self, seconds: float) -> None:
-        """What the step has taken."""
-        size = len(self._streams).bit_length()
-        if self._chunks:
-            # What one stream takes, a step without any takes too, beside its rows.
-            beside_s = seconds - self._streams_s.get(size or 1, 0.0)
-            least_s = self._expected_s / 2 or seconds / 4
-            if self._streams:
-                # Where prompts seem to take next to nothing, streams may take less by themselves than they did.
-                is_doubtful = beside_s < least_s and self._num_mixed
-                self._num_mixed += _MIXED_STEPS if is_doubtful else 1
-            self._learn_rows(max(beside_s, least_s) / sum(rows for _, rows in self._chunks))
-        elif self._streams:
-            self._num_mixed = 0
-            # What takes longer for once has mostly been held up.
-            before_s = self._streams_s.get(size, seconds)
-            self._streams_s[size] = min(seconds, (before_s + seconds) / 2)
-
-    def _learn_rows(self, row_s: float) -> None:
-        for bits, num_rows in self._chunks:
-            rows, seconds = self._prompts.get(bits, (0.0, 0.0))
-            added = min(num_rows, _HEAVIEST_ROWS)
-            self._prompts[bits] = _SHARE * rows + added, _SHARE * seconds + added * row_s
-
-
-def _context_bits(num_tokens: int) -> int:
-    return (num_tokens >> _CONTEXT_SHIFT).bit_length()
-
-
-def _between(start: float | None, end: float | None) -> float | None:
-    return None if start is None or end is None else end - start
 
 
 def _is_plain(params: SamplingParams) -> bool:

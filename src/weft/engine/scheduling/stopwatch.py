@@ -1,0 +1,88 @@
+"""`Stopwatch`: stamps sequences with when they came, ran, got tokens and ended."""
+
+from collections import deque
+from collections.abc import Callable
+
+from weft.core.request_states import MAX_FINISHED
+from weft.core.stats import SequenceTimes
+from weft.engine.scheduling.sequence import Sequence
+
+
+class Stopwatch:
+    """Owned by the scheduler. `clock` is monotonic, in seconds; it is read once a `tick`."""
+
+    def __init__(self, clock: Callable[[], float]) -> None:
+        self._clock = clock
+        self._now = clock()
+        self.num_prompt_tokens = 0  # of sequences that have their first token
+        self.num_generated_tokens = 0
+        self._intervals: dict[float, int] = {}
+        self._ended: list[SequenceTimes] = []
+        # The last that ended: number, when, times.
+        self.finished: deque[tuple[int, float, SequenceTimes]] = deque(maxlen=MAX_FINISHED)
+
+    @property
+    def has_samples(self) -> bool:
+        """Whether `take` would give anything."""
+        return bool(self._intervals or self._ended)
+
+    def now(self) -> float:
+        """The time, stamped or not."""
+        return self._clock()
+
+    def tick(self) -> float:
+        """What is stamped from here on happens now."""
+        self._now = self._clock()
+        return self._now
+
+    def queue(self, sequence: Sequence) -> None:
+        """The sequence has arrived."""
+        sequence.queued_at = self._now
+
+    def schedule(self, sequence: Sequence) -> None:
+        """The sequence runs. Only the first time counts: waiting after a preemption is no queueing."""
+        if sequence.scheduled_at is None:
+            sequence.scheduled_at = self._now
+
+    def count_token(self, sequence: Sequence) -> None:
+        """The sequence has one more token."""
+        self.num_generated_tokens += 1
+        if sequence.last_token_at is None:
+            self.num_prompt_tokens += sequence.num_prompt_tokens
+            sequence.first_token_at = self._now
+        else:
+            # Sequences that run step by step have the same interval: a step has one number for all.
+            interval = self._now - sequence.last_token_at
+            self._intervals[interval] = self._intervals.get(interval, 0) + 1
+        sequence.last_token_at = self._now
+
+    def finish_prompt(self, sequence: Sequence) -> None:
+        """The sequence's prompt is computed, and no token follows."""
+        self.num_prompt_tokens += sequence.num_prompt_tokens
+        sequence.first_token_at = sequence.last_token_at = self._now
+
+    def end(self, sequence: Sequence) -> None:
+        """The sequence has ended, in whatever way."""
+        request = sequence.request
+        times = SequenceTimes(
+            queue_s=_between(sequence.queued_at, sequence.scheduled_at),
+            prefill_s=_between(sequence.scheduled_at, sequence.first_token_at),
+            decode_s=_between(sequence.first_token_at, sequence.last_token_at),
+            num_prompt_tokens=sequence.num_prompt_tokens,
+            num_cached_tokens=sequence.num_cached_tokens or 0,
+            num_output_tokens=sequence.num_output_tokens,
+            engine_id=None if request.trace_headers is None else request.engine_id,
+            index=sequence.index,
+        )
+        self._ended.append(times)
+        self.finished.append((sequence.number, self._now, times))
+
+    def take(self) -> tuple[list[tuple[float, int]], list[SequenceTimes]]:
+        """Intervals between tokens, with how many there were of each; and who has ended. Once each."""
+        intervals, self._intervals = self._intervals, {}
+        ended, self._ended = self._ended, []
+        return list(intervals.items()), ended
+
+
+def _between(start: float | None, end: float | None) -> float | None:
+    return None if start is None or end is None else end - start
