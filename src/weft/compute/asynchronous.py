@@ -8,12 +8,9 @@ were called for, each after all before it. So a block that is freed and given to
 neither does one that is copied out of the pool before a later step writes to it.
 """
 
-from typing import Any, Protocol, TypeAlias, runtime_checkable
+from typing import Any, Protocol, runtime_checkable
 
 from weft.compute.runner import Batch, Rows, Runner
-
-# What the backend's sampler gives before its tokens are on the host: they are read on the device.
-Sampled: TypeAlias = Any
 
 
 @runtime_checkable
@@ -23,5 +20,8 @@ class AsyncRunner(Runner, Protocol):
     The arrays of a batch are the caller's again when `forward` or `forward_after` returns.
     """
 
-    def forward_after(self, batch: Batch, sampled: Sampled) -> Rows:
-        """`forward` of a batch with `token_sources`: places in the tokens that the step before has sampled."""
+    def forward_after(self, batch: Batch, device_token_ids: Any) -> Rows:
+        """`forward` of a batch with `token_sources`: places in the tokens that the step before has sampled.
+
+        `device_token_ids` are those, as the `Sampled` of that step has them.
+        """
