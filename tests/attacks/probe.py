@@ -1,12 +1,14 @@
-"""`python -m tests.attacks.probe serve ...`: `weft`, with a probe on its event loop.
+"""`python -m tests.attacks.probe serve ...`: `weft`, with a probe on its event loop; or `epp`.
 
 A pause is what the loop's own thread computes between two turns of the probe, and what the process's
 other threads compute while it cannot go on: with the interpreter's lock they hold it up. Time in which
 it could have gone on, and the system ran somebody else, is neither: a busy machine pauses nobody.
 """
 
+import asyncio
 import operator
 import os
+import sys
 import threading
 import time
 from concurrent.futures import Future
@@ -24,7 +26,7 @@ _TICK_S = 0.002
 class Probe:
     """Ticks on a loop from its first turn."""
 
-    def __init__(self, loop: uvloop.Loop) -> None:
+    def __init__(self, loop: asyncio.AbstractEventLoop) -> None:
         self._loop = loop
         self._schedule: int | None = None  # of the loop's thread, opened by it
         self._pause_s = 0.0
@@ -87,13 +89,25 @@ def _says_something(asker) -> bool:
     return True
 
 
-def _probed_loop(make=uvloop.new_event_loop) -> uvloop.Loop:
-    loop = make()
-    probe = Probe(loop)
-    threading.Thread(target=probe.serve, args=(os.environ[ADDRESS],), daemon=True).start()
-    return loop
+def _probed(make):
+    """What makes a loop, and puts a probe on the first one."""
+    address = os.environ.pop(ADDRESS, None)
+
+    def make_probed() -> asyncio.AbstractEventLoop:
+        nonlocal address
+        loop = make()
+        if address is not None:
+            probe = Probe(loop)
+            threading.Thread(target=probe.serve, args=(address,), daemon=True).start()
+            address = None
+        return loop
+
+    return make_probed
 
 
 if __name__ == "__main__":
-    uvloop.new_event_loop = _probed_loop
+    if sys.argv[1] == "epp":
+        asyncio.events.new_event_loop = _probed(asyncio.new_event_loop)
+    else:
+        uvloop.new_event_loop = _probed(uvloop.new_event_loop)
     main()

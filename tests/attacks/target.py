@@ -34,18 +34,25 @@ class Reading:
     grown_bytes: int
 
 
-class Target:
-    """A probed server."""
+class Probed:
+    """A process with a probe on its event loop."""
 
-    def __init__(self, server: Server, asker: Connection) -> None:
-        self.server = server
+    def __init__(self, asker: Connection) -> None:
         self._asker = asker
-        self._place = server.http.removeprefix("http://")
 
     def read(self) -> Reading:
         """What was measured since the last reading."""
         self._asker.send("read")
         return Reading(*self._asker.recv())
+
+
+class Target(Probed):
+    """A probed server."""
+
+    def __init__(self, server: Server, asker: Connection) -> None:
+        super().__init__(asker)
+        self.server = server
+        self._place = server.http.removeprefix("http://")
 
     def send(self, attack: Attack | MessageAttack, body: bytes) -> int | str:
         """How it ends: HTTP's status, or the name of gRPC's."""
@@ -83,15 +90,20 @@ class Target:
 @contextmanager
 def target(*argv: str) -> Iterator[Target]:
     """A server until the end of the block."""
+    with (
+        listening() as (listener, settings),
+        running(*argv, "--control-api-key", CONTROL_KEY, program=PROBED, **settings) as server,
+        listener.accept() as asker,
+    ):
+        found = Target(server, asker)
+        found.read()
+        yield found
+
+
+@contextmanager
+def listening() -> Iterator[tuple[Listener, dict[str, str]]]:
+    """Where a probe reports to, and the environment that it learns that from."""
     with tempfile.TemporaryDirectory() as directory:
         address = str(Path(directory, "probe"))
-        with (
-            Listener(address) as listener,
-            running(
-                *argv, "--control-api-key", CONTROL_KEY, program=PROBED, **{ADDRESS: address}
-            ) as server,
-            listener.accept() as asker,
-        ):
-            found = Target(server, asker)
-            found.read()
-            yield found
+        with Listener(address) as listener:
+            yield listener, {ADDRESS: address}

@@ -34,7 +34,10 @@ _MAX_SHIFT = 70
 
 
 def crowded_field(
-    data: bytes, descriptor: Any, max_packed_bytes: int = MAX_PACKED_BYTES
+    data: bytes,
+    descriptor: Any,
+    max_packed_bytes: int = MAX_PACKED_BYTES,
+    max_parts: int = MAX_PARTS,
 ) -> str | None:
     """The field in which there is more than there may be. What is no message is for the decoder to refuse."""
     open_messages = [(0, len(data), descriptor)]
@@ -54,7 +57,7 @@ def crowded_field(
             wire_type = tag & 7
             field = fields.get(tag >> 3)
             # Groups are of the past, and could hide anything: nobody sends one.
-            if num_parts > MAX_PARTS or room < _MAX_SHIFT or wire_type in _GROUPS:
+            if num_parts > max_parts or room < _MAX_SHIFT or wire_type in _GROUPS:
                 return "a field" if field is None else field.name
             if wire_type != _LENGTH_DELIMITED:
                 at += _WIDTHS.get(wire_type, 1)

@@ -5,6 +5,7 @@ import gzip
 import json
 import random
 import re
+import signal
 from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
 from pathlib import Path
@@ -19,6 +20,7 @@ from tests.epp.server.messages import (
     request_body,
     request_headers,
 )
+from tests.slow import slow_but
 from weft.epp.request.parsers.vllmgrpc import GENERATE
 from weft.epp.request.values import Refused
 from weft.epp.server.limits import PickerLimits
@@ -90,6 +92,7 @@ def packed(num_bytes: int) -> bytes:
     return gzip.compress(repeated(b'{"model":"m","prompt":[', b"[1]", b"]}")(num_bytes), 1)
 
 
+VERTEX = "/google.cloud.aiplatform.v1.PredictionService/ChatCompletions"
 PROMPT = b'{"model":"m","prompt":'
 CHAT = b'{"model":"m","messages":['
 SHAPES = {
@@ -220,6 +223,42 @@ async def test_a_compressed_body_holds_up_nobody():
     await check(request_headers("/v1/completions", content_encoding="gzip"), packed(32 * MIB))
 
 
+@pytest.mark.parametrize("name", slow_but({"messages", "parts"}, SHAPES))
+async def test_a_body_of_two_kilobytes_that_unpacks_to_two_megabytes_holds_up_nobody(name: str):
+    """Its parts are counted when it is unpacked."""
+    body = gzip.compress(SHAPES[name](2 * MIB))
+    await check(request_headers(path_of(name), content_encoding="gzip"), body)
+
+
+@pytest.mark.parametrize("name", GRPC_SHAPES)
+async def test_a_compressed_message_holds_up_nobody(name: str):
+    """Its parts are counted when it is unpacked, too."""
+    body = gzip.compress(GRPC_SHAPES[name](2 * MIB)[5:])
+    frame = b"\1" + len(body).to_bytes(4, "big") + body
+    await check(grpc_headers(grpc_encoding="gzip"), frame)
+
+
+async def test_fields_of_a_prediction_request_are_bounded():
+    """They are read one by one."""
+    body = framed(b"\x0a\0" * 100_000)
+    await check(request_headers(VERTEX, content_type="application/grpc"), body)
+
+
+async def test_a_short_body_waits_for_no_long_one():
+    """The two are read in processes of their own."""
+    one = Stream()
+    long = one.call("/v1/completions", SHAPES["texts"](3 * MIB))
+    await one.reader.read(*long)
+    one.reader._long._process.send_signal(signal.SIGSTOP)
+    waiting = asyncio.create_task(one.reader.read(*long))
+    short = await one.reader.read(*one.call("/v1/completions", SHAPES["lists"](MIB)))
+    assert short.model == "m"
+    assert not waiting.done()
+    one.reader._long._process.send_signal(signal.SIGCONT)
+    assert (await waiting).prompts[0].text == "a"
+    await one.reader.close()
+
+
 async def test_empty_members_hold_up_nobody():
     """Sixteen megabytes of gzip's empty members took minutes."""
     body = gzip.compress(b"") * (16 * MIB // 20)
@@ -268,11 +307,11 @@ async def test_the_process_that_reads_may_die():
     body = SHAPES["lists"](3 * MIB)
     async with stream(made) as one:
         assert await one.reader.read(*one.call("/v1/completions", body))
-        process = one.reader._process
+        process = one.reader._long._process
         process.kill()
         await process.wait()
         assert await one.reader.read(*one.call("/v1/completions", body))
-    assert one.reader._process is None
+    assert one.reader._long._process is None
 
 
 async def test_a_client_that_leaves_while_its_body_is_read_leaves_nothing():
@@ -317,7 +356,8 @@ async def read_peak(path: str, body: bytes, *, model: str | None = None) -> tupl
     except Refused as refused:
         status = refused.status
     assert status in {200, 413}
-    peak = peak_bytes(one.reader._process.pid)
+    (process,) = filter(None, (one.reader._short._process, one.reader._long._process))
+    peak = peak_bytes(process.pid)
     await one.reader.close()
     return peak, status == 200
 

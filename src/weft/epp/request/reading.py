@@ -6,6 +6,7 @@ from typing import Final
 from weft.epp.request.parsers.json_body import short_text
 from weft.epp.request.parsers.parser import Call, Parser, malformed, unscheduled
 from weft.epp.request.parsers.payload import ENCODINGS, can_inflate, inflate
+from weft.epp.request.parsers.reading_time import check_reading_time
 from weft.epp.request.values import MAX_COMPARED_TOKENS, InferenceRequest, Prompt, Refused
 
 _MAX_COMPARED_BYTES: Final = 4 * MAX_COMPARED_TOKENS
@@ -37,13 +38,17 @@ def renamed(parser: Parser, call: Call, model: str) -> bytes:
 
 def _plain(call: Call) -> Call:
     """The body as parsers read it. gRPC compresses each message instead, which is theirs."""
-    encoding = call.headers.get("content-encoding", "identity").strip().lower()
-    if call.is_grpc or encoding in {"", "identity"}:
+    if call.is_grpc:
         return call
-    if not can_inflate(encoding):
-        allowed = ", ".join(ENCODINGS)
-        raise Refused(415, f"content-encoding must be one of {allowed}, not {encoding!r}")
-    return replace(call, body=inflate(call.body, encoding, call.max_body_bytes))
+    encoding = call.headers.get("content-encoding", "identity").strip().lower()
+    if encoding not in {"", "identity"}:
+        if not can_inflate(encoding):
+            allowed = ", ".join(ENCODINGS)
+            raise Refused(415, f"content-encoding must be one of {allowed}, not {encoding!r}")
+        call = replace(call, body=inflate(call.body, encoding, call.max_body_bytes))
+    if call.is_on_loop:
+        check_reading_time(call.body)
+    return call
 
 
 def _compared(prompts: tuple[Prompt, ...]) -> tuple[Prompt, ...]:

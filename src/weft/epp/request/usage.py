@@ -10,6 +10,7 @@ from weft.epp.request.values import Usage
 
 # Most events say nothing of usage; looking for its name first spares decoding them.
 _MARKS: Final = (b'"usage":{', b'"usage": {', b'"meta_info"')
+_MAX_OBJECTS: Final = 8192  # in a list of answers: each may become one of ours
 
 
 Count = Annotated[int, msgspec.Meta(ge=0, lt=2**53)]
@@ -83,6 +84,8 @@ def usage_of(json_text: bytes) -> Usage | None:
         return None
     try:
         if json_text.lstrip()[:1] == b"[":
+            if json_text.count(b"{") > _MAX_OBJECTS:
+                return None
             bodies = _bodies.decode(json_text)
         else:
             bodies = [_body.decode(json_text)]

@@ -40,10 +40,10 @@ class TokenCounts:
     is_complete: bool
 
 
-def crowded(message: bytes, *, is_generate: bool) -> str | None:
+def crowded(message: bytes, max_parts: int, *, is_generate: bool) -> str | None:
     """The field of a request in which there are more parts than are read."""
     kind = GenerateRequest if is_generate else EmbedRequest
-    return crowded_field(message, kind.DESCRIPTOR)
+    return crowded_field(message, kind.DESCRIPTOR, max_parts=max_parts)
 
 
 def read_generate(message: bytes) -> ParsedPrompt | None:

@@ -1,4 +1,4 @@
-"""`BodyReader`: bodies to requests. Large ones in a process apart: decoding holds the interpreter's lock."""
+"""`BodyReader`: bodies to requests. Those that take long in a process apart: decoding holds the interpreter's lock."""
 
 import asyncio
 import logging
@@ -9,26 +9,26 @@ from typing import Final
 
 from weft.epp.request.apart import LENGTH_BYTES, Job, Result, decode_result, encode
 from weft.epp.request.parsers.parser import Call, Parser
+from weft.epp.request.parsers.reading_time import MAX_READ_BYTES
 from weft.epp.request.reading import read, renamed
 from weft.epp.request.values import InferenceRequest, Refused
 
 log = logging.getLogger("weft.epp")
 
-# Up to here a body is read at once: it takes a few milliseconds, whatever is in it. A comma ends each
-# value but the last of its list; a protobuf message may hold a token id in each byte.
-_MAX_HERE_BYTES: Final = 2 * 2**20
-_MAX_HERE_VALUES: Final = 8192
-_MAX_HERE_GRPC_BYTES: Final = 256 * 2**10
+# Up to here a body takes at most some hundred milliseconds in the process apart.
+_MAX_SHORT_BYTES: Final = 2 * 2**20
 _PIECE_BYTES: Final = 64 * 2**10
 _MAX_READ_S: Final = 30.0
 
 
 class BodyReader:
-    """Owns the process, which is started by the first large body; one at a time is read there."""
+    """Reads short bodies on the event loop, and others in two processes: one for bodies up to 2 MiB.
+
+    A process starts with the first body that it is to read, and reads one at a time.
+    """
 
     def __init__(self) -> None:
-        self._process: asyncio.subprocess.Process | None = None
-        self._lock = asyncio.Lock()
+        self._short, self._long = _ReadingProcess(), _ReadingProcess()
 
     async def read(self, parser: Parser, call: Call, body: Sequence[bytes]) -> InferenceRequest:
         """The request of `call`, whose body came in pieces; `Refused` if that cannot be read."""
@@ -36,9 +36,9 @@ class BodyReader:
             try:
                 return replace(read(parser, here), body=tuple(body))
             except Refused as refused:
-                if refused.status != 413:  # it unpacks to more than is read here
+                if refused.status != 413:  # it takes too long to be read here
                     raise
-        result, _ = await self._submit(parser, call, body, None)
+        result, _ = await self._process(call, body).submit(parser, call, body, None)
         request = result.to_request(call, parser.type)
         return replace(request, num_body_bytes=sum(map(len, body)), body=tuple(body))
 
@@ -52,18 +52,29 @@ class BodyReader:
             except Refused as refused:
                 if refused.status != 413:
                     raise
-        _, made = await self._submit(parser, call, body, model)
+        _, made = await self._process(call, body).submit(parser, call, body, model)
         return made
 
     async def close(self) -> None:
-        """End the process, if there is one."""
-        process, self._process = self._process, None
-        if process is not None:
-            if process.returncode is None:
-                process.kill()
-            await process.wait()
+        """End the processes, if there are any."""
+        await self._short.close()
+        await self._long.close()
 
-    async def _submit(
+    def _process(self, call: Call, body: Sequence[bytes]) -> "_ReadingProcess":
+        encoding = call.headers.get("grpc-encoding" if call.is_grpc else "content-encoding", "")
+        is_plain = encoding.strip().lower() in {"", "identity"}
+        is_short = is_plain and sum(map(len, body)) <= _MAX_SHORT_BYTES
+        return self._short if is_short else self._long
+
+
+class _ReadingProcess:
+    """Owns a process that reads bodies."""
+
+    def __init__(self) -> None:
+        self._process: asyncio.subprocess.Process | None = None
+        self._lock = asyncio.Lock()
+
+    async def submit(
         self, parser: Parser, call: Call, body: Sequence[bytes], model: str | None
     ) -> tuple[Result, Sequence[bytes]]:
         job = Job(
@@ -94,6 +105,14 @@ class BodyReader:
         if result.status != 200:
             raise Refused(result.status, result.message)
         return result, made
+
+    async def close(self) -> None:
+        """End the process, if there is one."""
+        process, self._process = self._process, None
+        if process is not None:
+            if process.returncode is None:
+                process.kill()
+            await process.wait()
 
     async def _converse(self, job: Job, body: Sequence[bytes]) -> tuple[Result, Sequence[bytes]]:
         process = await self._started()
@@ -129,13 +148,8 @@ class BodyReader:
 
 
 def _here(call: Call, body: Sequence[bytes]) -> Call | None:
-    """The call with its body, if that is small enough to be read at once."""
-    num_bytes = sum(map(len, body))
-    most = _MAX_HERE_GRPC_BYTES if call.is_grpc else _MAX_HERE_BYTES
-    if num_bytes > most:
+    """The call with its body to be read on the event loop; None if that would take too long for its length."""
+    if sum(map(len, body)) > MAX_READ_BYTES:
         return None
-    if not call.is_grpc and sum(chunk.count(b",") for chunk in body) > _MAX_HERE_VALUES:
-        return None
-    return replace(
-        call, body=b"".join(body), max_body_bytes=min(call.max_body_bytes, _MAX_HERE_BYTES)
-    )
+    max_bytes = min(call.max_body_bytes, MAX_READ_BYTES)
+    return replace(call, body=b"".join(body), max_body_bytes=max_bytes, is_on_loop=True)

@@ -29,7 +29,7 @@ ABSENT = msgspec.Raw()
 
 def is_given(raw: msgspec.Raw) -> bool:
     """Whether a member was sent, and is not null."""
-    return bytes(memoryview(raw)[:5]) not in {b"", b"null"}
+    return raw is not ABSENT and bytes(memoryview(raw)[:5]) not in {b"", b"null"}
 
 
 class Part(msgspec.Struct):
@@ -42,7 +42,6 @@ class Part(msgspec.Struct):
 # What lists and objects become takes many times their bytes: nobody writes a conversation of so many
 # values, keys, objects and arrays. Lists of token ids are cut instead.
 MAX_PARTS: Final = 2**18
-_MAX_UNCOUNTED_BYTES: Final = 2**21
 _members = msgspec.json.Decoder(dict[str, msgspec.Raw])
 _text = msgspec.json.Decoder(str)
 
@@ -82,7 +81,7 @@ def _decode(decoder: "msgspec.json.Decoder[T]", text: bytes | msgspec.Raw, name:
 
 
 def _check_parts(view: memoryview, marks: bytes, name: str) -> None:
-    if len(view) <= _MAX_UNCOUNTED_BYTES:
+    if len(view) <= MAX_PARTS:  # a part takes a byte at the least
         return
     pieces, num_parts = JsonPieces(), 0
     for start in range(0, len(view), SLICE_BYTES):
@@ -217,6 +216,8 @@ class Content:
 
     def add(self, content: msgspec.Raw) -> None:
         """A message's content; what is not text stands as a hash of its bytes."""
+        if content is ABSENT:
+            return
         if bytes(memoryview(content)[:1]) == b'"':
             self._add_json(content)
             return
@@ -225,6 +226,8 @@ class Content:
 
     def add_text(self, text: str, num_left_out: int = 0) -> None:
         """So much of it as there is room for."""
+        if not text and not num_left_out:
+            return
         num_chars = min(len(text), self._room)
         self._pieces.append(text[:num_chars])
         self._room -= num_chars
@@ -273,7 +276,9 @@ def short_text(text: str) -> str:
 
 def raw_text(raw: msgspec.Raw) -> str:
     """A stand-in for a value that is only compared: its text, or a hash of it where it is long."""
-    view = memoryview(raw) if is_given(raw) else memoryview(b"")
+    if not is_given(raw):
+        return ""
+    view = memoryview(raw)
     if len(view) > 1024:  # an image in base64 would otherwise be most of the prompt
         return digest(view)
     return bytes(view).decode("utf-8", "replace")

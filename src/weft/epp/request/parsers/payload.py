@@ -8,6 +8,7 @@ import zlib
 from typing import Final
 
 from weft.epp.request.parsers.parser import Call, malformed
+from weft.epp.request.parsers.reading_time import check_reading_time
 from weft.epp.request.values import Refused
 
 HEAD_BYTES: Final = 5
@@ -32,9 +33,11 @@ def first_message(call: Call) -> bytes:
     if end > len(body):
         raise malformed(f"invalid gRPC payload: {end} bytes announced, {len(body)} came")
     message = body[HEAD_BYTES:end]
-    if not flag:
-        return message
-    return unpack(message, call.headers.get("grpc-encoding", ""), call.max_body_bytes)
+    if flag:
+        message = unpack(message, call.headers.get("grpc-encoding", ""), call.max_body_bytes)
+    if call.is_on_loop:
+        check_reading_time(message)
+    return message
 
 
 def unpack(message: bytes, encoding: str, max_bytes: int) -> bytes:

@@ -20,6 +20,7 @@ _CHAT: Final = f"{SERVICE}/ChatCompletions"
 _RAW: Final = (f"{SERVICE}/RawPredict", f"{SERVICE}/StreamRawPredict")
 _HTTP_BODY: Final = 2
 _DATA: Final = 2
+_MAX_FIELDS: Final = 1024  # of a message; a prediction request has three
 
 
 class VertexAiParser(Parser):
@@ -87,8 +88,11 @@ def field_bytes(message: bytes, wanted: int) -> bytes:
 
 def _fields(message: bytes) -> Iterator[tuple[int, bytes]]:
     """Number and bytes (tag included) of each field."""
-    at = 0
+    at = num_fields = 0
     while at < len(message):
+        num_fields += 1
+        if num_fields > _MAX_FIELDS:
+            raise malformed(f"invalid gRPC payload: a message has more than {_MAX_FIELDS} fields")
         tag, value_at = _varint(message, at)
         match tag & 7:
             case 0:

@@ -6,6 +6,7 @@ from typing import Final
 from weft.core.lora import LORA_METADATA
 from weft.epp.request.parsers.parser import Call, Dialect, Parser, Reads, malformed, unscheduled
 from weft.epp.request.parsers.payload import first_message
+from weft.epp.request.parsers.reading_time import MAX_READ_PARTS
 from weft.epp.request.values import InferenceRequest, Refused
 from weft.epp.request.vllm import SERVICE, crowded, read_embed, read_generate
 from weft.wire.message_bounds import MAX_PARTS
@@ -34,9 +35,10 @@ class VllmGrpcParser(Parser):
             return unscheduled(call, self.type)
         message = first_message(call)
         is_generate = call.path.endswith(GENERATE)
-        if (field := crowded(message, is_generate=is_generate)) is not None:
+        max_parts = MAX_READ_PARTS if call.is_on_loop else MAX_PARTS
+        if (field := crowded(message, max_parts, is_generate=is_generate)) is not None:
             raise Refused(
-                413, f"{field} has more parts than {MAX_PARTS}, which are too many to read"
+                413, f"{field} has more parts than {max_parts}, which are too many to read"
             )
         parsed = read_generate(message) if is_generate else read_embed(message)
         if parsed is None and len(message) > _MAX_SURE_BYTES:  # there may be no memory for it
