@@ -1,6 +1,7 @@
 """What the metrics port shows of decisions among thousands of endpoints."""
 
 import asyncio
+import contextlib
 import json
 import socket
 
@@ -115,6 +116,47 @@ async def test_who_reads_no_page_does_not_have_it_held(monkeypatch):
     before = asyncio.all_tasks()
     with socket.create_connection(("127.0.0.1", port)) as client:
         client.sendall(b"GET /page HTTP/1.1\r\n\r\n")
-        await until(lambda: server._num_open)
+        await until(lambda: server._num_answered)
         await until(lambda: asyncio.all_tasks() <= before)
+    await server.stop()
+
+
+LARGE_AND_PUBLIC = {
+    "/page": lambda _: admin.Page(bytes(32 * 2**20)),
+    "/healthz": lambda _: admin.Page(b"ok"),
+}
+
+
+async def status_of(port: int, path: str) -> int:
+    reader, writer = await asyncio.open_connection("127.0.0.1", port)
+    writer.write(f"GET {path} HTTP/1.1\r\n\r\n".encode())
+    head = await reader.readline()
+    writer.close()
+    return int(head.split()[1])
+
+
+async def test_connections_that_say_nothing_keep_nobody_from_a_page():
+    """The one that has been silent longest is closed for another."""
+    server = admin.AdminServer(LARGE_AND_PUBLIC, HostRule("127.0.0.1"), public=("/healthz",))
+    port = await server.start("127.0.0.1", 0)
+    async with contextlib.AsyncExitStack() as stack:
+        silent = []
+        for _ in range(admin._MAX_SILENT + 6):
+            reader, writer = await asyncio.open_connection("127.0.0.1", port)
+            stack.callback(writer.close)
+            silent.append(reader)
+        assert await status_of(port, "/healthz") == 200
+        with contextlib.suppress(ConnectionError):
+            assert await silent[0].read() == b""
+        assert not silent[-1].at_eof()
+    await server.stop()
+
+
+async def test_peers_that_read_no_page_keep_no_supervisor_from_health():
+    """They get no more pages, for as long as they hold those; probes are still answered."""
+    server = admin.AdminServer(LARGE_AND_PUBLIC, HostRule("127.0.0.1"), public=("/healthz",))
+    port = await server.start("127.0.0.1", 0)
+    server._num_answered = admin._MAX_ANSWERED
+    assert await status_of(port, "/page") == 503
+    assert await status_of(port, "/healthz") == 200
     await server.stop()

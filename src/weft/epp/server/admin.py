@@ -14,7 +14,8 @@ from weft.core.errors import ConfigError
 log = logging.getLogger("weft.epp")
 
 _MAX_HEAD_BYTES: Final = 16 * 2**10
-_MAX_CONNECTIONS: Final = 64
+_MAX_SILENT: Final = 64  # connections without a request; another one ends the oldest
+_MAX_ANSWERED: Final = 64
 _TIMEOUT_S: Final = 10.0
 
 
@@ -73,7 +74,8 @@ class AdminServer:
         self._guard = guard
         self._public = frozenset(public)
         self._server: asyncio.Server | None = None
-        self._num_open = 0
+        self._silent: dict[asyncio.StreamWriter, None] = {}  # have not sent a request, oldest first
+        self._num_answered = 0
 
     async def start(self, host: str, port: int) -> int:
         """Listen; the port that was bound. `ConfigError` if that is impossible."""
@@ -95,26 +97,39 @@ class AdminServer:
             self._server = None
 
     async def _serve(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-        self._num_open += 1
         try:
             async with asyncio.timeout(_TIMEOUT_S):
-                page = await self._answer(reader)
-                writer.write(_encode(page))
-                writer.close()
-                await writer.wait_closed()  # all of it has been taken
+                try:
+                    head = await self._read_head(reader, writer)
+                except asyncio.LimitOverrunError:
+                    await _send(writer, _HEAD_TOO_LONG)
+                else:
+                    await self._respond(writer, head)
         except (OSError, EOFError):
             pass  # nobody is connected any more, or nobody reads
         finally:
             writer.transport.abort()  # a page that nobody reads is not held for them
-            self._num_open -= 1
 
-    async def _answer(self, reader: asyncio.StreamReader) -> Page:
-        if self._num_open > _MAX_CONNECTIONS:
-            return _text(503, "too many connections")
+    async def _read_head(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> bytes:
+        """A request's head. The connection that has been silent longest makes room for another."""
+        self._silent[writer] = None
+        if len(self._silent) > _MAX_SILENT:
+            oldest = next(iter(self._silent))
+            oldest.transport.abort()
+            del self._silent[oldest]
         try:
-            head = await reader.readuntil(b"\r\n\r\n")
-        except asyncio.LimitOverrunError:
-            return _text(431, f"the request's head is longer than {_MAX_HEAD_BYTES} bytes")
+            return await reader.readuntil(b"\r\n\r\n")
+        finally:
+            self._silent.pop(writer, None)
+
+    async def _respond(self, writer: asyncio.StreamWriter, head: bytes) -> None:
+        self._num_answered += 1
+        try:
+            await _send(writer, await self._answer(head))
+        finally:
+            self._num_answered -= 1
+
+    async def _answer(self, head: bytes) -> Page:
         words = head.split(b"\r\n", 1)[0].decode("latin-1").split()
         if len(words) != 3:
             return _text(400, "not an HTTP request")
@@ -124,6 +139,8 @@ class AdminServer:
             target = urlsplit(words[1])
         except ValueError:
             return _text(400, "not a path")
+        if self._num_answered > _MAX_ANSWERED and target.path not in self._public:
+            return _text(503, f"{_MAX_ANSWERED} requests are being answered; try again")
         if (refusal := await self._refusal(target.path, head)) is not None:
             return refusal
         render = self._pages.get(target.path)
@@ -153,6 +170,13 @@ def _headers(head: bytes, wanted: bytes) -> Iterator[bytes]:
             yield value.strip()
 
 
+async def _send(writer: asyncio.StreamWriter, page: Page) -> None:
+    """The whole page, taken by the peer."""
+    writer.write(_encode(page))
+    writer.close()
+    await writer.wait_closed()
+
+
 async def _render(render: Render, query: Mapping[str, str]) -> Page:
     try:
         page = render(query)
@@ -164,6 +188,9 @@ async def _render(render: Render, query: Mapping[str, str]) -> Page:
 
 def _text(status: int, message: str) -> Page:
     return Page(f"{message}\n".encode(), "text/plain; charset=utf-8", status)
+
+
+_HEAD_TOO_LONG: Final = _text(431, f"the request's head is longer than {_MAX_HEAD_BYTES} bytes")
 
 
 def _encode(page: Page) -> bytes:
