@@ -29,6 +29,7 @@ from benchmarks.steps.timing import Numbers, Shape, Timing, fill_pool, measure
 from weft.compute.backends import BACKENDS, choose
 from weft.compute.native import NativeRunner, NativeSampler, cpu, resident_bytes
 from weft.compute.runner import Batch, Runner
+from weft.compute.sampler import Choice, Choices
 from weft.core.config import ComputeConfig, EngineOptions
 from weft.model.card import ModelCard
 from weft.model.checkpoint import Checkpoint
@@ -143,8 +144,9 @@ def time_drawing(vocab_size: int, num_runs: int) -> dict[str, float]:
     for name, temperature in (("greedy", 0.0), ("temperature 1", 1.0)):
         taken = []
         for run in range(num_runs):
+            choices = Choices.of(range(32), [Choice(temperature=temperature, key=run)] * 32)
             started = time.perf_counter()
-            NativeSampler.draw_rows(logits, [temperature] * 32, [run] * 32)
+            NativeSampler.sample(logits, choices)
             taken.append(time.perf_counter() - started)
         medians[name] = 1e3 * statistics.median(taken)
         print(f"choose 32 tokens, {name}: {medians[name]:.2f} ms")

@@ -8,6 +8,7 @@ import numpy as np
 from weft.compute.backend import Backend
 from weft.compute.backends import BACKENDS
 from weft.compute.native import NativeSampler
+from weft.compute.sampler import Choices
 
 
 @dataclass(frozen=True)
@@ -32,20 +33,15 @@ class DeviceRows:
 
 
 class DeviceSampler:
-    """A `Sampler` of `DeviceRows`; `called` says what was asked of it."""
+    """A `Sampler` of `DeviceRows`; `calls` are the choices that each call was asked for."""
 
     def __init__(self) -> None:
-        self.called: set[str] = set()
+        self.calls: list[Choices] = []
 
-    def __getattr__(self, name: str):
-        self.called.add(name)
-        function = getattr(NativeSampler(), name)
-
-        def on_device(rows, *args):
-            result = function(rows.values, *args)
-            return DeviceRows(result) if name in ("masked", "processed") else result
-
-        return on_device
+    def sample(self, logits, choices, mode):
+        """See `Sampler`."""
+        self.calls.append(choices)
+        return NativeSampler.sample(logits.values, choices, mode)
 
 
 class DeviceRunner:

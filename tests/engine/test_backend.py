@@ -43,7 +43,9 @@ def answers(compute, mode):
 def test_a_backend_samples_where_its_logits_are(device, mode):
     """No logits come to the host, whatever is asked for; the answers are those of a backend on the host."""
     assert answers("device", mode) == answers("native", mode)
-    assert {"draw_rows", "choose_token", "masked"} <= device.sampler.called
+    assert any(len(choices) > 1 for choices in device.sampler.calls)
+    assert any(choices.masks is not None for choices in device.sampler.calls)
+    assert any(choices.scoring is not None for choices in device.sampler.calls)
 
 
 def test_the_memory_of_a_backend_is_what_the_pool_may_take(device):

@@ -4,8 +4,9 @@ import msgspec
 import numpy as np
 import pytest
 
-from tests.doubles.sampling import choose, gumbel, logprob_row
+from tests.doubles.sampling import choose, choose_natively, gumbel, logprob_row
 from tests.doubles.stepping import make_request
+from weft.compute.masks import mask_of
 from weft.compute.native import NativeSampler
 from weft.compute.processed import truncate
 from weft.compute.sampler import Choice
@@ -14,7 +15,8 @@ from weft.core.types import SamplingParams
 from weft.engine.constraints.reasoning_tracker import OpenReasoning, ReasoningTracker
 from weft.engine.scheduling.plan import Plan, PlannedRows
 from weft.engine.scheduling.sequence import Sequence
-from weft.engine.step_sampler import StepSampler, to_choice
+from weft.engine.step_choices import next_choice
+from weft.engine.step_sampler import StepSampler
 
 VOCAB = 12
 LOGITS = np.array([2.0, 1.5, 1.5, 1.0, 0.5, 0.0, -0.5, -1, -2, -3, -4, -9], np.float32)
@@ -272,15 +274,19 @@ def test_an_ending_is_held_back_only_where_a_grammar_rules():
     step = make_sequence(ignore_eos=True, temperature=0.0)
     step.request = msgspec.structs.replace(step.request, eos_token_ids=(0,))
     step.grammar = AllowsAll()
-    assert NativeSampler.choose_token(LOGITS, to_choice(step)) == choose(LOGITS, step) == 1
+    assert choose_natively(LOGITS, next_choice(step)) == choose(LOGITS, step) == 1
     step.reasoning = ReasoningTracker(
         OpenReasoning(end="b", end_token_ids=[11]), lambda token_id: b"a", budget=None
     )
-    assert NativeSampler.choose_token(LOGITS, to_choice(step)) == choose(LOGITS, step) == 0
+    assert choose_natively(LOGITS, next_choice(step)) == choose(LOGITS, step) == 0
 
 
 class AllowsAll:
-    """A grammar whose mask was applied before."""
+    """A grammar that says nothing."""
+
+    def mask(self):
+        """Every token's bit."""
+        return mask_of(np.ones(VOCAB, bool))
 
 
 @pytest.mark.parametrize("mode", list(LogprobsMode))

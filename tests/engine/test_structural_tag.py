@@ -6,6 +6,7 @@ import re
 import pytest
 
 from tests.engine.test_structured_output import EOS, TOKENIZER, VOCAB, make, submit
+from weft.compute.masks import flags_of
 from weft.engine.constraints.grammar import GrammarFailed, GrammarState, GrammarVocabulary, build
 from weft.engine.constraints.structural_tag import to_grammar
 
@@ -41,7 +42,7 @@ def read(whole, tokens, specials=SPECIALS):
     """ "whole", "open", or "no": what the grammar says of these tokens, a text or a list."""
     matcher = build(VOCABULARY, to_grammar(whole, specials))
     for token in tokens.encode() if isinstance(tokens, str) else tokens:
-        if not GrammarState(matcher, VOCABULARY).mask()[token]:
+        if not flags_of(GrammarState(matcher, VOCABULARY).mask(), VOCABULARY.width)[token]:
             return "no"
         matcher.consume_token(token)
     return "whole" if matcher.is_accepting() else "open"

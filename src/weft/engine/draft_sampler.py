@@ -5,18 +5,19 @@ tokens come true as greedy ones do.
 """
 
 import logging
-from collections.abc import Sequence as Seq
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from typing import TypeVar
 
 import numpy as np
-from numpy.typing import NDArray
 
+from weft.compute.masks import Words
 from weft.compute.runner import Rows
 from weft.compute.sampler import Sampler
-from weft.engine.constraints.grammar import GrammarFailed, GrammarState
+from weft.engine.constraints.grammar import GrammarState
+from weft.engine.sampler_call import INTERNAL_ERROR, SamplerCall, Wanted
+from weft.engine.scheduling.plan import SampledRow
 from weft.engine.scheduling.sequence import Sequence
-from weft.engine.step_sampler import noise_key, to_choice
+from weft.engine.step_choices import to_choice
 
 log = logging.getLogger("weft.engine")
 
@@ -30,7 +31,7 @@ class Guess:
     drafted: list[int] = field(default_factory=list)
     grammar: GrammarState | None = None  # behind the guesses
 
-    def follow_grammar(self) -> NDArray[np.bool_] | None:
+    def follow_grammar(self) -> Words | None:
         """What it allows next; None where there is none, or it says nothing yet. `GrammarFailed` where it ends."""
         if not self.drafted:
             ruling = self.sequence.ruling_grammar
@@ -54,21 +55,15 @@ class DraftSampler:
 
     def draw(self, guesses: list[G], rows: Rows) -> list[G]:
         """One more guess of each, whose logits `rows` are; those for which one was drawn."""
-        rows = self._fitted(rows)
-        plain = [i for i, guess in enumerate(guesses) if _is_plain(guess.sequence)]
-        drawn: dict[int, int | None] = {}
-        if plain:
-            found = self._sampler.draw_rows(rows[plain], *self._noise([guesses[i] for i in plain]))
-            for i, token_id, is_finite in zip(
-                plain, found.token_ids.tolist(), found.is_finite.tolist(), strict=True
-            ):
-                drawn[i] = token_id if is_finite else None
-        for i, guess in enumerate(guesses):
-            token_id = drawn[i] if i in drawn else self._choose(guess, rows[i])
-            drawn[i] = token_id
-            if token_id is not None:
-                guess.drafted.append(token_id)
-        return [guess for i, guess in enumerate(guesses) if drawn[i] is not None]
+        wanted = [_want(guess, row) for row, guess in enumerate(guesses)]
+        call = SamplerCall(self._sampler, self._fitted(rows), wanted, is_draft=True)
+        drawn = []
+        for guess, result in zip(guesses, call.results(), strict=True):
+            # Where none can be guessed, who samples the step meets the reason too, and ends this request alone.
+            if isinstance(result, SampledRow) and result.token_id is not None:
+                guess.drafted.append(result.token_id)
+                drawn.append(guess)
+        return drawn
 
     def _fitted(self, rows: Rows) -> Rows:
         """As wide as those of the model it drafts for: logits are padded differently within a family."""
@@ -77,49 +72,16 @@ class DraftSampler:
             return rows[:, : self._vocab_size]
         return np.pad(rows, ((0, 0), (0, missing)), constant_values=-np.inf)
 
-    @staticmethod
-    def _noise(guesses: Seq[Guess]) -> tuple[list[float], list[int]]:
-        temperatures, keys = [], []
-        for guess in guesses:
-            sequence = guess.sequence
-            temperatures.append(sequence.temperature)
-            keys.append(noise_key(sequence.seed, sequence.num_output_tokens + len(guess.drafted)))
-        return temperatures, keys
 
-    def _choose(self, guess: Guess, row: Rows) -> int | None:
-        """By the request's parameters, as if the guesses before were its output; None: no more can be guessed."""
-        sequence, drafted = guess.sequence, guess.drafted
-        if not drafted and sequence.forced_token_id is not None:
-            return sequence.forced_token_id
-        try:
-            return self._chosen(guess, row)
-        except GrammarFailed:
-            return None
-        except Exception:  # who samples the step meets it too, and ends this request alone
-            log.debug("no draft: request_id=%s", sequence.request.request_id, exc_info=True)
-            return None
-
-    def _chosen(self, guess: Guess, row: Rows) -> int | None:
-        sequence, drafted = guess.sequence, guess.drafted
-        mask = guess.follow_grammar()
-        row = row if mask is None else self._sampler.masked(row, mask)
-        choice = to_choice(sequence)
-        return self._sampler.choose_token(
-            row,
-            replace(
-                choice,
-                seen=(*choice.seen, *drafted) if choice.seen else (),
-                output=(*choice.output, *drafted) if choice.output else (),
-                key=noise_key(sequence.seed, sequence.num_output_tokens + len(drafted)),
-            ),
-        )
-
-
-def _is_plain(sequence: Sequence) -> bool:
-    """Whether rows are drawn from by temperature alone."""
-    is_ruled = sequence.grammar is not None or sequence.reasoning is not None
-    return (
-        sequence.is_plain
-        and not is_ruled
-        and sequence.num_output_tokens >= sequence.params.min_tokens
-    )
+def _want(guess: Guess, row: int) -> Wanted:
+    """By the request's parameters, as if the guesses before were its output."""
+    sequence, drafted = guess.sequence, guess.drafted
+    wanted = Wanted(sequence.request, row)
+    forced_token_id = None if drafted else sequence.forced_token_id
+    try:
+        mask = guess.follow_grammar() if forced_token_id is None else None
+        wanted.choice = to_choice(sequence, drafted, mask=mask, forced_token_id=forced_token_id)
+    except Exception:
+        log.debug("no draft: request_id=%s", sequence.request.request_id, exc_info=True)
+        wanted.failure = INTERNAL_ERROR
+    return wanted

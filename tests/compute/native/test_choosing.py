@@ -6,13 +6,12 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from msgspec.structs import replace
 
-from tests.doubles.sampling import choose, logprob_row
+from tests.doubles.sampling import choose, choose_natively, logprob_row, score_natively
 from tests.doubles.stepping import make_request
-from weft.compute.native import NativeSampler
 from weft.compute.sampler import Choice
 from weft.core.types import SamplingParams
 from weft.engine.scheduling.sequence import Sequence
-from weft.engine.step_sampler import to_choice
+from weft.engine.step_choices import to_choice
 
 MAYBE = st.booleans()
 
@@ -72,7 +71,7 @@ def test_a_choice_is_the_twin_s(
     )
     words = [[some[0]], [some[1], some[2]]] if has[2] else []
     sequence = make_sequence(rng, vocab_size, params, (some[3],), bad_token_ids=words)
-    assert NativeSampler.choose_token(row, to_choice(sequence)) == choose(row, sequence)
+    assert choose_natively(row, to_choice(sequence)) == choose(row, sequence)
 
 
 @pytest.mark.parametrize(
@@ -94,7 +93,7 @@ def test_many_seeds_choose_what_the_twin_chooses(settings_):
     for seed in range(15):
         params = SamplingParams(seed=seed, **settings_)
         sequence = make_sequence(np.random.default_rng(2), 50_000, params)
-        chosen.append(NativeSampler.choose_token(row, to_choice(sequence)))
+        chosen.append(choose_natively(row, to_choice(sequence)))
         assert chosen[-1] == choose(row, sequence)
     assert len(set(chosen)) > 5
 
@@ -115,7 +114,7 @@ def test_log_probabilities_are_the_twin_s(random, vocab_size, spread, step, num_
     token = int(rng.integers(0, vocab_size))
     num_best = vocab_size if num_top == -1 else num_top
     ours, twin = (
-        NativeSampler.score_tokens(row, [token], num_best),
+        score_natively(row, [token], num_best),
         logprob_row(row, token, num_top),
     )
     assert ours is not None
@@ -131,8 +130,8 @@ def test_a_row_that_is_not_finite_is_reported(place, value):
     """NaN anywhere, or an infinite best: there is nothing to choose and no probability."""
     row = np.zeros(2000, np.float32)
     row[place] = value
-    assert NativeSampler.choose_token(row, Choice(temperature=1.0)) is None
-    assert NativeSampler.score_tokens(row, [1], 3) is None
+    assert choose_natively(row, Choice(temperature=1.0)) is None
+    assert score_natively(row, [1], 3) is None
 
 
 @pytest.mark.parametrize("field", ["allowed", "forbidden", "forbidden_ends", "seen", "output"])
@@ -140,16 +139,16 @@ def test_a_row_that_is_not_finite_is_reported(place, value):
 def test_a_token_beyond_the_row_is_refused(field, token):
     """Nothing is written out of bounds, whatever a caller overlooked."""
     with pytest.raises(ValueError, match=field):
-        NativeSampler.choose_token(np.zeros(10, np.float32), Choice(**{field: [token]}))
+        choose_natively(np.zeros(10, np.float32), Choice(**{field: [token]}))
     with pytest.raises(ValueError, match="biased"):
-        NativeSampler.choose_token(np.zeros(10, np.float32), Choice(bias={token: 1.0}))
+        choose_natively(np.zeros(10, np.float32), Choice(bias={token: 1.0}))
     with pytest.raises(ValueError, match="given"):
-        NativeSampler.score_tokens(np.zeros(10, np.float32), [token])
+        score_natively(np.zeros(10, np.float32), [token])
 
 
 def test_a_mask_that_leaves_nothing_is_passed_over():
     """What was there before is there again."""
     row = np.array([1, 3, -np.inf, 2], np.float32)
-    assert NativeSampler.choose_token(row, Choice(allowed=[2])) == 1
-    assert NativeSampler.choose_token(row, Choice(forbidden=[0, 1, 1, 3])) == 1
-    assert NativeSampler.choose_token(row, Choice(forbidden=[1, 3], forbidden_ends=[0])) == 0
+    assert choose_natively(row, Choice(allowed=[2])) == 1
+    assert choose_natively(row, Choice(forbidden=[0, 1, 1, 3])) == 1
+    assert choose_natively(row, Choice(forbidden=[1, 3], forbidden_ends=[0])) == 0

@@ -9,6 +9,7 @@ import pytest
 from tests.engine.test_structured_output import EOS, TOKENIZER, VOCAB
 from tests.text.parsers.taking_apart import cuts, feed_all, join
 from tests.text.parsers.test_round_trip import WRITERS
+from weft.compute.masks import flags_of
 from weft.engine.constraints.grammar import GrammarState, GrammarVocabulary, build
 from weft.engine.constraints.structural_tag import to_grammar
 from weft.text.parsers.call_tags import call_tag
@@ -248,7 +249,7 @@ def walk(matcher, seed, free):
     rng, out, rest = random.Random(seed), bytearray(), b""
     while not matcher.is_accepting():
         assert len(out) < 10_000
-        allowed = [token for token in range(256) if state.mask()[token]]
+        allowed = [token for token in range(256) if flags_of(state.mask(), 256)[token]]
         if len(allowed) > 40:  # not within a character
             rest = rest or free
             token, rest = rest[0], rest[1:]

@@ -8,7 +8,6 @@ from weft.compute.native.runner import (
     Machine,
     NativeEncoder,
     NativeRunner,
-    NativeSampler,
     ResidentBytes,
     Rounding,
     available_cpus,
@@ -16,6 +15,7 @@ from weft.compute.native.runner import (
     trim_heap,
     usable_paths,
 )
+from weft.compute.native.sampler import NativeSampler
 
 __all__ = [
     "MAX_THREADS",

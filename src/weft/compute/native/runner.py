@@ -1,10 +1,7 @@
-"""Models in C++, the sampler of their logits, and the memory they take.
-
-One call a step for the model and one for plain sampling, both without Python's lock.
-"""
+"""Models in C++, and the memory they take. A step is one call, without Python's lock."""
 
 import dataclasses
-from collections.abc import Collection, Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping
 from dataclasses import dataclass, replace
 from types import MappingProxyType
 
@@ -16,11 +13,8 @@ from weft.compute.grouped import LayerFormats, format_of, layer_formats, stored_
 from weft.compute.host_blocks import HostBlocks
 from weft.compute.native import _core
 from weft.compute.native.groups import load_groups
-from weft.compute.processed import processed, score_values
 from weft.compute.rope import inverse_frequencies
 from weft.compute.runner import AdapterStore, Batch, FloatArray, IntArray
-from weft.compute.sampler import Choice, Drawn
-from weft.core.types import LogprobRow
 from weft.model.card import AdapterBytes
 from weft.model.groups import GroupFormat, StoredGroups
 from weft.model.lora import Adapter
@@ -30,7 +24,6 @@ from weft.model.weights import Tensor, Weights, refuse_values
 
 MAX_THREADS = 1024
 NO_FORMATS: Mapping[str, GroupFormat] = MappingProxyType({})
-_NEVER = np.float32(-np.inf)
 _SAME = (  # fields that the core calls by the same name
     "vocab_size hidden_size intermediate_size num_heads num_kv_heads head_dim is_causal num_positions "
     "position_offset num_token_types has_embed_norm norm_eps is_gated embedding_multiplier "
@@ -280,53 +273,6 @@ class NativeEncoder(NativeModel):
         if batch.adapter_ids is not None:
             raise ValueError("adapter_ids must be None: there are no adapters here")
         return self._run(batch, None, None)
-
-
-class NativeSampler:
-    """A `Sampler` of logits in the host's memory, in C++ but for what few requests want."""
-
-    @staticmethod
-    def draw_rows(logits: FloatArray, temperatures: list[float], keys: list[int]) -> Drawn:
-        token_ids = np.zeros(len(logits), np.int32)
-        is_finite = np.zeros(len(logits), np.bool_)
-        _core.draw_rows(
-            np.ascontiguousarray(logits),
-            np.array(temperatures, np.float64),
-            np.array(keys, np.uint64),
-            token_ids,
-            is_finite,
-        )
-        return Drawn(token_ids, is_finite)
-
-    @staticmethod
-    def choose_token(row: FloatArray, choice: Choice) -> int | None:
-        return _core.choose(
-            np.ascontiguousarray(row),
-            None if choice.allowed is None else np.array(choice.allowed, np.int32),
-            np.array(choice.forbidden, np.int32),
-            np.array(choice.forbidden_ends, np.int32),
-            np.array(list(choice.bias), np.int32),
-            np.array(list(choice.bias.values()), np.float32),
-            np.array(choice.seen, np.int32),
-            np.array(choice.output, np.int32),
-            choice,
-        )
-
-    @staticmethod
-    def score_tokens(row: FloatArray, given: Sequence[int], num_best: int = 0) -> LogprobRow | None:
-        scores = _core.score(np.ascontiguousarray(row), np.array(given, np.int32), num_best)
-        return None if scores is None else list(zip(*scores, strict=True))
-
-    @staticmethod
-    def are_numbers(logits: FloatArray) -> bool:
-        return bool(np.isfinite(logits.max(axis=-1)).all())  # NaN spreads through max
-
-    @staticmethod
-    def masked(row: FloatArray, mask: NDArray[np.bool_]) -> FloatArray:
-        return np.where(mask, row, _NEVER)
-
-    processed = staticmethod(processed)
-    score_values = staticmethod(score_values)
 
 
 @dataclass(frozen=True, slots=True)

@@ -13,8 +13,8 @@ from dataclasses import dataclass
 
 import numpy as np
 from llguidance import LLMatcher, LLParserLimits, LLTokenizer
-from numpy.typing import NDArray
 
+from weft.compute.masks import Words, clear_bits, resized_mask, set_bits
 from weft.core.panics import panics_as
 
 log = logging.getLogger("weft.engine")
@@ -129,7 +129,7 @@ class GrammarState:
         self._matcher = matcher
         self._vocabulary = vocabulary
         self._end_ids = list(end_ids)
-        self._mask: NDArray[np.bool_] | None = None  # [vocab], of the present state
+        self._mask: Words | None = None  # of the present state
         self._error: str | None = None
         self._has_ended = False
         self._job: Future[None] | None = None
@@ -142,8 +142,8 @@ class GrammarState:
         self._compute()
         return self._mask is None and self._error is None
 
-    def mask(self) -> NDArray[np.bool_]:
-        """Which tokens may come next, [vocab]."""
+    def mask(self) -> Words:
+        """Which tokens may come next, as a `Choice` has them."""
         if self._job is not None:
             self._job.result()
             self._job = None
@@ -177,13 +177,10 @@ class GrammarState:
         if self._matcher.is_error():
             self._error = one_line(self._matcher.get_error())
             return
-        width = self._vocabulary.width
-        mask = np.unpackbits(bits, count=min(width, 8 * len(bits)), bitorder="little").view(bool)
-        if len(mask) < width:
-            mask = np.concatenate([mask, np.zeros(width - len(mask), bool)])
+        mask = resized_mask(bits, self._vocabulary.width)
         if self._end_ids and self._matcher.is_accepting():
-            mask[self._end_ids] = True
-        mask[list(self._vocabulary.hidden_ids)] = False
+            set_bits(mask, self._end_ids)
+        clear_bits(mask, self._vocabulary.hidden_ids)
         self._mask = mask if mask.any() else None
 
     @staticmethod

@@ -2,7 +2,7 @@
 
 import sys
 from array import array
-from dataclasses import dataclass, field, fields
+from dataclasses import dataclass, field
 from enum import Enum
 from operator import attrgetter
 from typing import Any
@@ -20,10 +20,7 @@ _SEED_MASK = (1 << 64) - 1
 
 # What of a choice changes a row, but for the temperature.
 _CHANGING = tuple(
-    field.name
-    for field in fields(Choice)
-    if field.name in PARAMETERS
-    if field.name != "temperature"
+    name for name in Choice.__struct_fields__ if name in PARAMETERS and name != "temperature"
 )
 _changes = attrgetter(*_CHANGING)
 _NO_CHANGES = tuple(PARAMETERS[name].default for name in _CHANGING)
