@@ -35,6 +35,7 @@ from weft.engine.transfer.wire import Identity
 from weft.model.open import open_model
 
 # The keys and values of Qwen3-0.6B, of a model that computes nothing else.
+SECRET = b"of this benchmark alone"
 MODEL = (
     "embedded:random?layers=28&hidden=128&heads=8&kv_heads=8&head_dim=128&intermediate=128"
     "&vocab=1000&dtype=bfloat16"
@@ -122,7 +123,13 @@ def _hashes(num_blocks: int) -> list[bytes]:
 
 def _taking_part(connector: KvConnector, copies: BlockCopies) -> tuple[Any, Identity]:
     config = read_kv_transfer(
-        {"kv_connector": connector.value, "kv_role": "kv_both", "kv_port": 0, "engine_id": "e"}
+        {
+            "kv_connector": connector.value,
+            "kv_role": "kv_both",
+            "kv_port": 0,
+            "engine_id": "e",
+            "kv_connector_extra_config": {"secret_file": "not read"},
+        }
     )
     return config, Identity("1", "m", "l", 16, copies.read_block(0).nbytes)
 
@@ -132,7 +139,7 @@ def lend(pipe: Connection, model: str, num_blocks: int) -> None:
     source = _runner(model, num_blocks)
     plain = np.ones(source.read_block(0).nbytes * num_blocks, np.uint8)
     producers = {
-        connector.value: KvProducer(config, b"", identity, lambda: None)
+        connector.value: KvProducer(config, SECRET, identity, lambda: None)
         for connector in BARE
         for config, identity in [_taking_part(connector, source)]
     }
@@ -160,7 +167,7 @@ class Transfer:
     ) -> None:
         config, identity = _taking_part(connector, target)
         self._woken = threading.Event()
-        self._consumer = KvConsumer(config, b"", identity, self._woken.set)
+        self._consumer = KvConsumer(config, SECRET, identity, self._woken.set)
         self._name, self._other, self._target = connector.value, other, target
         self._num_blocks = num_blocks
         self._number = 0

@@ -8,7 +8,9 @@ prefiller alone; first there and then to the decoder, as routers of vLLM's contr
 import argparse
 import asyncio
 import random
+import secrets
 import statistics
+import tempfile
 import time
 from collections.abc import AsyncGenerator
 from contextlib import AbstractContextManager, ExitStack, aclosing
@@ -33,9 +35,11 @@ def main() -> None:
     parser.add_argument("--threads", type=int, default=1, help="of each server")
     parser.add_argument("--connector", default="TcpConnector")
     options = parser.parse_args()
-    with ExitStack() as stack:
+    with ExitStack() as stack, tempfile.NamedTemporaryFile() as secret_file:
+        secret_file.write(secrets.token_hex(32).encode())
+        secret_file.flush()
         prefill, decode = (
-            stack.enter_context(_server(options, role)).http_port
+            stack.enter_context(_server(options, role, secret_file.name)).http_port
             for role in ("kv_producer", "kv_consumer")
         )
         found = asyncio.run(measure(prefill, decode, options))
@@ -50,8 +54,15 @@ def main() -> None:
         )
 
 
-def _server(options: argparse.Namespace, role: str) -> AbstractContextManager[Server]:
-    transfer = {"kv_connector": options.connector, "kv_role": role, "kv_port": 0}
+def _server(
+    options: argparse.Namespace, role: str, secret_file: str
+) -> AbstractContextManager[Server]:
+    transfer = {
+        "kv_connector": options.connector,
+        "kv_role": role,
+        "kv_port": 0,
+        "kv_connector_extra_config": {"secret_file": secret_file},
+    }
     return server(
         options.model,
         f"--kv-transfer-config={msgspec.json.encode(transfer).decode()}",

@@ -11,6 +11,7 @@ import pytest
 
 from tests.busy import PATIENCE_S
 from tests.cli.running import SMALL, WEFT, Server, clean_environment, running
+from tests.doubles.secret_file import secret_file
 from tests.web.mcp.tool_server import tool_serving
 from tools.make_site import ROOT, pages
 from weft.cli.commands import make_app
@@ -65,6 +66,7 @@ SERVED = {
     "http://localhost:4317": "http://127.0.0.1:9",
     '"kv_port": 14579': '"kv_port": 0',
     '"kv_port": 14580': '"kv_port": 0',
+    "/etc/weft/transfer": secret_file(),
     "$CONTROL_KEY": "secret",
 }
 

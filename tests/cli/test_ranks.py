@@ -12,6 +12,7 @@ import pytest
 
 from tests.busy import PATIENCE_S
 from tests.cli.running import SMALL, WEFT, Server, clean_environment, running
+from tests.doubles.secret_file import secret_file
 from tests.ports import free_port
 
 MODEL = f"{SMALL}&max_len=16384"
@@ -95,7 +96,7 @@ def headless(port: int, *argv: str) -> Iterator[subprocess.Popen[str]]:
 def _ranks(port: int, first: int = 1) -> tuple[str, ...]:
     start = ("--data-parallel-start-rank", str(first)) if first else ()
     return ("--data-parallel-size", "2", "--data-parallel-size-local", "1",
-            "--data-parallel-rpc-port", str(port), *start)  # fmt: skip
+            "--data-parallel-rpc-port", str(port), "--data-parallel-secret-file", secret_file(), *start)  # fmt: skip
 
 
 def until_health(server: Server, body: str) -> None:

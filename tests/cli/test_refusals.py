@@ -10,6 +10,7 @@ from tests.cli.running import SMALL, here
 
 TINY = Path(str(files("weft.model.embedded"))) / "tiny"
 DP = "serve M --max-model-len 16384 --num-gpu-blocks-override 2048 --num-threads 2"
+HEAD = f"{DP} -dp 2 -dpl 1 --data-parallel-secret-file /s"
 VLLM = f"serve {TINY} --engine vllm"
 REMOTE = "serve --remote grpc://127.0.0.1:1"
 # M stands for a small model.
@@ -52,7 +53,7 @@ REFUSED = {
         "--data-parallel-rank and --remote exclude each other"
     ),
     f"{DP} --data-parallel-rank 1": "--data-parallel-rank must be from 0 to 0",
-    f"{DP} -dp 2 -dpl 1 --api-server-count 2": "--api-server-count 2 does not go with",
+    f"{HEAD} --api-server-count 2": "--api-server-count 2 does not go with",
     # -- of engines elsewhere
     "serve embedded:tiny --remote grpc://127.0.0.1:1": "MODEL",
     "serve --remote http://127.0.0.1:1": "must be grpc://HOST:PORT",
@@ -105,10 +106,10 @@ REFUSED_LATER = {
     "serve M --reasoning-parser nothing": "--reasoning-parser",
     f"{DP} -dp 0": "--data-parallel-size must be between 1 and 64",
     f"{DP} -dp 2 -dpn 1 --enable-elastic-ep": "--enable-elastic-ep does not go with ranks on other",
-    f"""{DP} -dp 2 -dpl 1 --weight-transfer-config '{{"backend": "shared_memory"}}'""": (
+    f"""{HEAD} --weight-transfer-config '{{"backend": "shared_memory"}}'""": (
         "--weight-transfer-config does not go with"
     ),
-    f"""{DP} -dp 2 --headless -dpr 1 --kv-events-config '{{"enable_kv_cache_events": true}}'""": (
+    f"""{HEAD} --headless --kv-events-config '{{"enable_kv_cache_events": true}}'""": (
         "--kv-events-config does not go with"
     ),
     f"{DP} -dp 2 --headless -dpr 1 --data-parallel-secret-file /none": (

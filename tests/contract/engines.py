@@ -11,6 +11,7 @@ import msgspec
 import pytest
 
 from tests.doubles.fake_engine import FakeEngine
+from tests.doubles.secret_file import secret_file
 from tests.ports import free_port
 from tests.rpc import calls
 from weft.core.client import EngineClient
@@ -86,7 +87,7 @@ data_parallel = partial(running_engine, DataParallelClient, data_parallel_size=2
 @asynccontextmanager
 async def nodes(link: LinkConfig | None = None, **options) -> AsyncIterator[EngineClient]:
     """An engine here and one at a node, which is of this process too."""
-    link = link or LinkConfig("127.0.0.1", free_port(), None)
+    link = link or LinkConfig("127.0.0.1", free_port(), secret_file())
     async with node(link, **options), head(link, **options) as client:
         yield client
 

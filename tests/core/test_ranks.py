@@ -5,7 +5,8 @@ import pytest
 from weft.core.errors import ConfigError
 from weft.core.ranks import LinkConfig, RankOptions, RanksConfig, read_ranks
 
-HERE = LinkConfig("127.0.0.1", 29550, None)
+HERE = LinkConfig("127.0.0.1", 29550, "/s")
+KNOWN = {"data_parallel_secret_file": "/s"}
 
 
 @pytest.mark.parametrize(
@@ -23,13 +24,13 @@ HERE = LinkConfig("127.0.0.1", 29550, None)
         (4, {"data_parallel_hybrid_lb": True, "data_parallel_start_rank": 2}, RanksConfig(start=2, num_local=2)),
         # As vLLM has it: a start that is not that of a node is one of a server.
         (4, {"data_parallel_start_rank": 2, "data_parallel_size_local": 1}, RanksConfig(start=2, num_local=1)),
-        (4, {"data_parallel_size_local": 2}, RanksConfig(start=0, num_local=2, link=HERE)),
-        (4, {"data_parallel_size_local": 0}, RanksConfig(start=0, num_local=0, link=HERE)),
-        (4, {"headless": True, "data_parallel_start_rank": 2},
+        (4, {"data_parallel_size_local": 2, **KNOWN}, RanksConfig(start=0, num_local=2, link=HERE)),
+        (4, {"data_parallel_size_local": 0, **KNOWN}, RanksConfig(start=0, num_local=0, link=HERE)),
+        (4, {"headless": True, "data_parallel_start_rank": 2, **KNOWN},
          RanksConfig(start=2, num_local=2, link=HERE, is_headless=True)),
-        (4, {"headless": True, "data_parallel_start_rank": 1, "data_parallel_size_local": 1},
+        (4, {"headless": True, "data_parallel_start_rank": 1, "data_parallel_size_local": 1, **KNOWN},
          RanksConfig(start=1, num_local=1, link=HERE, is_headless=True)),
-        (4, {"headless": True}, RanksConfig(start=0, num_local=4, link=HERE, is_headless=True)),
+        (4, {"headless": True, **KNOWN}, RanksConfig(start=0, num_local=4, link=HERE, is_headless=True)),
     ],
 )  # fmt: skip
 def test_the_ranks_of_a_server_are_what_its_flags_say(size, given, expected):
@@ -37,17 +38,16 @@ def test_the_ranks_of_a_server_are_what_its_flags_say(size, given, expected):
     assert read_ranks(RankOptions(**given), size) == expected
 
 
-def test_beyond_this_machine_a_secret_is_needed():
-    """On both sides; where it is, and how to reach the head, is handed on."""
-    far = {"data_parallel_address": "10.0.0.7", "data_parallel_rpc_port": 13345}
-    for given in ({"data_parallel_size_local": 1}, {"headless": True}):
-        with pytest.raises(
-            ConfigError, match=r"10\.0\.0\.7 without a secret .* --data-parallel-secret-file"
-        ):
-            read_ranks(RankOptions(**far, **given), 2)
-        found = read_ranks(RankOptions(**far, **given, data_parallel_secret_file="/s"), 2)
-        assert found is not None
-        assert found.link == LinkConfig("10.0.0.7", 13345, "/s")
+@pytest.mark.parametrize("address", [{}, {"data_parallel_address": "10.0.0.7"}])
+@pytest.mark.parametrize("side", [{"data_parallel_size_local": 1}, {"headless": True}])
+def test_a_head_and_its_nodes_need_a_secret(address, side):
+    """On one machine too, where any process could join; where it is, and how to reach the head, is handed on."""
+    given = {**address, **side, "data_parallel_rpc_port": 13345}
+    with pytest.raises(ConfigError, match=r"need --data-parallel-secret-file .* port 13345"):
+        read_ranks(RankOptions(**given), 2)
+    found = read_ranks(RankOptions(**given, data_parallel_secret_file="/s"), 2)
+    assert found is not None
+    assert found.link == LinkConfig(address.get("data_parallel_address", "127.0.0.1"), 13345, "/s")
 
 
 @pytest.mark.parametrize(

@@ -3,8 +3,12 @@
 import msgspec
 
 from tests.busy import PATIENCE_S
+from tests.doubles.secret_file import secret_file
 from weft.core.kv_transfer import KvConnector, KvRole, KvTransferConfig
 from weft.engine.transfer.settings import LOOPBACK
+
+# Beside connector and role, as a user writes them, of an engine on a port that is free.
+WITH_SECRET = {"kv_port": 0, "kv_connector_extra_config": {"secret_file": secret_file()}}
 
 
 def transfer(role: KvRole, **changes) -> KvTransferConfig:
@@ -15,8 +19,8 @@ def transfer(role: KvRole, **changes) -> KvTransferConfig:
         engine_id="e",
         host="127.0.0.1",
         port=0,
-        networks=LOOPBACK,
-        secret_path=None,
+        peers=LOOPBACK,
+        secret_path=secret_file(),
         lease_s=PATIENCE_S * 10,
         fails_requests=False,
     )

@@ -7,6 +7,7 @@ import pytest
 from hypothesis import example, given
 from hypothesis import strategies as st
 
+from tests.doubles.secret_file import secret_file
 from weft.core.config import ComputeConfig, EngineConfig, EngineOptions
 from weft.core.elastic import ElasticConfig
 from weft.core.errors import ConfigError
@@ -97,7 +98,12 @@ def test_a_number_of_rows_is_that_number():
 
 def test_rows_stay_few_where_a_prompt_is_lent_step_by_step():
     """Who fetches it has each step's blocks while the next is computed."""
-    transfer = {"kv_connector": "TcpConnector", "kv_role": "kv_both"}
+    extra = {"secret_file": secret_file()}
+    transfer = {
+        "kv_connector": "TcpConnector",
+        "kv_role": "kv_both",
+        "kv_connector_extra_config": extra,
+    }
     config = resolved(kv_transfer_config=transfer, max_num_batched_tokens="auto")
     assert config.scheduler_config.max_num_batched_tokens == 512
 

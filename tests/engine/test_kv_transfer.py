@@ -13,7 +13,7 @@ from tests.busy import PATIENCE_S
 from tests.doubles.engine_thread import EngineThread
 from tests.doubles.fake_runner import FakeRunner
 from tests.doubles.stepping import make_config, make_request
-from tests.doubles.transfers import transfer
+from tests.doubles.transfers import WITH_SECRET, transfer
 from tests.engine.test_offloading import (
     MODEL,
     MODELS,
@@ -41,7 +41,7 @@ def connector(request) -> KvConnector:
 
 def options(role: str, connector: KvConnector = KvConnector.TCP, model: str = MODEL, **more):
     """Of an engine on a port that is free."""
-    config = {"kv_connector": connector.value, "kv_role": role, "kv_port": 0, **more}
+    config = {"kv_connector": connector.value, "kv_role": role, **WITH_SECRET, **more}
     return {
         "max_model_len": 256,
         "num_threads": threads_of(model),

@@ -11,6 +11,7 @@ import pytest
 from tests.busy import PATIENCE_S, until
 from tests.contract.engines import MODEL, ROOM, data_parallel, local, node, nodes, resolved
 from tests.contract.engines import head as head_of
+from tests.doubles.secret_file import SECRET, secret_file
 from tests.engine.test_lora import adapter
 from tests.engine.test_offloading import mixed
 from tests.ports import free_port
@@ -25,7 +26,6 @@ from weft.engine.nodes import head, link
 from weft.engine.nodes.head import NodeListener, digest_of
 from weft.engine.nodes.link import FromHead, Join, JoinRefused, LinkSocket, connect, difference
 
-SECRET = b"0123456789abcdef"
 ENDLESS = SamplingParams(
     temperature=0.0, max_tokens=None, ignore_eos=True, output_kind=OutputKind.DELTA
 )
@@ -33,18 +33,10 @@ SHORT = SamplingParams(temperature=0.0, max_tokens=8, ignore_eos=True)
 PROMPT = {"prompt_token_ids": list(range(100, 150))}
 
 
-@pytest.fixture
-def secret_file(tmp_path):
-    path = tmp_path / "secret"
-    path.write_bytes(SECRET)
-    path.chmod(0o600)
-    return str(path)
-
-
 @asynccontextmanager
-async def listening(secret_file, **options):
+async def listening(**options):
     """A head that waits for ranks 1 and 2; with how to reach it, and what rank 1 joins with."""
-    place = LinkConfig("127.0.0.1", free_port(), secret_file)
+    place = LinkConfig("127.0.0.1", free_port(), secret_file())
     checkpoint, config = resolved(
         data_parallel_size=3, ranks=RanksConfig(start=0, num_local=1, link=place), **options
     )
@@ -81,18 +73,18 @@ HOSTILE = {
 }
 
 
-async def test_bytes_of_strangers_change_nothing(secret_file):
+async def test_bytes_of_strangers_change_nothing():
     """Whatever they send, and however they leave."""
-    async with listening(secret_file) as (listener, place, joining):
+    async with listening() as (listener, place, joining):
         for sent in HOSTILE.values():
             with await asyncio.to_thread(socket.create_connection, (place.host, place.port)) as one:
                 one.sendall(sent)
         await is_well(listener, place, joining)
 
 
-async def test_many_strangers_at_once_keep_nobody_out_for_long(secret_file):
+async def test_many_strangers_at_once_keep_nobody_out_for_long():
     """More than are listened to at a time, none of whom says a word."""
-    async with listening(secret_file) as (listener, place, joining):
+    async with listening() as (listener, place, joining):
         strangers = [
             socket.create_connection((place.host, place.port))
             for _ in range(head.MAX_HANDSHAKES + 5)
@@ -108,9 +100,9 @@ async def test_many_strangers_at_once_keep_nobody_out_for_long(secret_file):
 
 
 @pytest.mark.parametrize("secret", [b"", b"another secret, just as long"])
-async def test_who_does_not_know_the_secret_does_not_join(secret_file, secret):
+async def test_who_does_not_know_the_secret_does_not_join(secret):
     """Nor hears anything of the head."""
-    async with listening(secret_file) as (listener, place, joining):
+    async with listening() as (listener, place, joining):
         with pytest.raises(PeerError, match="the secrets are not the same"):
             await join(place, joining, secret)
         await is_well(listener, place, joining)
@@ -136,11 +128,9 @@ def changed(joining: Join, part: str, **values) -> Join:
         ("", {"data_parallel_rank": None}, "rank None is none of those"),
     ],
 )  # fmt: skip
-async def test_an_engine_that_would_answer_otherwise_is_refused_by_name(
-    secret_file, part, values, words
-):
+async def test_an_engine_that_would_answer_otherwise_is_refused_by_name(part, values, words):
     """For good: to try again is of no use."""
-    async with listening(secret_file) as (listener, place, joining):
+    async with listening() as (listener, place, joining):
         with pytest.raises(JoinRefused, match=words):
             await join(place, changed(joining, part, **values))
         with pytest.raises(JoinRefused, match="another tokenizer"):
@@ -148,9 +138,9 @@ async def test_an_engine_that_would_answer_otherwise_is_refused_by_name(
         await is_well(listener, place, joining)
 
 
-async def test_sizes_of_a_machine_may_differ(secret_file):
+async def test_sizes_of_a_machine_may_differ():
     """Threads, blocks of the pool, where its files are."""
-    async with listening(secret_file) as (listener, place, joining):
+    async with listening() as (listener, place, joining):
         other = changed(joining, "cache_config", num_blocks=99)
         other = changed(other, "compute_config", num_threads=7)
         other = changed(other, "model_config", model="/elsewhere", packed_cache_bytes=0)
@@ -171,17 +161,17 @@ def greet_as(place: LinkConfig, *sent: object) -> None:
 @pytest.mark.parametrize(
     "sent", [("0.0.0",), (3,), (__version__, {"config": 1}), (__version__, "x" * 1000)]
 )
-async def test_who_knows_the_secret_and_says_something_else_is_hung_up_on(secret_file, sent):
+async def test_who_knows_the_secret_and_says_something_else_is_hung_up_on(sent):
     """Another version before anything is read that it may write otherwise."""
-    async with listening(secret_file) as (listener, place, joining):
+    async with listening() as (listener, place, joining):
         with pytest.raises((PeerError, OSError)):
             await asyncio.to_thread(greet_as, place, *sent)
         await is_well(listener, place, joining)
 
 
-async def test_a_rank_joins_once(secret_file):
+async def test_a_rank_joins_once():
     """A second one may try again, and joins when the first has gone."""
-    async with listening(secret_file) as (listener, place, joining):
+    async with listening() as (listener, place, joining):
         with await join(place, joining):
             with pytest.raises(PeerError, match="rank 1 has joined already") as refused:
                 await join(place, joining)
@@ -191,7 +181,7 @@ async def test_a_rank_joins_once(secret_file):
         await is_well(listener, place, joining)
 
 
-async def test_a_node_takes_no_frame_that_is_no_command(secret_file):
+async def test_a_node_takes_no_frame_that_is_no_command():
     """Of a head that it trusts, too: no length is believed."""
     for frame in (
         b"\xff\xff\xff\xff",
@@ -216,7 +206,7 @@ def test_frames_of_both_ways_are_told_apart():
 async def test_a_port_that_is_taken_is_refused_by_name():
     """At the start."""
     with socket.create_server(("127.0.0.1", 0)) as taken:
-        place = LinkConfig("127.0.0.1", taken.getsockname()[1], None)
+        place = LinkConfig("127.0.0.1", taken.getsockname()[1], secret_file())
         ranks = RanksConfig(start=0, num_local=1, link=place)
         checkpoint, config = resolved(data_parallel_size=2, ranks=ranks)
         with pytest.raises(ConfigError, match="--data-parallel-address: the head cannot listen"):
@@ -241,9 +231,9 @@ async def answer(client, request_id: str, **options) -> list[int]:
     return list(last.outputs[0].token_ids)
 
 
-async def test_an_engine_elsewhere_answers_as_one_alone(secret_file):
+async def test_an_engine_elsewhere_answers_as_one_alone():
     """Bit for bit; what the node's machine has is seen at the head."""
-    place = LinkConfig("127.0.0.1", free_port(), secret_file)
+    place = LinkConfig("127.0.0.1", free_port(), secret_file())
     async with nodes(link=place) as client:
         here, there = [await answer(client, f"r{n}", data_parallel_rank=n) for n in (0, 1)]
         assert here == there
@@ -332,7 +322,7 @@ async def test_64_mixed_requests_are_the_same_bits_as_one_engine_alone(tmp_path)
 @pytest.mark.slow
 async def test_a_node_that_leaves_finishes_what_it_has():
     """It gets no more, its requests end as they would, and another takes its place."""
-    place = LinkConfig("127.0.0.1", free_port(), None)
+    place = LinkConfig("127.0.0.1", free_port(), secret_file())
     async with node(place, **ROOM) as leaving, head_of(place, **ROOM) as client:
         params = msgspec.structs.replace(SHORT, max_tokens=400)
         stream = client.generate(PROMPT, params, "open", data_parallel_rank=1)
@@ -352,7 +342,7 @@ async def test_a_node_that_leaves_finishes_what_it_has():
 @pytest.mark.slow
 async def test_who_has_other_weights_is_let_go():
     """Though all else is alike; and the head waits for another."""
-    place = LinkConfig("127.0.0.1", free_port(), None)
+    place = LinkConfig("127.0.0.1", free_port(), secret_file())
     async with asyncio.TaskGroup() as group:
         begun = group.create_task(take_one(place))
         async with node(place, model=f"{MODEL}&seed=2") as other:
@@ -372,7 +362,7 @@ async def take_one(place: LinkConfig) -> list[int]:
 @pytest.mark.slow
 async def test_a_head_without_engines_has_those_of_its_nodes():
     """It computes nothing itself."""
-    place = LinkConfig("127.0.0.1", free_port(), None)
+    place = LinkConfig("127.0.0.1", free_port(), secret_file())
     async with node(place, num_local=2), head_of(place, num_local=0) as client:
         engines_of(2)
         first, second = [await answer(client, f"r{n}", data_parallel_rank=n) for n in (0, 1)]
@@ -382,7 +372,7 @@ async def test_a_head_without_engines_has_those_of_its_nodes():
 @pytest.mark.slow
 async def test_a_head_that_comes_back_gets_its_engines_again():
     """Fresh ones: what the former had asked them for, nobody follows."""
-    place = LinkConfig("127.0.0.1", free_port(), None)
+    place = LinkConfig("127.0.0.1", free_port(), secret_file())
     async with node(place, **ROOM):
         async with head_of(place, **ROOM) as client:
             lost = asyncio.create_task(follow(client, "lost", 1))

@@ -2,6 +2,7 @@
 
 import pytest
 
+from tests.doubles.secret_file import SECRET, secret_file
 from tests.doubles.transfers import computed_at
 from tests.engine.test_kv_transfer import LEND, answers_of, options, run_apart, with_args
 from tests.engine.test_offloading import MODEL
@@ -15,11 +16,22 @@ from weft.engine.fit import fit
 from weft.engine.transfer.settings import read_kv_transfer
 from weft.model.open import open_model
 
-SECRET = b"0123456789abcdef"
-
 
 def given(**more):
-    return {"kv_connector": "TcpConnector", "kv_role": "kv_both", **more}
+    """Of an engine that knows a secret."""
+    extra = {"secret_file": secret_file(), **more.pop("kv_connector_extra_config", {})}
+    return {
+        "kv_connector": "TcpConnector",
+        "kv_role": "kv_both",
+        "kv_connector_extra_config": extra,
+        **more,
+    }
+
+
+def without_secret(*peers, **more):
+    """Of an engine that is told its peers, if any."""
+    extra = {"kv_connector_extra_config": {"peers": peers}} if peers else {}
+    return {"kv_connector": "TcpConnector", "kv_role": "kv_consumer", **extra, **more}
 
 
 @pytest.mark.parametrize(
@@ -34,8 +46,13 @@ def given(**more):
         (given(kv_port=70000), "kv_port must be between 0 and 65535"),
         (given(kv_ip="0.0.0.0"), "must be the address that others reach"),
         (given(kv_ip="localhost"), "kv_ip must be an address"),
-        (given(kv_ip="10.0.0.1"), "needs a secret_file"),
-        (given(kv_connector_extra_config={"peers": ["10.0.0.0/8"]}), "needs a secret_file"),
+        (without_secret(kv_ip="10.0.0.1"), "needs a secret_file when kv_ip or peers"),
+        (without_secret("10.0.0.0/8"), "needs a secret_file when kv_ip or peers"),
+        (without_secret("10.0.0.7:14579"), "needs a secret_file when kv_ip or peers"),
+        (without_secret(), "needs a secret_file, or peers that are addresses with ports"),
+        (without_secret(kv_role="kv_both"), "needs a secret_file, or peers"),
+        (without_secret("127.0.0.1"), "needs a secret_file, or peers"),
+        (without_secret("127.0.0.1:1", "127.0.0.0/8"), "needs a secret_file, or peers"),
         (given(kv_connector="ShmConnector", kv_ip="10.0.0.1"), "kv_ip and peers must be loopback"),
         (
             given(
@@ -44,7 +61,22 @@ def given(**more):
             ),
             "shares the memory of one machine; take TcpConnector",
         ),
-        (given(kv_connector_extra_config={"peers": ["x"]}), "peers must be addresses"),
+        (given(kv_connector_extra_config={"peers": ["x"]}), "peers must be networks or addresses"),
+        *(
+            (
+                given(kv_connector_extra_config={"peers": [one]}),
+                "peers must be networks or addresses",
+            )
+            for one in (
+                "x:1",
+                "127.0.0.1:0",
+                "127.0.0.1:65536",
+                "127.0.0.1:1/a",
+                "u@127.0.0.1:1",
+                "::1:x",
+                "10.0.0.1/8",
+            )
+        ),
         (given(kv_connector_extra_config={"peers": []}), "number of peers"),
         (given(kv_connector_extra_config={"lease_s": 0}), "lease_s must be between 1"),
         (given(kv_load_failure_policy="x"), "must be recompute or fail"),
@@ -55,6 +87,29 @@ def test_settings_that_cannot_work_are_refused(config, text):
     """By their names."""
     with pytest.raises(ConfigError, match=text):
         read_kv_transfer(config)
+
+
+@pytest.mark.parametrize(
+    ("peer", "is_peer"),
+    [
+        ("127.0.0.1:7", [False, True, False]),
+        ("127.0.0.1", [True, True, False]),
+        ("10.0.0.0/8", [False, False, False]),
+        ("[::1]:7", [False, False, True]),
+        ("::1", [False, False, True]),
+    ],
+)
+def test_an_engine_that_a_request_names_has_to_be_a_peer(peer, is_peer):
+    """Of an address with a port this port alone."""
+    config = read_kv_transfer(given(kv_connector_extra_config={"peers": [peer]}))
+    named = [("127.0.0.1", 6), ("127.0.0.1", 7), ("::1", 7)]
+    assert [config.is_peer(host, port) for host, port in named] == is_peer
+
+
+def test_without_a_secret_peers_are_addresses_with_ports():
+    """And who only lends believes nobody."""
+    assert read_kv_transfer(without_secret("127.0.0.1:14579", "[::1]:7")).secret_path is None
+    assert read_kv_transfer(without_secret(kv_role="kv_producer")).secret_path is None
 
 
 def test_several_engines_count_ids_and_ports_from_the_first():
@@ -108,6 +163,8 @@ FOUND = computed_at(1) | {"remote_block_ids": [[1, 2]]}
         ({"remote_engine_id": None}, "needs remote_engine_id"),
         ({"remote_request_id": None}, "needs remote_request_id"),
         ({"remote_host": None}, "needs remote_host"),
+        ({"remote_host": "localhost"}, "remote_host must be an IP address, got 'localhost'"),
+        ({"remote_host": "127.0.0.1\n"}, "remote_host must be an IP address"),
         ({"remote_port": None}, "needs remote_port"),
         ({"remote_block_ids": None}, "needs remote_block_ids"),
         ({"remote_block_ids": [1, 2]}, "remote_block_ids"),

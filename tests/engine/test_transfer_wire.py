@@ -18,8 +18,7 @@ from weft.engine.handshake import HANDSHAKE_S, PeerError, length_of
 from weft.engine.transfer import lending, wire
 from weft.engine.transfer.connectors import CONNECTORS
 from weft.engine.transfer.pool_access import AccessEnded, PoolAccess
-from weft.engine.transfer.settings import LOOPBACK
-from weft.engine.transfer.tcp import TcpPeer
+from weft.engine.transfer.tcp import TcpConnector, TcpPeer
 
 SECRET = b"0123456789abcdef"
 IDENTITY = wire.Identity(version="1", model="m", kv_layout="l", block_size=4, block_bytes=64)
@@ -40,9 +39,9 @@ def listening(connector: KvConnector, secret: bytes = SECRET):
         producer.close()
 
 
-def connect(producer, networks=LOOPBACK) -> wire.Peer:
+def connect(producer) -> wire.Peer:
     connector = CONNECTORS[producer.config.connector]
-    return connector.connect("127.0.0.1", producer.port, networks)
+    return connector.connect("127.0.0.1", producer.port)
 
 
 def greet(producer, secret: bytes = SECRET, identity: wire.Identity = IDENTITY):
@@ -222,7 +221,10 @@ class SlowLine:
 
     def __init__(self, sender: socket.socket, piece_bytes: int, pause_s: float):
         self.now_s = 0.0
-        self._sender, self._piece, self._pause_s = sender, bytes(piece_bytes), pause_s
+        self._sender, self._piece_bytes, self._pause_s = sender, piece_bytes, pause_s
+        state = memoryview(bytes(STATE_BYTES))
+        digest = TcpPeer(sender)._digest([state], PoolAccess(SimpleNamespace()))
+        self._rest = memoryview(bytes(state) + digest)
 
     def clock(self) -> float:
         return self.now_s
@@ -235,7 +237,8 @@ class SlowLine:
             self.now_s += min(timeout_s, self._pause_s)
             if timeout_s < self._pause_s:
                 return False
-            self._sender.sendall(self._piece)
+            self._sender.sendall(self._rest[: self._piece_bytes])
+            self._rest = self._rest[self._piece_bytes :]
             return bool(poller.poll(PATIENCE_S * 1000))
 
         return wait
@@ -265,20 +268,28 @@ def test_a_large_state_may_take_as_long_as_its_bytes():
             receive_over(piece_bytes, pause_s)
 
 
-def test_there_is_no_connection_to_who_is_no_peer(connector):
-    """Whatever a request says of hosts."""
-    with (
-        listening(connector) as producer,
-        pytest.raises(PeerError, match="among the peers"),
-    ):
-        connect(producer, ["10.0.0.0/8"])
+class Damaging(TcpPeer):
+    """A lender whose block changes on the way, or that a stranger sends in its place."""
+
+    key: bytes | None = None
+
+    def send_block(self, access, block_id, num_bytes, *, is_last):
+        rows = [memoryview(bytearray(row)) for row in access._copies.block_rows(block_id)]
+        self._key = self.key or self._key
+        digest = self._digest(rows, access)
+        rows[0][0] ^= self.key is None
+        self._socket.sendall(b"".join([length_of(num_bytes), *rows, digest]))
 
 
-@pytest.mark.parametrize("host", ["a" * 64, "a..b", "ä" * 60], ids=ascii)
-def test_a_name_that_no_host_can_have_is_no_error_of_ours(connector, host):
-    """It is the request's own word, and stands in one line of the log."""
-    with pytest.raises(PeerError):
-        CONNECTORS[connector].connect(host, 1, LOOPBACK)
+@pytest.mark.parametrize("key", [None, bytes(32)], ids=["damaged", "signed by another"])
+def test_a_block_that_is_not_as_it_was_sent_does_not_count(monkeypatch, key):
+    """Its digest is made with a key of the connection, which needs the secret."""
+    monkeypatch.setattr(Damaging, "key", key)
+    monkeypatch.setattr(TcpConnector, "accept", lambda _, connection: Damaging(connection))
+    with listening(KvConnector.TCP) as producer:
+        offer(producer)
+        with greet(producer) as peer, pytest.raises(PeerError, match="damaged on its way"):
+            read_one(peer)
 
 
 def test_more_connections_than_there_may_be_are_closed(connector):

@@ -6,6 +6,7 @@ from contextlib import AsyncExitStack
 import grpc
 import pytest
 
+from tests.doubles.transfers import WITH_SECRET
 from tests.web.serving import serving
 from weft.core.kv_transfer import KEY
 from weft.core.types import SamplingParams
@@ -28,7 +29,7 @@ def with_transfer(given: dict, max_tokens: int = 6) -> SamplingParams:
 
 async def start(stack: AsyncExitStack, role: str, key: str | None = None) -> tuple[RpcClient, str]:
     """A client of a new server of an engine with this role, and the server's address."""
-    config = {"kv_connector": "TcpConnector", "kv_role": role, "kv_port": 0}
+    config = {"kv_connector": "TcpConnector", "kv_role": role, **WITH_SECRET}
     served = await stack.enter_async_context(serving(kv_transfer_config=config))
     transfer = served.client.vllm_config.kv_transfer_config
     prefiller = RpcPrefiller(transfer.networks, 16) if transfer.role.fetches else None

@@ -9,6 +9,7 @@ import httpx2
 import pytest
 
 from tests.busy import PATIENCE_S
+from tests.doubles.transfers import WITH_SECRET
 from tests.web.serving import http_serving, serving
 from weft.core.kv_transfer import Prefill
 from weft.core.types import RequestOptions, SamplingParams
@@ -27,7 +28,7 @@ LEND = {
 
 
 def config(role: str) -> dict:
-    return {"kv_connector": "NixlConnector", "kv_role": role, "kv_port": 0}
+    return {"kv_connector": "NixlConnector", "kv_role": role, **WITH_SECRET}
 
 
 @asynccontextmanager

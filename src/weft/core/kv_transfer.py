@@ -4,6 +4,7 @@
 computes the prompt, and what comes back with the answer goes unchanged to the engine that continues it.
 """
 
+import ipaddress
 from enum import StrEnum
 from typing import Annotated, Any
 
@@ -44,8 +45,20 @@ class KvConnector(StrEnum):
     SHM = "ShmConnector"
 
 
+class KvPeer(msgspec.Struct, frozen=True):
+    """Engines that blocks may be fetched from: those of a network, at this port alone if it has one."""
+
+    network: str
+    port: int | None = None
+
+    def has(self, host: str, port: int) -> bool:
+        """Whether an engine at this address and port is one of them."""
+        address = ipaddress.ip_address(host)
+        return self.port in (None, port) and address in ipaddress.ip_network(self.network)
+
+
 class KvTransferConfig(msgspec.Struct, frozen=True, kw_only=True):
-    """How an engine takes part in transfers. It lends at `host` and `port`, and fetches from `networks` alone.
+    """How an engine takes part in transfers. It lends at `host` and `port`, and fetches from `peers` alone.
 
     Both sides prove that they know what `secret_path` holds. A `port` of 0 is any that is free. A lease ends
     after `lease_s`. With `fails_requests` a prompt that cannot be fetched is an error of its request; else it
@@ -57,10 +70,19 @@ class KvTransferConfig(msgspec.Struct, frozen=True, kw_only=True):
     engine_id: str
     host: str
     port: int
-    networks: tuple[str, ...]
+    peers: tuple[KvPeer, ...]
     secret_path: str | None
     lease_s: float
     fails_requests: bool
+
+    @property
+    def networks(self) -> list[str]:
+        """Where servers of the peers may be, at any port."""
+        return [peer.network for peer in self.peers]
+
+    def is_peer(self, host: str, port: int) -> bool:
+        """Whether blocks may be fetched from this address, which a caller has named."""
+        return any(peer.has(host, port) for peer in self.peers)
 
     def of_rank(self, rank: int) -> "KvTransferConfig":
         """Of one of several engines, which count ids and ports from the first."""
@@ -127,7 +149,16 @@ def read_params(given: Any) -> KvTransferParams | None:
         for name in ("engine_id", "request_id", "block_ids", "host", "port"):
             if getattr(params, f"remote_{name}") is None:
                 raise BadRequest(KEY, f"{KEY}: do_remote_prefill needs remote_{name}")
+        _check_address(params.remote_host)
     return params if params.do_remote_decode or params.do_remote_prefill else None
+
+
+def _check_address(host: str | None) -> None:
+    """Refuse a name: nobody looks one up because a caller said so."""
+    try:
+        ipaddress.ip_address(host or "")
+    except ValueError:
+        raise BadRequest(KEY, f"{KEY}: remote_host must be an IP address, got {host!a}") from None
 
 
 def check_params(given: Any, role: KvRole | None, num_answers: int) -> None:

@@ -5,7 +5,6 @@ from typing import TYPE_CHECKING, Annotated
 
 import msgspec
 
-from weft.core.callers import is_loopback
 from weft.core.declare import Flag
 from weft.core.errors import ConfigError
 
@@ -61,7 +60,7 @@ class RankOptions:
     data_parallel_secret_file: Annotated[
         str | None,
         Flag(
-            "File with the secret that head and nodes share; needed beyond loopback.",
+            "File with the secret that head and nodes share; they need one.",
             "Ranks elsewhere",
         ),
     ] = None
@@ -74,11 +73,11 @@ class RankOptions:
 
 
 class LinkConfig(msgspec.Struct, frozen=True):
-    """Where a head listens for its nodes, and the file of the secret, needed beyond loopback."""
+    """Where a head listens for its nodes, and the file of the secret that all of them know."""
 
     host: str
     port: int
-    secret_path: str | None
+    secret_path: str
 
 
 class RanksConfig(msgspec.Struct, frozen=True, kw_only=True):
@@ -195,10 +194,10 @@ def _link(given: RankOptions) -> LinkConfig:
     port = given.data_parallel_rpc_port
     port = _within("data_parallel_rpc_port", DEFAULT_RPC_PORT if port is None else port, 1, 65535)
     secret = given.data_parallel_secret_file
-    if secret is None and not is_loopback(host):
+    if secret is None:
         raise ConfigError(
-            f"--data-parallel-address {host} without a secret is not supported: that address is beyond this machine; "
-            "take --data-parallel-secret-file FILE, with the same secret on head and nodes"
+            "a head and its nodes need --data-parallel-secret-file FILE, with the same secret on all of them: without "
+            f"it any process that reaches {host} port {port} could join as an engine"
         )
     return LinkConfig(host, port, secret)
 

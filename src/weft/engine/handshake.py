@@ -38,6 +38,7 @@ class ProvenSocket:
     def __init__(self, connection: socket.socket) -> None:
         self._socket = connection
         self._timeout_s = HANDSHAKE_S  # of a whole message, either way
+        self._key = b""  # of this connection, once the secret is proven: what signs its messages
 
     def __enter__(self) -> Self:
         return self
@@ -59,6 +60,7 @@ class ProvenSocket:
         theirs = self._nonce()
         self._put(self._proof(secret, b"client", ours, theirs))
         self._check_proof(self._proof(secret, b"server", ours, theirs))
+        self._key = self._proof(secret, b"key", ours, theirs)
 
     def prove_as_server(self, secret: bytes) -> None:
         """As who was connected to. Nothing is said of this side to who does not know the secret."""
@@ -66,6 +68,7 @@ class ProvenSocket:
         self._put(self.magic + ours)
         self._check_proof(self._proof(secret, b"client", theirs, ours))
         self._put(self._proof(secret, b"server", theirs, ours))
+        self._key = self._proof(secret, b"key", theirs, ours)
 
     def _nonce(self) -> bytes:
         hello = self._exactly(len(self.magic) + NONCE_BYTES)
@@ -81,9 +84,9 @@ class ProvenSocket:
         if not is_right:
             raise PeerError("the secrets are not the same")
 
-    def _proof(self, secret: bytes, side: bytes, client: bytes, server: bytes) -> bytes:
-        """For this protocol alone, where another has the same secret."""
-        return hmac.digest(secret, self.magic + side + client + server, hashlib.sha256)
+    def _proof(self, secret: bytes, use: bytes, client: bytes, server: bytes) -> bytes:
+        """For this protocol and use alone, where another has the same secret."""
+        return hmac.digest(secret, self.magic + use + client + server, hashlib.sha256)
 
     # -- messages -----------------------------------------------------------------------------
 

@@ -143,7 +143,7 @@ def _read_peers(transfer: Any) -> tuple[str, ...] | None:
         isinstance(peers, list) and all(isinstance(one, str) for one in peers)
     ):
         raise ConfigError("--kv-transfer-config: peers must be a list of addresses or networks")
-    return read_peers(peers)
+    return tuple(peer.network for peer in read_peers(peers))
 
 
 def _describe(config: EngineConfig) -> str:

@@ -4,6 +4,7 @@ import asyncio
 import json
 import os
 import re
+import secrets
 import shlex
 import socket
 import tempfile
@@ -88,10 +89,7 @@ _MAX_WORKERS: Final = 256
 _AROUND_BODY_BYTES: Final = 2**16  # of the message in which Envoy sends it
 _ROLE: Final = "llm-d.ai/role"
 _CONNECTOR: Final = KvConnector.SHM if hasattr(os, "memfd_create") else KvConnector.TCP
-_TRANSFERS: Final = {
-    role: {"kv_connector": _CONNECTOR.value, "kv_role": kv_role, "kv_port": 0}
-    for role, kv_role in (("prefill", KvRole.PRODUCER), ("decode", KvRole.CONSUMER))
-}
+_KV_ROLES: Final = {"prefill": KvRole.PRODUCER, "decode": KvRole.CONSUMER}
 
 
 def up(model: str, options: UpOptions) -> int:
@@ -147,6 +145,21 @@ class Worker:
         return f"{self.http},grpcPort={_split(self.grpc)[1]}{role}"
 
 
+def _transfer(role: str, scratch: Path) -> str:
+    """`--kv-transfer-config` of a worker; all of them know a secret of this start."""
+    path = scratch / "transfer"
+    if not path.exists():
+        path.touch(mode=0o600)
+        path.write_text(secrets.token_hex(32), encoding="ascii")
+    given = {
+        "kv_connector": _CONNECTOR.value,
+        "kv_role": _KV_ROLES[role],
+        "kv_port": 0,
+        "kv_connector_extra_config": {"secret_file": str(path)},
+    }
+    return json.dumps(given)
+
+
 class Stack:
     """Everything that runs, in the order it was started; it stops the other way round."""
 
@@ -181,7 +194,7 @@ class Stack:
         return 0
 
     async def _start(self, scratch: Path) -> None:
-        workers = await self._start_workers()
+        workers = await self._start_workers(scratch)
         self._picker_argv = self._argv_of_picker(workers)
         picker = await self._start_picker(port=0)
         self._picker_port = _split(picker)[1]
@@ -200,7 +213,7 @@ class Stack:
             flush=True,
         )
 
-    async def _start_workers(self) -> list[Worker]:
+    async def _start_workers(self, scratch: Path) -> list[Worker]:
         options = self._options
         roles: list[str | None] = [None] * options.workers
         if options.prefill:
@@ -214,7 +227,7 @@ class Stack:
                 argv += ["--otlp-traces-endpoint", options.otlp_traces_endpoint]
             argv += ["--port", "0", "--grpc-port", "0"]
             if role is not None:
-                argv += ["--kv-transfer-config", json.dumps(_TRANSFERS[role])]
+                argv += ["--kv-transfer-config", _transfer(role, scratch)]
             argv += shlex.split(options.worker_args)
             self._workers.append(
                 await self._child(f"worker {number}", argv, inherited_environment(count))

@@ -33,7 +33,7 @@ _MAY_DIFFER = frozenset(
         "kv_offloading_config",
         "kv_transfer_config.engine_id",
         "kv_transfer_config.host",
-        "kv_transfer_config.networks",
+        "kv_transfer_config.peers",
         "kv_transfer_config.port",
         "kv_transfer_config.secret_path",
         "profiler_config",
@@ -146,9 +146,7 @@ def connect(link: LinkConfig, secret: bytes, joining: Join) -> socket.socket:
 
 
 def read_link_secret(link: LinkConfig) -> bytes:
-    """What head and nodes know; nothing on loopback without a file."""
-    if link.secret_path is None:
-        return b""
+    """What head and nodes know."""
     return read_secret_file("--data-parallel-secret-file", link.secret_path)
 
 

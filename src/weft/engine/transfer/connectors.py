@@ -1,7 +1,7 @@
 """`Connector`: how two engines reach each other and what blocks travel in; the table of all of them."""
 
 import socket
-from collections.abc import Iterable, Mapping
+from collections.abc import Mapping
 from types import MappingProxyType
 from typing import Protocol
 
@@ -20,8 +20,8 @@ class Connector(Protocol):
     def accept(self, connection: socket.socket) -> Peer:
         """Somebody who has connected; the connection is closed if it may not."""
 
-    def connect(self, host: str, port: int, networks: Iterable[str]) -> Peer:
-        """To an engine at an address of these networks."""
+    def connect(self, host: str, port: int) -> Peer:
+        """To an engine at an address that the configuration allows."""
 
 
 CONNECTORS: Mapping[KvConnector, Connector] = MappingProxyType(

@@ -286,8 +286,10 @@ class KvConsumer:
     def _connected(self, source: RemotePrompt) -> Iterator[Peer]:
         connector = CONNECTORS[self._config.connector]
         with ExitStack() as closing:
+            if not self._config.is_peer(source.host, source.port):
+                raise PeerError("its address is not among the peers of --kv-transfer-config")
             with self._breaker.trying(source.host, source.port):
-                peer = connector.connect(source.host, source.port, self._config.networks)
+                peer = connector.connect(source.host, source.port)
                 closing.enter_context(peer)
                 with self._lock:
                     if self._is_closed:

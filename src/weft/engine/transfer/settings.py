@@ -4,14 +4,16 @@ import ipaddress
 import os
 import secrets
 import stat
+from contextlib import suppress
 from pathlib import Path
 from types import MappingProxyType
 from typing import Any
+from urllib.parse import urlsplit
 
 import msgspec
 
 from weft.core.errors import ConfigError
-from weft.core.kv_transfer import KvConnector, KvRole, KvTransferConfig
+from weft.core.kv_transfer import KvConnector, KvPeer, KvRole, KvTransferConfig
 from weft.engine.given import check_between, read_json
 
 FLAG = "--kv-transfer-config"
@@ -21,7 +23,7 @@ MAX_LEASE_S = 86_400
 MIN_SECRET_BYTES = 16
 MAX_SECRET_BYTES = 4096
 MAX_PEERS = 256
-LOOPBACK = ("127.0.0.0/8", "::1/128")
+LOOPBACK = (KvPeer("127.0.0.0/8"), KvPeer("::1/128"))
 _CONNECTORS = MappingProxyType(
     {**{each.value: each for each in KvConnector}, "NixlConnector": KvConnector.TCP}
 )
@@ -80,7 +82,7 @@ def read_kv_transfer(value: str | dict[str, Any] | None) -> KvTransferConfig | N
         engine_id=engine_id,
         host=given.kv_ip,
         port=given.kv_port,
-        networks=read_peers(extra.peers),
+        peers=read_peers(extra.peers),
         secret_path=None if extra.secret_file is None else _secret_path(extra.secret_file),
         lease_s=extra.lease_s,
         fails_requests=given.kv_load_failure_policy == "fail",
@@ -101,7 +103,7 @@ def _connector(name: str) -> KvConnector:
 
 
 def read_secret(config: KvTransferConfig) -> bytes:
-    """What both sides know; nothing on loopback without a file. A `ConfigError` says what is wrong with it."""
+    """What both sides know; nothing without a file. A `ConfigError` says what is wrong with it."""
     if config.secret_path is None:
         return b""
     return read_secret_file(f"{FLAG}: secret_file", config.secret_path)
@@ -130,29 +132,40 @@ def _secret_path(given: str) -> str:
     return str(Path(given).expanduser().absolute())
 
 
-def read_peers(peers: list[str] | None) -> tuple[str, ...]:
-    """The networks that blocks may be fetched from. `ConfigError` names what is none."""
+def read_peers(peers: list[str] | None) -> tuple[KvPeer, ...]:
+    """The engines that blocks may be fetched from. `ConfigError` names what is no address or network."""
     if peers is None:
         return LOOPBACK
     check_between(f"{FLAG}: the number of peers", len(peers), 1, MAX_PEERS)
     try:
-        return tuple(str(ipaddress.ip_network(peer)) for peer in peers)
+        return tuple(map(_read_peer, peers))
     except ValueError as error:
         raise ConfigError(
-            f"{FLAG}: peers must be addresses or networks such as 10.0.0.0/8: {error}"
+            f"{FLAG}: peers must be networks or addresses, such as 10.0.0.0/8, 10.0.0.7 or 10.0.0.7:14579: {error}"
         ) from None
 
 
+def _read_peer(given: str) -> KvPeer:
+    """An address, a network, or an address with a port; an IPv6 address with a port has brackets."""
+    with suppress(ValueError):
+        return KvPeer(str(ipaddress.ip_network(given)))
+    parts = urlsplit(f"//{given}")
+    if parts.netloc != given or not parts.port or "@" in given:
+        raise ValueError(f"{given[:80]!a} is none of these")
+    return KvPeer(str(ipaddress.ip_network(parts.hostname or "")), parts.port)
+
+
 def _check_reach(config: KvTransferConfig) -> None:
-    """Whoever is beyond this machine has to know the secret."""
+    """An engine that fetches has to know the secret, or which ports of this machine are those of its peers."""
     try:
         host = ipaddress.ip_address(config.host)
     except ValueError:
         raise ConfigError(f"{FLAG}: kv_ip must be an address, not {config.host[:80]!a}") from None
     if host.is_unspecified:
         raise ConfigError(f"{FLAG}: kv_ip must be the address that others reach, not {host}")
-    networks = [ipaddress.ip_network(network) for network in config.networks]
-    is_local = host.is_loopback and all(network.is_loopback for network in networks)
+    is_local = host.is_loopback and all(
+        ipaddress.ip_network(network).is_loopback for network in config.networks
+    )
     if not is_local and config.connector is KvConnector.SHM:
         raise ConfigError(
             f"{FLAG}: kv_ip and peers must be loopback: {KvConnector.SHM} shares the memory of one "
@@ -161,4 +174,11 @@ def _check_reach(config: KvTransferConfig) -> None:
     if not is_local and config.secret_path is None:
         raise ConfigError(
             f"{FLAG}: kv_connector_extra_config needs a secret_file when kv_ip or peers are not loopback"
+        )
+    believes_ports = config.role.fetches and any(peer.port is None for peer in config.peers)
+    if config.connector is KvConnector.TCP and config.secret_path is None and believes_ports:
+        raise ConfigError(
+            f"{FLAG}: kv_connector_extra_config needs a secret_file, or peers that are addresses with ports, such "
+            "as 127.0.0.1:14579: without either, a request could name any process of this machine as the one that "
+            "has computed its prompt"
         )

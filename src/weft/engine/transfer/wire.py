@@ -2,7 +2,8 @@
 
 A connection serves one prompt. Both sides first prove, over fresh nonces, that they know the secret; then
 they say what their blocks are made of, and the rest is refused unless that is the same. All lengths are
-bounded, and a block has the one length that both know. Nothing is encrypted.
+bounded, and a block has the one length that both know. Over a network a block comes with a digest that its sender
+has signed. Nothing is encrypted.
 """
 
 import socket
@@ -65,7 +66,7 @@ _INTRODUCTION = msgspec.msgpack.Decoder(tuple[Identity, str])
 class Peer(ProvenSocket, ABC):
     """The other side of a connection. How blocks travel is what connectors differ in."""
 
-    magic = b"WEFTKVT3"
+    magic = b"WEFTKVT4"
 
     def __init__(self, connection: socket.socket) -> None:
         super().__init__(connection)
