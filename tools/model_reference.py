@@ -10,7 +10,7 @@ from weft.model.gguf.architectures import ARCHITECTURES
 from weft.model.gguf.blocks import TYPES
 from weft.model.gguf.vocabulary import MODELS, SPLITTINGS
 from weft.model.groups import GroupFormat
-from weft.model.quantized.config import METHODS
+from weft.model.quantized.config import METHODS, QUANTIZATION_FILES
 
 _VERIFIED = (  # what tests hold to somebody else's numbers, or to our own
     (
@@ -181,6 +181,18 @@ def _weights() -> tuple[str, ...]:
         table(
             ("quant_method", "forms"),
             ((name, method.forms) for name, method in METHODS.items()),
+        ),
+        (
+            "Where config.json does not say how weights were rounded, "
+            + " and ".join(f"`{name}`" for name in QUANTIZATION_FILES)
+            + " beside it do, and `compression_config` is the old name of compressed-tensors. Scales of inputs, "
+            "keys and values are passed over: these keep all of their bits here."
+        ),
+        (
+            "The files are `model.safetensors`; or the shards that `model.safetensors.index.json` names, whatever it "
+            "says of their tensors; or, without an index, the shards of one series "
+            "(`NAME-00001-of-00003.safetensors`, of `model` if there are several), or one file of any name. A file "
+            "that git-LFS left as a pointer is refused with the command that gets it."
         ),
     )
 

@@ -55,6 +55,17 @@ def test_a_cached_model_opens_offline(tmp_path):
     assert open_elsewhere(tmp_path, "someone/small", HF_HUB_OFFLINE="1").startswith("opened")
 
 
+def test_cached_shards_need_no_index(tmp_path):
+    """All that their names speak of must be there."""
+    directory = cache_snapshot(tmp_path)
+    write_shards(directory, tensors_of())
+    (directory / "model.safetensors.index.json").unlink()
+    assert open_elsewhere(tmp_path, "someone/small", HF_HUB_OFFLINE="1").startswith("opened")
+    (directory / "model-00002-of-00002.safetensors").unlink()
+    output = open_elsewhere(tmp_path, "someone/small", HF_HUB_OFFLINE="1")
+    assert "not in the local cache" in output
+
+
 def test_gpt2_is_found_without_its_owner(tmp_path):
     """As tutorials call it; what is refused is named in full."""
     output = open_elsewhere(tmp_path, "gpt2", HF_HUB_OFFLINE="1")
@@ -116,6 +127,19 @@ def test_a_gguf_file_is_found_by_the_type_of_its_blocks(tmp_path):
     files = [path.name for path in home.rglob("*.gguf")]
     assert files == ["m-q8_0.gguf"]
     assert open_elsewhere(home, name, HF_HUB_OFFLINE="1") == f"opened {name}\n"
+
+
+@pytest.mark.slow
+def test_weights_of_any_name_are_downloaded(tmp_path):
+    """With what says how they were rounded, as older quantizers published them."""
+    checkpoint = write_checkpoint(tmp_path / "checkpoint")
+    (checkpoint / "model.safetensors").rename(checkpoint / "gptq_model-4bit-128g.safetensors")
+    (checkpoint / "quantize_config.json").write_text('{"bits": 4, "group_size": 128}')
+    home = tmp_path / "home"
+    with serving_hub("someone/small", checkpoint.iterdir()) as environment:
+        assert open_elsewhere(home, "someone/small", **environment) == "opened someone/small\n"
+    assert list(home.rglob("quantize_config.json"))
+    assert open_elsewhere(home, "someone/small", HF_HUB_OFFLINE="1").startswith("opened")
 
 
 def open_from_hub(home, name, files, discussions=None):

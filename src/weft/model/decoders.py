@@ -34,7 +34,6 @@ _FULL, _SLIDING, _CONV = "full_attention", "sliding_attention", "conv"
 # Keys that change the maths, with the values that change nothing. A family that reads one is exempt.
 _NEUTRAL: Mapping[str, tuple[object, ...]] = MappingProxyType(
     {
-        "compression_config": ({},),
         "num_experts": (0, 1),
         "num_local_experts": (0, 1),
         "n_routed_experts": (0,),

@@ -32,7 +32,7 @@ from weft.model.pooling import (
     read_labels,
     read_scale,
 )
-from weft.model.quantized.config import read_quantization, stored_method
+from weft.model.quantized.config import read_quantization, stored_method, with_quantization
 from weft.model.safetensors_files import find_tensors
 from weft.model.spec import ModelSpec
 from weft.model.tokenizer import UnreadFiles, read_tokenizer, read_tokenizer_files
@@ -77,9 +77,9 @@ def open_directory(
     where = str(path / "config.json")
     if not Path(where).exists() and (files := sorted(path.glob("*.gguf"))):
         raise ConfigError(f"{path}: has no config.json; for GGUF name the file, such as {files[0]}")
-    values = parse_object(read_bytes(path / "config.json"), where)
+    values = with_quantization(parse_object(read_bytes(path / "config.json"), where), path)
     if overrides.hf_overrides:
-        values, where = values | overrides.hf_overrides, f"{where} with --hf-overrides"
+        values, where = {**values, **overrides.hf_overrides}, f"{where} with --hf-overrides"
     check_weight_format(name, overrides, "safetensors", *stored_method(Fields(values, where)))
     if Fields(values, where).text("model_type") in ENCODER_FAMILIES:
         found = _find_encoder(path, read_encoder_config(values, where), runner)

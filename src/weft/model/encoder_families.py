@@ -181,7 +181,6 @@ class EncoderConfig:
 _TASKS = ("Model", "ForMaskedLM", "ForSequenceClassification", "ForTokenClassification")
 _NEUTRAL: Mapping[str, tuple[object, ...]] = {
     "quantization_config": ({},),
-    "compression_config": ({},),
     "is_decoder": (False,),
     "add_cross_attention": (False,),
     "pruned_heads": ({}, []),

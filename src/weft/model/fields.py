@@ -25,6 +25,8 @@ _MAX_BYTES_BY_NAME = {
     "merges.txt": 32 << 20,
     "model.safetensors.index.json": 32 << 20,
 }
+_LFS_POINTER = b"version https://git-lfs.github.com/spec/"
+POINTER_BYTES = len(_LFS_POINTER)
 
 
 def read_bytes(path: Path) -> bytes:
@@ -34,11 +36,21 @@ def read_bytes(path: Path) -> bytes:
         limit = _MAX_BYTES_BY_NAME.get(path.name, _MAX_BYTES)
         if size > limit:
             raise ConfigError(f"{path}: has {size} bytes; at most {limit} are read")
-        return path.read_bytes()
+        data = path.read_bytes()
     except FileNotFoundError:
         raise ConfigError(f"{path}: the file does not exist") from None
     except OSError as err:
         raise ConfigError(f"{path}: cannot be read ({err.strerror or err})") from err
+    refuse_pointer(path, data)
+    return data
+
+
+def refuse_pointer(path: Path, start: bytes) -> None:
+    """A `ConfigError` if the file that begins so was left behind by a clone without git-LFS."""
+    if start.startswith(_LFS_POINTER):
+        raise ConfigError(
+            f"{path}: this is a git-LFS pointer, not the file itself: run `git lfs pull` in {path.parent}"
+        )
 
 
 def regular_size(path: Path) -> int:

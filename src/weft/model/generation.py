@@ -12,9 +12,10 @@ from weft.model.fields import Fields, is_finite_number, shown
 def _read(fields: Fields, parameter: Parameter) -> float | int:
     """A default that requests can have: of the range that theirs has."""
     name, param = parameter.name, parameter.param
-    if parameter.kind is int:
-        return fields.integer(name, low=param.low)
     value = fields.values[name]
+    if parameter.kind is int:
+        whole = {name: int(value)} if isinstance(value, float) and value.is_integer() else {}
+        return Fields({**fields.values, **whole}, fields.where).integer(name, low=param.low)
     if not is_finite_number(value) or not param.holds(value):
         start = f"above {param.low:g} and at most" if param.above else f"from {param.low:g} to"
         fields.refuse(name, f"a number {start} {param.high:g}")

@@ -2,7 +2,7 @@
 
 import io
 import re
-from collections.abc import Callable
+from collections.abc import Callable, Collection
 from itertools import islice
 from pathlib import Path
 from typing import Any
@@ -15,14 +15,17 @@ from huggingface_hub.utils.tqdm import tqdm
 from weft.core.errors import ConfigError
 from weft.model.bpe_files import BPE_FILES
 from weft.model.fields import Fields, one_line, parse_object, read_bytes
-from weft.model.gguf.open import SUFFIX, all_parts
+from weft.model.gguf.open import SUFFIX as GGUF
+from weft.model.gguf.open import all_parts
 from weft.model.pooling import LENGTHS, MODULES, PROMPTS
-from weft.model.safetensors_files import INDEX, PICKLES, SINGLE
+from weft.model.quantized.config import QUANTIZATION_FILES
+from weft.model.safetensors_files import INDEX, PICKLES, SINGLE, SUFFIX, weight_files
 from weft.model.tokenizer import FILE_NAMES, TOKENIZER, UnreadFiles
 
 _TOKENIZER_FILES = [*FILE_NAMES, *BPE_FILES]
 _PATTERNS = [
     *_TOKENIZER_FILES,
+    *QUANTIZATION_FILES,
     SINGLE,
     INDEX,
     "model-*.safetensors",
@@ -54,10 +57,12 @@ def fetch(
     if not is_tokenizer:
         names = [file.rfilename for file in info.siblings or ()]
         _refuse_pickles(repo_id, names)
-        if not any(name.endswith(".safetensors") for name in names) and _gguf_names(names):
+        if not any(name.endswith(SUFFIX) for name in names) and _gguf_names(names):
             raise ConfigError(
                 f"{repo_id}: holds GGUF files; name one of them, {repo_id}:FILE: {_gguf_names(names)}"
             )
+        if SINGLE not in names and INDEX not in names:
+            patterns = [*patterns, *weight_files([one for one in names if "/" not in one], repo_id)]
     return _download(repo_id, revision, patterns, on_bytes)
 
 
@@ -74,7 +79,7 @@ def fetch_gguf(
     """
     path = _local_copy(repo_id, revision, [])  # whatever there is of it
     if path is not None:
-        files = [file for file in path.rglob(f"*{SUFFIX}") if file.exists()]
+        files = [file for file in path.rglob(f"*{GGUF}") if file.exists()]
         cached = [file.relative_to(path).as_posix() for file in files]
         parts = _gguf_parts(cached, wanted)
         if parts and all(part in cached for part in parts):
@@ -91,7 +96,7 @@ def fetch_gguf(
 
 def _gguf_parts(names: list[str], wanted: str) -> list[str]:
     """The file that was named, in its parts; none where it is not there, or not alone."""
-    if not wanted.endswith(SUFFIX):
+    if not wanted.endswith(GGUF):
         form = rf"(?:.*[-._/])?{re.escape(wanted)}(?:-00001-of-\d{{5}})?\.gguf"
         ending = re.compile(form, re.IGNORECASE)
         found = [name for name in names if ending.fullmatch(name) and "mmproj" not in name]
@@ -102,7 +107,7 @@ def _gguf_parts(names: list[str], wanted: str) -> list[str]:
 
 
 def _gguf_names(names: list[str]) -> str:
-    return ", ".join(name for name in names if name.endswith(SUFFIX))
+    return ", ".join(name for name in names if name.endswith(GGUF))
 
 
 def _download(
@@ -165,18 +170,20 @@ def _is_complete(path: Path) -> bool:
     if (path / SINGLE).exists():
         return True
     if not (path / INDEX).exists():
-        return False
+        return _are_there(path, weight_files([file.name for file in path.iterdir()], str(path)))
     weight_map = Fields(parse_object(read_bytes(path / INDEX), INDEX), INDEX).object("weight_map")
     shards = () if weight_map is None else weight_map.values.values()
-    if not all(isinstance(shard, str) for shard in shards):
-        return False
-    return all((path / str(shard)).exists() for shard in set(shards))
+    return _are_there(path, {str(shard) for shard in shards})
+
+
+def _are_there(path: Path, names: Collection[str]) -> bool:
+    return bool(names) and all((path / name).exists() for name in names)
 
 
 def _refuse_pickles(repo_id: str, names: list[str]) -> None:
     """Before anything is downloaded; old models have a pull request by the Hub's own bot with safetensors."""
     pickles = [name for name in names if name.endswith(PICKLES)]
-    if not pickles or any(name.endswith(".safetensors") for name in names):
+    if not pickles or any(name.endswith(SUFFIX) for name in names):
         return
     try:
         found = huggingface_hub.get_repo_discussions(

@@ -1,7 +1,8 @@
 """LoRA adapters as PEFT writes them: a directory, checked against the model it is to change.
 
 Whatever would change the result and is not computed here is refused by name, and so is an adapter of
-another model: one whose tensors were passed over would answer as the model does without it.
+another model: one whose tensors were passed over would answer as the model does without it. The tensors say which
+modules were trained; as in PEFT, a configuration may name more of them.
 """
 
 import math
@@ -125,21 +126,21 @@ class AdapterTargets:
                 return path.removeprefix(prefix)
         return _HEAD if path.rpartition(".")[2] == _HEAD and _HEAD in self.plans else None
 
-    def refuse_experts(self, where: str, name: str) -> None:
-        """A `ConfigError` if the path, or the end of one, names an expert or a router, and nothing else."""
-        known = (f"{p}{module}" for p in self.prefixes for module in self.of_experts)
-        if any(path == name or path.endswith("." + name) for path in known):
+    def refuse_experts(self, where: str, path: str) -> None:
+        """A `ConfigError` if the path is that of an expert or a router."""
+        if any(path == f"{p}{module}" for p in self.prefixes for module in self.of_experts):
             raise ConfigError(
-                f"{where} names {shown(name)}, which is of the model's experts; adapters are served on what every "
+                f"{where} is of the model's experts; adapters are served on what every "
                 f"token goes through: {self.leaves}"
             )
 
     def matching(self, target: str) -> set[str]:
-        """The modules that `target`, a path or the end of one, names."""
+        """The modules that `target` names: the end of a path, or behind a `^` a whole one."""
+        is_whole, name = target.startswith("^"), target.removeprefix("^")
         found = set()
         for module in self.plans:
             paths = [module] if module == _HEAD else [p + module for p in self.prefixes]
-            if any(path == target or path.endswith("." + target) for path in paths):
+            if name in paths or (not is_whole and any(p.endswith("." + name) for p in paths)):
                 found.add(module)
         return found
 
@@ -150,6 +151,7 @@ class _Config:
 
     path: Path
     fields: Fields
+    known: AdapterTargets
     targets: tuple[str, ...] | None  # None: a pattern, which the tensors stand for
     saved: tuple[str, ...]
 
@@ -174,7 +176,7 @@ class _Config:
     def _for(self, key: str, module: str, default: float) -> float:
         pattern = self.fields.object(key)
         for name, value in (pattern.values if pattern else {}).items():
-            if ("." + module).endswith("." + _plain(self.fields, key, name)):
+            if module in self.known.matching(_plain(self.fields, key, name)):
                 if not is_finite_number(value) or not 1 / LARGEST_FACTOR <= value <= LARGEST_FACTOR:
                     self.fields.refuse(
                         key,
@@ -195,7 +197,7 @@ def read_adapter(path: Path, targets: AdapterTargets, *, max_rank: int) -> Adapt
         raise ConfigError(
             f"{path}: the adapter touches no module of the model; it has {targets.leaves}"
         )
-    _check_complete(config, targets, found)
+    _check_complete(config, found)
     files = MappedFiles()
     low_rank: dict[str, LowRank] = {}
     whole: dict[str, Float32] = {}
@@ -233,32 +235,20 @@ def _read_config(path: Path, targets: AdapterTargets) -> _Config:
                 f"{where}: modules_to_save names {shown(name)}; only {targets.embed} and {_HEAD} can be "
                 "replaced as a whole"
             )
-    return _Config(path, fields, _read_targets(fields, targets, saved), saved)
+    is_pattern = isinstance(fields.values.get("target_modules"), str)
+    named = None if is_pattern else fields.texts("target_modules")
+    return _Config(path, fields, targets, named, saved)
 
 
-def _read_targets(
-    fields: Fields, targets: AdapterTargets, saved: tuple[str, ...]
-) -> tuple[str, ...] | None:
-    named = fields.values.get("target_modules")
-    given = None if isinstance(named, str) else fields.texts("target_modules")
-    for key, names in (("target_modules", given or ()), ("modules_to_save", saved)):
-        for name in names:
-            if not targets.matching(name):
-                targets.refuse_experts(f"{fields.where}: {key}", name)
-                raise ConfigError(
-                    f"{fields.where}: {key} names {shown(name)}, which the model does not have; "
-                    f"it has {targets.leaves}"
-                )
-    return given
-
-
-def _plain(fields: Fields, key: str, name: str) -> str:
-    """A pattern that is a name; others are expressions, which nobody has to run."""
-    if not all(part.isidentifier() or part.isdigit() for part in name.split(".")):
+def _plain(fields: Fields, key: str, pattern: str) -> str:
+    """A pattern that is a name, perhaps behind a `^`; others are expressions, which nobody has to run."""
+    plain = pattern.replace("\\.", ".").removesuffix("$")
+    parts = plain.removeprefix("^").split(".")
+    if not all(part.isidentifier() or part.isdigit() for part in parts):
         raise ConfigError(
-            f"{fields.where}: {key} holds {shown(name)}; it must be the name of a module"
+            f"{fields.where}: {key} holds {shown(pattern)}; it must be the name of a module"
         )
-    return name
+    return plain
 
 
 def _read_weights(path: Path) -> dict[str, StoredTensor]:
@@ -277,10 +267,9 @@ def _sort(
     for key in stored:
         suffix = next((suffix for suffix in _PARTS if key.endswith(suffix)), None)
         module = None
-        if suffix is not None and key.startswith(_ROOT):
-            module = targets.find(key.removeprefix(_ROOT).removesuffix(suffix))
-        if suffix is not None and module is None:
+        if suffix is not None:
             path_of = key.removeprefix(_ROOT).removesuffix(suffix)
+            module = targets.find(path_of)
             targets.refuse_experts(f"{path / WEIGHTS_FILE}: tensor {shown(key)}", path_of)
         if suffix is None or module is None:
             raise ConfigError(
@@ -298,22 +287,21 @@ def _sort(
     return found
 
 
-def _check_complete(
-    config: _Config,
-    targets: AdapterTargets,
-    found: Mapping[str, Mapping[str, str]],
-) -> None:
-    """Each module that is named has its tensors, and no other has."""
+def _check_complete(config: _Config, found: Mapping[str, Mapping[str, str]]) -> None:
+    """Adapters are whole, and of modules that are named; a module that is to be replaced has its tensor."""
+    targets = config.known
     where = config.path / WEIGHTS_FILE
     for module, parts in found.items():
         if ("a" in parts) != ("b" in parts):
             raise ConfigError(f"{where}: module {module} has only one of lora_A and lora_B")
-    named: set[str] = set()
-    for target, part in _named(config):
-        modules = targets.matching(target)
-        if not any(part in found.get(module, {}) for module in modules):
+    for target in config.saved:
+        if not any("whole" in found.get(module, {}) for module in targets.matching(target)):
             raise ConfigError(f"{where}: there are no tensors for {shown(target)}")
-        named |= modules
+    named = {
+        module
+        for target in (*(config.targets or ()), *config.saved)
+        for module in targets.matching(target)
+    }
     if config.ties and targets.is_tied:
         _check_tied(where, targets.embed, found)
         both = {_HEAD, targets.embed}
@@ -329,13 +317,6 @@ def _check_tied(where: Path, embed: str, found: Mapping[str, Mapping[str, str]])
         raise ConfigError(
             f"{where}: ensure_weight_tying is set, but {embed} and {_HEAD} do not have the same tensors"
         )
-
-
-def _named(config: _Config) -> Iterator[tuple[str, str]]:
-    for target in config.targets or ():
-        yield target, "a"
-    for target in config.saved:
-        yield target, "whole"
 
 
 def _low_rank(

@@ -10,7 +10,7 @@ from weft.core.errors import ConfigError
 from weft.model.fields import shown
 from weft.model.groups import GroupFormat
 from weft.model.layout import TensorPlan
-from weft.model.quantized.format import Part, Parts, QuantizedFormat
+from weft.model.quantized.format import PASSED_OVER, Part, Parts, QuantizedFormat
 from weft.model.quantized.packed import PackedMatrix
 from weft.model.safetensors_files import MappedFiles, StoredTensor
 from weft.model.weights import DTYPES, Product, Tensor, Values, Weights, refuse_values
@@ -154,7 +154,8 @@ def match_tensors(
         _check(path, source, part, stored)
     spare_biases = _spare_biases(wanted, stored, rounded, quantized)
     for source in sorted(stored.keys() - wanted.keys() - set(spare_biases)):
-        if not is_ignored(source):
+        is_of_rounding = quantized is not None and source.endswith(PASSED_OVER)
+        if not is_of_rounding and not is_ignored(source):
             raise ConfigError(
                 f"{stored[source].path}: tensor {shown(source)} has no place in the model that config.json "
                 "describes"
@@ -200,7 +201,7 @@ def _check(path: Path, source: str, part: Part, stored: Mapping[str, StoredTenso
         )
         raise ConfigError(f"{path}: tensor {source} is missing; config.json asks for it{hint}")
     found = stored[source]
-    if found.shape != part.shape:
+    if (found.shape or (1,)) != part.shape:  # a number by itself is a row of one
         raise ConfigError(
             f"{found.path}: tensor {source} has shape {list(found.shape)}; "
             f"config.json asks for {list(part.shape)}"

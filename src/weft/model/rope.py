@@ -20,8 +20,8 @@ _KEYS: Mapping[str, tuple[frozenset[str], frozenset[str]]] = {
     "yarn": (
         frozenset(),
         frozenset(
-            "factor original_max_position_embeddings attention_factor beta_fast beta_slow mscale"
-            " mscale_all_dim truncate".split()
+            "factor original_max_position_embeddings attention_factor attn_factor beta_fast beta_slow"
+            " mscale mscale_all_dim truncate".split()
         ),
     ),
     "longrope": (
@@ -29,7 +29,8 @@ _KEYS: Mapping[str, tuple[frozenset[str], frozenset[str]]] = {
         frozenset({"factor", "original_max_position_embeddings", "attention_factor"}),
     ),
 }
-_ANY_KIND = frozenset({"rope_type", "type", "rope_theta", "partial_rotary_factor"})
+# `finetuned` says how the model was made, and changes no angle.
+_ANY_KIND = frozenset({"rope_type", "type", "rope_theta", "partial_rotary_factor", "finetuned"})
 _LAYER_TYPES = ("full_attention", "sliding_attention")
 
 
@@ -179,6 +180,8 @@ def _yarn(config: Fields, settings: Fields, rope: RopeSpec) -> RopeSpec:
         )
     else:
         attention = _mscale(factor, 1.0)
+    if not settings.has("attention_factor"):
+        attention *= settings.number_or("attn_factor", 1.0, low=1e-3, high=1e3)
     return RopeSpec(
         rope.dim,
         rope.theta,

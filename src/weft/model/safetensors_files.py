@@ -1,7 +1,8 @@
 """Safetensors on disk: headers checked by the safetensors library, data memory-mapped by name."""
 
 import mmap
-from collections.abc import Mapping
+import re
+from collections.abc import Collection
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -12,11 +13,23 @@ from safetensors import SafetensorError, safe_open
 
 from weft.core.errors import ConfigError
 from weft.core.panics import panics_as
-from weft.model.fields import Fields, one_line, parse_object, read_fields, regular_size, shown
+from weft.model.fields import (
+    POINTER_BYTES,
+    Fields,
+    one_line,
+    parse_object,
+    read_fields,
+    refuse_pointer,
+    regular_size,
+    shown,
+)
 from weft.model.weights import BYTES_PER_ELEMENT, FLOAT8, Tensor
 
 SINGLE = "model.safetensors"
 INDEX = "model.safetensors.index.json"
+SUFFIX = ".safetensors"
+_SHARD = re.compile(r"(.+)-\d{5}-of-(\d{5})\.safetensors")
+_OF_ADAPTER = "adapter_model.safetensors"
 _DTYPES = {
     "F32": "float32",
     "BF16": "bfloat16",
@@ -75,7 +88,10 @@ def find_tensors(directory: Path) -> dict[str, StoredTensor]:
     if (directory / SINGLE).exists():
         return read_header(directory / SINGLE)
     if (directory / INDEX).exists():
-        return _read_shards(directory)
+        return _read_shards(directory, _listed_shards(directory))
+    others = weight_files([path.name for path in directory.iterdir()], str(directory))
+    if others:
+        return _read_shards(directory, others)
     pickles = sorted(p.name for p in directory.iterdir() if p.suffix in PICKLES)
     if pickles:
         raise ConfigError(
@@ -85,22 +101,44 @@ def find_tensors(directory: Path) -> dict[str, StoredTensor]:
     raise ConfigError(f"{directory}: no weights; {SINGLE} or {INDEX} with its shards must be there")
 
 
-def _read_shards(directory: Path) -> dict[str, StoredTensor]:
-    where = str(directory / INDEX)
+def weight_files(names: Collection[str], where: str) -> list[str]:
+    """Which files of a directory hold the weights where neither `SINGLE` nor `INDEX` is there; none without any.
+
+    They are the shards of one series, of "model" if there are several, or one file by itself.
+    """
+    files = sorted(name for name in names if name.endswith(SUFFIX) and name != _OF_ADAPTER)
+    series = dict.fromkeys(found.groups() for file in files if (found := _SHARD.fullmatch(file)))
+    chosen = [one for one in series if one[0] == "model"] or list(series)
+    if len(chosen) == 1:
+        stem, count = chosen[0]
+        return [f"{stem}-{number:05}-of-{count}{SUFFIX}" for number in range(1, int(count) + 1)]
+    if len(files) > 1:
+        raise ConfigError(
+            f"{where}: neither {SINGLE} nor {INDEX} is there, and {files[0]} and {files[1]} may both hold the "
+            f"weights; name the right one {SINGLE}"
+        )
+    return files
+
+
+def _listed_shards(directory: Path) -> list[str]:
     index = read_fields(directory / INDEX)
     weight_map = index.object("weight_map")
     if weight_map is None or not weight_map.values:
         index.refuse("weight_map", "an object from tensor name to file name")
+    return _shard_names(weight_map)
+
+
+def _read_shards(directory: Path, shards: list[str]) -> dict[str, StoredTensor]:
+    """All tensors of the shards; that an index is older than these does no harm, it only names files."""
     tensors: dict[str, StoredTensor] = {}
-    for shard in _shard_names(weight_map):
+    for shard in shards:
         for name, tensor in read_header(directory / shard).items():
             if name in tensors:
                 raise ConfigError(
                     f"{directory / shard}: tensor {shown(name)} is also in {tensors[name].path.name}"
                 )
             tensors[name] = tensor
-        _check_count(len(tensors), where)
-    _check_index(weight_map, tensors)
+        _check_count(len(tensors), str(directory))
     return tensors
 
 
@@ -117,17 +155,6 @@ def _shard_names(weight_map: Fields) -> list[str]:
     return sorted(names)
 
 
-def _check_index(weight_map: Fields, tensors: Mapping[str, StoredTensor]) -> None:
-    for name, shard in weight_map.values.items():
-        if name not in tensors or tensors[name].path.name != shard:
-            raise ConfigError(f"{weight_map.where}: tensor {shown(name)} is not in {shown(shard)}")
-    extra = tensors.keys() - weight_map.values.keys()
-    if extra:
-        raise ConfigError(
-            f"{weight_map.where}: tensor {shown(min(extra))} is in a shard but not listed"
-        )
-
-
 def read_header(path: Path) -> dict[str, StoredTensor]:
     """Every tensor of one file, by name.
 
@@ -136,7 +163,10 @@ def read_header(path: Path) -> dict[str, StoredTensor]:
     try:
         size = regular_size(path)
         with path.open("rb") as file:
-            length = int.from_bytes(file.read(8), "little")
+            start = file.read(POINTER_BYTES)
+            refuse_pointer(path, start)
+            file.seek(8)
+            length = int.from_bytes(start[:8], "little")
             if _MAX_HEADER_BYTES < length < size:  # a longer one is cut off
                 raise ConfigError(
                     f"{path}: the header has {length} bytes; at most {_MAX_HEADER_BYTES} are read"

@@ -282,6 +282,59 @@ def test_without_a_count_of_their_own_there_are_as_many_heads_of_keys():
     assert config_of(metadata)["num_key_value_heads"] == 8
 
 
+LLAMA = {
+    "general.architecture": "llama",
+    "llama.attention.layer_norm_rms_epsilon": 1e-6,
+    **dict.fromkeys(
+        (
+            *("llama.context_length", "llama.embedding_length", "llama.block_count"),
+            *("llama.feed_forward_length", "llama.attention.head_count"),
+        ),
+        8,
+    ),
+}
+
+
+@pytest.mark.parametrize(
+    ("key", "value"),
+    [
+        ("attention.causal", True),
+        ("rope.scaling.attn_factor", 1.0),
+        ("rope.scaling.factor", 1.0),
+        ("rope.scaling.factor", 0.0),
+        ("rope.scaling.original_context_length", 4096),
+        ("logit_scale", 1.0),
+        ("expert_count", 0),
+    ],
+)
+def test_settings_that_change_nothing_are_passed_over(key, value):
+    """Converters write some for every model."""
+    assert config_of({**LLAMA, f"llama.{key}": value}) == config_of(LLAMA)
+
+
+@pytest.mark.parametrize(
+    ("key", "value"),
+    [
+        ("attention.causal", False),
+        ("rope.scaling.attn_factor", 1.5),
+        ("rope.scaling.factor", 2.0),
+        ("logit_scale", 2.0),
+    ],
+)
+def test_the_same_settings_are_refused_where_they_change_something(key, value):
+    """By their names."""
+    with pytest.raises(ConfigError, match=rf"llama\.{key} is {value}, which is not implemented"):
+        config_of({**LLAMA, f"llama.{key}": value})
+
+
+def test_the_factor_of_attention_is_read_with_yarn():
+    """llama.cpp multiplies by it what follows from the length."""
+    scaling = {"type": "yarn", "factor": 2.0, "attn_factor": 1.5}
+    metadata = {f"llama.rope.scaling.{key}": value for key, value in scaling.items()}
+    found = config_of(LLAMA | metadata)["rope_scaling"]
+    assert found == {"rope_type": "yarn", "factor": 2.0, "attn_factor": 1.5}
+
+
 def dequantised(path, checkpoint):
     """The checkpoint's tensors as the package reads them from the file, in their own order of rows."""
     config = json.loads((checkpoint / "config.json").read_text())

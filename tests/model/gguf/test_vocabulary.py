@@ -12,7 +12,7 @@ from tokenizers import Regex, Tokenizer, decoders, models, normalizers, pre_toke
 from tests.model.checkpoints import CONFIG, write_checkpoint
 from tests.model.gguf.files import KINDS, close, gguf_tensors
 from weft.core.errors import ConfigError
-from weft.model.gguf.vocabulary import read_vocabulary
+from weft.model.gguf.vocabulary import make_files, read_vocabulary
 from weft.model.open import open_model
 
 CORPUS = [
@@ -313,6 +313,23 @@ def test_texts_of_deepseek_v2_are_split_by_lines_words_signs_and_digits(tmp_path
         *("Das", " ist", "\n", " ein", " W", "ö", "rtchen", ":", " x", "1", " =", " ", "2", "3"),
         *("4", ",", " Ωω", "漢字", "、", "かな", "\u0561 \U0001d400\U0001d401", "  "),
     ]
+
+
+@pytest.mark.parametrize("token_id", [-1, 2**32 - 1, 3])
+def test_an_id_of_no_token_names_none(token_id):
+    """Converters write -1, also as a number without sign, where a tokenizer has no such token."""
+    metadata = {
+        "tokenizer.ggml.model": "gpt2",
+        "tokenizer.ggml.tokens": ["a", "b", "c"],
+        "tokenizer.ggml.bos_token_id": token_id,
+        "tokenizer.ggml.padding_token_id": token_id,
+        "tokenizer.ggml.add_bos_token": True,
+    }
+    vocabulary = read_vocabulary(metadata, "m")
+    assert vocabulary.token_id("bos") is vocabulary.token_id("padding") is None
+    files = make_files(vocabulary)
+    assert json.loads(files["tokenizer_config.json"]) == {}
+    assert json.loads(files["tokenizer.json"])["post_processor"] is None
 
 
 @pytest.mark.parametrize(

@@ -45,6 +45,11 @@ FORMS = {
     "compressed, rows": compressed("channel", (1, None)),
     "compressed, matrix": compressed("tensor", (None, None)),
 }
+STATIC = {
+    **BLOCKS,
+    "activation_scheme": "static",
+    "kv_cache_scheme": {"num_bits": 8, "type": "float"},
+}
 DEEPSEEK = [case for case in CASES if case.startswith("deepseek")]
 FAMILIES = ["llama with biases, tied, wide heads", "qwen3", "qwen3_moe", "glm4_moe", *DEEPSEEK]
 
@@ -201,10 +206,28 @@ def test_float8_that_no_config_speaks_of_is_refused(tmp_path, checkpoints):
         open_model(packed)
 
 
+@pytest.mark.parametrize("scheme", [STATIC, compressed("tensor", ())[0]], ids=["fp8", "compressed"])
+@pytest.mark.parametrize("shape", [(), (1,)])
+def test_scales_of_what_is_not_rounded_here_are_passed_over(tmp_path, checkpoints, scheme, shape):
+    """Inputs, keys and values keep all of their bits; a scale of a whole matrix may have no dimension."""
+
+    def as_published(stored):
+        for name in [name for name in stored if name.endswith("weight_scale")]:
+            stored[name] = stored[name].reshape(shape)
+            stored[name.replace("weight_scale", "input_scale")] = torch.ones(shape)
+        stored["model.layers.0.self_attn.k_scale"] = torch.ones(shape)
+        stored["model.layers.0.self_attn.v_proj.output_scale"] = torch.ones(shape)
+
+    scheme = {**scheme, "kv_cache_scheme": STATIC["kv_cache_scheme"]}
+    form = (scheme, "weight_scale", (None, None))
+    packed, meant = write(tmp_path, form, checkpoints("deepseek_v3"), as_published)
+    assert_same(packed, meant, compute="native")
+
+
 @pytest.mark.parametrize(
     ("changes", "words"),
     [
-        ({"weight_block_size": None}, "weight_block_size is missing"),
+        ({"weight_block_size": None}, "weight_scale is missing"),
         ({"weight_block_size": [128]}, "weight_block_size is [128]; it must be a list of two"),
         (
             {"weight_block_size": [0, 128]},
@@ -214,8 +237,8 @@ def test_float8_that_no_config_speaks_of_is_refused(tmp_path, checkpoints):
         ({"weight_block_size": [10**30, 1]}, "it must be a list of two whole numbers from 1"),
         ({"fmt": "e5m2"}, "fmt is 'e5m2'; this runner reads nothing or 'e4m3'"),
         ({"scale_fmt": "x"}, "scale_fmt is 'x'"),
-        ({"activation_scheme": "static"}, "activation_scheme is 'static'"),
-        ({"kv_cache_scheme": {"num_bits": 8}}, "kv_cache_scheme is"),
+        ({"activation_scheme": "block"}, "activation_scheme is 'block'"),
+        ({"kv_cache_scheme": 8}, "kv_cache_scheme is"),
         ({"ignored_layers": [1]}, "ignored_layers is [1]"),
     ],
 )

@@ -32,8 +32,7 @@ SCHEMES = {
     ],
     "int8": [
         ({"format": "marlin-24"}, "format is 'marlin-24'"),
-        ({"kv_cache_scheme": {"num_bits": 8}}, "kv_cache_scheme"),
-        ({"sparsity_config": {"format": "sparse-24"}}, "sparsity_config"),
+        ({"sparsity_config": {"format": "sparse-24"}}, "sparsity_config: format is 'sparse-24'"),
         ({"config_groups": {}}, "config_groups"),
         ({"config_groups.group_0.weights": None}, "weights is missing"),
         ({"config_groups.group_0.weights.num_bits": 4}, "num_bits is 4"),

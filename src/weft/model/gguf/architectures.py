@@ -83,8 +83,19 @@ _NEEDED = (
 )
 # Said by the tensors as well, or of how the file was made.
 _UNUSED = frozenset(("vocab_size", "tensor_data_layout", "rope.scaling.finetuned"))
+# Values by which a setting that nothing reads changes nothing. Of others that is 0, such as a count of experts.
+_NOTHING = (0, False)
+_NEUTRAL: Mapping[str, tuple[object, ...]] = {
+    "attention.causal": (True,),
+    "rope.scaling.attn_factor": (1.0,),
+    **dict.fromkeys(
+        ("rope.scaling.factor", "embedding_scale", "residual_scale", "logit_scale"),
+        (*_NOTHING, 1.0),
+    ),
+}
 _ROPE_SCALING = {
     "factor": "factor",
+    "attn_factor": "attn_factor",
     "original_context_length": "original_max_position_embeddings",
     "yarn_beta_fast": "beta_fast",
     "yarn_beta_slow": "beta_slow",
@@ -364,9 +375,9 @@ def make_config(
 
 
 def _refuse_others(name: str, said: Mapping[str, object], where: str) -> None:
-    """What nothing has read, unless it is of something that is not there, such as a count of experts."""
+    """Refuse a setting that nothing has read, unless it changes nothing."""
     for key, value in said.items():
-        if value not in (0, False):
+        if value not in _NEUTRAL.get(key, _NOTHING):
             escaped = shown(key)[1:-1]  # any character may be in it
             raise ConfigError(
                 f"{where}{escaped} is {shown(value)}, which is not implemented for {name}"
@@ -420,6 +431,7 @@ def _rope_scaling(
             "attention_factor": 1.0,
         }
     if kind == "none":
+        said.pop("rope.scaling.original_context_length", None)
         return {"rope_type": "default"}  # where the family would have another
     if kind not in ("linear", "yarn"):
         raise ConfigError(

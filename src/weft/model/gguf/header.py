@@ -13,7 +13,7 @@ from types import MappingProxyType
 import numpy as np
 
 from weft.core.errors import ConfigError
-from weft.model.fields import regular_size, shown
+from weft.model.fields import POINTER_BYTES, refuse_pointer, regular_size, shown
 from weft.model.gguf.blocks import TYPES, UNREAD_TYPES, BlockType
 from weft.model.safetensors_files import StoredTensor
 
@@ -75,6 +75,7 @@ def read_header(path: Path) -> Header:
                 f"{path}: has {size} bytes; a GGUF file begins with GGUF and its version"
             )
         with path.open("rb") as file, mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ) as data:
+            refuse_pointer(path, data[:POINTER_BYTES])
             return _Reader(path, data, size).header()
     except FileNotFoundError:
         raise ConfigError(f"{path}: the file does not exist") from None

@@ -121,11 +121,12 @@ class Vocabulary:
     fields: Fields
 
     def token_id(self, role: str) -> int | None:
-        """Of the token that the file names for it."""
+        """Of the token that the file names for it; None for an id of no token, such as -1."""
         key = f"{_PREFIX}{role}_token_id"
         if not self.fields.has(key):
             return None
-        return self.fields.integer(key, low=0, high=len(self.tokens) - 1)
+        token_id = self.fields.integer(key, low=-(2**63), high=2**64)
+        return token_id if 0 <= token_id < len(self.tokens) else None
 
     @property
     def eos_token_ids(self) -> list[int]:

@@ -143,8 +143,10 @@ class _PackedRows:
 def read_compressed(config: Fields) -> QuantizedFormat:
     """The format that a config of compressed-tensors describes; all of its groups must be alike."""
     need(config, "format", *_BY_BYTE, _PACKED, _FLOAT)
-    need(config, "kv_cache_scheme", None)
-    need(config, "sparsity_config", None, {})
+    config.object("kv_cache_scheme")  # keys and values are not rounded here
+    sparsity = config.object("sparsity_config")
+    if sparsity is not None and sparsity.values:
+        need(sparsity, "format", "dense")
     need(config, "transform_config", None, {})
     config.texts("ignore")
     groups = config.object("config_groups")
@@ -228,7 +230,7 @@ def _check_activations(group: Fields, *, is_float: bool) -> None:
     need(numbers, "symmetric", True)
     if is_float:  # rounded by token, or by groups of one
         need(numbers, "strategy", "token", "group", "tensor")
-        need(numbers, "dynamic", True)
+        need(numbers, "dynamic", True, False)
         return
     need(numbers, "strategy", "token")
     need(numbers, "dynamic", True)

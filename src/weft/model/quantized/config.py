@@ -1,15 +1,19 @@
 """quantization_config: which checkpoints of rounded weights are read, and the refusal of all others by name."""
 
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+from pathlib import Path
 
-from weft.model.fields import Fields
+from weft.model.fields import Fields, read_fields
 from weft.model.quantized.awq import read_awq
 from weft.model.quantized.compressed import read_compressed
 from weft.model.quantized.format import QuantizedFormat, need
 from weft.model.quantized.fp8 import read_fp8
 from weft.model.quantized.gptq import read_gptq
 from weft.model.quantized.mxfp4 import read_mxfp4
+
+# Files beside a config.json that does not say how weights were rounded, and the method of each.
+QUANTIZATION_FILES: Mapping[str, str] = {"quantize_config.json": "gptq", "quant_config.json": "awq"}
 
 
 @dataclass(frozen=True, slots=True)
@@ -34,10 +38,28 @@ METHODS: Mapping[str, Method] = {
     "awq": Method(read_awq, "`gemm`: 4 bits, with zero points"),
     "fp8": Method(
         read_fp8,
-        "E4M3 with a scale for each block (`weight_block_size`), as DeepSeek V3 and others are published; widened",
+        "E4M3 with a scale for each block (`weight_block_size`), as DeepSeek V3 and others are published, or for each "
+        "matrix; widened",
     ),
     "mxfp4": Method(read_mxfp4, "4 bits in groups of 32, as gpt-oss has its experts"),
 }
+
+
+def with_quantization(values: Mapping[str, object], directory: Path) -> Mapping[str, object]:
+    """config.json's values; how weights were rounded is taken from where older writers say it."""
+    if values.get("quantization_config"):
+        return values
+    older = Fields(values, str(directory / "config.json")).object("compression_config")
+    if older is not None and older.values:
+        scheme = {"quant_method": "compressed-tensors", **older.values}
+        return {**values, "quantization_config": scheme}
+    for name, method in QUANTIZATION_FILES.items():
+        if (directory / name).exists():
+            fields = read_fields(directory / name)
+            stored = replace(fields, values={"quant_method": method, **fields.values})
+            _read(stored)  # here, so that a refusal names the file
+            return {**values, "quantization_config": stored.values}
+    return values
 
 
 def stored_method(fields: Fields) -> tuple[str, ...]:
@@ -52,5 +74,9 @@ def read_quantization(fields: Fields) -> QuantizedFormat | None:
     config = fields.object("quantization_config")
     if config is None or not config.values:
         return None
+    return _read(config)
+
+
+def _read(config: Fields) -> QuantizedFormat:
     need(config, "quant_method", *METHODS)
     return METHODS[config.text("quant_method")].read(config)

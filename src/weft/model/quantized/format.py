@@ -13,6 +13,9 @@ from weft.model.groups import GroupFormat, num_groups
 from weft.model.quantized.packed import Groups, PackedMatrix, PackedRows
 from weft.model.weights import Tensor
 
+# Scales by which others round activations, keys and values, which stay as they are here.
+PASSED_OVER = tuple(f".{name}_scale" for name in ("input", "output", "q", "k", "v", "kv", "prob"))
+
 
 @dataclass(frozen=True, slots=True)
 class Part:

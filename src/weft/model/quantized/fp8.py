@@ -81,13 +81,15 @@ class _Fp8Rows:
 
 
 def read_fp8(config: Fields) -> Fp8Format:
-    """Blocks, as DeepSeek has them. Which layers have them is for the file to say."""
+    """Blocks, as DeepSeek has them, or whole matrices. Which layers have them is for the file to say."""
     need(config, "fmt", None, "e4m3")
     need(config, "scale_fmt", None, "ue8m0")  # of powers of two, which are floats like others
-    need(config, "activation_scheme", None, "dynamic")
-    need(config, "kv_cache_scheme", None)
+    need(config, "activation_scheme", None, "dynamic", "static")
+    config.object("kv_cache_scheme")  # keys and values are not rounded here
     for key in ("modules_to_not_convert", "ignored_layers"):
         config.texts(key)
+    if not config.has("weight_block_size"):
+        return Fp8Format((None, None), "weight_scale")
     return Fp8Format(read_block(config, "weight_block_size"), "weight_scale_inv")
 
 
