@@ -232,7 +232,7 @@ class SchedulerMachine(RuleBasedStateMachine):
         assert not preempted or not stayed or max(stayed) < min(preempted)
         taken_up = [s.order for s in scheduler._running if s not in ran_before]
         assert not (preempted and taken_up)
-        waiting = [s.order for s in scheduler._waiting]
+        waiting = [s.order for s in scheduler._queues.waiting]
         assert not taken_up or not waiting or max(taken_up) < min(waiting)
         assert all(s.order[0] == s.request.priority for s in scheduler._running)
 

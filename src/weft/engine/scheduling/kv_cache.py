@@ -105,8 +105,8 @@ class PrefixCache:
         return found
 
     def register(self, sequence: Sequence, num_tokens: int) -> None:
-        """Make the blocks that the first `num_tokens` tokens fill findable."""
-        num_full = num_tokens // self.block_size
+        """Make the blocks that the first `num_tokens` tokens fill findable, as far as these are known."""
+        num_full = min(num_tokens, len(sequence.token_ids)) // self.block_size
         first = sequence.num_registered_blocks
         if not self._is_enabled or num_full <= first:
             return
@@ -201,15 +201,16 @@ class PrefixCache:
 
     def next_chunk(self, sequence: Sequence, start: int, budget: int) -> int:
         """How many tokens it may compute from `start` on: no more than to where a state is to be kept."""
-        num_tokens = min(len(sequence.token_ids) - start, budget)
+        num_left = len(sequence.token_ids) + sequence.num_pending_tokens - start
+        num_tokens = min(num_left, budget)
         if self.states is None or not self._is_enabled:
             return num_tokens
         return self.states.end_of_chunk(sequence, start, start + num_tokens) - start
 
-    def keep_state(self, sequence: Sequence) -> None:
-        """A step of it is computed, and its state may be one to go on from."""
+    def keep_state(self, sequence: Sequence, end: int) -> None:
+        """A step of it that ends there is computed, or will be before any other: its state may be one to go on from."""
         if self.states is not None:
-            self.states.keep(sequence)
+            self.states.keep(sequence, end)
 
     def give_back(self, sequence: Sequence) -> None:
         """Take all its blocks; what is computed in them can be found until they are given out again."""

@@ -2,6 +2,7 @@
 became of each of its entries."""
 
 from array import array
+from collections.abc import Mapping
 from collections.abc import Sequence as Seq
 from dataclasses import dataclass
 from operator import attrgetter
@@ -53,7 +54,8 @@ class PlannedRows(msgspec.Struct, frozen=True, eq=False):
     @classmethod
     def of(cls, sequence: Sequence, start: int, num_tokens: int) -> "PlannedRows":
         """The entry for the next `num_tokens` tokens from `start`."""
-        samples = start + num_tokens == len(sequence.token_ids)
+        end = len(sequence.token_ids) + sequence.num_pending_tokens
+        samples = start + num_tokens == end
         num_before = num_tokens - samples
         num_leading = _num_leading(sequence, start, num_before) if num_before else 0
         return cls(sequence, start, num_tokens, samples, num_leading)
@@ -75,8 +77,10 @@ class Plan:
         """Whether an entry has any."""
         return any(map(_draft_token_ids, self.entries))
 
-    def to_batch(self, block_size: int) -> Batch:
-        """The step as arrays."""
+    def to_batch(
+        self, block_size: int, sampled_places: Mapping[Sequence, int] | None = None
+    ) -> Batch:
+        """The step as arrays; `sampled_places` are those of pending tokens in what the step before has sampled."""
         token_ids, positions, query_starts, logit_rows = self._rows()
         sequences = [entry.sequence for entry in self.entries]
         requests = [sequence.request for sequence in sequences]
@@ -101,6 +105,7 @@ class Plan:
             state_reads=state_reads,
             state_writes=state_writes,
             num_state_rows=num_state_rows,
+            token_sources=self._token_sources(sampled_places) if sampled_places else None,
         )
 
     def _rows(self) -> tuple[IntArray, IntArray, IntArray, IntArray]:
@@ -115,7 +120,7 @@ class Plan:
         for entry in self.entries:
             start, num_tokens = entry.start, entry.num_tokens
             end_row = first_row + num_tokens + len(entry.draft_token_ids)
-            token_ids += entry.sequence.token_ids[start : start + num_tokens]
+            token_ids += entry.sequence.token_ids[start : start + num_tokens] or [0]  # pending
             token_ids += entry.draft_token_ids
             positions += range(start, start + end_row - first_row)
             if entry.num_leading:
@@ -137,6 +142,15 @@ class Plan:
         token_ids = [entry.sequence.token_ids[-1] for entry in self.entries]
         positions = [entry.start for entry in self.entries]
         return np.array(token_ids, np.int32), np.array(positions, np.int32), ends, ends[:-1]
+
+    def _token_sources(self, sampled_places: Mapping[Sequence, int]) -> IntArray:
+        """Where each row's token is, if it is pending: then the entry has that row alone."""
+        sources = np.full(self.num_tokens, -1, np.int32)
+        row = 0
+        for entry in self.entries:
+            sources[row] = sampled_places.get(entry.sequence, -1)
+            row += entry.num_rows
+        return sources
 
     def _states(self) -> tuple[IntArray | None, IntArray | None]:
         """Where each entry's state is read and written; None where none is kept."""

@@ -7,12 +7,9 @@ served first and, read backwards, who is preempted when blocks run out.
 
 import sys
 import time
-from bisect import insort
 from collections import Counter
 from collections.abc import Callable, Iterator
 from enum import Enum
-from itertools import chain
-from operator import attrgetter
 
 from weft.core.config import SchedulerConfig
 from weft.core.kv_cache import CacheConfig
@@ -24,12 +21,12 @@ from weft.engine.scheduling.drafter import Drafter, Drafting
 from weft.engine.scheduling.drafts import DraftCounts
 from weft.engine.scheduling.kv_cache import PrefixCache
 from weft.engine.scheduling.plan import FailedRow, Plan, PlannedRows, PooledRow, Result, SampledRow
+from weft.engine.scheduling.queues import Queues
 from weft.engine.scheduling.second_tier import SecondTier
 from weft.engine.scheduling.sequence import Sequence, SequenceStatus
 from weft.engine.scheduling.step_budget import StepBudget
 from weft.engine.scheduling.stopwatch import Stopwatch
 
-_by_order = attrgetter("order")
 _RUNNING = SequenceStatus.RUNNING  # to look it up costs as much as a call
 
 
@@ -79,12 +76,11 @@ class Scheduler:
         self.drafts = DraftCounts()
         self._drafting: Drafting | None = None
         self._recomputes = config.speculation is not None and config.speculation.recomputes
-        self._waiting: list[Sequence] = []  # sorted by order
-        self._running: list[Sequence] = []  # sorted by order
-        # Not to be scheduled before their grammar, or what the second tier has of them, is there.
-        self._held_back: list[Sequence] = []
-        self._sequences: dict[str, list[Sequence]] = {}  # unfinished ones, by engine id
+        self._queues = Queues()
+        self._running = self._queues.running  # the same list
         self._waits_for_tier = False  # the last plan had no room for anybody else
+        self._lacks_blocks = False  # the last plan ahead ended where somebody must be preempted
+        self._followed: Plan | None = None  # the plan in flight that another was made behind
         self._num_arrivals = 0
 
     # -- what the loop reads ------------------------------------------------------------------
@@ -92,11 +88,11 @@ class Scheduler:
     @property
     def num_waiting(self) -> int:
         """Sequences that are not running."""
-        return len(self._waiting) + len(self._held_back)
+        return self._queues.num_waiting
 
     def open_sequences(self) -> Iterator[Sequence]:
         """Those that run, then those that wait; each in the order in which they are served."""
-        return chain(self._running, sorted(self._held_back, key=_by_order), self._waiting)
+        return self._queues.in_order()
 
     @property
     def is_drafting(self) -> bool:
@@ -111,7 +107,7 @@ class Scheduler:
     @property
     def num_open_requests(self) -> int:
         """Requests with an unfinished sequence."""
-        return len(self._sequences)
+        return len(self._queues.by_engine_id)
 
     @property
     def num_used_tokens(self) -> int:
@@ -121,7 +117,7 @@ class Scheduler:
     @property
     def num_waiting_tokens(self) -> int:
         """Tokens that waiting sequences have still to compute, cached ones included."""
-        return sum(s.num_tokens for group in (self._waiting, self._held_back) for s in group)
+        return self._queues.num_waiting_tokens
 
     @property
     def has_work(self) -> bool:
@@ -133,7 +129,7 @@ class Scheduler:
     @property
     def has_started_work(self) -> bool:
         """Whether a sequence that has run before is unfinished."""
-        return bool(self._running) or any(s.has_started for s in (*self._waiting, *self._held_back))
+        return self._queues.has_started
 
     def draft_by(self, drafter: Drafter, payoff: DraftPayoff | None = None) -> None:
         """Draft so, as its configuration says; where `payoff` finds that it loses, not. Before the first plan."""
@@ -149,7 +145,7 @@ class Scheduler:
         One with a grammar or open reasoning waits for `attach_grammar`, and keeps its place in the order
         meanwhile.
         """
-        assert request.engine_id not in self._sequences, request.engine_id
+        assert request.engine_id not in self._queues.by_engine_id, request.engine_id
         priority = request.priority if self.config.policy == "priority" else 0
         first = self._num_arrivals
         sequences = [
@@ -160,19 +156,13 @@ class Scheduler:
         self.stopwatch.tick()
         for sequence in sequences:
             self.stopwatch.queue(sequence)
-        self._sequences[request.engine_id] = sequences
-        if request.grammar is not None or request.reasoning is not None:
-            for sequence in sequences:
-                sequence.status = SequenceStatus.COMPILING
-            self._held_back += sequences
-            return
-        for sequence in sequences:
-            insort(self._waiting, sequence, key=_by_order)
+        is_compiling = request.grammar is not None or request.reasoning is not None
+        self._queues.add(sequences, is_compiling=is_compiling)
 
     def attach_grammar(self, engine_id: str, made: Grammar | str) -> list[SequenceOutput]:
         """Let a request that waits for this take its place; or end it, with the sentence why there is none."""
         outputs = []
-        for sequence in [s for s in self._held_back if s.request.engine_id == engine_id]:
+        for sequence in list(self._queues.by_engine_id.get(engine_id, ())):
             assert sequence.status is SequenceStatus.COMPILING
             try:
                 if isinstance(made, str):
@@ -181,28 +171,32 @@ class Scheduler:
             except GrammarFailed as failure:
                 outputs.append(self._end(sequence, FinishReason.ERROR, error=str(failure)))
                 continue
-            self._held_back.remove(sequence)
-            sequence.status = SequenceStatus.WAITING
             if (reasoning := sequence.request.reasoning) is not None:
                 budget = sequence.params.thinking_token_budget
                 sequence.reasoning = ReasoningTracker(reasoning, made.vocabulary.piece, budget)
-            insort(self._waiting, sequence, key=_by_order)
+            self._queues.take_back(sequence)
         return outputs
 
     def abort(self, engine_id: str, index: int | None = None) -> list[SequenceOutput]:
         """End a request, or one of its answers; the final output of each. Unknown ids: nothing."""
-        sequences = self._sequences.get(engine_id, ())
+        sequences = self._queues.by_engine_id.get(engine_id, ())
         ended = [s for s in sequences if index is None or s.index == index]
         return [self._end(sequence, FinishReason.ABORT) for sequence in ended]
 
-    def fail(self, plan: Plan) -> list[SequenceOutput]:
-        """End the sequences of a step that could not be computed; the final output of each."""
+    def fail(self, *plans: Plan) -> list[SequenceOutput]:
+        """End the sequences of steps that could not be computed; the final output of each."""
         error = "the engine failed while it computed this request"
-        return [self._end(e.sequence, FinishReason.ERROR, error=error) for e in plan.entries]
+        sequences = dict.fromkeys(e.sequence for plan in plans for e in plan.entries)
+        return [
+            self._end(sequence, FinishReason.ERROR, error=error)
+            for sequence in sequences
+            if sequence.status is not SequenceStatus.FINISHED
+        ]
 
     def abort_all(self) -> list[SequenceOutput]:
         """End every request."""
-        return [output for engine_id in list(self._sequences) for output in self.abort(engine_id)]
+        engine_ids = list(self._queues.by_engine_id)
+        return [output for engine_id in engine_ids for output in self.abort(engine_id)]
 
     def reset_cache(self, *, preempt_running: bool) -> bool:
         """Drop every cached block. False, and no change, if blocks are held and may not be taken."""
@@ -218,9 +212,7 @@ class Scheduler:
             self._tier.cancel_fetch(sequence)
             self._waits_for_tier = False
             self.cache.give_back(sequence)
-            self._held_back.remove(sequence)
-            sequence.status = SequenceStatus.WAITING
-            insort(self._waiting, sequence, key=_by_order)
+            self._queues.take_back(sequence)
             if error is not None:
                 return [self._end(sequence, FinishReason.ERROR, error=error)]
         return []
@@ -235,19 +227,42 @@ class Scheduler:
     # -- one step -----------------------------------------------------------------------------
 
     def plan(self) -> Plan | None:
-        """Decide the next step; None when there is nothing to run."""
+        """Decide the next step; None when there is nothing to run. No step is in flight."""
+        self._lacks_blocks = False
+        return self._plan(is_ahead=False)
+
+    def plan_ahead(self, in_flight: Plan) -> Plan | None:
+        """Decide the step behind one whose tokens are not known yet; None where that has to wait for them.
+
+        Who may end with that step has a row in this one, which is in vain if it does; who is sure to end has none.
+        Nobody is preempted: that is decided once all tokens are known.
+        """
+        if self._lacks_blocks or self.admission is Admission.CLOSED:
+            return None
+        self._followed = in_flight
+        for entry in in_flight.entries:
+            sequence = entry.sequence
+            if sequence.status is not _RUNNING:
+                continue
+            self.cache.keep_state(sequence, sequence.num_planned_tokens)
+            num_tokens = sequence.num_tokens + 1
+            is_last = num_tokens >= min(sequence.max_num_tokens, self.max_model_len)
+            sequence.num_pending_tokens = int(entry.samples and not is_last)
+        return self._plan(is_ahead=True)
+
+    def _plan(self, *, is_ahead: bool) -> Plan | None:
         if self.admission is Admission.CLOSED:
             return None
-        self._budget.begin(self._running, self.stopwatch.tick())
+        self._budget.begin(self._running, self.stopwatch.tick(), is_ahead=is_ahead)
         if self._drafting is not None:
             self._drafting.begin_step()
         num_preemptions = self.num_preemptions
-        entries = self._plan_running()
+        entries = self._plan_running(may_preempt=not is_ahead)
         for sequence in entries:
             self.cache.register(sequence, sequence.num_planned_tokens)
-        if self.num_preemptions == num_preemptions:
+        if self.num_preemptions == num_preemptions and not self._lacks_blocks:
             self._plan_waiting(entries)
-        self._waits_for_tier = not entries and any(True for _ in self._fetching())
+        self._waits_for_tier = not entries and any(True for _ in self._queues.fetching())
         return Plan(tuple(entries.values())) if entries else None
 
     def draft(self, plan: Plan) -> Plan:
@@ -259,16 +274,22 @@ class Scheduler:
     def commit(self, plan: Plan, results: list[Result]) -> list[SequenceOutput]:
         """Take in what the step computed: advance, finish, free; what each sequence emits."""
         self._budget.end(self.stopwatch.tick())
+        keeps_states = (
+            plan is not self._followed
+        )  # else they were, when the step behind it was planned
         outputs = []
         for entry, result in zip(plan.entries, results, strict=True):
             sequence = entry.sequence
             if sequence.status is not _RUNNING:
                 continue  # ended or preempted since the plan: its token is dropped, once
+            sequence.num_pending_tokens = 0
             if entry.draft_position is not None:
                 self.drafts.accept(entry.draft_position)
                 sequence.num_accepted_tokens += 1
             if entry.draft_position is None or not self._recomputes:
                 self._advance(sequence, entry.start + entry.num_tokens)
+                if keeps_states:
+                    self.cache.keep_state(sequence, sequence.num_computed_tokens)
             output = self._commit_result(entry, result)
             if output is not None:
                 outputs.append(output)
@@ -278,7 +299,7 @@ class Scheduler:
 
     # -- planning -----------------------------------------------------------------------------
 
-    def _plan_running(self) -> dict[Sequence, PlannedRows]:
+    def _plan_running(self, *, may_preempt: bool) -> dict[Sequence, PlannedRows]:
         entries: dict[Sequence, PlannedRows] = {}
         for sequence in list(self._running):
             if sequence.status is not _RUNNING:
@@ -290,6 +311,9 @@ class Scheduler:
             if wanted <= 0:
                 continue
             while not self.cache.grow(sequence, sequence.num_planned_tokens + wanted):
+                if not may_preempt:
+                    self._lacks_blocks = True
+                    return entries
                 victim = self._running[-1]  # not planned yet: this loop runs in order
                 self._preempt(victim)
                 if victim is sequence:
@@ -301,7 +325,7 @@ class Scheduler:
     def _plan_waiting(self, entries: dict[Sequence, PlannedRows]) -> None:
         """Take up who waits."""
         # Of what is free, those that fetch need some: else what they fetched would be evicted again.
-        reserved = self.cache.num_missing(self._fetching())
+        reserved = self.cache.num_missing(self._queues.fetching())
         for sequence in list(self._admissible()):
             if self._budget.is_full or len(self._running) >= self.config.max_num_seqs:
                 return
@@ -333,11 +357,8 @@ class Scheduler:
 
     def _admissible(self) -> Iterator[Sequence]:
         if self.admission is Admission.OPEN:
-            return iter(self._waiting)
-        return (sequence for sequence in self._waiting if sequence.has_started)
-
-    def _fetching(self) -> Iterator[Sequence]:
-        return (s for s in self._held_back if s.status is SequenceStatus.FETCHING)
+            return iter(self._queues.waiting)
+        return (sequence for sequence in self._queues.waiting if sequence.has_started)
 
     def _starts_fetch(self, sequence: Sequence, found: list[int]) -> bool:
         """Whether its prefix goes on in the second tier, and it waits from now on for those blocks."""
@@ -352,9 +373,7 @@ class Scheduler:
         num_placed = self._tier.num_placed(sequence) * self.cache.block_size
         is_grown = self.cache.grow(sequence, num_cached + num_placed)
         assert is_grown, "the whole sequence fits, so what is fetched of it does"
-        self._waiting.remove(sequence)
-        sequence.status = SequenceStatus.FETCHING
-        self._held_back.append(sequence)
+        self._queues.fetch(sequence)
         return True
 
     def _start(self, sequence: Sequence, found: list[int]) -> None:
@@ -366,9 +385,7 @@ class Scheduler:
             self.num_queried_tokens += sequence.num_tokens
             self.num_hit_tokens += max(0, num_cached - sequence.num_fetched_tokens)
         self.stopwatch.schedule(sequence)
-        sequence.status = SequenceStatus.RUNNING
-        self._waiting.remove(sequence)
-        insort(self._running, sequence, key=_by_order)
+        self._queues.run(sequence)
 
     def _take_up(self, sequence: Sequence, num_tokens: int) -> PlannedRows:
         self._budget.take(sequence, num_tokens)
@@ -380,7 +397,7 @@ class Scheduler:
         """For the cache to be cleared, of which no tier is excepted, nor what drafts have of it."""
         for sequence in list(self._running):
             self._preempt(sequence)
-        for sequence in list(self._held_back):
+        for sequence in list(self._queues.fetching()):
             self.end_fetch(sequence)
         if self._tier is not None:
             self._tier.clear()
@@ -390,11 +407,9 @@ class Scheduler:
     def _preempt(self, sequence: Sequence) -> None:
         """Take the sequence's blocks; it keeps its tokens and computes them again later."""
         self.cache.give_back(sequence)
-        self._running.remove(sequence)
-        sequence.status = SequenceStatus.WAITING
+        self._queues.preempt(sequence)
         sequence.num_preemptions += 1
         self.num_preemptions += 1
-        insort(self._waiting, sequence, key=_by_order)
 
     # -- committing ---------------------------------------------------------------------------
 
@@ -402,7 +417,6 @@ class Scheduler:
         """So many of its tokens are computed. A draft that turned out right was so without having been planned."""
         sequence.num_computed_tokens = num_tokens
         sequence.num_planned_tokens = max(sequence.num_planned_tokens, num_tokens)
-        self.cache.keep_state(sequence)
 
     def _commit_result(self, entry: PlannedRows, result: Result) -> SequenceOutput | None:
         match result:
@@ -431,6 +445,8 @@ class Scheduler:
             reason, stop_reason = sequence.append(row.token_id, self.max_model_len)
         except GrammarFailed as failure:
             return self._end(sequence, FinishReason.ERROR, error=failure.in_answer)
+        if sequence.num_planned_tokens > sequence.num_computed_tokens and reason is None:
+            self.cache.register(sequence, sequence.num_planned_tokens)  # in flight, and known now
         if reason is None and row.logprobs is None and sequence.params.prompt_logprobs is None:
             return sequence.token_output(row.token_id)
         output = sequence.output(
@@ -465,25 +481,11 @@ class Scheduler:
 
     def _remove(self, sequence: Sequence) -> None:
         self.end_fetch(sequence)
-        self._list_of(sequence).remove(sequence)
-        sequence.status = SequenceStatus.FINISHED
+        is_request_over = self._queues.remove(sequence)
         self.stopwatch.end(sequence)
         self.cache.give_back(sequence)
-        siblings = self._sequences[sequence.request.engine_id]
-        siblings.remove(sequence)
-        if not siblings:
-            del self._sequences[sequence.request.engine_id]
-            if self._tier is not None:
-                self._tier.forget(sequence.request)
-
-    def _list_of(self, sequence: Sequence) -> list[Sequence]:
-        match sequence.status:
-            case SequenceStatus.RUNNING:
-                return self._running
-            case SequenceStatus.COMPILING:
-                return self._held_back
-            case _:
-                return self._waiting
+        if is_request_over and self._tier is not None:
+            self._tier.forget(sequence.request)
 
     # -- for tests ----------------------------------------------------------------------------
 
@@ -494,7 +496,4 @@ class Scheduler:
         held.update(self.cache.lent or ())
         pool = self.cache.pool
         assert all(pool.num_holders(b) == held[b] for b in range(pool.num_blocks))
-        assert self._waiting == sorted(self._waiting, key=_by_order)
-        assert self._running == sorted(self._running, key=_by_order)
-        held_back = (s for s in self._held_back if s.status is SequenceStatus.COMPILING)
-        assert all(not s.block_ids for s in (*self._waiting, *held_back))
+        self._queues.check()

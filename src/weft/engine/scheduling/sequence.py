@@ -41,7 +41,8 @@ class Sequence:
     """One of the `n` answers of a request.
 
     Computed tokens chase `num_tokens`: a token is planned when a step takes it up and computed when
-    that step is committed. `order` sorts sequences by (priority, arrival): the smallest runs first,
+    that step is committed. While a step is in flight, the token that it samples counts as pending: it can be
+    planned before it is known. `order` sorts sequences by (priority, arrival): the smallest runs first,
     the largest is preempted first. `grammar`, `repetition` and `reasoning` follow the output, token by
     token, and know it already when a preempted sequence runs again. `collected` holds hidden states
     for a pooling request.
@@ -60,6 +61,7 @@ class Sequence:
     last_snapshot: bytes | None = None  # of its answer, by block hash: the next takes its place
     num_planned_tokens: int = 0
     num_computed_tokens: int = 0
+    num_pending_tokens: int = 0  # sampled by a step in flight, and not known here yet: none or one
     num_cached_tokens: int | None = None
     has_fetched: bool = False  # since it last ran
     num_fetched_tokens: int = 0

@@ -68,13 +68,12 @@ class StatePool:
         last = self.last_boundary(sequence)
         return min(end, boundary, last if last > start else end)
 
-    def keep(self, sequence: Sequence) -> None:
-        """Its step is computed: the state is kept as a snapshot if it is that of such a boundary.
+    def keep(self, sequence: Sequence, end: int) -> None:
+        """Its step up to there is computed: the state is kept as a snapshot if it is that of such a boundary.
 
         Of an answer the last full block's is kept too, in place of the one before, while half of the slots are free.
         """
         self._release_source(sequence)
-        end = sequence.num_computed_tokens
         num_full, rest = divmod(end, self._block_size)
         if rest or not 0 < num_full <= len(sequence.block_hashes):
             return

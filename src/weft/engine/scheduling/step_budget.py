@@ -1,6 +1,7 @@
 """`StepBudget`: how many rows of prompts a step has beside those of streams."""
 
 from collections.abc import Iterable
+from dataclasses import dataclass, field
 
 from weft.core.config import SchedulerConfig
 from weft.core.defaults import DEFAULTS
@@ -36,31 +37,29 @@ class StepBudget:
         # Rows of prompts and what they took, the latest counting most, by the bits of their context.
         self._prompts: dict[int, tuple[float, float]] = {}
         self._num_mixed = 0
-        # The step that is planned, or was last.
-        self._began_at = 0.0
-        self._ended_at: float | None = None
+        self._steps: list[_Step] = []  # planned, and not learned from; the last is being planned
+        self._ended_at = 0.0  # the last step that was
         self._num_left = 0
-        self._streams: set[Sequence] = set()
         self._num_reserved = 0  # rows, for streams that have not had theirs
         self._least = 0
         self._seconds = 0.0  # left for prompts
-        self._expected_s = 0.0  # of its prompts
-        self._chunks: list[tuple[int, int]] = []  # bits of the context, and rows
 
-    def begin(self, running: Iterable[Sequence], now: float) -> None:
-        """A step is being planned; the one before is over."""
+    def begin(self, running: Iterable[Sequence], now: float, *, is_ahead: bool = False) -> None:
+        """A step is being planned; the one before is over, or, `is_ahead`, in flight."""
         self._num_left = self._config.max_num_batched_tokens
         if not self._target_s:
             return
-        if self._ended_at is not None:
-            self._learn(self._ended_at - self._began_at)
-        self._began_at, self._ended_at = now, None
-        self._chunks.clear()
-        self._expected_s = 0.0
-        self._streams = {sequence for sequence in running if self._is_stream(sequence)}
-        self._num_reserved = len(self._streams) * self._stream_rows
-        alone_s = self._streams_s.get(len(self._streams).bit_length())
-        if not self._streams:
+        while self._steps and (ended_at := self._steps[0].ended_at) is not None:
+            step = self._steps.pop(0)
+            self._learn(step, ended_at - max(step.began_at, self._ended_at))
+            self._ended_at = ended_at
+        if not is_ahead:
+            self._steps.clear()  # nobody was in it
+        streams = {sequence for sequence in running if self._is_stream(sequence)}
+        self._steps.append(_Step(now, streams))
+        self._num_reserved = len(streams) * self._stream_rows
+        alone_s = self._streams_s.get(len(streams).bit_length())
+        if not streams:
             self._least, self._seconds = DEFAULTS["max_num_batched_tokens"], _ALONE_S
         elif alone_s is None or self._num_mixed >= _MIXED_STEPS:
             self._least, self._seconds = 0, 0.0
@@ -69,12 +68,15 @@ class StepBudget:
             self._seconds = max(self._target_s - alone_s, 2 * alone_s)
 
     def end(self, now: float) -> None:
-        """Something has come of the step, and perhaps more will."""
-        self._ended_at = now
+        """Something has come of the first step that had not ended, and perhaps more will."""
+        if self._steps:
+            open_steps = (step for step in self._steps if step.ended_at is None)
+            next(open_steps, self._steps[-1]).ended_at = now
 
     def left_for(self, sequence: Sequence, start: int) -> int:
         """Rows that the sequence may have, from its token `start` on."""
-        return self._num_left if sequence in self._streams else self._left_at(start)
+        is_stream = self._target_s and sequence in self._steps[-1].streams
+        return self._num_left if is_stream else self._left_at(start)
 
     @property
     def is_full(self) -> bool:
@@ -84,26 +86,28 @@ class StepBudget:
     @property
     def left_for_drafts(self) -> int:
         """Rows that guesses may have."""
-        return self._left_at(0) if self._streams and self._chunks else self._num_left
+        is_mixed = self._target_s and self._steps[-1].streams and self._steps[-1].chunks
+        return self._left_at(0) if is_mixed else self._num_left
 
     def take(self, sequence: Sequence, num_rows: int) -> None:
         """The sequence has so many more."""
         self._num_left -= num_rows
         if not self._target_s:
             return
-        if sequence in self._streams:
+        step = self._steps[-1]
+        if sequence in step.streams:
             self._num_reserved -= self._stream_rows
             return
         start = sequence.num_planned_tokens
         expected_s = num_rows * (self._row_s_at(start) or 0.0)
         self._seconds -= expected_s
-        self._expected_s += expected_s
+        step.expected_s += expected_s
         self._least -= num_rows
-        self._chunks.append((_context_bits(start + num_rows // 2), num_rows))
+        step.chunks.append((_context_bits(start + num_rows // 2), num_rows))
 
     def _is_stream(self, sequence: Sequence) -> bool:
         """Whether its next token is all that there is to compute, and not the first."""
-        num_tokens = len(sequence.token_ids)
+        num_tokens = len(sequence.token_ids) + sequence.num_pending_tokens
         num_rows = num_tokens - sequence.num_planned_tokens
         return num_rows <= self._stream_rows and num_tokens > sequence.num_prompt_tokens
 
@@ -124,29 +128,41 @@ class StepBudget:
         rows, seconds = self._prompts[nearest]
         return seconds / rows
 
-    def _learn(self, seconds: float) -> None:
-        """What the step has taken."""
-        size = len(self._streams).bit_length()
-        if self._chunks:
+    def _learn(self, step: "_Step", seconds: float) -> None:
+        """What a step has taken."""
+        size = len(step.streams).bit_length()
+        if step.chunks:
             # What one stream takes, a step without any takes too, beside its rows.
             beside_s = seconds - self._streams_s.get(size or 1, 0.0)
-            least_s = self._expected_s / 2 or seconds / 4
-            if self._streams:
+            least_s = step.expected_s / 2 or seconds / 4
+            if step.streams:
                 # Where prompts seem to take next to nothing, streams may take less by themselves than they did.
                 is_doubtful = beside_s < least_s and self._num_mixed
                 self._num_mixed += _MIXED_STEPS if is_doubtful else 1
-            self._learn_rows(max(beside_s, least_s) / sum(rows for _, rows in self._chunks))
-        elif self._streams:
+            num_rows = sum(rows for _, rows in step.chunks)
+            self._learn_rows(step.chunks, max(beside_s, least_s) / num_rows)
+        elif step.streams:
             self._num_mixed = 0
             # What takes longer for once has mostly been held up.
             before_s = self._streams_s.get(size, seconds)
             self._streams_s[size] = min(seconds, (before_s + seconds) / 2)
 
-    def _learn_rows(self, row_s: float) -> None:
-        for bits, num_rows in self._chunks:
+    def _learn_rows(self, chunks: list[tuple[int, int]], row_s: float) -> None:
+        for bits, num_rows in chunks:
             rows, seconds = self._prompts.get(bits, (0.0, 0.0))
             added = min(num_rows, _HEAVIEST_ROWS)
             self._prompts[bits] = _SHARE * rows + added, _SHARE * seconds + added * row_s
+
+
+@dataclass(slots=True)
+class _Step:
+    """What one step holds, and when it was planned and ended."""
+
+    began_at: float
+    streams: set[Sequence]
+    chunks: list[tuple[int, int]] = field(default_factory=list)  # bits of the context, and rows
+    expected_s: float = 0.0  # of these
+    ended_at: float | None = None
 
 
 def _context_bits(num_tokens: int) -> int:
