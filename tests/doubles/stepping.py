@@ -2,6 +2,7 @@
 
 from dataclasses import dataclass, field
 
+from tests.doubles.async_device import AsyncRunner, AsyncSampler
 from tests.doubles.fake_runner import FakeRunner
 from weft.compute.native import NativeSampler
 from weft.compute.runner import Runner
@@ -19,13 +20,14 @@ from weft.core.types import (
 )
 from weft.engine.constraints.grammar import Grammar, GrammarFailed, GrammarVocabulary, build
 from weft.engine.kv_tier import KvTier
-from weft.engine.loop import Finisher
 from weft.engine.offloading import Elsewhere, Offloading
 from weft.engine.scheduling.drafter import NgramDrafter
 from weft.engine.scheduling.lent_blocks import Lender
 from weft.engine.scheduling.plan import Plan
 from weft.engine.scheduling.scheduler import Scheduler
+from weft.engine.step_forward import ModelForward
 from weft.engine.step_sampler import StepSampler
+from weft.engine.steps import StepParts, open_steps
 
 EOS = 1
 
@@ -69,6 +71,7 @@ class SteppingEngine:
         tier: KvTier | None = None,
         lender: Lender | None = None,
     ) -> None:
+        is_async = isinstance(runner, AsyncRunner)
         self.config = config
         self.runner = runner
         elsewhere = None if tier is None else Elsewhere(tier, None, lender)
@@ -85,8 +88,16 @@ class SteppingEngine:
         self.offloading = None if elsewhere is None else Offloading(elsewhere, self.scheduler)
         self.answers: dict[str, list[Answer]] = {}
         self.vocabulary: GrammarVocabulary | None = None  # set by tests that use grammars
-        # Tests that pool give another.
-        self.finisher: Finisher = StepSampler(NativeSampler(), config.model_config.logprobs_mode)
+        sampler = StepSampler(
+            AsyncSampler(runner.stream) if is_async else NativeSampler(),
+            config.model_config.logprobs_mode,
+        )
+        self._committed: Plan | None = None
+        self.parts = StepParts(
+            self.scheduler, sampler, lambda _plan: None, self._follow_plan, self._count, self._take
+        )
+        forward = ModelForward(self, config.cache_config.block_size)
+        self.steps = open_steps(self.parts, self, forward)
         cache = config.cache_config
         runner.allocate_kv(
             num_blocks=cache.num_blocks,
@@ -174,22 +185,19 @@ class SteppingEngine:
         self._take(self.scheduler.abort(request_id, index))
 
     def step(self) -> Plan | None:
-        """Run one step."""
-        plan = self.scheduler.plan()
-        if plan is not None:
-            plan = self.scheduler.draft(plan)
-        if self.offloading is not None:
-            self.offloading.follow_plan(self.runner)
-        if plan is not None:
-            logits = self.runner.forward(plan.to_batch(self.config.cache_config.block_size))
-            for part, results in self.finisher.finish(logits, plan):
-                self._take(self.scheduler.commit(part, results))
-        return plan
+        """Run one step, or what there is of two on a runner that is asynchronous; the plan that was committed."""
+        self._committed = None
+        self._take(self.steps.turn())
+        return self._committed
+
+    def drain(self) -> None:
+        """Commit the step in flight."""
+        self._take(self.steps.drain())
 
     def run(self, max_steps: int = 10_000) -> None:
         """Step until nothing is left; fails if that does not come."""
         for _ in range(max_steps):
-            if not self.scheduler.has_work:
+            if not (self.scheduler.has_work or self.steps.is_in_flight):
                 return
             self.step()
         raise AssertionError(f"still at work after {max_steps} steps")
@@ -199,6 +207,13 @@ class SteppingEngine:
         self.submit(request_id, prompt, **options)
         self.run()
         return self.answers[request_id][0]
+
+    def _follow_plan(self) -> None:
+        if self.offloading is not None:
+            self.offloading.follow_plan(self.runner)
+
+    def _count(self, plan: Plan, _outputs: list[SequenceOutput]) -> None:
+        self._committed = plan
 
     def _take(self, outputs: list[SequenceOutput]) -> None:
         for output in outputs:

@@ -52,7 +52,7 @@ class PoolingMachine(RuleBasedStateMachine):
             max_num_batched_tokens=6,
             policy="priority",
         )
-        self.engine.finisher = StepPooler(POOLER)
+        self.engine.parts.finisher = StepPooler(POOLER)
         self.submitted = {}
         self.aborted = set()
 
@@ -120,7 +120,7 @@ class PoolingMachine(RuleBasedStateMachine):
 def alone(prompt, kind, params):
     """What the model makes of a prompt."""
     engine = make_engine(ALONE, num_blocks=4, block_size=16, enable_prefix_caching=False)
-    engine.finisher = StepPooler(POOLER)
+    engine.parts.finisher = StepPooler(POOLER)
     engine.submit_pooling("alone", prompt, kind, **params)
     assert engine.step().num_tokens == len(prompt)
     [answer] = engine.answers["alone"]

@@ -73,7 +73,7 @@ class SchedulerMachine(RuleBasedStateMachine):
     )
     def start(self, speculation, target_ms=0.0):
         """Most of the engines draft tokens: from what was said before, or by a model. Half size steps by time."""
-        self.engine = make_engine(
+        self.engine = self.make_engine(
             num_blocks=12,
             block_size=2,
             max_model_len=24,
@@ -89,6 +89,10 @@ class SchedulerMachine(RuleBasedStateMachine):
         self.engine.vocabulary = VOCABULARY
         if speculation is not None and speculation.draft is not None:
             draft_with(self.engine, FakeRunner(VOCAB))
+
+    def make_engine(self, **options):
+        """The engine that is walked."""
+        return make_engine(**options)
 
     @rule(
         target=requests,

@@ -25,3 +25,6 @@ class AsyncRunner(Runner, Protocol):
 
         `device_token_ids` are those, as the `Sampled` of that step has them.
         """
+
+    def wait(self, rows: Rows) -> None:
+        """Wait until the step that gave these rows is computed; what is raised here ends the engine."""

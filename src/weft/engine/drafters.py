@@ -1,4 +1,4 @@
-"""Which `Drafter` an engine has, by its configuration."""
+"""Which `Drafter` an engine has, by its configuration; and what computes the steps of its model."""
 
 from weft.compute.backends import backend_of
 from weft.core.config import EngineConfig
@@ -6,28 +6,32 @@ from weft.engine.engine_model import EngineModel
 from weft.engine.model_drafter import ModelDrafter
 from weft.engine.mtp_drafter import MtpDrafter
 from weft.engine.scheduling.drafter import Drafter, NgramDrafter
+from weft.engine.step_forward import ModelForward, StepForward
 
 
-def open_drafter(config: EngineConfig, model: EngineModel) -> Drafter | None:
-    """What drafts; None where nothing does."""
+def open_drafter(config: EngineConfig, model: EngineModel) -> tuple[Drafter | None, StepForward]:
+    """What drafts, None where nothing does; and what computes steps: the model, or a drafter that goes on from it."""
+    sampler, block_size = backend_of(config).sampler, config.cache_config.block_size
+    alone = ModelForward(model, block_size)
     speculation = config.scheduler_config.speculation
     if speculation is None:
-        return None
+        return None, alone
     if model.draft is None:
-        return NgramDrafter(speculation)
-    sampler, block_size = backend_of(config).sampler, config.cache_config.block_size
+        return NgramDrafter(speculation), alone
     if model.draft.config.is_mtp:
-        return MtpDrafter(
+        drafter = MtpDrafter(
             model,
             model.draft,
             sampler,
             vocab_size=config.model_config.vocab_size,
             block_size=block_size,
         )
-    return ModelDrafter(
+        return drafter, drafter
+    draft_model = ModelDrafter(
         model.draft,
         sampler,
         vocab_size=config.model_config.vocab_size,
         block_size=block_size,
         max_rows=config.scheduler_config.max_num_batched_tokens,
     )
+    return draft_model, alone

@@ -6,12 +6,11 @@ happens comes out as events, whose receiver must not block.
 
 import logging
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from functools import partial
 from typing import Protocol, assert_never
 
 from weft.compute.backends import backend_of
-from weft.compute.runner import Rows
 from weft.core.config import EngineConfig
 from weft.core.controls import SleepTag
 from weft.core.types import (
@@ -51,22 +50,26 @@ from weft.engine.messages import (
     UseShare,
     Wake,
 )
-from weft.engine.mtp_drafter import MtpDrafter
 from weft.engine.offloading import Offloading, open_elsewhere
 from weft.engine.profiler import Profiler
 from weft.engine.replies import attempt
 from weft.engine.request_states import read_states
 from weft.engine.scheduling.draft_payoff import DraftPayoff
-from weft.engine.scheduling.plan import Part, Plan
+from weft.engine.scheduling.plan import Plan
 from weft.engine.scheduling.scheduler import Admission, Scheduler
+from weft.engine.scheduling.sequence import SequenceStatus
 from weft.engine.step_pooler import StepPooler
 from weft.engine.step_sampler import StepSampler
+from weft.engine.steps import Finisher, StepParts, no_lap, open_steps
 from weft.engine.weight_updates import WeightUpdates
 from weft.engine.worker_calls import WORKER_CALLS
 
 # Logits of prompt rows that one step may keep: a prompt that is scored is computed in more steps, if
 # it must. 8,192 rows of 152,000 tokens would be 5 GB.
 MAX_SCORED_BYTES = 256 << 20
+
+# Commands that change nothing but requests: a step may be in flight meanwhile.
+_BESIDE_STEPS = (Abort, Add, ListRequests, Ping, ReleaseRemote, StartProfile, StopProfile)
 
 log = logging.getLogger("weft.engine")
 
@@ -81,13 +84,6 @@ class Mailbox(Protocol):
         """Make `receive` wait no longer, this time or the next; called from another thread."""
 
 
-class Finisher(Protocol):
-    """What ends a step, chosen at the start: a model that generates samples, one that pools pools."""
-
-    def finish(self, rows: Rows, plan: Plan) -> Iterator[Part]:
-        """The results of a step, each part to be committed before the next is taken."""
-
-
 class EngineLoop:
     """Runs until `Stop`. An exception from a step is fatal: it leaves `run`."""
 
@@ -100,9 +96,7 @@ class EngineLoop:
         read_tokenizer: Callable[[], str],
     ) -> None:
         self._config = config
-        self._block_size = config.cache_config.block_size
         self._model = model
-        self._finisher = self._make_finisher()
         self._mailbox = mailbox
         self._emit = emit
         elsewhere = open_elsewhere(config, model, mailbox.wake)
@@ -113,8 +107,7 @@ class EngineLoop:
             max(1, MAX_SCORED_BYTES // (4 * config.model_config.vocab_size)),
             tier=elsewhere,
         )
-        drafter = open_drafter(config, model)
-        self._mtp = drafter if isinstance(drafter, MtpDrafter) else None
+        drafter, forward = open_drafter(config, model)
         if drafter is not None:
             self._scheduler.draft_by(drafter, DraftPayoff())
         self._offloading = None if elsewhere is None else Offloading(elsewhere, self._scheduler)
@@ -134,7 +127,16 @@ class EngineLoop:
             mailbox.wake,
         )
         self._profiler = Profiler(config.profiler_config, self._scheduler, model.part_seconds)
-        self._lap = _no_lap
+        self._parts = StepParts(
+            self._scheduler,
+            self._make_finisher(),
+            self._compute_masks,
+            self._follow_plan,
+            self._count,
+            self._report,
+        )
+        self._steps = open_steps(self._parts, model, forward)
+        self._lap = no_lap
         self._weights = WeightUpdates(
             config, model, self._scheduler, self._loras, self._use_weights
         )
@@ -166,6 +168,8 @@ class EngineLoop:
             commands = self._mailbox.receive(self._receive_timeout_s())
             self._lap("receive")
             for command in commands:
+                if self._steps.is_in_flight and not isinstance(command, _BESIDE_STEPS):
+                    self._report(self._steps.drain())
                 self._report(self._handle(command))
             if self._grammars.num_pending:
                 for engine_id, made in self._grammars.take_ready():
@@ -176,7 +180,7 @@ class EngineLoop:
                 if ended:
                     self._report(ended)
             self._lap("commands")
-            outputs = self._step()
+            outputs = self._steps.turn()
             # A prompt's chunk has no outputs, nor has an abort: the counts are reported all the same.
             self._report(
                 outputs, has_changed=not outputs and self._meter.has_changed(self._scheduler)
@@ -184,11 +188,12 @@ class EngineLoop:
             self._lap("send")
             # Behind the step: it may be the one that a pause waits for, and there may be no other turn.
             self._complete_pauses()
+        self._report(self._steps.drain())
         self._report(self._scheduler.abort_all())
 
     def _receive_timeout_s(self) -> float | None:
         """How long to wait for a command: not at all while there is work."""
-        if self._scheduler.has_work:
+        if self._scheduler.has_work or self._steps.is_in_flight:
             return 0.0
         stops_in_s = None if self._stop_at is None else max(0.0, self._stop_at - time.monotonic())
         changes_in_s = None if self._offloading is None else self._offloading.timeout_s()
@@ -200,46 +205,22 @@ class EngineLoop:
             return False
         return not self._scheduler.num_open_requests or time.monotonic() >= self._stop_at
 
-    def _step(self) -> list[SequenceOutput]:
-        plan, lap = self._scheduler.plan(), "schedule"
-        if plan is not None and self._scheduler.is_drafting:
-            self._lap(lap)
-            plan, lap = self._scheduler.draft(plan), "draft"
-        if self._offloading is not None:
-            self._offloading.follow_plan(self._model.runner)
-        if plan is None:
-            return []
-        self._lap(lap, plan)
-        self._compute_masks(plan)
-        self._lap("masks")
-        rows = self._forward(plan)
-        self._lap("forward")
-        outputs: list[SequenceOutput] = []
-        for part, results in self._finisher.finish(rows, plan):
-            self._lap("sample")
-            outputs += self._scheduler.commit(part, results)
-            self._lap("commit")
-        num_tokens = sum([len(output.token_ids) for output in outputs])
-        self._meter.count_step(num_tokens, num_computed_tokens=plan.num_tokens)
-        return outputs
-
     def _compute_masks(self, plan: Plan) -> None:
         """What grammars allow, worked out beside the forward pass."""
         ruled = [e.sequence for e in plan.entries if e.samples and e.sequence.grammar is not None]
-        grammars = [g for s in ruled if (g := s.ruling_grammar) is not None]
+        running = (s for s in ruled if s.status is SequenceStatus.RUNNING)
+        grammars = [g for s in running if (g := s.ruling_grammar) is not None]
         if grammars:
             GrammarState.compute_ahead(grammars, self._grammars.mask_pool)
 
-    def _forward(self, plan: Plan) -> Rows:
-        try:
-            runner = self._model.runner
-            assert runner is not None, "nobody is scheduled while weights are absent"
-            if self._mtp is not None:
-                return self._mtp.forward(plan)
-            return runner.forward(plan.to_batch(self._block_size))
-        except Exception:  # fatal; who is not of the step gets that the engine died
-            self._report(self._scheduler.fail(plan))
-            raise
+    def _follow_plan(self) -> None:
+        """What the plan overwrites is copied first, as far as it is wanted elsewhere."""
+        if self._offloading is not None:
+            self._offloading.follow_plan(self._model.runner)
+
+    def _count(self, plan: Plan, outputs: list[SequenceOutput]) -> None:
+        num_tokens = sum([len(output.token_ids) for output in outputs])
+        self._meter.count_step(num_tokens, num_computed_tokens=plan.num_tokens)
 
     def _report(self, outputs: list[SequenceOutput], *, has_changed: bool = False) -> None:
         kv_events = self._take_kv_events()
@@ -322,9 +303,9 @@ class EngineLoop:
     def _profile(self, command: StartProfile | StopProfile) -> None:
         if isinstance(command, StartProfile):
             self._profiler.start(command)
-            self._lap = self._profiler.lap
+            self._lap = self._steps.lap = self._profiler.lap
         else:
-            self._lap = _no_lap
+            self._lap = self._steps.lap = no_lap
             self._profiler.stop()
 
     def _add(self, request: Request) -> None:
@@ -378,6 +359,7 @@ class EngineLoop:
             return
         if self._scheduler.admission is Admission.STARTED and self._scheduler.has_started_work:
             return
+        self._report(self._steps.drain())  # all of it in vain
         level = max(pause.sleep_level for pause in self._pending_pauses)
         if level or any(pause.clear_cache for pause in self._pending_pauses):
             self._scheduler.reset_cache(preempt_running=True)
@@ -428,7 +410,7 @@ class EngineLoop:
 
     def _use_weights(self, *, is_new: bool = True) -> None:
         """A runner has come; what was computed with other weights is found no more."""
-        self._finisher = self._make_finisher()
+        self._parts.finisher = self._make_finisher()
         if is_new:
             self._scheduler.start_weights_epoch()
             self._report([])
@@ -437,8 +419,3 @@ class EngineLoop:
         """Those that wait, unless weights are absent: then they wait on."""
         while self._pending_loras and self._model.has_weights:
             self._emit(self._loras.load(self._pending_loras.pop(0)))
-
-
-def _no_lap(name: str, plan: Plan | None = None) -> None:
-    """While nobody wants to know where the time goes."""
-    del name, plan

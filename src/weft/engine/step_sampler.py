@@ -115,6 +115,8 @@ class StepSample:
         self, one: Wanted, sequence: Sequence, row: int, drafted: tuple[int, ...] = ()
     ) -> None:
         one.row = row
+        if sequence.status is not SequenceStatus.RUNNING:
+            return  # it has ended since the step was launched, and this token is dropped
         try:
             one.choice = next_choice(sequence, drafted)
             one.score = _score(sequence, row)

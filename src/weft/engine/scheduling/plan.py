@@ -143,8 +143,10 @@ class Plan:
         positions = [entry.start for entry in self.entries]
         return np.array(token_ids, np.int32), np.array(positions, np.int32), ends, ends[:-1]
 
-    def _token_sources(self, sampled_places: Mapping[Sequence, int]) -> IntArray:
-        """Where each row's token is, if it is pending: then the entry has that row alone."""
+    def _token_sources(self, sampled_places: Mapping[Sequence, int]) -> IntArray | None:
+        """Where each row's token is, if it is pending: then the entry has that row alone. None: none is."""
+        if not any(entry.sequence in sampled_places for entry in self.entries):
+            return None
         sources = np.full(self.num_tokens, -1, np.int32)
         row = 0
         for entry in self.entries:
