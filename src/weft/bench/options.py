@@ -19,63 +19,91 @@ class TargetOptions:
     backend: Annotated[
         Literal["openai", "vllm", "openai-chat", "grpc"],
         Flag(
-            "openai (vllm is the same): text completions; openai-chat: chat completions; "
-            "grpc: the VllmEngine protocol.",
+            "API to call: openai or vllm (text completions), openai-chat (chat completions) or grpc (the "
+            "VllmEngine protocol).",
             "Target",
         ),
     ] = "openai"
     base_url: Annotated[
-        str | None, Flag("http(s)://HOST:PORT or grpc://HOST:PORT; instead of the two.", "Target")
+        str | None,
+        Flag(
+            "Server URL, http(s)://HOST:PORT or grpc://HOST:PORT; replaces --host and --port.",
+            "Target",
+        ),
     ] = None
-    host: Annotated[str, Flag("Address of the server.", "Target")] = "127.0.0.1"
-    port: Annotated[int | None, Flag("Its port; 8000 if unset, and 50051 for grpc.", "Target")] = (
-        None
-    )
+    host: Annotated[str, Flag("Host of the server.", "Target")] = "127.0.0.1"
+    port: Annotated[
+        int | None, Flag("Port of the server. Default: 8000, or 50051 for grpc.", "Target")
+    ] = None
     endpoint: Annotated[
         str | None,
-        Flag("Path of the API; /v1/completions or /v1/chat/completions if unset.", "Target"),
+        Flag("Path of the API. Default: /v1/completions or /v1/chat/completions.", "Target"),
     ] = None
     model: Annotated[
-        str | None, Flag("The model to ask for; the server's first if unset.", "Target")
+        str | None,
+        Flag("Model to request. Default: the first model that the server lists.", "Target"),
     ] = None
     served_model_name: Annotated[
-        str | None, Flag("Its name in requests, where it is not --model.", "Target")
+        str | None, Flag("Model name to send in requests. Default: --model.", "Target")
     ] = None
     tokenizer: Annotated[
         str | None,
         Flag(
-            "Directory or Hub id of the model's tokenizer, for prompts of exact lengths over HTTP, and "
-            "for lengths of answers that a dataset does not give.",
+            "Directory or Hub id of the tokenizer. It makes prompts of exact lengths over HTTP, and counts the "
+            "tokens of answers for datasets that give no lengths.",
             "Target",
         ),
     ] = None
-    api_key: Annotated[str | None, Flag("The server's key; OPENAI_API_KEY if unset.", "Target")] = (
-        None
-    )
+    api_key: Annotated[
+        str | None, Flag("API key of the server. Default: OPENAI_API_KEY.", "Target")
+    ] = None
     header: Annotated[
         tuple[str, ...],
-        Flag("KEY=VALUE to send as a header; several may follow.", "Target", takes_several=True),
+        Flag(
+            "HTTP headers to send, as KEY=VALUE; several may follow.", "Target", takes_several=True
+        ),
     ] = ()
-    insecure: Annotated[bool, Flag("Trust any certificate of the server.", "Target")] = False
+    insecure: Annotated[
+        bool, Flag("Skip verification of the server's TLS certificate.", "Target")
+    ] = False
     grpc_tls_ca: Annotated[
-        Path | None, Flag("Certificate (PEM) to trust over gRPC; turns TLS on.", "Target")
+        Path | None, Flag("CA certificate (PEM) for gRPC; enables TLS.", "Target")
     ] = None
     ready_check_timeout_sec: Annotated[
-        float, Flag("Seconds to wait until the server answers; 0: it must at once.", "Target")
+        float, Flag("Seconds to wait until the server is ready; 0 means no wait.", "Target")
     ] = 0.0
     ignore_eos: Annotated[
-        bool, Flag("Answers go on to their length; always with random prompts.", "Target")
+        bool,
+        Flag(
+            "Ignore the end-of-sequence token, so that every answer has its full length. Always on with "
+            "random prompts.",
+            "Target",
+        ),
     ] = False
-    temperature: Annotated[float | None, Flag("The server's own if unset.", "Target")] = None
-    top_p: Annotated[float | None, Flag("The server's own if unset.", "Target")] = None
-    top_k: Annotated[int | None, Flag("The server's own if unset.", "Target")] = None
-    min_p: Annotated[float | None, Flag("The server's own if unset.", "Target")] = None
-    frequency_penalty: Annotated[float | None, Flag("The server's own if unset.", "Target")] = None
-    presence_penalty: Annotated[float | None, Flag("The server's own if unset.", "Target")] = None
-    repetition_penalty: Annotated[float | None, Flag("The server's own if unset.", "Target")] = None
+    temperature: Annotated[
+        float | None, Flag("Sampling temperature. Default: the server's.", "Target")
+    ] = None
+    top_p: Annotated[
+        float | None, Flag("Sampling temperature. Default: the server's.", "Target")
+    ] = None
+    top_k: Annotated[int | None, Flag("Sampling temperature. Default: the server's.", "Target")] = (
+        None
+    )
+    min_p: Annotated[
+        float | None, Flag("Sampling temperature. Default: the server's.", "Target")
+    ] = None
+    frequency_penalty: Annotated[
+        float | None, Flag("Sampling temperature. Default: the server's.", "Target")
+    ] = None
+    presence_penalty: Annotated[
+        float | None, Flag("Sampling temperature. Default: the server's.", "Target")
+    ] = None
+    repetition_penalty: Annotated[
+        float | None, Flag("Sampling temperature. Default: the server's.", "Target")
+    ] = None
     extra_body: Annotated[
         str | dict[str, Any] | None,
-        Flag("More fields of every HTTP body, as a JSON object.", "Target", is_json=True),
+        Flag("Extra fields for every HTTP body, as a JSON object.", "Target", is_json=True),
     ] = None
 
 
@@ -86,43 +114,66 @@ class PromptOptions:
     dataset_name: Annotated[
         DATASETS,
         Flag(
-            "Random tokens; conversations in ShareGPT's format; few prefixes with many suffixes; "
-            'or lines of JSON with a "prompt".',
+            "Dataset: random (random tokens), sharegpt (conversations in ShareGPT's format), prefix_repetition "
+            '(few prefixes, many suffixes) or custom (JSON lines with a "prompt").',
             "Prompts",
         ),
     ] = "random"
-    dataset_path: Annotated[Path | None, Flag("File of sharegpt or custom.", "Prompts")] = None
-    num_prompts: Annotated[int, Flag("Requests to send.", "Prompts")] = 1000
-    seed: Annotated[int, Flag("Prompts, lengths and arrivals follow from it.", "Prompts")] = 0
+    dataset_path: Annotated[
+        Path | None, Flag("File with the dataset, for sharegpt and custom.", "Prompts")
+    ] = None
+    num_prompts: Annotated[int, Flag("Number of requests to send.", "Prompts")] = 1000
+    seed: Annotated[int, Flag("Random seed for prompts, lengths and arrival times.", "Prompts")] = 0
     input_len: Annotated[
-        int | None, Flag("Prompt tokens: --random-input-len by another name.", "Prompts")
+        int | None, Flag("Prompt tokens per request; same as --random-input-len.", "Prompts")
     ] = None
     output_len: Annotated[
-        int | None, Flag("Tokens of an answer, whatever the dataset.", "Prompts")
+        int | None, Flag("Output tokens per request, for every dataset.", "Prompts")
     ] = None
-    random_input_len: Annotated[int, Flag("Prompt tokens, of random.", "Prompts")] = 1024
-    random_output_len: Annotated[int, Flag("Tokens of an answer, of random.", "Prompts")] = 128
+    random_input_len: Annotated[
+        int, Flag("Prompt tokens per request (random dataset).", "Prompts")
+    ] = 1024
+    random_output_len: Annotated[
+        int, Flag("Output tokens per request (random dataset).", "Prompts")
+    ] = 128
     random_range_ratio: Annotated[
-        float, Flag("Lengths of random vary by this share, both ways; below 1.", "Prompts")
+        float,
+        Flag(
+            "Relative range of random lengths, 0 to below 1: 0.2 draws lengths between 0.8 and 1.2 times "
+            "the given one.",
+            "Prompts",
+        ),
     ] = 0.0
     random_prefix_len: Annotated[
-        int, Flag("Tokens before them that all prompts of random share.", "Prompts")
+        int, Flag("Tokens of a prefix that all prompts share (random dataset).", "Prompts")
     ] = 0
-    prefix_repetition_prefix_len: Annotated[int, Flag("Tokens of a prefix.", "Prompts")] = 256
-    prefix_repetition_suffix_len: Annotated[int, Flag("Tokens after it.", "Prompts")] = 256
-    prefix_repetition_num_prefixes: Annotated[int, Flag("How many prefixes.", "Prompts")] = 10
+    prefix_repetition_prefix_len: Annotated[
+        int, Flag("Tokens per prefix (prefix_repetition dataset).", "Prompts")
+    ] = 256
+    prefix_repetition_suffix_len: Annotated[
+        int, Flag("Tokens per suffix (prefix_repetition dataset).", "Prompts")
+    ] = 256
+    prefix_repetition_num_prefixes: Annotated[
+        int, Flag("Number of different prefixes (prefix_repetition dataset).", "Prompts")
+    ] = 10
     prefix_repetition_output_len: Annotated[
-        int, Flag("Tokens of an answer, of prefix_repetition.", "Prompts")
+        int, Flag("Output tokens per request (prefix_repetition dataset).", "Prompts")
     ] = 128
     sharegpt_output_len: Annotated[
-        int | None, Flag("Tokens of an answer; the dataset's if unset.", "Prompts")
+        int | None, Flag("Output tokens per request. Default: as in the dataset.", "Prompts")
     ] = None
     custom_output_len: Annotated[
-        int, Flag("Tokens of an answer; -1: those in output_tokens of the line.", "Prompts")
+        int, Flag("Output tokens per request; -1 uses output_tokens of each line.", "Prompts")
     ] = 256
-    disable_shuffle: Annotated[bool, Flag("Take the file's order.", "Prompts")] = False
+    disable_shuffle: Annotated[
+        bool, Flag("Keep the order of the file; do not shuffle.", "Prompts")
+    ] = False
     no_oversample: Annotated[
-        bool, Flag("Send fewer requests if the file has fewer prompts.", "Prompts")
+        bool,
+        Flag(
+            "Send fewer requests if the file has fewer prompts, instead of repeating prompts.",
+            "Prompts",
+        ),
     ] = False
 
 
@@ -130,31 +181,36 @@ class PromptOptions:
 class TrafficOptions:
     """When it is sent, and for how long."""
 
-    request_rate: Annotated[float, Flag("Requests a second; inf: all at once.", "Traffic")] = float(
-        "inf"
-    )
+    request_rate: Annotated[
+        float, Flag("Requests per second; inf sends all at once.", "Traffic")
+    ] = float("inf")
     burstiness: Annotated[
         float,
         Flag(
-            "Shape of the gamma distribution that intervals are drawn from; 1: a Poisson process, below: "
-            "bursts, above: more even, inf: all the same.",
+            "Burstiness: shape of the gamma distribution of the intervals between requests. 1 is a Poisson "
+            "process, less than 1 is more bursty, more than 1 is more even, inf is constant.",
             "Traffic",
         ),
     ] = 1.0
     max_concurrency: Annotated[
-        int | None, Flag("Most requests open at a time; others wait here.", "Traffic")
+        int | None,
+        Flag("Maximum number of concurrent requests; further ones wait in the client.", "Traffic"),
     ] = None
     ramp_up_strategy: Annotated[
         Literal["linear", "exponential"] | None,
-        Flag("How the rate grows from request to request.", "Traffic"),
+        Flag("How the request rate grows: linear or exponential.", "Traffic"),
     ] = None
-    ramp_up_start_rps: Annotated[float | None, Flag("Rate of the first request.", "Traffic")] = None
-    ramp_up_end_rps: Annotated[float | None, Flag("Rate of the last.", "Traffic")] = None
-    num_warmups: Annotated[int, Flag("Requests before, which do not count.", "Traffic")] = 0
+    ramp_up_start_rps: Annotated[
+        float | None, Flag("Request rate at the start of the ramp.", "Traffic")
+    ] = None
+    ramp_up_end_rps: Annotated[
+        float | None, Flag("Request rate at the end of the ramp.", "Traffic")
+    ] = None
+    num_warmups: Annotated[int, Flag("Warm-up requests, which are not measured.", "Traffic")] = 0
     time_limit: Annotated[
-        float, Flag("Seconds after which open requests are given up.", "Traffic")
+        float, Flag("Seconds after which open requests are aborted.", "Traffic")
     ] = 3600.0
-    disable_tqdm: Annotated[bool, Flag("Show no progress bar.", "Traffic")] = False
+    disable_tqdm: Annotated[bool, Flag("Hide the progress bar.", "Traffic")] = False
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -164,36 +220,46 @@ class ReportOptions:
     percentile_metrics: Annotated[
         str,
         Flag(
-            "Which of ttft, tpot, itl, e2el, client_queue_time and e2el_including_client_queue to "
-            "show; the last two need --max-concurrency.",
+            "Metrics to report percentiles of: ttft, tpot, itl, e2el, client_queue_time, "
+            "e2el_including_client_queue. The last two need --max-concurrency.",
             "Result",
         ),
     ] = "ttft,tpot,itl,e2el"
-    metric_percentiles: Annotated[str, Flag("Percentiles of each.", "Result")] = "99"
+    metric_percentiles: Annotated[
+        str, Flag("Percentiles to report, separated by commas.", "Result")
+    ] = "99"
     goodput: Annotated[
         tuple[str, ...],
         Flag(
-            "Objectives, NAME:MILLISECONDS of ttft, tpot or e2el: requests a second that keep to all.",
+            "Service-level objectives as NAME:MILLISECONDS, for ttft, tpot or e2el. Goodput counts the requests "
+            "per second that meet all of them.",
             "Result",
             takes_several=True,
         ),
     ] = ()
-    save_result: Annotated[bool, Flag("Write the figures as JSON.", "Result")] = False
-    append_result: Annotated[bool, Flag("Write them as one more line of the file.", "Result")] = (
+    save_result: Annotated[bool, Flag("Save the result as JSON.", "Result")] = False
+    append_result: Annotated[bool, Flag("Append the result as one line to the file.", "Result")] = (
         False
     )
-    save_detailed: Annotated[bool, Flag("With the times and texts of every request.", "Result")] = (
-        False
-    )
-    result_dir: Annotated[Path | None, Flag("Directory of that file.", "Result")] = None
+    save_detailed: Annotated[
+        bool, Flag("Include the times and texts of every request in the result.", "Result")
+    ] = False
+    result_dir: Annotated[Path | None, Flag("Directory of the result file.", "Result")] = None
     result_filename: Annotated[
-        str | None, Flag("Its name; label, rate, model and date if unset.", "Result")
+        str | None,
+        Flag("Name of the result file. Default: made from label, rate, model and date.", "Result"),
     ] = None
-    html: Annotated[Path | None, Flag("Write a page with plots to this file.", "Result")] = None
-    label: Annotated[str | None, Flag("Name of this run; the backend if unset.", "Result")] = None
+    html: Annotated[Path | None, Flag("Write an HTML page with plots to this file.", "Result")] = (
+        None
+    )
+    label: Annotated[str | None, Flag("Label of this run. Default: the backend.", "Result")] = None
     metadata: Annotated[
         tuple[str, ...],
-        Flag("KEY=VALUE to keep in the JSON; several may follow.", "Result", takes_several=True),
+        Flag(
+            "Metadata to store in the result, as KEY=VALUE; several may follow.",
+            "Result",
+            takes_several=True,
+        ),
     ] = ()
 
 
@@ -203,24 +269,31 @@ class OfflineOptions:
 
     backend: Annotated[
         Literal["engine", "openai", "vllm", "openai-chat", "grpc"],
-        Flag("An engine in this process, with the settings below, or a server.", "Target"),
+        Flag("Target: an engine in this process, with the settings below, or a server.", "Target"),
     ] = "engine"
     model: Annotated[
         str | None,
-        Flag("What the engine loads, embedded:tiny if unset; or the server's name.", "Target"),
+        Flag(
+            "Model that the engine loads (default: embedded:tiny), or its name on the server.",
+            "Target",
+        ),
     ] = None
     base_url: Annotated[
-        str | None, Flag("http(s)://HOST:PORT or grpc://HOST:PORT of the server.", "Target")
+        str | None, Flag("Server URL, http(s)://HOST:PORT or grpc://HOST:PORT.", "Target")
     ] = None
-    api_key: Annotated[str | None, Flag("The server's key; OPENAI_API_KEY if unset.", "Target")] = (
-        None
-    )
-    temperature: Annotated[float | None, Flag("The model's own if unset.", "Target")] = None
-    output_json: Annotated[Path | None, Flag("Write the figures to this file.", "Result")] = None
+    api_key: Annotated[
+        str | None, Flag("API key of the server. Default: OPENAI_API_KEY.", "Target")
+    ] = None
+    temperature: Annotated[
+        float | None, Flag("Sampling temperature. Default: the model's.", "Target")
+    ] = None
+    output_json: Annotated[
+        Path | None, Flag("Write the result as JSON to this file.", "Result")
+    ] = None
     time_limit: Annotated[
-        float, Flag("Seconds after which open requests are given up.", "Traffic")
+        float, Flag("Seconds after which open requests are aborted.", "Traffic")
     ] = 3600.0
-    disable_tqdm: Annotated[bool, Flag("Show no progress bar.", "Traffic")] = False
+    disable_tqdm: Annotated[bool, Flag("Hide the progress bar.", "Traffic")] = False
 
     def target(self, tokenizer: str | None) -> TargetOptions:
         """The server's part; of an engine's own settings a server's needs the tokenizer."""
@@ -240,12 +313,14 @@ class OfflineOptions:
 class LatencyOptions:
     """One batch, again and again."""
 
-    input_len: Annotated[int, Flag("Prompt tokens.", "Prompts")] = 32
-    output_len: Annotated[int, Flag("Tokens of an answer.", "Prompts")] = 128
-    batch_size: Annotated[int, Flag("Requests that are sent together.", "Prompts")] = 8
-    num_iters_warmup: Annotated[int, Flag("Batches before, which do not count.", "Traffic")] = 10
-    num_iters: Annotated[int, Flag("Batches that do.", "Traffic")] = 30
-    seed: Annotated[int, Flag("Prompts follow from it.", "Prompts")] = 0
+    input_len: Annotated[int, Flag("Prompt tokens per request.", "Prompts")] = 32
+    output_len: Annotated[int, Flag("Output tokens per request.", "Prompts")] = 128
+    batch_size: Annotated[int, Flag("Batch size: requests that are sent together.", "Prompts")] = 8
+    num_iters_warmup: Annotated[
+        int, Flag("Warm-up batches, which are not measured.", "Traffic")
+    ] = 10
+    num_iters: Annotated[int, Flag("Batches to measure.", "Traffic")] = 30
+    seed: Annotated[int, Flag("Random seed for prompts.", "Prompts")] = 0
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -253,41 +328,57 @@ class SweepOptions:
     """Which commands, with which settings, and where to."""
 
     bench_cmd: Annotated[
-        str, Flag('The command that measures: "weft bench serve ...".', "Target")
+        str, Flag('Benchmark command, such as "weft bench serve ...".', "Target")
     ] = "weft bench serve"
     serve_cmd: Annotated[
         str | None,
-        Flag('The command of the server, "weft serve ..."; none: it runs already.', "Target"),
+        Flag(
+            'Server command, such as "weft serve ..."; leave it out if the server runs already.',
+            "Target",
+        ),
     ] = None
     bench_params: Annotated[
         Path | None,
-        Flag("JSON: a list of tables of flags of --bench-cmd, or a table of such.", "Traffic"),
+        Flag(
+            "JSON file with a list of flag sets for --bench-cmd, or with an object of named flag sets.",
+            "Traffic",
+        ),
     ] = None
     serve_params: Annotated[
         Path | None,
-        Flag("The same for --serve-cmd; every one is measured with every one.", "Traffic"),
+        Flag(
+            "JSON file with flag sets for --serve-cmd. Every combination with --bench-params is measured.",
+            "Traffic",
+        ),
     ] = None
-    num_runs: Annotated[int, Flag("Runs of each combination.", "Traffic")] = 3
+    num_runs: Annotated[int, Flag("Number of runs per combination.", "Traffic")] = 3
     server_ready_timeout: Annotated[
-        float, Flag("Seconds that the server may take to start.", "Target")
+        float, Flag("Seconds to wait for the server to start.", "Target")
     ] = 300.0
-    output_dir: Annotated[Path, Flag("Directory of the results.", "Result")] = Path("results")
+    output_dir: Annotated[Path, Flag("Directory for results.", "Result")] = Path("results")
     experiment_name: Annotated[
-        str | None, Flag("Directory in it; date and time if unset.", "Result")
+        str | None,
+        Flag(
+            "Name of the experiment's directory in --output-dir. Default: date and time.", "Result"
+        ),
     ] = None
-    resume: Annotated[bool, Flag("Leave out runs whose result is there.", "Result")] = False
-    show_stdout: Annotated[bool, Flag("Show what the commands print.", "Result")] = False
-    dry_run: Annotated[bool, Flag("Only show the commands.", "Result")] = False
+    resume: Annotated[bool, Flag("Skip runs that already have a result.", "Result")] = False
+    show_stdout: Annotated[bool, Flag("Show the output of the commands.", "Result")] = False
+    dry_run: Annotated[bool, Flag("Print the commands without running them.", "Result")] = False
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class CompareOptions:
     """How sure the intervals are."""
 
-    confidence: Annotated[float, Flag("Share of intervals that hold the truth.", "Result")] = 0.95
-    resamples: Annotated[int, Flag("Draws of the bootstrap.", "Result")] = 2000
-    seed: Annotated[int, Flag("The draws follow from it.", "Result")] = 0
-    output_json: Annotated[Path | None, Flag("Write the comparison to this file.", "Result")] = None
+    confidence: Annotated[
+        float, Flag("Confidence level of the intervals, such as 0.95.", "Result")
+    ] = 0.95
+    resamples: Annotated[int, Flag("Number of bootstrap samples.", "Result")] = 2000
+    seed: Annotated[int, Flag("Random seed of the bootstrap.", "Result")] = 0
+    output_json: Annotated[
+        Path | None, Flag("Write the comparison as JSON to this file.", "Result")
+    ] = None
 
 
 @dataclass(frozen=True, slots=True)

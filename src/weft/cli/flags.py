@@ -16,7 +16,9 @@ T = TypeVar("T")
 
 LogFormatFlag = Annotated[
     LogFormat,
-    Flag("Lines of text, or objects of JSON with the ids of request and trace.", "Server"),
+    Flag(
+        "Log format: lines of text, or JSON objects that include request and trace ids.", "Server"
+    ),
 ]
 
 GROUPS = {
@@ -30,7 +32,7 @@ GROUPS = {
                 "Model",
                 "Memory",
                 "Scheduling",
-                "Ranks elsewhere",
+                "Data parallelism across nodes",
                 "API",
                 "Server",
                 "Remote engines",

@@ -34,14 +34,14 @@ class LoadOptions:
     lora_modules: Annotated[
         list[str] | None,
         Flag(
-            'Adapter to load at the start, NAME=DIRECTORY or JSON such as {"name": "sql", '
-            '"path": "/adapters/sql"}; repeatable.',
+            'LoRA adapter to load at startup: NAME=DIRECTORY, or JSON such as {"name": "sql", "path": '
+            '"/adapters/sql"}; repeatable.',
             "Model",
         ),
     ] = None
     chat_template: Annotated[
         str | None,
-        Flag("Chat template (Jinja) in place of the model's: a file, or the text itself.", "API"),
+        Flag("Chat template (Jinja) that replaces the model's: a file, or the text itself.", "API"),
     ] = None
 
     def engine_options(self, model: str = EngineOptions().model) -> EngineOptions:
@@ -56,17 +56,17 @@ class ServeOptions(LoadOptions):
     Those that set one field of `HttpOptions`, `RpcOptions` or `RankOptions` are declared there.
     """
 
-    http: Annotated[bool, Flag("Serve the HTTP APIs.", "Server")] = True
-    grpc: Annotated[bool, Flag("Serve the gRPC protocol.", "Server")] = True
+    http: Annotated[bool, Flag("Start the HTTP server.", "Server")] = True
+    grpc: Annotated[bool, Flag("Start the gRPC server.", "Server")] = True
     engine: Annotated[
         Literal["weft", "vllm"],
-        Flag("What runs the model: Weft, or vLLM, which is to be installed (weft[vllm]).", "Model"),
+        Flag("Inference engine: weft, or vllm (needs the extra weft[vllm]).", "Model"),
     ] = "weft"
     engine_args: Annotated[
         str | None,
         Flag(
-            'Arguments of vLLM\'s engine, with --engine vllm; JSON, such as {"tensor_parallel_size": 2}. '
-            "Its flags may stand on the command line too.",
+            'Arguments of vLLM\'s engine as JSON, such as {"tensor_parallel_size": 2}; needs --engine vllm. '
+            "vLLM's flags may also be given directly on the command line.",
             "Model",
             is_json=True,
         ),
@@ -74,60 +74,61 @@ class ServeOptions(LoadOptions):
     remote: Annotated[
         list[str] | None,
         Flag(
-            "Serve the HTTP APIs of these gRPC servers of one model, grpc://HOST:PORT[,...], "
-            "and run no engine; gRPC is not opened.",
+            "Serve the HTTP APIs for these gRPC servers, grpc://HOST:PORT[,...], which all serve the same model. "
+            "No engine and no gRPC server are started.",
             "Remote engines",
         ),
     ] = None
     remote_api_key: Annotated[
-        str | None, Flag("Key for the servers of --remote.", "Remote engines")
+        str | None, Flag("API key of the --remote servers.", "Remote engines")
     ] = None
     remote_control_api_key: Annotated[
-        str | None, Flag("Control key of the servers of --remote.", "Remote engines")
+        str | None, Flag("Control API key of the --remote servers.", "Remote engines")
     ] = None
     remote_tls_ca: Annotated[
         Path | None,
         Flag(
-            "Certificate (PEM) to trust for the servers of --remote; turns TLS on.",
+            "CA certificate (PEM) for the --remote servers; enables TLS.",
             "Remote engines",
         ),
     ] = None
     api_server_count: Annotated[
         int,
         Flag(
-            "Processes that talk with clients, on the same ports; more than one where one cannot write the "
-            "events of all streams.",
+            "Number of API server processes, all on the same ports. Use more than one if a single process cannot "
+            "keep up with the streams.",
             "Server",
         ),
     ] = 1
     shutdown_timeout: Annotated[
-        float, Flag("Seconds that open requests get on SIGTERM.", "Server")
+        float, Flag("Seconds that open requests may take to finish after SIGTERM.", "Server")
     ] = 30.0
     log_level: Annotated[
         Literal["debug", "info", "warning", "error"],
-        Flag("Least serious events to log.", "Server"),
+        Flag("Minimum level of events to log.", "Server"),
     ] = "info"
     log_format: LogFormatFlag = "text"
     otlp_traces_endpoint: Annotated[
         str | None,
         Flag(
-            "Where to send traces, such as http://localhost:4317 (needs weft[otel]); OTEL_ variables say more.",
+            "OTLP endpoint for traces, such as http://localhost:4317 (needs the extra weft[otel]). OTEL_* "
+            "environment variables configure the exporter.",
             "Server",
         ),
     ] = None
     disable_log_stats: Annotated[
         bool,
-        Flag("Log no line about a busy engine's load every 5 s.", "Server", negatable=False),
+        Flag("Do not log engine statistics every 5 seconds.", "Server", negatable=False),
     ] = False
     show_hidden_metrics_for_version: Annotated[
         str | None,
         Flag(
-            "Show metrics also under the names they had up to this version of vLLM, such as 0.11.",
+            "Also expose metrics under the names that they had up to this vLLM version, such as 0.11.",
             "Server",
         ),
     ] = None
     config: Annotated[
-        Path | None, Flag("File with these settings: TOML, YAML or JSON.", "Server")
+        Path | None, Flag("Configuration file with these settings: TOML, YAML or JSON.", "Server")
     ] = None
 
     def ranks(self) -> RanksConfig | None:
@@ -143,19 +144,22 @@ class ServeOptions(LoadOptions):
 class BatchOptions(LoadOptions):
     """Flags of `weft batch`."""
 
-    input_file: Annotated[Path, Flag("Requests, one a line (JSON Lines).", "Batch")]
+    input_file: Annotated[Path, Flag("File of requests, one per line (JSON Lines).", "Batch")]
     output_file: Annotated[
         Path,
-        Flag("Where answers are added; those that it holds are not asked for again.", "Batch"),
+        Flag(
+            "File to append answers to. Requests that already have an answer in it are skipped.",
+            "Batch",
+        ),
     ]
     url: Annotated[
         str | None,
-        Flag("Server to send them to, http://HOST:PORT; no engine is started.", "Batch"),
+        Flag("Server to send requests to, http://HOST:PORT; no engine is started.", "Batch"),
     ] = None
-    api_key: Annotated[str | None, Flag("Key for the server.", "Batch")] = None
-    max_concurrency: Annotated[int, Flag("Requests that are open at once.", "Batch")] = 128
+    api_key: Annotated[str | None, Flag("API key of the server.", "Batch")] = None
+    max_concurrency: Annotated[int, Flag("Maximum number of concurrent requests.", "Batch")] = 128
     max_tries: Annotated[
-        int, Flag("How often a request is sent that a busy server cannot answer.", "Batch")
+        int, Flag("Maximum number of attempts for a request that a busy server refuses.", "Batch")
     ] = 8
 
 
@@ -163,14 +167,16 @@ class BatchOptions(LoadOptions):
 class ConnectOptions:
     """Where the server is; shared by the commands that talk to one."""
 
-    address: Annotated[str, Flag("HOST:PORT of the server's gRPC port.", "Connection")] = (
+    address: Annotated[str, Flag("gRPC address of the server, HOST:PORT.", "Connection")] = (
         "127.0.0.1:50051"
     )
-    api_key: Annotated[str | None, Flag("Key for the server.", "Connection")] = None
+    api_key: Annotated[str | None, Flag("API key of the server.", "Connection")] = None
     grpc_tls_ca: Annotated[
-        Path | None, Flag("Certificate (PEM) to trust; turns TLS on.", "Connection")
+        Path | None, Flag("CA certificate (PEM); enables TLS.", "Connection")
     ] = None
-    connect_timeout: Annotated[float, Flag("Seconds to wait for the server.", "Connection")] = 5.0
+    connect_timeout: Annotated[
+        float, Flag("Seconds to wait until the server is ready.", "Connection")
+    ] = 5.0
 
 
 @flags()
@@ -182,24 +188,27 @@ class SampleOptions(SampleFlags):
 class ChatOptions:
     """What is particular to a conversation."""
 
-    system: Annotated[str | None, Flag("System message, before the first of yours.", "Chat")] = None
-    think: Annotated[bool | None, Flag("Switch reasoning before the answer on or off.", "Chat")] = (
+    system: Annotated[str | None, Flag("System message of the conversation.", "Chat")] = None
+    think: Annotated[bool | None, Flag("Turn reasoning before the answer on or off.", "Chat")] = (
         None
     )
     reasoning: Annotated[
         Literal["fold", "show", "hide"],
-        Flag("Of the reasoning show one line, which /reasoning unfolds; all; or nothing.", "Chat"),
+        Flag(
+            "How to show reasoning: fold (one line, which /reasoning unfolds), show or hide.",
+            "Chat",
+        ),
     ] = "fold"
     verbose: Annotated[
         bool,
-        Flag("Say how many tokens a second each answer had.", "Chat", negatable=False),
+        Flag("Show the tokens per second of each answer.", "Chat", negatable=False),
     ] = False
     history: Annotated[
-        bool, Flag("Remember what you type, in XDG_STATE_HOME/weft/chat_history.", "Chat")
+        bool, Flag("Keep the input history in XDG_STATE_HOME/weft/chat_history.", "Chat")
     ] = True
     json: Annotated[
         bool,
-        Flag("Print the one answer as a line of JSON, for scripts.", "Output", negatable=False),
+        Flag("Print the answer as one line of JSON.", "Output", negatable=False),
     ] = False
 
 
@@ -208,7 +217,7 @@ class CompleteOptions:
     """How the continuation is printed."""
 
     json: Annotated[
-        bool, Flag("Print it as a line of JSON, for scripts.", "Output", negatable=False)
+        bool, Flag("Print the completion as one line of JSON.", "Output", negatable=False)
     ] = False
 
 
@@ -217,11 +226,11 @@ class RunOptions:
     """Flags of `weft run`, beside those of `weft chat`: the engine's."""
 
     port: Annotated[
-        int, Flag("Port of the HTTP APIs, open while you chat; 0 takes a free one.", "Server")
+        int, Flag("HTTP port of the server that runs while you chat; 0 takes a free one.", "Server")
     ] = 0
     log_file: Annotated[
         Path | None,
-        Flag("Where the server logs; XDG_STATE_HOME/weft/run.log if unset.", "Server"),
+        Flag("Log file of the server. Default: XDG_STATE_HOME/weft/run.log.", "Server"),
     ] = None
     log_format: LogFormatFlag = "text"
 

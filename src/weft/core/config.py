@@ -54,47 +54,50 @@ class EngineOptions(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fi
     model: str = "embedded:tiny"
     revision: Annotated[str | None, Flag("Branch, tag or commit of a Hub model.", "Model")] = None
     served_model_name: Annotated[
-        list[str] | None, Flag("Name clients use; repeat for aliases.", "Model")
+        list[str] | None, Flag("Model name in the APIs; repeat for aliases.", "Model")
     ] = None
     tokenizer: Annotated[
         str | None,
-        Flag("Directory or Hub id of the tokenizer and its template, if not the model's.", "Model"),
+        Flag(
+            "Directory or Hub id of the tokenizer and chat template. Default: the model's.", "Model"
+        ),
     ] = None
     hf_overrides: Annotated[
         str | dict[str, Any] | None,
-        Flag("Values in place of those of config.json.", "Model", is_json=True),
+        Flag("Values that override config.json, as a JSON object.", "Model", is_json=True),
     ] = None
     generation_config: Annotated[
         str,
         Flag(
-            "Where defaults of sampling come from: auto, the model's files; vllm, nowhere; or a directory "
-            "with a generation_config.json.",
+            "Source of sampling defaults: auto (the model's generation_config.json), vllm (no defaults from the "
+            "model), or a directory with a generation_config.json.",
             "Model",
         ),
     ] = "auto"
     override_generation_config: Annotated[
         str | dict[str, Any] | None,
         Flag(
-            'Values in place of those of generation_config.json, such as {"temperature": 0.5}.',
+            'Values that override generation_config.json, as a JSON object such as {"temperature": 0.5}.',
             "Model",
             is_json=True,
         ),
     ] = None
     dtype: Annotated[
         Literal["auto", "float32", "bfloat16", "float16"],
-        Flag("Round the weights to this type; auto keeps their own.", "Model"),
+        Flag("Data type of the weights; auto keeps the type in the checkpoint.", "Model"),
     ] = "auto"
     runner: Annotated[
         Literal["auto", "generate", "pooling"],
         Flag(
-            "Generate text, or pool hidden states: embed, classify, score; auto follows the model's files.",
+            "Task of the model: generate text, or pool hidden states (embed, classify, score). auto decides by "
+            "the model's files.",
             "Model",
         ),
     ] = "auto"
     pooler_config: Annotated[
         str | dict[str, Any] | PoolerOptions | None,
         Flag(
-            "How to embed: pooling_type, normalize, enable_chunked_processing, max_embed_len.",
+            "Pooling settings as JSON: pooling_type, normalize, enable_chunked_processing, max_embed_len.",
             "Model",
             is_json=True,
         ),
@@ -102,24 +105,24 @@ class EngineOptions(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fi
     quantization: Annotated[
         Literal["int8", "int4", "none"] | None,
         Flag(
-            "Round linear layers, weights and inputs: int8 takes half the memory, near the answers; int4 a third, "
-            "with int8 inputs; none widens a checkpoint's rounded weights, which are computed as they are stored.",
+            "Quantize linear layers while loading: int8 (half the memory of bf16) or int4 (a third), both with "
+            "int8 inputs. none dequantizes a quantized checkpoint, which is otherwise computed as it is stored.",
             "Model",
         ),
     ] = None
     weight_format: Annotated[
         Literal["auto", "safetensors", "gguf", "awq", "gptq", "compressed-tensors", "fp8"],
         Flag(
-            "What the model's files must be, or it is refused: auto takes whatever they are; awq, gptq, "
-            "compressed-tensors and fp8 are safetensors of rounded weights.",
+            "Required format of the model's files; a model in another format is refused. auto accepts every "
+            "format; awq, gptq, compressed-tensors and fp8 are quantized safetensors.",
             "Model",
         ),
     ] = "auto"
     packed_cache_bytes: Annotated[
         int | None,
         Flag(
-            "Disk for weights as kernels read them, in XDG_CACHE_HOME/weft/packed, where the next start finds "
-            f"them; {DEFAULTS['packed_cache_bytes'] >> 30}GiB if unset, 0 keeps none.",
+            "Disk space for the cache of packed weights (XDG_CACHE_HOME/weft/packed), which makes the next start "
+            f"faster; 0 disables it. Default: {DEFAULTS['packed_cache_bytes'] >> 30}GiB.",
             "Model",
             is_size=True,
         ),
@@ -127,34 +130,37 @@ class EngineOptions(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fi
     kv_cache_dtype: Annotated[
         Literal["auto", "int8"],
         Flag(
-            "Round keys and values to this type: twice the tokens in the same memory; auto leaves them.",
+            "Data type of the KV cache: int8 holds twice the tokens in the same memory; auto is the type of the "
+            "computation.",
             "Model",
         ),
     ] = "auto"
     compute: Annotated[
         str,
         Flag(
-            "What computes: native, in C++, or reference, slow and in numpy; auto takes what suits.",
+            "Compute backend: native (C++), reference (numpy, slow) or auto.",
             "Model",
         ),
     ] = "auto"
     num_threads: Annotated[
-        int | None, Flag("Threads that compute; the CPUs of this process if unset.", "Model")
+        int | None, Flag("Number of compute threads. Default: the CPUs of this process.", "Model")
     ] = None
     data_parallel_size: Annotated[
         int,
         Flag(
-            "Engines, each a process with a share of CPUs, --num-threads and free memory; limits and sizes are of one.",
+            "Number of engines (data parallelism). Each is a process with its share of CPUs, --num-threads and "
+            "free memory. Limits and sizes apply per engine.",
             "Scheduling",
         ),
     ] = 1
     enable_elastic_ep: Annotated[
-        bool, Flag("Let scale_elastic_ep change how many there are while they serve.", "Scheduling")
+        bool,
+        Flag("Let POST /scale_elastic_ep change the number of engines at run time.", "Scheduling"),
     ] = False
     max_model_len: Annotated[
         int | None,
         Flag(
-            "Longest prompt and answer together, in tokens; the model's own if unset.",
+            "Maximum context length: prompt and answer together, in tokens. Default: the model's.",
             "Model",
             is_size=True,
         ),
@@ -162,14 +168,15 @@ class EngineOptions(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fi
     max_num_seqs: Annotated[
         int | None,
         Flag(
-            f"Most sequences that run at once; {DEFAULTS['max_num_seqs']} if unset.", "Scheduling"
+            f"Maximum number of running sequences. Default: {DEFAULTS['max_num_seqs']}.",
+            "Scheduling",
         ),
     ] = None
     max_num_batched_tokens: Annotated[
         int | Literal["auto"] | None,
         Flag(
-            f"Most tokens computed in one step: a number, {DEFAULTS['max_num_batched_tokens']} if unset, or auto: "
-            f"{MOST_ROWS:,} as far as the memory goes, and a target of --target-itl-ms.",
+            "Maximum number of tokens computed in one step, or auto: up to "
+            f"{MOST_ROWS:,} by memory, with steps sized by --target-itl-ms. Default: {DEFAULTS['max_num_batched_tokens']}.",
             "Scheduling",
             is_size=True,
         ),
@@ -177,25 +184,28 @@ class EngineOptions(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fi
     target_itl_ms: Annotated[
         float | None,
         Flag(
-            "Time between tokens of running streams, in ms, that prompts computed beside them are cut for; "
-            f"{DEFAULT_TARGET_ITL_MS:g} with --max-num-batched-tokens auto, else 0: no target.",
+            "Target inter-token latency in ms: prefill chunks are sized for it. 0 means no target. Default: "
+            f"{DEFAULT_TARGET_ITL_MS:g} with --max-num-batched-tokens auto, else 0.",
             "Scheduling",
         ),
     ] = None
     block_size: Annotated[
-        int | None, Flag(f"Tokens in a block; {DEFAULTS['block_size']} if unset.", "Memory")
+        int | None, Flag(f"Tokens per KV block. Default: {DEFAULTS['block_size']}.", "Memory")
     ] = None
     mamba_block_size: Annotated[
         int | None,
-        Flag(f"Tokens between states; {DEFAULTS['mamba_block_size']} if unset.", "Memory"),
+        Flag(
+            f"Tokens between cached states of recurrent layers. Default: {DEFAULTS['mamba_block_size']}.",
+            "Memory",
+        ),
     ] = None
     num_gpu_blocks_override: Annotated[
-        int | None, Flag("The KV pool as a number of blocks.", "Memory")
+        int | None, Flag("Size of the KV pool in blocks.", "Memory")
     ] = None
     kv_cache_bytes: Annotated[
         int | None,
         Flag(
-            "Memory for the KV pool, such as 4GiB; sized from what is free if unset.",
+            "Memory for the KV pool, such as 4GiB. Default: by free memory.",
             "Memory",
             is_size=True,
         ),
@@ -203,34 +213,34 @@ class EngineOptions(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fi
     memory_share: Annotated[
         float | None,
         Flag(
-            "Share of the free memory that weights and KV pool take together; "
-            f"{DEFAULT_MEMORY_SHARE:g} if unset, with a pool of 4 GiB at most.",
+            "Share of free memory for weights and KV pool together. "
+            f"Default: {DEFAULT_MEMORY_SHARE:g}, with a pool of at most 4 GiB.",
             "Memory",
         ),
     ] = None
     enable_prefix_caching: Annotated[
-        bool, Flag("Reuse the KV of prompts that start alike.", "Memory")
+        bool, Flag("Reuse cached KV blocks of prompts that share a prefix.", "Memory")
     ] = True
     kv_offloading_size: Annotated[
         float | None,
         Flag(
-            "GiB of each engine for what leaves its KV pool, as a second tier of the prefix cache: of memory, "
-            "or of files with --kv-offloading-path.",
+            "Size in GiB, per engine, of the second tier of the prefix cache, which keeps blocks that leave the "
+            "KV pool: in memory, or in files with --kv-offloading-path.",
             "Memory",
         ),
     ] = None
     kv_offloading_path: Annotated[
         str | None,
         Flag(
-            "Directory for the files of the second tier, where the next start finds them again.",
+            "Directory for the files of the second tier; they are reused after a restart.",
             "Memory",
         ),
     ] = None
     kv_transfer_config: Annotated[
         str | dict[str, Any] | None,
         Flag(
-            "Compute prompts for other engines, or continue theirs; JSON, such as "
-            '{"kv_connector": "TcpConnector", "kv_role": "kv_both"}; ShmConnector on one machine.',
+            'Transfer of KV blocks between engines (disaggregated prefill), as JSON such as {"kv_connector": '
+            '"TcpConnector", "kv_role": "kv_both"}; ShmConnector works on one machine.',
             "Memory",
             is_json=True,
         ),
@@ -238,52 +248,65 @@ class EngineOptions(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fi
     kv_events_config: Annotated[
         str | dict[str, Any] | None,
         Flag(
-            "Publish what enters and leaves the prefix cache over ZeroMQ, with the tokens of prompts; JSON, "
-            'such as {"enable_kv_cache_events": true, "endpoint": "tcp://*:5557", "replay_endpoint": '
-            '"tcp://*:5558", "topic": "kv-events"}. On loopback, port 5557, without an endpoint.',
+            'Publish prefix-cache events over ZeroMQ, as JSON such as {"enable_kv_cache_events": true, '
+            '"endpoint": "tcp://*:5557", "replay_endpoint": "tcp://*:5558", "topic": "kv-events"}. Events contain '
+            "prompt tokens. Default endpoint: port 5557 on loopback.",
             "Memory",
             is_json=True,
         ),
     ] = None
     scheduling_policy: Annotated[
         Literal["fcfs", "priority"],
-        Flag("First come first served, or by request priority.", "Scheduling"),
+        Flag(
+            "Scheduling policy: fcfs (first come, first served) or priority (by request priority).",
+            "Scheduling",
+        ),
     ] = "fcfs"
     max_num_queued_reqs: Annotated[
         int | None,
         Flag(
-            f"Requests that may wait, {DEFAULTS['max_num_queued_reqs']} if unset; more are refused.",
+            f"Maximum number of waiting requests; further ones are refused. Default: {DEFAULTS['max_num_queued_reqs']}.",
             "Scheduling",
         ),
     ] = None
     max_num_queued_tokens: Annotated[
         int | None,
         Flag(
-            f"Prompt tokens that may wait, {DEFAULTS['max_num_queued_tokens']} if unset; more are refused.",
+            f"Maximum number of waiting prompt tokens; further requests are refused. "
+            f"Default: {DEFAULTS['max_num_queued_tokens']}.",
             "Scheduling",
             is_size=True,
         ),
     ] = None
     max_logprobs: Annotated[
-        int, Flag("Most log-probabilities a request may ask for; -1: no limit.", "Model")
+        int,
+        Flag(
+            "Maximum number of logprobs per token that a request may ask for; -1 means no limit.",
+            "Model",
+        ),
     ] = 20
     logprobs_mode: Annotated[
         Literal["raw_logprobs", "raw_logits", "processed_logprobs", "processed_logits"],
         Flag(
-            "What log-probabilities are of: the model's logits, or what is left to draw from.",
+            "Stage at which logprobs are taken: raw (the model's logits) or processed (after penalties, "
+            "temperature and top-k/top-p).",
             "Model",
         ),
     ] = "raw_logprobs"
     structured_outputs_in_reasoning: Annotated[
-        bool, Flag("Let structured output rule the reasoning too, not the answer only.", "Model")
+        bool,
+        Flag(
+            "Apply structured-output constraints to the reasoning too, not only to the answer.",
+            "Model",
+        ),
     ] = False
     speculative_config: Annotated[
         str | dict[str, Any] | None,
         Flag(
-            'Draft tokens from what was said before, {"method": "ngram", "num_speculative_tokens": 4, '
-            '"prompt_lookup_max": 4, "prompt_lookup_min": 2}, by a smaller model of the same tokenizer, '
-            '{"model": "…", "num_speculative_tokens": 4}, or by the model\'s own head for multi-token prediction, '
-            '{"method": "mtp", "num_speculative_tokens": 1}; answers stay the same.',
+            'Speculative decoding, as JSON. Prompt lookup (n-gram): {"method": "ngram", "num_speculative_tokens": '
+            '4, "prompt_lookup_max": 4, "prompt_lookup_min": 2}. Draft model with the same tokenizer: {"model": '
+            '"…", "num_speculative_tokens": 4}. The model\'s own head for multi-token prediction: {"method": '
+            '"mtp", "num_speculative_tokens": 1}. Answers do not change.',
             "Scheduling",
             is_json=True,
         ),
@@ -291,7 +314,7 @@ class EngineOptions(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fi
     profiler_config: Annotated[
         str | dict[str, Any] | None,
         Flag(
-            'Where /start_profile may write traces of steps; JSON, such as {"torch_profiler_dir": '
+            'Enable /start_profile and set its trace directory, as JSON such as {"torch_profiler_dir": '
             '"/tmp/traces", "max_iterations": 1000}.',
             "Scheduling",
             is_json=True,
@@ -300,8 +323,8 @@ class EngineOptions(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fi
     weight_transfer_config: Annotated[
         str | dict[str, Any] | None,
         Flag(
-            'How weights may be sent while it serves; JSON, {"backend": "shared_memory"} or '
-            '{"backend": "safetensors", "directory": "/tmp/weights"}.',
+            'Enable weight updates at run time, as JSON: {"backend": "shared_memory"} or {"backend": '
+            '"safetensors", "directory": "/tmp/weights"}.',
             "Model",
             is_json=True,
         ),
@@ -309,27 +332,29 @@ class EngineOptions(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fi
     stream_interval_ms: Annotated[
         float | None,
         Flag(
-            "Tokens of one stream that come within so many ms of its last event leave together, "
-            f"{DEFAULT_STREAM_INTERVAL_MS:g} if unset; 0: every token by itself.",
+            "Minimum time in ms between two events of a stream: tokens generated in between are sent together. "
+            f"0 sends every token by itself. Default: {DEFAULT_STREAM_INTERVAL_MS:g}.",
             "API",
         ),
     ] = None
     enable_lora: Annotated[
-        bool, Flag("Serve LoRA adapters too. Memory is reserved for them.", "Model")
+        bool, Flag("Serve LoRA adapters. Memory is reserved for them.", "Model")
     ] = False
     max_loras: Annotated[
         int | None,
         Flag(
-            f"Most adapters that are loaded at once, {DEFAULTS['max_loras']} if unset; the least "
-            "recently used one is unloaded.",
+            "Maximum number of LoRA adapters loaded at once; the least recently used one is unloaded. "
+            f"Default: {DEFAULTS['max_loras']}.",
             "Model",
         ),
     ] = None
     max_lora_rank: Annotated[
         int | None,
-        Flag(f"Highest rank of an adapter; {DEFAULTS['max_lora_rank']} if unset.", "Model"),
+        Flag(f"Maximum rank of a LoRA adapter. Default: {DEFAULTS['max_lora_rank']}.", "Model"),
     ] = None
-    enable_prompt_embeds: Annotated[bool, Flag("Take embeddings as prompts.", "Model")] = False
+    enable_prompt_embeds: Annotated[
+        bool, Flag("Accept embeddings as prompts (prompt_embeds).", "Model")
+    ] = False
 
 
 class ModelConfig(msgspec.Struct, frozen=True, kw_only=True):

@@ -22,52 +22,60 @@ class RankOptions:
     data_parallel_rank: Annotated[
         int | None,
         Flag(
-            "Serve this rank of --data-parallel-size alone, behind a load balancer that has a server for each.",
-            "Ranks elsewhere",
+            "Serve only this data-parallel rank; a load balancer in front has one server per rank.",
+            "Data parallelism across nodes",
         ),
     ] = None
     data_parallel_external_lb: Annotated[
-        bool, Flag("The same said in words; needs --data-parallel-rank.", "Ranks elsewhere")
+        bool,
+        Flag(
+            "External load balancing: one server per rank. Needs --data-parallel-rank, which implies it.",
+            "Data parallelism across nodes",
+        ),
     ] = False
     data_parallel_hybrid_lb: Annotated[
         bool,
         Flag(
-            "Serve --data-parallel-size-local ranks from --data-parallel-start-rank on, behind a load balancer "
-            "that has a server for each node.",
-            "Ranks elsewhere",
+            "Hybrid load balancing: serve --data-parallel-size-local ranks, starting at "
+            "--data-parallel-start-rank; a load balancer in front has one server per node.",
+            "Data parallelism across nodes",
         ),
     ] = False
     data_parallel_size_local: Annotated[
         int | None,
         Flag(
-            "Engines on this machine; fewer than --data-parallel-size where other nodes have the rest.",
-            "Ranks elsewhere",
+            "Number of engines on this node; the other ranks of --data-parallel-size run on other nodes.",
+            "Data parallelism across nodes",
         ),
     ] = None
     data_parallel_start_rank: Annotated[
-        int | None, Flag("Rank of the first engine on this machine.", "Ranks elsewhere")
+        int | None, Flag("Rank of the first engine on this node.", "Data parallelism across nodes")
     ] = None
     data_parallel_address: Annotated[
         str | None,
         Flag(
-            f"Address of the head, where it listens for its nodes; {DEFAULT_ADDRESS} if unset.",
-            "Ranks elsewhere",
+            f"Address on which the head node listens for other nodes. Default: {DEFAULT_ADDRESS}.",
+            "Data parallelism across nodes",
         ),
     ] = None
     data_parallel_rpc_port: Annotated[
-        int | None, Flag(f"Port of it; {DEFAULT_RPC_PORT} if unset.", "Ranks elsewhere")
+        int | None,
+        Flag(
+            f"Port of the head node. Default: {DEFAULT_RPC_PORT}.", "Data parallelism across nodes"
+        ),
     ] = None
     data_parallel_secret_file: Annotated[
         str | None,
         Flag(
-            "File with the secret that head and nodes share; they need one.",
-            "Ranks elsewhere",
+            "File with the secret that the head node and the other nodes share; required.",
+            "Data parallelism across nodes",
         ),
     ] = None
     headless: Annotated[
         bool,
         Flag(
-            "Run engines for the head at --data-parallel-address, and no server.", "Ranks elsewhere"
+            "Run only engines, for the head node at --data-parallel-address; start no API servers.",
+            "Data parallelism across nodes",
         ),
     ] = False
 

@@ -32,29 +32,38 @@ class RpcOptions:
     open_health_check: Annotated[
         bool,
         Flag(
-            "Answer HealthCheck without a key: gateways send none. grpc.health.v1 needs none anyway.",
+            "Answer HealthCheck without an API key, because gateways send none. grpc.health.v1 never needs one.",
             "Server",
             name="grpc_open_health_check",
         ),
     ] = False
     tls_cert: Annotated[
         Path | None,
-        Flag("Certificate chain (PEM); turns TLS on for gRPC.", "Server", name="grpc_tls_cert"),
+        Flag(
+            "Certificate chain (PEM) of the gRPC server; enables TLS.",
+            "Server",
+            name="grpc_tls_cert",
+        ),
     ] = None
     tls_key: Annotated[
         Path | None,
-        Flag("Private key of --grpc-tls-cert (PEM).", "Server", name="grpc_tls_key"),
+        Flag("Private key (PEM) of --grpc-tls-cert.", "Server", name="grpc_tls_key"),
     ] = None
     tls_client_ca: Annotated[
         Path | None,
         Flag(
-            "Clients must show a certificate signed by this one (PEM).",
+            "CA certificate (PEM) for client certificates, which clients must then present (mutual TLS).",
             "Server",
             name="grpc_tls_client_ca",
         ),
     ] = None
     reflection: Annotated[
-        bool, Flag("Let clients list the services.", "Server", name="grpc_reflection")
+        bool,
+        Flag(
+            "Enable gRPC server reflection, so that clients can list services.",
+            "Server",
+            name="grpc_reflection",
+        ),
     ] = False
     max_message_bytes: int | None = None
     max_total_message_bytes: int = 256 * 2**20

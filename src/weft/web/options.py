@@ -17,17 +17,21 @@ class ApiOptions:
     chat_template_content_format: Annotated[
         Literal["auto", "string", "openai"],
         Flag(
-            "How the template gets contents: as text, or as lists of parts; auto reads it off the template.",
+            "Format of message content in the chat template: string (text), openai (a list of parts), or auto "
+            "(decided by the template).",
             "API",
         ),
     ] = "auto"
     trust_request_chat_template: Annotated[
-        bool, Flag("Render a request's own chat_template, in a sandbox and within limits.", "API")
+        bool,
+        Flag(
+            "Accept chat_template in requests; it is rendered in a sandbox, within limits.", "API"
+        ),
     ] = False
     tool_call_parser: Annotated[
         str | None,
         Flag(
-            "How the model writes tool calls; auto goes by the chat template.",
+            "Parser of the model's tool calls; auto chooses by the chat template.",
             "API",
             default="auto",
         ),
@@ -35,47 +39,52 @@ class ApiOptions:
     reasoning_parser: Annotated[
         str | None,
         Flag(
-            "How the model writes reasoning; auto goes by the chat template. One that is named holds for "
-            "gRPC too: constraints begin behind the reasoning.",
+            "Parser of the model's reasoning; auto chooses by the chat template. A named parser applies to gRPC "
+            "too: constraints begin after the reasoning.",
             "API",
             default="auto",
         ),
     ] = None
     enable_auto_tool_choice: Annotated[
-        bool, Flag("Let the model choose whether to call a tool.", "API")
+        bool, Flag('Let the model decide whether to call a tool (tool_choice "auto").', "API")
     ] = True
     exclude_tools_when_tool_choice_none: Annotated[
-        bool, Flag('Hide the tools from the model when tool_choice is "none".', "API")
+        bool, Flag('Leave tools out of the prompt when tool_choice is "none".', "API")
     ] = False
-    response_role: Annotated[str, Flag("Role of the messages that are answered.", "API")] = (
-        "assistant"
-    )
+    response_role: Annotated[str, Flag("Role of the generated messages.", "API")] = "assistant"
     return_tokens_as_token_ids: Annotated[
-        bool, Flag("Write the tokens of log-probabilities as token_id:ID.", "API")
+        bool, Flag("Write tokens in logprobs as token_id:ID.", "API")
     ] = False
     enable_prompt_tokens_details: Annotated[
-        bool, Flag("Say how many prompt tokens came from the prefix cache.", "API")
+        bool, Flag("Report the number of cached prompt tokens in usage.", "API")
     ] = True
     enable_force_include_usage: Annotated[
-        bool, Flag("End every stream with its usage, requested or not.", "API")
+        bool, Flag("Send usage at the end of every stream, even if it was not requested.", "API")
     ] = False
-    max_n: Annotated[int, Flag("Most answers to one request (n).", "API")] = 128
+    max_n: Annotated[int, Flag("Maximum value of n, the number of answers per request.", "API")] = (
+        128
+    )
     allow_runtime_lora_updating: Annotated[
         bool,
-        Flag("Let holders of a control key load and unload adapters, from any directory.", "API"),
+        Flag(
+            "Allow loading and unloading of LoRA adapters at run time, from any directory; callers need a "
+            "control API key.",
+            "API",
+        ),
     ] = False
     tool_server: Annotated[
         str | None,
         Flag(
-            "MCP servers whose tools responses may call: HOST:PORT or a URL, LABEL= before it, commas between.",
+            "MCP servers whose tools the Responses API may call: [LABEL=]HOST:PORT or [LABEL=]URL, separated by "
+            "commas.",
             "API",
         ),
     ] = None
     allowed_tool_hosts: Annotated[
         str | None,
         Flag(
-            "Hosts whose MCP servers a request may name by server_url: HOST or HOST:PORT, commas between; "
-            "without it none.",
+            "Hosts that a request may name in server_url of an MCP tool: HOST or HOST:PORT, separated by commas. "
+            "Default: none.",
             "API",
         ),
     ] = None

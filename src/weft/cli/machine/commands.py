@@ -13,7 +13,7 @@ ServeArguments = Annotated[
     str,
     Parameter(allow_leading_hyphen=True, help="Model and flags, as weft serve takes them."),
 ]
-Json = Annotated[bool, Flag("Print JSON, for scripts.", "Output", negatable=False)]
+Json = Annotated[bool, Flag("Print JSON.", "Output", negatable=False)]
 
 
 @flags()
@@ -30,7 +30,7 @@ class PlanOptions:
     measure: Annotated[
         bool,
         Flag(
-            "Measure for a second how fast this machine reads and multiplies, for the speeds.",
+            "Measure memory bandwidth and multiplication speed for a second, and estimate speeds from them.",
             "Output",
         ),
     ] = True
@@ -41,13 +41,13 @@ class PlanOptions:
 class TopOptions:
     """Flags of `weft top`. `ca` is the certificate to trust."""
 
-    url: Annotated[str, Flag("The server's HTTP address.", "Connection")] = "http://127.0.0.1:8000"
-    api_key: Annotated[str | None, Flag("Key for the server.", "Connection")] = None
-    ca: Annotated[Path | None, Flag("Certificate (PEM) to trust, for https.", "Connection")] = None
+    url: Annotated[str, Flag("HTTP address of the server.", "Connection")] = "http://127.0.0.1:8000"
+    api_key: Annotated[str | None, Flag("API key of the server.", "Connection")] = None
+    ca: Annotated[Path | None, Flag("CA certificate (PEM) for https.", "Connection")] = None
     once: Annotated[
-        bool, Flag("Print one sample, after one interval, and leave.", "Output", negatable=False)
+        bool, Flag("Print one sample after one interval, then exit.", "Output", negatable=False)
     ] = False
-    interval: Annotated[float, Flag("Time between samples.", "Output", is_duration=True)] = 1.0
+    interval: Annotated[float, Flag("Seconds between samples.", "Output", is_duration=True)] = 1.0
     json: Json = False
 
 
@@ -55,9 +55,9 @@ class TopOptions:
 class ConfigShowOptions:
     """Flags of `weft config show`, beside those of `weft serve`."""
 
-    changed: Annotated[bool, Flag("Leave out what is a default.", "Output", negatable=False)] = (
-        False
-    )
+    changed: Annotated[
+        bool, Flag("Show only settings that differ from their default.", "Output", negatable=False)
+    ] = False
     json: Json = False
 
 
@@ -68,7 +68,7 @@ class ModelsOptions:
     dir: Annotated[
         list[Path] | None,
         Flag(
-            "Directory of checkpoints, to look into beside the Hub's cache; repeatable.", "Models"
+            "Directory of checkpoints to list, in addition to the Hub cache; repeatable.", "Models"
         ),
     ] = None
     json: Json = False
@@ -78,7 +78,9 @@ class ModelsOptions:
 class RemoveOptions:
     """Flags of `weft models rm`."""
 
-    yes: Annotated[bool, Flag("Remove it without a question.", "Models", negatable=False)] = False
+    yes: Annotated[
+        bool, Flag("Remove without asking for confirmation.", "Models", negatable=False)
+    ] = False
     json: Json = False
 
 
@@ -86,7 +88,9 @@ class RemoveOptions:
 class PullOptions:
     """Flags of `weft models pull`."""
 
-    revision: Annotated[str | None, Flag("Branch, tag or commit.", "Models")] = None
+    revision: Annotated[str | None, Flag("Branch, tag or commit of the Hub model.", "Models")] = (
+        None
+    )
     json: Json = False
 
 

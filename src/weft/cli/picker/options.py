@@ -22,11 +22,13 @@ LogLevel = Literal["debug", "info", "warning", "error"]
 AllowedHosts = Annotated[
     list[str] | None,
     Flag(
-        "Name that clients may use (header Host) beside addresses and localhost, or *; repeatable.",
+        "Allowed Host header of HTTP requests, in addition to IP addresses and localhost; * allows all; repeatable.",
         "Server",
     ),
 ]
-ConfigFile = Annotated[Path | None, Flag("File with these settings: TOML, YAML or JSON.", "Server")]
+ConfigFile = Annotated[
+    Path | None, Flag("Configuration file with these settings: TOML, YAML or JSON.", "Server")
+]
 
 
 @flags(PickerOptions, ServerOptions, PickerLimits)
@@ -38,42 +40,47 @@ class EppOptions(ReferenceFlags):
 
     allowed_hosts: AllowedHosts = None
     metrics_port: Annotated[
-        int, Flag("Port of /metrics and /debug; 0 takes a free one.", "Server")
+        int, Flag("Port of the metrics server (/metrics, /debug); 0 takes a free one.", "Server")
     ] = 9090
     drain_timeout: Annotated[
-        float, Flag("How long open requests get on SIGTERM.", "Server", is_duration=True)
+        float,
+        Flag(
+            "Time that open requests may take to finish after SIGTERM.", "Server", is_duration=True
+        ),
     ] = 30.0
     secure_serving: Annotated[
         bool | None,
         Flag(
-            "Serve TLS: with --cert-path, which turns it on, or a self-signed certificate.",
+            "Use TLS for ext_proc, with the certificate of --cert-path or a self-signed one. --cert-path enables it.",
             "Server",
         ),
     ] = None
     metrics_endpoint_auth: Annotated[
         bool | None,
         Flag(
-            "Require a token for the pages of the metrics port: that of --metrics-token-file, or, in Kubernetes, "
-            "one whose bearer may get them there. On if there is either.",
+            "Require a bearer token on the metrics port: the token of --metrics-token-file or, in Kubernetes, one "
+            "that may get these paths. Enabled by default where either is available.",
             "Server",
         ),
     ] = None
     metrics_token_file: Annotated[
-        Path | None, Flag("File with that token, on one line.", "Server")
+        Path | None, Flag("File with the bearer token for the metrics port, on one line.", "Server")
     ] = None
     explain_header: Annotated[
         bool,
         Flag(
-            "Send clients the reason in x-weft-decision; also in dynamic metadata. Follows responses.",
+            "Send the reason for each routing decision in the response header x-weft-decision and in dynamic "
+            "metadata. Implies --track-responses.",
             "Server",
         ),
     ] = False
-    log_level: Annotated[LogLevel, Flag("Least serious events to log.", "Server")] = "info"
+    log_level: Annotated[LogLevel, Flag("Minimum level of events to log.", "Server")] = "info"
     log_format: LogFormatFlag = "text"
     tracing: Annotated[
         bool,
         Flag(
-            "Send traces where OTEL_EXPORTER_OTLP_ENDPOINT says, or to http://localhost:4317 (needs weft[otel]).",
+            "Send traces to OTEL_EXPORTER_OTLP_ENDPOINT, or to http://localhost:4317 if that is unset (needs the "
+            "extra weft[otel]).",
             "Server",
         ),
     ] = False
@@ -115,66 +122,89 @@ class EppOptions(ReferenceFlags):
 class ExplainOptions:
     """Flags of `weft epp explain`."""
 
-    host: Annotated[str, Flag("Where the picker listens.", "Connection")] = "127.0.0.1"
-    metrics_port: Annotated[int, Flag("Its metrics port.", "Connection")] = 9090
+    host: Annotated[str, Flag("Host of the picker.", "Connection")] = "127.0.0.1"
+    metrics_port: Annotated[int, Flag("Metrics port of the picker.", "Connection")] = 9090
     metrics_token_file: Annotated[
-        Path | None, Flag("File with the token that its pages want, if they do.", "Connection")
+        Path | None,
+        Flag("File with the bearer token of the metrics port, if it requires one.", "Connection"),
     ] = None
     raw: Annotated[
-        bool, Flag("What --json was called.", "Output", negatable=False, is_hidden=True)
+        bool, Flag("Deprecated name of --json.", "Output", negatable=False, is_hidden=True)
     ] = False
-    json: Annotated[bool, Flag("Print JSON, for scripts.", "Output", negatable=False)] = False
+    json: Annotated[bool, Flag("Print JSON.", "Output", negatable=False)] = False
 
 
 @flags()
 class UpOptions:
     """Flags of `weft up`."""
 
-    workers: Annotated[int, Flag("How many workers to start.", "Workers")] = 2
+    workers: Annotated[int, Flag("Number of workers to start.", "Workers")] = 2
     prefill: Annotated[
-        int, Flag("With --decode: so many workers that compute long prompts for those.", "Workers")
+        int,
+        Flag(
+            "Number of prefill workers, which compute long prompts for the decode workers; needs --decode.",
+            "Workers",
+        ),
     ] = 0
     decode: Annotated[
-        int, Flag("With --prefill: so many workers that answer, in place of --workers.", "Workers")
+        int,
+        Flag(
+            "Number of decode workers, which generate answers; replaces --workers and needs --prefill.",
+            "Workers",
+        ),
     ] = 0
     worker_args: Annotated[
-        str, Flag("More arguments of each `weft serve`, as one string.", "Workers")
+        str, Flag("Extra arguments of each `weft serve`, as one string.", "Workers")
     ] = ""
     config_file: Annotated[
-        Path | None, Flag("File with an EndpointPickerConfig.", "Configuration")
+        Path | None, Flag("File with an EndpointPickerConfig for the picker.", "Configuration")
     ] = None
     host: Annotated[str, Flag("Address to listen on.", "Server")] = "127.0.0.1"
     allowed_hosts: AllowedHosts = None
-    port: Annotated[int, Flag("Port for clients: HTTP/1.1, HTTP/2 and gRPC.", "Server")] = 8080
-    metrics_port: Annotated[int, Flag("Port of the picker's /metrics and /debug.", "Server")] = 9090
+    port: Annotated[
+        int, Flag("Port for clients, which takes HTTP/1.1, HTTP/2 and gRPC.", "Server")
+    ] = 8080
+    metrics_port: Annotated[
+        int, Flag("Metrics port of the picker (/metrics, /debug).", "Server")
+    ] = 9090
     fail_open: Annotated[
-        bool, Flag("Without the picker, go round robin; otherwise fail.", "Server")
+        bool,
+        Flag(
+            "Route round-robin while the picker is unavailable; otherwise requests fail.", "Server"
+        ),
     ] = True
     buffered_body_bytes: Annotated[
         int | None,
         Flag(
-            "Largest body that Envoy holds until the picker has answered, so that a picker that dies takes "
-            "no request along; larger ones get 413. Unset: the picker holds bodies.",
+            "Envoy buffers request bodies up to this size until the picker has answered, so that no request is "
+            "lost if the picker dies. Larger bodies get 413. If unset, the picker buffers bodies.",
             "Server",
             is_size=True,
         ),
     ] = None
     explain_header: Annotated[
-        bool, Flag("Send clients the reason in x-weft-decision.", "Server")
+        bool,
+        Flag(
+            "Send the reason for each routing decision in the response header x-weft-decision.",
+            "Server",
+        ),
     ] = False
     envoy: Annotated[
         Path | None,
-        Flag("Envoy's binary; found beside Python or on the PATH if unset.", "Server"),
+        Flag("Path of the Envoy binary. Default: next to Python, then on the PATH.", "Server"),
     ] = None
     start_timeout: Annotated[
         float,
-        Flag("How long all of it may take to become ready.", "Server", is_duration=True),
+        Flag("Maximum time until everything is ready.", "Server", is_duration=True),
     ] = 120.0
-    log_level: Annotated[LogLevel, Flag("Least serious events to log.", "Server")] = "warning"
+    log_level: Annotated[LogLevel, Flag("Minimum level of events to log.", "Server")] = "warning"
     log_format: LogFormatFlag = "text"
     otlp_traces_endpoint: Annotated[
         str | None,
-        Flag("Where workers and picker send traces, such as http://localhost:4317.", "Server"),
+        Flag(
+            "OTLP endpoint for traces of workers and picker, such as http://localhost:4317.",
+            "Server",
+        ),
     ] = None
     config: ConfigFile = None
 

@@ -21,25 +21,25 @@ class PickerOptions:
     """How to start. At most one of the two configs; neither is the built-in default."""
 
     config_file: Annotated[
-        Path | None, Flag("File with an EndpointPickerConfig.", "Configuration")
+        Path | None, Flag("File with an EndpointPickerConfig for the picker.", "Configuration")
     ] = None
-    config_text: Annotated[
-        str | None, Flag("The EndpointPickerConfig itself.", "Configuration")
-    ] = None
-    allow_experimental_plugins: Annotated[
-        bool, Flag("Allow plugins that are marked alpha.", "Configuration")
-    ] = False
+    config_text: Annotated[str | None, Flag("EndpointPickerConfig as text.", "Configuration")] = (
+        None
+    )
+    allow_experimental_plugins: Annotated[bool, Flag("Allow alpha plugins.", "Configuration")] = (
+        False
+    )
     objects: Annotated[
         tuple[Path, ...],
         Flag(
-            "File or directory of InferenceObjective and InferenceModelRewrite; repeatable.",
+            "File or directory with InferenceObjective and InferenceModelRewrite objects; repeatable.",
             "Configuration",
         ),
     ] = ()
     endpoints: Annotated[
         tuple[str, ...],
         Flag(
-            "HOST:PORT of a model server, then ,metricsPort= ,grpcPort= ,LABEL=VALUE; repeatable.",
+            "Model server as HOST:PORT[,metricsPort=N][,grpcPort=N][,LABEL=VALUE...]; repeatable.",
             "Pool",
             name="endpoint",
         ),
@@ -47,50 +47,50 @@ class PickerOptions:
     default_engine: Annotated[
         str | None,
         Flag(
-            "Engine of endpoints without a label that says so; vllm-grpc polls over gRPC.", "Pool"
+            "Engine type of endpoints that have no engine label; vllm-grpc is polled over gRPC.",
+            "Pool",
         ),
     ] = None
     engine_api_key: Annotated[
         str | None,
-        Flag("Key that endpoints want of who polls them, over gRPC or at /metrics.", "Pool"),
+        Flag("API key for polling endpoints, over gRPC or at /metrics.", "Pool"),
     ] = None
     engine_control_api_key: Annotated[
         str | None,
-        Flag("Control key of those polled over gRPC, for the events of their caches.", "Pool"),
+        Flag(
+            "Control API key of endpoints that are polled over gRPC; needed for their cache events.",
+            "Pool",
+        ),
     ] = None
     default_model: Annotated[
-        str, Flag("Model of requests that name none; without it they are refused.", "Pool")
+        str, Flag("Model for requests that name none. If unset, such requests are refused.", "Pool")
     ] = ""
     pool_name: Annotated[
         str | None,
         Flag(
-            "InferencePool to follow, unless endpoints are named otherwise; its name in metrics.",
+            "Name of the InferencePool to follow, also used as a metrics label.",
             "Pool",
         ),
     ] = None
     pool_namespace: Annotated[
-        str | None, Flag("Namespace of the pool; in Kubernetes the picker's own if unset.", "Pool")
+        str | None, Flag("Namespace of the pool. Default in Kubernetes: the picker's own.", "Pool")
     ] = None
-    pool_group: Annotated[
-        str, Flag("API group of the pool, by which objects refer to it.", "Pool")
-    ] = DEFAULT_POOL_GROUP
+    pool_group: Annotated[str, Flag("API group of the InferencePool.", "Pool")] = DEFAULT_POOL_GROUP
     endpoint_selector: Annotated[
         str | None,
-        Flag("Label selector of the pods to follow, without an InferencePool.", "Pool"),
+        Flag("Label selector of the pods to follow, if there is no InferencePool.", "Pool"),
     ] = None
     endpoint_target_ports: Annotated[
-        str | None, Flag("Their ports, 1 to 8, as in 8000,8001.", "Pool")
+        str | None, Flag("Ports of the selected pods, 1 to 8 of them, such as 8000,8001.", "Pool")
     ] = None
     ha_enable_leader_election: Annotated[
         bool,
-        Flag(
-            "Of the pickers of the InferencePool, only one is ready: who holds its Lease.", "Pool"
-        ),
+        Flag("Leader election: only the picker that holds the pool's Lease is ready.", "Pool"),
     ] = False
     refresh_metrics_interval_s: Annotated[
         float,
         Flag(
-            "How often each endpoint is polled for its load; ten times as often while requests come.",
+            "Interval between load polls of an endpoint; ten times shorter while requests arrive.",
             "Pool",
             is_duration=True,
             name="refresh_metrics_interval",
@@ -99,20 +99,20 @@ class PickerOptions:
     metrics_staleness_threshold_s: Annotated[
         float,
         Flag(
-            "Older load counts as unknown.",
+            "Maximum age of load data; older data counts as unknown.",
             "Pool",
             is_duration=True,
             name="metrics_staleness_threshold",
         ),
     ] = 2.0
     disable_endpoint_subset_filter: Annotated[
-        bool, Flag("Ignore the gateway's subset hint.", "Pool")
+        bool, Flag("Ignore the subset hint of the gateway.", "Pool")
     ] = False
     track_responses: Annotated[
-        bool, Flag("Follow every response, for the metrics of tokens and times.", "Server")
+        bool, Flag("Follow every response, to record metrics of tokens and latency.", "Server")
     ] = False
     emit_endpoint_scores: Annotated[
-        bool, Flag("Send each endpoint's score in dynamic metadata.", "Server")
+        bool, Flag("Include the score of each endpoint in dynamic metadata.", "Server")
     ] = False
     ticket_ttl_s: float = 3600.0  # a tracked request whose end never came is forgotten after this
     unseen_ttl_s: float = 10.0  # a pick counts as load this long where the server tells nothing

@@ -16,13 +16,17 @@ class PickerLimits:
     """
 
     max_body_bytes: Annotated[
-        int, Flag("Largest request body; larger ones get 413.", "Server", is_size=True)
+        int, Flag("Maximum size of a request body; larger ones get 413.", "Server", is_size=True)
     ] = 64 * 2**20
     max_header_bytes: int = 64 * 2**10
     max_held_bytes: int = 2**30
     max_streams: Annotated[
         int,
-        Flag("Requests in hand at once; more get 503.", "Server", name="max_concurrent_requests"),
+        Flag(
+            "Maximum number of concurrent requests; further ones get 503.",
+            "Server",
+            name="max_concurrent_requests",
+        ),
     ] = 8192
     max_pick_s: float = 120.0
 

@@ -13,16 +13,17 @@ class ServerOptions:
     """Where and how to listen. Port 0 lets the system choose."""
 
     host: Annotated[str, Flag("Address to listen on.", "Server")] = "127.0.0.1"
-    grpc_port: Annotated[int, Flag("Port for Envoy's ext_proc; 0 takes a free one.", "Server")] = (
-        9002
-    )
+    grpc_port: Annotated[
+        int, Flag("Port of the ext_proc server that Envoy calls; 0 takes a free one.", "Server")
+    ] = 9002
     grpc_health_port: Annotated[
-        int, Flag("Port with grpc.health.v1 alone; 0 takes a free one.", "Server")
+        int,
+        Flag("Port of a separate health server (grpc.health.v1); 0 takes a free one.", "Server"),
     ] = 9003
     max_receive_bytes: Annotated[
         int,
         Flag(
-            "Largest message from the gateway.",
+            "Maximum size of a gRPC message from the gateway.",
             "Server",
             is_size=True,
             name="grpc_max_recv_msg_size",
@@ -31,24 +32,24 @@ class ServerOptions:
     max_send_bytes: Annotated[
         int,
         Flag(
-            "Largest message to the gateway.",
+            "Maximum size of a gRPC message to the gateway.",
             "Server",
             is_size=True,
             name="grpc_max_send_msg_size",
         ),
     ] = 4 * 2**20
     cert_path: Annotated[
-        Path | None, Flag("Directory with tls.crt and tls.key; turns TLS on.", "Server")
+        Path | None, Flag("Directory with tls.crt and tls.key; enables TLS.", "Server")
     ] = None
     enable_cert_reload: Annotated[
-        bool, Flag("Read the files of --cert-path again when they change.", "Server")
+        bool, Flag("Reload the certificate files of --cert-path when they change.", "Server")
     ] = False
     is_self_signed: bool = False  # TLS with a certificate of its own making, without a `cert_path`
     handshake_timeout_s: float = 10.0  # of TLS and the first frames
     measures_streams: Annotated[
         bool,
         Flag(
-            "Measure ext_proc streams: extproc_ series.",
+            "Record metrics of ext_proc streams (extproc_* series).",
             "Server",
             name="enable_grpc_stream_metrics",
             negatable=False,

@@ -31,7 +31,7 @@ class HttpOptions:
     api_keys: Annotated[
         tuple[str, ...],
         Flag(
-            "Key every call must bring; repeatable. WEFT_API_KEY shows in no process list.",
+            "API key that every request must send; repeatable. WEFT_API_KEY keeps it out of the process list.",
             "Server",
             name="api_key",
         ),
@@ -39,40 +39,40 @@ class HttpOptions:
     control_api_keys: Annotated[
         tuple[str, ...],
         Flag(
-            "Key of what reaches beyond the caller's own requests: /pause, /abort_requests and the like over "
-            "HTTP, FlushCache, SubscribeKvEvents and Abort of any id over gRPC; repeatable. Without, these "
-            "are off; over gRPC only where there is an --api-key.",
+            "API key for admin endpoints, which affect requests of other callers: /pause, /abort_requests and "
+            "others over HTTP; FlushCache, SubscribeKvEvents and Abort of any id over gRPC. Repeatable. If unset, "
+            "they are disabled (over gRPC only if there is an --api-key).",
             "Server",
             name="control_api_key",
         ),
     ] = ()
     ssl_certfile: Annotated[
-        Path | None, Flag("Certificate chain (PEM); turns TLS on for HTTP.", "Server")
+        Path | None, Flag("Certificate chain (PEM) of the HTTP server; enables TLS.", "Server")
     ] = None
-    ssl_keyfile: Annotated[Path | None, Flag("Private key of --ssl-certfile (PEM).", "Server")] = (
+    ssl_keyfile: Annotated[Path | None, Flag("Private key (PEM) of --ssl-certfile.", "Server")] = (
         None
     )
     allowed_origins: Annotated[
         tuple[str, ...],
-        Flag("Web origin whose pages may use the HTTP APIs, or *; repeatable.", "Server"),
+        Flag("Allowed CORS origin, or *; repeatable.", "Server"),
     ] = ()
     strict: Annotated[
         bool,
         Flag(
-            "Refuse unknown fields of a body, and what is beyond OpenAI's limits (4 stop strings, "
-            "logit_bias of 100), rather than answer with a Warning header.",
+            "Refuse request bodies with unknown fields or beyond OpenAI's limits (4 stop strings, logit_bias of "
+            "100). Without it, such requests are served with a Warning header.",
             "API",
         ),
     ] = False
     allowed_hosts: Annotated[
         tuple[str, ...],
         Flag(
-            "Name that HTTP requests may come by (header Host) beside addresses and localhost, or *; "
-            "repeatable. On other addresses than loopback any name will do unless some are given.",
+            "Allowed Host header of HTTP requests, in addition to IP addresses and localhost; * allows all; "
+            "repeatable. On addresses other than loopback, every name is allowed unless some are given.",
             "Server",
         ),
     ] = ()
-    ui: Annotated[bool, Flag("Serve the page at / of the HTTP server.", "Server")] = True
+    ui: Annotated[bool, Flag("Serve the web page at / of the HTTP server.", "Server")] = True
     max_body_bytes: int = 12 * 2**20
     max_form_bytes: int = MAX_FILE_BYTES + 2**20
     max_total_body_bytes: int = 256 * 2**20
