@@ -23,7 +23,7 @@ import numpy as np
 from weft.compute.backends import load_model
 from weft.compute.host_blocks import Bytes
 from weft.compute.runner import BlockCopies
-from weft.core.config import EngineOptions
+from weft.core.engine_options import EngineOptions
 from weft.core.kv_transfer import KEY, KvConnector
 from weft.core.types import Request, SamplingParams
 from weft.engine.fit import fit

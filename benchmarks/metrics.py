@@ -11,7 +11,8 @@ from contextlib import aclosing
 import msgspec
 from prometheus_client import CollectorRegistry, Histogram, generate_latest
 
-from weft.core.config import EngineConfig, EngineOptions
+from weft.core.config import EngineConfig
+from weft.core.engine_options import EngineOptions
 from weft.core.metrics import Metrics
 from weft.core.stats import StepStats
 from weft.core.tally import Tally

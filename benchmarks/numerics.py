@@ -25,7 +25,7 @@ from benchmarks.steps.timing import Shape as StepShape
 from benchmarks.steps.timing import fill_pool, make_batch
 from weft.compute.backends import BACKENDS, choose
 from weft.compute.runner import Batch
-from weft.core.config import EngineOptions
+from weft.core.engine_options import EngineOptions
 from weft.model.open import find_model
 
 NUM_TOKENS = 96

@@ -22,7 +22,7 @@ import psutil
 sys.path.insert(0, str(Path(__file__).resolve().parent.parent))
 
 from benchmarks.serve_load import Job, Report, Seen, drive, quantile
-from weft.core.config import EngineOptions
+from weft.core.engine_options import EngineOptions
 from weft.core.prompts import TokensPrompt
 from weft.core.types import OutputKind, SamplingParams
 from weft.engine.configure import resolve

@@ -23,7 +23,7 @@ import numpy as np
 
 from weft.compute.backends import load_model
 from weft.compute.runner import Batch, Runner
-from weft.core.config import EngineOptions
+from weft.core.engine_options import EngineOptions
 from weft.core.types import OutputKind, SamplingParams
 from weft.engine.draft_model import DraftModel
 from weft.engine.fit import find_and_fit

@@ -30,7 +30,8 @@ from weft.compute.backends import BACKENDS, choose
 from weft.compute.native import NativeRunner, NativeSampler, cpu, resident_bytes
 from weft.compute.runner import Batch, Runner
 from weft.compute.sampler import Choice, Choices
-from weft.core.config import ComputeConfig, EngineOptions
+from weft.core.config import ComputeConfig
+from weft.core.engine_options import EngineOptions
 from weft.model.card import ModelCard
 from weft.model.checkpoint import Checkpoint
 from weft.model.open import open_model

@@ -22,7 +22,7 @@ import httpx2
 from prometheus_client import CollectorRegistry
 
 from weft.compute.backends import load_model
-from weft.core.config import EngineOptions
+from weft.core.engine_options import EngineOptions
 from weft.engine.configure import resolve
 from weft.engine.front.local_client import LocalClient
 from weft.model.open import open_model

@@ -10,7 +10,7 @@ from protocol import claim_stdout, serve_streams
 from workloads import LONGEST
 
 from weft import __version__
-from weft.core.config import EngineOptions
+from weft.core.engine_options import EngineOptions
 from weft.core.types import OutputKind, SamplingParams
 from weft.engine.fit import fit
 from weft.engine.front.process_client import ProcessClient

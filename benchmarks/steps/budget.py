@@ -17,7 +17,8 @@ from benchmarks.steps.timing import BLOCK_SIZE, timed
 from weft.compute.native import NativeRunner, NativeSampler
 from weft.compute.runner import Batch, FloatArray, Runner
 from weft.compute.sampler import Choice, Choices
-from weft.core.config import EngineConfig, EngineOptions
+from weft.core.config import EngineConfig
+from weft.core.engine_options import EngineOptions
 from weft.core.types import Request, SamplingParams
 from weft.engine.configure import resolve
 from weft.engine.engine_model import EngineModel

@@ -10,8 +10,8 @@ from weft.cli.options import ServeOptions
 from weft.cli.picker.options import EppOptions
 from weft.cli.serving.loading import check_parsers, to_api_options, to_rpc_options
 from weft.cli.serving.serve import to_http_options
-from weft.core.config import EngineOptions
 from weft.core.declare import Flag
+from weft.core.engine_options import EngineOptions
 from weft.core.errors import ConfigError
 from weft.epp.config.options import PickerOptions
 from weft.epp.server.limits import PickerLimits

@@ -5,7 +5,7 @@ import msgspec
 from weft.compute.backends import BACKENDS, choose
 from weft.compute.native import Machine, NativeRunner, Rounding, usable_paths
 from weft.compute.runner import Runner
-from weft.core.config import EngineOptions
+from weft.core.engine_options import EngineOptions
 from weft.model.checkpoint import Checkpoint
 
 # All that reads rounded weights: as they are, widened, or rounded to int8.

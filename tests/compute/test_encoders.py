@@ -13,7 +13,8 @@ from weft.compute.backends import BACKENDS
 from weft.compute.encoder import EncoderRunner, attend
 from weft.compute.native import NativeEncoder, resident_bytes, usable_paths
 from weft.compute.pooler import Collected, load_pooler
-from weft.core.config import ComputeConfig, EngineOptions
+from weft.core.config import ComputeConfig
+from weft.core.engine_options import EngineOptions
 from weft.core.types import PoolingKind, PoolingParams
 from weft.engine.configure import resolve
 from weft.model.open import open_model

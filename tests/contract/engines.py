@@ -15,7 +15,8 @@ from tests.doubles.secret_file import secret_file
 from tests.ports import free_port
 from tests.rpc import calls
 from weft.core.client import EngineClient
-from weft.core.config import EngineConfig, EngineOptions
+from weft.core.config import EngineConfig
+from weft.core.engine_options import EngineOptions
 from weft.core.ranks import LinkConfig, RanksConfig
 from weft.engine.api_servers.attached import AttachedServer
 from weft.engine.api_servers.client import ApiServerClient

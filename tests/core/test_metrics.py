@@ -7,9 +7,7 @@ from prometheus_client.parser import text_string_to_metric_families
 
 from tests.doubles.stepping import make_config, make_request
 from tests.doubles.transfers import transfer
-from weft.core.config import (
-    EngineConfig,
-)
+from weft.core.config import EngineConfig
 from weft.core.errors import ConfigError
 from weft.core.kv_cache import CacheConfig, KvOffloadingConfig
 from weft.core.kv_transfer import KvRole

@@ -6,7 +6,7 @@ from weft.compute.masks import flags_of
 from weft.compute.native import NativeSampler
 from weft.compute.processed import constrain, processed, score_values, truncate
 from weft.compute.sampler import Choice, Choices, Lists, Scoring
-from weft.core.config import LogprobsMode
+from weft.core.logprobs import LogprobsMode
 from weft.engine.step_choices import noise_key, to_choice
 
 _GAMMA = np.uint64(0x9E3779B97F4A7C15)

@@ -15,7 +15,7 @@ from tests.compute.runners import load_runner
 from tests.contract.engines import GIB, stop
 from tests.model.checkpoints import write_checkpoint
 from tests.model.test_delta import QWEN35
-from weft.core.config import EngineOptions
+from weft.core.engine_options import EngineOptions
 from weft.core.types import EngineLoad, OutputKind, RequestOutput, SamplingParams
 from weft.engine.configure import resolve
 from weft.engine.front.local_client import LocalClient

@@ -22,7 +22,7 @@ from tests.doubles.otlp_receiver import Received, Receiver, receiving
 from tests.epp.server.messages import Stream, request_body, request_headers
 from tests.web.serving import ECHO, GIB, RANDOM
 from weft.compute.backends import load_model
-from weft.core.config import EngineOptions
+from weft.core.engine_options import EngineOptions
 from weft.core.metrics import Metrics
 from weft.core.otlp import OtlpTracer, open_tracer
 from weft.engine.configure import resolve

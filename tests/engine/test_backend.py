@@ -5,8 +5,9 @@ import pytest
 import weft
 from tests.doubles.device_backend import DeviceBackend
 from weft.compute.backends import BACKENDS
-from weft.core.config import EngineOptions, LogprobsMode
+from weft.core.engine_options import EngineOptions
 from weft.core.errors import ConfigError
+from weft.core.logprobs import LogprobsMode
 from weft.core.types import SamplingParams, StructuredOutputsParams
 from weft.engine.fit import fit
 from weft.model.open import open_model

@@ -7,7 +7,7 @@ import pytest
 
 from tests.model.checkpoints import CONFIG, tensors_of, write_checkpoint
 from weft.compute.native import Roofline
-from weft.core.config import EngineOptions
+from weft.core.engine_options import EngineOptions
 from weft.engine.capacity import Capacity, capacity_of
 from weft.engine.fit import fit
 from weft.model.layout import decoder_layout

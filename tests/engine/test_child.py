@@ -13,7 +13,7 @@ import pytest
 from tests.busy import PATIENCE_S
 from tests.contract.engines import GIB, MODEL, start, stop
 from tests.model.checkpoints import tensors_of, write_checkpoint
-from weft.core.config import EngineOptions
+from weft.core.engine_options import EngineOptions
 from weft.core.errors import ConfigError, EngineDead
 from weft.engine.configure import resolve
 from weft.engine.front.child import EngineChild

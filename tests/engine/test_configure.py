@@ -8,8 +8,9 @@ from hypothesis import example, given
 from hypothesis import strategies as st
 
 from tests.doubles.secret_file import secret_file
-from weft.core.config import ComputeConfig, EngineConfig, EngineOptions
+from weft.core.config import ComputeConfig, EngineConfig
 from weft.core.elastic import ElasticConfig
+from weft.core.engine_options import EngineOptions
 from weft.core.errors import ConfigError
 from weft.core.kv_cache import StateCacheConfig
 from weft.core.types import PoolingKind

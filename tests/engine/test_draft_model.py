@@ -13,7 +13,7 @@ import pytest
 
 from tests.contract.engines import MODEL, stop
 from tests.model.adapters import write_adapter
-from weft.core.config import EngineOptions
+from weft.core.engine_options import EngineOptions
 from weft.core.errors import ConfigError
 from weft.core.types import LoRARequest, OutputKind, SamplingParams
 from weft.engine.capacity import capacity_of

@@ -16,7 +16,7 @@ import zmq.asyncio
 from tests.busy import PATIENCE_S, until
 from tests.contract.engines import MODEL, process
 from tests.doubles.stepping import SteppingEngine, make_engine
-from weft.core.config import EngineOptions
+from weft.core.engine_options import EngineOptions
 from weft.core.errors import ConfigError
 from weft.core.kv_feed import KvEventFeed
 from weft.core.types import (

@@ -9,7 +9,7 @@ from msgspec.structs import replace
 
 from tests.doubles.fake_runner import FakeRunner, greedy_after, logits_after
 from tests.doubles.stepping import make_config, make_request
-from weft.core.config import LogprobsMode
+from weft.core.logprobs import LogprobsMode
 from weft.core.types import FinishReason, SamplingParams
 from weft.engine.engine_model import EngineModel
 from weft.engine.loop import EngineLoop

@@ -13,7 +13,7 @@ from tests.busy import until
 from tests.contract.engines import MODEL, ROOM, running_engine, start, stop
 from tests.model.adapters import write_adapter
 from weft import LLM
-from weft.core.config import EngineOptions
+from weft.core.engine_options import EngineOptions
 from weft.core.errors import BadRequest, ConfigError, NotFound
 from weft.core.metrics import Metrics, expose
 from weft.core.types import (

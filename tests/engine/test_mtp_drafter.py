@@ -8,7 +8,7 @@ import pytest
 from tests.compute.mtp_heads import CASES, write_head
 from tests.contract.engines import stop
 from tests.model.gguf.files import write_gguf
-from weft.core.config import EngineOptions
+from weft.core.engine_options import EngineOptions
 from weft.core.errors import ConfigError
 from weft.core.types import OutputKind, SamplingParams
 from weft.engine.capacity import capacity_of

@@ -9,7 +9,7 @@ import pytest
 from numpy.typing import NDArray
 
 from tests.model.checkpoints import CONFIG, tensors_of, write_checkpoint
-from weft.core.config import EngineOptions
+from weft.core.engine_options import EngineOptions
 from weft.core.errors import GenerationError
 from weft.core.types import OutputKind, SamplingParams, StructuredOutputsParams
 from weft.engine.fit import fit

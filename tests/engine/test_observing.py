@@ -8,7 +8,7 @@ import pytest
 from tests.busy import PATIENCE_S
 from tests.contract.engines import GIB, MODEL, stop
 from tests.engine.test_front import HandClient, begin
-from weft.core.config import EngineOptions
+from weft.core.engine_options import EngineOptions
 from weft.core.errors import BadRequest, EngineDead, GenerationError, Overloaded
 from weft.core.metrics import Metrics
 from weft.core.types import EngineLoad, FinishReason, OutputKind, SamplingParams

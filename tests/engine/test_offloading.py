@@ -16,7 +16,7 @@ from tests.doubles.stepping import make_config, make_engine, make_request
 from tests.engine.test_kv_tier import wait
 from tests.model.adapters import write_adapter
 from weft import LLM
-from weft.core.config import EngineOptions
+from weft.core.engine_options import EngineOptions
 from weft.core.errors import ConfigError
 from weft.core.kv_cache import KvOffloadingConfig, Medium
 from weft.core.types import (

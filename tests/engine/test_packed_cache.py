@@ -18,7 +18,7 @@ from tests.contract.engines import GIB
 from tests.model.checkpoints import tensors_of, write_checkpoint
 from weft.compute.native import code
 from weft.compute.native.runner import NativeModel
-from weft.core.config import EngineOptions
+from weft.core.engine_options import EngineOptions
 from weft.core.errors import ConfigError
 from weft.engine import packed_cache, packed_files
 from weft.engine.configure import resolve

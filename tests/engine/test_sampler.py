@@ -10,7 +10,7 @@ from weft.compute.masks import mask_of
 from weft.compute.native import NativeSampler
 from weft.compute.processed import truncate
 from weft.compute.sampler import Choice
-from weft.core.config import LogprobsMode
+from weft.core.logprobs import LogprobsMode
 from weft.core.types import SamplingParams
 from weft.engine.constraints.reasoning_tracker import OpenReasoning, ReasoningTracker
 from weft.engine.scheduling.plan import Plan, PlannedRows

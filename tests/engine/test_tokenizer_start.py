@@ -8,7 +8,7 @@ import pytest
 
 from tests.busy import PATIENCE_S, until
 from tests.contract.engines import GIB, MODEL
-from weft.core.config import EngineOptions
+from weft.core.engine_options import EngineOptions
 from weft.engine.configure import resolve
 from weft.engine.front.local_client import LocalClient
 from weft.engine.front.process_client import ProcessClient

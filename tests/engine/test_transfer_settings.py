@@ -8,7 +8,7 @@ from tests.engine.test_kv_transfer import LEND, answers_of, options, run_apart, 
 from tests.engine.test_offloading import MODEL
 from tests.model.checkpoints import CONFIG, write_checkpoint
 from weft import LLM
-from weft.core.config import EngineOptions
+from weft.core.engine_options import EngineOptions
 from weft.core.errors import BadRequest, ConfigError
 from weft.core.kv_transfer import read_params
 from weft.core.types import SamplingParams

@@ -14,7 +14,7 @@ from tests.contract.engines import GIB, data_parallel, local
 from tests.engine.test_data_parallel import last
 from tests.model.checkpoints import tensors_of, write_checkpoint
 from weft.compute.backends import load_model
-from weft.core.config import EngineOptions
+from weft.core.engine_options import EngineOptions
 from weft.engine.configure import resolve
 from weft.engine.engine_model import EngineModel
 from weft.engine.weight_files import WeightFiles

@@ -7,7 +7,7 @@ import pytest
 
 from tests.model.checkpoints import CONFIG, tensors_of, write_checkpoint
 from weft.compute.backends import choose
-from weft.core.config import EngineOptions
+from weft.core.engine_options import EngineOptions
 from weft.core.errors import ConfigError
 from weft.model.decoders import read_config, read_spec
 from weft.model.lora import AdapterTargets

@@ -19,8 +19,8 @@ from hypothesis import strategies as st
 from tests.busy import PATIENCE_S
 from tests.model.adapters import write_adapter
 from tests.property.test_weights_walk import Weights
-from weft.core.config import EngineOptions
 from weft.core.controls import SleepTag
+from weft.core.engine_options import EngineOptions
 from weft.core.errors import WeftError
 from weft.core.types import LoRARequest, OutputKind, PauseMode, SamplingParams
 from weft.core.weight_transfer import WeightTransferInitRequest, WeightTransferUpdateRequest

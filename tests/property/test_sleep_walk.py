@@ -15,8 +15,8 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from tests.doubles.stepping import make_request
-from weft.core.config import EngineOptions
 from weft.core.controls import SleepTag
+from weft.core.engine_options import EngineOptions
 from weft.core.types import FinishReason, PauseMode, SamplingParams
 from weft.engine.configure import resolve
 from weft.engine.engine_model import EngineModel

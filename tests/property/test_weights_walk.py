@@ -16,7 +16,7 @@ from hypothesis import strategies as st
 from tests.model.checkpoints import tensors_of, write_checkpoint
 from tests.property.test_sleep_walk import Walk
 from weft.compute.runner import Batch
-from weft.core.config import EngineOptions
+from weft.core.engine_options import EngineOptions
 from weft.core.types import PauseMode
 from weft.engine.configure import resolve
 from weft.engine.engine_model import EngineModel

@@ -9,7 +9,7 @@ from pathlib import Path
 import psutil
 
 from tests.vllm.environment import CACHE
-from weft.core.config import EngineOptions
+from weft.core.engine_options import EngineOptions
 from weft.core.types import OutputKind, RequestOutput, SamplingParams
 from weft.text.tokenizer import tokenizer_in
 from weft.vllm.client import VllmClient

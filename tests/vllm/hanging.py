@@ -5,7 +5,7 @@ from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from types import SimpleNamespace
 
-from weft.core.config import EngineOptions
+from weft.core.engine_options import EngineOptions
 from weft.engine.configure import resolve
 from weft.model.open import open_model
 from weft.text.tokenizer import Tokenizer

@@ -6,7 +6,7 @@ import pytest_asyncio
 from tests.model.adapters import write_adapter
 from tests.vllm.conftest import SMALL
 from tests.vllm.engines import FINAL, engine, final
-from weft.core.config import EngineOptions
+from weft.core.engine_options import EngineOptions
 from weft.core.errors import BadRequest, NotFound
 from weft.core.types import LoRARequest, SamplingParams
 from weft.engine.configure import resolve

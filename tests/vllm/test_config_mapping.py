@@ -8,7 +8,8 @@ import pytest
 
 import weft.vllm
 from tests.vllm.test_mapping import LISTED, fields, stats
-from weft.core.config import LogprobsMode, LoraConfig, PoolerConfig
+from weft.core.config import LoraConfig, PoolerConfig
+from weft.core.logprobs import LogprobsMode
 from weft.core.types import PoolingKind
 from weft.vllm.config import to_engine_config, to_eos_ids, with_pooler
 

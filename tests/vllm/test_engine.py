@@ -8,7 +8,7 @@ from msgspec import structs
 
 from tests.busy import PATIENCE_S, until
 from tests.vllm.engines import FINAL, LONG, PROMPT, final
-from weft.core.config import EngineOptions
+from weft.core.engine_options import EngineOptions
 from weft.core.errors import BadRequest, ConfigError, NotFound, Unsupported
 from weft.core.types import (
     BlockStored,

@@ -10,7 +10,7 @@ from types import SimpleNamespace
 import msgspec
 import pytest
 
-from weft.core.config import EngineOptions
+from weft.core.engine_options import EngineOptions
 from weft.core.errors import (
     BadRequest,
     ConfigError,

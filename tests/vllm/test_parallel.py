@@ -6,7 +6,7 @@ import pytest
 
 from tests.busy import until
 from tests.vllm.engines import FINAL, LONG, PROMPT, engine, final
-from weft.core.config import EngineOptions
+from weft.core.engine_options import EngineOptions
 from weft.core.errors import BadRequest
 from weft.core.types import SamplingParams
 from weft.engine.configure import resolve

@@ -10,7 +10,7 @@ import pytest_asyncio
 
 from tests.compute.encoders import make_model, save
 from tests.vllm.served import fetched, refused, serving
-from weft.core.config import EngineOptions
+from weft.core.engine_options import EngineOptions
 from weft.core.errors import ContextLengthExceeded, Unsupported
 from weft.core.types import PoolingParams, SamplingParams
 from weft.engine.configure import resolve

@@ -16,7 +16,7 @@ from tests.doubles.scripted_client import ScriptedClient
 from tests.text.parsers.test_round_trip import WRITERS
 from tests.web.openai.calls import HELLO, flat_chat, flat_texts, folded_chat, folded_texts
 from tests.web.serving import call_of
-from weft.core.config import EngineOptions
+from weft.core.engine_options import EngineOptions
 from weft.engine.configure import resolve
 from weft.model.open import open_model
 from weft.text.chat import ChatTemplate

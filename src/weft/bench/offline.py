@@ -14,8 +14,8 @@ from weft.bench.record import Prompt, State
 from weft.bench.result import write_document
 from weft.bench.serving import exit_status, under_way
 from weft.bench.targets import Opened, open_engine, open_target
-from weft.core.config import EngineOptions
 from weft.core.declare import refuse_unused
+from weft.core.engine_options import EngineOptions
 from weft.core.errors import ConfigError
 from weft.core.terminal import say
 

@@ -19,9 +19,9 @@ from weft.bench.options import TargetOptions
 from weft.bench.record import Prompt, Record, Target
 from weft.bench.words import IdMaker, Maker, TextMaker, WordMaker, words
 from weft.core.address import join_host_port
-from weft.core.config import EngineOptions
 from weft.core.declare import refuse_unused
 from weft.core.defaults import UNLIMITED_QUEUE
+from weft.core.engine_options import EngineOptions
 from weft.core.errors import ConfigError, Unavailable, WeftError
 from weft.core.params import PARAMETERS
 from weft.core.types import OutputKind, SamplingParams

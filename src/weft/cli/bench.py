@@ -21,7 +21,7 @@ from weft.bench.options import (
 )
 from weft.cli.commands import call
 from weft.cli.flags import flags, pick
-from weft.core.config import EngineOptions
+from weft.core.engine_options import EngineOptions
 
 
 @flags(TargetOptions, PromptOptions, TrafficOptions, ReportOptions)

@@ -11,8 +11,8 @@ from cyclopts import Parameter
 
 from weft.cli.commands import call
 from weft.cli.flags import SHORT, LogFormatFlag, flags, pick, sample_flags
-from weft.core.config import EngineOptions
 from weft.core.declare import Flag
+from weft.core.engine_options import EngineOptions
 from weft.core.ranks import RankOptions, RanksConfig, read_ranks
 from weft.rpc.options import RpcOptions
 from weft.web.http.options import HttpOptions

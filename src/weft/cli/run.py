@@ -16,8 +16,8 @@ from weft.cli.options import ChatOptions, ConnectOptions, RunOptions, SampleOpti
 from weft.cli.serving.servers import DEFAULT_MODEL, EXIT_SIGNALLED
 from weft.cli.state import state_file
 from weft.cli.up.up import Worker
-from weft.core.config import EngineOptions
 from weft.core.declare import spelled
+from weft.core.engine_options import EngineOptions
 from weft.core.errors import ConfigError
 
 _HOST = "127.0.0.1"

@@ -5,7 +5,8 @@ from typing import Protocol, runtime_checkable
 
 from weft.compute.runner import Runner
 from weft.compute.sampler import Sampler
-from weft.core.config import ComputeConfig, EngineOptions
+from weft.core.config import ComputeConfig
+from weft.core.engine_options import EngineOptions
 from weft.model.card import ModelCard
 from weft.model.checkpoint import Checkpoint
 

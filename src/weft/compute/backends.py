@@ -10,7 +10,8 @@ from weft.compute.native_backend import NativeBackend
 from weft.compute.pooler import Pooler, load_pooler
 from weft.compute.reference_backend import ReferenceBackend
 from weft.compute.runner import Runner
-from weft.core.config import ComputeConfig, EngineConfig, EngineOptions
+from weft.core.config import ComputeConfig, EngineConfig
+from weft.core.engine_options import EngineOptions
 from weft.core.errors import ConfigError
 from weft.model.card import ModelCard
 from weft.model.checkpoint import Checkpoint

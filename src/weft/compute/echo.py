@@ -11,7 +11,8 @@ from weft.compute.memory import free_memory_bytes
 from weft.compute.native import NativeSampler, cpu
 from weft.compute.runner import Batch, FloatArray, IntArray, Runner
 from weft.compute.sampler import Sampler
-from weft.core.config import ComputeConfig, EngineOptions
+from weft.core.config import ComputeConfig
+from weft.core.engine_options import EngineOptions
 from weft.core.errors import ConfigError
 from weft.model.card import ModelCard
 from weft.model.checkpoint import Checkpoint

@@ -5,7 +5,8 @@ from weft.compute.encoder import EncoderRunner
 from weft.compute.native import cpu
 from weft.compute.reference import ReferenceRunner
 from weft.compute.runner import Runner
-from weft.core.config import ComputeConfig, EngineOptions
+from weft.core.config import ComputeConfig
+from weft.core.engine_options import EngineOptions
 from weft.core.errors import ConfigError
 from weft.model.card import ModelCard
 from weft.model.checkpoint import Checkpoint

@@ -14,7 +14,7 @@ from numpy.typing import NDArray
 
 from weft.compute.masks import Words
 from weft.compute.runner import FloatArray, IntArray, Rows
-from weft.core.config import LogprobsMode
+from weft.core.logprobs import LogprobsMode
 from weft.core.types import LogprobRow, SamplingParams
 
 Doubles = NDArray[np.float64]

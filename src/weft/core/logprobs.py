@@ -6,9 +6,24 @@ collector walks again and again; here they are a handful of arrays.
 
 from array import array
 from collections.abc import Iterator, Sequence
+from enum import StrEnum
 from typing import Any
 
 from weft.core.types import Logprob, PositionLogprobs
+
+
+class LogprobsMode(StrEnum):
+    """What an engine reports as log-probabilities, of which stage of sampling.
+
+    Raw is before everything but a grammar, processed after everything, temperature and truncation too.
+    Prompt tokens are not sampled: of theirs there is only raw.
+    """
+
+    RAW_LOGPROBS = "raw_logprobs"
+    RAW_LOGITS = "raw_logits"
+    PROCESSED_LOGPROBS = "processed_logprobs"
+    PROCESSED_LOGITS = "processed_logits"
+
 
 _UNKNOWN_RANK = 0  # ranks begin at 1
 

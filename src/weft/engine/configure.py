@@ -11,8 +11,6 @@ from weft.compute.backends import choose, shares_weights
 from weft.core.config import (
     ComputeConfig,
     EngineConfig,
-    EngineOptions,
-    LogprobsMode,
     LoraConfig,
     ModelConfig,
     PoolerConfig,
@@ -21,9 +19,11 @@ from weft.core.config import (
 from weft.core.declare import spelled
 from weft.core.defaults import DEFAULT_STREAM_INTERVAL_MS, DEFAULTS
 from weft.core.elastic import ElasticConfig
+from weft.core.engine_options import EngineOptions
 from weft.core.errors import ConfigError
 from weft.core.kv_cache import CacheConfig, KvEventsConfig, KvOffloadingConfig, StateCacheConfig
 from weft.core.kv_transfer import KvTransferConfig
+from weft.core.logprobs import LogprobsMode
 from weft.core.pooler_options import PoolerOptions
 from weft.core.ranks import RanksConfig
 from weft.core.speculation import DraftModelConfig, SpeculativeConfig

@@ -5,7 +5,8 @@ from dataclasses import dataclass, replace
 import msgspec
 
 from weft.compute.backends import BACKENDS, choose
-from weft.core.config import EngineConfig, EngineOptions
+from weft.core.config import EngineConfig
+from weft.core.engine_options import EngineOptions
 from weft.core.ranks import RanksConfig
 from weft.engine.configure import resolve
 from weft.engine.speculation import Draft, find_draft

@@ -6,9 +6,9 @@ from typing import Any, TypeVar
 import msgspec
 
 from weft.core.allowed import explain
-from weft.core.config import EngineOptions
 from weft.core.declare import INT32_MAX, spelled
 from weft.core.defaults import DEFAULTS
+from weft.core.engine_options import EngineOptions
 from weft.core.errors import ConfigError
 
 MAX_MS = 10_000.0

@@ -17,7 +17,7 @@ import numpy as np
 import xxhash
 
 from weft.compute.host_blocks import Bytes
-from weft.core.config import EngineOptions
+from weft.core.engine_options import EngineOptions
 from weft.core.errors import ConfigError
 from weft.core.kv_cache import KvOffloadingConfig, Medium
 from weft.core.readable import format_bytes

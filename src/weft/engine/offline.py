@@ -15,8 +15,8 @@ import msgspec
 from weft.compat.vllm import Setting, find_flag, translate
 from weft.core.beam_search import BeamSearchParams, check_beam_search, search_beams
 from weft.core.client import EngineClient
-from weft.core.config import EngineOptions
 from weft.core.defaults import UNLIMITED_QUEUE
+from weft.core.engine_options import EngineOptions
 from weft.core.errors import BadRequest, Unsupported
 from weft.core.metrics import Metrics
 from weft.core.scoring import cosine, is_cross_encoder, pair_up

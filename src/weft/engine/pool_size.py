@@ -2,9 +2,9 @@
 
 from dataclasses import dataclass
 
-from weft.core.config import EngineOptions
 from weft.core.declare import INT32_MAX, INT64_MAX
 from weft.core.defaults import DEFAULT_MEMORY_SHARE
+from weft.core.engine_options import EngineOptions
 from weft.core.errors import ConfigError
 from weft.core.readable import format_bytes
 from weft.engine.given import bounded

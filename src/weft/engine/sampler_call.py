@@ -18,8 +18,8 @@ from weft.compute.sampler import (
     Sampler,
     Scoring,
 )
-from weft.core.config import LogprobsMode
 from weft.core.log import of_request
+from weft.core.logprobs import LogprobsMode
 from weft.core.types import Request
 from weft.engine.scheduling.plan import FailedRow, Result, SampledRow
 

@@ -8,7 +8,8 @@ import msgspec
 from tokenizers import Tokenizer
 
 from weft.compute.backends import BACKENDS
-from weft.core.config import ComputeConfig, EngineOptions
+from weft.core.config import ComputeConfig
+from weft.core.engine_options import EngineOptions
 from weft.core.errors import ConfigError
 from weft.core.speculation import DraftModelConfig, SpeculativeConfig
 from weft.engine.given import check_between, read_json

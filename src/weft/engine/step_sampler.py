@@ -21,8 +21,8 @@ from typing import Any
 
 from weft.compute.runner import Rows
 from weft.compute.sampler import Sampler
-from weft.core.config import LogprobsMode
 from weft.core.log import of_request
+from weft.core.logprobs import LogprobsMode
 from weft.engine.constraints.grammar import GrammarFailed
 from weft.engine.sampler_call import INTERNAL_ERROR, SamplerCall, Score, Wanted
 from weft.engine.scheduling.plan import FailedRow, Part, Plan, PlannedRows, Result

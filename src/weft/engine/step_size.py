@@ -1,7 +1,8 @@
 """How large a step may be: in rows, in the memory that these take, and in time."""
 
-from weft.core.config import ComputeConfig, EngineOptions
+from weft.core.config import ComputeConfig
 from weft.core.defaults import DEFAULT_TARGET_ITL_MS, DEFAULTS, MOST_ROWS
+from weft.core.engine_options import EngineOptions
 from weft.core.errors import ConfigError
 from weft.engine.given import bounded, check_ms
 from weft.model.card import ModelCard

@@ -4,7 +4,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-from weft.core.config import EngineOptions
+from weft.core.engine_options import EngineOptions
 from weft.core.errors import ConfigError
 from weft.core.file_overrides import NO_OVERRIDES, FileOverrides
 from weft.core.params import OF_MODELS

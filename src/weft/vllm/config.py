@@ -5,15 +5,9 @@ from typing import Any
 
 import msgspec
 
-from weft.core.config import (
-    EngineConfig,
-    LogprobsMode,
-    LoraConfig,
-    ModelConfig,
-    PoolerConfig,
-    SchedulerConfig,
-)
+from weft.core.config import EngineConfig, LoraConfig, ModelConfig, PoolerConfig, SchedulerConfig
 from weft.core.kv_cache import CacheConfig
+from weft.core.logprobs import LogprobsMode
 from weft.core.media import MODALITIES, MediaConfig, Modality
 from weft.core.types import PoolingKind
 

@@ -4,8 +4,8 @@ import json
 from collections.abc import Mapping
 from typing import Any
 
-from weft.core.config import EngineOptions
 from weft.core.declare import spelled
+from weft.core.engine_options import EngineOptions
 from weft.core.errors import ConfigError
 
 FLAG = "--engine-args"

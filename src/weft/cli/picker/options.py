@@ -11,8 +11,8 @@ from typing import Annotated, Literal
 from weft.cli.commands import branch, call
 from weft.cli.flags import LogFormatFlag, flags, pick
 from weft.cli.picker.reference_flags import ReferenceFlags
-from weft.core.config import EngineOptions
 from weft.core.declare import Flag
+from weft.core.engine_options import EngineOptions
 from weft.core.errors import ConfigError
 from weft.epp.config.options import PickerOptions
 from weft.epp.server.limits import PickerLimits

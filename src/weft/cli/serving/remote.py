@@ -7,8 +7,8 @@ from weft.cli.flags import flag_names, pick
 from weft.cli.options import ServeOptions
 from weft.cli.serving.banner import Address, other_block, show_block
 from weft.cli.serving.loading import check_parsers, make_served, read_template, to_api_options
-from weft.core.config import EngineOptions
 from weft.core.declare import refuse_unused
+from weft.core.engine_options import EngineOptions
 from weft.core.errors import ConfigError
 from weft.core.metrics import Metrics
 from weft.model.tokenizer import read_chat_template

@@ -20,7 +20,7 @@ from weft.cli.signals import Signalled, Signals
 from weft.cli.tracing import open_tracer
 from weft.core.address import join_host_port
 from weft.core.client import EngineClient
-from weft.core.config import EngineOptions
+from weft.core.engine_options import EngineOptions
 from weft.core.errors import EngineDead
 from weft.core.metrics import Metrics
 from weft.core.tasks import every

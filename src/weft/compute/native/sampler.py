@@ -14,7 +14,7 @@ from weft.compute.sampler import (
     Scores,
     Scoring,
 )
-from weft.core.config import LogprobsMode
+from weft.core.logprobs import LogprobsMode
 from weft.core.types import LogprobRow
 
 _NEVER = np.float32(-np.inf)
