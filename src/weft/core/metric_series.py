@@ -79,133 +79,162 @@ CACHE_CONFIG_LABELS: Final = (
 LORA_LABELS: Final = ("max_lora", "running_lora_adapters", "waiting_lora_adapters")
 
 SERIES: Final = (
-    _gauge("num_requests_running", "Sequences that hold KV blocks."),
-    _gauge("num_requests_waiting", "Sequences that wait to be scheduled."),
-    _gauge("kv_cache_usage_perc", "Share of the KV pool that sequences hold, 0 to 1."),
-    _gauge("engine_sleep_state", "1 for the state that the engine is in.", ("sleep_state",)),
-    _gauge("cache_config_info", "Always 1; the labels describe the KV pool.", CACHE_CONFIG_LABELS),
+    _gauge("num_requests_running", "Number of running sequences, which hold KV blocks."),
+    _gauge("num_requests_waiting", "Number of sequences waiting to be scheduled."),
+    _gauge(
+        "kv_cache_usage_perc",
+        "KV cache usage: share of the KV pool that running sequences hold, 0 to 1.",
+    ),
+    _gauge(
+        "engine_sleep_state",
+        "Sleep state of the engine: 1 for the current state, 0 for the others.",
+        ("sleep_state",),
+    ),
+    _gauge(
+        "cache_config_info",
+        "Configuration of the KV cache, in labels. The value is always 1.",
+        CACHE_CONFIG_LABELS,
+    ),
     _gauge(
         "lora_requests_info",
-        "Unix time; the labels list the adapters that requests run with, and that they wait for.",
+        "LoRA adapters of running and waiting requests, in labels. The value is the Unix time of the report.",
         LORA_LABELS,
     ),
-    _counter("prefix_cache_queries", "Tokens looked up in the prefix cache."),
-    _counter("prefix_cache_hits", "Tokens found in the prefix cache."),
+    _counter("prefix_cache_queries", "Prefix cache queries, in tokens."),
+    _counter("prefix_cache_hits", "Prefix cache hits, in tokens."),
     _counter(
         "expert_load_tokens",
-        "Tokens of an expert, added up over steps and layers: of the mean expert, and of the busiest (max). The "
-        "increase of one over that of the other is balancedness, 1 at best. 0 where a model has no experts.",
+        "Expert load: tokens summed over steps and layers, for the mean expert and for the busiest one (max). "
+        "rate(mean) / rate(max) is the balance of the experts, 1 at best. Always 0 for models without experts.",
         ("expert",),
     ),
     _counter(
         "external_prefix_cache_queries",
-        "Tokens that the pool had not, looked up in the second tier.",
+        "Second-tier cache queries, in tokens that the KV pool did not have.",
     ),
-    _counter("external_prefix_cache_hits", "Tokens that came from the second tier."),
+    _counter("external_prefix_cache_hits", "Second-tier cache hits, in tokens."),
     _counter(
         "kv_offload_total_bytes",
-        "Bytes of blocks that went to the second tier, and came from it.",
+        "Bytes transferred between the KV pool and the second tier, by direction.",
         ("transfer_type",),
     ),
-    _gauge("kv_offload_usage_bytes", "Bytes that the second tier takes."),
+    _gauge("kv_offload_usage_bytes", "Bytes stored in the second tier."),
     _counter(
         "kv_offload_lost_blocks",
-        "Blocks that the second tier evicted, dropped because it was busy, or found damaged.",
+        "Blocks that the second tier lost, by reason: evicted, dropped because it was busy, or damaged.",
         ("reason",),
     ),
     _histogram(
         "nixl_xfer_time_seconds",
-        "Time to fetch a prompt's blocks from another engine, by whichever connector.",
+        "KV transfer: time to fetch the blocks of a prompt from another engine, over any connector.",
         _TRANSFER_SECONDS,
     ),
     _histogram(
         "nixl_bytes_transferred",
-        "Bytes of a prompt that was fetched from another engine.",
+        "KV transfer: bytes fetched per prompt.",
         _TRANSFER_BYTES,
     ),
     _histogram(
         "nixl_num_descriptors",
-        "Blocks of a prompt that was fetched from another engine.",
+        "KV transfer: blocks fetched per prompt.",
         _TRANSFER_BLOCKS,
     ),
     _counter(
-        "nixl_num_failed_transfers", "Prompts that could not be fetched whole from another engine."
+        "nixl_num_failed_transfers", "KV transfer: prompts whose blocks could not all be fetched."
     ),
     _counter(
         "nixl_num_failed_notifications",
-        "Prompts that another engine could not be told to lend no longer.",
+        "KV transfer: failed notifications that tell another engine to release a prompt's blocks.",
     ),
-    _counter("nixl_num_kv_expired_reqs", "Prompts that were lent, and whose lease ran out."),
+    _counter(
+        "nixl_num_kv_expired_reqs",
+        "KV transfer: prompts held for another engine whose lease expired.",
+    ),
     _counter("kv_transfer_sent_bytes", "Bytes of blocks sent to other engines."),
     _counter("kv_transfer_sent_blocks", "Blocks sent to other engines."),
     _counter(
         "kv_transfer_sent_seconds",
-        "Time of sending blocks to other engines, waits for them included.",
+        "Seconds spent on sending blocks to other engines, including waits.",
     ),
     _counter(
         "kv_transfer_failed_sends",
-        "Prompts of which another engine wanted a block that did not go.",
+        "Prompts of which a block requested by another engine could not be sent.",
     ),
-    _counter("num_preemptions", "Times a sequence gave way."),
-    _counter("corrupted_requests", "Sequences ended because their logits were not numbers."),
-    _counter("spec_decode_num_drafts", "Drafts that went into a step."),
-    _counter("spec_decode_num_draft_tokens", "Tokens that were drafted."),
-    _counter("spec_decode_num_accepted_tokens", "Tokens that came as drafted."),
+    _counter("num_preemptions", "Number of preemptions."),
+    _counter(
+        "corrupted_requests",
+        "Sequences that failed because their logits contained NaN or infinity.",
+    ),
+    _counter("spec_decode_num_drafts", "Speculative decoding: number of drafts."),
+    _counter("spec_decode_num_draft_tokens", "Speculative decoding: number of draft tokens."),
+    _counter(
+        "spec_decode_num_accepted_tokens", "Speculative decoding: number of accepted draft tokens."
+    ),
     _counter(
         "spec_decode_num_accepted_tokens_per_pos",
-        "Drafts that were right at a place, counted from 0.",
+        "Speculative decoding: accepted draft tokens by position in the draft, from 0.",
         ("position",),
     ),
-    _counter("prompt_tokens", "Prompt tokens of sequences that began to answer."),
-    _counter("generation_tokens", "Generated tokens."),
-    _counter("request_success", "Answers that ended, by why.", ("finished_reason",)),
-    _histogram("iteration_tokens_total", "Tokens computed in a step.", _STEP_TOKENS),
-    _histogram("request_prompt_tokens", "Prompt tokens of an answer."),
-    _histogram("request_generation_tokens", "Generated tokens of an answer."),
-    _histogram(
-        "request_max_num_generation_tokens", "Generated tokens of a request's longest answer."
+    _counter(
+        "prompt_tokens",
+        "Number of prompt tokens, counted when a sequence generates its first token.",
     ),
-    _histogram("request_params_n", "Answers requested (n).", _ANSWERS),
-    _histogram("request_params_max_tokens", "Most tokens requested (max_tokens)."),
+    _counter("generation_tokens", "Number of generated tokens."),
+    _counter(
+        "request_success", "Number of finished sequences, by finish reason.", ("finished_reason",)
+    ),
+    _histogram("iteration_tokens_total", "Number of tokens computed per step.", _STEP_TOKENS),
+    _histogram("request_prompt_tokens", "Prompt tokens per sequence."),
+    _histogram("request_generation_tokens", "Generated tokens per sequence."),
     _histogram(
-        "request_prefill_kv_computed_tokens", "Prompt tokens that the prefix cache did not have."
+        "request_max_num_generation_tokens",
+        "Generated tokens of the longest sequence of a request.",
+    ),
+    _histogram("request_params_n", "Value of n in requests.", _ANSWERS),
+    _histogram("request_params_max_tokens", "Value of max_tokens in requests."),
+    _histogram(
+        "request_prefill_kv_computed_tokens",
+        "Prompt tokens per sequence that were computed, not taken from the prefix cache.",
     ),
     _histogram(
         "time_to_first_token_seconds",
-        "From a request's arrival, before it is tokenised, to an answer's first token.",
+        "Time to first token: from the arrival of the request, before tokenization, to the first token of a "
+        "sequence.",
         _FIRST_TOKEN_SECONDS,
     ),
     _histogram(
-        "inter_token_latency_seconds", "Between successive tokens of a sequence.", _TOKEN_SECONDS
+        "inter_token_latency_seconds",
+        "Inter-token latency: time between successive tokens of a sequence.",
+        _TOKEN_SECONDS,
     ),
     _histogram(
         "request_time_per_output_token_seconds",
-        "Mean over an answer's tokens after its first.",
+        "Time per output token: mean inter-token latency of a sequence.",
         _TOKEN_SECONDS,
     ),
     _histogram(
         "e2e_request_latency_seconds",
-        "From a request's arrival to an answer's end.",
+        "End-to-end latency: from the arrival of the request to the last token of a sequence.",
         _REQUEST_SECONDS,
     ),
     _histogram(
         "request_queue_time_seconds",
-        "From arrival in the engine to first scheduled.",
+        "Queue time: from arrival in the engine to the first scheduled step.",
         _REQUEST_SECONDS,
     ),
     _histogram(
         "request_inference_time_seconds",
-        "From first scheduled to last token; preemptions included.",
+        "Inference time: from the first scheduled step to the last token, including preemptions.",
         _REQUEST_SECONDS,
     ),
     _histogram(
         "request_prefill_time_seconds",
-        "From first scheduled to first token; preemptions included.",
+        "Prefill time: from the first scheduled step to the first token, including preemptions.",
         _REQUEST_SECONDS,
     ),
     _histogram(
         "request_decode_time_seconds",
-        "From first to last token; preemptions included.",
+        "Decode time: from the first to the last token, including preemptions.",
         _REQUEST_SECONDS,
     ),
 )
@@ -220,18 +249,18 @@ OLDER_NAMES: Final = (
 
 # Series of vLLM's that are not there, each with the reason.
 ABSENT: Final = {
-    "mm_cache_queries_total, mm_cache_hits_total": "no multimodal inputs",
+    "mm_cache_queries_total, mm_cache_hits_total": "Weft's engine has no multimodal inputs",
     "kv_block_lifetime_seconds, kv_block_idle_before_evict_seconds, kv_block_reuse_gap_seconds": (
-        "blocks are not sampled (--kv-cache-metrics)"
+        "Weft does not sample block lifetimes (--kv-cache-metrics)"
     ),
-    "nixl_post_time_seconds": "a transfer is asked for in one message, and nothing is posted",
+    "nixl_post_time_seconds": "Weft's connectors request a transfer in one message; there is no post operation",
     "model_forward_time_milliseconds, model_execute_time_milliseconds": (
-        "steps are not traced (--collect-detailed-traces)"
+        "Weft does not trace steps in detail (--collect-detailed-traces)"
     ),
     "avg_prompt_throughput_toks_per_s, avg_generation_throughput_toks_per_s": (
-        "removed from vLLM; ask for the rate of prompt_tokens_total and generation_tokens_total"
+        "removed from vLLM; use the rate of prompt_tokens_total and generation_tokens_total"
     ),
     "num_requests_swapped, cpu_cache_usage_perc": "removed from vLLM; nothing is swapped",
     "time_in_queue_requests": "removed from vLLM; the same as request_queue_time_seconds",
-    "tokens_total": "never was there in vLLM either",
+    "tokens_total": "vLLM never had it either",
 }

@@ -257,7 +257,7 @@ def test_findings_come_with_the_line_that_mends_them(capsys):
     lines = capsys.readouterr().out.splitlines()
     place = next(i for i, line in enumerate(lines) if line.startswith("MEND  gRPC port"))
     assert lines[place + 1].strip().startswith("weft ps")
-    assert lines[-1].endswith("to mend")
+    assert lines[-1].endswith("problems found")
 
 
 def test_versions_are_said(capsys):

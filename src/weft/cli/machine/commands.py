@@ -95,22 +95,22 @@ class PullOptions:
 
 
 def plan(*arguments: ServeArguments, options: PlanOptions = PlanOptions()) -> int:
-    """Say where a model's memory would go, what fits, and how fast it could be; load nothing."""
+    """Estimate memory use, context and speed of a model without loading it."""
     return call("weft.cli.machine.plan:run", arguments, measure=options.measure, json=options.json)
 
 
 def doctor(*arguments: ServeArguments, options: OutputOptions = OutputOptions()) -> int:
-    """Look for what keeps Weft from starting, or from being fast, and say how to mend it."""
+    """Diagnose problems that prevent a start or slow Weft down, with fixes."""
     return call("weft.cli.machine.doctor:run", arguments, json=options.json)
 
 
 def top(*, options: TopOptions = TopOptions()) -> int:
-    """Watch a running engine: requests, KV pool, steps, tokens a second."""
+    """Monitor a running engine: requests, KV pool, steps, tokens per second."""
     return call("weft.cli.machine.top:run", options)
 
 
 def ps(*, options: OutputOptions = OutputOptions()) -> int:
-    """List the servers on this machine that are yours."""
+    """List your Weft servers on this machine."""
     return call("weft.cli.machine.processes:run", json=options.json)
 
 
@@ -124,7 +124,7 @@ def config_show(
 
 
 def models(*, options: ModelsOptions = ModelsOptions()) -> int:
-    """List the models on this disk, and whether Weft can serve them."""
+    """List local models, and whether Weft can serve them."""
     return call("weft.cli.machine.models:show", options.dir or (), json=options.json)
 
 

@@ -36,7 +36,7 @@ _SOON = timedelta(days=14)
 
 
 def run(arguments: Sequence[str], *, json: bool, root: Path = Path("/")) -> int:
-    """Look at everything; 1 if there is something to mend."""
+    """Look at everything; 1 if there is a problem."""
     options = read_serve_line(arguments).options
     checks = [*check_versions(), *check_machine(root), *check_server(options)]
     findings = [check for check in checks if check.mend is not None]
@@ -52,7 +52,7 @@ def _print(checks: Sequence[Check], num_findings: int) -> None:
         say(f"{'ok  ' if check.mend is None else 'MEND'}  {check.area:<12}{check.found}")
         if check.mend is not None:
             say(f"{'':<18}{check.mend}")
-    say("nothing to mend" if not num_findings else f"{num_findings} to mend")
+    say("no problems found" if not num_findings else f"{num_findings} problems found")
 
 
 def check_versions() -> Iterator[Check]:

@@ -221,7 +221,7 @@ def read_token(path: Path) -> str:
 
 
 def epp(*, options: EppOptions = EppOptions()) -> int:
-    """Pick an endpoint for each request that Envoy shows, until SIGTERM or Ctrl-C."""
+    """Run the Endpoint Picker: choose an endpoint for each request from Envoy, until SIGTERM or Ctrl-C."""
     return call("weft.cli.picker.epp:epp", options)
 
 

@@ -300,7 +300,7 @@ def _next(http: Address | None, *, has_cautions: bool = False) -> str:
         url = "" if http.host_port == "127.0.0.1:8000" else f" --url {http_url(http)}"
         parts.append(f"{weft} top{url} watches it")
     if has_cautions:
-        parts.append(f"{weft} doctor says how to mend what is warned of")
+        parts.append(f"run {weft} doctor for fixes")
     return "; ".join([*parts, "Ctrl-C ends it"])
 
 

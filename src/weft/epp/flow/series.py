@@ -23,40 +23,49 @@ class FlowSeries:
         name = "flow_control_"
         self._queue_duration = metrics.histogram(
             name + "request_queue_duration_seconds",
-            "From arrival to the end of the wait.",
+            "Time that a request waits in the queue.",
             ("fairness_id", "priority", "outcome", *_FLOW[2:]),
             _QUEUE_SECONDS,
         )
         self._enqueue_duration = metrics.histogram(
             name + "request_enqueue_duration_seconds",
-            "Time to take a request into its queue, or to refuse it.",
+            "Time to enqueue or refuse a request.",
             ("fairness_id", "priority", "outcome"),
             SHORT_SECONDS,
         )
         self.cycle_duration = metrics.histogram(
             name + "dispatch_cycle_duration_seconds",
-            "One look for requests that may go, with their decisions.",
+            "Duration of a dispatch cycle, including its scheduling decisions.",
             (),
             SHORT_SECONDS,
         )
         self._requests = metrics.counter(
-            name + "requests", "Ends of the wait.", ("outcome", "priority", "inference_pool")
+            name + "requests",
+            "Number of requests that left the queue, by outcome.",
+            ("outcome", "priority", "inference_pool"),
         )
         self._make_queue_gauges(metrics)
         self._make_eviction_series(metrics, pool)
 
     def _make_queue_gauges(self, metrics: PickerMetrics) -> None:
         name, band = "flow_control_", ("priority", "inference_pool")
-        self._size = Rows(metrics.gauge(name + "queue_size", "Requests that wait.", _FLOW))
-        self._bytes = Rows(
-            metrics.gauge(name + "queue_bytes", "Bytes of requests that wait.", _FLOW)
-        )
+        self._size = Rows(metrics.gauge(name + "queue_size", "Number of waiting requests.", _FLOW))
+        self._bytes = Rows(metrics.gauge(name + "queue_bytes", "Bytes of waiting requests.", _FLOW))
         use = name + "capacity_utilization_"
         self._band_requests = Rows(
-            metrics.gauge(use + "requests", "Share of a band's requests.", band)
+            metrics.gauge(
+                use + "requests", "Waiting requests as a share of the priority band's limit.", band
+            )
         )
-        self._band_bytes = Rows(metrics.gauge(use + "bytes", "Share of a band's bytes.", band))
-        use, text = name + "global_capacity_utilization_", "Share of what may wait in all bands: "
+        self._band_bytes = Rows(
+            metrics.gauge(
+                use + "bytes", "Waiting bytes as a share of the priority band's limit.", band
+            )
+        )
+        use, text = (
+            name + "global_capacity_utilization_",
+            "Waiting load as a share of the global limit: ",
+        )
         self._all_requests = metrics.gauge(use + "requests", text + "requests.", band[1:])
         self._all_bytes = metrics.gauge(use + "bytes", text + "bytes.", band[1:])
 
@@ -64,24 +73,27 @@ class FlowSeries:
         name, labels = "flow_control_", ("inference_pool",)
         self._issued = metrics.counter(
             name + "revocations_issued",
-            "Requests in flight that were ended, by the priority they were ended for.",
+            "Number of running requests that were revoked, by the priority of the waiting requests they made room "
+            "for.",
             ("priority", *labels),
         )
         self._revocations = metrics.counter(
-            name + "revocations", "How ended requests ended.", ("outcome", *labels)
+            name + "revocations", "Number of revoked requests, by outcome.", ("outcome", *labels)
         )
         self._confirmation = metrics.histogram(
             name + "revocation_confirmation_seconds",
-            "From ending a request to the end of its stream.",
+            "Time from the revocation of a request to the end of its stream.",
             labels,
             _QUEUE_SECONDS,
         ).labels(pool)
         self.reclaim_target = metrics.gauge(
-            name + "reclaim_target", "Saturation above the ceiling, when requests were last ended.",
+            name + "reclaim_target", "Saturation above the ceiling at the last revocation.",
             labels,
         ).labels(pool)  # fmt: skip
         self.pending_reclaim = metrics.gauge(
-            name + "pending_reclaim", "Ended requests whose streams have not ended.", labels
+            name + "pending_reclaim",
+            "Number of revoked requests whose streams are still open.",
+            labels,
         ).labels(pool)
 
     def enqueued(self, item: Item, seconds: float, outcome: Outcome | None) -> None:

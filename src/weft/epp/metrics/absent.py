@@ -5,10 +5,10 @@ from types import MappingProxyType
 from typing import Final
 
 _EVENTS: Final = (
-    "kv_cache_events_total counts events by what became of them; they are applied as they come"
+    "kv_cache_events_total counts events by outcome; events are applied without a queue"
 )
-_MEDIA: Final = "media are told apart by name, and not by kind"
-_ROLLOUTS: Final = "rollouts of DisaggregatedSets are not followed yet"
+_MEDIA: Final = "Weft identifies media by name, not by kind"
+_ROLLOUTS: Final = "Weft does not follow rollouts of DisaggregatedSets yet"
 
 # By the current name, without prefix, as scraped.
 ABSENT_SERIES: Final[Mapping[str, str]] = MappingProxyType(

@@ -148,12 +148,14 @@ class PickerMetrics:
 
     def make_stream_series(self) -> None:
         """Series of ext_proc streams; only if somebody wants them."""
-        self.streams_inflight = self.gauge("extproc_streams_inflight", "Open ext_proc streams.")
+        self.streams_inflight = self.gauge(
+            "extproc_streams_inflight", "Number of open ext_proc streams."
+        )
         self.stream_duration = self.histogram(
-            "extproc_stream_duration_seconds", "Life of an ext_proc stream.", (), _STREAM_SECONDS
+            "extproc_stream_duration_seconds", "Duration of ext_proc streams.", (), _STREAM_SECONDS
         )
         self.streams = self.counter(
-            "extproc_streams", "Ended ext_proc streams, by gRPC status.", ("code",)
+            "extproc_streams", "Number of finished ext_proc streams, by gRPC status.", ("code",)
         )
 
     def make_index_series(self) -> "IndexSeries":
@@ -170,50 +172,59 @@ class PickerMetrics:
 
     def _make_request_series(self) -> None:
         labels = REQUEST_LABELS
-        self.request = self.counter("request", "Requests scheduled or refused.", labels)
+        self.request = self.counter("request", "Number of requests, scheduled or refused.", labels)
         self.request_error = self.counter(
-            "request_error", "Requests that failed, by reason.", (*labels, "error_code")
+            "request_error", "Number of failed requests, by reason.", (*labels, "error_code")
         )
         self.request_duration = self.histogram(
-            "request_duration_seconds", "From request to end of response.", labels, _SECONDS
+            "request_duration_seconds",
+            "Request duration: from the request to the end of its response.",
+            labels,
+            _SECONDS,
         )
         self.request_size = self.histogram(
-            "request_size_bytes", "Request bodies.", labels, _REQUEST_BYTES
+            "request_size_bytes", "Size of request bodies.", labels, _REQUEST_BYTES
         )
         self.response_size = self.histogram(
-            "response_size_bytes", "Response bodies.", labels, _RESPONSE_BYTES
+            "response_size_bytes", "Size of response bodies.", labels, _RESPONSE_BYTES
         )
         self.ttft = self.histogram(
-            "request_ttft_seconds", "Time to the first token.", (*labels, "streaming"), _SECONDS
+            "request_ttft_seconds", "Time to first token.", (*labels, "streaming"), _SECONDS
         )
-        self.running = self.gauge("request_running", "Requests under way.", labels)
+        self.running = self.gauge("request_running", "Number of running requests.", labels)
 
     def _make_token_series(self) -> None:
         labels = REQUEST_LABELS
         self.input_tokens = self.histogram(
             "request_input_tokens",
-            "Prompt tokens, as the server reported or else as estimated.",
+            "Prompt tokens per request, as reported by the server, else estimated.",
             labels,
             _INPUT_TOKENS,
         )
         self.output_tokens = self.histogram(
-            "request_output_tokens", "Generated tokens.", labels, _OUTPUT_TOKENS
+            "request_output_tokens", "Number of generated tokens.", labels, _OUTPUT_TOKENS
         )
         self.cached_tokens = self.histogram(
-            "request_cached_tokens", "Prompt tokens the server had cached.", labels, _INPUT_TOKENS
+            "request_cached_tokens",
+            "Cached prompt tokens per request, as reported by the server.",
+            labels,
+            _INPUT_TOKENS,
         )
         self.ntpot = self.histogram(
-            "request_ntpot_seconds", "Duration per generated token.", labels, _NTPOT_SECONDS
+            "request_ntpot_seconds",
+            "Normalized time per output token: request duration divided by generated tokens.",
+            labels,
+            _NTPOT_SECONDS,
         )
         self.streaming_tpot = self.histogram(
             "request_streaming_tpot_seconds",
-            "Time per token after the first, streamed responses.",
+            "Time per output token of streamed responses, without the first token.",
             labels,
             _TPOT_SECONDS,
         )
         self.streaming_itl = self.histogram(
             "request_streaming_itl_seconds",
-            "Time between two pieces of a streamed response.",
+            "Inter-token latency of streamed responses, measured between two chunks.",
             labels,
             _ITL_SECONDS,
         )
@@ -223,30 +234,32 @@ class PickerMetrics:
         self.queue_size = self._spread("queue_size")
         self.running_requests = self._spread("running_requests")
         self.ready_endpoints = self.gauge(
-            "ready_endpoints", "Endpoints that do not refuse connections.", ("name",)
+            "ready_endpoints", "Number of endpoints that accept connections.", ("name",)
         )
         self.per_endpoint_queue_size = self.gauge(
             "per_endpoint_queue_size",
-            "Requests waiting at an endpoint.",
+            "Queue size per endpoint.",
             ("name", "model_server_endpoint"),
         )
         self.stale_endpoints = self.gauge(
-            "flow_control_stale_endpoints", "Endpoints whose load is unknown or old.", ("detector",)
+            "flow_control_stale_endpoints",
+            "Number of endpoints whose load data is missing or stale.",
+            ("detector",),
         )
         self.pool_saturation = self.gauge(
             "flow_control_pool_saturation",
-            "How full the pool is, by stage and effectively; 1 and above: full.",
+            "Saturation of the pool by stage, and the effective value; 1 or more means saturated.",
             ("inference_pool", "stage"),
         )
         self.poll_errors = self.counter(
-            "datalayer_poll_errors", "Polls of an endpoint's load that failed.", ("source_type",)
+            "datalayer_poll_errors", "Number of failed load polls.", ("source_type",)
         )
         self.extract_errors = self.counter(
             "datalayer_extract_errors",
-            "Polls whose answer had none of the expected series.",
+            "Number of load polls whose answer had none of the expected metrics.",
             ("source_type", "extractor_type"),
         )
-        self.info = self.gauge("info", "Which build this is.", ("commit", "build_ref"))
+        self.info = self.gauge("info", "Build information, in labels.", ("commit", "build_ref"))
 
     def _spread(self, what: str) -> tuple[Gauge, Gauge]:
         """Mean and standard deviation over the pool."""
@@ -256,65 +269,76 @@ class PickerMetrics:
 
     def _make_scheduling_series(self) -> None:
         self.scheduler_duration = self.histogram(
-            "scheduler_e2e_duration_seconds", "Time of one decision.", (), SHORT_SECONDS
+            "scheduler_e2e_duration_seconds",
+            "Duration of a scheduling decision.",
+            (),
+            SHORT_SECONDS,
         )
         self.scheduler_attempts = self.counter(
             "scheduler_attempts",
-            "Decisions by outcome and endpoint.",
+            "Number of scheduling decisions, by outcome and endpoint.",
             ("status", "target_model_name", "endpoint_name", "namespace", "port"),
         )
         self.plugin_duration = self.histogram(
             "plugin_duration_seconds",
-            "Time in one plugin.",
+            "Duration of one plugin call.",
             ("extension_point", "plugin_type", "plugin_name"),
             SHORT_SECONDS,
         )
         self.request_processing = self.histogram(
             "request_processing_duration_seconds",
-            "From a request's headers to the answer to its whole body.",
+            "Time from the headers of a request to the picker's answer to its complete body.",
             (),
             _OWN_SECONDS,
         )
         self.response_processing = self.histogram(
             "response_processing_duration_seconds",
-            "Time spent on the messages of a response, all together.",
+            "Total processing time of a response's messages.",
             (),
             _OWN_SECONDS,
         )
         self.rewrites = self.counter(
             "model_rewrite_decisions",
-            "Requests whose model was rewritten.",
+            "Number of requests whose model was rewritten.",
             ("model_rewrite_name", "model_name", "target_model"),
         )
         self.disagg_decisions = self.counter(
             "disagg_decision",
-            "Which stages requests ran through.",
+            "Number of requests by disaggregation decision (stages that they use).",
             ("plugin_name", "plugin_type", "model_name", "decision_type"),
         )
 
     def _make_prefix_series(self) -> None:
         labels = ("plugin_name", "plugin_type")
-        self.prefix_size = self.gauge("prefix_indexer_size", "Blocks in a prefix index.", labels)
+        self.prefix_size = self.gauge(
+            "prefix_indexer_size", "Number of blocks in the prefix index.", labels
+        )
         self.prefix_hit_ratio = self.histogram(
             "prefix_indexer_hit_ratio",
-            "Share of a prompt the chosen endpoint holds.",
+            "Share of the prompt that the chosen endpoint has cached.",
             labels,
             _RATIOS,
         )
         self.prefix_hit_bytes = self.histogram(
             "prefix_indexer_hit_bytes",
-            "Bytes of a prompt the chosen endpoint holds.",
+            "Bytes of the prompt that the chosen endpoint has cached.",
             labels,
             _HIT_BYTES,
         )
         self.kv_events = self.counter(
-            "kv_cache_events", "Events of the endpoints' prefix caches.", ("outcome",)
+            "kv_cache_events",
+            "Number of prefix-cache events from endpoints, by outcome.",
+            ("outcome",),
         )
 
     def _make_load_series(self) -> None:
         labels = ("endpoint_name", "namespace", "producer_name", "fairness_id", "priority")
-        self.inflight_requests = self.gauge("inflight_requests", "Requests under way.", labels)
-        self.inflight_tokens = self.gauge("inflight_tokens", "Prompt tokens under way.", labels)
+        self.inflight_requests = self.gauge(
+            "inflight_requests", "Number of running requests.", labels
+        )
+        self.inflight_tokens = self.gauge(
+            "inflight_tokens", "Number of prompt tokens of running requests.", labels
+        )
 
 
 class IndexSeries:
@@ -322,23 +346,33 @@ class IndexSeries:
 
     def __init__(self, metrics: PickerMetrics) -> None:
         index, dedup = "kv_cache_index_", "kv_cache_events_dedup_removed_hashes_"
-        self.admissions = metrics.counter(index + "admissions", "Blocks that endpoints stored.")
-        self.evictions = metrics.counter(index + "evictions", "Blocks that endpoints dropped.")
-        self.lookups = metrics.counter(index + "lookup_requests", "Prompts looked up.")
+        self.admissions = metrics.counter(
+            index + "admissions", "Number of blocks added to the index."
+        )
+        self.evictions = metrics.counter(
+            index + "evictions", "Number of blocks removed from the index."
+        )
+        self.lookups = metrics.counter(
+            index + "lookup_requests", "Number of prompts looked up in the index."
+        )
         self.hits = metrics.counter(
-            index + "lookup_hits", "Blocks the best endpoint held, over all look-ups."
+            index + "lookup_hits",
+            "Sum over all look-ups of the blocks that the best endpoint had cached.",
         )
         self.best_runs = metrics.counter(
-            index + "max_pod_hit_count", "The longest run of blocks at one endpoint, likewise."
+            index + "max_pod_hit_count",
+            "Sum over all look-ups of the longest run of cached blocks at one endpoint.",
         )
         self.latency = metrics.histogram(
-            index + "lookup_latency_seconds", "Time of one look-up.", (), SHORT_SECONDS
+            index + "lookup_latency_seconds", "Duration of a look-up.", (), SHORT_SECONDS
         )
         self.suppressed = metrics.counter(
-            dedup + "suppressed", "Removals of blocks that the endpoint holds elsewhere still."
+            dedup + "suppressed",
+            "Number of block removals that were suppressed, because the endpoint still has "
+            "the block in another place.",
         )
         self.forwarded = metrics.counter(
-            dedup + "forwarded", "Removals of blocks that the endpoint then holds nowhere."
+            dedup + "forwarded", "Number of block removals that were applied."
         )
 
 
@@ -349,36 +383,36 @@ class LatencySeries:
         labels = ("plugin_name", "plugin_type", "model_name", "target_model_name")
         self.predicted_ttft = metrics.histogram(
             "request_predicted_ttft_seconds",
-            "Time to the first token, as predicted for the endpoint that was chosen; without "
-            "streamingMode, time to the end.",
+            "Predicted time to first token at the chosen endpoint; without streamingMode, predicted request "
+            "duration.",
             labels,
             _SECONDS,
         )
         self.predicted_tpot = metrics.histogram(
             "request_predicted_tpot_seconds",
-            "Time per token after the first, as predicted likewise.",
+            "Predicted time per output token at the chosen endpoint.",
             labels,
             _PREDICTED_TPOT_SECONDS,
         )
         self.ttft_prediction = metrics.histogram(
             "request_ttft_prediction_duration_seconds",
-            "Time to predict the former for all candidates.",
+            "Time to predict the time to first token for all candidates.",
             labels,
             _PREDICTION_SECONDS,
         )
         self.tpot_prediction = metrics.histogram(
             "request_tpot_prediction_duration_seconds",
-            "Time to predict the latter for all candidates.",
+            "Time to predict the time per output token for all candidates.",
             labels,
             _PREDICTION_SECONDS,
         )
         self.violations = metrics.counter(
             "request_slo_violation",
-            "Responses that missed an objective of theirs: ttft or tpot.",
+            "Number of responses that missed their latency objective, by type: ttft or tpot.",
             (*labels, "type"),
         )
         self.last = metrics.gauge(
             "inference_request_metric",
-            "The last value of each of these, in seconds; 1 and 0 for violations.",
+            "Last value by type: predicted and measured latencies in seconds, and 1 or 0 for a missed objective.",
             (*labels, "type"),
         )

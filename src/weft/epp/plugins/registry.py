@@ -33,6 +33,6 @@ REFUSED_TYPES: Final[Mapping[str, str]] = MappingProxyType(
     {
         "k8s-notification-source": "objects of Kubernetes are followed with --pool-name, by no plugin",
         "destination-endpoint-served-verifier": "it is for conformance tests of gateways only",
-        "disaggregatedset-rollout-screener": "rollouts of DisaggregatedSets are not followed yet",
+        "disaggregatedset-rollout-screener": "Weft does not follow rollouts of DisaggregatedSets yet",
     }
 )

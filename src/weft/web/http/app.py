@@ -166,13 +166,13 @@ class Traffic:
         )
         self._fine = Histogram(
             "http_request_duration_highr_seconds",
-            "From the request's head to the end of the answer.",
+            "From the request headers to the end of the response.",
             buckets=_FINE_BUCKETS,
             registry=registry,
         )
         self._coarse = Histogram(
             "http_request_duration_seconds",
-            "From the request's head to the end of the answer.",
+            "From the request headers to the end of the response.",
             ("handler", "method"),
             buckets=_COARSE_BUCKETS,
             registry=registry,

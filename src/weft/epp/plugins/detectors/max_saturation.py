@@ -42,7 +42,7 @@ class MaxSaturationDetector:
         self._found: dict[tuple[str, str], float] = {}  # by detector and stage
         self._gauge = around.metrics.gauge(
             "flow_control_detector_saturation",
-            "What each detector of a max-saturation-detector found last, by stage.",
+            "Last saturation reported by each detector of a max-saturation-detector, by stage.",
             ("detector", "stage"),
         )
         around.metrics.before_text(self._update_gauge)

@@ -75,16 +75,17 @@ class ProgramAware(FollowsResponse):
         name, labels = "program_aware_", ("program_id",)
         self._jain = around.metrics.gauge(
             name + "jains_fairness_index",
-            "1 where the mean waits of all flows are the same, 1/n where one has all of it.",
+            "Jain's fairness index of mean waiting times: 1 if all flows wait equally, 1/n if one flow has all "
+            "the waiting.",
         )
         self._wait = Rows(
             around.metrics.gauge(
-                name + "avg_wait_time_milliseconds", "Mean wait of a flow.", labels
+                name + "avg_wait_time_milliseconds", "Mean waiting time per flow.", labels
             )
         )
         self._attained = Rows(
             around.metrics.gauge(
-                name + "attained_service_tokens", "Tokens of a flow, ageing.", labels
+                name + "attained_service_tokens", "Tokens per flow, with exponential decay.", labels
             )
         )
         around.metrics.before_text(self._update_gauges)

@@ -49,9 +49,13 @@ class ProgramScore(FollowsResponse):
         )  # fmt: skip
         self._open: dict[int, tuple[str, int]] = {}  # flow and prompt tokens, by ticket
         name, labels = "program_score_decayed_", ("program_id",)
-        self._turns = Rows(around.metrics.gauge(name + "turns", "Turns of a flow, ageing.", labels))
+        self._turns = Rows(
+            around.metrics.gauge(name + "turns", "Turns per flow, with exponential decay.", labels)
+        )
         self._tokens = Rows(
-            around.metrics.gauge(name + "tokens", "Tokens of a flow, ageing.", labels)
+            around.metrics.gauge(
+                name + "tokens", "Tokens per flow, with exponential decay.", labels
+            )
         )
         around.metrics.before_text(self._update_gauges)
 
