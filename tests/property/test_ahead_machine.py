@@ -1,4 +1,4 @@
-"""The scheduler's random walk on a device that computes nothing before somebody waits: steps are launched ahead.
+"""The random walks of this directory on a device that computes nothing before somebody waits: steps are launched ahead.
 
 Commands come while a step is in flight; what must find none drains first, as the engine's loop does.
 """
@@ -10,8 +10,10 @@ from hypothesis.stateful import initialize, rule
 
 from tests.doubles.async_device import AsyncRunner, Stream
 from tests.doubles.fake_runner import FakeRunner
+from tests.doubles.state_runner import StateRunner
 from tests.doubles.stepping import make_engine
 from tests.property import test_scheduler_machine as in_turn
+from tests.property import test_states_machine as states
 
 
 class AheadMachine(in_turn.SchedulerMachine):
@@ -62,3 +64,28 @@ class TestAheadMachineLonger(AheadMachine.TestCase):
     """Many."""
 
     settings = in_turn.WALKS
+
+
+class AheadStatesMachine(states.StatesMachine):
+    """With states, a second tier and leases."""
+
+    def make_runner(self):
+        return AsyncRunner(StateRunner(), Stream())
+
+    @rule(preempt=st.booleans())
+    def reset_cache(self, preempt):
+        self.engine.drain()
+        super().reset_cache(preempt)
+
+
+class TestAheadStatesMachine(AheadStatesMachine.TestCase):
+    """A few walks in every run of the tests."""
+
+    settings = settings(states.WALKS, max_examples=15, stateful_step_count=40)
+
+
+@pytest.mark.slow
+class TestAheadStatesMachineLonger(AheadStatesMachine.TestCase):
+    """Many."""
+
+    settings = states.WALKS

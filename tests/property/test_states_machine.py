@@ -80,7 +80,7 @@ class StatesMachine(RuleBasedStateMachine):
         self.aborted: set[str] = set()
         self.tier = KvTier(MemoryBlocks(), tier_bytes, lambda: None, has_states=True)
         self.tier.wait_until_found(PATIENCE_S)
-        runner = StateRunner()
+        runner = self.make_runner()
         self.lender = Lender(runner)
         self.engine = make_engine(
             runner,
@@ -93,6 +93,10 @@ class StatesMachine(RuleBasedStateMachine):
             max_num_batched_tokens=6,
             states=StateCacheConfig(num_slots=num_slots, slot_bytes=8, mamba_block_size=interval),
         )
+
+    def make_runner(self):
+        """What computes."""
+        return StateRunner()
 
     @rule(
         target=requests,

@@ -68,8 +68,8 @@ from weft.engine.worker_calls import WORKER_CALLS
 # it must. 8,192 rows of 152,000 tokens would be 5 GB.
 MAX_SCORED_BYTES = 256 << 20
 
-# Commands that change nothing but requests: a step may be in flight meanwhile.
-_BESIDE_STEPS = (Abort, Add, ListRequests, Ping, ReleaseRemote, StartProfile, StopProfile)
+# A step may be in flight while these are handled: they change nothing that it reads.
+_BESIDE_STEPS = (Abort, Add, ListRequests, Ping, ReleaseRemote, StartProfile, Stop, StopProfile)
 
 log = logging.getLogger("weft.engine")
 

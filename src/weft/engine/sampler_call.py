@@ -83,11 +83,13 @@ class SamplerCall:
         return None if self._sampled is None else self._sampled.device_token_ids
 
     def results(self) -> list[Result]:
-        """One for each sequence."""
+        """One for each sequence. What fails on a device is raised: a step may have gone on with its tokens."""
         if self._sampled is not None:
             try:
                 return _results(self._wanted, self._sampled.result())
             except Exception:
+                if self._sampled.device_token_ids is not None:
+                    raise
                 log.debug("a call for all rows failed", exc_info=True)
         return [self._result_alone(wanted) for wanted in self._wanted]
 
