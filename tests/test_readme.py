@@ -22,24 +22,33 @@ from weft.web.admin import refused
 
 ROOT = Path(__file__).resolve().parent.parent
 README = (ROOT / "README.md").read_text(encoding="utf-8")
+FEATURES = (ROOT / "docs" / "features.md").read_text(encoding="utf-8")
+MORE_PROGRAMS = (ROOT / "docs" / "programs.md").read_text(encoding="utf-8")
+MAX_WORDS = 700
 ADDRESS = "127.0.0.1:50051"  # where the README's server listens
 HTTP = "http://127.0.0.1:8000"
 
 
-def blocks(language: str) -> list[str]:
-    return re.findall(rf"^```{language}\n(.*?)^```$", README, re.MULTILINE | re.DOTALL)
+def blocks(text: str, language: str) -> list[str]:
+    return re.findall(rf"^```{language}\n(.*?)^```$", text, re.MULTILINE | re.DOTALL)
 
 
-SHELL_LINES = [line for block in blocks("sh") for line in block.splitlines()]
+SHELL_LINES = [line for block in blocks(README, "sh") for line in block.splitlines()]
 UP_LINES = [line for line in SHELL_LINES if line.startswith(".venv/bin/weft up")]
 CLIENT_LINES = [
     line for line in SHELL_LINES if line.startswith(".venv/bin/weft") and line not in UP_LINES
 ]
-PROGRAMS = blocks("python")
+PROGRAMS = blocks(README, "python") + blocks(MORE_PROGRAMS, "python")
 INSTALL_LINES = [line for line in SHELL_LINES if " install " in line]
 CURL_LINES = [line for line in SHELL_LINES if line.startswith("curl")]
 MAKE_LINES = [line for line in SHELL_LINES if line.startswith("make")]
-DOCUMENTS = ["README.md", "CONTRIBUTING.md", "docs/architecture.md"]
+DOCUMENTS = [
+    "README.md",
+    "CONTRIBUTING.md",
+    "docs/architecture.md",
+    "docs/features.md",
+    "docs/programs.md",
+]
 
 
 @dataclass(frozen=True)
@@ -115,9 +124,14 @@ def test_the_packages_of_the_readme_are_those_that_are_tested_with(line: str):
     }
 
 
-def test_what_is_not_there_yet_is_in_the_readme():
+def test_the_readme_stays_short():
+    """A newcomer reads it whole; what is longer has a page of its own."""
+    assert len(README.split()) <= MAX_WORDS
+
+
+def test_what_is_not_there_yet_is_in_the_list_of_features():
     """Everything that is refused to everybody, and nothing that is not."""
-    rows = README.partition("| not yet |")[2].partition("\n## ")[0].splitlines()
+    rows = FEATURES.partition("| not yet |")[2].partition("\n## ")[0].splitlines()
     named = {name for row in rows for name in re.findall(r"`([^`]+)`", row.split(" | ")[0])}
     reference = (ROOT / "docs" / "reference" / "engine.md").read_text(encoding="utf-8")
     always = {name for name, (_, where) in REFUSALS.items() if where.startswith("always")}
