@@ -34,6 +34,7 @@ EXPLANATION = (
 )
 PROJECT = (
     "CONTRIBUTING.md",
+    "docs/style.md",
     "docs/extending.md",
     "docs/mutants.md",
     "docs/sanitizers.md",
