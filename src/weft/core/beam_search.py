@@ -4,10 +4,15 @@ What beams have in common comes from the engine's prefix cache. Nothing is drawn
 equal answers.
 """
 
+import asyncio
+import heapq
 import math
-from collections.abc import AsyncGenerator, Callable, Collection, Sequence
+from collections.abc import AsyncGenerator, Collection, Iterator, Sequence
 from contextlib import aclosing
 from dataclasses import dataclass, replace
+from itertools import islice
+from operator import attrgetter
+from typing import TypeVar
 
 import msgspec
 
@@ -28,6 +33,7 @@ from weft.core.types import (
 from weft.core.validate import Limits, check_integer, check_number
 
 MAX_PENALTY = 10
+T = TypeVar("T", "Beam", "_Candidate")
 
 
 class BeamSearchParams(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
@@ -48,11 +54,15 @@ class BeamSearchParams(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown
 
 @dataclass(frozen=True, slots=True)
 class Beam:
-    """A continuation. One that has ended keeps the token that ended it in `token_ids`."""
+    """A continuation. One that has ended keeps the token that ended it in `token_ids`.
+
+    Beams are compared by `score`. `rows` is empty where nobody asked for log-probabilities.
+    """
 
     token_ids: tuple[int, ...] = ()
     rows: tuple[PositionLogprobs, ...] = ()
     logprob: float = 0.0
+    score: float = 0.0
     finish_reason: FinishReason = FinishReason.LENGTH
 
     @property
@@ -60,10 +70,31 @@ class Beam:
         """Whether its last token is an end-of-sequence that counts as one."""
         return self.finish_reason is FinishReason.STOP
 
-    def score(self, num_prompt_tokens: int, length_penalty: float) -> float:
-        """What beams are compared by."""
-        length = num_prompt_tokens + len(self.token_ids) - self.has_ended
-        return self.logprob / math.pow(max(length, 1), length_penalty)
+
+@dataclass(frozen=True, slots=True)
+class _Candidate:
+    """A beam and a token that may follow it. The longer beam is built only if the candidate survives."""
+
+    beam: Beam
+    row: PositionLogprobs
+    token_id: int
+    logprob: float
+    score: float
+    has_ended: bool
+
+    def to_beam(self, num_logprobs: int | None) -> Beam:
+        """With the token's row of log-probabilities: itself first, and so many of the likeliest."""
+        rows = self.beam.rows
+        if num_logprobs is not None:
+            likeliest = dict(islice(self.row.items(), num_logprobs))
+            rows = (*rows, {self.token_id: self.row[self.token_id], **likeliest})
+        return Beam(
+            token_ids=(*self.beam.token_ids, self.token_id),
+            rows=rows,
+            logprob=self.logprob,
+            score=self.score,
+            finish_reason=FinishReason.STOP if self.has_ended else FinishReason.LENGTH,
+        )
 
 
 def check_beam_search(params: BeamSearchParams, limits: Limits) -> None:
@@ -82,34 +113,40 @@ def max_beam_width(limits: Limits) -> int:
 
 
 async def search_beams(
-    client: EngineClient, request: Request, options: RequestOptions, params: BeamSearchParams
+    client: EngineClient,
+    request: Request,
+    options: RequestOptions,
+    params: BeamSearchParams,
+    *,
+    num_logprobs: int | None = None,
 ) -> list[Beam]:
-    """The best beams behind the prompt of a checked request, best first."""
+    """The best beams behind the prompt of a checked request, best first.
+
+    With `num_logprobs` each has a row of so many log-probabilities for each token.
+    """
     if request.prompt_embeds:
         raise BadRequest("prompt_embeds", "prompt_embeds does not go with beam search")
-    num_prompt_tokens = len(request.prompt_token_ids)
-
-    def score(beam: Beam) -> float:
-        return beam.score(num_prompt_tokens, params.length_penalty)
-
+    width = params.beam_width
     eos_token_ids = () if params.ignore_eos else client.model_config.eos_token_ids
-    step = _Step(client, request, options, params.beam_width)
+    step = _Step(client, request, options, width)
     beams, ended = [Beam()], list[Beam]()
-    for _ in range(params.max_tokens):
+    for num_tokens in range(1, params.max_tokens + 1):
         outputs = await step.run(beams)
         if any(output.finish_reason is FinishReason.ABORT for output in outputs):
             beams = [replace(beam, finish_reason=FinishReason.ABORT) for beam in beams]
             break
-        found = [
-            candidate
-            for beam, output in zip(beams, outputs, strict=True)
-            for candidate in _candidates(beam, output, eos_token_ids)
-        ]
-        ended += [beam for beam in found if beam.has_ended]
-        beams = _best([beam for beam in found if not beam.has_ended], params.beam_width, score)
+        lengths = _Lengths(len(request.prompt_token_ids) + num_tokens, params.length_penalty)
+        going, stopped = list[_Candidate](), list[_Candidate]()
+        for beam, output in zip(beams, outputs, strict=True):
+            found = list(_candidates(beam, output, lengths, eos_token_ids))
+            going = _best([*going, *(one for one in found if not one.has_ended)], width)
+            stopped = _best([*stopped, *(one for one in found if one.has_ended)], width)
+            await asyncio.sleep(0)  # hundreds of candidates a beam: others have a turn between
+        ended = _best([*ended, *(one.to_beam(num_logprobs) for one in stopped)], width)
+        beams = [one.to_beam(num_logprobs) for one in going]
         if not beams:
             break
-    return _best([*ended, *beams], params.beam_width, score)
+    return _best([*ended, *beams], width)
 
 
 async def run_beam_search(
@@ -126,7 +163,7 @@ async def run_beam_search(
         include_stop_str_in_output=requested.include_stop_str_in_output,
         skip_special_tokens=requested.skip_special_tokens,
     )
-    beams = await search_beams(client, request, options, params)
+    beams = await search_beams(client, request, options, params, num_logprobs=requested.logprobs)
     yield RequestOutput(
         request_id=request.request_id,
         prompt=request.prompt,
@@ -190,25 +227,30 @@ class _Step:
         raise AssertionError("an engine's stream ends with a finished output")
 
 
-def _candidates(beam: Beam, output: CompletionOutput, eos_token_ids: Collection[int]) -> list[Beam]:
+class _Lengths:
+    """Divides sums of log-probabilities by the length of a step's sequences. The token that ends one does not count."""
+
+    def __init__(self, num_tokens: int, penalty: float) -> None:
+        self._going = math.pow(max(num_tokens, 1), penalty)
+        self._ended = math.pow(max(num_tokens - 1, 1), penalty)
+
+    def score(self, logprob: float, *, has_ended: bool) -> float:
+        """The score of a sequence with this sum."""
+        return logprob / (self._ended if has_ended else self._going)
+
+
+def _candidates(
+    beam: Beam, output: CompletionOutput, lengths: _Lengths, eos_token_ids: Collection[int]
+) -> Iterator[_Candidate]:
     """The beam with each of its likeliest next tokens, likeliest first."""
     (row,) = output.logprobs or ({},)
-    return [
-        Beam(
-            token_ids=(*beam.token_ids, token_id),
-            rows=(*beam.rows, _chosen_first(row, token_id)),
-            logprob=beam.logprob + entry.logprob,
-            finish_reason=(FinishReason.STOP if token_id in eos_token_ids else FinishReason.LENGTH),
-        )
-        for token_id, entry in row.items()
-    ]
+    for token_id, entry in row.items():
+        has_ended = token_id in eos_token_ids
+        logprob = beam.logprob + entry.logprob
+        score = lengths.score(logprob, has_ended=has_ended)
+        yield _Candidate(beam, row, token_id, logprob, score, has_ended)
 
 
-def _chosen_first(row: PositionLogprobs, token_id: int) -> PositionLogprobs:
-    """As rows of an answer are: the token that came before those that might have."""
-    return {token_id: row[token_id], **row}
-
-
-def _best(beams: list[Beam], num_beams: int, score: Callable[[Beam], float]) -> list[Beam]:
-    """Of beams with one score those found first."""
-    return sorted(beams, key=score, reverse=True)[:num_beams]
+def _best(found: list[T], num_kept: int) -> list[T]:
+    """The best by score, best first; of equal ones those found first."""
+    return heapq.nlargest(num_kept, found, key=attrgetter("score"))

@@ -313,7 +313,10 @@ class LLM:
         request = await self._client.prepare(
             prompt, SamplingParams(max_tokens=params.max_tokens), options
         )
-        beams = await search_beams(self._client, request, options, params)
+        num_logprobs = 2 * params.beam_width
+        beams = await search_beams(
+            self._client, request, options, params, num_logprobs=num_logprobs
+        )
         sequences = []
         for beam in beams:
             tokens = [*request.prompt_token_ids, *beam.token_ids]
