@@ -58,14 +58,15 @@ class Target(Probed):
         """How it ends: HTTP's status, or the name of gRPC's."""
         if isinstance(attack, Attack):
             return self.post(attack.path, body)[0]
-        return self._call(attack.method, body)
+        return self.call(attack.method, body)
 
     def is_well(self) -> bool:
         """Whether both servers answer."""
         with urllib.request.urlopen(f"{self.server.http}/health", timeout=_TIMEOUT_S) as answer:
-            return answer.status == 200 and self._call("HealthCheck", b"") == "OK"
+            return answer.status == 200 and self.call("HealthCheck", b"") == "OK"
 
-    def _call(self, method: str, body: bytes) -> str:
+    def call(self, method: str, body: bytes) -> str:
+        """The name of the status that a call ends with."""
         timeout_s = _WATCH_S if method in _ENDLESS else _TIMEOUT_S
         with grpc.insecure_channel(self.server.address, options=_UNBOUNDED) as channel:
             try:

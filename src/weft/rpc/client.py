@@ -242,7 +242,7 @@ class RpcClient(RemoteClient):
             async for response in responses:
                 for answer in answers.take(response):
                     stream.push(answer)
-                await stream.read_prompt_soon()
+                await stream.read_scores_soon()
                 output = stream.pop()
                 if output is not None:
                     yield output

@@ -21,7 +21,7 @@ from weft.rpc.convert.request import Generation, to_generation
 from weft.rpc.metadata import lora_request_of, reasoning_of, trace_headers_of
 from weft.rpc.prefiller import RpcPrefiller, prefill_of
 from weft.rpc.spans import server_span
-from weft.text.outputs import num_rows_of, write_rows
+from weft.text.outputs import num_scores_of, write_scores
 
 
 class InFlight:
@@ -158,10 +158,10 @@ class GenerateCall:
         reply = StreamedReply(params)
         async with CallWriter(context, outputs, self._write_timeout_s) as writer:
             async for output in outputs:
-                rows = num_rows_of(output)
+                count = num_scores_of(output)
                 messages = (
-                    await write_rows(rows, partial(_all_of, reply, output))
-                    if rows
+                    await write_scores(count, partial(_all_of, reply, output))
+                    if count
                     else reply.messages(output)
                 )
                 for message in messages:
@@ -173,7 +173,7 @@ class GenerateCall:
     ) -> None:
         reply = WholeReply(params)
         async for output in outputs:
-            await write_rows(num_rows_of(output), partial(reply.add, output))
+            await write_scores(num_scores_of(output), partial(reply.add, output))
         for message in reply.messages():
             await context.write(message)
 

@@ -35,8 +35,8 @@ _MAX_UNREAD = 256
 _REPAIR_TOKENS = 4
 
 
-# Scored positions, each of which may hold twenty tokens and more: to write so many takes 5 to 10 ms.
-MANY_ROWS = 256
+# Log-probabilities: to read or to write so many takes 2 to 4 ms.
+MANY_SCORES = 2048
 T = TypeVar("T")
 
 
@@ -133,10 +133,23 @@ class RequestStream:
     def _is_prompt_scored(self, rows: Sequence[LogprobRow]) -> bool:
         return len(rows) >= len(self._request.prompt_token_ids) - 1
 
-    async def read_prompt_soon(self) -> None:
-        """Before `pop`, which does the same: of a long prompt it takes half a second, here on a thread."""
+    async def read_scores_soon(self) -> None:
+        """Before `pop`, which does the same: of a long prompt or of many answers it takes half a second.
+
+        Here that is done on a thread, and in pieces between which others have a turn.
+        """
         if self._prompt_rows:
-            await write_rows(len(self._prompt_rows), self._read_prompt)
+            num_scores = len(self._prompt_rows) * len(self._prompt_rows[-1])
+            await write_scores(num_scores, self._read_prompt)
+        if self.due is NOT_YET and not self.is_finished:
+            return
+        room = MANY_SCORES
+        for answer in self._answers:
+            while num_read := answer.read_scores(room):
+                room -= num_read
+                if room <= 0:
+                    await asyncio.sleep(0)
+                    room = MANY_SCORES
 
     def _read_prompt(self) -> None:
         """Give the scored positions of the prompt their texts."""
@@ -272,8 +285,6 @@ class _Answer:
             self._token_ids += output.token_ids
             if len(self._token_ids) - self._num_read >= _MAX_UNREAD:
                 self._read()
-        if len(self._rows) >= _MAX_UNREAD:
-            self._read_logprobs()
         if output.finish_reason is not None:
             self.finish(output.finish_reason, output.stop_reason)
         return False
@@ -303,11 +314,14 @@ class _Answer:
 
     def _output(self, first_text: int, first_token: int) -> CompletionOutput:
         has_logprobs = self._params.logprobs is not None
-        if has_logprobs:
-            self._read_logprobs()
+        while has_logprobs and self.read_scores(MANY_SCORES):
+            pass
         self._num_emitted_texts = len(self._texts)
         self.num_emitted_tokens = len(self._token_ids)
         self._has_emitted_end = self.finish_reason is not None
+        assert not has_logprobs or len(self._logprobs) == len(self._token_ids), (
+            "a token without log-probabilities"
+        )
         return CompletionOutput(
             index=self.index,
             text="".join(self._texts[first_text:]),
@@ -360,19 +374,23 @@ class _Answer:
             if self._detokenizer is not None:
                 self._show(self._detokenizer.read(unread))
 
-    def _read_logprobs(self) -> None:
-        """The same for log-probabilities, one row a token."""
-        first = len(self._logprobs)
-        token_ids = self._prompt_tail + self._token_ids[max(0, first - _REPAIR_TOKENS) :]
-        num_before = len(token_ids) - (len(self._token_ids) - first)
-        for position, row in enumerate(self._rows, start=num_before):
-            if position >= len(token_ids):
-                break  # a stop string came before
+    def read_scores(self, max_scores: int) -> int:
+        """The same for about so many log-probabilities, one row a token; how many these were."""
+        if not self._rows:
+            return 0
+        first, width = len(self._logprobs), len(self._rows[0])
+        end = min(len(self._token_ids), first + max(1, max_scores // width))
+        token_ids = self._prompt_tail + self._token_ids[max(0, first - _REPAIR_TOKENS) : end]
+        num_before = len(token_ids) - (end - first)
+        for position, row in enumerate(self._rows[: end - first], start=num_before):
             before = token_ids[max(0, position - _REPAIR_TOKENS) : position]
             self._logprobs.append(_logprobs_of(row, before, self._tokenizer))
             self._logprob_sum += row[0][1]
-        self._rows = []
-        assert len(self._logprobs) == len(self._token_ids), "a token without log-probabilities"
+        if end < len(self._token_ids):
+            del self._rows[: end - first]
+        else:
+            self._rows.clear()  # what is left came after a stop string
+        return (end - first) * width
 
     def _show(self, text: str) -> None:
         if text:
@@ -406,15 +424,17 @@ def _logprobs_of(
     return dict(entries())
 
 
-async def write_rows(num_rows: int, write: Callable[[], T]) -> T:
-    """What `write` returns: for many positions on a thread, so that the event loop turns meanwhile."""
-    return write() if num_rows <= MANY_ROWS else await asyncio.to_thread(write)
+async def write_scores(num_scores: int, write: Callable[[], T]) -> T:
+    """What `write` returns: for many log-probabilities on a thread, so that the event loop turns meanwhile."""
+    return write() if num_scores <= MANY_SCORES else await asyncio.to_thread(write)
 
 
-def num_rows_of(output: RequestOutput) -> int:
-    """Positions of which there is something to write."""
-    num_rows = 0 if output.prompt_logprobs is None else len(output.prompt_logprobs)
-    for answer in output.outputs:
-        if answer.logprobs is not None:
-            num_rows += len(answer.logprobs)
-    return num_rows
+def num_scores_of(output: RequestOutput) -> int:
+    """Log-probabilities that are to be written of it, near enough."""
+    of_answers = sum(num_scores(answer.logprobs) for answer in output.outputs)
+    return num_scores(output.prompt_logprobs) + of_answers
+
+
+def num_scores(rows: Sequence[PositionLogprobs | None] | None) -> int:
+    """Log-probabilities in these rows, which are about as long as the last of them."""
+    return len(rows) * len(rows[-1] or ()) if rows else 0

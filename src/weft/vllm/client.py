@@ -166,7 +166,7 @@ class VllmClient(VllmControls):
             async for _ in changes:
                 if stream.error is not None:
                     raise _failure(request, stream)
-                await stream.read_prompt_soon()
+                await stream.read_scores_soon()
                 output = stream.pop()
                 if output is not None:
                     yield output

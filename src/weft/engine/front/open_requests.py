@@ -89,7 +89,8 @@ class OpenRequest:
         # Not an event: that would be a sixth of what is done here for a token.
         self._waiter: asyncio.Future[None] | None = None
         self._loop = asyncio.get_running_loop()
-        has_scores = request.params.prompt_logprobs is not None
+        params = request.params
+        has_scores = params.prompt_logprobs is not None or params.logprobs is not None
         texts = stream if isinstance(stream, RequestStream) else None
         self._scored = texts if has_scores else None
         self._sink = None if texts is None or has_scores else texts.sink
@@ -118,7 +119,7 @@ class OpenRequest:
         if self.error is not None:
             raise self.error
         if self._scored is not None:
-            await self._scored.read_prompt_soon()
+            await self._scored.read_scores_soon()
 
     @property
     def has_sink(self) -> bool:

@@ -1,7 +1,7 @@
 """Log-probabilities in the three forms of OpenAI's APIs: chat, completions, prompts."""
 
 import sys
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from itertools import islice
 from typing import Any, TypeVar, cast
@@ -18,10 +18,11 @@ from weft.schema.usage import (
     TokenLogprob,
     TopLogprob,
 )
-from weft.text.outputs import MANY_ROWS
+from weft.text.outputs import MANY_SCORES
 from weft.text.tokenizer import Tokenizer
 
 _T = TypeVar("_T")
+_FEW_ROWS = 16  # an answer of hundreds of them is made of JSON, and not of their objects
 FLOOR = -9999.0  # JSON has no infinity
 _LAST = sys.maxsize  # a token whose rank is not known
 
@@ -41,11 +42,11 @@ class LogprobWriter:
 
     def chat(self, rows: Sequence[PositionLogprobs]) -> ChatLogprobs:
         """The form of chat: one object a token."""
-        return ChatLogprobs(content=in_pieces(self.tokens(rows)))
+        return ChatLogprobs(content=in_pieces(rows, self._token))
 
     def ids(self, rows: Sequence[PositionLogprobs]) -> IdLogprobs:
         """The form of tokens in and out: ids and ranks, no texts."""
-        return IdLogprobs(content=in_pieces([self._ids(row) for row in rows]))
+        return IdLogprobs(content=in_pieces(rows, self._ids))
 
     def tokens(self, rows: Sequence[PositionLogprobs]) -> list[TokenLogprob]:
         """One object a token."""
@@ -61,13 +62,13 @@ class LogprobWriter:
 
         Offsets count the characters of the tokens' own texts.
         """
-        tops: list[dict[str, float] | None] = []
+        # Who asks for no other tokens gets no lists of them, as from OpenAI.
+        has_tops = self.num_top != 0 or self.chosen_ids is not None
         written = CompletionLogprobs(
             text_offset=[],
             token_logprobs=[],
             tokens=[],
-            # Who asks for no other tokens gets no lists of them, as from OpenAI.
-            top_logprobs=None if self.num_top == 0 and self.chosen_ids is None else tops,
+            top_logprobs=in_pieces(rows, self._tops_by_name) if has_tops else None,
         )
         offset = first_offset
         for token_id, row in zip(token_ids, rows, strict=True):
@@ -76,10 +77,7 @@ class LogprobWriter:
             written.text_offset.append(offset)
             written.tokens.append(self._name(token_id, text))
             written.token_logprobs.append(None if entry is None else _floored(entry))
-            tops.append(None if row is None else self._tops_by_name(row))
             offset += len(text)
-        if written.top_logprobs is not None:
-            written = msgspec.structs.replace(written, top_logprobs=in_pieces(tops))
         return written, offset
 
     def _token(self, row: PositionLogprobs) -> TokenLogprob:
@@ -146,15 +144,25 @@ def to_prompt_logprobs(
     """Of every token of the prompt but the first, which nothing precedes."""
     if rows is None:
         return None
-    return in_pieces([None if row is None else _prompt_row(row) for row in rows])
+    return in_pieces(rows, _prompt_row)
 
 
-def in_pieces(items: list[_T]) -> list[_T]:
-    """For an answer: of many, their JSON, made a few at a time, because encoding holds the interpreter's lock."""
-    if len(items) <= MANY_ROWS:
-        return items
-    slices = (items[start : start + MANY_ROWS] for start in range(0, len(items), MANY_ROWS))
-    return of_pieces([msgspec.json.encode(piece)[1:-1] for piece in slices])
+def in_pieces(
+    rows: Sequence[PositionLogprobs | None], write: Callable[[PositionLogprobs], _T]
+) -> list[_T]:
+    """Rows written for an answer, null for None. Many are their JSON, made a few at a time.
+
+    Encoding holds the interpreter's lock, and so does freeing what was encoded.
+    """
+
+    def written(part: Sequence[PositionLogprobs | None]) -> list[Any]:
+        return [None if row is None else write(row) for row in part]
+
+    if len(rows) <= _FEW_ROWS:
+        return written(rows)
+    size = max(1, MANY_SCORES // max(1, len(rows[-1] or ())))
+    parts = (rows[start : start + size] for start in range(0, len(rows), size))
+    return of_pieces([msgspec.json.encode(written(part))[1:-1] for part in parts])
 
 
 def of_pieces(pieces: list[bytes]) -> list[Any]:

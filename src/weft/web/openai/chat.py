@@ -19,7 +19,7 @@ from weft.schema.chat import (
     ToolCallBody,
 )
 from weft.text.content import joined_text
-from weft.text.outputs import write_rows
+from weft.text.outputs import num_scores, write_scores
 from weft.web.chat.fold import WholeAnswer, WholeTurn, fold
 from weft.web.chat.prompt import trusted_template
 from weft.web.chat.run import run_turn
@@ -68,8 +68,10 @@ async def create_chat_completion(call: ModelCall) -> Answer:
     if body.stream:
         return chat_stream(call.served, turn, shape)
     whole = await fold(run_turn(call.served, turn))
-    num_rows = len(whole.prompt_logprobs or ()) + sum(len(a.logprobs or ()) for a in whole.answers)
-    return await write_rows(num_rows, partial(to_answer, whole, shape))
+    of_answers = sum(num_scores(answer.logprobs) for answer in whole.answers)
+    return await write_scores(
+        num_scores(whole.prompt_logprobs) + of_answers, partial(to_answer, whole, shape)
+    )
 
 
 # -- body to turn -------------------------------------------------------------------------------

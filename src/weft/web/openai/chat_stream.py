@@ -18,7 +18,7 @@ from weft.schema.chat import (
     ToolCallDelta,
 )
 from weft.schema.usage import Usage
-from weft.text.outputs import write_rows
+from weft.text.outputs import num_scores, write_scores
 from weft.text.parsers.parts import Arguments, Content, Part, Reasoning, ToolCall
 from weft.web.chat.run import TurnSink, run_turn
 from weft.web.chat.turn import Began, Ended, Turn, TurnDelta, TurnEvent
@@ -59,8 +59,8 @@ async def _chat_events(
                 for first in writer.chunks(event):
                     yield data_event(first)
                 continue
-            for chunk in await write_rows(
-                writer.num_rows_of(event), partial(writer.encoded, event)
+            for chunk in await write_scores(
+                writer.num_scores_of(event), partial(writer.encoded, event)
             ):
                 yield chunk
     yield DONE
@@ -86,11 +86,11 @@ class ChunkWriter:
         details = shape.details
         self._has_plain = not (details.has_token_ids or details.has_running_usage)
 
-    def num_rows_of(self, event: TurnEvent) -> int:
-        """Positions with log-probabilities that an event's chunk may hold: many, where the client lagged."""
+    def num_scores_of(self, event: TurnEvent) -> int:
+        """Log-probabilities that an event's chunk may hold: many, where the client lagged."""
         if not isinstance(event, TurnDelta) or event.logprobs is None:
             return 0
-        return len(self._progress[event.index].logprobs) + len(event.logprobs)
+        return num_scores(self._progress[event.index].logprobs) + num_scores(event.logprobs)
 
     def encoded(self, event: TurnEvent) -> list[bytes]:
         """The chunks that an event makes, as they are sent."""

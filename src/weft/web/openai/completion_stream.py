@@ -8,7 +8,7 @@ from functools import partial
 from weft.core.types import CompletionOutput, PositionLogprobs, RequestOutput
 from weft.schema.completion import CompletionChunk, CompletionChunkChoice
 from weft.schema.usage import CompletionLogprobs, Usage
-from weft.text.outputs import num_rows_of, write_rows
+from weft.text.outputs import num_scores_of, write_scores
 from weft.web.http.sse import DONE, EventOfText, data_event
 from weft.web.inference.call import AnswerDetails, Heading, to_usage
 from weft.web.inference.logprobs import LogprobWriter
@@ -168,7 +168,7 @@ async def completion_events(
     async with aclosing(outputs):
         async for position, output in outputs:
             write = partial(writers[position].events, output)
-            for event in await write_rows(num_rows_of(output), write):
+            for event in await write_scores(num_scores_of(output), write):
                 yield event
     if shape.details.has_usage:
         usage = total_usage(writers, shape)

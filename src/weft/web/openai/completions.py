@@ -20,7 +20,7 @@ from weft.schema.completion import (
     CompletionChoice,
     CompletionChunk,
 )
-from weft.text.outputs import num_rows_of, write_rows
+from weft.text.outputs import num_scores_of, write_scores
 from weft.text.prompt_embeds import check_enabled, read_base64
 from weft.web.chat.prompt import prepare, tokenization_kwargs, with_salt
 from weft.web.chat.run import run_request
@@ -276,8 +276,8 @@ async def _answer(
         async for position, output in outputs:
             kv_transfer_params = output.kv_transfer_params
             writer = writers[position]
-            choices += await write_rows(
-                num_rows_of(output), partial(_whole_choices, writer, output, job)
+            choices += await write_scores(
+                num_scores_of(output), partial(_whole_choices, writer, output, job)
             )
     return CompletionAnswer(
         **asdict(shape.head),

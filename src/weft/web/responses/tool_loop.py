@@ -11,7 +11,7 @@ import msgspec
 from weft.core.errors import ContextLengthExceeded
 from weft.schema.response_events import StreamEvent
 from weft.schema.response_object import McpListToolsItem, ResponseObject
-from weft.text.outputs import write_rows
+from weft.text.outputs import num_scores, write_scores
 from weft.web.chat.run import PreparedTurn, prepare_turn, run_turn
 from weft.web.chat.turn import Turn, TurnDelta, TurnEvent
 from weft.web.inference.logprobs import LogprobWriter
@@ -111,7 +111,9 @@ class ToolLoop:
         logprobs = self._request.logprobs
         if logprobs is None or not isinstance(event, TurnDelta) or event.logprobs is None:
             return None
-        return await write_rows(len(event.logprobs), partial(scored, logprobs, event.logprobs))
+        return await write_scores(
+            num_scores(event.logprobs), partial(scored, logprobs, event.logprobs)
+        )
 
     async def _calls(self) -> AsyncGenerator[StreamEvent, None]:
         """The calls of a turn, one after the other."""

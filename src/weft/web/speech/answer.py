@@ -24,7 +24,7 @@ from weft.schema.speech import (
     SpeechUsage,
 )
 from weft.schema.usage import Usage
-from weft.text.outputs import write_rows
+from weft.text.outputs import write_scores
 from weft.web.http.endpoint import Answer, Events
 from weft.web.http.sse import DONE, data_event
 from weft.web.inference.call import Heading, ModelCall, usage_of_stream
@@ -94,7 +94,7 @@ async def _verbose(
         temperature=call.body.temperature or 0.0,
     )
     num_rows = sum(len(clip.output.outputs[0].token_ids) for clip in clips)
-    by_clip = await write_rows(num_rows, partial(_segments, writer, clips))
+    by_clip = await write_scores(num_rows, partial(_segments, writer, clips))
     segments = [segment for each in by_clip for segment in each]
     return SpeechAnswer(
         text=_join(["".join(one.text for one in each) for each in by_clip], recording),

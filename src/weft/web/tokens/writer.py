@@ -22,7 +22,7 @@ from weft.schema.tokens import (
     WeightVersionSpan,
 )
 from weft.schema.usage import PromptTokensDetails, Usage
-from weft.text.outputs import write_rows
+from weft.text.outputs import num_scores, write_scores
 from weft.web.http.sse import DONE, data_event
 from weft.web.inference.logprobs import LogprobWriter, to_prompt_logprobs
 
@@ -119,7 +119,7 @@ async def write_events(
             for answer in output.outputs:
                 num_tokens[answer.index] += len(answer.token_ids)
                 write = partial(shape.chunk, answer, output, num_tokens[answer.index])
-                chunk = await write_rows(len(answer.logprobs or ()), write)
+                chunk = await write_scores(num_scores(answer.logprobs), write)
                 if last is None and shape.has_prompt:
                     chunk = replace(chunk, prompt_token_ids=output.prompt_token_ids)
                 last = output
