@@ -251,6 +251,6 @@ def _candidates(
         yield _Candidate(beam, row, token_id, logprob, score, has_ended)
 
 
-def _best(found: list[T], num_kept: int) -> list[T]:
+def _best(found: list[T], num_best: int) -> list[T]:
     """The best by score, best first; of equal ones those found first."""
-    return heapq.nlargest(num_kept, found, key=attrgetter("score"))
+    return heapq.nlargest(num_best, found, key=attrgetter("score"))
