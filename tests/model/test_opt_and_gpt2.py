@@ -103,20 +103,34 @@ def targets_of(directory, config):
     ("config", "lora", "words"),
     [
         (OPT, {"fan_in_fan_out": True}, "fan_in_fan_out is True; it is not supported"),
-        (OPT, {"target_modules": ["embed_positions"]}, "'embed_positions', which the model does"),
-        (NARROW, {"target_modules": ["embed_tokens"]}, "'embed_tokens', which the model does not"),
-        (NARROW, {"modules_to_save": ["lm_head"]}, "'lm_head', which the model does not have"),
         (GPT2, {"modules_to_save": ["wpe"]}, "names 'wpe'; only wte and lm_head can be replaced"),
         (GPT2, {"target_modules": ["q_proj"]}, "it has wte, c_attn, c_proj, c_fc, lm_head"),
     ],
 )
 def test_an_adapter_that_does_not_fit_is_refused(config, lora, words, tmp_path):
-    """Of positions, and of an embedding that is not served as it was trained, there is none."""
+    """By what it says, and by tensors of another family."""
     spec, targets = targets_of(tmp_path / "model", config)
     path = write_adapter(tmp_path / "adapter", spec, targets=("q_proj",), **lora)
     with pytest.raises(ConfigError) as error:
         read_adapter(path, targets, max_rank=8)
     assert words in str(error.value)
+
+
+@pytest.mark.parametrize(
+    ("config", "name"),
+    [
+        (OPT, "model.decoder.embed_positions.lora_embedding_A"),
+        (NARROW, "model.decoder.embed_tokens.lora_embedding_A"),
+        (NARROW, "lm_head.weight"),
+    ],
+)
+def test_an_adapter_of_what_takes_none_is_refused(config, name, tmp_path):
+    """Of positions, and of an embedding that is not served as it was trained, there is none."""
+    spec, targets = targets_of(tmp_path / "model", config)
+    tensors = {f"base_model.model.{name}": np.zeros((4, 16), np.float32)}
+    path = write_adapter(tmp_path / "adapter", spec, targets=("q_proj",), tensors=tensors)
+    with pytest.raises(ConfigError, match=f"{name[:25]}.*is of no module of the model"):
+        read_adapter(path, targets, max_rank=8)
 
 
 def test_an_adapter_of_transposed_layers_says_so(tmp_path):

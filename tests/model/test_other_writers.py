@@ -11,6 +11,7 @@ from tests.model.quantized import test_awq, test_gptq, test_int8
 from tests.model.quantized.packers import assert_same, packed_tensors
 from weft.core.errors import ConfigError
 from weft.model.open import find_model, open_model
+from weft.text.tokenizer import read_special_tokens
 
 SINGLE, INDEX = "model.safetensors", "model.safetensors.index.json"
 SHARDS = ("model-00001-of-00002.safetensors", "model-00002-of-00002.safetensors")
@@ -168,3 +169,63 @@ def test_a_whole_number_may_be_written_with_a_point(sound):
     params = open_model(str(sound)).card.default_sampling_params
     assert params == {"top_k": 50}
     assert isinstance(params["top_k"], int)
+
+
+def add_token(directory, content, token_id):
+    """tokenizer.json has one more token, which is special."""
+    path = directory / "tokenizer.json"
+    tokenizer = json.loads(path.read_text())
+    flags = dict.fromkeys(("single_word", "lstrip", "rstrip", "normalized"), False)
+    tokenizer["added_tokens"].append({"id": token_id, "content": content, "special": True, **flags})
+    path.write_text(json.dumps(tokenizer))
+
+
+def test_padding_may_lie_beyond_the_vocabulary(sound):
+    """Fine-tuned models have `<pad>` one past the embedding: no prompt needs it."""
+    size = CONFIG["vocab_size"]
+    add_token(sound, "<pad>", size)
+    write_json(sound / "special_tokens_map.json", {"pad_token": "<pad>"})
+    checkpoint = open_model(str(sound))
+    assert checkpoint.card.pad_token_id is None
+    assert checkpoint.parsed_tokenizer.token_to_id("<pad>") == size
+
+
+@pytest.mark.parametrize(
+    "name",
+    [{"special_tokens_map.json": '{"eos_token": "<x>"}'}, {"chat_template.jinja": "{{ '<x>' }}"}],
+    ids=["end", "template"],
+)
+def test_a_token_that_prompts_need_must_have_a_row(sound, name):
+    """Otherwise every conversation would be refused."""
+    add_token(sound, "<x>", CONFIG["vocab_size"])
+    for file, text in name.items():
+        (sound / file).write_text(text)
+    with pytest.raises(ConfigError, match=r"token '<x>' has id 300; the model's vocab_size"):
+        open_model(str(sound))
+
+
+def test_a_listed_token_without_a_row_stays_text(sound):
+    """It is in tokenizer_config.json alone, and its id is beyond the embedding."""
+    size = CONFIG["vocab_size"]
+    config = json.loads((sound / "tokenizer_config.json").read_text())
+    listed = {str(size): {"content": "<pad>", "special": True}}
+    write_json(sound / "tokenizer_config.json", {**config, "added_tokens_decoder": listed})
+    assert open_model(str(sound)).parsed_tokenizer.token_to_id("<pad>") is None
+
+
+def test_special_tokens_may_be_named_in_a_file_of_their_own(sound):
+    """The ids on the card and the names that templates have are of that file."""
+    write_json(sound / "tokenizer_config.json", {})
+    tokens = {"bos_token": {"content": "<|endoftext|>"}, "pad_token": "<|endoftext|>"}
+    write_json(sound / "special_tokens_map.json", tokens)
+    checkpoint = open_model(str(sound))
+    end = checkpoint.parsed_tokenizer.token_to_id("<|endoftext|>")
+    assert (checkpoint.card.bos_token_id, checkpoint.card.pad_token_id) == (end, end)
+    assert read_special_tokens(checkpoint.tokenizer_files)["bos_token"] == "<|endoftext|>"
+
+
+def test_a_tokenizer_of_sentencepiece_alone_says_how_to_convert_it(sound):
+    """Its file is there, and in another format."""
+    (sound / "tokenizer.json").rename(sound / "tokenizer.model")
+    with pytest.raises(ConfigError, match=r"tokenizer\.model is SentencePiece's.*save_pretrained"):
+        open_model(str(sound))

@@ -65,22 +65,6 @@ def test_the_longer_text_of_a_pair_gives_way(texts, lengths):
     assert (middle - 1, len(encoded.ids) - middle - 2) == lengths
 
 
-def test_a_token_of_the_file_comes_before_flags_of_the_config():
-    """Embedders end texts with a token, beside a config that says to add none around prompts."""
-    tokenizer, _, last = framed(single="$A [2]", add_bos_token=False)
-    assert encode(tokenizer, "xy").ids[-1] == last
-
-
-def test_flags_of_the_config_count_where_the_file_adds_nothing():
-    """The named tokens are put around the text, and stay when it is cut."""
-    tokenizer, first, last = framed(
-        single="$A", bos_token="[1]", eos_token="[2]", add_bos_token=True, add_eos_token=True
-    )
-    assert encode(tokenizer, "xy").ids == tokenizer.encode("xy")
-    cut = encode(tokenizer, "xyzuvw", max_tokens=3).ids
-    assert (cut[0], len(cut), cut[-1]) == (first, 3, last)
-
-
 def test_room_for_the_frame_alone_leaves_no_text():
     """Never more than asked for, as far as that is possible."""
     tokenizer, first, last = framed()

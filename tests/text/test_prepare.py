@@ -16,6 +16,7 @@ from tests.text.vocabularies import (
     files_of,
     llama_like_library,
     metaspace_library,
+    with_bos,
     word_library,
 )
 from weft.core.config import EngineConfig, ModelConfig, SchedulerConfig
@@ -263,14 +264,12 @@ def test_bad_tokenization_options_are_refused(kwargs, words):
 
 def test_special_tokens_are_added_unless_told_not_to():
     """A chat template writes them itself."""
-    tokenizer = Tokenizer.from_files(
-        files_of(byte_level_library(), bos_token="<|start|>", add_bos_token=True)
-    )
-    with_bos = process("hello", tokenizer=tokenizer)
+    tokenizer = with_bos(byte_level_library(), "<|start|>")
+    framed = process("hello", tokenizer=tokenizer)
     without = process(
         "hello", tokenizer=tokenizer, tokenization_kwargs={"add_special_tokens": False}
     )
-    assert with_bos.prompt_token_ids == [0, *without.prompt_token_ids]
+    assert framed.prompt_token_ids == [0, *without.prompt_token_ids]
 
 
 def test_without_a_tokenizer_only_token_ids_work():

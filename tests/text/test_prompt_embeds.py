@@ -11,7 +11,7 @@ import torch
 from safetensors.torch import save
 
 from tests.text.test_prepare import LEN, TOKENIZER, config
-from tests.text.vocabularies import files_of, llama_like_library
+from tests.text.vocabularies import llama_like_library, with_bos
 from weft.core.errors import BadRequest
 from weft.core.prompts import EmbeddedTokens, EmbedsPart, Prompt, TextPart, TokensPart
 from weft.core.types import RequestOptions, SamplingParams
@@ -19,7 +19,6 @@ from weft.core.validate import Limits
 from weft.text import prompt_embeds
 from weft.text.prepare import InputProcessor
 from weft.text.prompt_embeds import read_base64
-from weft.text.tokenizer import Tokenizer
 
 SIZE = 6
 ROWS = (torch.arange(4 * SIZE, dtype=torch.float32) / 8 - 1).reshape(4, SIZE)
@@ -199,9 +198,7 @@ def test_the_request_has_rows_and_ids_in_their_place():
 
 def test_they_may_stand_between_texts_and_ids():
     """Each where it is in the prompt; special tokens are around the whole."""
-    tokenizer = Tokenizer.from_files(
-        files_of(llama_like_library(), add_bos_token=True, bos_token="<s>")
-    )
+    tokenizer = with_bos(llama_like_library(), "<s>")
     rows = EmbedsPart(ROWS.numpy().tobytes(), 4)
     prompt = Prompt(parts=(TextPart("Hello"), rows, TokensPart([11]), rows))
     asked = RequestOptions(request_id="r")

@@ -3,11 +3,10 @@
 import pytest
 
 from tests.text.test_prepare import TOKENIZER, process
-from tests.text.vocabularies import files_of, llama_like_library
+from tests.text.vocabularies import llama_like_library, with_bos
 from weft.core.errors import BadRequest
 from weft.core.prompts import Part, Prompt, TextPart, TokensPart
 from weft.text.prompts import KINDS, REFUSED, read_prompt, size_of
-from weft.text.tokenizer import Tokenizer
 
 IDS = [11, 12, 13]
 
@@ -50,9 +49,7 @@ def test_parts_follow_each_other():
 
 def test_special_tokens_go_around_the_whole():
     """They mark where a prompt begins, not where each of its texts does."""
-    tokenizer = Tokenizer.from_files(
-        files_of(llama_like_library(), add_bos_token=True, bos_token="<s>")
-    )
+    tokenizer = with_bos(llama_like_library(), "<s>")
     bos = tokenizer.encode("")
     parts = (TextPart("Hello"), TextPart("world"))
     request = process(Prompt(parts=parts), tokenizer=tokenizer)

@@ -53,35 +53,20 @@ def test_ids_beyond_the_tokenizer_decode_to_nothing():
     assert tokenizer.token_to_text(tokenizer.vocab_size) == ""
 
 
-def test_config_adds_the_tokens_that_the_tokenizer_file_does_not():
-    """add_bos_token and add_eos_token put the named tokens around a text, once."""
-    config = {"bos_token": "<s>", "eos_token": {"content": "</s>"}}
-    flags = {"add_bos_token": True, "add_eos_token": True}
-    tokenizer = Tokenizer.from_files(files_of(llama_like_library(), **config, **flags))
-    plain = tokenizer.encode("hello", add_special_tokens=False)
-    assert tokenizer.encode("hello") == [1, *plain, 2]
-    assert (tokenizer.bos_token_id, tokenizer.eos_token_id) == (1, 2)
-
-
-def test_the_tokenizer_files_own_post_processor_is_used_when_the_config_is_silent():
-    """Without flags in the config, tokenizer.json decides what surrounds a text."""
+@pytest.mark.parametrize("flag", [True, False, None])
+def test_the_tokenizer_file_decides_what_surrounds_a_text(flag):
+    """Flags of tokenizer_config.json are of tokenizers without such a file."""
     library = tokenizers.Tokenizer.from_str(llama_like_library().to_str())
     library.post_processor = processors.TemplateProcessing(
         single="<s> $A", special_tokens=[("<s>", 1)]
     )
-    tokenizer = Tokenizer.from_files(files_of(library, bos_token="<s>"))
+    config = {"bos_token": "<s>", "eos_token": "</s>", "add_bos_token": flag, "add_eos_token": flag}
+    tokenizer = Tokenizer.from_files(files_of(library, **config))
     without = tokenizer.encode("hello", add_special_tokens=False)
     assert tokenizer.encode("hello") == [1, *without]
-
-
-def test_a_false_flag_takes_the_post_processors_token_away():
-    """An explicit flag wins over tokenizer.json, in both directions."""
-    library = tokenizers.Tokenizer.from_str(llama_like_library().to_str())
-    library.post_processor = processors.TemplateProcessing(
-        single="<s> $A", special_tokens=[("<s>", 1)]
-    )
-    tokenizer = Tokenizer.from_files(files_of(library, bos_token="<s>", add_bos_token=False))
-    assert 1 not in tokenizer.encode("hello")
+    bare = Tokenizer.from_files(files_of(llama_like_library(), **config))
+    assert bare.encode("hello") == without
+    assert (bare.bos_token_id, bare.eos_token_id) == (1, 2)
 
 
 def test_saved_truncation_and_padding_are_ignored():
@@ -131,7 +116,10 @@ def test_a_broken_tokenizer_file_is_one_line_for_the_user(files, words):
     [
         ({"truncation_side": "middle"}, "truncation_side"),
         ({"bos_token": 7}, "bos_token must be a string"),
-        ({"bos_token": "<none>", "add_bos_token": True}, "has no such token"),
+        ({"added_tokens_decoder": {"-1": {"content": "a"}}}, "'-1'; it must be the id of a token"),
+        ({"added_tokens_decoder": {"1": {"content": 2}}}, "1: content is 2; it must be text"),
+        ({"added_tokens_decoder": {"1": {"content": "a" * 5000}}}, "5000 characters; 4096 are"),
+        ({"added_tokens_decoder": {"1": {"content": "a", "special": 1}}}, "special is 1"),
     ],
 )
 def test_a_broken_tokenizer_config_names_the_key(config, words):
@@ -142,7 +130,7 @@ def test_a_broken_tokenizer_config_names_the_key(config, words):
 
 @pytest.mark.parametrize(
     ("data", "words"),
-    [(b"{", "not JSON"), (b"[" * 100_000, "not JSON"), (b"[]", "JSON object, got list")],
+    [(b"{", "not valid JSON"), (b"[" * 100_000, "nested too"), (b"[]", "object, not a list")],
 )
 def test_a_tokenizer_config_must_be_a_json_object(data, words):
     """Also when it is nested without end."""

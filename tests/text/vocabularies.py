@@ -4,7 +4,15 @@ import json
 from functools import cache
 
 import tokenizers
-from tokenizers import AddedToken, decoders, models, normalizers, pre_tokenizers, trainers
+from tokenizers import (
+    AddedToken,
+    decoders,
+    models,
+    normalizers,
+    pre_tokenizers,
+    processors,
+    trainers,
+)
 
 from weft.text.tokenizer import Tokenizer
 
@@ -74,6 +82,15 @@ def llama_like_library() -> tokenizers.Tokenizer:
 @cache
 def llama_like() -> Tokenizer:
     return Tokenizer.from_files(files_of(llama_like_library(), bos_token="<s>", eos_token="</s>"))
+
+
+def with_bos(library: tokenizers.Tokenizer, bos: str) -> Tokenizer:
+    """A tokenizer whose file puts a token before each text."""
+    framed = tokenizers.Tokenizer.from_str(library.to_str())
+    framed.post_processor = processors.TemplateProcessing(
+        single=f"{bos} $A", special_tokens=[(bos, framed.token_to_id(bos))]
+    )
+    return Tokenizer.from_files(files_of(framed, bos_token=bos))
 
 
 @cache

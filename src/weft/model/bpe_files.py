@@ -6,6 +6,8 @@ from pathlib import Path
 
 from weft.core.errors import ConfigError
 from weft.model.fields import Fields, read_bytes, read_fields, shown
+from weft.model.post_processor import Token, surround
+from weft.model.token_facts import token_text
 
 VOCAB, MERGES, ADDED = "vocab.json", "merges.txt", "added_tokens.json"
 BPE_FILES = (VOCAB, MERGES, ADDED)
@@ -33,14 +35,16 @@ def convert_bpe_files(directory: Path) -> bytes:
     byte_level = {"type": "ByteLevel", "trim_offsets": True, "use_regex": True}
     add_prefix_space = config.flag_or("add_prefix_space", False)
     vocab = _read(directory, VOCAB)
+    added = _added_tokens(directory, config, vocab)
+    ids = dict(vocab.values) | {str(one["content"]): one["id"] for one in added}
     document = {
         "version": "1.0",
         "truncation": None,
         "padding": None,
-        "added_tokens": _added_tokens(directory, config, vocab),
+        "added_tokens": added,
         "normalizer": None,
         "pre_tokenizer": {**byte_level, "add_prefix_space": add_prefix_space},
-        "post_processor": None,
+        "post_processor": _post_processor(directory, config, ids),
         "decoder": {**byte_level, "add_prefix_space": add_prefix_space},
         "model": {
             "type": "BPE",
@@ -49,6 +53,27 @@ def convert_bpe_files(directory: Path) -> bytes:
         },
     }
     return json.dumps(document).encode()
+
+
+def _post_processor(
+    directory: Path, config: Fields, ids: Mapping[str, object]
+) -> dict[str, object] | None:
+    """Where there is no tokenizer.json, flags of tokenizer_config.json say what surrounds a text."""
+    said = _said(_read(directory, _SPECIAL), config)
+
+    def token(role: str) -> Token | None:
+        text = token_text(said.get(f"{role}_token"))
+        if not config.flag_or(f"add_{role}_token", False) or text is None:
+            return None
+        token_id = ids.get(str(text))
+        if not isinstance(token_id, int):
+            raise ConfigError(
+                f"{config.where}: {role}_token {shown(text)} is to be added to every text, but {directory / VOCAB} "
+                "has no such token"
+            )
+        return str(text), token_id
+
+    return surround(token("bos"), token("eos"), second_type=1)
 
 
 def _read(directory: Path, name: str) -> Fields:
@@ -103,12 +128,17 @@ def _added_tokens(directory: Path, config: Fields, vocab: Fields) -> list[dict[s
     ]
 
 
-def _named_tokens(*files: Fields) -> Iterator[tuple[str, Mapping[str, object]]]:
-    """The tokens that have a part to play, and what the files, later ones first, say of each."""
+def _said(*files: Fields) -> dict[str, object]:
+    """What the files, later ones first, say of the tokens that have a part to play."""
     said: dict[str, object] = dict.fromkeys(_NAMED[:3], _ENDOFTEXT)
     for fields in files:
         said |= {name: fields.values[name] for name in _NAMED if fields.has(name)}
-    for value in said.values():
+    return said
+
+
+def _named_tokens(*files: Fields) -> Iterator[tuple[str, Mapping[str, object]]]:
+    """Each of these tokens, and its flags."""
+    for value in _said(*files).values():
         if isinstance(value, dict) and isinstance(value.get("content"), str):
             yield value["content"], value
         elif isinstance(value, str):

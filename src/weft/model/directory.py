@@ -195,8 +195,7 @@ def read_part(
 ) -> TokenizerPart:
     """The tokenizer, checked, and what it and the configs say of special tokens."""
     fields = config.fields
-    ignored = config.family.ignored_tokens if isinstance(config, ModelConfigFile) else frozenset()
-    facts = read_tokenizer(files, where, vocab_size, ignored)
+    facts = read_tokenizer(files, where, vocab_size)
     if generation is not None:
         eos = eos_token_ids(facts.eos_token_id, fields, generation, vocab_size)
     else:  # nothing is generated that it would end

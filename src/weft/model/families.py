@@ -161,13 +161,10 @@ _GEMMA3_ROW = Family(
     rope=RopeRules(per_layer_type=True),
     scales_embeddings=True,
     reads=frozenset({"final_logit_softcapping", "query_pre_attn_scalar"}),
-    # The text-only releases carry the image placeholder in the tokenizer, one past the embedding.
-    ignored_tokens=frozenset({"<image_soft_token>"}),
 )
 _GEMMA3_WITH_VISION = replace(
     _GEMMA3_ROW,
     architecture="Gemma3ForConditionalGeneration",
-    ignored_tokens=frozenset(),
     prefixes=("language_model.model.", "model.language_model."),
     ignored_tensors=(
         "vision_tower.",

@@ -94,4 +94,3 @@ class Family:
     reads: frozenset[str] = frozenset()
     prefixes: tuple[str, ...] = ("model.",)
     ignored_tensors: tuple[str, ...] = ()  # prefixes of tensors that serve no text
-    ignored_tokens: frozenset[str] = frozenset()  # added tokens that may lie beyond the vocabulary

@@ -1,6 +1,6 @@
 """Tokenizer files of a checkpoint: read, checked against the model, special ids and template found."""
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -14,17 +14,24 @@ from tokenizers import Tokenizer
 from weft.core.errors import ConfigError
 from weft.core.panics import panics_as
 from weft.model.bpe_files import VOCAB, convert_bpe_files, has_bpe_files
-from weft.model.fields import Fields, one_line, parse_object, read_bytes, shown
+from weft.model.fields import Fields, one_line, read_bytes, shown
+from weft.model.token_facts import (
+    SPECIAL_TOKENS,
+    TOKENIZER_CONFIG,
+    complete,
+    read_settings,
+    token_text,
+)
 from weft.model.tokenizer_trial import try_out
 
 TOKENIZER = "tokenizer.json"
-TOKENIZER_CONFIG = "tokenizer_config.json"
 TEMPLATE = "chat_template.jinja"
+_OTHER_FORMATS = {"tokenizer.model": "SentencePiece's", "tekken.json": "Mistral's own"}
 _MAX_TEMPLATE_CHARS = 1 << 20  # those of models in use have some thousands
 FILE_NAMES = (
     TOKENIZER,
     TOKENIZER_CONFIG,
-    "special_tokens_map.json",
+    SPECIAL_TOKENS,
     TEMPLATE,
     "config.json",
     "generation_config.json",
@@ -33,7 +40,7 @@ FILE_NAMES = (
 
 @dataclass(frozen=True, slots=True)
 class TokenizerFacts:
-    """Ids of the special tokens that tokenizer_config.json names, the chat template, and what was built."""
+    """Ids of the special tokens that the files name, the chat template, and what was built."""
 
     eos_token_id: int | None
     bos_token_id: int | None
@@ -76,9 +83,12 @@ def read_tokenizer_files(directory: Path, *, is_own: bool = False) -> dict[str, 
     """The same, read. Their tokenizer was tried out, unless it is our own."""
     files = dict(UnreadFiles(directory))
     if TOKENIZER not in files:
+        others = [name for name in _OTHER_FORMATS if (directory / name).exists()]
+        found = f"{others[0]} is {_OTHER_FORMATS[others[0]]}; " if others else ""
         raise ConfigError(
-            f"{directory / TOKENIZER}: the file does not exist; a fast tokenizer in that format is "
-            "needed (transformers' save_pretrained writes it), or GPT-2's vocab.json and merges.txt"
+            f"{directory / TOKENIZER}: the file does not exist; {found}a fast tokenizer in that format is "
+            "needed (transformers' AutoTokenizer.from_pretrained(DIRECTORY).save_pretrained(DIRECTORY) writes it), "
+            "or GPT-2's vocab.json and merges.txt"
         )
     if not is_own:
         made_of = TOKENIZER if (directory / TOKENIZER).exists() else VOCAB
@@ -86,18 +96,24 @@ def read_tokenizer_files(directory: Path, *, is_own: bool = False) -> dict[str, 
     return files
 
 
-def read_tokenizer(
-    files: Mapping[str, bytes], where: str, vocab_size: int, ignored_tokens: frozenset[str]
-) -> TokenizerFacts:
+def read_tokenizer(files: Mapping[str, bytes], where: str, vocab_size: int) -> TokenizerFacts:
     """Check that the tokenizer loads, fits `vocab_size`, and that the chat template parses."""
     tokenizer = _load(files[TOKENIZER], f"{where}/{TOKENIZER}")
-    _check_size(tokenizer, f"{where}/{TOKENIZER}", vocab_size, ignored_tokens)
-    config = _tokenizer_config(files, where)
+    settings = read_settings(files, where)
+    template = read_chat_template(files, where)
+    ends = [token_text(settings.values.get(key)) for key in ("bos_token", "eos_token")]
+    _check_size(
+        tokenizer,
+        f"{where}/{TOKENIZER}",
+        vocab_size,
+        is_needed=lambda token: token in ends or (template is not None and token in template),
+    )
+    complete(tokenizer, settings, vocab_size)
     return TokenizerFacts(
-        eos_token_id=_special_id(tokenizer, config, "eos_token"),
-        bos_token_id=_special_id(tokenizer, config, "bos_token"),
-        pad_token_id=_special_id(tokenizer, config, "pad_token"),
-        chat_template=read_chat_template(files, where),
+        eos_token_id=_special_id(tokenizer, settings, "eos_token"),
+        bos_token_id=_special_id(tokenizer, settings, "bos_token"),
+        pad_token_id=_special_id(tokenizer, settings, "pad_token"),
+        chat_template=template,
         parsed_tokenizer=tokenizer,
     )
 
@@ -111,8 +127,9 @@ def _load(data: bytes, where: str) -> Tokenizer:
 
 
 def _check_size(
-    tokenizer: Tokenizer, where: str, vocab_size: int, ignored_tokens: frozenset[str]
+    tokenizer: Tokenizer, where: str, vocab_size: int, *, is_needed: Callable[[str], bool]
 ) -> None:
+    """Added tokens beyond the vocabulary, such as `<pad>`, are no obstacle unless prompts need them."""
     num_tokens = tokenizer.get_vocab_size(with_added_tokens=True)
     if num_tokens == 0:
         raise ConfigError(f"{where}: the vocabulary is empty")
@@ -120,7 +137,10 @@ def _check_size(
     if num_tokens <= vocab_size and all(map(tokenizer.id_to_token, range(num_tokens))):
         return
     vocab = tokenizer.get_vocab(with_added_tokens=True)
-    beyond = {t: i for t, i in vocab.items() if i >= vocab_size and t not in ignored_tokens}
+    added = {token.content for token in tokenizer.get_added_tokens_decoder().values()}
+    beyond = {
+        t: i for t, i in vocab.items() if i >= vocab_size and (t not in added or is_needed(t))
+    }
     if beyond:
         token = min(beyond, key=lambda t: beyond[t])
         raise ConfigError(
@@ -130,9 +150,7 @@ def _check_size(
 
 
 def _special_id(tokenizer: Tokenizer, config: Fields, key: str) -> int | None:
-    value = config.values.get(key)
-    if isinstance(value, dict):  # an AddedToken written out
-        value = value.get("content")
+    value = token_text(config.values.get(key))
     return tokenizer.token_to_id(value) if isinstance(value, str) else None
 
 
@@ -145,18 +163,12 @@ def read_chat_template(files: Mapping[str, bytes], where: str) -> str | None:
         except UnicodeDecodeError as err:
             raise ConfigError(f"{path}: not UTF-8 text (byte {err.start})") from err
     else:
-        config = _tokenizer_config(files, where)
+        config = read_settings(files, where)
         path = f"{config.where}: chat_template"
         template = _default_template(config)
     if template is not None:
         _check_template(template, path)
     return template
-
-
-def _tokenizer_config(files: Mapping[str, bytes], where: str) -> Fields:
-    path = f"{where}/{TOKENIZER_CONFIG}"
-    data = files.get(TOKENIZER_CONFIG)
-    return Fields({} if data is None else parse_object(data, path), path)
 
 
 def _default_template(config: Fields) -> str | None:

@@ -47,16 +47,9 @@ class Frame:
         return cls(tuple(parts))
 
     @classmethod
-    def around(cls, before: Sequence[int], after: Sequence[int]) -> Self:
-        """A frame of one text."""
-        return cls(
-            (*(_Part(0, i) for i in before), _Part(0, text=0), *(_Part(0, i) for i in after))
-        )
-
-    @property
-    def is_bare(self) -> bool:
-        """Whether there is nothing around the texts."""
-        return all(part.text is not None for part in self.parts)
+    def single(cls) -> Self:
+        """One text, with nothing around it."""
+        return cls((_Part(0, text=0),))
 
     @classmethod
     def pair(cls) -> Self:

@@ -11,6 +11,13 @@ import tokenizers
 
 from weft.core.errors import BadRequest, ConfigError
 from weft.core.panics import panics_as, raise_panic
+from weft.model.token_facts import (
+    NAMED_TOKENS,
+    TOKENIZER_CONFIG,
+    complete,
+    read_settings,
+    token_text,
+)
 from weft.model.tokenizer import UnreadFiles, read_tokenizer_files
 from weft.model.tokenizer_trial import try_out
 from weft.text.detokenizer import (
@@ -23,7 +30,6 @@ from weft.text.frame import Encoded, Frame
 from weft.text.pieces import PieceRule, byte_by_char, read_rule
 
 TOKENIZER_FILE = "tokenizer.json"
-CONFIG_FILE = "tokenizer_config.json"
 # Encoding takes a microsecond and some 200 bytes a character; nothing that fits a context comes near this.
 MAX_TEXT_CHARS = 16 * 1024 * 1024
 # Texts up to here are encoded at once, by the caller.
@@ -36,7 +42,6 @@ _CONTEXT_TOKENS = 8
 # What a token's bytes may need before them to make a whole character.
 _REPAIR_TOKENS = 4
 _T = TypeVar("_T")
-_NAMED_TOKENS = ("bos_token", "eos_token", "unk_token", "pad_token", "sep_token", "cls_token")
 
 
 class Tokenizer:
@@ -65,7 +70,6 @@ class Tokenizer:
         self.special_ids = frozenset(token_id for token_id, token in added.items() if token.special)
         self.vocab_size, self.max_token_chars = _measure(library)
         self.special_tokens: Mapping[str, str] = _special_tokens(config)
-        self._affixes = self._read_affixes(config)
         self.named_truncation_side = _truncation_side(config)
         self._frame_by_num_texts: dict[int, Frame] = {}
         self._threads = ThreadPoolExecutor(_NUM_THREADS, "weft-tokenizer")
@@ -83,18 +87,19 @@ class Tokenizer:
             raise ConfigError(
                 f"{TOKENIZER_FILE} is missing; only tokenizers saved in that format can be used"
             )
-        config = _read_config(files)
+        config = read_settings(files)
         try:
             if library is None:
                 with panics_as(ValueError):
                     library = tokenizers.Tokenizer.from_buffer(files[TOKENIZER_FILE])
+                complete(library, config)
             # The library's own JSON of the decoder; the file can be many megabytes.
             rule = read_rule(library.decoder and json.loads(library.decoder.__getstate__()))
         except Exception as error:  # the library has no narrower class for a bad file
             raise ConfigError(
                 f"{TOKENIZER_FILE} is not a usable tokenizer: {_line(error)}"
             ) from error
-        return cls(library, rule, config)
+        return cls(library, rule, config.values)
 
     # -- facts --------------------------------------------------------------------------------
 
@@ -134,18 +139,16 @@ class Tokenizer:
     def encode(self, text: str, *, add_special_tokens: bool = True) -> list[int]:
         """Token ids of `text`, with the tokens that the model expects around it unless switched off."""
         _check_text(text)
-        has_own = add_special_tokens and self._affixes is None
         try:
             # A batch, though it is one: `encode` holds the interpreter's lock for the length of the text.
             # Fast is without offsets: half the time, and half the memory.
-            [encoding] = self._library.encode_batch_fast([text], add_special_tokens=has_own)
+            [encoding] = self._library.encode_batch_fast(
+                [text], add_special_tokens=add_special_tokens
+            )
         except BaseException as error:
             raise_panic(error, _refusal)
             raise
         ids: list[int] = encoding.ids
-        if add_special_tokens and self._affixes is not None:
-            before, after = self._affixes
-            return [*before, *ids, *after]
         return ids
 
     async def soon(self, num_chars: int, work: Callable[[], _T]) -> _T:
@@ -158,13 +161,10 @@ class Tokenizer:
     def encode_framed(
         self, texts: Sequence[str], *, add_special_tokens: bool, max_tokens: int | None, side: str
     ) -> Encoded:
-        """One text or a pair of texts, cut to `max_tokens` at their `side`, inside what surrounds them.
-
-        What tokenizer.json itself puts around texts comes before flags of tokenizer_config.json.
-        """
+        """One text or a pair of texts, cut to `max_tokens` at their `side`, inside what surrounds them."""
         ids = [self.encode(text, add_special_tokens=False) for text in texts]
         if not add_special_tokens:
-            pieces = (Frame.around((), ()), Frame.pair())
+            pieces = (Frame.single(), Frame.pair())
             return pieces[len(texts) - 1].fill(ids, max_tokens, side)
         return self._frame(len(texts)).fill(ids, max_tokens, side)
 
@@ -175,9 +175,6 @@ class Tokenizer:
     def _frame(self, num_texts: int) -> Frame:
         if num_texts not in self._frame_by_num_texts:
             frame = Frame.of(self._library, is_pair=num_texts == 2)
-            # Embedders end a text with a token of the file's own, beside a config that adds none.
-            if num_texts == 1 and self._affixes is not None and frame.is_bare:
-                frame = Frame.around(*self._affixes)
             self._frame_by_num_texts[num_texts] = frame
         return self._frame_by_num_texts[num_texts]
 
@@ -292,26 +289,6 @@ class Tokenizer:
         token = self.special_tokens.get(name)
         return None if token is None else self.token_to_id(token)
 
-    def _read_affixes(self, config: Mapping[str, Any]) -> tuple[list[int], list[int]] | None:
-        """The ids around a text when tokenizer_config.json decides; None leaves it to tokenizer.json."""
-        flags = {name: config.get(name) for name in ("add_bos_token", "add_eos_token")}
-        if not any(isinstance(flag, bool) for flag in flags.values()):
-            return None
-        before = self._affix("bos_token") if flags["add_bos_token"] else []
-        after = self._affix("eos_token") if flags["add_eos_token"] else []
-        return before, after
-
-    def _affix(self, name: str) -> list[int]:
-        if name not in self.special_tokens:
-            return []
-        token_id = self._named_id(name)
-        if token_id is None:
-            raise ConfigError(
-                f"{CONFIG_FILE}: {name} {self.special_tokens[name]!r} is to be added to every text, "
-                f"but {TOKENIZER_FILE} has no such token"
-            )
-        return [token_id]
-
 
 def open_tokenizer(files: Mapping[str, bytes], where: str) -> Tokenizer:
     """The tokenizer of files that nobody has checked, once it was tried out; `ConfigError` if unusable.
@@ -332,7 +309,7 @@ def tokenizer_in(directory: Path) -> Tokenizer | None:
 
 def read_special_tokens(files: Mapping[str, bytes]) -> Mapping[str, str]:
     """`Tokenizer.special_tokens`, without the tokenizer."""
-    return _special_tokens(_read_config(files))
+    return _special_tokens(read_settings(files).values)
 
 
 def _measure(library: tokenizers.Tokenizer) -> tuple[int, int]:
@@ -365,38 +342,26 @@ def _check_text(text: str) -> None:
         ) from error
 
 
-def _read_config(files: Mapping[str, bytes]) -> dict[str, Any]:
-    return _read_object(files[CONFIG_FILE], CONFIG_FILE) if CONFIG_FILE in files else {}
-
-
-def _read_object(data: bytes, name: str) -> dict[str, Any]:
-    try:
-        value = json.loads(data)
-    except (ValueError, RecursionError) as error:
-        raise ConfigError(f"{name} is not JSON: {_line(error)}") from error
-    if not isinstance(value, dict):
-        raise ConfigError(f"{name} must hold a JSON object, got {type(value).__name__}")
-    return value
-
-
 def _special_tokens(config: Mapping[str, Any]) -> dict[str, str]:
     """Named tokens are given as text, or as an object with the text in `content`."""
     found: dict[str, str] = {}
-    for name in _NAMED_TOKENS:
-        value = config.get(name)
-        if isinstance(value, dict):
-            value = value.get("content")
+    for name in NAMED_TOKENS:
+        value = token_text(config.get(name))
         if isinstance(value, str):
             found[name] = value
         elif value is not None:
-            raise ConfigError(f"{CONFIG_FILE}: {name} must be a string, got {type(value).__name__}")
+            raise ConfigError(
+                f"{TOKENIZER_CONFIG}: {name} must be a string, got {type(value).__name__}"
+            )
     return found
 
 
 def _truncation_side(config: Mapping[str, Any]) -> str | None:
     side = config.get("truncation_side")
     if side not in (None, "left", "right"):
-        raise ConfigError(f'{CONFIG_FILE}: truncation_side must be "left" or "right", got {side!r}')
+        raise ConfigError(
+            f'{TOKENIZER_CONFIG}: truncation_side must be "left" or "right", got {side!r}'
+        )
     return None if side is None else str(side)
 
 

@@ -188,13 +188,13 @@ def test_a_word_that_no_merges_lead_to_may_be_whole(tmp_path, pre, is_whole):
 
 
 def test_what_ends_a_turn_by_its_name_does_so_whatever_its_kind(tmp_path):
-    """Early files of Gemma and others call it a usual token, which no text would be taken for."""
+    """Early files of Gemma and others call it a usual token; so do some that which begins a text."""
     theirs = byte_level("gpt-2")
     checkpoint = read(write_vocabulary(tmp_path / "m.gguf", theirs, "gpt-2", special="normal"))
     ours, end = checkpoint.parsed_tokenizer, theirs.token_to_id("<|end|>")
     assert ours.encode("a<|end|>").ids[-1] == end
     assert ours.decode([end]) == ""
-    assert ours.encode("<|begin|>").ids != [theirs.token_to_id("<|begin|>")]
+    assert ours.encode("<|begin|>").ids == [theirs.token_to_id("<|begin|>")]
 
 
 @pytest.mark.parametrize(

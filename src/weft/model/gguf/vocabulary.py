@@ -12,7 +12,9 @@ from types import MappingProxyType
 
 from weft.core.errors import ConfigError
 from weft.model.fields import Fields, is_finite_number, shown
-from weft.model.tokenizer import TEMPLATE, TOKENIZER, TOKENIZER_CONFIG
+from weft.model.post_processor import surround
+from weft.model.token_facts import TOKENIZER_CONFIG
+from weft.model.tokenizer import TEMPLATE, TOKENIZER
 
 _NORMAL, _UNKNOWN, _CONTROL, _USER, _UNUSED, _BYTE = range(1, 7)
 _PREFIX = "tokenizer.ggml."
@@ -316,25 +318,4 @@ def _post_processor(vocabulary: Vocabulary, *, adds_bos: bool) -> dict[str, obje
     }
     ids = {name: vocabulary.token_id(name) for name, is_wanted in flags.items() if is_wanted}
     tokens = {name: (vocabulary.tokens[i], i) for name, i in ids.items() if i is not None}
-    if not tokens:
-        return None
-
-    def around(*texts: Mapping[str, object]) -> list[Mapping[str, object]]:
-        special = {
-            name: [{"SpecialToken": {"id": token, "type_id": 0}}]
-            for name, (token, _) in tokens.items()
-        }
-        pieces: list[Mapping[str, object]] = []
-        for text in texts:
-            pieces += [*special.get("bos", ()), text, *special.get("eos", ())]
-        return pieces
-
-    first, second = ({"Sequence": {"id": name, "type_id": 0}} for name in "AB")
-    return {
-        "type": "TemplateProcessing",
-        "single": around(first),
-        "pair": around(first, second),
-        "special_tokens": {
-            token: {"id": token, "ids": [i], "tokens": [token]} for token, i in tokens.values()
-        },
-    }
+    return surround(tokens.get("bos"), tokens.get("eos"))

@@ -1,0 +1,30 @@
+"""What tokenizer.json says of the tokens around a text, for tokenizers that are made of other files."""
+
+from collections.abc import Mapping
+
+Token = tuple[str, int]  # its text and id
+
+
+def surround(
+    before: Token | None, after: Token | None, *, second_type: int = 0
+) -> dict[str, object] | None:
+    """A post-processor that puts these tokens around each text; the second of a pair has its own type."""
+    tokens = [token for token in (before, after) if token is not None]
+    if not tokens:
+        return None
+
+    def around(text: str, type_id: int) -> list[Mapping[str, object]]:
+        first, last = (
+            [{"SpecialToken": {"id": token[0], "type_id": type_id}}] if token else []
+            for token in (before, after)
+        )
+        return [*first, {"Sequence": {"id": text, "type_id": type_id}}, *last]
+
+    return {
+        "type": "TemplateProcessing",
+        "single": around("A", 0),
+        "pair": [*around("A", 0), *around("B", second_type)],
+        "special_tokens": {
+            text: {"id": text, "ids": [token_id], "tokens": [text]} for text, token_id in tokens
+        },
+    }
