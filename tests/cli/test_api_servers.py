@@ -5,7 +5,7 @@ import json
 import re
 import signal
 import socket
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
 from functools import partial
 
@@ -21,6 +21,7 @@ from weft.cli.options import ServeOptions
 from weft.cli.serving import api_servers as supervising
 from weft.cli.serving.api_servers import ApiServers, _Process
 from weft.cli.serving.api_serving import plain_options, read_options
+from weft.core import heartbeat
 from weft.core.errors import EngineDead
 from weft.core.pauses import Pauses
 from weft.core.types import SamplingParams
@@ -36,6 +37,7 @@ from weft.engine.api_servers.messages import (
     ToServer,
 )
 from weft.engine.channel import Channel
+from weft.engine.front.data_parallel import DataParallelClient
 from weft.model.open import open_model
 from weft.rpc.client import RpcClient
 from weft.rpc.connection import Credentials
@@ -105,6 +107,18 @@ class Processes:
         return _Process(self.started[-1], await Channel.open(ours, FromServer))
 
 
+def start_of(group: DataParallelClient) -> Callable[[str], Start]:
+    """What makes the first message to an API server before these engines."""
+    return lambda name: Start(
+        name=name,
+        directory="/nowhere",
+        options={},
+        config=group.vllm_config,
+        http_port=None,
+        grpc_port=None,
+    )
+
+
 @pytest.mark.parametrize("has_engines", [False, True], ids=["no engine", "no process"])
 async def test_an_api_server_comes_back_whatever_else_is_missing_just_then(
     has_engines, monkeypatch
@@ -114,25 +128,29 @@ async def test_an_api_server_comes_back_whatever_else_is_missing_just_then(
     monkeypatch.setattr(_Process, "spawn", processes.spawn)
     monkeypatch.setattr(supervising, "Pauses", partial(Pauses, first_s=0.0))
     group, engines = await by_hand()
-
-    def make(name: str) -> Start:
-        return Start(
-            name=name,
-            directory="/nowhere",
-            options={},
-            config=group.vllm_config,
-            http_port=None,
-            grpc_port=None,
-        )
-
     servers = await ApiServers.spawn(1)
-    await servers.start(group, list, make, partial(asyncio.sleep, 0))
+    await servers.start(group, list, start_of(group), partial(asyncio.sleep, 0))
     if has_engines:
         processes.num_refused = 1
     else:
         for engine in engines:
             engine._die(EngineDead("x"))
     processes.started[0].kill()
+    await until(lambda: len(processes.started) == 2 and processes.started[1].is_open)
+    await servers.stop()
+
+
+async def test_an_api_server_that_does_not_answer_is_killed_and_started_again(monkeypatch):
+    """It may have been stopped: half of all connections would go there, and wait."""
+    processes = Processes()
+    monkeypatch.setattr(_Process, "spawn", processes.spawn)
+    monkeypatch.setattr(supervising, "Pauses", partial(Pauses, first_s=0.0))
+    monkeypatch.setattr(heartbeat, "PERIOD_S", 0.02)
+    group, _ = await by_hand()
+    servers = await ApiServers.spawn(1)
+    await servers.start(group, list, start_of(group), partial(asyncio.sleep, 0))
+    found = servers._places[0].server.heartbeat
+    found._max_unanswered = found._num_unanswered = 0  # the time that it may take is over
     await until(lambda: len(processes.started) == 2 and processes.started[1].is_open)
     await servers.stop()
 

@@ -8,6 +8,14 @@ from weft.core.types import PauseMode
 
 MAX_SLEEP_LEVEL = 2
 STALL_S = 30.0  # an engine that answers nothing for so long is unhealthy; no step takes as long
+HUNG_S = 60.0  # a process of an engine, or a node, that does not answer for so long is ended
+STUCK_S = 300.0  # so is an engine whose process answers, and whose loop does not
+SERVER_HUNG_S = (
+    20.0  # an API server, which never computes, and for it the process that has the engines
+)
+START_S = (
+    120.0  # more for one that starts: what it imports and reads takes its time on a busy machine
+)
 
 
 class SleepTag(StrEnum):

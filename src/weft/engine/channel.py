@@ -76,8 +76,12 @@ class Channel(Generic[T]):
             yield message
 
     def close(self) -> None:
-        """Leave; idempotent."""
+        """Leave once what was sent is taken; idempotent."""
         self._writer.close()
+
+    def abort(self) -> None:
+        """Leave at once: who does not answer takes nothing either."""
+        self._writer.transport.abort()
 
 
 def _take_frames(waiting: bytearray) -> list[bytes]:

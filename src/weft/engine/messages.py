@@ -44,6 +44,10 @@ class Launch(msgspec.Struct, frozen=True, kw_only=True):
         return msgspec.msgpack.decode(stream.read(size), type=cls)
 
 
+class Beat(msgspec.Struct, frozen=True, tag=True):
+    """Whoever sends this is there; between two processes of which each ends what it has of the other in silence."""
+
+
 class Add(msgspec.Struct, frozen=True, tag=True):
     """Queue a request; the engine makes `params.n` sequences of it."""
 

@@ -74,15 +74,15 @@ class SocketMailbox:
         self._socket.close(0)
 
 
-def run() -> int:
-    """Run one engine until `Stop`. The exit status is 0 only then."""
+def run(answers: int) -> int:
+    """Run one engine until `Stop`. The exit status is 0 only then. Beats of the front are answered at `answers`."""
     launch = Launch.read(sys.stdin.buffer)
     if launch is None:  # the front found no model to serve
         return 0
     configure_logging(launch.log_level, log_format=launch.log_format)
     keep_to_own_cpus(launch.config)
     threading.Thread(
-        target=_end_with_parent, args=(launch.directory,), name="weft-parent", daemon=True
+        target=_end_with_parent, args=(launch.directory, answers), name="weft-parent", daemon=True
     ).start()
     context = zmq.Context()
     commands, events = context.socket(zmq.PULL), context.socket(zmq.PUSH)
@@ -170,8 +170,10 @@ def _reporter(
     return report
 
 
-def _end_with_parent(directory: str) -> None:
-    while os.read(sys.stdin.fileno(), 1):  # empty when the front has died: it writes nothing more
-        pass
+def _end_with_parent(directory: str, answers: int) -> None:
+    """Answer the front's beats until it has died, beside whatever the engine's thread does."""
+    while os.read(sys.stdin.fileno(), 4096):
+        with suppress(OSError):
+            os.write(answers, b".")
     shutil.rmtree(directory, ignore_errors=True)  # a front that was killed could not
     os._exit(1)

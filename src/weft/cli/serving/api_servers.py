@@ -18,6 +18,7 @@ from weft.cli.limits import hold_port
 from weft.cli.options import ServeOptions
 from weft.cli.serving.servers import Servable, Serving
 from weft.core.client import EngineClient
+from weft.core.controls import SERVER_HUNG_S
 from weft.core.errors import Unavailable
 from weft.core.pauses import Pauses, warn_not_started
 from weft.core.tasks import gather_all
@@ -159,7 +160,7 @@ class ApiServers:
         channel = place.process.channel
         server = AttachedServer(channel, self._client, self._share_state, self._expose)
         place.server = server
-        place.serving = asyncio.create_task(server.serve())
+        place.serving = asyncio.create_task(_follow(place.number, place.process, server))
         channel.send(self._make(name))
         await server.prepared
         await server.use(*self._state())
@@ -229,6 +230,21 @@ class ApiServers:
         """What one that has ended had counted, when it was asked last, is still in the sums."""
         counted = [family for family in server.families if not is_own(family)]
         self._ended = summed({"": self._ended, "it": counted})
+
+
+async def _follow(number: int, process: _Process, server: AttachedServer) -> None:
+    """Do what an API server asks until it has gone; one that does not answer is killed."""
+
+    async def end_hung() -> None:
+        await server.heartbeat.silence()
+        log.error("API server %d has not answered for %g s, and is killed", number, SERVER_HUNG_S)
+        process.kill()
+
+    hung = asyncio.create_task(end_hung())
+    try:
+        await server.serve()
+    finally:
+        hung.cancel()
 
 
 class SupervisedServing(Serving):

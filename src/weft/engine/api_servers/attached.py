@@ -4,13 +4,15 @@ import asyncio
 import itertools
 import logging
 from collections.abc import AsyncGenerator, Awaitable, Callable, Coroutine
-from contextlib import aclosing
+from contextlib import aclosing, suppress
 from typing import Any, TypeAlias, TypeVar, assert_never
 
 import msgspec
 
 from weft.core.config import EngineConfig
+from weft.core.controls import SERVER_HUNG_S, START_S
 from weft.core.errors import EngineDead, GenerationError, Unsupported, WeftError
+from weft.core.heartbeat import Heartbeat
 from weft.core.kv_transfer import remote_prompt
 from weft.core.tasks import unbroken
 from weft.core.types import KvEventBatch, LoRARequest, Request
@@ -44,13 +46,14 @@ from weft.engine.api_servers.messages import (
 from weft.engine.channel import Channel
 from weft.engine.front.client import FrontClient
 from weft.engine.front.data_parallel import DataParallelClient
-from weft.engine.messages import Abort, Add, ReleaseRemote
+from weft.engine.messages import Abort, Add, Beat, ReleaseRemote
 
 log = logging.getLogger("weft.engine")
 
 K = TypeVar("K")
 
 COLLECT_S = 2.0  # that `/metrics` waits for the series of one process
+USE_S = 5.0  # that a call waits until one process knows what it has changed
 
 Engines: TypeAlias = FrontClient | DataParallelClient  # what is shared
 
@@ -66,6 +69,7 @@ class AttachedServer:
         expose: Callable[[], Awaitable[bytes]],
     ) -> None:
         self.channel = channel
+        self.heartbeat = Heartbeat(lambda: channel.send(Beat()), SERVER_HUNG_S, start_s=START_S)
         self._client = client
         self._changed = changed
         self._expose = expose
@@ -102,8 +106,10 @@ class AttachedServer:
             await asyncio.gather(*tasks, return_exceptions=True)
 
     async def use(self, config: EngineConfig, adapters: list[LoRARequest]) -> None:
-        """Return when it knows, or has gone."""
-        await self._query(lambda call_id: State(call_id, config, adapters))
+        """Return when it knows, has gone, or does not answer: it reads this before anything that comes later."""
+        with suppress(TimeoutError):
+            async with asyncio.timeout(USE_S):
+                await self._query(lambda call_id: State(call_id, config, adapters))
 
     async def collect(self) -> list[Family]:
         """Its series; the last ones where it has gone, or does not answer: others have some to show."""
@@ -140,16 +146,22 @@ class AttachedServer:
                 _begin(self._calls, message.call_id, self._answer(message))
             case Cancel():
                 _cancel(self._calls, message.call_id)
-            case Prepared():
-                _finish(self.prepared, None)
-            case Opened():
-                _finish(self.opened, message.grpc_port)
+            case Prepared() | Opened():
+                self._take_start(message)
+            case Beat():
+                self.heartbeat.answered()
             case Collected() | Acknowledged():
                 query = self._queries.get(message.call_id)
                 if query is not None:
                     _finish(query, getattr(message, "families", None))
             case _:
                 assert_never(message)
+
+    def _take_start(self, message: Prepared | Opened) -> None:
+        if isinstance(message, Prepared):
+            _finish(self.prepared, None)
+        else:
+            _finish(self.opened, message.grpc_port)
 
     def _begin_request(self, request: Request) -> None:
         """One that is over before its task begins has been with no engine: who computed its prompt is to know."""

@@ -14,8 +14,10 @@ import msgspec
 import zmq
 
 from weft.core.config import EngineConfig
+from weft.core.controls import SERVER_HUNG_S
 from weft.core.engine_info import EngineInfo
 from weft.core.errors import EngineDead, Overloaded
+from weft.core.heartbeat import Heartbeat
 from weft.core.kv_feed import MAX_BUFFERED_BATCHES
 from weft.core.ranks import served_ranks
 from weft.core.types import EngineLoad, KvEventBatch, LoRARequest
@@ -52,7 +54,7 @@ from weft.engine.channel import Channel
 from weft.engine.front.client import FrontClient
 from weft.engine.front.event_socket import EventSocket
 from weft.engine.front.lora_table import LoadedAdapter, LoraTable
-from weft.engine.messages import MAX_FRAME_BYTES, Abort, Add, Command, Event, ReleaseRemote
+from weft.engine.messages import MAX_FRAME_BYTES, Abort, Add, Beat, Command, Event, ReleaseRemote
 from weft.engine.output_ports import SEPARATOR
 from weft.text.prepare import InputProcessor
 from weft.text.tokenizer import Tokenizer
@@ -111,6 +113,8 @@ class ApiServerClient(FrontClient):
         self._outputs.bind(f"ipc://{Path(config.api_server_directory, name)}")
         self._events: EventSocket[Event] = EventSocket(self._outputs, Event, self._on_event)
         self._reading: asyncio.Task[None] | None = None
+        self._heartbeat = Heartbeat(lambda: None, SERVER_HUNG_S)  # the supervisor beats by itself
+        self._silence: asyncio.Task[None] | None = None
 
     @classmethod
     async def open(
@@ -125,6 +129,7 @@ class ApiServerClient(FrontClient):
         client = cls(name, channel, config, tokenizer, collect)
         client._events.watch()
         client._reading = asyncio.create_task(client._read(), name="weft-supervisor")
+        client._silence = asyncio.create_task(client._end_silent(), name="weft-supervisor-beats")
         return client
 
     # -- requests -----------------------------------------------------------------------------
@@ -252,11 +257,16 @@ class ApiServerClient(FrontClient):
         self._events.leave()
         self._outputs.close(0)
         self._context.term()
-        if self._reading is not None:
-            self._reading.cancel()
+        for task in (self._reading, self._silence):
+            if task is not None:
+                task.cancel()
         self._channel.close()
 
     # -- what the supervisor says -------------------------------------------------------------
+
+    async def _end_silent(self) -> None:
+        await self._heartbeat.silence()
+        self._leave(f"the server's first process has not answered for {SERVER_HUNG_S:g} s")
 
     async def _read(self) -> None:
         async for message in self._channel.messages():
@@ -275,18 +285,25 @@ class ApiServerClient(FrontClient):
                 self._channel.send(Acknowledged(message.call_id))
             case Item() | Answer():
                 self._take_part(message)
+            case Beat():
+                self._heartbeat.answered()
+                self._channel.send(message)
             case Collect():
                 self._channel.send(Collected(message.call_id, self._collect()))
             case Open():
                 self._may_open.set()
-            case Drain():
-                self.on_drain()
-            case EnginesStopped():
-                self._leave(message.message)
+            case Drain() | EnginesStopped():
+                self._take_leave(message)
             case Start():
                 raise AssertionError("it is the first message, and comes once")
             case _:
                 assert_never(message)
+
+    def _take_leave(self, message: Drain | EnginesStopped) -> None:
+        if isinstance(message, Drain):
+            self.on_drain()
+        else:
+            self._leave(message.message)
 
     def _take_end(self, message: Refused | Aborted) -> None:
         """Of a request of whose end the engine says nothing, unless that has come already."""

@@ -7,7 +7,7 @@ import msgspec
 from weft.core.config import EngineConfig
 from weft.core.types import LoRARequest
 from weft.engine.api_servers.faults import Fault
-from weft.engine.messages import Abort, Add, ReleaseRemote
+from weft.engine.messages import Abort, Add, Beat, ReleaseRemote
 
 # -- from an API server ---------------------------------------------------------------------------
 
@@ -60,7 +60,16 @@ class Acknowledged(msgspec.Struct, frozen=True, tag=True):
 
 
 FromServer = (
-    Add | Abort | ReleaseRemote | Forward | Cancel | Prepared | Opened | Collected | Acknowledged
+    Add
+    | Abort
+    | ReleaseRemote
+    | Forward
+    | Cancel
+    | Prepared
+    | Opened
+    | Collected
+    | Acknowledged
+    | Beat
 )
 
 # -- to an API server -----------------------------------------------------------------------------
@@ -134,5 +143,15 @@ class EnginesStopped(msgspec.Struct, frozen=True, tag=True):
 
 
 ToServer = (
-    Start | State | Refused | Aborted | Item | Answer | Collect | Open | Drain | EnginesStopped
+    Start
+    | State
+    | Refused
+    | Aborted
+    | Item
+    | Answer
+    | Collect
+    | Open
+    | Drain
+    | EnginesStopped
+    | Beat
 )

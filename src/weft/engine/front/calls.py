@@ -7,7 +7,7 @@ import time
 from collections.abc import Callable
 from contextlib import suppress
 
-from weft.core.controls import STALL_S
+from weft.core.controls import STALL_S, STUCK_S
 from weft.core.errors import EngineDead, Unavailable
 from weft.core.request_states import RequestStates
 from weft.engine.messages import (
@@ -87,6 +87,17 @@ class EngineCalls:
             raise Unavailable(f"the engine has not answered for {now - self._pinged_at:.0f} s")
         if now - self.last_event_at > _IDLE_S:
             self.ping()
+
+    async def stuck(self) -> None:
+        """Return when the engine has not answered a ping for `STUCK_S`; one that loads weights takes its time."""
+        while True:
+            ping = self.ping()
+            await asyncio.wait((ping,), timeout=STUCK_S)
+            await asyncio.sleep(
+                STALL_S
+            )  # what came while this process stood still is read meanwhile
+            if not ping.done() and not self._loads:
+                return
 
     def resolve(self, reply: Reply) -> None:
         """Hand a reply to its caller, unless that has given up."""

@@ -15,7 +15,9 @@ from pathlib import Path
 import zmq
 
 from weft.core.config import EngineConfig
+from weft.core.controls import HUNG_S, START_S
 from weft.core.errors import ConfigError
+from weft.core.heartbeat import Heartbeat
 from weft.core.log import log_format
 from weft.engine.messages import MAX_FRAME_BYTES, Launch
 from weft.engine.weight_files import WeightFiles
@@ -32,10 +34,18 @@ _SHORT_DIRECTORY = "/tmp"  # noqa: S108 - a fresh directory is made inside, for 
 
 
 class EngineChild:
-    """Made by `spawn`. It lives no longer than we do: its standard input is a pipe from here."""
+    """Made by `spawn`. It lives no longer than we do: its standard input is a pipe from here.
 
-    def __init__(self, process: asyncio.subprocess.Process) -> None:
+    Over that pipe go beats, which a thread of the child answers over another, `beats`, whatever its engine is at. A
+    child that does not answer is killed, and `is_hung`.
+    """
+
+    def __init__(self, process: asyncio.subprocess.Process, beats: int) -> None:
         self.process = process
+        self.is_hung = False
+        self._beats = beats
+        self._heartbeat = Heartbeat(self._beat, HUNG_S, start_s=START_S)
+        self._watching: asyncio.Task[None] | None = None
         self._directory: Path | None = None
         self.weights: WeightFiles | None = None
         self._context = zmq.Context()
@@ -50,15 +60,24 @@ class EngineChild:
     @classmethod
     async def spawn(cls) -> "EngineChild":
         """Start it. Until `launch` it reads nothing and loads nothing."""
-        process = await asyncio.create_subprocess_exec(
-            sys.executable,
-            "-P",
-            "-m",
-            "weft.engine.process",
-            stdin=asyncio.subprocess.PIPE,
-            env=_ONE_BLAS_THREAD | os.environ,
-        )
-        return cls(process)
+        beats, answers = os.pipe()
+        try:
+            process = await asyncio.create_subprocess_exec(
+                sys.executable,
+                "-P",
+                "-m",
+                "weft.engine.process",
+                str(answers),
+                pass_fds=(answers,),
+                stdin=asyncio.subprocess.PIPE,
+                env=_ONE_BLAS_THREAD | os.environ,
+            )
+        except BaseException:
+            os.close(beats)
+            raise
+        finally:
+            os.close(answers)
+        return cls(process, beats)
 
     async def launch(self, config: EngineConfig, weights: WeightFiles | None = None) -> None:
         """Send it what to load. It begins at once, and its events wait for whoever listens.
@@ -89,6 +108,26 @@ class EngineChild:
         self.process.stdin.write(launch.to_frame())
         with suppress(ConnectionError):
             await self.process.stdin.drain()
+        asyncio.get_running_loop().add_reader(self._beats, self._take_beats)
+        self._watching = asyncio.create_task(self._end_hung())
+
+    def _beat(self) -> None:
+        assert self.process.stdin is not None
+        if not self.process.stdin.is_closing():
+            self.process.stdin.write(b".")
+
+    def _take_beats(self) -> None:
+        if os.read(self._beats, 4096):
+            self._heartbeat.answered()
+        else:  # it has ended
+            asyncio.get_running_loop().remove_reader(self._beats)
+
+    async def _end_hung(self) -> None:
+        await self._heartbeat.silence()
+        self.is_hung = True
+        log.error("an engine process has not answered for %g s, and is killed", HUNG_S)
+        with suppress(ProcessLookupError):
+            self.process.kill()
 
     async def discard(self) -> None:
         """End it, and leave nothing behind; idempotent."""
@@ -100,6 +139,12 @@ class EngineChild:
 
     def close(self) -> None:
         """Let go of our ends; idempotent."""
+        if self._beats >= 0:
+            if self._watching is not None:
+                self._watching.cancel()
+                asyncio.get_running_loop().remove_reader(self._beats)
+            os.close(self._beats)
+            self._beats = -1
         if self.process.stdin is not None:
             self.process.stdin.close()
         self.commands.close()

@@ -14,6 +14,7 @@ import msgspec
 import zmq
 
 from weft.core.config import EngineConfig
+from weft.core.controls import HUNG_S, STUCK_S
 from weft.core.errors import EngineDead, WeftError
 from weft.core.metrics import Metrics
 from weft.engine.front.child import EngineChild
@@ -38,6 +39,7 @@ class ApartClient(FrontClient):
     ) -> None:
         super().__init__(config, tokenizer, metrics)
         self._kills: list[asyncio.TimerHandle] = []
+        self._watching: asyncio.Task[None] | None = None
 
     @abstractmethod
     def _kill(self) -> None:
@@ -51,6 +53,12 @@ class ApartClient(FrontClient):
             self._kill()
             await self.wait_closed()
             raise
+        self._watching = asyncio.create_task(self._end_stuck())
+
+    async def _end_stuck(self) -> None:
+        await self._calls.stuck()
+        log.error("an engine has not answered for %g s, and is killed", STUCK_S)
+        self._kill()
 
     def shutdown(self, timeout: float | None = None) -> None:
         if self._begin_shutdown(timeout):
@@ -66,6 +74,8 @@ class ApartClient(FrontClient):
             self._die(self._death(cause))
         for timer in self._kills:
             timer.cancel()
+        if self._watching is not None:
+            self._watching.cancel()
         self._closed.set()
 
     def _death(self, cause: str) -> WeftError:
@@ -155,6 +165,8 @@ class ProcessClient(ApartClient):
         self._events.leave()
         self._child.close()
         cause = f"signal {-status}" if status < 0 else f"exit status {status}"
+        if self._child.is_hung:
+            cause = f"it had not answered for {HUNG_S:g} s"
         if self.is_running:
             log.error("the engine process ended: %s", cause)
         self._end(cause)

@@ -16,7 +16,7 @@ from weft.core.config import EngineConfig
 from weft.core.ranks import LinkConfig
 from weft.engine.channel import Channel
 from weft.engine.handshake import CONNECT_S, PeerError, ProvenSocket
-from weft.engine.messages import Command, Event
+from weft.engine.messages import Beat, Command, Event
 from weft.engine.transfer.settings import read_secret_file
 
 # Without a word from the other machine a connection ends after 10 + 3 * 5 seconds.
@@ -91,8 +91,8 @@ class Refused(msgspec.Struct, frozen=True, tag=True):
     reason: str
 
 
-FromHead: TypeAlias = Command | Refused
-FromNode: TypeAlias = Event | Leaving
+FromHead: TypeAlias = Command | Refused | Beat
+FromNode: TypeAlias = Event | Leaving | Beat
 _VERSION = msgspec.msgpack.Decoder(str)
 _JOIN = msgspec.msgpack.Decoder(Join)
 _VERDICT = msgspec.msgpack.Decoder(Verdict)
@@ -105,7 +105,7 @@ class JoinRefused(PeerError):
 class LinkSocket(ProvenSocket):
     """The connection until commands and events go over it."""
 
-    magic = b"WEFTDPL1"
+    magic = b"WEFTDPL2"
 
     def __init__(self, connection: socket.socket) -> None:
         super().__init__(connection)

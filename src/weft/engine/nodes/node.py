@@ -23,7 +23,7 @@ from weft.engine.front.child import EngineChild
 from weft.engine.front.event_socket import EventSocket
 from weft.engine.front.process_client import launched
 from weft.engine.handshake import PeerError
-from weft.engine.messages import MAX_FRAME_BYTES
+from weft.engine.messages import MAX_FRAME_BYTES, Beat
 from weft.engine.nodes.head import digest_of
 from weft.engine.nodes.link import (
     FromHead,
@@ -152,4 +152,7 @@ async def _take_commands(child: EngineChild, channel: Channel[FromHead]) -> None
     async for command in channel.messages():
         if isinstance(command, Refused):
             raise JoinRefused(command.reason)
+        if isinstance(command, Beat):
+            channel.send(command)
+            continue
         child.commands.send(encoder.encode(command), zmq.NOBLOCK)

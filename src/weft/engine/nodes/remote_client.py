@@ -4,9 +4,11 @@ import asyncio
 
 import msgspec
 
+from weft.core.controls import HUNG_S, START_S
+from weft.core.heartbeat import Heartbeat
 from weft.core.metrics import Metrics
 from weft.engine.front.process_client import ApartClient, OnLoading
-from weft.engine.messages import MAX_FRAME_BYTES, Command
+from weft.engine.messages import MAX_FRAME_BYTES, Beat, Command
 from weft.engine.nodes.link import Joined, Leaving, Refused
 from weft.text.tokenizer import Tokenizer
 
@@ -21,6 +23,9 @@ class RemoteClient(ApartClient):
     ) -> None:
         super().__init__(joined.config, tokenizer, metrics)
         self._channel = joined.channel
+        self._heartbeat = Heartbeat(lambda: self._channel.send(Beat()), HUNG_S, start_s=START_S)
+        self._silence = asyncio.create_task(self._end_silent())
+        self._is_silent = False
         self._reader = asyncio.create_task(self._read())
 
     @classmethod
@@ -46,12 +51,20 @@ class RemoteClient(ApartClient):
             self._channel.close()
         self._channel.send(command)
 
+    async def _end_silent(self) -> None:
+        await self._heartbeat.silence()
+        self._is_silent = True
+        self._channel.abort()
+
     async def _read(self) -> None:
         why, num_events = "its node has left", 0
         try:
             async for event in self._channel.messages():
                 if isinstance(event, Leaving):
                     self.shutdown(event.timeout_s)
+                    continue
+                if isinstance(event, Beat):
+                    self._heartbeat.answered()
                     continue
                 self._on_event(event)
                 num_events += 1
@@ -60,8 +73,9 @@ class RemoteClient(ApartClient):
         except (msgspec.DecodeError, ValueError, OSError) as error:
             why = f"its node sent what is no event: {error}"
         finally:
+            self._silence.cancel()
             self._channel.close()
-            self._end(why)
+            self._end(f"its node has not answered for {HUNG_S:g} s" if self._is_silent else why)
 
     def _kill(self) -> None:
-        self._channel.close()
+        self._channel.abort()
