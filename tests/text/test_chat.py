@@ -9,7 +9,7 @@ from transformers import PreTrainedTokenizerFast
 from tests.busy import PATIENCE_S, is_within
 from tests.text.vocabularies import byte_level_library
 from weft.core.errors import BadRequest, ConfigError
-from weft.text.chat import RESERVED_NAMES, ChatTemplate, RenderLimits, normalise_messages
+from weft.text.chat import RESERVED_NAMES, ChatTemplate, RenderLimits
 
 TOKENS = {"bos_token": "<|start|>", "eos_token": "<|end|>"}
 
@@ -123,21 +123,14 @@ def test_a_tool_conversation_is_that_of_transformers():
         )
 
 
-def test_arguments_that_are_no_json_object_stay_text():
-    """A model's malformed call in the history must not end the conversation."""
-    message = {"role": "assistant", "tool_calls": [{"function": {"arguments": "{oops"}}]}
-    normal = normalise_messages([message], wants_parts=False)
-    assert normal[0]["tool_calls"][0]["function"]["arguments"] == "{oops"
-
-
 def test_contents_take_the_form_the_template_reads():
     """A template that loops over content gets parts; any other gets one string."""
     parts = [{"type": "text", "text": "a"}, {"type": "text", "text": "b"}]
     with ChatTemplate(PARTS, TOKENS) as template:
-        assert template.wants_parts
+        assert "user" in template.facts().part_roles
         assert template.render([{"role": "user", "content": parts}]) == "user:[a][b]"
     with ChatTemplate("{{ messages[0].content }}", TOKENS) as template:
-        assert not template.wants_parts
+        assert not template.facts().part_roles
         assert template.render([{"role": "user", "content": parts}]) == "a\nb"
 
 

@@ -4,8 +4,9 @@ import msgspec
 import pytest
 
 from weft.core.errors import BadRequest
-from weft.text.chat import normalise_messages
 from weft.text.content import CHAT_PARTS, PartTypes, Place, Refusal, Text, read_parts, to_wire
+from weft.text.history import normalise_messages
+from weft.text.template_facts import TemplateFacts
 
 HERE = Place("messages", "messages[0].content")
 
@@ -75,5 +76,6 @@ def test_parts_are_written_as_chat_reads_them(part):
 def test_a_template_sees_a_parts_type_and_text():
     """A refusal is text; what else was written beside it could mean another kind to a template."""
     parts = [{"type": "text", "text": "a", "image": "u"}, {"type": "refusal", "refusal": "b"}]
-    (message,) = normalise_messages([{"role": "user", "content": parts}], wants_parts=True)
+    facts = TemplateFacts(part_roles=frozenset({"user"}))
+    (message,) = normalise_messages([{"role": "user", "content": parts}], facts)
     assert message["content"] == [{"type": "text", "text": "a"}, {"type": "text", "text": "b"}]

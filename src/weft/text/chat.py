@@ -13,12 +13,13 @@ from datetime import datetime
 from typing import Any, Self
 
 import jinja2
+import msgspec
 
 from weft.core.errors import BadRequest, ConfigError, ContextLengthExceeded
-from weft.core.media import MODALITIES
 from weft.core.worker import Worker
-from weft.text.content import CHAT_PARTS, Place, Placeholder, Refusal, Text, read_part, to_wire
-from weft.text.template import make_environment, reads_parts
+from weft.text.history import normalise_messages
+from weft.text.template import make_environment
+from weft.text.template_facts import TemplateFacts
 
 Message = Mapping[str, Any]
 
@@ -35,6 +36,7 @@ RESERVED_NAMES = frozenset(
 )
 
 MAX_TEMPLATE_CHARS = 128 * 1024  # of a request; those of models have some thousands
+_MAX_OPENED = 16
 
 
 @dataclass(frozen=True, slots=True)
@@ -55,8 +57,8 @@ class RenderLimits:
 class ChatTemplate:
     """One model's chat template. Safe to share between threads; renderings take turns.
 
-    `source` is its text. With `wants_parts` messages' contents reach it as lists of parts, rather than as
-    strings; None is what its text suggests.
+    `source` is its text. With `wants_parts` messages' contents reach it as lists of parts, where they are
+    given so, rather than as strings; None is what it does with either.
     Its process starts with the first rendering, again after one that had to be killed, and ends with
     `close` or when nothing refers to the template any more.
     """
@@ -73,10 +75,20 @@ class ChatTemplate:
         self.source = source
         self._special_tokens = dict(special_tokens)
         if process is None:  # the model's own, whose faults are those of the configuration
-            reads = reads_parts(_parse(source))
-            wants_parts = reads if wants_parts is None else wants_parts
-        self.wants_parts = bool(wants_parts)
+            _check_syntax(source)
+        self._wants_parts = wants_parts
+        self._facts: TemplateFacts | None = None
+        self._parameter = "messages" if process is None else "chat_template"
         self._process = process or _RenderProcess(limits or RenderLimits())
+
+    def facts(self) -> TemplateFacts:
+        """Which forms of messages the template takes; found once, in its process."""
+        if self._facts is None:
+            found = self._process.find_facts(self.source, self._special_tokens, self._parameter)
+            if self._wants_parts is not None:
+                found = found.with_parts() if self._wants_parts else found.without_parts()
+            self._facts = found
+        return self._facts
 
     def render(
         self,
@@ -101,7 +113,7 @@ class ChatTemplate:
                 "continue_final_message",
                 "continue_final_message and add_generation_prompt exclude each other",
             )
-        conversation = normalise_messages(messages, wants_parts=self.wants_parts)
+        conversation = normalise_messages(messages, self.facts())
         marker = secrets.token_hex(16) if continue_final_message else None
         if marker is not None:
             _mark_end(conversation, marker)
@@ -156,6 +168,7 @@ class RequestTemplates:
         self._special_tokens = special_tokens
         self._wants_parts = wants_parts
         self._process = _RenderProcess(limits or RenderLimits())
+        self._opened: dict[str, ChatTemplate] = {}  # the latest, whose facts are known
 
     def open(self, source: str) -> ChatTemplate:
         """The template of one request; `BadRequest` for what is none. Reading it may take its time."""
@@ -163,13 +176,18 @@ class RequestTemplates:
             raise BadRequest(
                 "chat_template", f"chat_template has more than {MAX_TEMPLATE_CHARS} characters"
             )
-        reads = self._process.reads_parts(source)
-        return ChatTemplate(
-            source,
-            self._special_tokens,
-            wants_parts=reads if self._wants_parts is None else self._wants_parts,
-            process=self._process,
-        )
+        template = self._opened.get(source)
+        if template is None:
+            template = ChatTemplate(
+                source,
+                self._special_tokens,
+                wants_parts=self._wants_parts,
+                process=self._process,
+            )
+            template.facts()
+            self._opened = {**self._opened, source: template}
+            self._opened = dict(list(self._opened.items())[-_MAX_OPENED:])
+        return template
 
     def close(self) -> None:
         """End the child process; a later rendering starts another."""
@@ -192,9 +210,13 @@ class _RenderProcess:
         )
         return self._call("messages", {"source": source}, line)
 
-    def reads_parts(self, source: str) -> bool:
-        """`weft.text.template.reads_parts`, of a text that nobody vouches for."""
-        return self._call("chat_template", {"source": source}, "null\n") == "true"
+    def find_facts(
+        self, source: str, special_tokens: Mapping[str, str], parameter: str
+    ) -> TemplateFacts:
+        """The facts of a template; `BadRequest` for what is none, or takes too much."""
+        line = json.dumps({"special_tokens": special_tokens}) + "\n"
+        answer = self._call(parameter, {"source": source}, line)
+        return msgspec.json.decode(answer, type=TemplateFacts)
 
     def _call(self, parameter: str, head: Mapping[str, Any], line: str) -> str:
         with self._lock:
@@ -224,72 +246,6 @@ class _RenderProcess:
             self._worker = None
 
 
-def normalise_messages(messages: object, *, wants_parts: bool) -> list[dict[str, Any]]:
-    """Messages in the form that a template expects.
-
-    Contents become strings (text parts joined by newlines) or lists of parts; null contents are
-    empty; arguments of past tool calls, JSON text on the wire, become objects.
-    """
-    if isinstance(messages, str) or not isinstance(messages, Sequence) or not messages:
-        raise BadRequest("messages", "messages must be a list of at least one message")
-    return [_normalise(message, position, wants_parts) for position, message in enumerate(messages)]
-
-
-def _normalise(message: object, position: int, wants_parts: bool) -> dict[str, Any]:
-    if not isinstance(message, Mapping) or not isinstance(message.get("role"), str):
-        raise BadRequest("messages", f"messages[{position}] must be an object with a role")
-    normal = dict(message)
-    parts = _parts(message.get("content"), position)
-    if wants_parts and not isinstance(message.get("content"), str):
-        normal["content"] = parts
-    else:
-        if any(part["type"] in MODALITIES for part in parts):
-            raise BadRequest(
-                "messages",
-                f"messages[{position}].content: this chat template takes texts, and says nowhere what stands for "
-                "media; the server may be given another (--chat-template)",
-            )
-        normal["content"] = "\n".join(part["text"] for part in parts)
-    calls = message.get("tool_calls")
-    if isinstance(calls, Sequence) and not isinstance(calls, str):
-        normal["tool_calls"] = [_with_parsed_arguments(call) for call in calls]
-    return normal
-
-
-def _parts(content: object, position: int) -> list[dict[str, Any]]:
-    """Parts of text; what an assistant refused it said, like any text."""
-    if content is None:
-        return []
-    place = Place("messages", f"messages[{position}].content")
-    if not isinstance(content, str | Sequence):
-        raise place.error(" must be a string, a list of parts or null")
-    given = [{"type": "text", "text": content}] if isinstance(content, str) else content
-    return [_part(part, place[at]) for at, part in enumerate(given)]
-
-
-def _part(given: object, place: Place) -> dict[str, Any]:
-    if isinstance(given, Placeholder):
-        return {"type": given.modality}
-    part = read_part(given, CHAT_PARTS, place)
-    return to_wire(Text(text=part.refusal) if isinstance(part, Refusal) else part)
-
-
-def _with_parsed_arguments(call: object) -> object:
-    """The model may have written arguments that are no JSON object; those stay the text they are."""
-    if not isinstance(call, Mapping) or not isinstance(call.get("function"), Mapping):
-        return call
-    function = dict(call["function"])
-    arguments = function.get("arguments")
-    if isinstance(arguments, str):
-        try:
-            parsed = json.loads(arguments or "{}")
-        except (ValueError, RecursionError):
-            parsed = None
-        if isinstance(parsed, dict):
-            function["arguments"] = parsed
-    return {**call, "function": function}
-
-
 def _mark_end(conversation: list[dict[str, Any]], marker: str) -> None:
     """Put a mark after the last message's text. Its space shows later whether the template trims."""
     last = conversation[-1]
@@ -310,9 +266,9 @@ def _cut_at(text: str, marker: str) -> str:
     return before if after.startswith(" ") else before.rstrip()
 
 
-def _parse(source: str) -> jinja2.nodes.Template:
+def _check_syntax(source: str) -> None:
     try:
-        return make_environment(datetime.now).parse(source)
+        make_environment(datetime.now).parse(source)
     except jinja2.TemplateSyntaxError as error:
         raise ConfigError(f"chat template, line {error.lineno}: {error.message}") from error
     except RecursionError as error:

@@ -1,8 +1,8 @@
 """The child process that runs one chat template: `python -m weft.text.render_worker`.
 
 It reads a line of JSON with its limits, then for each rendering one line: the template and, behind
-a tab, its variables. It answers each with a line (see `weft.core.worker`). Without variables (null)
-the answer is whether the template reads contents as lists of parts.
+a tab, its variables. It answers each with a line (see `weft.core.worker`). With special tokens in the
+place of variables, the answer is the template's facts.
 """
 
 import json
@@ -11,9 +11,11 @@ from functools import partial
 from typing import Any
 
 import jinja2
+import msgspec
 
 from weft.core.worker import serve_lines
-from weft.text.template import OutputTooLong, TemplateRefusal, make_environment, reads_parts, render
+from weft.text.template import OutputTooLong, TemplateRefusal, make_environment, render
+from weft.text.template_facts import find_facts
 
 
 def main() -> None:
@@ -25,8 +27,8 @@ def _answer(setup: dict[str, Any], line: str) -> dict[str, str]:
     try:
         head, _, tail = line.partition("\t")  # JSON writes no tab as it is
         source, call = json.loads(head)["source"], json.loads(tail)
-        if call is None:
-            return {"text": json.dumps(reads_parts(make_environment(datetime.now).parse(source)))}
+        if "special_tokens" in call:
+            return {"text": _facts(source, call["special_tokens"], setup["max_chars"])}
         now = datetime.fromisoformat(call["now"])
         # Compiled for each call: it costs a millisecond, and evaluates constant expressions, so it
         # belongs under the limits too.
@@ -42,6 +44,23 @@ def _answer(setup: dict[str, Any], line: str) -> dict[str, str]:
         return {"error": f"{type(error).__name__}: {str(error)[:500]}"}
     except Exception as error:  # noqa: BLE001 - a template can raise anything; it ends this call only
         return {"error": f"{type(error).__name__}: {str(error)[:500]}"}
+
+
+def _facts(source: str, special_tokens: dict[str, str], max_chars: int) -> str:
+    template = make_environment(datetime.now).from_string(source)
+
+    def render_probe(messages: Any, tools: Any) -> str | None:
+        variables = {"messages": list(messages), "tools": tools, "documents": None}
+        try:
+            return render(
+                template,
+                {**special_tokens, **variables, "add_generation_prompt": True},
+                max_chars,
+            )
+        except Exception:  # noqa: BLE001 - a template can raise anything; it does not take this form
+            return None
+
+    return msgspec.json.encode(find_facts(render_probe)).decode()
 
 
 if __name__ == "__main__":

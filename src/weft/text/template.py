@@ -49,32 +49,6 @@ def render(template: jinja2.Template, variables: Mapping[str, Any], max_chars: i
     return "".join(parts)
 
 
-def reads_parts(tree: jinja2.nodes.Template) -> bool:
-    """Whether the template loops over a message's content, and so wants it as a list of parts."""
-    names: set[str] = set()
-    for assignment in tree.find_all(jinja2.nodes.Assign):
-        target = assignment.target
-        if isinstance(target, jinja2.nodes.Name) and _mentions_content(assignment.node, names):
-            names.add(target.name)
-    return any(_mentions_content(loop.iter, names) for loop in tree.find_all(jinja2.nodes.For))
-
-
-def _mentions_content(node: jinja2.nodes.Node, names: set[str]) -> bool:
-    """Whether an expression is a message's content, a name given to it, or a filtered form of it."""
-    match node:
-        case jinja2.nodes.Getattr(attr="content"):
-            return True
-        case jinja2.nodes.Getitem(arg=jinja2.nodes.Const(value="content")):
-            return True
-        case jinja2.nodes.Name(name=name):
-            return name in names
-        case jinja2.nodes.Filter(node=jinja2.nodes.Node() as inner):
-            return _mentions_content(inner, names)
-        case jinja2.nodes.CondExpr(expr1=first):
-            return _mentions_content(first, names)
-    return False
-
-
 class _GenerationTag(jinja2.ext.Extension):
     """`{% generation %}` marks what a model wrote, for training; in a prompt it is only its content."""
 

@@ -34,6 +34,8 @@ class ToolFamily:
     needs_special_tokens: bool = True
     # Calls have ids of the form `functions.NAME:N`, with N counted over the whole conversation.
     counts_ids: bool = False
+    # Calls have ids of nine letters and digits: these models' templates refuse others.
+    has_short_ids: bool = False
     # A chat template that contains all of these belongs to the family; none: it is not recognised.
     template_marks: tuple[str, ...] = ()
 

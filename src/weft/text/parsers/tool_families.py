@@ -174,6 +174,7 @@ _FAMILIES = {
             JsonCalls(),
         ),
         openers=("[TOOL_CALLS]",),
+        has_short_ids=True,
         template_marks=("[TOOL_CALLS]",),
         models="Mistral, Magistral, Devstral, Ministral",
         example='[TOOL_CALLS]get_weather[ARGS]{"city": "Paris"}',

@@ -11,6 +11,7 @@ from weft.core.errors import BadRequest
 from weft.core.types import CompletionOutput, FinishReason, SamplingParams, StructuredOutputsParams
 from weft.text.content import joined_text
 from weft.text.detokenizer import Detokenizer
+from weft.text.history import SHORT_ID_LENGTH, SHORT_ID_LETTERS
 from weft.text.parsers.answer import make_parser
 from weft.text.parsers.families import ReasoningFamily, ToolFamily
 from weft.text.parsers.forced import forced_parser
@@ -90,8 +91,9 @@ class AnswerFormat:
 
     `is_open` says whether answers begin inside reasoning; None leaves it to the model. `end_markers`
     are left out of texts that are decoded with special tokens for the parser's sake. `first_id` is where
-    the numbers in the ids of calls go on, for models that count them over the conversation; `tools` are
-    the turn's, as templates have them.
+    the numbers in the ids of calls go on, for models that count them over the conversation;
+    `has_short_ids` of models whose templates take ids of nine letters and digits alone. `tools` are the
+    turn's, as templates have them.
     """
 
     turn: Turn
@@ -100,7 +102,14 @@ class AnswerFormat:
     is_open: bool | None
     end_markers: tuple[str, ...]
     first_id: int | None
+    has_short_ids: bool
     tools: Sequence[Mapping[str, Any]]
+
+    def make_call_id(self) -> str:
+        """An id for a call to which the model gave none, of a form that its template takes back."""
+        if self.has_short_ids:
+            return "".join(secrets.choice(SHORT_ID_LETTERS) for _ in range(SHORT_ID_LENGTH))
+        return self.turn.call_id_prefix + secrets.token_hex(16)
 
     def parser(self) -> OutputParser:
         """A parser for one answer."""
@@ -156,21 +165,22 @@ def choose_format(served: Served, turn: Turn, prompt: str, params: SamplingParam
     if served.client.info.structured_outputs_in_reasoning and params.structured_outputs:
         is_open = False
     has_markers = _needs_special_tokens(reasoning, tool) and turn.params.skip_special_tokens
+    calling = _calling_family(served)
     return AnswerFormat(
         turn=turn,
         reasoning=reasoning,
         tool=tool,
         is_open=is_open,
         end_markers=_end_markers(served) if has_markers else (),
-        first_id=_first_id(served, turn),
+        first_id=_num_calls(turn) if calling is not None and calling.counts_ids else None,
+        has_short_ids=calling is not None and calling.has_short_ids,
         tools=template_tools(turn.tools) or (),
     )
 
 
 def forced_format(served: Served, turn: Turn) -> StructuredOutputsParams | None:
     """What a turn that demands calls demands of the text; None for others."""
-    name = served.options.tool_call_parser
-    family = None if name is None else TOOL_PARSERS[name]
+    family = _calling_family(served)
     # In harmony reasoning is part of the format, unless it has begun already or is counted.
     has_own_reasoning = turn.continue_final_message or turn.params.thinking_token_budget is not None
     if family is not None and family.is_harmony and has_own_reasoning:
@@ -201,20 +211,25 @@ def _reasoning_family(served: Served) -> ReasoningFamily | None:
     return None if name is None else REASONING_PARSERS[name]
 
 
+def _calling_family(served: Served) -> ToolFamily | None:
+    name = served.options.tool_call_parser
+    return None if name is None else TOOL_PARSERS[name]
+
+
 def _tool_family(served: Served, turn: Turn, params: SamplingParams) -> ToolFamily | None:
     """The family whose calls are looked for: where the model may make some, or must in their format."""
-    name = served.options.tool_call_parser
+    family = _calling_family(served)
     if is_forced(turn.tool_choice):
-        return TOOL_PARSERS[name] if name is not None and is_own_format(params) else None
+        return family if is_own_format(params) else None
     if not turn.tools or turn.tool_choice != "auto":
         return None
-    if not served.options.enable_auto_tool_choice or name is None:
+    if not served.options.enable_auto_tool_choice or family is None:
         raise BadRequest(
             "tool_choice",
             'tool_choice "auto" needs a server with a tool-call parser (--enable-auto-tool-choice '
             "and --tool-call-parser); a named function, required and none work without",
         )
-    return TOOL_PARSERS[name]
+    return family
 
 
 def _is_open(turn: Turn, prompt: str, family: ReasoningFamily) -> bool | None:
@@ -243,11 +258,6 @@ def _end_markers(served: Served) -> tuple[str, ...]:
     return tuple(text for text in texts if text)
 
 
-def _first_id(served: Served, turn: Turn) -> int | None:
-    name = served.options.tool_call_parser
-    return _num_calls(turn) if name is not None and TOOL_PARSERS[name].counts_ids else None
-
-
 def _num_calls(turn: Turn) -> int:
     """Calls made so far; some families number theirs through the whole conversation."""
     return sum(len(message.get("tool_calls") or ()) for message in turn.messages)
@@ -256,11 +266,12 @@ def _num_calls(turn: Turn) -> int:
 class AnswerReader:
     """Turns one answer's outputs, each with what is new, into deltas."""
 
-    def __init__(self, parser: OutputParser, turn: Turn, counter: ReasoningCounter | None) -> None:
-        self._parser = parser
-        self._turn = turn
+    def __init__(self, form: AnswerFormat, counter: ReasoningCounter | None) -> None:
+        self._form = form
+        self._parser = form.parser()
+        self._turn = form.turn
         # An answer that has to be calls holds no other text, unless the end cut one before its name.
-        self._has_content = not is_forced(turn.tool_choice)
+        self._has_content = not is_forced(form.turn.tool_choice)
         self._counter = counter
         self._has_called = False
 
@@ -292,9 +303,8 @@ class AnswerReader:
                 return None
             if isinstance(part, ToolCall):
                 self._has_called = True
-                # One to which the model gave no id has one of ours.
-                made = self._turn.call_id_prefix + secrets.token_hex(16)
-                return part if part.id else msgspec.structs.replace(part, id=made)
+                made = part.id or self._form.make_call_id()
+                return msgspec.structs.replace(part, id=made)
         return part
 
     def _reason(self, reason: FinishReason) -> TurnReason:

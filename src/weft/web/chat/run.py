@@ -78,7 +78,7 @@ async def run_turn(
         prepared = await prepare_turn(served, turn)
     form, request = prepared.form, prepared.request
     readers = [
-        AnswerReader(form.parser(), turn, form.counter(served, request.prompt_token_ids))
+        AnswerReader(form, form.counter(served, request.prompt_token_ids))
         for _ in range(request.params.n)
     ]
 

@@ -1,0 +1,239 @@
+"""Facts about a chat template, found by what it writes for small conversations, not by its syntax.
+
+A probe is a conversation with words that occur nowhere else: a form of a message is taken where the
+template writes the words of it, and does not raise. Probes run where the template runs.
+"""
+
+import json
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any, TypeAlias
+
+import msgspec
+
+_Message: TypeAlias = dict[str, Any]
+# The text of a conversation with tools; None where the template raises.
+Renderer: TypeAlias = Callable[[Sequence[_Message], Sequence[Mapping[str, Any]] | None], str | None]
+
+_ONE, _TWO, _NAME, _KEY, _VALUE = "weftone", "wefttwo", "weftname", "weftkey", "weftvalue"
+_SHORT_ID, _OTHER_ID, _FOREIGN_ID = "weft0call", "weft1call", "call_weft0123456789"
+_ARGUMENTS = {_KEY: _VALUE}
+_TOOL = {
+    "type": "function",
+    "function": {
+        "name": _NAME,
+        "description": "Looks up a word.",
+        "parameters": {
+            "type": "object",
+            "properties": {_KEY: {"type": "string", "description": "The word."}},
+            "required": [_KEY],
+        },
+    },
+}
+
+
+class TemplateFacts(msgspec.Struct, frozen=True, kw_only=True):
+    """Which forms of messages a chat template takes.
+
+    `part_roles` are the roles whose contents it reads as lists of parts, `textless_roles` those whose
+    contents it does not read as text. The defaults are the facts of a template that takes all that is text.
+    """
+
+    part_roles: frozenset[str] = frozenset()
+    textless_roles: frozenset[str] = frozenset()
+    takes_system: bool = True
+    takes_two_systems: bool = True
+    takes_late_system: bool = True
+    takes_two_users: bool = True
+    takes_user_after_result: bool = True
+    # The arguments of past calls are joined as text, not read as an object.
+    takes_argument_text: bool = False
+    # Calls are written only in messages whose content is null.
+    needs_null_content: bool = False
+    # Ids of calls that are not nine letters and digits are refused.
+    needs_short_ids: bool = False
+    takes_parallel_calls: bool = True
+    writes_tools: bool = True
+
+    def with_parts(self) -> "TemplateFacts":
+        """The facts of a template that is said to read lists of parts."""
+        return msgspec.structs.replace(self, part_roles=frozenset(ROLES))
+
+    def without_parts(self) -> "TemplateFacts":
+        """The facts of a template that is said to read texts alone."""
+        return msgspec.structs.replace(self, part_roles=frozenset(), textless_roles=frozenset())
+
+
+def find_facts(render: Renderer) -> TemplateFacts:
+    """The facts of the template that `render` renders with."""
+    probe = _Probe(render)
+    contents = _content_facts(probe)
+    calls = _find_call_form(probe)
+    return TemplateFacts(
+        **contents,
+        **_order_facts(probe),
+        **({} if calls is None else _call_facts(probe, calls)),
+        writes_tools=any(
+            probe.writes(_NAME, messages=messages, tools=[_TOOL])
+            for messages in ([_user()], [_system("Be kind."), _user()])
+        ),
+    )
+
+
+def _order_facts(probe: "_Probe") -> dict[str, Any]:
+    """What may stand where; a template that refuses single messages says nothing of several."""
+    first, second = _system(_ONE), _system(_TWO)
+    return {
+        "takes_system": probe.writes(_ONE, messages=[first, _user()]),
+        "takes_two_systems": probe.writes(_ONE, _TWO, messages=[first, second, _user()]),
+        "takes_late_system": probe.writes(
+            _ONE, _TWO, messages=[first, _user(), _assistant("Yes."), second, _user()]
+        ),
+        "takes_two_users": probe.takes([_user(_ONE), _user(_TWO)]),
+    }
+
+
+def _call_facts(probe: "_Probe", calls: "_CallForm") -> dict[str, Any]:
+    def writes(word: str, messages: Sequence[_Message]) -> bool:
+        return probe.writes(_VALUE, word, messages=messages, tools=[_TOOL])
+
+    return {
+        "takes_argument_text": calls.is_text,
+        "needs_null_content": calls.content is None,
+        "needs_short_ids": not writes(_VALUE, calls.conversation(call_id=_FOREIGN_ID)),
+        "takes_parallel_calls": writes(_TWO, calls.parallel_conversation()),
+        "takes_user_after_result": probe.takes([*calls.conversation(), _user()], [_TOOL]),
+    }
+
+
+class _Probe:
+    """Renders conversations and looks for words in the texts.
+
+    Texts of `textless_roles` reach the template as lists of one part.
+    """
+
+    def __init__(self, render: Renderer) -> None:
+        self._render = render
+        self.textless_roles: set[str] = set()
+
+    def writes(
+        self,
+        *words: str,
+        messages: Sequence[_Message],
+        tools: Sequence[Mapping[str, Any]] | None = None,
+    ) -> bool:
+        """Whether the template takes the messages and writes all the words."""
+        text = self.text(messages, tools)
+        return all(word in text for word in words)
+
+    def takes(
+        self, messages: Sequence[_Message], tools: Sequence[Mapping[str, Any]] | None = None
+    ) -> bool:
+        """Whether the template does not raise."""
+        return self._rendered(messages, tools) is not None
+
+    def text(
+        self, messages: Sequence[_Message], tools: Sequence[Mapping[str, Any]] | None = None
+    ) -> str:
+        """The text of the messages, empty where the template raises."""
+        return self._rendered(messages, tools) or ""
+
+    def _rendered(
+        self, messages: Sequence[_Message], tools: Sequence[Mapping[str, Any]] | None
+    ) -> str | None:
+        return self._render(list(map(self._as_read, messages)), tools)
+
+    def _as_read(self, message: _Message) -> _Message:
+        text = message["content"]
+        if message["role"] not in self.textless_roles or not isinstance(text, str):
+            return message
+        return {**message, "content": [{"type": "text", "text": text}]}
+
+
+class _CallForm(msgspec.Struct, frozen=True):
+    """The form of messages with calls: arguments as text or as an object, and what stands for no content."""
+
+    is_text: bool = False
+    content: str | None = ""
+
+    def conversation(self, result: object = "done", call_id: str = _SHORT_ID) -> list[_Message]:
+        """A question, a call and its result."""
+        calling = self._calling(self._call(call_id, _VALUE))
+        return [_user(), calling, _result(call_id, result)]
+
+    def parallel_conversation(self) -> list[_Message]:
+        """A question, two calls in one message, and their results."""
+        calling = self._calling(self._call(_SHORT_ID, _VALUE), self._call(_OTHER_ID, _TWO))
+        return [_user(), calling, _result(_SHORT_ID, "done"), _result(_OTHER_ID, "done")]
+
+    def _calling(self, *calls: _Message) -> _Message:
+        return {"role": "assistant", "content": self.content, "tool_calls": list(calls)}
+
+    def _call(self, call_id: str, value: str) -> _Message:
+        arguments: object = {_KEY: value}
+        function = {
+            "name": _NAME,
+            "arguments": json.dumps(arguments) if self.is_text else arguments,
+        }
+        return {"id": call_id, "type": "function", "function": function}
+
+
+def _find_call_form(probe: _Probe) -> _CallForm | None:
+    """The first form whose arguments are written as JSON, or taken apart; None where there is none."""
+    forms = (_CallForm(is_text, content) for content in ("", None) for is_text in (False, True))
+    for form in forms:
+        text = probe.text(form.conversation(), [_TOOL])
+        if _VALUE not in text:
+            continue
+        if json.dumps(_ARGUMENTS) in text if form.is_text else repr(_ARGUMENTS) not in text:
+            return form
+    return None
+
+
+# -- contents ---------------------------------------------------------------------------------
+
+# The order matters: conversations of later roles hold messages of earlier ones.
+ROLES: Mapping[str, Callable[[_CallForm, object], list[_Message]]] = {
+    "user": lambda _, content: [_user(content)],
+    "assistant": lambda _, content: [_user(), _assistant(content), _user()],
+    "system": lambda _, content: [_system(content), _user()],
+    "tool": lambda form, content: form.conversation(content),
+}
+
+
+def _content_facts(probe: _Probe) -> dict[str, Any]:
+    """The forms of contents by role. From here on the probe writes texts as they are read."""
+    one, two = ({"type": "text", "text": word} for word in (_ONE, _TWO))
+    part_roles = set()
+    for role, conversation in ROLES.items():
+        calls = (_find_call_form(probe) if role == "tool" else None) or _CallForm()
+        if _reads(probe.text(conversation(calls, [one, two])), _ONE, _TWO):
+            part_roles.add(role)
+        takes_text = _reads(probe.text(conversation(calls, _ONE)), _ONE)
+        if not takes_text and _reads(probe.text(conversation(calls, [one])), _ONE):
+            probe.textless_roles.add(role)
+    return {
+        "part_roles": frozenset(part_roles),
+        "textless_roles": frozenset(probe.textless_roles),
+    }
+
+
+def _reads(text: str, *words: str) -> bool:
+    """Whether words are written, and not as the list that held them, in Python or in JSON."""
+    as_values = (f"'text': '{_ONE}'", f'"text": "{_ONE}"', f'"text":"{_ONE}"')
+    return all(word in text for word in words) and not any(value in text for value in as_values)
+
+
+def _result(call_id: str, content: object) -> _Message:
+    return {"role": "tool", "tool_call_id": call_id, "name": _NAME, "content": content}
+
+
+def _system(content: object) -> _Message:
+    return {"role": "system", "content": content}
+
+
+def _user(content: object = "What is this?") -> _Message:
+    return {"role": "user", "content": content}
+
+
+def _assistant(content: object) -> _Message:
+    return {"role": "assistant", "content": content}
