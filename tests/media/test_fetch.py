@@ -138,6 +138,21 @@ async def test_no_other_host_is_asked(domains):
     assert asked == []
 
 
+@pytest.mark.parametrize(
+    ("url", "words"),
+    [
+        ("http://127.0.0.1:99999/", "port of a URL must be 1 to 65535, not 99999"),
+        ("http://127.0.0.1:0/", "port of a URL must be 1 to 65535, not 0"),
+        ("http://127.0.0.1:x/", "InvalidURL"),
+        ("http://127.0.0.1/\udc80", "UnicodeEncodeError"),
+        (f"http://{'a' * 64}.com/", "UnicodeError"),
+    ],
+)
+async def test_an_address_that_nobody_can_have_is_refused(url, words):
+    """Whatever is wrong with it, that is the caller's to mend."""
+    assert words in await refusal(url, domains=["127.0.0.1", f"{'a' * 64}.com"])
+
+
 async def test_a_name_does_not_lead_to_a_private_address(monkeypatch):
     """Whoever owns an allowed name decides where it points: not into our network."""
 
@@ -156,7 +171,10 @@ async def test_a_name_does_not_lead_to_a_private_address(monkeypatch):
 @pytest.mark.parametrize(
     "address",
     ["127.0.0.1", "10.1.2.3", "192.168.0.1", "169.254.169.254", "100.64.0.1", "0.0.0.0", "::1",
-     "fe80::1%eth0", "fd00::1", "::ffff:127.0.0.1", "::ffff:10.0.0.1", "224.0.0.1", "ff02::1"],
+     "fe80::1%eth0", "fd00::1", "::ffff:127.0.0.1", "::ffff:10.0.0.1", "224.0.0.1", "ff02::1",
+     "64:ff9b::7f00:1", "64:ff9b::a9fe:a9fe", "64:ff9b:1::1", "2002:7f00:1::1", "2002:a00:1::",
+     "::127.0.0.1", "::10.0.0.1", "::", "2001:0:4136:e378:8000:63bf:3fff:fdd2", "fec0::1", "2001:db8::1",
+     "2a00::5efe:10.0.0.1", "2a00::200:5efe:10.0.0.1", "198.18.0.1", "240.0.0.1", "255.255.255.255"],
 )  # fmt: skip
 def test_addresses_that_are_not_public_are_private(address):
     """Loopback, networks of a site, a cloud's metadata, and what maps to them."""
@@ -168,6 +186,7 @@ def test_public_addresses_may_be_asked():
     sources = MediaSources.of(["example.com"], None)
     assert sources.allows_address("example.com", "93.184.215.14")
     assert sources.allows_address("example.com", "2606:2800:21f:cb07:6820:80da:af6b:8b2c")
+    assert sources.allows_address("example.com", "64:ff9b::5db8:d70e")  # through a translator
 
 
 @pytest.mark.parametrize("name", ["http://a", "a/b", "a:80", "", "a b", "*", "user@host", "[::1]"])
@@ -268,14 +287,26 @@ async def test_nothing_else_is_read(tmp_path):
     (inside / "link").symlink_to(tmp_path / "secret")
     (inside / "large").write_bytes(b"x" * 1001)
     os.mkfifo(inside / "pipe")
+    (inside / "folder").mkdir()
     for name in (
         "../secret", "%2e%2e/secret", "link", "pipe", "", "missing", "../inside2", "a%00b",
+        "folder", "folder/", "\udcff\ud800", "x" * 5000,
     ):  # fmt: skip
         reason = await refusal(f"file://{inside}/{name}", directory=inside)
         assert "is no file below the directory" in reason
-    for url in (f"file://host{inside}/x", "file:secret", "file:///dev/zero"):
+    for url in (f"file://host{inside}/x", "file:secret", "file:///dev/zero", "file://[x/"):
         assert "is no file below the directory" in await refusal(url, directory=inside)
     assert "may have 1000 more bytes" in await refusal(f"file://{inside}/large", directory=inside)
+
+
+async def test_what_is_no_file_leaves_no_descriptor_open(tmp_path):
+    """A folder is opened before it is seen to be one."""
+    (tmp_path / "folder").mkdir()
+    os.mkfifo(tmp_path / "pipe")
+    before = os.listdir("/proc/self/fd")
+    for name in ("folder", "pipe"):
+        await refusal(f"file://{tmp_path}/{name}", directory=tmp_path)
+    assert os.listdir("/proc/self/fd") == before
 
 
 def test_the_directory_has_to_be_there(tmp_path):

@@ -25,7 +25,8 @@ class Downloader:
         """What is there; `BadRequest`, which names `what` it was to be, in any other case."""
         try:
             return await self._get(url, what, max_bytes)
-        except (httpx2.HTTPError, httpx2.InvalidURL, OSError) as error:
+        # A name may have what no name may have: that is an error of its encoding.
+        except (httpx2.HTTPError, httpx2.InvalidURL, OSError, UnicodeError) as error:
             reason = type(error).__name__
             raise BadRequest(what, f"{what}: {shown(url)} cannot be fetched: {reason}") from error
 
@@ -55,6 +56,8 @@ class Downloader:
                 f"{what}: {host[:100]!r} is not among the hosts that this server fetches media from "
                 f"({DOMAINS}); send the bytes as a data: URL",
             )
+        if url.port is not None and not 0 < url.port < 2**16:
+            raise BadRequest(what, f"{what}: the port of a URL must be 1 to 65535, not {url.port}")
         if url.userinfo:
             raise BadRequest(what, f"{what}: a URL with a user name or a password is not fetched")
         address = await self._address(host, url, what)

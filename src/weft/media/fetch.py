@@ -93,26 +93,38 @@ def read_file_url(url: str, what: str, max_bytes: int, directory: Path | None) -
         raise BadRequest(
             what, f"{what}: this server reads no local files; it was started without {LOCAL_PATH}"
         )
-    parts = urlsplit(url)
-    name = unquote(parts.path)
-    refused = BadRequest(
-        what, f"{what}: {shown(url)} is no file below the directory of {LOCAL_PATH}"
-    )
-    if parts.netloc not in ("", "localhost") or "\0" in name or not name.startswith("/"):
-        raise refused
     try:
-        path = Path(os.path.realpath(name))
-        if directory not in path.parents:
-            raise refused
-        # Not through a link that has come meanwhile, and not waiting for who writes to a pipe.
-        handle = os.open(path, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC)
-    except OSError:
-        raise refused from None
-    with open(handle, "rb") as file:
-        facts = os.fstat(handle)
-        if not stat.S_ISREG(facts.st_mode):
-            raise refused
-        data = file.read(max_bytes + 1) if facts.st_size <= max_bytes else None
-    if data is None or len(data) > max_bytes:
+        handle = _open_below(directory, url)
+        if handle is None:
+            raise OSError("not below the directory")
+        try:
+            data = _read_regular(handle, max_bytes)
+        finally:
+            os.close(handle)
+    except (OSError, ValueError):  # a path may have what no path may have
+        raise BadRequest(
+            what, f"{what}: {shown(url)} is no file below the directory of {LOCAL_PATH}"
+        ) from None
+    if len(data) > max_bytes:
         raise too_large(what, max_bytes)
     return data
+
+
+def _open_below(directory: Path, url: str) -> int | None:
+    parts = urlsplit(url)
+    name = unquote(parts.path)
+    if parts.netloc not in ("", "localhost") or not name.startswith("/"):
+        return None
+    path = Path(os.path.realpath(name))
+    if directory not in path.parents:
+        return None
+    # Not through a link that has come meanwhile, and not waiting for who writes to a pipe.
+    return os.open(path, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC)
+
+
+def _read_regular(handle: int, max_bytes: int) -> bytes:
+    """At most a byte more than `max_bytes`."""
+    if not stat.S_ISREG(os.fstat(handle).st_mode):
+        raise OSError("not a regular file")
+    with open(handle, "rb", closefd=False) as file:
+        return file.read(max_bytes + 1)

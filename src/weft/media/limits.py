@@ -10,6 +10,11 @@ from urllib.parse import urlsplit
 from weft.core.errors import ConfigError
 from weft.core.media import MAX_BYTES
 
+_Address = ipaddress.IPv4Address | ipaddress.IPv6Address
+_GLOBAL_UNICAST = ipaddress.IPv6Network("2000::/3")
+# IPv6 addresses that end in the IPv4 address which they carry: of translators (RFC 6052), and IPv4-compatible ones.
+_CARRIERS = (ipaddress.IPv6Network("64:ff9b::/96"), ipaddress.IPv6Network("::/96"))
+_ISATAP = 0x5EFE  # the third quarter of an ISATAP address (RFC 5214), which ends in an IPv4 address
 DOMAINS = "--allowed-media-domains"
 LOCAL_PATH = "--allowed-local-media-path"
 
@@ -66,11 +71,29 @@ class MediaSources:
 
     def allows_address(self, host: str, address: str) -> bool:
         """Whether a host of the allowed may be met at an address: one of the public Internet, or one that is named."""
-        ip = ipaddress.ip_address(address.partition("%")[0])
-        ip = getattr(ip, "ipv4_mapped", None) or ip
-        if ip.is_global and not ip.is_multicast:
+        ip = _reached(ipaddress.ip_address(address.partition("%")[0]))
+        if _is_public(ip):
             return True
         return str(ip) in self.domains or (host == "localhost" and ip.is_loopback)
+
+
+def _reached(ip: _Address) -> _Address:
+    """Where packets to an address end: at an IPv4 address, where an IPv6 address only carries one."""
+    if isinstance(ip, ipaddress.IPv4Address):
+        return ip
+    carried = ip.ipv4_mapped or ip.sixtofour
+    is_last = (
+        any(ip in network for network in _CARRIERS) and int(ip) > 1
+    )  # :: and ::1 are their own
+    if carried is None and (is_last or int(ip) >> 32 & 0xFDFFFFFF == _ISATAP):
+        carried = ipaddress.IPv4Address(int(ip) & 0xFFFFFFFF)
+    return carried or ip
+
+
+def _is_public(ip: _Address) -> bool:
+    if isinstance(ip, ipaddress.IPv6Address) and ip not in _GLOBAL_UNICAST:
+        return False
+    return ip.is_global and not ip.is_multicast
 
 
 def is_host(name: str) -> bool:
