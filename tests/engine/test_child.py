@@ -4,17 +4,20 @@ import asyncio
 import os
 import signal
 import tempfile
+import time
 from pathlib import Path
 
 import numpy as np
 import psutil
 import pytest
+import zmq
 
 from tests.busy import PATIENCE_S
 from tests.contract.engines import GIB, MODEL, start, stop
 from tests.model.checkpoints import tensors_of, write_checkpoint
 from weft.core.engine_options import EngineOptions
 from weft.core.errors import ConfigError, EngineDead
+from weft.core.types import SamplingParams
 from weft.engine.configure import resolve
 from weft.engine.front.child import EngineChild
 from weft.engine.front.process_client import ProcessClient
@@ -123,3 +126,18 @@ async def test_without_a_place_for_sockets_the_start_is_refused(tmp_path, monkey
     monkeypatch.setattr(tempfile, "tempdir", str(tmp_path / "nowhere"))
     with pytest.raises(ConfigError, match=r"no directory for the engine's sockets.*TMPDIR"):
         await start(ProcessClient)
+
+
+async def test_a_request_that_comes_just_after_its_engine_died_is_told_so():
+    """Nobody has noticed the exit yet, and nobody reads commands any more: that is no internal error."""
+    client = await start(ProcessClient)
+    commands = client._child._commands
+    client._child.process.kill()
+    gives_up_at = time.monotonic() + PATIENCE_S
+    while commands.poll(0, zmq.POLLOUT):  # and the event loop, which would notice, has no turn
+        assert time.monotonic() < gives_up_at
+        time.sleep(0.001)  # noqa: ASYNC251
+    assert client.is_running
+    with pytest.raises(EngineDead, match="ended unexpectedly"):
+        await anext(client.generate("hello", SamplingParams(), "a"))
+    await stop(client)

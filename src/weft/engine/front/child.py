@@ -49,9 +49,9 @@ class EngineChild:
         self._directory: Path | None = None
         self.weights: WeightFiles | None = None
         self._context = zmq.Context()
-        self.commands: zmq.Socket[bytes] = self._context.socket(zmq.PUSH)
+        self._commands: zmq.Socket[bytes] = self._context.socket(zmq.PUSH)
         self.events: zmq.Socket[bytes] = self._context.socket(zmq.PULL)
-        for socket in (self.commands, self.events):
+        for socket in (self._commands, self.events):
             socket.set(zmq.LINGER, 0)
             # Bounded by admission: every command and event belongs to an admitted request.
             socket.set_hwm(0)
@@ -92,7 +92,7 @@ class EngineChild:
         self.weights = weights
         self._directory = socket_directory()
         # Before the child knows of them: what is sent when it is ready finds it connected.
-        self.commands.bind(f"ipc://{self._directory}/commands")
+        self._commands.bind(f"ipc://{self._directory}/commands")
         self.events.bind(f"ipc://{self._directory}/events")
         launch = Launch(
             directory=str(self._directory),
@@ -129,6 +129,15 @@ class EngineChild:
         with suppress(ProcessLookupError):
             self.process.kill()
 
+    def send(self, command: bytes) -> None:
+        """Send a command without waiting. One that nobody reads any more is dropped.
+
+        Then the process has ended, and whoever waits for its answers is told when that is noticed.
+        """
+        if not self._commands.closed:
+            with suppress(zmq.Again):
+                self._commands.send(command, zmq.NOBLOCK)
+
     async def discard(self) -> None:
         """End it, and leave nothing behind; idempotent."""
         if self.process.returncode is None:
@@ -147,7 +156,7 @@ class EngineChild:
             self._beats = -1
         if self.process.stdin is not None:
             self.process.stdin.close()
-        self.commands.close()
+        self._commands.close()
         self.events.close()
         self._context.term()
         if self._directory is not None:

@@ -11,7 +11,6 @@ from collections.abc import Callable
 from typing import TypeAlias
 
 import msgspec
-import zmq
 
 from weft.core.config import EngineConfig
 from weft.core.controls import HUNG_S, STUCK_S
@@ -105,7 +104,6 @@ class ProcessClient(ApartClient):
     ) -> None:
         super().__init__(config, tokenizer, metrics)
         self._child = child
-        self._commands = child.commands
         self._encoder = msgspec.msgpack.Encoder()
         self._events: EventSocket[Event] = EventSocket(child.events, Event, self._on_event)
         self._watcher: asyncio.Task[None] | None = None
@@ -153,7 +151,7 @@ class ProcessClient(ApartClient):
         return client
 
     def _send(self, command: Command) -> None:
-        self._commands.send(self._encoder.encode(command), zmq.NOBLOCK)
+        self._child.send(self._encoder.encode(command))
 
     def _watch(self) -> None:
         self._events.watch()

@@ -11,7 +11,6 @@ from collections.abc import Mapping
 from contextlib import suppress
 
 import msgspec
-import zmq
 
 from weft.core.config import EngineConfig
 from weft.core.errors import ConfigError
@@ -155,4 +154,4 @@ async def _take_commands(child: EngineChild, channel: Channel[FromHead]) -> None
         if isinstance(command, Beat):
             channel.send(command)
             continue
-        child.commands.send(encoder.encode(command), zmq.NOBLOCK)
+        child.send(encoder.encode(command))
