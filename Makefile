@@ -14,7 +14,7 @@ ARGS ?=
 WORKERS ?= -n auto --dist worksteal
 SLOW_WORKERS ?= -n auto --dist loadfile
 
-.PHONY: help setup wheel serve test test-slow test-clients test-vllm test-llama test-apiserver mutants sanitize sanitize-files check check-deploy fix bench bench-peers proto docs site clean
+.PHONY: help setup wheel serve test test-slow test-clients test-vllm test-llama test-apiserver mutants sanitize sanitize-files check check-deploy fix bench bench-peers proto docs site release clean
 help:
 	@echo "make serve      start the server (ARGS=\"...\" are its arguments)"
 	@echo "make test       run the tests (ARGS=\"...\" go to pytest)"
@@ -34,6 +34,7 @@ help:
 	@echo "make proto      generate Python code from proto/"
 	@echo "make docs       generate docs/reference/"
 	@echo "make site       the documents as a site: build/site, to be opened as files or served by anything"
+	@echo "make release    an sdist and wheels in dist/release, tried in clean environments (ARGS=\"--python python3.13\")"
 	@echo "make setup      everything a contributor needs, in $(VENV)"
 	@echo "make wheel      compile once for many clones: dist/ holds what they take instead of compiling"
 	@echo "make clean      remove what was built, and $(VENV)"
@@ -139,6 +140,10 @@ docs: $(VENV)/dev.stamp
 
 site: docs $(VENV)/site.stamp
 	$(BIN)/python -m tools.make_site
+
+release: $(VENV)/core.stamp
+	@$(SET_UP) release
+	$(BIN)/python -m tools.release $(ARGS)
 
 clean:
 	rm -rf $(VENV) build dist .mypy_cache .pytest_cache .ruff_cache .hypothesis .import_linter_cache

@@ -21,7 +21,7 @@ from packaging.requirements import Requirement
 from packaging.utils import canonicalize_name
 
 ROOT = Path(__file__).resolve().parent.parent
-OURS = "weft"
+OURS = "weft-serve"
 _TOOLS = {"pip", "setuptools"}
 
 

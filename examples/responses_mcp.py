@@ -1,6 +1,6 @@
 """Tools of an MCP server, which the model's server lists and calls by itself.
 
-    pip install "mcp>=2.3" openai "weft[mcp]"
+    pip install "mcp>=2.3" openai -e ".[mcp]"
     python examples/responses_mcp.py serve
     weft serve --tool-server weather=http://127.0.0.1:8888/mcp
     python examples/responses_mcp.py ask

@@ -29,7 +29,7 @@ def wheel(tmp_path_factory: pytest.TempPathFactory) -> Path:
         [*command, "--config-settings", f"build-dir={out}/build", "--wheel-dir", str(out), str(ROOT)],
         check=True, capture_output=True, timeout=300,
     )  # fmt: skip
-    (built,) = out.glob("weft-*.whl")
+    (built,) = out.glob("weft_serve-*.whl")
     return built
 
 
@@ -42,7 +42,7 @@ def test_the_wheel_holds_the_model_the_types_and_the_native_module(wheel: Path):
     assert (
         len([name for name in names if "compute/native/_core" in name and ".pyi" not in name]) == 1
     )
-    assert {name.split("/")[0].partition("-")[0] for name in names} == {"weft"}
+    assert {name.split("/")[0].partition("-")[0] for name in names} == {"weft", "weft_serve"}
     assert wheel.stat().st_size < 10_000_000
 
 

@@ -36,6 +36,9 @@ WORDED = (
     "web",
     "wire",
 )
+# They quote sentences that are refused elsewhere: what changed, and the rule itself.
+QUOTING = {"CHANGELOG.md", "docs/style.md", "tests/tools/test_check_tree.py"}
+_LEAST_WORDS = 4
 LOCAL_PATHS = re.compile(r"(?<![\w.~}/])/(work|root|Users|home/\w+)/\w")
 
 
@@ -107,6 +110,23 @@ def words_of(name: str) -> list[str]:
     return [word.lower() for word in re.findall(r"[A-Z]+(?![a-z])|[A-Z]?[a-z]+", name)]
 
 
+def refused_sentences(style: str) -> tuple[str, ...]:
+    """The sentences in the column *not* of docs/style.md; single words and lists of them are left out."""
+    rows = re.findall(r"^\| ([^|`]+?) \| [^|]+ \|$", style, re.MULTILINE)
+    sentences = (row.strip(" .").lower() for row in rows)
+    return tuple(s for s in sentences if len(s.split()) >= _LEAST_WORDS)
+
+
+def check_sentences(path: str, text: str, refused: tuple[str, ...]) -> Iterator[str]:
+    """Findings in any text file: sentences that docs/style.md replaces by better ones."""
+    if path in QUOTING:
+        return
+    for number, line in enumerate(text.splitlines(), 1):
+        for sentence in refused:
+            if sentence in line.lower():
+                yield f"{path}:{number}: {sentence!r}; docs/style.md has a better sentence"
+
+
 def check_text(path: str, text: str) -> Iterator[str]:
     """Findings in any text file: paths of somebody's machine."""
     for number, line in enumerate(text.splitlines(), 1):
@@ -122,6 +142,8 @@ def check_tree(root: Path) -> Iterator[str]:
     ).stdout  # fmt: skip
     glossary = root / "docs" / "glossary.md"
     refused = not_in_names(glossary.read_text("utf-8") if glossary.is_file() else "")
+    style = root / "docs" / "style.md"
+    sentences = refused_sentences(style.read_text("utf-8") if style.is_file() else "")
     worded = tuple(f"src/weft/{package}/" for package in WORDED)
     for path in sorted(set(listed.split("\0")) - {""}):
         file = root / path
@@ -132,6 +154,7 @@ def check_tree(root: Path) -> Iterator[str]:
         except UnicodeDecodeError:
             continue
         yield from check_text(path, text)
+        yield from check_sentences(path, text, sentences)
         if path.endswith(".py"):
             yield from check_module(path, text)
         if path.endswith(".py") and path.startswith(worded):

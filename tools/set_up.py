@@ -1,6 +1,6 @@
 """What `make` does before a first command, shown while it does it: environment, tools, compiler, packages.
 
-    PYTHONPATH=src python3 -m tools.set_up VENV core|dev|site|wheel
+    PYTHONPATH=src python3 -m tools.set_up VENV core|dev|site|release|wheel
 
 Needs nothing but Python and the sources. A wheel in dist/ that was made of the same C++ sources for this platform
 (`make wheel`) is taken instead of compiling.
@@ -175,9 +175,12 @@ def wheel_name() -> str:
     source = (ROOT / "src/weft/__init__.py").read_text(encoding="utf-8")
     found = re.search(r'^__version__ = "(.*)"', source, re.MULTILINE)
     assert found is not None
-    python = f"cp{sys.version_info.major}{sys.version_info.minor}"
+    is_stable = sys.version_info >= (3, 12)  # pyproject.toml: wheel.py-api
+    python = (
+        "cp312-abi3" if is_stable else f"cp3{sys.version_info.minor}-cp3{sys.version_info.minor}"
+    )
     platform_tag = re.sub(r"[-.]", "_", sysconfig.get_platform())
-    return f"weft-{found[1]}-{native_digest()}-{python}-{python}-{platform_tag}.whl"
+    return f"weft_serve-{found[1]}-{native_digest()}-{python}-{platform_tag}.whl"
 
 
 def take_from_wheel(wheel: Path) -> bool:
@@ -233,6 +236,8 @@ def main(venv: Path, what: str) -> None:
             run([Step("what tests and checks need", [*install, "--group", "dev"])], log)
         case "site":
             run([Step("what makes the site", [*install, "--group", "site"])], log)
+        case "release":
+            run([Step("what makes a release", [*install, "--group", "release"])], log)
         case "wheel":
             name = wheel_name()
             tag = f"wheel.build-tag={native_digest()}"

@@ -1,12 +1,14 @@
 #include "model/thread_pool.h"
 
 #include <algorithm>
+#include <charconv>
 #include <cmath>
 #include <fstream>
 #include <limits>
 #include <sstream>
 #include <stdexcept>
 #include <string>
+#include <string_view>
 
 #if defined(__linux__)
 #include <sched.h>
@@ -27,10 +29,29 @@ void pause_briefly() {
 #endif
 }
 
-double read_number(const std::string& path) {
+// The next number of `text`, which is cut off there; -1 where there is none. Without a stream's locale: a module that
+// has libstdc++ linked in statically crashes in `stream >> number`.
+double take_number(std::string_view& text) {
+    while (!text.empty() && (text.front() == ' ' || text.front() == '\t')) text.remove_prefix(1);
+    long long value = -1;
+    const auto [end, error] = std::from_chars(text.data(), text.data() + text.size(), value);
+    if (error != std::errc()) return -1;
+    text.remove_prefix(static_cast<std::size_t>(end - text.data()));
+    return static_cast<double>(value);
+}
+
+// The first line of a file; empty where there is no such file.
+std::string first_line(const std::string& path) {
     std::ifstream file(path);
-    double value = 0;
-    return file >> value ? value : -1;
+    std::string line;
+    std::getline(file, line);
+    return line;
+}
+
+double read_number(const std::string& path) {
+    const std::string line = first_line(path);
+    std::string_view text(line);
+    return take_number(text);
 }
 
 // CPUs that the quota of one control group amounts to, or infinity.
@@ -39,8 +60,10 @@ double quota_of(const std::string& group, bool unified) {
     double quota = -1;
     double period = -1;
     if (unified) {
-        std::ifstream file(group + "/cpu.max");
-        if (!(file >> quota >> period)) return kNone;  // "max", or no such file
+        const std::string line = first_line(group + "/cpu.max");  // "max 100000": no quota
+        std::string_view text(line);
+        quota = take_number(text);
+        period = take_number(text);
     } else {
         quota = read_number(group + "/cpu.cfs_quota_us");
         period = read_number(group + "/cpu.cfs_period_us");

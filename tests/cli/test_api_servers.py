@@ -164,7 +164,7 @@ def served(*argv: str, count: int = 2) -> Iterator[Server]:
 
 
 def api_servers(server: Server) -> list[psutil.Process]:
-    """The processes that talk with clients."""
+    """The API server processes."""
     found = []
     for child in server.front.children():
         with suppress(psutil.NoSuchProcess):  # nor of those whose end nobody has seen yet

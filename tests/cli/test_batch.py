@@ -222,7 +222,7 @@ def test_a_dead_engine_ends_the_batch(tmp_path: Path):
     ("lines", "message"),
     [
         pytest.param([line("a"), "{"], "line 2: Input data was truncated", id="no JSON"),
-        pytest.param([line("a"), line("a")], "custom_id 'a' is there twice", id="twice"),
+        pytest.param([line("a"), line("a")], "duplicate custom_id 'a'", id="twice"),
         pytest.param([line("a", "v1/x")], "line 1: url must be a path", id="no path"),
         pytest.param([line("a", method="GET")], 'line 1: method must be "POST"', id="no POST"),
         pytest.param([line("")], "custom_id must have 1 to 512 characters", id="no id"),

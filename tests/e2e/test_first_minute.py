@@ -28,7 +28,7 @@ PATIENCE_S = 600.0  # packages are installed
 WIDTH = 100
 # What differs from machine to machine, and from run to run.
 MASKS = (
-    (r"weft-[\d.]+-0\w+-\S+\.whl", "weft-….whl"),
+    (r"weft_serve-[\d.]+-0\w+-\S+\.whl", "weft_serve-….whl"),
     (r"\d\d:\d\d:\d\d (?=INFO)", "hh:mm:ss "),
     (r"\b[\d.]+ s\b", "… s"),
     (r"of [\d.]+ [GM]iB\s+free", "of … GiB free"),

@@ -60,7 +60,7 @@ def test_the_language_stays_the_same(grammar, inside, outside):
     [
         ('root ::= "a" foo', "line 1: rule foo is not defined"),
         ('start ::= "a"', "no rule root"),
-        ('root ::= "a"\nroot ::= "b"', "line 2: rule root is there twice"),
+        ('root ::= "a"\nroot ::= "b"', "line 2: duplicate rule root"),
         ('root ::= ("a"', "line 1: a parenthesis is not closed"),
         ('root ::= ("a"\nx ::= "b")', "line 2: a parenthesis is not closed"),
         ('root ::= "a")', "line 1: parentheses do not match"),

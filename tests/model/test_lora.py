@@ -189,7 +189,7 @@ def test_what_would_change_the_result_is_refused_by_name(tmp_path, config, messa
         (f"{ROOT}model.layers.9.self_attn.q_proj.lora_A.weight", "of no module of the model"),
         (f"{ROOT}model.layers.0.attn.c_attn.lora_A.weight", "of no module of the model"),
         (f"{ROOT}{Q}.lora_magnitude_vector", "of no module of the model"),
-        (f"{Q}.lora_A.weight", "is there twice"),
+        (f"{Q}.lora_A.weight", "duplicate tensor"),
         (f"{ROOT}{Q}.weight", "would replace a module"),
         (f"{ROOT}model.layers.1.mlp.up_proj.lora_A.weight", "has only one of lora_A and lora_B"),
     ],

@@ -94,7 +94,7 @@ def test_each_modality_has_its_own():
         (batch(pixel_values=tensor([MAX_BYTES // 4]), model_specific_tensors={"n": tensor()}),
          f"got {MAX_BYTES + 24}"),
         (batch(modality=9), "modality must be"),
-        (batch(encoder_input_key="n", model_specific_tensors={"n": tensor()}), "n is there twice"),
+        (batch(encoder_input_key="n", model_specific_tensors={"n": tensor()}), "duplicate key n"),
     ],
     ids=["dtype", "empty", "sizes", "bytes", "together", "modality", "twice"],
 )  # fmt: skip

@@ -8,11 +8,13 @@ import pytest
 from tools.check_tree import (
     ROOT,
     check_module,
+    check_sentences,
     check_text,
     check_tree,
     check_words,
     not_in_names,
     package_sizes,
+    refused_sentences,
 )
 
 
@@ -116,3 +118,15 @@ def test_a_word_inside_another_is_left_alone():
     refused = frozenset({"told", "ask", "tape"})
     text = "task = mask = 1\nother.asked\ndef tapestry(): pass\n"
     assert list(check_words("src/weft/core/a.py", text, refused)) == []
+
+
+def test_a_sentence_that_the_style_guide_replaces_is_found():
+    """Whatever its case; the guide itself quotes them."""
+    style = (
+        "| not | but |\n| --- | --- |\n| Times a sequence gave way. | Number of preemptions. |\n"
+    )
+    refused = refused_sentences(style)
+    (finding,) = check_sentences("src/a.py", "# times a sequence gave way, so far\n", refused)
+    assert finding.startswith("src/a.py:1: 'times a sequence gave way'")
+    assert list(check_sentences("docs/style.md", style, refused)) == []
+    assert len(refused_sentences((ROOT / "docs" / "style.md").read_text("utf-8"))) >= 12

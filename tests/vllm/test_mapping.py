@@ -424,4 +424,4 @@ def test_without_vllm_nothing_else_is_missed():
         "except ConfigError as error: print(error)"
     )
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
-    assert "pip install 'weft[vllm]'" in done.stdout
+    assert "pip install 'weft-serve[vllm]'" in done.stdout

@@ -54,7 +54,7 @@ def apply(path: str, app: App, commands: tuple[str, ...], arguments: ArgumentCol
     for key, value in read_settings(Path(path)).items():
         name = key.replace("_", "-")
         if name in table:
-            raise ConfigError(f'--config {path}: "{name}" is there twice, spelled with - and _')
+            raise ConfigError(f'--config {path}: duplicate key "{name}", spelled with - and with _')
         table[name] = value
     if commands == ("serve",):
         table, notes = _to_own(path, table)

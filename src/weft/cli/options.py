@@ -60,7 +60,7 @@ class ServeOptions(LoadOptions):
     grpc: Annotated[bool, Flag("Start the gRPC server.", "Server")] = True
     engine: Annotated[
         Literal["weft", "vllm"],
-        Flag("Inference engine: weft, or vllm (needs the extra weft[vllm]).", "Model"),
+        Flag("Inference engine: weft, or vllm (needs the extra weft-serve[vllm]).", "Model"),
     ] = "weft"
     engine_args: Annotated[
         str | None,
@@ -111,7 +111,7 @@ class ServeOptions(LoadOptions):
     otlp_traces_endpoint: Annotated[
         str | None,
         Flag(
-            "OTLP endpoint for traces, such as http://localhost:4317 (needs the extra weft[otel]). OTEL_* "
+            "OTLP endpoint for traces, such as http://localhost:4317 (needs the extra weft-serve[otel]). OTEL_* "
             "environment variables configure the exporter.",
             "Server",
         ),

@@ -4,6 +4,7 @@ from importlib import import_module
 from typing import TYPE_CHECKING
 
 from weft.core.errors import ConfigError
+from weft.core.extras import how_to_install
 
 if TYPE_CHECKING:  # it brings OpenTelemetry, which need not be there
     from weft.core.otlp import OtlpTracer
@@ -19,6 +20,6 @@ def open_tracer(flag: str, service: str, *, endpoint: str | None = None) -> "Otl
     try:
         otlp = import_module("weft.core.otlp")
     except ImportError as error:
-        raise ConfigError(f"{flag} needs OpenTelemetry: pip install 'weft[otel]'") from error
+        raise ConfigError(f"{flag} needs OpenTelemetry: {how_to_install('otel')}") from error
     tracer: OtlpTracer | None = otlp.open_tracer(service, endpoint)
     return tracer

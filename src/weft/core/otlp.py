@@ -1,4 +1,4 @@
-"""Spans to an OTLP collector, with OpenTelemetry's own sampler, batches and exporters (weft[otel]).
+"""Spans to an OTLP collector, with OpenTelemetry's own sampler, batches and exporters (weft-serve[otel]).
 
 All of its `OTEL_` variables that concern sampling, resource, batches and exporters are read by its packages.
 A collector that is slow or dead costs requests nothing: at most `OTEL_BSP_MAX_QUEUE_SIZE` spans wait for it, and

@@ -155,7 +155,7 @@ def _compute_config(
     if options.num_threads is not None and options.num_threads < num_engines:
         raise ConfigError(
             f"--num-threads {options.num_threads} leaves some of the {num_engines} engines of "
-            "this machine without a thread: give as many at least"
+            f"this machine without a thread: increase it to at least {num_engines}"
         )
     return msgspec.structs.replace(compute, num_threads=max(1, compute.num_threads // num_engines))
 

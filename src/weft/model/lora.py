@@ -283,7 +283,7 @@ def _sort(
                 f"and {_HEAD} can be"
             )
         if found.setdefault(module, {}).setdefault(part, key) != key:
-            raise ConfigError(f"{path / WEIGHTS_FILE}: tensor {shown(key)} is there twice")
+            raise ConfigError(f"{path / WEIGHTS_FILE}: duplicate tensor {shown(key)}")
     return found
 
 

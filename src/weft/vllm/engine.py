@@ -15,6 +15,7 @@ from prometheus_client.core import Metric
 
 from weft.core.declare import spelled
 from weft.core.errors import BadRequest, ConfigError
+from weft.core.extras import how_to_install
 from weft.core.media import MediaTensors, Modality, Tensor
 from weft.core.types import LoRARequest, Request
 from weft.core.weight_transfer import WeightTransferInitRequest, WeightTransferUpdateRequest
@@ -55,7 +56,7 @@ def import_vllm() -> Any:
         vllm = import_module("vllm")
     except ImportError as error:
         raise ConfigError(
-            f"--engine vllm needs vLLM {RELEASE}: pip install 'weft[vllm]' ({error})"
+            f"--engine vllm needs vLLM {RELEASE}: {how_to_install('vllm')} ({error})"
         ) from error
     if not vllm.__version__.startswith(f"{RELEASE}."):
         raise ConfigError(

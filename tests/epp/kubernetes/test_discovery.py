@@ -100,7 +100,7 @@ async def test_the_pool_may_change(api: ApiServerDouble, caplog: pytest.LogCaptu
         ({"appProtocol": "grpc"}, "appProtocol must be http or kubernetes.io/h2c, got 'grpc'"),
         ({"targetPorts": [{"number": 0}]}, "targetPorts[0].number"),
         ({"targetPorts": []}, "targetPorts"),
-        ({"targetPorts": [{"number": 1}, {"number": 1}]}, "a number is there twice"),
+        ({"targetPorts": [{"number": 1}, {"number": 1}]}, "duplicate number"),
         ({"selector": {"matchLabels": {}}}, "matchLabels"),
     ],
 )
@@ -244,5 +244,5 @@ async def test_a_start_without_a_way_to_the_api_server_is_refused(
 ):
     """A kubeconfig that is not there will not come by itself."""
     monkeypatch.setenv("KUBECONFIG", str(tmp_path / "none"))
-    with pytest.raises(ConfigError, match="no way to Kubernetes' API server"):
+    with pytest.raises(ConfigError, match="cannot reach the Kubernetes API server"):
         await open_picker(PickerOptions(pool_name="llm"))

@@ -181,7 +181,7 @@ async def test_times_need_a_model_that_has_them():
     async with serving(engine=FakeSpeechEngine(first_timestamp_id=None)) as site:
         status, error = await error_of(site, response_format="verbose_json")
     assert (status, error["param"]) == (400, "response_format")
-    assert "it tells no times" in error["message"]
+    assert "the model gives no timestamps" in error["message"]
 
 
 @pytest.mark.parametrize("path", [TRANSCRIBE, TRANSLATE])
@@ -205,7 +205,7 @@ PART = b'--b\r\nContent-Disposition: form-data; name="file"; filename="a"\r\n\r\
         (PART, "before its last boundary"),
         (b"no form", "is not multipart/form-data"),
         (PART + PART + b"--b--\r\n", "Too many files"),
-        (b'--b\r\nContent-Disposition: form-data; name="n"\r\n\r\n1\r\n' * 2 + b"--b--\r\n", "twice"),
+        (b'--b\r\nContent-Disposition: form-data; name="n"\r\n\r\n1\r\n' * 2 + b"--b--\r\n", "duplicate field"),
         (b'--b\r\nContent-Disposition: form-data; name="n"\r\n\r\n1\r\n' * 999 + b"--b--\r\n", "Too many"),
         (b"--b\r\nContent-Disposition: form-data\r\n\r\n1\r\n--b--\r\n", "name"),
         (PART.replace(b"; filename", b"; x").replace(b"hello", b"a" * 2**19), "maximum size"),

@@ -71,7 +71,7 @@ def check_requests(path: Path) -> set[str]:
     found: set[str] = set()
     for request in read_requests(path):
         if request.custom_id in found:
-            raise ConfigError(f"{path}: custom_id {request.custom_id!r} is there twice")
+            raise ConfigError(f"{path}: duplicate custom_id {request.custom_id!r}")
         found.add(request.custom_id)
     return found
 

@@ -80,7 +80,7 @@ class EppOptions(ReferenceFlags):
         bool,
         Flag(
             "Send traces to OTEL_EXPORTER_OTLP_ENDPOINT, or to http://localhost:4317 if that is unset (needs the "
-            "extra weft[otel]).",
+            "extra weft-serve[otel]).",
             "Server",
         ),
     ] = False

@@ -1,4 +1,4 @@
-"""`weft serve --api-server-count K`: processes that talk with clients, and the first one, which has the engines."""
+"""`weft serve --api-server-count K`: several API server processes; the first one has the engines."""
 
 import asyncio
 import logging

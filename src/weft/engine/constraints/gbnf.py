@@ -80,7 +80,7 @@ def _rule_names(tokens: list[_Token]) -> dict[str, int]:
     for token in tokens:
         if token.kind == "rule":
             if token.value in names:
-                raise _wrong(token, f"rule {token.value} is there twice")
+                raise _wrong(token, f"duplicate rule {token.value}")
             names[token.value] = len(names)
     if "root" not in names:
         raise ValueError("the grammar has no rule root")

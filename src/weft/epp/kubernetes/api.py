@@ -13,6 +13,7 @@ import httpx2
 import msgspec
 
 from weft.core.errors import ConfigError
+from weft.core.extras import how_to_install
 
 # Less than callers wait: one that is cancelled while TLS is agreed on leaves its connection to the collector.
 _CONNECT_S: Final = 4.0
@@ -135,7 +136,7 @@ def connect(namespace: str | None) -> ApiServer:
         from lightkube.config import client_adapter, kubeconfig  # noqa: PLC0415 - an extra
     except ImportError as error:
         raise ConfigError(
-            "Kubernetes discovery needs lightkube: pip install 'weft[kubernetes]'"
+            f"Kubernetes discovery needs lightkube: {how_to_install('kubernetes')}"
         ) from error
     path = os.environ.get("KUBECONFIG")
     try:
@@ -145,7 +146,7 @@ def connect(namespace: str | None) -> ApiServer:
         client = client_adapter.AsyncClient(config, client_adapter.ConnectionParams())
     except Exception as error:  # of lightkube, YAML, msgspec, OpenSSL: all mean one thing
         raise ConfigError(
-            f"no way to Kubernetes' API server: {error!r}; it is found by KUBECONFIG, a pod's "
-            "service account, or ~/.kube/config"
+            f"cannot reach the Kubernetes API server: {error!r}; set KUBECONFIG, or use a pod's "
+            "service account or ~/.kube/config"
         ) from error
     return ApiServer(client, namespace or os.environ.get("NAMESPACE") or config.namespace)

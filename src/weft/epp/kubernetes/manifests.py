@@ -103,7 +103,7 @@ class PoolSpec(_Part, frozen=True):
 
     def __post_init__(self) -> None:
         if len({port.number for port in self.target_ports}) < len(self.target_ports):
-            raise ValueError("targetPorts: a number is there twice")
+            raise ValueError("targetPorts: duplicate number")
         if self.app_protocol not in {HTTP, H2C}:
             raise ValueError(f"appProtocol must be {HTTP} or {H2C}, got {self.app_protocol!r}")
 

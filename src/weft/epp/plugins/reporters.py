@@ -7,6 +7,7 @@ from typing import Annotated, Any
 import msgspec
 
 from weft.core.errors import ConfigError
+from weft.core.extras import how_to_install
 from weft.epp.config.parameters import Kind, Name, Parameters, Part
 from weft.epp.decision.plugin import Surroundings, plugin
 from weft.epp.request.values import Usage
@@ -97,7 +98,7 @@ def _compile(expression: str, path: str) -> Any:
         # Only here: it is an extra, and takes a quarter of a second to load.
         import cel  # noqa: PLC0415
     except ImportError as error:
-        raise ConfigError(f"{path}: needs a package: pip install 'weft[epp]'") from error
+        raise ConfigError(f"{path}: needs a package: {how_to_install('epp')}") from error
     try:
         program = cel.compile(expression.strip())
     except ValueError as error:

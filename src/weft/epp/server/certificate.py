@@ -9,6 +9,7 @@ from typing import Any, Final
 import grpc
 
 from weft.core.errors import ConfigError
+from weft.core.extras import how_to_install
 from weft.wire.tls import Pem, server_credentials
 
 log = logging.getLogger("weft.epp")
@@ -39,7 +40,7 @@ def self_signed(host: str) -> grpc.ServerCredentials:
     except ImportError as error:
         raise ConfigError(
             "--secure-serving without --cert-path makes a certificate, which needs a package: "
-            "pip install 'weft[epp]'"
+            f"{how_to_install('epp')}"
         ) from error
     key = ec.generate_private_key(ec.SECP256R1())
     name = x509.Name([x509.NameAttribute(x509.NameOID.COMMON_NAME, "weft-epp")])

@@ -99,7 +99,7 @@ def _to_batch(batch: pb.MultimodalInputs) -> MediaTensors:
     tensors = {named(batch.encoder_input_key or _PIXELS): _to_tensor(_PIXELS, batch.pixel_values)}
     for key, data in batch.model_specific_tensors.items():
         if (name := named(key)) in tensors:
-            raise BadRequest(TENSORS, f"{TENSORS}: {key} is there twice")
+            raise BadRequest(TENSORS, f"{TENSORS}: duplicate key {key}")
         tensors[name] = _to_tensor(key, data)
     return MediaTensors(
         modality=modality,

@@ -82,7 +82,7 @@ class Router:
             else:
                 methods = self._methods_by_path.setdefault(endpoint.path.encode(), {})
             if endpoint.method in methods:
-                raise ConfigError(f"{endpoint.method} {endpoint.path} is there twice")
+                raise ConfigError(f"duplicate endpoint {endpoint.method} {endpoint.path}")
             methods[endpoint.method] = endpoint
         self._patterns = [(_to_pattern(path), methods) for path, methods in patterns.items()]
         self._open_paths = frozenset(

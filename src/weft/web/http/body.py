@@ -275,7 +275,7 @@ class BodyScan:
                 raise BadRequest(None, str(error)) from None
         if key in self._objects[-1]:
             name = _shown(key[1:-1])
-            raise BadRequest(name, f"the key {name!r} is there twice")
+            raise BadRequest(name, f"duplicate key {name!r}")
         self._objects[-1].add(key)
 
 

@@ -101,7 +101,7 @@ def _add(values: dict[str, Any], name: str, content: bytes | str) -> None:
     if name.endswith(_LIST):
         values.setdefault(name, []).append(content)
     elif name in values:
-        raise BadRequest(name[:100], f"the field {name[:100]!r} is there twice")
+        raise BadRequest(name[:100], f"duplicate field {name[:100]!r}")
     else:
         values[name] = content
 

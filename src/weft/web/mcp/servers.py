@@ -9,6 +9,7 @@ from importlib.util import find_spec
 from urllib.parse import SplitResult, urlsplit
 
 from weft.core.errors import BadRequest, ConfigError
+from weft.core.extras import how_to_install
 from weft.core.pauses import Pauses
 from weft.text.content import Place
 from weft.web.mcp.sessions import Session, Sessions
@@ -50,7 +51,7 @@ def read_servers(options: ApiOptions) -> NamedServers | None:
         raise ConfigError("--tool-server has one label twice")
     if find_spec("mcp") is None:
         flag = "--allowed-tool-hosts" if options.tool_server is None else "--tool-server"
-        raise ConfigError(f'{flag} needs the mcp package: pip install "weft[mcp]"')
+        raise ConfigError(f"{flag} needs the mcp package: {how_to_install('mcp')}")
     return named
 
 

@@ -70,7 +70,8 @@ def _check_format(form: SpeechForm, model: SpeechConfig) -> None:
         raise BadRequest("response_format", f"{VERBOSE} does not go with stream")
     if model.first_timestamp_id is None:
         raise BadRequest(
-            "response_format", f"{VERBOSE} is not supported by this model: it tells no times"
+            "response_format",
+            f"{VERBOSE} is not supported by this model: the model gives no timestamps",
         )
 
 

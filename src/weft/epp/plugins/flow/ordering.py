@@ -17,7 +17,7 @@ class FirstCome(Plugin[NoParameters]):
 
 @plugin("edf-ordering-policy", Kind.ORDERING)
 class EarliestDeadline(Plugin[NoParameters]):
-    """Whose wait ends first; those that would wait for ever come last."""
+    """Orders requests by deadline, earliest first; requests without a deadline come last."""
 
     def order(self, item: Item, ttl_s: float) -> float:
         return item.arrived + ttl_s
