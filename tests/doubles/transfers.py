@@ -22,6 +22,7 @@ def transfer(role: KvRole, **changes) -> KvTransferConfig:
         peers=LOOPBACK,
         secret_path=secret_file(),
         lease_s=PATIENCE_S * 10,
+        fetch_timeout_s=PATIENCE_S * 10,
         fails_requests=False,
     )
     return msgspec.structs.replace(config, **changes)

@@ -16,7 +16,12 @@ from weft.engine.handshake import PeerError
 from weft.engine.transfer import circuit_breaker
 from weft.engine.transfer.circuit_breaker import OPEN_S, CircuitBreaker
 
-SILENCES = [TimeoutError("timed out"), OSError(errno.EHOSTUNREACH, "No route to host")]
+SILENCES = [
+    TimeoutError("timed out"),
+    OSError(errno.EHOSTUNREACH, "No route to host"),
+    OSError(errno.ENETUNREACH, "Network is unreachable"),
+    socket.gaierror(socket.EAI_AGAIN, "Temporary failure in name resolution"),
+]
 
 
 @pytest.fixture

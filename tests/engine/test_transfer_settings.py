@@ -79,6 +79,10 @@ def without_secret(*peers, **more):
         ),
         (given(kv_connector_extra_config={"peers": []}), "number of peers"),
         (given(kv_connector_extra_config={"lease_s": 0}), "lease_s must be between 1"),
+        (
+            given(kv_connector_extra_config={"fetch_timeout_s": 0}),
+            "fetch_timeout_s must be between 1",
+        ),
         (given(kv_load_failure_policy="x"), "must be recompute or fail"),
         (given(engine_id=""), "engine_id must have 1 to 128"),
     ],

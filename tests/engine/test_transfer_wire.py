@@ -297,8 +297,8 @@ def test_more_connections_than_there_may_be_are_closed(connector):
     with listening(connector) as producer:
         offer(producer)
         peers = [greet(producer) for _ in range(lending.MAX_CONNECTIONS)]
-        with pytest.raises((PeerError, OSError)):
-            greet(producer)
+        with greet(producer) as one_more, pytest.raises((PeerError, OSError)):
+            read_one(one_more)
         for peer in peers:
             peer.__exit__()
         for _ in range(int(PATIENCE_S / 0.01)):

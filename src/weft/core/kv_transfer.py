@@ -60,9 +60,9 @@ class KvPeer(msgspec.Struct, frozen=True):
 class KvTransferConfig(msgspec.Struct, frozen=True, kw_only=True):
     """How an engine takes part in transfers. It lends at `host` and `port`, and fetches from `peers` alone.
 
-    Both sides prove that they know what `secret_path` holds. A `port` of 0 is any that is free. A lease ends
-    after `lease_s`. With `fails_requests` a prompt that cannot be fetched is an error of its request; else it
-    is computed here.
+    Both sides prove that they know what `secret_path` holds. A `port` of 0 is any that is free. A lease ends after
+    `lease_s`, and a fetch after `fetch_timeout_s`. With `fails_requests` a prompt that cannot be fetched is an error
+    of its request; else it is computed here.
     """
 
     connector: KvConnector
@@ -73,6 +73,7 @@ class KvTransferConfig(msgspec.Struct, frozen=True, kw_only=True):
     peers: tuple[KvPeer, ...]
     secret_path: str | None
     lease_s: float
+    fetch_timeout_s: float
     fails_requests: bool
 
     @property
@@ -124,6 +125,11 @@ class RemotePrompt(msgspec.Struct, frozen=True):
     block_ids: list[int]
     host: str
     port: int
+
+    @property
+    def address(self) -> tuple[str, int]:
+        """Where that engine lends."""
+        return self.host, self.port
 
 
 class Prefill(msgspec.Struct, frozen=True, kw_only=True):

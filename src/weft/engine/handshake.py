@@ -6,6 +6,7 @@ shown to another. Then come frames of bounded length. Nothing is encrypted.
 
 import hashlib
 import hmac
+import math
 import os
 import socket
 import time
@@ -38,6 +39,7 @@ class ProvenSocket:
     def __init__(self, connection: socket.socket) -> None:
         self._socket = connection
         self._timeout_s = HANDSHAKE_S  # of a whole message, either way
+        self.deadline = math.inf  # of all that is done here, on the monotonic clock
         self._key = b""  # of this connection, once the secret is proven: what signs its messages
 
     def __enter__(self) -> Self:
@@ -110,7 +112,7 @@ class ProvenSocket:
     # -- bytes --------------------------------------------------------------------------------
 
     def _put(self, data: bytes | memoryview) -> None:
-        self._wait_at_most(self._timeout_s)
+        self._wait_at_most(self._limit(self._timeout_s))
         self._socket.sendall(data)
 
     def _receive_number(self) -> int:
@@ -122,8 +124,9 @@ class ProvenSocket:
         return bytes(data)
 
     def _fill(self, rest: memoryview) -> None:
-        deadline = time.monotonic() + self._timeout_s
-        self._wait_at_most(self._timeout_s)
+        limit_s = self._limit(self._timeout_s)
+        deadline = time.monotonic() + limit_s
+        self._wait_at_most(limit_s)
         while rest:
             count = self._socket.recv_into(rest)
             if not count:
@@ -131,6 +134,13 @@ class ProvenSocket:
             rest = rest[count:]
             if rest:
                 self._wait_at_most(max(0.001, deadline - time.monotonic()))
+
+    def _limit(self, timeout_s: float) -> float:
+        """This time, or less until the deadline; `TimeoutError` behind it, however much the other side sends."""
+        left_s = self.deadline - time.monotonic()
+        if left_s <= 0:
+            raise TimeoutError("it took too long")
+        return min(timeout_s, left_s)
 
     def _wait_at_most(self, timeout_s: float) -> None:
         if self._socket.gettimeout() != timeout_s:  # to set it is a call of the system

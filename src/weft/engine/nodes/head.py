@@ -28,12 +28,13 @@ from weft.engine.nodes.link import (
     read_link_secret,
 )
 from weft.engine.nodes.remote_client import RemoteClient
+from weft.engine.unproven import UnprovenConnections
 from weft.model.open import Checkpoint
 from weft.text.tokenizer import TOKENIZER_FILE, Tokenizer
 
 log = logging.getLogger("weft.engine")
 
-MAX_HANDSHAKES = 32  # at once; each takes some seconds at most
+MAX_HANDSHAKES = 32  # at once
 _OTHER_MODEL = "its weights, or the instructions of its CPU, are not those of the others"
 _REPORT_S = 10.0  # that ranks are still waited for
 
@@ -56,6 +57,7 @@ class NodeListener:
         self._joined: dict[int, Channel[FromNode]] = {}
         self._fingerprint: asyncio.Future[str] = asyncio.get_running_loop().create_future()
         self._meetings: dict[asyncio.Task[None], LinkSocket] = {}
+        self._unproven = UnprovenConnections(MAX_HANDSHAKES)
         # Of its own: strangers who say nothing must not hold the threads that others need.
         self._threads = ThreadPoolExecutor(MAX_HANDSHAKES, "weft-nodes")
         self._accepting = asyncio.create_task(self._accept())
@@ -141,9 +143,6 @@ class NodeListener:
             except OSError:  # no file descriptor is free: some will be
                 await asyncio.sleep(0.1)
                 continue
-            if len(self._meetings) >= MAX_HANDSHAKES:
-                connection.close()
-                continue
             try:
                 meeting = LinkSocket(connection)
             except OSError:  # it has gone
@@ -158,7 +157,8 @@ class NodeListener:
         loop = asyncio.get_running_loop()
         with meeting:
             try:
-                joining = await loop.run_in_executor(self._threads, meeting.meet, self._secret)
+                with self._unproven.proving(meeting):
+                    joining = await loop.run_in_executor(self._threads, meeting.meet, self._secret)
                 channel: Channel[FromNode] = await Channel.open(meeting.detach(), FromNode)
             except (OSError, PeerError) as error:
                 log.info("who wanted to join as a node could not: %s", error)

@@ -1,6 +1,5 @@
 """`CircuitBreaker`: engines that let threads wait in vain are not tried by all of them."""
 
-import errno
 import threading
 import time
 from collections.abc import Callable, Iterator
@@ -33,10 +32,14 @@ class CircuitBreaker:
         try:
             yield
         except OSError as error:
-            is_silent = isinstance(error, TimeoutError) or error.errno == errno.EHOSTUNREACH
+            is_silent = not isinstance(error, ConnectionError)  # a refusal is an answer
             raise
         finally:
             self._set(address, is_silent)
+
+    def open(self, host: str, port: int) -> None:
+        """It has answered at first, and then let a thread wait in vain."""
+        self._set((host, port), is_silent=True)
 
     def _set(self, address: tuple[str, int], is_silent: bool) -> None:
         now = self._clock()

@@ -6,12 +6,13 @@ is computed here. Whatever becomes of a request, the lease at the other engine i
 """
 
 import logging
+import math
 import threading
 import time
 from collections.abc import Callable, Iterator
-from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, field
+from functools import partial
 
 from weft.compute.runner import BlockCopies
 from weft.core.kv_transfer import KvTransferConfig, RemotePrompt, remote_prompt
@@ -23,10 +24,12 @@ from weft.engine.kv_tier import Arrived, Piece
 from weft.engine.scheduling.sequence import Sequence
 from weft.engine.transfer.circuit_breaker import CircuitBreaker
 from weft.engine.transfer.connectors import CONNECTORS
+from weft.engine.transfer.peer_threads import PeerThreads
 from weft.engine.transfer.pool_access import PoolAccess
 from weft.engine.transfer.wire import Identity, Peer, Read, Release
 
-MAX_FETCHES = 32  # at once, most of which wait for prompts that are being computed
+MAX_FETCHES = 64  # at once, most of which wait for prompts that are being computed
+RELEASE_S = 10.0
 _ABSENT = "it has them no more, or they are of another prompt"
 
 log = logging.getLogger("weft.engine")
@@ -41,6 +44,7 @@ class _Fetch:
     block_hashes: list[bytes]
     sequences: list[Sequence]
     state: Read | None  # what brings the state behind them, if the model keeps any
+    deadline: float = math.inf
     places: list[int] = field(default_factory=list)  # blocks of the first sequence, here
     slot: int | None = None  # and where its state goes
     access: PoolAccess | None = None  # to these, once it has begun
@@ -72,7 +76,7 @@ class KvConsumer:
         self._secret = secret
         self._identity = identity
         self._wake = wake
-        self._threads = ThreadPoolExecutor(MAX_FETCHES, thread_name_prefix="weft-kv-fetch")
+        self._threads = PeerThreads(MAX_FETCHES, "weft-kv-fetch")
         self._lock = threading.Lock()  # of what follows
         self._fetches: dict[str, _Fetch] = {}  # by engine id of the request
         self._pending: list[_Fetch] = []  # that have not begun
@@ -141,7 +145,9 @@ class KvConsumer:
             first = sequence.num_computed_tokens // self._identity.block_size
             fetch.places = sequence.block_ids[first : first + len(fetch.block_ids)].tolist()
             fetch.slot, fetch.access = sequence.state_slot, PoolAccess(copies)
-            self._threads.submit(self._run, sequence.request.engine_id, fetch)
+            fetch.deadline = time.monotonic() + self._config.fetch_timeout_s
+            run = partial(self._run, sequence.request.engine_id, fetch)
+            self._threads.submit(fetch.source.address, run)
 
     def take_arrived(self) -> list[Arrived]:
         """What was fetched since the last call."""
@@ -185,7 +191,7 @@ class KvConsumer:
 
     def release(self, source: RemotePrompt) -> None:
         """Have the other engine keep a prompt's blocks no longer."""
-        self._threads.submit(self._release, source)
+        self._threads.submit(source.address, partial(self._release, source))
 
     def close(self) -> None:
         """Fetch nothing any more."""
@@ -194,19 +200,21 @@ class KvConsumer:
             self._is_closed = True
             for peer in self._peers:
                 peer.hang_up()
-        self._threads.shutdown(wait=False, cancel_futures=True)
+        self._threads.close()
 
     # -- other threads ------------------------------------------------------------------------
 
     def _run(self, engine_id: str, fetch: _Fetch) -> None:
         error, is_released, began = None, False, time.monotonic()
         try:
-            with self._connected(fetch.source) as peer:
+            with self._connected(fetch.source, fetch.deadline) as peer:
                 error = self._receive(peer, fetch)
                 began += peer.waited_s
                 peer.send(Release(fetch.source.request_id))
                 is_released = True
         except (OSError, PeerError) as reason:
+            if isinstance(reason, TimeoutError):
+                self._breaker.open(*fetch.source.address)
             if not fetch.is_over:
                 error = str(reason) or type(reason).__name__
         except Exception:  # the root of a thread's work: sequences wait for it
@@ -275,7 +283,7 @@ class KvConsumer:
 
     def _release(self, source: RemotePrompt) -> None:
         try:
-            with self._connected(source) as peer:
+            with self._connected(source, time.monotonic() + RELEASE_S) as peer:
                 peer.send(Release(source.request_id))
         except (OSError, PeerError) as error:  # its lease will run out
             log.debug("%s could not be released: %s", source.request_id, error)
@@ -283,14 +291,16 @@ class KvConsumer:
                 self._stats.num_failed_releases += 1
 
     @contextmanager
-    def _connected(self, source: RemotePrompt) -> Iterator[Peer]:
+    def _connected(self, source: RemotePrompt, deadline: float) -> Iterator[Peer]:
+        """A connection to who has it, for which there is time until the deadline."""
         connector = CONNECTORS[self._config.connector]
         with ExitStack() as closing:
             if not self._config.is_peer(source.host, source.port):
                 raise PeerError("its address is not among the peers of --kv-transfer-config")
-            with self._breaker.trying(source.host, source.port):
+            with self._breaker.trying(*source.address):
                 peer = connector.connect(source.host, source.port)
                 closing.enter_context(peer)
+                peer.deadline = deadline
                 with self._lock:
                     if self._is_closed:
                         raise PeerError("the engine is ending")

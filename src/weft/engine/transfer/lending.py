@@ -26,8 +26,9 @@ from weft.engine.transfer.connectors import CONNECTORS
 from weft.engine.transfer.pool_access import PoolAccess
 from weft.engine.transfer.settings import FLAG
 from weft.engine.transfer.wire import WANTED, GiveBack, Identity, Peer, Read, Release, Wanted
+from weft.engine.unproven import UnprovenConnections
 
-MAX_CONNECTIONS = 64  # one more is closed at once
+MAX_CONNECTIONS = 64  # that have proven the secret; one more is closed at once
 WAIT_S = 2.0  # between two words to who waits for a block that is being computed
 
 log = logging.getLogger("weft.engine")
@@ -99,6 +100,7 @@ class KvProducer:
         self._clock = clock
         self._leases: OrderedDict[str, _Lease] = OrderedDict()  # in the order in which they end
         self._released: deque[str] = deque()
+        self._unproven = UnprovenConnections()
         self._slots = threading.BoundedSemaphore(MAX_CONNECTIONS)
         self._peers: set[Peer] = set()
         self._lock = threading.Lock()  # of the peers and of what was sent
@@ -211,9 +213,6 @@ class KvProducer:
             except OSError:
                 self._closed.wait(0.1)  # no file descriptor is free: some will be
                 continue
-            if not self._slots.acquire(blocking=False):
-                connection.close()
-                continue
             threading.Thread(
                 target=self._serve,
                 args=(connection,),
@@ -224,11 +223,20 @@ class KvProducer:
     def _serve(self, connection: socket.socket) -> None:
         try:
             with self._accepted(connection) as peer:
-                peer.welcome(self._secret, self._identity, self.config.engine_id)
-                while not self._closed.is_set():
-                    self._answer(peer, peer.receive(WANTED))
+                with self._unproven.proving(peer):
+                    peer.welcome(self._secret, self._identity, self.config.engine_id)
+                with self._place():
+                    while not self._closed.is_set():
+                        self._answer(peer, peer.receive(WANTED))
         except (OSError, PeerError) as error:
             log.debug("a transfer has ended: %s", error)
+
+    @contextmanager
+    def _place(self) -> Iterator[None]:
+        if not self._slots.acquire(blocking=False):
+            raise PeerError("too many connections are open")
+        try:
+            yield
         finally:
             self._slots.release()
 

@@ -19,7 +19,8 @@ from weft.engine.given import check_between, read_json
 FLAG = "--kv-transfer-config"
 DEFAULT_PORT = 14579
 DEFAULT_LEASE_S = 480
-MAX_LEASE_S = 86_400
+DEFAULT_FETCH_S = 300  # its prompt may still be computed there
+MAX_TIME_S = 86_400
 MIN_SECRET_BYTES = 16
 MAX_SECRET_BYTES = 4096
 MAX_PEERS = 256
@@ -40,6 +41,7 @@ class _Extra(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     secret_file: str | None = None
     peers: list[str] | None = None
     lease_s: int = DEFAULT_LEASE_S
+    fetch_timeout_s: int = DEFAULT_FETCH_S
 
 
 class _Named(msgspec.Struct, frozen=True):
@@ -72,7 +74,8 @@ def read_kv_transfer(value: str | dict[str, Any] | None) -> KvTransferConfig | N
             f"not {given.kv_load_failure_policy[:80]!a}"
         )
     check_between(f"{FLAG}: kv_port", given.kv_port, 0, 2**16 - 1)
-    check_between(f"{FLAG}: lease_s", extra.lease_s, 1, MAX_LEASE_S)
+    for name in ("lease_s", "fetch_timeout_s"):
+        check_between(f"{FLAG}: {name}", getattr(extra, name), 1, MAX_TIME_S)
     engine_id = secrets.token_hex(8) if given.engine_id is None else given.engine_id
     if not (engine_id.isprintable() and 1 <= len(engine_id) <= 128):
         raise ConfigError(f"{FLAG}: engine_id must have 1 to 128 printable characters")
@@ -85,6 +88,7 @@ def read_kv_transfer(value: str | dict[str, Any] | None) -> KvTransferConfig | N
         peers=read_peers(extra.peers),
         secret_path=None if extra.secret_file is None else _secret_path(extra.secret_file),
         lease_s=extra.lease_s,
+        fetch_timeout_s=extra.fetch_timeout_s,
         fails_requests=given.kv_load_failure_policy == "fail",
     )
     _check_reach(config)

@@ -56,7 +56,7 @@ class ShmPeer(Peer):
         try:
             self._use(_map_slots(descriptor, num_slots, num_bytes))
             super().request_blocks(read, num_bytes)
-            self._socket.settimeout(self._timeout_s)
+            self._wait_at_most(self._limit(self._timeout_s))
             socket.send_fds(self._socket, [length_of(num_slots)], [descriptor])
         finally:
             os.close(descriptor)
@@ -78,7 +78,7 @@ class ShmPeer(Peer):
 
     def begin_blocks(self, num_bytes: int) -> None:
         """See `Peer`. A segment that could become smaller, or is not what was said, is not touched."""
-        self._socket.settimeout(self._timeout_s)
+        self._wait_at_most(self._limit(self._timeout_s))
         said, descriptors, *_ = socket.recv_fds(
             self._socket, NUMBER_BYTES, 1, socket.MSG_CMSG_CLOEXEC
         )

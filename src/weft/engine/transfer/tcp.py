@@ -123,7 +123,7 @@ class TcpPeer(Peer):
         A large state takes its time on a slow line. Who sends nothing, or a byte now and then, is given up.
         """
         left = sum(map(len, rows))
-        deadline = self._clock() + self._timeout_s + left / MIN_BYTES_PER_S
+        deadline = self._clock() + self._limit(self._timeout_s + left / MIN_BYTES_PER_S)
         self._wait_at_most(0)
         wait = self._waiter(self._socket, event)
         while left:

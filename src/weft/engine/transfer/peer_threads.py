@@ -1,0 +1,53 @@
+"""`PeerThreads`: threads that wait for other engines, shared out so that no engine has all of them."""
+
+import threading
+from collections import Counter, deque
+from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
+
+
+class PeerThreads:
+    """A peer gets one more thread while more are free than it has: a slow one leaves half of them to others."""
+
+    def __init__(self, num_threads: int, name: str) -> None:
+        self._executor = ThreadPoolExecutor(num_threads, thread_name_prefix=name)
+        self._lock = threading.Lock()  # of what follows
+        self._num_free = num_threads
+        self._num_running: Counter[tuple[str, int]] = Counter()
+        self._waiting: dict[tuple[str, int], deque[Callable[[], None]]] = {}
+        self._is_closed = False
+
+    def submit(self, address: tuple[str, int], work: Callable[[], None]) -> None:
+        """Do it when a thread is free for the peer at this address, in order."""
+        with self._lock:
+            self._waiting.setdefault(address, deque()).append(work)
+            self._start()
+
+    def close(self) -> None:
+        """Begin nothing any more."""
+        with self._lock:
+            self._is_closed = True
+            self._waiting.clear()
+        self._executor.shutdown(wait=False, cancel_futures=True)
+
+    def _start(self) -> None:
+        for address in list(self._waiting):
+            works = self._waiting[address]
+            while works and self._num_running[address] < self._num_free:
+                self._num_running[address] += 1
+                self._num_free -= 1
+                self._executor.submit(self._run, address, works.popleft())
+            if not works:
+                del self._waiting[address]
+
+    def _run(self, address: tuple[str, int], work: Callable[[], None]) -> None:
+        try:
+            work()
+        finally:
+            with self._lock:
+                self._num_free += 1
+                self._num_running[address] -= 1
+                if not self._num_running[address]:
+                    del self._num_running[address]
+                if not self._is_closed:
+                    self._start()

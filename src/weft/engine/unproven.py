@@ -1,0 +1,38 @@
+"""`UnprovenConnections`: those whose other side has not shown yet that it knows the secret."""
+
+import math
+import threading
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+
+from weft.engine.handshake import ProvenSocket
+
+PROVE_S = 5.0  # for the whole of a handshake
+MAX_UNPROVEN = 64
+
+
+class UnprovenConnections:
+    """They take no place of those that are proven. One more than may be ends the oldest, whose time is up soonest."""
+
+    def __init__(self, max_connections: int = MAX_UNPROVEN) -> None:
+        self._max_connections = max_connections
+        self._lock = threading.Lock()
+        self._connections: dict[ProvenSocket, None] = {}  # the oldest first
+
+    @contextmanager
+    def proving(self, connection: ProvenSocket) -> Iterator[None]:
+        """Around the handshake of a connection, which has `PROVE_S` for it."""
+        connection.deadline = time.monotonic() + PROVE_S
+        with self._lock:
+            self._connections[connection] = None
+            if len(self._connections) > self._max_connections:
+                oldest = next(iter(self._connections))
+                del self._connections[oldest]
+                oldest.hang_up()
+        try:
+            yield
+        finally:
+            with self._lock:
+                self._connections.pop(connection, None)
+        connection.deadline = math.inf
