@@ -63,16 +63,20 @@ def _check_fields(params: PoolingParams, task: str) -> None:
 
 
 def _check_dimensions(dimensions: object, pooler: PoolerConfig) -> None:
+    """Check the length that embeddings are to be cut to; the model's own is always allowed."""
     if dimensions is None:
         return
     if type(dimensions) is not int:
         raise BadRequest(
             "dimensions", f"dimensions must be an integer, got {ascii(dimensions)[:40]}"
         )
+    if dimensions == pooler.embedding_size:
+        return
     if not pooler.is_matryoshka:
         raise BadRequest(
             "dimensions",
-            "this model does not support Matryoshka embeddings: dimensions cannot be changed",
+            "this model does not support Matryoshka embeddings: dimensions must be absent or "
+            f"{pooler.embedding_size}, got {dimensions}",
             dimensions,
         )
     if not 1 <= dimensions <= pooler.embedding_size:

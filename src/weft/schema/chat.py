@@ -23,7 +23,7 @@ class FunctionBody(msgspec.Struct, frozen=True, kw_only=True):
 class ToolBody(msgspec.Struct, frozen=True, kw_only=True):
     """A tool; functions are the only type."""
 
-    type: str
+    type: str = "function"
     function: FunctionBody | None = None
 
 

@@ -220,7 +220,7 @@ class ResponseObject(msgspec.Struct, frozen=True, kw_only=True):
     tools: list[FunctionTool | McpTool]
     top_logprobs: int
     top_p: float
-    truncation: str = "disabled"
+    truncation: str
     usage: ResponseUsage | None = None
     user: str | None
 

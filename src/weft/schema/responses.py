@@ -53,7 +53,7 @@ class McpApprovalFilter(msgspec.Struct, frozen=True, kw_only=True, omit_defaults
 class ResponsesTool(msgspec.Struct, frozen=True, kw_only=True):
     """A function of the client's, whose `parameters` are a JSON schema; or, of type mcp, a server's tools."""
 
-    type: str
+    type: str = "function"
     name: str | None = None
     description: str | None = None
     parameters: dict[str, Any] | None = None

@@ -103,7 +103,7 @@ class ChatTemplate:
         """The prompt text of a conversation; `BadRequest` when the template does not take it.
 
         With `continue_final_message` the prompt ends inside the last message, for the model to go on.
-        `template_kwargs` reach the template as they are: JSON scalars, and none of `RESERVED_NAMES`.
+        `template_kwargs` reach the template as they are: any JSON, and none of `RESERVED_NAMES`.
         """
         # A mapping, not keywords: a caller's names would meet our own, and Python's answer to that.
         kwargs = template_kwargs or {}
@@ -139,16 +139,10 @@ class ChatTemplate:
         self.close()
 
     def _check_kwargs(self, kwargs: Mapping[str, Any]) -> None:
-        for name, value in kwargs.items():
+        for name in kwargs:
             if name in RESERVED_NAMES or name in self._special_tokens:
                 raise BadRequest(
                     "chat_template_kwargs", f"chat_template_kwargs may not set {name!r}"
-                )
-            if value is not None and not isinstance(value, str | bool | int | float):
-                raise BadRequest(
-                    "chat_template_kwargs",
-                    f"{name[:100]!r} must be a string, number, true, false or null, "
-                    f"got a value of type {type(value).__name__}",
                 )
 
 
@@ -288,7 +282,9 @@ def _to_line(value: object, max_chars: int) -> str:
     except BadRequest:
         raise
     except (TypeError, ValueError, RecursionError) as error:
-        raise BadRequest("messages", f"messages and tools must be plain JSON: {error}") from error
+        raise BadRequest(
+            "messages", f"messages, tools and chat_template_kwargs must be plain JSON: {error}"
+        ) from error
 
 
 def _pieces(value: object, max_chars: int, depth: int) -> Iterator[str]:

@@ -223,7 +223,6 @@ def message(**fields):
         ({"messages": ()}, "messages"),
         ({"messages": message(role="oracle")}, "messages"),
         ({"messages": message(role=None)}, "messages"),
-        ({"messages": message(role="assistant", content=None)}, "messages"),
         ({"messages": message(content=None)}, "messages"),
         ({"messages": message(content=[{"type": "image_url"}])}, "messages"),
         ({"messages": message(role="assistant", tool_calls=[{"id": "x"}])}, "messages"),

@@ -409,8 +409,8 @@ async def chunks_of(body: bytes):
 
 async def test_the_error_is_in_the_callers_own_form(site):
     """The same mistake, as each API writes it."""
-    ours = await site.http.post("/test/chat/completions", json={"max_tokens": "3"})
-    theirs = await site.http.post("/v1/messages/test", json={"max_tokens": "3"})
+    ours = await site.http.post("/test/chat/completions", json={"max_tokens": "x"})
+    theirs = await site.http.post("/v1/messages/test", json={"max_tokens": "x"})
     strict = await site.http.post("/strict", json={"zzz": 1})
     assert ours.status_code == theirs.status_code == strict.status_code == 400
     assert ours.json()["error"] == {

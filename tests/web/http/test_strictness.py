@@ -78,6 +78,58 @@ async def test_what_is_beyond_openais_limits_is_reported_or_refused(
     assert refused.json()["error"]["param"] == name
 
 
+BY_VALUE = [
+    {"max_tokens": 1.0},
+    {"max_tokens": "1"},
+    {"seed": 1.0},
+    {"top_k": 5.0},
+    {"temperature": "0.7"},
+    {"stream": "false"},
+    {"stream": 0},
+    {"logit_bias": {"5": "1"}},
+]
+LOSSY = [
+    {"max_tokens": 1.5},
+    {"max_tokens": ""},
+    {"max_tokens": True},
+    {"temperature": "hot"},
+    {"temperature": "nan"},
+    {"stream": 2},
+    {"user": 5},
+]
+
+
+@pytest.mark.parametrize("fields", BY_VALUE, ids=str)
+async def test_numbers_and_booleans_are_taken_by_their_value(fields: dict):
+    """A type that the value does not need is passed over without a word; a strict server refuses it."""
+    async with serving() as site:
+        taken = await site.http.post("/v1/chat/completions", json={**CHAT, **fields})
+    async with serving(strict=True) as site:
+        refused = await site.http.post("/v1/chat/completions", json={**CHAT, **fields})
+    assert (taken.status_code, refused.status_code) == (200, 400), taken.text
+    assert "warning" not in taken.headers
+
+
+@pytest.mark.parametrize("fields", LOSSY, ids=str)
+async def test_a_value_that_would_change_is_refused(site, fields: dict):
+    """A fraction is no number of tokens, and a number no name."""
+    answer = await site.http.post("/v1/chat/completions", json={**CHAT, **fields})
+    assert answer.status_code == 400
+    assert answer.json()["error"]["param"] == next(iter(fields))
+
+
+async def test_a_completion_that_is_to_be_stored_is_answered_with_a_warning():
+    """Nothing is stored, which the header says; a strict server refuses to leave it out."""
+    body = {**CHAT, "store": True}
+    async with serving() as site:
+        warned = await site.http.post("/v1/chat/completions", json=body)
+    async with serving(strict=True) as site:
+        refused = await site.http.post("/v1/chat/completions", json=body)
+    assert (warned.status_code, refused.status_code) == (200, 400)
+    assert "store is ignored" in warned.headers["warning"]
+    assert refused.json()["error"]["param"] == "store"
+
+
 async def test_what_openai_takes_is_not_reported():
     """Its limits themselves are within them."""
     async with serving(strict=True) as site:

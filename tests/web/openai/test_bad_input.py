@@ -77,7 +77,7 @@ ROWS = [
     ("stop_token_ids", {"stop_token_ids": [-1]}),
     ("stop_token_ids", {"stop_token_ids": [2**70]}),
     ("max_tokens", {"max_tokens": 0}),
-    ("max_tokens", {"max_tokens": -1}),
+    ("max_tokens", {"max_tokens": -2}),
     ("max_tokens", {"max_tokens": 2**31}),
     ("max_completion_tokens", {"max_completion_tokens": 0}),
     ("max_completion_tokens", {"max_completion_tokens": 10**6}),
@@ -144,7 +144,7 @@ ROWS = [
         said({"role": "assistant", "tool_calls": [{"function": {"name": "f", "arguments": 5}}]}),
     ),
     ("messages", said({"role": "user", "tool_calls": []})),
-    ("messages", said({"role": "assistant", "tool_calls": None})),
+    ("messages", said({"role": "user"})),
     ("tools", {"tools": [weather_tool(), weather_tool()]}),
     ("tools", {"tools": [{"type": "custom", "custom": {"name": "x"}}]}),
     ("tools", {"tools": [{"type": "function"}]}),
@@ -311,6 +311,10 @@ async def test_a_dead_engine_never_begins_a_stream(echoing):
 @pytest.mark.parametrize(
     "message",
     [
+        {"role": "assistant"},
+        {"role": "assistant", "tool_calls": None},
+        {"role": "assistant", "content": [{"type": "thinking", "thinking": "x"}]},
+        {"role": "user", "content": ["plain text as a part", {"text": "without a type"}]},
         {"role": "assistant", "tool_calls": []},
         {"role": "assistant", "content": None, "tool_calls": []},
         {"role": "assistant", "tool_calls": [CALLED]},

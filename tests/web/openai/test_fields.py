@@ -64,12 +64,12 @@ SAMPLES = {
     "metadata": {"x": "y"},
     "moderation": {"x": 1},
     "prompt_cache_options": {"x": 1},
-    "prompt_cache_retention": "24h",
+    "prompt_cache_retention": "forever",
     "service_tier": "flex",
     "logprobs": True,
     "tool_choice": "required",
     "functions": [{"name": "x"}],
-    "function_call": "auto",
+    "function_call": {"name": "x"},
     "documents": [{"text": "x"}],
     "chat_template_kwargs": {"x": 1},
     "add_generation_prompt": False,
@@ -220,6 +220,40 @@ async def test_null_is_never_refused(echoing, name):
         if name in fields_of(struct):
             plain = await OUTCOMES[api](echoing, {})
             assert await OUTCOMES[api](echoing, {name: None}) == plain
+
+
+NEUTRAL = [
+    {"functions": []},
+    {"function_call": "auto"},
+    {"function_call": "none"},
+    {"web_search_options": {}},
+    {"max_tokens": -1},
+    {"prompt_cache_retention": "24h"},
+    {"chat_template_kwargs": {}},
+]
+
+
+@pytest.mark.parametrize("fields", NEUTRAL, ids=str)
+async def test_a_value_that_means_nothing_changes_nothing(echoing, fields):
+    """Clients and proxies write the default of an option where they could leave it out."""
+    assert await chat_outcome(echoing, fields) == await chat_outcome(echoing, {})
+
+
+@pytest.mark.parametrize("name", ["max_tokens", "max_completion_tokens"])
+async def test_a_limit_of_minus_one_fills_the_context(echoing, name):
+    """Whatever the default of the path is."""
+    turn, _ = await chat_outcome(echoing, {name: -1})
+    assert turn.params.max_tokens is None
+    *_, requests, _, _ = await completions_outcome(echoing, {"max_tokens": -1})
+    assert requests[0].params.max_tokens > 1000
+
+
+async def test_a_tool_without_a_type_is_a_function(echoing):
+    """There is no other type of tool."""
+    tool = weather_tool()
+    bare = {"function": tool["function"]}
+    whole, _ = await chat_outcome(echoing, {"tools": [tool]})
+    assert (await chat_outcome(echoing, {"tools": [bare]}))[0] == whole
 
 
 async def test_unknown_fields_are_ignored(echoing):

@@ -142,6 +142,13 @@ async def test_what_cannot_be_embedded_is_refused_by_name(client, body, field):
     assert await vectors(client, "hello")
 
 
+async def test_the_models_own_length_may_be_named(client):
+    """A client that always names the length asks for nothing else."""
+    (plain,) = await vectors(client, "hello")
+    (named,) = await vectors(client, "hello", dimensions=len(plain))
+    assert named == plain
+
+
 async def test_one_bad_input_ends_the_whole_request(client):
     """No half answers."""
     field, message = await refusal(client, PATH, input=[[5], LONG, [6]])

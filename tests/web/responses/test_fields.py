@@ -1,5 +1,7 @@
 """Every field of the body is used or refused by name; null changes nothing."""
 
+from dataclasses import replace
+
 import msgspec
 import pytest
 
@@ -29,6 +31,7 @@ SAMPLES = {
     "text": {"format": {"type": "json_object"}},
     "reasoning": {"effort": "low"},
     "truncation": "auto",
+    "prompt_cache_retention": "forever",
     "access_programs": {"cyber": "standard"},
     "context_management": [{"type": "compaction"}],
     "conversation": "conv_x",
@@ -115,6 +118,16 @@ def test_inner_fields_are_all_known_here():
 def test_null_is_never_refused(name, echo, wait):
     """Clients send null for what they do not set."""
     assert wait(outcome(echo, {name: None})) == wait(outcome(echo, {}))
+
+
+def test_truncation_auto_cuts_the_beginning_of_what_does_not_fit(echo, wait):
+    """The answer's tokens keep their room, and an input that fits is whole."""
+    turn, response, _ = wait(outcome(echo, {"truncation": "auto", "max_output_tokens": 5}))
+    plain, _, _ = wait(outcome(echo, {"max_output_tokens": 5}))
+    room = echo.client.info.limits.max_sequence_len - 5
+    params = msgspec.structs.replace(plain.params, truncate_prompt_tokens=room)
+    assert turn == replace(plain, params=params, truncation_side="left")
+    assert response.truncation == "auto"
 
 
 @pytest.mark.parametrize(

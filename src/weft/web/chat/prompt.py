@@ -17,14 +17,13 @@ from weft.core.types import PromptType, Request, RequestOptions, SamplingParams
 from weft.core.validate import Limits
 from weft.text.chat import ChatTemplate
 from weft.text.prompt_embeds import FIELD, check_enabled, read_base64
+from weft.web.chat.loose_parts import spelled_out
 from weft.web.chat.media import take_media
 from weft.web.chat.tools import template_tools
 from weft.web.chat.turn import Turn
 from weft.web.served import Served
 
 ROLES = ("system", "developer", "user", "assistant", "tool", "function")
-# What our own answers, sent back, may hold where they have no content.
-_IN_PLACE_OF_CONTENT = ("tool_calls", "function_call", "reasoning", "reasoning_content", "refusal")
 _EMBEDS_KEYS = {"type", "data"}
 _TEXTS = ("tool_call_id", "name", "reasoning", "reasoning_content", "refusal")
 
@@ -176,18 +175,11 @@ def check_messages(messages: Sequence[Mapping[str, Any]]) -> None:
                 f"{where}.role must be one of {', '.join(ROLES)}, got {str(role)[:40]!a}",
             )
         _check_texts(message, _TEXTS, where)
-        calls = message.get("tool_calls")
-        _check_calls(calls, where)
-        # Clients write that there were no calls where they have no content either.
-        has_substitute = calls is not None or any(
-            message.get(name) for name in _IN_PLACE_OF_CONTENT
-        )
-        is_whole = role == "assistant" and has_substitute
-        if message.get("content") is None and not is_whole:
+        _check_calls(message.get("tool_calls"), where)
+        # An assistant may have said nothing: clients send such answers back as they were.
+        if message.get("content") is None and role != "assistant":
             raise BadRequest(
-                "messages",
-                f"{where}.content is missing; only an assistant's message goes without, where it has "
-                f"{', '.join(_IN_PLACE_OF_CONTENT)}",
+                "messages", f"{where}.content is missing; only an assistant's message goes without"
             )
 
 
@@ -222,10 +214,10 @@ def _check_texts(holder: Mapping[str, Any], names: Sequence[str], where: str) ->
 
 def _readable(message: Mapping[str, Any], template: str) -> Mapping[str, Any]:
     """The message in the words that the template knows."""
-    readable = dict(message)
+    readable = spelled_out(message)
     if message["role"] == "developer" and "developer" not in template:
         readable["role"] = "system"
-    reasoning = message.get("reasoning", message.get("reasoning_content"))
+    reasoning = readable.get("reasoning", readable.get("reasoning_content"))
     if reasoning is not None:
         # Templates were written for either name.
         readable["reasoning"] = readable["reasoning_content"] = reasoning

@@ -418,7 +418,8 @@ class HttpApp:
             kind = exchange.headers["content-type"]
             value, names = await decode_form(body, kind, endpoint.body)
         else:
-            value = decode_body(body, endpoint.body)
+            is_by_value = self._strictness.is_by_value(endpoint)
+            value = decode_body(body, endpoint.body, is_by_value=is_by_value)
             if len(body) > _LARGE_BODY:
                 # A second look takes as long again: others are served between.
                 await asyncio.sleep(0)

@@ -165,21 +165,22 @@ def _too_slow() -> HttpError:
     return HttpError(408, "the body came too slowly", headers={"connection": "close"})
 
 
-def decode_body(body: bytes, kind: Any) -> Any:
+def decode_body(body: bytes, kind: Any, *, is_by_value: bool = False) -> Any:
     """`body`, which `read_body` has looked at, as a `kind`; `BadRequest` names the place at fault.
 
-    Nothing is guessed: no byte order mark, no second value for a key, no text that is not UTF-8.
+    Nothing is guessed: no byte order mark, no second value for a key, no text that is not UTF-8. With
+    `is_by_value` a number or a boolean may be written as another type: 12.0, "0.7", "true", 1.
     """
     if not body.strip():
         raise BadRequest(None, "the body is empty; a JSON object is needed")
     if body.startswith(_BOM):
         raise BadRequest(None, "the body starts with a byte order mark; send plain UTF-8")
-    return _decode(body, kind)
+    return _decode(body, kind, is_by_value=is_by_value)
 
 
-def _decode(body: bytes, kind: Any) -> Any:
+def _decode(body: bytes, kind: Any, *, is_by_value: bool) -> Any:
     try:
-        return msgspec.json.decode(body, type=kind)
+        return msgspec.json.decode(body, type=kind, strict=not is_by_value)
     except msgspec.DecodeError as error:  # ValidationError is one of these
         text = explain(error, kind)  # which may repeat what was sent
         if len(text) > _MAX_MESSAGE_CHARS:
@@ -290,12 +291,16 @@ class Strictness:
         self._is_strict = is_strict
         self._logged: set[tuple[str, str]] = set()
 
+    def is_by_value(self, endpoint: Endpoint) -> bool:
+        """Whether a number or a boolean of a body may be written as another type."""
+        return not (self._is_strict or endpoint.is_strict)
+
     def judge(self, endpoint: Endpoint, names: Iterable[str], value: Any) -> dict[str, str]:
         """The headers that report deviations. `BadRequest` names the first where none is taken."""
         found = [*unknown_fields(names, endpoint.body), *endpoint.deviations(value)]
         if not found:
             return {}
-        if self._is_strict or endpoint.is_strict:
+        if not self.is_by_value(endpoint):
             raise BadRequest(found[0].parameter, found[0].reason)
         for deviation in found:
             self._log(endpoint.path, deviation)

@@ -59,8 +59,9 @@ class HttpOptions:
     strict: Annotated[
         bool,
         Flag(
-            "Refuse request bodies with unknown fields or beyond OpenAI's limits (4 stop strings, logit_bias of "
-            "100). Without it, such requests are served with a Warning header.",
+            "Refuse request bodies with unknown fields, beyond OpenAI's limits (4 stop strings, logit_bias of 100), "
+            "with fields that change nothing here (store), or with numbers and booleans of another type. Without "
+            "it, such requests are served, the first three with a Warning header.",
             "API",
         ),
     ] = False

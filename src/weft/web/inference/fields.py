@@ -23,6 +23,7 @@ from weft.web.http.endpoint import Deviation
 _SAME = tuple(parameter.name for parameter in IN_BODIES)
 _GUIDED = ("json", "json_object", "regex", "choice", "grammar")
 MAX_STOPS = 4
+_UNLIMITED = -1
 
 # Accepted with any value: they say who asks and how to group, not what to answer.
 LABELS: Mapping[str, str] = {
@@ -30,6 +31,7 @@ LABELS: Mapping[str, str] = {
     "metadata": "the caller's own notes; nothing is stored that they could be found by",
     "safety_identifier": "a name for the caller's own records",
     "prompt_cache_key": "every prompt is looked up in the prefix cache, whatever its key",
+    "store": "completions are not stored, and no later request can ask for one",
 }
 
 # The same inside other fields.
@@ -49,8 +51,8 @@ REFUSED: Mapping[str, tuple[tuple[Any, ...], str]] = {
     "audio": ((), "this server answers in text"),
     "best_of": ((), "ask for n answers and choose among them"),
     "early_stopping": ((False,), "a beam search goes on until no beam can go on"),
-    "function_call": ((), "it was replaced by tool_choice"),
-    "functions": ((), "it was replaced by tools"),
+    "function_call": (("auto", "none"), "it was replaced by tool_choice"),
+    "functions": (([],), "it was replaced by tools"),
     "guided_decoding_backend": (("auto", "guidance", "llguidance"), "there is one, llguidance"),
     "kv_transfer_params": (({},), "chat and text completions take part in KV transfer"),
     "length_penalty": ((1.0,), _NO_BEAMS),
@@ -60,13 +62,13 @@ REFUSED: Mapping[str, tuple[tuple[Any, ...], str]] = {
     "moderation": ((), "no moderation is offered"),
     "prediction": ((), "predicted outputs are not offered"),
     "prompt_cache_options": (({},), "the prefix cache has no options of a request"),
-    "prompt_cache_retention": (("in_memory", "in-memory"), "the prefix cache is in memory"),
+    # A prefix that is gone sooner costs time, and changes no answer.
+    "prompt_cache_retention": (("in_memory", "in-memory", "24h"), "the prefix cache is in memory"),
     "service_tier": (("auto", "default"), "there is one tier"),
-    "store": ((False,), "chat completions are not stored"),
     "suffix": (("",), "suffix is not currently supported"),
     "use_beam_search": ((False,), _NO_BEAMS),
     "vllm_xargs": (({},), "this engine has no further arguments"),
-    "web_search_options": ((), "this server does not search"),
+    "web_search_options": (({},), "this server does not search"),
 }
 
 # What chat and completions of OpenAI's API do take.
@@ -113,7 +115,7 @@ def refuse_unsupported(
 
 
 def beyond_openai(fields: SamplingFields | SamplingParams) -> Iterable[Deviation]:
-    """Four stop strings, and biases from -100 to 100."""
+    """More than four stop strings, biases beyond -100 and 100, and a completion that is to be stored."""
     stop, bias = fields.stop, fields.logit_bias
     if isinstance(stop, list) and len(stop) > MAX_STOPS:
         yield Deviation(
@@ -124,6 +126,8 @@ def beyond_openai(fields: SamplingFields | SamplingParams) -> Iterable[Deviation
     if bias and any(abs(value) > LOGIT_BIAS_CLAMP for value in bias.values()):
         limit = f"{LOGIT_BIAS_CLAMP:g}"
         yield Deviation("logit_bias", f"logit_bias beyond {limit} or -{limit} counts as that")
+    if isinstance(fields, GenerationFields) and fields.store:
+        yield Deviation("store", "store is ignored: completions are not stored")
 
 
 def to_params(
@@ -135,13 +139,13 @@ def to_params(
 ) -> SamplingParams:
     """What `fields` ask for; what they leave open comes from `defaults`, the model's own.
 
-    `max_tokens` and `logprobs` mean something else in every API.
+    `max_tokens` and `logprobs` mean something else in every API; `max_tokens` -1 is no limit.
     """
     given = {name: value for name in _SAME if (value := getattr(fields, name)) is not None}
     transfer = getattr(fields, "kv_transfer_params", None)
     return SamplingParams(
         **{**defaults, **given},
-        max_tokens=max_tokens,
+        max_tokens=None if max_tokens == _UNLIMITED else max_tokens,
         logprobs=logprobs,
         structured_outputs=to_constraint(fields),
         extra_args=transfer and to_extra_args(transfer),

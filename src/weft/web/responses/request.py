@@ -70,7 +70,7 @@ def to_turn(
         # Where tokens of reasoning are told from those of text, outputs have to come one by one; and a
         # run in the background is seen to begin.
         is_streamed=bool(body.stream or body.background or wants_logprobs(body)),
-        truncation_side=body.truncation_side,
+        truncation_side=body.truncation_side or ("left" if _is_cut(body) else None),
         cache_salt=body.cache_salt,
         mm_processor_kwargs=body.mm_processor_kwargs,
     )
@@ -105,6 +105,7 @@ def to_response(
         tools=[_shown(tool) for tool in body.tools or ()],
         top_logprobs=body.top_logprobs or 0,
         top_p=params.top_p,
+        truncation=body.truncation or "disabled",
         user=body.user,
     )
 
@@ -245,6 +246,24 @@ def _shown(tool: ResponsesTool) -> FunctionTool | McpTool:
 
 
 def _params(call: Call, body: ResponsesBody, choice: ToolChoice) -> SamplingParams:
+    context = call.served.client.info.limits.max_sequence_len
+    return _cut_to_fit(_uncut_params(call, body, choice), body, context)
+
+
+def _is_cut(body: ResponsesBody) -> bool:
+    """Whether an input that is too long loses its beginning, rather than to be refused."""
+    return body.truncation == "auto"
+
+
+def _cut_to_fit(params: SamplingParams, body: ResponsesBody, context: int) -> SamplingParams:
+    """The same parameters, with a prompt that leaves room for the answer."""
+    room = context - (params.max_tokens or 1)
+    if not _is_cut(body) or params.truncate_prompt_tokens is not None or room < 1:
+        return params
+    return msgspec.structs.replace(params, truncate_prompt_tokens=room)
+
+
+def _uncut_params(call: Call, body: ResponsesBody, choice: ToolChoice) -> SamplingParams:
     params = to_params(
         body,
         call.served.client.model_config.default_sampling_params,

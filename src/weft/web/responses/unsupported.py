@@ -22,7 +22,6 @@ _OWN: Mapping[str, tuple[tuple[Any, ...], str]] = {
     "prompt_logprobs": ((), "responses hold nothing of the prompt's tokens"),
     "request_id": ((), "a response's id is the server's own; X-Request-Id labels the request"),
     "response_format": ((), "its name here is text.format"),
-    "truncation": (("disabled",), "nothing is left out of the input"),
 }
 # These mean something here.
 _MEANT = frozenset(("store", "mm_processor_kwargs"))
@@ -75,6 +74,10 @@ MAX_METADATA_CHARS = 512
 def check_body(body: ResponsesBody) -> None:
     """Raise `BadRequest` for the first field that requests what is not offered, or contradicts another."""
     refuse_unsupported(body, REFUSED)
+    if body.truncation not in (None, "auto", "disabled"):
+        raise BadRequest(
+            "truncation", f"truncation must be auto or disabled, got {body.truncation[:40]!a}"
+        )
     _check_reasoning(body.reasoning or ReasoningFields())
     _check_metadata(body.metadata or {})
     if body.max_tool_calls is not None and body.max_tool_calls < 1:
