@@ -1,8 +1,11 @@
 """What may be asked of an answer's form, and how everything else is refused by name."""
 
+import json
+
 import pytest
 
 from weft.core.errors import BadRequest
+from weft.core.json_schema import MAX_COUNT
 from weft.core.structured import (
     MAX_CHOICES,
     MAX_GRAMMAR_BYTES,
@@ -142,3 +145,19 @@ def test_both_forms_of_a_schema_mean_the_same():
 def test_the_kind_is_the_field_that_is_set():
     """One word for it everywhere."""
     assert kind_of(StructuredOutputsParams(choice=["a"])) == "choice"
+
+
+@pytest.mark.parametrize("key", ["minItems", "minLength", "minProperties"])
+@pytest.mark.parametrize("count", [MAX_COUNT + 1, 2**62, 1e300])
+def test_a_schema_that_no_answer_can_meet_is_refused(key, count):
+    """An answer of so many items has no end; wherever in a schema or in a structural tag it is."""
+    schema = {"type": "object", "properties": {"a": {key: count}}}
+    form = {"type": "json_schema", "json_schema": schema}
+    tag = json.dumps({"type": "structural_tag", "format": form})
+    for name, params in (
+        ("json", StructuredOutputsParams(json=schema)),
+        ("structural_tag", StructuredOutputsParams(structural_tag=tag)),
+    ):
+        with pytest.raises(BadRequest, match=f"{key} must be at most {MAX_COUNT}") as caught:
+            validate_structured_outputs(params)
+        assert caught.value.parameter == name

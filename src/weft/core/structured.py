@@ -5,11 +5,13 @@ What is in bounds here may still be no grammar: building it, in bounds of time, 
 
 import json
 import re
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable, Mapping
+from functools import partial
 from itertools import chain
 from typing import Any
 
 from weft.core.errors import BadRequest
+from weft.core.json_schema import LEAST, MAX_COUNT, held
 from weft.core.types import StructuredOutputsParams
 from weft.core.unicode import encode_text
 
@@ -21,6 +23,8 @@ MAX_CHOICES = 4096
 # A counted repetition is unrolled by whoever builds the grammar.
 MAX_REPEATS = 10_000
 MAX_WHITESPACE_CHARS = 256
+_MAX_LISTED = 5
+_MAX_PLACE_CHARS = 60
 
 _REPEATS = re.compile(r"(?<!\\)\{\s*(\d*)\s*,?\s*(\d*)\s*\}")
 
@@ -75,6 +79,25 @@ def schema_of(value: object) -> dict[str, Any]:
     return schema
 
 
+def unheld(schema: object) -> str | None:
+    """The places of a schema that an answer may break, in one text; None of a schema that is refused anyway."""
+    try:
+        places = held(schema_of(schema)).unheld
+    except BadRequest:
+        return None
+    more = len(places) - _MAX_LISTED
+    listed = ", ".join(place[:_MAX_PLACE_CHARS] for place in places[:_MAX_LISTED])
+    return (listed if more <= 0 else f"{listed} and {more} more") or None
+
+
+def check_strict(parameter: str, name: str, schema: Mapping[str, Any] | None) -> None:
+    """Raise `BadRequest` unless a grammar holds all of a schema; `name` is where it is."""
+    if schema is not None and (places := unheld(dict(schema))):
+        raise BadRequest(
+            parameter, f"{name}: strict must be absent or false, for no grammar holds {places}"
+        )
+
+
 def _check_tag(text: object) -> None:
     """Its parts are read where the grammar is written; here it is an object within bounds."""
     tag = _parsed("structural_tag", text, MAX_TAG_DEPTH)
@@ -97,7 +120,7 @@ def _parsed(kind: str, text: object, max_depth: int) -> Any:
         raise _too_deep(kind, max_depth) from None
     except ValueError as error:
         raise BadRequest(kind, f"{kind} is not valid JSON: {error}") from error
-    _check_tree(kind, value, max_depth)
+    check_depth(kind, value, max_depth, partial(_check_sizes, kind))
     return value
 
 
@@ -138,23 +161,35 @@ def _refuse_constant(name: str) -> None:
     raise ValueError(f"{name} is no number in JSON")
 
 
-def _check_tree(kind: str, whole: object, max_depth: int) -> None:
-    """Depth, and the repetitions of every pattern and grammar, without recursion."""
+def check_depth(
+    kind: str, whole: object, max_depth: int, look: Callable[[dict[Any, Any]], None] | None = None
+) -> None:
+    """Refuse what is nested deeper, without recursion; `look` is given every object on the way."""
     level: list[object] = [whole]
     for _ in range(max_depth + 1):
         below: list[object] = []
         for value in level:
             if isinstance(value, dict):
                 below += value.values()
-                for text in (value.get("pattern"), value.get("grammar")):
-                    if isinstance(text, str):
-                        _check_repeats(kind, text)
+                if look is not None:
+                    look(value)
             elif isinstance(value, list):
                 below += value
         if not below:
             return
         level = below
     raise _too_deep(kind, max_depth)
+
+
+def _check_sizes(kind: str, schema: dict[Any, Any]) -> None:
+    """How much an answer must have at least, and the repetitions of a pattern or a grammar inside it."""
+    for key in LEAST:
+        count = schema.get(key)
+        if isinstance(count, int | float) and count > MAX_COUNT:
+            raise BadRequest(kind, f"{kind}: {key} must be at most {MAX_COUNT}, got {count:g}")
+    for text in (schema.get("pattern"), schema.get("grammar")):
+        if isinstance(text, str):
+            _check_repeats(kind, text)
 
 
 def _too_deep(kind: str, max_depth: int) -> BadRequest:

@@ -123,6 +123,21 @@ def to_wire(part: Part) -> dict[str, Any]:
             return {"type": "refusal", "refusal": refusal}
 
 
+def spelled_out(message: Mapping[str, Any]) -> dict[str, Any]:
+    """The message with plain texts as parts of type text, and an assistant's thinking as its reasoning."""
+    content = message.get("content")
+    if not isinstance(content, list | tuple):
+        return dict(message)
+    parts = [_as_part(part) for part in content]
+    if message.get("role") != "assistant":
+        return {**message, "content": parts}
+    reasoning = [part["thinking"] for part in parts if _is_thinking(part)]
+    rest = {**message, "content": [part for part in parts if not _is_thinking(part)]}
+    if not reasoning:
+        return rest
+    return {"reasoning": "\n".join(reasoning), **rest}
+
+
 def joined_text(content: object) -> str:
     """The text of a message's content, in either of its forms."""
     if isinstance(content, list):
@@ -147,3 +162,19 @@ def _refusal(kind: object, types: PartTypes[_Struct], place: Place) -> BadReques
 
 def _paths(place: Place) -> dict[str, str]:
     return {"part": place.path, "list": place.path.rpartition("[")[0]}
+
+
+def _as_part(part: object) -> Any:
+    if isinstance(part, str):
+        return {"type": "text", "text": part}
+    if isinstance(part, Mapping) and "type" not in part and isinstance(part.get("text"), str):
+        return {"type": "text", **part}
+    return part
+
+
+def _is_thinking(part: object) -> bool:
+    return (
+        isinstance(part, Mapping)
+        and part.get("type") == "thinking"
+        and isinstance(part.get("thinking"), str)
+    )

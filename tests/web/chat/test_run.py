@@ -229,7 +229,10 @@ def message(**fields):
         ({"messages": message(content="\ud800")}, "prompt"),
         ({"template_kwargs": {"chat_template": "x"}}, "chat_template_kwargs"),
         ({"template_kwargs": {"tokenize": True}}, "chat_template_kwargs"),
-        ({"tools": (tool(), tool())}, "tools"),
+        (
+            {"tools": (tool(), tool(description="another")), "tool_choice": "required"},
+            "tools",
+        ),
         ({"tools": (tool("a b"),)}, "tools"),
         ({"tools": (tool(""),)}, "tools"),
         ({"tools": (tool(description="x" * 10_000_000),)}, "tools"),
@@ -237,7 +240,7 @@ def message(**fields):
         ({"tools": (tool(parameters={"type": "string"}),)}, "tools"),
         ({"tools": (tool(parameters={"properties": []}),)}, "tools"),
         ({"tools": (tool(parameters={"x": float("nan")}),)}, "tools"),
-        ({"tools": tuple(tool(f"t{n}") for n in range(129)), "tool_choice": "none"}, "tools"),
+        ({"tools": tuple(tool(f"t{n}") for n in range(1025)), "tool_choice": "none"}, "tools"),
         ({"tools": (tool(),), "tool_choice": NamedTool("other")}, "tool_choice"),
         ({"tools": (tool(),)}, "tool_choice"),  # "auto", and no parser
         ({"tool_choice": "required"}, "tool_choice"),

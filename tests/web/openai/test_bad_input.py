@@ -145,7 +145,7 @@ ROWS = [
     ),
     ("messages", said({"role": "user", "tool_calls": []})),
     ("messages", said({"role": "user"})),
-    ("tools", {"tools": [weather_tool(), weather_tool()]}),
+    ("tools", {"tools": [{"function": {"name": "a b"}}]}),
     ("tools", {"tools": [{"type": "custom", "custom": {"name": "x"}}]}),
     ("tools", {"tools": [{"type": "function"}]}),
     ("tool_choice", {"tools": [weather_tool()], "tool_choice": "sometimes"}),

@@ -11,6 +11,7 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
+from weft.core.json_schema import held
 from weft.engine.constraints.gbnf import is_gbnf, to_lark
 
 _SLASH = re.compile(r"(\\.)|/", re.DOTALL)
@@ -104,7 +105,7 @@ class _Writer:
         if not isinstance(schema, dict | bool):
             raise ValueError("json_schema must be a schema")
         style = {"x-guidance": _JSON_STYLE}
-        whole = schema | style if isinstance(schema, dict) else style
+        whole = held(schema).schema | style if isinstance(schema, dict) else style
         return f"%json {json.dumps(whole)} {self._literal(end)}"
 
     def _grammar(self, part: _Part, end: str) -> str:

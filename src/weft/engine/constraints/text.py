@@ -9,6 +9,7 @@ from typing import Any
 import llguidance
 from llguidance import LLMatcher
 
+from weft.core.json_schema import held
 from weft.engine.constraints import structural_tag
 from weft.engine.constraints.gbnf import is_gbnf, to_lark
 
@@ -46,8 +47,10 @@ def to_grammar_text(
             raise ValueError(f"there is no constraint {kind}")
 
 
-def _json_grammar(schema: dict[str, Any], whitespace_pattern: str | None) -> str:
+def _json_grammar(given: dict[str, Any], whitespace_pattern: str | None) -> str:
     """Without whitespace unless requested: a model can write it for ever and say nothing."""
+    # As text: the library takes no whole number beyond 64 bits from an object.
+    schema = json.dumps(held(given).schema)
     if whitespace_pattern is None:
         return str(
             LLMatcher.grammar_from_json_schema(schema, overrides={"whitespace_flexible": False})

@@ -21,7 +21,7 @@ from weft.text.content import Place
 from weft.text.prompts import check_length
 from weft.web.anthropic.conversation import is_prefill, to_messages
 from weft.web.anthropic.tools import is_parallel, to_choice, to_tools
-from weft.web.anthropic.unsupported import refuse_unsupported
+from weft.web.anthropic.unsupported import beyond_api, refuse_unsupported
 from weft.web.anthropic.writer import MessageShape, MessageWriter
 from weft.web.chat.prompt import render
 from weft.web.chat.run import run_turn
@@ -46,6 +46,7 @@ _EXAMPLE = {"messages": [{"role": "user", "content": "Hello!"}]}
     "POST /v1/messages",
     dialect=Dialect.ANTHROPIC,
     body=MessagesBody,
+    deviations=beyond_api,
     example={**_EXAMPLE, "max_tokens": 32},
     answer=MessageAnswer,
     event=StreamEvent,
@@ -69,6 +70,7 @@ async def create_message(call: ModelCall) -> Answer:
     "POST /v1/messages/count_tokens",
     dialect=Dialect.ANTHROPIC,
     body=PromptBody,
+    deviations=beyond_api,
     example=_EXAMPLE,
     answer=CountAnswer,
 )

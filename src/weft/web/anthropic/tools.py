@@ -56,6 +56,7 @@ def _tool(tool: ToolBody, place: Place) -> Tool:
         name=tool.name or "",
         description=tool.description,
         parameters=_parameters(tool),
+        is_strict=bool(tool.strict),
     )
 
 

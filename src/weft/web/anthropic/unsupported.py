@@ -1,6 +1,6 @@
 """Fields and kinds of Anthropic's bodies that change nothing here: refused by name, or only labels."""
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from typing import Any
 
 import msgspec
@@ -19,6 +19,7 @@ from weft.schema.anthropic import (
     ToolUseBlock,
 )
 from weft.text.content import Place
+from weft.web.http.endpoint import Deviation
 from weft.web.inference import fields
 
 _CACHE = "every prompt is looked up in the prefix cache, and stays in it as long as there is room"
@@ -33,9 +34,6 @@ LABELS: Mapping[type[msgspec.Struct], Mapping[str, str]] = {
     ThinkingBlock: {"signature": "thinking is taken back whoever signed it"},
     ToolBody: {
         "eager_input_streaming": "input is streamed as it is written, always",
-        "strict": (
-            "a forced call always follows its schema; one of the model's own choice is as it writes it"
-        ),
     },
 }
 # The same in every struct that has them.
@@ -112,3 +110,10 @@ def refuse_unsupported(struct: msgspec.Struct, place: Place | None = None) -> No
                 at=place.path if place else "",
                 parameter=place.parameter if place else None,
             )
+
+
+def beyond_api(body: PromptBody) -> Iterable[Deviation]:
+    """What of a form's schema is taken without being held."""
+    newer = None if body.output_config is None else body.output_config.format
+    for name, form in (("output_config.format", newer), ("output_format", body.output_format)):
+        yield from fields.report_unheld(name, None if form is None else form.schema)

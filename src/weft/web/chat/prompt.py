@@ -16,8 +16,8 @@ from weft.core.prompts import EmbedsPart, Part, Prompt, TextPart
 from weft.core.types import PromptType, Request, RequestOptions, SamplingParams
 from weft.core.validate import Limits
 from weft.text.chat import ChatTemplate
+from weft.text.content import spelled_out
 from weft.text.prompt_embeds import FIELD, check_enabled, read_base64
-from weft.web.chat.loose_parts import spelled_out
 from weft.web.chat.media import take_media
 from weft.web.chat.tools import template_tools
 from weft.web.chat.turn import Turn

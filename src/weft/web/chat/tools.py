@@ -1,26 +1,28 @@
 """Tools: the check of what a caller offers, what the template sees, and the constraint that forces a call."""
 
 import json
-import re
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from typing import Any
 
 from weft.core.errors import BadRequest
-from weft.core.structured import schema_of, validate_structured_outputs
+from weft.core.json_schema import without_nulls
+from weft.core.patterns import TOOL_NAME, TOOL_NAME_RULE
+from weft.core.structured import check_depth, check_strict, schema_of, validate_structured_outputs
 from weft.core.types import SamplingParams, StructuredOutputsParams
 from weft.text.parsers.call_tags import call_tag
 from weft.text.parsers.families import ToolFamily
 from weft.web.chat.turn import NamedTool, Tool, ToolChoice, Turn
 
-MAX_TOOLS = 128
+# Agents with servers of tools send hundreds.
+MAX_TOOLS = 1024
+MAX_TOOL_DEPTH = 128
 # All tools together, as JSON: they are part of the prompt.
 MAX_TOOL_CHARS = 1024 * 1024
 # Of one array of calls: a model that was never shown it does not stop by itself, and would fill its
 # context with calls. In its own format it begins each of them by itself, and nothing is counted.
 MAX_FORCED_CALLS = 32
 
-_NAME = re.compile(r"[A-Za-z0-9_.-]{1,128}")
 _DATA = frozenset({"const", "enum", "default", "example", "examples"})
 _MAPS = frozenset({"properties", "patternProperties", "$defs", "definitions", "dependentSchemas"})
 _DOCUMENT = frozenset({"$schema", "$id"})
@@ -32,31 +34,30 @@ _NO_PARAMETERS: Mapping[str, Any] = {
 
 
 def check_tools(tools: Sequence[Tool], choice: ToolChoice) -> None:
-    """Raise `BadRequest` unless all tools can be called and the choice is among them."""
+    """Raise `BadRequest` unless all tools can be called and the choice is among them.
+
+    Schemas are read as such where a call is forced; else they are part of the prompt, and no more.
+    """
     if len(tools) > MAX_TOOLS:
         raise BadRequest("tools", f"tools takes at most {MAX_TOOLS} tools, got {len(tools)}")
-    names: set[str] = set()
     num_chars = 0
     for position, tool in enumerate(tools):
         _check_name(tool.name, position)
-        if tool.name in names:
-            raise BadRequest("tools", f"tools[{position}]: there are two tools named {tool.name!r}")
-        names.add(tool.name)
-        num_chars += len(tool.description or "")
-        if tool.parameters is not None:
-            num_chars += _check_schema(tool, position)
+        num_chars += len(tool.description or "") + _check_parameters(tool, position)
     if num_chars > MAX_TOOL_CHARS:
         raise BadRequest(
             "tools",
             f"descriptions and parameters of all tools take at most {MAX_TOOL_CHARS} characters, "
             f"got {num_chars}",
         )
-    if isinstance(choice, NamedTool) and choice.name not in names:
+    if isinstance(choice, NamedTool) and all(tool.name != choice.name for tool in tools):
         raise BadRequest(
             "tool_choice", f"tool_choice names {choice.name[:64]!a}, which is none of the tools"
         )
     if choice == "required" and not tools:
         raise BadRequest("tool_choice", "tool_choice is required, but there are no tools")
+    if is_forced(choice):
+        _check_forced(tools, choice)
 
 
 def template_tools(tools: Sequence[Tool]) -> list[dict[str, Any]] | None:
@@ -114,21 +115,19 @@ def is_own_format(params: SamplingParams) -> bool:
 
 
 def _check_name(name: str, position: int) -> None:
-    if not _NAME.fullmatch(name):
+    if not TOOL_NAME.fullmatch(name):
         raise BadRequest(
             "tools",
-            f"tools[{position}]: a name has 1 to 128 letters, digits, underscores, dots and dashes, "
-            f"got {name[:64]!a}",
+            f"tools[{position}]: a name has {TOOL_NAME_RULE}, got {name[:64]!a}",
         )
 
 
-def _check_schema(tool: Tool, position: int) -> int:
+def _check_parameters(tool: Tool, position: int) -> int:
     """The schema's length; `BadRequest` where it cannot be that of an object."""
-    where = f"tools[{position}] ({tool.name}): parameters"
-    try:
-        schema = schema_of(dict(tool.parameters or {}))
-    except BadRequest as error:
-        raise BadRequest("tools", f"{where}: {error}") from error
+    if tool.parameters is None:
+        return 0
+    where = _place_of(tool, position)
+    schema = _parameters(tool)
     kind = schema.get("type", "object")
     if kind != "object" and not (isinstance(kind, list) and "object" in kind):
         raise BadRequest("tools", f'{where} must be of type "object", got {str(kind)[:40]!a}')
@@ -136,7 +135,42 @@ def _check_schema(tool: Tool, position: int) -> int:
         raise BadRequest("tools", f"{where}: properties must be an object")
     if not _is_list_of_text(schema.get("required", [])):
         raise BadRequest("tools", f"{where}: required must be a list of names")
-    return len(json.dumps(schema))
+    try:
+        return len(json.dumps(schema, allow_nan=False))
+    except ValueError as error:
+        raise BadRequest("tools", f"{where} must be plain JSON: {error}") from error
+
+
+def _check_forced(tools: Sequence[Tool], choice: ToolChoice) -> None:
+    """The answer has to follow the schemas of these tools, one of which its name tells."""
+    by_name: dict[str, Tool] = {}
+    for position, tool in enumerate(tools):
+        if isinstance(choice, NamedTool) and tool.name != choice.name:
+            continue
+        if by_name.setdefault(tool.name, tool) != tool:
+            raise BadRequest(
+                "tools",
+                f"tools[{position}]: there are two tools named {tool.name!r}, and a call is forced",
+            )
+        where = _place_of(tool, position)
+        try:
+            schema_of(dict(tool.parameters or {}))
+        except BadRequest as error:
+            raise BadRequest("tools", f"{where}: {error}") from error
+        if tool.is_strict:
+            check_strict("tools", where, tool.parameters)
+
+
+def _parameters(tool: Tool) -> dict[str, Any]:
+    """The schema as a template sees it: an object in which nothing is null."""
+    schema = tool.parameters or _NO_PARAMETERS
+    check_depth("tools", schema, MAX_TOOL_DEPTH)
+    plain: dict[str, Any] = without_nulls(schema)
+    return plain
+
+
+def _place_of(tool: Tool, position: int) -> str:
+    return f"tools[{position}] ({tool.name}): parameters"
 
 
 def _is_list_of_text(value: object) -> bool:
@@ -148,14 +182,14 @@ def _function(tool: Tool) -> dict[str, Any]:
     if tool.description is not None:
         function["description"] = tool.description
     # Templates write this without asking whether it is there.
-    function["parameters"] = dict(tool.parameters or _NO_PARAMETERS)
+    function["parameters"] = _parameters(tool)
     return function
 
 
 def _arguments_schema(tool: Tool) -> dict[str, Any]:
     """The schema of the tool's arguments, which are always an object."""
-    schema = dict(_NO_PARAMETERS if tool.parameters is None else tool.parameters)
-    return schema | {"type": "object"}
+    schema = _NO_PARAMETERS if tool.parameters is None else without_nulls(tool.parameters)
+    return {**schema, "type": "object"}
 
 
 def _calls_schema(tools: Sequence[Tool], *, is_parallel: bool) -> dict[str, Any]:

@@ -16,11 +16,15 @@ from weft.text.parsers.parts import Part
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Tool:
-    """A function the model may call. `parameters` is its JSON schema."""
+    """A function the model may call. `parameters` is its JSON schema.
+
+    One that `is_strict` cannot be forced with a schema that no grammar holds in full.
+    """
 
     name: str
     description: str | None = None
     parameters: Mapping[str, Any] | None = None
+    is_strict: bool = False
 
 
 @dataclass(frozen=True, slots=True)

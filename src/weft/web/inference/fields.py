@@ -12,7 +12,7 @@ from weft.core.beam_search import MAX_PENALTY, max_beam_width
 from weft.core.errors import BadRequest
 from weft.core.kv_transfer import to_extra_args
 from weft.core.params import IN_BODIES
-from weft.core.structured import validate_structured_outputs
+from weft.core.structured import check_strict, unheld, validate_structured_outputs
 from weft.core.types import SamplingParams, StructuredOutputsParams
 from weft.core.validate import LOGIT_BIAS_CLAMP, MAX_STOP_STRINGS, Limits, check_number
 from weft.schema.chat import ChatBody
@@ -38,9 +38,12 @@ LABELS: Mapping[str, str] = {
 INNER_LABELS: Mapping[str, str] = {
     "response_format.json_schema.name": "a name for the caller's own records",
     "response_format.json_schema.description": "a note for the caller's own records",
-    "response_format.json_schema.strict": "the answer always follows the schema",
+    "response_format.json_schema.strict": (
+        "the answer always follows the schema; a schema that no grammar holds in full is refused with it"
+    ),
     "tools.function.strict": (
-        "a forced call always follows its schema; one of the model's own choice is as it writes it"
+        "a forced call always follows its schema, which is held to it as above; one of the model's own "
+        "choice is as it writes it"
     ),
 }
 
@@ -115,7 +118,10 @@ def refuse_unsupported(
 
 
 def beyond_openai(fields: SamplingFields | SamplingParams) -> Iterable[Deviation]:
-    """More than four stop strings, biases beyond -100 and 100, and a completion that is to be stored."""
+    """Four stop strings, biases from -100 to 100; and what is taken without being so.
+
+    A completion is not stored, and of a schema a grammar does not hold everything.
+    """
     stop, bias = fields.stop, fields.logit_bias
     if isinstance(stop, list) and len(stop) > MAX_STOPS:
         yield Deviation(
@@ -128,6 +134,18 @@ def beyond_openai(fields: SamplingFields | SamplingParams) -> Iterable[Deviation
         yield Deviation("logit_bias", f"logit_bias beyond {limit} or -{limit} counts as that")
     if isinstance(fields, GenerationFields) and fields.store:
         yield Deviation("store", "store is ignored: completions are not stored")
+    if isinstance(fields, SamplingFields):
+        form = None if fields.response_format is None else fields.response_format.json_schema
+        yield from report_unheld("response_format", None if form is None else form.schema)
+        yield from report_unheld("guided_json", fields.guided_json)
+    if fields.structured_outputs is not None:
+        yield from report_unheld("structured_outputs", fields.structured_outputs.json)
+
+
+def report_unheld(name: str, schema: Mapping[str, Any] | str | None) -> Iterable[Deviation]:
+    """What no grammar holds of the schema in the field `name`."""
+    if schema is not None and (places := unheld(schema)):
+        yield Deviation(name, f"{name}: no grammar holds {places}; an answer may break that")
 
 
 def to_params(
@@ -270,9 +288,10 @@ def _of_format(response_format: ResponseFormat | None) -> StructuredOutputsParam
         case "json_object":
             return StructuredOutputsParams(json_object=True)
         case "json_schema":
-            schema = (
-                None if response_format.json_schema is None else response_format.json_schema.schema
-            )
+            form = response_format.json_schema
+            schema = None if form is None else form.schema
+            if form is not None and form.strict:
+                check_strict("response_format", "response_format.json_schema", schema)
             if schema is None:
                 raise BadRequest(
                     "response_format",

@@ -1,18 +1,17 @@
 """The tools of servers that one response may call: which there are, which need an approval, and calls of them."""
 
 import json
-import re
 from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass
 
 from weft.core.errors import BadRequest
+from weft.core.patterns import TOOL_NAME, TOOL_NAME_RULE
 from weft.schema.response_object import McpListedTool
 from weft.text.content import Place
 from weft.web.mcp.servers import ToolServers
 from weft.web.mcp.sessions import Session
 from weft.web.mcp.values import CallResult, ToolServerError, failed
 
-_NAME = re.compile(r"[A-Za-z0-9_.-]{1,128}")
 _INVALID_PARAMS = -32602  # of JSON-RPC
 
 
@@ -94,10 +93,10 @@ class Toolbox:
     def _add(
         self, server: WantedServer, tool: McpListedTool, session: Session, taken: Collection[str]
     ) -> None:
-        if not _NAME.fullmatch(tool.name):
+        if not TOOL_NAME.fullmatch(tool.name):
             raise ToolServerError(
-                f"the tool server {server.label!r} has a tool named {tool.name[:64]!a}; names have 1 to "
-                "128 letters, digits, underscores, dots and dashes: leave it out with allowed_tools"
+                f"the tool server {server.label!r} has a tool named {tool.name[:64]!a}; names have "
+                f"{TOOL_NAME_RULE}: leave it out with allowed_tools"
             )
         if tool.name in taken or tool.name in self.tools:
             raise BadRequest(

@@ -145,6 +145,7 @@ def _tool(tool: ToolBody, position: int) -> Tool:
         name=function.name,
         description=function.description,
         parameters=function.parameters,
+        is_strict=bool(function.strict),
     )
 
 

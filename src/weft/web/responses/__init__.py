@@ -5,9 +5,9 @@ from weft.schema.response_object import DeletedResponse, InputItemList, Response
 from weft.schema.responses import ResponsesBody
 from weft.web.http.endpoint import Endpoint, endpoint
 from weft.web.inference.call import model_endpoint
-from weft.web.inference.fields import beyond_openai
 from weft.web.responses.create import Creation
 from weft.web.responses.reads import ResponseReads
+from weft.web.responses.request import beyond_api
 from weft.web.responses.runs import Runs
 
 _PATH = "/v1/responses"
@@ -22,7 +22,7 @@ def response_endpoints(runs: Runs) -> tuple[Endpoint, ...]:
             f"POST {_PATH}",
             body=ResponsesBody,
             example={"input": "Hello!", "max_output_tokens": 32},
-            deviations=beyond_openai,
+            deviations=beyond_api,
             answer=ResponseObject,
             event=StreamEvent,
         )(creation.create),

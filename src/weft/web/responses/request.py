@@ -1,12 +1,12 @@
 """A body of /v1/responses to a `Turn`, and to the response as it is when it begins. Pure."""
 
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from typing import Any
 
 import msgspec
 
 from weft.core.errors import BadRequest
-from weft.core.structured import validate_structured_outputs
+from weft.core.structured import check_strict, validate_structured_outputs
 from weft.core.types import SamplingParams, StructuredOutputsParams
 from weft.schema.response_object import (
     FunctionTool,
@@ -27,9 +27,15 @@ from weft.text.content import Place
 from weft.web.chat.prompt import trusted_template
 from weft.web.chat.tools import is_forced
 from weft.web.chat.turn import NamedTool, Tool, ToolChoice, Turn
-from weft.web.http.endpoint import Call
+from weft.web.http.endpoint import Call, Deviation
 from weft.web.inference.call import ModelCall
-from weft.web.inference.fields import num_logprobs, template_kwargs, to_params
+from weft.web.inference.fields import (
+    beyond_openai,
+    num_logprobs,
+    report_unheld,
+    template_kwargs,
+    to_params,
+)
 from weft.web.mcp.toolbox import Toolbox
 from weft.web.responses.items import Message
 from weft.web.responses.unsupported import LOGPROBS, check_tool
@@ -74,6 +80,13 @@ def to_turn(
         cache_salt=body.cache_salt,
         mm_processor_kwargs=body.mm_processor_kwargs,
     )
+
+
+def beyond_api(body: ResponsesBody) -> Iterable[Deviation]:
+    """What `body` says beyond the API, or what is taken without being so."""
+    form = None if body.text is None else body.text.format
+    yield from beyond_openai(body)
+    yield from report_unheld("text.format", None if form is None else form.schema)
 
 
 def to_response(
@@ -165,7 +178,10 @@ def _tools(body: ResponsesBody, toolbox: Toolbox | None) -> list[tuple[str | Non
         check_tool(tool, place[position])
         if tool.type == "function":
             function = Tool(
-                name=tool.name or "", description=tool.description, parameters=tool.parameters
+                name=tool.name or "",
+                description=tool.description,
+                parameters=tool.parameters,
+                is_strict=bool(tool.strict),
             )
             tools.append((None, function))
         elif toolbox is not None and tool.server_label is not None:
@@ -301,6 +317,8 @@ def _constraint(form: TextFormat | None) -> StructuredOutputsParams | None:
         case TextFormat(type="json_object"):
             return StructuredOutputsParams(json_object=True)
         case TextFormat(type="json_schema", schema=dict(schema)):
+            if form.strict:
+                check_strict("text.format", "text.format", schema)
             return _schema_constraint(schema)
         case TextFormat(type="json_schema"):
             raise BadRequest("text.format", "text.format of type json_schema needs a schema")

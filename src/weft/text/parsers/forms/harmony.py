@@ -21,7 +21,7 @@ REASONING_TAG: Format = {
 }
 TURN_START = f"{_START}assistant"
 
-_RECIPIENT = re.compile(r"to=functions\.([\w.-]+)")
+_RECIPIENT = re.compile(r"to=functions\.([\w.:/$-]+)")
 _NAMED_CHANNEL = re.compile(r"<\|channel\|>\s*(\w+)")
 
 

@@ -1,0 +1,246 @@
+"""JSON schemas in the form that the grammar library can hold, and what of them is left as an annotation.
+
+What can be said in other words is said so, without a loss. What cannot is left out, and named: an answer may then
+break it. Everything else is the library's to hold or to refuse.
+"""
+
+import re
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from decimal import Decimal
+from types import MappingProxyType
+from typing import Any
+
+from weft.core.json_schema_branches import are_disjoint, resolve
+from weft.core.json_schema_patterns import without_assertions
+
+# No answer has so many items or characters.
+MAX_COUNT = 2**20
+_FLOAT64_MAX = 1.7976931348623157e308
+# The library computes bounds of integers in 64 bits, and those of other numbers digit by digit.
+_MIN_INTEGER = -(2**63) + 2**10
+_MAX_NUMBER = 10**17
+_MIN_NUMBER = 1e-30
+_MAX_DECIMALS = 9
+
+_DATA = frozenset({"const", "default"})
+_SCHEMAS = ("items", "additionalProperties", "additionalItems")
+_LISTS = ("allOf", "anyOf", "oneOf", "prefixItems", "items")
+_MAPS = ("properties", "patternProperties", "$defs", "definitions")
+LEAST = ("minLength", "minItems", "minProperties")
+_MOST = ("maxLength", "maxItems", "maxProperties")
+_BOUNDS = ("minimum", "exclusiveMinimum", "maximum", "exclusiveMaximum")
+_NOTES = frozenset({"title", "description", "$comment", "default", "examples", "type"})
+FORMATS = frozenset(
+    "date-time time date duration email hostname ipv4 ipv6 uuid uri unknown".split()
+)
+
+# By keyword: the values that say nothing.
+UNHELD: Mapping[str, tuple[Any, ...]] = MappingProxyType(
+    {
+        "contains": (),
+        "minContains": (),
+        "maxContains": (),
+        "dependencies": ({},),
+        "dependentRequired": ({},),
+        "dependentSchemas": ({},),
+        "not": (False,),
+        "if": (),
+        "then": (),
+        "else": (),
+        "unevaluatedItems": (True, {}),
+        "unevaluatedProperties": (True, {}),
+        "uniqueItems": (False,),
+    }
+)
+
+
+@dataclass(frozen=True, slots=True)
+class HeldSchema:
+    """A schema that the library can hold, and the places of the given one that it does not say."""
+
+    schema: dict[str, Any]
+    unheld: tuple[str, ...]
+
+
+def held(schema: Mapping[str, Any]) -> HeldSchema:
+    """The schema in a form that can be held."""
+    reader = _Reader(schema)
+    whole = reader.read(schema, "")
+    assert isinstance(whole, dict)
+    return HeldSchema(whole, tuple(reader.unheld))
+
+
+def without_nulls(schema: Any) -> Any:
+    """The schema without keywords that are null, as Go writes slices and maps that it does not have."""
+    if not isinstance(schema, Mapping):
+        return schema
+    made = {key: value for key, value in schema.items() if value is not None or key in _DATA}
+    return _inside(made, lambda one, _place: without_nulls(one), "")
+
+
+class _Reader:
+    def __init__(self, root: Mapping[str, Any]) -> None:
+        self._root = root
+        self.unheld: list[str] = []
+
+    def read(self, schema: Any, place: str) -> Any:
+        """One schema and all inside it."""
+        if not isinstance(schema, Mapping):
+            return schema
+        made = {key: value for key, value in schema.items() if value is not None or key in _DATA}
+        if "json-schema.org/" not in str(made.get("$schema", "json-schema.org/")):
+            del made["$schema"]  # nobody's rules but those are known
+        for rewrite in _REWRITES:
+            rewrite(self, made, place)
+        return _inside(made, self.read, place)
+
+    def leave_out(self, made: dict[str, Any], key: str, place: str) -> None:
+        """Name it as not held."""
+        del made[key]
+        self.unheld.append(f"{place}/{key}")
+
+    def read_keywords(self, made: dict[str, Any], place: str) -> None:
+        """What the library does not have."""
+        if "if" in made and not made.keys() & {"then", "else"}:
+            del made["if"]
+        if "if" not in made:
+            made.pop("then", None)
+            made.pop("else", None)
+        for key in [key for key in made if key in UNHELD]:
+            if any(made[key] == value and type(made[key]) is type(value) for value in UNHELD[key]):
+                del made[key]
+            else:
+                self.leave_out(made, key, place)
+
+    def read_names(self, made: dict[str, Any], place: str) -> None:
+        """Names of an enumeration, or of a pattern, are said as the pattern of all properties."""
+        if "propertyNames" not in made:
+            return
+        rule = resolve(made["propertyNames"], self._root)
+        if rule is True or (isinstance(rule, Mapping) and rule.keys() <= _NOTES):
+            del made["propertyNames"]  # names are texts
+            return
+        names = _pattern_of(rule)
+        if names is None or made.keys() & {"properties", "patternProperties"}:
+            self.leave_out(made, "propertyNames", place)
+            return
+        del made["propertyNames"]
+        made["patternProperties"] = {names: made.get("additionalProperties", True)}
+        made["additionalProperties"] = False
+
+    def read_one_of(self, made: dict[str, Any], place: str) -> None:
+        """Branches of which no two can be met at once are any of them."""
+        branches = made.get("oneOf")
+        if not isinstance(branches, list):
+            return
+        del made["oneOf"]
+        made.pop("discriminator", None)
+        if not are_disjoint(branches, self._root):
+            self.unheld.append(f"{place}/oneOf")
+        if "anyOf" in made:
+            made["allOf"] = [*made.get("allOf", ()), {"anyOf": branches}]
+        else:
+            made["anyOf"] = branches
+
+    def read_counts(self, made: dict[str, Any], _place: str) -> None:
+        """Lengths and numbers of items, which may be written 5.0; without those that every answer has."""
+        for key in made.keys() & {*LEAST, *_MOST}:
+            count = made[key]
+            if isinstance(count, float) and count.is_integer():
+                made[key] = count = int(count)
+            if type(count) is int and (count < 0 if key in LEAST else count > MAX_COUNT):
+                del made[key]
+
+    def read_bounds(self, made: dict[str, Any], place: str) -> None:
+        """Bounds of numbers, as far as the library computes them."""
+        kinds = made.get("type")
+        is_integer = "integer" in _listed(kinds) and "number" not in _listed(kinds)
+        for key in [key for key in _BOUNDS if type(made.get(key)) in (int, float)]:
+            bound = made[key]
+            if abs(bound) >= _FLOAT64_MAX:
+                del made[key]  # of every number that a program reads as one
+            elif is_integer and -(2**63) <= bound < _MIN_INTEGER:
+                made[key] = _MIN_INTEGER
+            elif not (_is_integer_bound(bound) if is_integer else _is_number_bound(bound)):
+                self.leave_out(made, key, place)
+        factor = made.get("multipleOf")
+        if isinstance(factor, int | float) and factor > 0 and not _is_factor(factor):
+            self.leave_out(made, "multipleOf", place)
+
+    def read_texts(self, made: dict[str, Any], place: str) -> None:
+        """Formats that the library knows; patterns without what only looks around."""
+        kinds = made.get("type", "string")
+        if isinstance(made.get("format"), str) and made["format"] not in FORMATS:
+            if "string" in _listed(kinds):
+                self.leave_out(made, "format", place)
+            else:
+                del made["format"]
+        pattern = made.get("pattern")
+        if isinstance(pattern, str):
+            plain = without_assertions(pattern)
+            if plain is None:
+                self.leave_out(made, "pattern", place)
+                return
+            made["pattern"] = plain.text
+            if plain.is_wider:
+                self.unheld.append(f"{place}/pattern")
+
+
+def _inside(made: dict[str, Any], read: Callable[[Any, str], Any], place: str) -> dict[str, Any]:
+    """The same schema with everything that is a schema inside it read."""
+    for key, value in made.items():
+        at = f"{place}/{key}"
+        if key in _MAPS and isinstance(value, Mapping):
+            made[key] = {name: read(one, f"{at}/{name}") for name, one in value.items()}
+        elif key in _LISTS and isinstance(value, list | tuple):
+            made[key] = [read(one, f"{at}/{number}") for number, one in enumerate(value)]
+        elif key in _SCHEMAS:
+            made[key] = read(value, at)
+    return made
+
+
+_REWRITES: tuple[Callable[[_Reader, dict[str, Any], str], None], ...] = (
+    _Reader.read_keywords,
+    _Reader.read_names,
+    _Reader.read_one_of,
+    _Reader.read_counts,
+    _Reader.read_bounds,
+    _Reader.read_texts,
+)
+
+
+def _listed(kinds: object) -> list[object]:
+    return list(kinds) if isinstance(kinds, list | tuple) else [kinds]
+
+
+def _is_integer_bound(bound: float) -> bool:
+    """Beyond 64 bits the library goes by the largest and smallest of these."""
+    return _MIN_INTEGER <= bound <= 2**64
+
+
+def _is_number_bound(bound: float) -> bool:
+    return bound == 0 or _MIN_NUMBER <= abs(bound) <= _MAX_NUMBER
+
+
+def _is_factor(factor: float) -> bool:
+    """Whether its digits, as a whole number, are as few as the library takes."""
+    _, digits, exponent = Decimal(repr(factor)).normalize().as_tuple()
+    assert isinstance(exponent, int)
+    number = int("".join(map(str, digits)))
+    return -_MAX_DECIMALS <= exponent <= _MAX_DECIMALS and number * 10 ** max(exponent, 0) < 2**32
+
+
+def _pattern_of(rule: object) -> str | None:
+    """The pattern of exactly the texts that a schema takes, if it is one of constants or a pattern."""
+    if not isinstance(rule, Mapping):
+        return None
+    values = [rule["const"]] if "const" in rule else rule.get("enum")
+    if isinstance(values, list) and rule.keys() <= _NOTES | {"const", "enum"}:
+        texts = [re.escape(value) for value in values if isinstance(value, str)]
+        return f"^(?:{'|'.join(texts)})$" if texts else None
+    pattern = rule.get("pattern")
+    if not isinstance(pattern, str) or not rule.keys() <= _NOTES | {"pattern"}:
+        return None
+    plain = without_assertions(pattern)
+    return None if plain is None or plain.is_wider else plain.text
