@@ -64,7 +64,8 @@ class OtherServer:
         if request.sampling_params.HasField("logprobs"):
             complete.output_logprobs.token_ids.extend(OUTPUT_IDS)
             complete.output_logprobs.token_logprobs.extend([-3.0] * num)
-            complete.output_logprobs.top_logprobs.extend([self.top_logprobs] * num)
+            if request.sampling_params.logprobs:
+                complete.output_logprobs.top_logprobs.extend([self.top_logprobs] * num)
         await context.write(pb.GenerateResponse(complete=complete))
 
     async def tokenizer(self, _request, context) -> None:

@@ -382,6 +382,18 @@ async def test_where_it_cannot_listen_is_said(tmp_path: Path):
     source.publisher.close()
 
 
+async def test_the_log_says_who_sees_the_events(tmp_path: Path, caplog: pytest.LogCaptureFixture):
+    """All who reach an endpoint that is listened on; whoever listens at one that is connected to."""
+    caplog.set_level("INFO")
+    for endpoint, reach in (
+        (f"ipc://{tmp_path}/own", "open to all who reach it"),
+        ("tcp://192.0.2.1:4000", "sent to who listens there"),
+    ):
+        caplog.clear()
+        Source(tmp_path, endpoint=endpoint, replay_endpoint=None).publisher.close()
+        assert [r.getMessage().rpartition(", ")[2] for r in caplog.records] == [reach]
+
+
 ON = {"enable_kv_cache_events": True}
 
 

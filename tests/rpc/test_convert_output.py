@@ -49,14 +49,15 @@ def test_minus_one_gives_every_entry_best_first():
     assert list(to_top_logprobs(POSITION, -1).token_ids) == [4, 5, 6, 9]
 
 
-def test_zero_gives_values_and_empty_tops():
-    """0 alternatives: the sampled token's value, and a top for each position, empty."""
+def test_zero_gives_values_and_no_tops():
+    """0 alternatives: the token's value alone, as the reference sends it; prompts alike."""
     answer = CompletionOutput(index=0, token_ids=[9, 4], logprobs=[POSITION, POSITION])
 
     logprobs = to_output_logprobs(answer, 0)
 
     assert list(logprobs.token_logprobs) == [-7.0, -1.0]
-    assert [list(top.token_ids) for top in logprobs.top_logprobs] == [[], []]
+    assert not logprobs.top_logprobs
+    assert not to_input_logprobs([1, 9], [None, POSITION], 0).top_logprobs
 
 
 def test_positions_stay_aligned_when_one_is_missing():

@@ -165,6 +165,18 @@ async def test_a_rank_that_the_wire_does_not_tell_is_unknown(
     assert next(iter(row)) == 7
 
 
+async def test_without_alternatives_only_the_token_has_a_value():
+    """The reference sends no list of others then."""
+    params = SamplingParams(
+        max_tokens=2, logprobs=0, detokenize=False, output_kind=OutputKind.FINAL_ONLY
+    )
+    output = await ask(OtherServer(), params)
+    rows = output.outputs[0].logprobs
+    assert [{i: entry.logprob for i, entry in row.items()} for row in rows] == [
+        {token_id: -3.0} for token_id in OUTPUT_IDS
+    ]
+
+
 async def test_what_is_said_of_a_transfer_goes_through_unread():
     """Other engines' connectors have parameters that ours does not know; they judge them."""
     given = {"do_remote_decode": True, "transfer_id": "x-1", "tp_size": 8}

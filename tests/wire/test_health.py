@@ -7,9 +7,15 @@ import pytest
 from grpc_health.v1 import health_pb2
 
 from weft.wire.health import HEALTH_SERVICE, Health
+from weft.wire.ports import client_args
 
 SERVING = health_pb2.HealthCheckResponse.SERVING
 NOT_SERVING = health_pb2.HealthCheckResponse.NOT_SERVING
+
+
+def test_our_clients_ping_no_more_often_than_any_server_bears():
+    """A server that sets nothing takes pings every five minutes on a silent call, and ends connections with more."""
+    assert dict(client_args(max_message_bytes=1))["grpc.keepalive_time_ms"] >= 300_000
 
 
 class Details:

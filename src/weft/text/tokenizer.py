@@ -114,6 +114,11 @@ class Tokenizer:
         return self._named_id("eos_token")
 
     @property
+    def pad_token_id(self) -> int | None:
+        """The id of `pad_token`, if it is named and known."""
+        return self._named_id("pad_token")
+
+    @property
     def truncation_side(self) -> str:
         """Where a too long prompt is cut when the caller does not say: "left" or "right"."""
         # Without a word from the tokenizer the end of the prompt stays: it is what the answer follows.

@@ -48,8 +48,9 @@ def client_args(*, max_message_bytes: int) -> ChannelArgs:
     return [
         ("grpc.max_receive_message_length", max_message_bytes),
         ("grpc.max_send_message_length", max_message_bytes),
-        # Long calls that are not streamed are silent; pings find out when the other side is gone.
-        ("grpc.keepalive_time_ms", 30_000),
+        # Long calls that are not streamed are silent; pings find out when the other side is gone. A server that sets
+        # nothing ends a connection whose silent calls ping more often than this.
+        ("grpc.keepalive_time_ms", 300_000),
         ("grpc.keepalive_timeout_ms", 10_000),
     ]
 

@@ -12,6 +12,7 @@ from pathlib import Path
 
 import pytest
 
+from tests.doubles.fake_director import FakeDirector
 from tests.doubles.loop_probe import check_pauses
 from tests.epp.pools import Bench, bench, pool_of
 from tests.epp.server.messages import (
@@ -19,11 +20,13 @@ from tests.epp.server.messages import (
     grpc_headers,
     request_body,
     request_headers,
+    response_headers,
 )
 from tests.slow import slow_but
 from weft.epp.request.parsers.vllmgrpc import GENERATE
 from weft.epp.request.values import Refused
 from weft.epp.server.limits import PickerLimits
+from weft.epp.server.stream import ProtocolError
 from weft.pb.ext_proc_pb2 import ProcessingRequest, ProcessingResponse
 from weft.pb.vllm_engine_pb2 import GenerateRequest, MultimodalInputs, TokenizedInput
 
@@ -395,3 +398,15 @@ async def test_a_body_of_very_many_keys_gets_no_other_model():
     peak, was_read = await read_peak("/v1/completions", keys(60 * MIB), model="other")
     assert peak < 4 * PickerLimits().max_body_bytes
     assert not was_read
+
+
+async def test_a_second_empty_end_of_a_body_is_passed_over():
+    """Envoy 1.35 to 1.37 may end a body larger than 1 MB twice; the response is followed on."""
+    stream = Stream(FakeDirector(tracks_response=True))
+    await stream.send(request_headers(), request_body())
+    assert not await stream.send(request_body(b"", end=True), request_body(b"", end=True))
+    assert not stream.exchange.is_done
+    answers = await stream.send(response_headers())
+    assert [answer.WhichOneof("response") for answer in answers] == ["response_headers"]
+    with pytest.raises(ProtocolError, match="out of turn"):
+        await stream.send(request_body(b"more", end=True))

@@ -95,12 +95,15 @@ async def refusal(servers, label, url):
     return None
 
 
-def test_an_address_of_a_request_may_be_that_of_the_operators_server():
-    """Clients of vLLM send label and address; where both agree the operator's own address is called."""
-    servers = ToolServers(NamedServers((ToolServer("a", "http://x:81/sse"),)))
-    assert asyncio.run(servers.find("a", "http://x:81", PLACE)) == "http://x:81/sse"
+def test_the_operators_label_comes_before_an_address_of_the_request():
+    """As with vLLM: clients write any address beside the label of a server that the operator named."""
+    allowed = frozenset({("y", None)})
+    servers = ToolServers(NamedServers((ToolServer("a", "http://x:81/sse"),), allowed))
+    for url in ("http://x:81", "http://x:82", "http://y/other", None):
+        assert asyncio.run(servers.find("a", url, PLACE)) == "http://x:81/sse"
+    assert asyncio.run(servers.find("b", "http://y/other", PLACE)) == "http://y/other"
+    assert "must be a URL" in asyncio.run(refusal(servers, "a", "file:///x"))
     assert "--allowed-tool-hosts" in asyncio.run(refusal(servers, "b", "http://x:81"))
-    assert "--allowed-tool-hosts" in asyncio.run(refusal(servers, "a", "http://x:82"))
     assert "'a'" in asyncio.run(refusal(servers, "b", None))
 
 

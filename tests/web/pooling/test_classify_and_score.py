@@ -24,6 +24,7 @@ async def embedder(tmp_path_factory):
     directory = tmp_path_factory.mktemp("embedder")
     make_model("bert", "Model").save_pretrained(directory)
     write_modules(write_tokenizer(directory), 48)
+    (directory / "special_tokens_map.json").write_text('{"pad_token": "[PAD]"}')
     change_config(directory, matryoshka_dimensions=[8, 48])
     async with http(str(directory)) as client:
         yield client
@@ -121,8 +122,19 @@ async def test_scores_are_cosines_of_embeddings(embedder):
     assert np.allclose(
         await scores(embedder, text_1=[QUERY] * 4, text_2=DOCUMENTS), expected, atol=1e-6
     )
-    usage = (await post(embedder, "/v1/score", text_1=QUERY, text_2=[QUERY, "sun"]))["usage"]
-    assert usage["total_tokens"] == 5 + 3
+
+
+@pytest.mark.parametrize(
+    ("path", "body"),
+    [
+        ("/v1/score", {"text_1": QUERY, "text_2": [QUERY, "sun"]}),
+        ("/rerank", {"query": QUERY, "documents": [QUERY, "sun"]}),
+    ],
+)
+async def test_usage_counts_both_texts_of_each_pair(embedder, path, body):
+    """As the reference does: the query again with each document, and one token of padding between them."""
+    usage = (await post(embedder, path, **body))["usage"]
+    assert usage["total_tokens"] == (5 + 1 + 5) + (5 + 1 + 3)
 
 
 async def test_a_cross_encoder_scores_pairs(cross_encoder):

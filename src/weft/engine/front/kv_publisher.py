@@ -112,15 +112,14 @@ class KvPublisher:
         config = self._config
         socket = self._socket(zmq.XPUB, config.endpoint, config.hwm)
         socket.setsockopt(zmq.XPUB_MANUAL, 1)
-        method = socket.bind if config.binds else socket.connect
-        self._attach(method, "endpoint", config.endpoint)
+        self._attach(socket, "endpoint", config.endpoint, is_bound=config.binds)
         return socket
 
     def _open_router(self, endpoint: str) -> "zmq.Socket[bytes]":
         socket = self._socket(zmq.ROUTER, endpoint, _MAX_QUEUED_REPLAYED)
         # Else what a slow reader has no room for is dropped.
         socket.setsockopt(zmq.ROUTER_MANDATORY, 1)
-        self._attach(socket.bind, "replay_endpoint", endpoint)
+        self._attach(socket, "replay_endpoint", endpoint, is_bound=True)
         return socket
 
     def _socket(self, kind: int, endpoint: str, max_queued: int) -> "zmq.Socket[bytes]":
@@ -132,15 +131,16 @@ class KvPublisher:
         socket.setsockopt(zmq.TCP_MAXRT, _STALLED_MS)
         return socket
 
-    def _attach(self, method: Callable[[str], object], name: str, endpoint: str) -> None:
+    def _attach(
+        self, socket: "zmq.Socket[bytes]", name: str, endpoint: str, *, is_bound: bool
+    ) -> None:
         place = at_rank(endpoint, self._rank)
         try:
-            method(place)
+            (socket.bind if is_bound else socket.connect)(place)
         except zmq.ZMQError as error:
             raise ConfigError(f"{FLAG}: {name} {place}: {error.strerror}") from error
-        log.info(
-            "cache events, with the tokens of prompts: %s %s, open to all who reach it", name, place
-        )
+        reach = "open to all who reach it" if is_bound else "sent to who listens there"
+        log.info("cache events, with the tokens of prompts: %s %s, %s", name, place, reach)
 
     def _take_subscriptions(self) -> None:
         """Those that our one topic falls under, and no others, and not all at once: a peer may send them for ever."""

@@ -245,6 +245,8 @@ class Exchange:
             if self._is_held:
                 return iter((ext_proc.held_body(),))
             return ext_proc.request_body((piece.body,), is_last=piece.end_of_stream)
+        if self._phase is Phase.RESPONSE and piece.end_of_stream and not piece.body:
+            return iter(())  # Envoy 1.35 to 1.37 may end a body larger than 1 MB twice
         self._buffer(piece.body)
         if not (piece.end_of_stream or self._is_held):
             return iter(())

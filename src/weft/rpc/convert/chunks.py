@@ -102,14 +102,15 @@ class RemoteAnswers:
         )
 
     def _to_rows(self, token_ids: Sequence[int], logprobs: pb.OutputLogProbs) -> list[LogprobRow]:
-        if not len(token_ids) == len(logprobs.token_logprobs) == len(logprobs.top_logprobs):
+        tops = _tops_of(logprobs)
+        if not len(token_ids) == len(logprobs.token_logprobs) == len(tops):
             raise GenerationError("the server sent logprobs that do not match the tokens")
-        rows = zip(token_ids, logprobs.token_logprobs, logprobs.top_logprobs, strict=True)
+        rows = zip(token_ids, logprobs.token_logprobs, tops, strict=True)
         return [self._to_row(*row) for row in rows]
 
     def _to_prompt_rows(self, logprobs: pb.InputLogProbs) -> list[LogprobRow]:
         """Without the first token's, which nothing precedes."""
-        rows = zip(logprobs.token_ids, logprobs.token_logprobs, logprobs.top_logprobs, strict=True)
+        rows = zip(logprobs.token_ids, logprobs.token_logprobs, _tops_of(logprobs), strict=True)
         return [self._to_row(token_id, value.value, top) for token_id, value, top in rows][1:]
 
     def _to_row(self, token_id: int, logprob: float, top: pb.TopLogProbs) -> LogprobRow:
@@ -123,6 +124,11 @@ class RemoteAnswers:
         row: LogprobRow = [(token_id, logprob, own)]
         row += [(one, value, rank) for rank, (one, value) in enumerate(best, 1) if one != token_id]
         return row
+
+
+def _tops_of(logprobs: pb.OutputLogProbs | pb.InputLogProbs) -> Sequence[pb.TopLogProbs]:
+    """One a token; without alternatives none is sent."""
+    return logprobs.top_logprobs or [pb.TopLogProbs()] * len(logprobs.token_logprobs)
 
 
 def _to_transfer(text: str) -> dict[str, Any] | None:

@@ -160,7 +160,7 @@ def to_output_logprobs(answer: CompletionOutput, num_top: int | None) -> pb.Outp
             _value_of(position, token_id)
             for position, token_id in zip(positions, answer.token_ids, strict=True)
         ],
-        top_logprobs=[to_top_logprobs(position, num_top) for position in positions],
+        top_logprobs=_to_tops(positions, num_top),
     )
 
 
@@ -177,8 +177,13 @@ def to_input_logprobs(
             pb.InputTokenLogProb(value=_value_of(position, token_id) if position else None)
             for position, token_id in zip(positions, token_ids, strict=True)
         ],
-        top_logprobs=[to_top_logprobs(position, num_top) for position in positions],
+        top_logprobs=_to_tops(positions, num_top),
     )
+
+
+def _to_tops(positions: PromptLogprobs, num_top: int) -> list[pb.TopLogProbs]:
+    """One a position; none at all where no alternatives were requested, as in the reference."""
+    return [to_top_logprobs(position, num_top) for position in positions] if num_top else []
 
 
 def to_top_logprobs(position: PositionLogprobs | None, num_top: int) -> pb.TopLogProbs:

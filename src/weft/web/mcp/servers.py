@@ -74,10 +74,12 @@ class ToolServers:
         return await self._sessions.open(label, url, headers)
 
     async def find(self, label: str, server_url: str | None, place: Place) -> str:
-        """The address of the server that a request means."""
-        if server_url is not None:
-            return await self._check(label, server_url, place)
+        """The address of the server that a request means: the operator's by that label, else the one it names."""
+        wanted = None if server_url is None else check_url(server_url, place.field("server_url"))
         urls = await self._urls(label)
+        if server_url is not None and wanted is not None and label not in urls:
+            self._check_host(wanted, place)
+            return server_url
         if label not in urls:
             known = ", ".join(map(repr, urls)) or "none"
             raise place.error(
@@ -90,19 +92,14 @@ class ToolServers:
         """End all sessions."""
         self._sessions.close()
 
-    async def _check(self, label: str, server_url: str, place: Place) -> str:
-        """The address, if its host is allowed, or if it is the operator's by this label."""
-        wanted = check_url(server_url, place.field("server_url"))
+    def _check_host(self, wanted: SplitResult, place: Place) -> None:
+        """Refuse an address whose host the operator does not allow."""
         allowed = self._named.allowed_hosts
-        if (wanted.hostname, None) in allowed or (wanted.hostname, _port(wanted)) in allowed:
-            return server_url
-        own = urlsplit((await self._urls(label)).get(label, ""))
-        if (own.hostname, _port(own)) == (wanted.hostname, _port(wanted)):
-            return own.geturl()
-        raise place.error(
-            f".server_url: this server calls no tools at {wanted.netloc[:80]!a}; its operator may allow "
-            "the host with --allowed-tool-hosts"
-        )
+        if allowed.isdisjoint({(wanted.hostname, None), (wanted.hostname, _port(wanted))}):
+            raise place.error(
+                f".server_url: this server calls no tools at {wanted.netloc[:80]!a}; its operator may allow "
+                "the host with --allowed-tool-hosts"
+            )
 
     async def _urls(self, label: str) -> dict[str, str]:
         """The operator's servers by their labels. Those without one are called only if `label` is no other's."""

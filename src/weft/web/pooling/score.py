@@ -1,13 +1,14 @@
 """/score and /rerank: how well texts go together, by a cross-encoder or by their embeddings."""
 
 import asyncio
+from collections.abc import Sequence
 from dataclasses import asdict
 
 from msgspec import UNSET
 
 from weft.core.errors import BadRequest
 from weft.core.scoring import Pair, cosine, is_cross_encoder, pair_up
-from weft.core.types import PoolingParams, PromptType
+from weft.core.types import PoolingParams, PoolingRequestOutput, PromptType
 from weft.schema.pooling import (
     PoolingFields,
     PoolingUsage,
@@ -166,4 +167,13 @@ async def _by_embeddings(
     scores = await write_numbers(
         outputs, lambda: [cosine(by_text[a].data, by_text[b].data) for a, b in pairs]
     )
-    return scores, usage_of(outputs)
+    return scores, _usage_of_pairs([(by_text[a], by_text[b]) for a, b in pairs], call)
+
+
+def _usage_of_pairs(
+    pairs: Sequence[tuple[PoolingRequestOutput, PoolingRequestOutput]], call: ModelCall
+) -> PoolingUsage:
+    """As the reference counts: both texts of each pair, and the padding that it puts between them, if there is any."""
+    padding = 0 if call.served.tokenizer.pad_token_id is None else 1
+    total = sum(len(a.prompt_token_ids) + padding + len(b.prompt_token_ids) for a, b in pairs)
+    return PoolingUsage(prompt_tokens=total, total_tokens=total)
