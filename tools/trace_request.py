@@ -1,9 +1,9 @@
-"""Which files of ours one warm request runs through: `--check` holds the counts to the bounds below.
+"""Count the functions and lines of ours that one warm request runs: `--check` holds both to the bounds below.
 
 The engine is in this process, on a thread; the request has eight tokens, and two of its kind went before it.
-What did not run in each of the requests that are traced ran beside them, and so did what runs without one: a timer, a
-ping, a stroke of health.
-Run it without arguments for the files and how many functions of each were called.
+Functions and lines that did not run in every traced request ran beside them, and so did those that run without
+a request: a timer, a ping, a stroke of health. Files are not counted: a bound on them is met by joining modules.
+Run it without arguments for the functions and lines of each file.
 """
 
 import asyncio
@@ -13,6 +13,9 @@ import time
 from collections import defaultdict
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
 from contextlib import asynccontextmanager, contextmanager
+from functools import partial
+from itertools import groupby
+from operator import itemgetter
 from pathlib import Path
 from types import FrameType
 from typing import Any
@@ -40,37 +43,54 @@ from weft.web.routes import all_endpoints
 from weft.web.served import Served
 
 SOURCE = str(Path(__file__).resolve().parent.parent / "src" / "weft") + "/"
-# Files that a request may run through.
-BOUNDS = {"HTTP chat, streamed": 40, "gRPC Generate, streamed": 28}
+# Functions and lines that a request may run.
+BOUNDS = {
+    "HTTP chat, streamed": (496, 2680),
+    "HTTP chat, whole": (476, 2560),
+    "gRPC Generate, streamed": (295, 1670),
+}
 ONCE = ("validate_params", "validate_prompt", "resolve_params", "validate_cache_salt")
 MEMORY = 1 << 30
 NUM_TOKENS = 8
 NUM_TRACED = 12
 IDLE_S = 3.0  # what runs by the clock comes every second
 
-# How often each function of each file was called.
-Calls = dict[str, dict[str, int]]
+Function = tuple[str, str]  # the file, and the qualified name in it
+Lines = dict[Function, set[int]]
 
 
 class Trace:
-    """Collects the calls of our functions, on every thread, while it is on."""
+    """Collects the functions and lines of ours that run, on every thread, while it is on."""
 
     def __init__(self) -> None:
         self.is_on = False
-        self.calls: dict[str, dict[str, int]] = defaultdict(lambda: defaultdict(int))
+        self.lines: Lines = defaultdict(set)
+        self._num_calls: dict[str, int] = defaultdict(int)
 
-    def see(self, frame: FrameType, event: str, _argument: object) -> None:
-        """For `sys.setprofile`."""
-        if self.is_on and event == "call" and frame.f_code.co_filename.startswith(SOURCE):
-            name = frame.f_code.co_filename.removeprefix(SOURCE)
-            if name.startswith("pb/"):
-                return  # the stub of the client that asks
-            self.calls[name][frame.f_code.co_qualname] += 1
+    def enter(self, frame: FrameType, event: str, _argument: object) -> Any:
+        """For `sys.settrace`: the calls of functions."""
+        path = frame.f_code.co_filename
+        if event != "call" or not path.startswith(SOURCE) or path.startswith(f"{SOURCE}pb/"):
+            return None
+        if self.is_on:
+            self._num_calls[frame.f_code.co_name] += 1
+            self._add(frame)
+        return self._step
+
+    def _step(self, frame: FrameType, event: str, _argument: object) -> Any:
+        if self.is_on and event == "line":
+            self._add(frame)
+        return self._step
+
+    def _add(self, frame: FrameType) -> None:
+        name = frame.f_code.co_filename.removeprefix(SOURCE)
+        self.lines[name, frame.f_code.co_qualname].add(frame.f_lineno)
 
     @contextmanager
     def on(self) -> Iterator[None]:
-        """While this lasts calls are collected, from nothing."""
-        self.calls.clear()
+        """While this lasts functions and lines are collected, from nothing."""
+        self.lines = defaultdict(set)
+        self._num_calls.clear()
         self.is_on = True
         try:
             yield
@@ -79,7 +99,7 @@ class Trace:
 
     def times(self, function: str) -> int:
         """How often a function of that name was called."""
-        return sum(names.get(function, 0) for names in self.calls.values())
+        return self._num_calls[function]
 
 
 @asynccontextmanager
@@ -113,17 +133,18 @@ async def servers() -> AsyncIterator[tuple[str, str]]:
             await client.wait_closed()
 
 
-async def chat(address: str) -> None:
-    """One streamed answer over HTTP."""
+async def chat(address: str, *, is_streamed: bool = True) -> None:
+    """One answer over HTTP, streamed or whole."""
     body = {
         "messages": [{"role": "user", "content": "Hello!"}],
         "max_tokens": NUM_TOKENS,
         "temperature": 0,
-        "stream": True,
+        "stream": is_streamed,
     }
     async with httpx2.AsyncClient(base_url=address) as client:
         response = await client.post("/v1/chat/completions", json=body)
-        assert response.text.rstrip().endswith("data: [DONE]"), response.text
+        end = "data: [DONE]" if is_streamed else "}"
+        assert response.text.rstrip().endswith(end), response.text
 
 
 async def generate(address: str) -> None:
@@ -135,40 +156,35 @@ async def generate(address: str) -> None:
     assert responses[-1].WhichOneof("response") == "complete", responses
 
 
-async def traced(trace: Trace, send: Callable[[str], Awaitable[None]], address: str) -> Calls:
-    """The calls that every request makes: the first two fill what is made once, and are not looked at."""
+async def traced(trace: Trace, send: Callable[[str], Awaitable[None]], address: str) -> Lines:
+    """What every request runs: the first two fill what is made once, and are not looked at."""
     for _ in range(2):
         await send(address)
     with trace.on():
         await asyncio.sleep(IDLE_S)
-    idle = {file: set(names) for file, names in trace.calls.items()}
-    requests: list[Calls] = []
+    idle = trace.lines
+    requests: list[Lines] = []
     for _ in range(NUM_TRACED):
         with trace.on():
             await send(address)
         for check in ONCE:
             if trace.times(check) > 1:
                 sys.exit(f"{check} ran {trace.times(check)} times for one request")
-        requests.append(without(idle, trace.calls))
-    first, *others = requests
-    return {file: names for file, names in first.items() if all(file in calls for calls in others)}
-
-
-def without(idle: dict[str, set[str]], calls: Calls) -> Calls:
-    """What is left of the calls, and of the files, when those that nobody asked for are taken out."""
-    left = {
-        file: {name: times for name, times in names.items() if name not in idle.get(file, ())}
-        for file, names in calls.items()
+        requests.append(trace.lines)
+    everywhere = set.intersection(*(set(lines) for lines in requests)) - set(idle)
+    return {
+        function: set.intersection(*(lines[function] for lines in requests))
+        for function in everywhere
     }
-    return {file: names for file, names in left.items() if names}
 
 
-async def run(trace: Trace) -> dict[str, Calls]:
-    """The calls of each way in."""
-    found: dict[str, Calls] = {}
+async def run(trace: Trace) -> dict[str, Lines]:
+    """What each way in runs."""
+    found: dict[str, Lines] = {}
     async with servers() as (http, rpc):
         ways: list[tuple[str, Callable[[str], Awaitable[None]], str]] = [
             ("HTTP chat, streamed", chat, http),
+            ("HTTP chat, whole", partial(chat, is_streamed=False), http),
             ("gRPC Generate, streamed", generate, rpc),
         ]
         for name, send, address in ways:
@@ -179,20 +195,25 @@ async def run(trace: Trace) -> dict[str, Calls]:
 def main(arguments: list[str]) -> int:
     """Print the counts; with `--check`, fail where they exceed their bounds."""
     trace = Trace()
-    see: Any = trace.see
-    threading.setprofile(see)
-    sys.setprofile(see)
+    enter: Any = trace.enter
+    threading.settrace(enter)
+    sys.settrace(enter)
     found = asyncio.run(run(trace))
-    sys.setprofile(None)
+    sys.settrace(None)
     status = 0
-    for name, calls in found.items():
-        num_functions = sum(map(len, calls.values()))
-        print(f"{name}: {len(calls)} files (at most {BOUNDS[name]}), {num_functions} functions")
+    for way, lines in found.items():
+        num_functions, num_lines = len(lines), sum(map(len, lines.values()))
+        most_functions, most_lines = BOUNDS[way]
+        print(
+            f"{way}: {num_functions} functions (at most {most_functions}), "
+            f"{num_lines} lines (at most {most_lines})"
+        )
         if "--check" in arguments:
-            status |= len(calls) > BOUNDS[name]
+            status |= num_functions > most_functions or num_lines > most_lines
             continue
-        for file, names in sorted(calls.items()):
-            print(f"  {file}: {len(names)}")
+        for file, group in groupby(sorted(lines), key=itemgetter(0)):
+            functions = list(group)
+            print(f"  {file}: {len(functions)}, {sum(len(lines[one]) for one in functions)}")
     return status
 
 
