@@ -40,6 +40,10 @@ class Lender:
         self.advance(request_id, num_computed, slot)
         return {"remote_block_ids": [block_ids]}
 
+    def share(self, request_id):
+        """See `Lender`. Nothing is lent twice."""
+        return {"remote_block_ids": [self._block_ids[request_id]]}
+
     def advance(self, request_id, num_computed, slot):
         """See `Lender`."""
         lease = self.leases[request_id]

@@ -24,6 +24,9 @@ class Lender(Protocol):
         In `slot` is the state behind the last of them, if the model keeps any and it is there.
         """
 
+    def share(self, request_id: str) -> dict[str, Any]:
+        """Lend what is lent under this id to one engine more, as long as if it were lent now; what fetches it."""
+
     def advance(self, request_id: str, num_computed: int, slot: int | None) -> None:
         """More of them are computed, or the state is."""
 
@@ -31,8 +34,12 @@ class Lender(Protocol):
         """End a lease; when this returns nobody reads its blocks."""
 
 
+MAX_LEASES = 1024  # each takes some 10 KiB until it ends
+
+
 @dataclass(frozen=True, slots=True)
 class _Held:
+    prompt_hash: bytes
     block_ids: list[int]
     slots: list[int]  # of the state behind them, if the model keeps any
 
@@ -40,7 +47,8 @@ class _Held:
 class LentBlocks:
     """Holders of blocks beside the sequences. Where blocks run out, the oldest give theirs back.
 
-    So do they where slots run out, of which a lease has one if the model keeps states.
+    So do they where slots run out, of which a lease has one if the model keeps states, and where there are too many.
+    A prompt that is held is not held twice: its lease is shared.
     """
 
     def __init__(self, pool: BlockPool, slot_pool: BlockPool | None, lender: Lender) -> None:
@@ -48,6 +56,7 @@ class LentBlocks:
         self._slot_pool = slot_pool
         self._lender = lender
         self._held: OrderedDict[str, _Held] = OrderedDict()  # by request, the oldest first
+        self._by_prompt: dict[bytes, str] = {}  # which request's lease has the prompt of this hash
         # Of sequences that still run, and hold them themselves: what fetches them, by request.
         self._ahead: dict[str, dict[str, Any]] = {}
 
@@ -63,13 +72,20 @@ class LentBlocks:
         self, request_id: str, block_ids: list[int], hashes: list[bytes], slot: int | None
     ) -> dict[str, Any]:
         """Hold these blocks, and the state behind them, for another engine; what fetches them."""
+        is_ahead = request_id in self._ahead
+        if not is_ahead and (same := self._by_prompt.get(hashes[-1])) is not None:
+            self._held.move_to_end(same)
+            return self._lender.share(same)
         self._pool.share(block_ids)
-        held = _Held(block_ids, [])
+        held = _Held(hashes[-1], block_ids, [])
         if slot is not None and self._slot_pool is not None:
             self._slot_pool.share([slot])
             held.slots.append(slot)
         self._held[request_id] = held
-        if request_id not in self._ahead:
+        self._by_prompt.setdefault(held.prompt_hash, request_id)
+        if len(self._held) > MAX_LEASES:
+            self.end(next(iter(self._held)))
+        if not is_ahead:
             return self._lender.offer(request_id, block_ids, hashes, len(block_ids), slot)
         self._lender.advance(request_id, len(block_ids), slot)
         return self._ahead.pop(request_id)
@@ -99,6 +115,8 @@ class LentBlocks:
         """Hold the blocks of one request no longer."""
         self._lender.withdraw(request_id)
         held = self._held.pop(request_id)
+        if self._by_prompt.get(held.prompt_hash) == request_id:
+            del self._by_prompt[held.prompt_hash]
         self._pool.release(reversed(held.block_ids))
         if self._slot_pool is not None:
             self._slot_pool.release(held.slots)

@@ -35,6 +35,10 @@ class ModelLender:
         assert isinstance(runner, BlockCopies)
         return self.producer.offer(request_id, block_ids, hashes, runner, num_computed, slot)
 
+    def share(self, request_id: str) -> dict[str, Any]:
+        """See `Lender`."""
+        return self.producer.share(request_id)
+
     def advance(self, request_id: str, num_computed: int, slot: int | None) -> None:
         """See `Lender`."""
         self.producer.advance(request_id, num_computed, slot)

@@ -5,6 +5,7 @@ straight from the pool. Blocks of a lease do not change, and none is given out a
 """
 
 import logging
+import secrets
 import socket
 import threading
 import time
@@ -41,6 +42,10 @@ class _Lease:
     ends_at: float
     uncomputed: set[int]  # blocks
     slot: int | None  # of the state behind the last block, once it is computed
+    num_holders: int = 1  # engines that were told of it, and have not released it
+    shared_id: str | None = (
+        None  # by which all but the first know it: an id of a request is its caller's
+    )
     changed: threading.Condition = field(default_factory=threading.Condition)
 
     def has(self, block_id: int, block_hash: bytes, *, is_state: bool) -> bool:
@@ -99,6 +104,7 @@ class KvProducer:
         self._wake = wake
         self._clock = clock
         self._leases: OrderedDict[str, _Lease] = OrderedDict()  # in the order in which they end
+        self._request_ids: dict[str, str] = {}  # by the shared id of their lease
         self._released: deque[str] = deque()
         self._unproven = UnprovenConnections()
         self._slots = threading.BoundedSemaphore(MAX_CONNECTIONS)
@@ -137,6 +143,21 @@ class KvProducer:
         self._leases[request_id] = _Lease(
             PoolAccess(copies), by_block, self._ends_at(), set(block_ids[num_computed:]), slot
         )
+        return self._found(request_id, block_ids)
+
+    def share(self, request_id: str) -> dict[str, object]:
+        """Lend the same to one engine more, until all have released it; its time begins anew."""
+        lease = self._leases[request_id]
+        lease.num_holders += 1
+        lease.ends_at = self._ends_at()
+        self._leases.move_to_end(request_id)
+        if lease.shared_id is None:
+            lease.shared_id = secrets.token_hex(16)
+            self._request_ids[lease.shared_id] = request_id
+        return self._found(lease.shared_id, list(lease.hash_by_block))
+
+    def _found(self, request_id: str, block_ids: list[int]) -> dict[str, object]:
+        """What fetches a lease."""
         return {
             **dict.fromkeys(KvTransferParams.__struct_fields__),
             "do_remote_decode": False,
@@ -157,7 +178,10 @@ class KvProducer:
 
     def withdraw(self, request_id: str) -> None:
         """End a lease; when this returns nobody copies its blocks."""
-        self._leases.pop(request_id).end()
+        lease = self._leases.pop(request_id)
+        if lease.shared_id is not None:
+            del self._request_ids[lease.shared_id]
+        lease.end()
 
     def _ends_at(self) -> float:
         return self._clock() + self.config.lease_s
@@ -166,14 +190,19 @@ class KvProducer:
         """Leases that were released or have run out, still to be withdrawn."""
         ended: dict[str, None] = {}
         while self._released:
-            ended[self._released.popleft()] = None
+            request_id = self._released.popleft()
+            lease = self._leases.get(request_id)
+            if lease is not None:
+                lease.num_holders -= 1
+                if not lease.num_holders:
+                    ended[request_id] = None
         now = self._clock()
         for request_id, lease in self._leases.items():
             if lease.ends_at > now:
                 break
             self._num_expired += request_id not in ended
             ended[request_id] = None
-        return [request_id for request_id in ended if request_id in self._leases]
+        return list(ended)
 
     def add_stats(self, stats: TransferStats) -> None:
         """Put what was sent there."""
@@ -256,6 +285,7 @@ class KvProducer:
             case Read():
                 self._send(peer, wanted)
             case Release(request_id):
+                request_id = self._request_ids.get(request_id, request_id)
                 if request_id in self._leases:
                     self._released.append(request_id)
                     self._wake()
@@ -273,7 +303,8 @@ class KvProducer:
                 self._sent.num_failed_sends += not is_whole
 
     def _send_blocks(self, peer: Peer, wanted: Read) -> bool:
-        lease, is_state = self._leases.get(wanted.request_id), wanted.is_state
+        request_id = self._request_ids.get(wanted.request_id, wanted.request_id)
+        lease, is_state = self._leases.get(request_id), wanted.is_state
         num_bytes = self._identity.state_bytes if is_state else self._identity.block_bytes
         if not num_bytes:
             raise PeerError("it wants a state, and there are none")
