@@ -192,4 +192,4 @@ def test_without_blocks_there_are_no_drafts():
         engine.submit(name, [3, 4, 5], max_tokens=8)
     engine.run()
     assert engine.answers["a"][0].token_ids == greedy_after([3, 4, 5], 8)
-    assert engine.scheduler.num_preemptions == 0
+    assert engine.scheduler.planner.num_preemptions == 0

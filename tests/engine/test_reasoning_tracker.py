@@ -232,7 +232,7 @@ def test_reasoning_ends_the_same_whatever_runs_beside(options):
         [*map(same_but_cached, engine.answers[name], answers)]
         for name, answers in zip(NAMES, alone, strict=True)
     ]
-    assert (engine.scheduler.num_preemptions > 0) == (options.get("num_blocks", 512) < 100)
+    assert (engine.scheduler.planner.num_preemptions > 0) == (options.get("num_blocks", 512) < 100)
 
 
 def same_but_cached(got, expected):

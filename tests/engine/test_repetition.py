@@ -63,7 +63,7 @@ def test_a_preempted_answer_does_not_repeat_itself():
     for name in "ab":
         engine.submit(name, [3, 4, 5, *b"xy"], max_tokens=12, repetition_detection=watch)
     engine.run()
-    assert engine.scheduler.num_preemptions
+    assert engine.scheduler.planner.num_preemptions
     alone = make_engine()
     alone.submit("a", [3, 4, 5, *b"xy"], max_tokens=12, repetition_detection=watch)
     alone.run()

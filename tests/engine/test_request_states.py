@@ -86,7 +86,7 @@ def test_a_preempted_answer_is_in_its_phase_and_does_not_run():
     engine = make_engine(num_blocks=4, max_model_len=12)
     engine.submit("old", PROMPT[:7], max_tokens=4)
     engine.submit("new", PROMPT[10:17], max_tokens=4)
-    while not engine.scheduler.num_preemptions:
+    while not engine.scheduler.planner.num_preemptions:
         engine.step()
     old, new = states_of(engine).requests
     assert (old.is_running, new.is_running) == (True, False)

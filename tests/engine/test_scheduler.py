@@ -6,7 +6,7 @@ from tests.doubles.fake_runner import FakeRunner, greedy_after
 from tests.doubles.stepping import EOS, make_engine
 from weft.compute.native import NativeSampler
 from weft.core.types import FinishReason
-from weft.engine.scheduling.scheduler import Admission
+from weft.engine.scheduling.queues import Admission
 from weft.engine.step_sampler import StepSampler
 
 PROMPT = list(range(10, 21))  # 11 tokens: two full blocks of 4 and a part
@@ -51,7 +51,7 @@ def test_newest_sequence_is_preempted_when_blocks_run_out():
     engine = make_engine(num_blocks=4, max_model_len=12)
     engine.submit("old", PROMPT[:7], max_tokens=4)
     answer = engine.finish("new", OTHER[:7], max_tokens=4)
-    assert engine.scheduler.num_preemptions == 1
+    assert engine.scheduler.planner.num_preemptions == 1
     assert engine.answers["old"][0].token_ids == greedy_after(PROMPT[:7], 4)
     assert answer.token_ids == greedy_after(OTHER[:7], 4)
     assert engine.pool.num_held == 0
@@ -65,7 +65,7 @@ def test_smaller_priority_runs_first_and_larger_is_preempted():
     plan = engine.step()
     engine.run()
     assert [entry.sequence.request.request_id for entry in plan.entries] == ["soon", "late"]
-    assert engine.scheduler.num_preemptions == 1
+    assert engine.scheduler.planner.num_preemptions == 1
     assert engine.answers["soon"][0].token_ids == greedy_after(OTHER[:7], 4)
 
 
@@ -267,7 +267,7 @@ def test_a_step_scores_no_more_rows_than_it_may_keep():
     """A long prompt that is scored takes more steps; its scores are the same, and nobody starves."""
     plain = make_engine()
     limited = make_engine()
-    limited.scheduler.max_scored_rows = 3
+    limited.scheduler.planner.max_scored_rows = 3
     for engine in (plain, limited):
         for name in ("a", "b"):
             engine.submit(name, [*PROMPT, ord(name) % 64], prompt_logprobs=2, max_tokens=2)

@@ -92,7 +92,7 @@ def test_an_answer_leaves_no_state_where_few_slots_are_free():
     engine = engine_of(interval=64, num_slots=2)
     engine.finish("a", PROMPT, max_tokens=20)
     assert engine.scheduler.cache.states.num_snapshots == 1
-    assert engine.scheduler.num_preemptions == 0
+    assert engine.scheduler.planner.num_preemptions == 0
 
 
 def test_a_state_goes_with_the_blocks_before_it():
@@ -124,7 +124,7 @@ def test_a_sequence_is_preempted_where_slots_run_out():
     engine = engine_of(num_slots=3, interval=4)
     engine.submit("a", PROMPT[:7], max_tokens=24)
     engine.finish("b", PROMPT[7:14], max_tokens=24)
-    assert engine.scheduler.num_preemptions > 0
+    assert engine.scheduler.planner.num_preemptions > 0
     assert answer(engine, "a") == alone(PROMPT[:7], 24)
     assert answer(engine, "b") == alone(PROMPT[7:14], 24)
 

@@ -67,7 +67,7 @@ def test_preemption_while_decoding_lengthens_decode_and_not_the_queue():
     engine = timed_engine(num_blocks=4, max_model_len=12)
     engine.submit("old", PROMPT, max_tokens=4)
     engine.finish("new", OTHER[:6], max_tokens=5)
-    assert engine.scheduler.num_preemptions == 1
+    assert engine.scheduler.planner.num_preemptions == 1
     times = ended(engine)[6]
     assert (times.queue_s, times.prefill_s) == (0.0, 1.0)
     assert times.decode_s > 4.0  # five tokens are four steps apart

@@ -185,7 +185,7 @@ def test_the_same_whatever_runs_beside(options):
     alone = [answers([name])[1][0] for name in NAMES]
     engine, together = answers(NAMES, **options)
     assert together == alone
-    assert (engine.scheduler.num_preemptions > 0) == (options.get("num_blocks", 512) < 100)
+    assert (engine.scheduler.planner.num_preemptions > 0) == (options.get("num_blocks", 512) < 100)
 
 
 def test_a_request_waits_for_its_grammar_and_holds_up_nobody():

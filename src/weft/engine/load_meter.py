@@ -48,7 +48,7 @@ class LoadMeter:
     def read(self, scheduler: Scheduler) -> EngineLoad:
         """The load now."""
         self._forget_old()
-        queried = scheduler.num_queried_tokens
+        queried = scheduler.planner.num_queried_tokens
         pool = scheduler.cache.pool
         loras = self._config.lora_config
         return EngineLoad(
@@ -60,11 +60,11 @@ class LoadMeter:
             max_running=self._config.scheduler_config.max_num_seqs,
             num_waiting_uncached_tokens=scheduler.num_waiting_tokens,
             gen_throughput=self._num_recent_tokens / _THROUGHPUT_WINDOW_S,
-            cache_hit_rate=scheduler.num_hit_tokens / queried if queried else 0.0,
+            cache_hit_rate=scheduler.planner.num_hit_tokens / queried if queried else 0.0,
             num_held_blocks=pool.num_held,
             num_blocks=pool.num_blocks,
             num_steps=self._num_steps,
-            num_preemptions=scheduler.num_preemptions,
+            num_preemptions=scheduler.planner.num_preemptions,
             num_draft_tokens=scheduler.drafts.num_tokens,
             num_accepted_tokens=scheduler.drafts.num_accepted,
             num_loras=self._num_loras(),
@@ -86,10 +86,10 @@ class LoadMeter:
             ended=ended,
             total_prompt_tokens=scheduler.stopwatch.num_prompt_tokens,
             total_generated_tokens=scheduler.stopwatch.num_generated_tokens,
-            total_lookups=scheduler.num_lookups,
-            total_queried_tokens=scheduler.num_queried_tokens,
-            total_hit_tokens=scheduler.num_hit_tokens,
-            total_preemptions=scheduler.num_preemptions,
+            total_lookups=scheduler.planner.num_lookups,
+            total_queried_tokens=scheduler.planner.num_queried_tokens,
+            total_hit_tokens=scheduler.planner.num_hit_tokens,
+            total_preemptions=scheduler.planner.num_preemptions,
             total_corrupted=scheduler.num_corrupted,
             total_drafts=scheduler.drafts.num_drafts,
             total_draft_tokens=scheduler.drafts.num_tokens,

@@ -56,7 +56,8 @@ from weft.engine.replies import attempt
 from weft.engine.request_states import read_states
 from weft.engine.scheduling.draft_payoff import DraftPayoff
 from weft.engine.scheduling.plan import Plan
-from weft.engine.scheduling.scheduler import Admission, Scheduler
+from weft.engine.scheduling.queues import Admission
+from weft.engine.scheduling.scheduler import Scheduler
 from weft.engine.scheduling.sequence import SequenceStatus
 from weft.engine.step_pooler import StepPooler
 from weft.engine.step_sampler import StepSampler

@@ -210,7 +210,7 @@ def _held(plan: Plan, scheduler: Scheduler) -> dict[str, int]:
         "waiting": scheduler.num_waiting,
         "held_blocks": pool.num_held,
         "free_blocks": pool.num_free,
-        "preemptions": scheduler.num_preemptions,
+        "preemptions": scheduler.planner.num_preemptions,
     }
 
 

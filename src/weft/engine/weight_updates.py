@@ -17,7 +17,8 @@ from weft.engine.messages import (
     UpdateWeights,
 )
 from weft.engine.replies import attempt
-from weft.engine.scheduling.scheduler import Admission, Scheduler
+from weft.engine.scheduling.queues import Admission
+from weft.engine.scheduling.scheduler import Scheduler
 from weft.engine.weight_transfer import WeightTransfer
 
 

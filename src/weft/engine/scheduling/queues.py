@@ -2,12 +2,21 @@
 
 from bisect import insort
 from collections.abc import Iterator
+from enum import Enum
 from itertools import chain
 from operator import attrgetter
 
 from weft.engine.scheduling.sequence import Sequence, SequenceStatus
 
 _by_order = attrgetter("order")
+
+
+class Admission(Enum):
+    """Who may be scheduled."""
+
+    OPEN = "open"  # everyone
+    STARTED = "started"  # only sequences that have run before
+    CLOSED = "closed"  # nobody
 
 
 class Queues:
@@ -38,6 +47,12 @@ class Queues:
     def in_order(self) -> Iterator[Sequence]:
         """Those that run, then those that wait; each in the order in which they are served."""
         return chain(self.running, sorted(self.held_back, key=_by_order), self.waiting)
+
+    def admissible(self, admission: Admission) -> Iterator[Sequence]:
+        """Those that wait and may be scheduled."""
+        if admission is Admission.OPEN:
+            return iter(self.waiting)
+        return (sequence for sequence in self.waiting if sequence.has_started)
 
     def fetching(self) -> Iterator[Sequence]:
         """Those of which blocks come from the second tier."""

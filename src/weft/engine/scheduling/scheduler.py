@@ -9,7 +9,6 @@ import sys
 import time
 from collections import Counter
 from collections.abc import Callable, Iterator
-from enum import Enum
 
 from weft.core.config import SchedulerConfig
 from weft.core.kv_cache import CacheConfig
@@ -21,21 +20,13 @@ from weft.engine.scheduling.drafter import Drafter, Drafting
 from weft.engine.scheduling.drafts import DraftCounts
 from weft.engine.scheduling.kv_cache import PrefixCache
 from weft.engine.scheduling.plan import FailedRow, Plan, PlannedRows, PooledRow, Result, SampledRow
-from weft.engine.scheduling.queues import Queues
+from weft.engine.scheduling.planner import Planner
+from weft.engine.scheduling.queues import Admission, Queues
 from weft.engine.scheduling.second_tier import SecondTier
 from weft.engine.scheduling.sequence import Sequence, SequenceStatus
-from weft.engine.scheduling.step_budget import StepBudget
 from weft.engine.scheduling.stopwatch import Stopwatch
 
 _RUNNING = SequenceStatus.RUNNING  # to look it up costs as much as a call
-
-
-class Admission(Enum):
-    """Who may be scheduled."""
-
-    OPEN = "open"  # everyone
-    STARTED = "started"  # only sequences that have run before
-    CLOSED = "closed"  # nobody
 
 
 class Scheduler:
@@ -52,12 +43,9 @@ class Scheduler:
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
         self.config = config
-        # Rows of a whole vocabulary each, which a step that scores its prompts keeps at once.
-        self.max_scored_rows = max_scored_rows
         # A sequence longer than the pool could only wait for itself.
         self.max_model_len = min(max_model_len, cache_config.max_total_tokens)
         self.admission = Admission.OPEN
-        self.num_preemptions = 0
         self.cache = PrefixCache(
             cache_config.num_blocks,
             cache_config.block_size,
@@ -68,18 +56,13 @@ class Scheduler:
         )
         self._tier = tier
         self.stopwatch = Stopwatch(clock)
-        self._budget = StepBudget(config)
         self.num_corrupted = 0
-        self.num_lookups = 0
-        self.num_queried_tokens = 0
-        self.num_hit_tokens = 0
         self.drafts = DraftCounts()
         self._drafting: Drafting | None = None
         self._recomputes = config.speculation is not None and config.speculation.recomputes
         self._queues = Queues()
-        self._running = self._queues.running  # the same list
+        self.planner = Planner(config, self.cache, self._queues, max_scored_rows, tier)
         self._waits_for_tier = False  # the last plan had no room for anybody else
-        self._lacks_blocks = False  # the last plan ahead ended where somebody must be preempted
         self._followed: Plan | None = None  # the plan in flight that another was made behind
         self._num_arrivals = 0
 
@@ -102,7 +85,7 @@ class Scheduler:
     @property
     def num_running(self) -> int:
         """Sequences that run."""
-        return len(self._running)
+        return len(self._queues.running)
 
     @property
     def num_open_requests(self) -> int:
@@ -124,7 +107,9 @@ class Scheduler:
         """Whether `plan` would find something to do, as far as is known before it is called."""
         if self.admission is Admission.CLOSED:
             return False
-        return bool(self._running) or (not self._waits_for_tier and any(self._admissible()))
+        return bool(self._queues.running) or (
+            not self._waits_for_tier and any(self._queues.admissible(self.admission))
+        )
 
     @property
     def has_started_work(self) -> bool:
@@ -200,7 +185,7 @@ class Scheduler:
 
     def reset_cache(self, *, preempt_running: bool) -> bool:
         """Drop every cached block. False, and no change, if blocks are held and may not be taken."""
-        if self._running and not preempt_running:
+        if self._queues.running and not preempt_running:
             return False
         self._preempt_all()
         self.cache.clear()
@@ -228,7 +213,6 @@ class Scheduler:
 
     def plan(self) -> Plan | None:
         """Decide the next step; None when there is nothing to run. No step is in flight."""
-        self._lacks_blocks = False
         return self._plan(is_ahead=False)
 
     def plan_ahead(self, in_flight: Plan) -> Plan | None:
@@ -237,7 +221,7 @@ class Scheduler:
         Who may end with that step has a row in this one, which is in vain if it does; who is sure to end has none.
         Nobody is preempted: that is decided once all tokens are known.
         """
-        if self._lacks_blocks or self.admission is Admission.CLOSED:
+        if self.planner.lacks_blocks or self.admission is Admission.CLOSED:
             return None
         self._followed = in_flight
         for entry in in_flight.entries:
@@ -253,30 +237,26 @@ class Scheduler:
     def _plan(self, *, is_ahead: bool) -> Plan | None:
         if self.admission is Admission.CLOSED:
             return None
-        self._budget.begin(self._running, self.stopwatch.tick(), is_ahead=is_ahead)
         if self._drafting is not None:
             self._drafting.begin_step()
-        num_preemptions = self.num_preemptions
-        entries = self._plan_running(may_preempt=not is_ahead)
-        for sequence in entries:
-            self.cache.register(sequence, sequence.num_planned_tokens)
-        if self.num_preemptions == num_preemptions and not self._lacks_blocks:
-            self._plan_waiting(entries)
-        self._waits_for_tier = not entries and any(True for _ in self._queues.fetching())
-        return Plan(tuple(entries.values())) if entries else None
+        plan = self.planner.plan(self.admission, self.stopwatch.tick(), is_ahead=is_ahead)
+        for entry in () if plan is None else plan.entries:
+            if entry.sequence.scheduled_at is None:
+                self.stopwatch.schedule(entry.sequence)
+        self._waits_for_tier = plan is None and any(True for _ in self._queues.fetching())
+        return plan
 
     def draft(self, plan: Plan) -> Plan:
         """Spend what a step has left of its budget, and of the blocks, on guesses at what follows."""
         if self._drafting is None:
             return plan
-        return self._drafting.add_to(plan, self._budget.left_for_drafts, self.cache.grow)
+        return self._drafting.add_to(plan, self.planner.budget.left_for_drafts, self.cache.grow)
 
     def commit(self, plan: Plan, results: list[Result]) -> list[SequenceOutput]:
         """Take in what the step computed: advance, finish, free; what each sequence emits."""
-        self._budget.end(self.stopwatch.tick())
-        keeps_states = (
-            plan is not self._followed
-        )  # else they were, when the step behind it was planned
+        self.planner.budget.end(self.stopwatch.tick())
+        # Else they were kept when the step behind it was planned.
+        keeps_states = plan is not self._followed
         outputs = []
         for entry, result in zip(plan.entries, results, strict=True):
             sequence = entry.sequence
@@ -297,121 +277,16 @@ class Scheduler:
             self._drafting.commit(sum(len(output.token_ids) for output in outputs))
         return outputs
 
-    # -- planning -----------------------------------------------------------------------------
-
-    def _plan_running(self, *, may_preempt: bool) -> dict[Sequence, PlannedRows]:
-        entries: dict[Sequence, PlannedRows] = {}
-        for sequence in list(self._running):
-            if sequence.status is not _RUNNING:
-                continue  # preempted by an earlier one in this very loop
-            budget = self._budget.left_for(sequence, sequence.num_planned_tokens)
-            wanted = self.cache.next_chunk(sequence, sequence.num_planned_tokens, budget)
-            if sequence.params.prompt_logprobs is not None:
-                wanted = min(wanted, self._scorable(sequence, entries))
-            if wanted <= 0:
-                continue
-            while not self.cache.grow(sequence, sequence.num_planned_tokens + wanted):
-                if not may_preempt:
-                    self._lacks_blocks = True
-                    return entries
-                victim = self._running[-1]  # not planned yet: this loop runs in order
-                self._preempt(victim)
-                if victim is sequence:
-                    break
-            else:
-                entries[sequence] = self._take_up(sequence, wanted)
-        return entries
-
-    def _plan_waiting(self, entries: dict[Sequence, PlannedRows]) -> None:
-        """Take up who waits."""
-        # Of what is free, those that fetch need some: else what they fetched would be evicted again.
-        reserved = self.cache.num_missing(self._queues.fetching())
-        for sequence in list(self._admissible()):
-            if self._budget.is_full or len(self._running) >= self.config.max_num_seqs:
-                return
-            found = self.cache.find(sequence)
-            if not self.cache.fits(sequence, found, reserved):
-                return  # nobody overtakes the head, or a long prompt would wait for ever
-            if self._starts_fetch(sequence, found):
-                reserved += self.cache.num_missing([sequence])
-                continue
-            num_cached = len(found) * self.cache.block_size
-            budget = self._budget.left_for(sequence, num_cached)
-            if sequence.num_tokens - num_cached > budget and not self.config.chunks_prompts:
-                return  # it has the next step, whose budget holds any prompt
-            chunk = self.cache.next_chunk(sequence, num_cached, budget)
-            num_tokens = min(chunk, self._scorable(sequence, entries))
-            if not num_tokens:
-                return  # its turn comes when those before it have scored their prompts
-            self._start(sequence, found)
-            is_grown = self.cache.grow(sequence, num_cached + num_tokens)
-            assert is_grown, "the whole sequence fits, so its first chunk does"
-            entries[sequence] = self._take_up(sequence, num_tokens)
-            self.cache.register(sequence, sequence.num_planned_tokens)
-
-    def _scorable(self, sequence: Sequence, entries: dict[Sequence, PlannedRows]) -> int:
-        """How many tokens the sequence may compute, if their rows are to be scored."""
-        if not sequence.wants_prompt_logprobs:
-            return sys.maxsize
-        return self.max_scored_rows - sum(entry.num_leading for entry in entries.values())
-
-    def _admissible(self) -> Iterator[Sequence]:
-        if self.admission is Admission.OPEN:
-            return iter(self._queues.waiting)
-        return (sequence for sequence in self._queues.waiting if sequence.has_started)
-
-    def _starts_fetch(self, sequence: Sequence, found: list[int]) -> bool:
-        """Whether its prefix goes on in the second tier, and it waits from now on for those blocks."""
-        if self._tier is None or sequence.has_fetched:
-            return False
-        blocks = self.cache.find_blocks(sequence)  # of some only the state may be missing
-        missing = self.cache.readable_hashes(sequence)[len(found) :]
-        if not self._tier.start_fetch(sequence, missing, len(blocks) - len(found)):
-            return False
-        # Held, or they might be evicted meanwhile.
-        num_cached = self.cache.hold(sequence, blocks, has_state=False)
-        num_placed = self._tier.num_placed(sequence) * self.cache.block_size
-        is_grown = self.cache.grow(sequence, num_cached + num_placed)
-        assert is_grown, "the whole sequence fits, so what is fetched of it does"
-        self._queues.fetch(sequence)
-        return True
-
-    def _start(self, sequence: Sequence, found: list[int]) -> None:
-        num_cached = self.cache.hold(sequence, found)
-        sequence.has_fetched = False
-        if sequence.num_cached_tokens is None:
-            sequence.num_cached_tokens = num_cached
-            self.num_lookups += 1
-            self.num_queried_tokens += sequence.num_tokens
-            self.num_hit_tokens += max(0, num_cached - sequence.num_fetched_tokens)
-        self.stopwatch.schedule(sequence)
-        self._queues.run(sequence)
-
-    def _take_up(self, sequence: Sequence, num_tokens: int) -> PlannedRows:
-        self._budget.take(sequence, num_tokens)
-        entry = PlannedRows.of(sequence, sequence.num_planned_tokens, num_tokens)
-        sequence.num_planned_tokens += num_tokens
-        return entry
-
     def _preempt_all(self) -> None:
         """For the cache to be cleared, of which no tier is excepted, nor what drafts have of it."""
-        for sequence in list(self._running):
-            self._preempt(sequence)
+        for sequence in list(self._queues.running):
+            self.planner.preempt(sequence)
         for sequence in list(self._queues.fetching()):
             self.end_fetch(sequence)
         if self._tier is not None:
             self._tier.clear()
         if self._drafting is not None:
             self._drafting.forget()
-
-    def _preempt(self, sequence: Sequence) -> None:
-        """Take the sequence's blocks; it keeps its tokens and computes them again later."""
-        self.cache.give_back(sequence)
-        self._queues.preempt(sequence)
-        sequence.num_preemptions += 1
-        self.num_preemptions += 1
-
-    # -- committing ---------------------------------------------------------------------------
 
     def _advance(self, sequence: Sequence, num_tokens: int) -> None:
         """So many of its tokens are computed. A draft that turned out right was so without having been planned."""

@@ -1,0 +1,148 @@
+"""`Planner`: who is in the next step, with how many tokens and on which blocks.
+
+One order, (priority, arrival), decides who is served first and, read backwards, who is preempted when blocks run out.
+"""
+
+import sys
+
+from weft.core.config import SchedulerConfig
+from weft.engine.scheduling.kv_cache import PrefixCache
+from weft.engine.scheduling.plan import Plan, PlannedRows
+from weft.engine.scheduling.queues import Admission, Queues
+from weft.engine.scheduling.second_tier import SecondTier
+from weft.engine.scheduling.sequence import Sequence, SequenceStatus
+from weft.engine.scheduling.step_budget import StepBudget
+
+_RUNNING = SequenceStatus.RUNNING  # to look it up costs as much as a call
+
+
+class Planner:
+    """Owned by the scheduler."""
+
+    def __init__(
+        self,
+        config: SchedulerConfig,
+        cache: PrefixCache,
+        queues: Queues,
+        max_scored_rows: int,
+        tier: SecondTier | None,
+    ) -> None:
+        self.budget = StepBudget(config)
+        self.lacks_blocks = False  # the last plan ahead ended where somebody must be preempted
+        self.num_preemptions = 0
+        self.num_lookups = 0
+        self.num_queried_tokens = 0
+        self.num_hit_tokens = 0
+        self._config = config
+        self._cache = cache
+        self._queues = queues
+        # Rows of a whole vocabulary each, which a step that scores its prompts keeps at once.
+        self.max_scored_rows = max_scored_rows
+        self._tier = tier
+
+    def plan(self, admission: Admission, now: float, *, is_ahead: bool) -> Plan | None:
+        """The next step. Of one ahead nobody is preempted; None if nobody can be in it."""
+        self.budget.begin(self._queues.running, now, is_ahead=is_ahead)
+        self.lacks_blocks = False
+        num_preemptions = self.num_preemptions
+        entries = self._plan_running(may_preempt=not is_ahead)
+        for sequence in entries:
+            self._cache.register(sequence, sequence.num_planned_tokens)
+        if self.num_preemptions == num_preemptions and not self.lacks_blocks:
+            self._plan_waiting(entries, admission)
+        return Plan(tuple(entries.values())) if entries else None
+
+    def preempt(self, sequence: Sequence) -> None:
+        """Take the sequence's blocks; it keeps its tokens and computes them again later."""
+        self._cache.give_back(sequence)
+        self._queues.preempt(sequence)
+        sequence.num_preemptions += 1
+        self.num_preemptions += 1
+
+    def _plan_running(self, *, may_preempt: bool) -> dict[Sequence, PlannedRows]:
+        entries: dict[Sequence, PlannedRows] = {}
+        for sequence in list(self._queues.running):
+            if sequence.status is not _RUNNING:
+                continue  # preempted by an earlier one in this very loop
+            budget = self.budget.left_for(sequence, sequence.num_planned_tokens)
+            wanted = self._cache.next_chunk(sequence, sequence.num_planned_tokens, budget)
+            if sequence.params.prompt_logprobs is not None:
+                wanted = min(wanted, self._scorable(sequence, entries))
+            if wanted <= 0:
+                continue
+            while not self._cache.grow(sequence, sequence.num_planned_tokens + wanted):
+                if not may_preempt:
+                    self.lacks_blocks = True
+                    return entries
+                victim = self._queues.running[-1]  # not planned yet: this loop runs in order
+                self.preempt(victim)
+                if victim is sequence:
+                    break
+            else:
+                entries[sequence] = self._take_up(sequence, wanted)
+        return entries
+
+    def _plan_waiting(self, entries: dict[Sequence, PlannedRows], admission: Admission) -> None:
+        """Take up who waits."""
+        # Of what is free, those that fetch need some: else what they fetched would be evicted again.
+        reserved = self._cache.num_missing(self._queues.fetching())
+        for sequence in list(self._queues.admissible(admission)):
+            if self.budget.is_full or len(self._queues.running) >= self._config.max_num_seqs:
+                return
+            found = self._cache.find(sequence)
+            if not self._cache.fits(sequence, found, reserved):
+                return  # nobody overtakes the head, or a long prompt would wait for ever
+            if self._starts_fetch(sequence, found):
+                reserved += self._cache.num_missing([sequence])
+                continue
+            num_cached = len(found) * self._cache.block_size
+            budget = self.budget.left_for(sequence, num_cached)
+            if sequence.num_tokens - num_cached > budget and not self._config.chunks_prompts:
+                return  # it has the next step, whose budget holds any prompt
+            chunk = self._cache.next_chunk(sequence, num_cached, budget)
+            num_tokens = min(chunk, self._scorable(sequence, entries))
+            if not num_tokens:
+                return  # its turn comes when those before it have scored their prompts
+            self._start(sequence, found)
+            is_grown = self._cache.grow(sequence, num_cached + num_tokens)
+            assert is_grown, "the whole sequence fits, so its first chunk does"
+            entries[sequence] = self._take_up(sequence, num_tokens)
+            self._cache.register(sequence, sequence.num_planned_tokens)
+
+    def _scorable(self, sequence: Sequence, entries: dict[Sequence, PlannedRows]) -> int:
+        """How many tokens the sequence may compute, if their rows are to be scored."""
+        if not sequence.wants_prompt_logprobs:
+            return sys.maxsize
+        return self.max_scored_rows - sum(entry.num_leading for entry in entries.values())
+
+    def _starts_fetch(self, sequence: Sequence, found: list[int]) -> bool:
+        """Whether its prefix goes on in the second tier, and it waits from now on for those blocks."""
+        if self._tier is None or sequence.has_fetched:
+            return False
+        blocks = self._cache.find_blocks(sequence)  # of some only the state may be missing
+        missing = self._cache.readable_hashes(sequence)[len(found) :]
+        if not self._tier.start_fetch(sequence, missing, len(blocks) - len(found)):
+            return False
+        # Held, or they might be evicted meanwhile.
+        num_cached = self._cache.hold(sequence, blocks, has_state=False)
+        num_placed = self._tier.num_placed(sequence) * self._cache.block_size
+        is_grown = self._cache.grow(sequence, num_cached + num_placed)
+        assert is_grown, "the whole sequence fits, so what is fetched of it does"
+        self._queues.fetch(sequence)
+        return True
+
+    def _start(self, sequence: Sequence, found: list[int]) -> None:
+        num_cached = self._cache.hold(sequence, found)
+        sequence.has_fetched = False
+        if sequence.num_cached_tokens is None:
+            sequence.num_cached_tokens = num_cached
+            self.num_lookups += 1
+            self.num_queried_tokens += sequence.num_tokens
+            self.num_hit_tokens += max(0, num_cached - sequence.num_fetched_tokens)
+        self._queues.run(sequence)
+
+    def _take_up(self, sequence: Sequence, num_tokens: int) -> PlannedRows:
+        self.budget.take(sequence, num_tokens)
+        entry = PlannedRows.of(sequence, sequence.num_planned_tokens, num_tokens)
+        sequence.num_planned_tokens += num_tokens
+        return entry
