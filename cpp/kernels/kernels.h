@@ -23,8 +23,6 @@ namespace weft {
 constexpr int kLanes = 16;         // floats handled together; tokens of a KV tile
 constexpr int kPanelColumns = 32;  // output rows of a weight panel
 
-constexpr int kScanBlock = 64;     // logits of which the largest is kept, to find others by
-
 enum class Element { kBfloat16, kFloat32 };
 enum class Activation { kSilu, kGeluTanh, kRelu, kGelu, kTanh };
 enum class Finish { kStore, kActivate, kActivateAll, kLogits };
@@ -168,14 +166,6 @@ struct AttentionTask {
     int num_shares = 1;
 };
 
-// One row of logits, and how to choose from it.
-struct DrawTask {
-    const float* logits;
-    int vocab_size;
-    double temperature;  // 0: the best
-    std::uint64_t key;   // of the noise
-};
-
 struct Kernels {
     Element element;
     int activation_bytes;
@@ -199,15 +189,6 @@ struct Kernels {
     void (*delta_row)(const DeltaRowTask&);
     void (*delta_scan)(const DeltaScanTask&);
     void (*gated_norm)(const GatedNormTask&);
-    // False for a row that holds NaN, or whose largest logit is infinite.
-    bool (*draw)(const DrawTask&, int& token);
-    int (*draw_among)(const DrawTask&, const int* tokens, int count);
-    // Passes over a row of logits; scan.h says what each gives.
-    bool (*find_maxima)(const float* row, int count, float* maxima);
-    double (*sum_exp)(const float* row, int count, float largest);
-    double (*sum_weights)(const float* row, int count, double temperature, double best, double floor);
-    void (*log_softmax)(const float* row, int count, double largest, double log_sum, float* out);
-    int (*count_from)(const float* row, int count, float floor);
     // For benchmarks: operations done in `rounds` of the micro-kernel, and one pass over memory.
     double (*probe_arithmetic)(int rounds, float* sink);
     void (*probe_reading)(const void* data, std::size_t bytes, float* sink);

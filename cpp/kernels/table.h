@@ -3,14 +3,12 @@
 
 #include "kernels/attention_registers.h"
 #include "kernels/delta.h"
-#include "kernels/draw.h"
 #include "kernels/gemm.h"
 #include "kernels/latent.h"
 #include "kernels/mamba.h"
 #include "kernels/norms.h"
 #include "kernels/probes.h"
 #include "kernels/rows.h"
-#include "kernels/scan.h"
 
 namespace weft {
 namespace {
@@ -24,8 +22,6 @@ constexpr Kernels kTable = {
     gemm<E>,     residual<E, RmsNorm>, residual<E, LayerNorm>, to_activations<E>,
     heads<E>,    attend<E>,   heads<Int8Cache<E>>, attend<Int8Cache<E>>, latent<E>, gate_outputs<E>,
     convolve_channels, mamba_scan, delta_row, delta_scan, gated_norm,
-    draw,        draw_among,  find_maxima, sum_exp,
-    sum_weights, log_softmax, count_from,
     probe_arithmetic<E>, probe_reading,
 };
 

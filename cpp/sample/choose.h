@@ -1,51 +1,67 @@
-// Chooses the next token of one sequence from its row of logits: masks, bias, penalties, truncation and
-// the draw. `weft.engine.sampling.sampler` is its twin in numpy and says what is computed.
+// Chooses the next token of one sequence from its row of logits: masks, bias, penalties, truncation and the draw.
+// `weft.compute.sampler` says what is computed.
 #pragma once
 
 #include <cstdint>
-#include <optional>
 #include <span>
+#include <vector>
 
-#include "kernels/kernels.h"
+#include "sample/row.h"
 
 namespace weft {
 
 using Tokens = std::span<const std::int32_t>;
 
-// What is done to the row, in this order. Every token is checked before anything is done.
+// What is done to the row, in this order. Tokens have been checked.
 struct Choice {
-    std::optional<Tokens> allowed;       // others may not come
-    Tokens forbidden;                    // may not come, and then neither
-    Tokens forbidden_ends;               // may these
-    Tokens biased;                       // gets what `bias` says
+    std::span<const std::uint32_t> mask;  // empty: none
+    std::int32_t forced = -1;             // the only one of the row, if it is not negative
+    Tokens allowed;                       // others may not come; empty: all may
+    Tokens forbidden;                     // may not come, and then neither
+    Tokens forbidden_ends;                // may these
+    Tokens biased;                        // gets what `bias` says
     std::span<const float> bias;
-    Tokens seen;                         // prompt and output
+    Tokens seen;  // prompt and output
     Tokens output;
     float repetition_penalty = 1;
     float frequency_penalty = 0;
     float presence_penalty = 0;
     double temperature = 0;  // 0: the best
     double min_p = 0;
-    std::int64_t top_k = 0;
+    std::int32_t top_k = 0;
     double top_p = 1;
     std::uint64_t key = 0;  // of the noise
 
-    // The plain numbers, each by its name in Python: whoever fills them in from there repeats none.
-    template <class Read>
-    void read_numbers(const Read& read) {
-        read("repetition_penalty", repetition_penalty);
-        read("frequency_penalty", frequency_penalty);
-        read("presence_penalty", presence_penalty);
-        read("temperature", temperature);
-        read("min_p", min_p);
-        read("top_k", top_k);
-        read("top_p", top_p);
-        read("key", key);
+    bool has_penalty() const {
+        return repetition_penalty != 1.0F || frequency_penalty != 0.0F || presence_penalty != 0.0F;
+    }
+    bool changes_row() const {
+        return !mask.empty() || !allowed.empty() || !forbidden.empty() || !forbidden_ends.empty() ||
+               !biased.empty() || has_penalty();
     }
 };
 
-// The token; nothing for a row that holds NaN or has no finite largest. Throws std::invalid_argument for
-// a token that the row does not have.
-std::optional<int> choose(const Kernels& kernels, std::span<const float> logits, const Choice& choice);
+// Memory of one thread, from row to row.
+struct Scratch {
+    std::vector<float> row;
+    std::vector<float> scores;
+    std::vector<std::int32_t> counts;  // of tokens; zeros between two rows
+};
+
+struct Chosen {
+    std::int32_t token = 0;
+    bool is_finite = false;  // otherwise the row holds NaN, or has no finite largest
+};
+
+Chosen choose(const Passes& passes, std::span<const float> logits, const Choice& choice, Scratch& scratch);
+
+// The row without what the mask forbids; in `scratch.row` where there is one.
+std::span<const float> masked(const Passes& passes, std::span<const float> logits, const Choice& choice,
+                              Scratch& scratch);
+
+// The row as the draw sees it, in `scratch.row`: what cannot be drawn is minus infinity. `logits` has a finite largest
+// where the mask leaves any, and no NaN.
+std::span<const float> processed(const Passes& passes, std::span<const float> logits, const Choice& choice,
+                                 Scratch& scratch);
 
 }  // namespace weft

@@ -3,23 +3,23 @@
 #include <algorithm>
 #include <cmath>
 #include <functional>
-#include <limits>
+#include <iterator>
 
 namespace weft {
 
-Row::Row(const Kernels& kernels, std::span<const float> logits)
+Row::Row(const Passes& passes, std::span<const float> logits)
     : logits_(logits), maxima_((logits.size() + kScanBlock - 1) / kScanBlock) {
     const bool has_numbers =
-        kernels.find_maxima(logits.data(), static_cast<int>(logits.size()), maxima_.data());
+        passes.find_maxima(logits.data(), static_cast<int>(logits.size()), maxima_.data());
     largest_ = *std::max_element(maxima_.begin(), maxima_.end());
     is_finite_ = has_numbers && std::isfinite(largest_);
 }
 
-float Row::smallest() const {
-    float smallest = largest_;
-    for (const float logit : logits_)
-        if (logit < smallest && logit >= std::numeric_limits<float>::lowest()) smallest = logit;
-    return smallest;
+int Row::best() const {
+    const auto block = std::find(maxima_.begin(), maxima_.end(), largest_) - maxima_.begin();
+    const auto first = logits_.begin() + std::min(block * kScanBlock, std::ssize(logits_) - 1);
+    const auto found = std::find(first, logits_.end(), largest_);
+    return found == logits_.end() ? 0 : static_cast<int>(found - logits_.begin());
 }
 
 float Row::nth_largest(int wanted) const {

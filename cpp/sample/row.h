@@ -4,21 +4,23 @@
 #include <span>
 #include <vector>
 
-#include "kernels/kernels.h"
+#include "sample/passes.h"
 
 namespace weft {
 
 class Row {
 public:
-    // `logits` must stay as they are while this is used.
-    Row(const Kernels& kernels, std::span<const float> logits);
+    // `logits` must stay as they are while this is used; there is one at least.
+    Row(const Passes& passes, std::span<const float> logits);
 
     std::span<const float> logits() const { return logits_; }
+    int size() const { return static_cast<int>(logits_.size()); }
+    const float* maxima() const { return maxima_.data(); }
     // Whether there is something to choose: no NaN, and the largest is finite.
     bool is_finite() const { return is_finite_; }
     float largest() const { return largest_; }
-    // Of those that are not minus infinity.
-    float smallest() const;
+    // The first of the largest.
+    int best() const;
 
     // The `wanted`-th largest, counted from 1; `wanted` is at most the number of logits.
     float nth_largest(int wanted) const;

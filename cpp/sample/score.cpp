@@ -3,43 +3,54 @@
 #include <algorithm>
 #include <cmath>
 #include <limits>
-#include <stdexcept>
 
 #include "sample/row.h"
 
 namespace weft {
+namespace {
 
-std::optional<Scores> score(const Kernels& kernels, std::span<const float> logits,
-                            std::span<const std::int32_t> given, int num_best) {
-    const auto count = static_cast<int>(logits.size());
-    for (const std::int32_t token : given)
-        if (token < 0 || token >= count) throw std::invalid_argument("given has a token that the row has not");
-    if (num_best < 0) throw std::invalid_argument("num_best must be at least 0");
-    const Row row(kernels, logits);
-    if (!row.is_finite()) return std::nullopt;
-    std::vector<float> logprobs(logits.size());
-    const double log_sum = std::log(kernels.sum_exp(logits.data(), count, row.largest()));
-    kernels.log_softmax(logits.data(), count, static_cast<double>(row.largest()), log_sum, logprobs.data());
-    const auto of = [&](std::int32_t token) { return logprobs[static_cast<std::size_t>(token)]; };
-    Scores scores;
-    for (const std::int32_t token : given) {
-        scores.tokens.push_back(token);
-        scores.logprobs.push_back(of(token));
-        scores.ranks.push_back(kernels.count_from(logprobs.data(), count, of(token)));
-    }
-    const int wanted = std::min(num_best, count);
-    if (wanted == 0) return scores;
-    // Of log-probabilities, not of logits: different logits may have become equal.
-    const Row rounded(kernels, logprobs);
-    const float floor = std::max(rounded.nth_largest(wanted), std::numeric_limits<float>::lowest());
-    std::vector<int> best = rounded.tokens_from(floor);
-    std::stable_sort(best.begin(), best.end(), [&](int a, int b) { return of(a) > of(b); });
+// The best of a row, best first.
+std::vector<int> best_of(const Row& row, int wanted) {
+    const float floor = std::max(row.nth_largest(wanted), std::numeric_limits<float>::lowest());
+    std::vector<int> best = row.tokens_from(floor);
+    const auto is_better = [&](int a, int b) {
+        const float left = row.logits()[static_cast<std::size_t>(a)];
+        const float right = row.logits()[static_cast<std::size_t>(b)];
+        return left > right;
+    };
+    std::stable_sort(best.begin(), best.end(), is_better);
     best.resize(std::min(best.size(), static_cast<std::size_t>(wanted)));
-    for (std::size_t i = 0; i < best.size(); i++) {
-        scores.tokens.push_back(best[i]);
-        scores.logprobs.push_back(of(best[i]));
-        scores.ranks.push_back(static_cast<std::int32_t>(i + 1));
+    return best;
+}
+
+}  // namespace
+
+Scores score(const Passes& passes, std::span<const float> logits, std::span<const std::int32_t> given, int num_best,
+             bool is_normalised, std::vector<float>& space) {
+    Scores scores;
+    const auto count = static_cast<int>(logits.size());
+    const Row row(passes, logits);
+    if (!row.is_finite()) return scores;
+    scores.is_finite = true;
+    std::span<const float> values = logits;
+    if (is_normalised) {
+        space.resize(logits.size());
+        const double log_sum = std::log(passes.sum_exp(logits.data(), count, row.largest()));
+        passes.log_softmax(logits.data(), count, static_cast<double>(row.largest()), log_sum, space.data());
+        values = space;
     }
+    const auto add = [&](std::int32_t token, std::int32_t rank) {
+        scores.tokens.push_back(token);
+        scores.values.push_back(values[static_cast<std::size_t>(token)]);
+        scores.ranks.push_back(rank);
+    };
+    for (const std::int32_t token : given)
+        add(token, passes.count_from(values.data(), count, values[static_cast<std::size_t>(token)]));
+    const int wanted = num_best < 0 ? count : std::min(num_best, count);
+    if (wanted == 0) return scores;
+    // Of the values, not of logits: different logits may have become equal.
+    std::int32_t rank = 0;
+    for (const int token : best_of(Row(passes, values), wanted)) add(token, ++rank);
     return scores;
 }
 

@@ -1,26 +1,25 @@
-// Log-probabilities of a row: of given tokens and of the best. `weft.engine.sampling.sampler` is the twin in numpy.
+// Log-probabilities of a row, or its numbers as they are: of given tokens and of the best.
 #pragma once
 
 #include <cstdint>
-#include <optional>
 #include <span>
 #include <vector>
 
-#include "kernels/kernels.h"
+#include "sample/passes.h"
 
 namespace weft {
 
-// `rank` is how many tokens have at least this log-probability.
+// `rank` is how many tokens have at least this value; of the best, which of them it is.
 struct Scores {
     std::vector<std::int32_t> tokens;
-    std::vector<float> logprobs;
+    std::vector<float> values;
     std::vector<std::int32_t> ranks;
+    bool is_finite = false;  // otherwise the row holds NaN, or has no finite largest, and there are none
 };
 
-// The `given` tokens, then the `num_best` best, best first; of equals the smaller first, and none that
-// cannot come. Nothing for a row that holds NaN or has no finite largest. Throws std::invalid_argument
-// for a token that the row does not have.
-std::optional<Scores> score(const Kernels& kernels, std::span<const float> logits,
-                            std::span<const std::int32_t> given, int num_best);
+// The `given` tokens, which have been checked, then the `num_best` best (-1: all), best first; of equals the smaller
+// first, and none that cannot come. `space` is for a row's values.
+Scores score(const Passes& passes, std::span<const float> logits, std::span<const std::int32_t> given, int num_best,
+             bool is_normalised, std::vector<float>& space);
 
 }  // namespace weft

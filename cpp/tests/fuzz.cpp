@@ -14,10 +14,9 @@
 
 #include "kernels/select.h"
 #include "model/model.h"
-#include "sample/choose.h"
-#include "sample/score.h"
 #include "tests/load.h"
 #include "tests/parts.h"
+#include "tests/samples.h"
 
 namespace {
 
@@ -420,10 +419,9 @@ int main(int argc, char** argv) {
         for (int seed = 0; seed < num_seeds; seed++) {
             check_causal(static_cast<unsigned>(seed), path);
             check_whole(static_cast<unsigned>(seed), path);
-            weft::check_choices(static_cast<unsigned>(seed), path);
+            weft::check_samples(static_cast<unsigned>(seed), path);
+            weft::check_strange_samples(static_cast<unsigned>(seed), path);
             weft::check_products(static_cast<unsigned>(seed), path);
-            weft::check_draws(static_cast<unsigned>(seed), path);
-            weft::check_strange_tokens(static_cast<unsigned>(seed), path);
             weft::check_attention_tasks(static_cast<unsigned>(seed));
             weft::check_shared_prefixes(static_cast<unsigned>(seed), path);
             std::printf("%s: %d of %d\n", path.c_str(), seed + 1, num_seeds);

@@ -17,8 +17,6 @@
 #include "model/int8_product.h"
 #include "model/plan.h"
 #include "model/thread_pool.h"
-#include "sample/choose.h"
-#include "sample/score.h"
 
 namespace weft {
 
@@ -441,92 +439,6 @@ void check_products(unsigned seed, const std::string& path) {
         const bool is_one_deep = depth == 1;  // then fewer numbers are fewer rows
         need(is_one_deep || is_refused([&] { multiply_int8(path, fewer, source, got); }), "a cut row", seed);
         need(is_refused([&] { multiply_int8(path, x, source, short_out); }), "an output too small", seed);
-    }
-}
-
-void check_choices(unsigned seed, const std::string& path) {
-    Random random(seed);
-    const Kernels& kernels = kernels_of(path, Element::kFloat32);
-    for (int round = 0; round < 40; round++) {
-        std::vector<float> row(static_cast<std::size_t>(draw(random, 1, 700)));
-        for (float& logit : row) logit = static_cast<float>(draw(random, -40, 40)) / 4.0F;
-        const int last = static_cast<int>(row.size()) - 1;
-        for (int i = draw(random, 0, last); i > 0; i--)
-            row[static_cast<std::size_t>(draw(random, 0, last))] = -INFINITY;
-        row[static_cast<std::size_t>(draw(random, 0, last))] = 1.0F;
-        std::vector<std::int32_t> some(static_cast<std::size_t>(draw(random, 0, 9)));
-        for (std::int32_t& token : some) token = draw(random, 0, last);
-        const std::vector<float> bias(some.size(), 2.5F);
-        Choice choice;
-        if (draw(random, 0, 3) == 0) choice.allowed = some;
-        if (draw(random, 0, 3) == 0) choice.forbidden = some;
-        if (draw(random, 0, 3) == 0) choice.forbidden_ends = some;
-        if (draw(random, 0, 3) == 0) choice.biased = some, choice.bias = bias;
-        if (draw(random, 0, 3) == 0) choice.seen = some, choice.repetition_penalty = 1.5F;
-        if (draw(random, 0, 3) == 0) choice.output = some, choice.frequency_penalty = 0.5F;
-        choice.temperature = draw(random, 0, 3) / 2.0;
-        choice.min_p = draw(random, 0, 2) / 4.0;
-        choice.top_k = draw(random, 0, 2) * draw(random, 0, 400);
-        choice.top_p = draw(random, 1, 8) / 8.0;
-        choice.key = random();
-        const std::optional<int> token = choose(kernels, row, choice);
-        need(token && *token >= 0 && *token <= last, "no token of the row", seed);
-        need(row[static_cast<std::size_t>(*token)] > -INFINITY, "a token that cannot come", seed);
-        const auto scores = score(kernels, row, some, draw(random, 0, 800));
-        need(scores && scores->tokens.size() >= some.size(), "no scores", seed);
-        row[static_cast<std::size_t>(draw(random, 0, last))] = NAN;
-        need(!choose(kernels, row, choice), "NaN was chosen from", seed);
-    }
-}
-
-void check_draws(unsigned seed, const std::string& path) {
-    Random random(seed);
-    const Kernels& kernels = kernels_of(path, Element::kFloat32);
-    const Kernels& portable = kernels_of("portable", Element::kFloat32);
-    for (int round = 0; round < 30; round++) {
-        const int size = draw(random, 1, round % 3 == 0 ? 5000 : 90);  // more than a block, less than a vector
-        std::vector<float> row = draw_floats(random, size);
-        for (int i = draw(random, 0, size - 1); i > 0; i--)
-            row[static_cast<std::size_t>(draw(random, 0, size - 1))] = -INFINITY;
-        row[static_cast<std::size_t>(draw(random, 0, size - 1))] = 0.5F;
-        const double temperature = draw(random, 0, 3) / 2.0;
-        const DrawTask task{row.data(), size, temperature, random() * 0x100000001ULL};
-        int token = -1;
-        int expected = -1;
-        need(kernels.draw(task, token) && portable.draw(task, expected), "a row is not finite", seed);
-        need(token == expected, "paths draw different tokens", seed);
-        need(token >= 0 && token < size && row[static_cast<std::size_t>(token)] > -INFINITY, "no token of the row",
-             seed);
-        if (temperature == 0.0) need(row.begin() + token == std::max_element(row.begin(), row.end()), "not the best", seed);
-        row[static_cast<std::size_t>(draw(random, 0, size - 1))] = draw(random, 0, 1) == 1 ? NAN : INFINITY;
-        need(!kernels.draw(task, token), "drawn from what is not finite", seed);
-        std::fill(row.begin(), row.end(), -INFINITY);
-        need(!kernels.draw(task, token), "drawn from nothing", seed);
-    }
-}
-
-void check_strange_tokens(unsigned seed, const std::string& path) {
-    Random random(seed);
-    const Kernels& kernels = kernels_of(path, Element::kFloat32);
-    const std::vector<float> row = draw_floats(random, draw(random, 1, 300));
-    const int size = static_cast<int>(row.size());
-    const int strange[] = {-1, size, size + 1, 2147483647, -2147483647 - 1};
-    const std::vector<float> bias{1.0F};
-    for (const int token : strange) {
-        const std::vector<std::int32_t> tokens{token};
-        for (int field = 0; field < 6; field++) {
-            Choice choice;
-            choice.repetition_penalty = 1.5F;
-            choice.frequency_penalty = 0.5F;
-            if (field == 0) choice.allowed = tokens;
-            if (field == 1) choice.forbidden = tokens;
-            if (field == 2) choice.forbidden_ends = tokens;
-            if (field == 3) choice.biased = tokens, choice.bias = bias;
-            if (field == 4) choice.seen = tokens;
-            if (field == 5) choice.output = tokens;
-            need(is_refused([&] { (void)choose(kernels, row, choice); }), "a strange token was taken", seed);
-        }
-        need(is_refused([&] { (void)score(kernels, row, tokens, 1); }), "a strange token was scored", seed);
     }
 }
 

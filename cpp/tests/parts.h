@@ -56,15 +56,6 @@ private:
 // included; sizes that do not fit are refused.
 void check_products(unsigned seed, const std::string& path);
 
-// Random rows, masks and cut-offs: a token of the row comes, and never one that is out.
-void check_choices(unsigned seed, const std::string& path);
-
-// Draws from whole rows: the token that the portable path draws, and none from a row that is not finite.
-void check_draws(unsigned seed, const std::string& path);
-
-// Tokens that the row does not have are refused, whatever is asked to be done with them.
-void check_strange_tokens(unsigned seed, const std::string& path);
-
 // Attention is divided so that all heads are done, and threads share tasks only where all end sooner.
 void check_attention_tasks(unsigned seed);
 

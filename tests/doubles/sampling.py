@@ -2,9 +2,9 @@
 
 import numpy as np
 
+from tests.doubles.processed import constrain, processed, score_values, truncate
 from weft.compute.masks import flags_of
 from weft.compute.native import NativeSampler
-from weft.compute.processed import constrain, processed, score_values, truncate
 from weft.compute.sampler import Choice, Choices, Lists, Scoring
 from weft.core.logprobs import LogprobsMode
 from weft.engine.step_choices import noise_key, to_choice

@@ -4,17 +4,18 @@ import msgspec
 import numpy as np
 import pytest
 
+from tests.doubles.processed import truncate
 from tests.doubles.sampling import choose, choose_natively, gumbel, logprob_row
 from tests.doubles.stepping import make_request
 from weft.compute.masks import mask_of
 from weft.compute.native import NativeSampler
-from weft.compute.processed import truncate
 from weft.compute.sampler import Choice
 from weft.core.logprobs import LogprobsMode
 from weft.core.types import SamplingParams
+from weft.engine.constraints.grammar import GrammarFailed
 from weft.engine.constraints.reasoning_tracker import OpenReasoning, ReasoningTracker
 from weft.engine.scheduling.plan import Plan, PlannedRows
-from weft.engine.scheduling.sequence import Sequence
+from weft.engine.scheduling.sequence import Sequence, SequenceStatus
 from weft.engine.step_choices import next_choice
 from weft.engine.step_sampler import StepSampler
 
@@ -26,7 +27,8 @@ def make_sequence(output=(), prompt=(3, 4), seed=1, bad=(), **params):
     """A sequence that has sampled `output` so far."""
     request = make_request("r", list(prompt), SamplingParams(seed=seed, **params))
     request = msgspec.structs.replace(request, bad_token_ids=[list(ids) for ids in bad])
-    return Sequence(request=request, index=0, order=(0, 0), token_ids=[*prompt, *output])
+    running = SequenceStatus.RUNNING
+    return Sequence(request, 0, (0, 0), token_ids=[*prompt, *output], status=running)
 
 
 def softmax(scores):
@@ -318,3 +320,94 @@ def test_rows_are_drawn_alike_alone_and_beside_one_that_is_not_plain():
     beside = sampler.sample(rows, Plan((*entries[:2], scored, entries[2])))
     assert [row.token_id for row in alone] == [beside[i].token_id for i in (0, 1, 3)]
     assert alone[1].token_id == int(rows[1].argmax())
+
+
+def plan_of(*sequences):
+    """The next step of each, in one row of logits."""
+    return Plan(tuple(PlannedRows.of(s, s.num_tokens - 1, 1) for s in sequences))
+
+
+def test_a_request_that_cannot_be_sampled_fails_alone(caplog):
+    """Here for a stop token that the model does not have: the others of its step get their tokens."""
+    bad = make_sequence(min_tokens=3, stop_token_ids=[VOCAB])
+    good = [make_sequence(seed=seed, top_p=0.9) for seed in (1, 2)]
+    rows = np.tile(LOGITS, (3, 1))
+    results = StepSampler(NativeSampler()).sample(rows, plan_of(good[0], bad, good[1]))
+    assert [results[0].token_id, results[2].token_id] == [choose(LOGITS, s) for s in good]
+    assert results[1].error == "internal error while sampling"
+    assert [record.message for record in caplog.records] == ["sampling failed: request_id=r"]
+
+
+class AllowsNothing:
+    """A grammar that can go on no more."""
+
+    def mask(self):
+        """Why."""
+        raise GrammarFailed("no token fits")
+
+
+def test_a_grammar_that_fails_fails_alone():
+    """Its request is told why; the rows beside it are sampled."""
+    bad, good = make_sequence(temperature=0.0), make_sequence(temperature=0.0)
+    bad.grammar = AllowsNothing()
+    failed, sampled = StepSampler(NativeSampler()).sample(
+        np.tile(LOGITS, (2, 1)), plan_of(bad, good)
+    )
+    assert failed.error == "the grammar cannot be followed any further: no token fits"
+    assert not failed.is_corrupt
+    assert sampled.token_id == 0
+
+
+class CountingSampler:
+    """The native sampler; `calls` are the choices of each call."""
+
+    def __init__(self):
+        self.calls = []
+
+    def sample(self, logits, choices, mode):
+        """See `Sampler`."""
+        self.calls.append(choices)
+        return NativeSampler.sample(logits, choices, mode)
+
+
+SETTINGS = [
+    {},
+    {"temperature": 0.0},
+    {"frequency_penalty": 2.0, "repetition_penalty": 1.5, "top_p": 0.9},
+    {"min_tokens": 3, "stop_token_ids": [0, 1, 2]},
+    {"bad": [(1, 2), (2, 1), (1, 1)], "temperature": 0.0},
+]
+
+
+@pytest.mark.parametrize("params", SETTINGS)
+def test_drafts_are_verified_in_the_call_that_samples(params):
+    """Each row is chosen from as if the drafts before it were output, so the tokens are those of single steps."""
+    rows = np.random.default_rng(6).standard_normal((4, VOCAB)).astype(np.float32) * 2
+    expected, output = [], []
+    for row in rows:
+        expected.append(choose(row, make_sequence(output=output, **params)))
+        output = [*output, expected[-1]]
+    for num_right in range(4):
+        step = make_sequence(**params)
+        drafts = [*expected[:num_right], *[VOCAB - 1 - token for token in expected[num_right:3]]]
+        entry = PlannedRows(step, 1, 1, samples=True, num_leading=0, draft_token_ids=tuple(drafts))
+        sampler = CountingSampler()
+        found = []
+        for _, [result] in StepSampler(sampler).finish(rows, Plan((entry,))):
+            found.append(result.token_id)
+            step.token_ids.append(result.token_id)
+        assert found == expected[: num_right + 1]
+        assert [len(choices) for choices in sampler.calls] == [4]
+
+
+def test_where_a_grammar_rules_drafts_are_verified_one_by_one():
+    """Its mask is known when the token before is committed: a call for each row that is reached."""
+    rows = np.tile(LOGITS, (3, 1))
+    step = make_sequence(temperature=0.0)
+    step.grammar = AllowsAll()
+    entry = PlannedRows(step, 1, 1, samples=True, num_leading=0, draft_token_ids=(0, 5))
+    sampler = CountingSampler()
+    for _, [result] in StepSampler(sampler).finish(rows, Plan((entry,))):
+        step.token_ids.append(result.token_id)
+    assert step.output_token_ids == [0, 0]
+    assert [choices.rows.tolist() for choices in sampler.calls] == [[0], [1]]

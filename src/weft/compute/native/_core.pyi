@@ -4,7 +4,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from weft.compute.runner import FloatArray, IntArray
-from weft.compute.sampler import Choice
+from weft.compute.sampler import Choices
 
 def cpu_architecture() -> str: ...
 def cpu_features() -> list[str]: ...
@@ -14,27 +14,14 @@ def trim_heap() -> None: ...
 def measure_limits(
     path: str, element: str, quantization: str, num_threads: int
 ) -> tuple[float, float]: ...
-def draw_rows(
-    logits: FloatArray,
-    temperatures: NDArray[np.float64],
-    keys: NDArray[np.uint64],
-    tokens: IntArray,
-    is_finite: NDArray[np.bool_],
-) -> None: ...
-def choose(
-    logits: FloatArray,
-    allowed: IntArray | None,
-    forbidden: IntArray,
-    forbidden_ends: IntArray,
-    biased: IntArray,
-    bias: FloatArray,
-    seen: IntArray,
-    output: IntArray,
-    numbers: Choice,
-) -> int | None: ...
-def score(
-    logits: FloatArray, given: IntArray, num_best: int
-) -> tuple[list[int], list[float], list[int]] | None: ...
+def sample(
+    logits: FloatArray, choices: Choices, is_processed: bool, is_normalised: bool
+) -> tuple[
+    IntArray,
+    NDArray[np.bool_],
+    tuple[IntArray, IntArray, FloatArray, IntArray, NDArray[np.bool_]] | None,
+]: ...
+def use_sampling_threads(num_threads: int) -> None: ...
 def multiply_int8(path: str, rows: FloatArray, weights: FloatArray, out: FloatArray) -> None: ...
 def recurrent_rows(
     path: str,

@@ -113,6 +113,7 @@ class NativeModel:
     def set_num_threads(self, num_threads: int) -> None:
         """See `ThreadedRunner`."""
         self._model.set_num_threads(num_threads)
+        _core.use_sampling_threads(num_threads)
 
     def expert_loads(self) -> list[list[int]]:
         """See `RoutingRunner`."""
@@ -178,6 +179,7 @@ class NativeRunner(NativeModel, HostBlocks):
             n: packed for n, (packed, form) in stored.items() if format_of(n, layers) == form
         }
         super().__init__(spec, weights, native=native, machine=machine, grouped=grouped)
+        _core.use_sampling_threads(self.num_threads)
 
     @property
     def adapters(self) -> AdapterStore:

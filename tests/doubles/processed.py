@@ -1,4 +1,4 @@
-"""What the draw sees of a row, in numpy: for whoever wants these numbers, and as what samplers are held to."""
+"""What the draw sees of a row, in numpy: what samplers are held to."""
 
 from collections.abc import Sequence
 

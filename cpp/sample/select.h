@@ -1,0 +1,13 @@
+// Chooses, at run time, the passes for the CPU at hand.
+#pragma once
+
+#include <string>
+
+#include "sample/passes.h"
+
+namespace weft {
+
+// The fastest that belong to `path`, one of `usable_paths()`. All of them choose the same tokens.
+const Passes& passes_of(const std::string& path);
+
+}  // namespace weft
