@@ -1,7 +1,9 @@
 """Chat templates: the same text as transformers, and nothing that hangs."""
 
+import asyncio
 import json
 import time
+from contextlib import ExitStack
 
 import pytest
 from transformers import PreTrainedTokenizerFast
@@ -9,7 +11,8 @@ from transformers import PreTrainedTokenizerFast
 from tests.busy import PATIENCE_S, is_within
 from tests.text.vocabularies import byte_level_library
 from weft.core.errors import BadRequest, ConfigError
-from weft.text.chat import RESERVED_NAMES, ChatTemplate, RenderLimits
+from weft.text.chat import RESERVED_NAMES, ChatTemplate
+from weft.text.render_processes import RenderLimits
 
 TOKENS = {"bos_token": "<|start|>", "eos_token": "<|end|>"}
 
@@ -323,3 +326,23 @@ def test_the_form_of_contents_can_be_decided(wants_parts, written):
     message = {"role": "user", "content": [{"type": "text", "text": "hi"}]}
     with ChatTemplate(source, {}, wants_parts=wants_parts) as template:
         assert template.render([message]) == written
+
+
+async def test_short_conversations_wait_for_no_long_ones():
+    """A long one takes a quarter of a second, and there may be dozens of them."""
+    long = [{"role": "user", "content": "long " * 10_000}]
+    short = [{"role": "user", "content": "short"}]
+    with ChatTemplate("{{ messages[0].content }}", TOKENS) as template, ExitStack() as stack:
+        processes = template.processes
+        for _ in range(processes._long._most):  # all processes for long ones are busy
+            stack.enter_context(processes._long._turns)
+        waiting = [
+            asyncio.create_task(processes.run_soon(lambda: (template.prepare(long), None)))
+            for _ in range(40)
+        ]
+        text, _ = await processes.run_soon(lambda: (template.prepare(short), None))
+        assert text == "short"
+        assert not any(task.done() for task in waiting)
+        stack.close()
+        texts = [text for text, _ in await asyncio.gather(*waiting)]
+    assert texts == [long[0]["content"]] * 40

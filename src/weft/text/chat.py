@@ -1,23 +1,18 @@
-"""Chat templates: messages in, prompt text out, within bounds of time, memory and length.
-
-The template runs in a child process (`weft.text.render_worker`), because neither a sandbox nor a
-thread can stop one that loops for ever.
-"""
+"""Chat templates: messages in, prompt text out, within bounds of time, memory and length."""
 
 import json
 import secrets
-import threading
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import asdict, dataclass
 from datetime import datetime
+from functools import partial
 from typing import Any, Self
 
 import jinja2
 import msgspec
 
 from weft.core.errors import BadRequest, ConfigError, ContextLengthExceeded
-from weft.core.worker import Worker
 from weft.text.history import normalise_messages
+from weft.text.render_processes import Rendering, RenderLimits, RenderProcesses
 from weft.text.template import make_environment
 from weft.text.template_facts import TemplateFacts
 
@@ -39,27 +34,12 @@ MAX_TEMPLATE_CHARS = 128 * 1024  # of a request; those of models have some thous
 _MAX_OPENED = 16
 
 
-@dataclass(frozen=True, slots=True)
-class RenderLimits:
-    """What one rendering may take; what goes in is counted as JSON."""
-
-    time_limit_s: float = 2.0
-    max_chars: int = 8 * 1024 * 1024
-    max_input_chars: int = 16 * 1024 * 1024
-    max_memory_bytes: int = 1024 * 1024 * 1024
-
-    @classmethod
-    def for_texts(cls, max_text_chars: int) -> Self:
-        """Where longer texts are not taken anyway. Templates leave things out: past reasoning, keys."""
-        return cls(max_input_chars=min(2 * max_text_chars, cls().max_input_chars))
-
-
 class ChatTemplate:
-    """One model's chat template. Safe to share between threads; renderings take turns.
+    """One model's chat template. Safe to share between threads.
 
     `source` is its text. With `wants_parts` messages' contents reach it as lists of parts, where they are
     given so, rather than as strings; None is what it does with either.
-    Its process starts with the first rendering, again after one that had to be killed, and ends with
+    Its processes start with the first renderings, again after one that had to be killed, and end with
     `close` or when nothing refers to the template any more.
     """
 
@@ -70,27 +50,33 @@ class ChatTemplate:
         *,
         wants_parts: bool | None = None,
         limits: RenderLimits | None = None,
-        process: "_RenderProcess | None" = None,
+        processes: RenderProcesses | None = None,
     ) -> None:
         self.source = source
         self._special_tokens = dict(special_tokens)
-        if process is None:  # the model's own, whose faults are those of the configuration
+        if processes is None:  # the model's own, whose faults are those of the configuration
             _check_syntax(source)
         self._wants_parts = wants_parts
         self._facts: TemplateFacts | None = None
-        self._parameter = "messages" if process is None else "chat_template"
-        self._process = process or _RenderProcess(limits or RenderLimits())
+        self._parameter = "messages" if processes is None else "chat_template"
+        self.processes = processes or RenderProcesses(limits or RenderLimits())
 
     def facts(self) -> TemplateFacts:
-        """Which forms of messages the template takes; found once, in its process."""
+        """Which forms of messages the template takes; found once, in a process."""
         if self._facts is None:
-            found = self._process.find_facts(self.source, self._special_tokens, self._parameter)
+            line = json.dumps({"special_tokens": self._special_tokens}) + "\n"
+            answer = self.processes.run(Rendering(self._parameter, self.source, line))
+            found = msgspec.json.decode(answer, type=TemplateFacts)
             if self._wants_parts is not None:
                 found = found.with_parts() if self._wants_parts else found.without_parts()
             self._facts = found
         return self._facts
 
-    def render(
+    def render(self, messages: Sequence[Message], **how: Any) -> str:
+        """The prompt text of a conversation, to be rendered as `prepare` says."""
+        return self.processes.run(self.prepare(messages, **how))
+
+    def prepare(
         self,
         messages: Sequence[Message],
         *,
@@ -99,8 +85,8 @@ class ChatTemplate:
         add_generation_prompt: bool = True,
         continue_final_message: bool = False,
         template_kwargs: Mapping[str, Any] | None = None,
-    ) -> str:
-        """The prompt text of a conversation; `BadRequest` when the template does not take it.
+    ) -> Rendering:
+        """The rendering of a conversation to the text of a prompt; `BadRequest` for what no template takes.
 
         With `continue_final_message` the prompt ends inside the last message, for the model to go on.
         `template_kwargs` reach the template as they are: any JSON, and none of `RESERVED_NAMES`.
@@ -125,12 +111,16 @@ class ChatTemplate:
             "documents": None if documents is None else list(documents),
             "add_generation_prompt": add_generation_prompt,
         }
-        text = self._process.render(self.source, variables)
-        return text if marker is None else _cut_at(text, marker)
+        line = _to_line(
+            {"now": datetime.now().isoformat(), "variables": variables},
+            self.processes.limits.max_input_chars,
+        )
+        finish = str if marker is None else partial(_cut_at, marker)
+        return Rendering("messages", self.source, line, finish)
 
     def close(self) -> None:
-        """End the child process; a later rendering starts another."""
-        self._process.close()
+        """End the child processes; a later rendering starts another."""
+        self.processes.close()
 
     def __enter__(self) -> Self:
         return self
@@ -149,7 +139,7 @@ class ChatTemplate:
 class RequestTemplates:
     """Templates that come with requests, under the limits of the model's own.
 
-    They share a process that is none of the model's template: one that hangs holds up its like alone.
+    They share processes that are none of the model's template: one that hangs holds up its like alone.
     """
 
     def __init__(
@@ -161,7 +151,7 @@ class RequestTemplates:
     ) -> None:
         self._special_tokens = special_tokens
         self._wants_parts = wants_parts
-        self._process = _RenderProcess(limits or RenderLimits())
+        self.processes = RenderProcesses(limits or RenderLimits())
         self._opened: dict[str, ChatTemplate] = {}  # the latest, whose facts are known
 
     def open(self, source: str) -> ChatTemplate:
@@ -176,7 +166,7 @@ class RequestTemplates:
                 source,
                 self._special_tokens,
                 wants_parts=self._wants_parts,
-                process=self._process,
+                processes=self.processes,
             )
             template.facts()
             self._opened = {**self._opened, source: template}
@@ -184,60 +174,8 @@ class RequestTemplates:
         return template
 
     def close(self) -> None:
-        """End the child process; a later rendering starts another."""
-        self._process.close()
-
-
-class _RenderProcess:
-    """The child process of some templates: started when it is needed, again after one was killed."""
-
-    def __init__(self, limits: RenderLimits) -> None:
-        self._limits = limits
-        self._lock = threading.Lock()
-        self._worker: Worker | None = None
-
-    def render(self, source: str, variables: Mapping[str, Any]) -> str:
-        """The text; `BadRequest` when the template fails or takes too much."""
-        line = _to_line(
-            {"now": datetime.now().isoformat(), "variables": variables},
-            self._limits.max_input_chars,
-        )
-        return self._call("messages", {"source": source}, line)
-
-    def find_facts(
-        self, source: str, special_tokens: Mapping[str, str], parameter: str
-    ) -> TemplateFacts:
-        """The facts of a template; `BadRequest` for what is none, or takes too much."""
-        line = json.dumps({"special_tokens": special_tokens}) + "\n"
-        answer = self._call(parameter, {"source": source}, line)
-        return msgspec.json.decode(answer, type=TemplateFacts)
-
-    def _call(self, parameter: str, head: Mapping[str, Any], line: str) -> str:
-        with self._lock:
-            if self._worker is None:
-                setup = asdict(self._limits)
-                self._worker = Worker("weft.text.render_worker", json.dumps(setup) + "\n")
-            answer = self._worker.call(json.dumps(head) + "\t" + line)
-            if answer is None:
-                self._stop()
-        if answer is None:
-            raise BadRequest(
-                parameter,
-                f"the chat template did not finish within {self._limits.time_limit_s:g} s "
-                "and its memory limit",
-            )
-        if "error" in answer:
-            raise BadRequest(parameter, f"the chat template failed: {answer['error']}")
-        return answer["text"]
-
-    def close(self) -> None:
-        with self._lock:
-            self._stop()
-
-    def _stop(self) -> None:
-        if self._worker is not None:
-            self._worker.stop()
-            self._worker = None
+        """End the child processes; a later rendering starts another."""
+        self.processes.close()
 
 
 def _mark_end(conversation: list[dict[str, Any]], marker: str) -> None:
@@ -251,7 +189,7 @@ def _mark_end(conversation: list[dict[str, Any]], marker: str) -> None:
         raise BadRequest("messages", "the final message has no text to continue")
 
 
-def _cut_at(text: str, marker: str) -> str:
+def _cut_at(marker: str, text: str) -> str:
     before, found, after = text.rpartition(marker)
     if not found:
         raise BadRequest(

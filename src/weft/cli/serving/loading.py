@@ -27,7 +27,7 @@ from weft.engine.front.process_client import OnLoading, ProcessClient
 from weft.rpc.options import RpcOptions
 from weft.rpc.prefiller import RpcPrefiller
 from weft.rpc.server import RpcServer, credentials
-from weft.text.chat import ChatTemplate, RenderLimits, RequestTemplates
+from weft.text.chat import ChatTemplate, RequestTemplates
 from weft.text.parsers.table import (
     REASONING_PARSERS,
     TOOL_PARSERS,
@@ -35,6 +35,7 @@ from weft.text.parsers.table import (
     choose_tool_parser,
     make_output_parser,
 )
+from weft.text.render_processes import RenderLimits
 from weft.text.tokenizer import Tokenizer
 from weft.web.http.endpoint import Endpoint
 from weft.web.http.options import HttpOptions

@@ -9,8 +9,9 @@ import msgspec
 from weft.core.errors import BadRequest, ContextLengthExceeded, Unsupported
 from weft.core.validate import shown
 from weft.text.prompts import check_length
+from weft.text.render_processes import Rendering
 from weft.text.tokenizer import Tokenizer
-from weft.web.chat.prompt import find_template, template_messages
+from weft.web.chat.prompt import find_template, render_processes, template_messages
 from weft.web.http.endpoint import Answer, Call, endpoint
 from weft.web.inference.call import ModelCall, model_endpoint
 from weft.web.served import Served
@@ -73,8 +74,7 @@ async def _tokenize(call: ModelCall) -> Answer:
     """Text, or a conversation, to token ids."""
     body: TokenizeBody = call.body
     served = call.served
-    # A template runs in a process of its own, which is waited for.
-    text, adds_special = await asyncio.to_thread(_text, served, body)
+    text, adds_special = await _text(served, body)
     if body.add_special_tokens is not None:
         adds_special = body.add_special_tokens
     check_length(len(text), served.tokenizer, served.client.info.limits)
@@ -96,7 +96,7 @@ def _to_tokens(
     return ids, strings
 
 
-def _text(served: Served, body: TokenizeBody) -> tuple[str, bool]:
+async def _text(served: Served, body: TokenizeBody) -> tuple[str, bool]:
     """The text to encode, and whether special tokens usually go around it."""
     if (body.prompt is None) == (body.messages is None):
         raise BadRequest("prompt", "give either prompt or messages")
@@ -112,12 +112,18 @@ def _text(served: Served, body: TokenizeBody) -> tuple[str, bool]:
             if getattr(body, name) is not None:
                 raise BadRequest(name, f"{name} is for messages")
         return body.prompt, True
-    template = find_template(served, body.chat_template)
-    if template is None:
+    if body.chat_template is None and served.chat_template is None:
         raise Unsupported(
             "the model has no chat template; give prompt, or start with --chat-template"
         )
-    text = template.render(
+    processes = render_processes(served, body.chat_template)
+    text, _ = await processes.run_soon(lambda: (_rendering(served, body), None))
+    return text, False
+
+
+def _rendering(served: Served, body: TokenizeBody) -> Rendering:
+    template = find_template(served, body.chat_template)
+    return template.prepare(
         template_messages(body.messages or [], template.source),
         tools=body.tools,
         documents=body.documents,
@@ -125,7 +131,6 @@ def _text(served: Served, body: TokenizeBody) -> tuple[str, bool]:
         continue_final_message=body.continue_final_message,
         template_kwargs=body.chat_template_kwargs,
     )
-    return text, False
 
 
 @model_endpoint(

@@ -1,6 +1,5 @@
 """From a turn to a prompt that is known to fit: check the messages, render, tokenise."""
 
-import asyncio
 import re
 import secrets
 from collections.abc import Mapping, Sequence
@@ -15,9 +14,10 @@ from weft.core.media import PROCESSOR_KWARGS, Media, MediaConfig
 from weft.core.prompts import EmbedsPart, Part, Prompt, TextPart
 from weft.core.types import PromptType, Request, RequestOptions, SamplingParams
 from weft.core.validate import Limits
-from weft.text.chat import ChatTemplate
+from weft.text.chat import ChatTemplate, RequestTemplates
 from weft.text.content import spelled_out
 from weft.text.prompt_embeds import FIELD, check_enabled, read_base64
+from weft.text.render_processes import Rendering, RenderProcesses
 from weft.web.chat.media import take_media
 from weft.web.chat.tools import template_tools
 from weft.web.chat.turn import Turn
@@ -30,8 +30,9 @@ _TEXTS = ("tool_call_id", "name", "reasoning", "reasoning_content", "refusal")
 
 async def render(served: Served, turn: Turn) -> str:
     """The conversation as text, as the model's template writes it, or the request's own."""
-    # Messages may be thousands, and the template's process is waited for.
-    return await asyncio.to_thread(_render, served, turn)
+    processes = render_processes(served, turn.chat_template)
+    text, _ = await processes.run_soon(lambda: (_rendering(served, turn), None))
+    return text
 
 
 @dataclass(frozen=True, slots=True)
@@ -54,12 +55,13 @@ class Rendered:
 async def render_turn(served: Served, turn: Turn) -> Rendered:
     """`render`, of a conversation that may have parts which are no text."""
 
-    def render_here() -> Rendered:
+    def begin() -> tuple[Rendering, tuple[dict[str, EmbedsPart], Media | None]]:
         bare, embeds = _take_embeds(turn, served.client.info.limits)
         bare, media = _take_media(bare, served.client.model_config.media)
-        return Rendered(_render(served, bare), embeds, media)
+        return _rendering(served, bare), (embeds, media)
 
-    return await asyncio.to_thread(render_here)
+    text, apart = await render_processes(served, turn.chat_template).run_soon(begin)
+    return Rendered(text, *apart)
 
 
 def _take_media(turn: Turn, config: MediaConfig | None) -> tuple[Turn, Media | None]:
@@ -85,21 +87,30 @@ def trusted_template(served: Served, source: str | None) -> str | None:
     return source
 
 
-def find_template(served: Served, source: str | None) -> ChatTemplate | None:
-    """The template to render with: the request's, if it has one, or the model's. It may take its time."""
-    if trusted_template(served, source) is None or served.request_templates is None:
-        return served.chat_template
-    return served.request_templates.open(source or "")
-
-
-def _render(served: Served, turn: Turn) -> str:
-    template = find_template(served, turn.chat_template)
-    if template is None:
+def render_processes(served: Served, source: str | None) -> RenderProcesses:
+    """The processes in which a conversation is rendered; `BadRequest` where there is no template for it."""
+    templates: RequestTemplates | ChatTemplate | None = served.chat_template
+    if trusted_template(served, source) is not None:
+        templates = served.request_templates
+    if templates is None:
         raise BadRequest(
             "messages", "this model has no chat template; use /v1/completions, or a server with one"
         )
+    return templates.processes
+
+
+def find_template(served: Served, source: str | None) -> ChatTemplate:
+    """The template to render with: the request's, if it has one, or the model's. It may take its time."""
+    if source is not None and served.request_templates is not None:
+        return served.request_templates.open(source)
+    assert served.chat_template is not None, "there are processes for it"
+    return served.chat_template
+
+
+def _rendering(served: Served, turn: Turn) -> Rendering:
+    template = find_template(served, turn.chat_template)
     is_hidden = turn.tool_choice == "none" and served.options.exclude_tools_when_tool_choice_none
-    return template.render(
+    return template.prepare(
         template_messages(turn.messages, template.source),
         tools=None if is_hidden else template_tools(turn.tools),
         documents=turn.documents,

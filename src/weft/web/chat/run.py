@@ -134,7 +134,7 @@ async def prepare_turn(served: Served, turn: Turn) -> PreparedTurn:
         raise BadRequest(
             "n", f"n must be at most {served.options.max_n}, got {turn.params.n}", turn.params.n
         )
-    # Templates are rendered one at a time: who is to be refused does not wait in that line.
+    # Templates are rendered a few at a time: a request that is to be refused does not wait for its turn.
     with served.client.preparing(turn.params.n):
         return await _prepared(served, turn)
 

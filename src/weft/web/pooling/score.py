@@ -1,6 +1,5 @@
 """/score and /rerank: how well texts go together, by a cross-encoder or by their embeddings."""
 
-import asyncio
 from collections.abc import Sequence
 from dataclasses import asdict
 
@@ -152,7 +151,10 @@ async def _by_cross_encoder(
 async def _render(template: ChatTemplate, query: str, document: str) -> str:
     """The pair as the model's score template writes it."""
     messages = [{"role": "query", "content": query}, {"role": "document", "content": document}]
-    return await asyncio.to_thread(template.render, messages, add_generation_prompt=False)
+    text, _ = await template.processes.run_soon(
+        lambda: (template.prepare(messages, add_generation_prompt=False), None)
+    )
+    return text
 
 
 async def _by_embeddings(
