@@ -29,6 +29,7 @@ REFERENCE = (
 EXPLANATION = (
     "docs/architecture.md",
     "docs/memory.md",
+    "docs/failures.md",
     "docs/decisions/README.md",
     "docs/decisions/*.md",
 )

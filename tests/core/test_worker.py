@@ -13,6 +13,7 @@ import psutil
 import pytest
 
 from tests.busy import PATIENCE_S
+from weft.core import worker
 from weft.core.errors import Unavailable
 from weft.core.types import StructuredOutputsParams
 from weft.core.worker import Worker
@@ -96,3 +97,16 @@ def test_chat_goes_on_when_there_are_descriptors_again():
         with descriptors_left(1), pytest.raises(Unavailable, match="Too many open files"):
             template.render(HELLO)
         assert template.render(HELLO) == "hello"
+
+
+def test_a_child_that_was_stopped_is_not_waited_for(monkeypatch):
+    """Whoever calls holds a lock meanwhile; the next call has another child."""
+    monkeypatch.setattr(worker, "_GRACE_S", 0.3)
+    monkeypatch.setattr(worker, "_MAX_WAITING", 0)
+    before = set(psutil.Process().children())
+    stopped = Worker("weft.text.render_worker", SETUP)
+    [child] = set(psutil.Process().children()) - before
+    child.suspend()
+    assert stopped.call("{}\n") is None
+    stopped.stop()
+    assert not child.is_running()

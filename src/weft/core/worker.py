@@ -21,10 +21,12 @@ Answerer = Callable[[str], dict[str, str]]
 
 # By the clock a line may take so many times the processor time that it may: on a busy machine it waits for that.
 _MAX_WAITING = 10
+# Beyond that: a child that starts imports first, and one that was stopped does not end itself.
+_GRACE_S = 60.0
 
 
 class Worker:
-    """A running `python -m module`; called one line at a time. `setup` is its first line.
+    """A running `python -m module`; called one line at a time. `setup` is its first line, and names `time_limit_s`.
 
     `Unavailable` if the system has no process or no descriptors for it; then nothing is left behind.
     """
@@ -35,6 +37,7 @@ class Worker:
             # descriptors run out.
             ours, theirs = socket.socketpair()
             with ours, theirs:
+                ours.settimeout(json.loads(setup)["time_limit_s"] * _MAX_WAITING + _GRACE_S)
                 process = subprocess.Popen(  # noqa: S603 - modules of ours, named in the code
                     [sys.executable, "-X", "utf8", "-m", module],
                     stdin=theirs.fileno(),
@@ -51,7 +54,7 @@ class Worker:
         self.stop = weakref.finalize(self, _stop, process, channel)
 
     def call(self, line: str) -> dict[str, str] | None:
-        """The answer, or None when the child died over it."""
+        """The answer, or None when the child died over it, or does not answer: then it is to be stopped."""
         try:
             if self._setup is not None:
                 self._channel.write(self._setup)
@@ -59,7 +62,7 @@ class Worker:
             self._channel.write(line)
             self._channel.flush()
             reply = self._channel.readline()
-        except ConnectionError:
+        except (ConnectionError, TimeoutError):
             return None
         if not reply.endswith("\n"):
             return None
@@ -96,5 +99,5 @@ def serve_lines(prepare: Callable[[dict[str, Any]], Answerer]) -> None:
 def _stop(process: subprocess.Popen[bytes], channel: TextIO) -> None:
     process.kill()
     process.wait()
-    with suppress(ConnectionError):  # what was buffered for a child that has exited
+    with suppress(OSError):  # what was buffered for a child that has exited
         channel.close()
