@@ -59,7 +59,7 @@ class ProbabilisticAdmitter:
 
 
 class LatencySloParameters(Parameters, frozen=True, kw_only=True):
-    """Whose predictions count."""
+    """Names the producer whose latency predictions count."""
 
     latency_prediction_info_producer_name: LatencyProducer = LATENCY
 

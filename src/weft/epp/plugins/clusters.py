@@ -1,4 +1,4 @@
-"""What a picker of clusters is made of: its endpoints are the gateways of clusters that have pickers of their own."""
+"""Plugins of a picker of clusters: its endpoints are the gateways of clusters that have pickers of their own."""
 
 from collections.abc import Sequence
 from typing import Final

@@ -1,4 +1,4 @@
-"""What keeps the pool known: sources of load, what reads their answers, the endpoints file.
+"""Plugins that keep the pool's data current: sources of load, readers of their answers, the endpoints file.
 
 They are started by whoever builds the picker; here are only their rows.
 """

@@ -29,7 +29,7 @@ class AgentIdentity:
         self._headers = (*_SESSION_HEADERS, *added)
 
     def fairness_id(self, headers: Mapping[str, str]) -> str:
-        """Whose it is; "" if no header says so."""
+        """Returns the agent's id from the headers, or "" if no header has one."""
         for name in self._headers:
             if value := headers.get(name, "").strip():
                 return value

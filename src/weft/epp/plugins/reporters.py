@@ -16,7 +16,7 @@ _log = logging.getLogger(__name__)
 
 
 class AttributeKey(Part, frozen=True, kw_only=True):
-    """Where in the dynamic metadata a number goes. Envoy takes only namespaces that it is set to receive."""
+    """Place of a number in the dynamic metadata. Envoy accepts only the namespaces that it is configured to receive."""
 
     name: Name
     namespace: Name = "envoy.lb"
@@ -31,7 +31,7 @@ class Attribute(Part, frozen=True, kw_only=True):
 
 
 class ReporterParameters(Parameters, frozen=True, kw_only=True):
-    """What is reported of each response.
+    """The expression that is evaluated for each response, and where its result goes.
 
     `usage` has prompt_tokens, completion_tokens, total_tokens and prompt_tokens_details.cached_tokens,
     and the first two also as input_tokens and output_tokens, whichever API the response is of; what

@@ -47,13 +47,13 @@ class TopologyExtractor:
 
 
 class ScorerParameters(Parameters, frozen=True, kw_only=True):
-    """What says where endpoints are."""
+    """The label that gives an endpoint's location."""
 
     topology_producer_name: Annotated[str, Refers(Kind.TOPOLOGY, EXTRACTOR)] = EXTRACTOR
 
 
 class FilterParameters(ScorerParameters, frozen=True, kw_only=True):
-    """How far an endpoint may be."""
+    """Maximum distance of an endpoint."""
 
     min_affinity: Literal["host", "rack", "zone", "region"] = "host"
 
@@ -84,7 +84,7 @@ class TopologyFilter:
         self._near = levels[: levels.index(parameters.min_affinity) + 1]
 
     def keep(self, cycle: Cycle, candidates: Sequence[Endpoint]) -> Sequence[Endpoint]:
-        """Those that share the level, or a nearer one."""
+        """Returns the endpoints that share the topology level, or a nearer one."""
         peer = _peer(cycle)
         if peer is None:
             return candidates
@@ -92,5 +92,5 @@ class TopologyFilter:
 
 
 def _peer(cycle: Cycle) -> Endpoint | None:
-    """What the first profile picked; None while that one runs."""
+    """Returns the first profile's pick; None while that profile runs."""
     return cycle.runs[0].picked[0] if cycle.runs and cycle.runs[0].picked else None

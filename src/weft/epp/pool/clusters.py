@@ -22,7 +22,7 @@ QUEUE_ATTRIBUTE: Final = "llm-d.ai/multicluster-queue-size"
 
 
 class ClusterSourceParameters(MetricsSourceParameters, frozen=True, kw_only=True):
-    """How clusters' metrics are fetched: encrypted and verified, since they may come from far."""
+    """How metrics of clusters are fetched: over verified TLS, because clusters may be far away."""
 
     scheme: str = "https"
     insecure_skip_verify: bool = False

@@ -22,7 +22,7 @@ Marks = tuple[tuple[str, int, int, int], ...]
 
 
 def is_ip_address(text: str) -> bool:
-    """Whether it needs no resolving."""
+    """True if the text is an IP address, which needs no DNS."""
     try:
         ipaddress.ip_address(text)
     except ValueError:
@@ -78,7 +78,7 @@ async def follow_names(pool: Pool, specs: Sequence[EndpointSpec], resolver: Reso
 
 
 def mark(paths: Iterable[Path]) -> Marks:
-    """What differs between one state of the files and another."""
+    """A fingerprint of the files, which changes when one of them changes."""
     marks = []
     for path in paths:
         try:

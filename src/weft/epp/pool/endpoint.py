@@ -39,7 +39,7 @@ class Adapters:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Load:
-    """What a server reported about itself at one moment."""
+    """The load that a server reported at one moment."""
 
     num_waiting: int = 0
     num_running: int = 0
@@ -56,12 +56,12 @@ _MAX_REPORTED = 2**31
 
 
 def as_share(reported: float) -> float:
-    """What is to be a share: NaN, which compares with nothing, is 0."""
+    """Converts a reported share; NaN becomes 0, because it compares with nothing."""
     return min(1.0, max(0.0, reported))
 
 
 def as_count(reported: float) -> int:
-    """What is to be a number of requests or blocks; it is finite."""
+    """Converts a reported number of requests or blocks to a finite number."""
     return int(min(max(0, reported), _MAX_REPORTED))
 
 
@@ -82,7 +82,7 @@ def split_host_port(text: str) -> tuple[str, int | None]:
 
 
 def canonical_host(host: str) -> str:
-    """One spelling per address, so that spellings can be compared."""
+    """Returns the canonical spelling of an address, so that addresses can be compared."""
     try:
         return str(ipaddress.ip_address(host))
     except ValueError:
@@ -116,13 +116,13 @@ def parse_endpoint(text: str) -> EndpointSpec:
 
 
 def is_port(text: str) -> bool:
-    """Whether it is a number that a port can have."""
+    """True if the text is a valid port number."""
     return text.isascii() and text.isdigit() and len(text) <= 5 and 1 <= int(text) <= 65535
 
 
 @dataclass(slots=True, weakref_slot=True, eq=False, repr=False)
 class Endpoint:
-    """One routable engine. Only the pool makes them; counts are changed by the director."""
+    """A routable engine. Only the pool creates endpoints; the director changes their counts."""
 
     spec: EndpointSpec
     host: str
@@ -165,26 +165,26 @@ class Endpoint:
 
     @property
     def metrics_host(self) -> str:
-        """Where connections for its metrics go."""
+        """Host to connect to for metrics."""
         return self.spec.metrics_address or self.host
 
     @property
     def metrics_name(self) -> str:
-        """What the server of its metrics is called, and what its certificate must be for."""
+        """Name of the metrics server, which its certificate must match."""
         return self.spec.metrics_address or self.spec.address
 
     @property
     def metrics_port(self) -> int:
-        """Where its metrics are."""
+        """Port of the metrics server."""
         return self.spec.port if self.spec.metrics_port is None else self.spec.metrics_port
 
     @property
     def grpc_port(self) -> int:
-        """Where gRPC goes."""
+        """Port of the gRPC server."""
         return self.spec.port if self.spec.grpc_port is None else self.spec.grpc_port
 
     def address(self, *, is_grpc: bool) -> str:
-        """Where a request goes."""
+        """Address to which a request is sent."""
         return self.grpc_host_port if is_grpc else self.host_port
 
     def observe(self, load: Load, *, polled_at: float) -> None:
@@ -214,7 +214,7 @@ class Endpoint:
         _forget(self.failed, before)
 
     def is_stale(self, now: float, max_age_s: float) -> bool:
-        """Whether its load is unknown or too old to go by."""
+        """True if the load is unknown or older than `max_age_s`."""
         return self.loaded_at is None or now - self.loaded_at > max_age_s
 
     def __repr__(self) -> str:

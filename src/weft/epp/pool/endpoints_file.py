@@ -30,7 +30,7 @@ class ClustersFileParameters(FileDiscoveryParameters, frozen=True, kw_only=True)
 
 
 class Entry(Part, frozen=True, kw_only=True):
-    """One endpoint as it is written. Ports may be text, as in the reference, or numbers."""
+    """An endpoint as it is written in the file. Ports may be text, as in the reference, or numbers."""
 
     name: _Label
     address: _Label

@@ -1,4 +1,4 @@
-"""What each kind of model server calls its load, and how its series become a `Load`."""
+"""Load series of each kind of model server, and the conversion of a metrics page to a `Load`."""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
@@ -53,7 +53,7 @@ class EngineConfig(Part, frozen=True, kw_only=True):
                 parse_series_spec(spec)
 
     def given(self) -> dict[str, str]:
-        """What is not left out, by the fields of `EngineSeries`."""
+        """The configured series names, by the fields of `EngineSeries`."""
         specs = {
             "queued": self.queued_requests_spec,
             "running": self.running_requests_spec,
@@ -219,7 +219,7 @@ def _total(samples: Sequence[Sample]) -> int:
 
 
 def _largest(samples: Sequence[Sample]) -> int:
-    """What all ranks have alike."""
+    """Returns the largest value of all ranks, for values that all ranks share."""
     return as_count(max(finite(samples), default=0))
 
 
@@ -234,7 +234,7 @@ def _label(samples: Sequence[Sample], label: str) -> int:
 
 
 def _adapters(samples: Sequence[Sample]) -> Adapters:
-    """Of the newest series: the value is the time it was written."""
+    """Reads the adapters from the newest series: the value of the series is the time it was written."""
     if not samples:
         return Adapters()
     labels = max(samples, key=lambda sample: sample.value).labels

@@ -44,7 +44,7 @@ def parse_series_spec(text: str) -> SeriesSpec:
 
 @dataclass(frozen=True, slots=True)
 class Sample:
-    """One line."""
+    """A line of a metrics page."""
 
     labels: Mapping[str, str]
     value: float

@@ -1,4 +1,4 @@
-"""How busy endpoints' GPUs are, from the pages of DCGM exporters beside them or on their nodes."""
+"""GPU utilization of endpoints, from DCGM exporters beside them or on their nodes."""
 
 import asyncio
 import logging
@@ -30,7 +30,7 @@ _POD: Final = "pod"  # the label that says whose GPU it is
 
 
 class GpuSourceParameters(MetricsSourceParameters, frozen=True, kw_only=True):
-    """Where exporters have their page: at the address of the endpoint, on a port of its own."""
+    """Where the exporter's page is: at the endpoint's address, on a port of its own."""
 
     port: Port = 9400
 
@@ -45,7 +45,8 @@ class GpuReader:
         self._reader = SeriesReader({_SERIES})
 
     async def read_page(self, page: bytes) -> Load | None:
-        """That of the busiest GPU, 0 to 1; None if there is none of this endpoint.
+        """Returns the utilization of the endpoint's busiest GPU, 0 to 1; None if the page has no GPU of this
+        endpoint.
 
         An exporter that says whose each GPU is has all those of its node: a GPU that is somebody
         else's, or nobody's, says nothing then.

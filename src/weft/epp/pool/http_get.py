@@ -22,7 +22,7 @@ class GetFailed(Exception):
 
 
 class KeepAliveGet:
-    """One connection, opened when needed and reused."""
+    """A connection that is opened when needed and reused."""
 
     def __init__(
         self,

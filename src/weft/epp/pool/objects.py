@@ -22,7 +22,7 @@ class PoolRef(Part, frozen=True, kw_only=True):
 
 
 class ObjectiveSpec(Part, frozen=True, kw_only=True):
-    """How much requests with this objective matter."""
+    """Priority of requests with this objective."""
 
     priority: Annotated[int, msgspec.Meta(ge=-(2**31), le=2**31 - 1)] = 0
     pool_ref: PoolRef | None = None
@@ -36,13 +36,13 @@ class ModelMatch(Part, frozen=True, kw_only=True):
 
 
 class RuleMatch(Part, frozen=True, kw_only=True):
-    """What a request must be."""
+    """Condition on the model of a request."""
 
     model: ModelMatch | None = None
 
 
 class RuleTarget(Part, frozen=True, kw_only=True):
-    """What its model becomes."""
+    """Model that the request's model is replaced by."""
 
     model_rewrite: _Model
     weight: _Weight | None = None
@@ -79,7 +79,7 @@ class RewriteSpec(Part, frozen=True, kw_only=True):
 
 @dataclass(frozen=True, slots=True)
 class ModelRewrite:
-    """One InferenceModelRewrite. Objects are ordered oldest first, those without a date last."""
+    """An InferenceModelRewrite. Objects are ordered oldest first; those without a date come last."""
 
     name: str
     created: str  # RFC 3339; "" if the manifest has none
@@ -87,7 +87,7 @@ class ModelRewrite:
 
 
 class Objects:
-    """What is in force. Replaced as a whole when a file changes."""
+    """The objectives and rewrites in force. They are replaced as a whole when a file changes."""
 
     def __init__(
         self,

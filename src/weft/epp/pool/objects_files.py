@@ -52,7 +52,7 @@ class ObjectFiles:
         return files
 
     def read(self) -> Objects:
-        """All manifests; raises `ConfigError` with file and key."""
+        """Reads all manifests; raises `ConfigError` with file and key."""
         priorities: dict[str, int] = {}
         rewrites: list[ModelRewrite] = []
         for file in self.list_files():
@@ -93,7 +93,7 @@ class ObjectFiles:
 
 
 def _head(document: Any, where: str) -> _Head:
-    """What every manifest has."""
+    """Reads the fields that every manifest has."""
     if not isinstance(document, dict):
         raise ConfigError(f"{where}: must be a manifest with apiVersion, kind and metadata")
     kind, version = document.get("kind"), document.get("apiVersion")

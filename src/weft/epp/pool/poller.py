@@ -40,7 +40,7 @@ _MAX_POLLS_PER_S = 250  # of all endpoints together, unless the interval asks fo
 
 
 class MetricsSourceParameters(Parameters, frozen=True, kw_only=True):
-    """How endpoints' metrics are fetched."""
+    """How metrics of endpoints are fetched."""
 
     scheme: str = "http"
     path: str | None = None  # None: where the engine has them, mostly /metrics
@@ -73,7 +73,7 @@ _FORESEEN = (Unreadable, GetFailed, OSError, EOFError, TimeoutError, ssl.SSLErro
 
 
 def defect_in(error: Exception) -> Exception | None:
-    """What to log with its traceback: what no server should be able to raise."""
+    """Returns the error if it must be logged with its traceback, because no server should be able to cause it."""
     return None if isinstance(error, _FORESEEN) else error
 
 
@@ -83,7 +83,7 @@ class LoadSource(Protocol):
     port: int | None  # where it polls; None: on another host than the one that serves
 
     async def load(self) -> Load:
-        """Its load now; raises `OSError`, `GetFailed` or `Unreadable`."""
+        """Returns the current load; raises `OSError`, `GetFailed` or `Unreadable`."""
 
     async def close(self) -> None:
         """Let go of the connection."""
@@ -113,7 +113,7 @@ class HttpLoadSource:
 
 
 class Poller:
-    """One task per endpoint, for as long as the endpoint is in the pool."""
+    """Polls one endpoint, for as long as the endpoint is in the pool."""
 
     def __init__(
         self,
@@ -133,7 +133,7 @@ class Poller:
         pool.on_joined(self._start)
 
     def count_failure(self) -> None:
-        """One more poll that failed, of this kind of source."""
+        """Counts a failed poll of this kind of source."""
         self._metrics.poll_errors.labels(self._types[0]).inc()
 
     async def close(self) -> None:
@@ -164,7 +164,7 @@ class Poller:
             await source.close()
 
     async def _pause(self) -> None:
-        """Until the next poll is due, or sooner: while requests are sent, or wait for room.
+        """Waits until the next poll is due, or less while requests are sent or wait for room.
 
         Whichever endpoint they are sent to: one that is passed over for its queue must say when that has gone.
         """
@@ -251,7 +251,7 @@ def http_sources(
 
 
 def make_tls(parameters: MetricsSourceParameters) -> ssl.SSLContext:
-    """How servers' certificates are checked, and ours shown; raises `ConfigError`."""
+    """Returns the TLS context that checks servers' certificates and presents ours; raises `ConfigError`."""
     try:
         context = ssl.create_default_context(cafile=parameters.ca_cert_path)
         if parameters.client_cert_path and parameters.client_key_path:

@@ -8,7 +8,7 @@ from weft.epp.pool.endpoint import Endpoint, EndpointSpec, split_host_port
 
 
 class Pool:
-    """All endpoints by (source, namespace/name). One event loop owns it."""
+    """All endpoints by (source, namespace/name). One event loop owns the pool."""
 
     def __init__(self) -> None:
         self._by_key: dict[tuple[str, str], Endpoint] = {}
@@ -114,7 +114,7 @@ class Pool:
 
 
 def reachable(endpoints: Sequence[Endpoint]) -> Sequence[Endpoint]:
-    """Those that do not refuse connections; all of them if that would leave none."""
+    """Returns the endpoints that accept connections; all of them if none does."""
     if not any(endpoint.is_refusing for endpoint in endpoints):
         return endpoints
     return [endpoint for endpoint in endpoints if not endpoint.is_refusing] or endpoints

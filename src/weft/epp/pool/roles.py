@@ -14,17 +14,17 @@ ENCODE_ROLES: Final = frozenset({"encode", "encode-prefill", "encode-prefill-dec
 
 
 def prefills(endpoint: Endpoint) -> bool:
-    """Whether it has a role, and prefills."""
+    """True if the endpoint has a role that includes prefill."""
     return endpoint.labels.get(ROLE_LABEL) in PREFILL_ROLES
 
 
 def decodes(endpoint: Endpoint) -> bool:
-    """Whether it decodes; without a role an endpoint does."""
+    """True if the endpoint decodes; an endpoint without a role does."""
     return endpoint.labels.get(ROLE_LABEL, "decode") in DECODE_ROLES
 
 
 def encodes(endpoint: Endpoint) -> bool:
-    """Whether it has a role, and encodes media."""
+    """True if the endpoint has a role that includes encoding of media."""
     return endpoint.labels.get(ROLE_LABEL) in ENCODE_ROLES
 
 

@@ -1,1 +1,1 @@
-"""Who holds which prefix in its KV cache: hashing, the two indexes, and the events that feed one of them."""
+"""Which endpoint has which prefix in its KV cache: hashes, the two indexes, and the events that feed one of them."""

@@ -57,7 +57,7 @@ class ApproximateIndex:
         return True
 
     def match(self, hashes: Sequence[int]) -> dict[int, int]:
-        """How many blocks were seen with each set of holders, up to the first block nobody holds."""
+        """Returns the number of leading blocks per set of holders, up to the first block without a holder."""
         get = self._holders.get
         counts: dict[int, int] = {}
         for block in hashes:

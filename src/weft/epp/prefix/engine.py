@@ -1,4 +1,4 @@
-"""One engine over VllmEngine: its load and its prefix-cache events, as the picker's own values."""
+"""An engine over VllmEngine: its load and its prefix-cache events, as the picker's own values."""
 
 from collections.abc import AsyncGenerator, Iterable, Iterator
 from dataclasses import dataclass
@@ -42,12 +42,12 @@ class EngineFailed(OSError):
 
 
 class EngineRefused(EngineFailed, ConnectionRefusedError):
-    """Nobody listens there."""
+    """The engine refuses connections."""
 
 
 @dataclass(frozen=True, slots=True)
 class EngineBatch:
-    """One message of the event stream; a load record has no events."""
+    """A message of the event stream; a load record has no events."""
 
     sequence: int
     events: Iterable[Event]  # made as they are taken
@@ -68,7 +68,7 @@ class EngineConnection:
         self._stub = vllm_engine_pb2_grpc.VllmEngineStub(self._channel)
 
     async def load(self) -> Load:
-        """Its load now, summed over its ranks; raises `EngineFailed`."""
+        """Returns the current load, summed over the ranks; raises `EngineFailed`."""
         request = vllm_engine_pb2.GetLoadsRequest()
         try:
             reply = await self._stub.GetLoads(request, timeout=CALL_TIMEOUT_S, metadata=self._key)
@@ -109,7 +109,7 @@ def _metadata(key: str | None) -> tuple[tuple[str, str], ...]:
 
 
 def to_load(reply: vllm_engine_pb2.GetLoadsResponse) -> Load:
-    """All ranks together."""
+    """Sums the loads of all ranks."""
     usages = [as_share(rank.token_usage) for rank in reply.loads]
     return Load(
         num_waiting=as_count(sum(rank.num_waiting_reqs for rank in reply.loads)),
@@ -143,7 +143,7 @@ def _events(message: common_pb2.KvEventBatch) -> Iterator[Event]:
 
 
 def _stored(stored: common_pb2.KvBlocksStored) -> Iterator[Event]:
-    """One event per run of blocks of the same size."""
+    """Yields an event for each run of blocks of the same size."""
     parent = block_hash(stored.parent_block_hash) if stored.HasField("parent_block_hash") else None
     for block in stored.blocks:
         tokens = pack_tokens(block.token_ids)

@@ -101,7 +101,7 @@ class _ArrayEvent(msgspec.Struct, array_like=True):
 
 
 class _Fields(msgspec.Struct, frozen=True):
-    """What is read of an event; the rest is passed over."""
+    """The fields of an event that are read; others are ignored."""
 
     block_hashes: msgspec.Raw = msgspec.Raw()
     parent_block_hash: msgspec.Raw = msgspec.Raw()
@@ -231,7 +231,7 @@ def _is_map(message: bytes | msgspec.Raw) -> bool:
 
 
 def _items(raw: msgspec.Raw, most: int) -> Sequence[msgspec.Raw]:
-    """Of an array or nil; how many there are is looked at before they become objects."""
+    """Returns the items of an array or of nil. Their number is checked before they become objects."""
     head = bytes(memoryview(raw)[:5])
     width = {b"\xdc": 2, b"\xdd": 4}.get(head[:1], 0)
     if int.from_bytes(head[1 : 1 + width], "big") > most:
@@ -240,7 +240,7 @@ def _items(raw: msgspec.Raw, most: int) -> Sequence[msgspec.Raw]:
 
 
 def _extra(keys: Any, lora_name: object) -> Extra | None:
-    """What besides tokens makes a block its own; the adapter is in the chain's root already."""
+    """Returns what distinguishes a block besides its tokens; the adapter is already in the root of the chain."""
     extra: list[str | int] = []
     for key in keys or ():
         if isinstance(key, str | int):

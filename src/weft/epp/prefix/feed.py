@@ -1,4 +1,4 @@
-"""One endpoint's stream of events into the index: order, gaps, restarts, and what cannot be read."""
+"""Applies an endpoint's event stream to the index: order, gaps, restarts, and unreadable messages."""
 
 from collections.abc import Iterable
 from enum import Enum
@@ -11,7 +11,7 @@ from weft.epp.prefix.precise import PreciseIndex
 
 
 class Step(Enum):
-    """How a message stands to the one before it."""
+    """Relation of a message to the one before it."""
 
     NEXT = "next"
     REPEATED = "repeated"
@@ -51,7 +51,7 @@ class EventFeed:
             self._index.base_models[self._endpoint] = model
 
     def step(self, sequence: int) -> Step:
-        """How a message with this number stands to what was applied."""
+        """Returns the relation of a message with this number to the messages already applied."""
         if self.last is None or sequence == self.last + 1:
             return Step.NEXT
         if sequence > self.last:

@@ -11,7 +11,7 @@ _Amount = TypeVar("_Amount", int, float)
 def by_endpoint(
     amounts: Mapping[int, _Amount], endpoints: Iterable[Endpoint]
 ) -> dict[Endpoint, _Amount]:
-    """What each of these endpoints has of amounts that sets of them have: at a cost of who is in the sets.
+    """Converts amounts per set of endpoints to amounts per endpoint; the cost grows with the sizes of the sets.
 
     A request may have a thousand prompts, and a pool a thousand endpoints: amounts are summed by set before.
     """

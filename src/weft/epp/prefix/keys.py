@@ -59,7 +59,7 @@ def cbor(value: object) -> bytes:
 
 
 class KeyAlgorithm(Protocol):
-    """One way to key blocks."""
+    """An algorithm that computes block keys."""
 
     def root(self, model: str) -> int:
         """The parent of a prompt's first block."""
@@ -75,7 +75,7 @@ class FnvKeys:
         self._seed = fnv64a(seed.encode())
 
     def root(self, model: str) -> int:
-        """One step from the seed: no tokens, and the model's name as the extra."""
+        """The first key of a chain: one step from the seed, without tokens, with the model's name as the extra."""
         return fnv64a(cbor([self._seed, None, model]))
 
     def block(self, parent: int, tokens: bytes, extra: Extra | None) -> int:
@@ -96,7 +96,7 @@ class XxhKeys:
         self._seed = fnv64a(seed.encode())
 
     def root(self, model: str) -> int:
-        """One step from the seed: no tokens, and the model's name as the extra."""
+        """The first key of a chain: one step from the seed, without tokens, with the model's name as the extra."""
         return self.block(self._seed, b"", (model,))
 
     def block(self, parent: int, tokens: bytes, extra: Extra | None) -> int:
@@ -125,7 +125,7 @@ def chain_keys(
 def iter_keys(
     keys: KeyAlgorithm, tokens: bytes, *, block_size: int, parent: int, first_extra: Extra | None
 ) -> Iterator[int]:
-    """The same, one after the other, for who must not do all of it at once."""
+    """Yields the keys one by one, for callers that must not compute all at once."""
     width = 4 * block_size
     block, extra = keys.block, first_extra
     for end in range(width, len(tokens) + 1, width):

@@ -38,7 +38,7 @@ def parse_selector(text: str) -> dict[str, str]:
 
 
 class PodDiscoveryConfig(Part, frozen=True, kw_only=True):
-    """Where each endpoint publishes, and which endpoints do."""
+    """Where each endpoint publishes its events, and which endpoints do."""
 
     socket_port: Port = 5557
     replay_socket_port: Port | None = None
@@ -50,7 +50,7 @@ class PodDiscoveryConfig(Part, frozen=True, kw_only=True):
 
 
 class KvEventsConfig(Part, frozen=True, kw_only=True):
-    """Where events come from. Endpoints that speak VllmEngine send theirs over gRPC regardless."""
+    """Sources of events. Endpoints that speak VllmEngine send events over gRPC regardless."""
 
     zmq_endpoint: str | None = None  # bound here, for engines that connect to the picker
     topic_filter: str = "kv@"
@@ -61,7 +61,7 @@ class KvEventsConfig(Part, frozen=True, kw_only=True):
 
 
 class KvSubscriptions:
-    """One task per endpoint, for as long as it is in the pool."""
+    """Runs a task per endpoint, for as long as the endpoint is in the pool."""
 
     def __init__(
         self,

@@ -1,4 +1,4 @@
-"""What endpoints that left the pool held, forgotten a few milliseconds at a time: it may be a million blocks."""
+"""Removes the blocks of endpoints that left the pool, a few milliseconds at a time: there may be a million."""
 
 import asyncio
 from collections.abc import Callable

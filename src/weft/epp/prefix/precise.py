@@ -20,7 +20,7 @@ _Place = tuple[str, int | None]  # tier, KV-cache group
 
 @dataclass(slots=True)
 class _Block:
-    """One engine block: which of our keys it completes, and how the chain goes on after it."""
+    """A block of an engine: the key that it completes, and the state of the key chain after it."""
 
     key: int  # of the last full block of ours up to its end
     tail: bytes  # its tokens beyond that
@@ -31,7 +31,7 @@ class _Block:
 
 @dataclass(slots=True)
 class _Holding:
-    """What one endpoint holds."""
+    """The blocks that one endpoint has."""
 
     blocks: dict[int, _Block] = field(default_factory=dict)  # by the engine's hash
     counts: dict[str, dict[int, int]] = field(default_factory=dict)  # by tier, then by key

@@ -88,7 +88,7 @@ class ZmqSubscriber:
         return has_ended and (until is None or (last is not None and last + 1 >= until))
 
     async def _request_replay(self, start: int, port: int) -> bool:
-        """Whether the replay came to its end."""
+        """Returns whether the replay was complete."""
         # A DEALER, since a REQ socket would take only the first of the batches.
         socket = self._context.socket(zmq.DEALER)
         try:
@@ -107,7 +107,7 @@ class ZmqSubscriber:
         return True
 
     async def _take_replayed(self, frames: Sequence[bytes]) -> bool:
-        """Whether more is to come."""
+        """Returns whether more messages follow."""
         if len(frames) < 2 or len(frames[-2]) != 8:
             self._feed.note("malformed")
             return True
@@ -122,7 +122,7 @@ class ZmqSubscriber:
 
 
 class ZmqHub:
-    """One bound socket; the topic says whose events they are."""
+    """A bound socket on which many endpoints publish; the topic names the endpoint."""
 
     def __init__(
         self,

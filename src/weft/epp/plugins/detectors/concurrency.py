@@ -22,7 +22,7 @@ class ConcurrencyParameters(Parameters, frozen=True, kw_only=True):
 
 @plugin("concurrency-detector", (Kind.DETECTOR, Kind.FILTER), ConcurrencyParameters)
 class ConcurrencyDetector:
-    """What is under way against what is allowed; needs no telemetry."""
+    """Saturation as running requests (or tokens) relative to a limit; needs no telemetry."""
 
     def __init__(self, parameters: ConcurrencyParameters, surroundings: Surroundings) -> None:
         self._parameters = parameters
@@ -40,7 +40,7 @@ class ConcurrencyDetector:
     expected_saturation = saturation  # what is under way is counted here, and so never late
 
     def keep(self, cycle: Cycle, candidates: Sequence[Endpoint]) -> Sequence[Endpoint]:
-        """Those that have room; all if none has."""
+        """Returns the endpoints below their limit; all of them if none is."""
         limit = 1.0 + self._parameters.headroom
         return [each for each in candidates if self._ratio(each) <= limit] or candidates
 

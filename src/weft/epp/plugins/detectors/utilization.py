@@ -63,7 +63,7 @@ class UtilizationDetector:
         return total / num_known if num_known else 0.0
 
     def keep(self, cycle: Cycle, candidates: Sequence[Endpoint]) -> Sequence[Endpoint]:
-        """Those that are known to have room; all if none is."""
+        """Returns the endpoints whose load is known and below the thresholds; all of them if none is."""
         limit = 1.0 + self._parameters.headroom
         passing = [
             each

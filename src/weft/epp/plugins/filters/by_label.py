@@ -9,7 +9,7 @@ from weft.epp.pool.endpoint import Endpoint
 
 
 class LabelParameters(Parameters, frozen=True, kw_only=True):
-    """One label and its allowed values."""
+    """A label and its allowed values."""
 
     label: str
     valid_values: list[str] = []
@@ -21,7 +21,7 @@ class LabelFilter(Plugin[LabelParameters]):
     """Keeps the endpoints whose label has one of the given values."""
 
     def keep(self, _: Cycle, candidates: Sequence[Endpoint]) -> Sequence[Endpoint]:
-        """Those labelled so, and the unlabelled if they are allowed."""
+        """Returns the endpoints with an allowed value of the label, and the unlabelled ones if these are allowed."""
         label = self._parameters.label
         return [each for each in candidates if self._accepts(each.labels.get(label))]
 

@@ -48,7 +48,7 @@ class AttributeFilterParameters(Parameters, frozen=True, kw_only=True):
     fallback_on_empty: bool = False
 
     def references(self) -> Iterable[Reference]:
-        """What reads the attribute."""
+        """References the plugin that reads the attribute."""
         return attribute_references("attribute", self.attribute, self.producer)
 
 
@@ -64,7 +64,9 @@ class AttributeFilter:
         self._falls_back = parameters.fallback_on_empty
 
     def keep(self, cycle: Cycle, candidates: Sequence[Endpoint]) -> Sequence[Endpoint]:
-        """Those that compare; all if that leaves none and falling back is on."""
+        """Returns the endpoints whose attribute passes the comparison; all of them if none does and the fallback is
+        on.
+        """
         passing = [each for each in candidates if self._accepts(self._read(each, cycle.now))]
         return candidates if not passing and self._falls_back else passing
 

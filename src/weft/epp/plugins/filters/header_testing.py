@@ -14,7 +14,7 @@ class HeaderTestingFilter(Plugin[NoParameters]):
     """Keeps the endpoints a header names, in its order; all of them if there is no header."""
 
     def keep(self, cycle: Cycle, candidates: Sequence[Endpoint]) -> Sequence[Endpoint]:
-        """Those named as "IP" or "IP:port"."""
+        """Returns the endpoints that the header names as "IP" or "IP:port"."""
         value = cycle.request.headers.get(TESTED_ENDPOINTS, "")
         if not value:
             return candidates

@@ -12,7 +12,7 @@ from weft.epp.pool.endpoint import Endpoint
 
 
 class Expression(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """One requirement on a label."""
+    """A requirement on a label, as in Kubernetes' `matchExpressions`."""
 
     key: str
     operator: Literal["In", "NotIn", "Exists", "DoesNotExist"]
@@ -25,7 +25,7 @@ class Expression(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_field
             raise ValueError(f"operator {self.operator} {wanted}")
 
     def accepts(self, labels: Mapping[str, str]) -> bool:
-        """Whether the labels meet it."""
+        """True if the labels meet the requirement."""
         match self.operator:
             case "In":
                 return labels.get(self.key) in self.values
@@ -53,7 +53,7 @@ class LabelSelectorFilter(Plugin[SelectorParameters]):
     """Keeps the endpoints that a selector selects."""
 
     def keep(self, _: Cycle, candidates: Sequence[Endpoint]) -> Sequence[Endpoint]:
-        """Those whose labels meet every requirement."""
+        """Returns the endpoints whose labels meet every requirement."""
         return [endpoint for endpoint in candidates if self._accepts(endpoint.labels)]
 
     def _accepts(self, labels: Mapping[str, str]) -> bool:

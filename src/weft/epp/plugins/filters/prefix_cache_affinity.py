@@ -90,7 +90,7 @@ class PrefixAffinityFilter:
         return not here or not there or min(here) - min(there) > allowed_s
 
     def _ttft_s(self, cycle: Cycle, candidates: Sequence[Endpoint]) -> Mapping[Endpoint, float]:
-        """Of those of which it is known."""
+        """Returns the predicted time to first token of each candidate that has a prediction."""
         if self._inflight is not None:
             throughput = self._parameters.peak_prefill_throughput
             return {each: self._inflight.num_tokens(each) / throughput for each in candidates}

@@ -16,7 +16,7 @@ class RoleFilter:
         self._takes = takes
 
     def keep(self, _: Cycle, candidates: Sequence[Endpoint]) -> Sequence[Endpoint]:
-        """Those that take this part of the work."""
+        """Returns the endpoints that take this stage of the work."""
         return [each for each in candidates if self._takes(each)]
 
 

@@ -10,7 +10,7 @@ from weft.epp.pool.endpoint import Endpoint
 
 
 class HeadroomTierParameters(Parameters, frozen=True, kw_only=True):
-    """How often the others are tried, so that one that has recovered is found."""
+    """How often the filter keeps endpoints without headroom, so that a recovered endpoint is found."""
 
     epsilon_explore_neg: Share = 0.01
     latency_prediction_info_producer_name: LatencyProducer = LATENCY
@@ -21,7 +21,9 @@ class HeadroomTierFilter(Plugin[HeadroomTierParameters]):
     """Keeps one of two tiers; all, while nothing is known."""
 
     def keep(self, cycle: Cycle, candidates: Sequence[Endpoint]) -> Sequence[Endpoint]:
-        """Those that miss nothing, or with a small chance the rest. No prediction counts as missing."""
+        """Returns the endpoints that meet the SLO or, with a small probability, the others. An endpoint without a
+        prediction counts as missing the SLO.
+        """
         known = cycle.predictions.get(self._parameters.latency_prediction_info_producer_name)
         if known is None or not any(each in known.of for each in candidates):
             return candidates

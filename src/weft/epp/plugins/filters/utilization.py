@@ -33,7 +33,7 @@ class UtilizationFilterParameters(Parameters, frozen=True, kw_only=True):
             raise ValueError("needs at least one condition")
 
     def references(self) -> Iterable[Reference]:
-        """What counts active requests, if that is configured."""
+        """References the producer that counts active requests, if one is configured."""
         is_counted = any(each.metric == "active-requests" for each in self.conditions)
         return super().references() if is_counted else ()
 
@@ -54,7 +54,7 @@ class UtilizationFilter:
         self._falls_back = parameters.fallback_on_empty
 
     def keep(self, _: Cycle, candidates: Sequence[Endpoint]) -> Sequence[Endpoint]:
-        """Those below the caps; all if that leaves none and falling back is on."""
+        """Returns the endpoints below the caps; all of them if none is and the fallback is on."""
         passing = [
             each for each in candidates if all(read(each) <= cap for read, cap in self._caps)
         ]

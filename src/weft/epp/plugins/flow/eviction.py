@@ -7,7 +7,7 @@ from weft.epp.flow.item import Lease
 
 @plugin(EVICTION_FILTER, Kind.EVICTION_FILTER, is_alpha=True)
 class Sheddable(Plugin[NoParameters]):
-    """Those of negative priority."""
+    """Allows eviction of requests with a negative priority."""
 
     def accepts(self, lease: Lease) -> bool:
         return lease.priority < 0

@@ -9,7 +9,7 @@ from weft.epp.flow.item import ItemHeap
 
 @plugin(GLOBAL_STRICT, Kind.FAIRNESS)
 class GlobalStrict(Plugin[NoParameters]):
-    """All flows of a band wait in one queue."""
+    """All flows of a band share one queue."""
 
     def queue_of(self, _: str) -> str:
         return ""

@@ -9,7 +9,7 @@ from weft.epp.flow.item import Item
 
 @plugin(FCFS, Kind.ORDERING)
 class FirstCome(Plugin[NoParameters]):
-    """Who came first."""
+    """Orders requests by arrival, earliest first."""
 
     def order(self, item: Item, _: float) -> float:
         return item.arrived
@@ -25,7 +25,7 @@ class EarliestDeadline(Plugin[NoParameters]):
 
 @plugin("slo-deadline-ordering-policy", Kind.ORDERING)
 class SloDeadline(Plugin[NoParameters]):
-    """Whose first token is due first; those that do not say when come last."""
+    """Orders requests by the deadline of their first token, earliest first; requests without a deadline come last."""
 
     def order(self, item: Item, _: float) -> float:
         return math.inf if item.slo.ttft_s is None else item.arrived + item.slo.ttft_s

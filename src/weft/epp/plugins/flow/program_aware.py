@@ -40,7 +40,7 @@ class ProgramParameters(Parameters, frozen=True, kw_only=True):
 
 @dataclass(slots=True)
 class _Program:
-    """What a flow got, in tokens as of `at`, and how often."""
+    """The service that a flow has received, in tokens as of `at`, and its number of requests."""
 
     at: float
     service: float = 0.0
@@ -109,7 +109,7 @@ class ProgramAware(FollowsResponse):
         return names[-first]
 
     def picked(self, cycle: Cycle, _: Schedule) -> None:
-        """It is sent on: its wait is over."""
+        """Records that the request is dispatched: its wait is over."""
         program = self._of(cycle.fairness_id)
         program.num_waits += 1
         program.num_open += 1
@@ -117,7 +117,7 @@ class ProgramAware(FollowsResponse):
         self._open[cycle.ticket_id] = (cycle.fairness_id, cycle.num_prompt_tokens)
 
     def used(self, ticket_id: int, usage: Usage) -> None:
-        """It took this much of the pool."""
+        """Adds the tokens of a response to the service that its flow has received."""
         opened = self._open.get(ticket_id)
         if opened is None or not self._is_by_service:
             return
@@ -127,7 +127,7 @@ class ProgramAware(FollowsResponse):
         program.service += _OUTPUT_WEIGHT * (usage.num_completion_tokens or 0)
 
     def ended(self, ticket_id: int) -> None:
-        """It is over, used or not."""
+        """Forgets a finished request, whether or not its usage is known."""
         opened = self._open.pop(ticket_id, None)
         program = None if opened is None else self._programs.get(opened[0])
         if program is not None:

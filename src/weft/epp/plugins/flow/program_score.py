@@ -14,7 +14,9 @@ from weft.epp.request.values import Usage
 
 
 class ProgramScoreParameters(Parameters, frozen=True, kw_only=True):
-    """What a turn and a token cost; 0 stands for no weight, no half-life, no end of what is remembered."""
+    """Weights of a turn and of a token, half-lives and retention; 0 means no weight, no half-life, no end of
+    retention.
+    """
 
     weight_turns: NotNegative = 1.0
     weight_tokens: NotNegative = 0.01
@@ -28,7 +30,7 @@ class ProgramScoreParameters(Parameters, frozen=True, kw_only=True):
 
 @dataclass(slots=True)
 class _Program:
-    """What a flow had, as of `at`."""
+    """The turns and tokens of a flow, decayed as of `at`."""
 
     at: float
     turns: float = 0.0
@@ -78,12 +80,12 @@ class ProgramScore(FollowsResponse):
         return math.log2(cost) + (program.at / half_life_s if half_life_s else 0.0)
 
     def picked(self, cycle: Cycle, _: Schedule) -> None:
-        """It has its turn."""
+        """Counts a turn of the flow."""
         self._add(cycle.fairness_id, turns=1.0)
         self._open[cycle.ticket_id] = (cycle.fairness_id, cycle.num_prompt_tokens)
 
     def used(self, ticket_id: int, usage: Usage) -> None:
-        """It took so many tokens."""
+        """Adds the tokens of a response to its flow."""
         opened = self._open.get(ticket_id)
         if opened is not None:
             name, num_prompt = opened
@@ -93,7 +95,7 @@ class ProgramScore(FollowsResponse):
             self._add(name, tokens=float(num_tokens))
 
     def ended(self, ticket_id: int) -> None:
-        """It is over, used or not."""
+        """Forgets a finished request, whether or not its usage is known."""
         self._open.pop(ticket_id, None)
 
     def _add(self, name: str, *, turns: float = 0.0, tokens: float = 0.0) -> None:

@@ -15,7 +15,7 @@ _MAX_COUNTERS: Final = 10_000  # clients name flows
 
 
 class VirtualTokensParameters(Parameters, frozen=True, kw_only=True):
-    """What a token of a prompt costs, and one that is generated, of which a request counts 128."""
+    """Cost of a prompt token and of a generated token; a request is assumed to generate 128 tokens."""
 
     input_token_weight: Positive = 1.0
     output_token_weight: Positive = 3.0
@@ -55,7 +55,7 @@ class VirtualTokens:
         return chosen
 
     def picked(self, cycle: Cycle, _: Schedule) -> None:
-        """It is sent on: its flow pays."""
+        """Charges the flow for a request when it is dispatched."""
         band = self._bands.get(cycle.priority)
         if band is None:
             return  # another policy's
@@ -68,7 +68,9 @@ class VirtualTokens:
             self._forget(band)
 
     def _forget(self, band: _Band) -> None:
-        """Those that are not ahead; and if that is not half of them, whoever is least so."""
+        """Forgets the flows that are not ahead; if these are fewer than half of all flows, it forgets those least
+        ahead.
+        """
         ahead = {name: each for name, each in band.counters.items() if each > band.floor}
         if len(ahead) > _MAX_COUNTERS // 2:
             band.floor = sorted(ahead.values())[len(ahead) // 2]

@@ -10,7 +10,7 @@ from weft.epp.decision.plugin import Plugin, Profile, plugin
 
 
 class DataParallelParameters(Parameters, frozen=True, kw_only=True):
-    """Where requests to every rank of a host go in."""
+    """The port at which requests for every rank of a host arrive."""
 
     primary_port: Port = 8000
 

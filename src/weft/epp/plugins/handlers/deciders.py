@@ -9,7 +9,7 @@ PREFIX_DECIDER = "prefix-based-pd-decider"
 
 
 class PrefixDeciderParameters(Parameters, frozen=True, kw_only=True):
-    """How much must be left to compute; 0: never apart."""
+    """Minimum number of uncached prompt tokens for a separate prefill; 0 means never separate."""
 
     non_cached_tokens: Count = 0
     prompt_tokens: Count = 0  # and how long the prompt must be
@@ -21,7 +21,7 @@ class PrefixDecider(Plugin[PrefixDeciderParameters]):
     """Prefills apart when the decoder would have much to compute."""
 
     def wants(self, cycle: Cycle, decode: Endpoint) -> bool:
-        """Whether enough of the prompt is not cached there."""
+        """True if enough of the prompt is not cached at the decode endpoint."""
         parameters = self._parameters
         if not parameters.non_cached_tokens or cycle.num_prompt_tokens < parameters.prompt_tokens:
             return False
@@ -42,5 +42,5 @@ class MediaDecider(Plugin[NoParameters]):
     """Apart when there is media to encode."""
 
     def wants(self, cycle: Cycle, decode: Endpoint) -> bool:
-        """Whether the request has any."""
+        """True if the request has media."""
         return bool(cycle.request.media)

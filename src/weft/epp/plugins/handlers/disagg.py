@@ -29,7 +29,7 @@ class StageProfiles(Part, frozen=True, kw_only=True):
 
 
 class StageDeciders(Part, frozen=True, kw_only=True):
-    """What says, per request, whether a stage runs apart; None: it never does."""
+    """The deciders that choose, for each request, whether a stage runs on a separate endpoint; None means never."""
 
     prefill: str | None = None
     encode: str | None = None

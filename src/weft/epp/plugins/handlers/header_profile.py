@@ -28,7 +28,7 @@ class HeaderHandler:
         self._default = parameters.default_profile
 
     def schedule(self, cycle: Cycle, profiles: Mapping[str, Profile]) -> Schedule:
-        """That profile's pick; raises `Refused` if there is no such profile."""
+        """Returns the pick of the profile that the header names; raises `Refused` if there is no such profile."""
         name = cycle.request.headers.get(self._header) or self._default
         profile = profiles.get(name)
         if profile is None:

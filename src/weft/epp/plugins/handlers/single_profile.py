@@ -12,6 +12,6 @@ class SingleProfileHandler(Plugin[NoParameters]):
     """Runs the only profile there is."""
 
     def schedule(self, cycle: Cycle, profiles: Mapping[str, Profile]) -> Schedule:
-        """That profile's pick."""
+        """Returns the pick of the only profile."""
         ((name, profile),) = profiles.items()
         return Schedule(name, {name: profile.run(cycle, cycle.candidates).picked})

@@ -26,7 +26,7 @@ _OrUnlimited = Annotated[int, msgspec.Meta(ge=-1)]
 
 
 class BurstParameters(Parameters, frozen=True, kw_only=True):
-    """How long requests are gathered, and how many of them one endpoint takes; -1: any number."""
+    """How long requests are gathered into a burst, and how many of a burst one endpoint takes; -1 means any number."""
 
     needs = (TOKENS,)
     window_duration_ms: Annotated[int, msgspec.Meta(ge=1, le=_MAX_WINDOW_MS)] = 100
@@ -47,13 +47,13 @@ class BurstParameters(Parameters, frozen=True, kw_only=True):
 
     @property
     def max_blocks(self) -> int:
-        """Of a prompt that are compared."""
+        """Maximum number of prompt blocks that are compared."""
         return self.max_prefix_tokens_to_match // self.block_size_tokens or _MAX_BLOCKS
 
 
 @dataclass(frozen=True, slots=True)
 class Prompts:
-    """What a request's prompts are: all of them, and how they begin if that is long enough to share."""
+    """The prompts of a request, and their common beginning if that is long enough to share."""
 
     whole: tuple[int, ...]
     beginning: int | None

@@ -10,7 +10,9 @@ from weft.epp.plugins.producers.approximate_prefix import PREFILL_PROFILE
 
 
 class SourceParameters(Parameters, frozen=True, kw_only=True):
-    """Whose prefixes, which profile's pick computes the prompt, and how many more tokens are worth a transfer."""
+    """The prefix producer to read, the profile whose pick computes the prompt, and the minimum gain in tokens that
+    justifies a transfer.
+    """
 
     prefix_match_info_producer_name: PrefixProducer = APPROXIMATE
     prefill_profile_name: str = PREFILL_PROFILE
@@ -27,7 +29,9 @@ class SourceProducer(Producer):
         self._least = parameters.min_cached_token_delta
 
     def picked(self, cycle: Cycle, schedule: Schedule) -> None:
-        """Of those that hold most, give or take a block, one: the less waits there, the likelier."""
+        """Chooses a source among the endpoints that have the most of the prompt cached, within one block; an endpoint
+        with fewer waiting requests is more likely.
+        """
         match = cycle.prefixes.get(self._producer)
         if match is None or not match.held:
             return

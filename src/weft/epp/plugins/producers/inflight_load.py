@@ -17,7 +17,7 @@ from weft.epp.pool.endpoint import Endpoint
 
 
 class InflightParameters(Parameters, frozen=True, kw_only=True):
-    """Whether tokens yet to be generated count, and whose cached prefixes do not."""
+    """Whether estimated output tokens count, and whose cached prefixes are subtracted."""
 
     needs = (TOKENS,)
     add_estimated_output_tokens: bool = False
@@ -33,7 +33,7 @@ class InflightParameters(Parameters, frozen=True, kw_only=True):
 
 @dataclass(slots=True)
 class _Share:
-    """What one request adds to one endpoint."""
+    """The load that one request adds to one endpoint."""
 
     endpoint: Endpoint
     num_tokens: int
@@ -114,7 +114,9 @@ class InflightLoad(Producer):
             self._num_tokens[endpoint] = max(0, self._num_tokens.get(endpoint, 0) + num_tokens)
 
     def _publish(self) -> None:
-        """Of what is under way: clients name flows, and endpoints come and go."""
+        """Writes the in-flight series. The number of series is bounded, because clients name flows and endpoints come
+        and go.
+        """
         self._requests.show(
             {labels: num_requests for labels, (num_requests, _) in self._rows.items()}
         )

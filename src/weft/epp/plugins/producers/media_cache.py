@@ -22,7 +22,7 @@ _AtLeastOneItem = Annotated[int, msgspec.Meta(ge=_MIB_PER_ITEM)]
 
 
 class MediaCacheParameters(Parameters, frozen=True, kw_only=True):
-    """How much a server's encoder cache holds, in MiB."""
+    """Assumed size of a server's encoder cache, in MiB."""
 
     cache_size: _AtLeastOneItem | None = msgspec.field(default=None, name="cacheSizeInMBPerServer")
     older_cache_size: _AtLeastOneItem | None = msgspec.field(default=None, name="cacheSizeInMB")
@@ -56,7 +56,7 @@ class MediaCacheProducer:
             }
 
     def picked(self, cycle: Cycle, schedule: Schedule) -> None:
-        """They will be where they are encoded: apart, or at the destination."""
+        """Records where the request's media will be encoded: at the encode endpoint, or at the destination."""
         encoders = schedule.picks.get(ENCODE_PROFILE) or (schedule.target,)
         items = _items(cycle)
         for endpoint in encoders if items else ():

@@ -30,7 +30,7 @@ _KEYS_AT_ONCE: Final = 2048
 
 
 class TokenProcessorConfig(Part, frozen=True, kw_only=True):
-    """How tokens become keys. Keys never leave the picker, so the cheap hash is the default."""
+    """How tokens become block keys. Keys never leave the picker, so the cheap hash is the default."""
 
     block_size_tokens: AtLeastOne = 16
     block_size: AtLeastOne | None = None  # the older name
@@ -46,7 +46,7 @@ class InMemoryConfig(Part, frozen=True, kw_only=True):
 
 
 class BlockIndexConfig(Part, frozen=True, kw_only=True):
-    """Where keys are stored."""
+    """The store of the block index."""
 
     in_memory_config: InMemoryConfig = InMemoryConfig()
     redis_config: dict[str, object] | None = None
@@ -60,7 +60,7 @@ class BlockIndexConfig(Part, frozen=True, kw_only=True):
 
 
 class TierConfig(Part, frozen=True, kw_only=True):
-    """What a block in this tier is worth."""
+    """Weight of a block in this cache tier."""
 
     name: str
     weight: Share
@@ -91,7 +91,7 @@ class PreciseParameters(Parameters, frozen=True, kw_only=True):
         check_positive(speculativeTTL=self.speculative_ttl)
 
     def without_effect(self) -> Iterable[tuple[str, str]]:
-        """What the index here has no need of."""
+        """Settings of the reference that this index does not need."""
         indexer = self.indexer_config
         index = indexer.kv_block_index_config
         if index.in_memory_config.pod_cache_size is not None:
@@ -234,7 +234,7 @@ class PrecisePrefixProducer:
         return bases.pop()
 
     def _drop_old_guesses(self, now: float) -> None:
-        """Those that are due, but after a burst not all at once."""
+        """Drops expired speculative entries, a bounded number at a time after a burst."""
         num_dropped = 0
         while self._guesses and self._guesses[0][0] <= now and num_dropped < _KEYS_AT_ONCE:
             _, endpoint, chain = self._guesses.popleft()

@@ -35,7 +35,7 @@ _NOT_SAMPLED: Final = Ignored("a response's mean time per token is learnt, no si
 
 
 class PredictedLatencyParameters(Parameters, frozen=True, kw_only=True):
-    """What is predicted, and from whose numbers. Nothing here names a server: the models are in the picker."""
+    """Settings of the latency predictor. No setting names a server: the models run in the picker."""
 
     needs = (TOKENS,)
     streaming_mode: bool = False  # first tokens and those after them; without it whole responses
@@ -59,7 +59,7 @@ class PredictedLatencyParameters(Parameters, frozen=True, kw_only=True):
 
     @property
     def context_ttl_s(self) -> float:
-        """How long a request is followed that is not heard of."""
+        """How long the producer keeps a request from which no response arrives."""
         ttl = self.context_ttl
         return ttl * 1e-9 if isinstance(ttl, int) else parse_duration_s(ttl)
 
@@ -80,7 +80,7 @@ class _Open:
 
 
 class _Account:
-    """What a producer says in series."""
+    """Writes the metric series of this producer."""
 
     def __init__(self, metrics: PickerMetrics, name: str) -> None:
         self._names = metrics.model_names
@@ -89,7 +89,9 @@ class _Account:
         self._known: set[tuple[str, ...]] = set()
 
     def labels(self, cycle: Cycle) -> tuple[str, ...]:
-        """Of the series of a request; bounded, as a thousand names by a thousand would be a million."""
+        """Labels of a request's series. Their number is bounded: a thousand names by a thousand would be a million
+        series.
+        """
         labels = (*self._plugin, self._names(cycle.request.model), self._names(cycle.model))
         if labels not in self._known:
             if len(self._known) >= MAX_REQUEST_SERIES:
@@ -98,7 +100,7 @@ class _Account:
         return labels
 
     def predicted(self, cycle: Cycle, first_s: float, next_s: float) -> None:
-        """How long it took to predict."""
+        """Records how long the predictions took."""
         labels = self.labels(cycle)
         self._series.ttft_prediction.labels(*labels).observe(first_s)
         self._series.tpot_prediction.labels(*labels).observe(next_s)
@@ -106,7 +108,7 @@ class _Account:
         self._last(labels, "tpot_prediction_duration", next_s)
 
     def came(self, opened: _Open, first_s: float, next_s: float | None) -> None:
-        """What a response took, beside what was predicted and what was wanted."""
+        """Records the measured latency of a response beside its prediction and its objective."""
         labels, wanted = opened.labels, opened.slo
         if (ttft_s := opened.predicted_ttft_s) is not None:
             self._series.predicted_ttft.labels(*labels).observe(ttft_s)
@@ -273,7 +275,7 @@ class PredictedLatency:
         )  # fmt: skip
 
     def _features(self, cycle: Cycle, endpoint: Endpoint) -> Sequence[float]:
-        """What the time to the first token goes by: the prompt, and what stands before it."""
+        """Features for the time to first token: the prompt and the work queued before it."""
         uncached = cycle.num_uncached_tokens(
             endpoint, self._parameters.prefix_match_info_producer_name
         )
@@ -287,7 +289,7 @@ class PredictedLatency:
         )
 
     def _decode_features(self, endpoint: Endpoint) -> Sequence[float]:
-        """What the time per token goes by: who is computed beside it, and how much there is to read."""
+        """Features for the time per output token: concurrent requests and the KV cache to read."""
         return (
             1.0,
             _log(self._num_requests(endpoint)),
@@ -332,5 +334,5 @@ class PredictedLatency:
 
 
 def _log(amount: float) -> float:
-    """Of one more, so that nothing is 0. What a server reports may be anything; a model takes what is finite."""
+    """log(1 + amount), with a non-finite amount taken as finite: servers may report anything."""
     return math.log1p(min(amount, _MAX_AMOUNT)) if amount > 0.0 else 0.0  # false for NaN

@@ -48,7 +48,7 @@ class StaticImage(Part, frozen=True, kw_only=True):
 
 
 class ImageEstimate(Part, frozen=True, kw_only=True):
-    """How many tokens an image counts for. Images are not opened: all have the default resolution."""
+    """Number of tokens that an image counts for. Images are not opened: all have the default resolution."""
 
     mode: Literal["dynamic", "static"] = "dynamic"
     default_resolution: Resolution = Resolution()
@@ -61,14 +61,14 @@ class ImageEstimate(Part, frozen=True, kw_only=True):
 
     @property
     def num_tokens(self) -> int:
-        """Of one image."""
+        """Tokens per image."""
         if self.mode == "static" and self.static is not None:
             return self.static.static_token
         return self.default_resolution.width * self.default_resolution.height // self.dynamic.factor
 
 
 class EstimateParameters(Part, frozen=True, kw_only=True):
-    """What media count for where tokens are estimated; nothing, unless it is said."""
+    """Token counts of media where tokens are estimated; 0 unless configured."""
 
     image: ImageEstimate | None = None
 
@@ -89,7 +89,7 @@ class RenderParameters(Part, frozen=True, kw_only=True):
 
 
 class TokenParameters(Parameters, frozen=True, kw_only=True):
-    """How text becomes tokens: by another server, by the tokenizer in the directory `model_name`, or estimated."""
+    """How text becomes tokens: by another server, by the tokenizer in the directory `model_name`, or by an estimate."""
 
     model_name: str = ""
     backend: Literal["vllm", "estimate"] | None = None  # None: as the other keys say
@@ -164,7 +164,7 @@ class TokenProducer(Producer):
             await self._renderer.aclose()
 
     async def _render(self, cycle: Cycle, renderer: "RenderClient") -> bool:
-        """Whether the other server said what the tokens are. A request is routed without them too."""
+        """True if the render server returned the tokens. A request is routed without them too."""
         if not renderer.can_render(cycle.request):
             return False
         try:
@@ -214,7 +214,7 @@ def _encode_all(tokenizer: "Tokenizer", prompts: tuple[Prompt, ...]) -> list[byt
 
 
 def _is_raw(request: InferenceRequest) -> bool:
-    """Whether the server tokenises the text as it is."""
+    """True if the server tokenizes the text as it is, without a chat template."""
     path = request.path
     return (
         request.is_grpc

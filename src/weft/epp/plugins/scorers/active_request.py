@@ -11,7 +11,7 @@ from weft.epp.pool.endpoint import Endpoint
 
 
 class ActiveRequestParameters(Parameters, frozen=True, kw_only=True):
-    """How few requests are as good as none, and the best score of a busy endpoint."""
+    """Number of requests up to which an endpoint counts as idle, and the best score of a busy endpoint."""
 
     idle_threshold: Count = 0
     max_busy_score: Share = 1.0

@@ -26,7 +26,9 @@ class ContextLengthAware(Plugin[ContextLengthParameters]):
     """Prefers the tightest range that holds the prompt, with room to spare."""
 
     def keep(self, cycle: Cycle, candidates: Sequence[Endpoint]) -> Sequence[Endpoint]:
-        """Those whose range holds the prompt, and those without one; all unless filtering is on."""
+        """Returns the endpoints whose range contains the prompt length, and those without a range; all of them unless
+        filtering is on.
+        """
         if not self._parameters.enable_filtering:
             return candidates
         return [each for each in candidates if self._takes(each, cycle.num_prompt_tokens)]

@@ -53,7 +53,7 @@ class AttributeScorerParameters(Parameters, frozen=True, kw_only=True):
     producer: str | None = None  # None: the extractor of the load
 
     def references(self) -> Iterable[Reference]:
-        """What reads the attribute."""
+        """References the plugin that reads the attribute."""
         return attribute_references("attributeKey", self.attribute_key, self.producer)
 
 

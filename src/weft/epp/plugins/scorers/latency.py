@@ -23,7 +23,7 @@ _STEPS: Final = 100  # of the score; none that is compared has less than one of 
 
 
 class LatencyScorerParameters(Parameters, frozen=True, kw_only=True):
-    """How much each latency counts, which headroom is best, and what counts while nothing can be predicted."""
+    """Weights of the two latencies, the preferred headroom, and the fallback while there are no predictions."""
 
     ttft_weight: NotNegative = 0.8
     tpot_weight: NotNegative = 0.2
@@ -37,7 +37,7 @@ class LatencyScorerParameters(Parameters, frozen=True, kw_only=True):
 
 @dataclass(frozen=True, slots=True)
 class _Room:
-    """One candidate as it is compared: headroom in seconds, below 0 where the SLO would be missed."""
+    """A candidate in the comparison: its headroom in seconds, negative where it would miss the SLO."""
 
     index: int
     ttft_s: float
@@ -112,7 +112,7 @@ class LatencyScorer:
 
 
 def _rooms(known: LatencyPredictions, candidates: Sequence[Endpoint]) -> list[_Room]:
-    """Those with a prediction. Without an SLO the least time is the best."""
+    """Returns the candidates that have a prediction. Without an SLO the shortest time is best."""
     wants_any = bool(known.slo)
     rooms = []
     for i, endpoint in enumerate(candidates):
@@ -130,7 +130,9 @@ def _rooms(known: LatencyPredictions, candidates: Sequence[Endpoint]) -> list[_R
 
 
 def _best_of(rooms: Sequence[_Room]) -> tuple[Sequence[_Room], bool]:
-    """Those to compare, and whether they have room: who meets all, is idle, or misses what matters least."""
+    """Returns the candidates to compare, and whether they have headroom: first those that meet all objectives, then
+    idle ones, then those that miss the least important objective.
+    """
     met = [room for room in rooms if room.meets]
     has_room = [room for room in met if room.ttft_s >= 0.0 and room.tpot_s >= 0.0]
     if has_room:

@@ -10,7 +10,7 @@ from weft.epp.pool.endpoint import Endpoint
 
 @plugin("lora-affinity-scorer", Kind.SCORER)
 class LoraAffinityScorer(Plugin[NoParameters]):
-    """Where the adapter is, or fits, is better."""
+    """Prefers endpoints that have the request's adapter loaded, then those with room for it."""
 
     def score(self, cycle: Cycle, candidates: Sequence[Endpoint]) -> list[float]:
         """1.0 active, 0.8 room for it, 0.6 waiting to be loaded, else 0.0."""

@@ -11,7 +11,7 @@ from weft.epp.pool.endpoint import Endpoint
 
 
 class NoHitLruParameters(Parameters, frozen=True, kw_only=True):
-    """Whose prefix matches to go by, and how many endpoints to remember."""
+    """The prefix producer to read, and the number of endpoints to remember."""
 
     prefix_plugin_type: str = PREFIX_SCORER
     prefix_plugin_name: str | None = None

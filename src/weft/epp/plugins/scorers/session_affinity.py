@@ -24,13 +24,13 @@ class EncodedHeaderConfig(Part, frozen=True, kw_only=True):
 
 
 class SessionSource(Part, frozen=True, kw_only=True):
-    """Where a session's id may stand."""
+    """A place in the request where a session id may be."""
 
     header: Name
 
 
 class SessionIdConfig(Part, frozen=True, kw_only=True):
-    """Where ids are looked for, in order, and how long a session is remembered."""
+    """Places to look for a session id, in order, and how long a session is remembered."""
 
     sources: Annotated[tuple[SessionSource, ...], msgspec.Meta(min_length=1)] = (
         SessionSource(header="x-session-id"),
@@ -40,7 +40,7 @@ class SessionIdConfig(Part, frozen=True, kw_only=True):
 
 
 class SessionParameters(Parameters, frozen=True, kw_only=True):
-    """Whether the client carries the endpoint itself or the picker remembers the session."""
+    """Whether the client carries the endpoint itself, or the picker remembers the session."""
 
     strategy: Literal["encoded_endpoint_header", "session_id"] = "encoded_endpoint_header"
     profile_name: str | None = None  # None: the profile that chose the destination

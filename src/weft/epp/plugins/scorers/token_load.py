@@ -10,7 +10,7 @@ from weft.epp.pool.endpoint import Endpoint
 
 
 class TokenLoadParameters(Parameters, frozen=True, kw_only=True):
-    """This many tokens under way are as bad as any more."""
+    """Number of in-flight tokens at which the score reaches 0."""
 
     queue_threshold_tokens: AtLeastOne = 4194304
     in_flight_load_producer_name: InflightProducer = INFLIGHT
