@@ -45,7 +45,7 @@ class Assembly:
         return self._types[name]
 
     def parts(self) -> Parts:
-        """What the director works with."""
+        """Returns the parts that a director works with."""
         producers = [
             ProducerStep(
                 plugin.name, self.plugins[plugin.name], self._timer(plugin.name, "produce")

@@ -59,11 +59,11 @@ class Picker:
         self.elector: LeaderElector | None = None
 
     def is_leader(self) -> bool:
-        """Whether requests should come here, of all pickers of its pool."""
+        """True if this picker is the leader of its pool."""
         return self.elector is None or self.elector.is_leader
 
     def may_serve(self) -> bool:
-        """Whether it knows where to send; without Kubernetes always."""
+        """True if the picker knows its endpoints; always true without Kubernetes."""
         return self.cluster is None or self.cluster.has_synced
 
     def take_objects(self, objects: Objects) -> None:
@@ -111,7 +111,7 @@ class Picker:
         }
 
     async def metrics_text(self) -> bytes:
-        """All series in Prometheus's text format; written on another thread, since there may be many."""
+        """Returns all series in Prometheus's text format; written on another thread, because there may be many."""
         self.metrics.refresh()
         return await asyncio.to_thread(self.metrics.rendered)
 

@@ -37,7 +37,7 @@ class ResolvedProfile:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ResolvedConfig:
-    """What will be built."""
+    """A checked configuration, ready to be built."""
 
     plugins: tuple[ResolvedPlugin, ...]  # each after those it refers to
     profiles: tuple[ResolvedProfile, ...]
@@ -90,7 +90,7 @@ def resolve(config: PickerConfig, *, allow_experimental: bool) -> ResolvedConfig
 
 
 def _check_gates(config: PickerConfig, warnings: list[str]) -> bool:
-    """Whether flow control is on."""
+    """Returns whether flow control is on."""
     gates = dict(_GATES)
     for i, entry in enumerate(config.feature_gates):
         name, equals, value = entry.partition("=")
@@ -245,7 +245,7 @@ def _parsers(config: PickerConfig, plugins: NamedPlugins) -> tuple[str, ...]:
 def _sources(
     config: PickerConfig, plugins: NamedPlugins, warnings: list[str]
 ) -> tuple[Sources, Sources]:
-    """Of load, and of telemetry."""
+    """Returns the sources of load and of telemetry."""
     layer = config.data_layer
     sources: list[tuple[str, tuple[str, ...]]] = []
     telemetry: list[tuple[str, tuple[str, ...]]] = []
@@ -291,7 +291,7 @@ def _warn_of_idle(
 
 
 def _is_idle(source: SourceSpec, path: str, plugins: NamedPlugins) -> bool:
-    """Whether nothing is asked of it: plugins here follow the pool without being told of endpoints."""
+    """True if the source has no effect here: plugins follow the pool without being told of endpoints."""
     found = plugins.find(source.plugin_ref)
     if found is None or not found.row.kinds & {Kind.NOTIFIER, Kind.MODEL_LISTS}:
         return False

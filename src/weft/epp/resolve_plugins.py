@@ -21,7 +21,7 @@ class ResolvedPlugin:
     path: str  # of its entry in the file; "" if it was filled in
 
     def is_a(self, kind: Kind) -> bool:
-        """Whether it can stand in that place."""
+        """True if the plugin has this kind."""
         return kind in self.row.kinds
 
 
@@ -34,7 +34,7 @@ class NamedPlugins:
         self._by_name: dict[str, ResolvedPlugin] = {}
 
     def add(self, name: str, type_: str, parameters: Mapping[str, object], path: str) -> None:
-        """One more, with its parameters checked."""
+        """Adds a plugin and checks its parameters."""
         row = PLUGIN_TYPES.get(type_)
         if row is None:
             raise ConfigError(f"{path}.type: {_unknown_type(type_)}")
@@ -74,7 +74,7 @@ class NamedPlugins:
         return self._by_name.get(name)
 
     def of(self, kind: Kind) -> list[ResolvedPlugin]:
-        """All of a kind, in order."""
+        """Returns all plugins of a kind, in order."""
         return [plugin for plugin in self._by_name.values() if plugin.is_a(kind)]
 
     def ensure(self, type_: str) -> str:
@@ -84,7 +84,7 @@ class NamedPlugins:
         return type_
 
     def in_order(self) -> tuple[ResolvedPlugin, ...]:
-        """All plugins, each after those it refers to; missing defaults are made."""
+        """Returns all plugins, each after those it refers to; creates missing defaults."""
         ordered: dict[str, ResolvedPlugin] = {}
         for name in list(self._by_name):
             self._visit(name, ordered, [])

@@ -1,4 +1,4 @@
-"""What keeps a pool's load and prefixes fresh: pollers and subscriptions, by kind of server."""
+"""Pollers and subscriptions that keep the pool's load and prefix data current, by kind of server."""
 
 import logging
 from collections.abc import Callable
@@ -83,7 +83,7 @@ class Telemetry:
         return engine
 
     def is_grpc(self, endpoint: Endpoint) -> bool:
-        """Whether it speaks VllmEngine, and so needs no metrics page."""
+        """True if the endpoint speaks VllmEngine, and so needs no metrics page."""
         return self._clusters is None and self.engine_of(endpoint) == GRPC_ENGINE
 
     def _connect(self, endpoint: Endpoint) -> EngineConnection:

@@ -40,7 +40,7 @@ dataLayer:
 
 
 class PluginSpec(Part, frozen=True, kw_only=True):
-    """One plugin; its name defaults to its type."""
+    """A plugin in the configuration; its name defaults to its type."""
 
     type: str
     name: str | None = None
@@ -75,7 +75,7 @@ class SourceSpec(Part, frozen=True, kw_only=True):
 
 
 class DiscoverySpec(Part, frozen=True, kw_only=True):
-    """Where endpoints come from: `pluginRef`, or as newer files have it, `endpoints.pluginRef`."""
+    """Source of endpoints: `pluginRef` or, in newer files, `endpoints.pluginRef`."""
 
     plugin_ref: str | None = None
     endpoints: PluginRef | None = None
@@ -93,7 +93,7 @@ class DiscoverySpec(Part, frozen=True, kw_only=True):
 
 
 class DataLayerSpec(Part, frozen=True, kw_only=True):
-    """Where the endpoints and their load come from."""
+    """Sources of the endpoints and of their load."""
 
     inject_defaults: bool = True
     sources: list[SourceSpec] = []
@@ -138,7 +138,7 @@ class FlowControlSpec(Part, frozen=True, kw_only=True):
 
 
 class HandlerSpec(Part, frozen=True, kw_only=True):
-    """How requests are read."""
+    """Parser of requests."""
 
     parsers: list[PluginRef] = []
 

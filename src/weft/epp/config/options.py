@@ -18,7 +18,9 @@ _KEY = re.compile(r"[!-~]+")
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PickerOptions:
-    """How to start. At most one of the two configs; neither is the built-in default."""
+    """Options of a picker. At most one of the two configurations may be given; without either, the built-in default
+    applies.
+    """
 
     config_file: Annotated[
         Path | None, Flag("File with an EndpointPickerConfig for the picker.", "Configuration")

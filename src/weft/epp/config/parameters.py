@@ -1,4 +1,4 @@
-"""What a plugin's parameters are made of: the base of all, and how they name other plugins and profiles."""
+"""Parameters of plugins: their base class, and how they refer to other plugins and profiles."""
 
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass

@@ -10,7 +10,7 @@ from weft.epp.request.values import InferenceRequest
 
 @dataclass(frozen=True, slots=True)
 class PrefixMatch:
-    """How much of a request's prompts each endpoint holds, in blocks from the start."""
+    """Cached prefix per endpoint, in leading blocks of a request's prompts."""
 
     num_blocks: int
     block_size: int  # tokens
@@ -24,7 +24,7 @@ class PrefixMatch:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Prediction:
-    """What one endpoint would need for a request, and what that leaves of its SLO. Seconds.
+    """Predicted latencies of a request at one endpoint, and the headroom to its SLO, in seconds.
 
     The headroom for tokens is also that of the requests under way there, of which the strictest counts.
     """
@@ -37,7 +37,7 @@ class Prediction:
 
     @property
     def meets(self) -> bool:
-        """Whether no objective would be missed."""
+        """True if the endpoint would meet all objectives."""
         return (self.ttft_headroom_s or 0.0) >= 0.0 and (self.tpot_headroom_s or 0.0) >= 0.0
 
 
@@ -51,7 +51,7 @@ class LatencyPredictions:
 
 @dataclass(slots=True)
 class ProfileRun:
-    """What one profile did, as it came: explained only on request."""
+    """The run of one profile in its raw form; it is explained only on request."""
 
     profile: str
     candidates: Sequence[Endpoint]
@@ -100,7 +100,7 @@ class Cycle:
 
 @dataclass(frozen=True, slots=True)
 class Schedule:
-    """What a profile handler decided."""
+    """The result of a profile handler."""
 
     primary: str  # name of the profile that chose the destination
     picks: Mapping[str, Sequence[Endpoint]]  # by profile, those that ran

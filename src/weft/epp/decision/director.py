@@ -58,7 +58,7 @@ class ProducerStep:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Parts:
-    """What a director works with, built from a configuration."""
+    """The parts that a director works with, built from a configuration."""
 
     pool: Pool
     producers: Sequence[ProducerStep]
@@ -104,7 +104,7 @@ class Director:
 
     @property
     def is_ready(self) -> bool:
-        """Whether there is anywhere to send a request."""
+        """True if there is an endpoint to route to."""
         return bool(self._pool.ready) and not self._is_closed
 
     @property
@@ -119,7 +119,7 @@ class Director:
 
     @property
     def max_wait_s(self) -> float:
-        """How long a pick may wait for room."""
+        """Longest time that a request may wait for room."""
         return 0.0 if self._parts.flow is None else self._parts.flow.max_wait_s
 
     def close(self) -> None:
@@ -185,7 +185,7 @@ class Director:
             ticket.last_piece_at = now
 
     def on_size(self, ticket: Ticket, num_bytes: int) -> None:
-        """How long the response's body was."""
+        """Records the size of the response body."""
         ticket.num_body_bytes = num_bytes
 
     def on_usage(self, ticket: Ticket, usage: Usage) -> None:
@@ -371,7 +371,7 @@ class Director:
             endpoint.unseen.pop(ticket.id, None)
 
     def _end(self, ticket: Ticket, ending: Ending) -> bool:
-        """Whether it was not over before."""
+        """Ends the ticket; returns False if it had ended before."""
         if not self._tickets.close(ticket):
             return False
         self._give_back(ticket)
@@ -390,7 +390,7 @@ class Director:
         return True
 
     def _report_times(self, ticket: Ticket, ending: Ending) -> None:
-        """Of responses that were answered in full, and followed: no other end says how long that takes."""
+        """Records latencies of complete, followed responses; other endings say nothing about latency."""
         is_whole = ending is Ending.NATURAL and ticket.status == 200 and ticket.is_followed
         if not self._timed or not is_whole or ticket.first_token_at is None:
             return
@@ -413,7 +413,7 @@ def _header(headers: Mapping[str, str], names: tuple[str, ...]) -> str:
 
 
 def _revoke(ticket: Ticket) -> bool:
-    """Whether the response was ended early; before it is followed that is not possible."""
+    """Ends the response early and returns True; returns False while the response is not followed yet."""
     if ticket.revoke is None:
         return False
     ticket.revoke()

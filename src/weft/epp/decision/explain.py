@@ -18,21 +18,21 @@ from weft.epp.request.values import Refused
 
 
 class FilterRecord(msgspec.Struct, frozen=True, kw_only=True):
-    """What one filter took away."""
+    """The endpoints that one filter removed."""
 
     name: str
     removed: list[str]
 
 
 class ScoreRecord(msgspec.Struct, frozen=True, kw_only=True):
-    """One scorer's opinion of one endpoint."""
+    """A scorer's score of one endpoint."""
 
     raw: float
     weighted: float
 
 
 class ScorerRecord(msgspec.Struct, frozen=True, kw_only=True):
-    """One scorer's opinions."""
+    """The scores of one scorer."""
 
     name: str
     weight: float
@@ -40,7 +40,7 @@ class ScorerRecord(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class ProfileRecord(msgspec.Struct, frozen=True, kw_only=True):
-    """One scheduling profile's run."""
+    """The run of one scheduling profile."""
 
     name: str
     candidates: list[str]
@@ -52,7 +52,7 @@ class ProfileRecord(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class LatencyRecord(msgspec.Struct, frozen=True, kw_only=True):
-    """What one endpoint would have needed, and what that left of the SLO; below 0 is a miss."""
+    """Predicted latencies at one endpoint, and the headroom to the SLO; negative headroom is a miss."""
 
     ttft_ms: float
     tpot_ms: float | None
@@ -61,7 +61,7 @@ class LatencyRecord(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class DecisionRecord(msgspec.Struct, frozen=True, kw_only=True):
-    """One decision, ready for JSON. Never holds any of the prompt."""
+    """A decision, ready for JSON. It never contains prompt text."""
 
     request_id: str
     time: float  # Unix
@@ -120,7 +120,7 @@ class PastDecision:
 
     @property
     def num_mentions(self) -> int:
-        """How often its record may name an endpoint, which is what it costs."""
+        """Maximum number of endpoint mentions in the record, which bounds its size."""
         return sum(
             len(run.candidates) * (3 + len(run.after_filters) + len(run.scores))
             for run in self.runs
@@ -178,12 +178,12 @@ class DecisionRing:
             self._entries.popitem(last=False)
 
     def get(self, request_id: str) -> DecisionRecord | None:
-        """One decision; None if it was never made or has been dropped."""
+        """Returns the record of a decision; None if it never existed or has been dropped."""
         found = self.find(request_id)
         return None if found is None else to_record(found)
 
     def find(self, request_id: str) -> PastDecision | None:
-        """One decision as it came."""
+        """Returns a decision in its raw form."""
         return self._entries.get(request_id)
 
     def newest(self, limit: int) -> list[PastDecision]:
@@ -230,7 +230,7 @@ def _retained(known: LatencyPredictions) -> RetainedPredictions:
 
 
 def runner_up(run: ProfileRun) -> Endpoint | None:
-    """Whoever scored most of those that were not picked first."""
+    """Returns the endpoint with the best score among those that were not picked first."""
     first = run.picked[0] if run.picked else None
     others = [
         (total, each)
@@ -241,12 +241,12 @@ def runner_up(run: ProfileRun) -> Endpoint | None:
 
 
 def weighted(raw: float, weight: float) -> float:
-    """What a score added to the total."""
+    """Contribution of a score to the total."""
     return min(max(raw, 0.0), 1.0) * weight
 
 
 def slo_ms(entry: PastDecision) -> dict[str, float]:
-    """What the request said of latencies, if anybody predicted them."""
+    """Latency objectives of the request, if a predictor read them."""
     for retained in entry.latency.values():  # all of one request
         wanted = (("ttft", retained.slo.ttft_s), ("tpot", retained.slo.tpot_s))
         return {name: round(each * 1000, 3) for name, each in wanted if each is not None}
@@ -254,7 +254,7 @@ def slo_ms(entry: PastDecision) -> dict[str, float]:
 
 
 def predicted(retained: RetainedPredictions, index: int) -> LatencyRecord:
-    """What was predicted for the endpoint of that index."""
+    """Prediction for the endpoint with that index."""
     found = retained.numbers_ms[4 * index : 4 * index + 4]
     ttft, *others = (None if math.isnan(each) else round(each, 3) for each in found)
     return LatencyRecord(

@@ -1,4 +1,4 @@
-"""What plugins are: the calls each kind answers, and how one is declared."""
+"""Plugins: the calls that each kind answers, and the declaration of a plugin type."""
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
@@ -40,7 +40,7 @@ LatencyProducer = Annotated[str, Refers(Kind.PRODUCER, LATENCY)]
 
 @dataclass(frozen=True, slots=True)
 class Surroundings:
-    """What a plugin may use beyond its parameters."""
+    """Services that a plugin may use besides its parameters."""
 
     name: str
     pool: Pool
@@ -56,7 +56,7 @@ class Surroundings:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PluginType:
-    """One row of the registry."""
+    """A row of the registry."""
 
     type_name: str
     kinds: frozenset[Kind]
@@ -122,7 +122,7 @@ class Scorer(Protocol):
     """Rates candidates."""
 
     def score(self, cycle: Cycle, candidates: Sequence[Endpoint]) -> list[float]:
-        """One number per candidate; clamped to 0..1 by the caller."""
+        """Returns a score for each candidate; the caller clamps scores to 0..1."""
 
 
 class Picker(Protocol):
@@ -197,14 +197,14 @@ class Handler(Protocol):
     """Runs profiles."""
 
     def schedule(self, cycle: Cycle, profiles: Mapping[str, Profile]) -> Schedule:
-        """Where the request goes; raises `Refused`."""
+        """Returns the endpoints for the request; raises `Refused`."""
 
 
 class Decider(Protocol):
     """Says whether a stage is worth a second endpoint."""
 
     def wants(self, cycle: Cycle, decode: Endpoint) -> bool:
-        """Whether to run the stage apart from `decode`."""
+        """True if the stage should run on another endpoint than `decode`."""
 
 
 class Detector(Protocol):
@@ -218,7 +218,9 @@ class Detector(Protocol):
     def expected_saturation(
         self, endpoints: Sequence[Endpoint], now: float, stage: str | None = None
     ) -> float:
-        """The same with what was sent to them since they reported: who admits many goes by this."""
+        """Like `saturation`, plus the requests sent since the endpoints reported; used where many requests are
+        admitted at once.
+        """
 
 
 @runtime_checkable
@@ -226,7 +228,7 @@ class FollowsUsage(Protocol):
     """Implemented by plugins that learn what requests took; they follow responses too."""
 
     def used(self, ticket_id: int, usage: Usage) -> None:
-        """What the response reported, before its end."""
+        """Takes the usage that a response reported before its end."""
 
 
 @runtime_checkable

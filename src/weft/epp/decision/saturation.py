@@ -1,4 +1,4 @@
-"""How full the pool is: stage by stage, and as a whole."""
+"""Saturation of the pool: per stage, and as a whole."""
 
 from collections.abc import Callable, Mapping, Sequence
 
@@ -11,7 +11,9 @@ EFFECTIVE = "effective"
 
 
 class PoolRoom:
-    """What flow control goes by: the fuller stage, with what was sent since loads were reported."""
+    """The saturation that flow control uses: that of the fuller stage, including requests sent since loads were
+    reported.
+    """
 
     def __init__(self, pool: Pool, detector: Detector, clock: Callable[[], float]) -> None:
         self._pool = pool
@@ -22,7 +24,7 @@ class PoolRoom:
 
     @property
     def is_empty(self) -> bool:
-        """There are no endpoints."""
+        """True if the pool has no endpoints."""
         return not self._pool.ready
 
     def saturation(self) -> float:
@@ -43,7 +45,7 @@ class PoolRoom:
         return rated | {EFFECTIVE: max(rated.values(), default=1.0)}
 
     def want_loads(self, *, is_wanted: bool) -> None:
-        """Whether loads are to be polled as often as possible, because somebody waits for them."""
+        """Requests the shortest poll interval while requests wait for room."""
         if is_wanted and not self._pool.loads_wanted:
             self._pool.stir()
         self._pool.loads_wanted = is_wanted

@@ -31,7 +31,7 @@ class _Series:
 
 
 class _ResponseSeries:
-    """The same of followed responses, which without following would all read zero."""
+    """Series of followed responses; without following, all would read zero."""
 
     __slots__ = ("cached", "duration", "itl", "ntpot", "output", "running", "size", "tpot", "ttft")
 
@@ -66,7 +66,7 @@ class _Attempts:
         return self._counter.labels(*labels)
 
     def keep(self, endpoints: Sequence[Endpoint], now: float) -> None:
-        """Those of these endpoints, and for a while of others."""
+        """Keeps the series of these endpoints, and for a while those of endpoints that left."""
         left = self._labels.keys() - {_place(endpoint) for endpoint in endpoints}
         self._left_at = {place: self._left_at.get(place, now) for place in left}
         for place, left_at in self._left_at.items():
@@ -174,7 +174,7 @@ class RequestMetrics:
         saturation: Mapping[str, float],
         now: float,
     ) -> None:
-        """What the pool looks like now."""
+        """Sets the gauges that describe the pool."""
         metrics = self._metrics
         self._attempts.keep(endpoints, now)
         num_ready = sum(not endpoint.is_refusing for endpoint in endpoints)

@@ -1,4 +1,4 @@
-"""What became of a request: the decision, and the ticket that lives until its response is over."""
+"""The decision for a request, and the ticket that lives until its response ends."""
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
@@ -11,7 +11,7 @@ from weft.epp.request.values import Usage
 
 
 class Ending(StrEnum):
-    """How the response phase ended."""
+    """How a response ended."""
 
     NATURAL = "natural"
     DISCONNECTED = "client-disconnected"
@@ -45,7 +45,7 @@ class ResponseTimes:
 
 @dataclass(slots=True, eq=False)
 class Ticket:
-    """One request that was sent on."""
+    """A request that was routed and whose response has not ended."""
 
     id: int
     endpoints: Sequence[Endpoint]  # every one that works for it
@@ -66,7 +66,7 @@ class Ticket:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Decision:
-    """Where a request goes. Addresses are "host:port", IPv6 in brackets."""
+    """Destination of a request. Addresses are "host:port", IPv6 in brackets."""
 
     endpoints: tuple[str, ...]  # the destination first; more only when a picker is configured to
     set_headers: Mapping[str, str] = field(default_factory=dict)  # for the model server
@@ -99,7 +99,7 @@ class OpenTickets:
         self._open[ticket.id] = now, ticket
 
     def close(self, ticket: Ticket) -> bool:
-        """Whether this call ended it; only the first one does."""
+        """Closes a ticket; returns True for the first call only."""
         if ticket.is_over:
             return False
         ticket.is_over = True
@@ -107,7 +107,7 @@ class OpenTickets:
         return True
 
     def expired(self, now: float) -> list[Ticket]:
-        """Those older than the limit."""
+        """Returns the tickets older than the limit."""
         old = []
         for opened, ticket in self._open.values():
             if now - opened <= self._ttl_s:

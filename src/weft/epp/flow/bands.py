@@ -22,11 +22,11 @@ class Occupancy:
         self.num_bytes = 0
 
     def can_have(self, num_bytes: int) -> bool:
-        """Whether a request of this size fits where nothing else is."""
+        """True if a request of this size fits into an empty band."""
         return num_bytes <= self.limits.max_bytes
 
     def has_room(self, num_requests: int, num_bytes: int) -> bool:
-        """Whether so much more fits; negative if some is to leave."""
+        """True if this many more requests and bytes fit; negative numbers stand for requests that leave."""
         return (
             self.num_requests + num_requests <= self.limits.max_requests
             and self.num_bytes + num_bytes <= self.limits.max_bytes
@@ -39,7 +39,7 @@ class Occupancy:
 
 
 class Queue(ItemHeap):
-    """Those of a band that share a queue, also in the order in which they came."""
+    """A queue of a band, also ordered by arrival."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -47,7 +47,7 @@ class Queue(ItemHeap):
 
 
 class _CostQueue(Queue):
-    """Such a queue whose flows are ordered by what they cost, and requests within each.
+    """A queue whose flows are ordered by cost, and whose requests are ordered within each flow.
 
     Costs are looked up when somebody may go: since they never fall, one that was noted is none too high.
     """
@@ -128,7 +128,7 @@ class _Lengths:
 
 
 class Band:
-    """One priority."""
+    """The waiting requests of one priority."""
 
     def __init__(self, priority: int, parts: BandParts, now: float) -> None:
         self.priority = priority
@@ -163,19 +163,19 @@ class Band:
         self.used.add(1, item.num_bytes)
 
     def next(self, now: float) -> Item:
-        """Whose turn it is; there must be one."""
+        """Returns the next request to dispatch; the band must not be empty."""
         name = self.parts.fairness.choose(self._queues, now)
         head = self._queues[name].head()
         assert head is not None
         return head
 
     def served(self, item: Item) -> None:
-        """It is about to be sent on: its queue has had its turn."""
+        """Marks the item as dispatched: its queue has had its turn."""
         name = self.parts.fairness.queue_of(item.fairness_id)
         self._queues[name] = self._queues.pop(name)
 
     def remove(self, item: Item, now: float) -> None:
-        """It waits no longer."""
+        """Removes an item that no longer waits."""
         item.is_waiting = False
         self.used.add(-1, -item.num_bytes)
         self.last_used = now
@@ -189,7 +189,9 @@ class Band:
             del self._queues[name]
 
     def surplus(self, item: Item) -> Iterator[Item]:
-        """Those who would leave for this one: the newest of flows of which more wait than of its own."""
+        """Yields the items to evict for this one: the newest of flows that have more waiting requests than its own
+        flow.
+        """
         own = self._queues.get(self.parts.fairness.queue_of(item.fairness_id))
         return self._lengths.newest(1 + (0 if own is None else len(own)))
 
@@ -199,7 +201,7 @@ class Band:
 
 
 class Bands:
-    """All of them, the highest priority first."""
+    """All bands, highest priority first."""
 
     def __init__(self, parts: FlowParts, now: float) -> None:
         self._parts = parts
@@ -216,7 +218,7 @@ class Bands:
         return self._open(priority, now) if found is None else found
 
     def below(self, priority: int) -> Iterator[Item]:
-        """Those of lower priorities: the newest of the lowest first."""
+        """Yields items of lower priorities, the newest of the lowest priority first."""
         for band in reversed(self._by_priority.values()):
             if band.priority >= priority:
                 return

@@ -49,21 +49,21 @@ _REFUSALS: Final[Mapping[Outcome, _Refusal]] = MappingProxyType({
 
 
 class Room(Protocol):
-    """What the pool says of itself."""
+    """The state of the pool that flow control reads."""
 
     @property
     def is_empty(self) -> bool:
-        """There are no endpoints."""
+        """True if the pool has no endpoints."""
 
     def saturation(self) -> float:
         """1.0 and above: no room."""
 
     def want_loads(self, *, is_wanted: bool) -> None:
-        """Whether loads are to be polled as often as possible, because somebody waits for them."""
+        """Requests the shortest poll interval while requests wait for room."""
 
 
 class FlowControl:
-    """All bands of one pool."""
+    """Flow control of one pool."""
 
     def __init__(
         self, parts: FlowParts, room: Room, series: FlowSeries, clock: Callable[[], float]
@@ -92,7 +92,7 @@ class FlowControl:
         return self._used.num_requests
 
     async def admit(self, item: Item) -> Any:
-        """What `item.place` returned, once there was room for it; raises `Refused`."""
+        """Waits until there is room and returns the result of `item.place`; raises `Refused`."""
         started = perf_counter()
         band = self._bands.of(item.priority, self._clock())
         outcome = Outcome.REJECTED_OTHER if self._is_closed else self._make_room(item, band)
@@ -120,7 +120,7 @@ class FlowControl:
             item.let_go()
 
     def wake(self) -> None:
-        """There may be room now: look in the loop's next turn."""
+        """Schedules a dispatch cycle for the next turn of the event loop, because there may be room now."""
         if self._used.num_requests and not self._is_woken:
             self._is_woken = True
             asyncio.get_running_loop().call_soon(self._pump)
@@ -189,7 +189,7 @@ class FlowControl:
             self._plan_look()
 
     def _next(self) -> Item | None:
-        """Whose turn it is: of the highest band that waits, if its ceiling is not reached."""
+        """Returns the next request of the highest waiting band, unless the band's ceiling is reached."""
         saturation = self._room.saturation()
         bands = list(self._bands)
         ceilings = self._parts.usage_limit.ceilings([band.priority for band in bands], saturation)
@@ -228,7 +228,7 @@ class FlowControl:
         self.wake()
 
     def _rest(self) -> None:
-        """Nobody waits."""
+        """Stops dispatching while no request waits."""
         self._room.want_loads(is_wanted=False)
         for timer in (self._look_again, self._timer):
             if timer is not None:
@@ -238,7 +238,7 @@ class FlowControl:
     # -- ends -----------------------------------------------------------------------------------
 
     def _watch(self, item: Item, band: Band) -> None:
-        """What it may wait from now, and in all no longer than the longer of the two budgets."""
+        """Sets the deadline of an item: its budget from now on, bounded by the longer of the two budgets in all."""
         here_s = min(band.parts.ttl_s, item.own_ttl_s)
         nowhere_s = min(self._parts.no_endpoint_ttl_s, item.own_ttl_s)
         budget_s = nowhere_s if self._was_empty else here_s
@@ -299,7 +299,7 @@ class FlowControl:
         return max(1, math.ceil(self._used.num_requests / per_second))
 
     def _end(self, item: Item, outcome: Outcome) -> None:
-        """It waits no longer."""
+        """Ends the wait of an item."""
         now = self._clock()
         self._bands.of(item.priority, now).remove(item, now)
         self._used.add(-1, -item.num_bytes)

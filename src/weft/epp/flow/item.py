@@ -16,7 +16,7 @@ TTL_HEADER: Final = "x-llm-d-request-ttl-ms"
 
 
 class Outcome(StrEnum):
-    """How the wait ended; the reference's words."""
+    """How a wait ended, in the reference's words."""
 
     DISPATCHED = "Dispatched"
     REJECTED_CAPACITY = "RejectedCapacity"
@@ -30,7 +30,7 @@ class Outcome(StrEnum):
 
 @dataclass(slots=True, eq=False, kw_only=True)
 class Item:
-    """One request. `place` chooses its endpoint and counts it there, all in one turn of the loop.
+    """A waiting request. `place` chooses its endpoint and counts the request there, in one turn of the event loop.
 
     `abandon` takes that back, where nobody is left to be sent.
     """
@@ -52,13 +52,15 @@ class Item:
     )
 
     def let_go(self) -> None:
-        """Its wait has ended. Heaps may hold it for a while yet, but not its request, which may be megabytes."""
+        """Drops the request of an ended item. Heaps may keep the item for a while, but not its request, which may
+        take megabytes.
+        """
         del self.place, self.abandon, self.done
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Lease:
-    """One request in flight."""
+    """A request in flight."""
 
     id: int
     priority: int
@@ -67,7 +69,7 @@ class Lease:
 
 
 def own_ttl_s(headers: Mapping[str, str]) -> float:
-    """How long a request says that it would wait; infinite if it does not. Raises `Refused`."""
+    """Returns the longest wait that a request's headers allow; infinity if they do not say. Raises `Refused`."""
     text = headers.get(TTL_HEADER)
     if text is None:
         return math.inf
@@ -111,7 +113,7 @@ class ItemHeap:
         return self._heap[0][2] if self._heap else None
 
     def left(self, _: Item) -> None:
-        """One of them no longer waits."""
+        """Counts an item that no longer waits."""
         self._num_left += 1
         if self._num_left > max(self._MIN_SWEPT, len(self._heap) // 2):
             self._heap = [entry for entry in self._heap if entry[2].is_waiting]

@@ -1,4 +1,4 @@
-"""What policies of flow control answer, and the parts that flow control is made of."""
+"""Protocols of flow-control policies, and the parts of flow control."""
 
 import math
 from collections.abc import Mapping, Sequence
@@ -37,14 +37,14 @@ class UsageLimitPolicy(Protocol):
     """Says up to which saturation each band may send."""
 
     def ceilings(self, priorities: Sequence[int], saturation: float) -> Sequence[float]:
-        """One for each priority, which come highest first."""
+        """Returns a ceiling for each priority; priorities are in descending order."""
 
 
 class EvictionFilter(Protocol):
     """Says which requests in flight may be ended."""
 
     def accepts(self, lease: Lease) -> bool:
-        """Whether this one may."""
+        """True if this request may be evicted."""
 
 
 class EvictionOrder(Protocol):
@@ -56,7 +56,7 @@ class EvictionOrder(Protocol):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Limits:
-    """What may wait."""
+    """Limits on waiting requests and bytes."""
 
     max_requests: float = math.inf
     max_bytes: float = math.inf
@@ -74,7 +74,7 @@ class BandParts:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class EvictionParts:
-    """How requests in flight are ended for others."""
+    """The plugins that decide which running requests are revoked for others."""
 
     filter: EvictionFilter
     order: EvictionOrder

@@ -15,7 +15,7 @@ _Program = TypeVar("_Program", bound=_Dated)
 
 
 def decayed(amount: float, since_s: float, half_life_s: float) -> float:
-    """What is left of it; all, if the half-life is 0."""
+    """Amount after exponential decay; unchanged if the half-life is 0."""
     return amount * math.exp2(-since_s / half_life_s) if amount and half_life_s else amount
 
 
@@ -41,15 +41,15 @@ class Programs(Generic[_Program]):
         return len(self._of)
 
     def get(self, name: str) -> _Program | None:
-        """What is known; None if that is nothing."""
+        """Returns the record of a flow; None if there is none."""
         return self._of.get(name)
 
     def items(self) -> Iterable[tuple[str, _Program]]:
-        """All of them."""
+        """Returns all flows with their records."""
         return self._of.items()
 
     def used(self, name: str) -> _Program:
-        """That of a flow which is being added to; made if it is a new one."""
+        """Returns the record of a flow, and creates it for a new flow."""
         now = self._clock()
         program = self._of.pop(name, None) or self._make(now)
         self._of[name] = program
@@ -57,7 +57,7 @@ class Programs(Generic[_Program]):
         return program
 
     def _forget(self, now: float) -> None:
-        """Those that nobody used for long, now and then, and the oldest of too many."""
+        """Drops records that were unused for long, from time to time, and the oldest ones if there are too many."""
         if len(self._of) > _MAX_PROGRAMS:
             del self._of[next(iter(self._of))]
         if now - self._swept_at < self._sweep_every_s:

@@ -115,7 +115,7 @@ class FlowSeries:
         self._issued.labels(str(priority), self._pool).inc()
 
     def revocation_ended(self, outcome: str, seconds: float | None) -> None:
-        """Its stream has ended, or did not in time."""
+        """Records that the stream of a revoked request ended, or did not end in time."""
         self._revocations.labels(outcome, self._pool).inc()
         if seconds is not None:
             self._confirmation.observe(seconds)

@@ -1,1 +1,1 @@
-"""What the picker knows from Kubernetes' API server."""
+"""Kubernetes discovery: pods, InferencePools, objectives and leader election through the API server."""

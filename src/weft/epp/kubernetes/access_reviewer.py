@@ -41,7 +41,7 @@ USUAL: Final = ReviewLimits()
 
 
 class _User(msgspec.Struct, frozen=True):
-    """Whose a token is; an access review takes all of it."""
+    """The user that a token belongs to; an access review sends all of its fields."""
 
     username: str = ""
     uid: str = ""

@@ -45,7 +45,7 @@ class Status(msgspec.Struct, frozen=True):
 
 
 class ApiServer:
-    """One API server, and the namespace that credentials for it name."""
+    """An API server, and the namespace of the credentials for it."""
 
     def __init__(self, client: httpx2.AsyncClient, namespace: str) -> None:
         self._client = client

@@ -31,7 +31,7 @@ _FIRST_SYNC_S: Final = 10.0
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Wanted:
-    """What to follow: an InferencePool by its name, or pods by a selector alone."""
+    """What to follow: an InferencePool by name, or pods by a selector alone."""
 
     pool_name: str = ""
     pool_group: str = "inference.networking.k8s.io"
@@ -47,7 +47,7 @@ class Wanted:
                 )
 
     def members(self) -> Members | None:
-        """Who belongs, where no InferencePool has to say it; raises `ConfigError`."""
+        """Members of the pool, where no InferencePool defines them; raises `ConfigError`."""
         if self.selector is None:
             return None
         check_selector(self.selector)
@@ -101,7 +101,7 @@ class KubernetesDiscovery:
 
     @property
     def has_synced(self) -> bool:
-        """Whether the pods of the pool were seen once."""
+        """True once the pods of the pool have been listed."""
         return self._synced.is_set()
 
     async def start(self) -> None:

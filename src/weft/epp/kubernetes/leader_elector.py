@@ -39,7 +39,7 @@ USUAL: Final = LeaseTimes()
 
 
 class _LeaseSpec(msgspec.Struct, frozen=True, rename="camel"):
-    """Who holds a Lease since when, and for how long."""
+    """Holder of a Lease, since when, and for how long."""
 
     holder_identity: str | None = None
     lease_duration_seconds: Annotated[int, msgspec.Meta(ge=0, le=86400)] | None = None
@@ -56,7 +56,7 @@ class _Lease(msgspec.Struct, frozen=True):
 
 
 class LeaderElector:
-    """One candidate. `run` it as a task; `close` gives the Lease back."""
+    """A candidate for leadership. `run` it as a task; `close` releases the Lease."""
 
     def __init__(
         self,
@@ -83,7 +83,7 @@ class LeaderElector:
 
     @property
     def is_leader(self) -> bool:
-        """Whether the Lease is held, and nobody else can have taken it."""
+        """True while this candidate holds the Lease and no other candidate can have taken it."""
         return (
             self._held is not None
             and self._clock() - self._renewed_at < self._times.renew_deadline_s

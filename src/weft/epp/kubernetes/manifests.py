@@ -33,20 +33,20 @@ class _Part(msgspec.Struct, frozen=True, rename="camel"):
 
 
 class Condition(_Part, frozen=True):
-    """One statement about a pod."""
+    """A condition in a pod's status."""
 
     type: str
     status: str
 
 
 class ContainerStatus(_Part, frozen=True):
-    """How often a container was started again."""
+    """Restart count of a container."""
 
     restart_count: int = 0
 
 
 class PodStatus(_Part, frozen=True):
-    """Where a pod is, and how it does."""
+    """Address and conditions of a pod."""
 
     pod_ip: str = msgspec.field(name="podIP", default="")
     conditions: list[Condition] | None = None
@@ -60,14 +60,14 @@ class Pod(Object, frozen=True):
 
     @property
     def is_ready(self) -> bool:
-        """Whether requests may go there: it says so, and is not on its way out."""
+        """True if the pod reports ready and is not terminating."""
         if self.metadata.deletion_timestamp is not None or not is_ip_address(self.status.pod_ip):
             return False
         found = [each.status for each in self.status.conditions or () if each.type == "Ready"]
         return found == ["True"]
 
     def endpoints(self, ports: tuple[int, ...]) -> list[EndpointSpec]:
-        """One for each port, named by its rank. Another incarnation is another endpoint."""
+        """Returns an endpoint for each port, named by its rank. A restarted pod gives new endpoints."""
         restarts = sum(each.restart_count for each in self.status.container_statuses or ())
         return [
             EndpointSpec(
@@ -95,7 +95,7 @@ class Selector(_Part, frozen=True):
 
 
 class PoolSpec(_Part, frozen=True):
-    """What v1 says."""
+    """Specification of an InferencePool in v1."""
 
     selector: Selector
     target_ports: Annotated[list[TargetPort], msgspec.Meta(min_length=1, max_length=MAX_PORTS)]
@@ -109,14 +109,14 @@ class PoolSpec(_Part, frozen=True):
 
 
 class OlderPoolSpec(_Part, frozen=True):
-    """What v1alpha2 says."""
+    """Specification of an InferencePool in v1alpha2."""
 
     selector: _Pairs
     target_port_number: _Port
 
 
 class Members(msgspec.Struct, frozen=True):
-    """What makes a pod a member of the pool, and where its servers listen."""
+    """The selector of the pool's pods, and the ports of their servers."""
 
     selector: str
     ports: tuple[int, ...]

@@ -15,13 +15,13 @@ _UNSAID_GROUP: Final = "llm-d.ai"
 
 
 class InferenceObjective(Object, frozen=True):
-    """How much requests matter."""
+    """An InferenceObjective: the priority of requests."""
 
     spec: ObjectiveSpec = ObjectiveSpec()
 
 
 class InferenceModelRewrite(Object, frozen=True):
-    """What becomes of models."""
+    """An InferenceModelRewrite: replacement of model names."""
 
     spec: RewriteSpec
 
@@ -48,7 +48,7 @@ class FollowedObjects:
 
     @property
     def reflectors(self) -> list[Reflector[InferenceObjective] | Reflector[InferenceModelRewrite]]:
-        """What has to run."""
+        """Returns the reflectors to run."""
         return [*self._objectives, *self._rewrites]
 
     def _reflectors(self, plural: str, type_: type[T]) -> list[Reflector[T]]:

@@ -23,7 +23,7 @@ _BUSY: Final = {0, 429, 500, 502, 503}  # say nothing of the place in the stream
 
 
 class Meta(msgspec.Struct, frozen=True, rename="camel"):
-    """What every object has."""
+    """Metadata that every object has."""
 
     name: str = ""
     namespace: str = ""
@@ -70,7 +70,7 @@ class Kind(Generic[T]):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Pace:
-    """How long things may take; tests are in more of a hurry than clusters."""
+    """Timeouts and intervals; tests use shorter ones than clusters."""
 
     first_pause_s: float = 0.2
     max_pause_s: float = 10.0
@@ -150,7 +150,7 @@ class Reflector(Generic[T]):
         self._is_lost = False
 
     async def _list(self) -> str:
-        """All there is, page by page; only a whole list replaces what was known."""
+        """Lists all objects, page by page; only a complete list replaces the known objects."""
         found: dict[str, T] = {}
         params = {**self._kind.params, "limit": str(_PAGE)}
         while True:

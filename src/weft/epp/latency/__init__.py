@@ -1,1 +1,1 @@
-"""How long endpoints take: models that learn from each response, in the process, and in bounded memory."""
+"""Latency prediction: models that learn from each response, in the picker's process, in bounded memory."""

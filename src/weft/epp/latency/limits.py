@@ -4,7 +4,7 @@ from collections.abc import Hashable
 
 
 class StrictestLimits:
-    """One number per request under way that has an SLO for it, and the least of each endpoint."""
+    """SLO values of running requests, and the smallest one per endpoint."""
 
     def __init__(self) -> None:
         self._of: dict[Hashable, dict[int, float]] = {}  # by endpoint, then by ticket
@@ -18,7 +18,7 @@ class StrictestLimits:
         self._least[endpoint] = min(limit_s, self._least.get(endpoint, limit_s))
 
     def remove(self, endpoint: Hashable, ticket_id: int) -> None:
-        """It is over."""
+        """Removes a finished request."""
         limits = self._of.get(endpoint)
         if limits is None or (limit_s := limits.pop(ticket_id, None)) is None:
             return
@@ -32,6 +32,6 @@ class StrictestLimits:
         return self._least.get(endpoint)
 
     def forget(self, endpoint: Hashable) -> None:
-        """It left."""
+        """Removes an endpoint that left the pool."""
         self._of.pop(endpoint, None)
         self._least.pop(endpoint, None)

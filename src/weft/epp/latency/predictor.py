@@ -20,7 +20,8 @@ _LOG_RANGE: Final = (math.log(_MIN_SECONDS), math.log(MAX_SECONDS))
 
 
 class LatencyModel:
-    """One latency of one endpoint: its logarithm by least squares, and a margin that covers nine of ten.
+    """Model of one latency at one endpoint: a least-squares fit of its logarithm, and a margin that covers nine of
+    ten responses.
 
     The logarithm because what counts is by which factor a prediction is wrong, and no time is below zero
     (docs/decisions/0035 has the numbers).
@@ -80,12 +81,12 @@ class Predictor:
         self._of_role[role].learn(features, seconds)
 
     def num_samples(self, endpoint: Hashable) -> int:
-        """How many of its responses were learnt from."""
+        """Number of an endpoint's responses that the model has learned from."""
         model = self._own.get(endpoint)
         return 0 if model is None else model.num_samples
 
     def forget(self, endpoint: Hashable) -> None:
-        """It left."""
+        """Removes an endpoint that left the pool."""
         self._own.pop(endpoint, None)
 
     def forget_role(self, role: str) -> None:

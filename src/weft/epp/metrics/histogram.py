@@ -39,7 +39,7 @@ class Histogram(Collector):
         return found
 
     def collect(self) -> Iterator[HistogramMetricFamily]:
-        """What the client library writes out."""
+        """Yields the metric family for the client library."""
         family = HistogramMetricFamily(self._name, self._text, labels=self._labels)
         for values, cells in list(self._cells.items()):  # more may be added on another thread
             family.add_metric(values, buckets=cells.buckets(), sum_value=cells.sum)

@@ -9,7 +9,7 @@ _Labels = TypeVar("_Labels", bound=tuple[str, ...])
 
 
 class Rows:
-    """Those of one writer; other writers of the gauge keep theirs."""
+    """The label sets of a gauge that one writer owns; other writers keep theirs."""
 
     def __init__(self, gauge: Gauge) -> None:
         self._gauge = gauge

@@ -107,7 +107,7 @@ class PickerMetrics:
         self._refreshers.append(refresh)
 
     def text(self) -> bytes:
-        """All series in Prometheus's text format."""
+        """Returns all series in Prometheus's text format."""
         self.refresh()
         return self.rendered()
 

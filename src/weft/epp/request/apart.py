@@ -48,7 +48,7 @@ class Packed(msgspec.Struct, frozen=True, array_like=True):
 
 
 class Result(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
-    """What was read, or why it was not. The renamed body, if one is wanted, follows."""
+    """The parsed request, or the reason why it was refused. The renamed body follows, if one is wanted."""
 
     status: int = 200
     message: str = ""
@@ -82,7 +82,7 @@ decode_result = msgspec.msgpack.Decoder(Result).decode
 
 
 def main() -> None:
-    """One job after the other, until there are no more."""
+    """Runs jobs from standard input until it closes."""
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # a Ctrl-C is for the picker, which ends us
     gc.disable()  # bodies make many objects and no circles
     jobs, results = sys.stdin.buffer, sys.stdout.buffer

@@ -21,13 +21,13 @@ class Reader(Protocol):
 
     @property
     def has_output(self) -> bool:
-        """Whether the first piece of the answer has come."""
+        """True once the first piece of the answer has arrived."""
 
     def feed(self, data: bytes) -> None:
         """The next bytes."""
 
     def usage(self) -> Usage | None:
-        """What the response reported; complete when it has ended."""
+        """Usage that the response has reported; complete at its end."""
 
 
 class JsonReader:
@@ -46,7 +46,7 @@ class JsonReader:
                 self._held = None
 
     def usage(self) -> Usage | None:
-        """It stands somewhere in the whole."""
+        """Usage from the complete JSON body."""
         return usage_of(bytes(self._held)) if self._held else None
 
 
@@ -135,7 +135,7 @@ class FrameReader(ABC):
 
     @abstractmethod
     def usage(self) -> Usage | None:
-        """What the messages reported."""
+        """Usage from the gRPC messages."""
 
     @abstractmethod
     def _read(self, message: bytes) -> None:
@@ -192,7 +192,7 @@ class VllmReader(FrameReader):
         self._saw_any = False
 
     def usage(self) -> Usage | None:
-        """All answers of the request together."""
+        """Usage summed over all answers of the request."""
         if not self._saw_any:
             return None
         return Usage(

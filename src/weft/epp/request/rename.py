@@ -28,14 +28,14 @@ class Rename:
         self._held = b""
 
     def feed(self, data: bytes) -> bytes:
-        """What can be sent on now."""
+        """Takes bytes of the response and returns those that can be sent now."""
         text = self._pattern.sub(self._replace, self._held + data)
         cut = self._cut(text)
         self._held = text[cut:]
         return text[:cut]
 
     def flush(self) -> bytes:
-        """What was held back for a second half that did not come."""
+        """Returns the bytes that were held back for a name that did not complete."""
         held, self._held = self._held, b""
         return held
 
@@ -43,7 +43,7 @@ class Rename:
         return _KEY + found[1] + self._replacement
 
     def _cut(self, text: bytes) -> int:
-        """Where what might become a name begins; the end of the text if there is nothing."""
+        """Returns where a possible name begins; the end of the text if there is none."""
         at = text.rfind(_KEY, max(0, len(text) - self._longest))
         if at >= 0 and self._is_begun(text[at + len(_KEY) :]):
             return at
@@ -53,7 +53,7 @@ class Rename:
         return len(text)
 
     def _is_begun(self, rest: bytes) -> bool:
-        """Whether more bytes could make `rest`, which follows a key, end in the name."""
+        """True if more bytes could complete the name after a key."""
         rest = rest.lstrip(_SPACES)
         if not rest:
             return True

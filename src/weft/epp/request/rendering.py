@@ -38,7 +38,7 @@ class RenderClient:
         self._http = httpx2.AsyncClient(base_url=url.rstrip("/"), timeout=None)
 
     def can_render(self, request: InferenceRequest) -> bool:
-        """Whether there is a way to ask about it."""
+        """True if the server has an endpoint that renders this request."""
         return _endpoint(request) is not None
 
     async def render(self, request: InferenceRequest, model: str) -> list[bytes]:

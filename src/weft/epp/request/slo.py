@@ -24,7 +24,7 @@ class Slo:
 
 
 def read_slo(headers: Mapping[str, str]) -> Slo:
-    """What the headers say; raises `Refused`."""
+    """Reads latency objectives from the headers; raises `Refused`."""
     return Slo(_seconds(headers, _TTFT_HEADERS), _seconds(headers, _TPOT_HEADERS))
 
 

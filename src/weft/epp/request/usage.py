@@ -52,7 +52,7 @@ class Counts(msgspec.Struct):
 
 
 class Wrapped(msgspec.Struct):
-    """What `response.completed` and `message_start` hold."""
+    """The object inside `response.completed` and `message_start` events."""
 
     usage: Counts | None = None
 

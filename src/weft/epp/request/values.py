@@ -12,7 +12,7 @@ MAX_COMPARED_TOKENS: Final = 2**20
 
 @dataclass(frozen=True, slots=True)
 class Prompt:
-    """One prompt, in the form prefix hashing needs. Exactly one of the first three is not None.
+    """A prompt in the form that prefix hashing needs. Exactly one of the first three fields is not None.
 
     `text` is everything that precedes the answer, in order (tools first, then role and content of
     each message). `token_ids` came tokenised and are hashed as they are; `packed` are such ids as

@@ -31,7 +31,7 @@ class ParsedPrompt:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TokenCounts:
-    """One response's token counts. Zero is what the wire has for "not said"."""
+    """Token counts of a response. The wire has zero for "not reported"."""
 
     num_prompt_tokens: int
     num_cached_tokens: int = 0

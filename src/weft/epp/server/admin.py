@@ -21,7 +21,7 @@ _TIMEOUT_S: Final = 10.0
 
 @dataclass(frozen=True, slots=True)
 class Page:
-    """What is answered."""
+    """An HTTP answer."""
 
     body: bytes
     content_type: str = "application/json"
@@ -33,14 +33,14 @@ Render = Callable[[Mapping[str, str]], Page | Awaitable[Page]]
 
 
 class Guard(Protocol):
-    """Who may see pages, by the token they send."""
+    """Authorization for pages, by bearer token."""
 
     async def refusal(self, token: bytes | None, path: str) -> tuple[int, str] | None:
         """Status and sentence for whom the page is not; None lets them see it."""
 
 
 class TokenGuard:
-    """Who has the one token."""
+    """Accepts one configured token."""
 
     def __init__(self, token: str) -> None:
         self._tokens = KeyRing([token])

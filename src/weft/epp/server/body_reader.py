@@ -45,7 +45,7 @@ class BodyReader:
     async def renamed(
         self, parser: Parser, call: Call, body: Sequence[bytes], model: str
     ) -> Sequence[bytes]:
-        """That body with another model in it, unpacked, in pieces."""
+        """Returns the uncompressed body with another model name, in pieces."""
         if (here := _here(call, body)) is not None:
             try:
                 return [renamed(parser, here, model)]

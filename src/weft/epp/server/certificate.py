@@ -19,7 +19,7 @@ _VALID: Final = timedelta(days=3650)  # a picker that runs on must not stop bein
 
 
 def from_directory(path: Path, *, reloads: bool) -> grpc.ServerCredentials:
-    """Of `tls.crt` and `tls.key`; `ConfigError` names the flag if they are no pair."""
+    """Loads `tls.crt` and `tls.key`; a `ConfigError` names the flag if they do not match."""
     cert, key = (Pem("--cert-path", path / name) for name in _NAMES)
     fixed = server_credentials(cert, key)
     if not reloads:

@@ -1,4 +1,4 @@
-"""One decision in a few words: for a header, for dynamic metadata, for a terminal."""
+"""A short text about a decision: for a header, for dynamic metadata, for a terminal."""
 
 from collections.abc import Iterator, Mapping, Sequence
 from itertools import chain
@@ -12,7 +12,7 @@ from weft.epp.pool.endpoint import Endpoint
 
 
 def summary(entry: PastDecision) -> Mapping[str, Any]:
-    """Who was picked, who came second, and each scorer's share of both. Holds none of the prompt.
+    """Returns the picked endpoint, the runner-up, and each scorer's share of both. Contains no prompt text.
 
     Nothing of any other endpoint: it is made for each request, on the event loop.
     """

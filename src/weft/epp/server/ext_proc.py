@@ -68,7 +68,7 @@ def read_headers(message: HttpHeaders, most: int | None = None) -> dict[str, str
 
 
 def read_trailers(message: HttpTrailers) -> dict[str, str]:
-    """The same of trailers."""
+    """Reads trailers as a dictionary."""
     return _to_dict(message.trailers)
 
 
@@ -148,7 +148,7 @@ def held_body() -> ProcessingResponse:
 def with_held_body(
     head: ProcessingResponse, body: Sequence[bytes] | None, *, is_sized: bool
 ) -> ProcessingResponse:
-    """What `request_headers` said, as the answer to a body that Envoy holds; `body` takes its place.
+    """Converts an answer to `request_headers` into the answer to a buffered body; `body` replaces the body.
 
     Envoy refuses a body of another length than the headers say, if they say one.
     """
@@ -225,7 +225,9 @@ def immediate(
 
 
 def refusal(refused: Refused, *, is_grpc: bool) -> ProcessingResponse:
-    """What the client sees: an HTTP status and a sentence, or a gRPC status, which Envoy makes trailers of."""
+    """Builds the error that the client sees: an HTTP status with a sentence, or a gRPC status, which Envoy sends as
+    trailers.
+    """
     headers = {} if is_grpc else {"content-type": "text/plain; charset=utf-8"}
     if refused.reason is not None:
         headers[DROPPED_REASON] = refused.reason.value

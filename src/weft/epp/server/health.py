@@ -15,7 +15,7 @@ READINESS: Final = "readiness"
 
 @dataclass(frozen=True, slots=True)
 class Standing:
-    """What decides, beside its endpoints, whether requests should come to a picker."""
+    """Conditions, besides endpoints, that decide whether a picker should get requests."""
 
     may_serve: Callable[[], bool] = lambda: True
     is_leader: Callable[[], bool] = lambda: True  # among the pickers of its pool
@@ -41,7 +41,7 @@ class PickerHealth:
 
     @property
     def is_ready(self) -> bool:
-        """Whether work should come here."""
+        """True if the picker should get requests."""
         return self._serves and self._standing.is_leader() and self._is_ready()
 
     @property
@@ -70,6 +70,6 @@ class PickerHealth:
                 self._reported.set_serving(state, (name,))
 
     def drain(self) -> None:
-        """No more work, please; what is open goes on."""
+        """Turns readiness off; open streams continue."""
         self._is_draining = True
         self.refresh()

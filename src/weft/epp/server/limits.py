@@ -45,5 +45,5 @@ class Held:
         self.num_bytes += num_bytes
 
     def give(self, num_bytes: int) -> None:
-        """They are released."""
+        """Releases bytes."""
         self.num_bytes -= num_bytes

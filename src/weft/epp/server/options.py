@@ -1,4 +1,4 @@
-"""Where the picker's server listens, and what it takes."""
+"""Options of the picker's gRPC server: addresses, TLS and limits."""
 
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -10,7 +10,7 @@ from weft.epp.server.limits import PickerLimits
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ServerOptions:
-    """Where and how to listen. Port 0 lets the system choose."""
+    """Addresses, TLS and limits. Port 0 lets the system choose."""
 
     host: Annotated[str, Flag("Address to listen on.", "Server")] = "127.0.0.1"
     grpc_port: Annotated[
@@ -59,7 +59,7 @@ class ServerOptions:
 
     @property
     def security(self) -> str:
-        """What the gateway has to speak, in words."""
+        """Describes the transport security that the gateway must use."""
         if self.cert_path is not None:
             return "TLS"
         return "TLS, self-signed" if self.is_self_signed else "no TLS"

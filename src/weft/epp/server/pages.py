@@ -1,4 +1,4 @@
-"""What the metrics port shows of a picker: series, decisions, counts, health. Never a prompt."""
+"""Pages of the metrics port: series, decisions, counts, health. They never show a prompt."""
 
 import asyncio
 from collections.abc import Awaitable, Callable, Iterable, Mapping

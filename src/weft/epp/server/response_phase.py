@@ -28,7 +28,7 @@ class Followed:
 
 
 def has_reason_to_follow(request: InferenceRequest, decision: Decision) -> bool:
-    """Whether anything is to be learned from the response, or to be changed in it."""
+    """True if the response has data to learn from, or must be changed."""
     return (
         decision.tracks_response
         or bool(decision.response_headers)
@@ -37,7 +37,7 @@ def has_reason_to_follow(request: InferenceRequest, decision: Decision) -> bool:
 
 
 class ResponsePhase:
-    """One response. Without `followed` it is passed on unread."""
+    """The response of one request. Without `followed` it passes unread."""
 
     def __init__(self, listener: Director, followed: Followed | None) -> None:
         self._listener = listener
@@ -91,7 +91,7 @@ class ResponsePhase:
         yield ext_proc.response_trailers(self._end())
 
     def abandon(self, ending: Ending = Ending.DISCONNECTED) -> None:
-        """It ends early: the client or the gateway has disconnected, or the picker ends it."""
+        """Ends the response early: the client or the gateway disconnected, or the picker revokes the request."""
         if not self.is_finished:
             self._ending = ending
             self._end()

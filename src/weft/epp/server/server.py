@@ -40,7 +40,7 @@ Context = grpc.aio.ServicerContext[Any, Any]
 
 @dataclass(frozen=True, slots=True)
 class Ports:
-    """Where it listens."""
+    """Ports that the server listens on."""
 
     grpc: int
     health: int
@@ -74,7 +74,7 @@ class _Stream:
 
     @property
     def last_word(self) -> ProcessingResponse:
-        """What a stream that is made to end says."""
+        """Returns the last message of a stream that the picker ends."""
         return self.exchange.evict() if self.is_evicted else self.exchange.shut_down()
 
     def account(self, metrics: WireMetrics, message_at: float) -> None:
@@ -89,7 +89,7 @@ class _Stream:
 
 @dataclass(frozen=True, slots=True)
 class Observers:
-    """Who learns of requests: clients that ask why, `/metrics`, and a collector of traces."""
+    """Receivers of request records: the decision ring, `/metrics`, and a trace collector."""
 
     explain: Explain | None = None
     metrics: PickerMetrics = field(default_factory=PickerMetrics)
@@ -201,7 +201,7 @@ class PickerServer:
         return grpc.method_handlers_generic_handler(ext_proc.SERVICE, {ext_proc.METHOD: process})
 
     async def _process(self, _requests: object, context: Context) -> bytes:
-        """One HTTP request. The root of its task: whatever goes wrong ends here, with an answer."""
+        """Handles one HTTP request. It is the root of its task: every failure ends here, with an answer."""
         task = asyncio.current_task()
         assert task is not None
         is_full = len(self._streams) >= self._options.limits.max_streams

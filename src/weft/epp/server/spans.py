@@ -11,7 +11,7 @@ from weft.epp.request.values import InferenceRequest, Refused
 
 
 class RequestSpan:
-    """Of one request, from its headers to the end of its stream."""
+    """The span of a request, from its headers to the end of its stream."""
 
     def __init__(self, tracer: Tracer, call: Call) -> None:
         self._span = tracer.begin("gateway.request", call.headers)
@@ -46,7 +46,7 @@ class RequestSpan:
 
 
 def note_decision(span: Span, request: InferenceRequest, decision: Decision) -> None:
-    """Where the request goes."""
+    """Adds the destination of the request to the span."""
     span.set("target_model", decision.rewritten_model or request.model)
     span.set("target_endpoint", ",".join(decision.endpoints))
     if decision.ticket is not None:

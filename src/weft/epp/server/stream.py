@@ -1,4 +1,4 @@
-"""One ext_proc stream: the messages of one HTTP request in, answers out. No sockets here.
+"""An ext_proc stream: the messages of one HTTP request in, answers out. No sockets here.
 
 The body is gathered until the parser can read it, the director picks, and the request goes on its
 way. Then the stream is done, unless something is to be learned from the response.
@@ -46,7 +46,7 @@ Explain = Callable[[str], Mapping[str, Any] | None]
 
 @dataclass(frozen=True, slots=True)
 class Services:
-    """What every stream of a server shares."""
+    """Services that all streams of a server share."""
 
     director: Director
     parsers: ParserTable
@@ -63,7 +63,7 @@ class ProtocolError(Exception):
 
 
 class Phase(Enum):
-    """What may come next."""
+    """Which messages may come next."""
 
     START = auto()  # the request's headers
     GATHER = auto()  # its body, which is buffered until the end
@@ -405,14 +405,14 @@ class Exchange:
         )
 
     def _end_request(self) -> None:
-        """All of the request has been sent on. Leave, unless the response is our business."""
+        """Ends the request phase, and the stream too unless the response is followed."""
         stays = self._response is not None and not self._response.is_finished
         self._phase = Phase.RESPONSE if stays else Phase.DONE
 
     # ---- The response --------------------------------------------------------------------------------
 
     def _on_response(self, kind: str, message: ProcessingRequest) -> Iterator[ProcessingResponse]:
-        """It may begin before the request ends: a server that refuses early, a bidirectional call."""
+        """Handles a response, which may begin before the request ends: an early refusal, or a bidirectional call."""
         if self._response is None:
             self._response = ResponsePhase(self._services.director, None)
         match kind:

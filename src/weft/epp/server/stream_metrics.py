@@ -1,4 +1,4 @@
-"""What the server itself measures: its own time, refusals before any decision, and its streams."""
+"""Metrics of the ext_proc server: processing time, refusals before a decision, and streams."""
 
 from typing import Final
 
@@ -38,7 +38,7 @@ class WireMetrics:
         self._metrics.request_processing.observe(seconds)
 
     def followed(self, seconds: float) -> None:
-        """All messages of a response took this long."""
+        """Records the total processing time of a response's messages."""
         self._metrics.response_processing.observe(seconds)
 
     def opened(self) -> None:

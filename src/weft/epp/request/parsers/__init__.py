@@ -1,1 +1,1 @@
-"""What a request is for, read from its body: one module a dialect, one table that knows them all."""
+"""Request parsers: one module for each API, and one table of all."""

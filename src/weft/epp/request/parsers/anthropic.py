@@ -26,7 +26,7 @@ class Message(msgspec.Struct):
 
 
 class Body(msgspec.Struct):
-    """What routing needs to know of it."""
+    """The fields of an Anthropic body that routing needs."""
 
     model: str | None = None
     messages: msgspec.Raw = ABSENT

@@ -28,7 +28,7 @@ ABSENT = msgspec.Raw()
 
 
 def is_given(raw: msgspec.Raw) -> bool:
-    """Whether a member was sent, and is not null."""
+    """True if the member is present and not null."""
     return raw is not ABSENT and bytes(memoryview(raw)[:5]) not in {b"", b"null"}
 
 
@@ -94,10 +94,10 @@ def _check_parts(view: memoryview, marks: bytes, name: str) -> None:
 
 
 class JsonParser(Parser):
-    """Of bodies whose model is a member of the top object."""
+    """Parser of JSON bodies whose top object has the model's name."""
 
     def rename(self, call: Call, model: str) -> bytes:
-        """That member is another one."""
+        """Returns the body with another model name."""
         return rename_model(call.body, model)
 
 
@@ -171,7 +171,7 @@ _TEXT: Final = re.compile(rb'\s*+"(?:[^"\\]++|\\.)*+"\s*+(?=,)', re.DOTALL)
 
 
 def _shape(view: memoryview) -> tuple[int, bytes, "msgspec.json.Decoder[Any]"]:
-    """What a prompt field holds: text, texts, ids, or lists of ids; where, and what decodes that."""
+    """Returns the kind of a prompt field (text, texts, ids, lists of ids), its bytes, and their decoder."""
     if bytes(view[:1]) == b'"':
         return 0, b"", _text
     found = _SHAPE.match(view)
@@ -182,7 +182,7 @@ def _shape(view: memoryview) -> tuple[int, bytes, "msgspec.json.Decoder[Any]"]:
 
 
 def _cut(view: memoryview, kind: bytes) -> int | None:
-    """Where a list that is too long is cut: before a comma. 0: its first text is too long."""
+    """Returns where to cut a list that is too long: before a comma. 0 means that its first text is too long."""
     if kind == b'"':
         return _cut_texts(view)
     end = None
@@ -234,7 +234,7 @@ class Content:
         self._num_left_out += (len(text) - num_chars) // 4 + num_left_out
 
     def prompt(self) -> Prompt:
-        """One prompt of everything that was added."""
+        """Returns all added content as one prompt."""
         return Prompt(text="".join(self._pieces), num_left_out=self._num_left_out)
 
     def _add_json(self, text: msgspec.Raw) -> None:
@@ -263,7 +263,7 @@ _MEDIA: Final = frozenset({
 
 
 def digest(value: bytes | memoryview | msgspec.Raw) -> str:
-    """What stands for a long value."""
+    """Returns a short stand-in for a long value."""
     return hashlib.blake2b(value, digest_size=16).hexdigest()
 
 

@@ -34,14 +34,14 @@ class Message(msgspec.Struct):
     output: msgspec.Raw = ABSENT
 
     def add_to(self, content: Content) -> None:
-        """What the model is shown of it, near enough to compare prefixes."""
+        """Adds the message as the model sees it, closely enough to compare prefixes."""
         content.add_text(self.role or self.type)
         content.add(self.content)
         content.add_text(raw_text(self.tool_calls) + (self.arguments or "") + raw_text(self.output))
 
 
 class Body(msgspec.Struct):
-    """What routing needs to know of any of these bodies; each path demands its own members."""
+    """The fields of these bodies that routing needs; each path requires its own members."""
 
     model: str | None = None
     messages: msgspec.Raw = ABSENT
@@ -58,7 +58,7 @@ class Body(msgspec.Struct):
 
     @property
     def max_new_tokens(self) -> int | None:
-        """How long the answer may get, by whichever name it was given."""
+        """Maximum number of output tokens, by any of its names."""
         for limit in (self.max_completion_tokens, self.max_tokens, self.max_output_tokens):
             if limit is not None:
                 return limit

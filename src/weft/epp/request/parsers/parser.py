@@ -1,4 +1,4 @@
-"""What a parser is, what it is given, and the sentence a client gets when its request is malformed."""
+"""The `Parser` protocol, its input, and the error text for malformed requests."""
 
 from abc import ABC, abstractmethod
 from collections.abc import Mapping
@@ -12,7 +12,7 @@ MAX_TOKEN_ID = 2**32 - 1  # ids are hashed as 32 bits
 
 
 class Dialect(Enum):
-    """How usage is reported in the responses to a parser's requests."""
+    """How responses to a parser's requests report usage."""
 
     NONE = "none"
     OPENAI = "openai"
@@ -23,7 +23,7 @@ class Dialect(Enum):
 
 
 class Reads(Enum):
-    """How much of a request a parser must see before it can be routed."""
+    """How much of a request a parser needs before routing."""
 
     BODY = "body"  # all of it
     HEADERS = "headers"  # the body is no business of the picker's, and passes through as it comes
@@ -46,12 +46,12 @@ class Call:
 
     @property
     def is_json(self) -> bool:
-        """Whether the body calls itself JSON, or nothing."""
+        """True if the content type is JSON or absent."""
         kind = self.headers.get("content-type", "").partition(";")[0].strip().lower()
         return kind in {"", "application/json"} or kind.endswith("+json")
 
     def to_request(self, parser: str) -> InferenceRequest:
-        """All that is known without reading the body."""
+        """Returns the request as far as it is known without its body."""
         return InferenceRequest(
             request_id=self.request_id,
             path=self.path,
@@ -77,7 +77,7 @@ class Parser(ABC):
     model_header: ClassVar[str | None] = None  # that names the model, where bodies do not
 
     def reads(self, _path: str) -> Reads:
-        """What it needs to see of a request to this path, which it claims."""
+        """Returns how much of a request to this path the parser needs."""
         return Reads.BODY
 
     @abstractmethod

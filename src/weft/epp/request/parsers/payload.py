@@ -58,12 +58,12 @@ def frame(message: bytes) -> bytes:
 
 
 def can_inflate(encoding: str) -> bool:
-    """Whether bytes of this encoding can be read here."""
+    """True if the encoding is supported."""
     return encoding in _WINDOW_BITS
 
 
 def inflate(data: bytes, encoding: str, max_bytes: int) -> bytes:
-    """All of it; `Refused` if it is not of this encoding, ends early, or grows too large."""
+    """Decompresses the body; raises `Refused` if it is malformed, truncated or too large."""
     plain = bytearray()
     unpacker = zlib.decompressobj(_WINDOW_BITS[encoding])
     num_streams = 1

@@ -24,13 +24,13 @@ class VllmSampling(msgspec.Struct):
 
 
 class VllmFeatures(msgspec.Struct):
-    """What stands at the placeholders among the ids: hashes of media, by modality."""
+    """Hashes of media at the placeholders among the token ids, by modality."""
 
     mm_hashes: msgspec.Raw = ABSENT
 
 
 class VllmBody(msgspec.Struct):
-    """What routing needs to know of a vLLM request."""
+    """The fields of a vLLM token request that routing needs."""
 
     token_ids: msgspec.Raw = ABSENT
     model: str | None = None
@@ -47,7 +47,7 @@ class SglangSampling(msgspec.Struct):
 
 
 class SglangBody(msgspec.Struct):
-    """What routing needs to know of an SGLang request."""
+    """The fields of an SGLang request that routing needs."""
 
     text: msgspec.Raw = ABSENT
     input_ids: msgspec.Raw = ABSENT
@@ -105,7 +105,7 @@ class SglangHttpParser(Parser):
     dialect = Dialect.SGLANG
 
     def parse(self, call: Call) -> InferenceRequest:
-        """One prompt or several; the wire names no model."""
+        """Parses one or several prompts; the body names no model."""
         body = decode_body(_sglang_body, call.body)
         if is_given(body.input_ids):
             prompts = to_prompts(body.input_ids, "input_ids")
