@@ -90,7 +90,7 @@ def test_a_step_may_have_the_rows_that_can_be_asked_for_and_no_more(runner):
 # What every batch has and the native step reads; `prompt_lens` is for rotary scaling.
 UNREAD = (
     *("prompt_lens", "token_types", "adapter_ids", "embed_rows", "embeds"),
-    *("state_reads", "state_writes", "num_state_rows"),
+    *("state_reads", "state_writes", "num_state_rows", "token_sources"),
 )
 READ = [f.name for f in fields(Batch) if f.name not in UNREAD]
 
