@@ -5,6 +5,7 @@
 #include <nanobind/stl/unique_ptr.h>
 #include <nanobind/stl/vector.h>
 
+#include <array>
 #include <map>
 #include <memory>
 #include <numeric>
@@ -64,6 +65,64 @@ void forward(weft::Model& model, const Ints& token_ids, const Ints& positions, c
     batch.num_state_rows = optional_span(num_state_rows, token_ids, "num_state_rows");
     const std::span<float> out(outputs.data(), outputs.size());
     batch.wants_hidden = hidden.has_value();
+    const std::span<float> states = hidden ? std::span<float>(hidden->data(), hidden->size()) : std::span<float>();
+    const nb::gil_scoped_release release;
+    model.forward(batch, out, states);
+}
+
+// A field of a `Batch`, where its array lies: a copy made on the way would be read in place of it. Empty for None.
+template <class Array>
+std::optional<Array> field_of(const nb::object& batch, const char* name) {
+    const nb::object value = batch.attr(name);
+    if (value.is_none()) return {};
+    Array array;
+    if (!nb::try_cast(value, array, false))
+        throw nb::type_error((std::string(name) + " must be an array of its type, without gaps, in this machine's memory").c_str());
+    return array;
+}
+
+// A `weft.compute.runner.Batch`, held while the core reads it. What keeps nothing between steps has no slots.
+struct HeldBatch {
+    static constexpr std::array kFields = {"token_ids",    "positions",    "query_starts", "logit_rows",  "slots",
+                                           "token_types",  "adapter_ids",  "embed_rows",   "state_reads", "state_writes",
+                                           "num_state_rows"};
+    static constexpr std::size_t kNumRequired = 4;
+
+    std::array<std::optional<Ints>, kFields.size()> ints;
+    std::optional<Table> block_tables;
+    std::optional<Rows> embeds;
+
+    explicit HeldBatch(const nb::object& batch) {
+        for (std::size_t i = 0; i < kFields.size(); i++) ints[i] = field_of<Ints>(batch, kFields[i]);
+        for (std::size_t i = 0; i < kNumRequired; i++)
+            if (!ints[i]) throw nb::type_error((std::string(kFields[i]) + " must not be None").c_str());
+        block_tables = field_of<Table>(batch, "block_tables");
+        embeds = field_of<Rows>(batch, "embeds");
+    }
+
+    weft::Batch spans(bool keeps_kv) const {
+        weft::Batch batch;
+        const std::array<std::span<const std::int32_t>*, kFields.size()> places = {
+            &batch.token_ids,   &batch.positions,   &batch.query_starts, &batch.logit_rows,   &batch.slots,
+            &batch.token_types, &batch.adapter_ids, &batch.embed_rows,   &batch.state_reads,  &batch.state_writes,
+            &batch.num_state_rows};
+        for (std::size_t i = 0; i < kFields.size(); i++)
+            *places[i] = i < kNumRequired ? span_of(*ints[i]) : optional_span(ints[i], *ints[0], kFields[i]);
+        if (!keeps_kv) batch.slots = {};
+        if (keeps_kv && block_tables) {
+            batch.block_tables = {block_tables->data(), block_tables->size()};
+            batch.table_width = static_cast<std::int64_t>(block_tables->shape(1));
+        }
+        if (embeds) batch.embeds = {embeds->data(), embeds->size()};
+        return batch;
+    }
+};
+
+void forward_batch(weft::Model& model, const nb::object& given, Logits& outputs, std::optional<Logits>& hidden) {
+    const HeldBatch held(given);
+    weft::Batch batch = held.spans(model.spec().is_causal);
+    batch.wants_hidden = hidden.has_value();
+    const std::span<float> out(outputs.data(), outputs.size());
     const std::span<float> states = hidden ? std::span<float>(hidden->data(), hidden->size()) : std::span<float>();
     const nb::gil_scoped_release release;
     model.forward(batch, out, states);
@@ -169,6 +228,8 @@ void bind_model(nb::module_& module) {
              nb::arg("embed_rows").noconvert().none(), nb::arg("embeds").noconvert().none(),
              nb::arg("state_reads").noconvert().none(), nb::arg("state_writes").noconvert().none(),
              nb::arg("num_state_rows").noconvert().none(), nb::arg("outputs").noconvert(),
+             nb::arg("hidden").noconvert().none())
+        .def("forward", &forward_batch, nb::arg("batch"), nb::arg("outputs").noconvert(),
              nb::arg("hidden").noconvert().none())
         .def("embed", [](weft::Model& model, const Ints& token_ids, Logits& out) {
                  const std::span<float> rows(out.data(), out.size());

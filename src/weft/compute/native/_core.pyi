@@ -1,9 +1,9 @@
-from typing import Any
+from typing import Any, overload
 
 import numpy as np
 from numpy.typing import NDArray
 
-from weft.compute.runner import FloatArray, IntArray
+from weft.compute.runner import Batch, FloatArray, IntArray
 from weft.compute.sampler import Choices
 
 def cpu_architecture() -> str: ...
@@ -199,6 +199,9 @@ class Model:
     ) -> None: ...
     def remove_adapter(self, adapter_id: int) -> None: ...
     def allocate_kv(self, num_blocks: int, block_size: int, num_state_slots: int = 0) -> None: ...
+    @overload
+    def forward(self, batch: Batch, outputs: FloatArray, hidden: FloatArray | None) -> None: ...
+    @overload
     def forward(
         self,
         token_ids: IntArray,
