@@ -54,7 +54,7 @@ def _facts(source: str) -> dict[str, Any]:
     """Those that are not the default."""
     try:
         with ChatTemplate(source, _TOKENS) as template:
-            found = msgspec.to_builtins(template.facts(), order="deterministic")
+            found = msgspec.to_builtins(template.facts(has_tools=True), order="deterministic")
     except ConfigError as error:
         sys.exit(str(error))
     usual = msgspec.to_builtins(TemplateFacts())

@@ -140,21 +140,11 @@ def test_placeholder_ids_outside_the_vocabulary_count_as_none(tmp_path):
         ({}, None, None),
         ({"chat_template": "text"}, None, "text"),
         ({"chat_template": "text"}, "file", "file"),
-        (
-            {
-                "chat_template": [
-                    {"name": "tool_use", "template": "tools"},
-                    {"name": "default", "template": "plain"},
-                ]
-            },
-            None,
-            "plain",
-        ),
         ({"chat_template": "{% generation %}{% break %}{% endgeneration %}"}, None, ...),
     ],
 )
 def test_the_chat_template_is_found(tmp_path, config, jinja, expected):
-    """The file of its own wins, then the config's text, or the default of its list."""
+    """The file of its own wins, then the config's text."""
     directory = write_checkpoint(tmp_path / "m")
     write_json(directory / "tokenizer_config.json", config)
     if jinja is not None:

@@ -13,6 +13,7 @@ from weft.text.history import normalise_messages
 from weft.text.template import TemplateRefusal, make_environment, render
 from weft.text.template_facts import TemplateFacts, find_facts
 
+TOOLS = [{"type": "function", "function": {"name": "f", "parameters": {"type": "object"}}}]
 PUBLISHED = Path(__file__).parent / "published_templates.json"
 
 _PATTERN = """
@@ -76,11 +77,11 @@ class InProcess:
 
     def __init__(self, source: str) -> None:
         self._template = make_environment(datetime.now).from_string(source)
-        self.facts = find_facts(self._render_or_none)
+        self.facts = find_facts(self._render_or_none, has_tools=True)
 
-    def render(self, messages: Sequence[Mapping[str, Any]], tools: object = None) -> str:
+    def render(self, messages: Sequence[Mapping[str, Any]]) -> str:
         """The text of messages in OpenAI's form."""
-        return self._render(normalise_messages(messages, self.facts), tools)
+        return self._render(normalise_messages(messages, self.facts), TOOLS)
 
     def _render(self, messages: object, tools: object) -> str:
         return render(self._template, {"messages": messages, "tools": tools}, 100_000)

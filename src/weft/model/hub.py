@@ -20,9 +20,10 @@ from weft.model.gguf.open import all_parts
 from weft.model.pooling import LENGTHS, MODULES, PROMPTS
 from weft.model.quantized.config import QUANTIZATION_FILES
 from weft.model.safetensors_files import INDEX, PICKLES, SINGLE, SUFFIX, weight_files
+from weft.model.templates import TOOL_TEMPLATE_PATH
 from weft.model.tokenizer import FILE_NAMES, TOKENIZER, UnreadFiles
 
-_TOKENIZER_FILES = [*FILE_NAMES, *BPE_FILES]
+_TOKENIZER_FILES = [*FILE_NAMES, TOOL_TEMPLATE_PATH, *BPE_FILES]
 _PATTERNS = [
     *_TOKENIZER_FILES,
     *QUANTIZATION_FILES,

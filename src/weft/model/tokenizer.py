@@ -4,17 +4,13 @@ from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
-import jinja2
-from jinja2 import nodes
-from jinja2.ext import Extension
-from jinja2.parser import Parser
-from jinja2.sandbox import ImmutableSandboxedEnvironment
 from tokenizers import Tokenizer
 
 from weft.core.errors import ConfigError
 from weft.core.panics import panics_as
 from weft.model.bpe_files import VOCAB, convert_bpe_files, has_bpe_files
 from weft.model.fields import Fields, one_line, read_bytes, shown
+from weft.model.templates import TEMPLATE, TOOL_TEMPLATE, TOOL_TEMPLATE_PATH, read_chat_template
 from weft.model.token_facts import (
     SPECIAL_TOKENS,
     TOKENIZER_CONFIG,
@@ -25,14 +21,13 @@ from weft.model.token_facts import (
 from weft.model.tokenizer_trial import try_out
 
 TOKENIZER = "tokenizer.json"
-TEMPLATE = "chat_template.jinja"
 _OTHER_FORMATS = {"tokenizer.model": "SentencePiece's", "tekken.json": "Mistral's own"}
-_MAX_TEMPLATE_CHARS = 1 << 20  # those of models in use have some thousands
 FILE_NAMES = (
     TOKENIZER,
     TOKENIZER_CONFIG,
     SPECIAL_TOKENS,
     TEMPLATE,
+    TOOL_TEMPLATE,
     "config.json",
     "generation_config.json",
 )
@@ -61,7 +56,7 @@ class UnreadFiles(Mapping[str, bytes]):
     def __getitem__(self, name: str) -> bytes:
         if name not in self:
             raise KeyError(name)
-        path = self._directory / name
+        path = self._path(name)
         if name == TOKENIZER and not path.exists():
             return convert_bpe_files(self._directory)
         return read_bytes(path)
@@ -69,8 +64,11 @@ class UnreadFiles(Mapping[str, bytes]):
     def __contains__(self, name: object) -> bool:
         if name not in FILE_NAMES:
             return False
-        is_there = (self._directory / str(name)).exists()
+        is_there = self._path(str(name)).exists()
         return is_there or (name == TOKENIZER and has_bpe_files(self._directory))
+
+    def _path(self, name: str) -> Path:
+        return self._directory / (TOOL_TEMPLATE_PATH if name == TOOL_TEMPLATE else name)
 
     def __iter__(self) -> Iterator[str]:
         return (name for name in FILE_NAMES if name in self)
@@ -152,64 +150,3 @@ def _check_size(
 def _special_id(tokenizer: Tokenizer, config: Fields, key: str) -> int | None:
     value = token_text(config.values.get(key))
     return tokenizer.token_to_id(value) if isinstance(value, str) else None
-
-
-def read_chat_template(files: Mapping[str, bytes], where: str) -> str | None:
-    """The chat template among `files`, checked; None if the model has none."""
-    if TEMPLATE in files:
-        path = f"{where}/{TEMPLATE}"
-        try:
-            template: str | None = files[TEMPLATE].decode("utf-8")
-        except UnicodeDecodeError as err:
-            raise ConfigError(f"{path}: not UTF-8 text (byte {err.start})") from err
-    else:
-        config = read_settings(files, where)
-        path = f"{config.where}: chat_template"
-        template = _default_template(config)
-    if template is not None:
-        _check_template(template, path)
-    return template
-
-
-def _default_template(config: Fields) -> str | None:
-    """The template itself, or the entry named "default" of a list of named ones."""
-    value = config.values.get("chat_template")
-    if value is None or isinstance(value, str):
-        return value
-    entries = value if isinstance(value, list) else [None]
-    for entry in entries:
-        if not isinstance(entry, dict) or not isinstance(entry.get("template"), str):
-            config.refuse("chat_template", "text, or a list of objects with name and template")
-        if entry.get("name") == "default":
-            return str(entry["template"])
-    return None
-
-
-class _GenerationBlock(Extension):
-    """`{% generation %}` marks text for training masks; it only has to parse."""
-
-    tags = {"generation"}
-
-    def parse(self, parser: Parser) -> nodes.Node | list[nodes.Node]:
-        """The block's body."""
-        next(parser.stream)
-        return parser.parse_statements(("name:endgeneration",), drop_needle=True)
-
-
-def _check_template(template: str, where: str) -> None:
-    """Refuse a chat template that does not parse, and one larger than any."""
-    if len(template) > _MAX_TEMPLATE_CHARS:
-        raise ConfigError(
-            f"{where}: has {len(template)} characters; at most {_MAX_TEMPLATE_CHARS} are read"
-        )
-    environment = ImmutableSandboxedEnvironment(
-        extensions=[_GenerationBlock, "jinja2.ext.loopcontrols"],
-        trim_blocks=True,
-        lstrip_blocks=True,
-    )
-    try:
-        environment.parse(template)
-    except jinja2.TemplateSyntaxError as err:
-        raise ConfigError(f"{where}: line {err.lineno}: {one_line(err)}") from err
-    except RecursionError:
-        raise ConfigError(f"{where}: the template is nested too deeply") from None

@@ -57,20 +57,22 @@ class ChatTemplate:
         if processes is None:  # the model's own, whose faults are those of the configuration
             _check_syntax(source)
         self._wants_parts = wants_parts
-        self._facts: TemplateFacts | None = None
+        self._facts: dict[bool, TemplateFacts] = {}
         self._parameter = "messages" if processes is None else "chat_template"
         self.processes = processes or RenderProcesses(limits or RenderLimits())
 
-    def facts(self) -> TemplateFacts:
-        """Which forms of messages the template takes; found once, in a process."""
-        if self._facts is None:
-            line = json.dumps({"special_tokens": self._special_tokens}) + "\n"
+    def facts(self, *, has_tools: bool) -> TemplateFacts:
+        """Which forms of messages the template takes beside tools, or without; found once, in a process."""
+        facts = self._facts.get(has_tools)
+        if facts is None:
+            setup = {"special_tokens": self._special_tokens, "has_tools": has_tools}
+            line = json.dumps(setup) + "\n"
             answer = self.processes.run(Rendering(self._parameter, self.source, line))
-            found = msgspec.json.decode(answer, type=TemplateFacts)
+            facts = msgspec.json.decode(answer, type=TemplateFacts)
             if self._wants_parts is not None:
-                found = found.with_parts() if self._wants_parts else found.without_parts()
-            self._facts = found
-        return self._facts
+                facts = facts.with_parts() if self._wants_parts else facts.without_parts()
+            self._facts[has_tools] = facts
+        return facts
 
     def render(self, messages: Sequence[Message], **how: Any) -> str:
         """The prompt text of a conversation, to be rendered as `prepare` says."""
@@ -99,7 +101,7 @@ class ChatTemplate:
                 "continue_final_message",
                 "continue_final_message and add_generation_prompt exclude each other",
             )
-        conversation = normalise_messages(messages, self.facts())
+        conversation = normalise_messages(messages, self.facts(has_tools=bool(tools)))
         marker = secrets.token_hex(16) if continue_final_message else None
         if marker is not None:
             _mark_end(conversation, marker)
@@ -168,7 +170,7 @@ class RequestTemplates:
                 wants_parts=self._wants_parts,
                 processes=self.processes,
             )
-            template.facts()
+            template.facts(has_tools=False)
             self._opened = {**self._opened, source: template}
             self._opened = dict(list(self._opened.items())[-_MAX_OPENED:])
         return template

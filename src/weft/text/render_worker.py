@@ -28,7 +28,7 @@ def _answer(setup: dict[str, Any], line: str) -> dict[str, str]:
         head, _, tail = line.partition("\t")  # JSON writes no tab as it is
         source, call = json.loads(head)["source"], json.loads(tail)
         if "special_tokens" in call:
-            return {"text": _facts(source, call["special_tokens"], setup["max_chars"])}
+            return {"text": _facts(source, call, setup["max_chars"])}
         now = datetime.fromisoformat(call["now"])
         # Compiled for each call: it costs a millisecond, and evaluates constant expressions, so it
         # belongs under the limits too.
@@ -46,7 +46,7 @@ def _answer(setup: dict[str, Any], line: str) -> dict[str, str]:
         return {"error": f"{type(error).__name__}: {str(error)[:500]}"}
 
 
-def _facts(source: str, special_tokens: dict[str, str], max_chars: int) -> str:
+def _facts(source: str, call: dict[str, Any], max_chars: int) -> str:
     template = make_environment(datetime.now).from_string(source)
 
     def render_probe(messages: Any, tools: Any) -> str | None:
@@ -54,13 +54,13 @@ def _facts(source: str, special_tokens: dict[str, str], max_chars: int) -> str:
         try:
             return render(
                 template,
-                {**special_tokens, **variables, "add_generation_prompt": True},
+                {**call["special_tokens"], **variables, "add_generation_prompt": True},
                 max_chars,
             )
         except Exception:  # noqa: BLE001 - a template can raise anything; it does not take this form
             return None
 
-    return msgspec.json.encode(find_facts(render_probe)).decode()
+    return msgspec.json.encode(find_facts(render_probe, has_tools=call["has_tools"])).decode()
 
 
 if __name__ == "__main__":

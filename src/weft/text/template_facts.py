@@ -63,19 +63,18 @@ class TemplateFacts(msgspec.Struct, frozen=True, kw_only=True):
         return msgspec.structs.replace(self, part_roles=frozenset(), textless_roles=frozenset())
 
 
-def find_facts(render: Renderer) -> TemplateFacts:
-    """The facts of the template that `render` renders with."""
-    probe = _Probe(render)
+def find_facts(render: Renderer, *, has_tools: bool) -> TemplateFacts:
+    """The facts of the template that `render` renders with, where there are tools or there are none."""
+    probe = _Probe(render, [_TOOL] if has_tools else None)
     contents = _content_facts(probe)
     calls = _find_call_form(probe)
     return TemplateFacts(
         **contents,
         **_order_facts(probe),
         **({} if calls is None else _call_facts(probe, calls)),
-        writes_tools=any(
-            probe.writes(_NAME, messages=messages, tools=[_TOOL])
-            for messages in ([_user()], [_system("Be kind."), _user()])
-        ),
+        writes_tools=not has_tools
+        or probe.writes(_NAME, messages=[_user()])
+        or probe.writes(_NAME, messages=[_system("Be kind."), _user()]),
     )
 
 
@@ -94,14 +93,14 @@ def _order_facts(probe: "_Probe") -> dict[str, Any]:
 
 def _call_facts(probe: "_Probe", calls: "_CallForm") -> dict[str, Any]:
     def writes(word: str, messages: Sequence[_Message]) -> bool:
-        return probe.writes(_VALUE, word, messages=messages, tools=[_TOOL])
+        return probe.writes(_VALUE, word, messages=messages)
 
     return {
         "takes_argument_text": calls.is_text,
         "needs_null_content": calls.content is None,
         "needs_short_ids": not writes(_VALUE, calls.conversation(call_id=_FOREIGN_ID)),
         "takes_parallel_calls": writes(_TWO, calls.parallel_conversation()),
-        "takes_user_after_result": probe.takes([*calls.conversation(), _user()], [_TOOL]),
+        "takes_user_after_result": probe.takes([*calls.conversation(), _user()]),
     }
 
 
@@ -111,36 +110,26 @@ class _Probe:
     Texts of `textless_roles` reach the template as lists of one part.
     """
 
-    def __init__(self, render: Renderer) -> None:
+    def __init__(self, render: Renderer, tools: Sequence[Mapping[str, Any]] | None) -> None:
         self._render = render
+        self._tools = tools
         self.textless_roles: set[str] = set()
 
-    def writes(
-        self,
-        *words: str,
-        messages: Sequence[_Message],
-        tools: Sequence[Mapping[str, Any]] | None = None,
-    ) -> bool:
+    def writes(self, *words: str, messages: Sequence[_Message]) -> bool:
         """Whether the template takes the messages and writes all the words."""
-        text = self.text(messages, tools)
+        text = self.text(messages)
         return all(word in text for word in words)
 
-    def takes(
-        self, messages: Sequence[_Message], tools: Sequence[Mapping[str, Any]] | None = None
-    ) -> bool:
+    def takes(self, messages: Sequence[_Message]) -> bool:
         """Whether the template does not raise."""
-        return self._rendered(messages, tools) is not None
+        return self._rendered(messages) is not None
 
-    def text(
-        self, messages: Sequence[_Message], tools: Sequence[Mapping[str, Any]] | None = None
-    ) -> str:
+    def text(self, messages: Sequence[_Message]) -> str:
         """The text of the messages, empty where the template raises."""
-        return self._rendered(messages, tools) or ""
+        return self._rendered(messages) or ""
 
-    def _rendered(
-        self, messages: Sequence[_Message], tools: Sequence[Mapping[str, Any]] | None
-    ) -> str | None:
-        return self._render(list(map(self._as_read, messages)), tools)
+    def _rendered(self, messages: Sequence[_Message]) -> str | None:
+        return self._render(list(map(self._as_read, messages)), self._tools)
 
     def _as_read(self, message: _Message) -> _Message:
         text = message["content"]
@@ -181,7 +170,7 @@ def _find_call_form(probe: _Probe) -> _CallForm | None:
     """The first form whose arguments are written as JSON, or taken apart; None where there is none."""
     forms = (_CallForm(is_text, content) for content in ("", None) for is_text in (False, True))
     for form in forms:
-        text = probe.text(form.conversation(), [_TOOL])
+        text = probe.text(form.conversation())
         if _VALUE not in text:
             continue
         if json.dumps(_ARGUMENTS) in text if form.is_text else repr(_ARGUMENTS) not in text:

@@ -2,6 +2,7 @@
 
 import json
 import random
+from datetime import datetime
 from functools import cache
 
 import gguf
@@ -14,6 +15,7 @@ from tests.model.gguf.files import KINDS, close, gguf_tensors
 from weft.core.errors import ConfigError
 from weft.model.gguf.vocabulary import make_files, read_vocabulary
 from weft.model.open import open_model
+from weft.text.template import make_environment
 
 CORPUS = [
     "The quick brown fox can't jump over 12,345.67 lazy dogs; they're we'll I'd IT'S 2024-11-05.\n\n",
@@ -258,7 +260,10 @@ def write_sentence_piece(path, theirs, drop=()):
         "add_bos_token_id": theirs.bos_id(),
         "add_eos_token_id": theirs.eos_id(),
         "add_unk_token_id": theirs.unk_id(),
-        "add_chat_template": "{{ bos_token }}{% for m in messages %}{{ m.content }}{% endfor %}",
+        "add_chat_template": [
+            {"name": "default", "template": "{% for m in messages %}{{ m.content }}{% endfor %}"},
+            {"name": "tool_use", "template": "{{ tools | tojson }}"},
+        ],
     }
     for name, value in fields.items():
         if name not in drop:
@@ -278,7 +283,9 @@ def test_sentence_piece_is_that_it_was_made_of(tmp_path, sentence_piece):
     end = sentence_piece.piece_to_id("<|end|>")
     assert end in ours.encode("née<|end|>").ids
     assert checkpoint.card.eos_token_ids == (sentence_piece.eos_id(), end)
-    assert checkpoint.chat_template.startswith("{{ bos_token }}")
+    template = make_environment(datetime.now).from_string(checkpoint.chat_template)
+    assert template.render(messages=[{"content": "hi"}]) == "hi"
+    assert template.render(messages=[], tools=["f"]) == '["f"]'
 
 
 @pytest.mark.parametrize(

@@ -11,7 +11,7 @@ from weft.cli.chat.connect import connected, to_sampling_params
 from weft.cli.options import ConnectOptions, SampleOptions
 from weft.core.errors import ConfigError
 from weft.core.types import RequestOptions, SamplingParams
-from weft.model.tokenizer import read_chat_template
+from weft.model.templates import read_chat_template
 from weft.text.chat import ChatTemplate
 from weft.text.parsers.parts import Content, Reasoning
 from weft.text.parsers.table import choose_reasoning_parser

@@ -11,7 +11,7 @@ from weft.core.declare import refuse_unused
 from weft.core.engine_options import EngineOptions
 from weft.core.errors import ConfigError
 from weft.core.metrics import Metrics
-from weft.model.tokenizer import read_chat_template
+from weft.model.templates import read_chat_template
 from weft.rpc.connection import Credentials
 from weft.rpc.fleet import Fleet
 from weft.rpc.options import RpcOptions

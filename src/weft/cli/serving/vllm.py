@@ -24,7 +24,8 @@ from weft.core.tracing import Tracer
 from weft.core.types import LoRARequest
 from weft.engine.transfer.settings import read_peers
 from weft.model.open import find_tokenizer
-from weft.model.tokenizer import read_chat_template, read_tokenizer_files
+from weft.model.templates import read_chat_template
+from weft.model.tokenizer import read_tokenizer_files
 from weft.rpc.options import RpcOptions
 from weft.rpc.prefiller import RpcPrefiller
 from weft.rpc.server import RpcServer, credentials

@@ -13,11 +13,16 @@ from types import MappingProxyType
 from weft.core.errors import ConfigError
 from weft.model.fields import Fields, is_finite_number, shown
 from weft.model.post_processor import surround
+from weft.model.templates import TEMPLATE, TOOL_TEMPLATE
 from weft.model.token_facts import TOKENIZER_CONFIG
-from weft.model.tokenizer import TEMPLATE, TOKENIZER
+from weft.model.tokenizer import TOKENIZER
 
 _NORMAL, _UNKNOWN, _CONTROL, _USER, _UNUSED, _BYTE = range(1, 7)
 _PREFIX = "tokenizer.ggml."
+_TEMPLATES = {
+    "tokenizer.chat_template": TEMPLATE,
+    "tokenizer.chat_template.tool_use": TOOL_TEMPLATE,
+}
 _MAX_TOKENS = 1 << 20
 # Characters looked at to find merges by scores; large vocabularies take a tenth.
 _MAX_SPLITS = 64 << 20
@@ -187,8 +192,9 @@ def make_files(vocabulary: Vocabulary) -> dict[str, bytes]:
         TOKENIZER: json.dumps({"version": "1.0", **document}).encode(),
         TOKENIZER_CONFIG: json.dumps(config).encode(),
     }
-    if vocabulary.fields.has("tokenizer.chat_template"):
-        files[TEMPLATE] = vocabulary.fields.text("tokenizer.chat_template").encode()
+    for key, file in _TEMPLATES.items():
+        if vocabulary.fields.has(key):
+            files[file] = vocabulary.fields.text(key).encode()
     return files
 
 
