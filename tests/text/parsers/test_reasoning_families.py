@@ -11,7 +11,13 @@ MARKED = [name for name, family in REASONING_PARSERS.items() if not family.is_ha
 NEEDS_START = [name for name in MARKED if name not in OMITS_START]
 
 ANSWERS = {
-    "no thoughts": ("qwen3", None, "Hi <b>", [("c", "Hi <b>")]),
+    "no thoughts": ("glm45", None, "Hi <b>", [("c", "Hi <b>")]),
+    "qwen3: the start is missing": (
+        "qwen3",
+        None,
+        "Hm.</think>\n\nHi",
+        [("r", "Hm."), ("c", "Hi")],
+    ),
     "empty thoughts": ("qwen3", None, "<think>\n\n</think>\n\nHi", [("c", "Hi")]),
     "cut off": ("qwen3", None, "<think>\nHm. </thi", [("r", "Hm. </thi")]),
     "a second pair of marks is text": (
@@ -189,3 +195,11 @@ def test_a_mark_that_ends_thoughts_may_stand_before_anything(name, tool):
     for rest in ("", "Hi", end, "{", "[", "<tool_call>"):
         parts = take_apart(f"Hm.{end}{rest}", name, tool)
         assert parts[0] == ("r", "Hm.")
+
+
+def test_a_template_without_a_switch_is_of_a_model_that_does_not_reason():
+    """Qwen 3 Instruct has the marks in its template, for past turns, and writes none: its answer is content."""
+    family = REASONING_PARSERS["qwen3"]
+    assert family.with_template("{% if enable_thinking %}").may_omit_start
+    assert not family.with_template("{{ content.split('</think>')[-1] }}").may_omit_start
+    assert REASONING_PARSERS["deepseek_r1"].with_template("").may_omit_start

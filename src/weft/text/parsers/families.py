@@ -1,6 +1,6 @@
 """What a family of models is to the parsers: the marks it writes, and the form of its calls."""
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from weft.text.parsers.forms.form import Form
 from weft.text.parsers.forms.json_calls import JsonCalls
@@ -54,6 +54,8 @@ class ReasoningFamily:
     ends: tuple[str, ...] = ("</think>",)
     # The start may be missing although the prompt does not end with it.
     may_omit_start: bool = False
+    # A chat template without this word is of a model that does not reason, and never omits the start.
+    switch: str = ""
     # Marks of tool calls that end the reasoning too, and are read again as what they are.
     implicit_ends: tuple[str, ...] = ()
     # Tags around the answer, which are not part of it.
@@ -61,6 +63,10 @@ class ReasoningFamily:
     needs_special_tokens: bool = False
     template_marks: tuple[str, ...] = ()
     is_harmony: bool = False
+
+    def with_template(self, source: str) -> "ReasoningFamily":
+        """The family as a model with this chat template is of it."""
+        return self if self.switch in source else replace(self, may_omit_start=False)
 
     @property
     def reasoning_end(self) -> str:

@@ -87,6 +87,8 @@ REASONING_PARSERS: Mapping[str, ReasoningFamily] = MappingProxyType({
     ),
     "qwen3": ReasoningFamily(
         models="Qwen 3, and others that think between <think> and </think>",
+        may_omit_start=True,
+        switch="enable_thinking",
         template_marks=("</think>",),
     ),
 })  # fmt: skip

@@ -154,7 +154,7 @@ class AnswerFormat:
 
 def choose_format(served: Served, turn: Turn, prompt: str, params: SamplingParams) -> AnswerFormat:
     """The format of the answers to a rendered prompt; `params` say what rules them."""
-    reasoning = _reasoning_family(served)
+    reasoning = _reasoning_family(served, turn)
     tool = _tool_family(served, turn, params)
     is_open = None if reasoning is None else _is_open(turn, prompt, reasoning)
     is_ruled = params.structured_outputs is not None or params.thinking_token_budget is not None
@@ -196,7 +196,9 @@ def forced_format(served: Served, turn: Turn) -> StructuredOutputsParams | None:
 
 def with_special_tokens(served: Served, turn: Turn, params: SamplingParams) -> SamplingParams:
     """The parameters with which the engine's texts hold what the parser looks for."""
-    if not _needs_special_tokens(_reasoning_family(served), _tool_family(served, turn, params)):
+    if not _needs_special_tokens(
+        _reasoning_family(served, turn), _tool_family(served, turn, params)
+    ):
         return params
     return msgspec.structs.replace(params, skip_special_tokens=False)
 
@@ -206,9 +208,15 @@ def _needs_special_tokens(*families: ReasoningFamily | ToolFamily | None) -> boo
     return any(family is not None and family.needs_special_tokens for family in families)
 
 
-def _reasoning_family(served: Served) -> ReasoningFamily | None:
+def _reasoning_family(served: Served, turn: Turn) -> ReasoningFamily | None:
     name = served.options.reasoning_parser
-    return None if name is None else REASONING_PARSERS[name]
+    return None if name is None else REASONING_PARSERS[name].with_template(_source(served, turn))
+
+
+def _source(served: Served, turn: Turn) -> str:
+    """The text of the template that the turn is rendered with."""
+    own = "" if served.chat_template is None else served.chat_template.source
+    return own if turn.chat_template is None else turn.chat_template
 
 
 def _calling_family(served: Served) -> ToolFamily | None:
@@ -248,9 +256,7 @@ def _reasons_by_default(served: Served, turn: Turn, family: ReasoningFamily) -> 
     A constraint that waited for the end of reasoning that never comes would rule nothing. Models that
     can be asked not to reason have a word for it in their templates, and reason without it.
     """
-    own = "" if served.chat_template is None else served.chat_template.source
-    source = own if turn.chat_template is None else turn.chat_template
-    return family.may_omit_start or family.is_harmony or "enable_thinking" in source
+    return family.may_omit_start or family.is_harmony or "enable_thinking" in _source(served, turn)
 
 
 def _end_markers(served: Served) -> tuple[str, ...]:

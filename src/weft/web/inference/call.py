@@ -167,8 +167,8 @@ class AnswerDetails:
     has_reasoning_tokens: bool
 
 
-def to_details(call: Call, fields: GenerationFields) -> AnswerDetails:
-    """What the body and the server's options say together."""
+def to_details(call: Call, fields: GenerationFields, *, reads_reasoning: bool) -> AnswerDetails:
+    """What the body and the server's options say together; `reads_reasoning` where texts are parsed for it."""
     options = call.served.options
     stream_options = fields.stream_options
     check_stream_options(stream_options, is_streamed=bool(fields.stream))
@@ -183,7 +183,7 @@ def to_details(call: Call, fields: GenerationFields) -> AnswerDetails:
             else fields.return_tokens_as_token_ids
         ),
         has_cached_tokens=options.enable_prompt_tokens_details,
-        has_reasoning_tokens=options.reasoning_parser is not None,
+        has_reasoning_tokens=reads_reasoning and options.reasoning_parser is not None,
     )
 
 

@@ -189,7 +189,7 @@ def _adds_prompt(body: ChatBody) -> bool:
 
 def to_shape(call: ModelCall, body: ChatBody, turn: Turn) -> ChatShape:
     """How the answer is to look."""
-    details = to_details(call, body)
+    details = to_details(call, body, reads_reasoning=True)
     role = call.served.options.response_role
     if not turn.add_generation_prompt and body.messages:
         role = str(body.messages[-1].get("role"))

@@ -101,7 +101,7 @@ async def create_completion(call: ModelCall) -> Answer:
 async def to_job(call: ModelCall, body: CompletionBody) -> CompletionJob:
     """What `body` asks for, every field of it used or refused, every prompt known to fit."""
     check_body(body)
-    details = to_details(call, body)
+    details = to_details(call, body, reads_reasoning=False)
     params = completion_params(call.served, body)
     length_penalty = to_length_penalty(call.served.client.info.limits, body, params)
     if length_penalty is not None and body.prompt_embeds:
