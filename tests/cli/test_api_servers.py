@@ -10,6 +10,7 @@ from contextlib import contextmanager, suppress
 from functools import partial
 
 import httpx2 as httpx
+import msgspec
 import psutil
 import pytest
 
@@ -25,6 +26,7 @@ from weft.core import heartbeat
 from weft.core.errors import EngineDead
 from weft.core.pauses import Pauses
 from weft.core.types import SamplingParams
+from weft.engine.api_servers import attached
 from weft.engine.api_servers.messages import (
     Acknowledged,
     EnginesStopped,
@@ -64,11 +66,13 @@ class Started:
         self._channel = channel
         self._serving = asyncio.create_task(self._serve())
         self._ended = asyncio.Event()
-        self.is_open = False
+        self.is_open = self.is_hung = False
 
     async def _serve(self) -> None:
         async for message in self._channel.messages():
             match message:
+                case _ if self.is_hung:
+                    pass
                 case Start():
                     self._channel.send(Prepared())
                 case State():
@@ -137,6 +141,24 @@ async def test_an_api_server_comes_back_whatever_else_is_missing_just_then(
             engine._die(EngineDead("x"))
     processes.started[0].kill()
     await until(lambda: len(processes.started) == 2 and processes.started[1].is_open)
+    await servers.stop()
+
+
+async def test_calls_return_though_an_api_server_hangs(monkeypatch):
+    """What it is to know waits for it, and the lock that they take is free for the next."""
+    processes = Processes()
+    monkeypatch.setattr(_Process, "spawn", processes.spawn)
+    monkeypatch.setattr(attached, "USE_S", 0.01)
+    group, _ = await by_hand()
+    servers = await ApiServers.spawn(2)
+    await servers.start(group, list, start_of(group), partial(asyncio.sleep, 0))
+    processes.started[0].is_hung = True
+    async with asyncio.timeout(PATIENCE_S):
+        for size in (3, 4):
+            group._use(msgspec.structs.replace(group.vllm_config, data_parallel_size=size))
+            await servers._share_state()
+    processes.started[0].kill()
+    processes.started[0].is_hung = False
     await servers.stop()
 
 

@@ -208,7 +208,8 @@ class EngineOptions(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fi
         str | dict[str, Any] | None,
         Flag(
             'Transfer of KV blocks between engines (disaggregated prefill), as JSON such as {"kv_connector": '
-            '"TcpConnector", "kv_role": "kv_both"}; ShmConnector works on one machine.',
+            '"TcpConnector", "kv_role": "kv_both", "kv_connector_extra_config": {"secret_file": "FILE"}}; '
+            "ShmConnector works on one machine, without a secret.",
             "Memory",
             is_json=True,
         ),
