@@ -12,20 +12,20 @@ import msgspec
 
 
 class CacheControl(msgspec.Struct, frozen=True, kw_only=True):
-    """Where a cached prefix is to end, and how long it is to stay."""
+    """End of a cached prefix, and its lifetime."""
 
     type: Literal["ephemeral"]
     ttl: Literal["5m", "1h"] | None = None
 
 
 class Citations(msgspec.Struct, frozen=True, kw_only=True):
-    """Whether answers are to cite a document."""
+    """Whether answers cite a document."""
 
     enabled: bool | None = None
 
 
 class Source(msgspec.Struct, frozen=True, kw_only=True):
-    """Where a document is: `data` holds that of type "text", `content` that of type "content"."""
+    """Source of a document: `data` for type "text", `content` for type "content"."""
 
     type: str
     media_type: str | None = None
@@ -34,7 +34,7 @@ class Source(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Caller(msgspec.Struct, frozen=True, kw_only=True):
-    """Who made a call: "direct" is the model itself."""
+    """Caller of a tool: "direct" is the model itself."""
 
     type: str
 
@@ -58,7 +58,7 @@ class DocumentBlock(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class ImageSource(msgspec.Struct, frozen=True, kw_only=True):
-    """Where an image is: `data` holds that of type "base64", `url` is the address of type "url"."""
+    """Source of an image: `data` for type "base64", `url` for type "url"."""
 
     type: str
     media_type: str | None = None
@@ -74,7 +74,7 @@ class ImageBlock(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class SearchResultBlock(msgspec.Struct, frozen=True, kw_only=True):
-    """What a search of the caller's found; `source` is its address."""
+    """A search result of the caller; `source` is its address."""
 
     content: list[dict[str, Any]]
     source: str
@@ -108,7 +108,7 @@ class ToolUseBlock(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class ToolResultBlock(msgspec.Struct, frozen=True, kw_only=True):
-    """What a call came to."""
+    """Result of a tool call."""
 
     tool_use_id: str
     content: str | list[dict[str, Any]] | None = None
@@ -132,7 +132,7 @@ Block: TypeAlias = (
 
 
 class MessageBody(msgspec.Struct, frozen=True, kw_only=True):
-    """One message; text alone is short for one block of it."""
+    """A message; plain text is short for a single text block."""
 
     role: str
     content: str | list[dict[str, Any]]
@@ -154,7 +154,7 @@ class ToolBody(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class ToolChoiceBody(msgspec.Struct, frozen=True, kw_only=True):
-    """Who decides which tools are called: "auto", "any", "tool" with its name, "none"."""
+    """Tool choice: "auto", "any", "tool" with a name, or "none"."""
 
     type: str
     name: str | None = None
@@ -162,7 +162,7 @@ class ToolChoiceBody(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class ThinkingBody(msgspec.Struct, frozen=True, kw_only=True):
-    """Whether to think before answering: "enabled" with a budget, "adaptive", "disabled"."""
+    """Reasoning before the answer: "enabled" with a budget, "adaptive", or "disabled"."""
 
     type: str
     budget_tokens: int | None = None
@@ -170,14 +170,14 @@ class ThinkingBody(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class OutputFormat(msgspec.Struct, frozen=True, kw_only=True):
-    """What the answer has to look like: JSON of this schema."""
+    """Format of the answer: JSON of this schema."""
 
     type: str
     schema: dict[str, Any] | None = None
 
 
 class OutputConfig(msgspec.Struct, frozen=True, kw_only=True):
-    """How much work to put into the answer, and what it has to look like."""
+    """Effort and format of the answer."""
 
     effort: Literal["low", "medium", "high", "xhigh", "max"] | None = None
     format: OutputFormat | None = None
@@ -226,7 +226,7 @@ class MessagesBody(PromptBody, frozen=True, kw_only=True):
 
 
 class Typed(msgspec.Struct, frozen=True, kw_only=True, tag_field="type"):
-    """One of several kinds."""
+    """An object whose `type` names its kind."""
 
 
 class TextAnswer(Typed, frozen=True, kw_only=True, tag="text"):
@@ -261,7 +261,7 @@ class CacheCreation(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class OutputTokensDetails(msgspec.Struct, frozen=True, kw_only=True):
-    """How many of the answer's tokens were reasoning."""
+    """Number of reasoning tokens in the answer."""
 
     thinking_tokens: int
 
@@ -367,7 +367,7 @@ class MessageEnd(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class MessageDelta(Typed, frozen=True, kw_only=True, tag="message_delta"):
-    """What is known of the message when all blocks are complete; `usage` counts all of it."""
+    """Final fields of a message after its last block; `usage` counts the whole message."""
 
     delta: MessageEnd
     usage: MessageUsage

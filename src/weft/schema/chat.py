@@ -96,7 +96,7 @@ class ChatMessage(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class ChatChoice(msgspec.Struct, frozen=True, kw_only=True):
-    """One of the n answers. `stop_reason` is the stop string or token id that ended it."""
+    """One of the `n` answers. `stop_reason` is the stop string or token id that ended it."""
 
     index: int
     message: ChatMessage
@@ -107,7 +107,7 @@ class ChatChoice(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class ChatAnswer(msgspec.Struct, frozen=True, kw_only=True):
-    """All answers."""
+    """A complete chat completion."""
 
     id: str
     object: str = "chat.completion"
@@ -142,7 +142,7 @@ class ToolCallDelta(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class ChatDelta(msgspec.Struct, frozen=True, kw_only=True):
-    """What is new; nothing is null, because clients append what is there."""
+    """New parts of an answer; absent fields are omitted, not null, because clients append what is present."""
 
     role: str | UnsetType = UNSET
     content: str | UnsetType = UNSET
@@ -163,7 +163,7 @@ class ChatChunkChoice(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class ChatChunk(msgspec.Struct, frozen=True, kw_only=True):
-    """One event of a stream."""
+    """An event of a stream."""
 
     id: str
     object: str = "chat.completion.chunk"

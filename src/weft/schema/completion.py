@@ -29,14 +29,14 @@ class _Choice(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class CompletionChoice(_Choice, frozen=True, kw_only=True):
-    """One answer; `index` counts through all prompts, the answers of one side by side."""
+    """An answer; `index` counts over all prompts, with the answers of one prompt side by side."""
 
     prompt_logprobs: PromptLogprobs | None
     prompt_token_ids: list[int] | None
 
 
 class CompletionAnswer(msgspec.Struct, frozen=True, kw_only=True):
-    """All answers to all prompts."""
+    """Answers to all prompts."""
 
     id: str
     object: str = "text_completion"
@@ -56,7 +56,7 @@ class CompletionChunkChoice(_Choice, frozen=True, kw_only=True):
 
 
 class CompletionChunk(msgspec.Struct, frozen=True, kw_only=True):
-    """One event of a stream."""
+    """An event of a stream."""
 
     id: str
     object: str = "text_completion"

@@ -11,7 +11,7 @@ Input = str | list[str | int | list[int]]
 
 
 class PoolingFields(msgspec.Struct, frozen=True, kw_only=True):
-    """What all of them have in common."""
+    """Fields of all pooling requests."""
 
     model: str | None = None
     request_id: str | None = None
@@ -25,7 +25,7 @@ class PoolingFields(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class InputFields(PoolingFields, frozen=True, kw_only=True):
-    """What is to be pooled: texts or ids, or one conversation."""
+    """Input of a pooling request: texts, token ids, or one conversation."""
 
     input: Input | None = None
     messages: list[dict[str, Any]] | None = None
@@ -36,7 +36,7 @@ class InputFields(PoolingFields, frozen=True, kw_only=True):
 
 
 class NumberFields(InputFields, frozen=True, kw_only=True):
-    """How the numbers are written."""
+    """Encoding of the numbers."""
 
     encoding_format: Encoding | None = None
     embed_dtype: Literal["float32", "float16", "bfloat16"] | None = None
@@ -98,7 +98,7 @@ class PoolingUsage(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class PooledAnswer(msgspec.Struct, Generic[T], frozen=True, kw_only=True):
-    """One of each input, in their order."""
+    """One result for each input, in input order."""
 
     id: str
     object: str = "list"
@@ -121,7 +121,7 @@ class EmbeddingAnswer(PooledAnswer[Embedding], frozen=True, kw_only=True):
 
 
 class Pooled(msgspec.Struct, frozen=True, kw_only=True):
-    """What the model made of one input; of every token, one list each."""
+    """Result of one input; for token-level tasks a list for each token."""
 
     index: int
     object: str = "pooling"
@@ -146,7 +146,7 @@ class ClassifyAnswer(PooledAnswer[Classification], frozen=True, kw_only=True):
 
 
 class Score(msgspec.Struct, frozen=True, kw_only=True):
-    """How well two texts go together."""
+    """Score of a pair of texts."""
 
     index: int
     object: str = "score"
@@ -158,7 +158,7 @@ class ScoreAnswer(PooledAnswer[Score], frozen=True, kw_only=True):
 
 
 class RerankResult(msgspec.Struct, frozen=True, kw_only=True):
-    """One document; `index` is its place in the request."""
+    """A document; `index` is its position in the request."""
 
     index: int
     document: RerankDocument | msgspec.UnsetType = msgspec.UNSET
@@ -175,7 +175,7 @@ class RerankAnswer(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Item(msgspec.Struct, frozen=True, kw_only=True):
-    """Where the numbers of one input lie in an answer of bytes."""
+    """Position of an input's numbers in a binary answer."""
 
     index: int
     embed_dtype: str
@@ -186,7 +186,7 @@ class Item(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class BytesMetadata(msgspec.Struct, frozen=True, kw_only=True):
-    """What would stand around the numbers; the `metadata` header of an answer of bytes."""
+    """Metadata of a binary answer, sent in its `metadata` header."""
 
     id: str
     created: int

@@ -30,11 +30,11 @@ class ResponseEvent(msgspec.Struct, frozen=True, kw_only=True, tag_field="type")
 
 
 class ResponseCreated(ResponseEvent, frozen=True, kw_only=True, tag="response.created"):
-    """It exists."""
+    """The response exists."""
 
 
 class ResponseQueued(ResponseEvent, frozen=True, kw_only=True, tag="response.queued"):
-    """It waits for its turn, in the background."""
+    """The response waits in the background."""
 
 
 class ResponseInProgress(ResponseEvent, frozen=True, kw_only=True, tag="response.in_progress"):
@@ -42,15 +42,15 @@ class ResponseInProgress(ResponseEvent, frozen=True, kw_only=True, tag="response
 
 
 class ResponseCompleted(ResponseEvent, frozen=True, kw_only=True, tag="response.completed"):
-    """It is complete."""
+    """The response is complete."""
 
 
 class ResponseIncomplete(ResponseEvent, frozen=True, kw_only=True, tag="response.incomplete"):
-    """It ended early: at a limit, or cancelled, as its status says."""
+    """The response ended early: at a limit, or cancelled; see its status."""
 
 
 class ResponseFailed(ResponseEvent, frozen=True, kw_only=True, tag="response.failed"):
-    """It failed, as its error says."""
+    """The response failed; see its error."""
 
 
 class ItemEvent(msgspec.Struct, frozen=True, kw_only=True, tag_field="type"):
@@ -62,11 +62,11 @@ class ItemEvent(msgspec.Struct, frozen=True, kw_only=True, tag_field="type"):
 
 
 class ItemAdded(ItemEvent, frozen=True, kw_only=True, tag="response.output_item.added"):
-    """It begins, with nothing in it yet."""
+    """An empty output item begins."""
 
 
 class ItemDone(ItemEvent, frozen=True, kw_only=True, tag="response.output_item.done"):
-    """It is done."""
+    """The output item is complete."""
 
 
 class WithinItem(msgspec.Struct, frozen=True, kw_only=True, tag_field="type"):
@@ -90,11 +90,11 @@ class PartEvent(WithinPart, frozen=True, kw_only=True):
 
 
 class PartAdded(PartEvent, frozen=True, kw_only=True, tag="response.content_part.added"):
-    """It begins, with nothing in it yet."""
+    """An empty content part begins."""
 
 
 class PartDone(PartEvent, frozen=True, kw_only=True, tag="response.content_part.done"):
-    """It is done."""
+    """The content part is complete."""
 
 
 class TextDelta(WithinPart, frozen=True, kw_only=True, tag="response.output_text.delta"):
@@ -105,7 +105,7 @@ class TextDelta(WithinPart, frozen=True, kw_only=True, tag="response.output_text
 
 
 class TextDone(WithinPart, frozen=True, kw_only=True, tag="response.output_text.done"):
-    """All of a message's text."""
+    """Complete text of a message part."""
 
     text: str
     logprobs: list[EventTokenLogprob]
@@ -118,7 +118,7 @@ class ReasoningDelta(WithinPart, frozen=True, kw_only=True, tag="response.reason
 
 
 class ReasoningDone(WithinPart, frozen=True, kw_only=True, tag="response.reasoning_text.done"):
-    """All of the reasoning."""
+    """Complete text of the reasoning."""
 
     text: str
 
@@ -134,7 +134,7 @@ class ArgumentsDelta(
 class ArgumentsDone(
     WithinItem, frozen=True, kw_only=True, tag="response.function_call_arguments.done"
 ):
-    """All of a call's arguments."""
+    """Complete arguments of a function call."""
 
     arguments: str
 
@@ -150,7 +150,7 @@ class McpArgumentsDelta(
 class McpArgumentsDone(
     WithinItem, frozen=True, kw_only=True, tag="response.mcp_call_arguments.done"
 ):
-    """All of the arguments of a call of a server's tool."""
+    """Complete arguments of an MCP tool call."""
 
     arguments: str
 
@@ -160,11 +160,11 @@ class McpCallInProgress(WithinItem, frozen=True, kw_only=True, tag="response.mcp
 
 
 class McpCallCompleted(WithinItem, frozen=True, kw_only=True, tag="response.mcp_call.completed"):
-    """It came to an output."""
+    """The MCP tool call returned an output."""
 
 
 class McpCallFailed(WithinItem, frozen=True, kw_only=True, tag="response.mcp_call.failed"):
-    """It came to an error."""
+    """The MCP tool call returned an error."""
 
 
 class McpListInProgress(
@@ -176,7 +176,7 @@ class McpListInProgress(
 class McpListCompleted(
     WithinItem, frozen=True, kw_only=True, tag="response.mcp_list_tools.completed"
 ):
-    """They are listed."""
+    """The tools of the MCP server are listed."""
 
 
 StreamEvent: TypeAlias = (

@@ -32,7 +32,7 @@ class ReasoningText(
 
 
 class OutputMessage(msgspec.Struct, frozen=True, kw_only=True, tag_field="type", tag="message"):
-    """What the model said."""
+    """Message of the model."""
 
     id: str
     status: str
@@ -177,14 +177,14 @@ class McpTool(msgspec.Struct, frozen=True, kw_only=True, tag_field="type", tag="
 
 
 class ReasoningShown(msgspec.Struct, frozen=True, kw_only=True):
-    """How the model was to think."""
+    """Requested reasoning settings."""
 
     effort: str | None
     summary: str | None
 
 
 class TextShown(msgspec.Struct, frozen=True, kw_only=True):
-    """How the text was to be."""
+    """Requested text settings."""
 
     format: TextFormat
     verbosity: str | None

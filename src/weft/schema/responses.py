@@ -10,7 +10,7 @@ from weft.schema.sampling import SamplingFields, StreamOptions
 
 
 class ReasoningFields(msgspec.Struct, frozen=True, kw_only=True):
-    """How a model is to think. `generate_summary` is the older name of `summary`."""
+    """Reasoning settings. `generate_summary` is the older name of `summary`."""
 
     effort: str | None = None
     summary: str | None = None
@@ -20,7 +20,7 @@ class ReasoningFields(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class TextFormat(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
-    """What the text has to look like: anything, JSON, or JSON of a schema."""
+    """Format of the text: any, JSON, or JSON of a schema."""
 
     type: str
     name: str | None = None
@@ -30,7 +30,7 @@ class TextFormat(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
 
 
 class TextFields(msgspec.Struct, frozen=True, kw_only=True):
-    """How the text is to be."""
+    """Settings of the text."""
 
     format: TextFormat | None = None
     verbosity: str | None = None
@@ -74,7 +74,7 @@ class ResponsesTool(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class ResponsesToolChoice(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
-    """One function or server's tool by name, any tool of a server, or the tools among which to choose."""
+    """Tool choice: one function or MCP tool by name, any tool of a server, or a list of tools to choose from."""
 
     type: str
     name: str | None = None
@@ -133,7 +133,7 @@ class ResponsesBody(SamplingFields, frozen=True, kw_only=True):
 
 
 class MessageInput(msgspec.Struct, frozen=True, kw_only=True):
-    """What somebody said."""
+    """A message of the conversation."""
 
     role: str
     content: str | list[dict[str, Any]]
@@ -163,7 +163,7 @@ class FunctionCallInput(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class FunctionOutputInput(msgspec.Struct, frozen=True, kw_only=True):
-    """What a call came to."""
+    """Result of a function call."""
 
     call_id: str
     output: str | list[dict[str, Any]]
@@ -200,7 +200,7 @@ class McpCallInput(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class McpApprovalResponseInput(msgspec.Struct, frozen=True, kw_only=True):
-    """Whether a call may be made."""
+    """Approval or refusal of an MCP tool call."""
 
     approval_request_id: str
     approve: bool

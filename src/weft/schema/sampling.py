@@ -1,4 +1,4 @@
-"""How to sample and when to stop, as every API that extends OpenAI's takes it; null is the same as absent."""
+"""Sampling and stop fields, as every API that extends OpenAI's accepts them; null is the same as absent."""
 
 from collections.abc import Iterable
 from typing import TYPE_CHECKING, Annotated, Any
@@ -19,7 +19,7 @@ class JsonSchemaFormat(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class ResponseFormat(msgspec.Struct, frozen=True, kw_only=True):
-    """What the answer has to look like. `structures`, `triggers` and `format` are a structural tag's."""
+    """Format of the answer. `structures`, `triggers` and `format` belong to structural tags."""
 
     type: str
     json_schema: JsonSchemaFormat | None = None
@@ -29,7 +29,7 @@ class ResponseFormat(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def _described(parameter: Parameter) -> Any:
-    """Its type, with its range for OpenAPI; `weft.core.validate` checks it, for every way in."""
+    """Type of a parameter, with its range for OpenAPI; `weft.core.validate` checks the range for every API."""
     param, kind = parameter.param, parameter.kind
     if param.high is None:
         return parameter.type | None
@@ -54,7 +54,7 @@ else:
 
 
 class SamplingFields(ParameterFields, frozen=True, kw_only=True):
-    """What `weft.core.types.SamplingParams` holds, in the words of the wire, and its older spellings.
+    """Fields of `weft.core.types.SamplingParams` under their wire names, and older spellings.
 
     Those that bodies hold as they are come with `ParameterFields`; what code reads by name, or JSON
     writes in its own way, is written out.
@@ -88,7 +88,7 @@ class SamplingFields(ParameterFields, frozen=True, kw_only=True):
 
 
 class StreamOptions(msgspec.Struct, frozen=True, kw_only=True):
-    """What a stream has beside its deltas."""
+    """Options of a stream."""
 
     include_usage: bool | None = None
     continuous_usage_stats: bool | None = None
@@ -96,7 +96,7 @@ class StreamOptions(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class GenerationFields(SamplingFields, frozen=True, kw_only=True):
-    """What chat and completions have in common beside sampling."""
+    """Fields that chat and text completions share besides sampling."""
 
     model: str | None = None
     stream: bool | None = None

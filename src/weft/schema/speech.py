@@ -10,7 +10,7 @@ from weft.schema.usage import Usage
 
 
 class SpeechForm(DrawFields, frozen=True, kw_only=True):
-    """What both have: a recording, and how it is to be read and answered."""
+    """Fields of transcriptions and translations: the recording, and how to read and answer it."""
 
     file: Annotated[bytes, msgspec.Meta(extra_json_schema={"contentEncoding": "binary"})]
     model: str | None = None
@@ -71,7 +71,7 @@ class SpeechSegment(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class SpeechAnswer(msgspec.Struct, frozen=True, kw_only=True):
-    """All that is said; a verbose one says when."""
+    """The complete text; a verbose answer includes timestamps."""
 
     text: str
     usage: SpeechUsage | UnsetType = UNSET
@@ -96,7 +96,7 @@ class SpeechChunkChoice(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class SpeechChunk(msgspec.Struct, frozen=True, kw_only=True):
-    """One event of a stream. One without choices has the usage of all."""
+    """An event of a stream. An event without choices has the usage of the whole answer."""
 
     id: str
     object: str

@@ -13,7 +13,7 @@ OutputMode = Literal["tokens", "text"]
 
 
 class TokensParams(SamplingParams, frozen=True, kw_only=True):
-    """What an engine's client is given, field for field; only that `max_tokens` left out fills the context."""
+    """Sampling parameters as an engine client takes them; without `max_tokens` the answer may fill the context."""
 
     max_tokens: int | None = None
 
@@ -55,7 +55,7 @@ class ChosenIdLogprob(IdLogprob, frozen=True, kw_only=True):
 
 
 class IdLogprobs(msgspec.Struct, frozen=True, kw_only=True):
-    """Of every token of an answer, or of a chunk of it."""
+    """Logprobs of every token of an answer or of a chunk."""
 
     content: list[ChosenIdLogprob]
 
@@ -77,13 +77,13 @@ class _Choice(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class TokensChoice(_Choice, frozen=True, kw_only=True):
-    """One answer; in a chunk, what is new of it. Its end brings the `weight_versions` of all of it."""
+    """An answer or, in a chunk, its new part. The last chunk has `weight_versions` of the whole answer."""
 
     logprobs: IdLogprobs | None
 
 
 class TextChoice(_Choice, frozen=True, kw_only=True):
-    """The same with its text, and with those of tokens."""
+    """An answer as text, with the texts of its tokens."""
 
     text: str
     logprobs: ChatLogprobs | None
@@ -100,13 +100,13 @@ class _Answer(msgspec.Struct, frozen=True, kw_only=True, tag_field="output_mode"
 
 
 class TokensAnswer(_Answer, frozen=True, kw_only=True, tag="tokens"):
-    """All answers."""
+    """All answers as token ids."""
 
     choices: list[TokensChoice]
 
 
 class TextAnswer(_Answer, frozen=True, kw_only=True, tag="text"):
-    """All answers, with their texts."""
+    """All answers with their texts."""
 
     choices: list[TextChoice]
 
@@ -130,7 +130,7 @@ class TokensChunk(_Chunk, frozen=True, kw_only=True, tag="tokens"):
 
 
 class TextChunk(_Chunk, frozen=True, kw_only=True, tag="text"):
-    """The same, with texts."""
+    """A stream event with texts."""
 
     choices: list[TextChoice]
 

@@ -27,7 +27,7 @@ class Usage(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class TopLogprob(msgspec.Struct, frozen=True, kw_only=True):
-    """One of the tokens that might have come."""
+    """An alternative token with its logprob."""
 
     token: str
     logprob: float
@@ -44,7 +44,7 @@ class TokenLogprob(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class ChatLogprobs(msgspec.Struct, frozen=True, kw_only=True):
-    """Of every token of an answer, or of a chunk of it."""
+    """Logprobs of every token of an answer or of a chunk."""
 
     content: list[TokenLogprob]
     refusal: None = None
@@ -63,7 +63,7 @@ class CompletionLogprobs(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class PromptLogprob(msgspec.Struct, frozen=True, kw_only=True):
-    """One token at one place of the prompt."""
+    """Logprob of a token at one position of the prompt."""
 
     logprob: float
     rank: int | None

@@ -1,4 +1,4 @@
-"""How the APIs are to behave."""
+"""Options of the HTTP APIs."""
 
 from dataclasses import dataclass
 from typing import Annotated, Literal
@@ -8,7 +8,7 @@ from weft.core.declare import Flag
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ApiOptions:
-    """How the APIs behave, whoever asks; each field is the flag of `weft serve` with its name.
+    """Behaviour of the HTTP APIs for all callers; each field is the flag of `weft serve` with the same name.
 
     `tool_call_parser` and `reasoning_parser` are names of `weft.text.parsers`, None for none; "auto"
     has been resolved by the chat template before this is made.

@@ -1,4 +1,4 @@
-"""What the endpoints serve: one engine, its tokenizer and template, and how the APIs are to behave."""
+"""The objects that endpoints use: the engine client, its tokenizer and chat template, and the API options."""
 
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
@@ -47,6 +47,8 @@ class Served:
             self.tool_servers.close()
 
     def lora_request(self, model: str) -> LoRARequest | None:
-        """What a request for `model` has to bring to the engine; `NotFound` if nothing has that name."""
+        """Returns the adapter that a request for `model` needs, None for the base model; `NotFound` if no model has
+        that name.
+        """
         client = self.client
         return client.model_config.find_lora(model, client.lora_requests)

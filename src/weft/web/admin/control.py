@@ -17,7 +17,7 @@ _BOOLEANS = {"true": True, "false": False, "1": True, "0": False}
 
 
 class Paused(msgspec.Struct, frozen=True):
-    """Whether a pause is in force."""
+    """Whether the engine is paused."""
 
     is_paused: bool
 
@@ -29,13 +29,13 @@ class Sleeping(msgspec.Struct, frozen=True):
 
 
 class Status(msgspec.Struct, frozen=True):
-    """What was done."""
+    """Result of a control call."""
 
     status: str
 
 
 class Reset(msgspec.Struct, frozen=True):
-    """Whether the cache is empty now; if not, nothing was dropped."""
+    """Whether the prefix cache is empty now; if not, nothing was dropped."""
 
     success: bool
 
@@ -85,13 +85,13 @@ async def _resume(call: Call) -> Answer:
 
 @control("GET /is_paused", Paused)
 async def _is_paused(call: Call) -> Answer:
-    """Whether a pause is in force."""
+    """Return whether the engine is paused."""
     return Paused(await call.served.client.is_paused())
 
 
 @control("GET /is_sleeping", Sleeping)
 async def _is_sleeping(call: Call) -> Answer:
-    """Whether scheduling is paused or memory is not there."""
+    """Return whether scheduling is paused or memory is not resident."""
     return Sleeping(await call.served.client.is_sleeping())
 
 

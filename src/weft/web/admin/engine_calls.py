@@ -1,4 +1,4 @@
-"""What an operator asks of a running engine: a trace of its steps, and calls of its worker by name."""
+"""Operator calls to a running engine: traces of steps, and worker calls by name."""
 
 from typing import Any
 
@@ -21,7 +21,7 @@ class WorkerCall(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class WorkerResults(msgspec.Struct, frozen=True):
-    """One for each worker."""
+    """One result for each worker."""
 
     results: list[Any]
 

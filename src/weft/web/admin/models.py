@@ -8,7 +8,7 @@ from weft.web.served import Served
 
 
 class ModelCard(msgspec.Struct, frozen=True, kw_only=True):
-    """One name. `root` is the model as the server was started with it, `parent` the base of an adapter."""
+    """A model name. `root` is the model that the server was started with, `parent` the base of an adapter."""
 
     id: str
     object: str = "model"
@@ -56,7 +56,7 @@ async def _list(call: Call) -> Answer:
 
 @endpoint("GET /v1/models/{model:path}", answer=ModelCard)
 async def _get(call: Call) -> Answer:
-    """One of them."""
+    """Return one model."""
     name, _ = resolve_model(call.served, call.path_parameters["model"])
     return next(card for card in _cards(call.served) if card.id == name)
 

@@ -98,7 +98,7 @@ def _responses(endpoint: Endpoint, schema_by_kind: dict[str, Any]) -> dict[str, 
 
 
 def _event(schema: Any) -> dict[str, Any]:
-    """One event of a stream whose data is JSON of that schema, or the end mark "[DONE]"."""
+    """Schema of a stream event whose data is JSON of the given schema, or the end mark "[DONE]"."""
     text = {"type": "string", "contentMediaType": "application/json", "contentSchema": schema}
     data = {"anyOf": [{"const": "[DONE]"}, text]}
     return {

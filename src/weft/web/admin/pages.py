@@ -17,7 +17,7 @@ from weft.web.http.state import ServerState
 
 
 class Version(msgspec.Struct, frozen=True):
-    """This server's version."""
+    """Version of this server."""
 
     version: str
 
@@ -30,13 +30,13 @@ class Load(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Requests(msgspec.Struct, frozen=True):
-    """What every engine holds now, by data-parallel rank. Answers have numbers, and no id of a request."""
+    """Requests of every engine, by data-parallel rank. Answers have numbers, not request ids."""
 
     engines: list[RequestStates]
 
 
 class ServerInfo(msgspec.Struct, frozen=True, kw_only=True):
-    """What the engine runs with; `config` is by section."""
+    """Configuration of the engine; `config` is by section."""
 
     version: str
     config: dict[str, Any]

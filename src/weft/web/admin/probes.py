@@ -1,4 +1,4 @@
-"""What orchestrators ask: is it alive, is it ready, how far has the start come. Open to anybody."""
+"""Probes for orchestrators: liveness, readiness, start progress. They need no API key."""
 
 import msgspec
 from starlette.responses import Response

@@ -9,20 +9,20 @@ from weft.web.http.problem import HttpError
 
 
 class ScaleBody(msgspec.Struct, frozen=True, kw_only=True):
-    """How many engines there are to be, and how long those that leave may take for their requests."""
+    """Target number of engines, and the time that leaving engines have to finish their requests."""
 
     new_data_parallel_size: int
     drain_timeout: float = 300.0
 
 
 class Scaled(msgspec.Struct, frozen=True):
-    """How many there are."""
+    """Number of engines."""
 
     message: str
 
 
 class Scaling(msgspec.Struct, frozen=True):
-    """Whether the number of engines is being changed."""
+    """Whether the number of engines is changing."""
 
     is_scaling_elastic_ep: bool
 
@@ -40,7 +40,7 @@ async def _scale(call: Call) -> Answer:
 
 @control("POST /is_scaling_elastic_ep", Scaling)
 async def _is_scaling(call: Call) -> Answer:
-    """Whether the number of engines is being changed."""
+    """Return whether the number of engines is changing."""
     return Scaling(await call.served.client.is_scaling_elastic_ep())
 
 

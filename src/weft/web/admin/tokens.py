@@ -57,7 +57,7 @@ class DetokenizeAnswer(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class TokenizerInfo(msgspec.Struct, frozen=True, kw_only=True):
-    """What a client needs to count and to template as the server does."""
+    """Data that a client needs to count tokens and to apply the chat template as the server does."""
 
     tokenizer_class: str = "PreTrainedTokenizerFast"
     vocab_size: int

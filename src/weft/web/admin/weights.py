@@ -14,7 +14,7 @@ class StartUpdate(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class WorldSize(msgspec.Struct, frozen=True):
-    """How many workers take weights."""
+    """Number of workers that receive weights."""
 
     world_size: int
 

@@ -67,12 +67,12 @@ def read_blocks(
 def to_texts(
     content: str | Sequence[Mapping[str, Any]], types: PartTypes[Block], place: Place
 ) -> list[str]:
-    """What the model reads of each block of `content`, where `types` are among `READABLE`."""
+    """Returns the text that the model reads for each block of `content`; `types` are among `READABLE`."""
     return [to_text(block, at) for at, block in read_blocks(content, types, place)]
 
 
 def to_text(block: Block, place: Place) -> str:
-    """What the model reads of a block of one of the types `READABLE`."""
+    """Returns the text that the model reads for a block of one of the types `READABLE`."""
     match block:
         case TextBlock(text=text):
             return text

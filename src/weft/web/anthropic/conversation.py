@@ -44,7 +44,7 @@ _TYPES_WITH_IMAGES: Mapping[_Role, PartTypes[Block]] = {**_TYPES_BY_ROLE, "user"
 
 @dataclass(slots=True)
 class _Speech:
-    """What one side said before the other had its turn; each block with its place."""
+    """Consecutive blocks of one role; each block has its place in the body."""
 
     role: _Role
     blocks: list[tuple[Place, Block]] = field(default_factory=list)
@@ -71,7 +71,7 @@ def to_messages(body: PromptBody, *, takes_images: bool = False) -> list[Message
 
 
 def is_prefill(messages: Sequence[Message]) -> bool:
-    """Whether the answer goes on with the last message, rather than beginning a new one."""
+    """True if the answer continues the last message instead of beginning a new one."""
     if not messages or messages[-1]["role"] != "assistant":
         return False
     if messages[-1].get("tool_calls"):
@@ -108,7 +108,7 @@ def _merged(
 
 
 def _says_something(block: Block) -> bool:
-    """Whether anything of an assistant's block reaches the model."""
+    """True if the model reads any part of an assistant's block."""
     match block:
         case TextBlock(text=text) | ThinkingBlock(thinking=text):
             return bool(text)

@@ -75,7 +75,7 @@ async def create_message(call: ModelCall) -> Answer:
     answer=CountAnswer,
 )
 async def count_tokens(call: ModelCall) -> Answer:
-    """How many tokens the prompt of such a conversation takes"""
+    """Count the prompt tokens of a conversation"""
     body: PromptBody = call.body
     check_version(call.headers)
     turn = to_turn(call, body)
@@ -124,7 +124,7 @@ def to_turn(call: ModelCall, body: PromptBody) -> Turn:
 
 
 def to_shape(call: ModelCall, body: MessagesBody) -> MessageShape:
-    """How the answer is to look."""
+    """Returns the form of the answer."""
     thinking = body.thinking
     return MessageShape(
         id=f"msg_{call.label}",
@@ -135,7 +135,7 @@ def to_shape(call: ModelCall, body: MessagesBody) -> MessageShape:
 
 
 def _params(call: Call, body: PromptBody) -> SamplingParams:
-    """How to sample; a count samples nothing, but what is wrong with a form or a budget is wrong."""
+    """Returns sampling parameters; a count samples nothing, but invalid formats and budgets are still refused."""
     form = _constraint(body)
     max_tokens = body.max_tokens if isinstance(body, MessagesBody) else None
     budget = _thinking_budget(body.thinking, max_tokens)
@@ -157,7 +157,7 @@ def _params(call: Call, body: PromptBody) -> SamplingParams:
 
 
 def _constraint(body: PromptBody) -> StructuredOutputsParams | None:
-    """What the answer has to look like. An answer that has to be calls has no such text."""
+    """Returns the constraint on the answer's text; None if the answer must be tool calls."""
     newer = None if body.output_config is None else body.output_config.format
     if newer is not None and body.output_format is not None:
         raise BadRequest("output_format", "output_format is the older name of output_config.format")
@@ -175,7 +175,7 @@ def _schema(form: OutputFormat, at: str) -> dict[str, Any]:
 
 
 def _thinking_budget(thinking: ThinkingBody | None, max_tokens: int | None) -> int | None:
-    """How many tokens reasoning may take; None for no bound. `BadRequest` for what makes no sense."""
+    """Maximum number of reasoning tokens; None means no limit. `BadRequest` for contradictory fields."""
     if thinking is None:
         return None
     if thinking.type not in {"enabled", "adaptive", "disabled"}:
@@ -196,7 +196,7 @@ def _thinking_budget(thinking: ThinkingBody | None, max_tokens: int | None) -> i
 
 
 def _template_kwargs(body: PromptBody) -> dict[str, Any]:
-    """What reaches the template beside the conversation; what is not requested is left to it."""
+    """Returns the template's keyword arguments; fields that are not requested keep the template's defaults."""
     kwargs: dict[str, Any] = {}
     if body.thinking is not None:
         # Templates know this switch by either name.
@@ -214,7 +214,7 @@ def _template_kwargs(body: PromptBody) -> dict[str, Any]:
 async def message_events(
     served: Served, turn: Turn, writer: MessageWriter
 ) -> AsyncGenerator[StreamEvent, None]:
-    """All events of a message. Errors name the fields of this API."""
+    """Yields all events of a message. Errors name this API's fields."""
     try:
         async with aclosing(run_turn(served, turn)) as events:
             async for event in events:

@@ -16,7 +16,7 @@ def to_tools(body: PromptBody) -> tuple[Tool, ...]:
 
 
 def to_choice(body: PromptBody) -> ToolChoice:
-    """Who decides whether tools are called."""
+    """Returns the tool choice."""
     choice = body.tool_choice
     if choice is None:
         return "auto"
@@ -38,7 +38,7 @@ def to_choice(body: PromptBody) -> ToolChoice:
 
 
 def is_parallel(body: PromptBody) -> bool:
-    """Whether one answer may hold several calls."""
+    """True if one answer may contain several tool calls."""
     return body.tool_choice is None or not body.tool_choice.disable_parallel_tool_use
 
 

@@ -113,7 +113,7 @@ def refuse_unsupported(struct: msgspec.Struct, place: Place | None = None) -> No
 
 
 def beyond_api(body: PromptBody) -> Iterable[Deviation]:
-    """What of a form's schema is taken without being held."""
+    """Yields the parts of a format's schema that are accepted but not enforced."""
     newer = None if body.output_config is None else body.output_config.format
     for name, form in (("output_config.format", newer), ("output_format", body.output_format)):
         yield from fields.report_unheld(name, None if form is None else form.schema)

@@ -45,7 +45,7 @@ _THEIR_CALLS: Final = "toolu_"
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class MessageShape:
-    """How an answer is to look, streamed or not.
+    """Form of an answer, streamed or not.
 
     Reasoning that is not shown still has its place: a block without text.
     """

@@ -1,1 +1,1 @@
-"""One conversation turn, whichever API asked for it: messages in, a stream of neutral deltas out."""
+"""A conversation turn, independent of the API: messages in, a stream of neutral deltas out."""

@@ -54,7 +54,7 @@ class ReasoningCounter:
         self._num_undecided = 0
 
     def count(self, token_ids: Sequence[int]) -> int:
-        """Of these tokens, and of earlier ones that it was not certain of, those that are reasoning."""
+        """Counts the reasoning tokens among these tokens and earlier undecided ones."""
         if self._is_open is False:
             return 0
         return sum(map(self._count_one, token_ids))
@@ -77,7 +77,7 @@ class ReasoningCounter:
         return num_tokens
 
     def _decided(self) -> bool | None:
-        """Whether the answer begins with reasoning; None while that is not certain."""
+        """Whether the answer begins with reasoning; None while undecided."""
         if self._tail.startswith(self._family.starts):
             return True
         if any(start.startswith(self._tail) for start in self._family.starts):
@@ -132,7 +132,7 @@ class AnswerFormat:
         )
 
     def counter(self, served: Served, prompt_token_ids: list[int]) -> ReasoningCounter | None:
-        """What counts the tokens of one answer's reasoning; None where there can be none."""
+        """Returns a counter of an answer's reasoning tokens; None if there can be none."""
         if self.reasoning is None or self.is_open is False:
             return None
         detokenizer = served.tokenizer.detokenizer(
@@ -141,7 +141,7 @@ class AnswerFormat:
         return ReasoningCounter(self.reasoning, self.is_open, detokenizer)
 
     def engine_arguments(self, params: SamplingParams) -> dict[str, Any]:
-        """What `generate` has to know of reasoning: where a constraint begins, and what a budget ends."""
+        """Returns the reasoning arguments of `generate`: where a constraint begins, and the text that ends a budget."""
         if params.structured_outputs is None and params.thinking_token_budget is None:
             return {}
         if self.reasoning is None:
@@ -179,7 +179,7 @@ def choose_format(served: Served, turn: Turn, prompt: str, params: SamplingParam
 
 
 def forced_format(served: Served, turn: Turn) -> StructuredOutputsParams | None:
-    """What a turn that demands calls demands of the text; None for others."""
+    """Returns the constraint for a turn that must call tools; None for other turns."""
     family = _calling_family(served)
     # In harmony reasoning is part of the format, unless it has begun already or is counted.
     has_own_reasoning = turn.continue_final_message or turn.params.thinking_token_budget is not None
@@ -204,7 +204,7 @@ def with_special_tokens(served: Served, turn: Turn, params: SamplingParams) -> S
 
 
 def _needs_special_tokens(*families: ReasoningFamily | ToolFamily | None) -> bool:
-    """Whether the marks of reasoning or calls are special tokens, which texts usually leave out."""
+    """True if the markers of reasoning or tool calls are special tokens, which texts usually omit."""
     return any(family is not None and family.needs_special_tokens for family in families)
 
 
@@ -241,7 +241,7 @@ def _tool_family(served: Served, turn: Turn, params: SamplingParams) -> ToolFami
 
 
 def _is_open(turn: Turn, prompt: str, family: ReasoningFamily) -> bool | None:
-    """What the prompt says of reasoning; of a message that is continued, its own text."""
+    """Whether the prompt, or the text of a continued message, is inside reasoning; None if it does not say."""
     if not turn.continue_final_message:
         return starts_in_reasoning(prompt, family)
     # The template ends the prompt inside the message, so that it ends with the message's text.
@@ -251,7 +251,7 @@ def _is_open(turn: Turn, prompt: str, family: ReasoningFamily) -> bool | None:
 
 
 def _reasons_by_default(served: Served, turn: Turn, family: ReasoningFamily) -> bool:
-    """Whether a model that may think does so, where the prompt leaves it open and something depends on it.
+    """Whether a model with optional reasoning reasons, where the prompt leaves it open.
 
     A constraint that waited for the end of reasoning that never comes would rule nothing. Models that
     can be asked not to reason have a word for it in their templates, and reason without it.

@@ -21,7 +21,7 @@ class WholeCall:
 
 @dataclass(slots=True)
 class WholeAnswer:
-    """One of the n answers. `reasoning` and `content` are None where there was none of it."""
+    """One of the `n` answers. `reasoning` and `content` are None if the answer has none."""
 
     index: int
     reasoning: str | None = None
@@ -36,7 +36,7 @@ class WholeAnswer:
 
 @dataclass(slots=True)
 class WholeTurn:
-    """All that a turn emitted; answers in the order of their numbers."""
+    """The complete result of a turn; answers are ordered by index."""
 
     prompt: str
     prompt_token_ids: list[int]
@@ -75,7 +75,7 @@ async def fold(events: AsyncGenerator[TurnEvent, None]) -> WholeTurn:
 
 
 class _Collector:
-    """One answer's parts, joined once at the end."""
+    """Collects the parts of an answer, which are joined once at the end."""
 
     def __init__(self, index: int) -> None:
         self._answer = WholeAnswer(index)

@@ -12,7 +12,7 @@ Message: TypeAlias = Mapping[str, Any]
 
 
 class Address(msgspec.Struct, frozen=True, kw_only=True):
-    """Where an item is: an address, which may be a `data:` URL. `detail` is how closely OpenAI's models look."""
+    """Address of a media item, which may be a `data:` URL. `detail` is OpenAI's level of detail."""
 
     url: str
     detail: str | None = None

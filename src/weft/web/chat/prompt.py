@@ -44,7 +44,7 @@ class Rendered:
     media: Media | None
 
     def to_prompt(self, cache_salt: str | None) -> PromptType:
-        """What the engine is to go on with."""
+        """Returns the prompt for the engine."""
         prompt = _join_embeds(self.text, self.embeds)
         if self.media is not None:
             whole = Prompt(parts=(TextPart(prompt),)) if isinstance(prompt, str) else prompt

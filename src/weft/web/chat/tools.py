@@ -66,7 +66,7 @@ def template_tools(tools: Sequence[Tool]) -> list[dict[str, Any]] | None:
 
 
 def is_forced(choice: ToolChoice) -> bool:
-    """Whether the answer has to be a call."""
+    """True if the answer must be a tool call."""
     return choice == "required" or isinstance(choice, NamedTool)
 
 
@@ -78,7 +78,7 @@ def forced_calls(
     num_earlier_calls: int,
     end_texts: Sequence[str],
 ) -> StructuredOutputsParams | None:
-    """What the answer has to look like where the caller demands a call; None where it does not.
+    """Returns the constraint for a forced tool call; None if the caller forces none.
 
     It is what the model was taught where its family has a format that can say these tools. Else a named
     call is its arguments alone, and required calls are an array of `{"name", "parameters"}`.
@@ -109,7 +109,7 @@ def forced_calls(
 
 
 def is_own_format(params: SamplingParams) -> bool:
-    """Whether the forced calls that the engine is to make are in the format of the model's family."""
+    """True if forced tool calls are in the format of the model's family."""
     wanted = params.structured_outputs
     return wanted is not None and wanted.structural_tag is not None
 

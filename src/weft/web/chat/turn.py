@@ -39,7 +39,7 @@ ToolChoice: TypeAlias = Literal["auto", "none", "required"] | NamedTool
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Turn:
-    """One request for the next message. `messages` are in OpenAI's shape, tools apart.
+    """A request for the next message. `messages` are in OpenAI's form, without tools.
 
     `params.output_kind`, constraints for forced tool calls and what the parsers need are added by
     `weft.web.chat`, and so is what `options` say of tokenising; everything else is the caller's.
@@ -83,7 +83,7 @@ class Began:
 
 
 class TurnDelta(msgspec.Struct, frozen=True, kw_only=True, gc=False):
-    """What is new of one of the `n` answers, numbered `index`. Tool calls carry their ids already.
+    """The new part of the answer with this `index`. Tool calls already have ids.
 
     `finish_reason` is set once an answer, in its last delta: "tool_calls" where calls were made and
     not named by the caller. `num_reasoning_tokens` of its tokens are reasoning, marks included.

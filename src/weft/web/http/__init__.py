@@ -1,1 +1,1 @@
-"""What every endpoint shares: routes, bodies, errors, streams, keys and limits."""
+"""Code shared by all endpoints: routes, bodies, errors, streams, API keys and limits."""

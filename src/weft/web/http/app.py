@@ -90,7 +90,7 @@ class Router:
         )
 
     def is_open(self, raw_path: bytes) -> bool:
-        """Whether anybody may ask for exactly this path."""
+        """True if the exact path needs no API key."""
         return raw_path in self._open_paths
 
     def find(self, method: str, raw_path: bytes) -> RouteMatch:
@@ -129,7 +129,7 @@ class Router:
 
 
 def dialect_of(raw_path: bytes) -> Dialect:
-    """Whose error objects a path answers with when it leads to no endpoint."""
+    """Returns the dialect of error objects for a path that has no endpoint."""
     is_anthropic = raw_path.startswith(_ANTHROPIC_PREFIX)
     return Dialect.ANTHROPIC if is_anthropic else Dialect.OPENAI
 
@@ -242,7 +242,7 @@ class Gate:
             raise Unauthenticated("a control key is needed: send Authorization: Bearer KEY")
 
     def cors_headers(self, headers: Mapping[str, str]) -> dict[str, str]:
-        """What lets the page that asks read the answer; nothing for any other."""
+        """Returns the CORS headers that let the requesting page read the answer; none for other pages."""
         origin = headers.get("origin")
         if origin is None or not ({origin, "*"} & self._origins):
             return {}

@@ -285,14 +285,14 @@ def _shown(text: bytes) -> str:
 
 
 class Strictness:
-    """One server's answer to deviations from the APIs; each of them is logged once."""
+    """How a server answers deviations from the APIs; each kind of deviation is logged once."""
 
     def __init__(self, *, is_strict: bool) -> None:
         self._is_strict = is_strict
         self._logged: set[tuple[str, str]] = set()
 
     def is_by_value(self, endpoint: Endpoint) -> bool:
-        """Whether a number or a boolean of a body may be written as another type."""
+        """True if a number or a boolean in a body may be written as another JSON type."""
         return not (self._is_strict or endpoint.is_strict)
 
     def judge(self, endpoint: Endpoint, names: Iterable[str], value: Any) -> dict[str, str]:
@@ -315,7 +315,7 @@ class Strictness:
 
 
 def field_names(body: bytes, kind: Any) -> Iterable[str]:
-    """Of the object in `body`, if a `kind` is one. Its inner objects are not looked at."""
+    """Yields the field names of the object in `body`, if `kind` is an object. Inner objects are not read."""
     if not (isinstance(kind, type) and issubclass(kind, msgspec.Struct)):
         return ()
     return msgspec.json.decode(body, type=dict[str, msgspec.Raw])

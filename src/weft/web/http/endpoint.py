@@ -16,7 +16,7 @@ from weft.web.served import Served
 
 
 class Access(Enum):
-    """Who may call an endpoint."""
+    """Callers that an endpoint accepts."""
 
     OPEN = "open"  # anybody: probes
     PAGE = "page"  # anybody, by a name that is allowed: files that are the same for all
@@ -25,7 +25,7 @@ class Access(Enum):
 
 
 class Dialect(Enum):
-    """Whose error objects an endpoint answers with."""
+    """Dialect of an endpoint's error objects."""
 
     OPENAI = "openai"
     ANTHROPIC = "anthropic"
@@ -39,7 +39,7 @@ class PartWriter(Protocol):
 
     @property
     def takes_parts(self) -> bool:
-        """Whether the head of the answer is sent, its end is not, and the client reads."""
+        """True if the response head is sent, the response is open, and the client reads."""
 
     def write_part(self, data: bytes) -> None:
         """Send a part; only while `takes_parts`."""
@@ -71,20 +71,20 @@ Answer: TypeAlias = msgspec.Struct | Events | Response
 
 @dataclass(frozen=True, slots=True)
 class Deviation:
-    """What a body asks for beyond its API: the field, and a sentence about it."""
+    """A part of a body that goes beyond its API: the field, and a sentence about it."""
 
     parameter: str
     reason: str
 
 
 def no_deviations(_body: Any) -> Iterable[Deviation]:
-    """Of an API that has no limits but those that are held to."""
+    """For APIs that have no limits besides the enforced ones."""
     return ()
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Call:
-    """One HTTP request, past keys and limits. `body` is an instance of the endpoint's `body`, checked.
+    """An HTTP request that passed API keys and limits. `body` is a checked instance of the endpoint's `body` type.
 
     `decode` reads the same body as another endpoint would.
     `request_id` is the server's own, unique for ever: use it with the engine. `label` is the client's

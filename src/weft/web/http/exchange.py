@@ -1,4 +1,4 @@
-"""One request and its answer, on the ASGI side: who asks, what has been sent, and how to cut it short."""
+"""A request and its response on the ASGI side: the caller, what has been sent, and how to end it early."""
 
 import asyncio
 import re
@@ -57,7 +57,7 @@ class Exchange:
         REQUEST.set((self.label, span.headers["traceparent"]))
 
     def end_span(self, span: Span) -> None:
-        """It is over. What the caller did wrong is no error of a server's span; that it left is one."""
+        """Ends the span. A caller's mistake is not an error of a server span; a disconnect is."""
         if self._is_aborted or self.status is None:
             span.fail("the client went away")
         elif self.status >= 500:
@@ -102,11 +102,11 @@ class Exchange:
 
     @property
     def takes_parts(self) -> bool:
-        """Whether `write_part` may be called: never where the server behind has no such way."""
+        """True if `write_part` may be called; always False if the HTTP server does not support it."""
         return self._parts is not None and not self.is_ended and self._parts.takes_parts
 
     def write_part(self, data: bytes) -> None:
-        """What `write` does, at once; only while `takes_parts`."""
+        """Writes immediately, without awaiting; only while `takes_parts`."""
         assert self._parts is not None
         if data:
             self.num_bytes_out += len(data)

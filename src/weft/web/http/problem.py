@@ -122,7 +122,7 @@ class Problem:
 
 
 class OpenAiErrorDetail(msgspec.Struct, frozen=True, kw_only=True):
-    """What went wrong, in OpenAI's words."""
+    """Error object of OpenAI's APIs."""
 
     message: str
     type: str
@@ -137,7 +137,7 @@ class OpenAiError(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class AnthropicErrorDetail(msgspec.Struct, frozen=True, kw_only=True):
-    """What went wrong, in Anthropic's words."""
+    """Error object of Anthropic's API."""
 
     type: str
     message: str
@@ -152,7 +152,7 @@ class AnthropicError(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def to_problem(error: BaseException, request_id: str) -> Problem:
-    """What is said of `error`. Of what was not raised on purpose, nothing but where to look."""
+    """Converts `error` to a problem. For unexpected errors the text only says where to look."""
     if isinstance(error, HttpError):
         row = _ROW_BY_STATUS[error.status]
         return Problem(

@@ -51,7 +51,7 @@ class LingeringTransport(asyncio.Transport):
             self._timer.cancel()
 
     def is_closing(self) -> bool:
-        """Whether it is closed, or about to be."""
+        """True if the transport is closed or about to be closed."""
         return self._timer is not None or self._plain.is_closing()
 
     def write(self, data: bytes | bytearray | memoryview) -> None:
@@ -108,7 +108,7 @@ class Connections(UvicornState):
 
 
 class LimitedProtocol(HttpToolsProtocol):
-    """One connection. A head that is refused is answered in JSON, and the connection closed."""
+    """A connection. A refused request head gets a JSON error, and the connection is closed."""
 
     def __init__(self, config: Config, open_connections: Connections, options: HttpOptions) -> None:
         super().__init__(config=config, server_state=open_connections, app_state={})
@@ -155,7 +155,7 @@ class LimitedProtocol(HttpToolsProtocol):
             self._refuse(self._too_large())
 
     def send_400_response(self, msg: str) -> None:
-        """What the parser refused, or we did inside of it."""
+        """Answers a request that the parser refused, or that this class refused inside the parser."""
         self._refuse(self._refusal or HttpError(400, "this is not a valid HTTP/1.1 request"))
 
     # -- the parser's callbacks -----------------------------------------------------------------
@@ -210,7 +210,7 @@ class LimitedProtocol(HttpToolsProtocol):
 
     @property
     def takes_parts(self) -> bool:
-        """See `PartWriter`. Not where another request has come behind: its head may be under way."""
+        """True if `write_part` may be called; not while another pipelined request is waiting."""
         cycle: RequestResponseCycle = self.cycle
         is_under_way = cycle.chunked_encoding and not (
             cycle.response_complete or cycle.disconnected
@@ -218,7 +218,7 @@ class LimitedProtocol(HttpToolsProtocol):
         return bool(is_under_way) and not self.flow.write_paused
 
     def write_part(self, data: bytes) -> None:
-        """See `PartWriter`: what uvicorn's `send` comes to."""
+        """Writes a part of the body as uvicorn's `send` would."""
         self._lingering.write(b"%x\r\n%b\r\n" % (len(data), data))
 
     # -- refusals -------------------------------------------------------------------------------
@@ -246,7 +246,7 @@ class LimitedProtocol(HttpToolsProtocol):
         raise httptools.HttpParserError(str(error))
 
     def _has_more_to_come(self) -> bool:
-        """Whether the client may be sending still what nobody is going to read."""
+        """True if the client may still be sending data that nothing will read."""
         if self._is_in_head:
             return self._has_refused
         cycle: RequestResponseCycle | None = self.cycle
@@ -287,7 +287,7 @@ class LimitedProtocol(HttpToolsProtocol):
             cycle.message_event.set()
 
     def _may_answer(self) -> bool:
-        """Whether what we write now is read as the answer to what was refused, and to nothing else."""
+        """True if the client would read our bytes as the answer to the refused request."""
         cycle: RequestResponseCycle | None = self.cycle
         if cycle is None or cycle.response_complete:
             return True

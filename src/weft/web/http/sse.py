@@ -51,7 +51,7 @@ class EventOfText:
         )
 
     def of(self, text: str) -> bytes:
-        """What `data_event` gives for this text."""
+        """Returns the same bytes as `data_event` for this text."""
         return b"%b%b%b" % (self._before, _encoder.encode(text), self._after)
 
 

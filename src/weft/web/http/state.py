@@ -1,4 +1,4 @@
-"""What the HTTP server knows of itself: how far the start has come, what is served, and who is being served."""
+"""State of the HTTP server: start progress, the served model, and open requests."""
 
 import asyncio
 from collections.abc import Awaitable, Callable, Iterator
@@ -18,14 +18,16 @@ _HEALTH_TIMEOUT_S = 1.0
 
 
 class Work(Protocol):
-    """What a server does for somebody: an exchange, or what goes on when its client has left."""
+    """Work for a client: an exchange, or a task that continues after the client has left."""
 
     def cut(self, reason: BaseException) -> None:
         """End it early."""
 
 
 class ServerState:
-    """One event loop owns it. `registry` holds the series of `/metrics`; with a `tracer` requests have spans."""
+    """State of the HTTP server, owned by one event loop. `registry` holds the series of `/metrics`; with a `tracer`,
+    requests have spans.
+    """
 
     def __init__(
         self,
@@ -58,7 +60,7 @@ class ServerState:
 
     @property
     def served(self) -> Served:
-        """What is served. Raises `Unavailable` before the start is over and when the end has begun."""
+        """The served model. Raises `Unavailable` during startup and shutdown."""
         if self._served is None:
             raise Unavailable(
                 f"the server is starting ({self.progress.phase}); /startupz says how far it is"

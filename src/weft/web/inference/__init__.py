@@ -1,1 +1,1 @@
-"""What every API that asks the model reads and writes alike: the call, parameters, usage, log-probabilities."""
+"""Code shared by all generating APIs: the call, parameters, usage, logprobs."""

@@ -1,4 +1,4 @@
-"""What every generating endpoint reads from a call beside the words of its own API."""
+"""Fields that every generating endpoint reads from a call, besides those of its own API."""
 
 import time
 from collections.abc import Awaitable, Callable, Iterator, Mapping, Sequence
@@ -44,7 +44,7 @@ class ModelCall(Call):
     trace_headers: Mapping[str, str] | None
 
     def heading(self, prefix: str) -> "Heading":
-        """What stands on top of the answer, made now."""
+        """Returns the header fields of the answer, created now."""
         return Heading(id=f"{prefix}-{self.label}", created=int(time.time()), model=self.model)
 
     def logprob_writer(
@@ -54,13 +54,13 @@ class ModelCall(Call):
         *,
         is_naming_by_id: bool | None = None,
     ) -> LogprobWriter:
-        """What writes log-probabilities; None leaves names to the server's options."""
+        """Returns the writer of logprobs; None leaves token names to the server's options."""
         if is_naming_by_id is None:
             is_naming_by_id = self.served.options.return_tokens_as_token_ids
         return LogprobWriter(self.served.tokenizer, num_top or 0, is_naming_by_id, chosen_ids)
 
     def request_options(self, priority: int | None = None) -> RequestOptions:
-        """What the engine is to know of the call."""
+        """Returns the engine's options for the call."""
         return RequestOptions(
             request_id=self.request_id,
             lora_request=self.lora_request,
@@ -147,7 +147,7 @@ async def _trace(served: Served, headers: Mapping[str, str]) -> Mapping[str, str
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Heading:
-    """What stands on top of an answer and of each of its chunks."""
+    """Header fields of an answer and of each of its chunks."""
 
     id: str
     created: int

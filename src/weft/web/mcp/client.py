@@ -27,7 +27,7 @@ class ToolClient:
         self.server_name = "" if about is None else about.name
 
     async def list_tools(self) -> tuple[McpListedTool, ...]:
-        """All tools, page after page."""
+        """Lists all tools, page after page."""
         tools: list[Tool] = []
         cursor: str | None = None
         while len(tools) <= self._limits.max_listed_tools:
@@ -41,7 +41,7 @@ class ToolClient:
         return tuple(map(_listed, tools))
 
     async def call(self, name: str, arguments: dict[str, Any]) -> CallResult:
-        """What a call comes to, if it comes to anything."""
+        """Calls a tool and returns its result."""
         try:
             result = await self._client.call_tool(name, arguments)
         except MCPError as error:

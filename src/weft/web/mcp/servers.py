@@ -24,7 +24,7 @@ _PAUSES_S = (30.0, 600.0)
 
 @dataclass(frozen=True, slots=True)
 class ToolServer:
-    """One of the operator's. Without a `label` it is known by the name that it gives itself."""
+    """An MCP server of the operator. Without a `label` it is known by the name that it reports."""
 
     label: str | None
     url: str
@@ -32,7 +32,7 @@ class ToolServer:
 
 @dataclass(frozen=True, slots=True)
 class NamedServers:
-    """What the flags say."""
+    """The MCP servers that the flags name."""
 
     servers: tuple[ToolServer, ...] = ()
     allowed_hosts: frozenset[tuple[str, int | None]] = frozenset()
@@ -128,7 +128,7 @@ class _Unlabelled:
         self._paused_until = -math.inf
 
     async def name(self) -> str | None:
-        """Its name; None while it is not known."""
+        """Name of the server; None until it is known."""
         async with self._calling:
             if self._name is None and time.monotonic() >= self._paused_until:
                 try:

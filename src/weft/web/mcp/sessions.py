@@ -24,7 +24,7 @@ _CLOSE_S = 5.0
 
 
 class Sessions:
-    """All of a process. Methods are called on the servers' event loop."""
+    """All MCP sessions of a process. Methods are called on the servers' event loop."""
 
     def __init__(self, limits: ToolLimits) -> None:
         self._limits = limits
@@ -83,7 +83,7 @@ async def _end_tasks() -> None:
 
 
 class Session:
-    """One connection, held by a task on the sessions' thread; methods are called on the servers' event loop."""
+    """A connection, held by a task on the sessions' thread; methods are called on the servers' event loop."""
 
     def __init__(self, label: str, loop: asyncio.AbstractEventLoop, limits: ToolLimits) -> None:
         self.label = label
@@ -103,11 +103,11 @@ class Session:
 
     @property
     def server_name(self) -> str:
-        """What the server calls itself."""
+        """Name that the server reports."""
         return self._connected.result().server_name
 
     async def list_tools(self) -> tuple[McpListedTool, ...]:
-        """All tools of the server."""
+        """Lists all tools of the server."""
         return await self._on_thread(self._list())
 
     async def call(self, name: str, arguments: dict[str, Any]) -> CallResult:

@@ -1,4 +1,4 @@
-"""What a server of tools, and a response that calls them, may take; what a call comes to, and what goes wrong."""
+"""Limits of MCP servers and of responses that call their tools, results of calls, and errors."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -31,7 +31,9 @@ class ToolServerError(WeftError):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class CallResult:
-    """What a call came to: an output, or an error as OpenAI's API writes it. `text` is what the model reads."""
+    """Result of a tool call: an output, or an error as OpenAI's API writes it. `text` is the text that the model
+    reads.
+    """
 
     text: str
     error: Mapping[str, Any] | None = None
@@ -45,7 +47,7 @@ def failed(kind: str, code: int, message: str) -> CallResult:
 
 
 def reason(error: BaseException) -> str:
-    """What went wrong in the first place, in few words."""
+    """Returns the root cause of an error in a few words."""
     while isinstance(error, BaseExceptionGroup):
         error = error.exceptions[0]
     if isinstance(error, TimeoutError):

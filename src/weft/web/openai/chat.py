@@ -78,7 +78,7 @@ async def create_chat_completion(call: ModelCall) -> Answer:
 
 
 def to_turn(call: ModelCall, body: ChatBody) -> Turn:
-    """What `body` asks for, every field of it used or refused."""
+    """Converts a body to a turn; every field of the body is used or refused."""
     refuse_unsupported(body, REFUSED_BESIDE_MEDIA)
     check_streamable(body)
     tools = to_tools(body)
@@ -114,7 +114,7 @@ def to_tools(body: ChatBody) -> tuple[Tool, ...]:
 
 
 def to_choice(body: ChatBody, tools: tuple[Tool, ...]) -> ToolChoice:
-    """Who decides whether tools are called. An empty list of tools leaves nothing to decide."""
+    """Returns the tool choice. An empty list of tools leaves no choice."""
     choice = body.tool_choice
     if choice is None:
         return "auto"
@@ -188,7 +188,7 @@ def _adds_prompt(body: ChatBody) -> bool:
 
 
 def to_shape(call: ModelCall, body: ChatBody, turn: Turn) -> ChatShape:
-    """How the answer is to look."""
+    """Returns the form of the answer."""
     details = to_details(call, body, reads_reasoning=True)
     role = call.served.options.response_role
     if not turn.add_generation_prompt and body.messages:

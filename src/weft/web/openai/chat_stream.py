@@ -31,7 +31,7 @@ from weft.web.served import Served
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ChatShape:
-    """How an answer is to look, streamed or not. `echo` is the text that stands before it."""
+    """Form of an answer, streamed or not. `echo` is text that precedes the answer."""
 
     head: Heading
     details: AnswerDetails
@@ -68,7 +68,7 @@ async def _chat_events(
 
 @dataclass(slots=True)
 class _Progress:
-    """What is known of one answer, and what waits for its next chunk."""
+    """State of one answer, and the parts that wait for its next chunk."""
 
     num_tokens: int = 0
     num_reasoning_tokens: int = 0
@@ -202,7 +202,7 @@ class ChunkWriter:
         )
 
     def _running_usage(self, index: int) -> Usage | UnsetType:
-        """Of one answer so far."""
+        """Usage of one answer so far."""
         if not self._shape.details.has_running_usage:
             return UNSET
         progress = self._progress[index]
@@ -215,7 +215,7 @@ class ChunkWriter:
 
 
 def to_delta(parts: list[Part]) -> ChatDelta:
-    """All parts in one delta: a call's header and its first arguments share an entry."""
+    """Returns all parts in one delta: the header of a tool call and its first arguments share an entry."""
     reasoning = "".join(part.text for part in parts if isinstance(part, Reasoning)) or UNSET
     content = "".join(part.text for part in parts if isinstance(part, Content)) or UNSET
     calls: dict[int, list[ToolCall | Arguments]] = {}

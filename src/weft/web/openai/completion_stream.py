@@ -16,7 +16,7 @@ from weft.web.inference.logprobs import LogprobWriter
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class CompletionShape:
-    """How the answers are to look, streamed or not.
+    """Form of the answers, streamed or not.
 
     `echoes` are the texts that stand before the answers to each prompt, None where none is asked for.
     With `is_prompt_only` the engine's one token, which it cannot do without, is left out.
@@ -60,7 +60,7 @@ class PromptWriter:
             yield self._choice(answer, output.prompt_token_ids)
 
     def events(self, output: RequestOutput) -> list[bytes]:
-        """Those of an output, as they are sent."""
+        """Returns the events of an output, encoded."""
         plain = self._plain_event(output)
         if plain is not None:
             return [plain]
@@ -106,7 +106,7 @@ class PromptWriter:
         )
 
     def usage(self, index: int) -> Usage:
-        """Of one answer so far."""
+        """Usage of one answer so far."""
         answer = index - self._first_index
         return to_usage(
             self._shape.details,
@@ -142,7 +142,7 @@ class PromptWriter:
     def _logprobs(
         self, answer: CompletionOutput, prompt_token_ids: list[int]
     ) -> CompletionLogprobs | None:
-        """Those of the delta; before the first, those of an echoed prompt."""
+        """Logprobs of the delta; those of an echoed prompt come before the first."""
         writer = self._shape.logprobs
         if writer is None:
             return None
@@ -177,7 +177,7 @@ async def completion_events(
 
 
 def total_usage(writers: list[PromptWriter], shape: CompletionShape) -> Usage:
-    """Of all prompts and all answers."""
+    """Usage of all prompts and answers."""
     return to_usage(
         shape.details,
         num_prompt_tokens=sum(writer.num_prompt_tokens for writer in writers),

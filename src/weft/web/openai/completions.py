@@ -72,7 +72,7 @@ class CompletionJob:
     has_prompt_rows: bool
 
     def writers(self) -> list[PromptWriter]:
-        """Of the answers to each prompt."""
+        """Returns a writer for the answers to each prompt."""
         return [PromptWriter(position, self.shape) for position in range(len(self.requests))]
 
 
@@ -85,7 +85,7 @@ class CompletionJob:
     event=CompletionChunk,
 )
 async def create_completion(call: ModelCall) -> Answer:
-    """What follows one text or several, in one piece or streamed"""
+    """Complete one or several texts, whole or streamed"""
     body: CompletionBody = call.body
     job = await to_job(call, body)
     if not body.stream:
@@ -99,7 +99,7 @@ async def create_completion(call: ModelCall) -> Answer:
 
 
 async def to_job(call: ModelCall, body: CompletionBody) -> CompletionJob:
-    """What `body` asks for, every field of it used or refused, every prompt known to fit."""
+    """Converts a body to a job: every field is used or refused, every prompt is known to fit."""
     check_body(body)
     details = to_details(call, body, reads_reasoning=False)
     params = completion_params(call.served, body)
@@ -155,7 +155,7 @@ def check_body(body: CompletionBody) -> None:
 
 
 def completion_params(served: Served, body: CompletionBody) -> SamplingParams:
-    """How to sample the answers to each prompt."""
+    """Returns the sampling parameters for the answers to each prompt."""
     max_tokens = DEFAULT_MAX_TOKENS if body.max_tokens is None else body.max_tokens
     params = to_params(
         body,
@@ -213,7 +213,7 @@ def _check_num_answers(num_prompts: int, n: int) -> None:
 async def prepare_all(
     call: ModelCall, body: CompletionBody, params: SamplingParams
 ) -> list[Request]:
-    """All prompts, tokenised and checked before the engine knows of the first."""
+    """Tokenizes and checks all prompts before the engine receives the first."""
     served = call.served
     given = await given_prompts(body, served.client.info.limits)
     if params.n > served.options.max_n:

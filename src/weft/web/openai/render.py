@@ -52,7 +52,7 @@ async def render_chat(call: ModelCall) -> Answer:
     answer=list[TokensBody],
 )
 async def render_completion(call: ModelCall) -> Answer:
-    """One text or several in tokens, each as a body of /inference/v1/generate"""
+    """Tokenize one or several prompts; each result is a body of /inference/v1/generate"""
     body: CompletionBody = call.body
     check_body(body)
     if body.prompt_embeds:

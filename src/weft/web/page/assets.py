@@ -40,12 +40,12 @@ _PATHS: Final = {"index.html": "/", "docs.html": "/docs", "routing.html": "/"}
 
 
 def path_of(name: str) -> str:
-    """Where a file is served."""
+    """Path at which a file is served."""
     return _PATHS.get(name, f"/page/{name}")
 
 
 def content_type(name: str) -> str:
-    """What a file is sent as."""
+    """Content type of a file."""
     return TYPES[Path(name).suffix]
 
 

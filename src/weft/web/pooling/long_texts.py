@@ -20,7 +20,7 @@ _MAX_CHARS = 2**21  # of one text, unless the server says how many of its tokens
 
 
 def is_cutting(pooler: PoolerConfig, params: PoolingParams) -> bool:
-    """Whether texts are cut into pieces; where they are truncated there is one piece."""
+    """True if texts are cut into pieces; truncated texts have a single piece."""
     return pooler.enable_chunked_processing and params.truncate_prompt_tokens is None
 
 

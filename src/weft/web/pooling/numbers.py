@@ -30,7 +30,7 @@ _MAX_METADATA_BYTES = 12 * 1024
 
 @dataclass(frozen=True, slots=True)
 class NumberFormat:
-    """How numbers are written."""
+    """Encoding of numbers in an answer."""
 
     encoding: str
     dtype: str
@@ -38,7 +38,7 @@ class NumberFormat:
 
     @property
     def is_raw(self) -> bool:
-        """Whether the answer's body is the numbers' bytes."""
+        """True if the body of the answer is the bytes of the numbers."""
         return self.encoding in ("bytes", "bytes_only")
 
     @property
@@ -82,13 +82,13 @@ def _pieces(data: Sequence[float]) -> Iterator[Sequence[float]]:
 
 
 async def write_numbers(outputs: Sequence[PoolingRequestOutput], write: Callable[[], T]) -> T:
-    """What `write` returns: of many numbers on a thread, so that the event loop turns meanwhile."""
+    """Returns the result of `write`; for many numbers it runs on a thread, so that the event loop stays responsive."""
     num_numbers = sum(len(output.data) for output in outputs)
     return write() if num_numbers <= _AT_ONCE else await asyncio.to_thread(write)
 
 
 def number_format(body: NumberFields) -> NumberFormat:
-    """What the body requests; in JSON, numbers have no bytes to be chosen."""
+    """Returns the requested encoding; JSON numbers have no byte order."""
     encoding = body.encoding_format or "float"
     if encoding == "float":
         for name in ("embed_dtype", "endianness"):
@@ -102,7 +102,7 @@ def number_format(body: NumberFields) -> NumberFormat:
 def raw_answer(
     head: Heading, form: NumberFormat, outputs: Sequence[PoolingRequestOutput]
 ) -> Response:
-    """All numbers as the body, one input after the other."""
+    """Returns all numbers as the body, one input after another."""
     items: list[Item] = []
     parts: list[bytes] = []
     start = 0

@@ -31,7 +31,7 @@ _EXAMPLE = {"input": "The capital of France"}
     "POST /v1/embeddings", body=EmbeddingBody, example=_EXAMPLE, answer=EmbeddingAnswer
 )
 async def create_embeddings(call: ModelCall) -> Answer:
-    """One vector for each text"""
+    """Compute one embedding for each input"""
     body: EmbeddingBody = call.body
     head = call.heading("embd")
     pooler = pooler_of(call.served, "embed")
@@ -61,7 +61,7 @@ async def create_embeddings(call: ModelCall) -> Answer:
 
 @pooling_endpoint("POST /pooling", body=PoolingBody, example=_EXAMPLE, answer=PoolingAnswer)
 async def create_pooling(call: ModelCall) -> Answer:
-    """What the model makes of each text, by task"""
+    """Pool hidden states of each input, by task"""
     body: PoolingBody = call.body
     head = call.heading("pool")
     tasks = pooler_of(call.served).tasks

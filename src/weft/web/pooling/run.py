@@ -45,7 +45,7 @@ class Prompts:
 
 
 def pooler_of(served: Served, *tasks: str) -> PoolerConfig:
-    """What the model can do; `BadRequest` unless one of `tasks` (none: any) is among it."""
+    """Returns the model's pooler; `BadRequest` unless it supports one of `tasks` (none: any)."""
     pooler = served.client.info.pooler
     wanted = " or ".join(tasks) or "pooling"
     if pooler is None:

@@ -42,7 +42,7 @@ from weft.web.pooling.run import (
     answer=ScoreAnswer,
 )
 async def create_score(call: ModelCall) -> Answer:
-    """How well two texts go together"""
+    """Score how well two texts match"""
     body: ScoreBody = call.body
     head = call.heading("score")
     scores, usage = await _scores(call, body, _pairs(body), is_scaled=body.use_activation)
@@ -92,7 +92,7 @@ async def create_ranking(call: ModelCall) -> Answer:
 
 
 def _pairs(body: ScoreBody) -> list[Pair]:
-    """One with one, one with each, or each with its counterpart."""
+    """Returns one pair, one text with each document, or each text with its counterpart."""
     forms = (("text_1", "text_2"), ("queries", "documents"))
     given = [form for form in forms if any(getattr(body, name) is not None for name in form)]
     if len(given) != 1:

@@ -85,7 +85,9 @@ class ResponseWriter:
         self.waits_for_client = False
 
     def start(self) -> Iterator[StreamEvent]:
-        """It exists; in the background it may have to wait. Without this, the turn's beginning starts it."""
+        """Announces the response, which may have to wait in the background. Without this call, the turn's beginning
+        does.
+        """
         self.has_started = True
         yield ResponseCreated(sequence_number=next(self._numbers), response=self.response)
         if self.response.status == "queued":
@@ -150,7 +152,7 @@ class ResponseWriter:
         self._put(call.index, call.finished(result))
 
     def finish(self, *, is_cut: bool = False) -> Iterator[StreamEvent]:
-        """All turns have ended. `is_cut`: there was no room for another."""
+        """Ends the response after all turns. `is_cut` means that there was no room for another turn."""
         yield from self._close_all()
         if self._reason == "abort":
             yield from self.cancel()
@@ -163,7 +165,7 @@ class ResponseWriter:
             yield ResponseCompleted(sequence_number=next(self._numbers), response=self.response)
 
     def fail(self, error: Exception, request_id: str) -> Iterator[StreamEvent]:
-        """It ends with an error, of which it says no more than any answer would."""
+        """Ends the response with an error that contains no more than any other error answer."""
         yield from self._close_all()
         code, message = "server_error", f"internal error, id={request_id}"
         if isinstance(error, WeftError):
@@ -172,7 +174,7 @@ class ResponseWriter:
         yield ResponseFailed(sequence_number=next(self._numbers), response=self.response)
 
     def cancel(self) -> Iterator[StreamEvent]:
-        """It is cancelled. The stream has no event of its own for this."""
+        """Ends the response as cancelled. The stream has no event for this."""
         yield from self._close_all()
         self._move_to("cancelled")
         yield ResponseIncomplete(sequence_number=next(self._numbers), response=self.response)

@@ -128,7 +128,7 @@ class ChunkWriter:
     _is_cut: bool = False
 
     def chunks(self, clip: ClipOutput) -> Iterator[SpeechChunk]:
-        """What an output adds: text, or that it was the last."""
+        """Yields the chunks of an output: text, or the end of a clip."""
         self._count(clip)
         (answer,) = clip.output.outputs
         text = answer.text

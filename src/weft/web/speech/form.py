@@ -100,7 +100,9 @@ def to_speech(form: SpeechForm, task: SpeechTask) -> Speech:
 
 
 def to_params(form: SpeechForm, defaults: Mapping[str, float | int]) -> SamplingParams:
-    """How each clip is sampled: greedily, unless a temperature is given, whatever the model's own is."""
+    """Returns the sampling parameters of each clip: greedy unless a temperature is given, whatever the model's
+    defaults are.
+    """
     given = {one.name: getattr(form, one.name) for one in OF_DRAWS}
     given = {name: value for name, value in given.items() if value is not None}
     return SamplingParams(

@@ -29,7 +29,7 @@ class SegmentWriter:
     temperature: float
 
     def segments(self, clip: ClipOutput, first_number: int) -> Iterator[SpeechSegment]:
-        """Of a clip's whole output, numbered. What no mark closes ends with the clip."""
+        """Yields the numbered segments of a complete clip. A segment without an end mark ends with the clip."""
         start_s = clip.recording.starts_s[clip.clip]
         end_s = clip.recording.end_s(clip.clip)
         number = first_number

@@ -109,7 +109,7 @@ async def _outputs(call: ModelCall, body: TokensBody) -> AsyncGenerator[RequestO
 
 
 def _extra_args(body: TokensBody) -> dict[str, Any] | None:
-    """Of a transfer the body may speak itself, or the parameters, as they do from Python."""
+    """Returns the transfer parameters, from the body or from the sampling parameters, as in Python."""
     given = to_extra_args(body.kv_transfer_params, is_announced=bool(body.stream))
     if given and body.sampling_params.extra_args:
         message = "kv_transfer_params and sampling_params.extra_args do not go together"
@@ -118,7 +118,7 @@ def _extra_args(body: TokensBody) -> dict[str, Any] | None:
 
 
 def _request_options(call: ModelCall, body: TokensBody) -> RequestOptions:
-    """What the engine is to know; where reasoning ends matters to constraints and budgets alone."""
+    """Returns the engine's options; the end of reasoning matters only to constraints and budgets."""
     options, params = call.request_options(body.priority), body.sampling_params
     name = call.served.options.reasoning_parser
     if body.reasoning_ended is None or name is None:

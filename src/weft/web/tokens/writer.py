@@ -32,7 +32,7 @@ _WEIGHTS = "default"
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TokensShape:
-    """How one request's answer is written. `has_prompt` repeats the prompt's token ids."""
+    """Form of a request's answer. `has_prompt` repeats the prompt's token ids."""
 
     label: str
     model: str
@@ -65,7 +65,7 @@ class TokensShape:
         return replace(chunk, kv_transfer_params=output.kv_transfer_params or UNSET)
 
     def lent(self, output: RequestOutput) -> TokensChunk | TextChunk:
-        """No answer yet: where its prompt can be fetched from."""
+        """Returns an answer without tokens that says where the prompt's KV blocks can be fetched."""
         chunk = self._chunk([], UNSET)
         return replace(chunk, kv_transfer_params=output.kv_transfer_params or UNSET)
 
