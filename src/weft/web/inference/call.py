@@ -156,7 +156,7 @@ class Heading:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class AnswerDetails:
-    """What an answer holds beside its text."""
+    """Parts of an answer besides its text."""
 
     has_usage: bool
     has_running_usage: bool
@@ -168,7 +168,7 @@ class AnswerDetails:
 
 
 def to_details(call: Call, fields: GenerationFields, *, reads_reasoning: bool) -> AnswerDetails:
-    """What the body and the server's options say together; `reads_reasoning` where texts are parsed for it."""
+    """Combines the body's fields with the server's options; `reads_reasoning` if a parser reads reasoning in texts."""
     options = call.served.options
     stream_options = fields.stream_options
     check_stream_options(stream_options, is_streamed=bool(fields.stream))
@@ -188,13 +188,13 @@ def to_details(call: Call, fields: GenerationFields, *, reads_reasoning: bool) -
 
 
 def usage_of_stream(options: ApiOptions, given: StreamOptions | None) -> tuple[bool, bool]:
-    """Whether a stream ends with its usage, and whether each of its chunks has it too."""
+    """Returns whether a stream ends with its usage, and whether each chunk has it too."""
     has_usage = bool(given and given.include_usage) or options.enable_force_include_usage
     return has_usage, has_usage and bool(given and given.continuous_usage_stats)
 
 
 def check_stream_options(options: StreamOptions | None, *, is_streamed: bool) -> None:
-    """They are of streams only, in which nothing is obfuscated."""
+    """Refuses stream options on a call that is not streamed, and obfuscation."""
     if options is not None and not is_streamed:
         raise BadRequest("stream_options", "stream_options needs stream to be true")
     if options is not None and options.include_obfuscation:
@@ -209,7 +209,7 @@ def check_streamable(fields: GenerationFields) -> None:
 
 @contextmanager
 def naming(names: Mapping[str, str]) -> Iterator[None]:
-    """What is refused inside bears the names that an API has for some fields."""
+    """Renames fields in errors that are raised inside, to the names that an API has for them."""
     try:
         yield
     except BadRequest as error:

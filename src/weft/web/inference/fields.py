@@ -143,7 +143,7 @@ def beyond_openai(fields: SamplingFields | SamplingParams) -> Iterable[Deviation
 
 
 def report_unheld(name: str, schema: Mapping[str, Any] | str | None) -> Iterable[Deviation]:
-    """What no grammar holds of the schema in the field `name`."""
+    """Yields the parts of the schema in the field `name` that no grammar enforces."""
     if schema is not None and (places := unheld(schema)):
         yield Deviation(name, f"{name}: no grammar holds {places}; an answer may break that")
 
@@ -155,7 +155,7 @@ def to_params(
     max_tokens: int | None,
     logprobs: int | None,
 ) -> SamplingParams:
-    """What `fields` ask for; what they leave open comes from `defaults`, the model's own.
+    """Converts `fields` to sampling parameters; absent fields come from `defaults`, the model's own.
 
     `max_tokens` and `logprobs` mean something else in every API; `max_tokens` -1 is no limit.
     """
@@ -173,7 +173,9 @@ def to_params(
 def to_length_penalty(
     limits: Limits, body: GenerationFields, params: SamplingParams
 ) -> float | None:
-    """What beams are compared with; None where none are searched. `BadRequest` for what does not go with it."""
+    """Returns the length penalty of a beam search; None without one. `BadRequest` for fields that do not combine with
+    it.
+    """
     penalty = 1.0 if body.length_penalty is None else body.length_penalty
     if not body.use_beam_search:
         if penalty != 1.0:
@@ -210,7 +212,7 @@ def to_length_penalty(
 
 
 def num_logprobs(body: ChatBody | ResponsesBody, *, is_on: bool, switch: str) -> int | None:
-    """How many tokens come beside each of the answer; `switch` says how log-probabilities are turned on."""
+    """Number of alternatives per token; `switch` names the field that turns logprobs on."""
     if is_on:
         # With ids of the caller's choice their number follows from them.
         return body.top_logprobs if body.logprob_token_ids else body.top_logprobs or 0
@@ -223,7 +225,7 @@ def num_logprobs(body: ChatBody | ResponsesBody, *, is_on: bool, switch: str) ->
 def template_kwargs(
     effort: str | None, verbosity: str | None, given: Mapping[str, Any] | None
 ) -> dict[str, Any]:
-    """What reaches the template beside the conversation; the caller's own arguments win."""
+    """Returns the template's keyword arguments besides the conversation; the caller's own ones win."""
     kwargs: dict[str, Any] = {}
     if effort is not None:
         kwargs["reasoning_effort"] = effort
@@ -235,7 +237,7 @@ def template_kwargs(
 
 
 def to_constraint(fields: SamplingFields) -> StructuredOutputsParams | None:
-    """What the answer has to look like; `BadRequest` for two constraints at once."""
+    """Returns the constraint on the answer; `BadRequest` for two constraints at once."""
     constraints = dict(_constraints(fields))
     if len(constraints) > 1:
         names = list(constraints)

@@ -49,7 +49,7 @@ class LogprobWriter:
         return IdLogprobs(content=in_pieces(rows, self._ids))
 
     def tokens(self, rows: Sequence[PositionLogprobs]) -> list[TokenLogprob]:
-        """One object a token."""
+        """Returns an object for each token."""
         return [self._token(row) for row in rows]
 
     def completion(
@@ -141,7 +141,7 @@ class LogprobWriter:
 def to_prompt_logprobs(
     rows: Sequence[PositionLogprobs | None] | None,
 ) -> PromptLogprobs | None:
-    """Of every token of the prompt but the first, which nothing precedes."""
+    """Returns logprobs of every prompt token but the first, which has no predecessor."""
     if rows is None:
         return None
     return in_pieces(rows, _prompt_row)

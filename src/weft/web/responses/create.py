@@ -76,7 +76,7 @@ class Creation:
         return await _with_turns(call, body, await self._check(call, body))
 
     async def _check(self, call: ModelCall, body: ResponsesBody) -> PreparedRequest:
-        """All but what takes a model, or an answer of a server of tools, to see."""
+        """Checks everything that needs neither a model nor an answer of an MCP server."""
         check_body(body)
         if not call.served.stores_responses:
             check_store(body)
@@ -115,7 +115,7 @@ class Creation:
         )
 
     def _before(self, body: ResponsesBody) -> tuple[list[Message], frozenset[str]]:
-        """What was said before this request's input, and the servers whose tools were listed there."""
+        """Returns the conversation before this request's input, and the MCP servers whose tools were listed in it."""
         if body.previous_input_messages:
             try:
                 check_messages(body.previous_input_messages)

@@ -8,7 +8,7 @@ from weft.core.errors import BadRequest
 
 
 class EventLog:
-    """One writer, any number of followers, on one event loop.
+    """Log of a response's events: one writer, any number of followers, on one event loop.
 
     Beyond `max_bytes` the oldest events are dropped, but never the last. A follower that needs a dropped
     one gets an error, before its stream begins or as its end.

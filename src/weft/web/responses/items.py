@@ -124,7 +124,7 @@ class ApprovedCall:
 
 @dataclass(frozen=True, slots=True)
 class RequestInput:
-    """What a request says: its items as they are listed, and as messages for a chat template.
+    """Input of a request: its items as they are listed, and as messages for a chat template.
 
     `approved` are calls to make before the model goes on; of `listed_labels` the tools are known to it.
     """
@@ -387,7 +387,7 @@ def _texts(parts: Sequence[Item], types: PartTypes[Text], place: Place) -> list[
 
 
 def _error_text(error: Item | str) -> str:
-    """What a failed call came to, as a model read it."""
+    """Text of a failed call, as a model read it."""
     if isinstance(error, str):
         return f"Error: {error}"
     return f"Error: {error['message'] if 'message' in error else joined_text(error.get('content'))}"

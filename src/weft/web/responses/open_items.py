@@ -71,7 +71,7 @@ class OpenItem(ABC):
         return "".join(self._texts)
 
     def begin(self) -> Iterator[StreamEvent]:
-        """It is there, with nothing in it."""
+        """Announces the empty item."""
         item = self.item("in_progress")
         yield self._event(ItemAdded, item=item)
         if (part := self._part()) is not None:
@@ -83,7 +83,7 @@ class OpenItem(ABC):
         yield self._event(self._delta, **self._place, delta=text)
 
     def end(self, status: str) -> Iterator[StreamEvent]:
-        """It is done, completed or incomplete."""
+        """Announces the end of the item, completed or incomplete."""
         yield self._written()
         if (part := self._part()) is not None:
             yield self._event(PartDone, **self._place, part=part)
@@ -103,7 +103,7 @@ class OpenItem(ABC):
         return None
 
     def _written(self) -> StreamEvent:
-        """All of the text is there."""
+        """Announces the complete text."""
         return self._event(self._done, **self._place, **{self._whole: self.text})
 
 
@@ -214,13 +214,13 @@ class OpenServerCall(OpenItem):
         yield self._event(McpCallInProgress, item_id=self._id)
 
     def end(self, status: str) -> Iterator[StreamEvent]:
-        """It is written."""
+        """Announces the complete arguments of the call."""
         yield self._written()
         if status != "completed":
             yield from self.finish(None)
 
     def finish(self, result: CallResult | None) -> Iterator[StreamEvent]:
-        """It came to this; None: it was not made."""
+        """Announces the call's result; None means that the call was not made."""
         if result is not None:
             kind = McpCallCompleted if result.error is None else McpCallFailed
             yield self._event(kind, item_id=self._id)

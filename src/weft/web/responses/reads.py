@@ -139,7 +139,7 @@ def _page(items: list[Item], after: str | None, limit: int) -> InputItemList:
 
 
 def _check_includes(query: Mapping[str, str]) -> None:
-    """What was made with a response is in it; requesting it again changes nothing."""
+    """Checks `include`. A stored response has the parts it was created with; requesting others changes nothing."""
     check_include([query[name] for name in ("include", "include[]") if name in query])
 
 

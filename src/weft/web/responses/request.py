@@ -50,7 +50,7 @@ def to_turn(
     messages: Sequence[Message],
     toolbox: Toolbox | None = None,
 ) -> Turn:
-    """What `body` requests. `messages` are what was said before, its instructions apart.
+    """Converts a body to a turn. `messages` are the earlier conversation, without its instructions.
 
     Without its `toolbox` everything is checked but what is about the tools in that.
     """
@@ -83,7 +83,7 @@ def to_turn(
 
 
 def beyond_api(body: ResponsesBody) -> Iterable[Deviation]:
-    """What `body` says beyond the API, or what is taken without being so."""
+    """Yields the parts of a body that go beyond the API, or are accepted without effect."""
     form = None if body.text is None else body.text.format
     yield from beyond_openai(body)
     yield from report_unheld("text.format", None if form is None else form.schema)
@@ -124,7 +124,7 @@ def to_response(
 
 
 def wants_logprobs(body: ResponsesBody) -> bool:
-    """Whether tokens come with their log-probabilities."""
+    """True if tokens have logprobs in the answer."""
     return LOGPROBS in (body.include or ())
 
 
@@ -142,7 +142,7 @@ def unforced(body: ResponsesBody) -> ResponsesBody:
 
 
 def to_choice(body: ResponsesBody) -> ToolChoice:
-    """Who decides whether functions are called."""
+    """Returns the tool choice."""
     choice = body.tool_choice
     match choice:
         case None | "auto":
@@ -171,7 +171,7 @@ def to_choice(body: ResponsesBody) -> ToolChoice:
 
 
 def _tools(body: ResponsesBody, toolbox: Toolbox | None) -> list[tuple[str | None, Tool]]:
-    """All tools, each with the label of its server; None for the client's functions."""
+    """Returns all tools, each with the label of its server; None for the client's functions."""
     place = Place("tools", "tools")
     tools: list[tuple[str | None, Tool]] = []
     for position, tool in enumerate(body.tools or ()):
@@ -196,7 +196,7 @@ def _tools(body: ResponsesBody, toolbox: Toolbox | None) -> list[tuple[str | Non
 
 
 def _allowed(body: ResponsesBody, tools: Sequence[tuple[str | None, Tool]]) -> tuple[Tool, ...]:
-    """Those that the choice allows."""
+    """Returns the tools that the tool choice allows."""
     choice = body.tool_choice
     if not isinstance(choice, ResponsesToolChoice):
         return tuple(tool for _, tool in tools)
@@ -267,12 +267,12 @@ def _params(call: Call, body: ResponsesBody, choice: ToolChoice) -> SamplingPara
 
 
 def _is_cut(body: ResponsesBody) -> bool:
-    """Whether an input that is too long loses its beginning, rather than to be refused."""
+    """True if an input that is too long is truncated at its beginning instead of refused."""
     return body.truncation == "auto"
 
 
 def _cut_to_fit(params: SamplingParams, body: ResponsesBody, context: int) -> SamplingParams:
-    """The same parameters, with a prompt that leaves room for the answer."""
+    """Returns the parameters with a prompt truncated so that the answer has room."""
     room = context - (params.max_tokens or 1)
     if not _is_cut(body) or params.truncate_prompt_tokens is not None or room < 1:
         return params

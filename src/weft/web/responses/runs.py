@@ -22,7 +22,7 @@ _TERMINAL = frozenset(("completed", "incomplete", "failed", "cancelled"))
 
 
 class Run:
-    """One response from its beginning to its end. `error` is what it failed with, once it has begun.
+    """A response from its beginning to its end. `error` is the failure of a response that had begun.
 
     `prepare` is what is left to do of its request, where that may take long.
     """
@@ -58,7 +58,7 @@ class Run:
 
     @property
     def is_worth_storing(self) -> bool:
-        """Whether its client may fetch it: not if the engine never took it."""
+        """True if the client may fetch the response: not if the engine never accepted it."""
         return self.is_stored and self._writer.has_started
 
     def start(self) -> list[StreamEvent]:
@@ -66,7 +66,7 @@ class Run:
         return list(self._writer.start())
 
     async def events(self) -> AsyncGenerator[StreamEvent, None]:
-        """All of it, or all that follow `start`. Closing this aborts the engine's request.
+        """Yields all events, or those after `start`. Closing the generator aborts the engine's request.
 
         An engine that does not take the request raises before the first event, if there was no `start`;
         any other error is an event, the last, and `error` from then on.
@@ -107,7 +107,7 @@ class Run:
 
 
 class Runs:
-    """All that are being made by one server, and those that it stores.
+    """All running responses of a server, and its stored ones.
 
     The server's state holds what goes on in the background: a drain waits for it, a stop ends it.
     """
@@ -125,7 +125,7 @@ class Runs:
         return run if run is not None and run.is_stored else None
 
     def open(self) -> tuple[Run, ...]:
-        """Those that have not ended."""
+        """Returns the running responses."""
         return tuple(self._runs.values())
 
     def check_room(self) -> None:

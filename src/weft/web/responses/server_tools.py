@@ -1,4 +1,4 @@
-"""What a request says of servers' tools: which servers, which of their tools, and which need an approval."""
+"""MCP tools of a request: which servers, which of their tools, and which tools need approval."""
 
 import re
 from collections.abc import Callable
@@ -143,12 +143,12 @@ def _filter(allowed: list[str] | McpToolFilter | None) -> Callable[[McpListedToo
 
 
 def _is_read_only(tool: McpListedTool) -> bool:
-    """Whether its server says so."""
+    """True if the tool's server declares it read-only."""
     return bool(tool.annotations and tool.annotations.get("readOnlyHint"))
 
 
 def _approval(required: str | McpApprovalFilter | None) -> Callable[[McpListedTool], bool]:
-    """What says nothing of itself needs an approval, as in OpenAI's API."""
+    """Returns the approval rule. A tool without annotations needs approval, as in OpenAI's API."""
     match required:
         case McpApprovalFilter(always=always, never=never):
             needs = _filter(always) if always is not None else lambda _: False

@@ -23,7 +23,7 @@ MAX_OPENED_BYTES = 16 * _MIB
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ResponseLimits:
-    """How much may be stored, and how much may go on in the background."""
+    """Limits on stored responses and on background work."""
 
     max_responses: int = 10_000
     max_bytes: int = 256 * _MIB
@@ -55,13 +55,13 @@ class StoredResponse:
 
     @property
     def num_bytes(self) -> int:
-        """What it takes, near enough."""
+        """Approximate memory of the response."""
         log = 0 if self.log is None else self.log.num_bytes
         return len(self.response) + self.num_item_bytes + len(self.messages) + log
 
     @property
     def num_item_bytes(self) -> int:
-        """What `all_items` reads."""
+        """Memory that `all_items` reads."""
         return len(self.items) + len(self.output)
 
     def input_items(self) -> list[Item]:
@@ -70,12 +70,12 @@ class StoredResponse:
         return items
 
     def conversation(self) -> list[Message]:
-        """What was said up to here, its own output included."""
+        """Returns the conversation up to and including this response's output."""
         messages: list[Message] = msgspec.json.decode(self.messages)
         return messages
 
     def all_items(self) -> dict[str, Item]:
-        """Its items by their ids, input and output."""
+        """Returns input and output items by id."""
         output: list[Item] = msgspec.json.decode(self.output)
         return {item["id"]: item for item in (*self.input_items(), *output)}
 

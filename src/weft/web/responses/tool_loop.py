@@ -64,7 +64,7 @@ class ToolLoop:
         self._num_calls = 0
 
     async def events(self) -> AsyncGenerator[StreamEvent, None]:
-        """All but the end of a response that fails. Closing this aborts the engine's request."""
+        """Yields all events except the end of a failed response. Closing the generator aborts the engine's request."""
         request, writer = self._request, self._writer
         turn: Turn | None = request.turn
         prepared = request.prepared

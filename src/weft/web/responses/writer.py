@@ -50,7 +50,7 @@ _FAILURE_CODES = {Code.INVALID: "invalid_prompt", Code.OVERLOADED: "rate_limit_e
 
 
 class ResponseWriter:
-    """One response's life: an `add` for each event of its turns, then `finish`, or `fail`, or `cancel`.
+    """Events of a response's life: `add` for each event of its turns, then `finish`, `fail` or `cancel`.
 
     One item is open at a time; a part of another kind closes it. Calls of servers' tools are done when
     they have been made. `response` is the state so far, with the items that are done.
