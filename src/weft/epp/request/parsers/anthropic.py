@@ -14,6 +14,7 @@ from weft.epp.request.parsers.json_body import (
     decode_member,
     raw_text,
 )
+from weft.epp.request.parsers.loose_json import to_flag, to_text, to_whole
 from weft.epp.request.parsers.parser import Call, Dialect, malformed
 from weft.epp.request.values import InferenceRequest
 
@@ -21,7 +22,7 @@ from weft.epp.request.values import InferenceRequest
 class Message(msgspec.Struct):
     """A turn of the conversation."""
 
-    role: str = ""
+    role: msgspec.Raw = ABSENT
     content: msgspec.Raw = ABSENT  # a text, or a list of blocks
 
 
@@ -32,8 +33,8 @@ class Body(msgspec.Struct):
     messages: msgspec.Raw = ABSENT
     system: msgspec.Raw = ABSENT
     tools: msgspec.Raw = ABSENT
-    stream: bool | None = None
-    max_tokens: int | None = None
+    stream: msgspec.Raw = ABSENT
+    max_tokens: msgspec.Raw = ABSENT
 
 
 _body = msgspec.json.Decoder(Body)
@@ -63,8 +64,8 @@ class AnthropicParser(JsonParser):
             needs_model=True,
             prompts=() if is_counted else (content.prompt(),),
             media=() if is_counted else tuple(content.media),
-            is_streaming=bool(body.stream),
-            max_tokens=body.max_tokens,
+            is_streaming=to_flag(body.stream),
+            max_tokens=to_whole(body.max_tokens),
         )
 
 
@@ -74,7 +75,7 @@ def _content(body: Body, messages: list[Message]) -> Content:
         content.add_text(raw_text(body.tools))
         content.add(body.system)
         for turn in messages:
-            content.add_text(turn.role)
+            content.add_text(to_text(turn.role))
             content.add(turn.content)
     except UNREADABLE as err:
         raise malformed(f"content must be a text or a list of blocks: {err}") from err

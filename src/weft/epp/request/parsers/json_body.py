@@ -9,6 +9,7 @@ from typing import Annotated, Any, Final, TypeVar
 import msgspec
 
 from weft.core.json_pieces import SLICE_BYTES, JsonPieces
+from weft.epp.request.parsers.loose_json import mend, to_text
 from weft.epp.request.parsers.parser import MAX_TOKEN_ID, Call, Parser, malformed
 from weft.epp.request.values import MAX_COMPARED_TOKENS, Prompt, Refused
 
@@ -35,7 +36,7 @@ def is_given(raw: msgspec.Raw) -> bool:
 class Part(msgspec.Struct):
     """A piece of content. Whatever is not text counts by its bytes."""
 
-    type: str = "text"
+    type: msgspec.Raw = ABSENT
     text: msgspec.Raw = ABSENT
 
 
@@ -77,7 +78,10 @@ def _decode(decoder: "msgspec.json.Decoder[T]", text: bytes | msgspec.Raw, name:
     except RecursionError as err:
         raise malformed(f"{name} is nested too deeply") from err
     except (msgspec.DecodeError, UnicodeDecodeError) as err:
-        raise malformed(f"{name} is not valid JSON: {err}") from err
+        mended = mend(memoryview(text))
+        if mended is None or mended == bytes(memoryview(text)):
+            raise malformed(f"{name} is not valid JSON: {err}") from err
+        return _decode(decoder, mended, name)
 
 
 def _check_parts(view: memoryview, marks: bytes, name: str) -> None:
@@ -131,7 +135,13 @@ def _head_of_prompts(view: memoryview, name: str) -> tuple[Prompt, ...]:
 def read_text(view: memoryview) -> tuple[str, int]:
     """A JSON string, as much of it as is compared; and how many tokens are left out, near enough."""
     if len(view) <= _MAX_TEXT_BYTES:
-        return _text.decode(view), 0
+        try:
+            return _text.decode(view), 0
+        except UNREADABLE:
+            mended = mend(view)
+            if mended is None:
+                raise
+            return _text.decode(mended), 0
     end = _MAX_TEXT_BYTES
     while True:
         try:
@@ -158,8 +168,8 @@ def _to_prompts(value: PromptField, name: str) -> tuple[Prompt, ...]:
 
 # A union of arrays is beyond the decoder, so the first characters choose.
 _texts = msgspec.json.Decoder(tuple[str, ...])
-_ids = msgspec.json.Decoder(TokenIds)
-_many_ids = msgspec.json.Decoder(tuple[TokenIds, ...])
+_ids = msgspec.json.Decoder(TokenIds, strict=False)
+_many_ids = msgspec.json.Decoder(tuple[TokenIds, ...], strict=False)
 _SHAPE: Final = re.compile(rb'(?:\[\s*)?(["\[]?)')
 # So much of a list is decoded: more than is compared of ids that are written densely.
 _MAX_LIST_BYTES: Final = 8 * 2**20
@@ -218,8 +228,8 @@ class Content:
         """A message's content; what is not text stands as a hash of its bytes."""
         if content is ABSENT:
             return
-        if bytes(memoryview(content)[:1]) == b'"':
-            self._add_json(content)
+        if bytes(memoryview(content)[:1]) != b"[":
+            self._add_value(content)
             return
         for raw in decode_member(_parts, content, "content") or ():
             self._add_part(raw)
@@ -237,20 +247,21 @@ class Content:
         """Returns all added content as one prompt."""
         return Prompt(text="".join(self._pieces), num_left_out=self._num_left_out)
 
-    def _add_json(self, text: msgspec.Raw) -> None:
-        self.add_text(*read_text(memoryview(text)))
+    def _add_value(self, value: msgspec.Raw) -> None:
+        """A text as it is, and anything else as it is written."""
+        if bytes(memoryview(value)[:1]) == b'"':
+            self.add_text(*read_text(memoryview(value)))
+        else:
+            self.add_text(raw_text(value))
 
     def _add_part(self, raw: msgspec.Raw) -> None:
-        if bytes(memoryview(raw)[:1]) == b'"':
-            self._add_json(raw)
+        if bytes(memoryview(raw)[:1]) != b"{":
+            self._add_value(raw)
             return
         part = _part.decode(raw)
-        if part.type in _MEDIA:
+        if to_text(part.type) in _MEDIA:
             self.media.append(digest(raw))
-        if is_given(part.text):
-            self._add_json(part.text)
-        else:
-            self.add_text(raw_text(raw))
+        self._add_value(part.text if is_given(part.text) else raw)
 
 
 _part = msgspec.json.Decoder(Part)

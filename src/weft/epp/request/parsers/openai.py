@@ -16,6 +16,7 @@ from weft.epp.request.parsers.json_body import (
     raw_text,
     to_prompts,
 )
+from weft.epp.request.parsers.loose_json import to_flag, to_text, to_whole
 from weft.epp.request.parsers.parser import Call, Dialect, malformed
 from weft.epp.request.values import InferenceRequest, Prompt
 
@@ -26,18 +27,19 @@ COMPLETIONS: Final = "completions"
 class Message(msgspec.Struct):
     """A message of a chat, or an item of the Responses API."""
 
-    role: str = ""
-    type: str = ""
+    role: msgspec.Raw = ABSENT
+    type: msgspec.Raw = ABSENT
     content: msgspec.Raw = ABSENT  # a text, or a list of parts
     tool_calls: msgspec.Raw = ABSENT
-    arguments: str | None = None
+    arguments: msgspec.Raw = ABSENT
     output: msgspec.Raw = ABSENT
 
     def add_to(self, content: Content) -> None:
         """Adds the message as the model sees it, closely enough to compare prefixes."""
-        content.add_text(self.role or self.type)
+        content.add_text(to_text(self.role) or to_text(self.type))
         content.add(self.content)
-        content.add_text(raw_text(self.tool_calls) + (self.arguments or "") + raw_text(self.output))
+        rest = raw_text(self.tool_calls) + to_text(self.arguments) + raw_text(self.output)
+        content.add_text(rest)
 
 
 class Body(msgspec.Struct):
@@ -48,23 +50,23 @@ class Body(msgspec.Struct):
     prompt: msgspec.Raw = ABSENT
     input: msgspec.Raw = ABSENT
     items: msgspec.Raw = ABSENT
-    instructions: str | None = None
+    instructions: msgspec.Raw = ABSENT
     tools: msgspec.Raw = ABSENT
-    stream: bool | None = None
-    max_tokens: int | None = None
-    max_completion_tokens: int | None = None
-    max_output_tokens: int | None = None
-    cache_salt: str | None = None
+    stream: msgspec.Raw = ABSENT
+    max_tokens: msgspec.Raw = ABSENT
+    max_completion_tokens: msgspec.Raw = ABSENT
+    max_output_tokens: msgspec.Raw = ABSENT
+    cache_salt: msgspec.Raw = ABSENT
 
     @property
     def max_new_tokens(self) -> int | None:
         """Maximum number of output tokens, by any of its names."""
-        for limit in (self.max_completion_tokens, self.max_tokens, self.max_output_tokens):
-            if limit is not None:
-                return limit
-        return None
+        given = (self.max_completion_tokens, self.max_tokens, self.max_output_tokens)
+        limits = (to_whole(raw) for raw in given)
+        return next((limit for limit in limits if limit is not None), None)
 
 
+_USER = msgspec.Raw(b'"user"')
 _body = msgspec.json.Decoder(Body)
 _messages = msgspec.json.Decoder(list[Message])
 
@@ -105,8 +107,8 @@ def to_request(
         needs_model=True,
         prompts=prompts,
         media=media,
-        cache_salt=body.cache_salt or "",
-        is_streaming=bool(body.stream),
+        cache_salt=to_text(body.cache_salt),
+        is_streaming=to_flag(body.stream),
         max_tokens=body.max_new_tokens,
     )
 
@@ -156,13 +158,13 @@ def _responses_prompt(body: Body) -> _Prompts:
     if not is_given(body.input):
         raise malformed("input not found in request body")
     if bytes(memoryview(body.input)[:1]) == b'"':
-        return _joined(body, [Message(role="user", content=body.input)])
+        return _joined(body, [Message(role=_USER, content=body.input)])
     return _joined(body, decode_member(_messages, body.input, "input") or [])
 
 
 def _joined(body: Body, messages: list[Message]) -> _Prompts:
     content = Content()
-    content.add_text(raw_text(body.tools) + (body.instructions or ""))
+    content.add_text(raw_text(body.tools) + to_text(body.instructions))
     try:
         for message in messages:
             message.add_to(content)

@@ -13,6 +13,7 @@ from weft.epp.request.parsers.json_body import (
     raw_text,
     to_prompts,
 )
+from weft.epp.request.parsers.loose_json import to_flag, to_text, to_whole
 from weft.epp.request.parsers.parser import Call, Dialect, Parser, malformed
 from weft.epp.request.values import InferenceRequest
 
@@ -20,7 +21,7 @@ from weft.epp.request.values import InferenceRequest
 class VllmSampling(msgspec.Struct):
     """The one sampling parameter that matters here."""
 
-    max_tokens: int | None = None
+    max_tokens: msgspec.Raw = ABSENT
 
 
 class VllmFeatures(msgspec.Struct):
@@ -35,15 +36,15 @@ class VllmBody(msgspec.Struct):
     token_ids: msgspec.Raw = ABSENT
     model: str | None = None
     sampling_params: VllmSampling | None = None
-    stream: bool | None = None
-    cache_salt: str | None = None
+    stream: msgspec.Raw = ABSENT
+    cache_salt: msgspec.Raw = ABSENT
     features: VllmFeatures | None = None
 
 
 class SglangSampling(msgspec.Struct):
     """The one sampling parameter that matters here."""
 
-    max_new_tokens: int | None = None
+    max_new_tokens: msgspec.Raw = ABSENT
 
 
 class SglangBody(msgspec.Struct):
@@ -52,7 +53,7 @@ class SglangBody(msgspec.Struct):
     text: msgspec.Raw = ABSENT
     input_ids: msgspec.Raw = ABSENT
     sampling_params: msgspec.Raw = ABSENT  # one, or a list
-    stream: bool | None = None
+    stream: msgspec.Raw = ABSENT
     extra_key: msgspec.Raw = ABSENT  # a text, or a list of them
     image_data: msgspec.Raw = ABSENT
     video_data: msgspec.Raw = ABSENT
@@ -90,10 +91,10 @@ class VllmHttpParser(JsonParser):
             model=body.model or "",
             prompts=prompts,
             # Placeholders look alike whatever stands there, so what does is part of the identity.
-            cache_salt="".join([body.cache_salt or "", *media]),
+            cache_salt="".join([to_text(body.cache_salt), *media]),
             media=tuple(media),
-            is_streaming=bool(body.stream),
-            max_tokens=sampling.max_tokens if sampling else None,
+            is_streaming=to_flag(body.stream),
+            max_tokens=to_whole(sampling.max_tokens) if sampling else None,
         )
 
 
@@ -128,6 +129,6 @@ class SglangHttpParser(Parser):
             prompts=prompts,
             cache_salt="".join([salt, *media]),
             media=tuple(media),
-            is_streaming=bool(body.stream),
-            max_tokens=sampling.max_new_tokens if sampling else None,
+            is_streaming=to_flag(body.stream),
+            max_tokens=to_whole(sampling.max_new_tokens) if sampling else None,
         )
