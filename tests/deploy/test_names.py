@@ -15,6 +15,7 @@ from tests.deploy.command_line import is_taken
 from weft.cli.commands import make_app
 from weft.cli.options import ServeOptions
 from weft.cli.picker.options import EppOptions
+from weft.core.headers import PREFILLER
 from weft.core.metric_series import PREFIX, SERIES, Kind
 from weft.epp.metrics.series import PREFIX as PICKER_PREFIX
 from weft.epp.metrics.series import PickerMetrics
@@ -147,3 +148,10 @@ def test_facts_of_every_kind_are_found():
     """A recipe that nobody reads would pass."""
     assert {kind for _, kind, _ in FACTS} == {*CHECKS}
     assert {path for path, _, _ in FACTS} >= {"deploy/docker/Dockerfile", "deploy/nginx/weft.conf"}
+
+
+@pytest.mark.parametrize("directive", ["proxy_set_header", "grpc_set_header"])
+def test_nobody_outside_names_the_server_that_computes_a_prompt(directive: str):
+    """Over either protocol: nginx leaves out a header whose value is empty."""
+    text = (ROOT / "deploy" / "nginx" / "weft.conf").read_text(encoding="utf-8")
+    assert f'{directive} {PREFILLER} "";' in text

@@ -92,6 +92,7 @@ async def test_the_typed_field_says_where_and_only_beside_the_json():
         [reply] = [r async for r in call(request(text, **where))]
         assert reply.complete.finish_reason == "length"
         refused = [
+            request(""),
             request(text, **{**where, "remote_port": 1}),
             request("", **where),
             request("[]"),

@@ -5,6 +5,7 @@ from itertools import islice
 from types import MappingProxyType
 from typing import Any, Final
 
+from google.protobuf.message import DecodeError
 from google.protobuf.struct_pb2 import Struct, Value
 
 from weft.core.headers import DROPPED_REASON, SUBSET_HINT, SUBSET_NAMESPACE
@@ -46,9 +47,22 @@ _TRAILERS: Final = TrailersResponse()
 _GRPC: Final = MappingProxyType(
     {400: 3, 404: 5, 412: 9, 413: 8, 415: 12, 429: 8, 431: 8, 500: 13, 503: 14, 504: 4}
 )
+# Of endpoints that a gateway names, read in a few milliseconds.
+_MAX_SUBSET: Final = 8192
+_MAX_SUBSET_CHARS: Final = 256 * 2**10
 _MAX_MESSAGE: Final = 2000  # a gRPC status message travels in a header
 
-decode = ProcessingRequest.FromString
+
+class Undecodable:
+    """Stands for bytes that are no message, so that the stream can say so: grpc answers UNKNOWN to an exception."""
+
+
+def decode(data: bytes) -> ProcessingRequest | Undecodable:
+    """One message of the gateway."""
+    try:
+        return ProcessingRequest.FromString(data)
+    except DecodeError:
+        return Undecodable()
 
 
 def encode(answer: ProcessingResponse) -> bytes:
@@ -100,7 +114,7 @@ def headers_size(message: HttpHeaders) -> int:
 
 
 def read_subset(metadata: Metadata) -> tuple[str, ...] | None:
-    """The endpoints the gateway allows; None if it does not say, () if it allows none."""
+    """The endpoints the gateway allows; None if it does not say, () if it allows none. `Refused` for too many."""
     if SUBSET_NAMESPACE not in metadata.filter_metadata:
         return None
     fields = metadata.filter_metadata[SUBSET_NAMESPACE].fields
@@ -109,12 +123,19 @@ def read_subset(metadata: Metadata) -> tuple[str, ...] | None:
     hint = fields[SUBSET_HINT]
     if hint.WhichOneof("kind") == "string_value":
         # Some gateways write one string with commas; the protocol says a list.
+        _check_subset(len(hint.string_value), _MAX_SUBSET_CHARS, "characters")
         return tuple(part for name in hint.string_value.split(",") if (part := name.strip()))
+    _check_subset(len(hint.list_value.values), _MAX_SUBSET, "endpoints")
     return tuple(
         name
         for item in hint.list_value.values
         if item.WhichOneof("kind") == "string_value" and (name := item.string_value.strip())
     )
+
+
+def _check_subset(count: int, most: int, unit: str) -> None:
+    if count > most:
+        raise Refused(431, f"the subset hint has more than {most} {unit}")
 
 
 # ---- To the gateway --------------------------------------------------------------------------------

@@ -252,6 +252,8 @@ class PickerServer:
             if stream.is_evicted or (self._is_stopping and not exchange.is_answered):
                 return stream.last_word
             message = await context.read()
+            if isinstance(message, ext_proc.Undecodable):
+                raise ProtocolError("the message is no ProcessingRequest")
             if not isinstance(message, ProcessingRequest):  # the end of the stream
                 # Not cleanly: to a gateway that still waits that would mean "carry on".
                 return await _abort(context, grpc.StatusCode.CANCELLED, "the request ended early")

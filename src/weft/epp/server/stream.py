@@ -188,6 +188,7 @@ class Exchange:
             raise Refused(503, f"the picker takes {most} requests at once; try again")
         if is_too_large:
             raise Refused(431, f"the request's headers are larger than {limit} bytes")
+        self._subset = ext_proc.read_subset(message.metadata_context)
         self._check_modes(message)
         if message.request_headers.end_of_stream:
             return self._route_anywhere(Phase.DONE)
@@ -209,7 +210,6 @@ class Exchange:
         """First of all, so that even a refusal knows which protocol the client speaks."""
         headers = ext_proc.read_headers(message.request_headers, most)
         self._headers = headers
-        self._subset = ext_proc.read_subset(message.metadata_context)
         self._call = Call(
             path=path_of(headers.get(":path", "/")),
             headers=headers,

@@ -85,7 +85,7 @@ def to_generation(
     if media is None and (name := media_field(request)) is not None:
         raise BadRequest(name, f"{name}: this model reads text only")
     params = to_params(request.sampling_params, is_streaming=request.stream)
-    if request.kv_transfer_params_json or request.HasField(KEY):
+    if request.HasField(_TRANSFER_JSON) or request.HasField(KEY):
         params = msgspec.structs.replace(params, extra_args=_to_extra_args(request))
     return Generation(
         request_id=request.request_id or None,
@@ -104,7 +104,7 @@ def _to_extra_args(request: pb.GenerateRequest) -> dict[str, Any] | None:
     given: Any = {}
     if len(request.kv_transfer_params_json) > MAX_TRANSFER_CHARS:
         raise BadRequest(_TRANSFER_JSON, f"{_TRANSFER_JSON} takes {MAX_TRANSFER_CHARS} characters")
-    if request.kv_transfer_params_json:
+    if request.HasField(_TRANSFER_JSON):
         try:
             given = msgspec.json.decode(request.kv_transfer_params_json, type=dict[str, Any])
         except msgspec.DecodeError as error:
