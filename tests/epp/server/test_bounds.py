@@ -3,6 +3,8 @@
 import asyncio
 import sys
 
+import pytest
+
 from tests.doubles.fake_director import FakeDirector, make_ticket
 from tests.epp.server.messages import Stream, grpc_headers, request_body, request_headers
 from weft.epp.decision.tickets import Decision, Ending
@@ -60,3 +62,12 @@ async def test_a_request_that_waits_holds_no_message():
     assert sys.getrefcount(message) == before
     waiting.cancel()
     await asyncio.wait([waiting])
+
+
+@pytest.mark.parametrize("hint", ["," * 2**20, "10.0.0.1:8000," * 2**16, ["x"] * 8193])
+async def test_a_subset_hint_of_megabytes_is_refused(hint: object):
+    """Reading it would hold every other stream."""
+    stream = Stream(FakeDirector(endpoints=("10.0.0.1:8000",)))
+    await stream.send(request_headers(subset=hint))  # type: ignore[arg-type]
+    assert stream.refusal.status.code == 431
+    assert b"the subset hint has more than" in stream.refusal.body

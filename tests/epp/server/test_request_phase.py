@@ -124,15 +124,6 @@ async def test_an_unclaimed_path_without_fallback_is_refused():
     assert b"no parser claims the path /tokenize" in stream.refusal.body
 
 
-@pytest.mark.parametrize("hint", ["," * 2**20, "10.0.0.1:8000," * 2**16, ["x"] * 8193])
-async def test_a_subset_hint_of_megabytes_is_refused(hint: object):
-    """Reading it would hold every other stream."""
-    stream = Stream(FakeDirector(endpoints=("10.0.0.1:8000",)))
-    await stream.send(request_headers(subset=hint))  # type: ignore[arg-type]
-    assert stream.refusal.status.code == 431
-    assert b"the subset hint has more than" in stream.refusal.body
-
-
 @pytest.mark.parametrize(
     ("hint", "expected"),
     [
