@@ -5,16 +5,26 @@ import pytest
 from weft.core.callers import HostRule, is_loopback
 from weft.core.errors import ConfigError
 
-OWN = ["localhost", "LocalHost:8000", "127.0.0.1", "[::1]:8000", "10.0.0.7:80", "127.0.0.9"]
+PRIVATE = ["host.docker.internal:11434", "Llm.Corp.INTERNAL", "app.localhost", "a_b.internal"]
+OWN = [
+    *PRIVATE,
+    "localhost",
+    "LocalHost:8000",
+    "127.0.0.1",
+    "[::1]:8000",
+    "10.0.0.7:80",
+    "127.0.0.9",
+]
 STRANGE = [
     "evil.example", "evil.example:8000", "localhost.evil.example", "127.0.0.1.evil.example",
     "127.0.0.1:80:80", "localhost:", "localhost:x", "a@localhost", "localhost/?", "", "[::1", "::1",
-    "xlocalhost", "1.2.3.4.5", "[evil.example]",
+    "internal", ".internal", "a..internal", "internal.example", "a.internal.example", "xinternal:80",
+    "a.internal.", "xlocalhost", "1.2.3.4.5", "[evil.example]",
 ]  # fmt: skip
 
 
 @pytest.mark.parametrize("bound", ["127.0.0.1", "::1", "[::1]", "localhost", "127.0.0.2"])
-def test_a_server_on_loopback_is_asked_by_an_address_or_localhost(bound: str):
+def test_a_server_on_loopback_is_asked_by_an_address_or_a_private_name(bound: str):
     """Which cannot have been pointed here by somebody else, with any port."""
     rule = HostRule(bound)
     assert [host for host in OWN if not rule.allows(host)] == []

@@ -17,10 +17,13 @@ from typing import Self
 from weft.core.errors import ConfigError
 
 ANY = "*"
-HOST_ADVICE = "ask by an address or localhost, or start the server with --allowed-hosts NAME"
+HOST_ADVICE = "ask by an address, localhost or a name under internal, or start the server with --allowed-hosts NAME"
 _NAME = re.compile(r"[A-Za-z0-9]([A-Za-z0-9._-]{0,251}[A-Za-z0-9])?")
 # Addresses are not looked up, so nobody can have pointed one here. Read by Python and by Envoy.
 _ADDRESSES = (r"[0-9]{1,3}(?:\.[0-9]{1,3}){3}", r"\[[0-9a-f:.]+\]")
+# Nor can anybody own a name under these: localhost is this machine, internal is for private networks and will never
+# be registered. A container calls its host host.docker.internal.
+_PRIVATE = r"(?:[a-z0-9_-]+\.)+(?:internal|localhost)"
 
 
 class KeyRing(tuple[bytes, ...]):
@@ -46,7 +49,7 @@ def bearer_key(header: bytes) -> bytes | None:
 
 
 class HostRule:
-    """What `Host` may say of a server that listens on `bound`: an address, localhost, `bound`, or `allowed`.
+    """What `Host` may say of a server that listens on `bound`: an address, a private name, `bound`, or `allowed`.
 
     A server that listens to other machines is known by names that are not configured: there `checks` is
     False until some are allowed.
@@ -61,7 +64,9 @@ class HostRule:
                 )
         self.checks = ANY not in names and (bool(names) or is_loopback(bound))
         known = sorted({"localhost", *names, *filter(_NAME.fullmatch, (bound,))})
-        self.pattern = f"(?i)(?:{'|'.join((*map(re.escape, known), *_ADDRESSES))})(?::[0-9]+)?"
+        self.pattern = (
+            f"(?i)(?:{'|'.join((*map(re.escape, known), *_ADDRESSES, _PRIVATE))})(?::[0-9]+)?"
+        )
         self._is_own = re.compile(self.pattern).fullmatch
 
     def allows(self, host: str) -> bool:

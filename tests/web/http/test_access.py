@@ -127,9 +127,28 @@ async def test_these_routes_take_the_control_key_and_no_other():
     assert {r for r, status in with_control_key.items() if status != 401} == CONTROL | OPEN | FILES
 
 
+@pytest.mark.parametrize(
+    "path",
+    ["/v1/models/", "//v1/models", "/v1//models", "///v1///models///", "/v1/models/fake-model/"],
+)
+async def test_slashes_too_many_lead_to_the_same_api(guarded, path: str):
+    """An address that ends in one is joined with a path that begins with one; the key is wanted all the same."""
+    head = f"GET {path} HTTP/1.1\r\nHost: localhost\r\nConnection: close\r\n"
+    denied = await guarded.exchange(f"{head}\r\n".encode())
+    opened = await guarded.exchange(f"{head}Authorization: Bearer first\r\n\r\n".encode())
+    assert (denied.split()[1], opened.split()[1]) == (b"401", b"200")
+
+
+async def test_an_api_takes_a_body_at_a_path_with_slashes_too_many(site):
+    """A redirect would lose it with some clients."""
+    body = {"messages": [{"role": "user", "content": "a"}], "max_tokens": 1}
+    answer = await site.http.post("/v1//chat/completions/", json=body)
+    assert answer.status_code == 200
+
+
 @pytest.mark.parametrize("way", ["two slashes", "dots", "open first", "encoded dot"])
 async def test_a_path_is_what_it_says(guarded, way: str):
-    """Nothing is decoded or tidied: with a key such a path is unknown, and never another one's."""
+    """Nothing is decoded, and nothing but /v1 tidied: with a key such a path is unknown, and never another one's."""
     answer = await guarded.exchange(
         f"GET {WAYS[way][0].format('/version')} HTTP/1.1\r\nHost: localhost\r\n"
         "Authorization: Bearer first\r\nConnection: close\r\n\r\n".encode()

@@ -23,6 +23,7 @@ from weft.core.patterns import NEVER_BYTES
 from weft.web.http.endpoint import Deviation, Endpoint
 from weft.web.http.options import HttpOptions
 from weft.web.http.problem import HttpError
+from weft.web.http.unpack import ENCODINGS, Unpacker, encoding_of
 
 log = logging.getLogger("weft.web")
 
@@ -54,11 +55,12 @@ class ClientDisconnected(Exception):
 
 
 def check_content(headers: Mapping[str, str], kind: str) -> None:
-    """Refuse a body that is not of plain `kind`. Without a type, too: browsers send that across origins."""
-    encoding = headers.get("content-encoding", "identity").strip().lower()
-    if encoding != "identity":
+    """Refuse a body that is not of this `kind`. Without a type, too: browsers send that across origins."""
+    encoding = encoding_of(headers)
+    if encoding not in ENCODINGS:
         raise HttpError(
-            415, f"content-encoding {encoding[:40]!r} is not supported; send the body as it is"
+            415,
+            f"content-encoding {encoding[:40]!r} is not supported; there are {', '.join(ENCODINGS)}",
         )
     if headers.get("content-type", "").partition(";")[0].strip().lower() != kind:
         raise HttpError(415, f"the content-type must be {kind}")
@@ -107,44 +109,50 @@ async def read_body(
     scan: "BodyScan | None",
     grow: Callable[[int], None],
 ) -> bytes:
-    """The whole body; 413 beyond the limits and 408 when it comes too slowly.
+    """The whole body, unpacked; 413 beyond the limits and 408 when it comes too slowly.
 
-    `grow` is of a `BodyBudget`. JSON is looked at on the way, so that it can be decoded in one piece; without a
-    `scan` it is a form.
+    The limits are of what it unpacks to. `grow` is of a `BodyBudget`. JSON is looked at on the way, so that it can be
+    decoded in one piece; without a `scan` it is a form.
     """
     limit = options.max_form_bytes if scan is None else options.max_body_bytes
     is_too_large = int(headers.get("content-length", "0")) > limit
     body = bytearray()
+    unpacker = Unpacker(encoding_of(headers))
     started = time.monotonic()
+    num_received = 0
     more = True
     while more and not is_too_large:
-        budget_s = options.body_grace_s + len(body) / options.min_body_rate
+        budget_s = options.body_grace_s + num_received / options.min_body_rate
         chunk, more = await _next_chunk(receive, started + budget_s - time.monotonic())
-        is_too_large = len(body) + len(chunk) > limit
-        if not is_too_large:
-            grow(len(body) + len(chunk))
-            body += chunk
+        num_received += len(chunk)
+        for piece in unpacker.feed(chunk):
+            is_too_large = len(body) + len(piece) > limit
+            if is_too_large:
+                break
+            grow(len(body) + len(piece))
+            body += piece
             if scan is not None:
-                await _look(scan, body, is_whole=not more)
+                await _look(scan, body)
     if is_too_large:
         # At once: what the client still sends is dropped while it reads the answer (`LingeringTransport`).
         raise HttpError(
             413, f"the body is larger than {limit} bytes", headers={"connection": "close"}
         )
+    unpacker.end()
+    if scan is not None:
+        scan.feed(bytes(body[scan.num_bytes :]))
+        scan.end()
     whole = bytes(body)
     if len(whole) > SLICE_BYTES:
         await asyncio.sleep(0)  # decoding it takes a turn of its own
     return whole
 
 
-async def _look(scan: "BodyScan", body: bytearray, *, is_whole: bool) -> None:
+async def _look(scan: "BodyScan", body: bytearray) -> None:
     """Look at what has come, except for less than a slice; others get a turn after each."""
     while len(body) - scan.num_bytes >= SLICE_BYTES:
         scan.feed(bytes(body[scan.num_bytes : scan.num_bytes + SLICE_BYTES]))
         await asyncio.sleep(0)
-    if is_whole:
-        scan.feed(bytes(body[scan.num_bytes :]))
-        scan.end()
 
 
 async def _next_chunk(receive: Receive, within_s: float) -> tuple[bytes, bool]:

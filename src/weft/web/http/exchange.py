@@ -16,6 +16,7 @@ from weft.web.http.body import ClientDisconnected
 from weft.web.http.endpoint import PARTS, PartWriter
 
 ABORT = "weft.abort"  # of the scope's extensions: hangs up at once, whatever is still unsent
+_SLASHES = re.compile(rb"//+")
 _LABEL = re.compile(r"[\x21-\x7e]{1,128}")
 
 
@@ -25,7 +26,7 @@ class Exchange:
     def __init__(self, scope: Scope, send: Send, write_timeout_s: float) -> None:
         self.scope = scope
         self.method: str = scope["method"]
-        self.raw_path: bytes = scope.get("raw_path") or scope["path"].encode()
+        self.raw_path: bytes = _tidied(scope.get("raw_path") or scope["path"].encode())
         self.headers = _headers(scope)
         self.request_id = uuid.uuid4().hex
         given = self.headers.get("x-request-id", "")
@@ -150,6 +151,15 @@ class Exchange:
             self.num_bytes_out += len(message.get("body", b""))
             self.is_ended = not message.get("more_body", False)
         return self.is_ended
+
+
+def _tidied(raw_path: bytes) -> bytes:
+    """A path of the APIs under /v1 without slashes too many: clients join an address that ends in one with a path.
+
+    Other paths are what they say: a proxy may have a rule for exactly one of them.
+    """
+    path = _SLASHES.sub(b"/", raw_path).rstrip(b"/")
+    return path if path.startswith(b"/v1/") else raw_path
 
 
 def _headers(scope: Scope) -> dict[str, str]:

@@ -68,7 +68,8 @@ class HttpOptions:
     allowed_hosts: Annotated[
         tuple[str, ...],
         Flag(
-            "Allowed Host header of HTTP requests, in addition to IP addresses and localhost; * allows all; "
+            "Allowed Host header of HTTP requests, in addition to IP addresses, localhost and "
+            "*.internal; * allows all; "
             "repeatable. On addresses other than loopback, every name is allowed unless some are given.",
             "Server",
         ),

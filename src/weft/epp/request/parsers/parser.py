@@ -1,5 +1,6 @@
 """The `Parser` protocol, its input, and the error text for malformed requests."""
 
+import re
 from abc import ABC, abstractmethod
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
@@ -8,6 +9,7 @@ from typing import ClassVar
 
 from weft.epp.request.values import InferenceRequest, Refused
 
+_SLASHES = re.compile("//+")
 MAX_TOKEN_ID = 2**32 - 1  # ids are hashed as 32 bits
 
 
@@ -63,8 +65,8 @@ class Call:
 
 
 def path_of(target: str) -> str:
-    """The path of a request's target, by which a parser claims it."""
-    return target.partition("?")[0].rstrip("/") or "/"
+    """The path of a request's target, by which a parser claims it. Several slashes are one."""
+    return _SLASHES.sub("/", target.partition("?")[0]).rstrip("/") or "/"
 
 
 class Parser(ABC):
