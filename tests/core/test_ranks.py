@@ -43,7 +43,9 @@ def test_the_ranks_of_a_server_are_what_its_flags_say(size, given, expected):
 def test_a_head_and_its_nodes_need_a_secret(address, side):
     """On one machine too, where any process could join; where it is, and how to reach the head, is handed on."""
     given = {**address, **side, "data_parallel_rpc_port": 13345}
-    with pytest.raises(ConfigError, match=r"need --data-parallel-secret-file .* port 13345"):
+    with pytest.raises(
+        ConfigError, match=r"without a secret .* port 13345 .* --data-parallel-secret-file"
+    ):
         read_ranks(RankOptions(**given), 2)
     found = read_ranks(RankOptions(**given, data_parallel_secret_file="/s"), 2)
     assert found is not None

@@ -204,8 +204,9 @@ def _link(given: RankOptions) -> LinkConfig:
     secret = given.data_parallel_secret_file
     if secret is None:
         raise ConfigError(
-            "a head and its nodes need --data-parallel-secret-file FILE, with the same secret on all of them: without "
-            f"it any process that reaches {host} port {port} could join as an engine"
+            f"--data-parallel-address {host} without a secret is not supported: any process that reaches port {port} "
+            "there could join as an engine; take --data-parallel-secret-file FILE, with the same secret on head and "
+            "nodes"
         )
     return LinkConfig(host, port, secret)
 
