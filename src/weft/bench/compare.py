@@ -29,7 +29,7 @@ _MIN_RUNS = 3
 
 @dataclass(frozen=True, slots=True)
 class Difference:
-    """One figure of two results. `low` and `high` bound the change; None where too little is known."""
+    """Difference of a figure in two results. `low` and `high` bound the change; None if there is too little data."""
 
     figure: str
     a: float
@@ -40,7 +40,7 @@ class Difference:
 
     @property
     def is_sure(self) -> bool:
-        """Whether the interval is on one side of no change."""
+        """True if the interval excludes no change."""
         if self.low_percent is None or self.high_percent is None:
             return False
         return self.low_percent > 0 or self.high_percent < 0
@@ -81,7 +81,7 @@ def compare(a: Path, b: Path, options: CompareOptions) -> int:
 def differences(
     a: Sequence[Document], b: Sequence[Document], options: CompareOptions
 ) -> Iterator[Difference]:
-    """Of throughputs, then of every latency that both files have."""
+    """Yields the differences of throughputs, then of every latency that both files have."""
     rng = np.random.default_rng(options.seed)
     for key in _RATES:
         rates = [np.array([d[key] for d in runs if d.get(key) is not None]) for runs in (a, b)]
@@ -127,7 +127,7 @@ def _of_summaries(key: str, a: Sequence[Document], b: Sequence[Document]) -> Ite
 
 
 def _sample(runs: Sequence[Document], key: str) -> _Sample | None:
-    """All values of a metric in runs that have details; None if one has none, or there is no value."""
+    """Returns all values of a metric in runs with details; None if a run has none, or there is no value."""
     per_request: list[Sequence[float]] = []
     for document in runs:
         if "ttfts" not in document:
@@ -142,7 +142,7 @@ def _sample(runs: Sequence[Document], key: str) -> _Sample | None:
 
 
 class _Details(msgspec.Struct):
-    """What is read of a detailed result, ours or vLLM's, which has no `latencies` in older ones."""
+    """Fields read from a detailed result, ours or vLLM's; older ones of vLLM have no `latencies`."""
 
     ttfts: list[float]
     itls: list[list[float]]

@@ -12,7 +12,7 @@ from weft.core.errors import ConfigError, WeftError
 
 @dataclass(frozen=True, slots=True)
 class Run:
-    """What a load came to. `num_unsent` were not due, or waited for their turn, when it was cut short."""
+    """Result of a load. `num_unsent` requests were not yet due, or queued, when the run was cut short."""
 
     records: list[Record]
     duration_s: float
@@ -24,7 +24,7 @@ class Run:
 
     @property
     def is_cut_short(self) -> bool:
-        """Whether the limit, or Ctrl-C, came before the last answer."""
+        """True if the time limit or Ctrl-C came before the last answer."""
         return self.num_unsent > 0 or any(r.state is State.CANCELLED for r in self.records)
 
 

@@ -159,7 +159,7 @@ def tokens_by_second(records: Sequence[Record]) -> NDArray[np.float64]:
 
 
 def concurrency(records: Sequence[Record]) -> list[tuple[float, int]]:
-    """How many requests were open from each moment on; one that ends leaves before one that begins."""
+    """Returns the number of open requests from each moment on; an end counts before a start at the same moment."""
     changes = [(r.started_at, 1) for r in records]
     changes += [(r.started_at + r.latency_s, -1) for r in records]
     changes.sort()

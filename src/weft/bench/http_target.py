@@ -56,7 +56,7 @@ _DECODER = msgspec.json.Decoder(_Chunk)
 
 
 class HttpTarget:
-    """One model of an OpenAI server."""
+    """A model on an OpenAI server."""
 
     def __init__(
         self,
@@ -190,7 +190,7 @@ async def _refuse(response: Response) -> None:
 
 
 def _sentence(found: Any) -> str:
-    """What an error object says, whichever server made it."""
+    """Returns the message of an error object, whichever server made it."""
     while isinstance(found, dict) and (inner := found.get("error") or found.get("message")):
         found = inner
     return str(found)[:_SHOWN_CHARS]

@@ -25,7 +25,7 @@ _Streams = tuple[asyncio.StreamReader, asyncio.StreamWriter]
 
 @dataclass
 class _Received:
-    """What the parser calls as an answer comes."""
+    """Callbacks of the HTTP parser while a response arrives."""
 
     pieces: list[bytes] = field(default_factory=list)
     is_complete: bool = False
@@ -65,7 +65,7 @@ class Response:
 
     @property
     def can_follow(self) -> bool:
-        """Whether another request may follow on this connection."""
+        """True if another request may follow on this connection."""
         return self._received.can_follow
 
     async def read_head(self) -> None:

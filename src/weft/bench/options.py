@@ -1,4 +1,4 @@
-"""What the commands of `weft bench` are started with. Names and defaults are those of `vllm bench`.
+"""Options of `weft bench`. Names and defaults are those of `vllm bench`.
 
 What a name of theirs means is in vLLM's documentation, docs.vllm.ai/en/latest/cli/bench/serve.
 """
@@ -109,7 +109,7 @@ class TargetOptions:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PromptOptions:
-    """What is sent."""
+    """The requests to send."""
 
     dataset_name: Annotated[
         DATASETS,
@@ -215,7 +215,7 @@ class TrafficOptions:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ReportOptions:
-    """What is made of it."""
+    """The metrics to report, and the files to write."""
 
     percentile_metrics: Annotated[
         str,
@@ -265,7 +265,7 @@ class ReportOptions:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class OfflineOptions:
-    """Where `throughput` and `latency` run: in an engine of this process, or on a server."""
+    """Target of `throughput` and `latency`: an engine in this process, or a server."""
 
     backend: Annotated[
         Literal["engine", "openai", "vllm", "openai-chat", "grpc"],
@@ -311,7 +311,7 @@ class OfflineOptions:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LatencyOptions:
-    """One batch, again and again."""
+    """Options of the repeated batch."""
 
     input_len: Annotated[int, Flag("Prompt tokens per request.", "Prompts")] = 32
     output_len: Annotated[int, Flag("Output tokens per request.", "Prompts")] = 128
@@ -369,7 +369,7 @@ class SweepOptions:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class CompareOptions:
-    """How sure the intervals are."""
+    """Options of the confidence intervals."""
 
     confidence: Annotated[
         float, Flag("Confidence level of the intervals, such as 0.95.", "Result")
@@ -383,7 +383,7 @@ class CompareOptions:
 
 @dataclass(frozen=True, slots=True)
 class Load:
-    """All that is said of one load."""
+    """All options of one load."""
 
     target: TargetOptions
     prompts: PromptOptions

@@ -1,4 +1,4 @@
-"""One HTML file with the figures and plots of a run; nothing in it is fetched from anywhere."""
+"""An HTML page with figures and plots of a run; it loads nothing from elsewhere."""
 
 from collections.abc import Iterable, Iterator, Sequence
 from html import escape

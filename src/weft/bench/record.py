@@ -1,4 +1,4 @@
-"""What is measured of one request, and who sends it."""
+"""Measurements of one request, and the protocol of what sends requests."""
 
 import time
 from collections.abc import Mapping
@@ -12,14 +12,14 @@ Content: TypeAlias = list[int] | str | tuple[Mapping[str, Any], ...]
 
 @dataclass(frozen=True, slots=True)
 class Prompt:
-    """One request to send, and the tokens that its answer is to have."""
+    """A request to send, and the number of tokens of its answer."""
 
     content: Content
     output_len: int
 
 
 class State(Enum):
-    """How a request ended. A cancelled one counts neither as completed nor as failed."""
+    """How a request ended. A cancelled request counts neither as completed nor as failed."""
 
     CANCELLED = auto()
     COMPLETED = auto()
@@ -28,7 +28,7 @@ class State(Enum):
 
 @dataclass(slots=True)
 class Record:
-    """One request; times are of `time.perf_counter`, spans are seconds.
+    """Measurements of a request; times are of `time.perf_counter`, durations in seconds.
 
     `gaps_s` are the times between two messages with tokens, and `latency_s` ends with the last of
     them: what follows it, such as the usage, is not waited for. Tokens are those that the server
@@ -63,7 +63,7 @@ class Record:
 
     @property
     def has_begun(self) -> bool:
-        """Whether a message with tokens came."""
+        """True if a message with tokens arrived."""
         return self.latency_s > 0.0
 
     @property

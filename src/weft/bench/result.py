@@ -36,7 +36,7 @@ def check_report(options: ReportOptions) -> None:
 
 
 def to_document(run: Run, model: str, load: Load) -> Document:
-    """What is shown and saved by default."""
+    """Returns the result as it is shown and saved by default."""
     traffic, report = load.traffic, load.report
     rate = traffic.request_rate
     document: Document = {
@@ -66,7 +66,7 @@ def to_document(run: Run, model: str, load: Load) -> Document:
 
 
 def metrics_of(report: ReportOptions, traffic: TrafficOptions) -> list[Metric]:
-    """Those that are asked for; nobody queues here without a limit on concurrency."""
+    """Returns the requested metrics; client queue times exist only with a limit on concurrency."""
     chosen = parse_metrics(report.percentile_metrics)
     has_queue = traffic.max_concurrency is not None
     return [metric for metric in chosen if has_queue or metric.key not in _QUEUE_METRICS]
@@ -89,7 +89,7 @@ def details(run: Run) -> Document:
 
 
 def result_path(document: Document, report: ReportOptions) -> Path:
-    """Where the JSON goes."""
+    """Path of the JSON file."""
     name = report.result_filename
     if name is None:
         load = f"{document['request_rate']}qps"
@@ -110,7 +110,7 @@ def base_name(document: Document) -> str:
 
 
 def write_document(path: Path, document: Document, *, is_appended: bool = False) -> None:
-    """One line of JSON."""
+    """Writes the document as one line of JSON."""
     write_file(path, msgspec.json.encode(document) + b"\n", is_appended=is_appended)
 
 

@@ -36,7 +36,7 @@ _SHOWN = ("request_throughput", "output_throughput", "median_ttft_ms", "median_t
 
 @dataclass(frozen=True, slots=True)
 class Setting:
-    """One row of a file of parameters."""
+    """A row of a parameter file."""
 
     name: str
     flags: Mapping[str, Any]
@@ -64,7 +64,7 @@ class Setting:
 
 @dataclass(frozen=True, slots=True)
 class _Row:
-    """One run."""
+    """A run in the summary."""
 
     server: str
     load: str
@@ -116,7 +116,7 @@ def read_settings(path: Path | None, kind: str) -> list[Setting]:
 def summarise(
     directory: Path, combinations: Sequence[tuple[Setting, Setting]], num_runs: int
 ) -> None:
-    """What there is of results: a table here, `summary.csv` and `summary.html` beside them."""
+    """Summarizes the existing results: prints a table, and writes `summary.csv` and `summary.html`."""
     rows = []
     for server, load in combinations:
         for run in range(num_runs):

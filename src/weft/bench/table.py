@@ -47,7 +47,7 @@ def _spread_rows(document: Document, key: str, name: str) -> Iterator[Row]:
 
 
 def lines(document: Document) -> Iterable[str]:
-    """What is printed."""
+    """Yields the lines of the printed table."""
     for title, rows in sections(document):
         yield f" {title} ".center(56, "=" if title == "Serving benchmark" else "-")
         for label, value in rows:

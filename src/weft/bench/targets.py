@@ -1,4 +1,4 @@
-"""What the flags name, opened: a server over HTTP or gRPC, or an engine in this process."""
+"""Opens the target that the flags name: a server over HTTP or gRPC, or an engine in this process."""
 
 import asyncio
 import time
@@ -173,7 +173,7 @@ def _extra_body(options: TargetOptions) -> dict[str, Any]:
 
 
 def read_tokenizer(name: str) -> Tokenizer:
-    """Of a directory, a built-in model, or a model of the Hub, without its weights."""
+    """Reads the tokenizer of a directory, a built-in model or a Hub model, without weights."""
     directory = Path(name).expanduser()
     if not directory.is_dir():
         if not is_hub_id(name):

@@ -91,7 +91,7 @@ def words(num_words: int, rng: np.random.Generator) -> str:
 
 
 def join(first: Content, second: Content) -> Content:
-    """One prompt of two that one maker made."""
+    """Joins two prompts of the same maker."""
     if isinstance(first, list) and isinstance(second, list):
         return [*first, *second]
     assert isinstance(first, str)

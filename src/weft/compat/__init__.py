@@ -1,1 +1,1 @@
-"""What the command lines of other engines mean here."""
+"""Command lines of other engines, translated to ours."""

@@ -18,7 +18,7 @@ _ANY = "*"
 
 
 class Use(StrEnum):
-    """What is done with a flag."""
+    """How Weft treats a flag."""
 
     SAME = "same"  # a flag of ours has the name
     TWIN = "twin"  # a flag of ours has another name: the first word of `detail`
@@ -27,7 +27,7 @@ class Use(StrEnum):
 
 
 class Kind(StrEnum):
-    """What follows a flag on the command line."""
+    """Kind of value that follows a flag."""
 
     SWITCH = "switch"
     VALUE = "value"
@@ -35,7 +35,7 @@ class Kind(StrEnum):
 
 
 class Part(StrEnum):
-    """What of vLLM a flag is for."""
+    """Part of vLLM that a flag belongs to."""
 
     ENGINE = "engine"
     SERVER = "server"
@@ -43,7 +43,7 @@ class Part(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class VllmFlag:
-    """One row. `detail` has values or pairs of them, apart by spaces; `*` is any value.
+    """A row of the table. `detail` has values, or pairs of values, separated by spaces; `*` is any value.
 
     Behind the "=" of a pair stands the value that it is here, or a flag of ours that has it.
     """
@@ -64,12 +64,12 @@ class VllmFlag:
 
     @property
     def is_json(self) -> bool:
-        """Whether ours takes a JSON object."""
+        """True if our flag takes a JSON object."""
         return self.use is Use.SAME and self.detail == ("json",)
 
     @property
     def pairs(self) -> dict[str, str]:
-        """Of `detail`, what stands before and behind each "="."""
+        """The pairs in `detail`: the text before each "=" to the text after it."""
         return dict(pair.split("=", 1) for pair in self.detail if "=" in pair)
 
 
@@ -162,7 +162,7 @@ def _refusal(flag: VllmFlag, shown: str) -> ConfigError:
 
 
 def json_value(text: str) -> Any:
-    """What a text of JSON is; the text itself where it is none."""
+    """Parses JSON; returns the text itself if it is not JSON."""
     try:
         return json.loads(text)
     except ValueError:

@@ -22,7 +22,7 @@ class Downloader:
         self._client: httpx2.AsyncClient | None = None
 
     async def get(self, url: str, what: str, max_bytes: int) -> bytes:
-        """What is there; `BadRequest`, which names `what` it was to be, in any other case."""
+        """Downloads `url`; every failure is a `BadRequest` that names `what` was to be downloaded."""
         try:
             return await self._get(url, what, max_bytes)
         # A name may have what no name may have: that is an error of its encoding.

@@ -27,7 +27,9 @@ class MediaFetcher:
         self._downloader = Downloader(sources)
 
     async def fetch(self, media: Media) -> Media:
-        """The same with bytes, but for items that are known by their uuid alone; `BadRequest` if one cannot be had."""
+        """Returns the media with their bytes, except for items known by uuid alone; `BadRequest` if an item cannot be
+        fetched.
+        """
         limits = self._sources.limits
         try:
             async with asyncio.timeout(limits.timeout_s):

@@ -1,4 +1,4 @@
-"""Where media may come from, and how much of it a request may bring."""
+"""Allowed sources of media, and limits on the media of a request."""
 
 import ipaddress
 from collections.abc import Sequence
@@ -34,13 +34,13 @@ class MediaLimits:
 
     @property
     def max_video_pixels(self) -> int:
-        """Of all frames that are taken of a prompt's videos; three bytes each, once they are decoded."""
+        """Maximum number of pixels over all decoded frames of a prompt's videos; each takes three bytes."""
         return 4 * self.max_pixels
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class MediaSources:
-    """Where items may come from beside the request itself: hosts by name, and one directory.
+    """Allowed sources of media besides the request itself: hosts by name, and one directory.
 
     Addresses of private networks are taken where they are among `domains` as they are, or `localhost` is.
     """
@@ -70,7 +70,7 @@ class MediaSources:
         return cls(domains=names, directory=path, limits=limits or MediaLimits())
 
     def allows_address(self, host: str, address: str) -> bool:
-        """Whether a host of the allowed may be met at an address: one of the public Internet, or one that is named."""
+        """True if an allowed host may have this address: a public one, or one that is named."""
         ip = _reached(ipaddress.ip_address(address.partition("%")[0]))
         if _is_public(ip):
             return True
@@ -78,7 +78,7 @@ class MediaSources:
 
 
 def _reached(ip: _Address) -> _Address:
-    """Where packets to an address end: at an IPv4 address, where an IPv6 address only carries one."""
+    """Returns the address where packets end: the IPv4 address that an IPv6 address embeds, else the address itself."""
     if isinstance(ip, ipaddress.IPv4Address):
         return ip
     carried = ip.ipv4_mapped or ip.sixtofour
@@ -97,7 +97,7 @@ def _is_public(ip: _Address) -> bool:
 
 
 def is_host(name: str) -> bool:
-    """Whether it is the name or the address of a host, and nothing more."""
+    """True if the text is a host name or an address, and nothing more."""
     try:
         ipaddress.ip_address(name)
     except ValueError:

@@ -1,4 +1,4 @@
-"""Who may call what: default-deny by the path, before anything of a call is read.
+"""Authorization of calls: denied by default, by path, before the call's content is read.
 
 As over HTTP, an API key opens the calls that serve requests, and a control key those that reach beyond
 the caller's own. A server without keys of either kind is open to whoever reaches it.
@@ -25,7 +25,7 @@ _Metadata: TypeAlias = Iterable[tuple[str, str | bytes]]
 
 
 class Access(Enum):
-    """Who may make a call, where there are keys."""
+    """Keys that a call requires, where keys are configured."""
 
     API = "api"  # holders of an API key, or anybody when there is none
     OWN = "own"  # the same for what was begun with the same key; holders of a control key for all
@@ -83,7 +83,7 @@ class Keys:
                 )
 
     def may_control(self, metadata: _Metadata) -> bool:
-        """Whether a caller that was let in may reach beyond its own requests."""
+        """True if an authorized caller may affect requests of other callers."""
         if not (self._api or self._control):
             return True
         key = _key_of(metadata)

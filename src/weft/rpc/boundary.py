@@ -55,7 +55,7 @@ _MAX_SIGNALS = 4096
 
 @contextmanager
 def merged_signals(loop: asyncio.AbstractEventLoop) -> Iterator[None]:
-    """What is registered with `loop` inside of it takes many signals as one.
+    """Makes readers that are registered with `loop` inside treat many wake-up bytes as one.
 
     grpc sends a byte for each operation that has ended, and handles all that have ended at each byte:
     of a step's writes to all callers the first does the work, and the others cost a turn of the loop

@@ -58,7 +58,7 @@ from weft.text.tokenizer import Tokenizer
 
 
 class RemoteClient(EngineClient):
-    """What is not an engine but a way to some: open until it is closed, whatever becomes of them."""
+    """A client of engines in other servers: open until it is closed, whatever happens to the servers."""
 
     def __init__(self) -> None:
         self._closed = asyncio.Event()
@@ -174,7 +174,7 @@ class RpcClient(RemoteClient):
         params: AnyParams,
         options: RequestOptions,
     ) -> Request:
-        """See `EngineClient.prepare`. Text is tokenised here, with the server's tokenizer."""
+        """Prepares a request; text is tokenized here, with the server's tokenizer."""
         if options.priority:
             raise not_on_this_wire("priority")
         bare = options
@@ -218,7 +218,7 @@ class RpcClient(RemoteClient):
                     yield output
 
     async def run_pooling(self, request: Request) -> AsyncGenerator[PoolingRequestOutput, None]:
-        """See `EngineClient.run_pooling`; the wire has embeddings only."""
+        """Runs a pooling request; the wire has embeddings only."""
         message = to_embed_request(request)
         self._num_active += 1
         try:
@@ -281,7 +281,7 @@ class RpcClient(RemoteClient):
         return [to_engine_load(load) for load in answer.loads]
 
     async def get_server_info(self) -> ServerReport:
-        """What the server says of itself now."""
+        """Returns the server's current report about itself."""
         answer, is_ours = await self._connection.server_info()
         return to_server_report(answer, is_ours=is_ours)
 
@@ -292,7 +292,7 @@ class RpcClient(RemoteClient):
     async def subscribe_kv_events(
         self, start_sequence_number: int | None = None
     ) -> AsyncGenerator[KvEventBatch, None]:
-        """See `EngineClient.subscribe_kv_events`; the wire always replays, so None is refused."""
+        """Subscribes to cache events; the wire always replays, so None is refused."""
         if start_sequence_number is None:
             raise BadRequest(
                 "start_sequence_number",

@@ -34,7 +34,7 @@ Metadata: TypeAlias = tuple[tuple[str, str | bytes], ...]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Credentials:
-    """What a server requires. `control_api_key` goes with the calls that a control key opens.
+    """Credentials for a server. `control_api_key` is sent with the calls that need a control key.
 
     `tls_ca` is the certificate, or authority, to trust; without one the connection is not encrypted.
     """
@@ -87,7 +87,7 @@ class Connection:
     async def server_info(
         self, timeout_s: float = _CALL_TIMEOUT_S
     ) -> tuple[pb.GetServerInfoResponse, bool]:
-        """What the server says of itself, and whether it is one of ours."""
+        """Returns the server's report about itself, and whether the server is a Weft server."""
         async with self._our_errors():
             call = self._begin("GetServerInfo", pb.GetServerInfoRequest(), timeout_s)
             answer = await call
@@ -133,7 +133,7 @@ class Connection:
             raise to_error(error.code(), detail, error.trailing_metadata() or ()) from error
 
     async def _is_healthy(self) -> bool:
-        """Whether the engine still works; a server that does not say so is believed."""
+        """True if the engine works, or the server does not report its health."""
         try:
             answer = await self._begin("HealthCheck", pb.HealthCheckRequest(), _HEALTH_TIMEOUT_S)
         except grpc.aio.AioRpcError as error:

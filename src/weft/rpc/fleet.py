@@ -39,7 +39,7 @@ _WAITING_WEIGHT = 4  # a queue says more about the time to a first token than a 
 
 @dataclass(slots=True, eq=False)
 class _Member:
-    """One server. `num_taken` counts the requests sent since `load` was reported."""
+    """A server of the fleet. `num_taken` counts requests sent since `load` was reported."""
 
     client: RpcClient
     is_healthy: bool = True
@@ -137,7 +137,7 @@ class Fleet(RemoteClient):
     # -- requests -----------------------------------------------------------------------------
 
     async def prepare(self, *args: Any, **kwargs: Any) -> Request:
-        """See `EngineClient.prepare`: all have one model, so what is prepared for one suits each."""
+        """Prepares a request; all servers have the same model, so any of them can run it."""
         self._check_open()
         return await self._first.prepare(*args, **kwargs)
 
@@ -179,7 +179,7 @@ class Fleet(RemoteClient):
         return min(able, key=_Member.rank)
 
     async def abort(self, request_id: str | Iterable[str]) -> None:
-        """See `EngineClient.abort`. Ids are unique among all servers, so each server gets all of them."""
+        """Aborts requests at all servers; ids are unique among them."""
         ids = [request_id] if isinstance(request_id, str) else list(request_id)
         await self._each(lambda client: client.abort(ids))
 
@@ -217,11 +217,11 @@ class Fleet(RemoteClient):
     # -- control ------------------------------------------------------------------------------
 
     async def is_paused(self) -> bool:
-        """Whether all servers that answer are paused."""
+        """True if all servers that answer are paused."""
         return all(await self._each(lambda client: client.is_paused()))
 
     async def reset_prefix_cache(self, *args: Any, **kwargs: Any) -> bool:
-        """See `EngineClient.reset_prefix_cache`; of all servers that answer."""
+        """Resets the prefix caches of all servers that answer."""
         done = await self._each(lambda client: client.reset_prefix_cache(*args, **kwargs))
         return all(done)
 
@@ -234,7 +234,7 @@ class Fleet(RemoteClient):
     # -- members ------------------------------------------------------------------------------
 
     async def _each(self, call: Callable[[RpcClient], Awaitable[T]]) -> list[T]:
-        """What every server that is healthy answers; the first error if none does."""
+        """Calls every healthy server and returns the results; raises the first error if all fail."""
         self._choose()
         return await gather_available(
             call(member.client) for member in self._members if member.is_healthy

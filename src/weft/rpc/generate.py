@@ -38,7 +38,7 @@ class InFlight:
         return tuple(self._owner_by_id)
 
     def owned(self, request_ids: Iterable[str], owner: bytes | None) -> list[str]:
-        """Those of `request_ids` in use that `owner` began."""
+        """Returns those of `request_ids` that are in flight and were started by `owner`."""
         nobody = object()
         return [one for one in request_ids if self._owner_by_id.get(one, nobody) == owner]
 
@@ -147,7 +147,7 @@ class GenerateCall:
             return await self.prefiller.compute(request, chosen)
 
     def _reasoning(self, params: SamplingParams) -> dict[str, Any]:
-        """What the engine has to know of reasoning where the call does not say it: what a constraint waits for."""
+        """Returns the reasoning arguments that a constraint needs, where the call does not say them."""
         if self._reasoning_end is None or params.structured_outputs is None:
             return {}
         return {"reasoning_parser_kwargs": {"end": self._reasoning_end}}

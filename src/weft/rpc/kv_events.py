@@ -57,7 +57,7 @@ class KvEventsCall:
 
 
 class _Subscriber:
-    """What one subscriber receives; the load is read at most once per heartbeat."""
+    """Events for one subscriber; the load is read at most once per heartbeat."""
 
     def __init__(self, client: EngineClient, *, max_load_age_s: float) -> None:
         self._client = client
@@ -76,7 +76,7 @@ class _Subscriber:
         return self._writer.batch(batch, load, age_s=time.monotonic() - self._loaded_at)
 
     async def heartbeats(self) -> list[common_pb2.KvEventBatch]:
-        """One load record per rank."""
+        """Returns a load record for each rank."""
         await self._read_loads()
         return [self._writer.heartbeat(load, time.time()) for load in self._loads]
 

@@ -1,4 +1,4 @@
-"""What travels in a call's metadata because the messages have no field for it: adapter, trace, reasoning.
+"""Call metadata, for values that the messages have no field for: adapter, trace context, reasoning.
 
 Of reasoning the field `grammar_from_first_token` says only that a constraint begins at once. That it begins
 behind the reasoning, and what text ends that, is metadata for a server of ours; another one goes by a parser
@@ -133,7 +133,7 @@ def params_for(server: ServerReport, request: Request) -> SamplingParams:
 
 
 def _has_constraint(params: SamplingParams) -> bool:
-    """Whether there is one that would begin behind the reasoning."""
+    """True if there is a constraint that would begin after the reasoning."""
     return params.structured_outputs is not None and not params.grammar_from_first_token
 
 

@@ -60,7 +60,7 @@ class Undecodable:
 
 @dataclass(frozen=True, slots=True)
 class RpcMethod:
-    """One call: its messages, and whether it is answered with many."""
+    """A call: its message types, and whether its answer is a stream."""
 
     name: str
     request_type: type[Message]

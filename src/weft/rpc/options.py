@@ -1,4 +1,4 @@
-"""How one gRPC server is to listen, and what it takes."""
+"""Options of the gRPC server: address, keys, TLS and limits."""
 
 from dataclasses import dataclass
 from pathlib import Path

@@ -191,7 +191,7 @@ class Service:
 
 
 async def is_alive(client: EngineClient) -> bool:
-    """Whether the engine answers for itself, within a second."""
+    """True if the engine answers within a second."""
     if client.errored:
         return False
     try:

@@ -65,7 +65,7 @@ def to_detail(error: WeftError) -> str:
 
 
 def to_trailing(error: WeftError) -> tuple[tuple[str, bytes], ...]:
-    """What goes with the status: the name of the field at fault, where there is one."""
+    """Returns the trailing metadata of an error: the name of the field at fault, if there is one."""
     name = getattr(error, "parameter", None)
     if not name:
         return ()

@@ -191,7 +191,7 @@ class VllmClient(VllmControls):
                     yield clip.cleaned(output)
 
     async def _prompt(self, request: Request) -> Any:
-        """The same for all answers."""
+        """Returns the prompt, which all answers share."""
         if request.media is None or self._media is None:
             return to_prompt(request)
         if request.media.tensors:
@@ -280,7 +280,7 @@ class VllmClient(VllmControls):
         return len(self._open)
 
     async def check_health(self) -> None:
-        """See `EngineClient`. vLLM says when its engine has died, not when it hangs: that one is pinged."""
+        """Raises if vLLM's engine is dead. vLLM reports a death but not a hang, so the engine is pinged too."""
         if self._closing is not None:
             return
         self._check_alive()
@@ -374,7 +374,7 @@ class VllmClient(VllmControls):
             self._events.close()
 
     async def _watch(self) -> None:
-        """Until vLLM's own reader of its engine has ended: the engine is dead, or was shut down."""
+        """Waits until vLLM's own reader of its engine has ended: the engine is dead, or was shut down."""
         await asyncio.wait({self._llm.output_handler})
         if self._closing is None and self._events is not None:
             self._events.feed.close(EngineDead())

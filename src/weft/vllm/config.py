@@ -1,4 +1,4 @@
-"""What vLLM has decided, as the configuration that our servers read; pure, by the names of its fields."""
+"""Converts vLLM's resolved configuration to the one that our servers read; pure, by field names."""
 
 from collections.abc import Mapping, Sequence
 from typing import Any
@@ -18,7 +18,7 @@ _EACH_TOKEN = ("token_embed", "token_classify")
 def to_engine_config(
     config: Any, *, names: Sequence[str], eos_token_ids: tuple[int, ...], bos_token_id: int | None
 ) -> EngineConfig:
-    """Of a `VllmConfig`. What vLLM leaves open is 0; ids of special tokens are the tokenizer's to say."""
+    """Converts a `VllmConfig`. Values that vLLM leaves open become 0; ids of special tokens come from the tokenizer."""
     model, cache, scheduler = config.model_config, config.cache_config, config.scheduler_config
     ranks = config.parallel_config.data_parallel_size
     lora = config.lora_config

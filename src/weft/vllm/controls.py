@@ -42,7 +42,7 @@ class VllmControls(EngineClient):
 
     @abstractmethod
     def _use_ranks(self, size: int) -> None:
-        """There are so many from now on."""
+        """Sets the number of ranks."""
 
     # -- scheduling and memory ----------------------------------------------------------------
 
@@ -120,7 +120,7 @@ class VllmControls(EngineClient):
         args: Sequence[Any] = (),
         kwargs: Mapping[str, Any] | None = None,
     ) -> list[Any]:
-        """See `EngineClient`. A worker's public methods are what there is, with their arguments."""
+        """Calls a public method of vLLM's workers, with its arguments."""
         if not method.isidentifier() or method.startswith("_"):
             raise BadRequest("method", f"method must be one of vLLM's worker, got {method[:80]!a}")
         with self._calling("method"):
@@ -130,7 +130,7 @@ class VllmControls(EngineClient):
     async def scale_elastic_ep(
         self, new_data_parallel_size: int, drain_timeout: float = 300.0
     ) -> None:
-        """See `EngineClient`. Whether requests of ranks that leave are finished first is vLLM's to decide."""
+        """Changes the number of ranks. vLLM decides whether requests of leaving ranks are finished first."""
         if not self._is_elastic:
             refuse_scaling()
         check_integer("new_data_parallel_size", new_data_parallel_size, 1, MAX_ELASTIC_RANKS)

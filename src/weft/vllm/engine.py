@@ -40,11 +40,11 @@ class VllmSeries:
     """A collector of vLLM's own series, from the registry that its loggers fill."""
 
     def collect(self) -> Iterator[Metric]:
-        """Those of vLLM; the process's own are collected already."""
+        """Yields vLLM's series; those of the process are collected elsewhere."""
         return (family for family in REGISTRY.collect() if family.name.startswith(_SERIES))
 
     def describe(self) -> Iterator[Metric]:
-        """No names to claim: there are none before the engine is."""
+        """Claims no names, because vLLM's series do not exist before its engine does."""
         return iter(())
 
 
@@ -120,7 +120,7 @@ def start(settings: Mapping[str, Any], record: Callable[[int, Any, Any], None]) 
         is_ours = True
 
         def __init__(self, **_of_vllm: Any) -> None:
-            """There is nothing to keep."""
+            """Takes vLLM's arguments and needs none of them."""
 
         def record(
             self, scheduler_stats: Any, iteration_stats: Any, *, engine_idx: int, **_others: Any
@@ -128,7 +128,7 @@ def start(settings: Mapping[str, Any], record: Callable[[int, Any, Any], None]) 
             record(engine_idx, scheduler_stats, iteration_stats)
 
         def log_engine_initialized(self) -> None:
-            """There is nothing to say."""
+            """Does nothing."""
 
     engine = import_module("vllm.v1.engine.async_llm").AsyncLLM
     try:
@@ -155,18 +155,18 @@ async def scale(llm: Any, size: int, drain_timeout: int) -> None:
 
 
 def media_limits(llm: Any) -> Mapping[str, int]:
-    """How many items of each modality a prompt may have; of a model of texts none."""
+    """Maximum number of items per prompt and modality; empty for text-only models."""
     processor = llm.renderer.mm_processor
     return {} if processor is None else processor.info.allowed_mm_limits
 
 
 def max_pixels() -> int | None:
-    """Of a picture, if its operator has said so."""
+    """Maximum number of pixels of a picture, if the operator has set one."""
     return import_module("vllm.envs").VLLM_MAX_IMAGE_PIXELS or None
 
 
 def io_kwargs(model_config: Any) -> dict[str, dict[str, Any]]:
-    """How items of each modality are to be decoded: as its operator says, and as the model's processor wants it."""
+    """Decoding arguments per modality: the operator's, and those that the model's processor needs."""
     there = import_module("vllm.transformers_utils.processor")
     name = there.get_video_processor_cls_name(model_config)
     video = import_module("vllm.multimodal.video").get_video_loader_backend_for_processor(name)
@@ -214,7 +214,7 @@ def _frame_size(data: bytes) -> tuple[int, int]:
 
 
 def _reporting(loader: Any, on_chosen: Callable[[int], None]) -> Any:
-    """This loader of videos, which reports how many frames it has chosen to decode."""
+    """Wraps a loader of videos so that it reports how many frames it decodes."""
     name = "compute_frames_index_to_sample"
     base = getattr(loader, name).__func__
 
@@ -236,7 +236,7 @@ async def process(llm: Any, request: Request, media: Mapping[str, Any]) -> Any:
 
 
 async def item_form(llm: Any, modality: Modality) -> ItemForm:
-    """What its processor makes of items: of the largest, and of a small one. As slow as that is."""
+    """Form of processed items, from a large and a small one; takes as long as the processor does."""
     options = import_module("vllm.config.multimodal")
     small = {
         "image": options.ImageDummyOptions(width=28, height=28),
@@ -310,7 +310,7 @@ def _to_torch(tensor: Tensor, made_dtype: str | None, model_dtype: Any) -> Any:
 
 
 def _to_field(name: str, given: MediaTensors, tensors: Mapping[str, Any]) -> Any:
-    """How items are told apart in a tensor."""
+    """Describes how a tensor is divided into items."""
     kind, sizes = layout(name, given)
     make = getattr(import_module("vllm.multimodal.inputs").MultiModalFieldConfig, kind)
     known = {

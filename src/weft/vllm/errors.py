@@ -79,7 +79,7 @@ def to_weft_error(error: BaseException, parameter: str | None = None) -> WeftErr
 
 @contextmanager
 def translated(parameter: str | None = None) -> Iterator[None]:
-    """What vLLM raises inside is raised as ours."""
+    """Raises vLLM's errors from inside as ours."""
     try:
         yield
     except WeftError:
@@ -90,7 +90,7 @@ def translated(parameter: str | None = None) -> Iterator[None]:
 
 @contextmanager
 def decoding(parameter: str) -> Iterator[None]:
-    """What vLLM raises inside, of a file that came in `parameter`, is raised as the caller's fault."""
+    """Raises vLLM's errors from inside as the caller's mistake in `parameter`."""
     try:
         with translated(parameter):
             yield

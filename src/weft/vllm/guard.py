@@ -33,6 +33,6 @@ class EngineGuard:
 
 
 def guard_engines() -> EngineGuard:
-    """Of all that this process has started; some are its grandchildren."""
+    """Guards all engines that this process has started; some are its grandchildren."""
     found = psutil.Process().children(recursive=True)
     return EngineGuard([process.pid for process in found if _ENGINE in process.name()])

@@ -71,7 +71,7 @@ class KvEventReader:
 
     @property
     def settings(self) -> dict[str, object]:
-        """What vLLM is configured with; rank r connects to the port that is r further."""
+        """Settings for vLLM's publisher; rank r publishes on the port r above the base."""
         endpoint = f"{_LOOPBACK}:{self._port}"
         return {"enable_kv_cache_events": True, "publisher": "zmq", "endpoint": endpoint}
 

@@ -13,7 +13,7 @@ _WINDOW_LOOKUPS = 1000  # prompts that the hit rate is about
 
 
 class LoadMeter:
-    """One rank. `record` has the arguments of vLLM's stat loggers; `clock` is monotonic, in seconds."""
+    """Load of one rank. `record` has the arguments of vLLM's stat loggers; `clock` is monotonic, in seconds."""
 
     def __init__(self, rank: int, clock: Callable[[], float] = time.monotonic) -> None:
         self.last_report_at = clock()

@@ -50,7 +50,7 @@ class MediaReader:
         return cls(MediaSources.of(domains, directory, limits), io_kwargs(model_config))
 
     async def read(self, media: Media) -> dict[str, Any]:
-        """What vLLM's prompts have of them, beside their tokens. Their bytes are not kept."""
+        """Returns the media of a vLLM prompt. Their encoded bytes are not kept."""
         async with self._slots:
             fetched = await self._fetcher.fetch(media)
             async with self._threads:
@@ -74,7 +74,7 @@ class MediaReader:
 
 
 class FramePixels:
-    """Those of a prompt's videos, counted before each is decoded."""
+    """Pixels of the frames of a prompt's videos, counted before each video is decoded."""
 
     def __init__(self, most: int) -> None:
         self._most = most

@@ -1,4 +1,4 @@
-"""What vLLM answers to our values; pure, and by the names of its fields alone."""
+"""Converts vLLM's outputs to our values; pure, by field names."""
 
 from typing import Any
 
@@ -14,7 +14,7 @@ _FAILED = "the engine failed to answer this request"
 
 
 def to_sequence_output(request: Request, index: int, output: Any) -> SequenceOutput:
-    """What is new of one answer, from a `RequestOutput` of one answer whose kind is DELTA."""
+    """Converts a `RequestOutput` with a single answer of kind DELTA to its new part."""
     (answer,) = output.outputs
     reason = None if answer.finish_reason is None else FinishReason(answer.finish_reason)
     drafts = answer.spec_decode_metrics

@@ -83,7 +83,7 @@ def to_constraint(constraint: StructuredOutputsParams | None) -> dict[str, Any] 
 
 
 def reasoning_ended(request: Request, *, has_parser: bool) -> bool | None:
-    """What vLLM is to know of reasoning, which it looks for where a constraint has to wait for its end.
+    """Tells vLLM whether reasoning has ended, which matters where a constraint waits for that.
 
     With None it decides by its own parser; that is of no consequence without a constraint.
     """

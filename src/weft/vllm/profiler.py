@@ -5,7 +5,7 @@ from typing import Any
 
 
 class OneThread:
-    """Its calls as vLLM makes them, from whichever thread.
+    """Runs vLLM's profiler calls on a thread of its own, whichever thread they come from.
 
     With stacks, torch's profiler writes through freed memory where it is stopped on another thread than it was
     started on, which ends the process.

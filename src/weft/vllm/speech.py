@@ -44,7 +44,7 @@ class Clip:
 
 
 class SpeechReader:
-    """Of one engine."""
+    """Reads recordings for one engine."""
 
     def __init__(
         self,

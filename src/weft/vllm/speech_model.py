@@ -1,4 +1,4 @@
-"""What vLLM's class of a model does about speech: clips, prompts, languages. Imports vLLM, as `engine.py` does."""
+"""Speech functions of vLLM's model class: clips, prompts, languages. Imports vLLM, as `engine.py` does."""
 
 import io
 import math
@@ -17,7 +17,7 @@ _NO_TIMESTAMPS = "<|notimestamps|>"
 
 
 class SpeechModel:
-    """Of an `AsyncLLM` whose model makes text of speech."""
+    """Speech-to-text model of an `AsyncLLM`."""
 
     def __init__(self, llm: Any) -> None:
         self._llm = llm
@@ -35,7 +35,7 @@ class SpeechModel:
         }
 
     def describe(self, tasks: Sequence[str], token_id: Callable[[str], int | None]) -> SpeechConfig:
-        """What servers are to know of it."""
+        """Returns the speech configuration that servers read."""
         has_times = self._class.supports_segment_timestamp
         return SpeechConfig(
             first_timestamp_id=token_id(FIRST_TIMESTAMP) if has_times else None,
@@ -73,7 +73,7 @@ class SpeechModel:
         return clips, duration_s
 
     def seconds(self, clip: Any, task: SpeechTask) -> float:
-        """How long a clip is."""
+        """Duration of a clip in seconds."""
         return float(clip.shape[-1] / self._settings[task].sample_rate)
 
     async def detect_language(self, clip: Any, task: SpeechTask, request_id: str) -> str | None:
@@ -149,16 +149,16 @@ class SpeechModel:
         return await self._llm.renderer.render_cmpl_async(parsed)
 
     def separator(self, language: str | None) -> str:
-        """What stands between the texts of clips."""
+        """Text between the texts of two clips."""
         return "" if language and language.lower() in self._class.no_space_languages else " "
 
     def num_audio_tokens(self, duration_s: float, task: SpeechTask) -> int:
-        """Those that stand in no prompt."""
+        """Number of audio tokens, which are not part of the prompt's tokens."""
         settings = self._settings[task]
         return math.ceil(self._class.get_num_audio_tokens(duration_s, settings, self._config) or 0)
 
     def cleaner(self, *, is_streamed: bool) -> Callable[[str, bool], str]:
-        """What makes a clip's text of the model's, piece by piece; called with whether it is the last."""
+        """Returns a function that cleans a clip's text piece by piece; its second argument marks the last piece."""
         if is_streamed:
             clean: Callable[[str, bool], str] = (
                 self._class.get_streaming_post_processor_cls()().process_delta
@@ -175,5 +175,5 @@ def _unread(name: str) -> BadRequest:
 
 
 def prompt_token_ids(prompt: Any) -> list[int]:
-    """Of a prompt as the engine takes it: where there is an encoder, the decoder's."""
+    """Token ids of an engine prompt; those of the decoder where there is an encoder."""
     return list(prompt.get("decoder_prompt", prompt)["prompt_token_ids"])

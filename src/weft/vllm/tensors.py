@@ -20,7 +20,7 @@ _PREFIX = "tensors:"
 
 @dataclass(frozen=True, slots=True)
 class Item:
-    """One that has been processed: dtype and shape of each tensor, and at how many tokens it stands."""
+    """A processed item: dtype and shape of each tensor, and its number of tokens."""
 
     tensors: Mapping[str, tuple[str, tuple[int, ...]]]
     num_tokens: int
@@ -28,7 +28,7 @@ class Item:
 
 @dataclass(frozen=True, slots=True)
 class ItemForm:
-    """What items of a modality have in common; None stands for what differs."""
+    """Properties that the items of a modality share; None for those that differ."""
 
     tensors: Mapping[str, tuple[str, tuple[int | None, ...]] | None]
     num_tokens: int | None
@@ -44,7 +44,7 @@ class ItemForm:
         return cls(tensors, one.num_tokens if is_fixed else None)
 
     def dtype(self, name: str) -> str | None:
-        """Of a tensor, where it is known."""
+        """Data type of a tensor, if known."""
         common = self.tensors.get(name)
         return None if common is None else common[0]
 
@@ -83,7 +83,7 @@ def check_names(given: MediaTensors, form: ItemForm) -> None:
 
 
 def layout(name: str, given: MediaTensors) -> tuple[Layout, str | None]:
-    """How a tensor has its items, by vLLM's word for it; and the tensor that says how many rows each has."""
+    """Returns how a tensor is divided into items, in vLLM's terms, and the tensor with the number of rows of each."""
     if name in given.batched:
         return "batched", None
     if name in given.flat:

@@ -1,1 +1,1 @@
-"""What every gRPC server and channel of ours is made with."""
+"""Settings of all gRPC servers and channels."""

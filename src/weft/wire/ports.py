@@ -16,7 +16,7 @@ def server_args(
     handshake_timeout_s: float = 10.0,
     shares_port: bool = False,
 ) -> ChannelArgs:
-    """What every server keeps to: it serves `max_calls` at once, `max_streams` of them on one connection."""
+    """Limits of every gRPC server: `max_calls` calls at once, `max_streams` of them on one connection."""
     # Calls that nobody has taken up yet, about 15 kB each, those reset meanwhile among them. Beyond
     # this many core cancels what comes, from whichever connection, and its own 1,000 are fewer than one
     # connection may have: full of resets, one must leave room for the calls of the others.
@@ -44,7 +44,7 @@ def server_args(
 
 
 def client_args(*, max_message_bytes: int) -> ChannelArgs:
-    """What every channel of ours keeps to."""
+    """Settings of every gRPC channel."""
     return [
         ("grpc.max_receive_message_length", max_message_bytes),
         ("grpc.max_send_message_length", max_message_bytes),

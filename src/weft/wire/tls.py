@@ -20,7 +20,7 @@ class Pem:
         return f"{self.flag} {self.path}"
 
     def read(self) -> bytes:
-        """What is in it; `ConfigError` names the flag."""
+        """Reads the file; a `ConfigError` names the flag."""
         try:
             return self.path.read_bytes()
         except OSError as error:

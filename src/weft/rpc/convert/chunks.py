@@ -11,7 +11,7 @@ from weft.pb import vllm_engine_pb2 as pb
 
 
 class _Piece(Protocol):
-    """What chunks and completes have in common."""
+    """Fields that chunks and completes share."""
 
     @property
     def index(self) -> int: ...
@@ -42,11 +42,11 @@ class RemoteAnswers:
 
     @property
     def is_finished(self) -> bool:
-        """Whether every answer has ended."""
+        """True if every answer has ended."""
         return not self._open
 
     def take(self, response: pb.GenerateResponse) -> list[SequenceOutput]:
-        """What is new with this message."""
+        """Returns the new outputs of a message."""
         match response.WhichOneof("response"):
             case "chunk":
                 return self._chunk(response.chunk)
@@ -127,7 +127,7 @@ class RemoteAnswers:
 
 
 def _tops_of(logprobs: pb.OutputLogProbs | pb.InputLogProbs) -> Sequence[pb.TopLogProbs]:
-    """One a token; without alternatives none is sent."""
+    """Alternatives per token; empty where no alternatives were requested."""
     return logprobs.top_logprobs or [pb.TopLogProbs()] * len(logprobs.token_logprobs)
 
 

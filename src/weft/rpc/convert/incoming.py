@@ -1,4 +1,4 @@
-"""What a server says of itself, its load and its cache, from the wire."""
+"""Converts a server's reports about itself, its load and its cache from the wire."""
 
 import json
 from dataclasses import dataclass
@@ -26,7 +26,7 @@ _EMBEDDER = PoolerConfig(kinds={"embed": PoolingKind.LAST}, normalize=True, embe
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ServerReport:
-    """What a server says of itself that is no configuration.
+    """A server's report about itself, besides its configuration.
 
     `constrains_reasoning` says that a constraint begins at the first token, whatever the model writes
     first; elsewhere behind what ends reasoning by `reasoning_parser`. A server that `is_ours` follows
@@ -56,7 +56,7 @@ def to_engine_config(
     report: ServerReport,
     load: EngineLoad,
 ) -> EngineConfig:
-    """What can be known from outside; limits of the queue cannot, and stand at 0."""
+    """Converts the configuration that is visible from outside; queue limits are unknown and stand at 0."""
     return EngineConfig(
         model_config=to_model_config(model, server.model_dtype),
         cache_config=CacheConfig(

@@ -1,4 +1,4 @@
-"""What the engine is and how busy it is, to the wire."""
+"""Converts model, server and load information to the wire."""
 
 import json
 from collections.abc import Collection, Iterable
@@ -112,7 +112,7 @@ def to_loads_response(
 
 
 def to_scheduler_load(load: EngineLoad, fields: Collection[str]) -> pb.SchedulerLoad:
-    """One rank's load; only `fields`, and the rank, are filled."""
+    """Converts the load of one rank; fills only `fields` and the rank."""
     values: dict[str, Any] = {
         "num_running_reqs": load.num_running,
         "num_waiting_reqs": load.num_waiting,

@@ -83,7 +83,7 @@ def _to_lora(load: EngineLoad) -> pb.EngineLora:
 
 
 def to_event(event: KvEvent, event_id: int) -> pb.KvCacheEvent:
-    """One change of the cache."""
+    """Converts a change of the cache."""
     match event:
         case BlockStored():
             return pb.KvCacheEvent(event_id=event_id, stored=_to_stored(event))

@@ -1,4 +1,4 @@
-"""What the engine answers, to the wire: chunks and completes, with aligned log-probabilities."""
+"""Converts outputs to the wire: chunks and completes, with aligned logprobs."""
 
 from collections.abc import Sequence
 
@@ -106,7 +106,7 @@ class WholeReply:
                 self._complete_by_index[answer.index] = complete
 
     def messages(self) -> list[pb.GenerateResponse]:
-        """One complete per answer, in order."""
+        """Returns a complete for each answer, in order."""
         if len(self._complete_by_index) != self._params.n:
             raise GenerationError("the engine ended the request before every answer was finished")
         ordered = sorted(self._complete_by_index.items())
@@ -150,7 +150,7 @@ def to_complete(
 
 
 def to_output_logprobs(answer: CompletionOutput, num_top: int | None) -> pb.OutputLogProbs | None:
-    """One entry per token of `answer`, or None if none were requested."""
+    """Returns an entry for each token of `answer`, or None if no logprobs were requested."""
     if num_top is None or answer.logprobs is None:
         return None
     positions = _aligned(answer.logprobs, len(answer.token_ids))
@@ -167,7 +167,7 @@ def to_output_logprobs(answer: CompletionOutput, num_top: int | None) -> pb.Outp
 def to_input_logprobs(
     token_ids: Sequence[int], logprobs: PromptLogprobs | None, num_top: int | None
 ) -> pb.InputLogProbs | None:
-    """One entry per prompt token, the first without a value, or None if none were requested."""
+    """Returns an entry for each prompt token, the first without a value; None if no logprobs were requested."""
     if num_top is None or logprobs is None:
         return None
     positions = _aligned(logprobs, len(token_ids))
@@ -182,7 +182,7 @@ def to_input_logprobs(
 
 
 def _to_tops(positions: PromptLogprobs, num_top: int) -> list[pb.TopLogProbs]:
-    """One a position; none at all where no alternatives were requested, as in the reference."""
+    """Returns the alternatives of each position; none at all if no alternatives were requested, as in the reference."""
     return [to_top_logprobs(position, num_top) for position in positions] if num_top else []
 
 

@@ -100,7 +100,7 @@ def to_generation(
 
 
 def _to_extra_args(request: pb.GenerateRequest) -> dict[str, Any] | None:
-    """What is said of a transfer: in JSON; the field beside it may only say the same address."""
+    """Returns the JSON transfer parameters; the typed field beside them must have the same address."""
     given: Any = {}
     if len(request.kv_transfer_params_json) > MAX_TRANSFER_CHARS:
         raise BadRequest(_TRANSFER_JSON, f"{_TRANSFER_JSON} takes {MAX_TRANSFER_CHARS} characters")
@@ -120,7 +120,7 @@ def _to_extra_args(request: pb.GenerateRequest) -> dict[str, Any] | None:
 
 
 def to_flush_timeout(request: common_pb2.FlushCacheRequest) -> float:
-    """How long to keep trying, in seconds."""
+    """Timeout of the flush, in seconds."""
     timeout_s = request.timeout_s
     if not (math.isfinite(timeout_s) and 0 <= timeout_s <= MAX_FLUSH_TIMEOUT_S):
         raise BadRequest(
@@ -131,7 +131,7 @@ def to_flush_timeout(request: common_pb2.FlushCacheRequest) -> float:
 
 
 def to_num_steps(request: common_pb2.StartProfileRequest) -> int | None:
-    """How many steps to record; None where the message does not say. All else is refused by name."""
+    """Number of steps to record; None if the message has none. Refuses all other fields by name."""
     _refuse_fields(request)
     return request.num_steps if request.HasField("num_steps") else None
 
