@@ -106,7 +106,7 @@ class ProvenSocket:
             raise PeerError(f"a frame of {length} bytes is too long")
         try:
             return decoder.decode(self._exactly(length))
-        except msgspec.DecodeError as error:
+        except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
             raise PeerError(f"a frame is not as it should be: {error}") from None
 
     # -- bytes --------------------------------------------------------------------------------

@@ -155,6 +155,13 @@ def _of_safetensors(data: bytes) -> tuple[str, Any, bytes]:
     return dtype, entry["shape"], entry["data"]
 
 
+# The library fails so over damaged files: the last three over places outside of the file, and over names.
+_ZIP_ERRORS = (
+    zipfile.BadZipFile, NotImplementedError, RuntimeError, EOFError, OSError, ValueError, struct.error,
+    OverflowError,
+)  # fmt: skip
+
+
 def _of_torch(data: bytes) -> tuple[str, Any, bytes]:
     """The tensor that `torch.save` wrote: type, shape and bytes."""
     if data.count(_ZIP_ENTRY) > _MAX_ZIP_ENTRIES:
@@ -162,7 +169,7 @@ def _of_torch(data: bytes) -> tuple[str, Any, bytes]:
     try:
         with zipfile.ZipFile(io.BytesIO(data)) as file:
             return _in_zip(file)
-    except (zipfile.BadZipFile, NotImplementedError, RuntimeError, EOFError, OSError) as error:
+    except _ZIP_ERRORS as error:
         raise _bad(f"is no file of torch.save: {error}") from None
 
 
