@@ -12,10 +12,8 @@ from typing import Protocol, assert_never
 
 from weft.compute.backends import backend_of
 from weft.core.config import EngineConfig
-from weft.core.controls import SleepTag
 from weft.core.types import (
     KvEventBatch,
-    PauseMode,
     Request,
     SequenceOutput,
 )
@@ -23,6 +21,7 @@ from weft.engine.constraints.grammar import GrammarCompiler, GrammarState, Gramm
 from weft.engine.cpu_shares import keep_to
 from weft.engine.drafters import open_drafter
 from weft.engine.engine_model import EngineModel
+from weft.engine.engine_pauses import EnginePauses
 from weft.engine.load_meter import LoadMeter
 from weft.engine.lora_loader import LoraLoader
 from weft.engine.messages import (
@@ -56,7 +55,6 @@ from weft.engine.replies import attempt
 from weft.engine.request_states import read_states
 from weft.engine.scheduling.draft_payoff import DraftPayoff
 from weft.engine.scheduling.plan import Plan
-from weft.engine.scheduling.queues import Admission
 from weft.engine.scheduling.scheduler import Scheduler
 from weft.engine.scheduling.sequence import SequenceStatus
 from weft.engine.step_pooler import StepPooler
@@ -141,7 +139,9 @@ class EngineLoop:
         self._weights = WeightUpdates(
             config, model, self._scheduler, self._loras, self._use_weights
         )
-        self._pending_pauses: list[Pause] = []
+        self._pauses = EnginePauses(
+            self._scheduler, model, self._steps, emit, self._report, self._restore_weights
+        )
         self._pending_loras: list[AddLora] = []  # that came while weights were absent
         self._stop_at: float | None = None
         self._num_kv_batches = 0
@@ -188,7 +188,7 @@ class EngineLoop:
             )
             self._lap("send")
             # Behind the step: it may be the one that a pause waits for, and there may be no other turn.
-            self._complete_pauses()
+            self._pauses.complete()
         self._report(self._steps.drain())
         self._report(self._scheduler.abort_all())
 
@@ -253,7 +253,7 @@ class EngineLoop:
             case Abort():
                 return self._abort(command)
             case Pause():
-                return self._pause(command)
+                return self._pauses.pause(command)
             case AddLora():
                 self._pending_loras.append(command)
                 self._load_loras()
@@ -263,11 +263,11 @@ class EngineLoop:
             case RemoveLora():
                 self._loras.remove(command.lora_id)
             case Stop():
-                self._resume()  # a paused engine drains too; one that sleeps cannot
+                self._pauses.resume()  # a paused engine drains too; one that sleeps cannot
                 timeout_s = command.timeout_s if self._model.is_resident else 0.0
                 self._stop_at = time.monotonic() + timeout_s
             case _ if isinstance(command, Transfer):
-                self._complete_pauses()  # a sleep that was agreed to, before it could be no more
+                self._pauses.complete()  # a sleep that was agreed to, before it could be no more
                 self._emit(self._weights.handle(command))
             case _ if isinstance(command, Controlled):
                 self._emit(self._reply(command))
@@ -278,9 +278,9 @@ class EngineLoop:
     def _reply(self, command: Controlled) -> Reply:
         match command:
             case Resume():
-                return self._answer_resume(command)
+                return self._pauses.answer_resume(command)
             case Wake():
-                return self._wake(command)
+                return self._pauses.wake(command)
             case ResetPrefixCache():
                 is_done = self._scheduler.reset_cache(
                     preempt_running=command.reset_running_requests
@@ -322,92 +322,18 @@ class EngineLoop:
         ]
         return [] if command.is_silent else outputs
 
-    # -- pauses and sleep ---------------------------------------------------------------------
+    # -- weights ------------------------------------------------------------------------------
 
-    def _pause(self, command: Pause) -> list[SequenceOutput]:
-        refusal = self._pause_refusal(command)
-        if refusal is not None:
-            self._emit(Reply(command.call_id, is_done=False, refusal=refusal))
-            return []
-        self._pending_pauses.append(command)
-        match PauseMode(command.mode):
-            case PauseMode.ABORT:
-                self._admit(Admission.STARTED)
-                return self._scheduler.abort_all()
-            case PauseMode.WAIT:
-                self._admit(Admission.STARTED)
-            case PauseMode.KEEP:
-                self._admit(Admission.CLOSED)
-        return []
-
-    def _pause_refusal(self, command: Pause) -> str | None:
-        if command.sleep_level:
-            refusal = self._model.sleep_refusal(command.sleep_level)
-            if refusal is not None:
-                return refusal
-        is_frozen = not self._model.is_resident and self._scheduler.has_started_work
-        if command.mode == PauseMode.WAIT and is_frozen:
-            return "requests that were frozen by mode keep cannot end while the engine sleeps"
-        return None
-
-    def _admit(self, admission: Admission) -> None:
-        """Nobody is scheduled while weights or KV pool are absent."""
-        self._scheduler.admission = admission if self._model.is_resident else Admission.CLOSED
-
-    def _complete_pauses(self) -> None:
-        """Reply to pauses once the condition of the last one holds."""
-        if not self._pending_pauses:
-            return
-        if self._scheduler.admission is Admission.STARTED and self._scheduler.has_started_work:
-            return
-        self._report(self._steps.drain())  # all of it in vain
-        level = max(pause.sleep_level for pause in self._pending_pauses)
-        if level or any(pause.clear_cache for pause in self._pending_pauses):
-            self._scheduler.reset_cache(preempt_running=True)
-            self._report([])
-        if level:
+    def _restore_weights(self) -> None:
+        level = self._model.sleep_level
+        is_new = self._model.restore_weights()
+        try:
+            self._loras.restore(self._model.runner)
+        except BaseException:
             self._model.release(level)
-            self._admit(Admission.CLOSED)
-        self._answer_pauses()
-
-    def _answer_resume(self, command: Resume) -> Reply:
-        if self._model.is_resident:
-            self._resume()
-            return Reply(command.call_id)
-        return Reply(command.call_id, is_done=False, refusal="the engine sleeps; wake_up first")
-
-    def _resume(self) -> None:
-        self._admit(Admission.OPEN)
-        self._answer_pauses(is_done=False)
-
-    def _answer_pauses(self, *, is_done: bool = True) -> None:
-        for pause in self._pending_pauses:
-            self._emit(Reply(pause.call_id, is_done))
-        self._pending_pauses.clear()
-
-    def _wake(self, command: Wake) -> Reply:
-        was_resident = self._model.is_resident
-        restored = attempt(command.call_id, partial(self._restore, command.tags))
-        if not restored.is_done:
-            return restored
-        if self._model.is_resident and (SleepTag.SCHEDULING in command.tags or not was_resident):
-            self._resume()
-        return Reply(command.call_id, is_done=self._scheduler.admission is Admission.OPEN)
-
-    def _restore(self, tags: list[str]) -> None:
-        if SleepTag.KV_CACHE in tags:
-            self._model.is_kv_wanted = True
-        if SleepTag.WEIGHTS in tags and not self._model.has_weights:
-            level = self._model.sleep_level
-            is_new = self._model.restore_weights()
-            try:
-                self._loras.restore(self._model.runner)
-            except BaseException:
-                self._model.release(level)
-                raise
-            self._use_weights(is_new=is_new)
-            self._load_loras()
-        self._model.restore_kv()
+            raise
+        self._use_weights(is_new=is_new)
+        self._load_loras()
 
     def _use_weights(self, *, is_new: bool = True) -> None:
         """A runner has come; what was computed with other weights is found no more."""
