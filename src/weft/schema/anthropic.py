@@ -83,6 +83,13 @@ class SearchResultBlock(msgspec.Struct, frozen=True, kw_only=True):
     cache_control: CacheControl | None = None
 
 
+class ToolReferenceBlock(msgspec.Struct, frozen=True, kw_only=True):
+    """A tool that a search for tools found."""
+
+    tool_name: str
+    cache_control: CacheControl | None = None
+
+
 class ThinkingBlock(msgspec.Struct, frozen=True, kw_only=True):
     """Reasoning of an earlier answer."""
 
@@ -126,6 +133,7 @@ Block: TypeAlias = (
     | RedactedThinkingBlock
     | ToolUseBlock
     | ToolResultBlock
+    | ToolReferenceBlock
 )
 
 # -- requests: the body -------------------------------------------------------------------------

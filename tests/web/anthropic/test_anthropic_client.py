@@ -20,6 +20,8 @@ from weft.model.open import open_model
 
 CALL = '<tool_call>\n{"name": "get_weather", "arguments": {"unit": "c"}}\n</tool_call>'
 TOOLS = [weather_tool()]
+# Says what the first message says, and when there is a result, what that says.
+CALLING = "{{ messages[-1].content if messages[-1].role == 'tool' else messages[0].content }}"
 
 
 @asynccontextmanager
@@ -297,3 +299,26 @@ async def test_a_client_that_leaves_ends_its_request():
         async with asyncio.timeout(PATIENCE_S):
             while served.client.num_active_requests:  # noqa: ASYNC110 - no event says so
                 await asyncio.sleep(0.01)
+
+
+async def test_the_tool_runner_goes_on_without_a_thread():
+    """It asks for a thread first; by the details of the refusal it sends the whole conversation instead."""
+
+    @anthropic.beta_async_tool
+    async def get_weather(unit: str) -> str:
+        """The weather.
+
+        Args:
+            unit: of the degrees.
+        """
+        return f"18 {unit}"
+
+    async with client_of(ECHO, options=QWEN, template=CALLING) as (client, _):
+        runner = client.beta.messages.tool_runner(
+            model=ECHO,
+            max_tokens=100,
+            tools=[get_weather],
+            messages=[{"role": "user", "content": CALL}],
+        )
+        last = await runner.until_done()
+    assert last.content[0].text == "18 c"

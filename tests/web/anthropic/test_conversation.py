@@ -184,3 +184,22 @@ def test_a_system_prompt_is_text():
     parameter, why = refusal(user("x"), system=[IMAGE])
     assert parameter == "system"
     assert "system[0]: blocks of type image" in why
+
+
+@pytest.mark.parametrize("number", ["1a2b3", "4c5d6"])
+def test_claude_codes_billing_header_is_left_out(number):
+    """It changes with each request: before the system prompt it would cost the whole prefix cache."""
+    header = f"x-anthropic-billing-header: cc_version=2.1.100; cc_entrypoint=cli; cch={number};"
+    system = [text(header), text("You are an agent.")]
+    assert converted(user("hi"), system=system)[0] == {
+        "role": "system",
+        "content": "You are an agent.",
+    }
+    assert converted(user("hi"), system=header)[0]["role"] == "user"
+
+
+def test_tools_that_a_search_found_are_read():
+    """Claude Code searches among deferred tools, all of which are in the prompt."""
+    found = [{"type": "tool_reference", "tool_name": "read"}]
+    made = converted(assistant(call()), user(result(content=found)))
+    assert made[-1]["content"] == "Tool found: read"

@@ -18,6 +18,7 @@ from weft.schema import anthropic as schema
 from weft.web.anthropic.blocks import OF_ASSISTANT, OF_USER
 from weft.web.anthropic.messages import to_shape, to_turn
 from weft.web.anthropic.unsupported import LABELS, LABELS_ANYWHERE, REFUSED, REFUSED_BLOCKS
+from weft.web.http.problem import HttpError
 from weft.web.inference.call import to_model_call
 from weft.web.options import ApiOptions
 
@@ -78,6 +79,9 @@ PLACES = {
     schema.ToolUseBlock: tool_use,
     schema.Caller: lambda fields: tool_use({"caller": {"type": "direct", **fields}}),
     schema.ToolResultBlock: result,
+    schema.ToolReferenceBlock: lambda fields: result(
+        {"content": [{"type": "tool_reference", "tool_name": "f", **fields}]}
+    ),
     schema.CacheControl: lambda fields: {"cache_control": {"type": "ephemeral", **fields}},
     schema.ToolBody: lambda fields: {"tools": [weather_tool(**fields)]},
     schema.ToolChoiceBody: lambda fields: {
@@ -195,7 +199,7 @@ async def fate(struct, name):
         before = await outcome(served, place(beside))
         try:
             after = await outcome(served, place({**beside, name: value}))
-        except BadRequest as error:
+        except (BadRequest, HttpError) as error:
             is_named = name in str(error) or struct is schema.Caller
             return "refused" if is_named else f"refused without its name: {error}"
     return "label" if before == after else "used"

@@ -12,6 +12,7 @@ from weft.schema.anthropic import (
     SearchResultBlock,
     TextBlock,
     ThinkingBlock,
+    ToolReferenceBlock,
     ToolResultBlock,
     ToolUseBlock,
 )
@@ -27,6 +28,7 @@ _STRUCTS: Mapping[str, type[Block]] = {
     "redacted_thinking": RedactedThinkingBlock,
     "tool_use": ToolUseBlock,
     "tool_result": ToolResultBlock,
+    "tool_reference": ToolReferenceBlock,
 }
 
 
@@ -48,6 +50,8 @@ OF_USER = _types(*READABLE.structs, "tool_result")
 # Where the model looks at pictures.
 SEEN = _types(*READABLE.structs, "image")
 OF_USER_SEEN = _types(*OF_USER.structs, "image")
+IN_RESULT = _types(*READABLE.structs, "tool_reference")
+IN_RESULT_SEEN = _types(*IN_RESULT.structs, "image")
 OF_ASSISTANT = _types("text", "thinking", "redacted_thinking", "tool_use")
 
 
@@ -72,7 +76,7 @@ def to_texts(
 
 
 def to_text(block: Block, place: Place) -> str:
-    """Returns the text that the model reads for a block of one of the types `READABLE`."""
+    """Returns the text that the model reads for a block of one of the types `IN_RESULT`."""
     match block:
         case TextBlock(text=text):
             return text
@@ -81,12 +85,14 @@ def to_text(block: Block, place: Place) -> str:
         case SearchResultBlock(title=title, source=source, content=content):
             text = "\n".join(to_texts(content, TEXT, place.field("content")))
             return _tagged("search_result", text, title=title, source=source)
+        case ToolReferenceBlock(tool_name=name):
+            return f"Tool found: {name}"
         case _:
             raise AssertionError(f"a {type(block).__name__} is not read as text")
 
 
 def to_part(block: Block, place: Place) -> dict[str, Any]:
-    """A block of one of the types `SEEN`, as messages in OpenAI's form hold it."""
+    """A block of one of the types `IN_RESULT_SEEN`, as messages in OpenAI's form hold it."""
     if isinstance(block, ImageBlock):
         url = _image_url(block.source, place.field("source"))
         return {"type": "image_url", "image_url": {"url": url}}

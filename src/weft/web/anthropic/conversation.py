@@ -5,6 +5,7 @@ of one role are one message.
 """
 
 import json
+import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Literal, TypeAlias
@@ -21,11 +22,11 @@ from weft.schema.anthropic import (
 )
 from weft.text.content import PartTypes, Place
 from weft.web.anthropic.blocks import (
+    IN_RESULT,
+    IN_RESULT_SEEN,
     OF_ASSISTANT,
     OF_USER,
     OF_USER_SEEN,
-    READABLE,
-    SEEN,
     TEXT,
     read_blocks,
     to_part,
@@ -33,6 +34,9 @@ from weft.web.anthropic.blocks import (
 )
 
 Message: TypeAlias = dict[str, Any]
+# Claude Code's first system text: no word for a model in it, and another one in each request, behind which
+# nothing of the prompt would be found in the prefix cache.
+_BILLING = re.compile(r"\s*x-anthropic-billing-header:[^\n]*\s*")
 _Role: TypeAlias = Literal["user", "assistant", "system"]
 _TYPES_BY_ROLE: Mapping[_Role, PartTypes[Block]] = {
     "user": OF_USER,
@@ -55,6 +59,7 @@ def to_messages(body: PromptBody, *, takes_images: bool = False) -> list[Message
     types_by_role = _TYPES_WITH_IMAGES if takes_images else _TYPES_BY_ROLE
     messages: list[Message] = []
     system = to_texts(body.system or "", TEXT, Place("system", "system"))
+    system = [text for text in system if not _BILLING.fullmatch(text)]
     if any(system):
         messages.append({"role": "system", "content": "".join(system)})
     open_calls: dict[str, str] = {}  # names by id, of the assistant's last message
@@ -63,7 +68,9 @@ def to_messages(body: PromptBody, *, takes_images: bool = False) -> list[Message
             case "system":
                 messages.append({"role": "system", "content": _content(speech.blocks)})
             case "user":
-                messages += _of_user(speech.blocks, open_calls, SEEN if takes_images else READABLE)
+                messages += _of_user(
+                    speech.blocks, open_calls, IN_RESULT_SEEN if takes_images else IN_RESULT
+                )
             case "assistant":
                 open_calls = _calls(speech.blocks)
                 messages.append(_of_assistant([block for _, block in speech.blocks]))

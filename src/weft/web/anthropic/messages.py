@@ -21,7 +21,7 @@ from weft.text.content import Place
 from weft.text.prompts import check_length
 from weft.web.anthropic.conversation import is_prefill, to_messages
 from weft.web.anthropic.tools import is_parallel, to_choice, to_tools
-from weft.web.anthropic.unsupported import beyond_api, refuse_unsupported
+from weft.web.anthropic.unsupported import ThreadUnsupported, beyond_api, refuse_unsupported
 from weft.web.anthropic.writer import MessageShape, MessageWriter
 from weft.web.chat.prompt import render
 from weft.web.chat.run import run_turn
@@ -105,6 +105,8 @@ def check_version(headers: Mapping[str, str]) -> None:
 def to_turn(call: ModelCall, body: PromptBody) -> Turn:
     """The turn that `body` requests, every field of it used or refused."""
     refuse_unsupported(body)
+    if isinstance(body, MessagesBody) and body.thread is not None:
+        raise ThreadUnsupported
     if body.output_config is not None:
         refuse_unsupported(body.output_config, Place("output_config", "output_config"))
     messages = to_messages(body, takes_images=takes("image", call.served.client.model_config.media))

@@ -1,6 +1,7 @@
 """Fields and kinds of Anthropic's bodies that change nothing here: refused by name, or only labels."""
 
 from collections.abc import Iterable, Mapping
+from types import MappingProxyType
 from typing import Any
 
 import msgspec
@@ -20,6 +21,7 @@ from weft.schema.anthropic import (
 )
 from weft.text.content import Place
 from weft.web.http.endpoint import Deviation
+from weft.web.http.problem import HttpError
 from weft.web.inference import fields
 
 _CACHE = "every prompt is looked up in the prefix cache, and stays in it as long as there is room"
@@ -28,11 +30,16 @@ _TOOLSETS = "toolsets are Anthropic's own"
 # Accepted with any value: they say who the caller is, or what was so before; not what to answer.
 LABELS: Mapping[type[msgspec.Struct], Mapping[str, str]] = {
     CacheControl: {"type": _CACHE, "ttl": _CACHE},
-    MessagesBody: {"metadata": "the caller's own notes"},
+    MessagesBody: {
+        "diagnostics": "they are of Anthropic's cache",
+        "metadata": "the caller's own notes",
+    },
+    PromptBody: {"speed": "there is one speed"},
     RedactedThinkingBlock: {"data": "only its maker can read it"},
     TextBlock: {"citations": "where an earlier answer had its text from"},
     ThinkingBlock: {"signature": "thinking is taken back whoever signed it"},
     ToolBody: {
+        "defer_loading": "every tool is in the prompt: a search for tools finds those that are there",
         "eager_input_streaming": "input is streamed as it is written, always",
     },
 }
@@ -49,22 +56,18 @@ REFUSED: Mapping[type[msgspec.Struct], Mapping[str, tuple[tuple[Any, ...], str]]
             "conversations are used as they are sent",
         ),
         "mcp_servers": (([],), "this server calls no other"),
-        "speed": (("standard",), "there is one speed"),
     },
     MessagesBody: {
         "container": ((), "this server has no containers"),
-        "diagnostics": (({}, {"previous_message_id": None}), "messages are not stored"),
         "fallback_credit_token": ((), "no other model answers in place of this one"),
         "fallbacks": (([],), "no other model answers in place of this one"),
         "inference_geo": ((), "this server is where it is"),
         "service_tier": (("auto", "standard_only"), "there is one tier"),
-        "thread": ((), "conversations are not stored"),
     },
     OutputConfig: {"task_budget": ((), "there is no budget beyond max_tokens")},
     Citations: {"enabled": ((False,), "citations are not offered")},
     ToolBody: {
         "allowed_callers": ((["direct"],), "only the model itself calls tools"),
-        "defer_loading": ((False,), "every tool is in the prompt"),
     },
     ToolUseBlock: {"toolset_name": ((), _TOOLSETS)},
     ToolResultBlock: {"toolset_name": ((), _TOOLSETS)},
@@ -89,7 +92,6 @@ REFUSED_BLOCKS: Mapping[str, str] = {
     "server_tool_use": _SERVER_TOOL,
     "text_editor_code_execution_tool_result": _SERVER_TOOL,
     "tool_addition": "tools stay the same through a conversation",
-    "tool_reference": "every tool is in the prompt",
     "tool_removal": "tools stay the same through a conversation",
     "tool_search_tool_result": _SERVER_TOOL,
     "web_fetch_tool_result": _SERVER_TOOL,
@@ -117,3 +119,18 @@ def beyond_api(body: PromptBody) -> Iterable[Deviation]:
     newer = None if body.output_config is None else body.output_config.format
     for name, form in (("output_config.format", newer), ("output_format", body.output_format)):
         yield from fields.report_unheld(name, None if form is None else form.schema)
+
+
+class ThreadUnsupported(HttpError):
+    """Refuses a conversation that the server is to keep; by the details clients send it whole instead."""
+
+    details = MappingProxyType(
+        {
+            "error_code": "thread_unsupported_request",
+            "unsupported": ["thread"],
+        }
+    )
+
+    def __init__(self) -> None:
+        message = "thread must be absent: conversations are not stored; send all messages"
+        super().__init__(400, message, parameter="thread")

@@ -5,8 +5,10 @@ What never reaches a handler (paths, sizes, keys) has its rows here as well, by 
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
+from typing import Any
 
 import msgspec
+from msgspec import UNSET, UnsetType
 
 from weft.core.errors import BadRequest, Code, ContextLengthExceeded, NotFound, WeftError
 from weft.web.http.endpoint import Dialect
@@ -69,6 +71,8 @@ _ANTHROPIC_STATUS = {503: 529}
 class HttpError(Exception):
     """A request that HTTP itself refuses, before or beside any handler."""
 
+    details: Mapping[str, Any] | None = None  # what programs go by, in Anthropic's dialect
+
     def __init__(
         self,
         status: int,
@@ -96,6 +100,7 @@ class Problem:
     parameter: str | None = None
     code: str | None = None
     headers: Mapping[str, str] = field(default_factory=dict)
+    details: Mapping[str, Any] | None = None
 
     def status(self, dialect: Dialect) -> int:
         """The status to answer with."""
@@ -117,7 +122,11 @@ class Problem:
                     )
                 )
             case Dialect.ANTHROPIC:
-                detail = AnthropicErrorDetail(type=self.row.anthropic_type, message=self.message)
+                detail = AnthropicErrorDetail(
+                    type=self.row.anthropic_type,
+                    message=self.message,
+                    details=UNSET if self.details is None else dict(self.details),
+                )
                 return msgspec.json.encode(AnthropicError(error=detail, request_id=request_id))
 
 
@@ -141,6 +150,7 @@ class AnthropicErrorDetail(msgspec.Struct, frozen=True, kw_only=True):
 
     type: str
     message: str
+    details: dict[str, Any] | UnsetType = UNSET
 
 
 class AnthropicError(msgspec.Struct, frozen=True, kw_only=True):
@@ -161,6 +171,7 @@ def to_problem(error: BaseException, request_id: str) -> Problem:
             parameter=error.parameter,
             code=error.code or row.openai_code,
             headers={**row.headers, **error.headers},
+            details=error.details,
         )
     if not isinstance(error, WeftError):
         row = _ROW_BY_CODE[Code.INTERNAL]
