@@ -21,11 +21,11 @@ _MAX_LOG_LINES: Final = 20
 
 
 class ChildFailed(WeftError):
-    """One of the processes ended before it was ready."""
+    """A child process ended before it was ready."""
 
 
 class Child:
-    """One process. Its standard error goes to `log`, ours if None, each line with its name before it or in it."""
+    """A child process. Its standard error goes to `log` (ours if None), with its name in each line."""
 
     def __init__(
         self,
@@ -84,7 +84,7 @@ class Child:
         return self._last_lines[-1] if self._last_lines else "it said nothing"
 
     def failure(self) -> ChildFailed:
-        """What to say of a process that ended by itself."""
+        """Returns the error for a child that ended by itself."""
         status = self.process.returncode
         return ChildFailed(f"{self.name} ended with status {status}: {self.last_line}")
 
@@ -150,7 +150,7 @@ def _die_with_parent() -> Callable[[], None]:
 
 
 def weft_command() -> list[str]:
-    """This command, in another process."""
+    """Returns the command line that runs this command in another process."""
     return [sys.executable, "-m", "weft.cli.main"]
 
 

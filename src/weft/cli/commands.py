@@ -47,18 +47,18 @@ class Command:
 
     @property
     def has_others(self) -> bool:
-        """Whether commands are below it."""
+        """True if the command has subcommands."""
         return self.target.endswith("_app")
 
     @property
     def usage(self) -> str:
-        """Its first line; the parser would go through all flags for it."""
+        """First line of the help; the parser would go through all flags to make it."""
         below = "[COMMAND] " if self.has_others else ""
         return f"Usage: weft {self.words} {below}[OPTIONS] {self.arguments}".rstrip()
 
     @property
     def epilogue(self) -> str:
-        """What stands below its flags."""
+        """Text below the flags."""
         title = "Example: " if len(self.examples) == 1 else "Examples:"
         lines = [title + self.examples[0]] if len(self.examples) == 1 else [title, *self.examples]
         statuses = {0: "done", EXIT_USAGE: "wrong arguments", **self.exits}
@@ -309,7 +309,7 @@ _FIRST = ("serve", "chat", "plan", "ps")
 
 
 def _epilogue_of_group(words: str, statuses: Mapping[int, str]) -> str:
-    """What stands below the commands of a group, or below all of them: how some are called."""
+    """Text below the commands of a group, or below all commands: examples."""
     shown = (
         each.examples[0]
         for each in COMMANDS

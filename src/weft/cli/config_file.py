@@ -67,7 +67,7 @@ def apply(path: str, app: App, commands: tuple[str, ...], arguments: ArgumentCol
 
 
 def _to_own(path: str, table: dict[str, Any]) -> tuple[dict[str, Any], list[str]]:
-    """The same with settings of ours alone, and what there is to say of those of vLLM."""
+    """Returns the table with vLLM's settings translated to ours, and remarks about them."""
     ours: dict[str, Any] = {}
     notes: list[str] = []
     for name, value in table.items():

@@ -1,4 +1,6 @@
-"""What the installed command runs: a first line at once, then `weft.cli.main`, which takes a while to import."""
+"""Entry point of the installed command: prints a first line at once, then imports `weft.cli.main`, which takes a
+while.
+"""
 
 import signal
 import sys

@@ -94,12 +94,12 @@ def pick(given: object, options: type[T], **others: Any) -> T:
 
 
 def flag_names(*kinds: type[Any]) -> list[str]:
-    """Of those flags that set something of `kinds`, as fields are written."""
+    """Names of the fields of `kinds` that flags set."""
     return [_name(field, flag) for kind in kinds for field, flag in _flags(kind)]
 
 
 def flags_under(owner: type[Any], heading: str) -> Iterator[tuple[str, Flag]]:
-    """Those of a class of flags that stand under a heading, with their fields' names."""
+    """Yields the flags of a class under a heading, with the names of their fields."""
     return ((field.name, flag) for field, flag in _flags(owner) if flag.group == heading)
 
 

@@ -1,4 +1,4 @@
-"""What CPU, memory and their limits there are, and what of it keeps Weft from being fast."""
+"""CPU, memory and their limits on this machine, and problems that slow Weft down."""
 
 import math
 import os
@@ -17,7 +17,7 @@ _LITTLE_BYTES = 1 << 30
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Check:
-    """One thing that was looked at. `mend` is the line that mends it; None where all is well."""
+    """A finding. `mend` is the fix; None if there is no problem."""
 
     area: str
     found: str
@@ -65,7 +65,7 @@ def check_huge_pages(root: Path) -> Check:
 
 
 def check_memory(root: Path, free_bytes: int | None = None) -> Check:
-    """What is free, within the control group's limit."""
+    """Checks free memory, within the control group's limit."""
     free = free_memory_bytes(root) if free_bytes is None else free_bytes
     mend = None
     if free < _LITTLE_BYTES:

@@ -27,7 +27,7 @@ class Panel(TypedDict):
 
 
 class Page(TypedDict):
-    """What is said of a command."""
+    """Help of a command."""
 
     above: list[str]
     panels: list[Panel]

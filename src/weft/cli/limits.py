@@ -1,4 +1,4 @@
-"""What the operating system must grant before anything slow is started: a port and open files."""
+"""Resources that the operating system must grant before a slow start begins: a port and open files."""
 
 import logging
 import resource

@@ -26,7 +26,7 @@ else:
 
 @flags(EngineOptions, ApiOptions)
 class LoadOptions:
-    """What is loaded, and how the APIs answer: flags of every command that starts an engine for them.
+    """Flags of every command that starts an engine for the APIs: what to load, and how the APIs answer.
 
     Those that set one field of `EngineOptions` or `ApiOptions` are declared there.
     """
@@ -165,7 +165,7 @@ class BatchOptions(LoadOptions):
 
 @flags()
 class ConnectOptions:
-    """Where the server is; shared by the commands that talk to one."""
+    """Address and credentials of the server, for the commands that talk to one."""
 
     address: Annotated[str, Flag("gRPC address of the server, HOST:PORT.", "Connection")] = (
         "127.0.0.1:50051"
@@ -181,12 +181,12 @@ class ConnectOptions:
 
 @flags()
 class SampleOptions(SampleFlags):
-    """How to sample; what is not given is the model's own default."""
+    """Sampling options; unset ones keep the model's defaults."""
 
 
 @flags()
 class ChatOptions:
-    """What is particular to a conversation."""
+    """Options of a conversation."""
 
     system: Annotated[str | None, Flag("System message of the conversation.", "Chat")] = None
     think: Annotated[bool | None, Flag("Turn reasoning before the answer on or off.", "Chat")] = (
@@ -214,7 +214,7 @@ class ChatOptions:
 
 @flags()
 class CompleteOptions:
-    """How the continuation is printed."""
+    """How the completion is printed."""
 
     json: Annotated[
         bool, Flag("Print the completion as one line of JSON.", "Output", negatable=False)

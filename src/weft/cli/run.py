@@ -60,7 +60,7 @@ def run(
 
 
 def _engine_flags(options: RunOptions) -> Iterator[str]:
-    """What is not left to the engine, as `weft serve` takes it."""
+    """Yields the set options as flags of `weft serve`."""
     neutral = RunOptions()
     for name in flag_names(EngineOptions):
         value = getattr(options, name)

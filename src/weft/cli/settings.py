@@ -36,7 +36,7 @@ def refuse_empty_key(app: App, commands: tuple[str, ...], arguments: ArgumentCol
 
 
 def wrong_key(given: str | None) -> Unauthenticated:
-    """What a client says where the server did not take its key."""
+    """Returns the client's error for an API key that the server rejected."""
     which = "a key" if given is None else "another key"
     return Unauthenticated(f"the server needs {which}: --api-key KEY or WEFT_API_KEY")
 

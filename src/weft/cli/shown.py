@@ -9,7 +9,7 @@ from weft.core.terminal import say
 
 
 def print_json(value: Any, *, is_line: bool = False) -> None:
-    """One JSON value; `is_line` writes it on one line, for a stream of them."""
+    """Prints a JSON value; `is_line` writes it on one line, for streams of values."""
     encoded = msgspec.json.encode(value)
     say((encoded if is_line else msgspec.json.format(encoded)).decode())
 

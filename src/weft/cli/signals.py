@@ -18,7 +18,7 @@ class Signalled(Exception):
 
 
 class Signals:
-    """Those that have come, and that nobody has taken yet."""
+    """Signals that have arrived and are not yet handled."""
 
     def __init__(self) -> None:
         self._numbers: asyncio.Queue[int] = asyncio.Queue()
@@ -30,7 +30,7 @@ class Signals:
             loop.add_signal_handler(number, self.put, number)
 
     def put(self, number: int) -> None:
-        """One more has come."""
+        """Adds a signal."""
         self._numbers.put_nowait(number)
 
     async def take(self) -> Signalled:
@@ -38,7 +38,7 @@ class Signals:
         return Signalled(await self._numbers.get())
 
     async def unless(self, work: Coroutine[Any, Any, T]) -> T:
-        """What `work` returns. A signal that comes first cancels it and raises `Signalled`."""
+        """Returns the result of `work`. A signal that arrives first cancels the work and raises `Signalled`."""
         task = asyncio.create_task(work)
         signalled = asyncio.create_task(self.take())
         try:

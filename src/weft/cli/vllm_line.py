@@ -25,12 +25,12 @@ _SHORT = {f"--{name.replace('_', '-')}": short for name, short in SHORT.items()}
 
 
 def to_own_arguments(arguments: Sequence[str]) -> list[str]:
-    """The same with flags of ours alone. `ConfigError` names one that cannot be followed, or is not known."""
+    """Translates vLLM's flags to ours. A `ConfigError` names a flag that is unknown or not supported."""
     return _Line(arguments).read()
 
 
 class _Line:
-    """One command line, read once from the left."""
+    """A command line, read once from the left."""
 
     def __init__(self, arguments: Sequence[str]) -> None:
         self._words = deque(arguments)

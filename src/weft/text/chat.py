@@ -35,7 +35,7 @@ _MAX_OPENED = 16
 
 
 class ChatTemplate:
-    """One model's chat template. Safe to share between threads.
+    """Chat template of a model. Safe to share between threads.
 
     `source` is its text. With `wants_parts` messages' contents reach it as lists of parts, where they are
     given so, rather than as strings; None is what it does with either.

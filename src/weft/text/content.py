@@ -23,13 +23,13 @@ class Text(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Refusal(msgspec.Struct, frozen=True, kw_only=True):
-    """What an assistant said in place of an answer; to a template it is text."""
+    """Refusal of an assistant in an earlier turn; templates see it as text."""
 
     refusal: str
 
 
 class Placeholder(msgspec.Struct, frozen=True):
-    """Where an item of media stands in a message whose media have been taken out; no body spells it."""
+    """Position of a media item in a message whose media have been extracted; no request body can spell it."""
 
     modality: Modality
 
@@ -38,7 +38,7 @@ Part: TypeAlias = Text | Refusal
 
 
 class Place(msgspec.Struct, frozen=True, gc=False):
-    """Where in a body something is: the field that an error names, and the path that its message begins with."""
+    """A place in a body: the field that an error names, and the path that its message begins with."""
 
     parameter: str
     path: str
@@ -51,13 +51,13 @@ class Place(msgspec.Struct, frozen=True, gc=False):
         return Place(self.parameter, f"{self.path}.{name}")
 
     def error(self, message: str) -> BadRequest:
-        """What is wrong here; the message goes on behind the path."""
+        """Returns an error for this place; the message follows the path."""
         return BadRequest(self.parameter, f"{self.path}{message}")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PartTypes(Generic[_Struct]):
-    """What may stand in one kind of list: the struct of each type, and how the API words its refusals.
+    """Allowed parts of one kind of list: the struct of each type, and the wording of errors.
 
     `refused` are types that are known and not taken, with the reason. The messages may hold `{list}` and
     `{part}`, which are paths, `{type}`, `{types}`, `{reason}`, and of a part that is no such struct
@@ -96,7 +96,7 @@ def read_parts(
 
 
 def read_part(part: object, types: PartTypes[_Struct], place: Place) -> _Struct:
-    """One part, which is at `place`."""
+    """Reads the part at `place`."""
     kind = part.get("type") if isinstance(part, Mapping) else type(part).__name__
     struct = types.structs.get(kind) if isinstance(kind, str) else None
     if struct is None:

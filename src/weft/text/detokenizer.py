@@ -24,10 +24,10 @@ class Detokenizer(Protocol):
         """The text that this token completes; "" when a character is still open or nothing shows."""
 
     def read(self, token_ids: Sequence[int]) -> str:
-        """What pushing them one after the other gives."""
+        """Returns the same text as pushing the tokens one by one."""
 
     def flush(self) -> str:
-        """What an unfinished character becomes, now that no more tokens come."""
+        """Returns the text of an incomplete character at the end of the tokens."""
 
 
 class PieceDetokenizer:
@@ -57,7 +57,7 @@ class PieceDetokenizer:
         return self._strip(text) if self._num_to_strip and text else text
 
     def read(self, token_ids: Sequence[int]) -> str:
-        """See `Detokenizer.read`. The bytes of many tokens are decoded as one."""
+        """Returns the same text as pushing the tokens one by one; decodes their bytes in one call."""
         if len(token_ids) == 1:
             return self.push(token_ids[0])
         if self._is_first or self._num_to_strip:

@@ -1,4 +1,4 @@
-"""What a tokenizer puts around a text or a pair of texts, so that texts can be cut inside it."""
+"""Special tokens that a tokenizer puts around a text or a pair of texts, so that texts can be truncated inside them."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -48,7 +48,7 @@ class Frame:
 
     @classmethod
     def single(cls) -> Self:
-        """One text, with nothing around it."""
+        """Returns the frame of one text without special tokens."""
         return cls((_Part(0, text=0),))
 
     @classmethod
@@ -73,7 +73,7 @@ class Frame:
 
 
 def _shares(texts: Sequence[Sequence[int]], room: int) -> list[int]:
-    """How many tokens of each text stay: the longer one is cut first."""
+    """Returns the number of tokens to keep of each text: the longer text is truncated first."""
     lengths = [len(text) for text in texts]
     room = max(room, 0)
     if len(lengths) == 1 or sum(lengths) <= room:

@@ -146,7 +146,7 @@ def _without_text(message: _Message) -> list[_Message]:
 
 
 def _one_call_a_message(messages: Sequence[_Message]) -> list[_Message]:
-    """The same calls one after the other, each with its results behind it."""
+    """Splits messages with several tool calls: one call per message, each followed by its results."""
     split: list[_Message] = []
     position = 0
     while position < len(messages):

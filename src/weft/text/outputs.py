@@ -94,7 +94,7 @@ class RequestStream:
         self.due = NOT_YET
 
     def progress(self, index: int) -> tuple[int, FinishReason | None]:
-        """How many tokens an answer has, and why it has ended."""
+        """Returns the number of tokens of an answer, and its finish reason."""
         answer = self._answers[index]
         return answer.num_tokens, answer.finish_reason
 
@@ -217,7 +217,7 @@ class RequestStream:
 
 
 class _Answer:
-    """One of the n answers: all of it so far, and how much of it has been emitted.
+    """One of the `n` answers: all tokens so far, and how many of them were emitted.
 
     Texts and log-probabilities are made of the engine's numbers when they are emitted, of many tokens
     at once; texts in which stop strings are searched, when they come.
@@ -259,7 +259,7 @@ class _Answer:
 
     @property
     def is_due(self) -> bool:
-        """Whether there is something to emit now: the first, the last, or `stream_interval` tokens."""
+        """True if there is something to emit now: the first token, the last, or `stream_interval` tokens."""
         num_new = len(self._token_ids) - self.num_emitted_tokens
         interval = self._params.stream_interval
         if interval is None or self.finish_reason is not None or not self.num_emitted_tokens:
@@ -301,7 +301,7 @@ class _Answer:
                 self._show(self._detokenizer.flush())
 
     def delta(self) -> CompletionOutput:
-        """What is new since the last output."""
+        """Returns the part that is new since the last output."""
         self._read()
         return self._output(self._num_emitted_texts, self.num_emitted_tokens)
 
@@ -335,7 +335,7 @@ class _Answer:
         )
 
     def _ends_silently(self, output: SequenceOutput) -> bool:
-        """Whether the answer's last token is a stop token, and is not to be shown.
+        """True if the last token is a stop token and is not part of the text.
 
         A model without an end-of-sequence token stops with the last token of its grammar, which is
         text like any other.
@@ -375,7 +375,7 @@ class _Answer:
                 self._show(self._detokenizer.read(unread))
 
     def read_scores(self, max_scores: int) -> int:
-        """The same for about so many log-probabilities, one row a token; how many these were."""
+        """Converts about `max_scores` logprobs, one row per token; returns the number converted."""
         if not self._rows:
             return 0
         first, width = len(self._logprobs), len(self._rows[0])
@@ -425,7 +425,7 @@ def _logprobs_of(
 
 
 async def write_scores(num_scores: int, write: Callable[[], T]) -> T:
-    """What `write` returns: for many log-probabilities on a thread, so that the event loop turns meanwhile."""
+    """Returns the result of `write`; for many logprobs it runs on a thread, so that the event loop stays responsive."""
     return write() if num_scores <= MANY_SCORES else await asyncio.to_thread(write)
 
 

@@ -1,4 +1,4 @@
-"""What each token adds to the text, as bytes, so that text can be built token by token.
+"""The bytes that each token adds to the text, so that text can be built token by token.
 
 Only decoders in which a token's bytes do not depend on its neighbours are described here: byte-level
 BPE and the SentencePiece styles. For any other decoder `read_rule` says None, and the detokeniser
@@ -12,7 +12,7 @@ from typing import Any
 
 @dataclass(frozen=True, slots=True)
 class PieceRule:
-    """How a token's name becomes bytes.
+    """Conversion of a token's name to bytes.
 
     `replacements` are applied in order to the name. `stripped` is a character of which up to
     `num_stripped` are removed at the very start of the text; `dropped_at_start` is a character that

@@ -228,7 +228,7 @@ class InputProcessor:
 
 
 def _check_beside_media(media: Media, params: SamplingParams, how: Tokenization) -> None:
-    """What counts a prompt's tokens goes by those of its media: known later, or to stay where they are."""
+    """Refuses options that depend on the token count of a prompt with media, which is known only later."""
     for name, value in (
         ("truncate_prompt_tokens", how.truncate_prompt_tokens),
         ("prompt_logprobs", params.prompt_logprobs if media.items else None),

@@ -46,14 +46,14 @@ _IDLE = ("PROTO", "BINPERSID")  # a storage is the tuple that describes it
 
 @dataclass(frozen=True, slots=True)
 class _Called:
-    """Where a pickle would call something: what, and with what. Nobody does."""
+    """A call that a pickle describes: the function's name and its arguments. It is never executed."""
 
     function: Any
     arguments: Any
 
 
 def read_array(given: object) -> EmbedsPart:
-    """What a Python program gives: an array of floats, [tokens, hidden]; `BadRequest` for anything else."""
+    """Reads an array of floats, [tokens, hidden], from Python; `BadRequest` for anything else."""
     try:
         array = np.asarray(given)
     except (TypeError, ValueError) as error:
@@ -106,7 +106,7 @@ def check_together(embeds: Sequence[EmbeddedTokens]) -> None:
 
 
 def salt_of(embeds: Sequence[EmbeddedTokens], cache_salt: str | None) -> str:
-    """What keeps the prompt's cached blocks apart from those of any other embeddings, and of any token ids.
+    """Returns a cache salt that separates the prompt's cached blocks from those of other embeddings and of token ids.
 
     Callers' salts have no line breaks.
     """
@@ -204,7 +204,9 @@ def _in_zip(file: zipfile.ZipFile) -> tuple[str, Any, bytes]:
 
 
 def _instructions(pickled: bytes) -> Any:
-    """What a pickle of a tensor describes, of tuples, texts, numbers and `_Called`; nothing is imported or called."""
+    """Returns the description of a tensor in a pickle, made of tuples, texts, numbers and `_Called`; imports and
+    calls nothing.
+    """
     stack: list[Any] = []
     memo: dict[Any, Any] = {}
     try:

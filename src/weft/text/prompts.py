@@ -27,7 +27,7 @@ _NO_TOKEN = -1  # stands for a prompt's tokens where those around them are count
 
 @dataclass(frozen=True, slots=True)
 class Kind:
-    """What is done with parts of one kind: the characters and ids to work through, and their tokens."""
+    """Handling of parts of one kind: the characters and ids to process, and their tokens."""
 
     size: Callable[[Any], tuple[int, int]]
     encode: Callable[[Any, Any], list[int]]  # a part, and for texts a tokenizer
@@ -55,7 +55,9 @@ REFUSED: Mapping[str, str] = {
 
 @dataclass(frozen=True, slots=True)
 class Tokenization:
-    """How to tokenise and cut; `truncate_prompt_tokens` None is no cut, `side` where it is made."""
+    """Options of tokenization and truncation; `truncate_prompt_tokens` None truncates nothing, `side` is the
+    truncated side.
+    """
 
     add_special_tokens: bool
     truncate_prompt_tokens: int | None
@@ -66,7 +68,7 @@ class Tokenization:
 
 
 def read_prompt(given: PromptType) -> Prompt:
-    """What a caller gave, as parts; `BadRequest` for what is none."""
+    """Converts a caller's prompt to parts; `BadRequest` if it is not a prompt."""
     match given:
         case Prompt():
             return _checked(given)
@@ -168,7 +170,7 @@ def size_of(prompt: Prompt) -> tuple[int, int]:
 def read_tokenization(
     kwargs: Mapping[str, Any], num_by_params: int | None, limits: Limits
 ) -> Tokenization:
-    """What the caller says of tokenising, in `tokenization_kwargs` and in the parameters."""
+    """Reads the caller's tokenization options, from `tokenization_kwargs` and from the parameters."""
     rest = dict(kwargs)
     add_special_tokens = rest.pop("add_special_tokens", True)
     side = rest.pop("truncation_side", None)

@@ -1,4 +1,4 @@
-"""Whether an answer begins with reasoning, and which text ends it: read from the options of the call."""
+"""Whether an answer begins with reasoning, and which text ends it, read from the options of the call."""
 
 from collections.abc import Mapping
 from typing import Any
@@ -20,7 +20,7 @@ def read_reasoning(
     prompt_token_ids: list[int],
     tokenizer: Tokenizer | None,
 ) -> OpenReasoning | None:
-    """What the answer begins with, by the arguments of `EngineClient.generate`; None for no reasoning."""
+    """Returns the open reasoning of an answer, by the arguments of `EngineClient.generate`; None without one."""
     if not (reasoning_ended is None or isinstance(reasoning_ended, bool)):
         raise BadRequest("reasoning_ended", "reasoning_ended must be true, false or None")
     end = _end_of(kwargs)
@@ -49,7 +49,7 @@ def read_reasoning(
 
 
 def shows_end(end: str, token_ids: list[int], tokenizer: Tokenizer) -> bool:
-    """Whether a prompt has the text that ends reasoning: anywhere if that is one token, else near its own end."""
+    """True if the prompt contains the text that ends reasoning: anywhere if it is one token, else near its end."""
     found = tokenizer.encode(end.strip(), add_special_tokens=False)
     if len(found) == 1:
         return found[0] in token_ids

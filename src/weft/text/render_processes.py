@@ -27,7 +27,7 @@ T = TypeVar("T")
 
 @dataclass(frozen=True, slots=True)
 class RenderLimits:
-    """What one rendering may take; what goes in is counted as JSON."""
+    """Limits of one rendering; input is counted as JSON."""
 
     time_limit_s: float = 2.0
     max_chars: int = 8 * 1024 * 1024
@@ -36,7 +36,9 @@ class RenderLimits:
 
     @classmethod
     def for_texts(cls, max_text_chars: int) -> Self:
-        """Where longer texts are not taken anyway. Templates leave things out: past reasoning, keys."""
+        """Returns limits for servers that accept texts up to a length. Templates may omit input, such as earlier
+        reasoning.
+        """
         return cls(max_input_chars=min(2 * max_text_chars, cls().max_input_chars))
 
 
@@ -54,12 +56,12 @@ class Rendering:
 
     @property
     def is_long(self) -> bool:
-        """Whether it may take long for its length."""
+        """True if the rendering may take long because of its length."""
         return len(self.line) > _MAX_SHORT_CHARS
 
 
 class RenderProcesses:
-    """Of some templates. They start when they are needed, and again after one was killed."""
+    """Processes that render templates. They start on demand, and again after one was killed."""
 
     def __init__(self, limits: RenderLimits) -> None:
         num_each = max(1, min(_MAX_PROCESSES, (os.cpu_count() or 1) // 4))

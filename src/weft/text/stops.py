@@ -6,7 +6,7 @@ from dataclasses import dataclass
 
 @dataclass(frozen=True, slots=True)
 class StopMatch:
-    """What may be shown now, and the stop string that ended the text, if one did."""
+    """Text that may be emitted now, and the stop string that ended the text, if one did."""
 
     text: str
     stop: str | None = None
@@ -52,7 +52,7 @@ class StopMatcher:
         return held
 
     def _earliest(self, whole: str, num_known: int) -> tuple[int, str] | None:
-        """Where the stop string that completes first ends, and which it is."""
+        """Returns the end of the stop string that completes first, and the stop string."""
         best: tuple[int, str] | None = None
         for stop in self._stops:
             start = whole.find(stop, max(0, num_known - len(stop) + 1))

@@ -79,7 +79,7 @@ def find_facts(render: Renderer, *, has_tools: bool) -> TemplateFacts:
 
 
 def _order_facts(probe: "_Probe") -> dict[str, Any]:
-    """What may stand where; a template that refuses single messages says nothing of several."""
+    """Finds the allowed orders of roles; a template that refuses single messages says nothing about several."""
     first, second = _system(_ONE), _system(_TWO)
     return {
         "takes_system": probe.writes(_ONE, messages=[first, _user()]),
@@ -116,12 +116,12 @@ class _Probe:
         self.textless_roles: set[str] = set()
 
     def writes(self, *words: str, messages: Sequence[_Message]) -> bool:
-        """Whether the template takes the messages and writes all the words."""
+        """True if the template accepts the messages and writes all the words."""
         text = self.text(messages)
         return all(word in text for word in words)
 
     def takes(self, messages: Sequence[_Message]) -> bool:
-        """Whether the template does not raise."""
+        """True if the template does not raise."""
         return self._rendered(messages) is not None
 
     def text(self, messages: Sequence[_Message]) -> str:
@@ -207,7 +207,7 @@ def _content_facts(probe: _Probe) -> dict[str, Any]:
 
 
 def _reads(text: str, *words: str) -> bool:
-    """Whether words are written, and not as the list that held them, in Python or in JSON."""
+    """True if the words are written as text, and not inside a printed list."""
     as_values = (f"'text': '{_ONE}'", f'"text": "{_ONE}"', f'"text":"{_ONE}"')
     return all(word in text for word in words) and not any(value in text for value in as_values)
 

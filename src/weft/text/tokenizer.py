@@ -120,7 +120,7 @@ class Tokenizer:
 
     @property
     def truncation_side(self) -> str:
-        """Where a too long prompt is cut when the caller does not say: "left" or "right"."""
+        """Default side at which a prompt that is too long is truncated: "left" or "right"."""
         # Without a word from the tokenizer the end of the prompt stays: it is what the answer follows.
         return self.named_truncation_side or "left"
 
@@ -157,7 +157,7 @@ class Tokenizer:
         return ids
 
     async def soon(self, num_chars: int, work: Callable[[], _T]) -> _T:
-        """What `work`, which encodes so many characters, returns; the event loop turns meanwhile."""
+        """Returns the result of `work`, which encodes this many characters; the event loop stays responsive."""
         if num_chars <= _SHORT_TEXT_CHARS:
             return work()
         threads = self._threads if num_chars <= _LONG_TEXT_CHARS else self._thread_of_long
@@ -166,7 +166,7 @@ class Tokenizer:
     def encode_framed(
         self, texts: Sequence[str], *, add_special_tokens: bool, max_tokens: int | None, side: str
     ) -> Encoded:
-        """One text or a pair of texts, cut to `max_tokens` at their `side`, inside what surrounds them."""
+        """Encodes a text or a pair of texts, truncated to `max_tokens` at `side`, inside their special tokens."""
         ids = [self.encode(text, add_special_tokens=False) for text in texts]
         if not add_special_tokens:
             pieces = (Frame.single(), Frame.pair())
@@ -271,7 +271,7 @@ class Tokenizer:
         return piece
 
     def is_special(self, token_id: int) -> bool:
-        """Whether `skip_special_tokens` leaves the token out."""
+        """True if `skip_special_tokens` omits the token."""
         return token_id in self.special_ids
 
     def added_text(self, token_id: int) -> str | None:
@@ -279,7 +279,7 @@ class Tokenizer:
         return self._added_text_by_id.get(token_id)
 
     def has_token(self, token_id: int) -> bool:
-        """Whether the tokenizer has the id; the model's logits may be wider."""
+        """True if the tokenizer has the id; the model's vocabulary may be larger."""
         return self._library.id_to_token(token_id) is not None
 
     def decode_window(self, token_ids: Sequence[int]) -> str:
@@ -306,7 +306,7 @@ def open_tokenizer(files: Mapping[str, bytes], where: str) -> Tokenizer:
 
 
 def tokenizer_in(directory: Path) -> Tokenizer | None:
-    """That of a directory, in any of the formats that a checkpoint may have it in; None without one."""
+    """Returns the tokenizer of a directory, in any format of a checkpoint; None if it has none."""
     if TOKENIZER_FILE not in UnreadFiles(directory):
         return None
     return Tokenizer.from_files(read_tokenizer_files(directory))
@@ -318,7 +318,7 @@ def read_special_tokens(files: Mapping[str, bytes]) -> Mapping[str, str]:
 
 
 def _measure(library: tokenizers.Tokenizer) -> tuple[int, int]:
-    """One more than the largest id, and the characters of the longest name."""
+    """Returns the largest id plus one, and the length of the longest token name."""
     num_tokens = library.get_vocab_size(with_added_tokens=True)
     # Names by ids that leave no gap: to fetch all of a large vocabulary at once takes 0.2 s and 20 MB.
     names = [name for i in range(num_tokens) if (name := library.id_to_token(i)) is not None]

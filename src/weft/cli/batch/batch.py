@@ -61,7 +61,7 @@ _usages = msgspec.json.Decoder(_Answer)
 
 @dataclass(slots=True)
 class Tally:
-    """What has become of the requests so far."""
+    """Counts of the requests so far, by result."""
 
     total: int
     answered: int = 0
@@ -70,7 +70,7 @@ class Tally:
     tokens_out: int = 0
 
     def count(self, status: int, body: bytes) -> None:
-        """One more answer."""
+        """Counts an answer."""
         self.answered += 1
         self.refused += status >= httpx2.codes.BAD_REQUEST
         try:
@@ -155,7 +155,7 @@ async def _report(tally: Tally) -> None:
 
 @dataclass(frozen=True, slots=True)
 class _Target:
-    """What answers. `check` raises what makes it useless to go on."""
+    """A server or engine that answers requests. `check` raises the error that makes further requests useless."""
 
     http: httpx2.AsyncClient
     check: Callable[[int], None]
@@ -209,7 +209,7 @@ class _Work:
 
 
 def wanted_pause_s(answer: httpx2.Response | None) -> float:
-    """How long a busy server wants us to wait, within reason."""
+    """Returns how long a busy server asks the client to wait, within bounds."""
     seconds = "" if answer is None else answer.headers.get("retry-after", "")
     return min(float(seconds), _LONGEST_WAIT_S) if seconds.isdecimal() else 0.0
 

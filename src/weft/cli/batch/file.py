@@ -28,7 +28,7 @@ class BatchRequest(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 
 
 class BatchResponse(msgspec.Struct, frozen=True):
-    """What a server answered; `body` is its JSON."""
+    """A server's answer; `body` is its JSON."""
 
     status_code: int
     request_id: str

@@ -1,4 +1,4 @@
-"""What the terminal clients share: reaching the server, sampling parameters."""
+"""Code shared by the terminal clients: the connection to the server, and sampling parameters."""
 
 import signal
 from collections.abc import AsyncIterator

@@ -24,7 +24,7 @@ from weft.web.served import Served
 
 @dataclass(slots=True)
 class Answer:
-    """What came of an answer so far. Times are of `time.monotonic`; `first_at` is the first token's."""
+    """An answer so far. Times are of `time.monotonic`; `first_at` is the time of the first token."""
 
     content: str = ""
     reasoning: str = ""
@@ -39,7 +39,7 @@ class Answer:
 
     @property
     def tokens_per_s(self) -> float | None:
-        """Of those after the first; None where there are none."""
+        """Tokens per second after the first token; None if there are none."""
         passed_s = self.ended_at - self.first_at
         return (self.num_tokens - 1) / passed_s if self.num_tokens > 1 and passed_s > 0 else None
 

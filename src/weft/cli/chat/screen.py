@@ -123,7 +123,7 @@ async def print_answer(
 
 
 def speed(answer: Answer) -> str:
-    """How many tokens an answer had, and how fast."""
+    """Describes the number of tokens of an answer and their speed."""
     reasoning = f" ({answer.num_reasoning_tokens:,} reasoning)" * bool(answer.num_reasoning_tokens)
     rate = answer.tokens_per_s
     parts = [

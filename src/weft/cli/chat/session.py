@@ -200,7 +200,7 @@ def _bindings() -> KeyBindings:
 
 
 def _open_history() -> History:
-    """What was typed before; a file that only its owner reads. Without one it lasts as long as we do."""
+    """Opens the input history, a file that only its owner can read; in memory if there is no such file."""
     try:
         path = state_file("chat_history")
         if path.stat().st_size > _MAX_HISTORY_BYTES:

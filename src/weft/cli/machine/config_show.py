@@ -1,4 +1,4 @@
-"""What `weft config show` prints: every setting of `weft serve`, its value, and where that came from."""
+"""Output of `weft config show`: every setting of `weft serve`, its value and its source."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass, fields

@@ -1,4 +1,4 @@
-"""What `weft doctor` looks at, for the server that `weft serve` would be with the same arguments."""
+"""Checks of `weft doctor`, for the server that `weft serve` would start with the same arguments."""
 
 import platform
 import resource
@@ -56,7 +56,7 @@ def _print(checks: Sequence[Check], num_findings: int) -> None:
 
 
 def check_versions() -> Iterator[Check]:
-    """Of Weft, Python and what they stand on. That this runs at all shows that the native core loads."""
+    """Reports the versions of Weft, Python and main libraries. It also proves that the native core loads."""
     libraries = ", ".join(f"{name} {version(name)}" for name in _LIBRARIES)
     yield Check(
         area="versions",
@@ -78,7 +78,7 @@ def check_machine(root: Path) -> Iterator[Check]:
 
 
 def check_open_files(hard: int) -> Check:
-    """How many connections there can be."""
+    """Checks how many connections the limit on open files allows."""
     if hard == resource.RLIM_INFINITY or hard >= LOW_OPEN_FILES:
         shown = "any number" if hard == resource.RLIM_INFINITY else f"{hard:,}"
         return Check(area="open files", found=f"{shown} allowed")
@@ -90,7 +90,7 @@ def check_open_files(hard: int) -> Check:
 
 
 def check_server(options: ServeOptions) -> Iterator[Check]:
-    """Its ports and certificates."""
+    """Checks the server's ports and certificates."""
     http, rpc = pick(options, HttpOptions), pick(options, RpcOptions)
     if options.http:
         yield check_free("HTTP port", http.host, http.port, "--port")
@@ -107,7 +107,7 @@ def check_server(options: ServeOptions) -> Iterator[Check]:
 
 
 def check_free(area: str, host: str, port: int, flag: str) -> Check:
-    """Whether a server could listen there now."""
+    """Checks that a server can listen on the port now."""
     try:
         check_port(host, port, flag)
     except ConfigError as error:
@@ -133,7 +133,7 @@ def check_pair(
 
 
 def check_dates(area: str, flag: str, path: Path, now: datetime | None = None) -> Check:
-    """Whether every certificate in a file is valid, now and for the next days."""
+    """Checks that every certificate in a file is valid, now and for the next days."""
     now = datetime.now(UTC) if now is None else now
     look = f"openssl x509 -in {path} -noout -dates"
     try:

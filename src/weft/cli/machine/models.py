@@ -1,4 +1,4 @@
-"""What `weft models` does: checkpoints on this disk, listed, fetched and removed."""
+"""`weft models`: lists, downloads and removes checkpoints on this disk."""
 
 import sys
 from collections.abc import Iterator, Sequence
@@ -104,7 +104,7 @@ def remove(name: str, *, yes: bool, json: bool) -> int:
 
 
 def cache_directory() -> Path:
-    """Where the Hub's client keeps models: HF_HOME or HF_HUB_CACHE move it."""
+    """Directory of the Hub's cache; HF_HOME or HF_HUB_CACHE move it."""
     return Path(huggingface_hub.constants.HF_HUB_CACHE)
 
 

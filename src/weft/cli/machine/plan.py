@@ -1,4 +1,4 @@
-"""What `weft plan` prints: where the memory of a model would go, what fits, and the speed to hope for."""
+"""Output of `weft plan`: a model's memory use, the context that fits, and the expected speed."""
 
 from collections.abc import Iterator, Sequence
 

@@ -1,4 +1,4 @@
-"""What `weft ps` prints: the servers on this machine that belong to this user."""
+"""Output of `weft ps`: this user's servers on this machine."""
 
 import os
 import time
@@ -46,7 +46,7 @@ def run(*, json: bool) -> int:
 
 
 def find_servers() -> Iterator[ServerProcess]:
-    """Those of this user, without their children. One that ends meanwhile is left out."""
+    """Yields this user's servers, without their children. A server that ends meanwhile is left out."""
     for process in psutil.process_iter():
         with suppress(psutil.Error):
             if process.uids().real != os.getuid():

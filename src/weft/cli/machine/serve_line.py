@@ -14,7 +14,7 @@ from weft.core.errors import WeftError
 
 @dataclass(frozen=True, slots=True)
 class Origin:
-    """Where a value came from: "flag", "environment", "file" or "default"; which one, where there are several."""
+    """Source of a value: "flag", "environment", "file" or "default", and its name where there are several."""
 
     kind: str
     name: str | None = None
@@ -25,7 +25,7 @@ DEFAULT = Origin("default")
 
 @dataclass(frozen=True, slots=True)
 class ServeLine:
-    """What `weft serve` would start with. `origins` has the settings, as fields are written, that are no defaults.
+    """The settings that `weft serve` would start with. `origins` has those that are not defaults, by field name.
 
     There is no `model` where engines elsewhere have theirs.
     """

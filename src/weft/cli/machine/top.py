@@ -26,7 +26,7 @@ _KEY_IS_WRONG = (401, 403)
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Sample:
-    """What one engine reported. Rates are those since the sample before."""
+    """Values that an engine reported. Rates are relative to the previous sample."""
 
     model: str
     engine: str

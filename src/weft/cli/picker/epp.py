@@ -109,7 +109,7 @@ async def _serve(options: EppOptions, tracer: "OtlpTracer | None") -> int:
 
 
 def _guard(options: EppOptions, picker: Picker, stack: AsyncExitStack) -> Guard | None:
-    """Who may see the pages of the metrics port; None: everybody. Raises `ConfigError`."""
+    """Authorization for the metrics port's pages; None means that everybody may read them. Raises `ConfigError`."""
     if options.metrics_endpoint_auth is False:
         return None
     token = options.metrics_token()

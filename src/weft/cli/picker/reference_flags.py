@@ -74,7 +74,9 @@ class ReferenceFlags:
     ] = None
 
     def refuse_what_is_not_offered(self) -> None:
-        """No flag is taken and ignored; `ConfigError` says why there is no such thing."""
+        """Raises a `ConfigError` with the reason for each flag that is not supported: no flag is accepted and
+        ignored.
+        """
         for name, flag in flags_under(ReferenceFlags, _NOT_OFFERED):
             if getattr(self, name) not in {False, None}:
                 raise ConfigError(
@@ -92,13 +94,13 @@ class ReferenceFlags:
                 yield spelled(name)
 
     def wants_json(self) -> bool:
-        """Whether one of them asks for a log of JSON; `ConfigError` for a form that does not exist."""
+        """True if a flag asks for JSON logs; `ConfigError` for an unknown format."""
         if self.zap_encoder not in {None, "json", "console"}:
             raise ConfigError("--zap-encoder must be json or console")
         return self.zap_encoder == "json"
 
     def is_debugging(self) -> bool:
-        """Whether one of them turns on the debug log; `ConfigError` for a level that does not exist."""
+        """True if a flag enables debug logs; `ConfigError` for an unknown level."""
         level = self.zap_log_level
         if level is not None and level.isdecimal():
             level = "debug" if int(level) >= _DEBUG_VERBOSITY else "info"

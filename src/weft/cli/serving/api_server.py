@@ -1,4 +1,5 @@
-"""One of several API servers: `python -m weft.cli.serving.api_server FD`, all else over the socket FD.
+"""Process of one of several API servers: `python -m weft.cli.serving.api_server FD`; its settings arrive over the
+socket FD.
 
 Started by `ApiServers` only. It leaves the terminal's signals to its supervisor, who says when to drain: from the
 first moment on, so that what it runs is imported after that.

@@ -47,7 +47,7 @@ class _Process:
 
     @classmethod
     async def spawn(cls) -> "_Process":
-        """Until it gets `Start` it only imports."""
+        """Starts the process, which only imports modules until it receives `Start`."""
         ours, theirs = socket.socketpair()
         with theirs:
             process = await asyncio.create_subprocess_exec(
@@ -80,7 +80,7 @@ class _Process:
 
 @dataclass(slots=True)
 class _Place:
-    """One of several, under whatever name it serves now."""
+    """The place of one API server; a restarted server keeps the place and changes its name."""
 
     number: int
     process: _Process
@@ -95,7 +95,7 @@ class _Place:
 
 
 class ApiServers:
-    """All of them, as one of the servers of `Serving`. Made by `spawn`; `start` lets requests in."""
+    """All API server processes, as one of the servers of `Serving`. Made by `spawn`; `start` admits requests."""
 
     def __init__(self, places: list[_Place]) -> None:
         self._places = places
@@ -127,14 +127,13 @@ class ApiServers:
         return ports[0]
 
     async def drain(self, timeout_s: float) -> None:
-        """See `Server`; each does it by itself."""
+        """Drains all API servers; each drains by itself."""
         self._end_supervision()
         for place in self._places:
             place.process.channel.send(Drain())
         await self._wait(timeout_s + _KILL_GRACE_S)
 
     async def stop(self) -> None:
-        """See `Server`."""
         self._end_supervision()
         is_dead = self._client is not None and self._client.errored
         why = str(self._client.dead_error) if is_dead else "the server is shutting down"
@@ -227,7 +226,7 @@ class ApiServers:
         return page(summed({SUPERVISOR: self._families(), "": self._ended, **families}))
 
     def _keep_counts(self, server: AttachedServer) -> None:
-        """What one that has ended had counted, when it was asked last, is still in the sums."""
+        """Adds the last reported counts of an API server that has ended to the sums."""
         counted = [family for family in server.families if not is_own(family)]
         self._ended = summed({"": self._ended, "it": counted})
 
@@ -269,13 +268,11 @@ class SupervisedServing(Serving):
         self._directory = str(socket_directory())
 
     def close(self) -> None:
-        """See `Serving`."""
         super().close()
         self._held.close()
         shutil.rmtree(self._directory, ignore_errors=True)
 
     async def run(self) -> int:
-        """See `Serving`."""
         self._api_servers = await ApiServers.spawn(self._options.api_server_count)
         try:
             return await super().run()

@@ -1,4 +1,4 @@
-"""What an API server's process does: the servers of `weft serve`, before engines that its supervisor has."""
+"""The servers of `weft serve` in an API server process, in front of the supervisor's engines."""
 
 import asyncio
 import logging
@@ -33,7 +33,7 @@ log = logging.getLogger("weft.cli")
 
 
 def plain_options(options: ServeOptions) -> dict[str, Any]:
-    """What `read_options` makes the same options of."""
+    """Converts the options to plain values, from which `read_options` makes the same options."""
     plain: dict[str, Any] = msgspec.to_builtins(options, enc_hook=str)
     return plain
 
@@ -81,11 +81,10 @@ class ApiServing(Serving):
 
     @property
     def is_orphaned(self) -> bool:
-        """Whether the supervisor has ended without a word."""
+        """True if the supervisor has ended without a message."""
         return self._client is not None and self._client.is_orphaned
 
     async def run(self) -> int:
-        """See `Serving.run`."""
         self._make_http()
         loaded, client = await self._attach()
         try:

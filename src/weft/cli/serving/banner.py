@@ -28,7 +28,7 @@ _STYLES = {"try": "0;1", "warn": "33"}  # bold, yellow
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Address:
-    """Where one of the servers listens; one that `has_page` is for browsers too."""
+    """Address of a server; `has_page` if browsers can open it."""
 
     host_port: str
     has_tls: bool
@@ -37,7 +37,7 @@ class Address:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Ready:
-    """What there is to say about a server. At least one of `http` and `grpc` is there."""
+    """Contents of the start banner. At least one of `http` and `grpc` is present."""
 
     card: ModelCard
     config: EngineConfig
@@ -54,7 +54,7 @@ class Ready:
 
 
 def ready_block(ready: Ready) -> list[str]:
-    """What was chosen, the addresses, commands to copy and what next; the title first."""
+    """Lines of the banner, the title first: settings, addresses, commands to copy, next steps."""
     rows = [
         ("model", _model(ready)),
         *([("", ready.card.notice)] if ready.card.notice else []),
@@ -87,7 +87,7 @@ def other_block(
     has_keys: bool,
     done: str,
 ) -> list[str]:
-    """The same of a server whose engine is not ours, or is elsewhere."""
+    """Lines of the banner for a server whose engine is vLLM's or remote."""
     rows = [
         ("model", f"{model.model_type}, context {model.max_model_len:,} tokens"),
         engine,
@@ -162,7 +162,7 @@ def _model(ready: Ready) -> str:
 
 
 def describe_parameters(card: ModelCard) -> str:
-    """How many there are, and how many of them a token goes through."""
+    """Describes the number of parameters, and of those active per token."""
     has_idle = card.num_active_parameters < card.num_parameters
     active = f" ({_count(card.num_active_parameters)} of them a token)" if has_idle else ""
     return f"{_count(card.num_parameters)} parameters{active}"
@@ -250,7 +250,7 @@ def _security(address: Address, has_keys: bool) -> str:
 
 
 def _commands(ready: Ready) -> Iterator[str]:
-    """One for each way in, each of which answers as it stands."""
+    """Yields a command for each API; every command works as it is printed."""
     if ready.config.pooler_config is not None:
         if ready.http is None:
             yield "a client of the gRPC call Embed"

@@ -1,4 +1,4 @@
-"""What of a start its user may want otherwise: on this machine, or of what was chosen."""
+"""Warnings at startup: settings, or properties of this machine, that a user may want to change."""
 
 import os
 from collections.abc import Iterator

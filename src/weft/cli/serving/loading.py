@@ -97,7 +97,7 @@ class Loaded:
     def serve_over_http(
         self, client: EngineClient, state: ServerState
     ) -> tuple[Served, Sequence[Endpoint]]:
-        """What the HTTP server serves of `client`, and at which endpoints."""
+        """Returns the objects that HTTP endpoints use, and the endpoints."""
         tokenizer = client.renderer
         assert isinstance(tokenizer, Tokenizer), "an engine of ours has one of ours"
         served = make_served(client, tokenizer, self.chat_template, self.api_options)
@@ -133,7 +133,7 @@ class Loaded:
 
 
 def rpc_address(options: RpcOptions, port: int) -> Address:
-    """Where the gRPC server listens."""
+    """Address of the gRPC server."""
     return Address(
         host_port=join_host_port(options.host, port), has_tls=options.tls_cert is not None
     )
@@ -177,7 +177,7 @@ def _describe_parsers(options: ServeOptions, chosen: ApiOptions) -> str:
 def make_served(
     client: EngineClient, tokenizer: Tokenizer, chat_template: str | None, options: ApiOptions
 ) -> Served:
-    """What the HTTP endpoints see of `client`, wherever its engine is."""
+    """Returns the objects that HTTP endpoints use, for a client of any engine."""
     how: dict[str, Any] = {
         "wants_parts": _WANTS_PARTS[options.chat_template_content_format],
         "limits": RenderLimits.for_texts(client.info.limits.max_text_chars),

@@ -66,7 +66,7 @@ class Remote:
     def serve_over_http(
         self, client: object, state: ServerState
     ) -> tuple[Served, Sequence[Endpoint]]:
-        """What the HTTP server serves of the fleet, and at which endpoints."""
+        """Returns the objects that HTTP endpoints use for the fleet, and the endpoints."""
         del client
         template = self._template
         if template is None:

@@ -109,7 +109,7 @@ def check(options: ServeOptions) -> None:
 
 
 def _check_ranks(options: ServeOptions) -> None:
-    """What `ServeOptions.ranks` cannot know."""
+    """Checks of rank options that `ServeOptions.ranks` cannot make."""
     if options.remote is not None or options.engine == "vllm":
         other = "--engine vllm" if options.remote is None else "--remote"
         for field in fields(RankOptions):

@@ -1,4 +1,4 @@
-"""One engine behind its servers, from the first probe answered to drained.
+"""Runs one engine and its servers, from the first answered probe to the end of draining.
 
 HTTP listens first; the model is found, and what serves it imported, on a thread meanwhile.
 """
@@ -52,7 +52,7 @@ EXIT_SIGNALLED = 128  # plus the signal's number, when it came before the server
 
 
 class Server(Protocol):
-    """One way in."""
+    """An API server: HTTP or gRPC."""
 
     async def drain(self, timeout_s: float) -> None:
         """Refuse new requests, let open ones finish for `timeout_s`, then stop."""
@@ -65,7 +65,7 @@ class Servable(Protocol):
     """A model with its engine, wherever that is, and how it is to be served."""
 
     async def start_engine(self, metrics: Metrics) -> EngineClient:
-        """Its client; called once."""
+        """Starts the engine and returns its client; called once."""
 
     def make_rpc_server(self, client: EngineClient, tracer: Tracer | None) -> "RpcServer | None":
         """The gRPC server of `client`, not started; None where there is to be none."""
@@ -73,7 +73,7 @@ class Servable(Protocol):
     def serve_over_http(
         self, client: EngineClient, state: ServerState
     ) -> "tuple[Served, Sequence[Endpoint]]":
-        """What the HTTP server serves of `client`, and at which endpoints."""
+        """Returns the objects that HTTP endpoints use, and the endpoints."""
 
     def print_ready(self, *, http: Address | None, grpc_port: int | None, load_s: float) -> None:
         """The last words of a start."""
@@ -264,7 +264,7 @@ class Serving:
         await asyncio.gather(*(server.drain(timeout_s) for server in self._servers))
 
     async def _on_thread(self, work: Callable[[], T]) -> T:
-        """What `work` returns. Its thread does not keep a process alive that a signal ends."""
+        """Returns the result of `work`. Its thread does not keep the process alive after a signal."""
         loop = asyncio.get_running_loop()
         future: asyncio.Future[T] = loop.create_future()
 

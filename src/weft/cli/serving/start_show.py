@@ -1,4 +1,4 @@
-"""What a terminal shows of a start, and what a log has of one that takes long."""
+"""Progress of a start on a terminal, and in a log if the start takes long."""
 
 import asyncio
 import logging

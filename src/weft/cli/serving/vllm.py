@@ -70,7 +70,7 @@ class VllmLoaded:
     def serve_over_http(
         self, client: EngineClient, state: ServerState
     ) -> tuple[Served, Sequence[Endpoint]]:
-        """What the HTTP server serves of `client`, and at which endpoints."""
+        """Returns the objects that HTTP endpoints use, and the endpoints."""
         served = make_served(client, self.tokenizer, self.chat_template, self.api_options)
         if self.peers is not None:
             from weft.web.inference.prefiller import HttpPrefiller  # noqa: PLC0415 - an HTTP client
@@ -135,7 +135,7 @@ def load(model: str | None, options: ServeOptions) -> VllmLoaded:
 
 
 def _read_peers(transfer: Any) -> tuple[str, ...] | None:
-    """Of a configuration as JSON, or as vLLM's parser has made it; None of an engine that fetches nothing."""
+    """Peers of a transfer configuration, in JSON or as vLLM's parser made it; None if the engine fetches nothing."""
     given = transfer if isinstance(transfer, dict) else vars(transfer) if transfer else {}
     if given.get("kv_role") not in (KvRole.CONSUMER, KvRole.BOTH):
         return None

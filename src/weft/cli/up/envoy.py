@@ -31,7 +31,7 @@ _NO_HTTP: Final = "these workers speak gRPC only (vllm.grpc.engine.VllmEngine)"
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class EnvoyPlan:
-    """What the configuration depends on. Addresses are host and port."""
+    """Inputs of Envoy's configuration. Addresses are host and port."""
 
     listen: tuple[str, int] = ("127.0.0.1", 8080)
     picker: tuple[str, int] = ("127.0.0.1", 9002)
@@ -96,7 +96,7 @@ def _listener(plan: EnvoyPlan) -> dict[str, Any]:
 
 
 def _extension(name: str, message: str, **config: Any) -> dict[str, Any]:
-    """One of Envoy's own, and the message that configures it."""
+    """Returns an Envoy extension with the message that configures it."""
     kind = f"{_TYPE}extensions.{name}.v3.{message}"
     return {"name": f"envoy.{name}", "typed_config": {"@type": kind, **config}}
 
@@ -171,7 +171,7 @@ def _strip_filter() -> dict[str, Any]:
 
 
 def _picker_filter(plan: EnvoyPlan) -> dict[str, Any]:
-    """Who streams a body to the picker has none left when that dies; who holds it sends it on alone."""
+    """Returns the ext_proc filter. A streamed body is lost if the picker dies; a buffered one is sent without it."""
     is_buffered = plan.buffered_bytes is not None
     return _extension(
         "filters.http.ext_proc",
@@ -239,7 +239,8 @@ def _ejected_at_once(plan: EnvoyPlan) -> dict[str, Any]:
 
 
 def _as_many_as_the_picker_takes() -> dict[str, Any]:
-    """Who refuses is the picker: beyond Envoy's own bounds a request would pass it by, or be lost.
+    """Raises Envoy's own limits, so that the picker is what refuses requests: beyond Envoy's limits a request would
+    bypass the picker or be lost.
 
     Those are 1,024 requests of a cluster, and three that are tried again at a time: one worker that dies
     has more.

@@ -1,4 +1,4 @@
-"""What Envoy says itself, in the words of the APIs behind it: its own errors, and the picker's.
+"""Envoy's local replies, in the error formats of the APIs behind it: Envoy's own errors, and the picker's.
 
 The picker's refusals pass through Envoy as texts, and become errors of OpenAI's or Anthropic's form
 here, as the workers write them. gRPC clients get the text as the status's message.

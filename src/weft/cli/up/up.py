@@ -114,7 +114,7 @@ def up(model: str, options: UpOptions) -> int:
 
 @dataclass(frozen=True, slots=True)
 class Worker:
-    """Where one worker listens."""
+    """Addresses of a worker."""
 
     http: str | None  # None with --no-http
     grpc: str
@@ -175,7 +175,7 @@ class Stack:
         self._envoy: Child | None = None
 
     async def run(self) -> int:
-        """Until a signal, or until what is left is of no use; the result is the exit status."""
+        """Runs until a signal, or until the remaining processes are useless; returns the exit status."""
         self._signals.listen()
         # What TMPDIR names may be too deep for a socket, and this is not.
         short = None if len(os.fsencode(tempfile.gettempdir())) < _MAX_TMPDIR else "/tmp"  # noqa: S108
@@ -302,7 +302,7 @@ class Stack:
         self._say("Envoy is ready")
 
     async def _watch(self) -> None:
-        """Until something ends that the rest is of no use without."""
+        """Waits until a process ends that the others cannot do without."""
         try:
             async with asyncio.TaskGroup() as group:
                 for worker in self._workers:
@@ -313,7 +313,7 @@ class Stack:
             raise failed.exceptions[0] from None
 
     async def _watch_worker(self, worker: Child) -> None:
-        """One may go: that is what the others are for."""
+        """Waits for the end of a worker; the stack continues while others remain."""
         await worker.process.wait()
         num_alive = sum(each.process.returncode is None for each in self._workers)
         if num_alive == 0:

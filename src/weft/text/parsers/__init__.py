@@ -1,1 +1,1 @@
-"""What a model wrote, taken apart while it is written: reasoning, answer, tool calls."""
+"""Parsers of model output, while it is generated: reasoning, content and tool calls."""

@@ -75,7 +75,7 @@ class AnswerParser:
 
 
 class TextParser:
-    """What `AnswerParser` reads where there is nothing to look for, at a tenth of its cost for a token."""
+    """Parser of answers without reasoning and tool calls, at a tenth of `AnswerParser`'s cost per token."""
 
     __slots__ = ("_spaces",)
 
@@ -179,7 +179,7 @@ class _TextAndCalls:
         self._marks = Markers((*self._openers.literals, *self._closers, *self._tags))
 
     def knows(self, marker: str) -> bool:
-        """Whether a mark means something to this family; any other is text."""
+        """True if a marker has a meaning in this family; other markers are text."""
         return marker in self._marks.literals
 
     def read(self, space: str, marker: str | None) -> Reading[None]:

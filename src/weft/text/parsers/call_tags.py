@@ -54,7 +54,7 @@ def call_tag(
     num_earlier_calls: int = 0,
     end_texts: Sequence[str] = (),
 ) -> Format | None:
-    """One call of one of the tools, or more with `is_parallel`; None where the family cannot write them.
+    """Format of one tool call, or several with `is_parallel`; None if the family cannot write the schemas.
 
     `schemas` are those of the tools' arguments, objects, by the tools' names.
     `has_reasoning`: white space may come first, and of a family that writes its reasoning as it writes
@@ -88,7 +88,7 @@ def call_tag(
 def _content(
     family: ToolFamily, layout: _Layout, schema: Mapping[str, Any], number: Format
 ) -> Format | None:
-    """What follows the name, up to the end of the arguments."""
+    """Format of the text between the name and the end of the arguments."""
     form = family.form or JsonArguments()
     arguments = form.write(schema, layout.sample)
     if arguments is None:
@@ -99,13 +99,13 @@ def _content(
 
 
 def _shared(one: str, other: str) -> str:
-    """What both begin with."""
+    """Common beginning of two texts."""
     pairs = enumerate(zip(one, other, strict=False))
     return one[: next((place for place, (a, b) in pairs if a != b), min(len(one), len(other)))]
 
 
 def _tail(text: str, separator: str) -> list[Format]:
-    """What follows the last call.
+    """Format of the text after the last call.
 
     White space that could lead to another may end the answer too: a model that writes it and meant
     to say something else would have to call again.

@@ -1,4 +1,4 @@
-"""What a family of models is to the parsers: the marks it writes, and the form of its calls."""
+"""Descriptions of model families for the parsers: their markers, and the form of their tool calls."""
 
 from dataclasses import dataclass, replace
 
@@ -10,7 +10,7 @@ _JSON_CALLS = JsonCalls()
 
 @dataclass(frozen=True, slots=True)
 class ToolFamily:
-    """How models write tool calls. A call begins at one of `openers`; `form` reads on from there.
+    """Tool-call format of a family. A call begins at one of `openers`; `form` reads the rest.
 
     No form: calls are messages of the harmony format, as reasoning and answer are.
 
@@ -41,13 +41,13 @@ class ToolFamily:
 
     @property
     def is_harmony(self) -> bool:
-        """Whether the whole answer is in the harmony format."""
+        """True if the whole answer is in the harmony format."""
         return self.form is None
 
 
 @dataclass(frozen=True, slots=True)
 class ReasoningFamily:
-    """How models write their reasoning: first in the answer, between a start and an end."""
+    """Reasoning format of a family: first in the answer, between a start and an end marker."""
 
     models: str
     starts: tuple[str, ...] = ("<think>",)
@@ -70,5 +70,5 @@ class ReasoningFamily:
 
     @property
     def reasoning_end(self) -> str:
-        """What the model writes last before its answer."""
+        """The last text that the model writes before its answer."""
         return self.ends[0]

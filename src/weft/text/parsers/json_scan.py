@@ -34,16 +34,16 @@ class JsonScanner:
 
     @property
     def is_broken(self) -> bool:
-        """Whether the value ended where a bracket closes another kind, or nests too deeply."""
+        """True if a bracket closed another kind, or nesting is too deep."""
         return self._inside is _Inside.NONSENSE
 
     @property
     def is_scalar(self) -> bool:
-        """Whether the value is a number or a name, which the end of the text ends too."""
+        """True if the value is a number or a name, which the end of the text also ends."""
         return self._inside is _Inside.SCALAR
 
     def push(self, text: str, start: int = 0) -> int | None:
-        """Where in `text` the value ends that goes on at `start`; None if it goes on beyond it."""
+        """Returns where the value that continues at `start` ends in `text`; None if it continues beyond it."""
         at: int | None = start
         while at is not None and at < len(text):
             match self._inside:

@@ -37,7 +37,7 @@ class Markers:
         self._search = re.compile("|".join(map(re.escape, self.literals)) or r"(?!)").search
 
     def find(self, text: str, start: int, *, is_ended: bool) -> tuple[int, str | None]:
-        """How far `text` is free of markers from `start` on, and the marker there, if it is decided."""
+        """Returns how far `text` is free of markers from `start`, and the marker found there, once decided."""
         if not self.literals:
             return len(text), None
         match = self._search(text, start)
@@ -47,11 +47,11 @@ class Markers:
         return undecided, None
 
     def may_start_with(self, text: str) -> bool:
-        """Whether some marker is longer than `text` and begins with it."""
+        """True if a marker is longer than `text` and begins with it."""
         return text == "" or text in self._prefixes
 
     def _start_of_prefix(self, text: str, start: int) -> int:
-        """Where the longest tail of `text` that may become a marker begins."""
+        """Returns where the longest tail of `text` begins that may become a marker."""
         for at in range(max(start, len(text) - self.longest + 1), len(text)):
             if text[at:] in self._prefixes:
                 return at
@@ -79,7 +79,7 @@ class TextBuffer:
         self._at = 0
 
     def end(self) -> None:
-        """No more text comes."""
+        """Marks the end of the text."""
         self.is_ended = True
 
     def mark(self, text: str = "") -> None:
@@ -87,7 +87,7 @@ class TextBuffer:
         self._marked = [text]
 
     def take_marked(self) -> str:
-        """What was taken since `mark`, which is remembered no longer."""
+        """Returns the text taken since `mark`, and removes the mark."""
         marked, self._marked = self._marked or [], None
         return "".join(marked)
 

@@ -54,7 +54,7 @@ def choose_reasoning_parser(template_source: str) -> str | None:
 
 
 def starts_in_reasoning(prompt_text: str, family: ReasoningFamily) -> bool | None:
-    """Whether a rendered prompt left the reasoning open (True) or closed it; None if neither."""
+    """Returns True if a rendered prompt leaves reasoning open, False if it closes it, None if neither."""
     # Only what stands last counts: earlier turns and users' texts may hold these marks too.
     prompt = prompt_text.rstrip()
     if prompt.endswith(family.starts):

@@ -1,1 +1,1 @@
-"""How one call is written: each form is a reader that a family sets up with its own marks."""
+"""Forms of tool calls: each form is a reader that a family configures with its own markers."""

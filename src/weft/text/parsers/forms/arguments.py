@@ -25,7 +25,7 @@ _MAX_COPIED_CHARS = 64 * 1024
 
 @dataclass(frozen=True, slots=True)
 class Member:
-    """One parameter. `schema` is a document of its own."""
+    """A parameter of a tool. `schema` is a complete document."""
 
     key: str
     schema: Mapping[str, Any]
@@ -49,7 +49,7 @@ def either(formats: Sequence[Format | None]) -> Format | None:
 
 
 def sequence(*formats: Format) -> Format:
-    """One after another."""
+    """Joins formats into a sequence."""
     return formats[0] if len(formats) == 1 else {"type": "sequence", "elements": list(formats)}
 
 
@@ -59,7 +59,7 @@ def json_value(schema: Mapping[str, Any]) -> Format:
 
 
 def is_plain(schema: Mapping[str, Any], *keys: str) -> bool:
-    """Whether a schema says nothing beside `keys` that a value has to keep to."""
+    """True if the schema has no constraints besides `keys`."""
     return schema.keys() <= _NOTES | {"type", *keys}
 
 
@@ -117,7 +117,7 @@ def _follower(member: Member, written: Format, separator: str) -> Format:
 
 
 def _can_move(schema: object) -> bool:
-    """Whether a schema means the same where it stands alone, with the definitions beside it."""
+    """True if the schema has the same meaning outside its document, with the definitions beside it."""
     if isinstance(schema, list):
         return all(map(_can_move, schema))
     if not isinstance(schema, Mapping):

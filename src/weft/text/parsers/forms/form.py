@@ -1,4 +1,4 @@
-"""What every form offers, and what forms share: names, the announcement of a call, its arguments."""
+"""The `Form` protocol, and code that forms share: names, announcements of calls, arguments."""
 
 import json
 import re
@@ -19,7 +19,7 @@ _LANGUAGE = Markers(("json",))
 
 @dataclass(frozen=True, slots=True)
 class ParseContext:
-    """What a form works with: text in, parts out, and the parameters' schemas by tool."""
+    """Context of a form: text in, parts out, and the parameter schemas by tool."""
 
     buffer: TextBuffer
     collector: PartCollector
@@ -44,10 +44,10 @@ class Form(Protocol):
         """Read to the end of the call or calls."""
 
     def sample_of(self, example: str) -> str:
-        """Where a family's example has its call's arguments, of which the only one is the city of Paris."""
+        """Returns the arguments in a family's example call, whose only argument is the city of Paris."""
 
     def write(self, schema: Mapping[str, Any], sample: str) -> Format | None:
-        """How arguments of that schema are written, as `sample` is; None where it could not be followed."""
+        """Returns the format of arguments with this schema, in the style of `sample`; None if it cannot be followed."""
 
 
 class JsonArguments:
@@ -59,7 +59,7 @@ class JsonArguments:
         return JSON_SAMPLE if JSON_SAMPLE in example else ""
 
     def write(self, schema: Mapping[str, Any], sample: str) -> Format | None:
-        """See `Form.write`: JSON keeps to every schema."""
+        """Returns the format of arguments in JSON, which follows every schema."""
         del sample
         return json_value(schema)
 

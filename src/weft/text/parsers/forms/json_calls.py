@@ -58,7 +58,7 @@ class JsonCalls(JsonArguments):
             yield from skip_fence(buffer)
 
     def _read_object(self, context: ParseContext) -> Reading[None]:
-        """One call, from behind its opening brace."""
+        """Reads a call, starting after its opening brace."""
         name: str | None = None
         call_id: str | None = None
         held: str | None = None

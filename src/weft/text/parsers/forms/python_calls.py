@@ -62,7 +62,7 @@ class PythonCalls:
         return _SAMPLE if _SAMPLE in example else ""
 
     def write(self, schema: Mapping[str, Any], sample: str) -> Format | None:
-        """See `Form.write`: values are JSON, or Python's words and quotes where they are simple."""
+        """Returns the format of arguments: JSON, or Python literals where the values are simple."""
         del sample
         members = members_of(schema)
         if members is None or not all(_KEY.fullmatch(member.key) for member in members):

@@ -45,7 +45,7 @@ class Tags:
 
 
 class TaggedCalls:
-    """One call in tags. A value typed as text is passed on while it is written, others when they end."""
+    """Tool calls in tags. A text argument is emitted while it is generated; other values when they end."""
 
     __slots__ = ("_key_ends", "_members", "_name_end", "_value_ends", "_value_start", "tags")
 
@@ -78,14 +78,14 @@ class TaggedCalls:
         context.collector.arguments("}")
 
     def sample_of(self, example: str) -> str:
-        """See `Form.sample_of`: with the white space in front, which every parameter has."""
+        """Returns the example's arguments including the white space before each parameter."""
         before, _, rest = example.partition(self.tags.key_start)
         value, end, _ = rest.partition(self.tags.value_end)
         space = before[len(before.rstrip()) :]
         return f"{space}{self.tags.key_start}{value}{end}" if end else ""
 
     def write(self, schema: Mapping[str, Any], sample: str) -> Format | None:
-        """See `Form.write`: texts as they are, other values as JSON."""
+        """Returns the format of arguments: texts as they are, other values as JSON."""
         members = members_of(schema)
         if members is None or not all(_KEY.fullmatch(member.key or "<") for member in members):
             return None
@@ -93,7 +93,7 @@ class TaggedCalls:
         return listed(members, written, "")
 
     def _write_member(self, member: Member, sample: str) -> Format | None:
-        """One parameter as the sample has it; None where it could not be read back as what was meant."""
+        """Returns the format of one parameter; None if it could not be parsed back unambiguously."""
         before, _, rest = sample.partition(_SAMPLE_KEY)
         between, _, after = rest.partition(_SAMPLE_VALUE)
         schema, ends = member.schema, self.tags.kinds_by_key_end
@@ -235,7 +235,7 @@ class _Frame:
 
 
 def _takes_all_texts(schema: Mapping[str, Any]) -> bool:
-    """Whether every text fits a schema."""
+    """True if every text fits the schema."""
     choices = schema.get("anyOf")
     if isinstance(choices, list) and is_plain(schema, "anyOf"):
         return any(isinstance(one, Mapping) and _takes_all_texts(one) for one in choices)

@@ -37,7 +37,7 @@ def kinds_of(schema: object, depth: int = 0) -> frozenset[str]:
 
 
 def is_text(kinds: frozenset[str]) -> bool:
-    """Whether every text is a value as it stands."""
+    """True if every text is a valid value as it is."""
     return kinds == TEXT_KIND
 
 
