@@ -100,11 +100,11 @@ class StepsInTurn:
         self.lap("masks")
         try:
             rows = self._forward.forward(plan)
+            self.lap("forward")
+            return parts.commit(plan, parts.finisher.finish(rows, plan), self.lap)
         except Exception:
             parts.fail(plan)
             raise
-        self.lap("forward")
-        return parts.commit(plan, parts.finisher.finish(rows, plan), self.lap)
 
     def drain(self) -> list[SequenceOutput]:
         """Nothing is in flight between turns."""
