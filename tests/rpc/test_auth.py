@@ -3,6 +3,7 @@
 import asyncio
 import datetime as dt
 import ipaddress
+import json
 from collections.abc import AsyncIterator
 from contextlib import suppress
 from dataclasses import dataclass
@@ -395,3 +396,24 @@ async def test_unusable_certificates_are_named(engine: FakeEngine, pairs: dict[s
         await start(engine, tls_cert=own.cert, tls_key=peer.key)
     with pytest.raises(ConfigError, match="--grpc-tls-client-ca"):
         await start(engine, tls_cert=own.cert, tls_key=own.key, tls_client_ca=own.key)
+
+
+async def test_a_tenants_limits_salt_and_count_hold_over_grpc(engine: FakeEngine, tmp_path: Path):
+    """As over HTTP: its requests are counted, and have its priority; cached tokens are hidden."""
+    rules = {"name": "a", "keys": ["first"], "requests_per_minute": 2, "priority": 5}
+    (tmp_path / "keys").write_text(json.dumps({"tenants": [rules]}))
+    engine.cached_tokens = 2
+    options = {"api_key_file": tmp_path / "keys", "hide_cached_tokens": True}
+    async with channel_to(engine, **options) as channel:
+        stub = VllmEngineStub(channel)
+        for _ in range(2):
+            [answer] = [r async for r in stub.Generate(request(), metadata=bearer("first"))]
+            assert answer.complete.cached_tokens == 0
+        refused = stub.Generate(request(), metadata=bearer("first"))
+        status, detail = await refusal(refused)
+        assert (status, "2 requests a minute" in detail) == (
+            grpc.StatusCode.RESOURCE_EXHAUSTED,
+            True,
+        )
+        assert (await refusal(stub.Generate(request())))[0] == UNAUTHENTICATED
+    assert [call["priority"] for call in engine.calls] == [5, 5]

@@ -106,6 +106,14 @@ class Overloaded(WeftError):
     code = Code.OVERLOADED
 
 
+class RateLimited(Overloaded):
+    """A limit of the caller's key is reached; `retry_after_s` is when it no longer is."""
+
+    def __init__(self, message: str, retry_after_s: float) -> None:
+        super().__init__(message)
+        self.retry_after_s = retry_after_s
+
+
 class DeadlineExceeded(WeftError):
     """The caller's deadline passed before the work was done."""
 

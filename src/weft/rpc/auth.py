@@ -13,7 +13,10 @@ import grpc
 from grpc.aio import ServerInterceptor
 
 from weft.core.callers import KeyRing, bearer_key
+from weft.core.client import EngineClient
 from weft.core.errors import Forbidden, Unauthenticated, WeftError
+from weft.core.tenant_client import as_tenant
+from weft.core.tenants import ApiKeys
 from weft.rpc.methods import METHODS
 from weft.rpc.status import to_status
 from weft.wire.health import HEALTH_SERVICE
@@ -52,12 +55,14 @@ class Keys:
 
     def __init__(
         self,
-        api_keys: Iterable[str] = (),
+        api_keys: ApiKeys | None = None,
         control_keys: Iterable[str] = (),
         *,
         is_health_check_open: bool = False,
+        hides_cached_tokens: bool = False,
     ) -> None:
-        self._api = KeyRing(api_keys)
+        self._hides_cached_tokens = hides_cached_tokens
+        self._api = api_keys or ApiKeys()
         self._control = KeyRing(control_keys)
         self._is_health_check_open = is_health_check_open
 
@@ -88,6 +93,19 @@ class Keys:
             return True
         key = _key_of(metadata)
         return key is not None and self._control.is_valid(key)
+
+    def admit(self, client: EngineClient, metadata: _Metadata) -> EngineClient:
+        """Count a request, and give the engine as its tenant sees it; `RateLimited` beyond the tenant's limits."""
+        key = _key_of(metadata) if self._api else None
+        tenant = None if key is None else self._api.tenant_of(key)
+        if tenant is not None:
+            tenant.admit()
+        return as_tenant(
+            client,
+            tenant,
+            salts=self._api.salts,
+            hides_cached_tokens=self._hides_cached_tokens,
+        )
 
     def owner(self, metadata: _Metadata) -> bytes | None:
         """Whom a request belongs to: its API key, or None where there is none to bring."""

@@ -44,18 +44,19 @@ class EmbedCall:
         self, request_id: str, embedding: EmbedInput, context: Context, headers: dict[str, str]
     ) -> pb.EmbedResponse:
         with self._generate.hold(request_id, context):
+            client = self._generate.client_of(context)
             async with until_deadline(context):
-                is_traced = bool(headers) and await self._client.is_tracing_enabled()
+                is_traced = bool(headers) and await client.is_tracing_enabled()
                 options = RequestOptions(
                     request_id=request_id,
-                    lora_request=lora_request_of(context, self._client),
+                    lora_request=lora_request_of(context, client),
                     trace_headers=headers if is_traced else None,
                 )
-                with self._client.preparing(1):
-                    request = await self._client.prepare(
+                with client.preparing(1):
+                    request = await client.prepare(
                         embedding.prompt, PoolingParams(task="embed"), options
                     )
-                async with aclosing(self._client.run_pooling(request)) as outputs:
+                async with aclosing(client.run_pooling(request)) as outputs:
                     async for output in outputs:
                         return to_embed_response(output)
         raise GenerationError("the engine ended the request without an embedding")

@@ -107,41 +107,51 @@ class GenerateCall:
         self, request_id: str, generation: Generation, context: Context, headers: dict[str, str]
     ) -> None:
         with self.hold(request_id, context):
+            client = self.client_of(context)
             async with until_deadline(context):
-                prepared = await self._prepare(request_id, generation, context, headers)
+                prepared = await self._prepare(client, request_id, generation, context, headers)
                 # Now, so that the caller holds a stream that it can cancel before the first answer; but
                 # after the checks, because a refusal with nothing before it may be retried elsewhere.
                 await context.send_initial_metadata(())
-                await self._serve(prepared, context)
+                await self._serve(client, prepared, context)
+
+    def client_of(self, context: Context) -> EngineClient:
+        """The engine as this caller sees it, whose request counts now."""
+        return self._keys.admit(self._client, context.invocation_metadata() or ())
 
     def hold(self, request_id: str, context: Context) -> AbstractContextManager[None]:
         """Count a request of this caller as in flight."""
         owner = self._keys.owner(context.invocation_metadata() or ())
         return self.in_flight.hold(request_id, owner)
 
-    async def _serve(self, request: Request, context: Context) -> None:
+    async def _serve(self, client: EngineClient, request: Request, context: Context) -> None:
         # Whatever ends this call, closing the generator ends the request in the engine.
-        async with aclosing(self._client.run(request)) as outputs:
+        async with aclosing(client.run(request)) as outputs:
             if request.params.output_kind is OutputKind.DELTA:
                 await self._reply_as_stream(outputs, request.params, context)
             else:
                 await self._reply_at_once(outputs, request.params, context)
 
     async def _prepare(
-        self, request_id: str, generation: Generation, context: Context, headers: dict[str, str]
+        self,
+        client: EngineClient,
+        request_id: str,
+        generation: Generation,
+        context: Context,
+        headers: dict[str, str],
     ) -> Request:
-        is_traced = bool(headers) and await self._client.is_tracing_enabled()
+        is_traced = bool(headers) and await client.is_tracing_enabled()
         options = RequestOptions(
             request_id=request_id,
             prompt_text=generation.prompt_text,
-            lora_request=lora_request_of(context, self._client),
+            lora_request=lora_request_of(context, client),
             trace_headers=headers if is_traced else None,
             data_parallel_rank=generation.data_parallel_rank,
             **(self._reasoning(generation.params) | reasoning_of(context)),
         )
         chosen = None if self.prefiller is None else prefill_of(context)
-        with self._client.preparing(generation.params.n):
-            request = await self._client.prepare(generation.prompt, generation.params, options)
+        with client.preparing(generation.params.n):
+            request = await client.prepare(generation.prompt, generation.params, options)
             if self.prefiller is None or chosen is None:
                 return request
             return await self.prefiller.compute(request, chosen)

@@ -28,6 +28,9 @@ class RpcOptions:
     ] = 50051
     shares_port: bool = False
     api_keys: tuple[str, ...] = ()
+    api_key_file: Path | None = None
+    salt_by_key: bool = False
+    hide_cached_tokens: bool = False
     control_api_keys: tuple[str, ...] = ()
     open_health_check: Annotated[
         bool,
@@ -75,6 +78,11 @@ class RpcOptions:
     heartbeat_s: float = 1.0
     health_interval_s: float = 0.5
     reasoning_parser: str | None = None
+
+    @property
+    def has_api_keys(self) -> bool:
+        """Whether requests need a key."""
+        return bool(self.api_keys) or self.api_key_file is not None
 
     @property
     def address(self) -> str:

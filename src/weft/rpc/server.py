@@ -12,6 +12,7 @@ from weft.core.config import ModelConfig
 from weft.core.errors import ConfigError, EngineDead
 from weft.core.media import MAX_BYTES
 from weft.core.tasks import every
+from weft.core.tenants import ApiKeys
 from weft.core.tracing import Tracer
 from weft.rpc.auth import KeyGate, Keys
 from weft.rpc.boundary import merged_signals
@@ -49,9 +50,10 @@ class RpcServer:
         self._options = options
         self._health = Health(("", SERVICE))
         self._keys = Keys(
-            options.api_keys,
+            ApiKeys(options.api_keys, options.api_key_file, salts=options.salt_by_key),
             options.control_api_keys,
             is_health_check_open=options.open_health_check,
+            hides_cached_tokens=options.hide_cached_tokens,
         )
         self.service = Service(client, tokenizer_files, self._health, self._keys, options, tracer)
         self.service.generate.prefiller = prefiller
@@ -66,7 +68,7 @@ class RpcServer:
         ):
             if not all(keys):
                 raise ConfigError(f"{flag}: a key must not be empty")
-        has_keys = bool(self._options.api_keys or self._options.control_api_keys)
+        has_keys = self._options.has_api_keys or bool(self._options.control_api_keys)
         with merged_signals(asyncio.get_running_loop()):
             server = grpc.aio.server(
                 interceptors=(KeyGate(self._keys),) if has_keys else (),
@@ -82,7 +84,7 @@ class RpcServer:
         self._health.set_serving(await is_alive(self._client))
         self._watch = asyncio.create_task(self._watch_engine(), name="weft-rpc-health")
         log.info("gRPC server listens on %s (port %d)", self._options.address, port)
-        if self._options.api_keys and not self._options.open_health_check:
+        if self._options.has_api_keys and not self._options.open_health_check:
             log.info(
                 "HealthCheck needs a key, which gateways may not send: --grpc-open-health-check opens it "
                 "(grpc.health.v1 needs none)"

@@ -122,7 +122,7 @@ class Loaded:
             free_bytes=found.free_bytes,
             http=http,
             grpc=None if grpc_port is None else rpc_address(self.rpc_options, grpc_port),
-            has_keys=bool(self.rpc_options.api_keys),
+            has_keys=self.rpc_options.has_api_keys,
             load_s=load_s,
             num_api_servers=self.num_api_servers,
             parsers=self.parsers if found.config.pooler_config is None else None,
@@ -217,6 +217,9 @@ def to_rpc_options(options: ServeOptions) -> RpcOptions:
         RpcOptions,
         host=http.host,
         api_keys=http.api_keys,
+        api_key_file=http.api_key_file,
+        salt_by_key=http.salt_by_key,
+        hide_cached_tokens=http.hide_cached_tokens,
         control_api_keys=http.control_api_keys,
         # Gateways render prompts by themselves: what "auto" reads off the template may not hold for them.
         reasoning_parser=None if reasoning in ("auto", "none") else reasoning,

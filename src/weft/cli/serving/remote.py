@@ -82,7 +82,7 @@ class Remote:
             self._fleet.model_config,
             ("engines", ", ".join(self._targets)),
             http=http,
-            has_keys=bool(pick(self._options, HttpOptions).api_keys),
+            has_keys=pick(self._options, HttpOptions).has_api_keys,
             done=f"reached in {load_s:.1f} s",
         )
         show_block(block)

@@ -23,6 +23,7 @@ from weft.core.declare import spelled
 from weft.core.errors import ConfigError
 from weft.core.log import configure_logging
 from weft.core.ranks import RankOptions
+from weft.core.tenants import ApiKeys
 from weft.rpc.options import RpcOptions
 from weft.web.http.options import HttpOptions
 from weft.web.mcp.servers import read_servers
@@ -47,7 +48,7 @@ def serve(model: str | None, *, options: ServeOptions) -> int:
     host, is_headless = http_options.host, pick(options, RankOptions).headless
     if options.grpc and options.remote is None and not is_headless:
         check_port(host, pick(options, RpcOptions).port)
-    if not http_options.api_keys and not is_loopback(host) and not is_headless:
+    if not http_options.has_api_keys and not is_loopback(host) and not is_headless:
         log.warning("no --api-key: anybody who reaches %s can use this server", host)
     if is_headless:
         kind = import_module("weft.cli.serving.headless").HeadlessServing
@@ -101,11 +102,27 @@ def check(options: ServeOptions) -> None:
                 raise ConfigError(f"{spelled(name)} needs {needed}")
     if remote and vllm:
         raise ConfigError("--engine vllm and --remote exclude each other")
+    _check_keys(options)
     _check_ranks(options)
     _check_api_servers(options)
     read_servers(api)
     if api.max_n < 1:
         raise ConfigError(f"--max-n must be at least 1, not {api.max_n}")
+
+
+def _check_keys(given: ServeOptions) -> None:
+    options, has_remote = pick(given, HttpOptions), given.remote is not None
+    if has_remote and options.salt_by_key:
+        raise ConfigError(
+            "--salt-by-key and --remote exclude each other: the protocol has no cache_salt; give it to the servers"
+        )
+    # A file that cannot be read is refused now.
+    keys = ApiKeys(options.api_keys, options.api_key_file, salts=options.salt_by_key)
+    is_own = not has_remote and given.engine == "weft"
+    if keys.has_priorities and is_own and given.engine_options().scheduling_policy != "priority":
+        raise ConfigError(
+            f"--api-key-file {options.api_key_file}: priority needs --scheduling-policy priority"
+        )
 
 
 def _check_ranks(options: ServeOptions) -> None:

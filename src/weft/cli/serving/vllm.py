@@ -90,7 +90,7 @@ class VllmLoaded:
             ("engine", f"vLLM {self.launched.version}, {_describe(self.launched.config)}"),
             http=http,
             grpc=None if grpc_port is None else rpc_address(self.rpc_options, grpc_port),
-            has_keys=bool(self.rpc_options.api_keys),
+            has_keys=self.rpc_options.has_api_keys,
             done=f"loaded in {load_s:.1f} s",
         )
         show_block(block)

@@ -9,7 +9,7 @@ import logging
 import re
 import time
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from difflib import get_close_matches
 from functools import partial
 from typing import Any, Final, cast
@@ -20,9 +20,10 @@ from prometheus_client import CollectorRegistry, Counter, Histogram, Summary
 from starlette.responses import Response
 from starlette.types import Receive, Scope, Send
 
-from weft.core.callers import HostRule, KeyRing, bearer_key, host_refusal
-from weft.core.errors import BadRequest, ConfigError, Unauthenticated, WeftError
+from weft.core.errors import BadRequest, ConfigError, WeftError
 from weft.core.log import REQUEST
+from weft.core.tenant_client import as_tenant
+from weft.core.tenants import Tenant
 from weft.web.http.body import (
     JSON,
     MAX_VALUES,
@@ -38,6 +39,7 @@ from weft.web.http.body import (
 from weft.web.http.endpoint import Access, Answer, Call, Dialect, Endpoint, Events
 from weft.web.http.exchange import Exchange
 from weft.web.http.form import FORM, decode_form
+from weft.web.http.gate import Gate
 from weft.web.http.options import HttpOptions
 from weft.web.http.problem import HttpError, to_problem
 from weft.web.http.sse import error_event, write_events
@@ -52,8 +54,6 @@ _PARAMETER = re.compile(r"\{(\w+)(:path)?\}")
 _ANTHROPIC_PREFIX = b"/v1/messages"
 _MAX_QUERY_FIELDS = 100
 _LARGE_BODY = 2**16  # looked through in a tenth of a millisecond
-_KEY_ADVICE: Final = "a key is needed: send the header Authorization: Bearer KEY, or x-api-key: KEY"
-_MAX_HEADER_CHARS: Final = 500
 _MAX_COMPARED: Final = 100  # characters of a path that leads nowhere: 1 ms
 _json = msgspec.json.Encoder()
 _FINE_BUCKETS: Final = (0.01, 0.025, 0.05, 0.075, 0.1, 0.25, 0.5, 0.75, 1, 1.5, 2, 2.5, 3, 3.5, 4,
@@ -189,101 +189,6 @@ class Traffic:
         self._coarse.labels(exchange.handler, exchange.method).observe(elapsed_s)
 
 
-class Gate:
-    """The keys of one server, and the origins whose pages may read its answers.
-
-    Who may call what is decided by the raw path, before anything of a request is read: default-deny.
-    """
-
-    def __init__(self, options: HttpOptions) -> None:
-        self._api = KeyRing(options.api_keys)
-        self._control = KeyRing(options.control_api_keys)
-        self._origins = frozenset(options.allowed_origins)
-        self._hosts = HostRule(options.host, options.allowed_hosts)
-
-    def let_in(self, exchange: Exchange) -> None:
-        """Refuse a caller without any key or by a strange name, for known and unknown paths alike."""
-        keys = _keys(exchange.headers)
-        is_known = any(map(self._api.is_valid, keys)) or any(map(self._control.is_valid, keys))
-        if self._api and not is_known:
-            raise Unauthenticated(_KEY_ADVICE)
-        self._check_host(exchange)
-
-    def check(self, access: Access, exchange: Exchange) -> None:
-        """Refuse a caller whose key is for something else."""
-        keys = _keys(exchange.headers)
-        match access:
-            case Access.OPEN:
-                return
-            case Access.PAGE:
-                self._check_host(exchange)
-            case Access.API:
-                if self._api and not any(map(self._api.is_valid, keys)):
-                    raise Unauthenticated(_KEY_ADVICE)
-            case Access.CONTROL:
-                self._check_control(exchange, keys)
-
-    def _check_host(self, exchange: Exchange) -> None:
-        host = exchange.headers.get("host")
-        if host is not None and not self._hosts.allows(host):
-            raise HttpError(403, host_refusal(host), code="host_not_allowed")
-
-    def _check_control(self, exchange: Exchange, keys: list[bytes]) -> None:
-        if not self._control:
-            raise HttpError(403, "control is off: start the server with --control-api-key")
-        if "origin" in exchange.headers:
-            raise HttpError(403, "control is not for web pages")
-        # A page may have its own name point here; keys apart, it gets no further than its name.
-        if not self._hosts.is_own(exchange.headers.get("host", "")):
-            raise HttpError(
-                403, "control takes an address, localhost, --host or --allowed-hosts as Host"
-            )
-        if not any(map(self._control.is_valid, keys)):
-            raise Unauthenticated("a control key is needed: send Authorization: Bearer KEY")
-
-    def cors_headers(self, headers: Mapping[str, str]) -> dict[str, str]:
-        """Returns the CORS headers that let the requesting page read the answer; none for other pages."""
-        origin = headers.get("origin")
-        if origin is None or not ({origin, "*"} & self._origins):
-            return {}
-        return {
-            "access-control-allow-origin": origin,
-            "access-control-expose-headers": "x-request-id, request-id, retry-after, warning",
-            "vary": "Origin",
-        }
-
-    def check_form(self, exchange: Exchange) -> None:
-        """Refuse a form from another site's page: unlike JSON, browsers send it without a question first."""
-        headers = exchange.headers
-        origin = headers.get("origin")
-        is_own = origin is not None and origin.partition("://")[2] == headers.get("host")
-        if origin is not None and not is_own and not self.cors_headers(headers):
-            raise HttpError(
-                403,
-                "pages of this origin may send no forms: --allowed-origins names those that may",
-            )
-
-    def preflight_headers(self, exchange: Exchange) -> dict[str, str] | None:
-        """The answer to a browser that asks first, which it does without a key; None if it does not."""
-        if exchange.method != "OPTIONS" or not exchange.extra_headers:
-            return None
-        if "access-control-request-method" not in exchange.headers:
-            return None
-        wanted = exchange.headers.get("access-control-request-headers", "")
-        return {
-            "access-control-allow-methods": "GET, HEAD, POST, DELETE",
-            "access-control-allow-headers": wanted[:_MAX_HEADER_CHARS],
-            "access-control-max-age": "600",
-            "content-length": "0",
-        }
-
-
-def _keys(headers: Mapping[str, str]) -> list[bytes]:
-    found = [bearer_key(headers.get("authorization", "").encode("latin-1"))]
-    found.append(headers["x-api-key"].encode("latin-1") if "x-api-key" in headers else None)
-    return [key for key in found if key is not None]
-
-
 class HttpApp:
     """Serves the endpoints of its router; until the state is open, only those open to anybody."""
 
@@ -345,6 +250,7 @@ class HttpApp:
         endpoint = found.endpoint
         exchange.handler = endpoint.path
         self._gate.check(endpoint.access, exchange)
+        self._gate.admit(endpoint, exchange)
         tracer = self._state.tracer
         if tracer is not None and endpoint.access is Access.API and endpoint.method == "POST":
             exchange.begin_span(tracer)
@@ -402,7 +308,7 @@ class HttpApp:
         return Call(
             body=None if endpoint.body is None else await self._decode(exchange, body, endpoint),
             # Probes answer before there is anything to serve; they know the state, and read no call.
-            served=cast(Served, None) if is_open else self._state.served,
+            served=cast(Served, None) if is_open else self._served_to(exchange.tenant),
             request_id=exchange.request_id,
             label=exchange.label,
             headers=exchange.headers,
@@ -411,6 +317,18 @@ class HttpApp:
             raw_body=body,
             decode=partial(self._decode, exchange, body),
         )
+
+    def _served_to(self, tenant: Tenant | None) -> Served:
+        served, options = self._state.served, self._options
+        if tenant is None and not options.hide_cached_tokens:
+            return served
+        client = as_tenant(
+            served.client,
+            tenant,
+            salts=options.salt_by_key,
+            hides_cached_tokens=options.hide_cached_tokens,
+        )
+        return replace(served, client=client)
 
     async def _decode(self, exchange: Exchange, body: bytes, endpoint: Endpoint) -> Any:
         names: Iterable[str]

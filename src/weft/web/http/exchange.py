@@ -10,6 +10,7 @@ from typing import Any
 from starlette.types import Message, Scope, Send
 
 from weft.core.log import REQUEST
+from weft.core.tenants import Tenant
 from weft.core.tracing import Span, Tracer
 from weft.core.write_stall import WriteStall
 from weft.web.http.body import ClientDisconnected
@@ -40,6 +41,7 @@ class Exchange:
         self.num_bytes_in = 0
         self.num_bytes_out = 0
         self.span: Span | None = None
+        self.tenant: Tenant | None = None
         self.ending: asyncio.Future[BaseException] = asyncio.get_running_loop().create_future()
         self._send = send
         self._stall = WriteStall(write_timeout_s, self.abort)

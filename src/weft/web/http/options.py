@@ -36,6 +36,29 @@ class HttpOptions:
             name="api_key",
         ),
     ] = ()
+    api_key_file: Annotated[
+        Path | None,
+        Flag(
+            "JSON file of tenants: their API keys, and for each a name and limits: requests and tokens a minute, "
+            "priority, LoRA adapters. Valid over HTTP and gRPC, beside --api-key.",
+            "Server",
+        ),
+    ] = None
+    salt_by_key: Annotated[
+        bool,
+        Flag(
+            "Give each tenant of --api-key-file, and each --api-key, a prefix cache of its own, as cache_salt does: "
+            "no answer is faster because of another's prompts.",
+            "Server",
+        ),
+    ] = False
+    hide_cached_tokens: Annotated[
+        bool,
+        Flag(
+            "Report 0 cached prompt tokens in every answer, over HTTP and gRPC.",
+            "Server",
+        ),
+    ] = False
     control_api_keys: Annotated[
         tuple[str, ...],
         Flag(
@@ -88,6 +111,11 @@ class HttpOptions:
     keep_alive_s: float = 75.0
     write_timeout_s: float = 60.0
     ping_interval_s: float = 15.0
+
+    @property
+    def has_api_keys(self) -> bool:
+        """Whether requests need a key."""
+        return bool(self.api_keys) or self.api_key_file is not None
 
     def check(self) -> None:
         """Raise `ConfigError`, naming the flag, for what would leave the server open or useless."""

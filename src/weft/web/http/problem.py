@@ -3,6 +3,7 @@
 What never reaches a handler (paths, sizes, keys) has its rows here as well, by status.
 """
 
+import math
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any
@@ -10,7 +11,14 @@ from typing import Any
 import msgspec
 from msgspec import UNSET, UnsetType
 
-from weft.core.errors import BadRequest, Code, ContextLengthExceeded, NotFound, WeftError
+from weft.core.errors import (
+    BadRequest,
+    Code,
+    ContextLengthExceeded,
+    NotFound,
+    RateLimited,
+    WeftError,
+)
 from weft.web.http.endpoint import Dialect
 
 _INVALID = "invalid_request_error"  # to both
@@ -182,7 +190,10 @@ def to_problem(error: BaseException, request_id: str) -> Problem:
         code = "context_length_exceeded"
     parameter = error.parameter if isinstance(error, BadRequest | NotFound) else None
     message = str(error) or type(error).__name__
-    return Problem(row=row, message=message, parameter=parameter, code=code, headers=row.headers)
+    headers = dict(row.headers)
+    if isinstance(error, RateLimited):
+        headers["retry-after"] = str(math.ceil(error.retry_after_s))
+    return Problem(row=row, message=message, parameter=parameter, code=code, headers=headers)
 
 
 def to_http_status(code: Code) -> int:

@@ -1,0 +1,152 @@
+"""`TenantClient`: an engine as one tenant sees it."""
+
+from collections.abc import AsyncGenerator, Mapping
+from contextlib import aclosing
+from typing import Any, TypeVar, cast
+
+import msgspec
+
+from weft.core.client import AnyParams, EngineClient, PromptSource, Sink
+from weft.core.errors import NotFound
+from weft.core.speech import ClipOutput, Speech
+from weft.core.tenants import Tenant
+from weft.core.types import (
+    LoRARequest,
+    OutputKind,
+    PoolingRequestOutput,
+    Request,
+    RequestOptions,
+    RequestOutput,
+    SamplingParams,
+)
+
+T = TypeVar("T", RequestOutput, PoolingRequestOutput)
+
+
+def as_tenant(
+    client: EngineClient, tenant: Tenant | None, *, salts: bool, hides_cached_tokens: bool
+) -> EngineClient:
+    """`client`, for requests of `tenant`; itself where nothing sets these apart."""
+    if tenant is None and not hides_cached_tokens:
+        return client
+    view = TenantClient(client, tenant, salts=salts, hides_cached_tokens=hides_cached_tokens)
+    return cast("EngineClient", view)
+
+
+class TenantClient:
+    """Requests have the tenant's priority, adapters and salt, and their tokens are counted.
+
+    All else is the client's own. With `hides_cached_tokens` no output says how much of a prompt was cached.
+    """
+
+    def __init__(
+        self, client: EngineClient, tenant: Tenant | None, *, salts: bool, hides_cached_tokens: bool
+    ) -> None:
+        self._client = client
+        self._tenant = tenant
+        self._salts = salts
+        self._hides = hides_cached_tokens
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._client, name)
+
+    @property
+    def lora_requests(self) -> Mapping[str, LoRARequest]:
+        """The adapters that the tenant may use."""
+        loras, tenant = self._client.lora_requests, self._tenant
+        if tenant is None:
+            return loras
+        return {name: lora for name, lora in loras.items() if tenant.may_use(name)}
+
+    async def prepare(
+        self, prompt: PromptSource, params: AnyParams, options: RequestOptions
+    ) -> Request:
+        """See `EngineClient`; the prompt's tokens count now."""
+        request = await self._client.prepare(prompt, params, self._own(options))
+        tenant = self._tenant
+        if tenant is None:
+            return request
+        tenant.spend(len(request.prompt_token_ids))
+        if not self._salts:
+            return request
+        return msgspec.structs.replace(request, cache_salt=tenant.salted(request.cache_salt))
+
+    def run(self, request: Request) -> AsyncGenerator[RequestOutput, None]:
+        """See `EngineClient`."""
+        return self._followed(self._client.run(request), _Meter(self._tenant, request))
+
+    def run_into(self, request: Request, sink: Sink) -> AsyncGenerator[RequestOutput, None]:
+        """See `EngineClient`."""
+        meter = _Meter(self._tenant, request)
+        return self._followed(self._client.run_into(request, _Passing(self, sink, meter)), meter)
+
+    async def run_pooling(self, request: Request) -> AsyncGenerator[PoolingRequestOutput, None]:
+        """See `EngineClient`."""
+        async with aclosing(self._client.run_pooling(request)) as outputs:
+            async for output in outputs:
+                yield self._shown(output)
+
+    def run_speech(
+        self, speech: Speech, params: SamplingParams, options: RequestOptions
+    ) -> AsyncGenerator[ClipOutput, None]:
+        """See `EngineClient`."""
+        return self._client.run_speech(speech, params, self._own(options))
+
+    def _own(self, options: RequestOptions) -> RequestOptions:
+        tenant, lora = self._tenant, options.lora_request
+        if tenant is None:
+            return options
+        if lora is not None and not tenant.may_use(lora.lora_name):
+            raise NotFound(f"The model {lora.lora_name[:64]!a} does not exist", "model")
+        if tenant.rules.priority is None:
+            return options
+        return msgspec.structs.replace(options, priority=tenant.rules.priority)
+
+    async def _followed(
+        self, running: AsyncGenerator[RequestOutput, None], meter: "_Meter"
+    ) -> AsyncGenerator[RequestOutput, None]:
+        async with aclosing(running) as outputs:
+            async for output in outputs:
+                meter.count(output)
+                yield self._shown(output)
+
+    def _shown(self, output: T) -> T:
+        if not self._hides or not output.num_cached_tokens:
+            return output
+        return msgspec.structs.replace(output, num_cached_tokens=0)
+
+
+class _Meter:
+    """Counts the tokens of a request's answers, whichever kind of outputs it has."""
+
+    def __init__(self, tenant: Tenant | None, request: Request) -> None:
+        self._tenant = tenant
+        self._has_deltas = request.params.output_kind is OutputKind.DELTA
+        self._counted: dict[int, int] = {}
+
+    def count(self, output: RequestOutput) -> None:
+        if self._tenant is None:
+            return
+        for answer in output.outputs:
+            num_tokens = len(answer.token_ids)
+            if not self._has_deltas:
+                before = self._counted.get(answer.index, 0)
+                self._counted[answer.index], num_tokens = num_tokens, num_tokens - before
+            self._tenant.spend(num_tokens)
+
+
+class _Passing:
+    """A sink whose outputs are counted and shown as others are."""
+
+    def __init__(self, client: TenantClient, sink: Sink, meter: _Meter) -> None:
+        self._client = client
+        self._sink = sink
+        self._meter = meter
+
+    @property
+    def is_open(self) -> bool:
+        return self._sink.is_open
+
+    def take(self, output: RequestOutput) -> None:
+        self._meter.count(output)
+        self._sink.take(self._client._shown(output))

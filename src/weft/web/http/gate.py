@@ -1,0 +1,118 @@
+"""`Gate`: who may call what, with which keys, by which names and from which pages."""
+
+from collections.abc import Mapping
+from typing import Final
+
+from weft.core.callers import HostRule, KeyRing, bearer_key, host_refusal
+from weft.core.errors import Unauthenticated
+from weft.core.tenants import ApiKeys
+from weft.web.http.endpoint import Access, Endpoint
+from weft.web.http.exchange import Exchange
+from weft.web.http.options import HttpOptions
+from weft.web.http.problem import HttpError
+
+_KEY_ADVICE: Final = "a key is needed: send the header Authorization: Bearer KEY, or x-api-key: KEY"
+_MAX_HEADER_CHARS: Final = 500
+
+
+class Gate:
+    """The keys of one server, and the origins whose pages may read its answers.
+
+    Who may call what is decided by the raw path, before anything of a request is read: default-deny.
+    """
+
+    def __init__(self, options: HttpOptions) -> None:
+        self._api = ApiKeys(options.api_keys, options.api_key_file, salts=options.salt_by_key)
+        self._control = KeyRing(options.control_api_keys)
+        self._origins = frozenset(options.allowed_origins)
+        self._hosts = HostRule(options.host, options.allowed_hosts)
+
+    def let_in(self, exchange: Exchange) -> None:
+        """Refuse a caller without any key or by a strange name, for known and unknown paths alike."""
+        keys = _keys(exchange.headers)
+        is_known = any(map(self._api.is_valid, keys)) or any(map(self._control.is_valid, keys))
+        if self._api and not is_known:
+            raise Unauthenticated(_KEY_ADVICE)
+        self._check_host(exchange)
+
+    def check(self, access: Access, exchange: Exchange) -> None:
+        """Refuse a caller whose key is for something else."""
+        keys = _keys(exchange.headers)
+        match access:
+            case Access.OPEN:
+                return
+            case Access.PAGE:
+                self._check_host(exchange)
+            case Access.API:
+                if self._api and not any(map(self._api.is_valid, keys)):
+                    raise Unauthenticated(_KEY_ADVICE)
+            case Access.CONTROL:
+                self._check_control(exchange, keys)
+
+    def admit(self, endpoint: Endpoint, exchange: Exchange) -> None:
+        """Find whose key it is, and count what is a request; `RateLimited` beyond the tenant's limits."""
+        if self._api and endpoint.access is Access.API:
+            tenants = map(self._api.tenant_of, _keys(exchange.headers))
+            exchange.tenant = next(filter(None, tenants), None)
+            if exchange.tenant is not None and endpoint.method == "POST":
+                exchange.tenant.admit()
+
+    def _check_host(self, exchange: Exchange) -> None:
+        host = exchange.headers.get("host")
+        if host is not None and not self._hosts.allows(host):
+            raise HttpError(403, host_refusal(host), code="host_not_allowed")
+
+    def _check_control(self, exchange: Exchange, keys: list[bytes]) -> None:
+        if not self._control:
+            raise HttpError(403, "control is off: start the server with --control-api-key")
+        if "origin" in exchange.headers:
+            raise HttpError(403, "control is not for web pages")
+        # A page may have its own name point here; keys apart, it gets no further than its name.
+        if not self._hosts.is_own(exchange.headers.get("host", "")):
+            raise HttpError(
+                403, "control takes an address, localhost, --host or --allowed-hosts as Host"
+            )
+        if not any(map(self._control.is_valid, keys)):
+            raise Unauthenticated("a control key is needed: send Authorization: Bearer KEY")
+
+    def cors_headers(self, headers: Mapping[str, str]) -> dict[str, str]:
+        """Returns the CORS headers that let the requesting page read the answer; none for other pages."""
+        origin = headers.get("origin")
+        if origin is None or not ({origin, "*"} & self._origins):
+            return {}
+        return {
+            "access-control-allow-origin": origin,
+            "access-control-expose-headers": "x-request-id, request-id, retry-after, warning",
+            "vary": "Origin",
+        }
+
+    def check_form(self, exchange: Exchange) -> None:
+        """Refuse a form from another site's page: unlike JSON, browsers send it without a question first."""
+        headers = exchange.headers
+        origin = headers.get("origin")
+        is_own = origin is not None and origin.partition("://")[2] == headers.get("host")
+        if origin is not None and not is_own and not self.cors_headers(headers):
+            raise HttpError(
+                403,
+                "pages of this origin may send no forms: --allowed-origins names those that may",
+            )
+
+    def preflight_headers(self, exchange: Exchange) -> dict[str, str] | None:
+        """The answer to a browser that asks first, which it does without a key; None if it does not."""
+        if exchange.method != "OPTIONS" or not exchange.extra_headers:
+            return None
+        if "access-control-request-method" not in exchange.headers:
+            return None
+        wanted = exchange.headers.get("access-control-request-headers", "")
+        return {
+            "access-control-allow-methods": "GET, HEAD, POST, DELETE",
+            "access-control-allow-headers": wanted[:_MAX_HEADER_CHARS],
+            "access-control-max-age": "600",
+            "content-length": "0",
+        }
+
+
+def _keys(headers: Mapping[str, str]) -> list[bytes]:
+    found = [bearer_key(headers.get("authorization", "").encode("latin-1"))]
+    found.append(headers["x-api-key"].encode("latin-1") if "x-api-key" in headers else None)
+    return [key for key in found if key is not None]
