@@ -89,3 +89,12 @@ def test_what_fails_frees_its_thread(threads):
     threads._executor.shutdown()
     assert not threads._num_running
     assert not threads._waiting
+
+
+def test_nothing_begins_once_all_is_closed(threads):
+    """A request may end just then, and have its lease released."""
+    threads.close()
+    ran = threading.Event()
+    threads.submit(("10.0.0.1", 1), ran.set)
+    assert not threads._waiting
+    assert not ran.is_set()

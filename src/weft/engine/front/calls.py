@@ -95,7 +95,7 @@ class EngineCalls:
             await asyncio.wait((ping,), timeout=STUCK_S)
             await asyncio.sleep(
                 STALL_S
-            )  # what came while this process stood still is read meanwhile
+            )  # in which what came while this process stood still is read
             if not ping.done() and not self._loads:
                 return
 

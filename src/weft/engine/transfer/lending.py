@@ -43,9 +43,7 @@ class _Lease:
     uncomputed: set[int]  # blocks
     slot: int | None  # of the state behind the last block, once it is computed
     num_holders: int = 1  # engines that were told of it, and have not released it
-    shared_id: str | None = (
-        None  # by which all but the first know it: an id of a request is its caller's
-    )
+    shared_id: str | None = None  # for all but the first, whose request's id is not theirs to know
     changed: threading.Condition = field(default_factory=threading.Condition)
 
     def has(self, block_id: int, block_hash: bytes, *, is_state: bool) -> bool:

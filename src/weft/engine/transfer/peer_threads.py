@@ -18,10 +18,11 @@ class PeerThreads:
         self._is_closed = False
 
     def submit(self, address: tuple[str, int], work: Callable[[], None]) -> None:
-        """Do it when a thread is free for the peer at this address, in order."""
+        """Do it when a thread is free for the peer at this address, in order; nothing after `close`."""
         with self._lock:
-            self._waiting.setdefault(address, deque()).append(work)
-            self._start()
+            if not self._is_closed:
+                self._waiting.setdefault(address, deque()).append(work)
+                self._start()
 
     def close(self) -> None:
         """Begin nothing any more."""
