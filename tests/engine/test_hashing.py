@@ -2,7 +2,7 @@
 
 import pytest
 
-from weft.engine.scheduling.kv_cache import block_hash, chain_root
+from weft.engine.scheduling.block_hashes import block_hash, chain_root
 
 PLAIN = {"block_size": 4, "weights_epoch": 0}
 

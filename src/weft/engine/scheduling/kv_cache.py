@@ -7,7 +7,6 @@ is planned, before its content is computed: sequences of the same step may share
 writes all K/V of a layer before any row attends to it.
 """
 
-import hashlib
 import os
 from array import array
 from collections.abc import Iterable, Iterator
@@ -18,6 +17,7 @@ from typing import Any
 from weft.core.kv_cache import StateCacheConfig
 from weft.core.kv_transfer import lends_chunks, lends_prompt
 from weft.core.types import AllBlocksCleared, BlockRemoved, BlockStored, FinishReason, KvEvent
+from weft.engine.scheduling.block_hashes import block_hash, chain_root
 from weft.engine.scheduling.block_pool import BlockPool
 from weft.engine.scheduling.lent_blocks import Lender, LentBlocks
 from weft.engine.scheduling.sequence import Sequence, SequenceStatus
@@ -384,27 +384,3 @@ class PrefixCache:
             lora_name=sequence.request.lora_name,
             cache_salt=sequence.request.cache_salt,
         )
-
-
-def chain_root(
-    *,
-    block_size: int,
-    weights_epoch: int,
-    lora_name: str | None = None,
-    lora_generation: int = 0,
-    cache_salt: str | None = None,
-    process_nonce: bytes = b"",
-) -> bytes:
-    """The parent of a chain's first block: all that isolates one cache user from another."""
-    digest = hashlib.sha256(b"weft-kv-1")
-    digest.update(block_size.to_bytes(8, "big") + weights_epoch.to_bytes(8, "big"))
-    for tag, text in ((b"lora", lora_name), (b"salt", cache_salt)):
-        raw = b"" if text is None else text.encode()
-        digest.update(tag + bytes([text is not None]) + len(raw).to_bytes(8, "big") + raw)
-    digest.update(lora_generation.to_bytes(8, "big") + process_nonce)
-    return digest.digest()
-
-
-def block_hash(parent: bytes, token_ids: Seq[int]) -> bytes:
-    """Hash of one full block: its 32-byte parent, then its tokens as 4 bytes each."""
-    return hashlib.sha256(parent + array("I", token_ids).tobytes()).digest()
