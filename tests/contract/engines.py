@@ -1,7 +1,6 @@
 """Every `EngineClient`, started and stopped for the contract suite."""
 
 import asyncio
-import shutil
 import socket
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
@@ -23,10 +22,10 @@ from weft.engine.api_servers.client import ApiServerClient
 from weft.engine.api_servers.messages import FromServer, ToServer
 from weft.engine.channel import Channel
 from weft.engine.configure import resolve
-from weft.engine.front.child import socket_directory
 from weft.engine.front.data_parallel import DataParallelClient
 from weft.engine.front.local_client import LocalClient
 from weft.engine.front.process_client import ProcessClient
+from weft.engine.front.socket_directory import SocketDirectory
 from weft.engine.nodes.head import start_head
 from weft.engine.nodes.node import Node
 from weft.model.open import Checkpoint, open_model
@@ -154,7 +153,8 @@ async def fake(**options) -> AsyncIterator[EngineClient]:
 @asynccontextmanager
 async def api_server(**options) -> AsyncIterator[ApiServerClient]:
     """The engine in a child process, from one of the API servers before it; the supervisor is here too."""
-    directory = socket_directory()
+    sockets = SocketDirectory()
+    directory = sockets.path
     try:
         async with process(api_server_directory=str(directory), **options) as engine:
             ours, theirs = socket.socketpair()
@@ -177,7 +177,7 @@ async def api_server(**options) -> AsyncIterator[ApiServerClient]:
                 theirs.close()
                 await serving
     finally:
-        shutil.rmtree(directory)
+        sockets.remove()
 
 
 ENGINES = {

@@ -2,7 +2,6 @@
 
 import asyncio
 import logging
-import shutil
 import socket
 import sys
 import time
@@ -26,7 +25,7 @@ from weft.engine.api_servers.attached import AttachedServer
 from weft.engine.api_servers.messages import Drain, EnginesStopped, Family, FromServer, Open, Start
 from weft.engine.api_servers.series import SUPERVISOR, families_of, is_own, page, summed
 from weft.engine.channel import Channel
-from weft.engine.front.child import socket_directory
+from weft.engine.front.socket_directory import SocketDirectory
 from weft.rpc.options import RpcOptions
 from weft.web.http.options import HttpOptions
 
@@ -265,12 +264,13 @@ class SupervisedServing(Serving):
                 self._ports[name] = int(held.getsockname()[1])
         http = replace(http_options, shares_port=True, port=self._ports["http"] or 0)
         super().__init__(model, options, http, started)
-        self._directory = str(socket_directory())
+        self._sockets = SocketDirectory()
+        self._directory = str(self._sockets.path)
 
     def close(self) -> None:
         super().close()
         self._held.close()
-        shutil.rmtree(self._directory, ignore_errors=True)
+        self._sockets.remove()
 
     async def run(self) -> int:
         self._api_servers = await ApiServers.spawn(self._options.api_server_count)

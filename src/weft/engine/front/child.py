@@ -6,19 +6,16 @@ It is started first of all: what it imports takes as long as finding the model d
 import asyncio
 import logging
 import os
-import shutil
 import sys
-import tempfile
 from contextlib import suppress
-from pathlib import Path
 
 import zmq
 
 from weft.core.config import EngineConfig
 from weft.core.controls import HUNG_S, START_S
-from weft.core.errors import ConfigError
 from weft.core.heartbeat import Heartbeat
 from weft.core.log import log_format
+from weft.engine.front.socket_directory import SocketDirectory
 from weft.engine.messages import MAX_FRAME_BYTES, Launch
 from weft.engine.weight_files import WeightFiles
 
@@ -27,10 +24,6 @@ log = logging.getLogger("weft.engine")
 # BLAS threads that wait for each other spin: beside other work on two cores, a step of embedded:tiny
 # took 6 ms with one thread and 175 ms with two. The user's environment comes first.
 _ONE_BLAS_THREAD = {"OPENBLAS_NUM_THREADS": "1"}
-
-
-# What TMPDIR names is the user's choice, and may be deep; this is not, and every system has it.
-_SHORT_DIRECTORY = "/tmp"  # noqa: S108 - a fresh directory is made inside, for us alone
 
 
 class EngineChild:
@@ -46,7 +39,7 @@ class EngineChild:
         self._beats = beats
         self._heartbeat = Heartbeat(self._beat, HUNG_S, start_s=START_S)
         self._watching: asyncio.Task[None] | None = None
-        self._directory: Path | None = None
+        self._directory: SocketDirectory | None = None
         self.weights: WeightFiles | None = None
         self._context = zmq.Context()
         self._commands: zmq.Socket[bytes] = self._context.socket(zmq.PUSH)
@@ -90,12 +83,13 @@ class EngineChild:
         if weights is None and has_shared_weights(config):
             weights = WeightFiles()
         self.weights = weights
-        self._directory = socket_directory()
+        self._directory = SocketDirectory()
+        path = self._directory.path
         # Before the child knows of them: what is sent when it is ready finds it connected.
-        self._commands.bind(f"ipc://{self._directory}/commands")
-        self.events.bind(f"ipc://{self._directory}/events")
+        self._commands.bind(f"ipc://{path}/commands")
+        self.events.bind(f"ipc://{path}/events")
         launch = Launch(
-            directory=str(self._directory),
+            directory=str(path),
             config=config,
             weights=None if weights is None else weights.current,
             draft_weights=None if weights is None else weights.draft,
@@ -160,19 +154,4 @@ class EngineChild:
         self.events.close()
         self._context.term()
         if self._directory is not None:
-            shutil.rmtree(self._directory, ignore_errors=True)
-
-
-def socket_directory() -> Path:
-    """A fresh directory whose sockets' paths are as short as the system wants them."""
-    where = tempfile.gettempdir()
-    # What mkdtemp puts behind the prefix, and the longest name inside, are of these lengths.
-    if len(os.fsencode(f"{where}/weft-12345678/commands")) > zmq.IPC_PATH_MAX_LEN:
-        where = _SHORT_DIRECTORY
-    try:
-        return Path(tempfile.mkdtemp(prefix="weft-", dir=where))
-    except OSError as error:
-        raise ConfigError(
-            f"{where}: no directory for the engine's sockets can be made there ({error.strerror}); "
-            f"TMPDIR can name another, with a path of at most {zmq.IPC_PATH_MAX_LEN - 23} characters"
-        ) from error
+            self._directory.remove()
