@@ -215,7 +215,7 @@ def _take_events(data: bytes) -> None:
         for event in decode_batch(data, engine):
             if isinstance(event, Stored):
                 for extra in event.extras:
-                    assert all(isinstance(key, str | int) for key in extra or ()), extra
+                    assert all(isinstance(key, str | int | None) for key in extra or ()), extra
 
 
 def _read_page(data: bytes) -> None:

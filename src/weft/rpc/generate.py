@@ -21,7 +21,7 @@ from weft.rpc.convert.request import Generation, to_generation
 from weft.rpc.metadata import lora_request_of, reasoning_of, trace_headers_of
 from weft.rpc.prefiller import RpcPrefiller, prefill_of
 from weft.rpc.spans import server_span
-from weft.text.outputs import num_scores_of, write_scores
+from weft.text.outputs import let_go_of, num_scores_of, write_scores
 
 
 class InFlight:
@@ -184,6 +184,7 @@ class GenerateCall:
         reply = WholeReply(params)
         async for output in outputs:
             await write_scores(num_scores_of(output), partial(reply.add, output))
+            await let_go_of(output)
         for message in reply.messages():
             await context.write(message)
 

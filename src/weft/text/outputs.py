@@ -327,12 +327,18 @@ class _Answer:
             text="".join(self._texts[first_text:]),
             token_ids=self._token_ids[first_token:],
             cumulative_logprob=self._logprob_sum if has_logprobs else None,
-            logprobs=self._logprobs[first_token:] if has_logprobs else None,
+            logprobs=self._scored_since(first_token) if has_logprobs else None,
             finish_reason=self.finish_reason,
             stop_reason=self._stop_reason,
             num_draft_tokens=self.num_draft_tokens,
             num_accepted_tokens=self.num_accepted_tokens,
         )
+
+    def _scored_since(self, first_token: int) -> Sequence[PositionLogprobs]:
+        """A copy, unless these are all that there will be: whoever has read those may let go of them."""
+        if first_token == 0 and self._has_emitted_end:
+            return self._logprobs
+        return self._logprobs[first_token:]
 
     def _ends_silently(self, output: SequenceOutput) -> bool:
         """True if the last token is a stop token and is not part of the text.
@@ -427,6 +433,22 @@ def _logprobs_of(
 async def write_scores(num_scores: int, write: Callable[[], T]) -> T:
     """Returns the result of `write`; for many logprobs it runs on a thread, so that the event loop stays responsive."""
     return write() if num_scores <= MANY_SCORES else await asyncio.to_thread(write)
+
+
+async def let_go(*scored: Sequence[PositionLogprobs | None] | None) -> None:
+    """Free log-probabilities that were written, in pieces between which others have a turn.
+
+    To free a million takes 0.1 s.
+    """
+    for rows in scored:
+        while isinstance(rows, list) and rows:
+            del rows[-max(1, MANY_SCORES // max(1, len(rows[-1] or ()))) :]
+            await asyncio.sleep(0)
+
+
+async def let_go_of(output: RequestOutput) -> None:
+    """See `let_go`."""
+    await let_go(output.prompt_logprobs, *(answer.logprobs for answer in output.outputs))
 
 
 def num_scores_of(output: RequestOutput) -> int:

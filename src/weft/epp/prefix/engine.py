@@ -167,7 +167,7 @@ def _extra(
     block: common_pb2.KvBlock, stored: common_pb2.KvBlocksStored, *, is_first: bool
 ) -> Extra:
     """As events over ZeroMQ have it: media, then the salt. vLLM repeats adapter and salt among the keys."""
-    extra: list[str | int] = []
+    extra: list[str | int | None] = []
     for key in block.extra_keys:
         match key.WhichOneof("key"):
             case "text" if key.text != stored.lora_name:  # which is in the chain's root already

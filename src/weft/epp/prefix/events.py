@@ -241,11 +241,11 @@ def _items(raw: msgspec.Raw, most: int) -> Sequence[msgspec.Raw]:
 
 def _extra(keys: Any, lora_name: object) -> Extra | None:
     """Returns what distinguishes a block besides its tokens; the adapter is already in the root of the chain."""
-    extra: list[str | int] = []
+    extra: list[str | int | None] = []
     for key in keys or ():
         if isinstance(key, str | int):
             if key != lora_name:
                 extra.append(key)
         else:  # (media hash, offset)
-            extra += [str(part) if isinstance(part, bytes) else part for part in key]
+            extra += [part if isinstance(part, str | int | None) else str(part) for part in key]
     return extra or None

@@ -19,7 +19,7 @@ _MASK: Final = (1 << 64) - 1
 _U64 = struct.Struct("<Q")
 _PAIR = struct.Struct("<QQ")
 
-Extra = Sequence[str | int]
+Extra = Sequence[str | int | None]
 
 
 def fnv64a(data: bytes, state: int = FNV_OFFSET) -> int:

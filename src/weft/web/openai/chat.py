@@ -19,7 +19,7 @@ from weft.schema.chat import (
     ToolCallBody,
 )
 from weft.text.content import joined_text
-from weft.text.outputs import num_scores, write_scores
+from weft.text.outputs import let_go, num_scores, write_scores
 from weft.web.chat.fold import WholeAnswer, WholeTurn, fold
 from weft.web.chat.prompt import trusted_template
 from weft.web.chat.run import run_turn
@@ -69,9 +69,11 @@ async def create_chat_completion(call: ModelCall) -> Answer:
         return chat_stream(call.served, turn, shape)
     whole = await fold(run_turn(call.served, turn))
     of_answers = sum(num_scores(answer.logprobs) for answer in whole.answers)
-    return await write_scores(
+    answer = await write_scores(
         num_scores(whole.prompt_logprobs) + of_answers, partial(to_answer, whole, shape)
     )
+    await let_go(whole.prompt_logprobs, *(one.logprobs for one in whole.answers))
+    return answer
 
 
 # -- body to turn -------------------------------------------------------------------------------

@@ -20,7 +20,7 @@ from weft.schema.completion import (
     CompletionChoice,
     CompletionChunk,
 )
-from weft.text.outputs import num_scores_of, write_scores
+from weft.text.outputs import let_go_of, num_scores_of, write_scores
 from weft.text.prompt_embeds import check_enabled, read_base64
 from weft.web.chat.prompt import prepare, tokenization_kwargs, with_salt
 from weft.web.chat.run import run_request
@@ -279,6 +279,7 @@ async def _answer(
             choices += await write_scores(
                 num_scores_of(output), partial(_whole_choices, writer, output, job)
             )
+            await let_go_of(output)
     return CompletionAnswer(
         **asdict(shape.head),
         choices=sorted(choices, key=lambda choice: choice.index),

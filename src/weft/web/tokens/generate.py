@@ -12,7 +12,7 @@ from weft.core.errors import BadRequest
 from weft.core.kv_transfer import to_extra_args
 from weft.core.types import OutputKind, RequestOptions, RequestOutput, SamplingParams
 from weft.schema.tokens import TextAnswer, TextChunk, TokensAnswer, TokensBody, TokensChunk
-from weft.text.outputs import num_scores_of, write_scores
+from weft.text.outputs import let_go_of, num_scores_of, write_scores
 from weft.text.parsers.table import REASONING_PARSERS
 from weft.web.chat.prompt import check_priority, with_salt
 from weft.web.http.endpoint import Answer, Call, Events
@@ -72,7 +72,9 @@ async def generate(call: ModelCall) -> Answer:
     async with aclosing(outputs):
         async for output in outputs:
             if output.is_finished:
-                return await write_scores(num_scores_of(output), partial(shape.answer, output))
+                answer = await write_scores(num_scores_of(output), partial(shape.answer, output))
+                await let_go_of(output)
+                return answer
     raise AssertionError("an engine's stream ends with a finished output")
 
 
