@@ -173,6 +173,22 @@ class McpListInProgress(
     """A server's tools are being listed."""
 
 
+class CustomInputDelta(
+    WithinItem, frozen=True, kw_only=True, tag="response.custom_tool_call_input.delta"
+):
+    """More of the input of a custom tool's call."""
+
+    delta: str
+
+
+class CustomInputDone(
+    WithinItem, frozen=True, kw_only=True, tag="response.custom_tool_call_input.done"
+):
+    """Complete input of a custom tool's call."""
+
+    input: str
+
+
 class McpListCompleted(
     WithinItem, frozen=True, kw_only=True, tag="response.mcp_list_tools.completed"
 ):
@@ -196,6 +212,8 @@ StreamEvent: TypeAlias = (
     | ReasoningDone
     | ArgumentsDelta
     | ArgumentsDone
+    | CustomInputDelta
+    | CustomInputDone
     | McpArgumentsDelta
     | McpArgumentsDone
     | McpCallInProgress

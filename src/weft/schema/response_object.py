@@ -3,6 +3,7 @@
 from typing import Any, TypeAlias
 
 import msgspec
+from msgspec import UNSET, UnsetType
 
 from weft.schema.responses import (
     McpApprovalFilter,
@@ -60,6 +61,20 @@ class FunctionCallItem(
     name: str
     arguments: str
     status: str
+    namespace: str | UnsetType = UNSET
+
+
+class CustomCallItem(
+    msgspec.Struct, frozen=True, kw_only=True, tag_field="type", tag="custom_tool_call"
+):
+    """A call of a custom tool that the model wants made; `input` is text."""
+
+    id: str
+    call_id: str
+    name: str
+    input: str
+    status: str
+    namespace: str | UnsetType = UNSET
 
 
 class McpListedTool(msgspec.Struct, frozen=True, kw_only=True):
@@ -110,6 +125,7 @@ OutputItem: TypeAlias = (
     OutputMessage
     | ReasoningItem
     | FunctionCallItem
+    | CustomCallItem
     | McpListToolsItem
     | McpCallItem
     | McpApprovalRequestItem
@@ -165,6 +181,22 @@ class FunctionTool(msgspec.Struct, frozen=True, kw_only=True, tag_field="type", 
     strict: bool
 
 
+class CustomTool(msgspec.Struct, frozen=True, kw_only=True, tag_field="type", tag="custom"):
+    """A tool whose input is text, as the response repeats it."""
+
+    name: str
+    description: str | None
+    format: dict[str, Any] | None
+
+
+class NamespaceTool(msgspec.Struct, frozen=True, kw_only=True, tag_field="type", tag="namespace"):
+    """Tools under one name, as the response repeats them."""
+
+    name: str
+    description: str | None
+    tools: list[FunctionTool | CustomTool]
+
+
 class McpTool(msgspec.Struct, frozen=True, kw_only=True, tag_field="type", tag="mcp"):
     """A server, as the response repeats it: without what would open it to others."""
 
@@ -217,7 +249,7 @@ class ResponseObject(msgspec.Struct, frozen=True, kw_only=True):
     temperature: float
     text: TextShown
     tool_choice: str | ResponsesToolChoice
-    tools: list[FunctionTool | McpTool]
+    tools: list[FunctionTool | CustomTool | NamespaceTool | McpTool]
     top_logprobs: int
     top_p: float
     truncation: str

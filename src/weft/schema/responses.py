@@ -51,7 +51,10 @@ class McpApprovalFilter(msgspec.Struct, frozen=True, kw_only=True, omit_defaults
 
 
 class ResponsesTool(msgspec.Struct, frozen=True, kw_only=True):
-    """A function of the client's, whose `parameters` are a JSON schema; or, of type mcp, a server's tools."""
+    """A function of the client's, whose `parameters` are a JSON schema; or, of type mcp, a server's tools.
+
+    Of type custom, a tool whose input is text; of type namespace, `tools` under one name.
+    """
 
     type: str = "function"
     name: str | None = None
@@ -62,6 +65,8 @@ class ResponsesTool(msgspec.Struct, frozen=True, kw_only=True):
     is_async: bool | None = msgspec.field(default=None, name="async")
     defer_loading: bool | None = None
     output_schema: dict[str, Any] | None = None
+    format: dict[str, Any] | None = None
+    tools: list["ResponsesTool"] | None = None
     server_label: str | None = None
     server_url: str | None = None
     server_description: str | None = None
@@ -160,6 +165,26 @@ class FunctionCallInput(msgspec.Struct, frozen=True, kw_only=True):
     id: str | None = None
     status: str | None = None
     namespace: str | None = None
+
+
+class CustomCallInput(msgspec.Struct, frozen=True, kw_only=True):
+    """A call of a custom tool, given back."""
+
+    call_id: str
+    name: str
+    input: str
+    id: str | None = None
+    status: str | None = None
+    namespace: str | None = None
+
+
+class ShellCallInput(msgspec.Struct, frozen=True, kw_only=True):
+    """A command that the model had run by its client, given back."""
+
+    call_id: str
+    action: dict[str, Any]
+    id: str | None = None
+    status: str | None = None
 
 
 class FunctionOutputInput(msgspec.Struct, frozen=True, kw_only=True):

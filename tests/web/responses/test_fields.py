@@ -110,7 +110,7 @@ def test_inner_fields_are_all_known_here():
         "type", "name", "description", "parameters", "strict",
         "allowed_callers", "async", "defer_loading", "output_schema",
         "server_label", "server_url", "server_description", "allowed_tools", "require_approval",
-        "authorization", "headers", "connector_id", "tunnel_id",
+        "authorization", "headers", "connector_id", "tunnel_id", "format", "tools",
     }  # fmt: skip
 
 
@@ -136,6 +136,7 @@ def test_truncation_auto_cuts_the_beginning_of_what_does_not_fit(echo, wait):
         {"truncation": "disabled"},
         {"service_tier": "auto"},
         {"reasoning": {"context": "auto", "mode": "standard"}},
+        {"tools": [{"type": "web_search"}, {"type": "local_shell"}]},
         {"tools": [], "tool_choice": "auto"},
         {"text": {"format": {"type": "text"}}},
         {"include": ["reasoning.encrypted_content", "web_search_call.action.sources"]},

@@ -132,7 +132,7 @@ def test_output_items_go_back_as_they_came():
         ({"role": "user", "content": [1]}, "content"),
         (OUTPUT, "no call has the call_id"),
         ({**CALL, "arguments": {}}, "arguments"),
-        ({**CALL, "namespace": "x"}, "namespace"),
+        ({**CALL, "namespace": 1}, "namespace"),
         ({"type": "reasoning", "id": "x", "encrypted_content": "x"}, "encrypted_content"),
         ({**REASONING, "content": [{"type": "text", "text": "x"}]}, "reasoning_text"),
         ({"type": "item_reference", "id": "msg_x"}, "no stored item"),

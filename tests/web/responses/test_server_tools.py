@@ -403,7 +403,6 @@ async def test_a_request_may_bring_a_server_of_an_allowed_host(tools):
         ({"headers": {"X-A": "b\r\nc"}}, "headers"),
         ({"headers": {f"X-{number}": "x" for number in range(33)}}, "headers"),
         ({"authorization": "a\nb"}, "headers"),
-        ({"defer_loading": True}, "defer_loading"),
     ],
 )
 async def test_what_names_no_server_is_refused_by_name(tools, tool, said):

@@ -1,6 +1,7 @@
 """Items of the Responses API to chat messages, and to the form in which they are listed."""
 
 import asyncio
+import json
 import secrets
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
@@ -10,6 +11,7 @@ import msgspec
 
 from weft.schema.response_object import McpApprovalRequestItem, OutputItem, OutputMessage
 from weft.schema.responses import (
+    CustomCallInput,
     FunctionCallInput,
     FunctionOutputInput,
     ItemReferenceInput,
@@ -18,6 +20,7 @@ from weft.schema.responses import (
     McpListToolsInput,
     MessageInput,
     ReasoningInput,
+    ShellCallInput,
 )
 from weft.text.content import (
     Part,
@@ -30,6 +33,7 @@ from weft.text.content import (
     read_parts,
     to_wire,
 )
+from weft.web.responses.client_tools import flat_name, to_arguments
 
 Item = dict[str, Any]
 Message = dict[str, Any]
@@ -40,6 +44,8 @@ _Owned: TypeAlias = (
     | ReasoningInput
     | FunctionCallInput
     | FunctionOutputInput
+    | CustomCallInput
+    | ShellCallInput
     | McpListToolsInput
     | McpCallInput
     | McpApprovalRequestItem
@@ -51,6 +57,10 @@ _ITEMS: PartTypes[_Owned | ItemReferenceInput] = PartTypes(
         "reasoning": ReasoningInput,
         "function_call": FunctionCallInput,
         "function_call_output": FunctionOutputInput,
+        "custom_tool_call": CustomCallInput,
+        "custom_tool_call_output": FunctionOutputInput,
+        "local_shell_call": ShellCallInput,
+        "local_shell_call_output": FunctionOutputInput,
         "mcp_list_tools": McpListToolsInput,
         "mcp_call": McpCallInput,
         "mcp_approval_request": McpApprovalRequestItem,
@@ -213,10 +223,10 @@ class _ItemReader:
                 self._add_message(message, place)
             case ReasoningInput() as reasoning:
                 self._add_reasoning(reasoning, place)
-            case FunctionCallInput() as call:
-                self._add_call(call, place)
+            case FunctionCallInput() | CustomCallInput() | ShellCallInput() as call:
+                self._add_call(call)
             case FunctionOutputInput() as output:
-                self._add_output(output, place)
+                self._add_output(output, str(item["type"]), place)
             case ItemReferenceInput() as reference:
                 self._add_reference(reference, place)
             case owned:
@@ -273,15 +283,23 @@ class _ItemReader:
         else:
             last["reasoning"] += "\n" + reasoning
 
-    def _add_call(self, item: FunctionCallInput, place: Place) -> None:
-        if item.namespace is not None:
-            raise place.error(".namespace must be absent: functions have none here")
-        self._name_by_call_id[item.call_id] = item.name
-        function = {"name": item.name, "arguments": item.arguments}
-        self._list("function_call", "fc", item)
-        self._say_call(item.call_id, function)
+    def _add_call(self, item: FunctionCallInput | CustomCallInput | ShellCallInput) -> None:
+        if isinstance(item, ShellCallInput):
+            self._list("local_shell_call", "lsh", item)
+            self._name_by_call_id[item.call_id] = name = "local_shell"
+            arguments = json.dumps(item.action, ensure_ascii=False)
+        else:
+            named = {} if item.namespace is None else {"namespace": item.namespace}
+            if isinstance(item, CustomCallInput):
+                self._list("custom_tool_call", "ctc", item, **named)
+                arguments = to_arguments(item.input)
+            else:
+                self._list("function_call", "fc", item, **named)
+                arguments = item.arguments
+            self._name_by_call_id[item.call_id] = name = flat_name(item.name, item.namespace)
+        self._say_call(item.call_id, {"name": name, "arguments": arguments})
 
-    def _add_output(self, item: FunctionOutputInput, place: Place) -> None:
+    def _add_output(self, item: FunctionOutputInput, kind: str, place: Place) -> None:
         name = self._name_by_call_id.get(item.call_id)
         if name is None:
             raise place.error(f": no call has the call_id {item.call_id[:64]!a} that this answers")
@@ -289,7 +307,7 @@ class _ItemReader:
         output = item.output
         if not isinstance(output, str):
             output = [_listed(part, "input_text") for part in parts]
-        self._list("function_call_output", "fco", item, output=output)
+        self._list(kind, "fco", item, output=output)
         # Some templates show a tool's output with its name.
         self.messages.append(
             {

@@ -10,6 +10,8 @@ from weft.core.types import PositionLogprobs
 from weft.schema.response_events import (
     ArgumentsDelta,
     ArgumentsDone,
+    CustomInputDelta,
+    CustomInputDone,
     EventTokenLogprob,
     ItemAdded,
     ItemDone,
@@ -27,6 +29,7 @@ from weft.schema.response_events import (
     TextDone,
 )
 from weft.schema.response_object import (
+    CustomCallItem,
     FunctionCallItem,
     McpApprovalRequestItem,
     McpCallItem,
@@ -39,6 +42,7 @@ from weft.schema.response_object import (
 )
 from weft.web.inference.logprobs import LogprobWriter, of_pieces
 from weft.web.mcp.values import CallResult
+from weft.web.responses.client_tools import Called, to_input
 from weft.web.responses.items import new_id
 
 Numbers = Iterator[int]
@@ -172,18 +176,45 @@ class OpenCall(OpenItem):
 
     _prefix, _delta, _done = "fc", ArgumentsDelta, ArgumentsDone
 
-    def __init__(self, numbers: Numbers, output_index: int, *, name: str, call_id: str) -> None:
+    def __init__(self, numbers: Numbers, output_index: int, *, tool: Called, call_id: str) -> None:
         super().__init__(numbers, output_index)
-        self._name = name
+        self._tool = tool
         self._call_id = call_id
 
     def item(self, status: str) -> OutputItem:
         return FunctionCallItem(
             id=self._id,
             call_id=self._call_id,
-            name=self._name,
+            name=self._tool.name,
             arguments=self.text,
             status=status,
+            namespace=self._tool.namespace or msgspec.UNSET,
+        )
+
+
+class OpenCustomCall(OpenCall):
+    """A call of a custom tool. The model writes its input as JSON, which is text when all of it is there."""
+
+    _prefix = "ctc"
+
+    def add(self, text: str) -> Iterator[StreamEvent]:
+        self._texts.append(text)
+        return iter(())
+
+    def end(self, status: str) -> Iterator[StreamEvent]:
+        given = to_input(self.text)
+        yield self._event(CustomInputDelta, **self._place, delta=given)
+        yield self._event(CustomInputDone, **self._place, input=given)
+        yield self._event(ItemDone, item=self.item(status))
+
+    def item(self, status: str) -> OutputItem:
+        return CustomCallItem(
+            id=self._id,
+            call_id=self._call_id,
+            name=self._tool.name,
+            input="" if status == "in_progress" else to_input(self.text),
+            status=status,
+            namespace=self._tool.namespace or msgspec.UNSET,
         )
 
 

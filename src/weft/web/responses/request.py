@@ -9,8 +9,10 @@ from weft.core.errors import BadRequest
 from weft.core.structured import check_strict, validate_structured_outputs
 from weft.core.types import SamplingParams, StructuredOutputsParams
 from weft.schema.response_object import (
+    CustomTool,
     FunctionTool,
     McpTool,
+    NamespaceTool,
     ReasoningShown,
     ResponseObject,
     TextShown,
@@ -37,6 +39,7 @@ from weft.web.inference.fields import (
     to_params,
 )
 from weft.web.mcp.toolbox import Toolbox
+from weft.web.responses.client_tools import CLIENT_TYPES, PASSED_OVER, to_functions, to_shown
 from weft.web.responses.items import Message
 from weft.web.responses.unsupported import LOGPROBS, check_tool
 
@@ -87,6 +90,11 @@ def beyond_api(body: ResponsesBody) -> Iterable[Deviation]:
     form = None if body.text is None else body.text.format
     yield from beyond_openai(body)
     yield from report_unheld("text.format", None if form is None else form.schema)
+    for tool in body.tools or ():
+        if tool.type in PASSED_OVER:
+            yield Deviation(
+                "tools", f"the tool {tool.type} is left out: this server does not run it"
+            )
 
 
 def to_response(
@@ -115,7 +123,7 @@ def to_response(
         temperature=params.temperature,
         text=TextShown(format=text.format or _PLAIN, verbosity=text.verbosity),
         tool_choice="auto" if body.tool_choice is None else body.tool_choice,
-        tools=[_shown(tool) for tool in body.tools or ()],
+        tools=[_shown(tool) for tool in body.tools or () if tool.type not in PASSED_OVER],
         top_logprobs=body.top_logprobs or 0,
         top_p=params.top_p,
         truncation=body.truncation or "disabled",
@@ -149,7 +157,7 @@ def to_choice(body: ResponsesBody) -> ToolChoice:
             return "auto"
         case "none" | "required":
             return choice
-        case ResponsesToolChoice(type="function", name=str(name), server_label=None):
+        case ResponsesToolChoice(type="function" | "custom", name=str(name), server_label=None):
             return NamedTool(name)
         case ResponsesToolChoice(type="mcp", name=str(name), server_label=str()):
             return NamedTool(name)
@@ -176,14 +184,8 @@ def _tools(body: ResponsesBody, toolbox: Toolbox | None) -> list[tuple[str | Non
     tools: list[tuple[str | None, Tool]] = []
     for position, tool in enumerate(body.tools or ()):
         check_tool(tool, place[position])
-        if tool.type == "function":
-            function = Tool(
-                name=tool.name or "",
-                description=tool.description,
-                parameters=tool.parameters,
-                is_strict=bool(tool.strict),
-            )
-            tools.append((None, function))
+        if tool.type in CLIENT_TYPES:
+            tools += ((None, function) for function in to_functions(tool))
         elif toolbox is not None and tool.server_label is not None:
             tools += (
                 (
@@ -240,7 +242,7 @@ def _wanted(
     )
 
 
-def _shown(tool: ResponsesTool) -> FunctionTool | McpTool:
+def _shown(tool: ResponsesTool) -> FunctionTool | CustomTool | NamespaceTool | McpTool:
     """A tool as the response repeats it."""
     if tool.type == "mcp":
         return McpTool(
@@ -250,12 +252,7 @@ def _shown(tool: ResponsesTool) -> FunctionTool | McpTool:
             allowed_tools=tool.allowed_tools,
             require_approval=tool.require_approval or "always",
         )
-    return FunctionTool(
-        name=tool.name or "",
-        description=tool.description,
-        parameters=tool.parameters,
-        strict=bool(tool.strict),
-    )
+    return to_shown(tool)
 
 
 # -- sampling -----------------------------------------------------------------------------------

@@ -8,6 +8,7 @@ from weft.schema.responses import ReasoningFields, ResponsesBody, ResponsesTool
 from weft.text.content import Place
 from weft.web.inference.fields import REFUSED as REFUSED_BY_CHAT
 from weft.web.inference.fields import refuse_unsupported
+from weft.web.responses.client_tools import CLIENT_TYPES, PASSED_OVER
 
 # `metadata`, `user`, `safety_identifier` and `prompt_cache_key` are only repeated.
 _OWN: Mapping[str, tuple[tuple[Any, ...], str]] = {
@@ -30,7 +31,7 @@ REFUSED = {**{name: row for name, row in REFUSED_BY_CHAT.items() if name not in 
 _REASONING: Mapping[str, tuple[tuple[Any, ...], str]] = {
     "context": (("auto",), "which earlier reasoning is in the prompt is up to the chat template"),
     "mode": (("standard",), "there is one"),
-    "summary": (("auto",), "reasoning is written in full"),
+    "summary": (("auto", "concise", "detailed"), "reasoning is written in full"),
     "generate_summary": (("auto",), "reasoning is written in full"),
 }
 _EFFORTS = ("none", "minimal", "low", "medium", "high", "xhigh", "max")
@@ -41,7 +42,6 @@ _TOOL: Mapping[str, tuple[tuple[Any, ...], str]] = {
         (),
         "there are no connectors; servers are named by server_url or server_label",
     ),
-    "defer_loading": ((False,), "all tools are in the prompt"),
     "output_schema": ((), "outputs are taken as they are"),
     "tunnel_id": ((), "there are no tunnels; servers are named by server_url or server_label"),
 }
@@ -50,7 +50,13 @@ _OF_SERVERS = frozenset(
     "server_label server_url server_description allowed_tools require_approval authorization headers "
     "connector_id tunnel_id".split()
 )
-_OF_FUNCTIONS = frozenset(("name", "description", "parameters", "strict"))
+_OWN_FIELDS: Mapping[str, frozenset[str]] = {
+    "function": frozenset(("name", "description", "parameters", "strict")),
+    "custom": frozenset(("name", "description", "format")),
+    "namespace": frozenset(("name", "description", "tools")),
+    "mcp": _OF_SERVERS,
+}
+_OF_SOME = frozenset().union(*_OWN_FIELDS.values())
 # The others are of tools that are not offered, whose items never come: including more of these includes
 # nothing. Reasoning is written as it is, and needs no encrypted form to be given back.
 LOGPROBS = "message.output_text.logprobs"
@@ -130,16 +136,23 @@ def check_include(names: list[str] | tuple[str, ...]) -> None:
 
 def check_tool(tool: ResponsesTool, place: Place) -> None:
     """Refuse a tool that is neither a plain function nor a server of tools."""
-    if tool.type not in ("function", "mcp"):
+    if tool.type in PASSED_OVER:
+        return
+    own = _OWN_FIELDS.get(tool.type)
+    if own is None:
         raise place.error(
-            f": tools of type {tool.type[:40]!a} are not offered; there are function and mcp"
+            f": tools of type {tool.type[:40]!a} are not offered; there are "
+            f"{', '.join(_OWN_FIELDS)}"
         )
-    foreign = _OF_SERVERS if tool.type == "function" else _OF_FUNCTIONS
     for name in tool.__struct_fields__:
-        if name in foreign and getattr(tool, name) is not None:
+        if name in _OF_SOME - own and getattr(tool, name) is not None:
             raise place.error(f".{name} does not go with a tool of type {tool.type}")
-    if tool.type == "function" and tool.name is None:
+    if tool.type in CLIENT_TYPES and tool.name is None:
         raise place.error(".name is missing")
+    for position, inner in enumerate(tool.tools or ()):
+        if inner.type not in ("function", "custom"):
+            raise place.field("tools")[position].error(".type must be function or custom")
+        check_tool(inner, place.field("tools")[position])
     refuse_unsupported(tool, _TOOL, at=place.path, parameter=place.parameter)
 
 

@@ -35,10 +35,12 @@ from weft.text.parsers.parts import Arguments, Content, Part, Reasoning, ToolCal
 from weft.web.chat.turn import Began, Ended, TurnDelta, TurnEvent, TurnReason
 from weft.web.mcp.toolbox import Toolbox
 from weft.web.mcp.values import CallResult
+from weft.web.responses.client_tools import Called, called_by_name
 from weft.web.responses.items import ApprovedCall, new_id
 from weft.web.responses.open_items import (
     OpenApproval,
     OpenCall,
+    OpenCustomCall,
     OpenItem,
     OpenMessage,
     OpenReasoning,
@@ -65,6 +67,7 @@ class ResponseWriter:
     ) -> None:
         self._has_cached_tokens = has_cached_tokens
         self._numbers = itertools.count()
+        self._called = called_by_name(response.tools)
         self._toolbox: Toolbox | None = None
         self._listed: Sequence[McpListToolsItem] = ()
         self._output: list[OutputItem | None] = []  # None: not done
@@ -238,7 +241,9 @@ class ResponseWriter:
         self.waits_for_client = True
         if tool is not None:
             return OpenApproval(self._numbers, index, label=tool.label, name=name)
-        return OpenCall(self._numbers, index, name=name, call_id=self._unused(call_id))
+        called = self._called.get(name) or Called(name)
+        kind = OpenCustomCall if called.is_custom else OpenCall
+        return kind(self._numbers, index, tool=called, call_id=self._unused(call_id))
 
     def _list(self, item: McpListToolsItem) -> Iterator[StreamEvent]:
         """A server's tools, which were listed before the response began."""

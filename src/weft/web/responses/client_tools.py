@@ -1,0 +1,116 @@
+"""Tools that the client runs, as the model calls them: functions, custom tools of text, and namespaces of both.
+
+A model knows functions with flat names. A tool of a namespace is called by both names, and a custom tool has
+one argument, which is its text. Items of calls have the client's own words again.
+"""
+
+import json
+from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from weft.schema.response_object import CustomTool, FunctionTool, McpTool, NamespaceTool
+from weft.schema.responses import ResponsesTool
+from weft.web.chat.turn import Tool
+
+CLIENT_TYPES = ("function", "custom", "namespace")
+# Tools that only their maker's server runs, or whose calls have items of their own: no model here can call
+# them, and a client that offers them does well without.
+PASSED_OVER = frozenset(
+    "web_search web_search_preview local_shell shell apply_patch image_generation code_interpreter "
+    "file_search computer_use_preview tool_search".split()
+)
+_INPUT = "input"
+_INPUT_SCHEMA = {
+    "type": "object",
+    "properties": {_INPUT: {"type": "string", "description": "The whole input, as text."}},
+    "required": [_INPUT],
+    "additionalProperties": False,
+}
+
+
+@dataclass(frozen=True, slots=True)
+class Called:
+    """A tool of the client's, found by the name that the model calls it by."""
+
+    name: str
+    namespace: str | None = None
+    is_custom: bool = False
+
+
+def flat_name(name: str, namespace: str | None) -> str:
+    """The name that the model calls a tool by."""
+    return name if namespace is None else f"{namespace.removesuffix('__')}__{name}"
+
+
+def to_functions(tool: ResponsesTool, namespace: str | None = None) -> Iterator[Tool]:
+    """A tool of the client's as functions of the model."""
+    if tool.type == "namespace":
+        for inner in tool.tools or ():
+            yield from to_functions(inner, tool.name)
+        return
+    is_custom = tool.type == "custom"
+    yield Tool(
+        name=flat_name(tool.name or "", namespace),
+        description=_description(tool) if is_custom else tool.description,
+        parameters=_INPUT_SCHEMA if is_custom else tool.parameters,
+        is_strict=bool(tool.strict),
+    )
+
+
+def _description(tool: ResponsesTool) -> str | None:
+    """A custom tool's description, with the grammar that its input is to follow."""
+    form = tool.format or {}
+    if form.get("type") != "grammar":
+        return tool.description
+    grammar = (
+        f"The input follows this {form.get('syntax', '')} grammar:\n{form.get('definition', '')}"
+    )
+    return f"{tool.description}\n\n{grammar}" if tool.description else grammar
+
+
+def to_shown(tool: ResponsesTool) -> FunctionTool | CustomTool | NamespaceTool:
+    """A tool of the client's as the response repeats it."""
+    name = tool.name or ""
+    if tool.type == "namespace":
+        shown = [to_shown(inner) for inner in tool.tools or ()]
+        tools = [inner for inner in shown if not isinstance(inner, NamespaceTool)]
+        return NamespaceTool(name=name, description=tool.description, tools=tools)
+    if tool.type == "custom":
+        return CustomTool(name=name, description=tool.description, format=tool.format)
+    return FunctionTool(
+        name=name,
+        description=tool.description,
+        parameters=tool.parameters,
+        strict=bool(tool.strict),
+    )
+
+
+def called_by_name(
+    shown: Iterable[FunctionTool | CustomTool | NamespaceTool | McpTool],
+) -> dict[str, Called]:
+    """The client's tools of a response that need other words than the model's."""
+    called: dict[str, Called] = {}
+    for tool in shown:
+        if isinstance(tool, CustomTool):
+            called[tool.name] = Called(tool.name, is_custom=True)
+        elif isinstance(tool, NamespaceTool):
+            for inner in tool.tools:
+                is_custom = isinstance(inner, CustomTool)
+                called[flat_name(inner.name, tool.name)] = Called(inner.name, tool.name, is_custom)
+    return called
+
+
+def to_arguments(text: str) -> str:
+    """The input of a custom tool as arguments of a function."""
+    return json.dumps({_INPUT: text}, ensure_ascii=False)
+
+
+def to_input(arguments: str) -> str:
+    """The input that a model wrote as arguments; of arguments that were cut off, as they are."""
+    try:
+        read: Any = json.loads(arguments)
+    except ValueError:
+        return arguments
+    given = read.get(_INPUT) if isinstance(read, Mapping) else None
+    return given if isinstance(given, str) else arguments
