@@ -421,7 +421,7 @@ def test_what_the_wire_cannot_carry_is_refused_by_name(random: Site, name: str):
 
 def test_control_that_has_no_call_is_refused(random: Site):
     """Pausing has none."""
-    assert random.ask(random.remote, "/pause", {})[0] == 501
+    assert random.ask(random.remote, "/pause", {})[0] == 400
 
 
 def test_ranks_that_do_not_travel_are_null(random: Site):

@@ -98,7 +98,7 @@ async def test_generating_is_no_task_of_it(server, client):
     with pytest.raises(Unsupported, match="generate"):
         await anext(client.generate({"prompt_token_ids": IDS}, SamplingParams(), "g"))
     code, error = refused(server, "/v1/completions", {"prompt": IDS, "max_tokens": 1})
-    assert (code, "generate" in error["message"]) == (501, True)
+    assert (code, "generate" in error["message"]) == (400, True)
 
 
 @pytest.mark.asyncio(loop_scope="session")

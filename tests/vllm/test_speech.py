@@ -131,10 +131,10 @@ def test_what_is_no_sound_is_refused(client):
 
 
 def test_a_model_of_speech_answers_no_chat(server):
-    """501: it makes text of recordings alone."""
+    """400: it makes text of recordings alone."""
     body = {"prompt": "a", "max_tokens": 1}
     code, error = refused(server, "/v1/completions", body)
-    assert code == 501
+    assert code == 400
     assert "it makes text of speech" in error["message"]
 
 

@@ -2,7 +2,7 @@
 
 from collections.abc import Mapping, Sequence
 from enum import Enum
-from typing import Self
+from typing import ClassVar, Self
 
 
 class Code(Enum):
@@ -36,11 +36,12 @@ class Key(str):
 class BadRequest(WeftError, ValueError):
     """The caller can fix this; the message says what was wrong and what is allowed.
 
-    It is one text, or parts whose `Key`s name fields. `parameter` is the field at fault. A `ValueError`
-    too, so that callers written for other engines catch it.
+    It is one text, or parts whose `Key`s name fields. `parameter` is the field at fault, and `api_code` is what APIs
+    call the case. A `ValueError` too, so that callers written for other engines catch it.
     """
 
     code = Code.INVALID
+    api_code: ClassVar[str | None] = None
 
     def __init__(
         self, parameter: str | None, message: str | Sequence[str], value: object = None
@@ -64,6 +65,8 @@ class BadRequest(WeftError, ValueError):
 
 class ContextLengthExceeded(BadRequest):
     """The prompt, or prompt and output together, do not fit the model's context."""
+
+    api_code = "context_length_exceeded"
 
 
 class NotFound(WeftError):

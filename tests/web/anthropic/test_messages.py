@@ -219,7 +219,13 @@ ROWS = [
     ("tools", {"tools": [{"type": "computer_20251124", "name": "computer"}]}),
     ("tools", {"tools": [{"name": "f"}]}),
     ("tools", {"tools": [{"input_schema": {}}]}),
-    ("tools", {"tools": [weather_tool(), weather_tool()]}),
+    (
+        "tools",
+        {
+            "tools": [weather_tool(), weather_tool(description="x")],
+            "tool_choice": {"type": "any"},
+        },
+    ),
     ("tools", {"tools": [weather_tool("a b")]}),
     ("tools", {"tools": [weather_tool(input_schema={"type": "string"})]}),
     ("tool_choice", {"tools": TOOLS}),  # "auto", and no parser

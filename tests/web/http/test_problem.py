@@ -56,7 +56,7 @@ ROWS = [
     (FailedPrecondition("x"), 409, "invalid_request_error", "failed_precondition", "ConflictError"),
     (Overloaded("full"), 429, "rate_limit_error", "rate_limit_exceeded", "RateLimitError"),
     (GenerationError("x"), 500, "server_error", "internal_error", "InternalServerError"),
-    (Unsupported("x"), 501, "invalid_request_error", "unsupported", "InternalServerError"),
+    (Unsupported("x"), 400, "invalid_request_error", "unsupported", "BadRequestError"),
     (Unavailable("x"), 503, "server_error", "service_unavailable", "InternalServerError"),
     (EngineDead(), 503, "server_error", "service_unavailable", "InternalServerError"),
     (DeadlineExceeded("late"), 504, "server_error", "timeout", "InternalServerError"),
@@ -81,8 +81,31 @@ async def test_openais_client_raises_its_own_error(error, status, kind, code, na
     assert ("retry-after" in raised.response.headers) == (status in (429, 503))
 
 
+async def test_nobody_repeats_what_is_not_offered():
+    """Both clients ask once: what the server does not have now, it does not have a second later."""
+    calls: list[str] = []
+
+    async def refuse(call):
+        calls.append(call.request_id)
+        raise Unsupported("x")
+
+    endpoints = (
+        post("/test/completions", refuse),
+        post("/v1/messages/test-x", refuse, dialect=Dialect.ANTHROPIC),
+    )
+    async with serving(*endpoints) as site:
+        ours = openai.AsyncOpenAI(base_url=f"{site.url}/test", api_key="x", max_retries=2)
+        with pytest.raises(openai.BadRequestError):
+            await ours.completions.create(model="m", prompt="x")
+        theirs = anthropic.AsyncAnthropic(base_url=site.url, api_key="x", max_retries=2)
+        with pytest.raises(anthropic.BadRequestError):
+            await theirs.post("/v1/messages/test-x", body={}, cast_to=object)
+        await ours.close()
+        await theirs.close()
+    assert len(calls) == 2
+
+
 ANTHROPIC_NAMES = {
-    501: ("HTTPNotImplementedError", "invalid_request_error"),
     500: ("InternalServerError", "api_error"),
     503: ("OverloadedError", "overloaded_error"),
     504: ("GatewayTimeoutError", "timeout_error"),
@@ -110,16 +133,16 @@ async def test_anthropics_client_raises_its_own_error(error, status, kind, _code
 
 
 async def test_what_cannot_succeed_is_not_tried_again():
-    """Both clients repeat what ends in 5xx, unless they are told that it is in vain."""
+    """Both clients repeat 409 and what ends in 5xx, unless they are told that it is in vain."""
     calls = []
 
     async def count(_call):
         calls.append(1)
-        raise Unsupported("never")
+        raise FailedPrecondition("never")
 
     async with serving(post("/test/completions", count)) as site:
         client = openai.AsyncOpenAI(base_url=f"{site.url}/test", api_key="x", max_retries=2)
-        with pytest.raises(openai.InternalServerError):
+        with pytest.raises(openai.ConflictError):
             await client.completions.create(model="m", prompt="x")
         await client.close()
     assert len(calls) == 1

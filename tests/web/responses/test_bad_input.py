@@ -60,7 +60,7 @@ LOGPROBS = {"include": ["message.output_text.logprobs"]}
         ("tools", {"tools": [{"type": "function"}]}),
         ("tools", {"tools": [{**TOOL, "async": True}]}),
         ("tools", {"tools": [{**TOOL, "allowed_callers": ["programmatic"]}]}),
-        ("tools", {"tools": [TOOL, TOOL]}),
+        ("tools", {"tools": [TOOL, {**TOOL, "description": "x"}], "tool_choice": "required"}),
         ("tool_choice", {"tool_choice": "required"}),
         ("tool_choice", {"tool_choice": "perhaps"}),
         ("tool_choice", {"tools": [TOOL], "tool_choice": {"type": "function"}}),

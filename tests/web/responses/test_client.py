@@ -169,6 +169,7 @@ async def test_a_deleted_response_is_gone():
             with pytest.raises(openai.BadRequestError) as broken:
                 await client.responses.create(**request, previous_response_id=response_id)
             assert broken.value.param == "previous_response_id"
+            assert broken.value.code == "previous_response_not_found"
         with pytest.raises(openai.NotFoundError):
             await client.responses.delete(made.id)
 

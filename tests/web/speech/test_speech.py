@@ -186,11 +186,11 @@ async def test_times_need_a_model_that_has_them():
 
 @pytest.mark.parametrize("path", [TRANSCRIBE, TRANSLATE])
 async def test_without_such_a_model_it_is_refused_before_the_body(path):
-    """501, with what it needs; a body that never ends is not waited for."""
+    """400, with what it needs; a body that never ends is not waited for."""
     async with serving() as site:
         head = f"POST {path} HTTP/1.1\r\nHost: localhost\r\nContent-Length: 1000\r\nConnection: close\r\n\r\n"
         answer = await site.exchange(head.encode())
-    assert b" 501 " in answer.split(b"\r\n")[0]
+    assert b" 400 " in answer.split(b"\r\n")[0]
     assert b"--engine vllm" in answer
 
 

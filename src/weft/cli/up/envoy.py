@@ -112,7 +112,7 @@ def _routes(plan: EnvoyPlan) -> list[dict[str, Any]]:
                 {"header": header, "append_action": "OVERWRITE_IF_EXISTS_OR_ADD"}
             ]
         return [*routes, to_workers]
-    return [*routes, {"match": {"prefix": "/"}, **_refusal(501, _NO_HTTP)}]
+    return [*routes, {"match": {"prefix": "/"}, **_refusal(404, _NO_HTTP)}]
 
 
 def _strangers(pattern: str) -> dict[str, Any]:

@@ -13,6 +13,7 @@ from weft.web.http.form import FORM
 from weft.web.http.problem import AnthropicError, OpenAiError
 
 _PARAMETER = re.compile(r"\{(\w+)(?::path)?\}")
+_WORD = re.compile(r"\w+")
 _KEYS = {Access.API: ("bearer", "key"), Access.CONTROL: ("control",)}
 _TEMPLATE = "#/components/schemas/{name}"
 
@@ -55,7 +56,11 @@ def _kinds(endpoints: Iterable[Endpoint]) -> Iterable[Any]:
 
 
 def _operation(endpoint: Endpoint, schema_by_kind: dict[str, Any], model: str) -> dict[str, Any]:
-    operation: dict[str, Any] = {"summary": endpoint.summary, "tags": [endpoint.group]}
+    operation: dict[str, Any] = {
+        "operationId": _operation_id(endpoint),
+        "summary": endpoint.summary,
+        "tags": [endpoint.group],
+    }
     if endpoint.access in _KEYS:
         operation["security"] = [{name: []} for name in _KEYS[endpoint.access]]
     if names := _PARAMETER.findall(endpoint.path):
@@ -79,12 +84,17 @@ def _operation(endpoint: Endpoint, schema_by_kind: dict[str, Any], model: str) -
     return operation
 
 
+def _operation_id(endpoint: Endpoint) -> str:
+    """A name for generated clients: that of the method and the path."""
+    return "_".join([endpoint.method.lower(), *_WORD.findall(endpoint.path.replace(":path", ""))])
+
+
 def _responses(endpoint: Endpoint, schema_by_kind: dict[str, Any]) -> dict[str, Any]:
     kind = {Dialect.OPENAI: OpenAiError, Dialect.ANTHROPIC: AnthropicError}[endpoint.dialect]
     error = {"description": "An error.", "content": _json(schema_by_kind[repr(kind)])}
     refusal = {**error, "description": "Something that this server, or its model, does not have."}
     if endpoint.is_refused:
-        return {"501": refusal, "default": error}
+        return {"404": refusal, "default": error}
     answers: dict[str, Any] = {}
     if endpoint.answer is not None:
         answers |= _json(schema_by_kind[repr(endpoint.answer)])
@@ -92,9 +102,7 @@ def _responses(endpoint: Endpoint, schema_by_kind: dict[str, Any]) -> dict[str, 
         either = {"anyOf": [schema_by_kind[repr(endpoint.event)], schema_by_kind[repr(kind)]]}
         answers["text/event-stream"] = {"schema": _event(either)}
     success = {"description": "The answer."} | ({"content": answers} if answers else {})
-    # What a body asks for, or a call of the engine itself, may need a flag or another engine.
-    can_lack = endpoint.body is not None or endpoint.access is Access.CONTROL
-    return {"200": success, **({"501": refusal} if can_lack else {}), "default": error}
+    return {"200": success, "default": error}
 
 
 def _event(schema: Any) -> dict[str, Any]:

@@ -2,8 +2,8 @@
 
 from typing import Any
 
-from weft.core.errors import Unsupported
 from weft.web.http.endpoint import Access, Answer, Call, Endpoint
+from weft.web.http.problem import HttpError
 
 _API = (
     ("POST", "/v1/audio/speech", "speech is not supported: the model writes text only"),
@@ -16,7 +16,7 @@ def _refused(row: tuple[str, str, str]) -> Endpoint:
     method, path, message = row
 
     async def refuse(_call: Call) -> Answer:
-        raise Unsupported(message)
+        raise HttpError(404, message, code="unsupported")
 
     summary = f"Refused: {message}."
     fields: dict[str, Any] = {"method": method, "path": path, "access": Access.API}

@@ -114,7 +114,7 @@ class Endpoint:
     server is strict. A body that `is_form` is multipart/form-data. What `admit` raises is answered before
     the body is received. Names in the query that are `repeatable` come as one value, joined by commas.
     `deviations` are what else of a body is beyond the API. One that `is_refused` is
-    there to say so, with 501. `example` is a body, without the model's name, that is answered; `group` is
+    there to say so, with 404. `example` is a body, without the model's name, that is answered; `group` is
     the API it stands under in the description, which `weft.web.routes` says.
     """
 

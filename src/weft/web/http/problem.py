@@ -11,14 +11,7 @@ from typing import Any
 import msgspec
 from msgspec import UNSET, UnsetType
 
-from weft.core.errors import (
-    BadRequest,
-    Code,
-    ContextLengthExceeded,
-    NotFound,
-    RateLimited,
-    WeftError,
-)
+from weft.core.errors import BadRequest, Code, NotFound, RateLimited, WeftError
 from weft.web.http.endpoint import Dialect
 
 _INVALID = "invalid_request_error"  # to both
@@ -52,7 +45,8 @@ _ROW_BY_CODE = {
     Code.UNAVAILABLE: _Row(
         503, "server_error", "service_unavailable", "overloaded_error", _RETRY_SOON
     ),
-    Code.UNSUPPORTED: _Row(501, _INVALID, "unsupported", _INVALID, _NO_RETRY),
+    # No 5xx: a gateway counts those as faults of the server, asks again, and takes it out (0063).
+    Code.UNSUPPORTED: _Row(400, _INVALID, "unsupported", _INVALID),
     Code.INTERNAL: _Row(500, "server_error", "internal_error", "api_error"),
 }
 _ROW_BY_STATUS = {
@@ -185,9 +179,7 @@ def to_problem(error: BaseException, request_id: str) -> Problem:
         row = _ROW_BY_CODE[Code.INTERNAL]
         return Problem(row=row, message=f"internal error, id={request_id}", code=row.openai_code)
     row = _ROW_BY_CODE[error.code]
-    code = row.openai_code
-    if isinstance(error, ContextLengthExceeded):
-        code = "context_length_exceeded"
+    code = error.api_code if isinstance(error, BadRequest) else row.openai_code
     parameter = error.parameter if isinstance(error, BadRequest | NotFound) else None
     message = str(error) or type(error).__name__
     headers = dict(row.headers)

@@ -30,6 +30,12 @@ from weft.web.responses.unsupported import check_body, check_store
 _NAMES = {"messages": "input", "prompt": "input", "max_tokens": "max_output_tokens"}
 
 
+class PreviousResponseNotFound(BadRequest):
+    """No response of this id is stored: clients send the whole conversation when they see this code."""
+
+    api_code = "previous_response_not_found"
+
+
 class Creation:
     """The handler, with what it shares with the others."""
 
@@ -127,12 +133,10 @@ class Creation:
         stored = self._runs.store.get(body.previous_response_id)
         if stored is not None:
             return stored.conversation(), stored.known_labels
-        is_open = self._runs.get(body.previous_response_id) is not None
-        raise BadRequest(
-            "previous_response_id",
-            f"Previous response with id {body.previous_response_id[:64]!a} "
-            + ("has not ended yet." if is_open else "not found."),
-        )
+        shown = f"Previous response with id {body.previous_response_id[:64]!a}"
+        if self._runs.get(body.previous_response_id) is not None:
+            raise BadRequest("previous_response_id", f"{shown} has not ended yet.")
+        raise PreviousResponseNotFound("previous_response_id", f"{shown} not found.")
 
     def _log(self, body: ResponsesBody) -> EventLog | None:
         return EventLog(self._runs.limits.max_event_bytes) if body.stream else None

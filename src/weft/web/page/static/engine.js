@@ -53,7 +53,7 @@ async function listed() {
   try {
     return (await getJson("requests")).engines;
   } catch (error) {
-    if (error.status !== 501) throw error;
+    if (error.status !== 400) throw error; // this engine has no such list
     refusal = error.message;
     return [];
   }
