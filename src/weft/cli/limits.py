@@ -1,6 +1,7 @@
 """Resources that the operating system must grant before a slow start begins: a port and open files."""
 
 import logging
+import os
 import resource
 import socket
 from typing import Any
@@ -12,6 +13,20 @@ log = logging.getLogger("weft.cli")
 MIN_OPEN_FILES = 256  # the two processes need about 60; the rest are connections
 WANTED_OPEN_FILES = 65536
 LOW_OPEN_FILES = 1024
+# What the front takes before any model: 150 MiB with two processors, and a stack for each thread of BLAS, of which
+# there are as many as processors.
+_MIN_DATA_BYTES, _DATA_BYTES_PER_CPU = 192 << 20, 10 << 20
+
+
+def check_data_limit() -> None:
+    """Refuse a limit of memory below which libraries abort or fail in native code, before any can say why."""
+    limit, _ = resource.getrlimit(resource.RLIMIT_DATA)
+    least = _MIN_DATA_BYTES + len(os.sched_getaffinity(0)) * _DATA_BYTES_PER_CPU
+    if limit != resource.RLIM_INFINITY and limit < least:
+        raise ConfigError(
+            f"this process may use {limit >> 20} MiB of memory; at least {least >> 20} MiB are needed before the "
+            "model: raise that limit (ulimit -d, LimitDATA of systemd)"
+        )
 
 
 def raise_open_files() -> None:

@@ -146,7 +146,7 @@ def _load(launch: Launch, emit: Callable[[Event], None]) -> tuple[EngineModel, M
     except MemoryError as error:  # a limit of this process, which free memory does not show
         raise ConfigError(
             f"{model.model} and its KV pool of {cache.num_blocks} blocks do not fit the memory that "
-            "this process may use: raise that limit (ulimit -v), or take a smaller model or pool "
+            "this process may use: raise that limit (ulimit -v or -d), or take a smaller model or pool "
             "(--num-gpu-blocks-override)"
         ) from error
     return loaded, checkpoint.tokenizer_files

@@ -15,7 +15,7 @@ from importlib import import_module
 import uvloop
 
 from weft.cli.flags import pick
-from weft.cli.limits import check_port, raise_open_files
+from weft.cli.limits import check_data_limit, check_port, raise_open_files
 from weft.cli.options import ServeOptions
 from weft.cli.serving.servers import Serving
 from weft.core.callers import is_loopback
@@ -41,6 +41,7 @@ def serve(model: str | None, *, options: ServeOptions) -> int:
     for note in options.translated or ():
         log.info("%s", note)
     check(options)
+    check_data_limit()
     raise_open_files()
     # Child processes are programs of their own, and gRPC writes to the log that it is not ready for a fork.
     os.environ.setdefault("GRPC_ENABLE_FORK_SUPPORT", "false")
