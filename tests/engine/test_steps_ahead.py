@@ -120,6 +120,13 @@ class DeviceScript(Script):
         return self.loop._scheduler.cache.pool.num_held
 
 
+def test_the_device_has_its_next_step_before_it_is_asked_for_the_one_before(device):
+    """A forward pass, its sampling and its tokens, and the next forward pass are launched; nothing is computed yet."""
+    script = DeviceScript(device, [add("a", max_tokens=6)]).run()
+    assert script.runner.num_followed == 5
+    assert device.stream.most_open >= 4
+
+
 @pytest.mark.parametrize("max_tokens", [1, 2, 5])
 def test_no_step_is_launched_for_a_sequence_that_is_sure_to_end(device, max_tokens):
     """By its number of tokens: as many steps are computed as it has tokens."""
