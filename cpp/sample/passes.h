@@ -32,8 +32,8 @@ struct Weights {
 constexpr double kWeightsError = 4e-5;
 
 struct Passes {
-    // The largest of each kScanBlock logits. False if one of them all is NaN.
-    bool (*find_maxima)(const float* row, int count, float* maxima);
+    // The largest of each kScanBlock logits, and of all. False if one of them all is NaN.
+    bool (*find_maxima)(const float* row, int count, float* maxima, float& largest);
     // The winner of a draw.
     int (*draw)(const DrawTask&);
     // Of all that are at least `task.floor`, and of those before `token`, within kWeightsError. Quickly, `all` may be

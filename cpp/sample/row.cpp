@@ -10,8 +10,7 @@ namespace weft {
 Row::Row(const Passes& passes, std::span<const float> logits)
     : logits_(logits), maxima_((logits.size() + kScanBlock - 1) / kScanBlock) {
     const bool has_numbers =
-        passes.find_maxima(logits.data(), static_cast<int>(logits.size()), maxima_.data());
-    largest_ = *std::max_element(maxima_.begin(), maxima_.end());
+        passes.find_maxima(logits.data(), static_cast<int>(logits.size()), maxima_.data(), largest_);
     is_finite_ = has_numbers && std::isfinite(largest_);
 }
 

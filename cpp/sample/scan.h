@@ -12,6 +12,7 @@ namespace weft {
 namespace {
 
 constexpr int kSumBlock = 1024;
+constexpr int kAhead = 1024;  // logits that are asked of memory before they are read: a page, where hardware stops
 constexpr double kFarBelow = -708.0;  // e to this is almost too small to be normal
 
 // e^x for x <= 0, within 1 unit in the last place; what is too small to be normal is next to 0. Plain
@@ -41,68 +42,110 @@ inline double exp_of(double x) {
     return p * __builtin_bit_cast(double, power << 52);
 }
 
-// The largest of up to a block of logits; a lane of `trace` becomes NaN if one of them is.
-inline float block_max(const float* logits, int count, Lanes& trace) {
+// A number, or NaN.
+inline Lanes clamped(Lanes value) { return min(splat(1.0F), max(splat(-1.0F), value)); }
+
+// The largest of up to a block of logits, by lane; a lane of `trace` becomes NaN if one of them is.
+inline Lanes block_max(const float* logits, int count, Lanes& trace) {
     float rest[kScanBlock];
     if (count < kScanBlock) {
         for (int i = 0; i < kScanBlock; i++) rest[i] = i < count ? logits[i] : -INFINITY;
         logits = rest;
     }
-    Lanes highest = splat(-INFINITY);
-    for (int i = 0; i < kScanBlock; i += kLanes) {
-        const Lanes value = load(logits + i);
-        highest = max(highest, value);
-        trace = add(trace, min(splat(1.0F), max(splat(-1.0F), value)));
-    }
-    return max_of(highest);
+    static_assert(kScanBlock == 4 * kLanes);
+    const Lanes first = load(logits);
+    const Lanes second = load(logits + kLanes);
+    const Lanes third = load(logits + 2 * kLanes);
+    const Lanes fourth = load(logits + 3 * kLanes);
+    trace = add(trace, add(add(clamped(first), clamped(second)), add(clamped(third), clamped(fourth))));
+    return max(max(first, second), max(third, fourth));
 }
 
-bool find_maxima(const float* row, int count, float* maxima) {
+bool find_maxima(const float* row, int count, float* maxima, float& largest) {
     Lanes trace = splat(0.0F);
+    Lanes highest = splat(-INFINITY);
     for (int first = 0; first < count; first += kScanBlock) {
         const int left = count - first;
-        maxima[first / kScanBlock] = block_max(row + first, left < kScanBlock ? left : kScanBlock, trace);
+        if (left >= kAhead + kScanBlock)
+            for (int i = 0; i < kScanBlock; i += kLanes) prefetch(row + first + kAhead + i);
+        const Lanes block = block_max(row + first, left < kScanBlock ? left : kScanBlock, trace);
+        maxima[first / kScanBlock] = max_of(block);
+        highest = max(highest, block);
     }
+    largest = max_of(highest);
     const float sum = sum_of(trace);
     return sum == sum;
 }
 
-// Adds up the weights of a block by lane, of those that take part: all, and those whose logits are above `bound`.
-inline void weigh_block(const DrawTask& task, const float* logits, float bound, float* all, float* before) {
-    const Lanes inverse = splat(static_cast<float>(1.4426950408889634 / task.temperature));
-    const Lanes largest = splat(task.logits[task.best]);
-    float weights[kScanBlock];
-    for (int i = 0; i < kScanBlock; i += kLanes)
-        store(weights + i, exp2(mul(sub(load(logits + i), largest), inverse)));
-    for (int i = 0; i < kScanBlock; i += kLanes) {
-        for (int j = 0; j < kLanes; j++) {
-            const float weight = logits[i + j] >= task.floor ? weights[i + j] : 0.0F;
-            all[j] += weight;
-            before[j] += logits[i + j] > bound ? weight : 0.0F;
+// What weights of a row are made of, and their sums by lane: of all that take part, and of those before a token.
+struct Weighing {
+    Lanes inverse;
+    Lanes largest;
+    float floor;
+    Lanes all;
+    Lanes before;
+
+    explicit Weighing(const DrawTask& task)
+        : inverse(splat(static_cast<float>(1.4426950408889634 / task.temperature))),
+          largest(splat(task.logits[task.best])),
+          floor(task.floor),
+          all(splat(0.0F)),
+          before(splat(0.0F)) {}
+
+    Lanes weights_of(const float* logits) const { return exp2(mul(sub(load(logits), largest), inverse)); }
+
+    // The weights of those that are above `bound`, or at least that.
+    template <bool kIsAbove>
+    static Lanes keep(const float* logits, float bound, Lanes weights) {
+        alignas(64) float kept[kLanes];
+        store(kept, weights);
+        for (int i = 0; i < kLanes; i++)
+            kept[i] = (kIsAbove ? logits[i] > bound : logits[i] >= bound) ? kept[i] : 0.0F;
+        return load(kept);
+    }
+
+    // A block, in which those before the token are above `bound`.
+    void add_block(const float* logits, float bound) {
+        for (int i = 0; i < kScanBlock; i += kLanes) {
+            const Lanes weights = weights_of(logits + i);
+            all = add(all, keep<false>(logits + i, floor, weights));
+            before = add(before, keep<true>(logits + i, bound, weights));
         }
     }
-}
 
-// A block that lies around `token`, or at the row's end: others than those before it are above `bound` only.
-inline void weigh_mixed(const DrawTask& task, int first, int token, float* all, float* before) {
-    const float bound = task.logits[token];
-    float logits[kScanBlock];
-    float equals[kScanBlock];  // minus infinity but for those that are equal, and before
-    for (int i = 0; i < kScanBlock; i++) {
-        logits[i] = first + i < task.size ? task.logits[first + i] : -INFINITY;
-        equals[i] = first + i < token && logits[i] == bound ? bound : -INFINITY;
+    // One that lies around the token, or at the row's end.
+    void add_mixed(const DrawTask& task, int first, int token) {
+        const float bound = task.logits[token];
+        float logits[kScanBlock];
+        float equals[kScanBlock];  // minus infinity but for those that are equal, and before
+        for (int i = 0; i < kScanBlock; i++) {
+            logits[i] = first + i < task.size ? task.logits[first + i] : -INFINITY;
+            equals[i] = first + i < token && logits[i] == bound ? bound : -INFINITY;
+        }
+        add_block(logits, bound);
+        for (int i = 0; i < kScanBlock; i += kLanes)
+            before = add(before, keep<true>(equals + i, -INFINITY, weights_of(equals + i)));
     }
-    float ignored[kLanes] = {};
-    weigh_block(task, logits, bound, all, before);
-    weigh_block(task, equals, -INFINITY, ignored, before);
-}
 
-// The weights of the largest of up to 16 blocks, by lane.
-inline void weigh_maxima(const DrawTask& task, int first_block, int count, float* weights) {
+    void move_to(Weights& sums) {
+        sums.all += static_cast<double>(sum_of(all));
+        sums.before += static_cast<double>(sum_of(before));
+        all = before = splat(0.0F);
+    }
+};
+
+// Adds the weights of the largest of up to 16 blocks that have nothing from `bound` on. True if all have none.
+inline bool add_maxima(const DrawTask& task, int first_block, int count, float bound, Weighing& weighing) {
     float maxima[kLanes];
-    for (int i = 0; i < kLanes; i++) maxima[i] = i < count ? task.maxima[first_block + i] : -INFINITY;
-    const Lanes inverse = splat(static_cast<float>(1.4426950408889634 / task.temperature));
-    store(weights, exp2(mul(sub(load(maxima), splat(task.logits[task.best])), inverse)));
+    float highest = -INFINITY;
+    for (int i = 0; i < kLanes; i++) {
+        const float top = i < count ? task.maxima[first_block + i] : -INFINITY;
+        highest = top > highest ? top : highest;
+        maxima[i] = top >= task.floor && top < bound ? top : -INFINITY;
+    }
+    const Lanes weights = weighing.weights_of(maxima);
+    weighing.all = add(weighing.all, Weighing::keep<true>(maxima, -INFINITY, weights));
+    return highest < bound;
 }
 
 Weights weigh(const DrawTask& task, int token, bool is_quick) {
@@ -110,30 +153,22 @@ Weights weigh(const DrawTask& task, int token, bool is_quick) {
     const float bound = task.logits[token];
     const float below = __builtin_nextafterf(bound, -INFINITY);
     const int num_blocks = (task.size + kScanBlock - 1) / kScanBlock;
+    Weighing weighing(task);
     Weights sums{0.0, 0.0};
     for (int first_block = 0; first_block < num_blocks; first_block += kBlocksAtOnce) {
-        alignas(64) float all[kLanes] = {};
-        alignas(64) float before[kLanes] = {};
         const int count = num_blocks - first_block < kBlocksAtOnce ? num_blocks - first_block : kBlocksAtOnce;
-        float largest[kLanes];
-        if (is_quick) weigh_maxima(task, first_block, count, largest);
-        for (int i = 0; i < count; i++) {
-            const int block = first_block + i;
-            const float top = task.maxima[block];
-            if (top < task.floor) continue;
-            if (is_quick && top < bound) {
-                all[i] += largest[i];
-                continue;
-            }
-            const int first = block * kScanBlock;
+        const bool is_done = is_quick && add_maxima(task, first_block, count, bound, weighing);
+        for (int i = 0; i < count && !is_done; i++) {
+            const float top = task.maxima[first_block + i];
+            if (top < task.floor || (is_quick && top < bound)) continue;
+            const int first = (first_block + i) * kScanBlock;
             const int end = first + kScanBlock;
             if (end > task.size || (first <= token && token < end))
-                weigh_mixed(task, first, token, all, before);
+                weighing.add_mixed(task, first, token);
             else
-                weigh_block(task, task.logits + first, end <= token ? below : bound, all, before);
+                weighing.add_block(task.logits + first, end <= token ? below : bound);
         }
-        sums.all += static_cast<double>(sum_of(load(all)));
-        sums.before += static_cast<double>(sum_of(load(before)));
+        weighing.move_to(sums);
     }
     return sums;
 }
