@@ -2,6 +2,7 @@
 
 import json
 import re
+import timeit
 from functools import lru_cache
 
 import jsonschema
@@ -154,6 +155,8 @@ def test_a_format_that_is_kept_is_one_that_the_library_has(name: str):
         ("^a$", "^a$"),
         (r"^\(?=a[(?=]$", r"^\(?=a[(?=]$"),
         ("(?=.*[)])a", "(?:)a"),
+        ("[]\\b)]a\\b", "[]\\b)]a(?:)"),
+        ("[^](?=]b", "[^](?=]b"),
         ("(?<!(a|b))c", "(?:)c"),
         (r"\bword\b", "(?:)word(?:)"),
         (r"\Aa\Z", "^a$"),
@@ -169,6 +172,34 @@ def test_what_looks_around_is_left_out_of_a_pattern(pattern: str, plain: str | N
     assert (found and found.text) == plain
     if found is not None:
         re.compile(found.text)
+
+
+@pytest.mark.parametrize("pattern", ["[" * 2**16, "(?=" * 2**14, "[]" * 2**15, "\\\\" * 2**15])
+def test_a_pattern_is_read_in_one_pass(pattern: str):
+    """However many beginnings it has that do not end: the length of the longest takes milliseconds."""
+    short = min(timeit.repeat(lambda: without_assertions(pattern[: 2**12]), number=1, repeat=5))
+    long = min(timeit.repeat(lambda: without_assertions(pattern), number=1, repeat=5))
+    assert long < 100 * short  # sixteen times the length, and 256 times the work where it goes back
+
+
+@pytest.mark.parametrize(
+    "schema",
+    [
+        {"type": "number", "multipleOf": float("inf")},
+        {"type": "number", "multipleOf": True},
+        {"type": "number", "multipleOf": 10**400},
+        {"type": "number", "minimum": 10**400, "maximum": -(10**400)},
+        {"type": "number", "minimum": float("inf")},
+        {"oneOf": [STRING], "anyOf": [STRING], "allOf": 5},
+        {"oneOf": [5, None], "required": [5, {}], "type": [{}]},
+        {"propertyNames": 5, "properties": 5, "items": 5, "$schema": 5, "format": 5, "pattern": 5},
+        {"propertyNames": {"enum": [5]}, "minItems": 10**400, "maxItems": float("inf")},
+    ],
+    ids=str,
+)
+def test_a_schema_that_is_none_is_left_to_the_library(schema: dict):
+    """It says what is wrong; reading it raises nothing."""
+    assert isinstance(held(schema).schema, dict)
 
 
 def test_forced_calls_have_schemas_in_the_same_form():

@@ -138,10 +138,10 @@ class _Reader:
         made.pop("discriminator", None)
         if not are_disjoint(branches, self._root):
             self.unheld.append(f"{place}/oneOf")
-        if "anyOf" in made:
-            made["allOf"] = [*made.get("allOf", ()), {"anyOf": branches}]
-        else:
+        if "anyOf" not in made:
             made["anyOf"] = branches
+        elif isinstance(every := made.get("allOf", []), list):
+            made["allOf"] = [*every, {"anyOf": branches}]
 
     def read_counts(self, made: dict[str, Any], _place: str) -> None:
         """Lengths and numbers of items, which may be written 5.0; without those that every answer has."""
@@ -158,14 +158,15 @@ class _Reader:
         is_integer = "integer" in _listed(kinds) and "number" not in _listed(kinds)
         for key in [key for key in _BOUNDS if type(made.get(key)) in (int, float)]:
             bound = made[key]
-            if abs(bound) >= _FLOAT64_MAX:
+            is_outward = bound > 0 if key.endswith("aximum") else bound < 0
+            if is_outward and abs(bound) >= _FLOAT64_MAX:
                 del made[key]  # of every number that a program reads as one
             elif is_integer and -(2**63) <= bound < _MIN_INTEGER:
                 made[key] = _MIN_INTEGER
             elif not (_is_integer_bound(bound) if is_integer else _is_number_bound(bound)):
                 self.leave_out(made, key, place)
         factor = made.get("multipleOf")
-        if isinstance(factor, int | float) and factor > 0 and not _is_factor(factor):
+        if type(factor) in (int, float) and not _is_factor(Decimal(repr(factor))):
             self.leave_out(made, "multipleOf", place)
 
     def read_texts(self, made: dict[str, Any], place: str) -> None:
@@ -223,10 +224,11 @@ def _is_number_bound(bound: float) -> bool:
     return bound == 0 or _MIN_NUMBER <= abs(bound) <= _MAX_NUMBER
 
 
-def _is_factor(factor: float) -> bool:
-    """Whether its digits, as a whole number, are as few as the library takes."""
-    _, digits, exponent = Decimal(repr(factor)).normalize().as_tuple()
-    assert isinstance(exponent, int)
+def _is_factor(factor: Decimal) -> bool:
+    """Whether its digits, as a whole number, are as few as the library takes; what is no factor it refuses."""
+    _, digits, exponent = factor.normalize().as_tuple()
+    if not isinstance(exponent, int) or len(digits) > _MAX_DECIMALS + 1:
+        return False
     number = int("".join(map(str, digits)))
     return -_MAX_DECIMALS <= exponent <= _MAX_DECIMALS and number * 10 ** max(exponent, 0) < 2**32
 

@@ -3,8 +3,8 @@
 import re
 from dataclasses import dataclass
 
-# An escape, a class, the beginning or the end of a group, or any other character.
-_PIECE = re.compile(r"\\.|\[\^?\]?(?:\\.|[^\]\\])*\]|\((?:\?(?:<?[=!]|P=|\(|>))?|.", re.DOTALL)
+# An escape, the beginning of a group, or any other character: each is found without going back.
+_PIECE = re.compile(r"\\.|\((?:\?(?:<?[=!]|P=|\(|>))?|.", re.DOTALL)
 _LOOKING = frozenset({"(?=", "(?!", "(?<=", "(?<!"})
 # Conditions, groups that do not go back, and what an earlier group took: no regular language has these.
 _IRREGULAR = frozenset({"(?P=", "(?(", "(?>"})
@@ -28,9 +28,15 @@ def without_assertions(pattern: str) -> PlainPattern | None:
     """
     pieces: list[str] = []
     depth = 0  # of groups inside an assertion, itself counted
+    in_class = ""
     for piece in _PIECE.findall(pattern):
+        is_of_class = bool(in_class) or piece == "["
+        in_class = _class_after(in_class, piece)
         if depth:
-            depth += piece.startswith("(") - (piece == ")")
+            if not is_of_class:
+                depth += piece.startswith("(") - (piece == ")")
+        elif is_of_class:
+            pieces.append(piece)
         elif piece in _LOOKING:
             depth = 1
             pieces.append(_EMPTY)
@@ -39,3 +45,10 @@ def without_assertions(pattern: str) -> PlainPattern | None:
         else:
             pieces.append(_PLAIN.get(piece, piece))
     return PlainPattern("".join(pieces), _EMPTY in pieces)
+
+
+def _class_after(before: str, piece: str) -> str:
+    """The beginning of the class that is open behind `piece`, or "". A bracket that comes first is a character."""
+    if not before:
+        return piece if piece == "[" else ""
+    return "" if piece == "]" and before not in ("[", "[^") else (before + piece)[:3]

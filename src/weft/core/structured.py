@@ -186,7 +186,7 @@ def _check_sizes(kind: str, schema: dict[Any, Any]) -> None:
     for key in LEAST:
         count = schema.get(key)
         if isinstance(count, int | float) and count > MAX_COUNT:
-            raise BadRequest(kind, f"{kind}: {key} must be at most {MAX_COUNT}, got {count:g}")
+            raise BadRequest(kind, f"{kind}: {key} must be at most {MAX_COUNT}")
     for text in (schema.get("pattern"), schema.get("grammar")):
         if isinstance(text, str):
             _check_repeats(kind, text)

@@ -10,6 +10,8 @@ import pytest
 from tests.web.http.serving import serving
 from weft.core.errors import BadRequest
 from weft.core.json_pieces import SLICE_BYTES
+from weft.web.http.body import read_body
+from weft.web.http.options import HttpOptions
 from weft.web.http.unpack import Unpacker
 
 JSON = {"content-type": "application/json"}
@@ -99,3 +101,26 @@ def test_an_end_inside_a_stream_is_found():
     assert b"".join(unpacker.feed(zlib.compress(BODY)[:-2])) in BODY
     with pytest.raises(BadRequest, match="ends inside its deflate stream"):
         unpacker.end()
+
+
+async def test_a_form_that_unpacks_to_megabytes_gives_others_a_turn():
+    """As JSON does, which is looked at on the way; a form has nothing to be looked at."""
+    packet = {"type": "http.request", "body": gzip.compress(b"0" * 8 * MIB), "more_body": False}
+
+    async def receive():
+        return packet
+
+    turns = 0
+
+    async def count() -> None:
+        nonlocal turns
+        while True:
+            await asyncio.sleep(0)
+            turns += 1
+
+    other = asyncio.create_task(count())
+    headers = {"content-encoding": "gzip"}
+    body = await read_body(receive, headers, HttpOptions(), None, lambda _: None)
+    other.cancel()
+    assert len(body) == 8 * MIB
+    assert turns >= 8 * MIB // SLICE_BYTES

@@ -133,6 +133,8 @@ async def read_body(
             body += piece
             if scan is not None:
                 await _look(scan, body)
+            elif len(piece) >= SLICE_BYTES:
+                await asyncio.sleep(0)  # a packet may unpack to megabytes
     if is_too_large:
         # At once: what the client still sends is dropped while it reads the answer (`LingeringTransport`).
         raise HttpError(
