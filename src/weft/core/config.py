@@ -52,6 +52,7 @@ class ModelConfig(msgspec.Struct, frozen=True, kw_only=True):
     file_overrides: FileOverrides = NO_OVERRIDES
     runner_type: str = "generate"
     is_multimodal_model: bool = False
+    max_new_tokens: int | None = None  # of an answer; None: what the context leaves
     media: MediaConfig | None = None  # None: it takes none here
     speech: SpeechConfig | None = None  # None: it makes no text of speech here
 

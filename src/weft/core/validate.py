@@ -62,6 +62,7 @@ class Limits:
     max_logit_bias: int = MAX_LOGIT_BIAS
     kv_role: KvRole | None = None  # None: it takes no part in transfers
     has_foreign_transfers: bool = False  # what is in their parameters another process judges
+    max_new_tokens: int | None = None  # of an answer; None: what the context leaves
     prompt_embeds_size: int | None = None  # numbers in a row; None: embeddings are no prompt here
 
     @classmethod
@@ -73,6 +74,7 @@ class Limits:
             max_pool_tokens=config.cache_config.max_total_tokens,
             max_logprobs=config.model_config.max_logprobs,
             kv_role=config.kv_transfer_config.role if config.kv_transfer_config else None,
+            max_new_tokens=config.model_config.max_new_tokens,
             prompt_embeds_size=config.prompt_embeds_size,
         )
 
@@ -135,11 +137,13 @@ def resolve_params(
 ) -> SamplingParams:
     """Put `params`, already validated, in the one form that the engine works with.
 
-    `max_tokens` is filled from, and clamped to, what the context leaves after the prompt: an answer
-    that would run past it ends with "length" there. Greedy requests lose the filters that cannot
+    `max_tokens` is filled from, and clamped to, what the context leaves after the prompt, and the model's own
+    limit on answers: one that would run past it ends with "length" there. Greedy requests lose the filters that cannot
     matter, ids are de-duplicated, -1 and True take their meaning.
     """
     room = limits.max_sequence_len - num_prompt_tokens
+    if limits.max_new_tokens is not None:
+        room = min(room, limits.max_new_tokens)
     max_tokens = room if params.max_tokens is None else min(params.max_tokens, room)
     if params.min_tokens > max_tokens:
         raise BadRequest(

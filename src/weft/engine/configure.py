@@ -270,6 +270,7 @@ def _model_config(options: EngineOptions, card: ModelCard, max_model_len: int) -
         bos_token_id=card.bos_token_id,
         pad_token_id=card.pad_token_id,
         default_sampling_params=dict(card.default_sampling_params),
+        max_new_tokens=card.max_new_tokens,
         max_logprobs=card.vocab_size
         if is_unlimited
         else min(options.max_logprobs, card.vocab_size),

@@ -43,6 +43,7 @@ class ModelCard:
     weight_bytes: int  # of memory, once loaded by the runner that will serve it
     kv_bytes_per_token: int  # of the runner that will serve it
     notice: str | None  # one sentence that the start banner shows
+    max_new_tokens: int | None = None  # of an answer; None: what the context leaves
     # Beside that, of layers that keep states in place of keys and values; of the runner that will serve it.
     state_bytes_per_block: int = 0
     state_bytes_per_slot: int = 0  # of a sequence, or of a snapshot, in layers with a recurrence

@@ -19,7 +19,12 @@ from weft.model.encoder_families import (
     read_head,
 )
 from weft.model.fields import Fields, parse_object, read_bytes
-from weft.model.generation import default_sampling_params, eos_token_ids, optional_id
+from weft.model.generation import (
+    default_sampling_params,
+    eos_token_ids,
+    max_new_tokens,
+    optional_id,
+)
 from weft.model.layout import TensorPlan, decoder_layout, encoder_layout
 from weft.model.match import Matched, match_tensors
 from weft.model.mtp import has_mtp, mtp_names, mtp_spec
@@ -258,6 +263,7 @@ def describe(
         pad_token_id=None,
         dtype=dtype,
         default_sampling_params=default_sampling_params(generation or Fields({}, name)),
+        max_new_tokens=max_new_tokens(generation or Fields({}, name)),
         num_parameters=0,
         weight_bytes=0,
         kv_bytes_per_token=0,

@@ -8,6 +8,8 @@ from weft.core.errors import ConfigError
 from weft.core.params import OF_MODELS, Parameter
 from weft.model.fields import Fields, is_finite_number, shown
 
+MAX_NEW_TOKENS = "max_new_tokens"
+
 
 def _read(fields: Fields, parameter: Parameter) -> float | int:
     """A default that requests can have: of the range that theirs has."""
@@ -33,6 +35,13 @@ def default_sampling_params(generation: Fields) -> Mapping[str, float | int]:
             if generation.has(name)
         }
     )
+
+
+def max_new_tokens(generation: Fields) -> int | None:
+    """The most tokens that an answer of this model has; None for no limit."""
+    if not generation.has(MAX_NEW_TOKENS):
+        return None
+    return generation.integer(MAX_NEW_TOKENS, low=1)
 
 
 def eos_token_ids(

@@ -9,11 +9,14 @@ from weft.core.errors import ConfigError
 from weft.core.file_overrides import NO_OVERRIDES, FileOverrides
 from weft.core.params import OF_MODELS
 from weft.model.fields import Fields, parse_object, read_bytes
+from weft.model.generation import MAX_NEW_TOKENS
 
 _NAMES = {"gguf": "a GGUF file"}
 GENERATION = "generation_config.json"
 # What it says beside defaults of sampling.
-_OTHER_KEYS = frozenset(("eos_token_id", "bos_token_id", "pad_token_id", "do_sample"))
+_OTHER_KEYS = frozenset(
+    ("eos_token_id", "bos_token_id", "pad_token_id", "do_sample", MAX_NEW_TOKENS)
+)
 
 
 def read_overrides(options: EngineOptions) -> FileOverrides:

@@ -46,6 +46,7 @@ _MAY_DIFFER = frozenset(
                 "default_sampling_params",
                 "eos_token_ids",
                 "max_logprobs",
+                "max_new_tokens",
                 "model",
                 "packed_cache_bytes",
                 "pad_token_id",

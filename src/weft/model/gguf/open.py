@@ -28,13 +28,14 @@ from weft.model.gguf.architectures import (
 from weft.model.gguf.header import GgufTensor, read_header
 from weft.model.gguf.matrices import JoinedHeads, Order, read_tensor
 from weft.model.gguf.names import HEAD
+from weft.model.gguf.sampling import sampling_file
 from weft.model.gguf.vocabulary import Vocabulary, make_files, read_vocabulary
 from weft.model.groups import GroupFormat
 from weft.model.layout import TensorPlan, decoder_layout
 from weft.model.match import read_floats
 from weft.model.mtp import has_mtp, mtp_names, mtp_spec
 from weft.model.names import DecoderNames
-from weft.model.overrides import read_generation
+from weft.model.overrides import GENERATION, read_generation
 from weft.model.safetensors_files import MappedFiles
 from weft.model.spec import ModelSpec
 from weft.model.tokenizer import TOKENIZER, read_tokenizer_files
@@ -138,7 +139,7 @@ def open_gguf(path: Path, *, name: str, dtype: str, overrides: FileOverrides) ->
     spec = read_spec(config)
     if architecture.adds_norm_offset:
         spec = replace(spec, norm_offset=0.0)
-    generation = read_generation({}, where, overrides)
+    generation = read_generation({GENERATION: sampling_file(metadata)}, where, overrides)
     guessing = values.get(NUM_GUESSING_LAYERS, 0)
     num_guessing = guessing if isinstance(guessing, int) else 0
     source = _match(spec, _without_guesses(tensors, spec, num_guessing), path, architecture)
