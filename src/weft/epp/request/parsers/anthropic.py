@@ -6,7 +6,6 @@ from typing import Final
 import msgspec
 
 from weft.epp.request.parsers.json_body import (
-    ABSENT,
     UNREADABLE,
     Content,
     JsonParser,
@@ -14,7 +13,7 @@ from weft.epp.request.parsers.json_body import (
     decode_member,
     raw_text,
 )
-from weft.epp.request.parsers.loose_json import to_flag, to_text, to_whole
+from weft.epp.request.parsers.loose_json import ABSENT, to_flag, to_text, to_whole
 from weft.epp.request.parsers.parser import Call, Dialect, malformed
 from weft.epp.request.values import InferenceRequest
 

@@ -9,7 +9,7 @@ from typing import Annotated, Any, Final, TypeVar
 import msgspec
 
 from weft.core.json_pieces import SLICE_BYTES, JsonPieces
-from weft.epp.request.parsers.loose_json import mend, to_text
+from weft.epp.request.parsers.loose_json import ABSENT, mend, to_text
 from weft.epp.request.parsers.parser import MAX_TOKEN_ID, Call, Parser, malformed
 from weft.epp.request.values import MAX_COMPARED_TOKENS, Prompt, Refused
 
@@ -22,10 +22,6 @@ TokenId = Annotated[int, msgspec.Meta(ge=0, le=MAX_TOKEN_ID)]
 TokenIds = tuple[TokenId, ...]
 # One prompt or several, as text or as token ids.
 PromptField = str | tuple[str, ...] | TokenIds | tuple[TokenIds, ...]
-
-
-# A member that was not sent. (`Raw | None` would refuse everything but null.)
-ABSENT = msgspec.Raw()
 
 
 def is_given(raw: msgspec.Raw) -> bool:

@@ -16,6 +16,10 @@ _MAX_NUMBER_CHARS: Final = 40
 _text = msgspec.json.Decoder(str)
 
 
+# A member that was not sent. (`Raw | None` would refuse everything but null.)
+ABSENT = msgspec.Raw()
+
+
 def to_flag(raw: msgspec.Raw) -> bool:
     """Whether a member is true, however that is written."""
     return _bare(raw).lower() in _TRUE
@@ -32,6 +36,8 @@ def to_whole(raw: msgspec.Raw) -> int | None:
 
 def to_text(raw: msgspec.Raw) -> str:
     """A member's text; none of another type."""
+    if raw is ABSENT:
+        return ""
     if bytes(memoryview(raw)[:1]) != b'"':
         return ""
     try:

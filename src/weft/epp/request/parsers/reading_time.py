@@ -11,7 +11,7 @@ from weft.epp.request.values import Refused
 MAX_READ_S: Final = 0.005
 # The most that a part of a body takes, measured on a core of 2.8 GHz: an object becomes a message or a piece of
 # content, a comma ends a value, and a character may be an escape.
-_OBJECT_S: Final = 2.5e-6
+_OBJECT_S: Final = 6e-6
 _VALUE_S: Final = 0.5e-6
 _BYTE_S: Final = 2e-8
 MAX_READ_BYTES: Final = int(MAX_READ_S / _BYTE_S)

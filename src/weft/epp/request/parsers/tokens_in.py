@@ -5,7 +5,6 @@ from dataclasses import replace
 import msgspec
 
 from weft.epp.request.parsers.json_body import (
-    ABSENT,
     JsonParser,
     decode_body,
     decode_member,
@@ -13,7 +12,7 @@ from weft.epp.request.parsers.json_body import (
     raw_text,
     to_prompts,
 )
-from weft.epp.request.parsers.loose_json import to_flag, to_text, to_whole
+from weft.epp.request.parsers.loose_json import ABSENT, to_flag, to_text, to_whole
 from weft.epp.request.parsers.parser import Call, Dialect, Parser, malformed
 from weft.epp.request.values import InferenceRequest
 
