@@ -6,6 +6,7 @@ A step is one call: `Choices` hold what is done to its rows as arrays, and `Choi
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import accumulate
+from operator import attrgetter
 from typing import Any, Protocol, TypeVar
 
 import msgspec
@@ -47,6 +48,10 @@ class Choice(msgspec.Struct, frozen=True, kw_only=True, eq=False):
     top_k: int = 0
     top_p: float = 1.0
     key: int = 0
+
+
+_FIELDS = Choice.__struct_fields__
+_fields = attrgetter(*_FIELDS)
 
 
 def reads_seen(params: SamplingParams) -> bool:
@@ -164,28 +169,30 @@ class Choices:
         cls, rows: Sequence[int], choices: Sequence[Choice], scoring: Scoring | None = None
     ) -> "Choices":
         """The choice of each of `rows`, as arrays."""
-        masks = {place: c.mask for place, c in enumerate(choices) if c.mask is not None}
-        biased = _lists([[*c.bias] for c in choices])
+        columns = zip(*map(_fields, choices), strict=True) if choices else [()] * len(_FIELDS)
+        by = dict(zip(_FIELDS, columns, strict=True))
+        masks = {place: mask for place, mask in enumerate(by["mask"]) if mask is not None}
+        biased = _lists([[*bias] for bias in by["bias"]]) if any(by["bias"]) else None
         return cls(
             rows=np.array(rows, np.int32),
-            temperatures=np.array([c.temperature for c in choices], np.float64),
-            keys=np.array([c.key for c in choices], np.uint64),
+            temperatures=np.array(by["temperature"], np.float64),
+            keys=np.array(by["key"], np.uint64),
             masks=np.stack([*masks.values()]) if masks else None,
             masked=np.array([*masks], np.int32) if masks else None,
-            forced_token_ids=_forced(choices),
-            allowed=_lists([c.allowed or () for c in choices]),
-            forbidden=_lists([c.forbidden for c in choices]),
-            forbidden_ends=_lists([c.forbidden_ends for c in choices]),
+            forced_token_ids=_forced(by["forced_token_id"]),
+            allowed=_lists([allowed or () for allowed in by["allowed"]]),
+            forbidden=_lists(by["forbidden"]),
+            forbidden_ends=_lists(by["forbidden_ends"]),
             biased=biased,
             bias=None if biased is None else _bias(choices),
-            seen=_lists([c.seen for c in choices]),
-            output=_lists([c.output for c in choices]),
-            repetition_penalty=_numbers([c.repetition_penalty for c in choices], 1.0, np.float32),
-            frequency_penalty=_numbers([c.frequency_penalty for c in choices], 0.0, np.float32),
-            presence_penalty=_numbers([c.presence_penalty for c in choices], 0.0, np.float32),
-            min_p=_numbers([c.min_p for c in choices], 0.0, np.float64),
-            top_k=_numbers([max(0, min(c.top_k, _MAX_TOP_K)) for c in choices], 0, np.int32),
-            top_p=_numbers([c.top_p for c in choices], 1.0, np.float64),
+            seen=_lists(by["seen"]),
+            output=_lists(by["output"]),
+            repetition_penalty=_numbers(by["repetition_penalty"], 1.0, np.float32),
+            frequency_penalty=_numbers(by["frequency_penalty"], 0.0, np.float32),
+            presence_penalty=_numbers(by["presence_penalty"], 0.0, np.float32),
+            min_p=_numbers(by["min_p"], 0.0, np.float64),
+            top_k=_numbers([max(0, min(k, _MAX_TOP_K)) for k in by["top_k"]], 0, np.int32),
+            top_p=_numbers(by["top_p"], 1.0, np.float64),
             scoring=scoring,
         )
 
@@ -262,7 +269,7 @@ N = TypeVar("N", bound=np.generic)
 
 
 def _numbers(numbers: Sequence[float], neutral: float, dtype: type[N]) -> NDArray[N] | None:
-    if all(number == neutral for number in numbers):
+    if numbers.count(neutral) == len(numbers):
         return None
     return np.array(numbers, dtype)
 
@@ -279,9 +286,10 @@ def _lists(lists: Sequence[Sequence[int] | IntArray]) -> Lists | None:
     return Lists.of(lists) if any(map(len, lists)) else None
 
 
-def _forced(choices: Iterable[Choice]) -> IntArray | None:
-    forced = [-1 if c.forced_token_id is None else c.forced_token_id for c in choices]
-    return None if max(forced, default=-1) < 0 else np.array(forced, np.int32)
+def _forced(token_ids: Sequence[int | None]) -> IntArray | None:
+    if token_ids.count(None) == len(token_ids):
+        return None
+    return np.array([-1 if token_id is None else token_id for token_id in token_ids], np.int32)
 
 
 def _bias(choices: Iterable[Choice]) -> FloatArray:

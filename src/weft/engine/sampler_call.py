@@ -2,9 +2,10 @@
 
 import logging
 from collections.abc import Sequence as Seq
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import Any
 
+import msgspec
 import numpy as np
 
 from weft.compute.runner import Rows
@@ -38,8 +39,10 @@ class Score:
     num_best: int
 
 
-@dataclass(slots=True)
-class Wanted:
+_NO_CHANGE = Choice()
+
+
+class Wanted(msgspec.Struct, eq=False):
     """What one sequence wants of the rows: a token from `row`, its score, and those of rows of its prompt.
 
     With a `failure` nothing is wanted any more but to know whether the row holds numbers.
@@ -47,9 +50,9 @@ class Wanted:
 
     request: Request
     row: int | None = None
-    choice: Choice = field(default_factory=Choice)
+    choice: Choice = _NO_CHANGE
     score: Score | None = None
-    prompt_scores: list[Score] = field(default_factory=list)
+    prompt_scores: Seq[Score] = ()
     failure: FailedRow | None = None
 
 
