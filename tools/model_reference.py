@@ -80,8 +80,15 @@ def models() -> str:
             "a setting of these that is not computed exactly."
         ),
         table(
-            ("model_type", "architecture"),
-            ((name, family.architecture) for name, family in sorted(FAMILIES.items())),
+            ("model_type", "architecture", "on a GPU"),
+            (
+                (name, family.architecture, "yes" if _is_dense(family) else "no")
+                for name, family in sorted(FAMILIES.items())
+            ),
+        ),
+        (
+            "The last column is of `--compute gpu` (docs/gpu.md), in bfloat16 or float16; `--engine vllm` is there "
+            "for others."
         ),
         *_parts_of_families(),
         "Encoders embed, or classify where they were saved with a classifier:",
@@ -94,6 +101,10 @@ def models() -> str:
         *_weights(),
         *_gguf_files(),
     )
+
+
+def _is_dense(family: Family) -> bool:
+    return not (family.experts or family.has_latent) and family.recurrence == "none"
 
 
 def _parts_of_families() -> tuple[str, ...]:

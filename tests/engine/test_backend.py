@@ -62,8 +62,8 @@ def test_the_memory_of_a_backend_is_what_the_pool_may_take(device):
 
 def test_an_unknown_backend_is_refused_with_those_there_are(device):
     """The table is the list."""
-    with pytest.raises(ConfigError, match="choose from auto, native, reference, echo, device"):
-        fit(open_model(MODEL), EngineOptions(model=MODEL, compute="gpu"))
+    with pytest.raises(ConfigError, match="choose from auto, gpu, native, reference, echo, device"):
+        fit(open_model(MODEL), EngineOptions(model=MODEL, compute="tpu"))
 
 
 def test_weights_are_no_matter_of_the_backend_without_any():

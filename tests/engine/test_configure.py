@@ -268,7 +268,7 @@ def test_weights_beyond_the_memory_are_refused_with_the_numbers():
         ({"max_logprobs": -2}, "--max-logprobs"),
         ({"logprobs_mode": "raw"}, "--logprobs-mode"),
         ({"kv_cache_bytes": GIB, "num_gpu_blocks_override": 5}, "not both"),
-        ({"compute": "gpu"}, "--compute"),
+        ({"compute": "tpu"}, "--compute"),
         ({"quantization": "int3"}, "--quantization"),
         ({"num_threads": 0}, "--num-threads"),
         ({"num_threads": 2000}, "--num-threads"),

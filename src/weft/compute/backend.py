@@ -34,7 +34,15 @@ class PackedParts(Protocol):
 class Backend(Protocol):
     """What it supports, the memory it has and takes, its runners, and its sampler of their logits."""
 
-    sampler: Sampler
+    # Whether it computes in the host's memory, on its CPUs.
+    is_on_host: bool
+    # Of free memory, what weights and KV pool take together where nothing is said; None: the default, with a pool of
+    # at most 4 GiB.
+    usual_memory_share: float | None
+
+    @property
+    def sampler(self) -> Sampler:
+        """Of the logits that its runners give."""
 
     def suits(self, card: ModelCard) -> bool:
         """Whether it is to be taken for such a model, here, when nobody names a backend."""

@@ -6,6 +6,7 @@ from collections.abc import Mapping
 from weft.compute.backend import Backend, PackedFile, SharingBackend
 from weft.compute.cpu import unknown
 from weft.compute.echo import EchoBackend
+from weft.compute.gpu.backend import GpuBackend
 from weft.compute.native_backend import NativeBackend
 from weft.compute.pooler import Pooler, load_pooler
 from weft.compute.reference_backend import ReferenceBackend
@@ -18,6 +19,7 @@ from weft.model.checkpoint import Checkpoint
 
 # "auto" takes the first that suits.
 BACKENDS: Mapping[str, Backend] = {
+    "gpu": GpuBackend(),
     "native": NativeBackend("native"),
     "reference": ReferenceBackend("reference"),
     "echo": EchoBackend(),

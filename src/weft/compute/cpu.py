@@ -16,6 +16,8 @@ class CpuBackend:
     """A backend by that name, but for its runners and their sizes."""
 
     sampler: Sampler = NativeSampler()
+    is_on_host = True
+    usual_memory_share: float | None = None
 
     def __init__(self, name: str) -> None:
         self._name = name

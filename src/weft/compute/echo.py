@@ -73,6 +73,8 @@ class EchoBackend:
     """For models without weights, and for no others: there is nothing to decide."""
 
     sampler: Sampler = NativeSampler()
+    is_on_host = True
+    usual_memory_share: float | None = None
 
     def suits(self, card: ModelCard) -> bool:
         return not card.num_parameters

@@ -105,7 +105,7 @@ class EngineOptions(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fi
     compute: Annotated[
         str,
         Flag(
-            "Compute backend: native (C++), reference (numpy, slow) or auto.",
+            "Compute backend: gpu (an NVIDIA card), native (C++), reference (numpy, slow) or auto.",
             "Model",
         ),
     ] = "auto"
@@ -182,7 +182,7 @@ class EngineOptions(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fi
         float | None,
         Flag(
             "Share of free memory for weights and KV pool together. "
-            f"Default: {DEFAULT_MEMORY_SHARE:g}, with a pool of at most 4 GiB.",
+            f"Default: {DEFAULT_MEMORY_SHARE:g}, with a pool of at most 4 GiB; on a GPU 0.92 of the card's.",
             "Memory",
         ),
     ] = None

@@ -82,6 +82,8 @@ def fit(
     if is_shared and options.num_threads is None and options.data_parallel_size == 1:
         threads = backend.shared_threads(checkpoint.card)
         options = msgspec.structs.replace(options, num_threads=threads)
+    if options.memory_share is None:
+        options = msgspec.structs.replace(options, memory_share=backend.usual_memory_share)
     checkpoint = backend.sized(checkpoint, compute)
     draft = find_draft(options, checkpoint, compute)
     drafts = None if draft is None else draft.config

@@ -5,6 +5,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 from weft.cli.hardware import check_cpu, check_cpu_quota, check_huge_pages, check_numa
+from weft.compute.backends import backend_of
 from weft.core.ranks import local_ranks
 from weft.engine.fit import Fitted
 
@@ -14,6 +15,17 @@ def cautions(found: Fitted, root: Path = Path("/"), num_cpus: int | None = None)
     compute, cache = found.config.compute_config, found.config.cache_config
     if compute is None or not found.checkpoint.card.num_parameters:
         return
+    if backend_of(found.config).is_on_host:
+        yield from _of_cpus(found, root, num_cpus or os.cpu_count() or 1, compute.num_threads)
+    longest = found.config.model_config.max_model_len
+    if cache.block_bytes and cache.max_total_tokens < 2 * longest:
+        yield (
+            f"memory: the KV pool holds one context of full length ({longest:,} tokens) at a time; "
+            "--max-model-len or --quantization int8 makes room for more"
+        )
+
+
+def _of_cpus(found: Fitted, root: Path, num_cpus: int, num_threads: int) -> Iterator[str]:
     for check in (
         *check_cpu(root),
         check_huge_pages(root),
@@ -22,13 +34,6 @@ def cautions(found: Fitted, root: Path = Path("/"), num_cpus: int | None = None)
     ):
         if check.mend is not None:
             yield f"{check.area}: {check.found}"
-    num_cpus = num_cpus or os.cpu_count() or 1
-    num_threads = compute.num_threads * len(local_ranks(found.config))
+    num_threads *= len(local_ranks(found.config))
     if num_threads < num_cpus:
         yield f"threads: {num_threads} compute, and this machine has {num_cpus} CPUs"
-    longest = found.config.model_config.max_model_len
-    if cache.block_bytes and cache.max_total_tokens < 2 * longest:
-        yield (
-            f"memory: the KV pool holds one context of full length ({longest:,} tokens) at a time; "
-            "--max-model-len or --quantization int8 makes room for more"
-        )

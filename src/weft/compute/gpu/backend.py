@@ -1,0 +1,92 @@
+"""`GpuBackend`: models on one NVIDIA card. Nothing here imports torch before a model is loaded."""
+
+from dataclasses import replace
+from importlib.util import find_spec
+
+from weft.compute.cpu import no_effect
+from weft.compute.gpu.card import Card, find_card, is_interpreted
+from weft.compute.gpu.sizes import kv_bytes_per_token, resident_bytes
+from weft.compute.gpu.supported import (
+    LEAST_CAPABILITY,
+    check_card,
+    check_options,
+    check_spec,
+    model_refusal,
+)
+from weft.compute.runner import Runner
+from weft.compute.sampler import Sampler
+from weft.core.config import ComputeConfig
+from weft.core.engine_options import EngineOptions
+from weft.core.errors import ConfigError
+from weft.model.card import ModelCard
+from weft.model.checkpoint import Checkpoint
+from weft.model.spec import ModelSpec
+
+
+class GpuBackend:
+    """Suits the models that it computes, where a card and the packages for it are there."""
+
+    is_on_host = False
+    usual_memory_share: float | None = 0.92  # nothing else is to use the card
+
+    @property
+    def sampler(self) -> Sampler:
+        """See `Backend`."""
+        from weft.compute.gpu.sampler import GpuSampler  # noqa: PLC0415 - imports torch
+
+        return GpuSampler()
+
+    def suits(self, card: ModelCard) -> bool:
+        is_computed = card.num_parameters and not card.stored_bits and model_refusal(card) is None
+        if not is_computed or is_interpreted():
+            return False
+        found = find_card()
+        has_packages = find_spec("torch") is not None and find_spec("triton") is not None
+        return found is not None and found.capability >= LEAST_CAPABILITY and has_packages
+
+    def configure(self, options: EngineOptions, card: ModelCard) -> ComputeConfig:
+        if not card.num_parameters:
+            raise ConfigError(no_effect("compute", card))
+        check_options(options, card)
+        check_card(find_card())
+        return ComputeConfig(compute="gpu", num_threads=1)
+
+    def shared_threads(self, card: ModelCard) -> int | None:
+        return None
+
+    def sized(self, checkpoint: Checkpoint, compute: ComputeConfig) -> Checkpoint:
+        spec, card = _spec(checkpoint), checkpoint.card
+        check_spec(spec, card.name)
+        sized = replace(
+            card,
+            weight_bytes=resident_bytes(spec, card),
+            kv_bytes_per_token=kv_bytes_per_token(spec),
+            kv_dtype=card.dtype,
+        )
+        return replace(checkpoint, card=sized)
+
+    def free_bytes(self) -> int:
+        return _card().free_bytes
+
+    def load(self, checkpoint: Checkpoint, compute: ComputeConfig, *, max_model_len: int) -> Runner:
+        from weft.compute.gpu.loading import load_runner  # noqa: PLC0415 - imports torch
+
+        return load_runner(
+            _spec(checkpoint), checkpoint.map(), checkpoint.card.dtype, max_model_len
+        )
+
+    def describe(self, card: ModelCard, compute: ComputeConfig) -> str:
+        found = _card()
+        return f"{found.name} ({found.total_bytes / 2**30:.0f} GiB); computed in Triton"
+
+
+def _card() -> Card:
+    found = find_card()
+    if found is None:
+        raise ConfigError("--compute gpu: the card of this machine is gone (see nvidia-smi)")
+    return found
+
+
+def _spec(checkpoint: Checkpoint) -> ModelSpec:
+    assert isinstance(checkpoint.spec, ModelSpec), "refused by `configure`"
+    return checkpoint.spec

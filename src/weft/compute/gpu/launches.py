@@ -1,0 +1,103 @@
+"""How kernels are launched on this card: tiles, stages and warps. None of it changes a bit of a result."""
+
+from dataclasses import dataclass
+from functools import cache
+from typing import Any
+
+import torch
+
+from weft.compute.gpu.card import is_interpreted
+
+
+def device() -> torch.device:
+    """Where tensors lie."""
+    return torch.device("cpu") if is_interpreted() else torch.device("cuda")
+
+
+def power_of_two(count: int) -> int:
+    """The first that is no less."""
+    return 1 << max(0, count - 1).bit_length()
+
+
+@dataclass(frozen=True, slots=True)
+class Tile:
+    """Of a product: its size, and how its kernel runs."""
+
+    rows: int
+    outputs: int
+    depth: int
+    warps: int
+    stages: int
+
+    def options(self) -> dict[str, Any]:
+        """What Triton takes."""
+        return {"num_warps": self.warps, "num_stages": self.stages, **exact()}
+
+
+@dataclass(frozen=True, slots=True)
+class Tuning:
+    """The choices for one kind of card; figures beside them are of an H100 (docs/gpu.md)."""
+
+    few_rows: int = 256  # a step of no more computes parts side by side, whatever its matrix
+    keys: int = 64  # of a tile of attention
+    part: int = 256  # keys of a part of attention: 512 → 256 is 6.2 → 5.9 ms a step (Llama 8B, one sequence)
+    lone_tile: int = 64  # heads beside each other that share keys, for tensor cores of 64 rows
+    lone_stages: int = 5  # 3 → 5: 14.8 → 14.4 ms (Llama 8B, 128 sequences)
+    tile: int = 128  # the same of several rows; 64: 1.75 → 2.13 ms a layer (8,192 rows)
+    tile_stages: int = 2  # 3: 1.75 → 2.02 ms
+
+    def few(self, height: int, part: int, kind: str) -> Tile:
+        """For a step of few rows, of a matrix with parts of that depth."""
+        if kind == "gated":  # two tiles of weights for one of rows
+            return Tile(height, 64, 64, 4, 4 if height <= 64 else 3)
+        if kind == "head":
+            return Tile(height, 128, 64, 8 if height > 64 else 4, 4)
+        if (
+            height <= 32 and part % 256 == 0
+        ):  # 128 → 256: 2,853 → 2,911 GB/s (4096 × 14336, one row)
+            return Tile(height, 64, 256, 4, 3)
+        return Tile(height, 64, 128 if height <= 64 and part % 128 == 0 else 64, 4, 4)
+
+    def many(self, rows: int, outputs: int, kind: str) -> Tile:
+        """For a step of many."""
+        if kind == "gated":
+            return Tile(128, 128, 64, 8, 4)  # stages 3 → 4: 603 → 620 TFLOP/s (28672 × 4096)
+        is_wide = -(-rows // 128) * -(-outputs // 256) >= 132
+        return Tile(128, 256 if is_wide else 128, 64, 8, 3)
+
+
+@dataclass(frozen=True, slots=True)
+class InterpretedTuning(Tuning):
+    """Tiny tiles; a product's depth in one size, which the interpreter's sums follow."""
+
+    few_rows: int = 32
+    keys: int = 16
+    part: int = 32
+    lone_tile: int = 16
+    tile: int = 16
+
+    def few(self, height: int, part: int, kind: str) -> Tile:
+        return Tile(height, 512, 64, 4, 1)
+
+    def many(self, rows: int, outputs: int, kind: str) -> Tile:
+        return Tile(64, 512, 64, 4, 1)
+
+
+@cache
+def tuning() -> Tuning:
+    """That of this card."""
+    return InterpretedTuning() if is_interpreted() else Tuning()
+
+
+@cache
+def exact() -> dict[str, Any]:
+    """Options of every launch: no product and sum is joined, so that kernels that share a formula share its bits.
+
+    A kernel starts while the one before ends, where the card can (from capability 9.0 on), and waits for its results:
+    1.52 → 1.37 ms a step (Qwen3-0.6B, one sequence).
+    """
+    if is_interpreted():
+        return {"PDL": False}
+    has_chains = torch.cuda.get_device_capability() >= (9, 0)
+    chained = {"launch_pdl": True} if has_chains else {}
+    return {"enable_fp_fusion": False, "PDL": has_chains, **chained}

@@ -1,0 +1,13 @@
+"""From a checkpoint to a runner on the card."""
+
+from weft.compute.gpu.memory import refusing_memory
+from weft.compute.gpu.runner import GpuRunner
+from weft.compute.gpu.weights import TYPES, Reader
+from weft.model.spec import ModelSpec
+from weft.model.weights import Weights
+
+
+def load_runner(spec: ModelSpec, weights: Weights, dtype: str, max_model_len: int) -> GpuRunner:
+    """Read the weights; what does not fit the card is a `MemoryError`."""
+    with refusing_memory():
+        return GpuRunner(Reader(spec, weights, TYPES[dtype]), max_model_len=max_model_len)

@@ -1,0 +1,152 @@
+"""`GpuRunner`: a decoder on the card, its pool of keys and values, and the graphs of its steps."""
+
+from collections import deque
+from typing import Any
+
+import torch
+
+from weft.compute.gpu import launches
+from weft.compute.gpu.card import is_interpreted
+from weft.compute.gpu.decoder import Decoder, Pool
+from weft.compute.gpu.inputs import Inputs
+from weft.compute.gpu.kernels import rows as row_kernels
+from weft.compute.gpu.launches import power_of_two
+from weft.compute.gpu.memory import refusing_memory, release_memory
+from weft.compute.gpu.step import Layout, StepArrays, StepShape
+from weft.compute.gpu.step_shapes import exact_shape, padded_shape
+from weft.compute.gpu.weights import Reader
+from weft.compute.gpu.workspace import Workspace
+from weft.compute.runner import Batch
+
+_ROWS = 512  # of a step, that there is room for from the start
+_INPUTS = 1 << 18  # numbers of a step's arrays, likewise
+_STEPS_IN_FLIGHT = 4
+_BLOCK = 1024
+
+
+class GpuRunner:
+    """An `AsyncRunner` with its weights and its KV pool on one card.
+
+    A step is the replay of a graph, captured when a step of its size comes first. Without `graphs` the same kernels
+    are launched one by one, to the same bits.
+    """
+
+    adapters = None
+
+    def __init__(self, reader: Reader, *, max_model_len: int, graphs: bool = True) -> None:
+        spec = self.spec = reader.spec
+        self.vocab_size = spec.vocab_size
+        self._dtype = reader.dtype
+        self._decoder = Decoder(reader, max_model_len)
+        self._has_graphs = graphs and not is_interpreted()
+        self._graphs: dict[StepShape, torch.cuda.CUDAGraph] = {}
+        self._pools: list[Pool] = []
+        self._spare_slot = 0
+        self._inputs = Inputs(_INPUTS)
+        self._space = self._make_space(_ROWS, _ROWS, 4 * _ROWS)
+        self._ends: deque[tuple[torch.Tensor, Any]] = deque(maxlen=_STEPS_IN_FLIGHT)
+
+    def allocate_kv(self, *, num_blocks: int, block_size: int, num_state_slots: int = 0) -> None:
+        """Make the pool, [blocks, kv heads, block, head_dim] of keys and of values for each layer.
+
+        One block more than asked for takes what rows of padding write.
+        """
+        spec = self.spec
+        shape = (num_blocks + 1, spec.num_kv_heads, block_size, spec.head_dim)
+
+        def part() -> torch.Tensor:
+            return torch.zeros(shape, dtype=self._dtype, device=launches.device())
+
+        self._graphs.clear()
+        with refusing_memory():
+            self._pools = [(part(), part()) for _ in range(spec.num_attention_layers)]
+        self._spare_slot = num_blocks * block_size
+
+    def __del__(self) -> None:
+        """Give memory back to the card, where a sleep wants it to be free."""
+        self.__dict__.clear()
+        release_memory()
+
+    def forward(self, batch: Batch) -> torch.Tensor:
+        """Launch one step; float32 logits [wanted, vocab] on the card, which belong to the caller."""
+        return self._forward(batch, None)
+
+    def forward_after(self, batch: Batch, device_token_ids: torch.Tensor) -> torch.Tensor:
+        """See `AsyncRunner`."""
+        return self._forward(batch, device_token_ids)
+
+    def wait(self, rows: torch.Tensor) -> None:
+        """See `AsyncRunner`."""
+        for launched, end in self._ends:
+            if launched is rows and end is not None:
+                end.synchronize()
+
+    def _forward(self, batch: Batch, sampled: torch.Tensor | None) -> torch.Tensor:
+        tuning, spec = self._decoder.tuning, self.spec
+        layout = Layout.of(batch, max(1, tuning.tile // (spec.num_heads // spec.num_kv_heads)))
+        padded = padded_shape(batch, layout, tuning.part) if self._has_graphs else None
+        shape = exact_shape(batch, layout, tuning.part) if padded is None else padded
+        self._make_room(shape, batch.block_tables.size)
+        arrays = self._inputs.send(shape, batch, layout, self._spare_slot)
+        if sampled is not None:
+            _take_tokens(arrays, sampled)
+        if padded is None:
+            self._launch(arrays)
+        else:
+            self._replay(arrays)
+        logits = self._decoder.logits(self._space.wanted[: len(batch.logit_rows)])
+        self._ends.append((logits, _now()))
+        return logits
+
+    def _replay(self, arrays: StepArrays) -> None:
+        graph = self._graphs.get(arrays.shape)
+        if graph is None:
+            self._launch(arrays)  # compiles what is not compiled yet, which no capture allows
+            graph = torch.cuda.CUDAGraph()
+            with torch.cuda.graph(graph, capture_error_mode="thread_local"):
+                self._launch(arrays)
+            self._graphs[arrays.shape] = graph
+        graph.replay()
+
+    def _launch(self, arrays: StepArrays) -> None:
+        self._decoder.forward(arrays, self._pools, self._space)
+
+    def _make_room(self, shape: StepShape, table_size: int) -> None:
+        """Graphs hold addresses: they go with the memory that a larger step outgrows."""
+        space, size = self._space, shape.table_start + table_size
+        lone_parts = shape.num_lone * shape.num_attention_parts
+        if not self._inputs.has_room(size):
+            self._graphs.clear()
+            self._inputs = Inputs(power_of_two(size))
+        if not space.has_room(shape.num_rows, shape.num_wanted, lone_parts):
+            self._graphs.clear()
+            self._space = self._make_space(
+                max(space.max_rows, shape.num_rows),
+                max(space.max_wanted, shape.num_wanted),
+                max(space.max_lone_parts, lone_parts),
+            )
+
+    def _make_space(self, num_rows: int, num_wanted: int, num_lone_parts: int) -> Workspace:
+        return Workspace.of(
+            self.spec,
+            self._decoder.matrices,
+            self._dtype,
+            max_rows=num_rows,
+            max_wanted=num_wanted,
+            max_lone_parts=num_lone_parts,
+        )
+
+
+def _take_tokens(arrays: StepArrays, sampled: torch.Tensor) -> None:
+    row_kernels.take_tokens[(-(-arrays.num_rows // _BLOCK),)](
+        arrays.token_ids, arrays.token_sources, sampled, arrays.num_rows, BLOCK=_BLOCK
+    )
+
+
+def _now() -> Any:
+    """An event behind all that is launched; None where nothing is in flight."""
+    if is_interpreted():
+        return None
+    event = torch.cuda.Event()
+    event.record()
+    return event

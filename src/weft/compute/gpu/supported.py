@@ -1,0 +1,104 @@
+"""What this backend computes, and what it refuses by name."""
+
+from collections.abc import Iterator
+from importlib.util import find_spec
+
+from weft.compute.cpu import unknown
+from weft.compute.gpu.card import Card, is_interpreted
+from weft.core.engine_options import EngineOptions
+from weft.core.errors import ConfigError
+from weft.model.card import ModelCard
+from weft.model.spec import ModelSpec
+
+LEAST_CAPABILITY = (8, 0)
+TYPES = ("bfloat16", "float16")
+_MOST_HEAD_DIM = 256
+_MOST_HEADS_OF_KEYS = 64  # that share them
+_PACKAGES = ("torch", "triton")
+
+
+def model_refusal(card: ModelCard) -> str | None:
+    """Why a model is not computed on a card; None if it is."""
+    return next(_model_refusals(card), None)
+
+
+def _model_refusals(card: ModelCard) -> Iterator[str]:
+    if not card.is_causal:
+        yield "encoders are not computed on a GPU yet"
+    if card.pooling is not None:
+        yield "models that pool are not computed on a GPU yet"
+    if card.keeps_latents:
+        yield "latent attention is not computed on a GPU yet"
+    if card.keeps_states:
+        yield "layers with states (convolutions, Mamba-2, gated delta nets) are not computed on a GPU yet"
+    if card.num_idle_parameters:
+        yield "mixtures of experts are not computed on a GPU yet"
+    if card.dtype not in TYPES and not is_interpreted():
+        yield f"a GPU computes in {' or '.join(TYPES)}, not in {card.dtype}; give --dtype bfloat16"
+
+
+def rounding_refusal(options: EngineOptions, card: ModelCard) -> str | None:
+    """Why a rounded form that a start would have is not computed; None if all is."""
+    if card.stored_bits is not None and options.quantization is None:
+        return "rounded weights are not computed as they are stored on a GPU yet; --quantization none widens them"
+    return None
+
+
+def check_spec(spec: ModelSpec, name: str) -> None:
+    """Refuse shapes that no kernel takes."""
+    group = spec.num_heads // spec.num_kv_heads
+    if spec.head_dim > _MOST_HEAD_DIM or group > _MOST_HEADS_OF_KEYS:
+        raise ConfigError(
+            f"--compute gpu: {name} has heads of {spec.head_dim} numbers, {group} to a key; at most {_MOST_HEAD_DIM} "
+            f"and {_MOST_HEADS_OF_KEYS} are computed"
+        )
+    if spec.has_output_gate:
+        raise ConfigError(
+            f"--compute gpu: {name} has gates on its attention, which are not computed yet"
+        )
+
+
+def check_card(card: Card | None) -> None:
+    """Refuse a machine without a card that kernels run on, or without the packages for it."""
+    missing = [package for package in _PACKAGES if find_spec(package) is None]
+    if missing:
+        raise ConfigError(
+            f"--compute gpu needs {' and '.join(missing)}: pip install 'weft-serve[gpu]'"
+        )
+    if card is None:
+        raise ConfigError("--compute gpu: this machine shows no NVIDIA card (see nvidia-smi)")
+    if card.capability < LEAST_CAPABILITY:
+        has, least = (
+            ".".join(map(str, version)) for version in (card.capability, LEAST_CAPABILITY)
+        )
+        raise ConfigError(
+            f"--compute gpu needs a card of compute capability {least} or later; {card.name} has {has}"
+        )
+
+
+def check_options(options: EngineOptions, card: ModelCard) -> None:
+    """Refuse, by its flag, what an engine on a card does not do."""
+    allowed = ("none",)
+    if options.quantization not in (None, *allowed):
+        raise ConfigError(
+            unknown("quantization", options.quantization, allowed) + " with --compute gpu"
+        )
+    refused = {
+        "--kv-cache-dtype": options.kv_cache_dtype != "auto",
+        "--num-threads": options.num_threads is not None,
+        "--enable-lora": options.enable_lora,
+        "--enable-prompt-embeds": options.enable_prompt_embeds,
+        "--kv-offloading-size": options.kv_offloading_size is not None,
+        "--kv-transfer-config": options.kv_transfer_config is not None,
+        "--speculative-config": options.speculative_config is not None,
+        "--data-parallel-size": options.data_parallel_size > 1,
+        "--enable-elastic-ep": options.enable_elastic_ep,
+    }
+    for flag, is_given in refused.items():
+        if is_given:
+            raise ConfigError(
+                f"{flag} is not available with --compute gpu yet; leave it out, or give --compute native"
+            )
+    refusal = model_refusal(card) or rounding_refusal(options, card)
+    if refusal is not None:
+        raise ConfigError(f"--compute gpu: {card.name}: {refusal}")

@@ -1,0 +1,115 @@
+"""Weights of a checkpoint, read onto the card in the form that its kernels take."""
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+import numpy as np
+import torch
+
+from weft.compute.gpu import launches
+from weft.compute.gpu.products import DEPTH, PARTS, Ending, Matrix
+from weft.model.spec import Activation, ModelSpec
+from weft.model.weights import Tensor, Values, Weights, refuse_values
+
+TYPES: Mapping[str, torch.dtype] = {
+    "bfloat16": torch.bfloat16,
+    "float16": torch.float16,
+    "float32": torch.float32,
+}
+_BIT_TYPES = {"bfloat16": np.int16}  # numpy has no such numbers: their bits travel
+
+
+@dataclass(frozen=True, slots=True)
+class NormWeights:
+    """A norm, or the lack of one; its offset is added already."""
+
+    weight: torch.Tensor
+    bias: torch.Tensor | None
+
+
+@dataclass(frozen=True)
+class Reader:
+    """Reads matrices in `dtype`, all else in float32. A `ConfigError` names a tensor that holds no numbers."""
+
+    spec: ModelSpec
+    weights: Weights
+    dtype: torch.dtype
+
+    def table(self, name: str) -> torch.Tensor:
+        """A matrix [rows, depth], in float32."""
+        return self.read(name, torch.float32)
+
+    def vector(self, name: str) -> torch.Tensor | None:
+        """A vector that not every model has."""
+        return self.read(name, torch.float32) if name in self.weights else None
+
+    def norm(self, name: str) -> NormWeights | None:
+        """A norm that not every model has."""
+        weight = self.vector(name)
+        if weight is None:
+            return None
+        bias = self.vector(f"{name}.bias") if self.spec.norm_bias else None
+        return NormWeights(weight + self.spec.norm_offset, bias)
+
+    def padded(self, *names: str) -> torch.Tensor:
+        """The matrices of one input, one below the other, with columns of zeros up to a whole depth."""
+        parts = [self.read(name, self.dtype) for name in names]
+        depth = parts[0].shape[1]
+        whole = torch.zeros(
+            sum(map(len, parts)), padded_depth(depth), dtype=self.dtype, device=launches.device()
+        )
+        first = 0
+        for part in parts:
+            whole[first : first + len(part), :depth] = part
+            first += len(part)
+        return whole
+
+    def matrix(self, prefix: str, *names: str, ending: Ending = PARTS) -> Matrix:
+        """The same, to multiply rows by, with their biases."""
+        bias = self._biases(prefix, names)
+        return Matrix.of(self.padded(*(prefix + name for name in names)), ending, bias)
+
+    def _biases(self, prefix: str, names: tuple[str, ...]) -> torch.Tensor | None:
+        """Theirs, joined; zeros of a matrix that has none while another has some."""
+        found = [self.vector(f"{prefix}{name}.bias") for name in names]
+        if all(bias is None for bias in found):
+            return None
+        spec = self.spec
+        lengths = {"q": spec.num_heads * spec.head_dim, "k": spec.kv_size, "v": spec.kv_size}
+        zeros = [torch.zeros(lengths.get(name, 0), device=launches.device()) for name in names]
+        return torch.cat([z if b is None else b for b, z in zip(found, zeros, strict=True)])
+
+    def read(self, name: str, dtype: torch.dtype) -> torch.Tensor:
+        """A tensor that is there, on the card."""
+        values: Values = self.weights.tensors[name]
+        tensor = values.unpacked()
+        on_card = _to_card(tensor).to(dtype)
+        if values.unchecked is not None and not bool(torch.isfinite(on_card).all()):
+            refuse_values(values.unchecked)
+        return on_card
+
+
+def padded_depth(depth: int) -> int:
+    """A depth as matrices have it."""
+    return -(-depth // DEPTH) * DEPTH
+
+
+def up_ending(spec: ModelSpec) -> Ending:
+    """Of the product into an MLP's middle."""
+    kind = "gated" if spec.is_gated else "plain"
+    limit, alpha = spec.swiglu_limit or 0.0, spec.swiglu_alpha
+    return Ending(kind, Activation(spec.activation).value, limit, alpha)
+
+
+def head_ending(spec: ModelSpec) -> Ending:
+    """Of the product into logits."""
+    return Ending("head", divisor=spec.logits_divisor, cap=spec.final_soft_cap or 0.0)
+
+
+def _to_card(tensor: Tensor) -> torch.Tensor:
+    if tensor.dtype not in TYPES:
+        return torch.from_numpy(np.ascontiguousarray(tensor.float32())).to(launches.device())
+    bits = np.ascontiguousarray(tensor.data)
+    if tensor.dtype in _BIT_TYPES:
+        bits = bits.view(_BIT_TYPES[tensor.dtype])
+    return torch.from_numpy(bits).to(launches.device()).view(TYPES[tensor.dtype])

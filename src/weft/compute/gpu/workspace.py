@@ -1,0 +1,83 @@
+"""`Workspace`: what a step of so many rows writes between kernels, made once."""
+
+from dataclasses import dataclass
+from typing import Self
+
+import torch
+
+from weft.compute.gpu import launches
+from weft.compute.gpu.products import SERIAL_ABOVE, Matrix
+from weft.compute.gpu.weights import padded_depth
+from weft.model.spec import ModelSpec
+
+
+@dataclass(frozen=True, slots=True)
+class Workspace:
+    """Room for a step of `max_rows` rows. Columns beyond a row's width stay zero, for matrices of whole depths."""
+
+    max_rows: int
+    max_wanted: int
+    max_lone_parts: int  # lone rows times parts of attention
+    residual: torch.Tensor  # [rows, hidden] float32
+    hidden: torch.Tensor  # [rows, hidden]
+    wanted: torch.Tensor  # [wanted rows, hidden]
+    parts: torch.Tensor  # of any product, float32
+    queries: torch.Tensor  # [rows, heads, head_dim]
+    attended: torch.Tensor  # [rows, heads * head_dim]
+    middle: torch.Tensor  # [rows, intermediate]
+    highest: torch.Tensor  # [lone rows, heads, parts of attention]
+    totals: torch.Tensor
+    sums: torch.Tensor  # the same, of head_dim numbers each
+    parts_done: torch.Tensor  # [lone rows, kv heads], zeros between launches
+
+    @classmethod
+    def of(
+        cls,
+        spec: ModelSpec,
+        matrices: list[Matrix],
+        dtype: torch.dtype,
+        *,
+        max_rows: int,
+        max_wanted: int,
+        max_lone_parts: int,
+    ) -> Self:
+        """For a model."""
+
+        def zeros(*shape: int, kind: torch.dtype = torch.float32) -> torch.Tensor:
+            return torch.zeros(shape, dtype=kind, device=launches.device())
+
+        def activations(count: int, width: int) -> torch.Tensor:
+            return zeros(count, padded_depth(width), kind=dtype)
+
+        of_heads = max_lone_parts * spec.num_heads
+        return cls(
+            max_rows=max_rows,
+            max_wanted=max_wanted,
+            max_lone_parts=max_lone_parts,
+            residual=zeros(max_rows, spec.hidden_size),
+            hidden=activations(max_rows, spec.hidden_size),
+            wanted=activations(max_wanted, spec.hidden_size),
+            parts=zeros(max(most_parts(matrix, max_rows) for matrix in matrices)),
+            queries=zeros(max_rows, spec.num_heads, spec.head_dim, kind=dtype),
+            attended=activations(max_rows, spec.output_size),
+            middle=activations(max_rows, spec.intermediate_size),
+            highest=zeros(of_heads),
+            totals=zeros(of_heads),
+            sums=zeros(of_heads, spec.head_dim),
+            parts_done=zeros(max_lone_parts * spec.num_kv_heads, kind=torch.int32),
+        )
+
+    def has_room(self, num_rows: int, num_wanted: int, num_lone_parts: int) -> bool:
+        """Whether a step so large fits."""
+        return (
+            num_rows <= self.max_rows
+            and num_wanted <= self.max_wanted
+            and num_lone_parts <= self.max_lone_parts
+        )
+
+
+def most_parts(matrix: Matrix, max_rows: int) -> int:
+    """Numbers that a product leaves at most, in parts or in one."""
+    if matrix.ending.kind != "parts":
+        return 1
+    return matrix.num_outputs * max(max_rows, matrix.num_parts * min(max_rows, SERIAL_ABOVE))

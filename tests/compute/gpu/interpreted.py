@@ -1,0 +1,103 @@
+"""The kernels in Triton's interpreter, in float32: numbers, bits, choices and whole engines, without a card.
+
+`test_interpreter.py` runs this: the environment has to choose the interpreter before anything imports Triton.
+"""
+
+import numpy as np
+import pytest
+
+import weft
+from tests.compute.families import CASES, make_model, save
+from tests.compute.gpu.choices import check_against_twin
+from tests.compute.gpu.runners import OnHost, on_device
+from tests.compute.runners import load_runner
+from tests.compute.steps import (
+    alone,
+    check_slots_of_others,
+    check_wanted_rows,
+    run_at_random,
+)
+from weft.compute.gpu.sampler import GpuSampler
+from weft.compute.gpu.supported import model_refusal
+from weft.core.types import SamplingParams
+from weft.model.open import open_model
+
+pytestmark = pytest.mark.filterwarnings("ignore")  # of NaN that numpy meets in rows of nobody
+
+DENSE = (
+    *("llama with biases, tied, wide heads", "llama, llama3 rope", "mistral", "qwen2", "qwen3"),
+    *("smollm3", "phi3, partial rope", "phi3, longrope, long", "granite", "olmo2", "gemma2"),
+)
+
+
+@pytest.mark.parametrize("name", DENSE)
+def test_logits_agree_with_the_reference(name, tmp_path):
+    """Every switch of dense decoders, through prompts in chunks, single rows, and scattered blocks."""
+    checkpoint = open_model(save(make_model(*CASES[name]), tmp_path))
+    assert model_refusal(checkpoint.card) is None
+    rng = np.random.default_rng(3)
+    sequences = [rng.integers(0, 320, length).tolist() for length in (60, 9)]
+    reference = load_runner(checkpoint, max_model_len=200, compute="reference")
+    expected = run_at_random(reference, sequences, np.random.default_rng(4), max_chunk=40)
+    logits = run_at_random(OnHost(checkpoint), sequences, np.random.default_rng(4), max_chunk=40)
+    differences = [np.abs(a - b).max() for a, b in zip(logits, expected, strict=True)]
+    assert max(differences) <= 2e-4
+    assert min(a.std() for a in expected) > 0.5  # flat logits would agree about nothing
+
+
+SHAPES = (
+    "layers=1&hidden=64&heads=4&kv_heads=2&vocab=300",
+    "layers=2&qk_norm=true&hidden=68&heads=5&kv_heads=1&head_dim=14&intermediate=99&vocab=301",
+)
+
+
+@pytest.mark.parametrize("query", SHAPES)
+def test_any_schedule_gives_the_same_bits(query):
+    """Random mixes, chunks, block sizes and placements equal one token at a time, bit for bit."""
+    runner = OnHost(open_model(f"embedded:random?{query}"))
+    rng = np.random.default_rng(5)
+    sequences = [rng.integers(0, 300, length).tolist() for length in (70, 7, 1)]
+    expected = [alone(runner, ids).tobytes() for ids in sequences]
+    for max_chunk in (5, 60):
+        got = run_at_random(runner, sequences, rng, max_chunk)
+        assert [logits.tobytes() for logits in got] == expected
+
+
+def test_what_other_slots_hold_does_not_matter():
+    """Stale NaN in slots of nobody, and of later positions, reaches no row."""
+    runner = OnHost(open_model(f"embedded:random?{SHAPES[0]}"))
+    check_slots_of_others(runner, 8, lambda: runner.fill_kv(float("nan")))
+
+
+def test_only_the_wanted_rows_are_returned():
+    """`logit_rows` picks rows; none at all is a valid step of unfinished prompts."""
+    check_wanted_rows(OnHost(open_model(f"embedded:random?{SHAPES[0]}")))
+
+
+@pytest.mark.parametrize("seed", range(12))
+def test_choices_are_the_twin_s(seed):
+    """Whatever is masked, biased, penalised, cut off and scored, on any shape of distribution."""
+    rng = np.random.default_rng(seed)
+    check_against_twin(GpuSampler(), on_device, rng, [1, 2, 17, 300, 5000])
+
+
+REQUESTS = [
+    SamplingParams(temperature=0.0, max_tokens=5),
+    SamplingParams(seed=3, max_tokens=5),
+    SamplingParams(seed=4, max_tokens=5, top_p=0.8, top_k=30, repetition_penalty=1.2, logprobs=2),
+]
+
+
+def answers(compute):
+    options = {"max_num_seqs": 4, "max_model_len": 64, "kv_cache_bytes": 1 << 20}
+    with weft.LLM(f"embedded:random?{SHAPES[0]}", compute=compute, **options) as llm:
+        outputs = llm.generate(["one", "two", "three"], REQUESTS, use_tqdm=False)
+        alone_again = llm.generate(["three"], REQUESTS[2], use_tqdm=False)
+    return [output.outputs[0].token_ids for output in (*outputs, *alone_again)]
+
+
+def test_a_whole_engine_answers_as_the_cpu_does():
+    """Steps are launched ahead, tokens stay where the sampler left them, and a cached prompt changes nothing."""
+    got = answers("gpu")
+    assert got == answers("native")
+    assert got[3] == got[2]

@@ -1,0 +1,25 @@
+"""Runs `interpreted.py`, whose tests need kernels that Triton's interpreter runs: in processes that begin so."""
+
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+GROUPS = ("logits", "bits or slots or wanted", "choices", "engine")
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("group", GROUPS)
+def test_kernels_give_in_the_interpreter_what_they_are_to_give(group):
+    """Where Triton is missing this fails, and says so: the test group of pyproject.toml has it on Linux."""
+    path = Path(__file__).with_name("interpreted.py")
+    result = subprocess.run(
+        [sys.executable, "-m", "pytest", "-q", "-p", "no:cacheprovider", "-k", group, str(path)],
+        env={**os.environ, "TRITON_INTERPRET": "1"},
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    assert result.returncode == 0, result.stdout[-10_000:] + result.stderr[-2_000:]

@@ -1,0 +1,89 @@
+"""What a card is asked for, what it computes, and what is refused by name; none of it needs one."""
+
+import subprocess
+import sys
+from dataclasses import replace
+
+import pytest
+
+from weft.compute.gpu.card import Card, find_card
+from weft.compute.gpu.supported import check_card, check_options, check_spec, model_refusal
+from weft.core.engine_options import EngineOptions
+from weft.core.errors import ConfigError
+from weft.model.open import open_model
+
+MODEL = "embedded:random?layers=2&hidden=64&heads=4&kv_heads=2&vocab=300&dtype=bfloat16"
+REFUSED = {
+    "experts": "experts=4",
+    "latent": "latent=32",
+    "states": "conv=4",
+    "float32": "dtype=float32",
+}
+
+
+@pytest.mark.parametrize("query", REFUSED.values(), ids=REFUSED)
+def test_what_is_not_computed_is_refused_by_name(query):
+    """The message says what of the model it is, and nothing is computed by halves."""
+    base = "embedded:random?layers=2&hidden=64&heads=4&vocab=300"
+    dtype = "" if "dtype" in query else "&dtype=bfloat16"
+    card = open_model(f"{base}&{query}{dtype}").card
+    assert model_refusal(card) is not None
+    with pytest.raises(ConfigError, match=r"--compute gpu: .*"):
+        check_options(EngineOptions(), card)
+
+
+def test_a_dense_decoder_is_computed():
+    """Of bfloat16, with any of the usual options."""
+    checkpoint = open_model(MODEL)
+    assert model_refusal(checkpoint.card) is None
+    check_options(EngineOptions(quantization="none", max_num_seqs=8), checkpoint.card)
+    check_spec(checkpoint.spec, "m")
+
+
+@pytest.mark.parametrize(
+    ("options", "flag"),
+    [
+        ({"quantization": "int8"}, "--quantization"),
+        ({"kv_cache_dtype": "int8"}, "--kv-cache-dtype"),
+        ({"num_threads": 4}, "--num-threads"),
+        ({"enable_lora": True}, "--enable-lora"),
+        ({"data_parallel_size": 2}, "--data-parallel-size"),
+        ({"speculative_config": '{"method": "ngram"}'}, "--speculative-config"),
+    ],
+)
+def test_an_option_that_a_card_does_not_follow_is_refused(options, flag):
+    """By its flag, and not ignored."""
+    with pytest.raises(ConfigError, match=flag):
+        check_options(EngineOptions(**options), open_model(MODEL).card)
+
+
+def test_a_card_that_is_too_old_is_refused_in_a_sentence():
+    """With what it has and what is needed."""
+    old = Card("Tesla V100", (7, 0), 16 << 30, 15 << 30)
+    with pytest.raises(ConfigError, match=r"capability 8\.0 or later; Tesla V100 has 7\.0"):
+        check_card(old)
+    with pytest.raises(ConfigError, match=r"no NVIDIA card"):
+        check_card(None)
+    check_card(replace(old, capability=(8, 0)))
+
+
+def test_a_machine_without_the_driver_has_no_card():
+    """The library is missing, and nothing is raised."""
+    assert find_card("libnothing-of-that-name.so") is None
+
+
+def test_nobody_imports_torch_to_ask_what_suits():
+    """A server's process asks each backend, and stays as small as it was."""
+    asks = f"""
+import sys
+from weft.compute.backends import BACKENDS, choose
+from weft.core.engine_options import EngineOptions
+from weft.model.open import open_model
+card = open_model("{MODEL}").card
+choose(EngineOptions(), card)
+print(BACKENDS["gpu"].suits(card), "torch" in sys.modules, "triton" in sys.modules)
+"""
+    result = subprocess.run(
+        [sys.executable, "-c", asks], capture_output=True, text=True, check=True
+    )
+    assert result.stdout.split()[1:] == ["False", "False"]
