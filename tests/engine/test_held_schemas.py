@@ -182,6 +182,16 @@ def test_a_pattern_is_read_in_one_pass(pattern: str):
     assert long < 100 * short  # sixteen times the length, and 256 times the work where it goes back
 
 
+def test_branches_are_compared_within_bounds():
+    """Their pairs grow with the square: beyond some thousands a schema is not said to be held."""
+    unions = {
+        str(number): {"oneOf": [{"const": f"{number}-{one}"} for one in range(60)]}
+        for number in range(10)
+    }
+    unheld = held({"type": "object", "properties": unions}).unheld
+    assert unheld == tuple(f"/properties/{number}/oneOf" for number in range(2, 10))
+
+
 @pytest.mark.parametrize(
     "schema",
     [

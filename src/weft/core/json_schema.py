@@ -22,11 +22,14 @@ _MIN_INTEGER = -(2**63) + 2**10
 _MAX_NUMBER = 10**17
 _MIN_NUMBER = 1e-30
 _MAX_DECIMALS = 9
+# Of branches, in all of a schema: so many are compared in 20 ms.
+_MAX_PAIRS = 4096
 
 _DATA = frozenset({"const", "default"})
 _SCHEMAS = ("items", "additionalProperties", "additionalItems")
 _LISTS = ("allOf", "anyOf", "oneOf", "prefixItems", "items")
 _MAPS = ("properties", "patternProperties", "$defs", "definitions")
+_INNER = frozenset((*_SCHEMAS, *_LISTS, *_MAPS))
 LEAST = ("minLength", "minItems", "minProperties")
 _MOST = ("maxLength", "maxItems", "maxProperties")
 _BOUNDS = ("minimum", "exclusiveMinimum", "maximum", "exclusiveMaximum")
@@ -66,9 +69,8 @@ class HeldSchema:
 def held(schema: Mapping[str, Any]) -> HeldSchema:
     """The schema in a form that can be held."""
     reader = _Reader(schema)
-    whole = reader.read(schema, "")
-    assert isinstance(whole, dict)
-    return HeldSchema(whole, tuple(reader.unheld))
+    whole = dict(reader.read(schema, ""))
+    return HeldSchema(whole, tuple(sorted(reader.unheld)))
 
 
 def without_nulls(schema: Any) -> Any:
@@ -83,15 +85,16 @@ class _Reader:
     def __init__(self, root: Mapping[str, Any]) -> None:
         self._root = root
         self.unheld: list[str] = []
+        self._num_pairs = 0  # of branches that were compared
 
     def read(self, schema: Any, place: str) -> Any:
         """One schema and all inside it."""
-        if not isinstance(schema, Mapping):
+        if not isinstance(schema, Mapping) or not schema:
             return schema
         made = {key: value for key, value in schema.items() if value is not None or key in _DATA}
-        if "json-schema.org/" not in str(made.get("$schema", "json-schema.org/")):
+        if "$schema" in made and "json-schema.org/" not in str(made["$schema"]):
             del made["$schema"]  # nobody's rules but those are known
-        for rewrite in _REWRITES:
+        for rewrite in {_REWRITES[key] for key in made.keys() & _REWRITES.keys()}:
             rewrite(self, made, place)
         return _inside(made, self.read, place)
 
@@ -136,7 +139,8 @@ class _Reader:
             return
         del made["oneOf"]
         made.pop("discriminator", None)
-        if not are_disjoint(branches, self._root):
+        self._num_pairs += len(branches) ** 2 // 2
+        if self._num_pairs > _MAX_PAIRS or not are_disjoint(branches, self._root):
             self.unheld.append(f"{place}/oneOf")
         if "anyOf" not in made:
             made["anyOf"] = branches
@@ -190,24 +194,24 @@ class _Reader:
 
 def _inside(made: dict[str, Any], read: Callable[[Any, str], Any], place: str) -> dict[str, Any]:
     """The same schema with everything that is a schema inside it read."""
-    for key, value in made.items():
-        at = f"{place}/{key}"
+    for key in made.keys() & _INNER:
+        value, at = made[key], f"{place}/{key}"
         if key in _MAPS and isinstance(value, Mapping):
             made[key] = {name: read(one, f"{at}/{name}") for name, one in value.items()}
         elif key in _LISTS and isinstance(value, list | tuple):
             made[key] = [read(one, f"{at}/{number}") for number, one in enumerate(value)]
-        elif key in _SCHEMAS:
+        else:
             made[key] = read(value, at)
     return made
 
 
-_REWRITES: tuple[Callable[[_Reader, dict[str, Any], str], None], ...] = (
-    _Reader.read_keywords,
-    _Reader.read_names,
-    _Reader.read_one_of,
-    _Reader.read_counts,
-    _Reader.read_bounds,
-    _Reader.read_texts,
+# By keyword: no two of them look at the same, so that their order does not matter.
+_REWRITES: Mapping[str, Callable[[_Reader, dict[str, Any], str], None]] = MappingProxyType(
+    dict.fromkeys(UNHELD, _Reader.read_keywords)
+    | {"propertyNames": _Reader.read_names, "oneOf": _Reader.read_one_of}
+    | dict.fromkeys((*LEAST, *_MOST), _Reader.read_counts)
+    | dict.fromkeys((*_BOUNDS, "multipleOf"), _Reader.read_bounds)
+    | dict.fromkeys(("format", "pattern"), _Reader.read_texts)
 )
 
 

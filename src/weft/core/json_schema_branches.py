@@ -4,15 +4,12 @@ from collections.abc import Mapping, Sequence
 from itertools import combinations
 from typing import Any
 
-_MAX_BRANCHES = 64
 _MAX_REFERENCES = 16
 _TYPES = frozenset({"null", "boolean", "object", "array", "number", "string"})
 
 
 def are_disjoint(branches: Sequence[Any], root: Mapping[str, Any]) -> bool:
     """Whether it is plain that no value meets two of them."""
-    if len(branches) > _MAX_BRANCHES:
-        return False
     schemas = [resolve(branch, root) for branch in branches]
     return all(_excludes(one, other, root) for one, other in combinations(schemas, 2))
 
