@@ -34,46 +34,17 @@ weft::Source tensor_source(const std::string& name, const std::string& dtype, co
 }
 
 // Empty for None. An array of none is no way to leave a field out.
-std::span<const std::int32_t> optional_span(const std::optional<Ints>& array, const Ints& rows, const std::string& field) {
+std::span<const std::int32_t> optional_span(const std::optional<Ints>& array, const Ints& rows, const char* field) {
     if (!array) return {};
-    if (array->size() == 0 && rows.size() != 0) throw std::invalid_argument(field + " must not be empty");
+    if (array->size() == 0 && rows.size() != 0) throw std::invalid_argument(std::string(field) + " must not be empty");
     return span_of(*array);
-}
-
-void forward(weft::Model& model, const Ints& token_ids, const Ints& positions, const std::optional<Ints>& token_types,
-             const std::optional<Ints>& slots, const Ints& query_starts, const std::optional<Table>& block_tables,
-             const Ints& logit_rows, const std::optional<Ints>& adapter_ids, const std::optional<Ints>& embed_rows,
-             const std::optional<Rows>& embeds, const std::optional<Ints>& state_reads,
-             const std::optional<Ints>& state_writes, const std::optional<Ints>& num_state_rows, Logits& outputs,
-             std::optional<Logits>& hidden) {
-    weft::Batch batch;
-    batch.token_ids = span_of(token_ids);
-    batch.positions = span_of(positions);
-    batch.token_types = optional_span(token_types, token_ids, "token_types");
-    batch.slots = optional_span(slots, token_ids, "slots");
-    batch.query_starts = span_of(query_starts);
-    if (block_tables) {
-        batch.block_tables = {block_tables->data(), block_tables->size()};
-        batch.table_width = static_cast<std::int64_t>(block_tables->shape(1));
-    }
-    batch.logit_rows = span_of(logit_rows);
-    batch.adapter_ids = optional_span(adapter_ids, token_ids, "adapter_ids");
-    batch.embed_rows = optional_span(embed_rows, token_ids, "embed_rows");
-    if (embeds) batch.embeds = {embeds->data(), embeds->size()};
-    batch.state_reads = optional_span(state_reads, token_ids, "state_reads");
-    batch.state_writes = optional_span(state_writes, token_ids, "state_writes");
-    batch.num_state_rows = optional_span(num_state_rows, token_ids, "num_state_rows");
-    const std::span<float> out(outputs.data(), outputs.size());
-    batch.wants_hidden = hidden.has_value();
-    const std::span<float> states = hidden ? std::span<float>(hidden->data(), hidden->size()) : std::span<float>();
-    const nb::gil_scoped_release release;
-    model.forward(batch, out, states);
 }
 
 // A field of a `Batch`, where its array lies: a copy made on the way would be read in place of it. Empty for None.
 template <class Array>
-std::optional<Array> field_of(const nb::object& batch, const char* name) {
-    const nb::object value = batch.attr(name);
+std::optional<Array> field_of(const nb::object& batch, const char* name, PyObject* interned) {
+    const nb::object value = nb::steal(PyObject_GetAttr(batch.ptr(), interned));
+    if (!value.is_valid()) nb::raise_python_error();
     if (value.is_none()) return {};
     Array array;
     if (!nb::try_cast(value, array, false))
@@ -83,30 +54,40 @@ std::optional<Array> field_of(const nb::object& batch, const char* name) {
 
 // A `weft.compute.runner.Batch`, held while the core reads it. What keeps nothing between steps has no slots.
 struct HeldBatch {
-    static constexpr std::array kFields = {"token_ids",    "positions",    "query_starts", "logit_rows",  "slots",
-                                           "token_types",  "adapter_ids",  "embed_rows",   "state_reads", "state_writes",
-                                           "num_state_rows"};
+    // Numbers, of which a batch has the first four always; then the others.
+    static constexpr std::array kFields = {"token_ids",      "positions",    "query_starts", "logit_rows",  "slots",
+                                           "token_types",    "adapter_ids",  "embed_rows",   "state_reads", "state_writes",
+                                           "num_state_rows", "block_tables", "embeds"};
     static constexpr std::size_t kNumRequired = 4;
+    static constexpr std::size_t kNumInts = 11;
 
-    std::array<std::optional<Ints>, kFields.size()> ints;
+    std::array<std::optional<Ints>, kNumInts> ints;
     std::optional<Table> block_tables;
     std::optional<Rows> embeds;
 
     explicit HeldBatch(const nb::object& batch) {
-        for (std::size_t i = 0; i < kFields.size(); i++) ints[i] = field_of<Ints>(batch, kFields[i]);
+        static const std::array<PyObject*, kFields.size()> names = interned();
+        for (std::size_t i = 0; i < kNumInts; i++) ints[i] = field_of<Ints>(batch, kFields[i], names[i]);
         for (std::size_t i = 0; i < kNumRequired; i++)
             if (!ints[i]) throw nb::type_error((std::string(kFields[i]) + " must not be None").c_str());
-        block_tables = field_of<Table>(batch, "block_tables");
-        embeds = field_of<Rows>(batch, "embeds");
+        block_tables = field_of<Table>(batch, kFields[kNumInts], names[kNumInts]);
+        embeds = field_of<Rows>(batch, kFields[kNumInts + 1], names[kNumInts + 1]);
+    }
+
+    // Their names, made once and for as long as the process lives.
+    static std::array<PyObject*, kFields.size()> interned() {
+        std::array<PyObject*, kFields.size()> names;
+        for (std::size_t i = 0; i < kFields.size(); i++) names[i] = PyUnicode_InternFromString(kFields[i]);
+        return names;
     }
 
     weft::Batch spans(bool keeps_kv) const {
         weft::Batch batch;
-        const std::array<std::span<const std::int32_t>*, kFields.size()> places = {
+        const std::array<std::span<const std::int32_t>*, kNumInts> places = {
             &batch.token_ids,   &batch.positions,   &batch.query_starts, &batch.logit_rows,   &batch.slots,
             &batch.token_types, &batch.adapter_ids, &batch.embed_rows,   &batch.state_reads,  &batch.state_writes,
             &batch.num_state_rows};
-        for (std::size_t i = 0; i < kFields.size(); i++)
+        for (std::size_t i = 0; i < kNumInts; i++)
             *places[i] = i < kNumRequired ? span_of(*ints[i]) : optional_span(ints[i], *ints[0], kFields[i]);
         if (!keeps_kv) batch.slots = {};
         if (keeps_kv && block_tables) {
@@ -118,7 +99,7 @@ struct HeldBatch {
     }
 };
 
-void forward_batch(weft::Model& model, const nb::object& given, Logits& outputs, std::optional<Logits>& hidden) {
+void forward(weft::Model& model, const nb::object& given, Logits& outputs, std::optional<Logits>& hidden) {
     const HeldBatch held(given);
     weft::Batch batch = held.spans(model.spec().is_causal);
     batch.wants_hidden = hidden.has_value();
@@ -220,16 +201,8 @@ void bind_model(nb::module_& module) {
         .def("allocate_kv", &weft::Model::allocate_kv, nb::arg("num_blocks"), nb::arg("block_size"),
              nb::arg("num_state_slots") = 0,
              nb::call_guard<nb::gil_scoped_release>())
-        // Not converted: a copy made on the way would be read, or written, in place of the array given.
-        .def("forward", &forward, nb::arg("token_ids").noconvert(), nb::arg("positions").noconvert(),
-             nb::arg("token_types").noconvert().none(), nb::arg("slots").noconvert().none(),
-             nb::arg("query_starts").noconvert(), nb::arg("block_tables").noconvert().none(),
-             nb::arg("logit_rows").noconvert(), nb::arg("adapter_ids").noconvert().none(),
-             nb::arg("embed_rows").noconvert().none(), nb::arg("embeds").noconvert().none(),
-             nb::arg("state_reads").noconvert().none(), nb::arg("state_writes").noconvert().none(),
-             nb::arg("num_state_rows").noconvert().none(), nb::arg("outputs").noconvert(),
-             nb::arg("hidden").noconvert().none())
-        .def("forward", &forward_batch, nb::arg("batch"), nb::arg("outputs").noconvert(),
+        // Not converted: a copy made on the way would be written to in place of the array given.
+        .def("forward", &forward, nb::arg("batch"), nb::arg("outputs").noconvert(),
              nb::arg("hidden").noconvert().none())
         .def("embed", [](weft::Model& model, const Ints& token_ids, Logits& out) {
                  const std::span<float> rows(out.data(), out.size());

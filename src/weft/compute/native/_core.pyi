@@ -1,4 +1,4 @@
-from typing import Any, overload
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -199,27 +199,7 @@ class Model:
     ) -> None: ...
     def remove_adapter(self, adapter_id: int) -> None: ...
     def allocate_kv(self, num_blocks: int, block_size: int, num_state_slots: int = 0) -> None: ...
-    @overload
     def forward(self, batch: Batch, outputs: FloatArray, hidden: FloatArray | None) -> None: ...
-    @overload
-    def forward(
-        self,
-        token_ids: IntArray,
-        positions: IntArray,
-        token_types: IntArray | None,
-        slots: IntArray | None,
-        query_starts: IntArray,
-        block_tables: IntArray | None,
-        logit_rows: IntArray,
-        adapter_ids: IntArray | None,
-        embed_rows: IntArray | None,
-        embeds: FloatArray | None,
-        state_reads: IntArray | None,
-        state_writes: IntArray | None,
-        num_state_rows: IntArray | None,
-        outputs: FloatArray,
-        hidden: FloatArray | None,
-    ) -> None: ...
     def embed(self, token_ids: IntArray, out: FloatArray) -> None: ...
     def logits(self, hidden: FloatArray, out: FloatArray) -> None: ...
     @property

@@ -127,31 +127,9 @@ class NativeModel:
         """Time spent since the start, by part of a step."""
         return self._model.seconds()
 
-    def _run(
-        self,
-        batch: Batch,
-        slots: IntArray | None,
-        block_tables: IntArray | None,
-        hidden: FloatArray | None = None,
-    ) -> FloatArray:
+    def _run(self, batch: Batch, hidden: FloatArray | None = None) -> FloatArray:
         outputs = np.empty((len(batch.logit_rows), self._num_outputs), np.float32)
-        self._model.forward(
-            batch.token_ids,
-            batch.positions,
-            batch.token_types,
-            slots,
-            batch.query_starts,
-            block_tables,
-            batch.logit_rows,
-            batch.adapter_ids,
-            batch.embed_rows,
-            batch.embeds,
-            batch.state_reads,
-            batch.state_writes,
-            batch.num_state_rows,
-            outputs,
-            hidden,
-        )
+        self._model.forward(batch, outputs, hidden)
         return outputs
 
 
@@ -206,12 +184,12 @@ class NativeRunner(NativeModel, HostBlocks):
 
         A batch that fits no model is a `ValueError`, and so is one that names an unknown adapter.
         """
-        return self._run(batch, batch.slots, batch.block_tables)
+        return self._run(batch)
 
     def forward_hidden(self, batch: Batch) -> tuple[FloatArray, FloatArray]:
         """See `HiddenStates`."""
         hidden = np.empty((len(batch.token_ids), self.spec.hidden_size), np.float32)
-        return self._run(batch, batch.slots, batch.block_tables, hidden), hidden
+        return self._run(batch, hidden), hidden
 
     def embed(self, token_ids: IntArray) -> FloatArray:
         """See `HiddenStates`."""
@@ -274,7 +252,7 @@ class NativeEncoder(NativeModel):
         """
         if batch.adapter_ids is not None:
             raise ValueError("adapter_ids must be None: there are no adapters here")
-        return self._run(batch, None, None)
+        return self._run(batch)
 
 
 @dataclass(frozen=True, slots=True)
