@@ -346,3 +346,13 @@ async def test_short_conversations_wait_for_no_long_ones():
         stack.close()
         texts = [text for text, _ in await asyncio.gather(*waiting)]
     assert texts == [long[0]["content"]] * 40
+
+
+@pytest.mark.parametrize(("source", "num_warnings"), [("{{ tools | tojson }}", 0), ("x", 1)])
+def test_a_template_that_leaves_tools_out_is_told_in_the_log_once(caplog, source, num_warnings):
+    """A model that was never shown the tools does not call them, and nobody would know why."""
+    with ChatTemplate(source, TOKENS) as template:
+        template.render(TALK, tools=TOOLS)
+        template.render(TALK, tools=TOOLS)
+        template.render(TALK)
+    assert caplog.text.count("does not write tools") == num_warnings

@@ -1,6 +1,7 @@
 """Chat templates: messages in, prompt text out, within bounds of time, memory and length."""
 
 import json
+import logging
 import secrets
 from collections.abc import Iterator, Mapping, Sequence
 from datetime import datetime
@@ -16,6 +17,7 @@ from weft.text.render_processes import Rendering, RenderLimits, RenderProcesses
 from weft.text.template import make_environment
 from weft.text.template_facts import TemplateFacts
 
+log = logging.getLogger("weft.text")
 Message = Mapping[str, Any]
 
 # A call, its variables, the messages, one of them, its parts, one of them.
@@ -71,6 +73,10 @@ class ChatTemplate:
             facts = msgspec.json.decode(answer, type=TemplateFacts)
             if self._wants_parts is not None:
                 facts = facts.with_parts() if self._wants_parts else facts.without_parts()
+            if not facts.writes_tools:
+                log.warning(
+                    "the chat template does not write tools: the model does not see those of requests"
+                )
             self._facts[has_tools] = facts
         return facts
 
