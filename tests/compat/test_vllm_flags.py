@@ -92,7 +92,7 @@ def test_values_that_change_nothing_are_taken_without_a_word(name: str, value: o
 @pytest.mark.parametrize(
     ("name", "value", "words"),
     [
-        ("tensor-parallel-size", "2", "leave it out, and set --num-threads"),
+        ("tensor-parallel-size", "2", "leave it out, or have vLLM"),
         ("pipeline_parallel_size", 2, "one process on one machine"),
         ("data_parallel_multi_port_external_lb", True, "start one for each"),
         ("structured-outputs-config", {"disable_any_whitespace": True}, "disable_any_whitespace"),
