@@ -383,11 +383,11 @@ async def test_where_it_cannot_listen_is_said(tmp_path: Path):
 
 
 async def test_the_log_says_who_sees_the_events(tmp_path: Path, caplog: pytest.LogCaptureFixture):
-    """All who reach an endpoint that is listened on; whoever listens at one that is connected to."""
+    """Anyone who can connect reads a bound endpoint; only the listener reads a connected one."""
     caplog.set_level("INFO")
     for endpoint, reach in (
-        (f"ipc://{tmp_path}/own", "open to all who reach it"),
-        ("tcp://192.0.2.1:4000", "sent to who listens there"),
+        (f"ipc://{tmp_path}/own", "readable by anyone who can connect"),
+        ("tcp://192.0.2.1:4000", "sent to the listener there"),
     ):
         caplog.clear()
         Source(tmp_path, endpoint=endpoint, replay_endpoint=None).publisher.close()

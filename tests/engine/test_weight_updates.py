@@ -235,7 +235,7 @@ NORM = "model.norm.weight"
 @pytest.mark.parametrize(
     ("changes", "match"),
     [
-        ({"names": ["model.norm.wait"]}, "is no tensor that this model is read from"),
+        ({"names": ["model.norm.wait"]}, "is not a tensor of this model"),
         ({"shapes": [[17]]}, r"float32 \[17\]; the checkpoint has float32 \[16\]"),
         ({"dtype_names": ["float16"]}, r"float16 \[16\]; the checkpoint has float32"),
         ({"dtype_names": ["float64"]}, "dtype_names must be of float32"),

@@ -1,1 +1,1 @@
-"""The engine: who runs when, on which blocks, and what comes out."""
+"""The engine: schedules requests, allocates their blocks, computes steps and emits outputs."""

@@ -1,6 +1,7 @@
-"""`capacity_of`: where a fitted model's memory goes, what it holds, and how fast this machine could be at best.
+"""`capacity_of`: how a fitted model uses memory, how many sequences it holds, and an upper bound of its speed on
+this machine.
 
-Nothing of the model is loaded for it: sizes are the backends', rates are measured on the machine alone.
+The model is not loaded for this: sizes come from the backends, rates are measured on the machine.
 """
 
 from dataclasses import dataclass
@@ -12,16 +13,16 @@ from weft.engine.step_size import FLOAT_BYTES, element_bytes, row_bytes
 from weft.engine.weight_store import has_shared_weights
 from weft.model.spec import ModelSpec
 
-# Resident before the first request, beside weights and pool (docs/memory.md).
+# Resident memory of a process before the first request, without weights and pool (docs/memory.md).
 FRONT_BYTES = 83 << 20
 ENGINE_BYTES = 87 << 20
-# What speeds and counts of sequences are given for, where nothing says how long they are.
+# Length of sequences for which speeds and counts are reported.
 USUAL_TOKENS = 1024
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Speed:
-    """Upper bounds, in tokens a second: of one answer, of `num_sequences` together, of prompts."""
+    """Upper bounds of throughput, in tokens per second: of one answer, of `num_sequences` together, of prompts."""
 
     one_answer: float
     num_sequences: int
@@ -31,18 +32,17 @@ class Speed:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Capacity:
-    """Bytes, counts of tokens and of sequences, of one engine. `step_bytes` are the activations of the largest step.
+    """Memory in bytes, and counts of tokens and sequences. `step_bytes` are the activations of the largest step.
 
-    Of `num_engines` each has its own, but for weights, of which there are `num_copies`, and `process_bytes`, which are
-    of all.
-    `num_full` sequences of the whole context fit the pool, `num_usual` of `usual_tokens`; of either no more
-    run at once than `max_num_seqs`.
+    Values are per engine, of which there are `num_engines`. Exceptions: there are `num_copies` of the weights, and
+    `process_bytes` are of all engines together. The pool fits `num_full` sequences of the whole context, or
+    `num_usual` of `usual_tokens`; at most `max_num_seqs` run at once in either case.
     """
 
     num_engines: int
     num_copies: int
     weight_bytes: int
-    draft_weight_bytes: int  # of the model that drafts
+    draft_weight_bytes: int  # of the draft model
     adapter_bytes: int
     kv_bytes_per_token: int
     state_bytes_per_block: int
@@ -65,14 +65,14 @@ class Capacity:
 
     @property
     def total_bytes(self) -> int:
-        """All of it together."""
+        """Memory of all engines together."""
         engine = self.adapter_bytes + self.pool_bytes + self.state_pool_bytes + self.step_bytes
         weights = self.num_copies * (self.weight_bytes + self.draft_weight_bytes)
         return weights + self.num_engines * engine + self.process_bytes
 
 
 def capacity_of(fitted: Fitted, roofline: Roofline | None = None) -> Capacity:
-    """What `fitted` takes and holds; speeds where the machine's limits are given."""
+    """Returns the memory and capacity of `fitted`, with speeds if the machine's limits are given."""
     config, card = fitted.config, fitted.checkpoint.card
     cache, scheduler, lora = config.cache_config, config.scheduler_config, config.lora_config
     draft = None if scheduler.speculation is None else scheduler.speculation.draft
@@ -115,7 +115,7 @@ def _num_sequences(config: EngineConfig, num_tokens: int) -> int:
 
 
 def _step_bytes(fitted: Fitted) -> int:
-    """The rows that are alive at once in a layer of the largest step, and the logits at its end."""
+    """Returns the bytes of rows that exist at once in a layer of the largest step, and of the logits at its end."""
     spec, config = fitted.checkpoint.spec, fitted.config
     if not isinstance(spec, ModelSpec):
         return 0
@@ -125,16 +125,17 @@ def _step_bytes(fitted: Fitted) -> int:
 
 
 def _speed(fitted: Fitted, roofline: Roofline, num_sequences: int, num_tokens: int) -> Speed | None:
-    """By reading every weight once a step, and multiplying each once a token, as nothing can avoid.
+    """Computes bounds from unavoidable work: each step reads every weight once, each token multiplies each weight
+    once.
 
-    Not experts that a token does not go through: a bound holds for tokens that all choose the same ones.
+    Experts that a token does not use are not counted: the bound holds for tokens that all choose the same experts.
     """
     card, spec = fitted.checkpoint.card, fitted.checkpoint.spec
     if not isinstance(spec, ModelSpec):
         return None
     table = spec.vocab_size * spec.hidden_size
     has_head = spec.has_head and spec.is_causal
-    # The table of embeddings is read by the row, unless the head is that same table.
+    # Only some rows of the embedding table are read, unless the head is the same table.
     num_read = card.num_parameters - (0 if spec.tied_head and has_head else table)
     num_inner = card.num_parameters - table * (2 if has_head and not spec.tied_head else 1)
     read_bytes = card.weight_bytes - (card.num_parameters - num_read) * element_bytes(card.dtype)

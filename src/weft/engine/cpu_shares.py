@@ -1,4 +1,4 @@
-"""Which CPUs each of several engines computes on: whole cores, and of one NUMA node where that can be."""
+"""Shares the CPUs of a machine among several engines: whole cores, if possible of one NUMA node."""
 
 import os
 from collections.abc import Iterable
@@ -13,13 +13,13 @@ _SYSTEM = Path("/sys/devices/system")
 
 
 def keep_to_own_cpus(config: EngineConfig) -> None:
-    """Keep this process, and the threads that it starts, to the CPUs of its rank; alone, to none."""
+    """Pins this process and its future threads to the CPUs of its rank. No-op for a single engine."""
     if config.data_parallel_rank is not None:
         keep_to(cpus_of(config))
 
 
 def cpus_of(config: EngineConfig) -> list[int]:
-    """The share of a rank in the CPUs of this process; none where the system does not say which they are."""
+    """Returns a rank's share of the CPUs of this process; empty if the system does not list them."""
     assert config.data_parallel_rank is not None
     if not hasattr(os, "sched_getaffinity"):
         return []
@@ -29,27 +29,27 @@ def cpus_of(config: EngineConfig) -> list[int]:
 
 
 def keep_to(cpus: list[int]) -> None:
-    """Keep this process to these CPUs, with all threads that it has."""
+    """Pins all threads of this process to these CPUs."""
     if not cpus:
         return
     for thread in _THREADS.iterdir():
-        with suppress(ProcessLookupError):  # it has ended meanwhile
+        with suppress(ProcessLookupError):  # the thread has ended meanwhile
             os.sched_setaffinity(int(thread.name), cpus)
 
 
 def share(cpus: list[int], rank: int, size: int) -> list[int]:
-    """The CPUs of a rank; where they are fewer than ranks, some have the same one."""
+    """Returns the CPUs of a rank; if there are fewer CPUs than ranks, ranks share a CPU."""
     own = cpus[rank * len(cpus) // size : (rank + 1) * len(cpus) // size]
     return own or [cpus[rank * len(cpus) // size]]
 
 
 def in_order(cpus: Iterable[int], system: Path = _SYSTEM) -> list[int]:
-    """Those that share a core side by side, and then those of a NUMA node."""
+    """Sorts CPUs so that those of a NUMA node, a socket and a core are adjacent."""
     return sorted(cpus, key=lambda cpu: (*_place(system / "cpu" / f"cpu{cpu}"), cpu))
 
 
 def _place(cpu: Path) -> tuple[int, int, int]:
-    """NUMA node, socket and core; 0 for what the system does not report."""
+    """Returns NUMA node, socket and core; 0 for values that the system does not report."""
     nodes = [int(found.name[4:]) for found in cpu.glob("node[0-9]*")]
     return (
         min(nodes, default=0),

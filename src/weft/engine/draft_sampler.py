@@ -1,7 +1,7 @@
-"""`DraftSampler`: from the logits of what drafts to guesses, each as the token itself will be drawn.
+"""`DraftSampler`: draws drafts from the logits of a draft model, as the tokens themselves will be drawn.
 
-By the request's parameters, its grammar, and its own noise of that position: so where draft and model agree, sampled
-tokens come true as greedy ones do.
+It uses the request's parameters, its grammar, and its noise of that position: so where draft and model agree,
+sampled tokens are accepted as greedy ones are.
 """
 
 import logging
@@ -24,15 +24,17 @@ log = logging.getLogger("weft.engine")
 
 @dataclass(slots=True, eq=False)
 class Guess:
-    """What is guessed of one sequence in this step, in `most` tokens."""
+    """Drafts of one sequence in this step, at most `most` tokens."""
 
     sequence: Sequence
     most: int
     drafted: list[int] = field(default_factory=list)
-    grammar: GrammarState | None = None  # behind the guesses
+    grammar: GrammarState | None = None  # its state after the drafts
 
     def follow_grammar(self) -> Words | None:
-        """What it allows next; None where there is none, or it says nothing yet. `GrammarFailed` where it ends."""
+        """Returns the tokens that the grammar allows next; None without a grammar, or before it rules. Raises
+        `GrammarFailed` at its end.
+        """
         if not self.drafted:
             ruling = self.sequence.ruling_grammar
             self.grammar = None if ruling is None else ruling.fork()
@@ -47,26 +49,28 @@ G = TypeVar("G", bound=Guess)
 
 
 class DraftSampler:
-    """Logits may be padded differently within a family: they become as wide as the model's, `vocab_size`."""
+    """Samples drafts. Logits are cut or padded to `vocab_size` of the served model: models of a family pad them
+    differently.
+    """
 
     def __init__(self, sampler: Sampler, vocab_size: int) -> None:
         self._sampler = sampler
         self._vocab_size = vocab_size
 
     def draw(self, guesses: list[G], rows: Rows) -> list[G]:
-        """One more guess of each, whose logits `rows` are; those for which one was drawn."""
+        """Draws one more draft for each guess from `rows`; returns the guesses that got one."""
         wanted = [_want(guess, row) for row, guess in enumerate(guesses)]
         call = SamplerCall(self._sampler, self._fitted(rows), wanted, is_draft=True)
         drawn = []
         for guess, result in zip(guesses, call.results(), strict=True):
-            # Where none can be guessed, who samples the step meets the reason too, and ends this request alone.
+            # A failure here is ignored: sampling the step meets the same failure, and ends this request alone.
             if isinstance(result, SampledRow) and result.token_id is not None:
                 guess.drafted.append(result.token_id)
                 drawn.append(guess)
         return drawn
 
     def _fitted(self, rows: Rows) -> Rows:
-        """As wide as those of the model it drafts for: logits are padded differently within a family."""
+        """Cuts or pads logits to the width of the served model's logits."""
         missing = self._vocab_size - rows.shape[1]
         if missing <= 0:
             return rows[:, : self._vocab_size]
@@ -74,7 +78,7 @@ class DraftSampler:
 
 
 def _want(guess: Guess, row: int) -> Wanted:
-    """By the request's parameters, as if the guesses before were its output."""
+    """Returns what to sample: by the request's parameters, as if the drafts were output."""
     sequence, drafted = guess.sequence, guess.drafted
     wanted = Wanted(sequence.request, row)
     forced_token_id = None if drafted else sequence.forced_token_id

@@ -1,4 +1,4 @@
-"""Which `Drafter` an engine has, by its configuration; and what computes the steps of its model."""
+"""Opens the `Drafter` that the configuration asks for, and the `StepForward` that computes steps."""
 
 from weft.compute.backends import backend_of
 from weft.core.config import EngineConfig
@@ -10,7 +10,9 @@ from weft.engine.step_forward import ModelForward, StepForward
 
 
 def open_drafter(config: EngineConfig, model: EngineModel) -> tuple[Drafter | None, StepForward]:
-    """What drafts, None where nothing does; and what computes steps: the model, or a drafter that goes on from it."""
+    """Returns the drafter, or None without speculation; and the `StepForward`: the model, or an MTP drafter that
+    wraps it.
+    """
     sampler, block_size = backend_of(config).sampler, config.cache_config.block_size
     alone = ModelForward(model, block_size)
     speculation = config.scheduler_config.speculation

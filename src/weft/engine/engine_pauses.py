@@ -1,4 +1,4 @@
-"""`EnginePauses`: an engine that stands still, or gives its memory back, until it is told to go on."""
+"""`EnginePauses`: pauses and resumes the engine; puts it to sleep and wakes it."""
 
 from collections.abc import Callable
 from functools import partial
@@ -14,7 +14,9 @@ from weft.engine.steps import Steps
 
 
 class EnginePauses:
-    """The engine's thread owns it. `restore_weights` is called where they are absent and wanted."""
+    """Pause state of an engine; its thread owns it. `restore_weights` is called if the weights are absent and
+    needed.
+    """
 
     def __init__(
         self,
@@ -34,7 +36,9 @@ class EnginePauses:
         self._pending: list[Pause] = []
 
     def pause(self, command: Pause) -> list[SequenceOutput]:
-        """Schedule fewer, or nobody, from now on; what those emit that end with it. The reply comes by `complete`."""
+        """Restricts scheduling from now on; returns the final outputs of requests that the pause ends. `complete`
+        sends the reply.
+        """
         refusal = self._refusal(command)
         if refusal is not None:
             self._emit(Reply(command.call_id, is_done=False, refusal=refusal))
@@ -61,16 +65,16 @@ class EnginePauses:
         return None
 
     def _admit(self, admission: Admission) -> None:
-        """Nobody is scheduled while weights or KV pool are absent."""
+        """Sets which requests are scheduled; none while weights or KV pool are absent."""
         self._scheduler.admission = admission if self._model.is_resident else Admission.CLOSED
 
     def complete(self) -> None:
-        """Reply to pauses once the condition of the last one holds."""
+        """Replies to pauses once the condition of the last pause holds."""
         if not self._pending:
             return
         if self._scheduler.admission is Admission.STARTED and self._scheduler.has_started_work:
             return
-        self._report(self._steps.drain())  # whose sequences have all ended
+        self._report(self._steps.drain())  # all sequences of these steps have ended
         level = max(pause.sleep_level for pause in self._pending)
         if level or any(pause.clear_cache for pause in self._pending):
             self._scheduler.reset_cache(preempt_running=True)
@@ -81,14 +85,14 @@ class EnginePauses:
         self._answer()
 
     def answer_resume(self, command: Resume) -> Reply:
-        """Go on, unless memory has been given back."""
+        """Resumes, unless the engine sleeps."""
         if self._model.is_resident:
             self.resume()
             return Reply(command.call_id)
         return Reply(command.call_id, is_done=False, refusal="the engine sleeps; wake_up first")
 
     def resume(self) -> None:
-        """Schedule everybody, as far as a step can be computed; no pause waits any more."""
+        """Schedules all requests, if weights and KV pool are present; ends pending pauses."""
         self._admit(Admission.OPEN)
         self._answer(is_done=False)
 
@@ -98,7 +102,7 @@ class EnginePauses:
         self._pending.clear()
 
     def wake(self, command: Wake) -> Reply:
-        """Bring back what the tags name; go on once all is there."""
+        """Restores the parts that the tags name; resumes once all parts are present."""
         was_resident = self._model.is_resident
         restored = attempt(command.call_id, partial(self._restore, command.tags))
         if not restored.is_done:

@@ -1,4 +1,4 @@
-"""`fit`: a model that was found, and all that its engine must know of it and of this machine."""
+"""`fit`: decides all settings of an engine for a model that was found, and for this machine."""
 
 from dataclasses import dataclass, replace
 
@@ -20,9 +20,10 @@ _NO_LIMIT = 1 << 60
 
 @dataclass(frozen=True, slots=True)
 class Fitted:
-    """A model that was checked and fits the memory; its weights are not read yet.
+    """A checked model that fits into memory; its weights are not read yet.
 
-    Before `with_tokenizer` the configuration lacks special tokens: an engine gets them with requests.
+    Before `with_tokenizer` the configuration lacks special tokens; an engine process does not need them, because
+    requests carry them.
     """
 
     checkpoint: Checkpoint
@@ -31,7 +32,9 @@ class Fitted:
     draft: Draft | None = None
 
     def with_tokenizer(self) -> "Fitted":
-        """With what the tokenizer declares; a `ConfigError` where it does not go with the model or the draft."""
+        """Adds the tokenizer's special tokens; `ConfigError` if the tokenizer does not match the model or the draft
+        model.
+        """
         checkpoint = self.checkpoint.with_tokenizer()
         if self.draft is not None:
             self.draft.check_vocabulary(checkpoint)
@@ -53,7 +56,7 @@ def find_and_fit(
     on_bytes: OnBytes | None = None,
     ranks: RanksConfig | None = None,
 ) -> Fitted:
-    """Find and check the model of these options, and decide what is left open: see `find_model` and `fit`."""
+    """Finds and checks the model of these options, and decides open settings: see `find_model` and `fit`."""
     checkpoint = find_model(
         options.model,
         revision=options.revision,
@@ -72,10 +75,11 @@ def fit(
     is_shared: bool = False,
     ranks: RanksConfig | None = None,
 ) -> Fitted:
-    """Decide all that is left open; a `ConfigError` names what cannot be followed, or does not fit.
+    """Decides all open settings; a `ConfigError` names the option that cannot be met, or says that the model does
+    not fit.
 
-    With `is_shared` an engine that is alone does not have a process of its own. Where `ranks` has no engine for this
-    machine its memory is no limit.
+    With `is_shared` a single engine runs in this process, not in its own. If `ranks` has no engine on this machine,
+    its memory is not a limit.
     """
     compute = choose(options, checkpoint.card)
     backend = BACKENDS[compute.compute]

@@ -1,4 +1,4 @@
-"""`LoadMeter`: the scheduler's counts as the load that routers and metrics read."""
+"""`LoadMeter`: turns the scheduler's counters into the load that routers and metrics read."""
 
 import time
 from collections import deque
@@ -14,7 +14,7 @@ _THROUGHPUT_WINDOW_S = 5.0
 
 
 class LoadMeter:
-    """`clock` is monotonic, in seconds."""
+    """Load of one engine. `clock` is monotonic, in seconds."""
 
     def __init__(
         self,
@@ -32,21 +32,21 @@ class LoadMeter:
         self._transfers = transfers
         self._expert_load = expert_load
         self._clock = clock
-        self._recent: deque[tuple[float, int]] = deque()  # (when, tokens)
+        self._recent: deque[tuple[float, int]] = deque()  # (time, tokens)
         self._num_recent_tokens = 0
         self._num_steps = 0
         self._num_computed_tokens = 0  # of a step that `take_stats` has not reported yet
         self._reported: tuple[int, ...] = ()
 
     def count_step(self, num_tokens: int, *, num_computed_tokens: int) -> None:
-        """A step computed so many tokens, and gave `num_tokens` new ones."""
+        """Counts a step that computed `num_computed_tokens` and generated `num_tokens`."""
         self._num_steps += 1
         self._num_computed_tokens = num_computed_tokens
         self._recent.append((self._clock(), num_tokens))
         self._num_recent_tokens += num_tokens
 
     def read(self, scheduler: Scheduler) -> EngineLoad:
-        """The load now."""
+        """Returns the current load."""
         self._forget_old()
         queried = scheduler.planner.num_queried_tokens
         pool = scheduler.cache.pool
@@ -72,11 +72,11 @@ class LoadMeter:
         )
 
     def has_changed(self, scheduler: Scheduler) -> bool:
-        """Whether a step or a command changed anything since the last `take_stats`."""
+        """True if a step or a command changed anything since the last `take_stats`."""
         return scheduler.stopwatch.has_samples or self._reported != self._key(scheduler)
 
     def take_stats(self, scheduler: Scheduler) -> StepStats:
-        """What was measured since the last call, and the totals now."""
+        """Returns the measurements since the last call, and the current totals."""
         self._reported = self._key(scheduler)
         num_computed_tokens, self._num_computed_tokens = self._num_computed_tokens, 0
         intervals, ended = scheduler.stopwatch.take()

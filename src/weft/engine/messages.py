@@ -1,7 +1,7 @@
-"""What crosses between the front (tokens in, text out) and the engine thread or process.
+"""Messages between the front (tokens in, text out) and the engine's thread or process.
 
-One fixed schema for both: `LocalClient` passes these values by reference, `ProcessClient` as
-msgpack. Nothing here is ever pickled.
+Both use one fixed schema: `LocalClient` passes these values by reference, `ProcessClient` as msgpack. Nothing here
+is ever pickled.
 """
 
 import logging
@@ -21,7 +21,7 @@ MAX_FRAME_BYTES = 256 << 20
 
 
 class Launch(msgspec.Struct, frozen=True, kw_only=True):
-    """All that an engine in a process of its own needs to know; one length-prefixed msgpack frame."""
+    """Configuration of an engine in its own process; one length-prefixed msgpack frame."""
 
     directory: str
     config: EngineConfig
@@ -31,13 +31,13 @@ class Launch(msgspec.Struct, frozen=True, kw_only=True):
     log_format: LogFormat = "text"
 
     def to_frame(self) -> bytes:
-        """Length in 8 bytes, then the value."""
+        """Returns the length in 8 bytes, then the encoded value."""
         body = msgspec.msgpack.encode(self)
         return len(body).to_bytes(8, "big") + body
 
     @classmethod
     def read(cls, stream: BinaryIO) -> "Launch | None":
-        """The frame at the start of `stream`; None where it ends without one."""
+        """Reads the frame at the start of `stream`; None if the stream ends without one."""
         size = int.from_bytes(stream.read(8), "big")
         if size == 0:
             return None
@@ -45,17 +45,17 @@ class Launch(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Beat(msgspec.Struct, frozen=True, tag=True):
-    """Whoever sends this is there; between two processes of which each ends what it has of the other in silence."""
+    """A heartbeat: it proves that the sender is alive. Each of two processes drops a silent peer."""
 
 
 class Add(msgspec.Struct, frozen=True, tag=True):
-    """Queue a request; the engine makes `params.n` sequences of it."""
+    """Queues a request; the engine makes `params.n` sequences of it."""
 
     request: Request
 
 
 class Abort(msgspec.Struct, frozen=True, tag=True):
-    """End whole requests, or one answer of a request when `index` is given. Unknown ids are no-ops.
+    """Ends whole requests, or one answer of a request if `index` is given. Unknown ids are no-ops.
 
     With `is_silent` there is no final output: the front has already ended the answer itself.
     """
@@ -66,13 +66,13 @@ class Abort(msgspec.Struct, frozen=True, tag=True):
 
 
 class _Call(msgspec.Struct, frozen=True):
-    """A command that is answered, by a `Reply` with its id."""
+    """A command that gets a `Reply` with its id."""
 
     call_id: int
 
 
 class Pause(_Call, frozen=True, tag=True):
-    """Stop scheduling; answered when the mode's condition holds (see `PauseMode`).
+    """Restricts scheduling; the reply comes when the mode's condition holds (see `PauseMode`).
 
     From level 1 on the engine then sleeps: weights and KV pool leave its memory.
     """
@@ -83,26 +83,26 @@ class Pause(_Call, frozen=True, tag=True):
 
 
 class Resume(_Call, frozen=True, tag=True):
-    """Schedule again; refused while the engine sleeps."""
+    """Schedules again; refused while the engine sleeps."""
 
 
 class Wake(_Call, frozen=True, tag=True):
-    """Bring back what `tags` (`SleepTag`) name, and schedule again once all of it is there.
+    """Restores the parts that `tags` (`SleepTag`) name, and schedules again once all parts are present.
 
-    The answer is whether it does.
+    The reply's `is_done` is whether the engine schedules again.
     """
 
     tags: list[str]
 
 
 class ResetPrefixCache(_Call, frozen=True, tag=True):
-    """Drop cached blocks; the answer is whether it was done."""
+    """Drops cached blocks; the reply's `is_done` is whether they were dropped."""
 
     reset_running_requests: bool
 
 
 class StartProfile(_Call, frozen=True, tag=True, kw_only=True):
-    """Record steps; None is what the configuration says."""
+    """Records steps; None means the configured value."""
 
     profile_prefix: str | None = None
     delay_iterations: int | None = None
@@ -110,32 +110,32 @@ class StartProfile(_Call, frozen=True, tag=True, kw_only=True):
 
 
 class StopProfile(_Call, frozen=True, tag=True):
-    """End the recording, if there is one."""
+    """Ends the recording, if there is one."""
 
 
 class CallWorker(_Call, frozen=True, tag=True):
-    """Call what `weft.engine.worker_calls` has under that name; the answer has its result."""
+    """Calls a function of `weft.engine.worker_calls` by name; the reply has its result."""
 
     method: str
 
 
 class UseShare(_Call, frozen=True, tag=True):
-    """Compute on these CPUs from now on, with so many threads."""
+    """Computes on these CPUs and with this number of threads from now on."""
 
     cpus: list[int]
     num_threads: int
 
 
 class InitWeightTransfer(_Call, frozen=True, tag=True):
-    """Somebody is about to send weights; an update that was open is forgotten."""
+    """A sender is about to send weights; an open update is dropped."""
 
 
 class StartWeightUpdate(_Call, frozen=True, tag=True):
-    """Begin an update."""
+    """Opens a weight update."""
 
 
 class SentTensor(msgspec.Struct, frozen=True):
-    """A tensor of the checkpoint, and where it begins in a segment."""
+    """A tensor of the checkpoint, and its offset in a segment of shared memory, in bytes."""
 
     name: str
     dtype: str
@@ -144,16 +144,18 @@ class SentTensor(msgspec.Struct, frozen=True):
 
 
 class UpdateWeights(_Call, frozen=True, tag=True):
-    """Take these out of a segment of shared memory; or, without any, what the file or directory holds."""
+    """Takes these tensors from a segment of shared memory; without tensors, all tensors of the file or directory
+    `source`.
+    """
 
     source: str
     tensors: list[SentTensor] = []
 
 
 class FinishWeightUpdate(_Call, frozen=True, tag=True):
-    """Serve what was sent, all of it, from the next step on.
+    """Serves all sent weights from the next step on.
 
-    One of several engines has its weights in `packed` then; with `is_elsewhere` another has packed them.
+    If several engines share weights, they are in `packed`; with `is_elsewhere` another engine has packed them.
     """
 
     packed: PackedWeights | None = None
@@ -161,34 +163,34 @@ class FinishWeightUpdate(_Call, frozen=True, tag=True):
 
 
 class AddLora(_Call, frozen=True, tag=True):
-    """Load the adapter in the directory `path`, under an id that no load has had before."""
+    """Loads the adapter in the directory `path` under a new id, never used before."""
 
     lora_id: int
     path: str
 
 
 class ReleaseRemote(msgspec.Struct, frozen=True, tag=True):
-    """A prompt that another engine has computed is not needed."""
+    """Releases a prompt's KV that another engine lends and no request needs."""
 
     source: RemotePrompt
 
 
 class RemoveLora(msgspec.Struct, frozen=True, tag=True):
-    """Forget a loaded adapter; the front sends it when no open request has it."""
+    """Removes a loaded adapter; the front sends it when no open request uses the adapter."""
 
     lora_id: int
 
 
 class Ping(_Call, frozen=True, tag=True):
-    """Prove that the engine's loop turns; answered with its load."""
+    """Checks that the engine's loop runs; the reply has its load."""
 
 
 class ListRequests(_Call, frozen=True, tag=True):
-    """Answered with the requests that are held, and who has which blocks."""
+    """Lists the requests that the engine holds, and their blocks."""
 
 
 class Stop(msgspec.Struct, frozen=True, tag=True):
-    """Leave the loop when open requests are done, or after `timeout_s`: the rest then end with "abort"."""
+    """Leaves the loop when open requests are done, or after `timeout_s`: the rest then end with "abort"."""
 
     timeout_s: float
 
@@ -210,7 +212,7 @@ Command = Call | Add | Abort | ReleaseRemote | RemoveLora | Stop
 
 
 class StepOutput(msgspec.Struct, frozen=True, tag=True, kw_only=True):
-    """What one step emits, and the load after it."""
+    """Outputs of one step, and the load after it."""
 
     outputs: list[SequenceOutput]
     load: EngineLoad
@@ -219,10 +221,9 @@ class StepOutput(msgspec.Struct, frozen=True, tag=True, kw_only=True):
 
 
 class Reply(msgspec.Struct, frozen=True, tag=True):
-    """The answer to a `Call`; `load` comes with the answer to a ping, `result` with that of a worker, and
-    `states` with that to `ListRequests`.
+    """Reply to a `Call`: `load` for a ping, `result` for a worker call, `states` for `ListRequests`.
 
-    `refusal` is the caller's mistake in one sentence, `is_missing` where nothing is there.
+    `refusal` describes the caller's mistake in one sentence; `is_missing` is set if the named thing does not exist.
     """
 
     call_id: int
@@ -235,20 +236,20 @@ class Reply(msgspec.Struct, frozen=True, tag=True):
 
 
 class Loading(msgspec.Struct, frozen=True, tag=True):
-    """How far the weights are loaded, in bytes of memory; sent some times a second."""
+    """Loading progress of the weights, in bytes of memory; sent several times a second."""
 
     num_bytes: int
     all_bytes: int
 
 
 class Ready(msgspec.Struct, frozen=True, tag=True):
-    """The model is loaded and the loop turns."""
+    """The model is loaded, and the engine loop runs."""
 
     load: EngineLoad
 
 
 class Failed(msgspec.Struct, frozen=True, tag=True):
-    """The engine cannot go on; `message` is one line, `is_config` where it is the user's mistake."""
+    """The engine cannot continue; `message` is one line, `is_config` marks a mistake of the user."""
 
     message: str
     is_config: bool = False

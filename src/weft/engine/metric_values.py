@@ -1,4 +1,4 @@
-"""What `LLM.get_metrics` returns: the series of `/metrics` as values, under vLLM's names for the kinds."""
+"""Result of `LLM.get_metrics`: the series of `/metrics` as values. Kinds have vLLM's names."""
 
 from collections.abc import Iterable, Iterator
 
@@ -15,19 +15,19 @@ class Metric(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Counter(Metric, frozen=True, kw_only=True):
-    """It only grows."""
+    """A series that only grows."""
 
     value: int
 
 
 class Gauge(Metric, frozen=True, kw_only=True):
-    """It goes up and down."""
+    """A series that goes up and down."""
 
     value: float
 
 
 class Histogram(Metric, frozen=True, kw_only=True):
-    """`buckets` count observations up to each limit; that of "+Inf" is all of them."""
+    """A histogram: `buckets` count the observations up to each limit; "+Inf" counts all."""
 
     count: int
     sum: float
@@ -35,7 +35,7 @@ class Histogram(Metric, frozen=True, kw_only=True):
 
 
 def read_metrics(families: Iterable[Family]) -> list[Metric]:
-    """Every series of the families that is a counter, a gauge or a histogram."""
+    """Returns all counters, gauges and histograms of the families."""
     return [metric for family in families for metric in _read(family)]
 
 

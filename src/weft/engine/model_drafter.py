@@ -1,11 +1,11 @@
-"""`ModelDrafter`: drafts by another, smaller model of the same tokenizer.
+"""`ModelDrafter`: drafts with a smaller model that has the same tokenizer.
 
-Its K/V lies in a pool of its own under the numbers of the engine's blocks, so that every sequence has room there
-as soon as it has blocks, and loses it with them. What of a sequence it has not computed, it computes when it is
-first asked: a prompt, what came while drafts were left out, or what was lost with blocks.
+Its KV lies in a pool of its own, under the same block numbers as the engine's: a sequence has room there as long as
+it has blocks. Tokens whose KV is missing are computed when the sequence is next drafted for: its prompt, tokens of
+steps without drafts, blocks that were lost.
 
-A guess is drawn as the token itself will be: by the request's parameters and its own noise of that position. So
-where the two models agree, sampled tokens come true as greedy ones do.
+A guess is drawn as the token itself will be: with the request's parameters and its noise of that position. So where
+both models agree, sampled tokens are accepted as greedy ones are.
 """
 
 from collections.abc import Mapping
@@ -26,21 +26,21 @@ from weft.engine.scheduling.sequence import Sequence
 
 @dataclass(slots=True, eq=False, kw_only=True)
 class _Guess(Guess):
-    """What is guessed of one sequence in this step, and the rows of its next batch."""
+    """Drafts of one sequence in this step, and the rows of its next batch."""
 
     start: int
-    token_ids: list[int]  # from `start`
+    token_ids: list[int]  # tokens of these rows; the first is at position `start`
 
     @property
     def is_open(self) -> bool:
-        """Whether its last row is its sequence's end, or a guess behind it, and more are wanted."""
+        """True if the last row is the last known token or draft of the sequence, and more drafts are wanted."""
         end = self.start + len(self.token_ids)
         is_there = end == self.sequence.num_tokens + len(self.drafted)
         return is_there and len(self.drafted) < self.most
 
 
 class ModelDrafter:
-    """A `Drafter`. The engine's thread owns it."""
+    """A `Drafter` with a draft model. The engine's thread owns it."""
 
     has_cost = True
 
@@ -54,9 +54,9 @@ class ModelDrafter:
         max_rows: int,
     ) -> None:
         self._model = model
-        self._sampler = DraftSampler(sampler, vocab_size)  # of the model that it drafts for
+        self._sampler = DraftSampler(sampler, vocab_size)  # the served model's vocabulary size
         self._block_size = block_size
-        self._max_rows = max_rows  # of a batch
+        self._max_rows = max_rows  # per batch
         self._blocks = DraftBlocks(block_size)
 
     def forget(self) -> None:
@@ -83,11 +83,13 @@ class ModelDrafter:
         return {guess.sequence: tuple(guess.drafted) for guess in guesses if guess.drafted}
 
     def _can_follow(self, sequence: Sequence) -> bool:
-        """Not before the first token, which is not to wait for the draft's; nor where its prompt is no tokens."""
+        """True after the first token, which must not wait for the draft model. False for prompts that are
+        embeddings.
+        """
         return sequence.num_output_tokens > 0 and not sequence.request.prompt_embeds
 
     def _catch_up(self, sequence: Sequence, most: int, num_rows: int) -> _Guess:
-        """The rows of what is not computed yet, as many as there may be; they count as computed from here on."""
+        """Returns the rows that are not computed yet, at most `num_rows`; they count as computed from now on."""
         kv = sequence.draft_state
         if not isinstance(kv, DraftKv) or kv.num_preemptions != sequence.num_preemptions:
             sequence.draft_state = kv = self._blocks.find(sequence)
@@ -101,7 +103,7 @@ class ModelDrafter:
         return _Guess(sequence=sequence, most=most, start=start, token_ids=token_ids)
 
     def _forward(self, guesses: list[_Guess]) -> Rows:
-        """The logits of those that are open."""
+        """Computes the rows; returns the logits of the open guesses."""
         ends = np.cumsum([0, *(len(guess.token_ids) for guess in guesses)], dtype=np.int32)
         positions = [
             np.arange(guess.start, guess.start + len(guess.token_ids), dtype=np.int32)
@@ -110,11 +112,11 @@ class ModelDrafter:
         places = np.concatenate(positions)
         sequences = [guess.sequence for guess in guesses]
         tables = block_tables(sequences)
-        # A row that the draft's embedding does not have is a token that the model gave past the tokenizer's.
+        # The model may sample padding ids beyond the tokenizer's, which the draft model's embedding lacks.
         token_ids = np.array([t for guess in guesses for t in guess.token_ids], np.int32)
         token_ids[token_ids >= self._model.config.vocab_size] = 0
         is_open = np.array([guess.is_open for guess in guesses])
-        assert self._model.runner is not None, "nobody is scheduled while weights are absent"
+        assert self._model.runner is not None, "no sequence is scheduled while weights are absent"
         return self._model.runner.forward(
             Batch(
                 token_ids=token_ids,
@@ -128,7 +130,7 @@ class ModelDrafter:
         )
 
     def _draw(self, guesses: list[_Guess], rows: Rows) -> list[_Guess]:
-        """One more guess of each; those whose guess is to be followed by another."""
+        """Adds a draft to each guess; returns the guesses that want more."""
         following = []
         for guess in self._sampler.draw(guesses, rows):
             token_id = guess.drafted[-1]

@@ -1,6 +1,6 @@
-"""What the engine's process does: reads its configuration, loads the model, and turns the loop.
+"""Main program of the engine's process: reads its configuration, loads the model, and runs the engine loop.
 
-It ends with the pipe on its stdin, so that a front that is killed leaves no orphan.
+It ends when the pipe on its stdin closes, so that a front that is killed leaves no orphan.
 """
 
 import logging
@@ -34,15 +34,15 @@ from weft.text.tokenizer import TOKENIZER_FILE
 log = logging.getLogger("weft.engine")
 
 _WAKE_ADDRESS = "inproc://weft-wake"
-# Last events may still be on their way when the engine leaves; when it fails early, the front may be busy
-# importing. A front that dies takes the engine with it.
+# The last events may still be in flight when the engine ends; if it fails early, the front may be busy importing.
+# If the front dies, the engine is ended too.
 _LINGER_MS = 20_000
 _REPORT_PERIOD_S = 0.1
 _POLLIN = int(zmq.POLLIN)
 
 
 class SocketMailbox:
-    """Commands from the front's process."""
+    """Receives commands from the front's process."""
 
     def __init__(self, socket: zmq.Socket[bytes]) -> None:
         self._socket = socket
@@ -56,7 +56,7 @@ class SocketMailbox:
         commands: list[Command] = []
         if timeout_s != 0.0:
             self._socket.poll(None if timeout_s is None else int(timeout_s * 1000) + 1)
-        # Asked whether there is one: to be told that there is none by an exception takes twice as long.
+        # Checking for a message first is twice as fast as catching the exception of an empty socket.
         while int(self._socket.get(zmq.EVENTS)) & _POLLIN:
             frame = self._socket.recv(zmq.NOBLOCK)
             if frame:
@@ -64,18 +64,19 @@ class SocketMailbox:
         return commands
 
     def wake(self) -> None:
-        """See `Mailbox`. A socket bears one thread at a time."""
-        with self._wake_lock, suppress(zmq.Again):  # a thousand are there: `receive` will not wait
+        """See `Mailbox`. The lock is needed because a ZeroMQ socket may be used by one thread at a time."""
+        with self._wake_lock, suppress(zmq.Again):  # the queue is full, so `receive` will not wait
             self._waker.send(b"", zmq.NOBLOCK)
 
     def close(self) -> None:
-        """Close the sockets."""
         self._waker.close(0)
         self._socket.close(0)
 
 
 def run(answers: int) -> int:
-    """Run one engine until `Stop`. The exit status is 0 only then. Beats of the front are answered at `answers`."""
+    """Runs one engine until `Stop`; only then the exit status is 0. Heartbeats of the front are answered on
+    descriptor `answers`.
+    """
     launch = Launch.read(sys.stdin.buffer)
     if launch is None:  # the front found no model to serve
         return 0
@@ -121,7 +122,7 @@ def _run(launch: Launch, mailbox: SocketMailbox, emit: Callable[[Event], None]) 
     except ConfigError as error:
         emit(Failed(str(error), is_config=True))
         return 2
-    except Exception as error:  # the root of the process: the front gets the reason
+    except Exception as error:  # top of the process: the front gets the reason
         log.exception("the engine has stopped")
         emit(Failed(f"{type(error).__name__} in the engine; its log has the details"))
         return 1
@@ -143,7 +144,9 @@ def _load(launch: Launch, emit: Callable[[Event], None]) -> tuple[EngineModel, M
         )
         loaded.draft = DraftModel.load(config, launch.draft_weights)
         loaded.allocate_kv()
-    except MemoryError as error:  # a limit of this process, which free memory does not show
+    except (
+        MemoryError
+    ) as error:  # a limit of this process, which the free memory of the machine does not include
         raise ConfigError(
             f"{model.model} and its KV pool of {cache.num_blocks} blocks do not fit the memory that "
             "this process may use: raise that limit (ulimit -v or -d), or take a smaller model or pool "
@@ -155,7 +158,9 @@ def _load(launch: Launch, emit: Callable[[Event], None]) -> tuple[EngineModel, M
 def _reporter(
     config: EngineConfig, checkpoint: Checkpoint, emit: Callable[[Event], None]
 ) -> Callable[[int], None]:
-    """From elements to bytes of this backend, and no more often than anybody looks."""
+    """Returns a function that reports loading progress: it converts elements to bytes, at most once per
+    `_REPORT_PERIOD_S`.
+    """
     assert config.compute_config is not None
     card = backend_of(config).sized(checkpoint, config.compute_config).card
     due = 0.0
@@ -171,9 +176,9 @@ def _reporter(
 
 
 def _end_with_parent(directory: str, answers: int) -> None:
-    """Answer the front's beats until it has died, beside whatever the engine's thread does."""
+    """Answers the front's heartbeats until the front has died; runs on a thread of its own."""
     while os.read(sys.stdin.fileno(), 4096):
         with suppress(OSError):
             os.write(answers, b".")
-    shutil.rmtree(directory, ignore_errors=True)  # a front that was killed could not
+    shutil.rmtree(directory, ignore_errors=True)  # a front that was killed could not remove it
     os._exit(1)

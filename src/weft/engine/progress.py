@@ -1,4 +1,4 @@
-"""A progress bar on the terminal, and nothing where there is none."""
+"""A progress bar on the terminal; no output without a terminal."""
 
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
@@ -9,7 +9,7 @@ from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, T
 
 @contextmanager
 def progress_bar(total: int, *, is_wanted: bool) -> Iterator[Callable[[], None]]:
-    """A function to call whenever one of `total` is done, from any thread. The bar is on stderr."""
+    """Yields a function to call when one of `total` items is done, from any thread. The bar is on stderr."""
     console = Console(stderr=True)
     columns = (
         TextColumn("Prompts"),

@@ -1,8 +1,7 @@
-"""How the next token of a sequence is chosen: its request, its output and what was drafted, as a `Choice`.
+"""Builds the `Choice` of a sequence's next token from its request, its output and its drafts.
 
-Noise is a pure function of (seed, output position, token id), drawn from no stream: a seeded answer does
-not depend on batching, chunking, preemption or masks. Its mixing function is the 64-bit finaliser of
-SplitMix64.
+Noise is a pure function of (seed, output position, token id), not of a random stream: so a seeded answer does not
+depend on batching, chunking, preemption or masks. The mixing function is the 64-bit finaliser of SplitMix64.
 """
 
 from collections.abc import Sequence as Seq
@@ -12,7 +11,7 @@ from weft.compute.sampler import Choice, reads_output, reads_seen
 from weft.core.params import PARAMETERS
 from weft.engine.scheduling.sequence import Sequence
 
-# The numbers of `SamplingParams` that a choice has under the same name.
+# Numbers of `SamplingParams` that `Choice` has under the same names.
 _NUMBERS = tuple(
     name for name in Choice.__struct_fields__ if name in PARAMETERS and name != "temperature"
 )
@@ -23,7 +22,7 @@ _M1, _M2 = 0xBF58476D1CE4E5B9, 0x94D049BB133111EB
 
 
 def is_plain(sequence: Sequence) -> bool:
-    """Whether its next token is chosen by temperature alone, from its row as it is, and nothing else is known of it."""
+    """True if the next token depends only on temperature and its row of logits."""
     if not sequence.is_plain:
         return False
     min_tokens = sequence.params.min_tokens
@@ -35,9 +34,9 @@ def is_plain(sequence: Sequence) -> bool:
 
 
 def next_choice(sequence: Sequence, drafted: Seq[int] = ()) -> Choice:
-    """How its next token is chosen, or the one behind what was `drafted`, which follows no grammar.
+    """Returns the choice of the next token, or of the token after the `drafted` ones, which follow no grammar.
 
-    `GrammarFailed` where its grammar allows no more.
+    Raises `GrammarFailed` if the grammar allows no further token.
     """
     grammar = sequence.ruling_grammar
     mask = None if grammar is None else grammar.mask()
@@ -51,7 +50,7 @@ def to_choice(
     mask: Words | None = None,
     forced_token_id: int | None = None,
 ) -> Choice:
-    """How its next token is chosen, or the one behind what was `drafted`, as if that were its output already."""
+    """Returns the choice of the next token, as if the `drafted` tokens were output already."""
     params = sequence.params
     position = sequence.num_output_tokens + len(drafted)
     if mask is None and forced_token_id is None and is_plain(sequence):
@@ -74,7 +73,7 @@ def to_choice(
 
 
 def bad_ends(sequence: Sequence, drafted: Seq[int] = ()) -> list[int]:
-    """The tokens that would complete a bad word now; only the output counts."""
+    """Returns the tokens that would complete a bad word now; only output tokens count."""
     words = sequence.request.bad_token_ids
     longest = max(map(len, words), default=1) - 1
     begin = max(sequence.num_prompt_tokens, sequence.num_tokens - longest)
@@ -88,7 +87,7 @@ def bad_ends(sequence: Sequence, drafted: Seq[int] = ()) -> list[int]:
 
 
 def early_ends(sequence: Sequence, position: int) -> list[int]:
-    """The tokens that would end the answer where it must not end yet, at this position of the output."""
+    """Returns the tokens that would end the answer too early at this position of the output."""
     params = sequence.params
     if position < params.min_tokens:
         return [*sequence.request.eos_token_ids, *(params.stop_token_ids or ())]
@@ -98,7 +97,7 @@ def early_ends(sequence: Sequence, position: int) -> list[int]:
 
 
 def noise_key(seed: int, position: int) -> int:
-    """The key of the noise of one output position, unlike that of all others; 64 bits."""
+    """Returns the 64-bit noise key of one output position; keys of other positions differ."""
     return _mix_int(_mix_int(seed + _GAMMA) + position * _GAMMA)
 
 

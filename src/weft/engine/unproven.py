@@ -1,4 +1,4 @@
-"""`UnprovenConnections`: those whose other side has not shown yet that it knows the secret."""
+"""`UnprovenConnections`: connections whose peer has not proven yet that it knows the secret."""
 
 import math
 import threading
@@ -8,12 +8,12 @@ from contextlib import contextmanager
 
 from weft.engine.handshake import ProvenSocket
 
-PROVE_S = 5.0  # for the whole of a handshake
+PROVE_S = 5.0  # timeout of a whole handshake
 MAX_UNPROVEN = 64
 
 
 class UnprovenConnections:
-    """They take no place of those that are proven. One more than may be ends the oldest, whose time is up soonest."""
+    """Bounds unproven connections apart from the proven ones. A connection above the limit ends the oldest one."""
 
     def __init__(self, max_connections: int = MAX_UNPROVEN) -> None:
         self._max_connections = max_connections
@@ -22,7 +22,7 @@ class UnprovenConnections:
 
     @contextmanager
     def proving(self, connection: ProvenSocket) -> Iterator[None]:
-        """Around the handshake of a connection, which has `PROVE_S` for it."""
+        """Context of a connection's handshake, which may take `PROVE_S`."""
         connection.deadline = time.monotonic() + PROVE_S
         with self._lock:
             self._connections[connection] = None

@@ -1,5 +1,6 @@
-"""Files in memory for packed weights that all engines of a server map: the front's end, which imports nothing
-that computes.
+"""In-memory files for packed weights that all engines of a server map.
+
+This is the front's part; it imports no compute modules.
 """
 
 import os
@@ -10,9 +11,9 @@ import msgspec
 
 
 class PackedWeights(msgspec.Struct, frozen=True):
-    """Which of the files has, or is to have, the weights of that key.
+    """Location of packed weights: `place` is the index of the file, `key` identifies the weights.
 
-    Without `may_pack` they are no longer those that the model is read from.
+    Without `may_pack` the weights are no longer those of the model's files, so no engine can pack them again.
     """
 
     paths: tuple[str, str]
@@ -22,7 +23,7 @@ class PackedWeights(msgspec.Struct, frozen=True):
 
 
 class WeightFiles:
-    """The front's end: the files live as long as it does."""
+    """The front's part: owns the files, which exist as long as this object."""
 
     def __init__(self) -> None:
         files = [os.memfd_create("weft-packed", os.MFD_CLOEXEC) for _ in range(3)]
@@ -30,18 +31,18 @@ class WeightFiles:
             weakref.finalize(self, os.close, file)
         first, second, third = (f"/proc/{os.getpid()}/fd/{file}" for file in files)
         self.current = PackedWeights((first, second), 0, secrets.token_hex(8))
-        # Of the model that drafts, if one does: nobody sends others of it.
+        # Of the draft model, if there is one: its weights are never updated.
         self.draft = PackedWeights((third, third), 0, secrets.token_hex(8))
 
     def next(self) -> PackedWeights:
-        """Others, in the file that is not in use."""
+        """Returns a location for new weights, in the file that is not in use."""
         current = self.current
         return PackedWeights(current.paths, 1 - current.place, secrets.token_hex(8))
 
     def use(self, packed: PackedWeights) -> None:
-        """They are served from now on, and were sent: no engine can read them anew."""
+        """Serves these weights, which were sent, from now on: no engine can read them from disk."""
         self.current = msgspec.structs.replace(packed, may_pack=False)
 
     def read_anew(self) -> None:
-        """All engines have discarded them: what is on disk comes next."""
+        """Notes that all engines have discarded the weights: they are read from disk next."""
         self.current = msgspec.structs.replace(self.current, may_pack=True)

@@ -1,7 +1,7 @@
-"""`WeightTransfer`: weights that another program sends while the engine serves, checked before they are taken.
+"""`WeightTransfer`: receives weights that another program sends while the engine serves, and checks them.
 
-What comes through shared memory is copied at once: the sender may use its segment again. Files are read when
-the update is finished, and have to lie there until then.
+Tensors in shared memory are copied at once, so that the sender may reuse its segment. Files are read when the
+update is finished, and must exist until then.
 """
 
 import os
@@ -28,7 +28,7 @@ _MAX_NAMED = 5
 
 
 def read_weight_transfer(given: str | dict[str, Any] | None) -> WeightTransferConfig | None:
-    """`--weight-transfer-config`, which is JSON; or the same as a dict, from Python."""
+    """Reads `--weight-transfer-config`: JSON, or from Python the same as a dict."""
     if given is None:
         return None
     config = read_json(FLAG, given, WeightTransferConfig)
@@ -40,27 +40,31 @@ def read_weight_transfer(given: str | dict[str, Any] | None) -> WeightTransferCo
         return config
     directory = Path(config.directory or "").expanduser()
     if not (config.directory and directory.is_dir()):
-        raise ConfigError(f"{FLAG}: directory is none that is there: {config.directory}")
+        raise ConfigError(
+            f"{FLAG}: directory must be an existing directory, got {config.directory}"
+        )
     return msgspec.structs.replace(config, directory=str(directory.resolve()))
 
 
 class WeightTransfer:
-    """The engine's thread owns it. What is raised ends the update that was open, and changes nothing else."""
+    """State of one weight update; the engine's thread owns it. An error means that the open update must end;
+    nothing else changes.
+    """
 
     def __init__(self, config: WeightTransferConfig | None, checkpoint: Checkpoint | None) -> None:
         self._config = config
         self._needed = {} if checkpoint is None else checkpoint.needed
         self._is_ready = False
-        self._sent: dict[str, StoredTensor] | None = None  # of the update that is open
-        self._staging: int | None = None  # the file in memory that holds them
+        self._sent: dict[str, StoredTensor] | None = None  # tensors of the open update
+        self._staging: int | None = None  # the in-memory file that holds them
 
     @property
     def is_lasting(self) -> bool:
-        """Whether what is sent lies in files that stay."""
+        """True if weights are sent as files that stay."""
         return self._config is not None and self._config.backend == "safetensors"
 
     def init(self) -> None:
-        """A sender has come; what another began is forgotten."""
+        """Prepares for a new sender; an update of another sender is dropped."""
         if not self._needed:
             raise FailedPrecondition(
                 "weights can be sent only for a model that was read from safetensors files"
@@ -69,7 +73,7 @@ class WeightTransfer:
         self._is_ready = True
 
     def start(self) -> None:
-        """Begin an update."""
+        """Opens an update."""
         if not self._is_ready:
             raise FailedPrecondition("init_weight_transfer_engine has not been called")
         if self._sent is not None:
@@ -79,7 +83,7 @@ class WeightTransfer:
         self._sent = {}
 
     def update(self, command: UpdateWeights) -> None:
-        """Take some tensors, of which none came before in this update."""
+        """Adds tensors to the update; a tensor that was sent before is an error."""
         sent = self._open()
         if command.tensors:
             self._check(sent, [(t.name, t.dtype, t.shape) for t in command.tensors])
@@ -90,18 +94,18 @@ class WeightTransfer:
         sent |= stored
 
     def complete(self) -> Mapping[str, StoredTensor]:
-        """All that was sent; `ConfigError` if something is missing."""
+        """Returns all tensors of the update; `ConfigError` if any is missing."""
         sent = self._open()
         missing = [name for name in self._needed if name not in sent]
         if missing:
             raise ConfigError(
-                f"the update is not whole: {_listed(missing)} of {len(self._needed)} tensors "
+                f"the update is incomplete: {_listed(missing)} of {len(self._needed)} tensors "
                 "have not been sent"
             )
         return sent
 
     def close(self) -> None:
-        """Forget the update that is open; idempotent."""
+        """Forgets the open update; idempotent."""
         self._sent = None
         if self._staging is not None:
             os.close(self._staging)
@@ -115,12 +119,12 @@ class WeightTransfer:
     def _check(
         self, sent: Mapping[str, StoredTensor], tensors: Iterable[tuple[str, str, tuple[int, ...]]]
     ) -> None:
-        """Whether each is one of the checkpoint's, as it lies there, and new."""
+        """Checks that each tensor belongs to the checkpoint, has its dtype and shape, and was not sent before."""
         seen = set(sent)
         for name, dtype, shape in tensors:
             needed = self._needed.get(name)
             if needed is None:
-                raise ConfigError(f"{name[:200]!a} is no tensor that this model is read from")
+                raise ConfigError(f"{name[:200]!a} is not a tensor of this model's checkpoint")
             if (dtype, shape) != (needed.dtype, needed.shape):
                 raise ConfigError(
                     f"{name} was sent as {dtype[:40]} {list(shape)}; the checkpoint has "
@@ -140,7 +144,7 @@ class WeightTransfer:
         return stored
 
     def _stage(self, command: UpdateWeights) -> dict[str, StoredTensor]:
-        """A copy of what the segment holds."""
+        """Copies tensors from the segment into an in-memory file."""
         sizes = [_num_bytes(tensor) for tensor in command.tensors]
         free = free_memory_bytes()
         if sum(sizes) > free:
@@ -161,7 +165,7 @@ class WeightTransfer:
                         f"has {size}"
                     )
                 end = os.lseek(self._staging, 0, os.SEEK_END)
-                # Arrays want to begin there.
+                # Tensors start at multiples of 64 bytes.
                 start = os.lseek(self._staging, -(-end // 64) * 64, os.SEEK_SET)
                 _copy(segment, self._staging, tensor.offset, num_bytes)
                 staged[tensor.name] = StoredTensor(staging, tensor.dtype, tensor.shape, start)

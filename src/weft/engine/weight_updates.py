@@ -1,4 +1,4 @@
-"""`WeightUpdates`: the calls by which weights are sent and served, each done whole or not at all."""
+"""`WeightUpdates`: the calls that send and activate new weights. Each call succeeds as a whole or changes nothing."""
 
 from collections.abc import Callable
 from functools import partial
@@ -23,7 +23,7 @@ from weft.engine.weight_transfer import WeightTransfer
 
 
 class WeightUpdates:
-    """The engine's thread owns it; `on_replaced` is called when other weights have taken the place."""
+    """Weight updates of an engine; its thread owns it. `on_replaced` is called after the weights were replaced."""
 
     def __init__(
         self,
@@ -40,11 +40,11 @@ class WeightUpdates:
         self._on_replaced = on_replaced
 
     def close(self) -> None:
-        """Forget the update that is open."""
+        """Forgets an open update."""
         self._transfer.close()
 
     def handle(self, command: Transfer) -> Reply:
-        """Do it, or say in the reply why not: then no update is open, and nothing else has changed."""
+        """Executes a command. If the reply has a refusal, no update is open any more, and nothing else has changed."""
         reply = attempt(command.call_id, partial(self._handle, command))
         if not reply.is_done and isinstance(command, UpdateWeights | FinishWeightUpdate):
             self._transfer.close()
@@ -64,7 +64,7 @@ class WeightUpdates:
                 assert_never(command)
 
     def _finish(self, command: FinishWeightUpdate) -> None:
-        # Files are open in every engine, and what came through shared memory in the one that packs.
+        # Every engine knows the files of an update; only the engine that packs has tensors from shared memory.
         is_sent = self._transfer.is_lasting or not command.is_elsewhere
         sent = self._transfer.complete() if is_sent else {}
         if not self._model.has_weights:
@@ -72,7 +72,7 @@ class WeightUpdates:
         is_frozen = self._scheduler.admission is Admission.CLOSED
         if self._scheduler.has_started_work and not is_frozen:
             raise FailedPrecondition(
-                "requests are being computed with the weights that are there: pause_generation first, with "
+                "requests are running with the present weights: call pause_generation first, with "
                 "mode wait, abort or keep"
             )
         checkpoint = self._model.checkpoint

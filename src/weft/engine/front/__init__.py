@@ -1,1 +1,1 @@
-"""The half of an engine client that lives with the callers: requests in, outputs out."""
+"""Front half of an engine client, which lives with the callers: it sends requests and hands out their outputs."""

@@ -1,4 +1,4 @@
-"""`EngineCalls`: commands that the engine answers, and whether it still answers."""
+"""`EngineCalls`: commands that need a reply from the engine, and the check that the engine still answers."""
 
 import asyncio
 import itertools
@@ -22,12 +22,14 @@ from weft.engine.messages import (
 )
 
 _STATES_TIMEOUT_S = 0.5
-_STATES_PERIOD_S = 0.25  # however many look, so often it is made at most
-_IDLE_S = 1.0  # after so long without an event a check of health sends a ping
+_STATES_PERIOD_S = 0.25  # shortest time between two lists of states, however many callers read them
+_IDLE_S = 1.0  # a health check sends a ping after so long without an event
 
 
 class EngineCalls:
-    """One event loop owns it. Its owner keeps `last_event_at`, on the monotonic clock, up to date."""
+    """Calls of one engine. One event loop owns the object. Its owner keeps `last_event_at`, on the monotonic clock,
+    up to date.
+    """
 
     def __init__(self, send: Callable[[Command], None], rank: int = 0) -> None:
         self.last_event_at = time.monotonic()
@@ -42,11 +44,11 @@ class EngineCalls:
         self._listing: asyncio.Future[Reply] | None = None
 
     def next_id(self) -> int:
-        """The id of a call that is about to be sent."""
+        """Returns the id of the next call."""
         return next(self._ids)
 
     def send(self, command: Call) -> asyncio.Future[Reply]:
-        """Send a command; the future has its reply."""
+        """Sends a command; the future gets its reply."""
         future: asyncio.Future[Reply] = asyncio.get_running_loop().create_future()
         self._pending[command.call_id] = future
         if isinstance(command, Wake | UpdateWeights | FinishWeightUpdate):
@@ -55,14 +57,18 @@ class EngineCalls:
         return future
 
     def ping(self) -> asyncio.Future[Reply]:
-        """The one ping that is under way: an engine in a long step must not find a pile of them."""
+        """Returns the ping that is in flight, or sends one. An engine in a long step must not find many pings in
+        its mailbox.
+        """
         if self._ping is None or self._ping.done():
             self._pinged_at = time.monotonic()
             self._ping = self.send(Ping(self.next_id()))
         return self._ping
 
     async def request_states(self) -> RequestStates:
-        """What the engine holds; one in a long step, or that was just asked, as it last said."""
+        """Returns the requests that the engine holds. Returns its last answer if the engine is in a long step or
+        was asked just now.
+        """
         now = time.monotonic()
         if self._listing is None or self._listing.done():
             if now - self._listed_at < _STATES_PERIOD_S:
@@ -75,9 +81,10 @@ class EngineCalls:
         return self._states
 
     def check_answering(self) -> None:
-        """Raise `Unavailable` if nothing came since a ping long ago; ping if nothing came of late.
+        """Raises `Unavailable` if the engine has sent nothing since a ping `STALL_S` ago; sends a ping if it sent
+        nothing lately.
 
-        An engine that loads weights, as when it wakes, takes as long as it takes.
+        An engine that loads weights, as when it wakes up, has no time limit.
         """
         if self._loads:
             return
@@ -89,29 +96,31 @@ class EngineCalls:
             self.ping()
 
     async def stuck(self) -> None:
-        """Return when the engine has not answered a ping for `STUCK_S`; one that loads weights takes its time."""
+        """Returns when the engine has not answered a ping for `STUCK_S`. An engine that loads weights has no time
+        limit.
+        """
         while True:
             ping = self.ping()
             await asyncio.wait((ping,), timeout=STUCK_S)
             await asyncio.sleep(
                 STALL_S
-            )  # in which what came while this process stood still is read
+            )  # to read events that arrived while this process was suspended
             if not ping.done() and not self._loads:
                 return
 
     def resolve(self, reply: Reply) -> None:
-        """Hand a reply to its caller, unless that has given up."""
+        """Hands a reply to its caller, unless the caller has given up."""
         self._loads.discard(reply.call_id)
-        if reply.states is not None:  # later than anybody waited for it, perhaps
+        if reply.states is not None:  # perhaps after its caller's timeout
             self._states = reply.states
         future = self._pending.pop(reply.call_id, None)
         if future is not None and not future.done():
             future.set_result(reply)
 
     def fail(self, message: str) -> None:
-        """The engine is dead: whoever waits for a reply gets an error of its own."""
+        """Marks the engine as dead: every caller that waits for a reply gets an exception of its own."""
         for future in self._pending.values():
             if not future.done():
                 future.set_exception(EngineDead(message))
-                future.exception()  # a ping's answer may have nobody waiting for it
+                future.exception()  # nobody may wait for a ping: no warning about an unread exception
         self._pending.clear()

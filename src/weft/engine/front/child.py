@@ -1,6 +1,7 @@
-"""`EngineChild`: the engine's process, from before it is known what it will compute until it is launched.
+"""`EngineChild`: the engine's process, from its spawn until its launch.
 
-It is started first of all: what it imports takes as long as finding the model does, and runs beside it.
+The process is spawned before the configuration is known: its imports take as long as finding the model, and run
+beside it.
 """
 
 import asyncio
@@ -27,10 +28,10 @@ _ONE_BLAS_THREAD = {"OPENBLAS_NUM_THREADS": "1"}
 
 
 class EngineChild:
-    """Made by `spawn`. It lives no longer than we do: its standard input is a pipe from here.
+    """Process of an engine; made by `spawn`. It ends with its parent: its standard input is a pipe from the parent.
 
-    Over that pipe go beats, which a thread of the child answers over another, `beats`, whatever its engine is at. A
-    child that does not answer is killed, and `is_hung`.
+    The parent sends heartbeats over that pipe. A thread of the child answers them over another pipe, `beats`,
+    whatever the engine is doing. A child that does not answer is killed, and `is_hung` is set.
     """
 
     def __init__(self, process: asyncio.subprocess.Process, beats: int) -> None:
@@ -52,7 +53,7 @@ class EngineChild:
 
     @classmethod
     async def spawn(cls) -> "EngineChild":
-        """Start it. Until `launch` it reads nothing and loads nothing."""
+        """Starts the process. It reads nothing and loads nothing until `launch`."""
         beats, answers = os.pipe()
         try:
             process = await asyncio.create_subprocess_exec(
@@ -73,11 +74,11 @@ class EngineChild:
         return cls(process, beats)
 
     async def launch(self, config: EngineConfig, weights: WeightFiles | None = None) -> None:
-        """Send it what to load. It begins at once, and its events wait for whoever listens.
+        """Sends the process the configuration to load. It begins at once; its events wait until they are read.
 
-        `weights` are those of the engines beside it; the first of several makes them.
+        `weights` are the weight files of the engines beside it; the first of several engines creates them.
         """
-        # Late: a child is spawned before anything that computes is imported, for the server to be up.
+        # Imported late: a child is spawned before the compute modules are imported, so that the server starts early.
         from weft.engine.weight_store import has_shared_weights  # noqa: PLC0415
 
         if weights is None and has_shared_weights(config):
@@ -85,7 +86,7 @@ class EngineChild:
         self.weights = weights
         self._directory = SocketDirectory()
         path = self._directory.path
-        # Before the child knows of them: what is sent when it is ready finds it connected.
+        # Bound before the child knows the paths: commands that are sent when it is ready find it connected.
         self._commands.bind(f"ipc://{path}/commands")
         self.events.bind(f"ipc://{path}/events")
         launch = Launch(
@@ -97,7 +98,9 @@ class EngineChild:
             log_format=log_format(),
         )
         assert self.process.stdin is not None
-        if self.process.stdin.is_closing():  # it died already: whoever awaits its exit reports that
+        if (
+            self.process.stdin.is_closing()
+        ):  # the process has died: the task that awaits its exit reports that
             return
         self.process.stdin.write(launch.to_frame())
         with suppress(ConnectionError):
@@ -113,7 +116,7 @@ class EngineChild:
     def _take_beats(self) -> None:
         if os.read(self._beats, 4096):
             self._heartbeat.answered()
-        else:  # it has ended
+        else:  # the process has ended
             asyncio.get_running_loop().remove_reader(self._beats)
 
     async def _end_hung(self) -> None:
@@ -124,16 +127,17 @@ class EngineChild:
             self.process.kill()
 
     def send(self, command: bytes) -> None:
-        """Send a command without waiting. One that nobody reads any more is dropped.
+        """Sends a command without waiting. A command that cannot be delivered is dropped.
 
-        Then the process has ended, and whoever waits for its answers is told when that is noticed.
+        In that case the process has ended, and callers that wait for its replies get an error when the exit is
+        noticed.
         """
         if not self._commands.closed:
             with suppress(zmq.Again):
                 self._commands.send(command, zmq.NOBLOCK)
 
     async def discard(self) -> None:
-        """End it, and leave nothing behind; idempotent."""
+        """Kills the process and frees all its resources; idempotent."""
         if self.process.returncode is None:
             with suppress(ProcessLookupError):
                 self.process.kill()
@@ -141,7 +145,7 @@ class EngineChild:
         self.close()
 
     def close(self) -> None:
-        """Let go of our ends; idempotent."""
+        """Closes the parent's ends of pipes and sockets; idempotent."""
         if self._beats >= 0:
             if self._watching is not None:
                 self._watching.cancel()

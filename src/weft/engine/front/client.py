@@ -1,8 +1,7 @@
 """`FrontClient`: the half of an engine client that lives with the callers.
 
-It prepares requests, sends commands, and turns the engine's events into each request's outputs. Where
-the engine runs, and how commands and events travel, is the subclass's affair. All of it runs on one
-event loop.
+It prepares requests, sends commands, and turns the engine's events into each request's outputs. Subclasses decide
+where the engine runs and how commands and events travel. All of it runs on one event loop.
 """
 
 import asyncio
@@ -78,7 +77,7 @@ _LOAD_TIMEOUT_S = 0.5
 
 
 class FrontClient(EngineControls):
-    """See the module. Subclasses give `_send` and `shutdown`, call `_on_event`, and set `_closed`.
+    """Client of one engine. Subclasses implement `_send` and `shutdown`, call `_on_event`, and set `_closed`.
 
     Without `metrics` nothing is observed.
     """
@@ -86,7 +85,7 @@ class FrontClient(EngineControls):
     def __init__(
         self, config: EngineConfig, tokenizer: Tokenizer, metrics: Metrics | None = None
     ) -> None:
-        self.vllm_config = config  # by this name to callers written for vLLM
+        self.vllm_config = config  # the name that callers written for vLLM use
         self.info = EngineInfo.of(config)
         self.model_config = config.model_config
         self._loras = LoraTable(config, self._load_lora, self._send)
@@ -100,7 +99,7 @@ class FrontClient(EngineControls):
         self._on_loading: Callable[[int, int], None] = lambda num_bytes, all_bytes: None
         self._is_closing = False
         self._closed = asyncio.Event()
-        self._stop_at: float | None = None  # while a `Stop` is to be sent: the end of its time
+        self._stop_at: float | None = None  # deadline of a `Stop` that is not sent yet
         self._dead_error = None
         self._ready: asyncio.Future[None] = asyncio.get_running_loop().create_future()
         self.renderer: Tokenizer = tokenizer
@@ -114,11 +113,11 @@ class FrontClient(EngineControls):
         self._sessions: set[Session] = set()
 
     async def wait_closed(self) -> None:
-        """Return when the engine has ended, after `shutdown` or its death."""
+        """Returns when the engine has ended, after `shutdown` or its death."""
         await self._closed.wait()
 
     def _open_publisher(self) -> KvPublisher | None:
-        """Who publishes the engine's cache events; one of several dies alone, and its rank publishes on."""
+        """Returns the publisher of cache events; None for one of several engines: its rank publishes."""
         config = self.vllm_config
         if config.kv_events_config is None or config.data_parallel_rank is not None:
             return None
@@ -128,7 +127,7 @@ class FrontClient(EngineControls):
 
     def preparing(self, num_answers: int) -> AbstractContextManager[None]:
         self._check_alive()
-        # A number that no request may have is for `prepare` to refuse.
+        # `prepare` rejects a number of answers out of range.
         return self._open.preparing(num_answers if 1 <= num_answers <= MAX_N else 1)
 
     async def prepare(
@@ -145,7 +144,7 @@ class FrontClient(EngineControls):
     def run(
         self, request: Request, num_uncached_tokens: int | None = None
     ) -> AsyncGenerator[RequestOutput, None]:
-        """See `EngineClient`; the caller may know how many tokens of the prompt are to be computed."""
+        """See `EngineClient`; `num_uncached_tokens`: prompt tokens to compute, if known to the caller."""
         return self.run_into(request, None, num_uncached_tokens)
 
     def run_into(
@@ -157,17 +156,16 @@ class FrontClient(EngineControls):
     def run_pooling(
         self, request: Request, num_uncached_tokens: int | None = None
     ) -> AsyncGenerator[PoolingRequestOutput, None]:
-        """See `run`."""
         return self._follow(request, PoolingStream(request), num_uncached_tokens)
 
     def run_counted(
         self, request: Request, num_uncached_tokens: int | None = None
     ) -> AsyncGenerator[Ended, None]:
-        """Run what another process reads the outputs of; yields its end."""
+        """Runs a request whose outputs another process reads; yields only its end."""
         return self._follow(request, CountedStream(request), num_uncached_tokens)
 
     def end_answer(self, engine_id: str, index: int) -> None:
-        """The reader of a counted request has found a stop string; no-op if it has ended, or is none of ours."""
+        """Ends an answer whose reader, in another process, found a stop string. No-op if it has ended."""
         opened = self._open.get(engine_id)
         if opened is None or opened.is_over or not isinstance(opened.stream, CountedStream):
             return
@@ -189,7 +187,7 @@ class FrontClient(EngineControls):
             if getattr(options, name) is not None:
                 raise Unsupported(f"{name} is not supported yet")
         session = Session(options.request_id, pieces)
-        # While it is there it can be aborted, and fails with the engine.
+        # A registered session can be aborted, and fails with the engine.
         self._sessions.add(session)
         try:
             answer = partial(self._answer_piece, session, options)
@@ -211,7 +209,7 @@ class FrontClient(EngineControls):
                 yield output
 
     def check_callable(self, options: RequestOptions) -> None:
-        """Refuse what can be without a look at prompt and parameters."""
+        """Rejects a request that can be rejected without reading its prompt and params."""
         self._check_alive()
         if options.lora_request is not None:
             self._loras.check(options.lora_request)
@@ -223,7 +221,7 @@ class FrontClient(EngineControls):
         num_uncached_tokens: int | None = None,
         session: Session | None = None,
     ) -> AsyncGenerator[OutputT_co, None]:
-        """Hand a checked request to the engine and follow it to its end."""
+        """Hands a checked request to the engine and yields its outputs until its end."""
         self._check_alive()
         opened = self._admit(request, stream, num_uncached_tokens)
         if session is not None:
@@ -237,7 +235,7 @@ class FrontClient(EngineControls):
                 request = await self._with_grammar(opened, request)
             if self._metrics is not None:
                 opened.observed = ObservedRequest(self._metrics, request)
-            if not opened.is_over:  # else it ended meanwhile
+            if not opened.is_over:  # else the request ended meanwhile
                 self._send(Add(request))
                 opened.is_sent = True
                 self._stop_once_sent()
@@ -250,11 +248,13 @@ class FrontClient(EngineControls):
                         return
         finally:
             self._close(opened)
-            if held is not None:  # and not before: with the next command the engine may drop it
+            if (
+                held is not None
+            ):  # after `_close`: the next command may remove the adapter from the engine
                 self._loras.release(held)
 
     async def _with_grammar(self, opened: OpenRequest, request: Request) -> Request:
-        """The request as the engine takes it: with the grammar in place of the constraint."""
+        """Returns the request as the engine takes it: with the compiled grammar instead of the constraint."""
         constraint = request.params.structured_outputs
         assert constraint is not None
         grammar = None
@@ -273,7 +273,7 @@ class FrontClient(EngineControls):
             raise
 
     def _close(self, opened: OpenRequest) -> None:
-        """Forget a request; if the engine still works on it, stop that."""
+        """Forgets a request; aborts it if the engine still computes it."""
         opened.observe_end()
         self._open.remove(opened)
         self._pace.forget(opened)
@@ -297,12 +297,12 @@ class FrontClient(EngineControls):
 
     @property
     def num_open_answers(self) -> int:
-        """Answers under way, those that wait included; a session is one more, that may get input any time."""
+        """Number of unfinished answers, waiting ones included, plus one for each session."""
         return self._open.num_sequences + len(self._sessions)
 
     @property
     def num_uncached_tokens(self) -> int:
-        """Tokens to be computed of prompts that wait."""
+        """Number of prompt tokens to compute, of the requests that wait for prefill."""
         return self._open.num_uncached_tokens
 
     @property
@@ -321,16 +321,16 @@ class FrontClient(EngineControls):
 
     @property
     def errored(self) -> bool:
-        """See `EngineClient`. An engine that was shut down is not in error."""
+        """See `EngineClient`. False after a shutdown."""
         return self._dead_error is not None and not self._is_closing
 
     @property
     def dead_error(self) -> BaseException:
-        """See `EngineClient`. A new one each time: a raised exception keeps its traceback."""
+        """See `EngineClient`. A new exception each time, because a raised exception keeps its traceback."""
         return EngineDead(str(self._dead_error)) if self._dead_error else EngineDead()
 
     async def check_health(self) -> None:
-        """Raise if the engine is dead, or has neither stepped nor answered a ping for long.
+        """Raises if the engine is dead, or has neither finished a step nor answered a ping for `STALL_S`.
 
         The ping goes through the engine's own mailbox; no request is ever queued for it.
         """
@@ -353,7 +353,7 @@ class FrontClient(EngineControls):
         return self._feed.subscribe(start_sequence_number)
 
     async def do_log_stats(self) -> None:
-        """See `EngineClient`. An engine that had nothing to do since the last call is not mentioned."""
+        """See `EngineClient`. Logs nothing for an engine that was idle since the last call."""
         if line := self._stat_log.line(self._load, self._stats):
             rank = self.vllm_config.data_parallel_rank
             log.info("%s%s", "" if rank is None else f"engine {rank}: ", line)
@@ -364,7 +364,7 @@ class FrontClient(EngineControls):
         try:
             self._take(event)
         except Exception:
-            # What it said is lost, so nobody can rely on what follows; and no event loop would say so.
+            # The event is lost, so later events cannot be trusted; and the event loop would hide the exception.
             log.exception("an event of the engine could not be handled; the engine is stopped")
             self._die(
                 EngineDead("an event of the engine could not be handled; the log has details")
@@ -400,10 +400,10 @@ class FrontClient(EngineControls):
         for output in step.outputs:
             opened = self._open.get(output.engine_id)
             if opened is None or opened.is_over:
-                continue  # ended here before the engine knew
+                continue  # ended here before the engine knew of it
             try:
                 self._on_output(opened, output)
-            except Exception as error:  # noqa: BLE001 - the request's own, and its reader gets it
+            except Exception as error:  # noqa: BLE001 - concerns this request only; its reader gets the error
                 opened.fail(error)
         if step.kv_events is not None:
             self._feed.publish(step.kv_events)
@@ -412,10 +412,10 @@ class FrontClient(EngineControls):
 
     def _on_output(self, opened: OpenRequest, output: SequenceOutput) -> None:
         if opened.waits_for_prefill and (output.token_ids or output.finish_reason is not None):
-            self._open.count_prefilled(opened)  # else it is a part of the prompt that is scored
+            self._open.count_prefilled(opened)  # else the output has prompt logprobs only
         stream = opened.stream
         is_matched = stream.push(output)
-        if is_matched:  # a stop string, of which the engine knows nothing
+        if is_matched:  # a stop string: the engine does not know of stop strings
             self._send(Abort([output.engine_id], output.index, is_silent=True))
         if stream.error is not None:
             opened.fail(GenerationError(stream.error))
@@ -432,11 +432,11 @@ class FrontClient(EngineControls):
             self._pace.wake_soon(opened)
 
     def _die(self, error: WeftError) -> None:
-        """The engine is dead: everyone who waits for it gets the error, once."""
+        """Marks the engine as dead: every waiting caller gets the error. Only the first call counts."""
         if self._dead_error is not None:
             return
         self._dead_error, self._stop_at = error, None
-        self._set_load(EngineLoad())  # nothing runs where nothing is
+        self._set_load(EngineLoad())  # a dead engine has no load
         self._grammars.close()
         for opened in self._open:
             if not opened.stream.is_finished:
@@ -464,27 +464,27 @@ class FrontClient(EngineControls):
             raise Unavailable("the server is shutting down")
 
     def _begin_shutdown(self, timeout: float | None) -> bool:
-        """Send the engine `Stop`; False if that was done before or it is dead."""
+        """Begins to send `Stop`; returns False if the shutdown has begun before or the engine is dead."""
         if self._is_closing or self._dead_error is not None:
             return False
         self._is_closing = True
         for session in self._sessions:
-            session.abort()  # of which the engine is to know no more than what it is answering
+            session.abort()  # no further pieces; the engine finishes the piece that it answers
         self._stop_at = time.monotonic() + (timeout or 0.0)
         if timeout and self._open.has_unsent:
-            self._send(Resume(self._calls.next_id()))  # they may wait for some that a pause holds
+            self._send(Resume(self._calls.next_id()))  # unsent requests may wait for paused ones
             asyncio.get_running_loop().call_later(timeout, self._stop, 0.0)
         else:
             self._stop(timeout or 0.0)
         return True
 
     def _stop_once_sent(self) -> None:
-        """The engine leaves when all it knows of is done, and so is to know of every open request."""
+        """Sends a due `Stop` once all open requests were sent: the engine then exits when they are done."""
         if self._stop_at is not None and not self._open.has_unsent:
             self._stop(max(0.0, self._stop_at - time.monotonic()))
 
     def _stop(self, timeout_s: float) -> None:
-        """Send `Stop`, once; who is not with the engine by now is aborted."""
+        """Sends `Stop`, once; requests that were not sent by now are aborted."""
         if self._stop_at is None:
             return
         self._stop_at = None

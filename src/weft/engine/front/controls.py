@@ -1,6 +1,7 @@
-"""`EngineControls`: the calls by which an operator pauses, empties and puts to sleep an engine.
+"""`EngineControls`: the calls by which an operator pauses an engine, resets its caches and puts it to sleep.
 
-What is known of its state is what the engine did: a call whose caller is cancelled is followed to its reply.
+The client's view of the engine's state follows the engine's replies: a call is followed to its reply even if its
+caller is cancelled.
 """
 
 import asyncio
@@ -67,7 +68,7 @@ _PREFIX = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,63}")
 
 
 class EngineControls(EngineClient):
-    """The part of `FrontClient` that only sends calls and waits for their replies."""
+    """Part of `FrontClient` that only sends calls and waits for their replies."""
 
     vllm_config: EngineConfig
     _calls: EngineCalls
@@ -80,17 +81,17 @@ class EngineControls(EngineClient):
 
     @abstractmethod
     def _send(self, command: Command) -> None:
-        """Hand a command to the engine; never blocks."""
+        """Hands a command to the engine; never blocks."""
 
     @abstractmethod
     def _check_alive(self) -> None:
-        """Raise where no engine is there to answer."""
+        """Raises if the engine is dead or shuts down."""
 
     async def is_tracing_enabled(self) -> bool:
         return self._metrics is not None and self._metrics.traces is not None
 
     async def get_request_states(self) -> list[RequestStates]:
-        """See `EngineClient`. A busy engine answers with what it last said."""
+        """See `EngineClient`. A busy engine returns its last answer."""
         self._check_alive()
         return [await self._calls.request_states()]
 
@@ -139,7 +140,7 @@ class EngineControls(EngineClient):
     async def reset_prefix_cache(
         self, reset_running_requests: bool = False, reset_connector: bool = False
     ) -> bool:
-        """See `EngineClient`. Without a connector, resetting it has nothing to do and succeeds."""
+        """See `EngineClient`. `reset_connector` has no effect: the connectors keep no cache of their own."""
         del reset_connector
         reply = await self._call(ResetPrefixCache(self._calls.next_id(), reset_running_requests))
         return reply.is_done
@@ -172,7 +173,7 @@ class EngineControls(EngineClient):
         await self._checked(StartProfile(call_id=call_id, profile_prefix=profile_prefix, **counts))
 
     async def use_share(self, config: EngineConfig) -> None:
-        """Compute on the CPUs that `config` leaves to this rank."""
+        """Uses the CPUs that `config` gives to this rank."""
         assert config.compute_config is not None
         num_threads = config.compute_config.num_threads
         await self._call(UseShare(self._calls.next_id(), cpus_of(config), num_threads))
@@ -227,13 +228,15 @@ class EngineControls(EngineClient):
         self._release_remote(SamplingParams(extra_args=extra_args))
 
     def _release_remote(self, params: SamplingParams) -> None:
-        """The engine will not have the request: who computed its prompt may forget that."""
+        """The engine will not get the request: releases its prompt's KV blocks, if another engine lends them."""
         source = remote_prompt(params.extra_args)
         if source is not None:
             self.release_remote(source)
 
     def release_remote(self, source: RemotePrompt) -> None:
-        """No engine will have the request whose prompt was computed there; a dead one tells nobody."""
+        """Releases KV blocks that another engine lends for a request which no engine gets. No-op if the engine is
+        dead.
+        """
         if self._dead_error is None:
             self._send(ReleaseRemote(source))
 
@@ -286,7 +289,7 @@ class EngineControls(EngineClient):
         await self._checked(FinishWeightUpdate(self._calls.next_id()))
 
     async def finish_packed_update(self, packed: PackedWeights, *, is_elsewhere: bool) -> None:
-        """`finish_weight_update` of one of several engines; see `FinishWeightUpdate`."""
+        """`finish_weight_update` for one of several engines; see `FinishWeightUpdate`."""
         await self._checked(FinishWeightUpdate(self._calls.next_id(), packed, is_elsewhere))
 
     def _transfer_config(self, method: str) -> WeightTransferConfig:

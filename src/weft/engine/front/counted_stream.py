@@ -1,4 +1,4 @@
-"""`CountedStream`: the outputs of a request that another process reads; here they are only counted."""
+"""`CountedStream`: counts the outputs of a request that another process reads."""
 
 from dataclasses import dataclass
 
@@ -8,14 +8,16 @@ from weft.text.outputs import Due
 
 @dataclass(frozen=True, slots=True)
 class Ended:
-    """No answer of a request goes on. `is_aborted`: by a call of this process, of which its reader does not know."""
+    """End of all answers of a request. `is_aborted`: ended by a call of this process, which the reader does not
+    know of.
+    """
 
     is_aborted: bool
     is_finished: bool = True
 
 
 class CountedStream:
-    """Stands for the stream of a request until all of its answers have ended."""
+    """Takes the place of a request's stream until all of its answers have ended."""
 
     def __init__(self, request: Request) -> None:
         self._num_tokens = [0] * request.params.n
@@ -25,20 +27,20 @@ class CountedStream:
 
     @property
     def due(self) -> Due:
-        """Once it is over."""
+        """Due once the request is finished."""
         return Due.NOW if self.is_finished else Due.NOT_YET
 
     @property
     def is_finished(self) -> bool:
-        """Whether nothing more will come."""
+        """True if no more output will come."""
         return self._is_aborted or all(self._reasons)
 
     def progress(self, index: int) -> tuple[int, FinishReason | None]:
-        """How many tokens an answer has, and why it has ended."""
+        """Returns the number of tokens of an answer, and its finish reason."""
         return self._num_tokens[index], self._reasons[index]
 
     def push(self, output: SequenceOutput) -> bool:
-        """Count an output of the engine; never a reason to stop it."""
+        """Counts an output of the engine; returns False, because there are no stop strings here."""
         self._num_tokens[output.index] += len(output.token_ids)
         reason = output.finish_reason
         if output.pooled is not None:
@@ -50,16 +52,16 @@ class CountedStream:
         return False
 
     def end(self, index: int, reason: FinishReason) -> None:
-        """An answer has ended; the first reason counts."""
+        """Ends an answer; the first reason counts."""
         self._reasons[index] = self._reasons[index] or reason
 
     def abort(self) -> None:
-        """End all that goes on."""
+        """Aborts all unfinished answers."""
         if not self.is_finished:
             self._is_aborted = True
             for index in range(len(self._reasons)):
                 self.end(index, FinishReason.ABORT)
 
     def pop(self) -> Ended | None:
-        """Its end, once all answers have ended."""
+        """Returns the end of the request once all answers have ended, else None."""
         return Ended(self._is_aborted) if self.is_finished else None

@@ -1,8 +1,9 @@
-"""`DataParallelClient`: several engines as one, each a process with CPUs and a KV pool of its own, here or elsewhere.
+"""`DataParallelClient`: several engines behind one client. Each is a process with its own CPUs and KV pool, on this
+machine or another.
 
-A request goes where least is to be computed before its first token: prompts that wait there, answers under way,
-and what of its own prompt that engine has not cached. A call goes to every engine. One that dies is
-started again, and the others notice nothing.
+A request goes to the engine with the fewest tokens to compute before the request's first token: uncached tokens of
+waiting prompts, unfinished answers, and the tokens of its own prompt that the engine has not cached. A call goes to
+every engine. An engine that dies is started again; the others are not affected.
 """
 
 import asyncio
@@ -42,7 +43,7 @@ T = TypeVar("T")
 
 
 class DataParallelClient(ElasticGroup):
-    """Made by `start`, inside a running event loop."""
+    """Client of several engines. Made by `start`, inside a running event loop."""
 
     def __init__(
         self, config: EngineConfig, tokenizer: Tokenizer, metrics: Metrics | None = None
@@ -61,9 +62,10 @@ class DataParallelClient(ElasticGroup):
         on_loading: OnLoading = lambda num_bytes, all_bytes: None,
         nodes: Nodes | None = None,
     ) -> "DataParallelClient":
-        """Start all engines and wait until each has loaded; see `ProcessClient.start`.
+        """Starts all engines and waits until each has loaded; see `ProcessClient.start`.
 
-        `child` was launched with the configuration of the first rank of this machine. A head closes its `nodes`.
+        `child` was launched with the configuration of the first rank of this machine. The client owns and closes
+        `nodes`, which only a head has.
         """
         children = await launch_all(config, local_ranks(config), begun=child)
         try:
@@ -82,7 +84,9 @@ class DataParallelClient(ElasticGroup):
 
     @contextmanager
     def preparing(self, num_answers: int) -> Iterator[None]:
-        """Places with the engine that has least to do: which one it will be depends on the prompt."""
+        """Reserves places with the engine that has the smallest backlog; the engine that runs the request is chosen
+        later, by its prompt.
+        """
         rank = _with_room(sorted(self._able(), key=_backlog), num_answers)
         with rank.engine.preparing(num_answers):
             yield
@@ -103,16 +107,16 @@ class DataParallelClient(ElasticGroup):
         return self._follow(request, lambda client, num: client.run_into(request, sink, num))
 
     def run_counted(self, request: Request) -> AsyncGenerator[Ended, None]:
-        """See `FrontClient.run_counted`."""
         return self._follow(request, lambda client, num: client.run_counted(request, num))
 
     def end_answer(self, engine_id: str, index: int) -> None:
-        """See `FrontClient.end_answer`."""
         for client in self._clients():
             client.end_answer(engine_id, index)
 
     def release_remote(self, source: RemotePrompt) -> None:
-        """See `FrontClient.release_remote`; any engine can pass it on. Without one its lease ends by itself."""
+        """See `FrontClient.release_remote`; any engine can pass it on. If no engine is live, the lease expires by
+        itself.
+        """
         live = next((rank for rank in self._ranks if rank.is_live), None)
         if live is not None:
             live.engine.release_remote(source)
@@ -123,7 +127,7 @@ class DataParallelClient(ElasticGroup):
         params: SamplingParams,
         options: RequestOptions,
     ) -> AsyncGenerator[RequestOutput, None]:
-        """All pieces go to one engine, which has those before in its cache."""
+        """Runs all pieces on one engine, which has the earlier pieces in its cache."""
         rank = min(self._able(options.data_parallel_rank), key=_backlog)
         running = rank.engine.run_pieces(pieces, params, options)
         with rank.holding():
@@ -141,7 +145,7 @@ class DataParallelClient(ElasticGroup):
                     yield output
 
     def _choose(self, request: Request) -> tuple[Rank, int]:
-        """Who takes a request, and the tokens of its prompt that are to be computed there."""
+        """Returns the rank that takes a request, and the number of prompt tokens that it has to compute."""
         able = self._able(request.data_parallel_rank)
         cached = cached_tokens(request, self.info.block_size, [rank.prefixes for rank in able])
         num_tokens = len(request.prompt_token_ids)
@@ -152,13 +156,13 @@ class DataParallelClient(ElasticGroup):
         return rank, uncached[rank]
 
     def _able(self, number: int | None = None) -> list[Rank]:
-        """The engines that take requests, or the one of this rank; raises where there is none."""
+        """Returns the ranks that take requests, or the rank `number` alone; raises if there is none."""
         if self._is_closing:
             raise Unavailable("the server is shutting down")
         ranks = [rank for rank in self._ranks if not rank.is_draining]
         if number is not None:
             pinned = next((rank for rank in self._ranks if rank.number == number), None)
-            if pinned is None:  # it was there when the request was checked
+            if pinned is None:  # the rank was removed after the request was checked
                 raise BadRequest("data_parallel_rank", f"data_parallel_rank {number} is not there")
             if pinned.is_draining:
                 raise Unavailable(f"engine {number} takes no more requests; it is about to leave")
@@ -190,7 +194,7 @@ class DataParallelClient(ElasticGroup):
 
     @property
     def errored(self) -> bool:
-        """Never: engines that died are started again."""
+        """False always: engines that died are started again."""
         return False
 
     @property
@@ -202,7 +206,7 @@ class DataParallelClient(ElasticGroup):
         return any(not rank.is_live or rank.is_stalled for rank in self._ranks)
 
     async def check_health(self) -> None:
-        """Raise if no engine answers."""
+        """Raises if no engine answers."""
         if self._is_closing:
             return
         self._able()
@@ -218,14 +222,16 @@ class DataParallelClient(ElasticGroup):
             raise error
 
     async def get_loads(self) -> list[EngineLoad]:
-        """Those of the engines that are there."""
+        """Returns the loads of the live engines."""
         loads = await self._each(lambda engine: engine.get_loads())
         return [load for one in loads for load in one]
 
     def subscribe_kv_events(
         self, start_sequence_number: int | None = None
     ) -> AsyncGenerator[KvEventBatch, None]:
-        """The changes of all engines, each batch with its rank, under one sequence of numbers."""
+        """Yields the cache events of all engines: each batch has its rank, and all ranks share one sequence of
+        numbers.
+        """
         self._able()
         return self._feed.subscribe(start_sequence_number)
 
@@ -267,7 +273,7 @@ _backlog = attrgetter("backlog")
 
 
 def _with_room(ranks: Iterable[Rank], num_answers: int) -> Rank:
-    """The first that has places for so many answers; raises `Overloaded` where none has."""
+    """Returns the first rank with places for `num_answers` answers; raises `Overloaded` if there is none."""
     full: Overloaded | None = None
     for rank in ranks:
         try:
@@ -282,7 +288,7 @@ def _with_room(ranks: Iterable[Rank], num_answers: int) -> Rank:
 async def start_engines(
     checkpoint: Checkpoint, config: EngineConfig, metrics: Metrics | None = None
 ) -> EngineClient:
-    """Of a program of its own: one engine on a thread, several in processes."""
+    """Starts the engines inside a program: a single engine on a thread, several in processes."""
     kind = DataParallelClient if config.has_ranks else LocalClient
     client: EngineClient = await kind.start(checkpoint, config, metrics)
     return client

@@ -1,4 +1,4 @@
-"""`ElasticGroup`: the lives of several engines: started, started again when they die, more of them or fewer."""
+"""`ElasticGroup`: starts several engines, restarts the ones that die, and adds or removes engines."""
 
 import asyncio
 import logging
@@ -40,15 +40,17 @@ from weft.text.tokenizer import Tokenizer
 
 log = logging.getLogger("weft.engine")
 
-# What an answer under way is worth, in tokens of a prompt: as much as a short one has still to generate.
+# Weight of an unfinished answer in the backlog, in prompt tokens: about what a short answer has still to generate.
 ANSWER_TOKENS = 64
 
 
 @dataclass(slots=True, eq=False)
 class Rank:
-    """One engine. `client` is None while it is not there. `events` is what ZeroMQ's subscribers follow.
+    """One of several engines. `client` is None while the engine is down. `events` is the stream for ZeroMQ
+    subscribers.
 
-    One that drains takes no more requests. `idle` is set while none of its `num_open` is followed.
+    A draining rank takes no more requests. `idle` is set while no request of the rank is followed (`num_open` is
+    0).
     """
 
     number: int
@@ -68,23 +70,23 @@ class Rank:
 
     @property
     def is_live(self) -> bool:
-        """Whether there is an engine that takes requests."""
+        """True if the engine is running."""
         return self.client is not None and self.client.is_running
 
     @property
     def engine(self) -> FrontClient:
-        """What is there where it is live."""
+        """Client of a live rank."""
         assert self.client is not None
         return self.client
 
     @property
     def backlog(self) -> int:
-        """What is to be computed here, in tokens of prompts."""
+        """Work to compute here, in prompt tokens."""
         return self.engine.num_uncached_tokens + ANSWER_TOKENS * self.engine.num_open_answers
 
     @contextmanager
     def holding(self) -> Iterator[None]:
-        """While a request is followed."""
+        """Counts a request as open while it is followed."""
         self.num_open += 1
         self.idle.clear()
         try:
@@ -96,10 +98,10 @@ class Rank:
 
 
 class Nodes(Protocol):
-    """Other machines, whose engines join those of this one."""
+    """Other machines, whose engines join the engines of this machine."""
 
     def expect(self, fingerprint: str) -> None:
-        """What tells the weights of all from others, as an engine here has them."""
+        """Sets the fingerprint of the weights that every joining engine must have."""
 
     async def join(
         self,
@@ -108,14 +110,14 @@ class Nodes(Protocol):
         metrics: Metrics | None,
         on_loading: OnLoading = ...,
     ) -> FrontClient:
-        """The engine of that rank, when it is there and has loaded."""
+        """Waits until the engine of that rank has joined and loaded; returns its client."""
 
     def close(self) -> None:
-        """Take no more of them."""
+        """Accepts no more engines."""
 
 
 class ElasticGroup(EngineGroup):
-    """The part of `DataParallelClient` that has the engines."""
+    """Part of `DataParallelClient` that owns the engines."""
 
     def __init__(
         self, config: EngineConfig, tokenizer: Tokenizer, metrics: Metrics | None = None
@@ -140,7 +142,7 @@ class ElasticGroup(EngineGroup):
         self._inputs = InputProcessor(config, self.renderer)
 
     async def _start_all(self, ranks: Sequence[Rank], config: EngineConfig) -> None:
-        """An engine for each rank, or none."""
+        """Starts an engine for each rank; all or none."""
         numbers = [rank.number for rank in ranks]
         children = await launch_all(config, numbers, weights=self._weights)
         await self._open_all(ranks, children, config)
@@ -152,7 +154,9 @@ class ElasticGroup(EngineGroup):
         config: EngineConfig,
         on_loading: OnLoading = lambda num_bytes, all_bytes: None,
     ) -> None:
-        """Wait until each child has loaded, of the first ranks, and the others have joined; all end where one fails."""
+        """Waits until the children, which are the first ranks, have loaded and the other ranks have joined. If any
+        fails, all are ended.
+        """
         loaded = dict.fromkeys(ranks, 0)
 
         async def open_one(rank: Rank, child: EngineChild | None) -> None:
@@ -186,13 +190,13 @@ class ElasticGroup(EngineGroup):
         )
 
     def _clients(self) -> list[FrontClient]:
-        """Of all engines, those that drain included."""
+        """Returns the clients of all engines, draining ones included."""
         return [rank.client for rank in self._ranks if rank.client is not None]
 
     # -- while it serves ----------------------------------------------------------------------
 
     async def _supervise(self, rank: Rank) -> None:
-        """Follow the events of an engine until it ends, and start it again with growing pauses."""
+        """Follows the events of an engine until it ends, and restarts it with growing pauses."""
         pauses = Pauses()
         while True:
             began_at = time.monotonic()
@@ -212,7 +216,7 @@ class ElasticGroup(EngineGroup):
                     await asyncio.sleep(pause_s)
                 try:
                     await self._restart(rank)
-                except Exception as error:  # noqa: BLE001 - the next try may do without whatever it is
+                except Exception as error:  # noqa: BLE001 - whatever failed, the next try may succeed
                     warn_not_started(log, f"engine {rank.number}", error)
 
     async def _restart(self, rank: Rank) -> None:
@@ -229,7 +233,9 @@ class ElasticGroup(EngineGroup):
             await client.wait_closed()
             raise
         rank.client, rank.is_stalled = client, False
-        if config != self.vllm_config.of_rank(rank.number):  # they became more or fewer meanwhile
+        if config != self.vllm_config.of_rank(
+            rank.number
+        ):  # the number of engines changed meanwhile
             await client.use_share(self.vllm_config.of_rank(rank.number))
 
     def _is_elsewhere(self, rank: Rank) -> bool:
@@ -240,21 +246,23 @@ class ElasticGroup(EngineGroup):
         return None if self._weights is None else self._weights.current.key
 
     def _check_weights(self, key: str | None) -> None:
-        """An engine that was started with others is not to join."""
+        """Raises if the weights were replaced since an engine was started: the engine must not join with old
+        weights.
+        """
         if key != self._weights_key:
             raise Unavailable("the weights were replaced while an engine was started")
 
     async def _take_events(self, rank: Rank) -> None:
-        """Until the engine ends."""
+        """Takes in and publishes the cache events of an engine until it ends."""
         while True:
             try:
                 async with aclosing(rank.engine.subscribe_kv_events()) as batches:
                     async for batch in batches:
                         rank.prefixes.take(batch.events)
                         self._publish(rank, batch.events)
-            except Unavailable:  # it is dead, or shut down
+            except Unavailable:  # the engine is dead or shut down
                 return
-            except Overloaded:  # some were missed: what is known is less than what is there
+            except Overloaded:  # events were missed: the index is incomplete
                 self._forget_blocks(rank)
 
     def _forget_blocks(self, rank: Rank) -> None:
@@ -267,7 +275,7 @@ class ElasticGroup(EngineGroup):
             rank.events.publish(events)
 
     async def _end(self, rank: Rank) -> None:
-        """End an engine that has no requests, and what is known of it."""
+        """Ends an engine that has no requests, and forgets its state."""
         rank.is_leaving = True
         if rank.client is not None:
             rank.client.shutdown()
@@ -286,7 +294,7 @@ class ElasticGroup(EngineGroup):
     async def scale_elastic_ep(
         self, new_data_parallel_size: int, drain_timeout: float = 300.0
     ) -> None:
-        """See `EngineClient`. Once it has begun it goes on without its caller."""
+        """See `EngineClient`. Once scaling has begun, it goes on if its caller is cancelled."""
         if self.vllm_config.elastic_config is None:
             refuse_scaling()
         check_integer("new_data_parallel_size", new_data_parallel_size, 1, MAX_DATA_PARALLEL_SIZE)
@@ -314,14 +322,14 @@ class ElasticGroup(EngineGroup):
             leaving, self._ranks = self._ranks[size:], self._ranks[:size]
             self._use(config)
             await asyncio.gather(*(self._end(rank) for rank in leaving))
-        log.info("there are %d engines now, and were %d", size, former)
-        shared = self._ranks[: min(size, former)]  # the others were started with theirs
+        log.info("scaled to %d engines, from %d", size, former)
+        shared = self._ranks[: min(size, former)]  # new engines were started with their share
         await gather_available(
             rank.engine.use_share(config.of_rank(rank.number)) for rank in shared if rank.is_live
         )
 
     async def _add(self, config: EngineConfig) -> None:
-        """Start as many as are lacking; if one cannot be had, none joins."""
+        """Starts the missing engines; if one fails, none joins."""
         numbers = range(len(self._ranks), config.data_parallel_size)
         _check_room(config, len(numbers))
         ranks = _new_ranks(config, numbers)
@@ -343,7 +351,7 @@ class ElasticGroup(EngineGroup):
             rank.supervisor = asyncio.create_task(self._supervise(rank))
 
     async def _drain(self, ranks: Sequence[Rank], timeout_s: float) -> None:
-        """Send them no more requests, and wait until those that they have are finished."""
+        """Sends these ranks no more requests, and waits until their open requests are finished."""
         if self._may_be_paused and any(rank.num_open for rank in ranks):
             raise FailedPrecondition(
                 "requests of engines that are to leave cannot end while they are paused: resume_generation first"
@@ -367,7 +375,7 @@ class ElasticGroup(EngineGroup):
 
 
 def _new_ranks(config: EngineConfig, numbers: Iterable[int]) -> list[Rank]:
-    """All or none: where one cannot publish its events that is a `ConfigError`."""
+    """Makes all ranks or none: raises `ConfigError` if a rank cannot publish its events."""
     ranks: list[Rank] = []
     try:
         for number in numbers:
@@ -382,7 +390,7 @@ def _new_ranks(config: EngineConfig, numbers: Iterable[int]) -> list[Rank]:
 
 
 def close_events(ranks: Iterable[Rank]) -> None:
-    """Publish no more of what these ranks do."""
+    """Stops publishing the events of these ranks."""
     for rank in ranks:
         if rank.events is not None:
             rank.events.close()
@@ -411,7 +419,9 @@ async def launch_all(
     begun: EngineChild | None = None,
     weights: WeightFiles | None = None,
 ) -> list[EngineChild]:
-    """A process for each rank, of which the first may have `begun` to load; all or none."""
+    """Launches a process for each rank; all or none. `begun` is the process of the first rank, if it was launched
+    already.
+    """
     children = [] if begun is None else [begun]
     weights = weights if begun is None else begun.weights
     try:

@@ -1,8 +1,8 @@
-"""`EngineGroup`: calls that go to every engine of several, and what one that joins later is brought to.
+"""`EngineGroup`: calls that go to each of several engines, and the state that a joining engine is brought to.
 
-A call returns when all have answered; one that changes them goes on where its caller is cancelled, as else
-what is known of them would be wrong. An engine that dies meanwhile does not count, unless none is left; one that
-refuses makes the call raise what it says, and what the others did stays done: such a call can be repeated.
+A call returns when all engines have answered. A call that changes the engines goes on if its caller is cancelled;
+otherwise the known state would be wrong. An engine that dies meanwhile is ignored, unless none is left. If an
+engine refuses, the call raises its error, and the changes of the other engines stay: such a call can be repeated.
 """
 
 import asyncio
@@ -30,7 +30,7 @@ T = TypeVar("T")
 
 
 def _of_all(method: str) -> Any:
-    """A call that all engines get as it is, and that answers nothing."""
+    """Returns a method that passes its arguments to all engines and returns None."""
 
     async def call(self: "EngineGroup", *args: Any, **options: Any) -> None:
         await self._each(lambda engine: getattr(engine, method)(*args, **options))
@@ -40,7 +40,7 @@ def _of_all(method: str) -> Any:
 
 
 class EngineGroup(EngineClient):
-    """The part of `DataParallelClient` that treats all alike."""
+    """Part of `DataParallelClient` that treats all engines alike."""
 
     vllm_config: EngineConfig
 
@@ -50,23 +50,23 @@ class EngineGroup(EngineClient):
         self._is_paused = False
         self._sleep_level = 0
         self._num_pausing = 0
-        self._resuming = asyncio.Lock()  # not while weights are replaced
+        self._resuming = asyncio.Lock()  # held to resume and to replace weights: never both at once
         self._weights: WeightFiles | None = None
 
     @abstractmethod
     def _engines(self) -> list[FrontClient]:
-        """Those that are there; raises where none is."""
+        """Returns the clients of the live engines; raises if there is none."""
 
     async def _each(self, call: Callable[[FrontClient], Awaitable[T]]) -> list[T]:
         return await gather_available(call(engine) for engine in self._engines())
 
     async def get_request_states(self) -> list[RequestStates]:
-        """Those of the engines that are there."""
+        """Returns the request states of the live engines."""
         states = await self._each(lambda engine: engine.get_request_states())
         return [one for each in states for one in each]
 
     async def _catch_up(self, *engines: FrontClient) -> None:
-        """Bring engines that have just started to where the others are."""
+        """Brings engines that have just started to the state of the others: adapters, pause, sleep level."""
         known = dict(self._adapters)
         for engine in engines:
             await self._load_adapters(engine, known)
@@ -93,7 +93,7 @@ class EngineGroup(EngineClient):
                 await engine.add_lora(adapter)
                 if lora_id in self._pinned:
                     await engine.pin_lora(lora_id)
-            except WeftError as error:  # requests that name it get this error too
+            except WeftError as error:  # requests that name the adapter get this error too
                 log.warning("%s", error)
 
     init_weight_transfer_engine = _of_all("init_weight_transfer_engine")
@@ -117,7 +117,7 @@ class EngineGroup(EngineClient):
             self._is_paused = False
 
     async def is_paused(self) -> bool:
-        """Whether any engine is."""
+        """True if any engine is paused."""
         return any(await self._each(lambda engine: engine.is_paused()))
 
     async def sleep(self, level: int = 1, mode: PauseMode | str = PauseMode.ABORT) -> None:
@@ -130,7 +130,7 @@ class EngineGroup(EngineClient):
             self._weights.read_anew()
 
     async def wake_up(self, tags: Iterable[str] | None = None) -> bool:
-        """See `EngineClient`; of all engines. One for which there is no memory sleeps on alone."""
+        """See `EngineClient`; wakes all engines. An engine that lacks memory stays asleep alone."""
         return await unbroken(self._wake(None if tags is None else list(tags)))
 
     async def _wake(self, named: list[str] | None) -> bool:
@@ -142,7 +142,7 @@ class EngineGroup(EngineClient):
 
     @property
     def _may_be_paused(self) -> bool:
-        """Paused, or about to be."""
+        """True if the engines are paused, or a call that pauses them is in flight."""
         return self._is_paused or self._num_pausing > 0
 
     async def _pause(self, call: Callable[[FrontClient], Awaitable[None]]) -> None:
@@ -156,7 +156,7 @@ class EngineGroup(EngineClient):
     # -- weights ------------------------------------------------------------------------------
 
     async def update_weights(self, request: WeightTransferUpdateRequest) -> None:
-        """See `EngineClient`. All look at files; shared memory is copied by the one that will pack it."""
+        """See `EngineClient`. All engines read files; shared memory is copied by the one engine that will pack it."""
         config = self.vllm_config.weight_transfer_config
         are_files = config is not None and config.backend == "safetensors"
         try:
@@ -171,10 +171,10 @@ class EngineGroup(EngineClient):
     async def finish_weight_update(self) -> None:
         """See `EngineClient`. One engine packs the weights; once it serves them, the others map them.
 
-        One that does not is ended, and starts again with them. Requests have to be paused.
+        An engine that fails to map them is ended, and restarts with them. Requests must be paused.
         """
         if self._weights is None or self.vllm_config.weight_transfer_config is None:
-            await self._engines()[0].finish_weight_update()  # which refuses
+            await self._engines()[0].finish_weight_update()  # raises the right error
             return
         await unbroken(self._replace_weights(self._weights))
 
@@ -197,7 +197,7 @@ class EngineGroup(EngineClient):
             )
 
     async def _forget_update(self) -> None:
-        """As the engine does that refused a part of it."""
+        """Drops a partial update in all engines, as the engine did that refused a part of it."""
         request = WeightTransferInitRequest()
         await self._each(lambda engine: engine.init_weight_transfer_engine(request))
 
@@ -205,13 +205,13 @@ class EngineGroup(EngineClient):
         try:
             await engine.finish_packed_update(packed, is_elsewhere=True)
         except WeftError as error:
-            log.error("an engine is started again, which did not take new weights: %s", error)
+            log.error("an engine did not take the new weights and is restarted: %s", error)
             engine.shutdown()
 
     # -- caches, profiles, calls by name ------------------------------------------------------
 
     async def reset_prefix_cache(self, *args: Any, **options: Any) -> bool:
-        """See `EngineClient`; False where it was not done in all engines."""
+        """See `EngineClient`; False if any engine did not reset its cache."""
         return all(await self._each(lambda engine: engine.reset_prefix_cache(*args, **options)))
 
     async def notify_kv_transfer_request_rejected(
@@ -233,12 +233,12 @@ class EngineGroup(EngineClient):
 
     @property
     def lora_requests(self) -> Mapping[str, LoRARequest]:
-        """Those that any engine has: who lacks one loads it when a request names it."""
+        """Adapters of any engine: an engine that lacks one loads it when a request names it."""
         every = [engine.lora_requests for engine in self._engines()]
         return {name: request for one in every for name, request in one.items()}
 
     async def add_lora(self, lora_request: LoRARequest) -> bool:
-        """See `EngineClient`. A new one that any engine refuses is in none."""
+        """See `EngineClient`. If any engine refuses a new adapter, no engine keeps it."""
         name, lora_id = lora_request.lora_name, lora_request.lora_int_id
         is_new = name not in self.lora_requests
         try:
@@ -257,7 +257,7 @@ class EngineGroup(EngineClient):
         return any(await self._each(lambda engine: engine.remove_lora(lora_id)))
 
     async def list_loras(self) -> set[int]:
-        """Those that are loaded in any engine."""
+        """Returns the ids of adapters that are loaded in any engine."""
         return set().union(*await self._each(lambda engine: engine.list_loras()))
 
     async def pin_lora(self, lora_id: int) -> bool:

@@ -1,4 +1,4 @@
-"""`EventSocket`: events of engines in other processes, taken off a ZeroMQ socket on the event loop."""
+"""`EventSocket`: receives events of engines in other processes from a ZeroMQ socket, on the event loop."""
 
 import asyncio
 from collections.abc import Callable
@@ -7,7 +7,7 @@ from typing import Any, Generic, TypeVar
 import msgspec
 import zmq
 
-# Frames that are handled before anybody else has a turn: an engine may be as fast as we are.
+# Frames that are handled in one turn of the event loop: an engine may send as fast as they are read.
 _MAX_FRAMES = 32
 _LAST_EVENTS_S = 0.05
 
@@ -15,7 +15,7 @@ T = TypeVar("T")
 
 
 class EventSocket(Generic[T]):
-    """Hands each event of type `received` to `take`, from `watch` on until the socket is closed."""
+    """Hands each event of type `received` to `take`, from `watch` until the socket is closed."""
 
     def __init__(
         self, socket: "zmq.Socket[bytes]", received: Any, take: Callable[[T], None]
@@ -27,24 +27,26 @@ class EventSocket(Generic[T]):
         self.num_frames = 0
 
     def watch(self) -> None:
-        """Begin, with what is there already."""
+        """Starts reading, with the events that have arrived already."""
         # Not zmq.asyncio: its futures cost more than a frame's decoding.
         self._loop.add_reader(self._socket.fileno(), self._take_all)
         self._take_all()
 
     async def take_last(self) -> None:
-        """Return when nothing more comes, of one who has ended."""
+        """Returns when no more events arrive from a peer that has ended."""
         num_frames = None
         while num_frames != self.num_frames:
             num_frames = self.num_frames
             await asyncio.sleep(_LAST_EVENTS_S)
 
     def leave(self) -> None:
-        """End; before the socket is closed."""
+        """Stops reading; call it before the socket is closed."""
         self._loop.remove_reader(self._socket.fileno())
 
     def _take_all(self) -> None:
-        """Handle what has arrived. The socket's file is readable once for all of it, so all must be taken."""
+        """Handles the events that have arrived. All must be read: the socket's file descriptor becomes readable
+        only once for them.
+        """
         for _ in range(_MAX_FRAMES):
             if self._socket.closed or not int(self._socket.get(zmq.EVENTS)) & zmq.POLLIN:
                 return

@@ -1,7 +1,8 @@
-"""`KvPublisher`: changes of the prefix cache over ZeroMQ, in vLLM's messages, from the feed that gRPC reads.
+"""`KvPublisher`: publishes prefix cache events over ZeroMQ, in vLLM's message format, from the feed that gRPC reads
+too.
 
-A message is topic, number (8 bytes, big-endian) and a msgpack array [time, events, rank]. A replay is requested
-with the number to begin with, and ends with number -1 and nothing.
+A message has the frames topic, number (8 bytes, big-endian) and a msgpack array [time, events, rank]. A replay
+request carries the first number wanted; a replay ends with number -1 and an empty payload.
 """
 
 import asyncio
@@ -22,20 +23,21 @@ from weft.engine.kv_events import FLAG, at_rank
 
 log = logging.getLogger("weft.engine")
 
-MAX_REPLAYS: Final = 16  # at once; who comes then waits
-_MAX_QUEUED_REPLAYED: Final = 256  # messages, for one reader
-_BATCHES_PER_TURN: Final = 16  # before anybody else has one
+MAX_REPLAYS: Final = 16  # concurrent replays; further requests wait
+_MAX_QUEUED_REPLAYED: Final = 256  # messages queued for one reader
+_BATCHES_PER_TURN: Final = 16  # of the event loop, for one reader
 _REQUESTS_PER_TURN: Final = 64
-# Of a reader or of many; the others wait for the next batch. More than one connection holds for us.
+# Subscriptions read in one go, of all readers; the others wait for the next batch. The number exceeds what ZeroMQ
+# queues for one connection.
 _SUBSCRIPTIONS_PER_BATCH: Final = 4096
-_MAX_RECEIVED_BYTES: Final = 1024  # of a number, or a topic
-_STALLED_MS: Final = 30_000  # whoever reads nothing for so long is disconnected
+_MAX_RECEIVED_BYTES: Final = 1024  # a message holds a number or a topic
+_STALLED_MS: Final = 30_000  # a reader that reads nothing for so long is disconnected
 _RETRY_S: Final = 0.01
 _END: Final = (b"\xff" * 8, b"")
 
 
 class _Stored(msgspec.Struct, array_like=True, tag="BlockStored"):
-    """In the order of vLLM's fields; consumers read as many of them as they know."""
+    """A `BlockStored` message. Fields are in vLLM's order; consumers read as many fields as they know."""
 
     block_hashes: list[int | bytes]
     parent_block_hash: int | bytes | None
@@ -58,7 +60,9 @@ class _Cleared(msgspec.Struct, array_like=True, tag="AllBlocksCleared"):
 
 @dataclass(slots=True)
 class _Replay:
-    """What one reader still gets. A REQ socket takes one reply alone: it gets all batches as one."""
+    """Batches that one reader has still to get. A REQ socket takes a single reply, so it gets all batches as one
+    message.
+    """
 
     batches: Iterator[KvEventBatch]
     is_single: bool
@@ -69,7 +73,7 @@ class _Replay:
 
 
 class KvPublisher:
-    """Lives on the event loop of the feed; `ConfigError` where it cannot listen."""
+    """Publisher of one rank's events; runs on the event loop of the feed. Raises `ConfigError` if it cannot listen."""
 
     def __init__(self, config: KvEventsConfig, feed: KvEventFeed, rank: int = 0) -> None:
         self._config = config
@@ -94,12 +98,12 @@ class KvPublisher:
             self._loop.add_reader(self._router.fileno(), self._serve_replays)
 
     def publish(self, batch: KvEventBatch) -> None:
-        """Send a batch to whoever follows; never waits. The feed has it already, to be replayed."""
+        """Sends a batch to all subscribers; never waits. The feed already holds the batch for replays."""
         self._take_subscriptions()
         self._publisher.send_multipart([self._topic, *self._message(batch)], zmq.NOBLOCK)
 
     def close(self) -> None:
-        """End all of it, what is unsent included."""
+        """Closes all sockets; unsent messages are dropped."""
         if self._timer is not None:
             self._timer.cancel()
         if self._router is not None:
@@ -117,14 +121,14 @@ class KvPublisher:
 
     def _open_router(self, endpoint: str) -> "zmq.Socket[bytes]":
         socket = self._socket(zmq.ROUTER, endpoint, _MAX_QUEUED_REPLAYED)
-        # Else what a slow reader has no room for is dropped.
+        # Otherwise ZeroMQ silently drops messages that a slow reader has no room for.
         socket.setsockopt(zmq.ROUTER_MANDATORY, 1)
         self._attach(socket, "replay_endpoint", endpoint, is_bound=True)
         return socket
 
     def _socket(self, kind: int, endpoint: str, max_queued: int) -> "zmq.Socket[bytes]":
         socket = self._context.socket(kind)
-        # By a name that has both, a peer is sought over IPv6 alone once this is on.
+        # With this option, a host name that has IPv4 and IPv6 addresses is tried over IPv6 alone.
         socket.setsockopt(zmq.IPV6, "[" in endpoint or "*" in endpoint)
         socket.setsockopt(zmq.SNDHWM, max_queued)
         socket.setsockopt(zmq.MAXMSGSIZE, _MAX_RECEIVED_BYTES)
@@ -139,11 +143,13 @@ class KvPublisher:
             (socket.bind if is_bound else socket.connect)(place)
         except zmq.ZMQError as error:
             raise ConfigError(f"{FLAG}: {name} {place}: {error.strerror}") from error
-        reach = "open to all who reach it" if is_bound else "sent to who listens there"
-        log.info("cache events, with the tokens of prompts: %s %s, %s", name, place, reach)
+        reach = "readable by anyone who can connect" if is_bound else "sent to the listener there"
+        log.info("cache events, which contain prompt tokens: %s %s, %s", name, place, reach)
 
     def _take_subscriptions(self) -> None:
-        """Those that our one topic falls under, and no others, and not all at once: a peer may send them for ever."""
+        """Accepts subscriptions that match the topic. Reads a limited number at once, because a peer may send them
+        without end.
+        """
         with suppress(zmq.Again):
             for _ in range(_SUBSCRIPTIONS_PER_BATCH):
                 message = self._publisher.recv(zmq.NOBLOCK)
@@ -154,14 +160,14 @@ class KvPublisher:
     # -- replays ------------------------------------------------------------------------------
 
     def _serve_replays(self) -> None:
-        """Take what is requested and send what there is room for, a few batches a turn."""
+        """Reads replay requests and sends replays as far as readers have room, a few batches a turn."""
         if self._timer is not None:
             self._timer.cancel()
             self._timer = None
         self._take_requests()
         is_waiting = [self._advance(reader, replay) for reader, replay in [*self._replays.items()]]
-        # A ROUTER does not report which of its peers has room again, and its file is readable once for
-        # all that has come, also for what came while it sent.
+        # A ROUTER does not report which peer has room again. Its file descriptor becomes readable once for all
+        # messages that have arrived, including those that arrived while it was sending.
         if self._replays:
             self._timer = self._loop.call_later(
                 _RETRY_S if all(is_waiting) else 0, self._serve_replays
@@ -174,14 +180,14 @@ class KvPublisher:
         return bool(int(self._router.get(zmq.EVENTS)) & zmq.POLLIN)
 
     def _take_requests(self) -> None:
-        """A few: what a peer sends faster than it can be read must not hold up others."""
+        """Reads a few requests: a peer that sends faster than they can be read must not delay others."""
         assert self._router is not None
         for _ in range(_REQUESTS_PER_TURN):
             if len(self._replays) >= MAX_REPLAYS or not self._has_requests():
                 return
             reader, *frames = self._router.recv_multipart(zmq.NOBLOCK, copy=False)
             if len(frames) != 2 or len(frames[0].bytes) or len(frames[1].bytes) != 8:
-                log.debug("a request to replay cache events is none: %d frames", len(frames))
+                log.debug("an invalid request to replay cache events: %d frames", len(frames))
                 continue
             batches = self._feed.buffered(
                 int.from_bytes(frames[1].bytes, "big"), self._config.buffer_steps
@@ -190,7 +196,7 @@ class KvPublisher:
             self._replays[reader.bytes] = _Replay(batches, is_single, self._loop.time())
 
     def _advance(self, reader: bytes, replay: _Replay) -> bool:
-        """Send some of what is left; whether its reader has no room for more."""
+        """Sends some of the remaining batches; True if the reader has no room for more."""
         assert self._router is not None
         try:
             for _ in range(_BATCHES_PER_TURN):
@@ -206,13 +212,13 @@ class KvPublisher:
             if self._loop.time() - replay.moved_at > _STALLED_MS / 1e3:
                 del self._replays[reader]
             return True
-        except zmq.ZMQError as error:  # it has left
+        except zmq.ZMQError as error:  # the reader has disconnected
             log.debug("a replay of cache events ended: %s", error)
             del self._replays[reader]
         return False
 
     def _next_message(self, replay: _Replay) -> tuple[bytes, bytes] | None:
-        """None: nothing yet, of batches that become one."""
+        """Returns the next message; None while batches are still being merged into one message."""
         batch = next(replay.batches, None)
         if not replay.is_single:
             return _END if batch is None else self._message(batch)
@@ -227,7 +233,7 @@ class KvPublisher:
     def _message(
         self, batch: KvEventBatch, encoded: list[msgspec.Raw] | None = None
     ) -> tuple[bytes, bytes]:
-        """Number and payload of a batch, with other events where they are given."""
+        """Returns number and payload of a batch; `encoded` replaces the batch's own events."""
         events = [*map(self._encoded, batch.events)] if encoded is None else encoded
         payload = self._encoder.encode((batch.timestamp, events, self._rank))
         return batch.sequence_number.to_bytes(8, "big"), payload
@@ -239,7 +245,7 @@ class KvPublisher:
         match event:
             case BlockStored():
                 parent, salt = event.parent_block_hash, event.cache_salt
-                # The salt is of a chain's first block; what follows has it by its parent.
+                # Only the first block of a chain carries the salt; later blocks inherit it from their parent.
                 rest = [None] * (len(event.block_hashes) - 1)
                 return _Stored(
                     [*map(self._to_hash, event.block_hashes)],
@@ -259,9 +265,10 @@ class KvPublisher:
 
 
 class KvEventStream:
-    """The events of one rank of several, whichever engines serve it: numbers go on when one is started again.
+    """The event stream of one of several ranks. It outlives the engines of the rank: numbers continue after a
+    restart.
 
-    So a subscriber that lives through an engine's death misses nothing: not that the cache was lost either.
+    So a subscriber misses no event when an engine dies, the loss of the cache included.
     """
 
     def __init__(self, config: KvEventsConfig, rank: int) -> None:
@@ -270,14 +277,13 @@ class KvEventStream:
         self._publisher = KvPublisher(config, self._feed, rank)
 
     def publish(self, events: list[KvEvent]) -> None:
-        """Send them as the next batch; never waits."""
+        """Sends the events as the next batch; never waits."""
         self._publisher.publish(self._feed.publish_next(events, self._rank))
 
     def close(self) -> None:
-        """See `KvPublisher.close`."""
         self._publisher.close()
 
 
 def _to_int(block_hash: bytes) -> int:
-    """The low 64 bits, as an unsigned number."""
+    """Returns the low 64 bits as an unsigned integer."""
     return int.from_bytes(block_hash[-8:], "big")

@@ -1,4 +1,4 @@
-"""`LocalClient`: the engine on a thread of this process. For `weft.LLM` and tests."""
+"""`LocalClient`: runs the engine on a thread of this process, for `weft.LLM` and tests."""
 
 import asyncio
 import logging
@@ -29,11 +29,11 @@ class QueueMailbox:
     """Commands from other threads of this process."""
 
     def __init__(self) -> None:
-        # None is no command: it only makes `receive` return.
+        # None is not a command: it only makes `receive` return.
         self._queue: queue.SimpleQueue[Command | None] = queue.SimpleQueue()
 
     def post(self, command: Command) -> None:
-        """Leave a command; never blocks."""
+        """Adds a command to the queue; never blocks."""
         self._queue.put(command)
 
     def wake(self) -> None:
@@ -51,9 +51,9 @@ class QueueMailbox:
 
 
 class LocalClient(FrontClient):
-    """Made by `start`, inside a running event loop."""
+    """Client of an engine on a thread. Made by `start`, inside a running event loop."""
 
-    _thread: threading.Thread  # the engine's, once it is started
+    _thread: threading.Thread  # runs the engine; set by `_start`
 
     def __init__(
         self, config: EngineConfig, tokenizer: Tokenizer, metrics: Metrics | None = None
@@ -66,7 +66,7 @@ class LocalClient(FrontClient):
     async def start(
         cls, checkpoint: Checkpoint, config: EngineConfig, metrics: Metrics | None = None
     ) -> "LocalClient":
-        """Load the model and start the engine. Raises `ConfigError` for a model that cannot run."""
+        """Loads the model and starts the engine. Raises `ConfigError` for a model that cannot run."""
         model = await asyncio.to_thread(
             EngineModel.load, config, checkpoint, packed=PackedCache.of(config)
         )
@@ -82,7 +82,7 @@ class LocalClient(FrontClient):
         metrics: Metrics | None = None,
         pooler: Pooler | None = None,
     ) -> "LocalClient":
-        """Start the engine on a runner that is loaded already; such an engine cannot sleep."""
+        """Starts the engine on a runner that is loaded already; such an engine cannot sleep."""
         return await cls._start(EngineModel(config, runner, pooler), tokenizer, config, metrics)
 
     @classmethod
@@ -102,20 +102,20 @@ class LocalClient(FrontClient):
 
     async def wait_closed(self) -> None:
         await super().wait_closed()
-        self._thread.join()  # it holds the model until its last frame is gone
+        self._thread.join()  # the thread holds the model until it ends
 
     def _send(self, command: Command) -> None:
         self._mailbox.post(command)
 
     def _run(self, model: EngineModel) -> None:
-        """The engine thread."""
+        """Runs the engine; target of the engine thread."""
         try:
             model.allocate_kv()
             read_tokenizer = self.renderer.to_json
             EngineLoop(self.vllm_config, model, self._mailbox, self._emit, read_tokenizer).run()
         except ConfigError as error:
             self._emit(Failed(str(error), is_config=True))
-        except Exception as error:  # the root of the thread: callers get the reason
+        except Exception as error:  # top of the thread: callers get the reason
             log.exception("the engine has stopped")
             self._emit(Failed(type(error).__name__))
         self._to_event_loop(self._on_closed)

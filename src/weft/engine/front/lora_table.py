@@ -1,8 +1,8 @@
-"""`LoraTable`: which adapters requests may name, and which of them are loaded in the engine now.
+"""`LoraTable`: the adapters that requests may name, and which of them are loaded in the engine now.
 
-The front decides, because it knows every open request: an adapter leaves the engine only when nothing
-runs with it. Every load has an id of its own, by which its blocks of KV are found; so an adapter that
-was loaded again never meets what its former self has cached.
+The front decides, because it knows every open request: an adapter is removed from the engine only when no request
+runs with it. Every load has an id of its own, which is part of the hashes of its KV blocks: an adapter that was
+loaded again never uses blocks that its earlier load has cached.
 """
 
 import asyncio
@@ -18,12 +18,12 @@ from weft.core.lora import validate_lora
 from weft.core.types import LoRARequest
 from weft.engine.messages import Command, RemoveLora, Reply
 
-MAX_NAMES = 1024  # whether loaded or not
+MAX_NAMES = 1024  # loaded or not
 
 
 @dataclass(eq=False, slots=True)
 class LoadedAdapter:
-    """An adapter in the engine. One that was replaced or removed is retired, and goes when idle."""
+    """An adapter in the engine. An adapter that was replaced or removed is retired; it is dropped when idle."""
 
     lora_id: int
     num_open: int = 0
@@ -32,25 +32,27 @@ class LoadedAdapter:
 
 @dataclass(eq=False, slots=True)
 class _Entry:
-    """A name. `load` is None while it is not in the engine; `task` is what brings it there."""
+    """A named adapter. `load` is None while the adapter is not in the engine; `task` loads it."""
 
     request: LoRARequest
     load: LoadedAdapter | None = None
     task: asyncio.Task[None] | None = None
-    is_begun: bool = False  # the engine has the command: the task cannot be called off any more
+    is_begun: bool = False  # the engine has the command: the task cannot be cancelled any more
     num_waiting: int = 0
     used_at: int = 0  # orders entries by last use
     is_pinned: bool = False
 
     @property
     def is_idle(self) -> bool:
-        """Whether it may be evicted for another."""
+        """True if the adapter may be evicted for another."""
         is_free = self.load is not None and not self.load.num_open
         return is_free and not self.num_waiting and not self.is_pinned
 
 
 class LoraTable:
-    """One event loop owns it. `load` has the engine load a path under an id; `send` never blocks."""
+    """Adapters of one engine. One event loop owns it. `load` has the engine load a path under an id; `send` never
+    blocks.
+    """
 
     def __init__(
         self,
@@ -63,8 +65,8 @@ class LoraTable:
         self._send_load = load
         self._send = send
         self._entries: dict[str, _Entry] = {}
-        self._arriving: dict[str, _Entry] = {}  # never loaded yet, or to take another's place
-        # Those retired too: they take room until they are idle.
+        self._arriving: dict[str, _Entry] = {}  # not loaded yet: new names, or replacements
+        # Includes retired adapters: they take room until they are idle.
         self._loads: set[LoadedAdapter] = set()
         self._num_loading = 0
         self._ids = itertools.count(1)
@@ -81,12 +83,14 @@ class LoraTable:
 
     @property
     def loaded_ids(self) -> set[int]:
-        """The callers' ids of those in the engine."""
+        """Callers' ids of the adapters in the engine."""
         entries = self._entries.values()
         return {e.request.lora_int_id for e in entries if e.load is not None}
 
     def usage(self) -> tuple[int, list[str], list[str]]:
-        """How many may be loaded; names that open requests run with; names that requests wait for."""
+        """Returns the maximum number of loaded adapters, the names that open requests use, and the names that
+        requests wait for.
+        """
         entries = {**self._entries, **self._arriving}.items()
         return (
             0 if self._limits is None else self._limits.max_loras,
@@ -97,7 +101,7 @@ class LoraTable:
     # -- names come and go --------------------------------------------------------------------
 
     async def add(self, request: LoRARequest) -> None:
-        """Load an adapter; one that is there already is loaded again with `load_inplace` only."""
+        """Loads an adapter; a name that exists already is loaded again only with `load_inplace`."""
         self.check(request)
         stored = msgspec.structs.replace(request, load_inplace=False)
         while request.load_inplace and (other := self._arriving.get(request.lora_name)):
@@ -107,7 +111,7 @@ class LoraTable:
         self.release(await self._hold(entry))
 
     def remove(self, lora_int_id: int) -> bool:
-        """Forget a name; its open requests go on to their end. False if none has that id."""
+        """Forgets an adapter; its open requests run to their end. False if no adapter has the id."""
         name = self._named(lora_int_id)
         if name is None:
             return False
@@ -115,7 +119,7 @@ class LoraTable:
         return True
 
     async def pin(self, lora_int_id: int) -> bool:
-        """Keep an adapter loaded whatever else is requested. False if none has that id."""
+        """Keeps an adapter loaded, whatever else is requested. False if no adapter has the id."""
         name = self._named(lora_int_id)
         if name is None:
             return False
@@ -125,7 +129,7 @@ class LoraTable:
         return True
 
     def check(self, request: LoRARequest) -> None:
-        """Refuse what contradicts the model or what is there, naming the field."""
+        """Rejects a request that contradicts the model or the known adapters; the error names the field."""
         if self._limits is None:
             raise BadRequest("lora_request", "lora_request needs an engine with --enable-lora")
         validate_lora(request, self._model)
@@ -146,16 +150,16 @@ class LoraTable:
             )
 
     def fail(self, error: BaseException) -> None:
-        """The engine is dead: whoever waits for room gets `error`."""
+        """Marks the engine as dead: every caller that waits for room gets `error`."""
         self._error = error
         self._has_room.set()
 
     # -- requests -----------------------------------------------------------------------------
 
     async def hold(self, request: LoRARequest, *, unless: asyncio.Event) -> LoadedAdapter | None:
-        """Have the adapter in the engine, and keep it there until `release`.
+        """Makes sure that the adapter is in the engine, and keeps it there until `release`.
 
-        Waits while others, in use, take all the room; None if `unless` comes first.
+        Waits while other adapters that are in use take all the room. Returns None if `unless` is set first.
         """
         self.check(request)
         if request.load_inplace:
@@ -175,7 +179,7 @@ class LoraTable:
         return held.result() if is_held else None
 
     def release(self, held: LoadedAdapter) -> None:
-        """One request less runs with it."""
+        """Ends one request's use of the adapter."""
         held.num_open -= 1
         self._drop_if_over(held)
         self._has_room.set()
@@ -185,14 +189,14 @@ class LoraTable:
         return self._entries.get(name) or self._arriving.get(name) or _Entry(request)
 
     async def _hold(self, entry: _Entry) -> LoadedAdapter:
-        """The entry's load, counted as open; it is brought into the engine first if it has to be."""
+        """Returns the entry's load, counted as open; loads it into the engine first if needed."""
         entry.num_waiting += 1
         try:
             while entry.load is None:
                 if entry.task is None:
                     self._begin(entry)
                 assert entry.task is not None
-                await asyncio.shield(entry.task)  # others may wait for it too
+                await asyncio.shield(entry.task)  # other callers may wait for the task too
             entry.load.num_open += 1
             entry.used_at = next(self._uses)
             return entry.load
@@ -207,11 +211,11 @@ class LoraTable:
         if self._entries.get(name) is not entry:
             self._arriving[name] = entry
         entry.task = asyncio.create_task(self._bring(entry))
-        # Nobody may be left to look at how it ended.
+        # Reads the exception: perhaps no caller is left that would.
         entry.task.add_done_callback(lambda task: task.cancelled() or task.exception())
 
     def _call_off(self, entry: _Entry) -> None:
-        """When the last who waited has left: end what has not begun, drop what was for them alone."""
+        """Once no caller waits: cancels a load that has not begun, and drops an adapter that only they needed."""
         if entry.num_waiting:
             return
         if entry.task is not None and not entry.is_begun:
@@ -227,7 +231,7 @@ class LoraTable:
             del self._arriving[name]
 
     async def _bring(self, entry: _Entry) -> None:
-        """Make room, and have the engine load."""
+        """Makes room, and has the engine load the adapter."""
         name = entry.request.lora_name
         try:
             while not self._make_room():
@@ -238,10 +242,10 @@ class LoraTable:
             entry.load = load
             if is_wanted:
                 self._install(name, entry)
-            else:  # removed meanwhile: for those who wait already, and nobody else
+            else:  # removed meanwhile: only the requests that wait already may use it
                 load.is_retired = True
         finally:
-            if entry.task is asyncio.current_task():  # else it was called off
+            if entry.task is asyncio.current_task():  # else the load was cancelled
                 self._forget_task(entry)
             self._call_off(entry)
             self._has_room.set()
@@ -267,7 +271,7 @@ class LoraTable:
             self._retire(former)
 
     def _make_room(self) -> bool:
-        """Whether one more may be loaded; the least recently used idle one is evicted for it."""
+        """True if one more adapter may be loaded; evicts the least recently used idle adapter for it."""
         if self._error is not None:
             raise self._error
         assert self._limits is not None
@@ -298,11 +302,11 @@ class LoraTable:
                 self._send(RemoveLora(load.lora_id))
 
     def _named(self, lora_int_id: int) -> str | None:
-        """The name of an adapter that requests may name already."""
+        """Returns the name of an adapter that requests may name already."""
         owner = self._owner(lora_int_id)
         return owner if owner in self._entries else None
 
     def _owner(self, lora_int_id: int) -> str | None:
-        """The name whose id this is."""
+        """Returns the name that has this id."""
         both = (*self._entries.items(), *self._arriving.items())
         return next((n for n, e in both if e.request.lora_int_id == lora_int_id), None)

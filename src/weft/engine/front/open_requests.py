@@ -1,4 +1,4 @@
-"""The requests in flight at the front of an engine: how many there may be, and when their readers wake."""
+"""Requests in flight at the front of an engine: how many are allowed, and when their readers are woken."""
 
 import asyncio
 import math
@@ -23,39 +23,39 @@ OutputT_co = TypeVar("OutputT_co", RequestOutput, PoolingRequestOutput, Ended, c
 
 
 class Stream(Protocol[OutputT_co]):
-    """The outputs of one request, as they come from the engine."""
+    """Outputs of one request, as they come from the engine."""
 
     @property
     def due(self) -> Due:
-        """When its reader is to be woken for what was pushed and not popped."""
+        """When to wake the reader for outputs that were pushed and not popped."""
 
     @property
     def error(self) -> str | None:
-        """The engine's sentence when the request has failed."""
+        """The engine's error message if the request has failed."""
 
     @property
     def is_finished(self) -> bool:
-        """Whether nothing more will come."""
+        """True if no more output will come."""
 
     def push(self, output: SequenceOutput) -> bool:
-        """Take an output of one step. True when the engine has to be sent that the answer has ended."""
+        """Takes an output of one step. True if the engine must be sent an abort because the answer has ended."""
 
     def progress(self, index: int) -> tuple[int, FinishReason | None]:
-        """How many tokens an answer has, and why it has ended."""
+        """Returns the number of tokens of an answer, and its finish reason."""
 
     def pop(self) -> OutputT_co | None:
-        """What is new, for the caller; None when there is nothing to emit yet."""
+        """Returns the new output for the caller; None if there is nothing to emit yet."""
 
     def abort(self) -> None:
-        """End it because the caller aborts."""
+        """Ends the request because the caller aborts it."""
 
 
 class OpenRequest:
-    """A request in flight: its stream, and what wakes its one reader.
+    """A request in flight: its stream, and the means to wake its one reader.
 
-    `is_sent` is set once the engine has it, `ended` when it was aborted or has failed. `woken_at` is when
-    the reader was last woken. `observed` is set once it was accepted, where there are metrics. Of its prompt
-    `num_uncached_tokens` are to be computed.
+    `is_sent` is set once the engine has the request, `ended` when it was aborted or has failed. `woken_at` is the
+    time when the reader was last woken. `observed` is set once the request was accepted, if there are metrics.
+    `num_uncached_tokens` is the number of its prompt tokens to compute.
     """
 
     __slots__ = (
@@ -86,7 +86,7 @@ class OpenRequest:
         self.waits_for_prefill = True
         self.woken_at = -math.inf
         self.observed: ObservedRequest | None = None
-        # Not an event: that would be a sixth of what is done here for a token.
+        # Not an `asyncio.Event`: that would cost a sixth of the front's time per token.
         self._waiter: asyncio.Future[None] | None = None
         self._loop = asyncio.get_running_loop()
         params = request.params
@@ -97,11 +97,11 @@ class OpenRequest:
 
     @property
     def is_over(self) -> bool:
-        """Whether nothing of it is to come from the engine any more."""
+        """True if no more output will come from the engine."""
         return self.error is not None or self.stream.is_finished
 
     def observe_end(self) -> None:
-        """Show the metrics that no answer goes on, whether it had ended or is given up."""
+        """Reports to the metrics the end of all answers, finished or given up."""
         if self.observed is None:
             return
         given_up = FinishReason.ABORT if self.error is None else FinishReason.ERROR
@@ -111,7 +111,7 @@ class OpenRequest:
         self.observed.end_trace(is_in_engine=self.is_sent and self.error is None)
 
     async def wait(self) -> None:
-        """Return when the reader is woken and may pop; raise the error if there is one."""
+        """Returns when the reader is woken and may pop; raises the error if there is one."""
         if not self.is_woken:
             self._waiter = self._loop.create_future()
             await self._waiter
@@ -123,12 +123,12 @@ class OpenRequest:
 
     @property
     def has_sink(self) -> bool:
-        """Whether `emit` may do instead of `wake`: the reader waits."""
+        """True if `emit` can replace `wake`: there is a sink, and the reader waits."""
         waiter = self._waiter
         return self._sink is not None and waiter is not None and not waiter.done()
 
     def emit(self) -> None:
-        """Give what is new to the sink; the end, and what that does not take, to the reader."""
+        """Gives a new output to the sink; the reader gets the end, and what the sink does not take."""
         if self._sink is None or not self._sink.is_open or self.is_over or not self.has_sink:
             self.wake()
             return
@@ -137,50 +137,51 @@ class OpenRequest:
             output = self.stream.pop()
             if output is not None:
                 self._sink.take(output)
-        except Exception as error:  # noqa: BLE001 - as where the reader had met it
+        except Exception as error:  # noqa: BLE001 - the reader raises it, as without a sink
             self.fail(error)
 
     def abort(self) -> None:
-        """End it, and wake the reader for the end."""
+        """Ends the request, and wakes the reader for the end."""
         try:
             self.stream.abort()
-        except Exception as error:  # noqa: BLE001 - its own, and not that of others aborted with it
+        except Exception as error:  # noqa: BLE001 - concerns this request only, not others aborted with it
             self.fail(error)
         self.ended.set()
         self.wake()
 
     def fail(self, error: BaseException) -> None:
-        """Make the reader raise `error`."""
+        """Makes the reader raise `error`."""
         self.error = error
         self.ended.set()
         self.wake()
 
     def wake(self) -> None:
-        """Wake the reader."""
         self.is_woken = True
         if self._waiter is not None and not self._waiter.done():
             self._waiter.set_result(None)
 
 
 class OpenRequests:
-    """Requests by the engine's id and by the caller's, which several may share.
+    """Open requests by the engine's id, and by the caller's id, which several requests may share.
 
-    Those whose prompts still wait have `num_uncached_tokens` to be computed.
+    `num_uncached_tokens` is the number of prompt tokens to compute, of the requests that wait for prefill.
     """
 
     def __init__(self, limits: SchedulerConfig) -> None:
         self._limits = limits
         self._by_engine_id: dict[str, OpenRequest] = {}
-        # The request that the engine knows by an id, if it is still open.
+        # Returns the open request with an engine id, or None.
         self.get = self._by_engine_id.get
         self._engine_ids: dict[str, set[str]] = {}  # by request id
         self.num_sequences = 0
         self.num_uncached_tokens = 0
-        self._num_prepared = 0  # answers of requests that hold places and are not open yet
+        self._num_prepared = (
+            0  # answers of requests in preparation: they hold places and are not open yet
+        )
         self._num_queued_tokens = 0
 
     def use(self, limits: SchedulerConfig) -> None:
-        """Keep to other limits from now on."""
+        """Applies other limits from now on."""
         self._limits = limits
 
     def __len__(self) -> int:
@@ -191,11 +192,11 @@ class OpenRequests:
 
     @property
     def has_unsent(self) -> bool:
-        """Whether there are any that the engine does not have yet."""
+        """True if the engine does not have all open requests yet."""
         return any(not opened.is_sent for opened in self._by_engine_id.values())
 
     def named(self, request_ids: Iterable[str]) -> list[OpenRequest]:
-        """All requests whose callers gave one of these ids."""
+        """Returns all requests with one of these caller's ids."""
         return [
             self._by_engine_id[engine_id]
             for request_id in request_ids
@@ -204,7 +205,7 @@ class OpenRequests:
 
     @contextmanager
     def preparing(self, num_answers: int) -> Iterator[None]:
-        """Hold places for a request that is not there yet, or raise `Overloaded`."""
+        """Holds places for a request that is being prepared; raises `Overloaded` if there are none."""
         self._check_room(num_answers)
         self._num_prepared += num_answers
         try:
@@ -228,9 +229,9 @@ class OpenRequests:
     def admit(
         self, request: Request, stream: Stream[Any], num_uncached_tokens: int | None = None
     ) -> OpenRequest:
-        """Take a request in, or raise `Overloaded`. Each of its `n` answers takes a place.
+        """Admits a request, or raises `Overloaded`. Each of its `n` answers takes a place.
 
-        `num_uncached_tokens` of its prompt are to be computed, as far as the caller knows; without, all.
+        `num_uncached_tokens` is the number of prompt tokens to compute, if the caller knows it. Default: all.
         """
         self._check_room(request.params.n)
         num_tokens = len(request.prompt_token_ids)
@@ -245,14 +246,14 @@ class OpenRequests:
         return opened
 
     def count_prefilled(self, opened: OpenRequest) -> None:
-        """The request's prompt waits no longer: it has its first output, or has ended."""
+        """Counts the request's prompt as no longer waiting: it has its first output, or has ended."""
         if opened.waits_for_prefill:
             opened.waits_for_prefill = False
             self.num_uncached_tokens -= opened.num_uncached_tokens
             self._num_queued_tokens -= len(opened.request.prompt_token_ids)
 
     def remove(self, opened: OpenRequest) -> None:
-        """Forget a request."""
+        """Forgets a request."""
         request = opened.request
         self.count_prefilled(opened)
         self.num_sequences -= request.params.n
@@ -266,10 +267,10 @@ class OpenRequests:
 class Pace:
     """Wakes the readers of all streams.
 
-    A stream that emitted nothing for `interval_s` emits at once, and so do answers that begin
-    and end. What comes sooner waits for the rest of the interval and leaves in one piece. So a model
-    whose steps take longer is never waited for, and no token waits longer than the interval.
-    One timer serves all: who waits when it is due goes with it, a little early.
+    A stream that emitted nothing for `interval_s` emits at once, and so do the first and last output of an answer.
+    Earlier outputs wait for the rest of the interval and leave together. So no token waits longer than the
+    interval, and a model with longer steps is not slowed down. One timer serves all streams: a stream that waits
+    when the timer fires is woken then, a little early.
     """
 
     def __init__(self, interval_s: float, loop: asyncio.AbstractEventLoop) -> None:
@@ -277,16 +278,17 @@ class Pace:
         self._loop = loop
         self._waiting: dict[OpenRequest, None] = {}  # in the order in which they began to wait
         self._timer: asyncio.TimerHandle | None = None
-        self._due_at = 0.0  # of the timer
-        self._emitting: list[OpenRequest] = []  # before this turn of the loop ends
+        self._due_at = 0.0  # when the timer fires
+        self._emitting: list[
+            OpenRequest
+        ] = []  # requests that emit at the end of this event loop turn
 
     def wake_now(self, opened: OpenRequest) -> None:
-        """Wake the reader."""
         self._waiting.pop(opened, None)
         self._wake(opened, self._loop.time())
 
     def wake_soon(self, opened: OpenRequest) -> None:
-        """Wake the reader now or when the interval since it was last woken is over."""
+        """Wakes the reader now, or at the end of the interval since it was last woken."""
         if opened.is_woken or opened in self._waiting:
             return
         now = self._loop.time()
@@ -299,7 +301,7 @@ class Pace:
             self._wait_until(due_at)
 
     def forget(self, opened: OpenRequest) -> None:
-        """The reader has left."""
+        """Removes a request whose reader has left."""
         self._waiting.pop(opened, None)
 
     def _wait_until(self, due_at: float) -> None:
@@ -316,7 +318,9 @@ class Pace:
             self._wake(opened, now)
 
     def _wake(self, opened: OpenRequest, now: float) -> None:
-        """Wake the reader, or emit past it: later, like that, so that all that comes meanwhile goes with it."""
+        """Wakes the reader, or emits to the sink. It emits later in this turn of the loop, so that all outputs
+        until then go together.
+        """
         opened.woken_at = now
         if not opened.has_sink:
             opened.wake()

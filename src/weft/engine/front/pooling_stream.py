@@ -1,11 +1,11 @@
-"""The front half of one pooling request: the engine's outputs, made into its one output."""
+"""`PoolingStream`: turns the engine's outputs of one pooling request into its only output."""
 
 from weft.core.types import FinishReason, PoolingRequestOutput, Request, SequenceOutput
 from weft.text.outputs import Due
 
 
 class PoolingStream:
-    """Waits for the one result of a request."""
+    """Waits for the result of a pooling request."""
 
     def __init__(self, request: Request) -> None:
         self._request = request
@@ -14,16 +14,16 @@ class PoolingStream:
 
     @property
     def due(self) -> Due:
-        """Once it is there."""
+        """Due once the request has ended."""
         return Due.NOW if self.is_finished else Due.NOT_YET
 
     @property
     def is_finished(self) -> bool:
-        """Whether the request has ended."""
+        """True if the request has ended."""
         return self._output is not None or self.error is not None
 
     def progress(self, index: int) -> tuple[int, FinishReason | None]:
-        """No tokens ever, and why it has ended."""
+        """Returns 0 tokens, and the finish reason."""
         del index
         if self.error is not None:
             return 0, FinishReason.ERROR
@@ -32,7 +32,7 @@ class PoolingStream:
         return 0, FinishReason.STOP if self._output.data else FinishReason.ABORT
 
     def push(self, output: SequenceOutput) -> bool:
-        """Take an output of the engine; never a reason to stop it."""
+        """Takes an output of the engine; returns False, because a pooling request has no stop strings."""
         if self.is_finished:
             return False
         if output.finish_reason is FinishReason.ERROR:
@@ -45,12 +45,12 @@ class PoolingStream:
         return False
 
     def abort(self) -> None:
-        """End with no numbers."""
+        """Ends the request with no numbers."""
         if not self.is_finished:
             self._finish([], (0,), 0)
 
     def pop(self) -> PoolingRequestOutput | None:
-        """The output, once it is there."""
+        """Returns the output, or None while the request runs."""
         return self._output
 
     def _finish(self, data: list[float], shape: tuple[int, ...], num_cached_tokens: int) -> None:

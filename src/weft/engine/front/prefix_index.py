@@ -1,8 +1,8 @@
-"""`PrefixIndex`: what one engine's prefix cache holds, as its events report it, found by prompts.
+"""`PrefixIndex`: the content of one engine's prefix cache as its events report it, looked up by prompt.
 
-A block's key is made of its tokens and its parent's key, and at the start of adapter and salt: the engine's own
-hashes depend on when it loaded an adapter or weights, and so differ between engines. Keys only decide who
-computes: two prompts of one key would cost time, and show nobody what is another's.
+A block's key is made of its tokens and its parent's key; a chain starts with adapter and salt. The engine's own
+hashes cannot be used: they depend on when it loaded an adapter or weights, so they differ between engines. Keys
+only decide which engine computes a request: a collision of keys costs time, but reveals no other request's data.
 """
 
 from collections.abc import Iterable, Sequence
@@ -10,13 +10,13 @@ from collections.abc import Iterable, Sequence
 from weft.core.kv_cache import Medium
 from weft.core.types import AllBlocksCleared, BlockRemoved, BlockStored, KvEvent, Request
 
-# Longer prefixes are worth no more: to look for them takes some microseconds a block, on the event loop.
+# Longer prefixes are not looked up: a lookup takes some microseconds a block on the event loop.
 MAX_BLOCKS = 4096
-_SHORT = 8  # bytes of an engine's hash
+_SHORT = 8  # bytes of an engine's hash that are kept
 
 
 class PrefixIndex:
-    """Of one engine, for as long as it lives."""
+    """Index of one engine's cached blocks, for as long as the engine lives."""
 
     def __init__(self) -> None:
         self._hash_by_key: dict[int, int] = {}
@@ -29,7 +29,7 @@ class PrefixIndex:
         return key in self._hash_by_key
 
     def take(self, events: Iterable[KvEvent]) -> None:
-        """Take in what has changed."""
+        """Applies cache events."""
         for event in events:
             match event:
                 case BlockStored():
@@ -40,7 +40,7 @@ class PrefixIndex:
                     self.clear()
 
     def clear(self) -> None:
-        """The engine holds nothing."""
+        """Forgets all blocks."""
         self._hash_by_key.clear()
         self._key_by_hash.clear()
         self._held.clear()
@@ -50,7 +50,7 @@ class PrefixIndex:
             key: int | None = _root(event.lora_name, event.cache_salt)
         else:
             key = self._key_by_hash.get(_short(event.parent_block_hash))
-        if key is None:  # its parent was removed meanwhile: without it nobody finds it
+        if key is None:  # the parent was removed meanwhile: no lookup reaches this block
             return
         for place, block_hash in enumerate(event.block_hashes):
             start = place * event.block_size
@@ -65,13 +65,13 @@ class PrefixIndex:
             if any((short, medium) in self._held for medium in Medium):
                 continue
             key = self._key_by_hash.pop(short, None)
-            # An adapter that was loaded again has blocks of the same key and another hash.
+            # Blocks of an adapter that was loaded again have the same key and another hash.
             if key is not None and self._hash_by_key.get(key) == short:
                 del self._hash_by_key[key]
 
 
 def cached_tokens(request: Request, block_size: int, indexes: Sequence[PrefixIndex]) -> list[int]:
-    """How many of the prompt's tokens each engine has computed already."""
+    """Returns for each engine the number of prompt tokens that its cache holds."""
     counts = [0] * len(indexes)
     token_ids = request.prompt_token_ids
     key = _root(request.lora_name, request.cache_salt)

@@ -1,7 +1,7 @@
-"""`ProcessClient`: the engine in a child process, so that its crash is an event and not our end.
+"""`ProcessClient`: runs the engine in a child process, so that its crash does not end this process.
 
-The child gets its configuration on stdin and lives no longer than that pipe. Commands and events are
-msgpack of fixed schemas over two ZeroMQ sockets in a private directory.
+The child reads its configuration from stdin and ends when that pipe closes. Commands and events are msgpack of
+fixed schemas over two ZeroMQ sockets in a private directory.
 """
 
 import asyncio
@@ -26,12 +26,14 @@ from weft.text.tokenizer import Tokenizer
 
 log = logging.getLogger("weft.engine")
 
-_KILL_GRACE_S = 5.0  # beyond the drain: an engine stuck in a step is killed after it
+_KILL_GRACE_S = 5.0  # after the drain timeout: then an engine stuck in a step is killed
 OnLoading: TypeAlias = Callable[[int, int], None]
 
 
 class ApartClient(FrontClient):
-    """An engine that can end by itself: it is followed until it has loaded, and ended where it does not end."""
+    """Client of an engine outside this process. It waits until the engine has loaded, and kills an engine that does
+    not end.
+    """
 
     def __init__(
         self, config: EngineConfig, tokenizer: Tokenizer, metrics: Metrics | None = None
@@ -42,7 +44,7 @@ class ApartClient(FrontClient):
 
     @abstractmethod
     def _kill(self) -> None:
-        """End it at once; idempotent."""
+        """Ends the engine at once; idempotent."""
 
     async def _wait_loaded(self, on_loading: OnLoading) -> None:
         self._on_loading = on_loading
@@ -65,10 +67,10 @@ class ApartClient(FrontClient):
 
     def _die(self, error: WeftError) -> None:
         super()._die(error)
-        self._kill_in(_KILL_GRACE_S)  # an engine that said so ends by itself
+        self._kill_in(_KILL_GRACE_S)  # an engine that reported its failure should end by itself
 
     def _end(self, cause: str) -> None:
-        """It is gone; of this `cause`, if nobody wanted that or has said why."""
+        """Handles the end of the engine; `cause` is reported if the end was neither requested nor explained."""
         if self._dead_error is None:
             self._die(self._death(cause))
         for timer in self._kills:
@@ -88,12 +90,12 @@ class ApartClient(FrontClient):
         return EngineDead(f"engine {rank} ended unexpectedly ({cause}); it is started again")
 
     def _kill_in(self, delay_s: float) -> None:
-        """Unless it has ended before."""
+        """Kills the engine after a delay, unless it has ended by then."""
         self._kills.append(asyncio.get_running_loop().call_later(delay_s, self._kill))
 
 
 class ProcessClient(ApartClient):
-    """Made by `start`, inside a running event loop."""
+    """Client of an engine in a child process. Made by `start`, inside a running event loop."""
 
     def __init__(
         self,
@@ -117,11 +119,11 @@ class ProcessClient(ApartClient):
         child: EngineChild | None = None,
         on_loading: OnLoading = lambda num_bytes, all_bytes: None,
     ) -> "ProcessClient":
-        """Start the child and wait until its model is loaded. `child` was launched with `config` already.
+        """Starts the child and waits until its model is loaded. `child` was launched with `config` already.
 
-        `on_loading` gets the bytes of weights that are loaded, and how many there are, some times a second.
+        `on_loading` gets the bytes of weights that are loaded and the total, several times a second.
 
-        Raises `ConfigError` when the child reports that the model cannot run, `EngineDead` when it dies.
+        Raises `ConfigError` if the child reports that the model cannot run, `EngineDead` if it dies.
         """
         process = await launched(config) if child is None else child
         try:
@@ -140,7 +142,7 @@ class ProcessClient(ApartClient):
         metrics: Metrics | None = None,
         on_loading: OnLoading = lambda num_bytes, all_bytes: None,
     ) -> "ProcessClient":
-        """Wait until the model of a child is loaded that was launched with `config`; see `start`."""
+        """Waits until a child that was launched with `config` has loaded its model; see `start`."""
         try:
             client = cls(config, tokenizer, child, metrics)
         except BaseException:
@@ -175,7 +177,7 @@ class ProcessClient(ApartClient):
 
 
 async def launched(config: EngineConfig, weights: WeightFiles | None = None) -> EngineChild:
-    """A process that has begun to load; see `EngineChild.launch`."""
+    """Returns a process that has begun to load; see `EngineChild.launch`."""
     child = await EngineChild.spawn()
     try:
         await child.launch(config, weights)
@@ -186,7 +188,9 @@ async def launched(config: EngineConfig, weights: WeightFiles | None = None) -> 
 
 
 async def read_tokenizer(checkpoint: Checkpoint) -> Tokenizer:
-    """On a thread: of a large vocabulary it takes a second, and probes are to be answered."""
+    """Reads the tokenizer on a thread: a large vocabulary takes a second, and health probes must be answered
+    meanwhile.
+    """
     return await asyncio.to_thread(
         Tokenizer.from_files, checkpoint.tokenizer_files, checkpoint.parsed_tokenizer
     )

@@ -1,4 +1,4 @@
-"""What callers say of weights that they send, checked before the engine receives it."""
+"""Checks of the weights that a caller describes in `update_info`, before the engine gets them."""
 
 from contextlib import suppress
 from pathlib import Path
@@ -13,7 +13,7 @@ from weft.engine.messages import SentTensor, UpdateWeights
 from weft.engine.weight_transfer import SEGMENT
 from weft.model.weights import BYTES_PER_ELEMENT
 
-MAX_TENSORS = 50_000  # of one call, as of a checkpoint
+MAX_TENSORS = 50_000  # per call; the limit of a checkpoint is the same
 MAX_DIMENSIONS = 8
 _MAX_BYTES = 1 << 62
 
@@ -23,7 +23,7 @@ _Shape = Annotated[tuple[_Size, ...], msgspec.Meta(max_length=MAX_DIMENSIONS)]
 
 
 class _Segment(msgspec.Struct, forbid_unknown_fields=True):
-    """`update_info` of the backend shared_memory."""
+    """`update_info` for the backend shared_memory."""
 
     segment: str
     names: Annotated[list[str], msgspec.Meta(min_length=1, max_length=MAX_TENSORS)]
@@ -33,7 +33,7 @@ class _Segment(msgspec.Struct, forbid_unknown_fields=True):
 
 
 class _Files(msgspec.Struct, forbid_unknown_fields=True):
-    """`update_info` of the backend safetensors."""
+    """`update_info` for the backend safetensors."""
 
     path: Annotated[str, msgspec.Meta(min_length=1, max_length=4096)]
 
@@ -41,7 +41,7 @@ class _Files(msgspec.Struct, forbid_unknown_fields=True):
 def to_update(
     config: WeightTransferConfig, request: WeightTransferUpdateRequest, call_id: int
 ) -> UpdateWeights:
-    """What a caller sends, as the engine takes it. `BadRequest` names what is wrong in `update_info`."""
+    """Returns the update as the engine takes it. Raises `BadRequest` that names the wrong part of `update_info`."""
     if config.backend == "safetensors":
         path = _path_below(config, _read(request.update_info, _Files).path)
         return UpdateWeights(call_id, str(path))
@@ -60,7 +60,7 @@ def _read(info: dict[str, Any], kind: type[T]) -> T:
 
 
 def _tensors(given: _Segment) -> list[SentTensor]:
-    """Where each lies: one behind the other, unless the caller says otherwise."""
+    """Returns the tensors with their offsets; without `offsets` each tensor follows the one before it."""
     count = len(given.names)
     for name in ("dtype_names", "shapes", "offsets"):
         values = getattr(given, name)
@@ -86,13 +86,13 @@ def _tensors(given: _Segment) -> list[SentTensor]:
 
 
 def _path_below(config: WeightTransferConfig, given: str) -> Path:
-    """The path without links, which must not lead out of the directory that is allowed."""
+    """Returns the path with links resolved. The path must not leave the allowed directory."""
     assert config.directory is not None
-    with suppress(OSError, RuntimeError, ValueError):  # nothing there, links in a ring, a NUL
+    with suppress(OSError, RuntimeError, ValueError):  # a missing file, a cycle of links, a NUL
         path = Path(config.directory, given).resolve(strict=True)
         if path.is_relative_to(config.directory):
             return path
-    raise BadRequest(  # one message: what lies outside is nobody's business here
+    raise BadRequest(  # one message for all cases, so that it reveals nothing about paths outside
         "update_info",
         f"update_info.path must be a file or directory below {config.directory}, got {given[:200]!a}",
     )

@@ -1,7 +1,7 @@
-"""`Session`: a request whose input comes in pieces, while it answers.
+"""`Session`: a request whose input arrives in pieces while it is answered.
 
-Each piece is a request of its own to the engine, whose prompt is all tokens so far: between two
-pieces a session holds no blocks and no place in a step, and what it computed waits in the prefix cache.
+The engine sees each piece as a request of its own, whose prompt is all tokens so far. Between two pieces a session
+holds no blocks and takes part in no step; the KV that it computed stays in the prefix cache.
 """
 
 import asyncio
@@ -22,15 +22,15 @@ from weft.core.types import (
 )
 from weft.engine.front.open_requests import OpenRequest
 
-# Pieces that may wait while an earlier one is answered; no more are read until there is room.
+# Maximum number of pieces that wait while an earlier piece is answered; reading stops until there is room.
 MAX_WAITING = 16
 
-# The answer to a piece that continues these tokens.
+# Answers a piece; the list has the tokens that the piece continues.
 Answer = Callable[[StreamingInput, list[int]], AsyncGenerator[RequestOutput, None]]
 
 
 class Session:
-    """Reads the input beside the answer. Owned by one call of `generate`; `abort` and `fail` end it."""
+    """Reads the input while it answers. Owned by one call of `generate`; `abort` and `fail` end it."""
 
     def __init__(self, request_id: str, inputs: AsyncIterable[StreamingInput]) -> None:
         self.request_id = request_id
@@ -45,11 +45,11 @@ class Session:
 
     @property
     def is_parked(self) -> bool:
-        """Whether it waits for input, unknown to the engine."""
+        """True if the session waits for input: the engine does not know of it."""
         return self._current is None
 
     def begin(self, opened: OpenRequest) -> None:
-        """A piece was admitted. What ended the session while it was prepared ends it too."""
+        """Notes that a piece was admitted. Ends the piece if the session was ended while the piece was prepared."""
         self._current = opened
         if self._error is not None:
             opened.fail(self._error)
@@ -57,12 +57,12 @@ class Session:
             opened.abort()
 
     def abort(self) -> None:
-        """End with "abort": what is being answered is ended by its own abort."""
+        """Ends the session with "abort"; the piece that is being answered needs an abort of its own."""
         self._is_aborted = True
         self._changed.set()
 
     def fail(self, error: BaseException) -> None:
-        """Make the caller raise `error`: now, or behind an answer that is there and was not read yet."""
+        """Makes the caller raise `error`: at once, or after an answer that is finished but not read yet."""
         self._error = error
         self._changed.set()
         if self._current is not None and not self._current.stream.is_finished:
@@ -71,7 +71,7 @@ class Session:
     async def outputs(
         self, params: SamplingParams, answer: Answer
     ) -> AsyncGenerator[RequestOutput, None]:
-        """The outputs of every piece. Only the last of all is finished."""
+        """Yields the outputs of every piece. Only the last output of all is marked as finished."""
         reader = asyncio.create_task(self._read())
         try:
             async for output in self._answers(params, answer):
@@ -90,7 +90,7 @@ class Session:
                     await self._has_room.wait()
                 self._waiting.append(piece)
                 self._changed.set()
-        except Exception as error:  # noqa: BLE001 - the caller's own, and the caller gets it
+        except Exception as error:  # noqa: BLE001 - raised by the caller's input; the caller gets it
             self.fail(error)
         self._is_read = True
         self._changed.set()
@@ -119,7 +119,7 @@ class Session:
             yield _ending(parked, None)
 
     def _nothing(self) -> RequestOutput:
-        """What stands for an answer where none was begun."""
+        """Returns an empty output for a session that was aborted before its first answer."""
         answer = CompletionOutput(index=0)
         return RequestOutput(
             request_id=self.request_id,
@@ -130,7 +130,7 @@ class Session:
         )
 
     async def _next(self) -> StreamingInput | None:
-        """The next piece, when it is there; None when there are no more."""
+        """Waits for the next piece; None if there are no more."""
         while True:
             self._changed.clear()
             if self._is_aborted:
@@ -150,14 +150,14 @@ class Session:
 
 
 class _Context:
-    """What one piece and its answer add to the context."""
+    """Tokens that one piece and its answer add to the context."""
 
     def __init__(self) -> None:
         self._prompt: list[int] = []
         self._answer: list[int] = []
 
     def take(self, output: RequestOutput, params: SamplingParams | None) -> None:
-        """Take in an output of the answer."""
+        """Adds an output of the answer."""
         self._prompt = output.prompt_token_ids
         new = output.outputs[0].token_ids
         is_delta = params is not None and params.output_kind is OutputKind.DELTA
@@ -165,12 +165,12 @@ class _Context:
 
     @property
     def token_ids(self) -> list[int]:
-        """The last token is left out: nothing was computed behind it, and the input takes its place."""
+        """Prompt and answer without the last token: its KV was not computed, and the next input takes its place."""
         return [*self._prompt, *self._answer[:-1]]
 
 
 def _checked(piece: object, params: SamplingParams) -> StreamingInput:
-    """The piece with its parameters, which are those of the call unless it brings its own."""
+    """Returns the piece with its params: its own, else those of the call."""
     if not isinstance(piece, StreamingInput):
         raise BadRequest(
             "prompt", f"streaming input must be StreamingInput, got a {type(piece).__name__}"
@@ -189,7 +189,7 @@ def _checked(piece: object, params: SamplingParams) -> StreamingInput:
 
 
 def _ending(parked: RequestOutput, reason: FinishReason | None) -> RequestOutput:
-    """The end of a session that emitted all before."""
+    """Returns the finishing output of a session whose other outputs have all been emitted."""
     last = parked.outputs[0]
     nothing = CompletionOutput(
         index=0,

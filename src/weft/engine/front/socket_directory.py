@@ -1,6 +1,8 @@
-"""Directories of sockets between processes of this machine, and the end of those whose owners were killed.
+"""Directories of sockets between processes of this machine, and the removal of directories whose owners were
+killed.
 
-Each holds a file that its owner keeps locked as long as it lives: the system lets go of it, however the owner ends.
+Each directory holds a file that its owner locks as long as it lives: the system releases the lock however the owner
+ends.
 """
 
 import fcntl
@@ -21,17 +23,17 @@ log = logging.getLogger("weft.engine")
 
 _PREFIX = "weft-"
 _LOCK = "owner"
-# What TMPDIR names is the user's choice, and may be deep; this is not, and every system has it.
+# TMPDIR may name a path that is too long for a socket; this path is short and exists on every system.
 _SHORT_DIRECTORY = "/tmp"  # noqa: S108 - a fresh directory is made inside, for us alone
 _MAX_LOOKED_AT = 10_000
 
 
 class SocketDirectory:
-    """A fresh directory whose sockets' paths are as short as the system wants them."""
+    """A fresh directory whose socket paths are short enough for the system."""
 
     def __init__(self) -> None:
         where = tempfile.gettempdir()
-        # What mkdtemp puts behind the prefix, and the longest name inside, are of these lengths.
+        # mkdtemp appends 8 characters to the prefix; the longest socket name is "commands".
         if len(os.fsencode(f"{where}/{_PREFIX}12345678/commands")) > zmq.IPC_PATH_MAX_LEN:
             where = _SHORT_DIRECTORY
         try:
@@ -45,7 +47,7 @@ class SocketDirectory:
             ) from error
 
     def remove(self) -> None:
-        """Remove it with all that is in it; idempotent."""
+        """Removes the directory and its content; idempotent."""
         shutil.rmtree(self.path, ignore_errors=True)
         if self._lock >= 0:
             os.close(self._lock)
@@ -53,7 +55,9 @@ class SocketDirectory:
 
 
 def _lock_in(path: Path) -> int:
-    """Its file has its name only once it is locked, so that nobody finds it free before."""
+    """Creates and locks the lock file; the file gets its name only when it is locked, so that nobody finds it
+    unlocked.
+    """
     lock = os.open(path / f".{_LOCK}", os.O_CREAT | os.O_RDWR, 0o600)
     fcntl.flock(lock, fcntl.LOCK_EX)
     (path / f".{_LOCK}").rename(path / _LOCK)
@@ -61,16 +65,18 @@ def _lock_in(path: Path) -> int:
 
 
 def remove_abandoned(where: str) -> None:
-    """Remove directories of this user whose owners have ended; one without a lock may be another program's."""
+    """Removes directories of this user whose owners have ended. A directory without a lock file may be another
+    program's and stays.
+    """
     with os.scandir(where) as entries:
         ours = [
             Path(one) for one in islice(entries, _MAX_LOOKED_AT) if one.name.startswith(_PREFIX)
         ]
     for path in ours:
-        with suppress(OSError):  # it is another user's, or goes meanwhile
+        with suppress(OSError):  # another user's directory, or removed meanwhile
             if _is_abandoned(path):
                 shutil.rmtree(path)
-                log.info("removed %s, which a process that was killed had left", path)
+                log.info("removed %s, left behind by a process that was killed", path)
 
 
 def _is_abandoned(path: Path) -> bool:

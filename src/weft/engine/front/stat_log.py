@@ -1,4 +1,4 @@
-"""`StatLog`: the line, every few seconds, of what a busy engine does."""
+"""`StatLog`: the periodic log line about the load of a busy engine."""
 
 import time
 from collections import deque
@@ -7,11 +7,11 @@ from collections.abc import Callable
 from weft.core.stats import StepStats
 from weft.core.types import EngineLoad
 
-_WINDOW_LOOKUPS = 1000  # prompts that the hit rate is about
+_WINDOW_LOOKUPS = 1000  # number of last prompts that the hit rate covers
 
 
 class StatLog:
-    """Compares each state of the engine with the one it saw before. `clock` is monotonic, in seconds."""
+    """Compares the engine's counters with those of the previous call. `clock` is monotonic, in seconds."""
 
     def __init__(self, clock: Callable[[], float] = time.monotonic) -> None:
         self._clock = clock
@@ -20,7 +20,7 @@ class StatLog:
         self._lookups: deque[tuple[int, int, int]] = deque()  # (prompts, tokens, tokens found)
 
     def line(self, load: EngineLoad, stats: StepStats) -> str | None:
-        """What is under way and what was done since the last call; None if that is nothing."""
+        """Returns the current load and the throughput since the last call; None if the engine is idle."""
         now = self._clock()
         seconds = max(now - self._seen_at, 1e-9)
         num_prompt = stats.total_prompt_tokens - self._seen.total_prompt_tokens
