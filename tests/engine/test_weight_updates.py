@@ -293,7 +293,7 @@ async def twice(client):
     ("failing", "match"),
     [
         (not_a_number, rf"{NORM} holds NaN"),
-        (missing, rf"not whole: {NORM} of 21 tensors"),
+        (missing, rf"incomplete: {NORM} of 21 tensors"),
         (twice, "sent twice"),
     ],
 )
