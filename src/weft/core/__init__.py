@@ -1,1 +1,1 @@
-"""The vocabulary every other package shares: values, errors, configuration, the EngineClient."""
+"""Vocabulary that every other package shares: values, errors, configuration and `EngineClient`."""

@@ -2,6 +2,6 @@
 
 
 def join_host_port(host: str, port: int) -> str:
-    """host:port, with an IPv6 host in brackets."""
+    """Returns "host:port", with an IPv6 host in brackets."""
     host = f"[{host}]" if ":" in host and host[0] != "[" else host
     return f"{host}:{port}"

@@ -1,4 +1,4 @@
-"""What msgspec leaves out when it refuses a value of a set: which ones are allowed."""
+"""Adds the allowed values to msgspec's errors about enums and literals, which do not list them."""
 
 import re
 from collections.abc import Iterator
@@ -13,7 +13,9 @@ _MAX_LISTED = 32
 
 
 def explain(error: msgspec.DecodeError, kind: Any) -> str:
-    """The error of decoding a `kind`; of a value that is none of some known ones, with those."""
+    """Returns the text of a decoding error of `kind`; for a value outside an enum or literal, with the allowed
+    values.
+    """
     text = str(error)
     refused = _REFUSED.match(text)
     if refused is None:
@@ -29,7 +31,7 @@ def explain(error: msgspec.DecodeError, kind: Any) -> str:
 
 
 def _inside(place: inspect.Type, name: str, index: str) -> Iterator[inspect.Type]:
-    """What may stand at a member or an item of it."""
+    """Yields the types that the member `name`, or the item `index`, of a value of this type may have."""
     match place:
         case inspect.UnionType():
             for one in place.types:

@@ -1,7 +1,7 @@
 """Beam search over any `EngineClient`: each step is a request of one token for every beam.
 
-What beams have in common comes from the engine's prefix cache. Nothing is drawn: equal requests get
-equal answers.
+The KV of prefixes that beams share comes from the engine's prefix cache. No token is drawn at random: equal requests
+get equal answers.
 """
 
 import asyncio
@@ -37,10 +37,11 @@ T = TypeVar("T", "Beam", "_Candidate")
 
 
 class BeamSearchParams(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """How to search: the `beam_width` best continuations are followed, and that many are answered.
+    """Parameters of a beam search: the `beam_width` best continuations are followed, and as many are returned.
 
-    A beam scores its summed log-probability over its length, prompt and answer without the token that
-    ended it, to the power of `length_penalty`. `temperature` is there for programs that give 0.
+    The score of a beam is its summed log-probability divided by its length to the power of `length_penalty`. The
+    length counts prompt and answer without the token that ended the beam. `temperature` exists for programs that send
+    0; other values are refused.
     """
 
     beam_width: int
@@ -54,9 +55,9 @@ class BeamSearchParams(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown
 
 @dataclass(frozen=True, slots=True)
 class Beam:
-    """A continuation. One that has ended keeps the token that ended it in `token_ids`.
+    """A continuation; `token_ids` of an ended beam include the token that ended it.
 
-    Beams are compared by `score`. `rows` is empty where nobody asked for log-probabilities.
+    Beams are compared by `score`. `rows` is empty if the request has no `logprobs`.
     """
 
     token_ids: tuple[int, ...] = ()
@@ -67,13 +68,13 @@ class Beam:
 
     @property
     def has_ended(self) -> bool:
-        """Whether its last token is an end-of-sequence that counts as one."""
+        """True if the last token is an end-of-sequence token and the request does not ignore these."""
         return self.finish_reason is FinishReason.STOP
 
 
 @dataclass(frozen=True, slots=True)
 class _Candidate:
-    """A beam and a token that may follow it. The longer beam is built only if the candidate survives."""
+    """A beam and a token that may follow it. The longer beam is built only for candidates that are selected."""
 
     beam: Beam
     row: PositionLogprobs
@@ -83,7 +84,9 @@ class _Candidate:
     has_ended: bool
 
     def to_beam(self, num_logprobs: int | None) -> Beam:
-        """With the token's row of log-probabilities: itself first, and so many of the likeliest."""
+        """Returns the longer beam; its last row of logprobs has the token first, then the `num_logprobs` most likely
+        ones.
+        """
         rows = self.beam.rows
         if num_logprobs is not None:
             likeliest = dict(islice(self.row.items(), num_logprobs))
@@ -98,7 +101,7 @@ class _Candidate:
 
 
 def check_beam_search(params: BeamSearchParams, limits: Limits) -> None:
-    """Raise `BadRequest` for what cannot be searched."""
+    """Raises `BadRequest` for parameters outside the limits."""
     check_integer("beam_width", params.beam_width, 1, max_beam_width(limits))
     check_integer("max_tokens", params.max_tokens, 1, limits.max_sequence_len)
     check_number("length_penalty", params.length_penalty, -MAX_PENALTY, MAX_PENALTY)
@@ -107,7 +110,7 @@ def check_beam_search(params: BeamSearchParams, limits: Limits) -> None:
 
 
 def max_beam_width(limits: Limits) -> int:
-    """Of every beam twice as many tokens are looked at: half of them may end it."""
+    """Returns the largest width: each beam needs logprobs of twice as many tokens, as half of these may end it."""
     room = limits.vocab_size if limits.max_logprobs == -1 else limits.max_logprobs
     return max(1, room // 2)
 
@@ -120,9 +123,9 @@ async def search_beams(
     *,
     num_logprobs: int | None = None,
 ) -> list[Beam]:
-    """The best beams behind the prompt of a checked request, best first.
+    """Returns the best beams for the prompt of a checked request, best first.
 
-    With `num_logprobs` each has a row of so many log-probabilities for each token.
+    With `num_logprobs` each beam has, for each of its tokens, a row of that many logprobs.
     """
     if request.prompt_embeds:
         raise BadRequest("prompt_embeds", "prompt_embeds does not go with beam search")
@@ -141,7 +144,9 @@ async def search_beams(
             found = list(_candidates(beam, output, lengths, eos_token_ids))
             going = _best([*going, *(one for one in found if not one.has_ended)], width)
             stopped = _best([*stopped, *(one for one in found if one.has_ended)], width)
-            await asyncio.sleep(0)  # hundreds of candidates a beam: others have a turn between
+            await asyncio.sleep(
+                0
+            )  # a beam has hundreds of candidates: let other tasks run in between
         ended = _best([*ended, *(one.to_beam(num_logprobs) for one in stopped)], width)
         beams = [one.to_beam(num_logprobs) for one in going]
         if not beams:
@@ -152,7 +157,7 @@ async def search_beams(
 async def run_beam_search(
     client: EngineClient, request: Request, options: RequestOptions, length_penalty: float
 ) -> AsyncGenerator[RequestOutput, None]:
-    """One output, with a beam for each of the n answers."""
+    """Yields one output, with a beam for each of the n answers."""
     requested = request.params
     assert requested.max_tokens is not None, "a checked request has a number"
     params = BeamSearchParams(
@@ -190,7 +195,7 @@ def _answer(
 
 
 class _Step:
-    """Asks the engine for the next token of several beams at once."""
+    """Requests the next token of several beams from the engine at once."""
 
     def __init__(
         self, client: EngineClient, request: Request, options: RequestOptions, beam_width: int
@@ -208,7 +213,7 @@ class _Step:
         )
 
     async def run(self, beams: Sequence[Beam]) -> list[CompletionOutput]:
-        """One output a beam; the first error ends the others."""
+        """Returns one output per beam; the first error aborts the requests of the others."""
         self._num_steps += 1
         return await gather_all(self._extend(beam, position) for position, beam in enumerate(beams))
 
@@ -228,21 +233,23 @@ class _Step:
 
 
 class _Lengths:
-    """Divides sums of log-probabilities by the length of a step's sequences. The token that ends one does not count."""
+    """Divides summed log-probabilities by the length of a step's sequences. A token that ends a sequence does not
+    count.
+    """
 
     def __init__(self, num_tokens: int, penalty: float) -> None:
         self._going = math.pow(max(num_tokens, 1), penalty)
         self._ended = math.pow(max(num_tokens - 1, 1), penalty)
 
     def score(self, logprob: float, *, has_ended: bool) -> float:
-        """The score of a sequence with this sum."""
+        """Returns the score of a sequence with this summed log-probability."""
         return logprob / (self._ended if has_ended else self._going)
 
 
 def _candidates(
     beam: Beam, output: CompletionOutput, lengths: _Lengths, eos_token_ids: Collection[int]
 ) -> Iterator[_Candidate]:
-    """The beam with each of its likeliest next tokens, likeliest first."""
+    """Yields the beam with each of its most likely next tokens, most likely first."""
     (row,) = output.logprobs or ({},)
     for token_id, entry in row.items():
         has_ended = token_id in eos_token_ids
@@ -252,5 +259,5 @@ def _candidates(
 
 
 def _best(found: list[T], num_best: int) -> list[T]:
-    """The best by score, best first; of equal ones those found first."""
+    """Returns the candidates with the highest scores, best first; equal scores keep their order."""
     return heapq.nlargest(num_best, found, key=attrgetter("score"))

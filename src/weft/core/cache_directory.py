@@ -1,4 +1,4 @@
-"""Directories of what can be made again, each for its owner's eyes alone."""
+"""Directories for caches that can be rebuilt, readable by their owner alone."""
 
 import os
 import stat
@@ -6,9 +6,9 @@ from pathlib import Path
 
 
 def cache_directory(name: str) -> Path | None:
-    """XDG_CACHE_HOME/weft/NAME, made or not; None for a user without a home."""
+    """Returns XDG_CACHE_HOME/weft/NAME, which may not exist yet; None for a user without a home directory."""
     given = os.environ.get("XDG_CACHE_HOME", "")
-    # What is relative is to be ignored, as the specification of these directories has it.
+    # A relative path is ignored: the XDG Base Directory specification says so.
     try:
         home = Path(given) if os.path.isabs(given) else Path("~/.cache").expanduser()
     except RuntimeError:
@@ -17,6 +17,6 @@ def cache_directory(name: str) -> Path | None:
 
 
 def is_ours_alone(found: os.stat_result) -> bool:
-    """Whether that is a file which only this user could have written."""
+    """True for a regular file that this user owns and no other user may write."""
     is_ours = stat.S_ISREG(found.st_mode) and found.st_uid == os.geteuid()
     return is_ours and not found.st_mode & (stat.S_IWGRP | stat.S_IWOTH)

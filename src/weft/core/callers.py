@@ -1,9 +1,9 @@
-"""Who may call: with which keys, and by which names of this server.
+"""Checks of callers: their API keys, and the Host header that they send.
 
-Of keys only digests are retained, and comparing shows nobody how near a guess was. Names matter because
-a web page may have its own looked up as this machine's address: a browser then takes the page and the
-server for one site, and lets the page read every answer (DNS rebinding). What it cannot change is the
-name it calls by, which is in the header `Host`.
+Only digests of keys are stored, and comparisons take constant time, so that timing does not show how close a guess
+was. The Host header is checked because a web page may resolve its own name to this machine's address (DNS rebinding):
+a browser then takes page and server for one site and lets the page read every answer. The page cannot change the name
+that its requests carry in the header `Host`.
 """
 
 import hashlib
@@ -19,15 +19,15 @@ from weft.core.errors import ConfigError
 ANY = "*"
 HOST_ADVICE = "ask by an address, localhost or a name under internal, or start the server with --allowed-hosts NAME"
 _NAME = re.compile(r"[A-Za-z0-9]([A-Za-z0-9._-]{0,251}[A-Za-z0-9])?")
-# Addresses are not looked up, so nobody can have pointed one here. Read by Python and by Envoy.
+# Addresses need no DNS lookup, so DNS rebinding cannot use them. Python and Envoy both read these expressions.
 _ADDRESSES = (r"[0-9]{1,3}(?:\.[0-9]{1,3}){3}", r"\[[0-9a-f:.]+\]")
-# Nor can anybody own a name under these: localhost is this machine, internal is for private networks and will never
-# be registered. A container calls its host host.docker.internal.
+# Nobody can register a name under these domains: localhost is this machine, and internal is reserved for private
+# networks. A container calls its host host.docker.internal.
 _PRIVATE = r"(?:[a-z0-9_-]+\.)+(?:internal|localhost)"
 
 
 class KeyRing(tuple[bytes, ...]):
-    """Digests of some keys. False when there are none."""
+    """Digests of API keys. An empty ring is false."""
 
     __slots__ = ()
 
@@ -35,7 +35,7 @@ class KeyRing(tuple[bytes, ...]):
         return super().__new__(cls, (_digest(key.encode()) for key in keys))
 
     def is_valid(self, key: bytes) -> bool:
-        """Whether `key` is one of them."""
+        """True if `key` is one of the keys."""
         digest = _digest(key)
         # Every key is compared, in constant time: neither a match nor its place shows in the timing.
         matches = [hmac.compare_digest(digest, known) for known in self]
@@ -43,16 +43,16 @@ class KeyRing(tuple[bytes, ...]):
 
 
 def bearer_key(header: bytes) -> bytes | None:
-    """The key of an `Authorization: Bearer KEY` header's value; None for any other scheme."""
+    """Returns the key in the value of a header `Authorization: Bearer KEY`; None for any other scheme."""
     scheme, _, key = header.partition(b" ")
     return key.strip() if scheme.lower() == b"bearer" else None
 
 
 class HostRule:
-    """What `Host` may say of a server that listens on `bound`: an address, a private name, `bound`, or `allowed`.
+    """The Host headers that a server bound to `bound` accepts: addresses, private names, `bound` and `allowed`.
 
-    A server that listens to other machines is known by names that are not configured: there `checks` is
-    False until some are allowed.
+    Other machines may know a server that listens to them by names that are not configured: for such a server `checks`
+    is False until some names are allowed.
     """
 
     def __init__(self, bound: str, allowed: Iterable[str] = ()) -> None:
@@ -70,25 +70,25 @@ class HostRule:
         self._is_own = re.compile(self.pattern).fullmatch
 
     def allows(self, host: str) -> bool:
-        """Whether a caller may ask by this name."""
+        """True if requests with this Host header are accepted."""
         return not self.checks or self.is_own(host)
 
     def is_own(self, host: str) -> bool:
-        """Whether the name, with or without a port, is an address or one that is known."""
+        """True if the name, with or without a port, is an address or a known name."""
         return self._is_own(host) is not None
 
 
 def host_refusal(host: str) -> str:
-    """The refusal of a name that is not allowed."""
+    """Returns the error message for a Host header that is not allowed."""
     return f"Host {host[:100]!r} is not allowed: {HOST_ADVICE}"
 
 
 def is_loopback(host: str) -> bool:
-    """Whether only this machine reaches a server that listens there."""
+    """True if a server that listens on `host` can be reached from this machine only."""
     try:
         found = socket.getaddrinfo(host.strip("[]"), None, type=socket.SOCK_STREAM)
     except (OSError, UnicodeError):
-        return False  # whoever listens there says what is wrong with it
+        return False  # the server that listens on it reports what is wrong
     return all(ipaddress.ip_address(address[0]).is_loopback for *_, address in found)
 
 

@@ -1,8 +1,8 @@
-"""`EngineClient`: the one way in which servers and Python callers see an engine, local or remote.
+"""`EngineClient`: the only interface between servers or Python callers and an engine, local or remote.
 
-Method names and meanings are those of vLLM's protocol of the same name. A request crosses this seam
-once: `prepare` checks it, `run` runs it, and what follows trusts it. What an implementation does not
-offer raises `Unsupported`, naming the method.
+Method names and meanings are those of vLLM's protocol of the same name. Each request is checked once, by `prepare`;
+`run` and all code behind it trust the checked request. A method that an implementation does not offer raises
+`Unsupported`, naming the method.
 """
 
 from collections.abc import AsyncGenerator, AsyncIterable, Callable, Iterable, Mapping, Sequence
@@ -35,7 +35,7 @@ AnyParams: TypeAlias = SamplingParams | PoolingParams
 
 
 class Renderer(Protocol):
-    """Text to token ids and back, for the served model."""
+    """Conversion of text to token ids and back, for the served model."""
 
     def encode(self, text: str, *, add_special_tokens: bool = True) -> list[int]:
         """Token ids of `text`."""
@@ -45,14 +45,16 @@ class Renderer(Protocol):
 
 
 class Sink(Protocol):
-    """Takes outputs of one request past the task that reads them, on its event loop."""
+    """Receives outputs of one request directly, on the event loop of the task that reads them, without waking that
+    task.
+    """
 
     @property
     def is_open(self) -> bool:
-        """Whether it takes the next output."""
+        """True if the sink accepts the next output."""
 
     def take(self, output: RequestOutput) -> None:
-        """Take an output; what this raises, the reader gets."""
+        """Takes an output; an exception that this raises goes to the reader."""
 
 
 def _unsupported(method: str) -> NoReturn:
@@ -60,7 +62,7 @@ def _unsupported(method: str) -> NoReturn:
 
 
 class EngineClient(Protocol):
-    """One engine. Every accepted request ends in exactly one finished output or one error."""
+    """An engine. Every accepted request ends in exactly one finished output or one error."""
 
     info: EngineInfo
     model_config: ModelConfig
@@ -69,9 +71,10 @@ class EngineClient(Protocol):
     # -- requests -----------------------------------------------------------------------------
 
     def preparing(self, num_answers: int) -> AbstractContextManager[None]:
-        """Hold places for a request of so many answers, or refuse it as `run` would.
+        """Reserves places for a request of `num_answers` answers, or refuses the request as `run` would.
 
-        For callers whose prompt is work: without a place they would queue for it only to be refused.
+        For callers that do much work to make the prompt: without a reservation they would do it for requests that are
+        refused afterwards.
         """
         del num_answers
         return nullcontext()
@@ -82,34 +85,35 @@ class EngineClient(Protocol):
         params: AnyParams,
         options: RequestOptions,
     ) -> Request:
-        """Everything about a request that can be refused before the engine has it: check, tokenise, resolve.
+        """Checks, tokenizes and resolves a request: all that can be refused before the engine gets it.
 
-        Parameters are checked before the prompt is looked at, or made by the function that is given in
-        its place. Raises BadRequest, Unsupported or EngineDead.
+        Parameters are checked before the prompt is read, or before it is made if `prompt` is a function. Raises
+        BadRequest, Unsupported or EngineDead.
         """
 
     def run(self, request: Request) -> AsyncGenerator[RequestOutput, None]:
-        """Run what `prepare` made of sampling parameters: see `generate`."""
+        """Runs a request that `prepare` made with sampling parameters; see `generate` for the outputs."""
 
     def run_into(self, request: Request, sink: Sink) -> AsyncGenerator[RequestOutput, None]:
-        """The same, for readers that may be left to wait: outputs are yielded, or go to the sink while it is open.
+        """Runs a request like `run`; an output goes to the sink while it is open, and is yielded otherwise.
 
-        Its last output is always yielded. To wake a reader costs more than all else of a token.
+        The last output is always yielded. The sink saves waking the reader, which costs more than all other work for
+        a token.
         """
         del sink
         return self.run(request)
 
     def run_pooling(self, request: Request) -> AsyncGenerator[PoolingRequestOutput, None]:
-        """Run what `prepare` made of pooling parameters: see `encode`."""
+        """Runs a request that `prepare` made with pooling parameters; see `encode` for the output."""
         _unsupported("encode")
 
     def run_speech(
         self, speech: Speech, params: SamplingParams, options: RequestOptions
     ) -> AsyncGenerator[ClipOutput, None]:
-        """Yield what is said in a recording, clip after clip, where `ModelConfig.speech` is not None.
+        """Yields the transcript of a recording, clip by clip, for a model whose `ModelConfig.speech` is not None.
 
-        A long recording is several clips, which are run at once; `params` are for each of them, with one answer.
-        Closing the generator aborts all. Raises what `prepare` and `run` do.
+        A long recording is split into clips, which run at once; `params` apply to each of them, with one answer.
+        Closing the generator aborts all clips. Raises the errors of `prepare` and `run`.
         """
         _unsupported("speech to text")
 
@@ -119,7 +123,7 @@ class EngineClient(Protocol):
         params: SamplingParams,
         options: RequestOptions,
     ) -> AsyncGenerator[RequestOutput, None]:
-        """Run a prompt that comes in pieces: see `generate`."""
+        """Runs a prompt that arrives in pieces; see `generate`."""
         _unsupported("a prompt in pieces")
 
     async def generate(
@@ -137,23 +141,22 @@ class EngineClient(Protocol):
         reasoning_ended: bool | None = None,
         reasoning_parser_kwargs: Mapping[str, Any] | None = None,
     ) -> AsyncGenerator[RequestOutput, None]:
-        """Yield outputs until one has `is_finished`. Closing the generator aborts the request.
+        """Yields outputs until one has `is_finished`. Closing the generator aborts the request.
 
-        Smaller `priority` runs sooner under the priority policy. `prompt_text` only fills
-        `RequestOutput.prompt`.
+        Smaller `priority` runs sooner under the priority policy. `prompt_text` only fills `RequestOutput.prompt`.
 
-        A model that reasons before it answers gets its structured output after the reasoning, which
-        `reasoning_parser_kwargs={"end": "</think>"}` describes: `end` is the text, 1 to 64
-        characters, that the reasoning ends with, and no other key is known. `reasoning_ended` says
-        whether it did in the prompt; None looks whether the prompt's text ends with `end`, spaces
-        aside. True, or neither argument, starts the constraint with the first token; False needs
-        `end`. What follows `end` in its last token is not looked at.
+        For a model that reasons before it answers, a structured-output constraint starts after the reasoning.
+        `reasoning_parser_kwargs={"end": "</think>"}` describes the reasoning: `end` is the text of 1 to 64 characters
+        that ends it; other keys are refused. `reasoning_ended` says whether the prompt already contains the end of
+        the reasoning; None checks whether the prompt's text ends with `end`, ignoring spaces. With True, or without
+        either argument, the constraint starts with the first token; False needs `end`. Text that follows `end` within
+        the same token is not checked.
 
-        A prompt may come in pieces, while the answer goes on: then each piece is answered in turn, its
-        last output not finished though it has a `finish_reason`, and `sampling_params` count anew. A
-        piece continues all that was said before, but for the last token of the answer to the one
-        before it. When there are no more pieces, the last answer is the finished one, or an empty
-        output is. Pieces take one answer, and neither "final_only", `stop`, truncation nor reasoning.
+        A prompt may arrive in pieces while answers are generated. Each piece is answered in turn; the last output of
+        such an answer has a `finish_reason` but is not finished, and `sampling_params` start anew. A piece continues
+        the whole text before it, except the last token of the previous answer. After the last piece, the last answer
+        is finished, or an empty finished output follows. Requests in pieces have one answer, and cannot use
+        "final_only", `stop`, truncation or reasoning.
 
         Raises BadRequest, Overloaded, Unsupported or EngineDead.
         """
@@ -189,9 +192,9 @@ class EngineClient(Protocol):
         tokenization_kwargs: Mapping[str, Any] | None = None,
         reasoning_ended: bool | None = None,
     ) -> AsyncGenerator[PoolingRequestOutput, None]:
-        """Yield one output: what the pooling task makes of the prompt.
+        """Yields one output: the result of the pooling task for the prompt.
 
-        Raises BadRequest, Overloaded, EngineDead, or Unsupported where the model generates text.
+        Raises BadRequest, Overloaded, EngineDead, or Unsupported for a model that generates text.
         """
         options = RequestOptions(
             request_id=request_id,
@@ -208,65 +211,65 @@ class EngineClient(Protocol):
                 yield output
 
     async def abort(self, request_id: str | Iterable[str]) -> None:
-        """End requests by the ids callers gave; unknown and finished ids are no-ops."""
+        """Aborts requests by the ids that callers gave; unknown and finished ids are no-ops."""
 
     # -- state --------------------------------------------------------------------------------
 
     @property
     def is_running(self) -> bool:
-        """True until the engine is dead or shut down; also before the first request."""
+        """True until the engine is dead or shut down, also before the first request."""
 
     @property
     def is_stopped(self) -> bool:
-        """Whether the engine has ended: by its death, or after `shutdown`."""
+        """True if the engine has ended, because it died or was shut down."""
 
     @property
     def errored(self) -> bool:
-        """Whether the engine is dead."""
+        """True if the engine is dead."""
 
     @property
     def dead_error(self) -> BaseException:
-        """The error every call on a dead engine raises."""
+        """The error that every call on a dead engine raises."""
 
     @property
     def num_active_requests(self) -> int:
-        """Requests accepted and not yet finished."""
+        """Number of accepted requests that have not finished."""
 
     async def check_health(self) -> None:
-        """Raise `dead_error` if the engine is dead or has stopped making progress."""
+        """Raises `dead_error` if the engine is dead or makes no progress any more."""
 
     @property
     def is_degraded(self) -> bool:
-        """Whether some of several engines are absent: requests are answered, by fewer of them."""
+        """True if some of several engines are absent; the others answer all requests."""
         return False
 
     async def is_tracing_enabled(self) -> bool:
-        """Whether the trace headers of a request are used, here or by the server behind: give them then."""
+        """True if this process or the server behind it uses trace headers; only then do callers pass them."""
         return False
 
     async def do_log_stats(self) -> None:
-        """Log one line of load now."""
+        """Logs one line of load now."""
         _unsupported("do_log_stats")
 
     async def get_loads(self) -> list[EngineLoad]:
-        """The latest load of every data-parallel rank."""
+        """Returns the latest load of every data-parallel rank."""
 
     async def get_request_states(self) -> list[RequestStates]:
-        """What every data-parallel rank holds: each answer's phase, times and blocks, and none of its text."""
+        """Returns the requests of every data-parallel rank: phase, times and blocks of each answer, but no text."""
         _unsupported("get_request_states")
 
     def subscribe_kv_events(
         self, start_sequence_number: int | None = None
     ) -> AsyncGenerator[KvEventBatch, None]:
-        """Yield the prefix cache's changes for ever, from `start_sequence_number` if it is still retained.
+        """Yields changes of the prefix cache without end, from `start_sequence_number` on if that is still buffered.
 
-        None starts with the next change. Sequence numbers show a gap when the start is too old.
-        A subscriber that falls too far behind is ended with `Overloaded`.
+        None starts with the next change. Sequence numbers have a gap if the start is no longer buffered. A subscriber
+        that falls too far behind gets `Overloaded`, which ends the subscription.
         """
         _unsupported("subscribe_kv_events")
 
     async def get_supported_tasks(self) -> tuple[str, ...]:
-        """The tasks of the model: "generate", "embed", ..."""
+        """Returns the tasks of the model: "generate", "embed", ..."""
         return self.info.tasks
 
     # -- control ------------------------------------------------------------------------------
@@ -278,50 +281,51 @@ class EngineClient(Protocol):
         wait_for_inflight_requests: bool = False,
         clear_cache: bool = True,
     ) -> None:
-        """Stop scheduling. New requests queue; `mode` decides about those in flight."""
+        """Stops scheduling. New requests wait in the queue; `mode` decides about requests in flight."""
         _unsupported("pause_generation")
 
     async def resume_generation(self) -> None:
-        """Schedule again; a no-op when not paused."""
+        """Starts scheduling again; a no-op when not paused."""
         _unsupported("resume_generation")
 
     async def is_paused(self) -> bool:
-        """Whether a pause is in force."""
+        """True while generation is paused."""
 
     async def reset_prefix_cache(
         self, reset_running_requests: bool = False, reset_connector: bool = False
     ) -> bool:
-        """Drop every cached block. False, and no change, while a request holds blocks.
+        """Drops every cached block. Returns False, without any change, while a request holds blocks.
 
-        With `reset_running_requests` those requests are preempted first and recompute later.
+        With `reset_running_requests` those requests are preempted first and computed again later.
         """
 
     async def reset_mm_cache(self) -> None:
-        """Drop what was made of inputs other than text. There is none: models read text only."""
+        """Drops cached inputs of media. This method is here for callers of vLLM's protocol."""
         _unsupported("reset_mm_cache")
 
     async def reset_encoder_cache(self) -> None:
-        """Drop what encoders made of such inputs; there is none either."""
+        """Drops cached outputs of encoders of media."""
         _unsupported("reset_encoder_cache")
 
     async def is_sleeping(self) -> bool:
-        """Whether scheduling is paused or memory is not resident."""
+        """True if scheduling is paused or the memory of weights or KV pool was given back."""
         return await self.is_paused()
 
     async def sleep(self, level: int = 1, mode: PauseMode | str = PauseMode.ABORT) -> None:
-        """Pause as `mode` says and, from level 1 on, give the memory of weights and KV pool to the system.
+        """Pauses as `mode` says and, from level 1 on, gives the memory of weights and KV pool back to the system.
 
-        Level 0 keeps memory and cache. From level 1 the very weights come back that were there, from the
-        files that they were loaded from; from level 2 those that the model's name stands for then.
-        Meanwhile requests wait. Raises FailedPrecondition where the weights could not come back.
+        Level 0 keeps memory and cache. After level 1 the same weights are restored, from the files that they were
+        loaded from; after level 2, the weights that the model's name stands for at that time. Requests wait until the
+        engine wakes. Raises FailedPrecondition if the weights could not be restored.
         """
         _unsupported("sleep")
 
     async def wake_up(self, tags: Iterable[str] | None = None) -> bool:
-        """Bring back what `tags` name ("weights", "kv_cache", "scheduling"; None: all). Whether it is awake.
+        """Restores the parts in `tags` ("weights", "kv_cache", "scheduling"; None: all). Returns True if the engine
+        is awake.
 
-        Once all memory is back, it schedules again. Raises FailedPrecondition, and sleeps on, where the
-        files are not those that were loaded or the memory does not suffice.
+        The engine schedules again once all memory is restored. Raises FailedPrecondition, and stays asleep, if the
+        files are not the loaded ones or if there is too little memory.
         """
         _unsupported("wake_up")
 
@@ -331,16 +335,17 @@ class EngineClient(Protocol):
         delay_iterations: int | None = None,
         max_iterations: int | None = None,
     ) -> None:
-        """Record a trace of steps, into a new file whose name begins so, in the operator's directory.
+        """Records a trace of steps into a new file in the operator's directory; its name begins with
+        `profile_prefix`.
 
-        The first `delay_iterations` steps are left out; after `max_iterations` it ends by itself, with 0 not
-        before `stop_profile`. None is what the engine was configured with. Raises FailedPrecondition while
-        one is being recorded.
+        The first `delay_iterations` steps are left out. The trace ends after `max_iterations` steps; with 0, only at
+        `stop_profile`. None stands for the engine's configured value. Raises FailedPrecondition while another trace
+        is recorded.
         """
         _unsupported("start_profile")
 
     async def stop_profile(self) -> None:
-        """End the trace; without one, a no-op. Raises FailedPrecondition if it could not be written."""
+        """Ends the trace; a no-op without one. Raises FailedPrecondition if the trace could not be written."""
         _unsupported("stop_profile")
 
     async def collective_rpc(
@@ -350,25 +355,25 @@ class EngineClient(Protocol):
         args: Sequence[Any] = (),
         kwargs: Mapping[str, Any] | None = None,
     ) -> list[Any]:
-        """What each worker answers to a call by name, of the few that there are; there is one worker.
+        """Calls a method of each worker by name and returns their results; there is one worker and a few methods.
 
-        None of them takes arguments. Raises BadRequest, or DeadlineExceeded after `timeout` seconds.
+        No method takes arguments. Raises BadRequest, or DeadlineExceeded after `timeout` seconds.
         """
         _unsupported("collective_rpc")
 
     async def scale_elastic_ep(
         self, new_data_parallel_size: int, drain_timeout: float = 300.0
     ) -> None:
-        """Serve with so many engines; requests go on meanwhile, and those of engines that leave are finished.
+        """Changes the number of engines. Requests go on meanwhile; engines that leave finish their requests first.
 
-        Returns when it is done. Raises BadRequest, FailedPrecondition where there are not the threads or the
-        memory for more, and DeadlineExceeded, with all engines as before, where requests of those that were
-        to leave take longer than `drain_timeout` seconds.
+        Returns when the change is complete. Raises BadRequest; FailedPrecondition if threads or memory do not suffice
+        for more engines; and DeadlineExceeded, with all engines as before, if requests of leaving engines take longer
+        than `drain_timeout` seconds.
         """
         _unsupported("scale_elastic_ep")
 
     async def is_scaling_elastic_ep(self) -> bool:
-        """Whether the number of engines is being changed."""
+        """True while the number of engines is being changed."""
         return False
 
     async def notify_kv_transfer_request_rejected(
@@ -377,76 +382,77 @@ class EngineClient(Protocol):
         kv_transfer_params: dict[str, Any],
         data_parallel_rank: int | None = None,
     ) -> None:
-        """A request with these parameters came and was refused: the engine that computed its prompt may forget it.
+        """Reports that a request with these parameters was refused, so that the prefill engine can free its blocks.
 
-        Requests that `run` was given need no such call, whatever becomes of them.
+        Requests that were passed to `run` need no such call, whatever their outcome.
         """
         _unsupported("notify_kv_transfer_request_rejected")
 
     async def init_weight_transfer_engine(self, request: WeightTransferInitRequest) -> None:
-        """A program is about to send weights, as the engine's `--weight-transfer-config` says.
+        """Prepares for weight updates, as the engine's `--weight-transfer-config` configures them.
 
-        It takes no `init_info`. Raises Unsupported without that configuration, FailedPrecondition for a model
-        that was not read from safetensors files.
+        `init_info` must be empty. Raises Unsupported without that configuration, and FailedPrecondition for a model
+        that was not loaded from safetensors files.
         """
         _unsupported("init_weight_transfer_engine")
 
     async def start_weight_update(self, is_checkpoint_format: bool = True) -> None:
-        """Begin an update; FailedPrecondition if one is open. Names and forms are the checkpoint's."""
+        """Begins an update; FailedPrecondition if one is open. Tensors have the checkpoint's names and formats."""
         _unsupported("start_weight_update")
 
     async def update_weights(self, request: WeightTransferUpdateRequest) -> None:
-        """Take some tensors, in any number of calls; each is one that the checkpoint has, in shape and type.
+        """Takes some tensors of the update, in any number of calls; each has the name, shape and type of one in the
+        checkpoint.
 
-        With shared memory `update_info` has `segment`, `names`, `dtype_names`, `shapes` and `offsets`
-        (without: one behind the other), and the segment may be used again afterwards. With safetensors it has
-        `path`, a file or a directory below the allowed one, which stays until the update is finished.
-        What is refused ends the update: nothing of it is served.
+        With shared memory `update_info` has `segment`, `names`, `dtype_names`, `shapes` and `offsets` (without
+        `offsets`, tensors follow each other); the caller may reuse the segment after the call. With safetensors it
+        has `path`, a file or directory below the allowed directory, which must exist until the update is finished. A
+        refused call ends the update: none of its tensors is served.
         """
         _unsupported("update_weights")
 
     async def finish_weight_update(self) -> None:
-        """Serve what was sent, whole, from the next step on; or nothing of it, and the former weights go on.
+        """Serves all updated weights from the next step on; on an error the former weights stay in use.
 
-        Requests that are frozen by pause mode "keep" go on with the new weights, from keys and values that
-        are computed anew; while others run this is FailedPrecondition. No cached prefix of the former
-        weights is found again, and adapters apply to the new ones.
+        Requests that pause mode "keep" has frozen continue with the new weights, and their KV is computed again;
+        while other requests run, this raises FailedPrecondition. Cached prefixes of the former weights are not
+        reused, and adapters apply to the new weights.
         """
         _unsupported("finish_weight_update")
 
     @property
     def lora_requests(self) -> Mapping[str, LoRARequest]:
-        """The adapters that requests may name, by name."""
+        """Adapters that requests may name, by name."""
         return {}
 
     async def add_lora(self, lora_request: LoRARequest) -> bool:
-        """Load an adapter; True once requests may name it.
+        """Loads an adapter; returns True once requests may name it.
 
-        One that is there already, under the same name and path, stays as it is; `load_inplace` loads
-        it again, and whatever was cached with the former one is found no more. When as many as may be
-        are loaded, the least recently used one is unloaded, and loaded again when it is requested; while
-        all of them are in use, this waits. Raises NotFound or BadRequest.
+        An adapter that is loaded under the same name and path stays as it is; with `load_inplace` it is loaded again,
+        and prefixes cached with the former one are not reused. When the maximum number is loaded, the least recently
+        used adapter is unloaded, and loaded again when it is requested; while all of them are in use, this waits.
+        Raises NotFound or BadRequest.
         """
         _unsupported("add_lora")
 
     async def remove_lora(self, lora_id: int) -> bool:
-        """Forget the adapter whose `lora_int_id` this is; open requests keep it. False if there is none."""
+        """Removes the adapter with this `lora_int_id`; open requests keep it. Returns False if there is none."""
         _unsupported("remove_lora")
 
     async def list_loras(self) -> set[int]:
-        """The `lora_int_id` of every adapter that is loaded now."""
+        """Returns the `lora_int_id` of every loaded adapter."""
         _unsupported("list_loras")
 
     async def pin_lora(self, lora_id: int) -> bool:
-        """Keep an adapter loaded whatever else is. False if none has that `lora_int_id`."""
+        """Keeps an adapter loaded even when others must be unloaded. Returns False if none has that `lora_int_id`."""
         _unsupported("pin_lora")
 
     def shutdown(self, timeout: float | None = None) -> None:
-        """Stop the engine: refuse new requests, let open ones finish for `timeout` s, abort the rest.
+        """Stops the engine: refuses new requests, lets open ones finish for `timeout` seconds, aborts the rest.
 
-        Idempotent. None or 0 aborts at once. Returns at once; `wait_closed` waits for the end.
+        Idempotent. None or 0 aborts at once. Returns immediately; `wait_closed` waits for the end.
         """
         _unsupported("shutdown")
 
     async def wait_closed(self) -> None:
-        """Return when the engine has exited, after `shutdown` or its death."""
+        """Returns when the engine has exited, after `shutdown` or its death."""

@@ -1,7 +1,7 @@
-"""`EngineConfig`: the settings that an engine runs with, decided once from `EngineOptions`.
+"""`EngineConfig`: the settings that an engine runs with, resolved once from `EngineOptions`.
 
-`weft.engine.configure.resolve` makes it; no setting in it is left to choose. Sizes are in tokens, blocks
-or bytes, as the name says.
+`weft.engine.configure.resolve` makes it; every setting has a final value. Sizes are in tokens, blocks or bytes, as
+the name says.
 """
 
 from collections.abc import Mapping
@@ -26,11 +26,13 @@ _MAX_LISTED = 20
 
 
 class ModelConfig(msgspec.Struct, frozen=True, kw_only=True):
-    """Facts of the served model. `model` is as the user named it; `vocab_size` is the logits width.
+    """Facts of the served model. `model` is the name that the user gave; `vocab_size` is the width of the logits.
 
-    `dtype` is what most of its weights are; with `load_dtype`, another process loads the same ones: "auto"
-    keeps each as it is stored.
-    `eos_token_ids[0]` is the primary end-of-sequence id; hitting another reports it as stop reason.
+    `dtype` is the type of most of the weights. A process that loads with `load_dtype` gets the same weights: "auto"
+    keeps the stored type of each.
+
+    `eos_token_ids[0]` is the primary end-of-sequence id; an answer that ends with another one reports it as stop
+    reason.
     """
 
     model: str
@@ -52,17 +54,19 @@ class ModelConfig(msgspec.Struct, frozen=True, kw_only=True):
     file_overrides: FileOverrides = NO_OVERRIDES
     runner_type: str = "generate"
     is_multimodal_model: bool = False
-    max_new_tokens: int | None = None  # of an answer; None: what the context leaves
-    media: MediaConfig | None = None  # None: it takes none here
-    speech: SpeechConfig | None = None  # None: it makes no text of speech here
+    max_new_tokens: int | None = None  # per answer; None: limited by the context length only
+    media: MediaConfig | None = None  # None: no media inputs
+    speech: SpeechConfig | None = None  # None: no speech to text
 
     @property
     def served_model_name(self) -> str:
-        """The first of the names the model answers to."""
+        """First of the names that the model is served under."""
         return self.served_model_names[0]
 
     def find_lora(self, name: str, loras: Mapping[str, LoRARequest]) -> LoRARequest | None:
-        """The adapter of that name among `loras`; None for the model itself; `NotFound` for no name here."""
+        """Returns the adapter with that name; None for a name of the model itself. Raises `NotFound` for an unknown
+        name.
+        """
         if name in self.served_model_names:
             return None
         found = loras.get(name)
@@ -73,15 +77,15 @@ class ModelConfig(msgspec.Struct, frozen=True, kw_only=True):
         return found
 
     def get_vocab_size(self) -> int:
-        """`vocab_size`, under the name servers written for other engines call."""
+        """Returns `vocab_size`; vLLM's servers call this method."""
         return self.vocab_size
 
 
 class PoolerConfig(msgspec.Struct, frozen=True, kw_only=True):
-    """The tasks of a pooling model, and how it embeds.
+    """Tasks of a pooling model and the way it makes embeddings.
 
-    `kinds` are the tasks, each with the hidden states it is made of. `dimensions` are the lengths an
-    embedding of a matryoshka model may be cut to; none: any. `prompt` leads every text.
+    `kinds` maps each task to the hidden states that it pools. `dimensions` are the lengths that an embedding of a
+    matryoshka model may be cut to; empty means any length. `prompt` is prepended to every text.
     """
 
     kinds: dict[str, PoolingKind]
@@ -97,15 +101,16 @@ class PoolerConfig(msgspec.Struct, frozen=True, kw_only=True):
 
     @property
     def tasks(self) -> tuple[str, ...]:
-        """The names of `kinds`."""
+        """Names of the tasks."""
         return tuple(self.kinds)
 
 
 class ComputeConfig(msgspec.Struct, frozen=True, kw_only=True):
-    """What computes: `compute` is the name of a backend, with `num_threads` threads.
+    """The compute backend: its name in `compute`, and its number of threads.
 
-    `quantization` is what linear layers are to be computed in: "int8", "int4", "stored" for as they are stored, or
-    None for as all else. `kv_cache_dtype` is "int8" where keys and values are rounded to that; "auto" leaves them.
+    `quantization` is the format that linear layers are computed in: "int8", "int4", "stored" for the checkpoint's
+    quantized format, or None for the format of all other layers. `kv_cache_dtype` "int8" quantizes keys and values;
+    "auto" does not.
     """
 
     compute: str
@@ -115,10 +120,10 @@ class ComputeConfig(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class SchedulerConfig(msgspec.Struct, frozen=True, kw_only=True):
-    """Limits of one step and of the queue. `policy` is "fcfs" or "priority".
+    """Limits of a step and of the queue. `policy` is "fcfs" or "priority".
 
-    Without `chunks_prompts` every prompt is computed in one step. With `target_itl_ms`, above 0, steps are sized by the
-    time that they take too.
+    Without `chunks_prompts` every prompt is computed in one step. A `target_itl_ms` above 0 also limits the size of
+    steps by the time that they take.
     """
 
     max_num_seqs: int
@@ -132,35 +137,37 @@ class SchedulerConfig(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class LoraConfig(msgspec.Struct, frozen=True, kw_only=True):
-    """Adapters that may be loaded at once, and the highest rank of one."""
+    """Maximum number of loaded adapters, and the highest rank of an adapter."""
 
     max_loras: int
     max_lora_rank: int
 
 
 class EngineConfig(msgspec.Struct, frozen=True, kw_only=True):
-    """Everything one engine runs with. `pooler_config` is None for a model that generates text.
+    """All settings of one engine. `pooler_config` is None for a model that generates text.
 
-    `structured_outputs_in_reasoning` lets every grammar rule from the first token, reasoning included. Without a
-    `lora_config` there are no adapters. A stream emits at most once in `stream_interval_ms`; with 0, after every step.
-    An engine that stays alone has no rank. Several API servers before it have sockets in `api_server_directory`.
+    With `structured_outputs_in_reasoning` grammars apply from the first token on, reasoning included. Without a
+    `lora_config` there are no adapters. A stream emits at most once per `stream_interval_ms`; with 0, after every
+    step. A single engine has no rank. If there are several API servers, their sockets are in `api_server_directory`.
     """
 
     model_config: ModelConfig
     cache_config: CacheConfig
     scheduler_config: SchedulerConfig
     structured_outputs_in_reasoning: bool = False
-    compute_config: ComputeConfig | None = None  # None: it computes on another machine
+    compute_config: ComputeConfig | None = None  # None: the engine computes on another machine
     data_parallel_size: int = 1
     data_parallel_rank: int | None = None
-    ranks: RanksConfig | None = None  # None: all are on this machine
+    ranks: RanksConfig | None = None  # None: all ranks are on this machine
     elastic_config: ElasticConfig | None = None
     kv_transfer_config: KvTransferConfig | None = None
     kv_events_config: KvEventsConfig | None = None
     kv_offloading_config: KvOffloadingConfig | None = None
     pooler_config: PoolerConfig | None = None
     lora_config: LoraConfig | None = None
-    prompt_embeds_size: int | None = None  # numbers in a row; None: no prompt is of embeddings
+    prompt_embeds_size: int | None = (
+        None  # numbers per row; None: prompts of embeddings are not accepted
+    )
     stream_interval_ms: float = 0.0
     profiler_config: ProfilerConfig | None = None
     weight_transfer_config: WeightTransferConfig | None = None
@@ -168,15 +175,15 @@ class EngineConfig(msgspec.Struct, frozen=True, kw_only=True):
 
     @property
     def has_ranks(self) -> bool:
-        """Whether there are several engines, or may be."""
+        """True if there are several engines, or if their number may grow."""
         return self.data_parallel_size > 1 or self.elastic_config is not None
 
     def of_rank(self, rank: int) -> "EngineConfig":
-        """What one of several engines runs with; one that stays alone has no rank."""
+        """Returns the configuration of one of several engines; a single engine has no rank."""
         return msgspec.structs.replace(self, data_parallel_rank=rank) if self.has_ranks else self
 
     def of_size(self, size: int) -> "EngineConfig":
-        """The same for so many engines, each with its share of the threads."""
+        """Returns the configuration for `size` engines, each with its share of the threads."""
         assert self.elastic_config is not None
         assert self.compute_config is not None
         num_threads = self.elastic_config.num_threads // size

@@ -1,7 +1,7 @@
-"""What is said of a field beside its type, once, where the field is: `Annotated[int, Param(1, 8)]`.
+"""Metadata of fields, declared once beside the type: `Annotated[int, Param(1, 8)]`.
 
-`Param` is said of a parameter of a request, `Flag` of a setting. The tables that follow from them are
-made at import: `weft.core.params`, `weft.cli.flags`.
+`Param` describes a request parameter, `Flag` a setting. The tables that follow from them are made at import:
+`weft.core.params`, `weft.cli.flags`.
 """
 
 from collections.abc import Iterable, Iterator
@@ -18,21 +18,21 @@ INT64_MAX = 2**63 - 1
 
 
 class Carried(Enum):
-    """How a message holds a parameter."""
+    """How a message carries a parameter."""
 
-    SAME = auto()  # in the field with its name, which means the same by every value
-    OWN = auto()  # in words of the message's own: code translates
-    NOT = auto()  # it has no field for it
+    SAME = auto()  # in a field with the same name and the same meaning of every value
+    OWN = auto()  # in the message's own form: code translates
+    NOT = auto()  # the message has no field for it
 
 
 @dataclass(frozen=True, slots=True)
 class Flag:
-    """A flag of a command that sets the field it stands beside.
+    """A command-line flag that sets the annotated field.
 
-    `group` is the heading it stands under. A number that `is_size` may be written 32k or 4GiB, one
-    that `is_duration` 300ms or 1m30s; what `is_json` is a text of it there. `name` and `default` are the
-    flag's where they are not the field's; what is not `negatable` has no flag that begins with "no". What
-    may be repeated may also follow once, if it `takes_several`. Help leaves out what `is_hidden`.
+    `group` is the heading of the flag in the help. The value of a number with `is_size` may be written 32k or 4GiB,
+    with `is_duration` 300ms or 1m30s; `is_json` values are JSON texts. `name` and `default` override those of the
+    field. A flag that is not `negatable` has no form that begins with "no". With `takes_several`, a repeatable flag
+    may also be followed by several values. Help leaves out flags with `is_hidden`.
     """
 
     help: str
@@ -50,12 +50,12 @@ class Flag:
 
 @dataclass(frozen=True, slots=True)
 class Param:
-    """A number is in [low, high], or in (low, high] where it is `above`; without a `high` code checks it.
+    """Range and properties of a request parameter: a number in [low, high], or in (low, high] if `above`.
 
-    `body` is how the bodies hold it that extend OpenAI's, `wire` how gRPC's `SamplingParams` does.
-    `narrows`: it narrows what is drawn from, and so does nothing where the likeliest token is taken.
-    `of_model`: generation_config.json may say what it is where the caller does not.
-    With `help` the command line has a flag for it; a number that `is_size` may be written 32k there.
+    Without `high`, code checks the value. `body` says how request bodies that extend OpenAI's carry the parameter,
+    `wire` how gRPC's `SamplingParams` does. `narrows`: the parameter restricts the tokens that are drawn from, and so
+    has no effect on greedy sampling. `of_model`: generation_config.json may give the default. With `help` the command
+    line has a flag for the parameter; a number with `is_size` may be written 32k there.
     """
 
     low: Any = None
@@ -70,13 +70,13 @@ class Param:
     is_size: bool = False
 
     def holds(self, value: float) -> bool:
-        """Whether a number is in the range; NaN is in none."""
+        """True if the number is in the range; NaN never is."""
         return bool((self.low < value if self.above else self.low <= value) and value <= self.high)
 
 
 @dataclass(frozen=True, slots=True)
 class Declared:
-    """A field, its type, and what is said of it."""
+    """A field, its type and its metadata."""
 
     name: str
     type: Any
@@ -84,18 +84,18 @@ class Declared:
 
     @property
     def is_optional(self) -> bool:
-        """Whether it takes None."""
+        """True if the field accepts None."""
         return NoneType in get_args(self.type)
 
     @property
     def only_type(self) -> Any:
-        """`type` without None; as it is where more than one is left."""
+        """`type` without None; unchanged if more than one type remains."""
         kinds = [kind for kind in get_args(self.type) if kind is not NoneType]
         return kinds[0] if self.is_optional and len(kinds) == 1 else self.type
 
 
 def declared(owner: type[Any]) -> Iterator[Declared]:
-    """The fields of `owner` and its bases, in order."""
+    """Yields the fields of `owner` and its bases, in order."""
     for name, hint in get_type_hints(owner, include_extras=True).items():
         if get_origin(hint) is Annotated:
             bare, *notes = get_args(hint)
@@ -105,17 +105,17 @@ def declared(owner: type[Any]) -> Iterator[Declared]:
 
 
 def spelled(name: str) -> str:
-    """The flag that sets a field."""
+    """Returns the flag that sets a field."""
     return f"--{name.replace('_', '-')}"
 
 
 def nearest_flag(typed: str, known: Iterable[str]) -> str | None:
-    """The flag that was most likely meant; None where none is so near that it helps."""
+    """Returns the flag that was most likely meant; None if no flag is similar enough."""
     return next(iter(get_close_matches(typed, known, n=1, cutoff=0.8)), None)
 
 
 def refuse_unused(given: object, default: object, names: Iterable[str], where: str) -> None:
-    """A flag that would do nothing is a mistake: `ConfigError` for the first of those that are not as in `default`."""
+    """Raises `ConfigError` for the first of `names` that differs from `default`: a flag without effect is a mistake."""
     for name in names:
         if getattr(given, name) != getattr(default, name):
             raise ConfigError(f"{spelled(name)} does nothing {where}")

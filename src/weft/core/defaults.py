@@ -1,10 +1,10 @@
-"""What `resolve` takes where the user says nothing; the command line shows it beside each flag."""
+"""Defaults of options that the user leaves out; the command line shows them beside each flag."""
 
 from collections.abc import Mapping
 from types import MappingProxyType
 from typing import Final
 
-# Of options that are numbers, by name.
+# Defaults of numeric options, by name.
 DEFAULTS: Final[Mapping[str, int]] = MappingProxyType(
     {
         "block_size": 16,
@@ -18,14 +18,15 @@ DEFAULTS: Final[Mapping[str, int]] = MappingProxyType(
         "max_lora_rank": 16,
     }
 )
-# Bounds on what waits are for strangers; who has all prompts in a list already may have them wait.
+# Limits of the queue protect servers from callers. A Python caller that holds all prompts in a list needs no limit.
 UNLIMITED_QUEUE = {"max_num_queued_reqs": 2**31 - 1, "max_num_queued_tokens": 2**31 - 1}
-# Rows of a step that is sized by time: as many, halved until there is memory for them.
+# Rows of a step that is sized by time: this many, halved until they fit into memory.
 MOST_ROWS = 2048
 # Faster than people read (docs/decisions/0058).
 DEFAULT_TARGET_ITL_MS = 100.0
-# Of the free memory, what weights and KV pool may take together; the rest is for the arrays of a
-# step and for whatever else runs on the machine.
+# Share of the free memory for weights and KV pool together; the rest is for the arrays of a step and for other
+# programs.
 DEFAULT_MEMORY_SHARE = 0.8
-# Less than a reader sees; of many streams, a part of what a token by itself costs (docs/decisions/0009).
+# Shorter than a reader notices; with many streams it saves most of the cost of sending tokens one by one
+# (docs/decisions/0009).
 DEFAULT_STREAM_INTERVAL_MS = 25.0

@@ -1,4 +1,4 @@
-"""What is decided at the start for engines that may become more or fewer."""
+"""Settings for a number of engines that may change while they run."""
 
 from typing import NoReturn
 
@@ -10,13 +10,13 @@ MAX_DRAIN_S = 86_400.0
 
 
 class ElasticConfig(msgspec.Struct, frozen=True, kw_only=True):
-    """What all engines share, however many there are, and the memory that one more takes."""
+    """Number of threads that all engines share, and the memory in bytes that one more engine takes."""
 
     num_threads: int
     engine_bytes: int
 
 
 def refuse_scaling() -> NoReturn:
-    """Of an engine, or of several, whose number is fixed."""
+    """Raises `Unsupported`: the number of engines is fixed."""
     reason = "the engine was started without --enable-elastic-ep"
     raise Unsupported(f"scale_elastic_ep is not supported: {reason}")

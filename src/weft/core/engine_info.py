@@ -1,4 +1,4 @@
-"""`EngineInfo`: what an engine reports to the servers before it, whatever it is made of."""
+"""`EngineInfo`: the facts that an engine reports to the servers before it, local or remote."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -14,9 +14,9 @@ from weft.core.validate import Limits
 class EngineInfo:
     """Facts of the engine; those of the model are in `ModelConfig`.
 
-    `pooler` is None for a model that generates text. Priorities mean something where `policy` is
-    "priority". With `structured_outputs_in_reasoning` every grammar rules from the first token.
-    `settings` is all that the engine runs with, as JSON has it, for people to read.
+    `pooler` is None for a model that generates text. Priorities have an effect only if `policy` is "priority". With
+    `structured_outputs_in_reasoning` grammars apply from the first token on. `settings` has all settings of the
+    engine as JSON values, for people to read.
     """
 
     limits: Limits
@@ -34,7 +34,7 @@ class EngineInfo:
 
     @classmethod
     def of(cls, config: EngineConfig) -> Self:
-        """What an engine with this configuration reports."""
+        """Returns the facts of an engine with this configuration."""
         cache, scheduler = config.cache_config, config.scheduler_config
         return cls(
             limits=Limits.of(config),
@@ -53,5 +53,5 @@ class EngineInfo:
 
     @property
     def tasks(self) -> tuple[str, ...]:
-        """The tasks of the model."""
+        """Tasks of the model."""
         return ("generate",) if self.pooler is None else self.pooler.tasks

@@ -1,4 +1,4 @@
-"""Options of one engine as the user gives them; `weft.core.config` has what is decided from them."""
+"""Options of one engine as the user gives them; `weft.core.config` has the resolved settings."""
 
 from typing import Annotated, Any, Literal
 

@@ -1,4 +1,4 @@
-"""One hierarchy of errors; each class has a `Code`, and each wire owns one table from `Code` to status."""
+"""The hierarchy of errors; each class has a `Code`, and each wire has one table from `Code` to status."""
 
 from collections.abc import Mapping, Sequence
 from enum import Enum
@@ -6,7 +6,7 @@ from typing import ClassVar, Self
 
 
 class Code(Enum):
-    """What went wrong, in terms no wire owns. Every wire maps all of these (a test asserts it)."""
+    """Kind of an error, independent of any wire. Every wire maps all of these (a test asserts it)."""
 
     INVALID = "invalid"
     NOT_FOUND = "not_found"
@@ -22,22 +22,23 @@ class Code(Enum):
 
 
 class WeftError(Exception):
-    """Base of every error that Weft raises on purpose; its text may be shown to the caller."""
+    """Base of all errors that Weft raises on purpose; the text may be shown to the caller."""
 
     code = Code.INTERNAL
 
 
 class Key(str):
-    """A field's name inside a message, where an API that calls the field otherwise finds it."""
+    """Name of a field within a message, so that an API with another name for the field can replace it."""
 
     __slots__ = ()
 
 
 class BadRequest(WeftError, ValueError):
-    """The caller can fix this; the message says what was wrong and what is allowed.
+    """A request that the caller can fix; the message says what was wrong and what is allowed.
 
-    It is one text, or parts whose `Key`s name fields. `parameter` is the field at fault, and `api_code` is what APIs
-    call the case. A `ValueError` too, so that callers written for other engines catch it.
+    The message is one text, or parts of which each `Key` names a field. `parameter` is the field at fault, and
+    `api_code` is the error code in the APIs. The class is a `ValueError` too, so that callers written for other
+    engines catch it.
     """
 
     code = Code.INVALID
@@ -53,24 +54,24 @@ class BadRequest(WeftError, ValueError):
 
     @property
     def parts(self) -> tuple[str, ...]:
-        """The message as it was given."""
+        """The message as it was given, in parts."""
         return self._parts
 
     def renamed(self, names: Mapping[str, str]) -> Self:
-        """The same error for an API that has `names` of its own for some fields."""
+        """Returns the same error for an API that has other names for some fields."""
         parts = [names.get(part, part) if isinstance(part, Key) else part for part in self._parts]
         parameter = None if self.parameter is None else names.get(self.parameter, self.parameter)
         return type(self)(parameter, parts, self.value)
 
 
 class ContextLengthExceeded(BadRequest):
-    """The prompt, or prompt and output together, do not fit the model's context."""
+    """The prompt, or prompt and answer together, exceed the model's context length."""
 
     api_code = "context_length_exceeded"
 
 
 class NotFound(WeftError):
-    """A model, adapter or request that this server does not have; `parameter` is what named it."""
+    """A model, adapter or request that this server does not have; `parameter` is the field that named it."""
 
     code = Code.NOT_FOUND
 
@@ -80,25 +81,25 @@ class NotFound(WeftError):
 
 
 class AlreadyExists(WeftError):
-    """A request id that is already in use by an open request."""
+    """A request id that an open request already uses."""
 
     code = Code.ALREADY_EXISTS
 
 
 class Unauthenticated(WeftError):
-    """No key, or a wrong one."""
+    """A missing or wrong API key."""
 
     code = Code.UNAUTHENTICATED
 
 
 class Forbidden(WeftError):
-    """What no key opens on this server."""
+    """A call that this server allows to nobody, whatever the key."""
 
     code = Code.FORBIDDEN
 
 
 class FailedPrecondition(WeftError):
-    """Right in itself, but not in the engine's present state."""
+    """A valid call that the engine's present state does not allow."""
 
     code = Code.PRECONDITION
 
@@ -110,7 +111,7 @@ class Overloaded(WeftError):
 
 
 class RateLimited(Overloaded):
-    """A limit of the caller's key is reached; `retry_after_s` is when it no longer is."""
+    """A rate limit of the caller's key is reached; a retry may succeed after `retry_after_s` seconds."""
 
     def __init__(self, message: str, retry_after_s: float) -> None:
         super().__init__(message)
@@ -130,25 +131,25 @@ class Unavailable(WeftError):
 
 
 class EngineDead(Unavailable):
-    """The engine stopped for good; nothing sent to it will be answered."""
+    """The engine stopped for good; it answers no further request."""
 
     def __init__(self, message: str = "the engine has stopped; restart the server") -> None:
         super().__init__(message)
 
 
 class Unsupported(WeftError):
-    """Understood, but not offered by this build or this model; the message names it."""
+    """A valid request that this build or this model does not offer; the message names the feature."""
 
     code = Code.UNSUPPORTED
 
 
 class GenerationError(WeftError):
-    """One request failed inside the engine; the others are not affected."""
+    """A failure of one request inside the engine; other requests are not affected."""
 
     code = Code.INTERNAL
 
 
 class ConfigError(WeftError):
-    """A flag, setting or checkpoint that cannot be served; one line says what, where and what is allowed."""
+    """A flag, setting or checkpoint that cannot be served; one line says what is wrong, where, and what is allowed."""
 
     code = Code.INVALID

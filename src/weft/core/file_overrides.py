@@ -1,4 +1,4 @@
-"""`FileOverrides`: what users have read in place of a model's files."""
+"""`FileOverrides`: user settings that replace parts of a model's files."""
 
 from typing import Any
 
@@ -6,13 +6,13 @@ import msgspec
 
 
 class FileOverrides(msgspec.Struct, frozen=True, kw_only=True):
-    """What is read in place of a model's files: its tokenizer's, and values of its configs."""
+    """Replacements for parts of a model's files: the tokenizer, and values of the configs."""
 
     tokenizer: str | None = None
     hf_overrides: dict[str, Any] = {}
     generation_config: str = "auto"
     override_generation_config: dict[str, Any] = {}
-    weight_format: str = "auto"  # not read in place of anything: what the files must be
+    weight_format: str = "auto"  # no replacement: the format that the files must have
 
 
 NO_OVERRIDES = FileOverrides()

@@ -1,4 +1,4 @@
-"""`Heartbeat`: notices that another process does not answer any more."""
+"""`Heartbeat`: detects that another process does not answer any more."""
 
 import asyncio
 import math
@@ -8,9 +8,10 @@ PERIOD_S = 2.0  # between two beats
 
 
 class Heartbeat:
-    """Counts beats without an answer, and no seconds: time in which this process stood still itself is nobody's fault.
+    """Counts unanswered beats instead of seconds, so that time in which this process itself was stopped does not
+    count.
 
-    A process that starts gets `start_s` more until its first answer.
+    A starting process gets `start_s` more until its first answer.
     """
 
     def __init__(
@@ -27,11 +28,11 @@ class Heartbeat:
         self._num_unanswered = -math.ceil(start_s / PERIOD_S)
 
     def answered(self) -> None:
-        """The other process is there."""
+        """Records an answer of the other process."""
         self._num_unanswered = 0
 
     async def silence(self) -> None:
-        """Return when the other process has not answered for `timeout_s`."""
+        """Returns when the other process has not answered for `timeout_s`."""
         while self._num_unanswered < self._max_unanswered:
             self._beat()
             self._num_unanswered += 1

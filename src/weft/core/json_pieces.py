@@ -1,16 +1,16 @@
-"""JSON texts cut outside their strings, so that what they will make can be counted before they are decoded.
+"""JSON texts in pieces that never cut a string, so that values can be counted before they are decoded.
 
-Time and memory are linear in a piece's length, whatever it holds. Whether a text is JSON at all is for
-the decoder to say.
+Time and memory are linear in a piece's length, whatever it contains. Whether the text is valid JSON is left to the
+decoder.
 """
 
 import re
 
 from weft.core.patterns import NEVER_BYTES
 
-# What one look may hold others up; a string is held back in one piece, unless it is longer than that.
+# Bound on the time that one piece blocks other tasks; a string is held back whole unless it is longer than this.
 SLICE_BYTES = 2**16
-STRING = rb'"(?:[^"\\]++|\\.)*+"'  # possessive: nothing is looked at twice
+STRING = rb'"(?:[^"\\]++|\\.)*+"'  # possessive: no character is read twice
 # Stands for a string too long to be a key. No string of a valid text looks like this.
 LONG = b'"\0"'
 
@@ -25,14 +25,16 @@ _BEFORE_LAST = re.compile(
 
 
 class JsonPieces:
-    """Given a text in order, at most `SLICE_BYTES` at a time."""
+    """Cuts a text, given in order in pieces of at most `SLICE_BYTES`, outside of strings."""
 
     def __init__(self) -> None:
         self._carry = b""  # an unfinished string, or a finished one that may prove to be a key
         self._is_in_long = False
 
     def feed(self, piece: bytes) -> tuple[bytes, bytes]:
-        """What can be looked at now, which cuts no string and no string from its colon; and that without strings."""
+        """Returns the part that is complete (no string is cut, nor a string from its colon), and this part without
+        strings.
+        """
         data = self._outside(self._carry + piece)
         self._carry = b""
         if data:
@@ -40,18 +42,20 @@ class JsonPieces:
         return data, _STRINGS.sub(b"", data)
 
     def _outside(self, data: bytes) -> bytes:
-        """`data` from where it is outside a long string that began before; b"" if that goes on."""
+        """Returns `data` from the end of a long string that began earlier; b"" if the string continues."""
         if not self._is_in_long:
             return data
         end = _end(_REST, data)
         if data[end : end + 1] != b'"':
-            self._carry = data[end:]  # a backslash, whose second half is to come
+            self._carry = data[end:]  # a backslash whose second half comes with the next piece
             return b""
         self._is_in_long = False
         return LONG + data[end + 1 :]
 
     def _hold_back(self, data: bytes) -> int:
-        """Where to cut: the last string stays for the next piece, which may go on with it or a colon."""
+        """Returns where to cut: the last string stays for the next piece, which may continue it or begin with a
+        colon.
+        """
         cut = _end(_WHOLE, data)
         if cut < len(data):
             self._is_in_long = len(data) - cut > SLICE_BYTES
@@ -66,7 +70,7 @@ class JsonPieces:
 
 
 def _end(pattern: re.Pattern[bytes], data: bytes, at: int = 0) -> int:
-    """The end of a match of a pattern that always matches."""
+    """Returns the end of a match of a pattern that always matches."""
     match = pattern.match(data, at)
     assert match is not None
     return match.end()

@@ -1,7 +1,7 @@
-"""JSON schemas in the form that the grammar library can hold, and what of them is left as an annotation.
+"""Rewrites JSON schemas into the form that the grammar library can enforce, and names the rules that it cannot.
 
-What can be said in other words is said so, without a loss. What cannot is left out, and named: an answer may then
-break it. Everything else is the library's to hold or to refuse.
+A rule with an equivalent that the library supports is rewritten without loss. A rule without one is left out and
+named: an answer may break it. All other rules are for the library to enforce or to refuse.
 """
 
 import re
@@ -14,7 +14,7 @@ from typing import Any
 from weft.core.json_schema_branches import are_disjoint, resolve
 from weft.core.json_schema_patterns import without_assertions
 
-# No answer has so many items or characters.
+# No answer has this many items or characters.
 MAX_COUNT = 2**20
 _FLOAT64_MAX = 1.7976931348623157e308
 # The library computes bounds of integers in 64 bits, and those of other numbers digit by digit.
@@ -22,7 +22,7 @@ _MIN_INTEGER = -(2**63) + 2**10
 _MAX_NUMBER = 10**17
 _MIN_NUMBER = 1e-30
 _MAX_DECIMALS = 9
-# Of branches, in all of a schema: so many are compared in 20 ms.
+# Maximum number of pairs of branches in a whole schema; comparing this many takes 20 ms.
 _MAX_PAIRS = 4096
 
 _DATA = frozenset({"const", "default"})
@@ -38,7 +38,7 @@ FORMATS = frozenset(
     "date-time time date duration email hostname ipv4 ipv6 uuid uri unknown".split()
 )
 
-# By keyword: the values that say nothing.
+# Keywords that the library lacks, each with the values that have no effect.
 UNHELD: Mapping[str, tuple[Any, ...]] = MappingProxyType(
     {
         "contains": (),
@@ -60,21 +60,21 @@ UNHELD: Mapping[str, tuple[Any, ...]] = MappingProxyType(
 
 @dataclass(frozen=True, slots=True)
 class HeldSchema:
-    """A schema that the library can hold, and the places of the given one that it does not say."""
+    """A schema that the library can enforce, and the places in the given schema with rules that it leaves out."""
 
     schema: dict[str, Any]
     unheld: tuple[str, ...]
 
 
 def held(schema: Mapping[str, Any]) -> HeldSchema:
-    """The schema in a form that can be held."""
+    """Returns the schema in a form that the library can enforce."""
     reader = _Reader(schema)
     whole = dict(reader.read(schema, ""))
     return HeldSchema(whole, tuple(sorted(reader.unheld)))
 
 
 def without_nulls(schema: Any) -> Any:
-    """The schema without keywords that are null, as Go writes slices and maps that it does not have."""
+    """Returns the schema without keywords that are null: Go writes absent slices and maps so."""
     if not isinstance(schema, Mapping):
         return schema
     made = {key: value for key, value in schema.items() if value is not None or key in _DATA}
@@ -85,26 +85,26 @@ class _Reader:
     def __init__(self, root: Mapping[str, Any]) -> None:
         self._root = root
         self.unheld: list[str] = []
-        self._num_pairs = 0  # of branches that were compared
+        self._num_pairs = 0  # pairs of branches that were compared
 
     def read(self, schema: Any, place: str) -> Any:
-        """One schema and all inside it."""
+        """Returns one schema, with all schemas inside it, rewritten."""
         if not isinstance(schema, Mapping) or not schema:
             return schema
         made = {key: value for key, value in schema.items() if value is not None or key in _DATA}
         if "$schema" in made and "json-schema.org/" not in str(made["$schema"]):
-            del made["$schema"]  # nobody's rules but those are known
+            del made["$schema"]  # only the dialects of json-schema.org are known
         for rewrite in {_REWRITES[key] for key in made.keys() & _REWRITES.keys()}:
             rewrite(self, made, place)
         return _inside(made, self.read, place)
 
     def leave_out(self, made: dict[str, Any], key: str, place: str) -> None:
-        """Name it as not held."""
+        """Removes a rule and records it as not enforced."""
         del made[key]
         self.unheld.append(f"{place}/{key}")
 
     def read_keywords(self, made: dict[str, Any], place: str) -> None:
-        """What the library does not have."""
+        """Removes keywords that the library does not have."""
         if "if" in made and not made.keys() & {"then", "else"}:
             del made["if"]
         if "if" not in made:
@@ -117,12 +117,12 @@ class _Reader:
                 self.leave_out(made, key, place)
 
     def read_names(self, made: dict[str, Any], place: str) -> None:
-        """Names of an enumeration, or of a pattern, are said as the pattern of all properties."""
+        """Rewrites `propertyNames` with an enumeration or a pattern as the pattern of all properties."""
         if "propertyNames" not in made:
             return
         rule = resolve(made["propertyNames"], self._root)
         if rule is True or (isinstance(rule, Mapping) and rule.keys() <= _NOTES):
-            del made["propertyNames"]  # names are texts
+            del made["propertyNames"]  # names are always strings
             return
         names = _pattern_of(rule)
         if names is None or made.keys() & {"properties", "patternProperties"}:
@@ -133,7 +133,7 @@ class _Reader:
         made["additionalProperties"] = False
 
     def read_one_of(self, made: dict[str, Any], place: str) -> None:
-        """Branches of which no two can be met at once are any of them."""
+        """Rewrites `oneOf` as `anyOf`, which is equivalent if no two branches can be met at once."""
         branches = made.get("oneOf")
         if not isinstance(branches, list):
             return
@@ -148,7 +148,7 @@ class _Reader:
             made["allOf"] = [*every, {"anyOf": branches}]
 
     def read_counts(self, made: dict[str, Any], _place: str) -> None:
-        """Lengths and numbers of items, which may be written 5.0; without those that every answer has."""
+        """Rewrites counts such as 5.0 as integers, and removes counts that every answer meets."""
         for key in made.keys() & {*LEAST, *_MOST}:
             count = made[key]
             if isinstance(count, float) and count.is_integer():
@@ -157,14 +157,14 @@ class _Reader:
                 del made[key]
 
     def read_bounds(self, made: dict[str, Any], place: str) -> None:
-        """Bounds of numbers, as far as the library computes them."""
+        """Removes bounds and factors of numbers that the library cannot compute, and bounds that every number meets."""
         kinds = made.get("type")
         is_integer = "integer" in _listed(kinds) and "number" not in _listed(kinds)
         for key in [key for key in _BOUNDS if type(made.get(key)) in (int, float)]:
             bound = made[key]
             is_outward = bound > 0 if key.endswith("aximum") else bound < 0
             if is_outward and abs(bound) >= _FLOAT64_MAX:
-                del made[key]  # of every number that a program reads as one
+                del made[key]  # every number that fits a float64 meets the bound
             elif is_integer and -(2**63) <= bound < _MIN_INTEGER:
                 made[key] = _MIN_INTEGER
             elif not (_is_integer_bound(bound) if is_integer else _is_number_bound(bound)):
@@ -174,7 +174,7 @@ class _Reader:
             self.leave_out(made, "multipleOf", place)
 
     def read_texts(self, made: dict[str, Any], place: str) -> None:
-        """Formats that the library knows; patterns without what only looks around."""
+        """Removes formats that the library does not know, and lookarounds in patterns."""
         kinds = made.get("type", "string")
         if isinstance(made.get("format"), str) and made["format"] not in FORMATS:
             if "string" in _listed(kinds):
@@ -193,7 +193,7 @@ class _Reader:
 
 
 def _inside(made: dict[str, Any], read: Callable[[Any, str], Any], place: str) -> dict[str, Any]:
-    """The same schema with everything that is a schema inside it read."""
+    """Returns the same schema with every schema inside it read."""
     for key in made.keys() & _INNER:
         value, at = made[key], f"{place}/{key}"
         if key in _MAPS and isinstance(value, Mapping):
@@ -205,7 +205,7 @@ def _inside(made: dict[str, Any], read: Callable[[Any, str], Any], place: str) -
     return made
 
 
-# By keyword: no two of them look at the same, so that their order does not matter.
+# Rewrites by keyword. No two rewrites read the same keyword, so their order does not matter.
 _REWRITES: Mapping[str, Callable[[_Reader, dict[str, Any], str], None]] = MappingProxyType(
     dict.fromkeys(UNHELD, _Reader.read_keywords)
     | {"propertyNames": _Reader.read_names, "oneOf": _Reader.read_one_of}
@@ -220,7 +220,7 @@ def _listed(kinds: object) -> list[object]:
 
 
 def _is_integer_bound(bound: float) -> bool:
-    """Beyond 64 bits the library goes by the largest and smallest of these."""
+    """True for a bound that the library computes; beyond 64 bits it uses the largest and smallest of these."""
     return _MIN_INTEGER <= bound <= 2**64
 
 
@@ -229,7 +229,7 @@ def _is_number_bound(bound: float) -> bool:
 
 
 def _is_factor(factor: Decimal) -> bool:
-    """Whether its digits, as a whole number, are as few as the library takes; what is no factor it refuses."""
+    """True if the factor has no more digits than the library accepts; the library itself refuses invalid factors."""
     _, digits, exponent = factor.normalize().as_tuple()
     if not isinstance(exponent, int) or len(digits) > _MAX_DECIMALS + 1:
         return False
@@ -238,7 +238,7 @@ def _is_factor(factor: Decimal) -> bool:
 
 
 def _pattern_of(rule: object) -> str | None:
-    """The pattern of exactly the texts that a schema takes, if it is one of constants or a pattern."""
+    """Returns the pattern of exactly the texts that a schema accepts, if the schema has constants or a pattern only."""
     if not isinstance(rule, Mapping):
         return None
     values = [rule["const"]] if "const" in rule else rule.get("enum")

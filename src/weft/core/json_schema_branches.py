@@ -1,4 +1,4 @@
-"""Whether branches of a JSON schema exclude each other: by type, by a constant, or by what they must have."""
+"""Checks whether branches of a JSON schema exclude each other: by type, by a constant, or by required properties."""
 
 from collections.abc import Mapping, Sequence
 from itertools import combinations
@@ -9,13 +9,13 @@ _TYPES = frozenset({"null", "boolean", "object", "array", "number", "string"})
 
 
 def are_disjoint(branches: Sequence[Any], root: Mapping[str, Any]) -> bool:
-    """Whether it is plain that no value meets two of them."""
+    """True if it is certain that no value meets two of the branches."""
     schemas = [resolve(branch, root) for branch in branches]
     return all(_excludes(one, other, root) for one, other in combinations(schemas, 2))
 
 
 def resolve(schema: Any, root: Mapping[str, Any]) -> Any:
-    """The schema that a reference inside the document leads to; itself where it is none, or leads elsewhere."""
+    """Returns the target of a reference inside the document; a schema without such a reference is returned as it is."""
     for _ in range(_MAX_REFERENCES):
         reference = schema.get("$ref") if isinstance(schema, Mapping) else None
         if not isinstance(reference, str) or not reference.startswith("#/"):
@@ -58,7 +58,7 @@ def _types(schema: Mapping[str, Any]) -> frozenset[str]:
 
 
 def _values(schema: Mapping[str, Any]) -> frozenset[str] | None:
-    """What it may be, where that is listed: constants of JSON, numbers of either type alike."""
+    """Returns the listed values (`const` or `enum`) as texts, with 1 and 1.0 alike; None if none are listed."""
     listed = [schema["const"]] if "const" in schema else schema.get("enum")
     return frozenset(map(_shown, listed)) if isinstance(listed, list) else None
 
@@ -71,7 +71,7 @@ def _shown(value: object) -> str:
 def _differs_in_constant(
     one: Mapping[str, Any], other: Mapping[str, Any], root: Mapping[str, Any]
 ) -> bool:
-    """Whether a property that both must have has different constants."""
+    """True if a property that both schemas require has different constants in them."""
     for name in _required(one) & _required(other):
         inner = [resolve(_properties(schema).get(name), root) for schema in (one, other)]
         values = [_values(schema) if isinstance(schema, Mapping) else None for schema in inner]
@@ -81,7 +81,7 @@ def _differs_in_constant(
 
 
 def _lacks_needed(closed: Mapping[str, Any], other: Mapping[str, Any]) -> bool:
-    """Whether the first takes no property that the second must have."""
+    """True if `closed` forbids a property that `other` requires."""
     is_closed = closed.get("additionalProperties") is False and not closed.get("patternProperties")
     return is_closed and bool(_required(other) - _properties(closed).keys())
 

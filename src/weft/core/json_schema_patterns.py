@@ -1,12 +1,12 @@
-"""Patterns of JSON schemas as the grammar library reads them: regular expressions that do not look around."""
+"""Patterns of JSON schemas in the form that the grammar library reads: regular expressions without lookarounds."""
 
 import re
 from dataclasses import dataclass
 
-# An escape, the beginning of a group, or any other character: each is found without going back.
+# An escape, the beginning of a group, or any other character; each matches without backtracking.
 _PIECE = re.compile(r"\\.|\((?:\?(?:<?[=!]|P=|\(|>))?|.", re.DOTALL)
 _LOOKING = frozenset({"(?=", "(?!", "(?<=", "(?<!"})
-# Conditions, groups that do not go back, and what an earlier group took: no regular language has these.
+# Conditions, atomic groups and backreferences do not exist in regular languages.
 _IRREGULAR = frozenset({"(?P=", "(?(", "(?>"})
 _BACK = re.compile(r"\\[1-9k]")
 _EMPTY = "(?:)"
@@ -15,19 +15,19 @@ _PLAIN = {"\\A": "^", "\\Z": "$", "\\z": "$", "\\b": _EMPTY, "\\B": _EMPTY}
 
 @dataclass(frozen=True, slots=True)
 class PlainPattern:
-    """A pattern that does not look around; one that `is_wider` may take more than the given one."""
+    """A pattern without lookarounds; with `is_wider` it may match more texts than the given pattern."""
 
     text: str
     is_wider: bool
 
 
 def without_assertions(pattern: str) -> PlainPattern | None:
-    """The pattern without what only looks around, so that it takes all that it took.
+    """Returns the pattern without assertions; it matches all texts that the given pattern matches.
 
-    None where it is no regular language.
+    Returns None for a pattern that is not a regular language.
     """
     pieces: list[str] = []
-    depth = 0  # of groups inside an assertion, itself counted
+    depth = 0  # nesting depth of groups inside an assertion, which counts too
     in_class = ""
     for piece in _PIECE.findall(pattern):
         is_of_class = bool(in_class) or piece == "["
@@ -48,7 +48,9 @@ def without_assertions(pattern: str) -> PlainPattern | None:
 
 
 def _class_after(before: str, piece: str) -> str:
-    """The beginning of the class that is open behind `piece`, or "". A bracket that comes first is a character."""
+    """Returns the beginning of the character class that is open after `piece`, or "". A leading "]" is a plain
+    character.
+    """
     if not before:
         return piece if piece == "[" else ""
     return "" if piece == "]" and before not in ("[", "[^") else (before + piece)[:3]

@@ -1,4 +1,4 @@
-"""Where blocks of the KV cache lie and what lies beside them, the second tier, and where changes are published."""
+"""Configuration of the KV pool, of recurrent states, of the second tier and of prefix-cache events."""
 
 from enum import StrEnum
 
@@ -6,7 +6,7 @@ import msgspec
 
 
 class Medium(StrEnum):
-    """Where cached blocks lie, as routers call it: the pool that is computed on, or its second tier."""
+    """Where cached blocks are stored, in routers' terms: the KV pool, or memory or disk as its second tier."""
 
     POOL = "GPU"
     MEMORY = "CPU"
@@ -14,9 +14,10 @@ class Medium(StrEnum):
 
 
 class StateCacheConfig(msgspec.Struct, frozen=True, kw_only=True):
-    """What recurrent layers keep of sequences: `num_slots` of `slot_bytes`, beside the KV pool.
+    """Room for states of recurrent layers: `num_slots` of `slot_bytes` each, beside the KV pool.
 
-    A snapshot that others may go on from is taken every `mamba_block_size` tokens, a multiple of the block size.
+    A snapshot that other sequences may continue from is taken every `mamba_block_size` tokens, a multiple of the
+    block size.
     """
 
     num_slots: int
@@ -25,7 +26,7 @@ class StateCacheConfig(msgspec.Struct, frozen=True, kw_only=True):
 
     @property
     def num_bytes(self) -> int:
-        """Of all slots."""
+        """Size of all slots."""
         return self.num_slots * self.slot_bytes
 
 
@@ -37,37 +38,37 @@ class CacheConfig(msgspec.Struct, frozen=True, kw_only=True):
     block_bytes: int
     kv_cache_dtype: str
     enable_prefix_caching: bool
-    states: StateCacheConfig | None = None  # of recurrent layers
+    states: StateCacheConfig | None = None  # for recurrent layers
 
     @property
     def num_state_slots(self) -> int:
-        """Slots of states beside the pool."""
+        """Number of state slots beside the pool."""
         return 0 if self.states is None else self.states.num_slots
 
     @property
     def max_total_tokens(self) -> int:
-        """Tokens the whole pool holds."""
+        """Number of tokens that the whole pool holds."""
         return self.num_blocks * self.block_size
 
 
 class KvOffloadingConfig(msgspec.Struct, frozen=True, kw_only=True):
-    """The second tier of the prefix cache: `num_bytes` of files below `path`, or of memory without one."""
+    """The second tier of the prefix cache: `num_bytes` of files below `path`, or of memory if `path` is None."""
 
     num_bytes: int
     path: str | None
 
     @property
     def medium(self) -> Medium:
-        """Where its blocks lie."""
+        """Where the blocks of the second tier are stored."""
         return Medium.MEMORY if self.path is None else Medium.DISK
 
 
 class KvEventsConfig(msgspec.Struct, frozen=True, kw_only=True):
-    """Where changes of the prefix cache are published over ZeroMQ. Ports are those of rank 0.
+    """How changes of the prefix cache are published over ZeroMQ. Ports are those of rank 0.
 
-    `endpoint` is listened on if `binds`, else connected to; a `replay_endpoint` is always listened on, and
-    answers with up to `buffer_steps` batches. Up to `hwm` wait for one subscriber, and are then dropped.
-    Hashes go out as 64 bits, or in full without `has_int_hashes`.
+    The publisher listens on `endpoint` if `binds`, else it connects to it. It always listens on `replay_endpoint` and
+    replays up to `buffer_steps` batches there. Up to `hwm` batches wait for one subscriber; further ones are dropped.
+    Hashes are sent as 64 bits, or in full without `has_int_hashes`.
     """
 
     endpoint: str

@@ -1,4 +1,4 @@
-"""`KvEventFeed`: buffers the last changes of the prefix cache, for subscribers who come late or fall behind."""
+"""`KvEventFeed`: buffers the last changes of the prefix cache, for subscribers that start late or fall behind."""
 
 import asyncio
 import time
@@ -11,15 +11,15 @@ from weft.core.errors import Overloaded
 from weft.core.types import KvEvent, KvEventBatch
 
 MAX_BUFFERED_BATCHES = 10_000  # what vLLM's publisher buffers for replay
-# A batch holds up to a step's tokens: ten thousand large steps would take gigabytes.
+# A batch holds up to one step's tokens: ten thousand batches of large steps would take gigabytes.
 MAX_BUFFERED_BYTES = 16 << 20
 
 
 class KvEventFeed:
-    """A ring of batches, and the subscribers who read from it. Lives on one event loop.
+    """A ring of batches with its subscribers; belongs to one event loop.
 
-    Subscribers have nothing of their own but a place in the ring, so its bounds are those of all. It
-    holds bytes: as objects, ten thousand batches of short prompts took 65 MiB, and take 5.
+    A subscriber holds nothing but a position in the ring, so the ring's bounds limit the memory of all. Batches are
+    stored as bytes: ten thousand batches of short prompts took 65 MiB as objects, and take 5 MiB as bytes.
     """
 
     def __init__(self, max_batches: int = MAX_BUFFERED_BATCHES) -> None:
@@ -33,7 +33,7 @@ class KvEventFeed:
         self._decoder = msgspec.msgpack.Decoder(KvEventBatch)
 
     def publish(self, batch: KvEventBatch) -> None:
-        """Buffer a batch for every subscriber; never waits."""
+        """Buffers a batch for every subscriber; never waits."""
         encoded = self._encoder.encode(batch)
         self._buffer.append(encoded)
         self._num_buffered_bytes += len(encoded)
@@ -45,7 +45,7 @@ class KvEventFeed:
         self._wake()
 
     def publish_next(self, events: list[KvEvent], rank: int) -> KvEventBatch:
-        """Publish what changed in a rank just now as the batch that follows the last one."""
+        """Publishes changes in a rank as the batch with the next sequence number, and returns the batch."""
         batch = KvEventBatch(
             sequence_number=self._num_published,
             timestamp=time.time(),
@@ -56,16 +56,16 @@ class KvEventFeed:
         return batch
 
     def close(self, error: BaseException) -> None:
-        """End every subscription with `error`, behind what is buffered."""
+        """Ends every subscription with `error` after the buffered batches."""
         self._error = error
         self._wake()
 
     async def subscribe(
         self, start_sequence_number: int | None
     ) -> AsyncGenerator[KvEventBatch, None]:
-        """Buffered batches from `start_sequence_number` on (None: none of them), then new ones.
+        """Yields buffered batches from `start_sequence_number` on (None: none of them), then new ones.
 
-        Raises `Overloaded` once what is to come next was dropped.
+        Raises `Overloaded` if the next batch has been dropped from the buffer.
         """
         place = self._num_published if start_sequence_number is None else self._first
         while True:
@@ -88,13 +88,15 @@ class KvEventFeed:
                 self._waiting.discard(woken)
 
     def buffered(self, start_sequence_number: int, max_batches: int) -> Iterator[KvEventBatch]:
-        """What is buffered of the last `max_batches` from that number on, while others are published.
+        """Yields the buffered ones of the last `max_batches` batches, from `start_sequence_number` on.
 
-        Those that are dropped before they are reached are missing.
+        Others may publish meanwhile: batches that are dropped before they are reached are missing.
         """
         end = self._num_published
         place = max(self._first, end - max_batches)
-        if self._buffer:  # numbers never skip: those before the start need not be read
+        if (
+            self._buffer
+        ):  # sequence numbers have no gaps: batches before the start need not be decoded
             oldest = self._decoder.decode(self._buffer[0]).sequence_number
             place = max(place, self._first + start_sequence_number - oldest)
         while (place := max(place, self._first)) < end:
@@ -103,7 +105,7 @@ class KvEventFeed:
 
     @property
     def _first(self) -> int:
-        """The place of the oldest batch in the buffer."""
+        """Position of the oldest batch in the buffer."""
         return self._num_published - len(self._buffer)
 
     def _wake(self) -> None:

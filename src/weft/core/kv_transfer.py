@@ -1,7 +1,7 @@
-"""Prefill and decode apart: what one engine gives another of a prompt's keys and values, and how it is named.
+"""Transfer of a prompt's KV from a prefill engine to a decode engine, and its parameters.
 
-`KvTransferParams` is vLLM's contract: a router sends a request with `do_remote_decode` to the engine that
-computes the prompt, and what comes back with the answer goes unchanged to the engine that continues it.
+`KvTransferParams` is vLLM's contract: a router sends a request with `do_remote_decode` to the engine that computes
+the prompt, and passes the parameters in its answer unchanged to the engine that continues the prompt.
 """
 
 import ipaddress
@@ -14,14 +14,14 @@ from weft.core.errors import BadRequest
 
 KEY = "kv_transfer_params"  # in `SamplingParams.extra_args`, in bodies and in answers
 _NO_PART = f"{KEY} needs an engine that was started with --kv-transfer-config"
-MAX_BLOCKS = 1 << 16  # of one request
+MAX_BLOCKS = 1 << 16  # maximum number of blocks of one request
 
 _Label = Annotated[str, msgspec.Meta(min_length=1, max_length=512)]
 _BlockId = Annotated[int, msgspec.Meta(ge=0, lt=1 << 31)]
 
 
 class KvRole(StrEnum):
-    """What an engine does of a transfer."""
+    """Part of an engine in transfers."""
 
     PRODUCER = "kv_producer"
     CONSUMER = "kv_consumer"
@@ -29,30 +29,30 @@ class KvRole(StrEnum):
 
     @property
     def lends(self) -> bool:
-        """Whether it computes prompts for others."""
+        """True if the engine computes prompts for others and lends their blocks."""
         return self is not KvRole.CONSUMER
 
     @property
     def fetches(self) -> bool:
-        """Whether it continues prompts that others have computed."""
+        """True if the engine continues prompts that others have computed."""
         return self is not KvRole.PRODUCER
 
 
 class KvConnector(StrEnum):
-    """What blocks travel in."""
+    """Transport of blocks."""
 
     TCP = "TcpConnector"
     SHM = "ShmConnector"
 
 
 class KvPeer(msgspec.Struct, frozen=True):
-    """Engines that blocks may be fetched from: those of a network, at this port alone if it has one."""
+    """Engines that blocks may be fetched from: all in a network, at any port or at `port` alone."""
 
     network: str
     port: int | None = None
 
     def has(self, host: str, port: int) -> bool:
-        """Whether an engine at this address and port is one of them."""
+        """True if the address and port belong to these engines."""
         address = ipaddress.ip_address(host)
         return self.port in (None, port) and address in ipaddress.ip_network(self.network)
 
@@ -60,9 +60,9 @@ class KvPeer(msgspec.Struct, frozen=True):
 class KvTransferConfig(msgspec.Struct, frozen=True, kw_only=True):
     """How an engine takes part in transfers. It lends at `host` and `port`, and fetches from `peers` alone.
 
-    Both sides prove that they know what `secret_path` holds. A `port` of 0 is any that is free. A lease ends after
-    `lease_s`, and a fetch after `fetch_timeout_s`. With `fails_requests` a prompt that cannot be fetched is an error
-    of its request; else it is computed here.
+    Both sides prove that they know the secret in `secret_path`. A `port` of 0 selects any free port. A lease ends
+    after `lease_s` seconds, a fetch after `fetch_timeout_s`. With `fails_requests` a failed fetch is an error of the
+    request; otherwise this engine computes the prompt itself.
     """
 
     connector: KvConnector
@@ -78,15 +78,15 @@ class KvTransferConfig(msgspec.Struct, frozen=True, kw_only=True):
 
     @property
     def networks(self) -> list[str]:
-        """Where servers of the peers may be, at any port."""
+        """Networks of the peers' servers, which may use any port."""
         return [peer.network for peer in self.peers]
 
     def is_peer(self, host: str, port: int) -> bool:
-        """Whether blocks may be fetched from this address, which a caller has named."""
+        """True if blocks may be fetched from this address, which a caller has named."""
         return any(peer.has(host, port) for peer in self.peers)
 
     def of_rank(self, rank: int) -> "KvTransferConfig":
-        """Of one of several engines, which count ids and ports from the first."""
+        """Returns the configuration of one of several engines, which count ids and ports from the first."""
         engine_id = f"{self.engine_id}-{rank}"
         return msgspec.structs.replace(
             self, engine_id=engine_id, port=self.port and self.port + rank
@@ -94,10 +94,11 @@ class KvTransferConfig(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class KvTransferParams(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """With `do_remote_decode`: lend the prompt's blocks. With `do_remote_prefill`: fetch these from there.
+    """With `do_remote_decode`: lend the prompt's blocks. With `do_remote_prefill`: fetch the named blocks.
 
-    There is one group of block ids, in order of the prompt. With `do_chunked_transfer` (ours, not vLLM's) a
-    prompt that is computed in several steps is lent from the first of them on: a stream says so at once.
+    There is one group of block ids, in order of the prompt. With `do_chunked_transfer` (an extension of vLLM's
+    contract) a prompt that takes several steps is lent from the first step on, and a stream announces the blocks at
+    once.
     """
 
     do_remote_decode: bool = False
@@ -118,7 +119,7 @@ class KvTransferParams(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown
 
 
 class RemotePrompt(msgspec.Struct, frozen=True):
-    """Blocks of a prompt that lie at another engine."""
+    """Blocks of a prompt that are stored at another engine."""
 
     engine_id: str
     request_id: str
@@ -128,19 +129,19 @@ class RemotePrompt(msgspec.Struct, frozen=True):
 
     @property
     def address(self) -> tuple[str, int]:
-        """Where that engine lends."""
+        """Host and port where that engine lends."""
         return self.host, self.port
 
 
 class Prefill(msgspec.Struct, frozen=True, kw_only=True):
-    """The server, host:port, that a router chose to compute a prompt, and the key of the caller."""
+    """The server ("host:port") that a router chose to compute a prompt, and the caller's API key."""
 
     address: str
     authorization: str | None = None
 
 
 def read_params(given: Any) -> KvTransferParams | None:
-    """What a caller gave, checked; None where it wants nothing. `BadRequest` names the field."""
+    """Returns the caller's parameters, checked; None if they request no transfer. `BadRequest` names the field."""
     try:
         params = msgspec.convert(given, KvTransferParams)
     except msgspec.ValidationError as error:
@@ -160,7 +161,7 @@ def read_params(given: Any) -> KvTransferParams | None:
 
 
 def _check_address(host: str | None) -> None:
-    """Refuse a name: nobody looks one up because a caller said so."""
+    """Refuses host names: a caller must not make this server look up names."""
     try:
         ipaddress.ip_address(host or "")
     except ValueError:
@@ -168,7 +169,7 @@ def _check_address(host: str | None) -> None:
 
 
 def check_params(given: Any, role: KvRole | None, num_answers: int) -> None:
-    """Refuse what an engine of this role cannot do."""
+    """Raises `BadRequest` for a transfer that an engine of this role cannot do."""
     params = read_params(given)
     if params is None:
         return
@@ -185,9 +186,9 @@ def check_params(given: Any, role: KvRole | None, num_answers: int) -> None:
 def check_extra_args(
     given: Any, role: KvRole | None, num_answers: int, *, is_foreign: bool = False
 ) -> None:
-    """Of what `SamplingParams` may carry beside its fields, this is all that is known.
+    """Checks `SamplingParams.extra_args`, which may hold transfer parameters and nothing else.
 
-    What is said to another engine is an object, which its own connector reads and judges.
+    Parameters for another engine (`is_foreign`) must be an object; that engine's connector checks the rest.
     """
     if not isinstance(given, dict) or given.keys() - {KEY}:
         raise BadRequest("extra_args", f"extra_args must be a dict that holds {KEY} alone")
@@ -202,9 +203,9 @@ def check_extra_args(
 def to_extra_args(
     given: dict[str, Any] | None, *, is_announced: bool = False
 ) -> dict[str, Any] | None:
-    """Where `SamplingParams` carries what a body says of transfers.
+    """Returns the transfer parameters of a request body as `SamplingParams.extra_args`.
 
-    Only an answer in which blocks can be announced before it begins may ask for `do_chunked_transfer`.
+    `do_chunked_transfer` is allowed only for answers that can announce blocks before they begin.
     """
     if given and given.get("do_chunked_transfer") and not is_announced:
         raise BadRequest(
@@ -214,19 +215,19 @@ def to_extra_args(
 
 
 def lends_prompt(extra_args: dict[str, Any] | None) -> bool:
-    """Whether a checked request is to lend its blocks when it ends."""
+    """True if a checked request lends its blocks when it ends."""
     return bool(extra_args and extra_args[KEY].get("do_remote_decode"))
 
 
 def lends_chunks(extra_args: dict[str, Any] | None) -> bool:
-    """Whether it is to lend what is computed of its prompt while the rest still is."""
+    """True if a checked request lends computed blocks while the rest of its prompt is computed."""
     return lends_prompt(extra_args) and bool(
         extra_args and extra_args[KEY].get("do_chunked_transfer")
     )
 
 
 def remote_prompt(extra_args: dict[str, Any] | None) -> RemotePrompt | None:
-    """Where the prompt of a checked request lies, if another engine has computed it."""
+    """Returns the blocks of a checked request's prompt at another engine, if that engine has computed it."""
     if not (extra_args and extra_args[KEY].get("do_remote_prefill")):
         return None
     found = extra_args[KEY]

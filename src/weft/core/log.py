@@ -1,4 +1,4 @@
-"""Where logs go: standard error, one line an event, through the standard library's loggers."""
+"""Logging: one line per event to standard error, through the standard library's loggers."""
 
 import json
 import logging
@@ -14,14 +14,16 @@ from weft.core.tracing import trace_id_of
 LogFormat = Literal["text", "json"]
 
 _ROOT = "weft"
-# The request that a task works for: its id, and the `traceparent` that came with it. What is begun for it knows it.
+# The request that a task works for: its id and its `traceparent`. Tasks that this task starts inherit the value.
 REQUEST: Final[ContextVar[tuple[str, str | None] | None]] = ContextVar("request", default=None)
 
 
 def of_request(
     request_id: str, trace_headers: Mapping[str, str] | None
 ) -> dict[str, tuple[str, str | None]]:
-    """`extra` for a record about a request that no task here works for, as in an engine's step."""
+    """Returns `extra` for a log record about a request that no task of this process works for, as in an engine's
+    step.
+    """
     return {"request": (request_id, (trace_headers or {}).get("traceparent"))}
 
 
@@ -31,7 +33,7 @@ class _TerminalFormatter(logging.Formatter):
 
 
 class JsonFormatter(logging.Formatter):
-    """An object a line. Records of a request have its id and, where it belongs to one, its trace."""
+    """Formats each record as one JSON object per line; records of a request have its id and trace id, if any."""
 
     def format(self, record: logging.LogRecord) -> str:
         when = time.strftime("%Y-%m-%dT%H:%M:%S", time.gmtime(record.created))
@@ -53,7 +55,7 @@ class JsonFormatter(logging.Formatter):
 def configure_logging(
     level: str | int, stream: TextIO | None = None, log_format: LogFormat = "text"
 ) -> None:
-    """Send Weft's logs from `level` up, and the warnings of libraries, to `stream`."""
+    """Sends Weft's logs from `level` up, and warnings of libraries, to `stream`."""
     stream = stream or sys.stderr
     handler = logging.StreamHandler(stream)
     if log_format == "json":
@@ -70,6 +72,6 @@ def configure_logging(
 
 
 def log_format() -> LogFormat:
-    """How this process logs, for one that it starts."""
+    """Returns the log format of this process, for processes that it starts."""
     handlers = logging.getLogger().handlers
     return "json" if any(isinstance(one.formatter, JsonFormatter) for one in handlers) else "text"

@@ -1,7 +1,7 @@
-"""`FlatLogprobs`: log-probabilities of many positions without an object for each.
+"""`FlatLogprobs`: logprobs of many positions in a few arrays instead of one object each.
 
-A long answer with twenty of them a token is a hundred thousand small objects, which the garbage
-collector walks again and again; here they are a handful of arrays.
+A long answer with twenty logprobs per token would be a hundred thousand small objects, which the garbage collector
+visits again and again.
 """
 
 from array import array
@@ -13,10 +13,10 @@ from weft.core.types import Logprob, PositionLogprobs
 
 
 class LogprobsMode(StrEnum):
-    """What an engine reports as log-probabilities, of which stage of sampling.
+    """The stage of sampling at which an engine takes logprobs, and whether it reports logits instead.
 
-    Raw is before everything but a grammar, processed after everything, temperature and truncation too.
-    Prompt tokens are not sampled: of theirs there is only raw.
+    Raw is before all processing except grammars; processed is after all of it, temperature and truncation included.
+    Prompt tokens are not sampled, so their logprobs are always raw.
     """
 
     RAW_LOGPROBS = "raw_logprobs"
@@ -29,9 +29,9 @@ _UNKNOWN_RANK = 0  # ranks begin at 1
 
 
 class FlatLogprobs(Sequence[Any]):
-    """Reads like a list of positions. Position `i` is entries `start_indices[i]:end_indices[i]`.
+    """A sequence that reads like a list of positions. Position `i` is entries `start_indices[i]:end_indices[i]`.
 
-    A position without entries, the first of a prompt, is None.
+    A position without entries, such as the first of a prompt, is None.
     """
 
     __slots__ = ("decoded_tokens", "end_indices", "logprobs", "ranks", "start_indices", "token_ids")
@@ -45,7 +45,7 @@ class FlatLogprobs(Sequence[Any]):
         self.decoded_tokens: list[str | None] = []
 
     def append(self, position: PositionLogprobs | None) -> None:
-        """Add a position at the end."""
+        """Appends a position."""
         self.start_indices.append(len(self.token_ids))
         for token_id, entry in (position or {}).items():
             self.token_ids.append(token_id)
@@ -80,4 +80,4 @@ class FlatLogprobs(Sequence[Any]):
             return NotImplemented
         return len(self) == len(other) and all(a == b for a, b in zip(self, other, strict=True))
 
-    __hash__ = None  # type: ignore[assignment]  # it grows
+    __hash__ = None  # type: ignore[assignment]  # mutable, so not hashable

@@ -1,4 +1,4 @@
-"""The check of what a caller says of a LoRA adapter; every edge uses this one."""
+"""Checks of LoRA adapters that callers name; every API uses these."""
 
 from typing import Final
 
@@ -16,7 +16,7 @@ _MAX_ID = 2**31 - 1
 
 
 def validate_lora(request: LoRARequest, model: ModelConfig) -> None:
-    """Refuse what no adapter of this model can be, naming the field."""
+    """Raises `BadRequest`, naming the field, for a request that cannot be an adapter of this model."""
     if not isinstance(request, LoRARequest):
         raise BadRequest("lora_request", "lora_request must be a LoRARequest")
     validate_lora_name(request.lora_name)
@@ -39,8 +39,8 @@ def validate_lora(request: LoRARequest, model: ModelConfig) -> None:
 
 
 def validate_lora_name(name: object) -> None:
-    """Refuse what is no name of an adapter."""
-    # It goes into metadata and, between commas, into a label of the metrics.
+    """Raises `BadRequest` for a value that is not a valid adapter name."""
+    # The name is sent as gRPC metadata and, separated by commas, in a label of the metrics.
     if not isinstance(name, str) or not (
         1 <= len(name) <= MAX_NAME_CHARS
         and name.isascii()
