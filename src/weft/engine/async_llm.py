@@ -1,4 +1,4 @@
-"""`AsyncLLM`: an engine inside a Python program that has an event loop of its own."""
+"""`AsyncLLM`: an engine inside a Python program that has its own event loop."""
 
 import asyncio
 from collections.abc import AsyncIterator
@@ -13,10 +13,11 @@ from weft.engine.offline import fit_options
 
 
 class AsyncLLM:
-    """`async with AsyncLLM(model, **options) as engine` serves a model to the block, as an `EngineClient`.
+    """`async with AsyncLLM(model, **options) as engine` serves a model inside the block, as an `EngineClient`.
 
-    Settings are those of `LLM`. The engine has a thread of its own, or with `data_parallel_size` processes:
-    nothing here holds up the event loop. Raises `ConfigError` or `BadRequest` for what cannot be served.
+    Settings are those of `LLM`. The engine runs on its own thread, or with `data_parallel_size` in processes: it
+    does not block the event loop. Raises `ConfigError` or `BadRequest` for a model or options that cannot be
+    served.
     """
 
     def __init__(self, model: str = "embedded:tiny", **options: Any) -> None:
@@ -33,7 +34,7 @@ class AsyncLLM:
 
 @asynccontextmanager
 async def running(fitted: Fitted, metrics: Metrics | None = None) -> AsyncIterator[EngineClient]:
-    """An engine in this program, until the block ends."""
+    """Runs an engine in this program until the block ends."""
     client = await start_engines(fitted.checkpoint, fitted.config, metrics)
     try:
         yield client

@@ -1,4 +1,4 @@
-"""`Channel`: messages both ways over a pair of sockets, or a connection, until either side has gone."""
+"""`Channel`: messages in both directions over a socket pair or a connection, until either side closes it."""
 
 import asyncio
 import socket
@@ -17,7 +17,7 @@ T = TypeVar("T")
 
 
 class Channel(Generic[T]):
-    """Made by `open`, inside a running event loop. `T` is what is received."""
+    """A message channel; made by `open`, inside a running event loop. `T` is the type of received messages."""
 
     def __init__(
         self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter, received: Any
@@ -30,7 +30,7 @@ class Channel(Generic[T]):
 
     @classmethod
     async def open(cls, end: socket.socket, received: Any) -> "Channel[T]":
-        """One end; `received` is the type of what comes from the other."""
+        """Opens one end; `received` is the type of messages from the other end."""
         end.setblocking(False)
         is_local = end.family == socket.AF_UNIX
         connect = asyncio.open_unix_connection if is_local else asyncio.open_connection
@@ -38,27 +38,27 @@ class Channel(Generic[T]):
         return cls(reader, writer, received)
 
     def send(self, message: msgspec.Struct | msgspec.Raw) -> None:
-        """Never blocks. To who has gone it is nothing."""
+        """Sends a message; never blocks. No-op if the channel is closed."""
         if not self._writer.is_closing():
             body = self._encoder.encode(message)
             self._writer.write(len(body).to_bytes(_LENGTH, "big") + body)
 
     @property
     def num_unsent(self) -> int:
-        """Bytes that the other side has not taken."""
+        """Number of bytes that the other side has not read."""
         return self._writer.transport.get_write_buffer_size()
 
     @property
     def is_closing(self) -> bool:
-        """Whether either side has left, as far as is known here."""
+        """True if either side has closed the channel, as far as known here."""
         return self._writer.is_closing()
 
     async def drain(self) -> None:
-        """Wait while much is unsent."""
+        """Waits while many bytes are unsent."""
         await self._writer.drain()
 
     async def receive(self) -> T | None:
-        """The next message; None when the other side has gone."""
+        """Returns the next message; None when the other side has closed the channel."""
         while not self._frames:
             try:
                 chunk = await self._reader.read(_CHUNK)
@@ -71,21 +71,21 @@ class Channel(Generic[T]):
         return self._decoder.decode(self._frames.popleft())
 
     async def messages(self) -> AsyncIterator[T]:
-        """What comes, until the other side has gone."""
+        """Yields messages until the other side closes the channel."""
         while (message := await self.receive()) is not None:
             yield message
 
     def close(self) -> None:
-        """Leave once what was sent is taken; idempotent."""
+        """Closes the channel once all bytes are sent; idempotent."""
         self._writer.close()
 
     def abort(self) -> None:
-        """Leave at once: who does not answer takes nothing either."""
+        """Closes the channel at once: unsent bytes are dropped, because the other side does not respond."""
         self._writer.transport.abort()
 
 
 def _take_frames(waiting: bytearray) -> list[bytes]:
-    """Take the whole messages out of what has come."""
+    """Removes the complete messages from the received bytes and returns them."""
     frames, start = [], 0
     while len(waiting) - start >= _LENGTH:
         size = int.from_bytes(waiting[start : start + _LENGTH], "big")

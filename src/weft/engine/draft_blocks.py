@@ -1,22 +1,26 @@
-"""`DraftBlocks`: which blocks of the engine hold K/V of what drafts, in a pool of its own under the same numbers."""
+"""`DraftBlocks`: tracks which of the engine's blocks hold KV of the drafter, whose own pool has the same block
+numbers.
+"""
 
 from weft.engine.scheduling.drafts import DraftKv
 from weft.engine.scheduling.sequence import Sequence
 
 
 class DraftBlocks:
-    """Full blocks that were computed by what drafts, by what they hold; who finds them there need not compute them."""
+    """Full blocks that the drafter has computed, by hash: a sequence that gets such a block need not compute it
+    again.
+    """
 
     def __init__(self, block_size: int) -> None:
         self._block_size = block_size
         self._hash_by_block: dict[int, bytes] = {}
 
     def clear(self) -> None:
-        """None is to be found."""
+        """Forgets all blocks."""
         self._hash_by_block.clear()
 
     def find(self, sequence: Sequence) -> DraftKv:
-        """How far those that it begins with were computed."""
+        """Returns the `DraftKv` of a sequence: how many of its first blocks the drafter has computed."""
         num_blocks = 0
         for block_id, digest in zip(sequence.block_ids, sequence.block_hashes, strict=False):
             if self._hash_by_block.get(block_id) != digest:
@@ -25,9 +29,9 @@ class DraftBlocks:
         return DraftKv(sequence.num_preemptions, num_blocks * self._block_size, num_blocks)
 
     def note(self, sequence: Sequence, kv: DraftKv, start: int, end: int) -> None:
-        """Say which blocks are whole now, of those that rows from `start` to `end` write.
+        """Notes which blocks are full now, of those that rows from `start` to `end` write.
 
-        They may be read at once: a step writes all K/V of a layer before any row attends to it.
+        They may be read at once: a step writes all KV of a layer before any row attends to it.
         """
         size = self._block_size
         first = min(kv.num_noted_blocks, start // size)

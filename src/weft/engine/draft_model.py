@@ -1,4 +1,4 @@
-"""`DraftModel`: what drafts, a model or a head of the one it drafts for, in memory beside that or able to come back."""
+"""`DraftModel`: a draft model, or an MTP head of the served model, in memory beside it or able to be loaded again."""
 
 import msgspec
 
@@ -17,7 +17,7 @@ from weft.model.open import find_model
 
 
 class DraftModel:
-    """The engine's thread owns it. Its pool has the blocks of the engine's, under the same numbers."""
+    """A draft model; the engine's thread owns it. Its pool has the same block numbers as the engine's."""
 
     def __init__(
         self,
@@ -39,7 +39,7 @@ class DraftModel:
 
     @classmethod
     def load(cls, config: EngineConfig, packed: PackedWeights | None = None) -> "DraftModel | None":
-        """Read its weights; None where no model drafts. `packed` is where several engines have them once."""
+        """Reads its weights; None without a draft model. `packed` locates the weights that several engines share."""
         speculation, compute = config.scheduler_config.speculation, config.compute_config
         if speculation is None or speculation.draft is None:
             return None
@@ -50,29 +50,29 @@ class DraftModel:
         return cls(draft, compute, None if packed is None else WeightStore(packed), overrides)
 
     def use_threads(self, num_threads: int) -> None:
-        """Compute with so many, now and after a sleep."""
+        """Sets the number of threads, also for after a sleep."""
         self._compute = msgspec.structs.replace(self._compute, num_threads=num_threads)
         runner: object = self.runner
         if isinstance(runner, ThreadedRunner):
             runner.set_num_threads(num_threads)
 
     def allocate_kv(self, *, num_blocks: int, block_size: int) -> None:
-        """Make the pool."""
+        """Allocates the KV pool."""
         assert self.runner is not None
         self.runner.allocate_kv(num_blocks=num_blocks, block_size=block_size)
 
     def release(self) -> None:
-        """Let go of weights and pool."""
+        """Frees weights and KV pool."""
         self.runner = None
         if self._store is not None:
             self._store.leave()
 
     def restore_weights(self) -> None:
-        """Load the weights, which are absent, from what its name stands for now."""
+        """Loads the absent weights again, from the files that the model's name refers to now."""
         found = self._find()
         if found.spec != self._spec:
             raise ConfigError(
-                f"{found.card.name}, which drafts, is another model now; restart the server to draft with it"
+                f"the draft model {found.card.name} has changed on disk; restart the server to draft with it"
             )
         self.runner = self._load(found)
 

@@ -1,6 +1,6 @@
-"""`EngineModel`: what an engine computes with, in memory or able to come back.
+"""`EngineModel`: the model that an engine computes with, in memory or able to be loaded again.
 
-Nobody else may hold the runner: its memory goes with the last who does.
+No other object may hold the runner: its memory is freed with the last reference.
 """
 
 import secrets
@@ -27,11 +27,13 @@ from weft.model.spec import EchoSpec, ModelSpec, RopeSpec
 from weft.model.stamps import Stamps
 
 _CHUNK_BYTES = 16 << 20
-DISCARD = 2  # the level of sleep from which the weights that are on disk come back, new or old
+DISCARD = 2  # sleep level after which the weights are read from disk, whether changed or not
 
 
 class EngineModel:
-    """One thread owns it. Without a checkpoint it cannot be loaded again, and so never sleeps."""
+    """The model of an engine; one thread owns it. Without a checkpoint it cannot be loaded again, and so never
+    sleeps.
+    """
 
     def __init__(
         self,
@@ -43,11 +45,11 @@ class EngineModel:
         store: WeightStore | None = None,
     ) -> None:
         self._config = config
-        self.draft: DraftModel | None = None  # given by who loads it
+        self.draft: DraftModel | None = None  # set by the caller of `load`
         self.runner: Runner | None = runner  # None while weights are absent
         self.pooler = pooler
-        self.checkpoint = checkpoint  # what it was loaded from
-        # Of the files that the weights came from; None when they came from no file.
+        self.checkpoint = checkpoint  # source of the weights
+        # Stamps of the files that the weights came from; None if they did not come from files.
         self._stamps: Stamps | None = stamps or Stamps(())
         self._store = store
         self._unlike = secrets.token_hex(16)
@@ -55,7 +57,7 @@ class EngineModel:
         self.counts_experts = bool(self.expert_loads())
         self._has_kv = False
         self.is_kv_wanted = True
-        self.sleep_level = 0  # from which the weights have still to come back
+        self.sleep_level = 0  # level of the present sleep; 0 while the weights are loaded
 
     @classmethod
     def load(
@@ -66,7 +68,7 @@ class EngineModel:
         store: WeightStore | None = None,
         packed: PackedCache | None = None,
     ) -> "EngineModel":
-        """Read the weights. A `ConfigError` says why they cannot be served; for `report`, see `watched`."""
+        """Reads the weights. Raises `ConfigError` if they cannot be served; for `report`, see `watched`."""
         stamps = Stamps(checkpoint.weight_files)  # first: a file may change while it is read
         watched = checkpoint.watched(report)
 
@@ -84,16 +86,16 @@ class EngineModel:
 
     @property
     def has_weights(self) -> bool:
-        """Whether there is a runner."""
+        """True if the weights are in memory."""
         return self.runner is not None
 
     @property
     def is_resident(self) -> bool:
-        """Whether weights and KV pool are there: a step can be computed."""
+        """True if weights and KV pool are in memory: a step can be computed."""
         return self.runner is not None and self._has_kv
 
     def sleep_refusal(self, level: int) -> str | None:
-        """Why what such a sleep drops could not come back; None if it can."""
+        """Returns why the memory that such a sleep frees could not be restored; None if it can."""
         if self.checkpoint is None or self.checkpoint.find_again is None:
             return (
                 "sleep needs a model that can be loaded again: this one was handed over in memory"
@@ -103,9 +105,9 @@ class EngineModel:
         return None
 
     def identity(self) -> str | None:
-        """What tells its weights from others, in another process too; None if nothing does.
+        """Returns a text that tells these weights from others, across processes; None if there is none.
 
-        A `ConfigError` says that a file is no longer what was loaded.
+        Raises `ConfigError` if a file has changed since it was loaded.
         """
         if self.checkpoint is None or self._stamps is None:
             return None
@@ -113,9 +115,10 @@ class EngineModel:
         return _identity(self._config, self.checkpoint)
 
     def fingerprint(self) -> str:
-        """What tells its weights from others, on another machine too: a digest of all that is in their files.
+        """Returns a digest of the content of all weight files: equal weights on another machine have the same.
 
-        Those that came by an update are like no others. A `ConfigError` says that a file is no longer what was loaded.
+        Weights that came by an update have a random fingerprint. Raises `ConfigError` if a file has changed since
+        it was loaded.
         """
         if self._stamps is None:
             return self._unlike
@@ -123,11 +126,11 @@ class EngineModel:
         model, compute = self._config.model_config, self._config.compute_config
         digest = xxhash.xxh3_128()
         if self.checkpoint is not None:
-            # A model that was drawn has no files: what it is made of is in its name.
+            # A model with random weights has no files: its name determines the weights.
             name = "" if self.checkpoint.weight_files else model.model
             how = compute and (compute.quantization, compute.kv_cache_dtype)
             digest.update(repr((name, self.checkpoint.spec, model.dtype, how)).encode())
-            # Of some models the length of the context decides by which keys are turned.
+            # For some models the context length changes the rotary frequencies.
             for rope in _ropes(self.checkpoint.spec):
                 digest.update(inverse_frequencies(rope, model.max_model_len).tobytes())
             for path in self.checkpoint.weight_files:
@@ -137,22 +140,22 @@ class EngineModel:
         return digest.hexdigest()
 
     def part_seconds(self) -> dict[str, float]:
-        """What the runner spent on steps, by part; nothing where it does not count, or is absent."""
+        """Returns the runner's time by part of a step; empty if the runner does not measure it or is absent."""
         runner: object = self.runner
         return runner.seconds() if isinstance(runner, TimedRunner) else {}
 
     def expert_loads(self) -> list[list[int]]:
-        """Tokens by layer with experts and by expert; nothing where the runner does not count, or is absent."""
+        """Returns token counts by MoE layer and expert; empty if the runner does not count or is absent."""
         runner: object = self.runner
         return runner.expert_loads() if isinstance(runner, RoutingRunner) else []
 
     def expert_balance(self) -> tuple[float, float]:
-        """See `RoutingRunner`; zeros while it is absent."""
+        """See `RoutingRunner`; zeros if the runner is absent."""
         runner: object = self.runner
         return runner.expert_balance() if isinstance(runner, RoutingRunner) else (0.0, 0.0)
 
     def use_threads(self, num_threads: int) -> None:
-        """Compute with so many, now and after a sleep."""
+        """Sets the number of threads, also for after a sleep."""
         assert self._config.compute_config is not None
         compute = msgspec.structs.replace(self._config.compute_config, num_threads=num_threads)
         self._config = msgspec.structs.replace(self._config, compute_config=compute)
@@ -163,11 +166,11 @@ class EngineModel:
             self.draft.use_threads(num_threads)
 
     def allocate_kv(self) -> None:
-        """Make the pool, and the draft's."""
+        """Allocates the KV pool, and that of the draft model."""
         cache = self._config.cache_config
         assert self.runner is not None
         self._allocate(self.runner)
-        if self.draft is not None:  # a model without states of sequences
+        if self.draft is not None:  # draft models have no state slots
             self.draft.allocate_kv(num_blocks=cache.num_blocks, block_size=cache.block_size)
         self._has_kv = True
 
@@ -180,7 +183,7 @@ class EngineModel:
         )
 
     def release(self, level: int) -> None:
-        """Give the memory of weights and KV pool back to the system."""
+        """Gives the memory of weights and KV pool back to the system."""
         assert self.sleep_refusal(level) is None
         self._stop_keeping()
         self.runner, self._has_kv, self.is_kv_wanted = None, False, False
@@ -194,14 +197,14 @@ class EngineModel:
         trim_heap()
 
     def restore_kv(self) -> None:
-        """Make the pool again, if it is wanted and there are weights to fill it."""
+        """Allocates the KV pool again, if it is wanted and the weights are present."""
         if self.is_kv_wanted and self.runner is not None and not self._has_kv:
             self.allocate_kv()
 
     def restore_weights(self) -> bool:
-        """Load the weights, which are absent; whether they may be others than before.
+        """Loads the absent weights; returns True if they may differ from the former ones.
 
-        Raises `ConfigError` or `MemoryError`, and nothing has changed then.
+        Raises `ConfigError` or `MemoryError`, and then nothing has changed.
         """
         assert self.checkpoint is not None
         is_anew = self.sleep_level == DISCARD
@@ -231,11 +234,11 @@ class EngineModel:
         restore: Callable[[Runner], None],
         packed: PackedWeights | None = None,
     ) -> None:
-        """Compute with other weights of the same model; `restore` gives the new runner its adapters.
+        """Replaces the weights by others of the same model; `restore` loads the adapters into the new runner.
 
-        `is_lasting` says that its files will be there when it wakes from a sleep. Until all is there
-        nothing changes, and what is raised has changed nothing: there is room for both, or a `ConfigError`.
-        Where several engines share weights they are `packed`, by this one or by another already.
+        `is_lasting` means that the files still exist after a sleep. Until all weights are loaded nothing changes,
+        and an error has changed nothing: there is memory for both copies, or a `ConfigError`. If several engines
+        share weights, `packed` locates the new ones, which this engine or another packs.
         """
         self._stop_keeping()
         if self._store is None or packed is None:
@@ -259,7 +262,7 @@ class EngineModel:
         if self._has_kv:
             self._allocate(runner)
         if stamps is not None:
-            stamps.check()  # what was read is what lies there still, and no mixture
+            stamps.check()  # the files did not change while they were read
             self.checkpoint = checkpoint
         self.runner, self.pooler, self._stamps = runner, pooler, stamps
         trim_heap()
@@ -282,7 +285,9 @@ class EngineModel:
         return self._store.load(load, identity)
 
     def _check_room(self, checkpoint: Checkpoint) -> None:
-        """The pages of a pool and of packed weights are taken when written: too late to refuse."""
+        """Checks the free memory first: pages of a pool and of packed weights are allocated when written, too late
+        to refuse.
+        """
         assert self._config.compute_config is not None
         backend = backend_of(self._config)
         needed = backend.sized(checkpoint, self._config.compute_config).card.weight_bytes
@@ -297,7 +302,7 @@ def _load_through(
     config: EngineConfig,
     file: PackedFile | None,
 ) -> tuple[Runner, Pooler | None]:
-    """The model, with weights that were packed before where the cache has them."""
+    """Loads the model, with packed weights from the cache if it has them."""
 
     def load(stored: PackedFile | None) -> tuple[Runner, Pooler | None]:
         if stored is None:

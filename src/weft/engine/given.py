@@ -1,4 +1,4 @@
-"""What users give to flags: JSON to values, and numbers within their bounds, or a `ConfigError` that says which."""
+"""Reads values of flags: JSON, and numbers within bounds. Errors are `ConfigError`s that name the flag."""
 
 import math
 from typing import Any, TypeVar
@@ -16,23 +16,23 @@ T = TypeVar("T")
 
 
 def read_json(flag: str, given: Any, kind: type[T]) -> T:
-    """JSON as a `kind`; from Python the same as a dict, or a `kind` itself."""
+    """Decodes JSON as a `kind`; from Python a dict or a `kind` is accepted too."""
     try:
         if isinstance(given, str):
             return msgspec.json.decode(given, type=kind)
         return msgspec.convert(given, kind)
-    except msgspec.DecodeError as error:  # ValidationError is one of these
+    except msgspec.DecodeError as error:  # base class of ValidationError
         raise ConfigError(f"{flag}: {explain(error, kind)}") from None
 
 
 def check_between(name: str, value: int, low: int, high: int) -> None:
-    """Refuse a number that is not in [low, high]."""
+    """Raises `ConfigError` if a number is not in [low, high]."""
     if not low <= value <= high:
         raise ConfigError(f"{name} must be between {low} and {high}, not {value}")
 
 
 def check_ms(name: str, value: float) -> None:
-    """Refuse what is no time in ms for the option of that name; 0 is."""
+    """Raises `ConfigError` if the value of the option `name` is not a time in ms from 0 to `MAX_MS`."""
     if not (math.isfinite(value) and 0 <= value <= MAX_MS):
         raise ConfigError(f"{spelled(name)} must be between 0 and {MAX_MS:g}, not {value:g}")
 
@@ -40,7 +40,7 @@ def check_ms(name: str, value: float) -> None:
 def bounded(
     options: EngineOptions, name: str, most: int = INT32_MAX, *, default: int | None = None
 ) -> int:
-    """The option of that name, or what stands for None; refused below 1 and above `most`."""
+    """Returns the option's value, or its default for None; raises `ConfigError` below 1 and above `most`."""
     chosen: int | None = getattr(options, name)
     if chosen is None:
         chosen = DEFAULTS[name] if default is None else default

@@ -1,7 +1,7 @@
-"""What two of our processes do first on a connection over a network, and how their messages travel then.
+"""Handshake and messages of two Weft processes that are connected over a network.
 
-Both prove, over fresh nonces, that they know the secret: who does not learns nothing, and what one proves cannot be
-shown to another. Then come frames of bounded length. Nothing is encrypted.
+Both sides prove, over fresh nonces, that they know the secret: a peer without the secret learns nothing, and a
+proof cannot be replayed to another peer. Then frames of bounded length follow. Nothing is encrypted.
 """
 
 import hashlib
@@ -25,11 +25,11 @@ T = TypeVar("T")
 
 
 class PeerError(Exception):
-    """The other side is not who it should be, or does not do what it should."""
+    """The peer is not the expected one, or violates the protocol."""
 
 
 class ProvenSocket:
-    """A connection that has been made, and is closed with this. Its calls block, as long as they may.
+    """A connection that this object owns and closes. Its calls block, with timeouts.
 
     `magic` names the protocol and its version.
     """
@@ -38,9 +38,9 @@ class ProvenSocket:
 
     def __init__(self, connection: socket.socket) -> None:
         self._socket = connection
-        self._timeout_s = HANDSHAKE_S  # of a whole message, either way
-        self.deadline = math.inf  # of all that is done here, on the monotonic clock
-        self._key = b""  # of this connection, once the secret is proven: what signs its messages
+        self._timeout_s = HANDSHAKE_S  # of a whole message, in either direction
+        self.deadline = math.inf  # of all calls, on the monotonic clock
+        self._key = b""  # set once the secret is proven: signs the messages of this connection
 
     def __enter__(self) -> Self:
         return self
@@ -49,14 +49,16 @@ class ProvenSocket:
         self._socket.close()
 
     def hang_up(self) -> None:
-        """From another thread: wake whoever waits for the other side."""
-        with suppress(OSError):  # it has been closed
+        """Shuts the connection down; callable from any thread. A call that waits for the peer returns with an
+        error.
+        """
+        with suppress(OSError):  # the socket has been closed
             self._socket.shutdown(socket.SHUT_RDWR)
 
     # -- handshake ----------------------------------------------------------------------------
 
     def prove_as_client(self, secret: bytes) -> None:
-        """As who has connected. `PeerError` where the other side does not know the secret."""
+        """Handshake of the connecting side. `PeerError` if the peer does not know the secret."""
         ours = os.urandom(NONCE_BYTES)
         self._put(self.magic + ours)
         theirs = self._nonce()
@@ -65,7 +67,7 @@ class ProvenSocket:
         self._key = self._proof(secret, b"key", ours, theirs)
 
     def prove_as_server(self, secret: bytes) -> None:
-        """As who was connected to. Nothing is said of this side to who does not know the secret."""
+        """Handshake of the accepting side. A peer that does not know the secret learns nothing."""
         theirs, ours = self._nonce(), os.urandom(NONCE_BYTES)
         self._put(self.magic + ours)
         self._check_proof(self._proof(secret, b"client", theirs, ours))
@@ -81,26 +83,28 @@ class ProvenSocket:
     def _check_proof(self, expected: bytes) -> None:
         try:
             is_right = hmac.compare_digest(self._exactly(len(expected)), expected)
-        except PeerError:  # it hung up: our proof did not convince it either
+        except (
+            PeerError
+        ):  # the peer closed the connection, because our proof did not match its secret
             is_right = False
         if not is_right:
             raise PeerError("the secrets are not the same")
 
     def _proof(self, secret: bytes, use: bytes, client: bytes, server: bytes) -> bytes:
-        """For this protocol and use alone, where another has the same secret."""
+        """Returns a proof that is valid for this protocol and use only, even if others share the secret."""
         return hmac.digest(secret, self.magic + use + client + server, hashlib.sha256)
 
     # -- messages -----------------------------------------------------------------------------
 
     def send(self, message: object) -> None:
-        """One frame."""
+        """Sends one frame."""
         body = msgspec.msgpack.encode(message)
         if len(body) > MAX_FRAME_BYTES:
             raise PeerError(f"a message of {len(body)} bytes is too long")
         self._put(length_of(len(body)) + body)
 
     def receive(self, decoder: msgspec.msgpack.Decoder[T]) -> T:
-        """One frame, as a value of the decoder's kind."""
+        """Receives one frame and decodes it."""
         length = self._receive_number()
         if length > MAX_FRAME_BYTES:
             raise PeerError(f"a frame of {length} bytes is too long")
@@ -136,17 +140,17 @@ class ProvenSocket:
                 self._wait_at_most(max(0.001, deadline - time.monotonic()))
 
     def _limit(self, timeout_s: float) -> float:
-        """This time, or less until the deadline; `TimeoutError` behind it, however much the other side sends."""
+        """Returns the timeout, cut at the deadline; raises `TimeoutError` after the deadline."""
         left_s = self.deadline - time.monotonic()
         if left_s <= 0:
             raise TimeoutError("it took too long")
         return min(timeout_s, left_s)
 
     def _wait_at_most(self, timeout_s: float) -> None:
-        if self._socket.gettimeout() != timeout_s:  # to set it is a call of the system
+        if self._socket.gettimeout() != timeout_s:  # setting it costs a system call
             self._socket.settimeout(timeout_s)
 
 
 def length_of(num_bytes: int) -> bytes:
-    """As it goes before a frame or a block."""
+    """Encodes the length that precedes a frame or a block."""
     return num_bytes.to_bytes(NUMBER_BYTES, "big")

@@ -1,4 +1,4 @@
-"""`--kv-events-config`: from what the user wrote, as vLLM names it, to where cache events are published."""
+"""`--kv-events-config`: from the user's value, with vLLM's fields, to the endpoint of cache events."""
 
 import os
 import re
@@ -22,7 +22,7 @@ _TCP = re.compile(r"tcp://(?P<host>\*|\[[0-9a-fA-F:.]+\]|[\w.-]+):(?P<port>\d{1,
 
 
 class _Given(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """As the user wrote it; the defaults are vLLM's, but for an `endpoint` on loopback."""
+    """The user's value; the defaults are vLLM's, except `endpoint`, which is on loopback."""
 
     enable_kv_cache_events: bool = False
     publisher: Literal["zmq", "null"] | None = None
@@ -37,13 +37,13 @@ class _Given(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 def read_kv_events(
     value: str | dict[str, Any] | None, environment: Mapping[str, str] = os.environ
 ) -> KvEventsConfig | None:
-    """None publishes nothing. `ConfigError` names the flag, the field and what is allowed."""
+    """None publishes nothing. A `ConfigError` names the flag, the field and what is allowed."""
     if value is None:
         return None
     given = read_json(FLAG, value, _Given)
     check_between(f"{FLAG}: buffer_steps", given.buffer_steps, 1, MAX_BUFFER_STEPS)
     check_between(f"{FLAG}: hwm", given.hwm, 1, MAX_QUEUED)
-    # Of a number that is allowed nothing follows: a batch leaves with its step, and none waits here.
+    # The value has no effect here: a batch is sent with its step, and never queued.
     check_between(f"{FLAG}: max_queue_size", given.max_queue_size, 1, MAX_QUEUED)
     if len(given.topic.encode()) > MAX_TOPIC_BYTES:
         raise ConfigError(f"{FLAG}: topic must have at most {MAX_TOPIC_BYTES} bytes")
@@ -63,13 +63,15 @@ def read_kv_events(
 
 
 def at_rank(endpoint: str, rank: int) -> str:
-    """Where the engine with this rank publishes: so many ports further; what has no port is the same."""
+    """Returns the endpoint of a rank: the port plus the rank. An endpoint without a port is the same for every
+    rank.
+    """
     found = _TCP.fullmatch(endpoint)
     return endpoint if found is None else f"tcp://{found['host']}:{int(found['port']) + rank}"
 
 
 def check_is_countable(config: KvEventsConfig) -> None:
-    """Refuse an endpoint that would be the same for every rank."""
+    """Rejects an endpoint that would be the same for every rank."""
     bound = {"endpoint": config.endpoint if config.binds else None}
     for name, endpoint in {**bound, "replay_endpoint": config.replay_endpoint}.items():
         if endpoint is not None and at_rank(endpoint, 1) == endpoint:
@@ -80,9 +82,9 @@ def check_is_countable(config: KvEventsConfig) -> None:
 
 
 def _is_ours(endpoint: str) -> bool:
-    """Whether it is bound, as vLLM decides, or is the address of a subscriber that we connect to.
+    """True if the endpoint is bound, by vLLM's rule; False if it is the address of a subscriber to connect to.
 
-    A name of a network interface, such as lo, is ours too.
+    The name of a network interface, such as lo, is bound too.
     """
     found = _TCP.fullmatch(endpoint)
     if found is None or found["host"] == "*" or "::" in found["host"]:

@@ -1,4 +1,4 @@
-"""The tokenizer of an `LLM`, with the calls that scripts make on one of transformers."""
+"""Tokenizer of an `LLM`, with the methods that scripts use on a tokenizer of transformers."""
 
 from collections.abc import Mapping, Sequence
 from typing import Any
@@ -9,9 +9,9 @@ from weft.text.chat import ChatTemplate, Message
 
 
 class LLMTokenizer:
-    """Text to token ids and back; and, with the model's template, from a conversation to its prompt.
+    """Converts text to token ids and back, and a conversation to a prompt with the model's chat template.
 
-    What else `weft.text.tokenizer.Tokenizer` has is there by the same name.
+    All other attributes are those of `weft.text.tokenizer.Tokenizer`.
     """
 
     def __init__(self, renderer: Renderer, template: ChatTemplate | None) -> None:
@@ -20,15 +20,15 @@ class LLMTokenizer:
 
     @property
     def chat_template(self) -> str | None:
-        """The template's text, if the model has one."""
+        """Text of the chat template; None if the model has none."""
         return None if self._template is None else self._template.source
 
     def encode(self, text: str, add_special_tokens: bool = True) -> list[int]:
-        """Token ids of a text, with the tokens that the model expects around it unless switched off."""
+        """Returns the token ids of a text; `add_special_tokens` adds the model's usual special tokens."""
         return self._renderer.encode(text, add_special_tokens=add_special_tokens)
 
     def decode(self, token_ids: int | Sequence[int], skip_special_tokens: bool = True) -> str:
-        """Text of token ids, or of one."""
+        """Returns the text of token ids, or of a single one."""
         ids = [token_ids] if isinstance(token_ids, int) else list(token_ids)
         return self._renderer.decode(ids, skip_special_tokens=skip_special_tokens)
 
@@ -43,7 +43,7 @@ class LLMTokenizer:
         tokenize: bool = True,
         **template: Any,
     ) -> str | list[int]:
-        """The prompt of a conversation: its token ids, or without `tokenize` its text.
+        """Returns the prompt of a conversation: its token ids, or without `tokenize` its text.
 
         `template` is for the model's own switches, such as `enable_thinking`.
         """
@@ -61,10 +61,10 @@ class LLMTokenizer:
             continue_final_message=continue_final_message,
             template_kwargs=template,
         )
-        # The template writes the special tokens that belong to a conversation.
+        # The template writes the special tokens itself.
         return self.encode(text, add_special_tokens=False) if tokenize else text
 
     def __getattr__(self, name: str) -> Any:
-        if name.startswith("_"):  # of a copy that is being made, which has none yet
+        if name.startswith("_"):  # while an object is being copied, it has no attributes yet
             raise AttributeError(name)
         return getattr(self._renderer, name)

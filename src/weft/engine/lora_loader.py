@@ -1,4 +1,4 @@
-"""`LoraLoader`: the engine's side of LoRA adapters; the front decides which are loaded, and when."""
+"""`LoraLoader`: the engine's part of LoRA adapters; the front decides which are loaded, and when."""
 
 from pathlib import Path
 
@@ -11,30 +11,30 @@ from weft.engine.messages import AddLora, Reply
 from weft.model.lora import CONFIG_FILE, WEIGHTS_FILE, AdapterTargets, read_adapter
 from weft.model.stamps import Stamps
 
-# Bytes taken for a byte of the file, at most: bfloat16 is widened, and packed from that.
+# Maximum memory in bytes per byte of the file: bfloat16 is widened to float32, and then packed.
 _BYTES_PER_BYTE = 4
 
 
 class LoraLoader:
-    """Loads into the runner. Steps wait meanwhile: an adapter is small beside the model."""
+    """Loads adapters into the runner. Steps wait meanwhile: an adapter is small beside the model."""
 
     def __init__(self, model: EngineModel, config: EngineConfig) -> None:
         self._config, self._limits = config, config.lora_config
         self._model_type = config.model_config.model_type
         self._model = model
-        # By id, also while the engine sleeps: where each is, and its files as they were.
+        # Adapters by id, also while the engine sleeps: directory, and stamps of the files when they were read.
         self.loaded: dict[int, tuple[Path, Stamps]] = {}
 
     def load(self, command: AddLora) -> Reply:
-        """Load an adapter, whole or not at all; what is wrong with it is in the answer."""
+        """Loads an adapter, entirely or not at all; the reply has the reason of a failure."""
         path, is_missing = Path(command.path), False
         try:
-            # First: a file may change while it is read, and what is in the runner is to be known here.
+            # Taken first: a file may change while it is read, and the stamps must be of the loaded content.
             stamps = Stamps(filter(Path.is_file, (path / CONFIG_FILE, path / WEIGHTS_FILE)))
             self._read(command.lora_id, path, self._adapters(self._model.runner))
         except (ConfigError, NotFound) as error:
             refusal, is_missing = str(error), isinstance(error, NotFound)
-        except OSError as error:  # a path that the system refuses to look at
+        except OSError as error:  # a path that the system refuses to read
             refusal = f"{path}: cannot be read ({error.strerror or error})"
         except MemoryError:
             refusal = f"{path}: the memory does not suffice"
@@ -44,13 +44,13 @@ class LoraLoader:
         return Reply(command.call_id, False, refusal=refusal, is_missing=is_missing)
 
     def remove(self, lora_id: int) -> None:
-        """Forget a loaded adapter."""
+        """Removes a loaded adapter."""
         del self.loaded[lora_id]
         if self._model.has_weights:
             self._adapters(self._model.runner).remove_adapter(lora_id)
 
     def restore(self, runner: Runner | None) -> None:
-        """Load all of them into a runner that has none; a `ConfigError` names one that has changed."""
+        """Loads all adapters into a new runner; a `ConfigError` names an adapter whose files have changed."""
         for lora_id, (path, stamps) in self.loaded.items():
             stamps.check()
             self._read(lora_id, path, self._adapters(runner))
@@ -71,7 +71,7 @@ class LoraLoader:
 
 
 def _check_room(path: Path, free: int) -> None:
-    """An adapter with an embedding and a head of its own is larger than what is reserved for it."""
+    """Checks memory: an adapter with its own embedding and head is larger than the memory reserved for it."""
     file = path / WEIGHTS_FILE
     needed = _BYTES_PER_BYTE * file.stat().st_size if file.is_file() else 0
     if needed > free:

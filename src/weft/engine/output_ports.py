@@ -1,4 +1,4 @@
-"""`OutputPorts`: where an engine's process sends outputs whose requests came by way of an API server."""
+"""`OutputPorts`: sends the outputs of requests that came from API servers directly to these API servers."""
 
 from collections import OrderedDict
 
@@ -8,17 +8,16 @@ import zmq
 from weft.core.types import EngineLoad, SequenceOutput
 from weft.engine.messages import Event, StepOutput
 
-# Between the name of an API server and the rest of an `engine_id` that it gave.
+# Separates the name of an API server from the rest of an `engine_id` that it made.
 SEPARATOR = "/"
-# More than there are at once: an API server that was started again has another name, and those that
-# are gone fall out.
+# More than run at once: an API server that was started again has a new name, and old names are dropped.
 _MAX_PORTS = 256
 _MAX_RETRY_MS = 5_000
 _NOTHING = EngineLoad()
 
 
 class OutputPorts:
-    """A socket for each API server, below `directory`; owned by the engine's thread."""
+    """A socket for each API server, in `directory`; owned by the engine's thread."""
 
     def __init__(self, context: "zmq.Context[zmq.Socket[bytes]]", directory: str) -> None:
         self._context = context
@@ -27,7 +26,7 @@ class OutputPorts:
         self._ports: OrderedDict[str, zmq.Socket[bytes]] = OrderedDict()
 
     def divert(self, event: Event) -> Event:
-        """Send each API server what is of its requests; what is left is for who counts them."""
+        """Sends each API server the outputs of its requests; returns the event with what the supervisor counts."""
         if not isinstance(event, StepOutput) or not event.outputs:
             return event
         by_server: dict[str, list[SequenceOutput]] = {}
@@ -40,7 +39,7 @@ class OutputPorts:
         return msgspec.structs.replace(event, outputs=[*map(_counted, event.outputs)])
 
     def close(self) -> None:
-        """Close all; what is unsent goes on as the context's end lets it."""
+        """Closes all sockets; unsent outputs are sent as far as their linger time allows."""
         for port in self._ports.values():
             port.close()
 
@@ -48,7 +47,7 @@ class OutputPorts:
         port = self._ports.get(server)
         if port is None:
             port = self._context.socket(zmq.PUSH)
-            port.set_hwm(0)  # bounded by admission, as the sockets of `EngineChild` are
+            port.set_hwm(0)  # bounded by admission, like the sockets of `EngineChild`
             port.set(zmq.RECONNECT_IVL_MAX, _MAX_RETRY_MS)
             port.set(zmq.LINGER, 1_000)
             port.connect(f"ipc://{self._directory}/{server}")
@@ -60,7 +59,7 @@ class OutputPorts:
 
 
 def _counted(output: SequenceOutput) -> SequenceOutput:
-    """What is to be known of an output where nobody reads it."""
+    """Returns an output without the parts that only its reader needs."""
     return SequenceOutput(
         engine_id=output.engine_id,
         index=output.index,

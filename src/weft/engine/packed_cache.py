@@ -1,4 +1,4 @@
-"""`PackedCache`: packed weights that outlive the process that packed them, for the next that computes with them."""
+"""`PackedCache`: keeps packed weights on disk, so that the next process with the same model need not pack them."""
 
 import atexit
 import logging
@@ -29,20 +29,20 @@ T = TypeVar("T")
 
 log = logging.getLogger("weft.engine")
 
-# Smaller models are packed in less time than it takes to look.
+# Smaller models are packed faster than a file is checked.
 _LEAST_BYTES = 64 << 20
-# A file that changes twice within a tick of its disk's clock shows one time for both.
+# A file that changes twice within a tick of the disk's clock has the same time for both changes.
 _CLOCK_TICK_NS = 2_000_000_000
-_DELAY_S = 2.0  # the first answers come first
+_DELAY_S = 2.0  # writing starts later, so that it does not slow down the first answers
 _LAZINESS = 19
 _WRITE_BYTES = 8 << 20
-_SYNC_BYTES = 64 << 20  # what waits for a disk stays little
+_SYNC_BYTES = 64 << 20  # bounds the data that waits for the disk
 _HUGE_SHARE = 0.75
 
 
 @dataclass(frozen=True, slots=True)
 class _Wanted:
-    """The weights of these files, packed as the key says."""
+    """Identifies packed weights: the source files, and the key of everything that determines how they are packed."""
 
     key: str
     model: str
@@ -55,7 +55,9 @@ class _Wanted:
 
 
 class PackedCache:
-    """A directory of them. No start fails by it: what cannot be read is packed, what cannot be written is not kept."""
+    """A directory of packed weights. It never makes a start fail: weights that cannot be read are packed again, a
+    failed write is skipped.
+    """
 
     def __init__(
         self,
@@ -71,7 +73,7 @@ class PackedCache:
 
     @classmethod
     def of(cls, config: EngineConfig) -> "PackedCache | None":
-        """The user's, if it is wanted."""
+        """Returns the cache of this user; None if it is switched off."""
         max_bytes, directory = (
             config.model_config.packed_cache_bytes,
             packed_files.packed_directory(),
@@ -86,7 +88,9 @@ class PackedCache:
         config: EngineConfig,
         load: Callable[[PackedFile | None], tuple[Runner, T]],
     ) -> tuple[Runner, T]:
-        """What `load` makes of the packed file that is kept; of none, and then that is kept for the next time."""
+        """Returns the result of `load` on the cached file. Without one, calls `load(None)`, and caches the packed
+        weights for the next start.
+        """
         wanted = self._wanted(checkpoint, config)
         if wanted is None:
             return load(None)
@@ -98,7 +102,7 @@ class PackedCache:
         return loaded
 
     def stop(self) -> None:
-        """Keep nothing of what is being written, and hold nothing of its memory."""
+        """Cancels a write that is in progress, and frees its references to the weights."""
         if self._keeping is not None:
             thread, is_stopped = self._keeping
             is_stopped.set()
@@ -107,7 +111,7 @@ class PackedCache:
             atexit.unregister(self.stop)
 
     def wait(self) -> None:
-        """Until what is being written is there."""
+        """Waits until a write in progress is finished."""
         if self._keeping is not None:
             self._keeping[0].join()
 
@@ -141,7 +145,7 @@ class PackedCache:
             return
         self.stop()
         is_stopped = threading.Event()
-        # Until it is written it is the caller's alone, and may go.
+        # A weak reference: the caller may free the runner before it is written.
         held = weakref.ref(runner)
         keep = _Keeper(self._directory, self._max_bytes, wanted, stamps, is_stopped).keep
 
@@ -156,12 +160,12 @@ class PackedCache:
 
 
 class _Stopped(Exception):
-    """Nobody wants it any more."""
+    """The write was cancelled."""
 
 
 @dataclass(frozen=True, slots=True)
 class _Keeper:
-    """Writes one file, beside whatever else this process does."""
+    """Writes one file in the background."""
 
     directory: Path
     max_bytes: int
@@ -170,8 +174,8 @@ class _Keeper:
     is_stopped: threading.Event
 
     def keep(self, parts: Sequence[memoryview]) -> None:
-        """Write them, unless there is no room; whole, or not at all."""
-        with suppress(OSError):  # its time is for what else is to be done
+        """Writes the parts as one file, entirely or not at all; skips it if there is no room."""
+        with suppress(OSError):  # runs at low priority
             os.setpriority(os.PRIO_PROCESS, threading.get_native_id(), _LAZINESS)
         num_bytes = sum(part.nbytes for part in parts)
         try:
@@ -190,10 +194,10 @@ class _Keeper:
             log.info("packed weights are not kept in %s: %s", self.directory, error)
 
     def _sources(self) -> tuple[SourceFile, ...] | None:
-        """The checkpoint's files, which are still those that were packed; None: they are not."""
+        """Returns the checkpoint's files with digests; None if they changed since they were packed."""
         found = [(path, packed_files.stamp_of(path)) for path in self.wanted.paths]
         latest = max(max(stamp[2:]) for _, stamp in found)
-        # A change that comes now is to show another time than the one before.
+        # After this pause, a later change of a file has another time than the change before.
         self._sleep((latest + _CLOCK_TICK_NS - time.time_ns()) / 1e9)
         sources = tuple(
             SourceFile(str(path), stamp, packed_files.digest_of(path, self._check))
@@ -249,7 +253,7 @@ class _Keeper:
 
 
 class _Pieces:
-    """Digests of pieces of one length, of bytes that come in others."""
+    """Computes digests of pieces of fixed length, from data that arrives in other lengths."""
 
     def __init__(self) -> None:
         self._done: list[bytes] = []
@@ -275,30 +279,30 @@ class _Pieces:
 
 
 def _read(descriptor: int, wanted: _Wanted, path: Path) -> PackedFile | None:
-    """The file, unless weights are to be packed anew; the log says why."""
+    """Returns the packed file; None if the weights must be packed again, which the log explains."""
     try:
         file = _checked(descriptor, wanted)
-    except OSError as error:  # of its disk
+    except OSError as error:  # a disk error
         log.warning("%s: %s; weights are packed anew", path, error)
         return None
     if file is None:
         log.info("%s: other weights, or damaged; they are packed anew", path)
         return None
     log.info("weights: packed ones of %s", path)
-    with suppress(OSError):  # the time of its last use
+    with suppress(OSError):  # records the last use
         os.utime(path)
     return file
 
 
 def _checked(descriptor: int, wanted: _Wanted) -> PackedFile | None:
-    """The file, where it holds these weights to the bit."""
+    """Returns the packed file if it holds exactly these weights, else None."""
     label = packed_files.read_label(descriptor)
     if label is None or label.key != wanted.key or not _are_sources(label, wanted.paths):
         return None
     is_whole, num_huge_bytes = packed_files.read_whole(descriptor, label)
     if not is_whole:
         return None
-    # A map in small pages is read at 0.9 of the speed, and a copy made in a tenth of the time of packing.
+    # Reading a map with small pages has 0.9 of the speed; copying takes a tenth of the time of packing.
     is_small = num_huge_bytes < _HUGE_SHARE * label.num_bytes
     is_copied = is_small and packed_files.has_huge_pages()
     return PackedFile(descriptor, is_published=True, is_copied=is_copied)
@@ -327,7 +331,7 @@ def _write_all(descriptor: int, data: memoryview) -> None:
 
 
 def copied(stored: PackedFile, file: PackedFile) -> PackedFile:
-    """What is stored, in a file in memory too, for those that map that one."""
+    """Copies the stored weights into an in-memory file, for engines that map that file."""
     os.ftruncate(file.descriptor, 0)
     at, size = 0, os.fstat(stored.descriptor).st_size
     os.lseek(file.descriptor, 0, os.SEEK_SET)

@@ -1,8 +1,8 @@
-"""Packed weights on disk: what is in such a file, and which there are.
+"""Packed weights on disk: the file format, and the directory of files.
 
-A file begins with what `SharingBackend.load_shared` maps. Then comes what it was made of, with digests of all of
-it, and a digest of that: whatever is not exactly so is no packed file. It holds numbers alone, and nothing in it
-is ever run.
+A file begins with the data that `SharingBackend.load_shared` maps. A label follows: what the data was made of, with
+digests of all data, and a digest of the label. A file that does not match exactly is not a packed file. It holds
+numbers only, and nothing in it is ever run.
 """
 
 import fcntl
@@ -28,12 +28,12 @@ _FOOTER_BYTES = xxhash.xxh3_128().digest_size + 8 + len(_MAGIC)
 _MAX_LABEL_BYTES = 64 << 20
 _UNFINISHED = ".unfinished-"
 _MAX_THREADS = 8
-# Of the disk's free memory a file takes one part in so many at most.
+# A file takes at most 1 / `_FREE_PARTS` of the disk's free space.
 _FREE_PARTS = 4
 
 
 class SourceFile(msgspec.Struct, frozen=True):
-    """A file of the checkpoint as it was, and a digest of what was in it."""
+    """A file of the checkpoint: its stamp and the digest of its content when it was packed."""
 
     path: str
     stamp: tuple[int, int, int, int]
@@ -41,14 +41,14 @@ class SourceFile(msgspec.Struct, frozen=True):
 
     @property
     def changed_ns(self) -> int:
-        """When it was last written or replaced."""
+        """Time of the last write or replacement, in ns."""
         return max(self.stamp[2:])
 
 
 class Label(msgspec.Struct, frozen=True):
-    """What a file was made of. `key` is all that decides how the weights of `sources` are packed.
+    """Origin of a packed file. `key` is everything that determines how the weights of `sources` are packed.
 
-    `digests` are those of its pieces, and `looked_ns` is when the sources were last looked at.
+    `digests` are those of the file's pieces. `looked_ns` is the time when the sources were last checked.
     """
 
     key: str
@@ -60,7 +60,7 @@ class Label(msgspec.Struct, frozen=True):
 
 
 class StoredPacked(msgspec.Struct, frozen=True):
-    """One that is there: for which model, and the bytes it takes."""
+    """A packed file on disk: its model and its size in bytes."""
 
     path: Path
     model: str
@@ -68,18 +68,18 @@ class StoredPacked(msgspec.Struct, frozen=True):
 
 
 def packed_directory() -> Path | None:
-    """Where they are; see `cache_directory`."""
+    """Returns the directory of packed files; see `cache_directory`."""
     return cache_directory("packed")
 
 
 def stamp_of(path: Path) -> tuple[int, int, int, int]:
-    """What changes when the file does: which one it is, how long, when it was written, and when changed at all."""
+    """Returns values that change with the file: inode, size, and times of the last write and change."""
     found = path.stat()
     return found.st_ino, found.st_size, found.st_mtime_ns, found.st_ctime_ns
 
 
 def digest_of(path: Path, on_piece: Callable[[], None] = lambda: None) -> bytes:
-    """Of all that is in the file; `on_piece` is called on the way, and may raise."""
+    """Returns the digest of the file's content; `on_piece` is called for each piece, and may raise."""
     digest = xxhash.xxh3_128()
     with path.open("rb", buffering=0) as file:
         while chunk := file.read(PIECE_BYTES):
@@ -89,7 +89,7 @@ def digest_of(path: Path, on_piece: Callable[[], None] = lambda: None) -> bytes:
 
 
 def open_packed(path: Path) -> int | None:
-    """Its descriptor; None where there is none that only this user could have written."""
+    """Returns a file descriptor; None if the file is missing or another user could have written it."""
     try:
         descriptor = os.open(path, os.O_RDONLY | os.O_CLOEXEC | os.O_NOFOLLOW | os.O_NONBLOCK)
     except OSError:
@@ -101,7 +101,7 @@ def open_packed(path: Path) -> int | None:
 
 
 def read_label(descriptor: int) -> Label | None:
-    """What the file says of itself, where its digest holds."""
+    """Returns the file's label if its digest matches, else None."""
     size = os.fstat(descriptor).st_size
     footer = os.pread(descriptor, _FOOTER_BYTES, max(size - _FOOTER_BYTES, 0))
     if len(footer) != _FOOTER_BYTES or not footer.endswith(_MAGIC):
@@ -121,19 +121,19 @@ def read_label(descriptor: int) -> Label | None:
 
 
 def footer_of(label: Label) -> bytes:
-    """What ends a file."""
+    """Encodes the label and its digest: the end of a file."""
     text = msgspec.msgpack.encode(label)
     return text + xxhash.xxh3_128(text).digest() + len(text).to_bytes(8, "little") + _MAGIC
 
 
 def read_whole(descriptor: int, label: Label) -> tuple[bool, int]:
-    """Whether the digests of all pieces hold, and how many bytes of them the system maps in huge pages."""
+    """Returns whether the digests of all pieces match, and how many bytes the system maps in huge pages."""
     if label.num_bytes == 0 or len(label.digests) != -(-label.num_bytes // PIECE_BYTES):
         return False, 0
     before = _huge_bytes()
     with mmap.mmap(descriptor, label.num_bytes, mmap.MAP_SHARED, mmap.PROT_READ) as mapped:
         if hasattr(mmap, "MADV_HUGEPAGE"):
-            with suppress(OSError):  # a wish
+            with suppress(OSError):  # only a hint
                 mapped.madvise(mmap.MADV_HUGEPAGE)
 
         def holds(index: int) -> bool:
@@ -147,14 +147,14 @@ def read_whole(descriptor: int, label: Label) -> tuple[bool, int]:
 
 
 def has_huge_pages() -> bool:
-    """Whether memory that asks for huge pages gets them."""
+    """True if the system gives huge pages to memory that requests them."""
     with suppress(OSError):
         return "[never]" not in Path("/sys/kernel/mm/transparent_hugepage/enabled").read_text()
     return False
 
 
 def _huge_bytes() -> int:
-    """Of files, mapped in huge pages by this process."""
+    """Returns the bytes of files that this process maps in huge pages."""
     with suppress(OSError), open("/proc/self/smaps_rollup", encoding="ascii") as lines:
         for line in lines:
             if line.startswith("FilePmdMapped:"):
@@ -163,14 +163,14 @@ def _huge_bytes() -> int:
 
 
 def all_packed(directory: Path | None) -> Iterator[StoredPacked]:
-    """The files that are there, the least recently used first; what they hold is not looked at."""
+    """Yields the packed files, least recently used first; their content is not checked."""
     for _, path in [] if directory is None else sorted(_used(directory)):
         descriptor = open_packed(path)
         if descriptor is None:
             continue
         try:
             label, size = read_label(descriptor), os.fstat(descriptor).st_size
-        except OSError:  # of its disk
+        except OSError:  # a disk error
             continue
         finally:
             os.close(descriptor)
@@ -179,14 +179,14 @@ def all_packed(directory: Path | None) -> Iterator[StoredPacked]:
 
 
 def _used(directory: Path) -> Iterator[tuple[int, Path]]:
-    """When each was used last; but for what has just been removed, and links to nothing."""
+    """Yields each file with the time of its last use; skips files that were just removed, and broken links."""
     for path in directory.glob(f"*{SUFFIX}"):
         with suppress(OSError):
             yield path.stat().st_mtime_ns, path
 
 
 def refusal_of(directory: Path, num_bytes: int, max_bytes: int) -> str | None:
-    """Why a file of so many bytes is not to be written; None: it may be."""
+    """Returns why a file of this size must not be written; None if it may be."""
     needs = f"{format_bytes(num_bytes)} of packed weights are not kept for the next start"
     if num_bytes > max_bytes:
         return f"{needs}: --packed-cache-bytes is {format_bytes(max_bytes)}"
@@ -197,10 +197,12 @@ def refusal_of(directory: Path, num_bytes: int, max_bytes: int) -> str | None:
 
 
 def make_room(directory: Path, num_bytes: int, max_bytes: int) -> None:
-    """Remove what was left unfinished and, until so much more fits, what was used least recently."""
+    """Removes unfinished files, and least recently used files until `num_bytes` more fit."""
     for path in directory.glob(f"{_UNFINISHED}*"):
         with suppress(OSError), path.open("rb") as file:
-            fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)  # who writes it has the lock
+            fcntl.flock(
+                file, fcntl.LOCK_EX | fcntl.LOCK_NB
+            )  # fails while another process writes the file
             path.unlink()
     there = list(all_packed(directory))
     excess = sum(one.num_bytes for one in there) + num_bytes - max_bytes
@@ -212,7 +214,7 @@ def make_room(directory: Path, num_bytes: int, max_bytes: int) -> None:
 
 
 def create_unfinished(directory: Path) -> tuple[int, Path]:
-    """A new file, locked by whoever writes it: its descriptor and its name until it is whole."""
+    """Creates a file that its writer locks; returns its descriptor and its name until it is complete."""
     path = directory / f"{_UNFINISHED}{os.getpid()}-{os.urandom(8).hex()}"
     descriptor = os.open(path, os.O_CREAT | os.O_EXCL | os.O_WRONLY | os.O_CLOEXEC, 0o600)
     fcntl.flock(descriptor, fcntl.LOCK_EX)

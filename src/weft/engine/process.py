@@ -1,7 +1,8 @@
-"""The engine's child process: `python -m weft.engine.process FD`, configuration on stdin, beats answered at FD.
+"""The engine's child process: `python -m weft.engine.process FD`; configuration on stdin, heartbeats answered on
+FD.
 
-Started by `EngineChild` only. It leaves the terminal's signals to the front, which drains and then sends
-`Stop`: from the first moment on, so that what it runs is imported after that.
+Started by `EngineChild` only. It ignores terminal signals from the first moment: the front handles them, drains and
+sends `Stop`. So the main module is imported after that.
 """
 
 import signal
@@ -10,7 +11,7 @@ from importlib import import_module
 
 
 def main() -> int:
-    """Run one engine until `Stop`. The exit status is 0 only then."""
+    """Runs one engine until `Stop`; only then the exit status is 0."""
     for name in (signal.SIGINT, signal.SIGTERM):
         signal.signal(name, signal.SIG_IGN)
     status: int = import_module("weft.engine.process_main").run(int(sys.argv[1]))

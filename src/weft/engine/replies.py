@@ -1,4 +1,4 @@
-"""`attempt`: what a call comes to, when what it may refuse is raised where it is done."""
+"""`attempt`: runs a call and turns its exceptions into a refusal."""
 
 from collections.abc import Callable
 
@@ -7,7 +7,9 @@ from weft.engine.messages import Reply
 
 
 def attempt(call_id: int, work: Callable[[], object]) -> Reply:
-    """Do it, whole or not at all; the reply has what it gave, or says why not."""
+    """Runs `work`, which succeeds as a whole or changes nothing; the reply has its result, or the reason of a
+    refusal.
+    """
     try:
         return Reply(call_id, result=work())
     except (ConfigError, FailedPrecondition, NotFound, OSError) as error:

@@ -1,4 +1,4 @@
-"""The scheduler's sequences as `RequestStates`: read between two steps, changed by nobody."""
+"""Reads the scheduler's sequences as `RequestStates`, between two steps and without changing them."""
 
 from itertools import islice
 
@@ -12,7 +12,7 @@ from weft.engine.scheduling.sequence import Sequence, SequenceStatus
 
 
 def read_states(scheduler: Scheduler, rank: int) -> RequestStates:
-    """What the engine holds now; some microseconds an answer, a nanosecond or two a block."""
+    """Returns the present requests and blocks; takes some microseconds per answer, a nanosecond or two per block."""
     now = scheduler.stopwatch.now()
     cache = scheduler.cache
     num_holders = _num_holders(scheduler)
@@ -36,7 +36,7 @@ def read_states(scheduler: Scheduler, rank: int) -> RequestStates:
 
 
 def _num_holders(scheduler: Scheduler) -> npt.NDArray[np.intp]:
-    """How many hold each block, whether they are listed or not."""
+    """Returns the number of holders of each block, of unlisted sequences too."""
     cache = scheduler.cache
     held = [np.asarray(s.block_ids, np.int32) for s in scheduler.open_sequences() if s.block_ids]
     held.append(np.asarray([] if cache.lent is None else [*cache.lent], np.int32))
@@ -84,5 +84,5 @@ def _finished(number: int, finished_s: float, times: SequenceTimes) -> RequestSt
 
 
 def _between(start: float | None, end: float | None, now: float) -> float | None:
-    """Seconds of a phase, which goes on where it has no end."""
+    """Returns the seconds of a phase; a phase without an end lasts until now."""
     return None if start is None else max(0.0, (now if end is None else end) - start)

@@ -1,4 +1,4 @@
-"""`SamplerCall`: what sequences want of a step's rows, asked of the sampler at once; and what became of each."""
+"""`SamplerCall`: samples the tokens and logprobs of many sequences in one call, and returns a result for each."""
 
 import logging
 from collections.abc import Sequence as Seq
@@ -32,7 +32,7 @@ INTERNAL_ERROR = FailedRow(error="internal error while sampling")
 
 @dataclass(slots=True)
 class Score:
-    """Log-probabilities of a row: of the tokens given, behind the one chosen from it if any, and of the best."""
+    """Logprobs of a row: of the `given` tokens, of the chosen token if there is one, and of the `num_best` best."""
 
     row: int
     given: Seq[int]
@@ -43,9 +43,9 @@ _NO_CHANGE = Choice()
 
 
 class Wanted(msgspec.Struct, eq=False):
-    """What one sequence wants of the rows: a token from `row`, its score, and those of rows of its prompt.
+    """Sampling work of one sequence: a token from `row`, its score, and scores of prompt rows.
 
-    With a `failure` nothing is wanted any more but to know whether the row holds numbers.
+    With a `failure` nothing is sampled; only NaN and infinity in the row are still detected.
     """
 
     request: Request
@@ -57,7 +57,9 @@ class Wanted(msgspec.Struct, eq=False):
 
 
 class SamplerCall:
-    """One call for all, which may be computed only by when `results` are asked for. What fails, fails alone."""
+    """One sampler call for all sequences; it may be computed only when `results` is called. One sequence's failure
+    does not affect others.
+    """
 
     def __init__(
         self,
@@ -72,21 +74,25 @@ class SamplerCall:
         self._logits = logits
         self._wanted = wanted
         self._mode = mode
-        self._is_draft = is_draft  # what fails is met again when the step itself is sampled
+        self._is_draft = (
+            is_draft  # failures are logged at level debug: the step's own sampling meets them again
+        )
         self._sampled: Sampled | None
         try:
             self._sampled = self._sample(wanted)
-        except Exception:  # whose fault it is turns out when each is sampled by itself
+        except Exception:  # the failing sequence is found when each is sampled alone
             log.debug("a call for all rows failed", exc_info=True)
             self._sampled = None
 
     @property
     def device_token_ids(self) -> Any:
-        """See `Sampled`: a token for each sequence that wants one, in their order."""
+        """See `Sampled`: a token for each sequence that samples one, in their order."""
         return None if self._sampled is None else self._sampled.device_token_ids
 
     def results(self) -> list[Result]:
-        """One for each sequence. What fails on a device is raised: a step may have gone on with its tokens."""
+        """Returns a result for each sequence. A failure on a device is raised: a later step may have used its
+        tokens.
+        """
         if self._sampled is not None:
             try:
                 return _results(self._wanted, self._sampled.result())
@@ -105,7 +111,7 @@ class SamplerCall:
     def _result_alone(self, wanted: Wanted) -> Result:
         try:
             [result] = _results([wanted], self._sample([wanted]).result())
-        except Exception:  # it ends this request, and no other of the step
+        except Exception:  # ends this request only
             message, request_id = "sampling failed: request_id=%s", wanted.request.request_id
             extra = of_request(request_id, wanted.request.trace_headers)
             if self._is_draft:
@@ -144,7 +150,7 @@ def _to_scoring(wanted: Seq[Wanted]) -> Scoring | None:
 
 
 def _results(wanted: Seq[Wanted], outcome: Outcome) -> list[Result]:
-    """What each gets, in the order in which `_to_choices` asked for it."""
+    """Returns the result of each sequence, in the order of `_to_choices`."""
     tokens = zip(outcome.token_ids.tolist(), outcome.is_finite.tolist(), strict=True)
     scores = iter(() if outcome.scores is None else outcome.scores.rows())
     results: list[Result] = []

@@ -1,4 +1,4 @@
-"""`--speculative-config`: from what the user wrote to how tokens are drafted, and by which model."""
+"""`--speculative-config`: from the user's value to the method of drafting, and the draft model."""
 
 import json
 from dataclasses import dataclass
@@ -20,10 +20,10 @@ from weft.model.spec import ModelSpec
 FLAG = "--speculative-config"
 MAX_DRAFT_TOKENS = 32
 MAX_LOOKUP_TOKENS = 64
-# What vLLM takes when neither bound is given.
+# vLLM's default if neither bound is given.
 DEFAULT_LOOKUP_TOKENS = 5
 _MIN_DRAFT_LEN = 2
-# vLLM has them for one by family too.
+# vLLM's names of the same method for model families.
 MTP_METHODS = (
     "mtp",
     "deepseek_mtp",
@@ -37,7 +37,7 @@ _TOKENIZER_FILE = "tokenizer.json"
 
 
 class _Given(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """As the user wrote it."""
+    """The user's value."""
 
     num_speculative_tokens: int
     method: str | None = None
@@ -52,13 +52,13 @@ class _Given(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 
 @dataclass(frozen=True, slots=True)
 class Draft:
-    """A model that is to draft, or a head of the model itself: found, checked and sized, but for its tokenizer."""
+    """A draft model, or an MTP head of the served model: found, checked and sized; its tokenizer is not read yet."""
 
     checkpoint: Checkpoint
     config: DraftModelConfig
 
     def check_vocabulary(self, target: Checkpoint) -> None:
-        """Refuse it unless its tokens are those of `target`, whose tokenizer has been read."""
+        """Rejects a draft model whose vocabulary differs from that of `target`, whose tokenizer has been read."""
         if self.config.is_mtp:
             return
         own = self.checkpoint.with_tokenizer()
@@ -76,9 +76,9 @@ class Draft:
 
 
 def find_draft(options: EngineOptions, target: Checkpoint, compute: ComputeConfig) -> Draft | None:
-    """The model that drafts for `target`, which is computed so; None where none is to.
+    """Finds the draft model for `target`, which `compute` describes; None without a draft model.
 
-    A `ConfigError` names the flag, and what is wrong with it or with the model.
+    Raises `ConfigError` that names the flag, and the fault of the flag or the model.
     """
     if options.speculative_config is None:
         return None
@@ -96,7 +96,7 @@ def find_draft(options: EngineOptions, target: Checkpoint, compute: ComputeConfi
 def read_speculation(
     value: str | dict[str, Any] | None, draft: DraftModelConfig | None = None
 ) -> SpeculativeConfig | None:
-    """None drafts nothing. `draft` is the model that was found. `ConfigError` names the flag and what is wrong."""
+    """None drafts nothing. `draft` is the draft model that was found. A `ConfigError` names the flag and the fault."""
     if value is None:
         return None
     given = _read(value)
@@ -144,7 +144,7 @@ def _read(value: str | dict[str, Any]) -> _Given:
     if given.draft_tensor_parallel_size not in (None, 1):
         raise ConfigError(
             f"{FLAG}: draft_tensor_parallel_size must be 1, not {given.draft_tensor_parallel_size}: "
-            "the draft is computed where its engine is"
+            "a draft model always runs inside its engine"
         )
     return given
 

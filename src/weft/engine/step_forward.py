@@ -1,4 +1,4 @@
-"""`StepForward`: what computes the rows of a plan, chosen at the start."""
+"""`StepForward`: computes the rows of a plan; chosen at the start."""
 
 from collections.abc import Mapping
 from typing import Any, Protocol
@@ -11,29 +11,28 @@ from weft.engine.scheduling.sequence import Sequence
 
 
 class StepForward(Protocol):
-    """The model alone, or what follows its steps to draft by them."""
+    """The model alone, or a drafter that wraps the model's steps."""
 
     def forward(self, plan: Plan) -> Rows:
-        """Compute the step, or launch it: see `Runner`."""
+        """Computes the step, or launches it: see `Runner`."""
 
 
 class ModelForward:
-    """The model alone. Its runner is another one after a sleep."""
+    """The model alone. Its runner changes with a sleep."""
 
     def __init__(self, model: EngineModel, block_size: int) -> None:
         self._model = model
         self._block_size = block_size
 
     def forward(self, plan: Plan) -> Rows:
-        """See `StepForward`."""
         runner = self._model.runner
-        assert runner is not None, "nobody is scheduled while weights are absent"
+        assert runner is not None, "no sequence is scheduled while weights are absent"
         return runner.forward(plan.to_batch(self._block_size))
 
     def forward_after(
         self, plan: Plan, sampled_places: Mapping[Sequence, int], device_token_ids: Any
     ) -> Rows:
-        """The same of a plan whose pending tokens are at those places in what the step before has sampled."""
+        """Launches a plan whose pending tokens are at these places in the sampled tokens of the step before."""
         runner: object = self._model.runner
         assert isinstance(runner, AsyncRunner), "only such a runner's steps are followed in flight"
         batch = plan.to_batch(self._block_size, sampled_places)
@@ -42,7 +41,7 @@ class ModelForward:
         return runner.forward_after(batch, device_token_ids)
 
     def wait(self, rows: Rows) -> None:
-        """Until the step that gave these is computed."""
+        """Waits until the step that returned these rows is computed."""
         runner: object = self._model.runner
         assert isinstance(runner, AsyncRunner), "only such a runner's steps are in flight"
         runner.wait(rows)

@@ -1,4 +1,4 @@
-"""`StepPooler`: from a step's hidden states to the results of the prompts that end in it."""
+"""`StepPooler`: turns a step's hidden states into the results of the prompts that end in it."""
 
 import itertools
 import logging
@@ -20,12 +20,12 @@ _NOT_NUMBERS = "the model produced hidden states that are not numbers"
 
 @dataclass(frozen=True, slots=True)
 class StepPooler:
-    """Collects the rows of every entry, on the host; finishes those that reach their prompt's end."""
+    """Collects the rows of every entry on the host; finishes entries that reach the end of their prompt."""
 
     pooler: Pooler
 
     def finish(self, rows: Rows, plan: Plan) -> Iterator[Part]:
-        """All results at once."""
+        """Yields all results as one part."""
         yield plan, _pool(np.asarray(rows), plan, self.pooler)
 
 
@@ -43,7 +43,7 @@ def _pool_entry(rows: FloatArray, entry: PlannedRows, pooler: Pooler) -> Result:
     request = entry.sequence.request
     assert request.pooling is not None
     assert request.pooling_kind is not None
-    # A sequence that was preempted begins again.
+    # A preempted sequence starts again with empty rows.
     collected = entry.sequence.collected if entry.start else None
     collected = collected or Collected(request.pooling_kind)
     if len(rows):
@@ -52,7 +52,7 @@ def _pool_entry(rows: FloatArray, entry: PlannedRows, pooler: Pooler) -> Result:
         return PooledRow(collected)
     try:
         result = pooler.finish(collected.result(), request.pooling)
-    except Exception:  # it ends this request, and no other of the step
+    except Exception:  # ends this request only
         extra = of_request(request.request_id, request.trace_headers)
         log.exception("pooling failed: request_id=%s", request.request_id, extra=extra)
         return FailedRow(error="internal error while pooling")

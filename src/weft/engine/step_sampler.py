@@ -1,16 +1,15 @@
-"""`StepSampler`: from a step's logits to tokens and log-probabilities, all rows in one call to its backend.
+"""`StepSampler`: turns a step's logits into tokens and logprobs, with one backend call for all rows.
 
-Each row is handled alone and in full, so it cannot depend on the rows beside it. The order of
-transformations is the one users of this field expect: masks, bias, penalties, then temperature,
-min-p, top-k, top-p, then the draw. Log-probabilities are of the model's own logits, before all that,
-unless the engine's mode is another; but where there is a grammar, what it does not allow has no
-probability for them either.
+Each row is handled alone and in full, so it cannot depend on the other rows. The order of transformations is the
+usual one: masks, bias, penalties, then temperature, min-p, top-k, top-p, then the draw. Logprobs are of the model's
+own logits, before all that, unless the engine's mode says otherwise; tokens that a grammar forbids have no
+probability in any mode.
 
-A drafted token's row was computed as if the draft were right, and its token is chosen in the same way: in the same
-call, with penalties, noise and ends as if the drafts before were the sequence's output. Each sequence is committed
-token by token, and goes on to its next row as long as it chose what was drafted. Where a grammar or open reasoning
-follows the output, a row is chosen from when the token before it is committed. So every bit of the answer is that of
-steps of one token.
+A drafted token's row was computed as if the draft were accepted. Its token is chosen in the same call and in the
+same way, with penalties, noise and ends as if the drafts before it were output. Each sequence is committed token by
+token, and continues with its next row as long as it chose the drafted token. If a grammar or open reasoning follows
+the output, a row is sampled only when the token before it is committed. So every bit of the answer equals that of
+steps with one token.
 """
 
 import logging
@@ -34,27 +33,27 @@ log = logging.getLogger("weft.engine")
 
 @dataclass(frozen=True, slots=True)
 class StepSampler:
-    """`backend` handles the logits that it computed; `mode` is what is reported of them."""
+    """Samples steps. `backend` samples the logits that it computed; `mode` is the kind of reported logprobs."""
 
     backend: Sampler
     mode: LogprobsMode = LogprobsMode.RAW_LOGPROBS
 
     def finish(self, rows: Rows, plan: Plan) -> Iterator[Part]:
-        """One token of each sequence, and then one more of those whose drafts were right."""
+        """Yields one token of each sequence, then further tokens of sequences whose drafts were accepted."""
         return self.start(rows, plan).parts()
 
     def start(self, rows: Rows, plan: Plan) -> "StepSample":
-        """Ask for all that can be chosen before any of it is known."""
+        """Starts sampling all rows that can be sampled before any token is known."""
         return StepSample(self, rows, plan)
 
     def sample(self, logits: Rows, plan: Plan) -> list[Result]:
-        """The results of a plan without drafts."""
+        """Returns the results of a plan without drafts."""
         [(_, results)] = self.finish(logits, plan)
         return results
 
 
 class StepSample:
-    """A step whose tokens have been asked for. Parts are to be committed one by one."""
+    """A step whose sampling has started. Its parts are committed one by one."""
 
     def __init__(self, sampler: StepSampler, rows: Rows, plan: Plan) -> None:
         self._sampler = sampler
@@ -65,11 +64,11 @@ class StepSample:
 
     @property
     def device_token_ids(self) -> Any:
-        """See `Sampled`: of each row that is chosen from, in their order."""
+        """See `Sampled`: a token for each sampled row, in row order."""
         return self._call.device_token_ids
 
     def parts(self) -> Iterator[Part]:
-        """The results of the plan, then of what was drafted, one token of each sequence at a time."""
+        """Yields the results of the plan, then of accepted drafts, one token of each sequence at a time."""
         results = self._call.results() if self._plan.entries else []
         count = len(self._plan.entries)
         yield self._plan, results[:count]
@@ -84,7 +83,9 @@ class StepSample:
             depth += 1
 
     def _want_all(self) -> list[Wanted]:
-        """Of each entry; then of each row of drafts that can be chosen from before it is known to be right."""
+        """Returns the work for each entry, then for each draft row that can be sampled before the draft is known to
+        be right.
+        """
         wanted: list[Wanted] = []
         row = 0
         for entry in self._plan.entries:
@@ -116,20 +117,20 @@ class StepSample:
     ) -> None:
         one.row = row
         if sequence.status is not SequenceStatus.RUNNING:
-            return  # it has ended since the step was launched, and this token is dropped
+            return  # the sequence has ended since the step was launched: this token is dropped
         try:
             one.choice = next_choice(sequence, drafted)
             one.score = _score(sequence, row)
         except GrammarFailed as failure:
             one.failure = FailedRow(error=failure.in_answer)
-        except Exception:  # it ends this request, and no other of the step
+        except Exception:  # ends this request only
             request = sequence.request
             extra = of_request(request.request_id, request.trace_headers)
             log.exception("sampling failed: request_id=%s", request.request_id, extra=extra)
             one.failure = INTERNAL_ERROR
 
     def _follow(self, chains: "Seq[_Chain]", depth: int) -> None:
-        """Choose from the rows of drafts that have just turned out to be right."""
+        """Samples the rows of drafts that have just turned out to be right."""
         if not chains:
             return
         wanted = []
@@ -145,7 +146,7 @@ class StepSample:
 
 
 def _prompt_scores(entry: PlannedRows, first_row: int) -> list[Score]:
-    """Of the prompt's tokens behind each leading row."""
+    """Returns the scores of the prompt tokens that follow each leading row."""
     if not entry.num_leading:
         return []
     num_best = entry.sequence.params.prompt_logprobs
@@ -166,22 +167,22 @@ def _score(sequence: Sequence, row: int) -> Score | None:
 
 @dataclass(slots=True, eq=False)
 class _Chain:
-    """A sequence, what was drafted for it, and where the logits of the drafts begin."""
+    """A sequence, its drafts, and the row where the logits of the drafts begin."""
 
     sequence: Sequence
     draft_token_ids: tuple[int, ...]
     first_row: int
     results: list[Result] = field(
         default_factory=list
-    )  # behind each draft, as far as they are known
+    )  # result of the row after each draft, as far as known
 
     @property
     def is_foreseen(self) -> bool:
-        """Whether what is chosen behind a draft follows from the draft alone, and not from a state of its own."""
+        """True if the choice after a draft depends on the drafts alone, not on a grammar or reasoning state."""
         return self.sequence.grammar is None and self.sequence.reasoning is None
 
     def is_right(self, depth: int) -> bool:
-        """Whether the token just committed is the draft's `depth`-th, and more may follow."""
+        """True if the token just committed equals the draft at `depth`, and the sequence still runs."""
         if self.sequence.status is not SequenceStatus.RUNNING or depth >= len(self.draft_token_ids):
             return False
         return self.sequence.token_ids[-1] == self.draft_token_ids[depth]

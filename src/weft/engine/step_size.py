@@ -1,4 +1,4 @@
-"""How large a step may be: in rows, in the memory that these take, and in time."""
+"""Limits of a step: number of rows, memory of these rows, and time."""
 
 from weft.core.config import ComputeConfig
 from weft.core.defaults import DEFAULT_TARGET_ITL_MS, DEFAULTS, MOST_ROWS
@@ -9,10 +9,10 @@ from weft.model.card import ModelCard
 from weft.model.checkpoint import Checkpoint
 from weft.model.spec import ModelSpec
 
-# Of the free memory, that a step's rows take where their number is left open.
+# Share of the free memory that a step's rows may take if the user does not set their number.
 _SHARE = 1 / 32
 FLOAT_BYTES = 4
-MAX_ROWS = 1 << 20  # that the core takes at once
+MAX_ROWS = 1 << 20  # limit of the core
 
 
 def step_sizes(
@@ -23,11 +23,11 @@ def step_sizes(
     free_bytes: int,
     row_bytes: int,
 ) -> tuple[int, float]:
-    """`max_num_batched_tokens` and `target_itl_ms`."""
+    """Returns `max_num_batched_tokens` and `target_itl_ms`."""
     is_auto = options.max_num_batched_tokens == "auto"
     most = DEFAULTS["max_num_batched_tokens"]
     if not card.is_causal:
-        # Tokens that see those behind them too can only be computed with the whole prompt.
+        # With bidirectional attention a prompt cannot be split into chunks.
         most = max(most, max_model_len)
     elif is_auto:
         most = _most_rows(options, compute, free_bytes, row_bytes)
@@ -49,12 +49,12 @@ def step_sizes(
 def _most_rows(
     options: EngineOptions, compute: ComputeConfig, free_bytes: int, row_bytes: int
 ) -> int:
-    """Each reading of the weights is for all of them."""
+    """Returns the largest useful number of rows: the more rows share one read of the weights, the better."""
     least = DEFAULTS["max_num_batched_tokens"]
     if compute.compute == "reference":
-        return least  # its attention keeps all scores of a prompt
+        return least  # this backend keeps the attention scores of a whole prompt in memory
     if options.kv_transfer_config is not None:
-        return least  # a prompt that is fetched while it is computed comes step by step
+        return least  # a prompt can be fetched while it is computed: smaller steps hand over blocks earlier
     most = MOST_ROWS
     while most > least and most * row_bytes > free_bytes * _SHARE:
         most //= 2
@@ -62,7 +62,7 @@ def _most_rows(
 
 
 def row_bytes(checkpoint: Checkpoint) -> int:
-    """All that is alive at once of a row; 0 of a model that computes nothing."""
+    """Returns the peak bytes per row of a step; 0 for a model that computes nothing."""
     spec = checkpoint.spec
     if not isinstance(spec, ModelSpec):
         return 0
@@ -82,15 +82,15 @@ def row_bytes(checkpoint: Checkpoint) -> int:
     convolved = max((one.conv_size for one in recurrences), default=0)
     row = FLOAT_BYTES * (spec.hidden_size + wide + convolved)
     row += element * (spec.hidden_size + 2 * mixed + inner)
-    if latent is not None:  # heads' own parts of queries, then values; and what queries are made of
+    if latent is not None:  # queries or values of all heads; and the compressed queries
         of_heads = spec.num_heads * max(latent.key_size, latent.value_size)
         row += element * (of_heads + (latent.query_rank or 0))
-    if experts:  # a row's experts have one each of what they take, make and give
+    if experts:  # each expert of a row has an input, an inner vector and an output
         of_expert = (element + FLOAT_BYTES) * spec.hidden_size + element * experts[0].inner_size
         row += experts[0].per_token * of_expert
     return row
 
 
 def element_bytes(dtype: str) -> int:
-    """Of embeddings and most activations, whatever linear layers are rounded to."""
+    """Returns the bytes per element of embeddings and most activations, independent of the quantization."""
     return 2 if dtype == "bfloat16" else FLOAT_BYTES

@@ -1,8 +1,8 @@
-"""Packed weights that all engines of a server map: made once, by the first who needs them.
+"""Packed weights that all engines of a server map; the first engine that needs them packs them.
 
-They lie in files in memory, which the front holds and its engines open through /proc. There are two, so that
-weights are served while others are packed. Who maps a file has a shared lock on it, who fills or empties it the
-only one; an engine that dies leaves its locks.
+They lie in in-memory files, which the front owns and the engines open through /proc. There are two files, so that
+one serves while the other is filled. An engine that maps a file has a shared lock on it; an engine that fills or
+empties it has the exclusive lock. A dead engine's locks are released by the system.
 """
 
 import fcntl
@@ -25,24 +25,27 @@ from weft.engine.weight_files import PackedWeights
 T = TypeVar("T")
 
 _DIGEST_BYTES = 32
-_RETRY_S = (0.001, 0.02)  # others that want the same lock try at other moments
+_RETRY_S = (
+    0.001,
+    0.02,
+)  # random pause, so that engines that want the same lock do not collide again
 
 
 def has_shared_weights(config: EngineConfig) -> bool:
-    """Whether engines with this configuration have one copy of the weights."""
+    """True if engines with this configuration share one copy of the weights."""
     assert config.compute_config is not None, "it computes elsewhere"
     return config.has_ranks and shares_weights(config.compute_config)
 
 
 class WeightStore:
-    """An engine's end; its thread owns it."""
+    """An engine's access to the files; its thread owns it."""
 
     def __init__(self, given: PackedWeights) -> None:
         self._files = []
         for path in given.paths:
             try:
                 file = os.open(path, os.O_RDWR | os.O_CLOEXEC)
-            except OSError as error:  # a system that hides processes from each other
+            except OSError as error:  # the system hides processes from each other
                 raise ConfigError(
                     f"{path} cannot be opened ({error.strerror}): several engines have their weights there"
                 ) from error
@@ -51,9 +54,9 @@ class WeightStore:
         self._given = given
 
     def load(self, load: Callable[[PackedFile], T], identity: str | None) -> T:
-        """What `load` makes of the file once the weights are in it; it packs them if they are not.
+        """Returns the result of `load` on the file with the weights; packs them first if they are missing.
 
-        `identity` is what tells them from others in another process; see `has`.
+        `identity` tells these weights from others, across processes; see `has`.
         """
         file = self._files[self._given.place]
         try:
@@ -63,27 +66,29 @@ class WeightStore:
                     return load(PackedFile(file, is_published=True))
                 if not _locked_alone(file):
                     time.sleep(random.uniform(*_RETRY_S))
-                elif not self._is_published(file):  # nor were they while this one had no lock
+                elif not self._is_published(
+                    file
+                ):  # another engine may have packed them before this lock
                     self._pack(file, load, identity)
         except BaseException:
             self.leave()
             raise
 
     def has(self, identity: str | None) -> bool:
-        """Whether that is the identity of what is mapped."""
+        """True if the mapped weights have this identity."""
         return self._mark(self._files[self._given.place])[_DIGEST_BYTES:] == _digest(identity)
 
     def move(self, given: PackedWeights) -> PackedWeights:
-        """Use these from the next `load` on; those that were used until now."""
+        """Uses these weights from the next `load` on; returns the former ones."""
         former, self._given = self._given, given
         return former
 
     def read_anew(self) -> None:
-        """See `WeightFiles`, which tells only engines that start later."""
+        """See `WeightFiles.read_anew`, which affects only engines that start later."""
         self._given = msgspec.structs.replace(self._given, may_pack=True)
 
     def leave(self, given: PackedWeights | None = None) -> None:
-        """Nothing is mapped here any more; the memory goes back to the system when that holds for all."""
+        """Unmaps the weights; the last engine to leave gives their memory back to the system."""
         self._leave(self._files[(given or self._given).place])
 
     def _pack(self, file: int, load: Callable[[PackedFile], T], identity: str | None) -> None:
@@ -107,16 +112,18 @@ class WeightStore:
         fcntl.flock(file, fcntl.LOCK_UN)
         try:
             fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except BlockingIOError:  # another maps it, or fills it
+        except BlockingIOError:  # another engine maps or fills the file
             return
         os.ftruncate(file, 0)
         fcntl.flock(file, fcntl.LOCK_UN)
 
 
 def _locked_alone(file: int) -> bool:
-    """Whether it is; else it is not locked at all, and so may be locked by another who wants the same.
+    """Tries to turn the shared lock into the exclusive one; on failure the file is left unlocked, so that others
+    can try.
 
-    Who waited for that would wait for as long as another, who was first, maps the weights.
+    Waiting for the exclusive lock is not an option: another engine that was first keeps its shared lock while it
+    serves.
     """
     try:
         fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)

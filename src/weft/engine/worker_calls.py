@@ -1,4 +1,4 @@
-"""What `collective_rpc` may call: the functions of this table, and no other code."""
+"""Functions that `collective_rpc` may call; no other code can be called."""
 
 from collections.abc import Callable, Mapping
 from types import MappingProxyType
@@ -12,37 +12,39 @@ from weft.engine.engine_model import EngineModel
 
 
 def _check_health(_model: EngineModel, _config: EngineConfig) -> None:
-    """Nothing: who answers is well."""
+    """Does nothing: a reply proves that the engine works."""
 
 
 def _available_memory(_model: EngineModel, config: EngineConfig) -> int:
-    """Bytes that are free for weights and KV."""
+    """Returns the bytes that are free for weights and KV."""
     return backend_of(config).free_bytes()
 
 
 def _expert_loads(model: EngineModel, _config: EngineConfig) -> list[list[int]]:
-    """Tokens that went to each expert since the weights were loaded, by layer that has some."""
+    """Returns the number of tokens routed to each expert since the weights were loaded, by MoE layer."""
     return model.expert_loads()
 
 
 def _fingerprint(model: EngineModel, _config: EngineConfig) -> str:
-    """What tells weights, and the bits that come of them, from others, on another machine too."""
+    """Returns a text that is equal on every machine with equal weights and bit-equal computation."""
     runner: object = model.runner
     layout = runner.kv_layout if isinstance(runner, BlockCopies) else ""
     return f"{model.fingerprint()} {layout}".rstrip()
 
 
 def _forward_seconds(model: EngineModel, _config: EngineConfig) -> dict[str, float]:
-    """Time spent on steps since the weights were loaded, by part; of a backend that counts it."""
+    """Returns the time of all steps since the weights were loaded, by part; empty if the backend does not measure
+    it.
+    """
     return dict(model.part_seconds())
 
 
 def _release_heap(_model: EngineModel, _config: EngineConfig) -> None:
-    """Give the system what the C library holds and nothing uses."""
+    """Gives unused memory of the C library back to the system."""
     trim_heap()
 
 
-# Names that vLLM's workers have mean the same here.
+# Names that vLLM's workers have too mean the same here.
 WORKER_CALLS: Mapping[str, Callable[[EngineModel, EngineConfig], Any]] = MappingProxyType(
     {
         "check_health": _check_health,

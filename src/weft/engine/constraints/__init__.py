@@ -1,1 +1,1 @@
-"""What an answer may look like: grammars, structural tags, and the reasoning that comes before."""
+"""Constraints on answers: grammars, structural tags, and the reasoning that precedes a constrained answer."""

@@ -1,7 +1,7 @@
-"""`GrammarChecker`: from a constraint to the text of a grammar that is known to build, within bounds.
+"""`GrammarChecker`: turns a constraint into the text of a grammar that is known to build, within limits.
 
-Building happens in child processes, because nothing else can be stopped after two seconds; what comes
-back is small, and the engine builds from it without fear.
+Building runs in child processes, because only a process can be stopped after two seconds. The engine then builds
+from the checked text without risk.
 """
 
 import asyncio
@@ -22,13 +22,15 @@ from weft.text.tokenizer import Tokenizer
 TIME_LIMIT_S = 2.0
 MAX_MEMORY_BYTES = 4 << 30
 MAX_CACHE_BYTES = 16 << 20
-_ENTRY_BYTES = 256  # of an entry, beside its text
-# Two, so that one hostile grammar after another does not keep everyone else's waiting.
+_ENTRY_BYTES = 256  # overhead of an entry beside its text
+# Two, so that a series of hostile grammars does not block all other requests.
 _NUM_WORKERS = 2
 
 
 class GrammarChecker:
-    """Safe to call from one event loop; `close` ends its processes, which start with their first use."""
+    """Checks constraints. Used on one event loop; its child processes start with their first use, and `close` ends
+    them.
+    """
 
     def __init__(
         self,
@@ -51,15 +53,16 @@ class GrammarChecker:
     async def check(
         self, params: StructuredOutputsParams, *, unless: asyncio.Event | None = None
     ) -> str | None:
-        """The grammar's text. `BadRequest`, named after the constraint, when there is none in bounds.
+        """Returns the grammar's text. Raises `BadRequest` that names the constraint if it cannot be built within
+        the limits.
 
-        None if `unless` comes first.
+        Returns None if `unless` is set first.
         """
         line = _to_line(params)
         text = self._cache.get(line)
         if text is not None:
             return text
-        # wrap_future keeps a caller that has left from waiting; the child ends by its own clock.
+        # With wrap_future a cancelled caller does not wait; the child process has its own time limit.
         work = asyncio.wrap_future(self._threads.submit(self._request, line))
         if not await _is_done(work, unless):
             return None
@@ -75,11 +78,11 @@ class GrammarChecker:
         return answer["grammar"]
 
     def close(self) -> None:
-        """End the child processes; idempotent."""
+        """Ends the child processes; idempotent."""
         with self._lock:
             self._is_closed = True
             idle, self._idle = self._idle, []
-        self._threads.shutdown(wait=False)  # what still waits is refused, one by one
+        self._threads.shutdown(wait=False)  # waiting checks are refused one by one
         for worker in idle:
             worker.stop()
 
@@ -100,7 +103,7 @@ class GrammarChecker:
         return answer
 
     def _setup_line(self) -> str:
-        if self._setup is None:  # made once: a large tokenizer takes a while to write
+        if self._setup is None:  # made once, because encoding a large tokenizer takes long
             setup = {
                 "tokenizer": self._tokenizer.to_json(),
                 "vocab_size": self._vocab_size,
@@ -113,7 +116,7 @@ class GrammarChecker:
 
 
 class _TextCache:
-    """Texts by a digest of what they were made from; the least recently used go first."""
+    """LRU cache of grammar texts, by a digest of their constraint."""
 
     def __init__(self, max_bytes: int) -> None:
         self._max_bytes = max_bytes
@@ -139,7 +142,7 @@ class _TextCache:
 
 
 async def _is_done(work: asyncio.Future[Any], unless: asyncio.Event | None) -> bool:
-    """Wait for `work`; False, and it is cancelled, if `unless` comes first."""
+    """Waits for `work`; returns False and cancels it if `unless` is set first."""
     ended = asyncio.ensure_future(asyncio.Event().wait() if unless is None else unless.wait())
     try:
         await asyncio.wait({work, ended}, return_when=asyncio.FIRST_COMPLETED)

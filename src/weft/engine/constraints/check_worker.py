@@ -1,7 +1,7 @@
-"""The child process that tries out grammars: `python -m weft.engine.constraints.check_worker`.
+"""The child process that test-builds grammars: `python -m weft.engine.constraints.check_worker`.
 
-Its setup is the tokenizer and the model's logits width; each line after it a constraint, answered
-with the grammar's text once it was built and has allowed a first token (see `weft.core.worker`).
+Its setup line has the tokenizer and the model's logits width. Each further line is a constraint; the answer is the
+grammar's text, after it was built and its first mask was computed (see `weft.core.worker`).
 """
 
 import json
@@ -20,7 +20,6 @@ from weft.engine.constraints.text import to_grammar_text
 
 
 def main() -> None:
-    """Serve the parent."""
     serve_lines(_prepare)
 
 

@@ -1,7 +1,7 @@
-"""GBNF, the notation with `root ::=`, written again as Lark that accepts the same texts.
+"""Translates GBNF, the notation with `root ::=`, into Lark that accepts the same texts.
 
-Lark's terminals take the longest match and do not go back, which is not so in GBNF. So every
-terminal written here is one character wide: the grammar alone decides, and nothing is lost.
+Lark's terminals take the longest match without backtracking, GBNF's do not. So every terminal written here is one
+character wide: the grammar alone decides, and the result is equivalent.
 """
 
 import re
@@ -35,12 +35,12 @@ class _Token:
 
 
 def is_gbnf(text: str) -> bool:
-    """Whether the grammar is in this notation; Lark writes its rules with a single colon."""
+    """True if the grammar is in GBNF; Lark writes its rules with a single colon."""
     return _RULE.search(text) is not None
 
 
 def to_lark(text: str) -> str:
-    """The same grammar in Lark. `ValueError` with the line and what is wrong there."""
+    """Returns the same grammar in Lark. Raises `ValueError` with the line and the fault."""
     tokens = list(_tokens(text))
     names = _rule_names(tokens)
     lines = ["start: r" + str(names["root"])]
@@ -105,7 +105,7 @@ def _lark_of(token: _Token, names: dict[str, int]) -> str:
 
 
 def _bracket(token: _Token) -> str:
-    """`[a-z]` or `[^a-z]`; a dash is a range unless it is escaped, first or last."""
+    """Translates `[a-z]` or `[^a-z]`; a dash is a range unless it is escaped, first or last."""
     characters = list(_characters(token))
     is_negated = characters[0] == ("^", False)
     characters = characters[1:] if is_negated else characters
@@ -126,7 +126,7 @@ def _bracket(token: _Token) -> str:
 
 
 def _characters(token: _Token) -> Iterator[tuple[str, bool]]:
-    """Each character, and whether it was escaped."""
+    """Yields each character, and whether it was escaped."""
     for found in _ESCAPE.finditer(token.value):
         code = found.group(1) or found.group(2) or found.group(3)
         escaped, plain = found.group(4), found.group(5)

@@ -1,7 +1,7 @@
-"""Grammars in the engine: built on a thread beside the loop, cached, followed token by token.
+"""Grammars in the engine: built on a thread beside the loop, cached, advanced token by token.
 
-A grammar says which tokens may come next. Its state belongs to one sequence, moves only when a token
-is committed, and so outlives preemption: the tokens are still there, and are not taken in again.
+A grammar decides which tokens may come next. Its state belongs to one sequence and changes only when a token is
+committed. So it survives preemption: the tokens are not fed to it again.
 """
 
 import logging
@@ -19,30 +19,30 @@ from weft.core.panics import panics_as
 
 log = logging.getLogger("weft.engine")
 
-# What all grammars together may hold. One of a small schema takes 120 KiB beside its text, measured
-# over 500 of them.
+# Memory limit of all cached grammars. A grammar of a small schema takes 120 KiB beside its text, measured over 500
+# grammars.
 MAX_CACHE_BYTES = 64 << 20
 _BASE_BYTES = 128 << 10
 _BYTES_PER_CHARACTER = 64
-# Copies share what they learn of the grammar, which has a limit; so a new one is built now and then.
+# Copies share a table of lexer states, which has a limit; so a new grammar is built now and then.
 _MAX_USES = 256
 
 
 class GrammarFailed(Exception):
-    """This grammar cannot be built or followed; the text may be shown to the caller."""
+    """The grammar cannot be built or followed; the message may be shown to the caller."""
 
     @property
     def in_answer(self) -> str:
-        """What ends an answer that was following it."""
+        """Error message for an answer that was following the grammar."""
         return f"the grammar cannot be followed any further: {self}"
 
 
 @dataclass(frozen=True, slots=True)
 class GrammarVocabulary:
-    """The tokenizer as the library sees it, and the width of the model's logits.
+    """The tokenizer in the library's form, and the width of the model's logits.
 
-    `hidden_ids` stand for the end of the sequence where the model has no token for it: the library
-    needs one, and the model must not choose it.
+    `hidden_ids` stand for the end of the sequence if the model has no token for it: the library needs one, and the
+    model must not choose it.
     """
 
     tokenizer: LLTokenizer
@@ -51,11 +51,11 @@ class GrammarVocabulary:
     hidden_ids: tuple[int, ...] = ()
 
     def piece(self, token_id: int) -> bytes:
-        """What the token adds to the text; of a special token, its name."""
+        """Returns the text of a token, as bytes; for a special token its name."""
         return self.tokenizer.decode_bytes([token_id])
 
     def special_ids(self) -> dict[str, int]:
-        """The tokens that stand for themselves and end no sequence, by name; walks the vocabulary."""
+        """Returns the special tokens that do not end a sequence, by name. Walks the whole vocabulary."""
         tokenizer = self.tokenizer
         ends = {*self.eos_token_ids, *self.hidden_ids}
         special = [
@@ -64,21 +64,23 @@ class GrammarVocabulary:
             if tokenizer.is_special_token(token_id) and token_id not in ends
         ]
         names = {tokenizer.decode_str([token_id]): token_id for token_id in special}
-        # Ids that the tokenizer does not have are special to the library, and are called this.
+        # The library treats ids that the tokenizer lacks as special tokens with this name.
         return {name: i for name, i in names.items() if name and name != f"<[{i}]>"}
 
     @classmethod
     def read(
         cls, tokenizer_json: str, width: int, eos_token_ids: Sequence[int]
     ) -> "GrammarVocabulary":
-        """Build from the text of tokenizer.json."""
+        """Builds the vocabulary from the text of tokenizer.json."""
         if eos_token_ids:
             try:
                 tokenizer = LLTokenizer(
                     tokenizer_json, n_vocab=width, eos_token=list(eos_token_ids)
                 )
                 return cls(tokenizer, width, tuple(eos_token_ids))
-            except ValueError:  # more tokens than logits, or an end that is no token
+            except (
+                ValueError
+            ):  # more tokens than logits, or an end-of-sequence id that is not a token
                 pass
         probe = LLTokenizer(tokenizer_json, eos_token=0)
         size = probe.vocab_size
@@ -91,14 +93,14 @@ class GrammarVocabulary:
 
 
 def _least_useful(tokenizer: LLTokenizer) -> int:
-    """A special token if there is one, for no text needs it; else the last one."""
+    """Returns a special token, because no text needs it; the last token if there is none."""
     ids = range(tokenizer.vocab_size - 1, -1, -1)
     return next((token_id for token_id in ids if tokenizer.is_special_token(token_id)), ids[0])
 
 
 def build(vocabulary: GrammarVocabulary, text: str) -> LLMatcher:
-    """A matcher at its start. `GrammarFailed` says what is wrong with the text."""
-    # What one step may take, about 15 ms at most, and all that a grammar may learn, about 100 MB.
+    """Returns a matcher at its start. `GrammarFailed` describes the fault of the text."""
+    # Limits of one step, about 15 ms, and of a grammar's lexer states, about 100 MB.
     limits = LLParserLimits(verbose_errors=False, max_lexer_states=50_000)
     with panics_as(GrammarFailed):
         matcher = LLMatcher(vocabulary.tokenizer, text, log_level=0, limits=limits)
@@ -108,7 +110,7 @@ def build(vocabulary: GrammarVocabulary, text: str) -> LLMatcher:
 
 
 def one_line(message: str) -> str:
-    """The first line of the library's message, and the one that names the error in an expression."""
+    """Returns the first line of the library's message, and the line that names the error in an expression."""
     lines = message.strip().splitlines() or ["it cannot be built"]
     if lines[0].startswith("NoExtension"):
         return "it allows no text at all"
@@ -116,9 +118,9 @@ def one_line(message: str) -> str:
 
 
 class GrammarState:
-    """Where one sequence is in its grammar.
+    """Position of one sequence in its grammar.
 
-    `end_ids` are tokens beside the model's own that may end the answer where the grammar lets it end.
+    `end_ids` are tokens beside the model's own that may end the answer where the grammar allows the end.
     """
 
     __slots__ = ("_end_ids", "_error", "_has_ended", "_job", "_mask", "_matcher", "_vocabulary")
@@ -129,21 +131,21 @@ class GrammarState:
         self._matcher = matcher
         self._vocabulary = vocabulary
         self._end_ids = list(end_ids)
-        self._mask: Words | None = None  # of the present state
+        self._mask: Words | None = None  # tokens allowed in the present state
         self._error: str | None = None
         self._has_ended = False
         self._job: Future[None] | None = None
 
     @property
     def is_over(self) -> bool:
-        """Whether the answer has ended: with a token for that, or, if the model has none, without."""
+        """True if the answer has ended: with an end token or, if the model has none, because no token is allowed."""
         if self._has_ended or not self._vocabulary.hidden_ids:
             return self._has_ended
         self._compute()
         return self._mask is None and self._error is None
 
     def mask(self) -> Words:
-        """Which tokens may come next, as a `Choice` has them."""
+        """Returns the tokens that may come next, in the form of `Choice.mask`."""
         if self._job is not None:
             self._job.result()
             self._job = None
@@ -154,7 +156,7 @@ class GrammarState:
         return self._mask
 
     def advance(self, token_id: int) -> None:
-        """Take in the token that came next."""
+        """Advances by the next token."""
         self._mask = None
         with panics_as(GrammarFailed):
             is_taken = self._matcher.consume_token(token_id)
@@ -163,7 +165,7 @@ class GrammarState:
         self._has_ended = token_id in self._vocabulary.eos_token_ids
 
     def fork(self) -> "GrammarState":
-        """The same state, to be advanced by itself."""
+        """Returns an independent copy of the state."""
         with panics_as(GrammarFailed):
             return GrammarState(self._matcher.deep_copy(), self._vocabulary, self._end_ids)
 
@@ -185,7 +187,7 @@ class GrammarState:
 
     @staticmethod
     def compute_ahead(states: Iterable["GrammarState"], pool: ThreadPoolExecutor) -> None:
-        """Make the masks on another thread, while the model computes the logits they are for."""
+        """Computes the masks on another thread, while the model computes the logits."""
         wanted = [state for state in states if state._mask is None]
         if wanted:
             job = pool.submit(_compute_all, wanted)
@@ -200,9 +202,9 @@ def _compute_all(states: list[GrammarState]) -> None:
 
 @dataclass(slots=True)
 class Grammar:
-    """A grammar that is ready: it starts as many sequences as one likes.
+    """A built grammar, which can start any number of sequences.
 
-    `matcher` is None where the form is free, and only the vocabulary was waited for.
+    `matcher` is None if the form is free, and only the vocabulary was needed.
     """
 
     matcher: LLMatcher | None
@@ -210,7 +212,7 @@ class Grammar:
     num_uses: int = 0
 
     def start(self, end_ids: Sequence[int] = ()) -> GrammarState | None:
-        """The state of a sequence that has no output yet. `GrammarFailed` if there can be none."""
+        """Returns the state of a sequence without output. Raises `GrammarFailed` if it cannot be made."""
         if self.matcher is None:
             return None
         with panics_as(GrammarFailed):
@@ -218,12 +220,12 @@ class Grammar:
 
 
 class GrammarCompiler:
-    """Builds grammars on a thread of its own. Everything else is for the loop's thread.
+    """Builds grammars on its own thread. All other methods are for the loop's thread.
 
-    The vocabulary is read for the first of them: 150,000 tokens take a second, in which the library
-    holds Python's lock, and 100 MB, and most engines never need them. The ids that end a sequence come with
-    it; they are the model's, so all requests bring the same. `wake` is called from that thread when one
-    is ready.
+    The vocabulary is read with the first grammar, because most engines never need it: 150,000 tokens take 100 MB
+    and a second, in which the library holds Python's GIL. The end-of-sequence ids come with the first request; they
+    are the model's, so they are equal for all requests. `wake` is called on the building thread when a grammar is
+    ready.
     """
 
     def __init__(
@@ -231,18 +233,18 @@ class GrammarCompiler:
         read_vocabulary: Callable[[Sequence[int]], GrammarVocabulary],
         wake: Callable[[], None],
     ) -> None:
-        self.num_pending = 0  # ordered, and not taken yet
+        self.num_pending = 0  # grammars that were ordered and not taken yet
         self._wake = wake
         self._ready: queue.SimpleQueue[tuple[str, str | None, Grammar | str]] = queue.SimpleQueue()
         self._cache: OrderedDict[str, Grammar] = OrderedDict()
         self._num_bytes = 0
         self._builder = ThreadPoolExecutor(1, "weft-grammar")
-        self.mask_pool = ThreadPoolExecutor(1, "weft-mask")  # its thread starts with its first use
+        self.mask_pool = ThreadPoolExecutor(1, "weft-mask")  # the thread starts with its first use
         self._read_vocabulary = read_vocabulary
         self._vocabulary: Future[GrammarVocabulary] | None = None
 
     def order(self, engine_id: str, text: str | None, eos_token_ids: Sequence[int]) -> None:
-        """Ask for a grammar (None: for the vocabulary); `take_ready` gives it, at once if it is cached."""
+        """Orders a grammar (None: only the vocabulary); `take_ready` returns it, at once if it is cached."""
         self.num_pending += 1
         if self._vocabulary is None:
             self._vocabulary = self._builder.submit(self._read_vocabulary, eos_token_ids)
@@ -255,7 +257,7 @@ class GrammarCompiler:
             self._builder.submit(self._build, engine_id, text, self._vocabulary)
 
     def take_ready(self) -> list[tuple[str, Grammar | str]]:
-        """Engine ids, with the grammar that was ordered for each or a sentence why there is none."""
+        """Returns engine ids, each with the grammar that was ordered for it, or the error message."""
         ready = []
         while not self._ready.empty():
             engine_id, text, made = self._ready.get()
@@ -266,18 +268,18 @@ class GrammarCompiler:
         return ready
 
     def close(self) -> None:
-        """End the threads; what was ordered never comes."""
+        """Ends the threads; grammars that were ordered are never returned."""
         for pool in (self._builder, self.mask_pool):
-            # Waits for what runs: it would wake a closed mailbox.
+            # Waits for the running job, which would otherwise wake a closed mailbox.
             pool.shutdown(cancel_futures=True)
 
     @property
     def num_bytes(self) -> int:
-        """What the cached grammars are reckoned to hold."""
+        """Estimated bytes of the cached grammars."""
         return self._num_bytes
 
     def _put(self, text: str, grammar: Grammar) -> None:
-        """Cache it for reuse, and drop the least recently used."""
+        """Caches a grammar, and drops the least recently used ones."""
         if text in self._cache:
             self._num_bytes -= _cost(text)
         self._cache[text] = grammar
@@ -295,9 +297,9 @@ class GrammarCompiler:
             made = Grammar(None if text is None else build(vocabulary, text), vocabulary)
         except GrammarFailed as error:
             made = str(error)
-        except ValueError as error:  # with a grammar, the front has refused it already
+        except ValueError as error:  # the vocabulary; a bad grammar was refused by the front
             made = f"no text of this tokenizer can be followed ({one_line(str(error))})"
-        except Exception:  # the root of a thread's work: a request waits for it
+        except Exception:  # top of a thread's job: a request waits for the result
             log.exception("a grammar could not be built: engine_id=%s", engine_id)
             made = "internal error while building the grammar"
         self._ready.put((engine_id, text, made))

@@ -1,8 +1,8 @@
-"""Reasoning: what a model writes before its answer, up to a marker such as "</think>".
+"""Reasoning: text that a model writes before its answer, up to a marker such as "</think>".
 
-Whether one is open where the answer begins is known with the request (`weft.text.reasoning`); a
-`ReasoningTracker` follows each sequence to its end. Where the marker is several tokens, or the model
-writes it with others than the tokenizer would, it is found in the text all the same.
+The request says whether reasoning is open when the answer begins (`weft.text.reasoning`); a `ReasoningTracker`
+follows each sequence to the end of its reasoning. The marker is found in the text, even if it is several tokens, or
+other tokens than the tokenizer would use.
 """
 
 from collections.abc import Callable
@@ -11,9 +11,9 @@ from weft.core.types import OpenReasoning
 
 
 class ReasoningTracker:
-    """Follows one sequence, token by token, until its reasoning is over. `piece` gives a token's bytes.
+    """Follows one sequence, token by token, until its reasoning is over. `piece` returns a token's bytes.
 
-    `budget` is how many tokens the reasoning may take before its end is forced.
+    `budget` is the number of tokens after which the end of the reasoning is forced.
     """
 
     __slots__ = (
@@ -34,14 +34,14 @@ class ReasoningTracker:
         self._end_ids = reasoning.end_token_ids
         self._piece = piece
         self._budget = budget
-        self._tail = b""  # as much of the text as the marker may have begun in
+        self._tail = b""  # last bytes of the text, which may be the start of the marker
         self._last_ids: list[int] = []
         self._num_tokens = 0
         self.is_over = False
 
     @property
     def forced_token_id(self) -> int | None:
-        """The next token of the marker, once the budget is spent; it goes on where the model began one."""
+        """Next token of the marker, once the budget is spent; continues a marker that the model has begun."""
         if self.is_over or self._budget is None or self._num_tokens < self._budget:
             return None
         longest = min(len(self._last_ids), len(self._end_ids) - 1)
@@ -53,7 +53,7 @@ class ReasoningTracker:
         return self._end_ids[num_there]
 
     def push(self, token_id: int) -> None:
-        """Take in the token that came next."""
+        """Adds the next token."""
         self._num_tokens += 1
         self._last_ids = [*self._last_ids, token_id][-len(self._end_ids) :]
         text = self._tail + self._piece(token_id)

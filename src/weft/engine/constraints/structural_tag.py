@@ -1,8 +1,8 @@
-"""Structural tags, free text in which some parts have a form, written as a grammar of the library's.
+"""Structural tags: free text in which some parts have a form, translated into a grammar of the library.
 
-Two notations are read: `{"structures": [{"begin", "schema", "end"}], "triggers"}`, and the newer
-`{"format": {...}}` whose parts nest. A marker that is a token of its own may come as that token or be
-spelled out; both mean the same.
+Two notations are read: `{"structures": [{"begin", "schema", "end"}], "triggers"}`, and the newer `{"format":
+{...}}` with nested parts. A marker that is a single special token may come as that token or as spelled text; both
+mean the same.
 """
 
 import json
@@ -16,9 +16,10 @@ from weft.engine.constraints.gbnf import is_gbnf, to_lark
 
 _SLASH = re.compile(r"(\\.)|/", re.DOTALL)
 _FREE = ("any_text", "triggered_tags")
-# A model can write white space for ever. One space behind a comma and a colon is how most were taught calls.
+# Unlimited white space would let a model write it for ever. Most models were trained on calls with one space after a
+# comma and a colon.
 _JSON_STYLE = {"whitespace_flexible": False, "item_separator": ", ?", "key_separator": ": ?"}
-# Every type of format, and the keys that it may have.
+# Types of formats, and their allowed keys.
 _KEYS = {
     "const_string": {"value"},
     "json_schema": {"json_schema"},
@@ -37,7 +38,7 @@ _WORDS: dict[type, str] = {str: "text", list: "a list", dict: "an object"}
 
 
 def to_grammar(tag: dict[str, Any], special_ids: Mapping[str, int]) -> str:
-    """The grammar's text. `special_ids`: tokens that stand for themselves, and do not end a sequence."""
+    """Returns the grammar's text. `special_ids`: special tokens that do not end a sequence, by name."""
     if "format" in tag:
         return _Writer(special_ids).write(tag["format"])
     contents = [
@@ -55,7 +56,7 @@ def to_grammar(tag: dict[str, Any], special_ids: Mapping[str, int]) -> str:
 
 @dataclass(frozen=True, slots=True)
 class _Lead:
-    """What ends a stretch of free text: `trigger`, which must go on to `begin`, and then `rest`."""
+    """End of a stretch of free text: `trigger`, which must continue to `begin`, and then `rest`."""
 
     trigger: str
     begin: str
@@ -63,9 +64,9 @@ class _Lead:
 
 
 class _Writer:
-    """Collects rules. An expression always says what a part is *and* the text that follows it.
+    """Collects rules. An expression always describes a part *and* the text that follows it.
 
-    Free text needs to know that text: it goes on until it meets it.
+    Free text needs that following text: it extends up to it.
     """
 
     def __init__(self, special_ids: Mapping[str, int]) -> None:
@@ -75,14 +76,14 @@ class _Writer:
         self._sides: list[dict[str, str]] = []
 
     def write(self, whole: object) -> str:
-        """The grammar of a format and nothing after it."""
+        """Returns the grammar of a format that nothing follows."""
         start = self._expression(whole, "")
         lines = ["%llguidance {}", f"start: {start}", "T: /(.|\\n)*/", *self._rules]
         main = {"name": "whole", "lark_grammar": "\n".join(lines) + "\n"}
         return json.dumps({"grammars": [main, *self._sides]})
 
     def _rule(self, kind: str, body: str, attributes: str = "") -> str:
-        """A new rule's name. Names in capitals are terminals: one expression, matched as a whole."""
+        """Adds a rule and returns its name. Names in capitals are terminals: one expression, matched as a whole."""
         name = f"{kind}{len(self._rules)}"
         self._rules.append(f"{name}{attributes}: {body}")
         return name
@@ -116,7 +117,7 @@ class _Writer:
         return f"@{name} {self._literal(end)}"
 
     def _regex(self, part: _Part, end: str) -> str:
-        # The end belongs to the expression: a terminal on its own takes all it can, and the end too.
+        # The end is part of the expression: a terminal alone matches as much as it can, and would swallow the end.
         quoted = _SLASH.sub(lambda m: m[1] or r"\/", _text(part, "pattern")).replace("\n", "\\n")
         alone = self._rule("R", f"/{quoted}/")
         if not end:
@@ -125,7 +126,7 @@ class _Writer:
         return f"({ended} | {alone} {self._literal(end)})"
 
     def _any_text(self, part: _Part, end: str) -> str:
-        del part  # there is no more in it
+        del part  # has no further keys
         return self._free([], end, then=None)
 
     def _or(self, part: _Part, end: str) -> str:
@@ -151,7 +152,7 @@ class _Writer:
         return f"{self._literal(_text(part, 'begin'))} {self._tag_rest(part, end)}"
 
     def _tag_rest(self, tag: object, end: str) -> str:
-        """What follows the beginning of a tag."""
+        """Returns the part of a tag after its beginning."""
         ends = tag.get("end", "") if isinstance(tag, dict) else ""
         ends = ends if isinstance(ends, list) else [ends]
         if not ends or not all(isinstance(one, str) for one in ends):
@@ -187,7 +188,7 @@ class _Writer:
         return f"{first} {then or free}"
 
     def _literal(self, text: str) -> str:
-        """The text; each token in it that stands for itself may also come as that token."""
+        """Matches the text; each special token in it may come as that token or as its spelled name."""
         parts: list[str] = []
         rest = text
         while rest:
@@ -203,15 +204,17 @@ class _Writer:
     # -- free text ----------------------------------------------------------------------------
 
     def _free(self, tags: list[_Lead], end: str, *, then: str | None) -> str:
-        """Text up to `end`, or to the very end, with the tags in it. `then` comes after one of them."""
+        """Free text up to `end`, or to the end of the answer, with tags in it. `then` follows a tag; None: more
+        free text follows.
+        """
         name = f"f{len(self._rules)}"
-        self._rules.append("")  # its place: the rule refers to itself
+        self._rules.append("")  # reserves the index, because the rule refers to itself
         leads = [
             _Lead(tag.trigger, tag.begin, f"{tag.rest} {name if then is None else then}")
             for tag in tags
         ]
         leads += [_Lead(end, end, "")] if end else []
-        # A token of its own that begins a trigger: the text behind it must not complete it.
+        # A special token that is the start of a trigger: the text after it must not complete the trigger.
         begun = {
             special: [
                 lead.trigger.removeprefix(special) for lead in leads if _begins(special, lead)
@@ -235,7 +238,7 @@ class _Writer:
         *,
         is_last: bool,
     ) -> str:
-        """One stretch of text that does not begin with what is barred, and what may end it."""
+        """One stretch of text that does not begin with a `barred` text, and its possible ends."""
         bar = " | ".join(f"({_quoted(text)} T)" for text in dict.fromkeys(barred))
         text = self._rule("X", f"T & ~({bar})") if bar else "T"
         ways = [text] if is_last else []

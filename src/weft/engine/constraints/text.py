@@ -1,4 +1,4 @@
-"""From a request's constraint to the text that the grammar library builds from."""
+"""Translates a request's constraint into the text that the grammar library builds from."""
 
 import json
 import re
@@ -14,7 +14,7 @@ from weft.engine.constraints import structural_tag
 from weft.engine.constraints.gbnf import is_gbnf, to_lark
 
 _LIBRARY = tuple(int(part) for part in llguidance.__version__.split(".")[:2])
-_KNOWS_WHITESPACE = (1, 9)  # before, the library passes over such a pattern without a word
+_KNOWS_WHITESPACE = (1, 9)  # older versions of the library ignore such a pattern silently
 
 NO_SPECIAL_IDS: Mapping[str, int] = MappingProxyType({})
 
@@ -25,9 +25,9 @@ def to_grammar_text(
     whitespace_pattern: str | None,
     special_ids: Mapping[str, int] = NO_SPECIAL_IDS,
 ) -> str:
-    """The library's own notation. `ValueError` where the constraint cannot be written in it.
+    """Returns the grammar in the library's notation. Raises `ValueError` if the constraint cannot be expressed.
 
-    `special_ids` are the tokens of the model that stand for themselves, by name.
+    `special_ids` are the model's special tokens, by name.
     """
     match kind:
         case "json":
@@ -37,7 +37,7 @@ def to_grammar_text(
         case "regex":
             return str(LLMatcher.grammar_from_regex(value))
         case "choice":
-            # One expression: as rules of a grammar, a thousand alternatives are too many.
+            # One regular expression: a thousand alternatives are too many as rules of a grammar.
             return str(LLMatcher.grammar_from_regex("|".join(map(re.escape, value))))
         case "grammar":
             return str(LLMatcher.grammar_from_lark(to_lark(value) if is_gbnf(value) else value))
@@ -48,8 +48,8 @@ def to_grammar_text(
 
 
 def _json_grammar(given: dict[str, Any], whitespace_pattern: str | None) -> str:
-    """Without whitespace unless requested: a model can write it for ever and say nothing."""
-    # As text: the library takes no whole number beyond 64 bits from an object.
+    """Allows no optional whitespace unless requested: a model could write whitespace for ever."""
+    # Passed as text: from an object the library takes no integers beyond 64 bits.
     schema = json.dumps(held(given).schema)
     if whitespace_pattern is None:
         return str(
