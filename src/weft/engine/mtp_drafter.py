@@ -1,11 +1,11 @@
-"""`MtpDrafter`: drafts by the head that a checkpoint has for multi-token prediction.
+"""`MtpDrafter`: drafts with a checkpoint's head for multi-token prediction (MTP).
 
-The head's row at a position takes the model's hidden state there and the token behind it, and predicts the one behind
-that. So rows of a step wait until its tokens are sampled, and are computed before the next step: every row of every
-sequence, whether it is drafted for or not, because hidden states are not to be had again.
+The head's row at a position takes the model's hidden state of that position and the next token, and predicts the
+token after it. So the head's rows of a step are computed after the step's tokens are sampled, before the next step.
+All rows of all sequences are computed, drafted for or not, because hidden states are not stored.
 
-Its K/V lies in a pool of its own under the numbers of the engine's blocks. A sequence of which it lacks some, because
-blocks came from elsewhere, is not drafted for.
+The head's KV lies in a pool of its own, under the same block numbers as the engine's. A sequence is not drafted for
+if the head lacks KV of some of its blocks, because they came from elsewhere.
 """
 
 from array import array
@@ -28,7 +28,7 @@ from weft.engine.scheduling.sequence import Sequence
 
 
 class Target(Protocol):
-    """What has the model that the head belongs to; another runner after a sleep, or with other weights."""
+    """The model that the head belongs to. Its runner changes with a sleep or a weight update."""
 
     @property
     def runner(self) -> object | None:
@@ -37,38 +37,40 @@ class Target(Protocol):
 
 @dataclass(slots=True, eq=False)
 class _Held:
-    """Hidden states of a sequence from a position on, whose next tokens were not known when they were computed."""
+    """Hidden states of a sequence from position `start` on, whose next tokens were unknown when they were computed."""
 
     sequence: Sequence
     num_preemptions: int
     start: int
     hidden: FloatArray
-    block_ids: "array[int]"  # those that it had then
+    block_ids: "array[int]"  # the sequence's blocks at that time
 
     @property
     def is_current(self) -> bool:
-        """Whether the sequence still has those blocks."""
+        """True if the sequence still has these blocks."""
         return self.num_preemptions == self.sequence.num_preemptions
 
     @property
     def num_rows(self) -> int:
-        """Those that it went on from: not drafts that were wrong, nor the last, if nothing came behind it."""
+        """Number of rows whose next token is known: without rejected drafts, and without the last row if nothing
+        follows it.
+        """
         return min(len(self.hidden), self.sequence.num_tokens - 1 - self.start)
 
 
 @dataclass(slots=True, eq=False)
 class _Rows:
-    """Successive rows of a sequence as the head takes them."""
+    """Successive rows of a sequence, as input of the head."""
 
     block_ids: "array[int]"
     start: int
-    token_ids: list[int]  # behind each position
+    token_ids: list[int]  # the token after each position
     hidden: FloatArray
-    is_open: bool  # what the last one gives is wanted
+    is_open: bool  # the output of the last row is needed
 
 
 class MtpDrafter:
-    """A `Drafter`. The engine's thread owns it."""
+    """A `Drafter` with an MTP head. The engine's thread owns it."""
 
     has_cost = True
 
@@ -89,7 +91,7 @@ class MtpDrafter:
         self._held: list[_Held] = []
 
     def forward(self, plan: Plan) -> Rows:
-        """Compute a step of the model, and hold its hidden states."""
+        """Computes a step of the model, and holds its hidden states."""
         rows, hidden = self._runner.forward_hidden(plan.to_batch(self._block_size))
         self._catch_up({})
         first = 0
@@ -108,7 +110,7 @@ class MtpDrafter:
         for held in self._held:
             sequence = held.sequence
             most = min(rooms.get(sequence, 0), budget)
-            # Not before the first token, which is not to wait for drafts.
+            # No drafts before the first token, which must not wait for them.
             if most <= 0 or not sequence.num_output_tokens or not held.is_current:
                 continue
             is_there = held.num_rows > 0 and held.start + held.num_rows == sequence.num_tokens - 1
@@ -139,11 +141,11 @@ class MtpDrafter:
     @property
     def _runner(self) -> HiddenStates:
         runner = self._target.runner
-        assert isinstance(runner, HiddenStates), "nobody is scheduled while weights are absent"
+        assert isinstance(runner, HiddenStates), "no sequence is scheduled while weights are absent"
         return runner
 
     def _hold(self, sequence: Sequence, start: int, num_tokens: int, hidden: FloatArray) -> None:
-        """Rows that are held count as computed: they will be before any other row of the head."""
+        """Holds rows. They count as computed, because they will be computed before any other row of the head."""
         if sequence.request.prompt_embeds:
             return
         kv = sequence.draft_state
@@ -161,7 +163,7 @@ class MtpDrafter:
         self._held.append(_Held(sequence, sequence.num_preemptions, first, hidden, blocks))
 
     def _catch_up(self, wanted: Mapping[Sequence, Guess]) -> tuple[list[Guess], FloatArray]:
-        """Compute what is held: the guesses that are wanted, and the hidden states that theirs are made of."""
+        """Computes the held rows; returns the `wanted` guesses, and the hidden states to draw them from."""
         rows: list[_Rows] = []
         guesses: list[Guess] = []
         for held in self._held:
@@ -171,7 +173,7 @@ class MtpDrafter:
             end = held.start + count
             kv = sequence.draft_state
             if held.is_current and isinstance(kv, DraftKv):
-                kv.num_tokens = end  # with drafts that were right
+                kv.num_tokens = end  # includes accepted drafts
             guess = wanted.get(sequence)
             if guess is not None:
                 guesses.append(guess)
@@ -182,7 +184,7 @@ class MtpDrafter:
         return guesses, self._compute(rows)
 
     def _compute(self, parts: list[_Rows]) -> FloatArray:
-        """The hidden states of the last rows that are wanted."""
+        """Returns the hidden states of the open parts' last rows."""
         if not parts:
             return np.zeros((0, 0), np.float32)
         ends = np.array([0, *accumulate(len(part.token_ids) for part in parts)], np.int32)
@@ -192,7 +194,7 @@ class MtpDrafter:
         tables = padded_tables([part.block_ids for part in parts])
         token_ids = np.array([t for part in parts for t in part.token_ids], np.int32)
         hidden = np.concatenate([part.hidden for part in parts])
-        assert self._model.runner is not None, "nobody is scheduled while weights are absent"
+        assert self._model.runner is not None, "no sequence is scheduled while weights are absent"
         given: FloatArray = self._model.runner.forward(
             Batch(
                 token_ids=np.zeros(len(token_ids), np.int32),

@@ -1,4 +1,4 @@
-"""How many blocks the KV pool has: what it must hold, what there is to hold it, and advice where that does not fit."""
+"""Size of the KV pool in blocks: demand, available memory, and advice if the demand does not fit."""
 
 from dataclasses import dataclass
 
@@ -16,15 +16,15 @@ MIN_MODEL_LEN = 2  # one token in, one token out
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Demand:
-    """What the pool must hold, and what there is to hold it."""
+    """The sequences that the pool must hold, and the memory that is available for it."""
 
     max_model_len: int
     max_num_seqs: int
     block_size: int
     block_bytes: int
-    others: dict[str, int]  # what takes memory beside the pool, and how many bytes
+    others: dict[str, int]  # other users of memory, in bytes
     free_bytes: int
-    memory_share: float | None  # as the user gave it
+    memory_share: float | None  # the user's value
     is_sized_in_bytes: bool  # by --kv-cache-bytes, so that advice names the same flag
 
     @property
@@ -34,28 +34,28 @@ class Demand:
 
     @property
     def other_bytes(self) -> int:
-        """That are taken beside the pool."""
+        """Bytes used beside the pool."""
         return sum(self.others.values())
 
     @property
     def takers(self) -> str:
-        """What takes them, for messages."""
+        """Names of the other users of memory, for messages."""
         return " and ".join(self.others)
 
     @property
     def budget_bytes(self) -> int:
-        """For the pool, when the user names no size."""
+        """Bytes for the pool if the user sets no size."""
         share = DEFAULT_MEMORY_SHARE if self.memory_share is None else self.memory_share
         return int(self.free_bytes * share) - self.other_bytes
 
     @property
     def limit_bytes(self) -> int:
-        """For the pool, at the very most: beyond this there is no memory."""
+        """Maximum bytes for the pool: all memory that is left."""
         return self.free_bytes - self.other_bytes
 
 
 def num_blocks_of(options: EngineOptions, demand: Demand) -> int:
-    """Of the pool: as the user says, or as there is room; `ConfigError` for what does not fit."""
+    """Returns the number of blocks: the user's, or as many as there is room for. `ConfigError` if it does not fit."""
     if demand.limit_bytes < demand.block_bytes:
         raise ConfigError(
             f"the model does not fit: its {demand.takers} take {format_bytes(demand.other_bytes)} and a "
@@ -74,7 +74,7 @@ def num_blocks_of(options: EngineOptions, demand: Demand) -> int:
 
 
 def _requested_blocks(options: EngineOptions, demand: Demand) -> int | None:
-    """The size of the pool as the user gave it, in blocks."""
+    """Returns the user's size of the pool in blocks; None if it is not set."""
     if options.kv_cache_bytes is None:
         if options.num_gpu_blocks_override is None:
             return None
@@ -95,12 +95,12 @@ def _requested_blocks(options: EngineOptions, demand: Demand) -> int | None:
 
 
 def _default_blocks(demand: Demand) -> int:
-    """Room for every sequence at full length, within the budget and the default size."""
+    """Returns blocks for all sequences at full length, limited by the budget and the default size."""
     wanted = demand.blocks_per_sequence * demand.max_num_seqs
     if demand.block_bytes == 0:
         return min(wanted, INT32_MAX // demand.block_size)
     most = _most_blocks(demand, demand.budget_bytes)
-    if demand.memory_share is not None:  # that much is meant
+    if demand.memory_share is not None:  # a share that the user sets replaces the default size
         return min(wanted, most)
     usual = max(DEFAULT_POOL_BYTES // demand.block_bytes, demand.blocks_per_sequence)
     return min(wanted, usual, most)
@@ -113,7 +113,7 @@ def _most_blocks(demand: Demand, num_bytes: int) -> int:
 
 
 def _too_large(demand: Demand, num_blocks: int) -> str:
-    """What the pool would take, and two sets of flags that there is memory for."""
+    """Describes the size of the pool and suggests two sets of flags that fit the memory."""
     most = _most_blocks(demand, demand.limit_bytes)
     least = demand.blocks_per_sequence
     remedies = _remedies(demand, most, least * demand.block_bytes)
@@ -128,7 +128,7 @@ def _too_large(demand: Demand, num_blocks: int) -> str:
 
 
 def _too_small(demand: Demand, num_blocks: int) -> str:
-    """Why the pool does not hold one sequence, and two sets of flags that would work."""
+    """Explains that the pool does not hold one sequence, and suggests two sets of flags that work."""
     needed = demand.blocks_per_sequence * demand.block_bytes
     message = (
         f"the KV pool is too small for one sequence: --max-model-len {demand.max_model_len} needs "
@@ -167,7 +167,7 @@ def _pool_flag(demand: Demand, num_blocks: int) -> str:
 
 
 def _size(demand: Demand, num_blocks: int) -> str:
-    """That many blocks in MiB or, where there is no room to round up so far, in a smaller unit."""
+    """Formats that many blocks in MiB; in a smaller unit if rounding up to MiB would exceed the limit."""
     num_bytes = num_blocks * demand.block_bytes
     for shift, unit in ((20, "MiB"), (10, "KiB")):
         count = -(-num_bytes >> shift)

@@ -1,8 +1,8 @@
-"""`Profiler`: while somebody wants it, a trace of steps that Perfetto and chrome://tracing open.
+"""`Profiler`: records a trace of steps on request; Perfetto and chrome://tracing open it.
 
-A step is a slice with what it held, over slices of where its time went, in order; beside it lie the parts of the
-forward pass, summed over layers. What is recorded goes to the file at once: little is held, and an engine that
-dies leaves what came before.
+A step is a slice with its contents as arguments, over slices of the phases of the loop in order; beside it lie the
+parts of the forward pass, summed over layers. Events are written to the file at once, so that little memory is
+used, and an engine that dies leaves the trace up to then.
 """
 
 import gzip
@@ -24,16 +24,16 @@ from weft.engine.scheduling.plan import Plan
 from weft.engine.scheduling.scheduler import Scheduler
 
 FLAG = "--profiler-config"
-MAX_TRACE_BYTES = 256 << 20  # of JSON; a step takes some 1,500
-MAX_TRACE_S = 900.0  # then a profile that was forgotten ends by itself
-_STEPS, _PARTS = 1, 2  # the threads of the trace
+MAX_TRACE_BYTES = 256 << 20  # of JSON; a step takes about 1,500 bytes
+MAX_TRACE_S = 900.0  # a profile that nobody stops ends by itself after this time
+_STEPS, _PARTS = 1, 2  # thread ids in the trace
 _PROCESS = os.getpid()
 
 log = logging.getLogger("weft.engine")
 
 
 def read_profiler(given: str | dict[str, Any] | None) -> ProfilerConfig | None:
-    """`--profiler-config`, which is JSON; or the same as a dict, from Python."""
+    """Reads `--profiler-config`: JSON, or from Python the same as a dict."""
     if given is None:
         return None
     config = read_json(FLAG, given, ProfilerConfig)
@@ -44,9 +44,10 @@ def read_profiler(given: str | dict[str, Any] | None) -> ProfilerConfig | None:
 
 
 class Profiler:
-    """The engine's thread owns it. Its loop calls `lap` only once it has recorded something.
+    """Profiler of an engine; its thread owns it. The loop calls `lap` only after a phase in which something
+    happened.
 
-    `part_seconds` is what the runner spent on each part of its steps, since it was made.
+    `part_seconds` returns the runner's accumulated time for each part of its steps.
     """
 
     def __init__(
@@ -61,17 +62,17 @@ class Profiler:
         self._encode = msgspec.json.Encoder().encode
         self._file: IO[bytes] | None = None  # open while recording
         self._path = Path()
-        self._failure: str | None = None  # of a profile that nobody has stopped yet
+        self._failure: str | None = None  # error of a profile that was not stopped yet
         self._num_bytes = 0
         self._ends_at = 0.0
         self._num_skipped = self._num_left = 0
-        self._laps: list[tuple[str, int]] = []  # of this turn: names, and when they ended, in ns
+        self._laps: list[tuple[str, int]] = []  # phases of this turn: name and end time in ns
         self._since = 0
-        self._held: dict[str, int] | None = None  # by the step of this turn
+        self._held: dict[str, int] | None = None  # contents of this turn's step
         self._before: Mapping[str, float] = {}
 
     def start(self, command: StartProfile) -> None:
-        """Record from the next step on; raises `FailedPrecondition` where that is not possible."""
+        """Records from the next step on; raises `FailedPrecondition` if that is not possible."""
         config = self._config
         assert config is not None, "refused where it was called"
         if self._file is not None:
@@ -89,14 +90,14 @@ class Profiler:
         self._begin()
 
     def stop(self) -> None:
-        """End the profile, if there is one; raises `FailedPrecondition` if it could not be written."""
+        """Ends the profile, if there is one; raises `FailedPrecondition` if it could not be written."""
         self.close()
         failure, self._failure = self._failure, None
         if failure is not None:
             raise FailedPrecondition(failure)
 
     def close(self) -> None:
-        """End the profile; idempotent."""
+        """Ends the profile; idempotent."""
         if self._file is None:
             return
         try:
@@ -109,15 +110,16 @@ class Profiler:
             log.info("profile written, path=%s", self._path)
 
     def timeout_s(self) -> float | None:
-        """After how long without a turn it is to be ended; None where there is none."""
+        """Returns the seconds until the profile must end; None without a profile."""
         return None if self._file is None else max(0.0, self._ends_at - time.monotonic())
 
     # -- a turn of the loop -------------------------------------------------------------------
 
     def lap(self, name: str, plan: Plan | None = None) -> None:
-        """What was done since the last lap was this; a turn begins behind "receive" and ends with "send".
+        """Records the phase `name`, which began at the last lap. A turn begins after "receive" and ends with
+        "send".
 
-        It has a step where a lap has a `plan`.
+        A turn has a step if one of its laps has a `plan`.
         """
         if self._file is None:
             return
@@ -143,7 +145,7 @@ class Profiler:
             self.close()
 
     def _end(self) -> None:
-        """A turn without a step leaves no trace."""
+        """Writes the turn's step; a turn without a step is not recorded."""
         if self._held is None:
             return
         if self._num_skipped:
@@ -154,7 +156,7 @@ class Profiler:
         except OSError as error:
             self._fail(error)
             return
-        self._num_left -= 1  # from 0 it never comes back to it
+        self._num_left -= 1  # 0 means no limit: the number then becomes negative
         if self._num_left == 0:
             self.close()
         else:
@@ -188,7 +190,7 @@ class Profiler:
 
     def _fail(self, error: OSError) -> None:
         assert self._file is not None
-        with suppress(OSError):  # what is buffered still
+        with suppress(OSError):  # closing writes buffered data, which may fail again
             self._file.close()
         self._file = None
         self._failure = f"{self._path}: the profile could not be written ({error.strerror})"
@@ -196,7 +198,7 @@ class Profiler:
 
 
 def _held(plan: Plan, scheduler: Scheduler) -> dict[str, int]:
-    """What a step holds, and what is beside it."""
+    """Returns the contents of a step, and the state of scheduler and pool."""
     entries, pool = plan.entries, scheduler.cache.pool
     prompt = (min(e.num_tokens, e.sequence.num_prompt_tokens - e.start) for e in entries)
     return {
@@ -251,7 +253,7 @@ def _new_path(config: ProfilerConfig, prefix: str | None) -> Path:
 
 
 def _open(path: Path) -> IO[bytes]:
-    """A new file: one that is there already is left alone."""
+    """Creates a file; an existing file is an error."""
     if path.suffix == ".gz":
         return cast("IO[bytes]", gzip.open(path, "xb", compresslevel=1))
     return path.open("xb")

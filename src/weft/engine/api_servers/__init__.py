@@ -1,1 +1,1 @@
-"""Several API servers before the same engines: the channel to their supervisor, and both its ends."""
+"""Several API servers in front of the same engines: the channel to their supervisor, and both of its ends."""

@@ -1,4 +1,4 @@
-"""`AttachedServer`: an API server, as its supervisor has it: its requests, and its calls for all engines."""
+"""`AttachedServer`: the supervisor's side of an API server: its requests, and its calls to all engines."""
 
 import asyncio
 import itertools
@@ -52,14 +52,14 @@ log = logging.getLogger("weft.engine")
 
 K = TypeVar("K")
 
-COLLECT_S = 2.0  # that `/metrics` waits for the series of one process
-USE_S = 5.0  # that a call waits until one process knows what it has changed
+COLLECT_S = 2.0  # time that `/metrics` waits for the series of one process
+USE_S = 5.0  # time that a call waits until one process has applied its change
 
-Engines: TypeAlias = FrontClient | DataParallelClient  # what is shared
+Engines: TypeAlias = FrontClient | DataParallelClient  # shared by all API servers
 
 
 class AttachedServer:
-    """Lives as long as its channel. `changed` is awaited after each call that may change what others see."""
+    """Exists as long as its channel. `changed` is awaited after each call that may change the shared state."""
 
     def __init__(
         self,
@@ -84,7 +84,7 @@ class AttachedServer:
         self.opened: asyncio.Future[int | None] = loop.create_future()
 
     async def serve(self) -> None:
-        """Do what it asks until it has gone; then its requests are aborted, and its calls are not answered."""
+        """Serves the API server until it disconnects; then aborts its requests and cancels its calls."""
         try:
             async for message in self.channel.messages():
                 self._take(message)
@@ -106,13 +106,15 @@ class AttachedServer:
             await asyncio.gather(*tasks, return_exceptions=True)
 
     async def use(self, config: EngineConfig, adapters: list[LoRARequest]) -> None:
-        """Return when it knows, has gone, or does not answer: it reads this before anything that comes later."""
+        """Announces a new state. Returns when the server has applied it, has disconnected, or does not answer in
+        time.
+        """
         with suppress(TimeoutError):
             async with asyncio.timeout(USE_S):
                 await self._query(lambda call_id: State(call_id, config, adapters))
 
     async def collect(self) -> list[Family]:
-        """Its series; the last ones where it has gone, or does not answer: others have some to show."""
+        """Returns the server's series; the last known ones if it has disconnected or does not answer in time."""
         try:
             families = await asyncio.wait_for(self._query(Collect), COLLECT_S)
         except TimeoutError:
@@ -164,7 +166,9 @@ class AttachedServer:
             _finish(self.opened, message.grpc_port)
 
     def _begin_request(self, request: Request) -> None:
-        """One that is over before its task begins has been with no engine: who computed its prompt is to know."""
+        """Starts a request. If it is cancelled before its task begins, no engine got it: then its remote prompt is
+        released.
+        """
         has_begun = False
 
         async def run() -> None:
@@ -188,20 +192,20 @@ class AttachedServer:
                 self._client.end_answer(engine_id, message.index)
 
     async def _run(self, request: Request) -> None:
-        """Follow a request to its end; the API server reads its outputs, and has to hear of other ends only."""
+        """Follows a request to its end. The API server gets only those ends that the engine's outputs do not show."""
         try:
             async with aclosing(self._client.run_counted(request)) as ends:
                 async for end in ends:
                     if end.is_aborted:
                         self.channel.send(Aborted(request.engine_id))
-        except Exception as error:  # noqa: BLE001 - the request's own, and its reader gets it
+        except Exception as error:  # noqa: BLE001 - concerns this request only; its reader gets the error
             self.channel.send(Refused(request.engine_id, _fault(error)))
 
     async def _answer(self, call: Forward) -> None:
         try:
             value = await self._call(call)
             answer = Answer(call.call_id, msgspec.Raw(msgspec.msgpack.encode(value)))
-        except Exception as error:  # noqa: BLE001 - the call's own, and its caller gets it
+        except Exception as error:  # noqa: BLE001 - concerns this call only; its caller gets the error
             answer = Answer(call.call_id, fault=_fault(error))
         self.channel.send(answer)
 
@@ -220,7 +224,7 @@ class AttachedServer:
             raise Unsupported(f"{method[:80]!a} is no call for several API servers")
         with_structures(method, call.arguments, call.named)
         doing = self._change(getattr(client, method)(*call.arguments, **call.named))
-        # It goes on without its caller, and all are to know what it has come to.
+        # Scaling goes on without its caller, and all servers must learn its result.
         return await (unbroken(doing) if method == "scale_elastic_ep" else doing)
 
     async def _change(self, work: Awaitable[Any]) -> Any:
@@ -238,7 +242,7 @@ class AttachedServer:
 
 
 def _finish(future: asyncio.Future[Any], value: Any) -> None:
-    """Unless who waited for it has given up: a signal may end a start."""
+    """Sets the result, unless the waiting caller has given up: a signal may end a start."""
     if not future.done():
         future.set_result(value)
 
@@ -249,7 +253,7 @@ def _begin(tasks: dict[K, asyncio.Task[None]], key: K, work: Coroutine[Any, Any,
 
 
 def _cancel(tasks: dict[K, asyncio.Task[None]], key: K) -> None:
-    """Unless it has ended."""
+    """Cancels a task, unless it has ended."""
     if (task := tasks.get(key)) is not None:
         task.cancel()
 

@@ -1,4 +1,4 @@
-"""The calls of `EngineClient` that API servers hand to their supervisor, and what crosses with each."""
+"""Calls of `EngineClient` that API servers forward to their supervisor, and the types of arguments and answers."""
 
 from collections.abc import Iterable
 from typing import Any
@@ -9,13 +9,13 @@ from weft.core.request_states import RequestStates
 from weft.core.types import EngineLoad, LoRARequest
 from weft.core.weight_transfer import WeightTransferInitRequest, WeightTransferUpdateRequest
 
-# Structures among the arguments: each is the first one, and the types of it.
+# Type of the first argument of calls that take a structure.
 STRUCTURES: dict[str, type[msgspec.Struct]] = {
     "add_lora": LoRARequest,
     "init_weight_transfer_engine": WeightTransferInitRequest,
     "update_weights": WeightTransferUpdateRequest,
 }
-# What they answer.
+# Types of the answers.
 ANSWERS: dict[str, Any] = {
     "abort": None,
     "add_lora": bool,
@@ -43,33 +43,33 @@ ANSWERS: dict[str, Any] = {
     "update_weights": None,
     "wake_up": bool,
 }
-# Beyond those, with answers of their own.
+# Further calls, with answer types of their own.
 CHECK_HEALTH, GET_LOADS = "check_health", "get_loads"
 SUBSCRIBE, EXPOSE = "subscribe_kv_events", "expose"
 
 
 class Health(msgspec.Struct, frozen=True, array_like=True):
-    """The answer to `check_health`, where that does not raise."""
+    """The answer to `check_health`, if it does not raise."""
 
     is_degraded: bool
 
 
 class Loads(msgspec.Struct, frozen=True, array_like=True):
-    """The answer to `get_loads`: of each engine, and the open requests of all API servers."""
+    """The answer to `get_loads`: the load of each engine, and the number of open requests of all API servers."""
 
     loads: list[EngineLoad]
     num_active_requests: int
 
 
 def plain(argument: Any) -> Any:
-    """An argument as the channel takes it."""
+    """Returns an argument in a form that the channel can encode."""
     if isinstance(argument, Iterable) and not isinstance(argument, str | bytes | dict):
         return list(argument)
     return argument
 
 
 def with_structures(method: str, arguments: list[Any], named: dict[str, Any]) -> None:
-    """Make the structure again that stands among the arguments."""
+    """Converts the decoded argument back to its structure, in place."""
     kind = STRUCTURES.get(method)
     if kind is None:
         return

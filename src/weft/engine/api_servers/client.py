@@ -1,7 +1,7 @@
-"""`ApiServerClient`: the engines as one of several API servers sees them.
+"""`ApiServerClient`: the engines from the point of view of one of several API servers.
 
-Requests go by way of the supervisor, who has the queue, the adapters and the choice of an engine. Their outputs
-come from the engines themselves, so that what is most, events, costs nobody but their own API server.
+Requests go through the supervisor, which owns the queue, the adapters and the choice of an engine. Outputs come
+directly from the engines, so that their large number costs time only in the API server that reads them.
 """
 
 import asyncio
@@ -61,7 +61,7 @@ from weft.text.tokenizer import Tokenizer
 
 
 class _Adapters(LoraTable):
-    """What the supervisor says there is; it loads them, and keeps them for requests."""
+    """The adapters that the supervisor has announced; the supervisor loads them, and holds them for requests."""
 
     def __init__(self, config: EngineConfig) -> None:
         super().__init__(config, _load_nothing, lambda command: None)
@@ -72,13 +72,13 @@ class _Adapters(LoraTable):
         return self.known
 
     async def hold(self, request: LoRARequest, *, unless: asyncio.Event) -> LoadedAdapter | None:
-        """None: nothing is held here."""
+        """Returns None: adapters are held by the supervisor."""
         del request, unless
         return None
 
 
 class ApiServerClient(FrontClient):
-    """Made by `open`, inside a running event loop. `collect` makes this process's own series."""
+    """Made by `open`, inside a running event loop. `collect` returns the series of this process."""
 
     def __init__(
         self,
@@ -89,7 +89,7 @@ class ApiServerClient(FrontClient):
         collect: Callable[[], list[Family]] = list,
     ) -> None:
         super().__init__(config, tokenizer)
-        self._ready.set_result(None)  # the engines were, before
+        self._ready.set_result(None)  # the engines were ready before this process started
         self._name = name
         self._channel = channel
         self._collect = collect
@@ -102,7 +102,7 @@ class ApiServerClient(FrontClient):
         self.is_tracing = False
         self.is_orphaned = False
         self._may_open = asyncio.Event()
-        # Until it listens: nobody will say any more that it may.
+        # Used until the server listens; `Open` may never come after a drain.
         self.on_drain: Callable[[], None] = self.shutdown
         self._use(config)
         assert config.api_server_directory is not None
@@ -113,7 +113,9 @@ class ApiServerClient(FrontClient):
         self._outputs.bind(f"ipc://{Path(config.api_server_directory, name)}")
         self._events: EventSocket[Event] = EventSocket(self._outputs, Event, self._on_event)
         self._reading: asyncio.Task[None] | None = None
-        self._heartbeat = Heartbeat(lambda: None, SERVER_HUNG_S)  # the supervisor beats by itself
+        self._heartbeat = Heartbeat(
+            lambda: None, SERVER_HUNG_S
+        )  # the supervisor sends the heartbeats
         self._silence: asyncio.Task[None] | None = None
 
     @classmethod
@@ -125,7 +127,7 @@ class ApiServerClient(FrontClient):
         tokenizer: Tokenizer,
         collect: Callable[[], list[Family]] = list,
     ) -> "ApiServerClient":
-        """Listen for outputs in the directory of `config`, and for the supervisor on `channel`."""
+        """Listens for outputs in the directory of `config`, and for the supervisor on `channel`."""
         client = cls(name, channel, config, tokenizer, collect)
         client._events.watch()
         client._reading = asyncio.create_task(client._read(), name="weft-supervisor")
@@ -135,25 +137,25 @@ class ApiServerClient(FrontClient):
     # -- requests -----------------------------------------------------------------------------
 
     def _send(self, command: Command) -> None:
-        """What concerns one request goes to the supervisor; nothing else is ever sent so."""
+        """Sends a command about one request to the supervisor; other commands are never sent this way."""
         assert isinstance(command, Add | Abort | ReleaseRemote)
         self._channel.send(command)
 
     async def abort(self, request_id: str | Iterable[str]) -> None:
-        """See `EngineClient`; requests of other API servers too."""
+        """See `EngineClient`; aborts requests of other API servers too."""
         ids = [request_id] if isinstance(request_id, str) else list(request_id)
         await super().abort(ids)
         await self.forward("abort", ids)
 
     @property
     def num_active_requests(self) -> int:
-        """Those of all API servers, as far as `get_loads` has said of the others."""
+        """Number of active requests of all API servers, as of the last `get_loads` for the others."""
         return super().num_active_requests + self._num_elsewhere
 
     # -- calls --------------------------------------------------------------------------------
 
     async def forward(self, method: str, *arguments: Any, **named: Any) -> Any:
-        """Have the supervisor call a method of its client."""
+        """Has the supervisor call a method of its client."""
         return msgspec.msgpack.decode(
             await self._forward(method, *arguments, **named), type=ANSWERS[method]
         )
@@ -172,13 +174,13 @@ class ApiServerClient(FrontClient):
                 self._channel.send(Cancel(call_id))
 
     async def check_health(self) -> None:
-        """See `EngineClient`; so far as the supervisor knows, who answers itself."""
+        """See `EngineClient`; the health as the supervisor knows it."""
         raw = await self._forward(CHECK_HEALTH)
         self._is_degraded = msgspec.msgpack.decode(raw, type=Health).is_degraded
 
     @property
     def is_degraded(self) -> bool:
-        """Whether some engine was absent when health was checked last."""
+        """True if an engine was down at the last health check."""
         return self._is_degraded
 
     async def get_loads(self) -> list[EngineLoad]:
@@ -187,7 +189,7 @@ class ApiServerClient(FrontClient):
         return answer.loads
 
     async def expose(self) -> bytes:
-        """The series of all processes, as the body of `/metrics`."""
+        """Returns the series of all processes, as the body of `/metrics`."""
         return msgspec.msgpack.decode(await self._forward(EXPOSE), type=bytes)
 
     async def is_tracing_enabled(self) -> bool:
@@ -196,7 +198,6 @@ class ApiServerClient(FrontClient):
     async def subscribe_kv_events(
         self, start_sequence_number: int | None = None
     ) -> AsyncGenerator[KvEventBatch, None]:
-        """See `EngineClient`."""
         self._check_alive()
         call_id = next(self._call_ids)
         items = self._items[call_id] = asyncio.Queue()
@@ -214,15 +215,15 @@ class ApiServerClient(FrontClient):
     # -- state --------------------------------------------------------------------------------
 
     def _open_publisher(self) -> None:
-        """None: the supervisor publishes."""
+        """Returns None: the supervisor publishes the events."""
 
     def _use(self, config: EngineConfig) -> None:
         self.vllm_config = config
         self.info = EngineInfo.of(config)
-        # Engines know by it where outputs go.
+        # The prefix tells engines where to send outputs.
         prefix = f"{self._name}{SEPARATOR}"
         self._inputs = InputProcessor(config, self.renderer, engine_id_prefix=prefix)
-        # Of all engines: each has as many places, and the supervisor knows which are taken.
+        # The limits of all engines together; the supervisor enforces the limits of each engine.
         scheduler, size = config.scheduler_config, len(served_ranks(config))
         limits = msgspec.structs.replace(
             scheduler,
@@ -232,13 +233,13 @@ class ApiServerClient(FrontClient):
         self._open.use(limits)
 
     def shutdown(self, timeout: float | None = None) -> None:
-        """Leave the engines, which go on."""
+        """Disconnects from the engines, which go on."""
         del timeout
         self._is_closing = True
         self._leave("the server is shutting down")
 
     async def wait_open(self) -> bool:
-        """Whether the supervisor wants it to listen: when it says so, or has ended this."""
+        """Waits for the supervisor's decision; True if the server must listen, False if it was ended."""
         await self._may_open.wait()
         return not self._closed.is_set()
 
@@ -262,7 +263,7 @@ class ApiServerClient(FrontClient):
                 task.cancel()
         self._channel.close()
 
-    # -- what the supervisor says -------------------------------------------------------------
+    # -- messages of the supervisor -----------------------------------------------------------
 
     async def _end_silent(self) -> None:
         await self._heartbeat.silence()
@@ -306,7 +307,7 @@ class ApiServerClient(FrontClient):
             self._leave(message.message)
 
     def _take_end(self, message: Refused | Aborted) -> None:
-        """Of a request of whose end the engine says nothing, unless that has come already."""
+        """Ends a request that ended outside the engine's steps, unless it has ended already."""
         opened = self._open.get(message.engine_id)
         if opened is None or opened.is_over:
             return
@@ -328,7 +329,7 @@ class ApiServerClient(FrontClient):
                 answer.set_result(message.value)
             else:
                 answer.set_exception(message.fault.to_error())
-                answer.exception()  # who subscribed may have left
+                answer.exception()  # the subscriber may have left
         if (items := self._items.get(message.call_id)) is not None:
             items.put_nowait(None)
 

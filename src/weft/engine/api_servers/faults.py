@@ -1,4 +1,4 @@
-"""`Fault`: one of our errors, between processes."""
+"""`Fault`: an error in a form that can be sent between processes."""
 
 import msgspec
 
@@ -13,7 +13,7 @@ _KINDS = {
 
 
 class Fault(msgspec.Struct, frozen=True, array_like=True):
-    """Its class by name, and its message in parts; True marks the name of a field."""
+    """A `WeftError` by class name, and its message in parts; True marks a part that is the name of a field."""
 
     kind: str
     parts: list[tuple[str, bool]]
@@ -21,14 +21,14 @@ class Fault(msgspec.Struct, frozen=True, array_like=True):
 
     @classmethod
     def of(cls, error: WeftError) -> "Fault":
-        """What is left of it elsewhere: neither its cause nor a value that it quotes."""
+        """Converts an error; its cause and the values that it quotes are dropped."""
         parts = error.parts if isinstance(error, BadRequest) else (str(error),)
         parameter = error.parameter if isinstance(error, BadRequest | NotFound) else None
         marked = [(str(part), isinstance(part, Key)) for part in parts]
         return cls(type(error).__name__, marked, parameter)
 
     def to_error(self) -> WeftError:
-        """The error again."""
+        """Returns the error again."""
         parts = [Key(text) if is_key else text for text, is_key in self.parts]
         kind = _KINDS.get(self.kind, GenerationError)
         if issubclass(kind, BadRequest):

@@ -1,4 +1,4 @@
-"""What crosses between API servers and their supervisor: fixed schemas, as between front and engine."""
+"""Messages between API servers and their supervisor: fixed schemas, as between front and engine."""
 
 from typing import Any
 
@@ -13,7 +13,7 @@ from weft.engine.messages import Abort, Add, Beat, ReleaseRemote
 
 
 class Forward(msgspec.Struct, frozen=True, tag=True):
-    """A call of `EngineClient`, for all engines; answered by `Answer`, or by `Item`s and then that."""
+    """A call of `EngineClient`, for all engines; answered by an `Answer`, after `Item`s if the call yields values."""
 
     call_id: int
     method: str
@@ -22,23 +22,23 @@ class Forward(msgspec.Struct, frozen=True, tag=True):
 
 
 class Cancel(msgspec.Struct, frozen=True, tag=True):
-    """Nobody waits for the answer any more."""
+    """The caller no longer waits for the answer."""
 
     call_id: int
 
 
 class Prepared(msgspec.Struct, frozen=True, tag=True):
-    """All is read and imported; it listens once it gets `Open`."""
+    """The API server has read and imported everything; it listens once it gets `Open`."""
 
 
 class Opened(msgspec.Struct, frozen=True, tag=True):
-    """It listens."""
+    """The API server listens."""
 
     grpc_port: int | None
 
 
 class Family(msgspec.Struct, frozen=True, array_like=True):
-    """A metric as a registry has it; each sample is its name, labels and value."""
+    """A metric family of a registry; each sample is its name, labels and value."""
 
     name: str
     text: str
@@ -47,14 +47,14 @@ class Family(msgspec.Struct, frozen=True, array_like=True):
 
 
 class Collected(msgspec.Struct, frozen=True, tag=True):
-    """Its own series."""
+    """The series of this API server."""
 
     call_id: int
     families: list[Family]
 
 
 class Acknowledged(msgspec.Struct, frozen=True, tag=True):
-    """A `State` was taken in."""
+    """A `State` was applied."""
 
     call_id: int
 
@@ -87,7 +87,7 @@ class Start(msgspec.Struct, frozen=True, tag=True, kw_only=True):
 
 
 class State(msgspec.Struct, frozen=True, tag=True):
-    """What requests may count on from now on."""
+    """Configuration and adapters that requests can use from now on."""
 
     call_id: int
     config: EngineConfig
@@ -95,14 +95,14 @@ class State(msgspec.Struct, frozen=True, tag=True):
 
 
 class Refused(msgspec.Struct, frozen=True, tag=True):
-    """A request has failed outside of the engine's steps, or did not get there."""
+    """A request has failed outside the engine's steps, or did not reach an engine."""
 
     engine_id: str
     fault: Fault
 
 
 class Aborted(msgspec.Struct, frozen=True, tag=True):
-    """A request was ended by a call that came by another way."""
+    """A request was ended by a call that another process made."""
 
     engine_id: str
 
@@ -123,21 +123,21 @@ class Answer(msgspec.Struct, frozen=True, tag=True):
 
 
 class Collect(msgspec.Struct, frozen=True, tag=True):
-    """Somebody wants to see the series of all."""
+    """Requests the series of the API server's process."""
 
     call_id: int
 
 
 class Open(msgspec.Struct, frozen=True, tag=True):
-    """Listen."""
+    """The API server must listen now."""
 
 
 class Drain(msgspec.Struct, frozen=True, tag=True):
-    """Refuse new requests, let open ones finish, and end; the second one ends at once."""
+    """Refuse new requests, finish open ones, then end; a second `Drain` ends at once."""
 
 
 class EnginesStopped(msgspec.Struct, frozen=True, tag=True):
-    """No engine is there any more, nor will be."""
+    """All engines have ended for good."""
 
     message: str
 

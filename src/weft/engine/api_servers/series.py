@@ -1,4 +1,4 @@
-"""The series of several processes as one page: sums, but for what each process says of itself."""
+"""Merges the series of several processes into one page: sums, except series about the process itself."""
 
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
@@ -9,7 +9,7 @@ from prometheus_client.exposition import generate_latest
 
 from weft.engine.api_servers.messages import Family
 
-# Of Python and the operating system: these are told apart by the label `process`.
+# Series of Python and the operating system; the label `process` tells processes apart.
 _OWN = ("process_", "python_")
 SUPERVISOR = "supervisor"
 
@@ -17,7 +17,7 @@ _Key = tuple[str, tuple[tuple[str, str], ...]]  # a sample's name and labels
 
 
 def families_of(registry: CollectorRegistry) -> list[Family]:
-    """What a registry has now."""
+    """Returns the present series of a registry."""
     return [
         Family(
             family.name,
@@ -30,7 +30,7 @@ def families_of(registry: CollectorRegistry) -> list[Family]:
 
 
 def summed(families_by_process: Mapping[str, Iterable[Family]]) -> list[Family]:
-    """One list of families for all processes."""
+    """Merges the families of all processes into one list."""
     values: dict[str, dict[_Key, float]] = {}
     heads: dict[str, Family] = {}
     for process, families in families_by_process.items():
@@ -43,7 +43,7 @@ def summed(families_by_process: Mapping[str, Iterable[Family]]) -> list[Family]:
                 before = of_family.get(key)
                 if before is None:
                     of_family[key] = value
-                else:  # when a series began is the earliest time, and no sum
+                else:  # creation times are not summed: the earliest counts
                     of_family[key] = min(before, value) if _is_time(name) else before + value
     return [
         Family(head.name, head.text, head.kind, _samples(values[head.name]))
@@ -52,12 +52,12 @@ def summed(families_by_process: Mapping[str, Iterable[Family]]) -> list[Family]:
 
 
 def is_own(family: Family) -> bool:
-    """Whether it is about a process, and not about what all do together."""
+    """True if the family is about a single process, so that it is not summed."""
     return family.name.startswith(_OWN)
 
 
 def page(families: Iterable[Family]) -> bytes:
-    """The body of `/metrics`."""
+    """Returns the body of `/metrics`."""
     metrics = []
     for family in families:
         metric = Metric(family.name, family.text, family.kind)
@@ -72,7 +72,7 @@ class _Collected:
     metrics: list[Metric]
 
     def collect(self) -> list[Metric]:
-        """Called by the exposition."""
+        """Called by `generate_latest`."""
         return self.metrics
 
 

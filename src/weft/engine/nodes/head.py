@@ -1,4 +1,4 @@
-"""`NodeListener`: where the head waits for engines of its nodes."""
+"""`NodeListener`: accepts the engines of nodes at the head."""
 
 import asyncio
 import hashlib
@@ -34,13 +34,13 @@ from weft.text.tokenizer import TOKENIZER_FILE, Tokenizer
 
 log = logging.getLogger("weft.engine")
 
-MAX_HANDSHAKES = 32  # at once
+MAX_HANDSHAKES = 32  # concurrent
 _OTHER_MODEL = "its weights, or the instructions of its CPU, are not those of the others"
-_REPORT_S = 10.0  # that ranks are still waited for
+_REPORT_S = 10.0  # period of log lines about ranks that have not joined
 
 
 class NodeListener:
-    """Made by `open`, inside a running event loop, which it lives on."""
+    """Listener for engines of nodes. Made by `open`, inside a running event loop, on which it runs."""
 
     def __init__(self, config: EngineConfig, tokenizer: str, listener: socket.socket) -> None:
         assert config.ranks is not None
@@ -58,13 +58,13 @@ class NodeListener:
         self._fingerprint: asyncio.Future[str] = asyncio.get_running_loop().create_future()
         self._meetings: dict[asyncio.Task[None], LinkSocket] = {}
         self._unproven = UnprovenConnections(MAX_HANDSHAKES)
-        # Of its own: strangers who say nothing must not hold the threads that others need.
+        # A pool of its own: silent strangers must not occupy threads that other work needs.
         self._threads = ThreadPoolExecutor(MAX_HANDSHAKES, "weft-nodes")
         self._accepting = asyncio.create_task(self._accept())
 
     @classmethod
     def open(cls, config: EngineConfig, tokenizer_files: Mapping[str, bytes]) -> Self:
-        """Listen for the nodes; `ConfigError` where that cannot be."""
+        """Listens for nodes; raises `ConfigError` if it cannot."""
         assert config.ranks is not None
         link = config.ranks.link
         assert link is not None
@@ -86,7 +86,7 @@ class NodeListener:
         return made
 
     def expect(self, fingerprint: str) -> None:
-        """See `Nodes`; it stays what was said first."""
+        """See `Nodes`; only the first call counts."""
         if not self._fingerprint.done():
             self._fingerprint.set_result(fingerprint)
 
@@ -97,7 +97,7 @@ class NodeListener:
         metrics: Metrics | None,
         on_loading: OnLoading = lambda num_bytes, all_bytes: None,
     ) -> RemoteClient:
-        """See `Nodes`. One that cannot be had, or is another model, is let go, and the next is waited for."""
+        """See `Nodes`. An engine that fails to start or has another model is dropped, and the next is awaited."""
         while True:
             joined = await self._next(rank)
             try:
@@ -123,29 +123,29 @@ class NodeListener:
                 log.info("engine %d is on another node, and has not joined yet", rank)
 
     def close(self) -> None:
-        """Take no more engines."""
+        """Accepts no more engines."""
         self._accepting.cancel()
         self._listener.close()
         for task, meeting in self._meetings.items():
             task.cancel()
             meeting.hang_up()
         self._threads.shutdown(wait=False, cancel_futures=True)
-        for channel in self._joined.values():  # of those that nobody has taken too
+        for channel in self._joined.values():  # also of engines that no client has taken
             channel.close()
 
-    # -- who comes ----------------------------------------------------------------------------
+    # -- connections --------------------------------------------------------------------------
 
     async def _accept(self) -> None:
         loop = asyncio.get_running_loop()
         while True:
             try:
                 connection, _ = await loop.sock_accept(self._listener)
-            except OSError:  # no file descriptor is free: some will be
+            except OSError:  # no free file descriptor: retry
                 await asyncio.sleep(0.1)
                 continue
             try:
                 meeting = LinkSocket(connection)
-            except OSError:  # it has gone
+            except OSError:  # the peer has disconnected
                 connection.close()
                 continue
             task = asyncio.create_task(self._meet(meeting))
@@ -153,7 +153,7 @@ class NodeListener:
             task.add_done_callback(self._meetings.pop)
 
     async def _meet(self, meeting: LinkSocket) -> None:
-        """A connection from its first byte until its engine has joined, or not."""
+        """Serves a connection from its first byte until its engine has joined or was refused."""
         loop = asyncio.get_running_loop()
         with meeting:
             try:
@@ -161,7 +161,7 @@ class NodeListener:
                     joining = await loop.run_in_executor(self._threads, meeting.meet, self._secret)
                 channel: Channel[FromNode] = await Channel.open(meeting.detach(), FromNode)
             except (OSError, PeerError) as error:
-                log.info("who wanted to join as a node could not: %s", error)
+                log.info("a connection could not join as a node: %s", error)
                 return
         rank, verdict = joining.config.data_parallel_rank, self._judge(joining)
         channel.send(verdict)
@@ -187,7 +187,7 @@ class NodeListener:
         if former is not None and not former.is_closing:
             return Verdict(f"rank {rank} has joined already")
         waiting = self._waiting[rank]
-        while not waiting.empty():  # it left before anybody took it
+        while not waiting.empty():  # an earlier engine left before a client took it
             waiting.get_nowait()
         return Verdict()
 
@@ -209,5 +209,5 @@ async def start_head(
 
 
 def digest_of(tokenizer_files: Mapping[str, bytes]) -> str:
-    """What tells a tokenizer from others."""
+    """Returns a digest that identifies a tokenizer."""
     return hashlib.sha256(tokenizer_files.get(TOKENIZER_FILE, b"")).hexdigest()

@@ -1,8 +1,8 @@
-"""The link between a head and the engines of its nodes: who may join, and what is said beside commands and events.
+"""Link between the head and the engines of its nodes: handshake, check whether a node may join, and messages.
 
-A node connects once for each of its ranks. The connection begins with the handshake of `weft.engine.handshake`; then
-the node says what its engine runs with, and the head whether that can join. Then commands go one way and events the
-other, as between a server and an engine beside it.
+A node connects once for each of its ranks. The connection begins with the handshake of `weft.engine.handshake`.
+Then the node sends its engine's configuration, and the head answers whether the engine can join. Then commands flow
+to the engine and events to the head, as between a server and a local engine.
 """
 
 import socket
@@ -19,10 +19,10 @@ from weft.engine.handshake import CONNECT_S, PeerError, ProvenSocket
 from weft.engine.messages import Beat, Command, Event
 from weft.engine.transfer.settings import read_secret_file
 
-# Without a word from the other machine a connection ends after 10 + 3 * 5 seconds.
+# A connection to a machine that does not respond ends after 10 + 3 * 5 seconds.
 _KEEPALIVE = (("TCP_KEEPIDLE", 10), ("TCP_KEEPINTVL", 5), ("TCP_KEEPCNT", 3))
 _UNACKNOWLEDGED_MS = 25_000
-# What may differ from engine to engine: sizes of its machine, and what is done on it alone.
+# Settings that may differ between engines: sizes of the machine, and features that are local to it.
 _MAY_DIFFER = frozenset(
     {
         "api_server_directory",
@@ -38,7 +38,7 @@ _MAY_DIFFER = frozenset(
         "kv_transfer_config.secret_path",
         "profiler_config",
         "ranks",
-        # The files are compared as they are (`fingerprint`, `tokenizer`), and these are used at the head alone.
+        # Files are compared by content (`fingerprint`, `tokenizer`); these settings are used only by the head.
         *(
             f"model_config.{name}"
             for name in (
@@ -60,34 +60,34 @@ _MAY_DIFFER = frozenset(
 
 @dataclass(frozen=True, slots=True)
 class Joined:
-    """An engine of a node, which begins to load: what it runs with, and where to reach it."""
+    """An engine of a node that has joined and begins to load: its configuration and its channel."""
 
     config: EngineConfig
     channel: "Channel[FromNode]"
 
 
 class Join(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """What an engine of a node would run with. `tokenizer` is a digest of its file."""
+    """Request of a node's engine to join: its configuration, and a digest of its tokenizer file."""
 
     config: EngineConfig
     tokenizer: str
 
 
 class Verdict(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """Whether it can join; a refusal that is `final` will be the same next time."""
+    """Answer to `Join`; after a `final` refusal there is no use in trying again."""
 
     refusal: str | None = None
     is_final: bool = False
 
 
 class Leaving(msgspec.Struct, frozen=True, tag=True):
-    """The node ends: its engine is to get no more requests, and so many seconds for those that it has."""
+    """The node shuts down: its engine takes no more requests, and has `timeout_s` to finish the open ones."""
 
     timeout_s: float
 
 
 class Refused(msgspec.Struct, frozen=True, tag=True):
-    """The engine that has joined cannot stay, for this reason."""
+    """The engine that has joined must leave, for this reason."""
 
     reason: str
 
@@ -100,11 +100,11 @@ _VERDICT = msgspec.msgpack.Decoder(Verdict)
 
 
 class JoinRefused(PeerError):
-    """The head refuses, and would do so again."""
+    """The head refuses the engine, and would refuse it again."""
 
 
 class LinkSocket(ProvenSocket):
-    """The connection until commands and events go over it."""
+    """The connection until commands and events flow over it."""
 
     magic = b"WEFTDPL2"
 
@@ -113,15 +113,15 @@ class LinkSocket(ProvenSocket):
         connection.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
         connection.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)
         for name, value in (*_KEEPALIVE, ("TCP_USER_TIMEOUT", _UNACKNOWLEDGED_MS)):
-            if hasattr(socket, name):  # all of them on Linux
+            if hasattr(socket, name):  # Linux has all of them
                 connection.setsockopt(socket.IPPROTO_TCP, getattr(socket, name), value)
 
     def detach(self) -> socket.socket:
-        """The connection, which is not closed with this any more."""
+        """Returns a duplicate of the connection, which outlives this object."""
         return self._socket.dup()
 
     def join(self, secret: bytes, joining: Join) -> None:
-        """As a node. `JoinRefused` where it is of no use to try again."""
+        """Joins as a node. Raises `JoinRefused` if trying again is of no use."""
         self.prove_as_client(secret)
         self.send(__version__)
         _check_version(self.receive(_VERSION))
@@ -132,7 +132,7 @@ class LinkSocket(ProvenSocket):
             raise kind(f"the head refuses: {verdict.refusal}")
 
     def meet(self, secret: bytes) -> Join:
-        """As the head. Its verdict is to follow."""
+        """Meets a node as the head; the head's verdict must follow."""
         self.prove_as_server(secret)
         self.send(__version__)
         _check_version(self.receive(_VERSION))
@@ -140,19 +140,19 @@ class LinkSocket(ProvenSocket):
 
 
 def connect(link: LinkConfig, secret: bytes, joining: Join) -> socket.socket:
-    """A connection to the head, which the engine has joined. Blocks for some seconds at most."""
+    """Connects to the head and joins an engine; returns the connection. Blocks for some seconds at most."""
     with LinkSocket(socket.create_connection((link.host, link.port), CONNECT_S)) as made:
         made.join(secret, joining)
         return made.detach()
 
 
 def read_link_secret(link: LinkConfig) -> bytes:
-    """What head and nodes know."""
+    """Reads the secret that head and nodes share."""
     return read_secret_file("--data-parallel-secret-file", link.secret_path)
 
 
 def difference(ours: EngineConfig, theirs: EngineConfig) -> str | None:
-    """The first setting in which engines that answer alike must not differ, in words."""
+    """Describes the first setting that differs but must be equal for all engines; None if there is none."""
     here, there = (dict(_flat("", msgspec.to_builtins(each))) for each in (ours, theirs))
     for name in sorted(here.keys() | there.keys()):
         if not _may_differ(name) and here.get(name) != there.get(name):

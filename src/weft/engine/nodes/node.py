@@ -1,7 +1,7 @@
-"""`Node`: the engines of a machine that has no server, each for as long as it is connected to the head.
+"""`Node`: the engines of a machine without a server, each connected to the head.
 
-An engine is a process as beside a server; what the head says and what the engine says pass through here as they
-are. When the connection ends so does the engine, whose requests nobody follows any more, and both begin anew.
+An engine is a process, as beside a server; commands of the head and events of the engine are relayed unchanged.
+When the connection ends, the engine ends too, because nobody follows its requests any more; then both start again.
 """
 
 import asyncio
@@ -38,11 +38,11 @@ from weft.engine.weight_store import has_shared_weights
 
 log = logging.getLogger("weft.engine")
 
-_KILL_GRACE_S = 10.0  # beyond the drain
+_KILL_GRACE_S = 10.0  # after the drain timeout
 
 
 class Node:
-    """Made inside a running event loop. `run` serves until it is cancelled, or `leave` has ended it."""
+    """Made inside a running event loop. `run` serves until it is cancelled or `leave` has ended it."""
 
     def __init__(self, config: EngineConfig, tokenizer_files: Mapping[str, bytes]) -> None:
         assert config.ranks is not None
@@ -58,7 +58,7 @@ class Node:
         self._leaving = asyncio.Event()
 
     async def run(self) -> None:
-        """Keep all engines joined. A `ConfigError` says why the head will not have one."""
+        """Keeps all engines joined. Raises `ConfigError` with the reason if the head refuses one for good."""
         self._running = asyncio.create_task(self._keep_all())
         try:
             await self._running
@@ -67,7 +67,7 @@ class Node:
             await asyncio.gather(self._running, return_exceptions=True)
 
     async def leave(self, timeout_s: float) -> None:
-        """Have the head send no more requests, and open ones finish for `timeout_s`; then `run` returns."""
+        """Has the head send no more requests, and gives open ones `timeout_s` to finish; then `run` returns."""
         self._leaving.set()
         for channel in self._channels.values():
             channel.send(Leaving(timeout_s))
@@ -79,7 +79,7 @@ class Node:
         return await gather_all(self._keep(joining) for joining in self._joins)
 
     async def _keep(self, joining: Join) -> None:
-        """Join, serve, and join again, with growing pauses."""
+        """Joins, serves, and joins again, with growing pauses."""
         rank = joining.config.data_parallel_rank
         assert rank is not None
         pauses = Pauses()
@@ -101,11 +101,11 @@ class Node:
             await is_set_within(self._leaving, pause_s)
 
     async def _serve(self, rank: int, channel: Channel[FromHead], config: EngineConfig) -> None:
-        """An engine until it ends, or the head has left."""
+        """Runs an engine until it ends or the head disconnects."""
         log.info("engine %d has joined the head", rank)
         self._channels[rank] = channel
         try:
-            if self._leaving.is_set():  # since it was about to join
+            if self._leaving.is_set():  # set while the engine was joining
                 return
             child = await launched(config, self._weights)
             try:
@@ -140,13 +140,13 @@ async def _relay(child: EngineChild, channel: Channel[FromHead]) -> None:
 
 
 def _pass_on(channel: Channel[FromHead], event: msgspec.Raw) -> None:
-    if channel.num_unsent > MAX_FRAME_BYTES:  # the head takes nothing
+    if channel.num_unsent > MAX_FRAME_BYTES:  # the head does not read
         channel.close()
     channel.send(event)
 
 
 async def _take_commands(child: EngineChild, channel: Channel[FromHead]) -> None:
-    """Until the head has left. What is no command never gets to the engine."""
+    """Passes commands to the engine until the head disconnects; other messages are handled here."""
     encoder = msgspec.msgpack.Encoder()
     async for command in channel.messages():
         if isinstance(command, Refused):

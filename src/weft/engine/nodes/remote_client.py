@@ -1,4 +1,4 @@
-"""`RemoteClient`: an engine of another node, over the connection by which it joined."""
+"""`RemoteClient`: the client of an engine on another node, over the connection by which the engine joined."""
 
 import asyncio
 
@@ -12,11 +12,11 @@ from weft.engine.messages import MAX_FRAME_BYTES, Beat, Command
 from weft.engine.nodes.link import Joined, Leaving, Refused
 from weft.text.tokenizer import Tokenizer
 
-_MAX_EVENTS = 32  # that are handled before anybody else has a turn
+_MAX_EVENTS = 32  # handled in one turn of the event loop
 
 
 class RemoteClient(ApartClient):
-    """Made by `start_with`, inside a running event loop. It ends with the connection, and never comes back."""
+    """Made by `start_with`, inside a running event loop. It ends with the connection, and cannot be started again."""
 
     def __init__(
         self, joined: Joined, tokenizer: Tokenizer, metrics: Metrics | None = None
@@ -36,18 +36,18 @@ class RemoteClient(ApartClient):
         metrics: Metrics | None = None,
         on_loading: OnLoading = lambda num_bytes, all_bytes: None,
     ) -> "RemoteClient":
-        """Wait until its model is loaded; see `ProcessClient.start`."""
+        """Waits until the engine's model is loaded; see `ProcessClient.start`."""
         client = cls(joined, tokenizer, metrics)
         await client._wait_loaded(on_loading)
         return client
 
     def refuse(self, reason: str) -> None:
-        """Tell the node that this engine cannot stay, and let it go."""
+        """Tells the node that this engine cannot stay, and ends it."""
         self._channel.send(Refused(reason))
         self.shutdown()
 
     def _send(self, command: Command) -> None:
-        if self._channel.num_unsent > MAX_FRAME_BYTES:  # it takes nothing
+        if self._channel.num_unsent > MAX_FRAME_BYTES:  # the node does not read
             self._channel.close()
         self._channel.send(command)
 
@@ -71,7 +71,7 @@ class RemoteClient(ApartClient):
                 if num_events % _MAX_EVENTS == 0:
                     await asyncio.sleep(0)
         except (msgspec.DecodeError, ValueError, OSError) as error:
-            why = f"its node sent what is no event: {error}"
+            why = f"its node sent an invalid event: {error}"
         finally:
             self._silence.cancel()
             self._channel.close()
