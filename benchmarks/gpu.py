@@ -15,9 +15,9 @@ from triton.testing import do_bench
 import weft
 from weft.compute.gpu.runner import GpuRunner
 from weft.compute.gpu.weights import Reader
-from weft.compute.runner import Batch
-from weft.core.types import SamplingParams
-from weft.model.layout import decoder_layout
+from weft.compute.protocols.runner import Batch
+from weft.core.values.types import SamplingParams
+from weft.model.files.layout import decoder_layout
 from weft.model.open import open_model
 from weft.model.spec import ModelSpec
 from weft.model.weights import Weights

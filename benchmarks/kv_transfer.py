@@ -22,12 +22,12 @@ import numpy as np
 
 from weft.compute.backends import load_model
 from weft.compute.host_blocks import Bytes
-from weft.compute.runner import BlockCopies
-from weft.core.engine_options import EngineOptions
-from weft.core.kv_transfer import KEY, KvConnector
-from weft.core.types import Request, SamplingParams
-from weft.engine.fit import fit
+from weft.compute.protocols.runner import BlockCopies
+from weft.core.config.engine_options import EngineOptions
+from weft.core.values.kv_transfer import KEY, KvConnector
+from weft.core.values.types import Request, SamplingParams
 from weft.engine.scheduling.sequence import Sequence
+from weft.engine.start.fit import fit
 from weft.engine.transfer.fetching import KvConsumer
 from weft.engine.transfer.lending import KvProducer
 from weft.engine.transfer.settings import read_kv_transfer

@@ -11,15 +11,21 @@ from contextlib import aclosing
 import msgspec
 from prometheus_client import CollectorRegistry, Histogram, generate_latest
 
-from weft.core.config import EngineConfig
-from weft.core.engine_options import EngineOptions
-from weft.core.metrics import Metrics
-from weft.core.stats import StepStats
-from weft.core.tally import Tally
-from weft.core.types import EngineLoad, FinishReason, OutputKind, SamplingParams, SequenceOutput
-from weft.engine.configure import resolve
+from weft.core.config.engine import EngineConfig
+from weft.core.config.engine_options import EngineOptions
+from weft.core.observe.metrics import Metrics
+from weft.core.observe.stats import StepStats
+from weft.core.observe.tally import Tally
+from weft.core.values.types import (
+    EngineLoad,
+    FinishReason,
+    OutputKind,
+    SamplingParams,
+    SequenceOutput,
+)
 from weft.engine.front.client import FrontClient
-from weft.engine.messages import Add, Command, Event, StepOutput
+from weft.engine.ipc.messages import Add, Command, Event, StepOutput
+from weft.engine.start.configure import resolve
 from weft.model.open import open_model
 from weft.text.tokenizer import Tokenizer
 

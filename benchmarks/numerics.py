@@ -24,8 +24,8 @@ from benchmarks.peers.environments import ROOT
 from benchmarks.steps.timing import Shape as StepShape
 from benchmarks.steps.timing import fill_pool, make_batch
 from weft.compute.backends import BACKENDS, choose
-from weft.compute.runner import Batch
-from weft.core.engine_options import EngineOptions
+from weft.compute.protocols.runner import Batch
+from weft.core.config.engine_options import EngineOptions
 from weft.model.open import find_model
 
 NUM_TOKENS = 96

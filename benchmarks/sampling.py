@@ -17,10 +17,10 @@ import numpy as np
 
 sys.path.insert(0, str(Path(__file__).resolve().parent.parent))
 
-from weft.compute.masks import mask_of
 from weft.compute.native import NativeSampler, _core, available_cpus, cpu, measure_roofline
-from weft.compute.runner import FloatArray
-from weft.compute.sampler import Choice, Choices, Lists, Scoring
+from weft.compute.protocols.masks import mask_of
+from weft.compute.protocols.runner import FloatArray
+from weft.compute.protocols.sampler import Choice, Choices, Lists, Scoring
 
 NUM_ROWS = 32
 VOCAB = 151_936  # of Qwen3

@@ -22,11 +22,11 @@ import psutil
 sys.path.insert(0, str(Path(__file__).resolve().parent.parent))
 
 from benchmarks.serve_load import Job, Report, Seen, drive, quantile
-from weft.core.engine_options import EngineOptions
-from weft.core.prompts import TokensPrompt
-from weft.core.types import OutputKind, SamplingParams
-from weft.engine.configure import resolve
-from weft.engine.front.process_client import ProcessClient
+from weft.core.config.engine_options import EngineOptions
+from weft.core.values.prompts import TokensPrompt
+from weft.core.values.types import OutputKind, SamplingParams
+from weft.engine.clients.process_client import ProcessClient
+from weft.engine.start.configure import resolve
 from weft.model.open import open_model
 
 # One whose steps are nearly free, so that what is in front of it shows; one of SmolLM2-135M's shape.

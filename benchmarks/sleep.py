@@ -16,8 +16,8 @@ import psutil
 from benchmarks.peers.checkpoints import checkpoint
 from benchmarks.steps.timing import timed
 from weft import LLM
-from weft.core.prompts import TokensPrompt
-from weft.core.types import SamplingParams
+from weft.core.values.prompts import TokensPrompt
+from weft.core.values.types import SamplingParams
 
 LEVELS = (0, 1, 2)
 ROUNDS = 3

@@ -22,12 +22,12 @@ from unittest.mock import patch
 import numpy as np
 
 from weft.compute.backends import load_model
-from weft.compute.runner import Batch, Runner
-from weft.core.engine_options import EngineOptions
-from weft.core.types import OutputKind, SamplingParams
-from weft.engine.draft_model import DraftModel
-from weft.engine.fit import find_and_fit
-from weft.engine.front.local_client import LocalClient
+from weft.compute.protocols.runner import Batch, Runner
+from weft.core.config.engine_options import EngineOptions
+from weft.core.values.types import OutputKind, SamplingParams
+from weft.engine.clients.local_client import LocalClient
+from weft.engine.start.fit import find_and_fit
+from weft.engine.weights.draft_model import DraftModel
 
 MODEL = (
     "embedded:random?layers=12&hidden=576&heads=9&kv_heads=3&head_dim=64&intermediate=1536"

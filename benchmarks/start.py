@@ -32,7 +32,7 @@ from benchmarks.peers.engines import gguf_file
 from benchmarks.peers.environments import LLAMA, ROOT
 from benchmarks.peers.served import free_port
 from weft.compute.backends import BACKENDS, choose
-from weft.core.engine_options import EngineOptions
+from weft.core.config.engine_options import EngineOptions
 from weft.model.open import open_model
 from weft.pb.vllm_engine_pb2 import GenerateRequest, SamplingParams, TokenizedInput
 from weft.pb.vllm_engine_pb2_grpc import VllmEngineStub

@@ -8,8 +8,8 @@ import json
 import sys
 import time
 
-from weft.core.types import SamplingParams
-from weft.engine.offline import LLM
+from weft.core.values.types import SamplingParams
+from weft.engine.library.offline import LLM
 
 imported = time.monotonic()
 packed_bytes = int(sys.argv[4])

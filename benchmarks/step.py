@@ -28,12 +28,12 @@ from benchmarks.steps.scaling import (
 from benchmarks.steps.timing import Numbers, Shape, Timing, fill_pool, measure
 from weft.compute.backends import BACKENDS, choose
 from weft.compute.native import NativeRunner, NativeSampler, cpu, resident_bytes
-from weft.compute.runner import Batch, Runner
-from weft.compute.sampler import Choice, Choices
-from weft.core.config import ComputeConfig
-from weft.core.engine_options import EngineOptions
+from weft.compute.protocols.runner import Batch, Runner
+from weft.compute.protocols.sampler import Choice, Choices
+from weft.core.config.engine import ComputeConfig
+from weft.core.config.engine_options import EngineOptions
 from weft.model.card import ModelCard
-from weft.model.checkpoint import Checkpoint
+from weft.model.files.checkpoint import Checkpoint
 from weft.model.open import open_model
 from weft.model.spec import ModelSpec
 

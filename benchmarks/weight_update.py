@@ -18,9 +18,9 @@ import numpy as np
 from benchmarks.peers.checkpoints import checkpoint
 from benchmarks.steps.timing import timed
 from weft import LLM
-from weft.core.prompts import TokensPrompt
-from weft.core.types import SamplingParams
-from weft.model.safetensors_files import StoredTensor, find_tensors
+from weft.core.values.prompts import TokensPrompt
+from weft.core.values.types import SamplingParams
+from weft.model.files.safetensors_files import StoredTensor, find_tensors
 
 SEGMENT = Path("/dev/shm/weft-benchmark")  # noqa: S108 - shared memory is what is timed
 REPEATS = 3

@@ -52,7 +52,7 @@ std::optional<Array> field_of(const nb::object& batch, const char* name, PyObjec
     return array;
 }
 
-// A `weft.compute.runner.Batch`, held while the core reads it. What keeps nothing between steps has no slots.
+// A `weft.compute.protocols.runner.Batch`, held while the core reads it. What keeps nothing between steps has no slots.
 struct HeldBatch {
     // Numbers, of which a batch has the first four always; then the others.
     static constexpr std::array kFields = {"token_ids",      "positions",    "query_starts", "logit_rows",  "slots",

@@ -9,7 +9,7 @@ import argparse
 import asyncio
 
 from weft import AsyncLLM, SamplingParams
-from weft.core.types import OutputKind
+from weft.core.values.types import OutputKind
 
 PROMPTS = ["The capital of France is", "The capital of Italy is", "Two and two is"]
 

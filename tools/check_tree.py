@@ -8,12 +8,13 @@ import re
 import subprocess
 import sys
 from collections import Counter
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from pathlib import Path
 
 ROOT = Path(__file__).resolve().parent.parent
 MAX_LINES = 500
 MAX_FUNCTION_LINES = 60
+MAX_MODULES = 15  # of a package, beside its __init__.py
 DEVICE_CODE = (
     "src/weft/compute/gpu/kernels/"  # a kernel is one function, with a line for each argument
 )
@@ -148,7 +149,9 @@ def check_tree(root: Path) -> Iterator[str]:
     style = root / "docs" / "style.md"
     sentences = refused_sentences(style.read_text("utf-8") if style.is_file() else "")
     worded = tuple(f"src/weft/{package}/" for package in WORDED)
-    for path in sorted(set(listed.split("\0")) - {""}):
+    paths = sorted(set(listed.split("\0")) - {""})
+    yield from check_packages(path for path in paths if (root / path).is_file())
+    for path in paths:
         file = root / path
         if path.startswith(GENERATED) or not file.is_file():
             continue
@@ -162,6 +165,15 @@ def check_tree(root: Path) -> Iterator[str]:
             yield from check_module(path, text)
         if path.endswith(".py") and path.startswith(worded):
             yield from check_words(path, text, refused)
+
+
+def check_packages(paths: Iterable[str]) -> Iterator[str]:
+    """Packages of ours with more modules than a reader takes in at once."""
+    modules = (Path(path) for path in paths if path.startswith("src/") and path.endswith(".py"))
+    sizes = Counter(path.parent.as_posix() for path in modules if path.name != "__init__.py")
+    for package, size in sorted(sizes.items()):
+        if size > MAX_MODULES:
+            yield f"{package}:1: {size} modules; split it by reason to change (limit {MAX_MODULES})"
 
 
 def package_sizes(root: Path) -> list[tuple[str, int]]:

@@ -5,13 +5,13 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 
 from tools.markdown import page, table
 from weft.core.client import EngineClient
-from weft.core.declare import spelled
-from weft.core.types import SamplingParams, StructuredOutputsParams
-from weft.engine.front.data_parallel import DataParallelClient
-from weft.engine.front.local_client import LocalClient
+from weft.core.values.declare import spelled
+from weft.core.values.types import SamplingParams, StructuredOutputsParams
+from weft.engine.clients.data_parallel import DataParallelClient
+from weft.engine.clients.local_client import LocalClient
 from weft.rpc.client import RpcClient
-from weft.vllm import params, settings
 from weft.vllm.client import VllmClient
+from weft.vllm.convert import params, settings
 
 _ENGINES: Mapping[str, Sequence[type[EngineClient]]] = {
     "Weft's": (LocalClient, DataParallelClient),

@@ -19,12 +19,20 @@ from tools.model_reference import models
 from tools.perses_dashboard import PERSES, perses_dashboard
 from tools.picker_reference import picker_metrics, plugins
 from tools.vllm_reference import vllm_flags_page
+from weft.cli.arguments.flags import SHORT
 from weft.cli.commands import COMMANDS, EXIT_STATUSES, Command
-from weft.cli.flags import SHORT
 from weft.cli.help import PAGES as HELP
+from weft.core.checks.lora import LORA_METADATA
 from weft.core.errors import Code, WeftError
-from weft.core.lora import LORA_METADATA
-from weft.core.metric_series import ABSENT, ENGINE_LABELS, OLDER_NAMES, PREFIX, SERIES, Kind, Series
+from weft.core.observe.metric_series import (
+    ABSENT,
+    ENGINE_LABELS,
+    OLDER_NAMES,
+    PREFIX,
+    SERIES,
+    Kind,
+    Series,
+)
 from weft.pb import common_pb2, vllm_engine_pb2
 from weft.rpc.auth import ACCESS_BY_METHOD, Access
 from weft.rpc.convert.request import REFUSED_FIELDS

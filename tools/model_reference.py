@@ -3,9 +3,9 @@
 from collections.abc import Callable
 
 from tools.markdown import page, table
-from weft.model.encoder_families import ENCODER_FAMILIES
-from weft.model.families import FAMILIES
-from weft.model.family import Family
+from weft.model.families.decoder_families import FAMILIES
+from weft.model.families.encoder_families import ENCODER_FAMILIES
+from weft.model.families.family import Family
 from weft.model.gguf.architectures import ARCHITECTURES
 from weft.model.gguf.blocks import TYPES
 from weft.model.gguf.vocabulary import MODELS, SPLITTINGS

@@ -27,7 +27,7 @@ ROOT = Path(__file__).resolve().parent.parent
 SOURCE = ROOT / "src"
 # What is mutated, and the tests that are to notice: those that notice soonest first.
 AREAS = {
-    "core/validate.py": ["tests/core/test_validate.py", "tests/text/test_prepare.py"],
+    "core/checks/validate.py": ["tests/core/test_validate.py", "tests/text/test_prepare.py"],
     "engine/scheduling": [
         "tests/engine/test_scheduler.py",
         "tests/engine/test_stopwatch.py",

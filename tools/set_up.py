@@ -21,8 +21,8 @@ from collections import deque
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 
-from weft.core.readable import format_bytes, format_left
-from weft.core.terminal import StatusLine
+from weft.core.observe.readable import format_bytes, format_left
+from weft.core.observe.terminal import StatusLine
 
 ROOT = Path(__file__).resolve().parent.parent
 DIST = ROOT / "dist"

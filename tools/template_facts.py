@@ -15,8 +15,8 @@ from typing import Any
 import msgspec
 
 from weft.core.errors import ConfigError
-from weft.text.chat import ChatTemplate
-from weft.text.template_facts import TemplateFacts
+from weft.text.templates.chat import ChatTemplate
+from weft.text.templates.template_facts import TemplateFacts
 
 TABLE = Path(__file__).resolve().parent.parent / "tests" / "text" / "published_templates.json"
 _TOKENS = {"bos_token": "<s>", "eos_token": "</s>"}

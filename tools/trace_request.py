@@ -25,15 +25,15 @@ import httpx2
 from prometheus_client import CollectorRegistry
 
 from weft.compute.backends import load_model
-from weft.core.engine_options import EngineOptions
-from weft.engine.configure import resolve
-from weft.engine.front.local_client import LocalClient
+from weft.core.config.engine_options import EngineOptions
+from weft.engine.clients.local_client import LocalClient
+from weft.engine.start.configure import resolve
 from weft.model.open import open_model
 from weft.pb import vllm_engine_pb2 as pb
 from weft.pb.vllm_engine_pb2_grpc import VllmEngineStub
 from weft.rpc.options import RpcOptions
 from weft.rpc.server import RpcServer
-from weft.text.chat import ChatTemplate
+from weft.text.templates.chat import ChatTemplate
 from weft.text.tokenizer import Tokenizer
 from weft.web.admin.probes import probe_endpoints
 from weft.web.http.options import HttpOptions

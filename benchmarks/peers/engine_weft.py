@@ -10,10 +10,10 @@ from protocol import claim_stdout, serve_streams
 from workloads import LONGEST
 
 from weft import __version__
-from weft.core.engine_options import EngineOptions
-from weft.core.types import OutputKind, SamplingParams
-from weft.engine.fit import fit
-from weft.engine.front.process_client import ProcessClient
+from weft.core.config.engine_options import EngineOptions
+from weft.core.values.types import OutputKind, SamplingParams
+from weft.engine.clients.process_client import ProcessClient
+from weft.engine.start.fit import fit
 from weft.model.open import open_model
 
 # What the workloads of one round need, so that the round that is thrown away writes all of it: an engine

@@ -15,16 +15,16 @@ import zmq
 
 from benchmarks.steps.timing import BLOCK_SIZE, timed
 from weft.compute.native import NativeRunner, NativeSampler
-from weft.compute.runner import Batch, FloatArray, Runner
-from weft.compute.sampler import Choice, Choices
-from weft.core.config import EngineConfig
-from weft.core.engine_options import EngineOptions
-from weft.core.types import Request, SamplingParams
-from weft.engine.configure import resolve
-from weft.engine.engine_model import EngineModel
+from weft.compute.protocols.runner import Batch, FloatArray, Runner
+from weft.compute.protocols.sampler import Choice, Choices
+from weft.core.config.engine import EngineConfig
+from weft.core.config.engine_options import EngineOptions
+from weft.core.values.types import Request, SamplingParams
+from weft.engine.ipc.messages import Add, Command, Event, Stop
 from weft.engine.loop import EngineLoop
-from weft.engine.messages import Add, Command, Event, Stop
 from weft.engine.process_main import SocketMailbox
+from weft.engine.start.configure import resolve
+from weft.engine.weights.engine_model import EngineModel
 from weft.model.card import ModelCard
 
 _COMMANDS, _EVENTS = "inproc://commands", "inproc://events"

@@ -9,7 +9,7 @@ from dataclasses import dataclass
 
 from benchmarks.steps.timing import Shape, fill_pool, make_batch, timed
 from weft.compute.native import NativeRunner
-from weft.compute.runner import Runner
+from weft.compute.protocols.runner import Runner
 
 BATCHES = (1, 4, 16, 64, 128)
 CONTEXTS = (128, 1024, 4096, 16384, 32768)

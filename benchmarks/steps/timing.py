@@ -8,7 +8,7 @@ from typing import Literal
 import numpy as np
 
 from weft.compute.native import NativeRunner, Roofline, measure_roofline
-from weft.compute.runner import Batch, Runner
+from weft.compute.protocols.runner import Batch, Runner
 
 BLOCK_SIZE = 16
 _SOME_BYTE = 0x3C  # in every byte of a float: 0.0115

@@ -5,7 +5,7 @@
 // double, a whole number, is multiplied by the scale. Activations are rounded to int8 in the same groups. Sums within
 // a group are whole numbers, exact in any order; then, group after group, each becomes a float that is multiplied
 // by the scale of the row and by that of the weights, and is added. Every instruction set gives the same bits, and
-// so does `weft.compute.grouped`, the twin in numpy.
+// so does `weft.compute.arithmetic.grouped`, the twin in numpy.
 //
 // A panel has 32 output rows and, group after group: scales [32]; zeros [32] or minimums [32]; numbers. Those of four
 // bits lie by eight of depth, in two cells of 64 bytes: byte 4 * i + k of a cell is column i, depth k in its low half

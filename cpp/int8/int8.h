@@ -4,7 +4,7 @@
 //
 // A weight is an int8 from -127 to 127 times the scale of its output row. A row of activations is
 // rounded on the fly to int8 times a scale of its own. Sums are whole numbers, exact in any order: so
-// every instruction set gives the same bits, and so does `weft.compute.int8`, the twin in numpy.
+// every instruction set gives the same bits, and so does `weft.compute.arithmetic.int8`, the twin in numpy.
 //
 // A cell is 64 bytes: 16 columns by 4 elements of depth, each weight plus 128 as one unsigned byte,
 // because the multipliers take an unsigned and a signed one. Panels are as those of cpp/kernels.

@@ -1,4 +1,4 @@
-// Gated delta nets, to the bits of `weft.compute.delta`; see recurrent.h.
+// Gated delta nets, to the bits of `weft.compute.arithmetic.delta`; see recurrent.h.
 #pragma once
 
 #include "kernels/recurrent.h"

@@ -1,4 +1,4 @@
-// Mamba-2 layers, to the bits of `weft.compute.mamba`; see recurrent.h.
+// Mamba-2 layers, to the bits of `weft.compute.arithmetic.mamba`; see recurrent.h.
 #pragma once
 
 #include "kernels/recurrent.h"

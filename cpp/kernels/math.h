@@ -49,7 +49,7 @@ inline Lanes soft_cap(Lanes x, float cap) {
     return mul(sub(mul(logistic(doubled), splat(2.0F)), splat(1.0F)), splat(cap));
 }
 
-// The error function, as x P(x^2) / Q(x^2): the fit of `weft.compute.activations`, within 4e-7.
+// The error function, as x P(x^2) / Q(x^2): the fit of `weft.compute.arithmetic.activations`, within 4e-7.
 inline Lanes erf(Lanes x) {
     x = min(splat(3.92F), max(splat(-3.92F), x));
     const Lanes square = mul(x, x);

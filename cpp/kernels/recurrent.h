@@ -1,5 +1,5 @@
 // What recurrences have in common. Sums and products of two numbers, each sum in one order: the same bits on every
-// path, and those of `weft.compute.convolution`, `mamba` and `delta`. The compiler makes vectors of the loops.
+// path, and those of `weft.compute.arithmetic.convolution`, `mamba` and `delta`. The compiler makes vectors of the loops.
 #pragma once
 
 #include "kernels/exact.h"

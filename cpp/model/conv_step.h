@@ -1,5 +1,5 @@
 // Short convolutions: each channel of a row with the same channel of the rows just before it. Those are rows of the
-// step, or lie in the states of blocks: the twin in numpy, `weft.compute.convolution`, says how. Sums and products
+// step, or lie in the states of blocks: the twin in numpy, `weft.compute.arithmetic.convolution`, says how. Sums and products
 // are the same bits on every path.
 #pragma once
 

@@ -10,7 +10,7 @@
 
 namespace weft {
 
-// `weft.compute.runner.Batch`, as it comes in. Nothing of it is trusted before `make_plan`. Where the model is
+// `weft.compute.protocols.runner.Batch`, as it comes in. Nothing of it is trusted before `make_plan`. Where the model is
 // not causal, there are no slots and no block tables.
 struct Batch {
     std::span<const std::int32_t> token_ids;

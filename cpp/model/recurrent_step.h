@@ -1,5 +1,5 @@
 // Layers with a recurrence over the rows of a step: rows are convolved, all at once; then each head goes through the rows
-// of each sequence, in place in its slot; then rows are gated and normed. `weft.compute.mamba` and `delta` are the twins
+// of each sequence, in place in its slot; then rows are gated and normed. `weft.compute.arithmetic.mamba` and `delta` are the twins
 // in numpy, with the same bits. What a kind computes is in mamba_step.cpp and delta_step.cpp.
 #pragma once
 

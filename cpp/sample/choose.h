@@ -1,5 +1,5 @@
 // Chooses the next token of one sequence from its row of logits: masks, bias, penalties, truncation and the draw.
-// `weft.compute.sampler` says what is computed.
+// `weft.compute.protocols.sampler` says what is computed.
 #pragma once
 
 #include <cstdint>

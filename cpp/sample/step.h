@@ -24,7 +24,7 @@ struct Lists {
     }
 };
 
-// `Choices` of `weft.compute.sampler`; of what no choice has, the span is empty.
+// `Choices` of `weft.compute.protocols.sampler`; of what no choice has, the span is empty.
 struct Choices {
     std::span<const std::int32_t> rows;
     std::span<const double> temperatures;
@@ -47,7 +47,7 @@ struct Choices {
     std::span<const double> top_p;
 };
 
-// `Scoring` of `weft.compute.sampler`.
+// `Scoring` of `weft.compute.protocols.sampler`.
 struct Scoring {
     std::span<const std::int32_t> rows;
     std::span<const std::int32_t> choices;

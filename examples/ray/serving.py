@@ -17,7 +17,7 @@ from starlette.requests import Request
 from starlette.responses import JSONResponse, Response
 
 from weft import AsyncLLM, SamplingParams
-from weft.core.types import OutputKind
+from weft.core.values.types import OutputKind
 
 # What a replica has open is in one engine, which computes it together.
 OPEN_REQUESTS = 8

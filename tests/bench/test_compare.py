@@ -1,12 +1,12 @@
-"""How two results differ, and how sure that is: weft.bench.compare."""
+"""How two results differ, and how sure that is: weft.bench.report.compare."""
 
 import json
 
 import numpy as np
 import pytest
 
-from weft.bench.compare import compare, differences
 from weft.bench.options import CompareOptions
+from weft.bench.report.compare import compare, differences
 from weft.core.errors import ConfigError
 
 QUICK = CompareOptions(resamples=300)

@@ -1,9 +1,10 @@
-"""From what was measured to figures: weft.bench.figures, by hand-made records."""
+"""From what was measured to figures: weft.bench.report.figures, by hand-made records."""
 
 import pytest
 
 from weft.bench.drive import Run
-from weft.bench.figures import (
+from weft.bench.record import Record, State
+from weft.bench.report.figures import (
     METRICS,
     concurrency,
     parse_goodput,
@@ -13,7 +14,6 @@ from weft.bench.figures import (
     tokens_by_second,
     totals,
 )
-from weft.bench.record import Record, State
 from weft.core.errors import ConfigError
 
 

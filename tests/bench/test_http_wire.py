@@ -1,11 +1,11 @@
-"""HTTP as servers speak it: weft.bench.http_wire."""
+"""HTTP as servers speak it: weft.bench.targets.http_wire."""
 
 import asyncio
 from contextlib import asynccontextmanager, closing
 
 import pytest
 
-from weft.bench.http_wire import HttpWire
+from weft.bench.targets.http_wire import HttpWire
 from weft.core.errors import ConfigError, Unavailable
 
 CHUNKED = b"HTTP/1.1 200 OK\r\ntransfer-encoding: chunked\r\n\r\n4\r\ndata\r\n3\r\n: x\r\n0\r\n\r\n"

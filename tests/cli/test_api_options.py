@@ -5,14 +5,14 @@ from typing import Annotated
 
 import pytest
 
-from weft.cli.flags import flag_names, flags
+from weft.cli.arguments.flags import flag_names, flags
 from weft.cli.options import ServeOptions
 from weft.cli.picker.options import EppOptions
 from weft.cli.serving.loading import check_parsers, to_api_options, to_rpc_options
 from weft.cli.serving.serve import to_http_options
-from weft.core.declare import Flag
-from weft.core.engine_options import EngineOptions
+from weft.core.config.engine_options import EngineOptions
 from weft.core.errors import ConfigError
+from weft.core.values.declare import Flag
 from weft.epp.config.options import PickerOptions
 from weft.epp.server.limits import PickerLimits
 from weft.epp.server.options import ServerOptions

@@ -22,10 +22,10 @@ from weft.cli.options import ServeOptions
 from weft.cli.serving import api_servers as supervising
 from weft.cli.serving.api_servers import ApiServers, _Process
 from weft.cli.serving.api_serving import plain_options, read_options
-from weft.core import heartbeat
+from weft.core.aio import heartbeat
+from weft.core.aio.pauses import Pauses
 from weft.core.errors import EngineDead
-from weft.core.pauses import Pauses
-from weft.core.types import SamplingParams
+from weft.core.values.types import SamplingParams
 from weft.engine.api_servers import attached
 from weft.engine.api_servers.messages import (
     Acknowledged,
@@ -38,8 +38,8 @@ from weft.engine.api_servers.messages import (
     State,
     ToServer,
 )
-from weft.engine.channel import Channel
-from weft.engine.front.data_parallel import DataParallelClient
+from weft.engine.clients.data_parallel import DataParallelClient
+from weft.engine.ipc.channel import Channel
 from weft.model.open import open_model
 from weft.rpc.client import RpcClient
 from weft.rpc.connection import Credentials

@@ -14,8 +14,8 @@ from weft.cli.options import ServeOptions
 from weft.cli.serving.banner import Address, Ready, ready_block, show_block
 from weft.cli.serving.cautions import cautions
 from weft.cli.serving.finding import find
-from weft.core.kv_cache import StateCacheConfig
-from weft.engine.fit import Fitted
+from weft.core.values.kv_cache import StateCacheConfig
+from weft.engine.start.fit import Fitted
 
 HTTP = Address(host_port="127.0.0.1:8000", has_tls=False, has_page=True)
 GRPC = Address(host_port="127.0.0.1:50051", has_tls=False)

@@ -16,7 +16,7 @@ from tests.cli.running import SMALL, started, weft
 from tests.ports import free_port
 from weft.cli.up.up import Worker
 from weft.core.errors import ConfigError
-from weft.core.types import SamplingParams
+from weft.core.values.types import SamplingParams
 from weft.rpc.client import RpcClient
 
 

@@ -10,7 +10,7 @@ import pytest
 from weft.cli.main import make_app, run
 from weft.cli.options import ServeOptions
 from weft.cli.serving.servers import DEFAULT_MODEL
-from weft.core.engine_options import EngineOptions
+from weft.core.config.engine_options import EngineOptions
 
 
 @pytest.fixture(autouse=True)

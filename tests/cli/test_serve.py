@@ -16,7 +16,7 @@ from grpc_health.v1 import health_pb2, health_pb2_grpc
 from tests.busy import PATIENCE_S, is_within
 from tests.cli.running import SMALL, WEFT, Server, clean_environment, running, streaming, weft
 from tests.ports import free_port
-from weft.cli.limits import check_port
+from weft.cli.process.limits import check_port
 from weft.core.errors import ConfigError
 
 SLOW_ECHO = "embedded:echo?itl_ms=50"

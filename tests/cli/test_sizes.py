@@ -1,8 +1,8 @@
-"""weft.cli.sizes"""
+"""weft.cli.arguments.sizes"""
 
 import pytest
 
-from weft.cli.sizes import parse_size
+from weft.cli.arguments.sizes import parse_size
 
 
 @pytest.mark.parametrize(

@@ -10,7 +10,7 @@ from weft.core.errors import ConfigError
 
 def test_without_the_extra_the_flag_says_what_to_install(monkeypatch: pytest.MonkeyPatch):
     """At the start, and not with a traceback."""
-    monkeypatch.delitem(sys.modules, "weft.core.otlp", raising=False)
+    monkeypatch.delitem(sys.modules, "weft.core.observe.otlp", raising=False)
     monkeypatch.setitem(sys.modules, "opentelemetry.sdk.resources", None)
     with pytest.raises(
         ConfigError, match=r"^--tracing needs OpenTelemetry: pip install 'weft\[otel\]'"

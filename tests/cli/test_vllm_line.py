@@ -17,7 +17,7 @@ from weft.cli.serving.loading import check_parsers, read_template, to_api_option
 from weft.cli.serving.serve import check
 from weft.cli.vllm_line import to_own_arguments
 from weft.core.errors import ConfigError
-from weft.engine.fit import Fitted
+from weft.engine.start.fit import Fitted
 
 MODEL = f"{SMALL}&max_len=131072"
 LINES = [

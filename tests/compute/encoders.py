@@ -7,7 +7,7 @@ import torch
 import transformers
 from transformers import AutoConfig, PreTrainedModel
 
-from weft.compute.runner import Batch, FloatArray, Runner
+from weft.compute.protocols.runner import Batch, FloatArray, Runner
 from weft.model.embedded.byte_tokenizer import tokenizer_files
 
 VOCAB = 320

@@ -6,7 +6,7 @@ import torch
 from transformers import AutoConfig, AutoModelForCausalLM, PreTrainedModel
 
 from weft.model.embedded.byte_tokenizer import tokenizer_files
-from weft.model.families import FAMILIES
+from weft.model.families.decoder_families import FAMILIES
 
 SIZES = {
     "vocab_size": 320,

@@ -4,9 +4,9 @@ import msgspec
 
 from weft.compute.backends import BACKENDS, choose
 from weft.compute.native import Machine, NativeRunner, Rounding, usable_paths
-from weft.compute.runner import Runner
-from weft.core.engine_options import EngineOptions
-from weft.model.checkpoint import Checkpoint
+from weft.compute.protocols.runner import Runner
+from weft.core.config.engine_options import EngineOptions
+from weft.model.files.checkpoint import Checkpoint
 
 # All that reads rounded weights: as they are, widened, or rounded to int8.
 READERS = [

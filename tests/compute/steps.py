@@ -6,7 +6,7 @@ from itertools import pairwise
 
 import numpy as np
 
-from weft.compute.runner import Batch, FloatArray, Runner
+from weft.compute.protocols.runner import Batch, FloatArray, Runner
 
 
 @dataclass(frozen=True, slots=True)

@@ -8,7 +8,7 @@ import pytest
 from tests.compute.adapted import BLOCK_SIZE, EVERY, part, prompt, run
 from tests.compute.steps import step
 from tests.model.adapters import ATTENTION, MLP, merged, write_adapter
-from weft.compute.reference import ReferenceRunner
+from weft.compute.reference.runner import ReferenceRunner
 from weft.model.lora import AdapterTargets, read_adapter
 from weft.model.open import open_model
 

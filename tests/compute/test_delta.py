@@ -5,8 +5,8 @@ import pytest
 
 from tests.compute.runners import load_runner
 from tests.compute.steps import Part, alone, step
-from weft.compute.convolution import Channels
-from weft.compute.delta import DeltaNet
+from weft.compute.arithmetic.convolution import Channels
+from weft.compute.arithmetic.delta import DeltaNet
 from weft.model.open import open_model
 from weft.model.recurrence import DeltaSpec
 

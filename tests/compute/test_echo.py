@@ -7,7 +7,7 @@ from tests.compute.runners import load_runner
 from tests.compute.steps import Part, step
 from weft.compute.backends import choose
 from weft.compute.echo import EchoRunner
-from weft.core.engine_options import EngineOptions
+from weft.core.config.engine_options import EngineOptions
 from weft.core.errors import ConfigError
 from weft.model.open import open_model
 

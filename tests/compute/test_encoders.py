@@ -8,15 +8,15 @@ import torch
 
 from tests.compute.encoders import FAMILIES, draw_prompts, hidden_states, make_model, save
 from tests.compute.runners import load_runner
-from weft.compute.activations import erf
+from weft.compute.arithmetic.activations import erf
 from weft.compute.backends import BACKENDS
-from weft.compute.encoder import EncoderRunner, attend
 from weft.compute.native import NativeEncoder, resident_bytes, usable_paths
 from weft.compute.pooler import Collected, load_pooler
-from weft.core.config import ComputeConfig
-from weft.core.engine_options import EngineOptions
-from weft.core.types import PoolingKind, PoolingParams
-from weft.engine.configure import resolve
+from weft.compute.reference.encoder import EncoderRunner, attend
+from weft.core.config.engine import ComputeConfig
+from weft.core.config.engine_options import EngineOptions
+from weft.core.values.types import PoolingKind, PoolingParams
+from weft.engine.start.configure import resolve
 from weft.model.open import open_model
 
 COMPUTE = ("reference", "native")

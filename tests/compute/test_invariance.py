@@ -18,8 +18,8 @@ from tests.compute.steps import (
     check_wanted_rows,
     run_at_random,
 )
-from weft.compute import tiles
-from weft.compute.reference import ReferenceRunner
+from weft.compute.arithmetic import tiles
+from weft.compute.reference.runner import ReferenceRunner
 from weft.model.open import open_model
 
 # Odd sizes on purpose: tails of vector registers and of BLAS kernels are where rows could differ.

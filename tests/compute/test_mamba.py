@@ -5,9 +5,9 @@ import pytest
 
 from tests.compute.runners import load_runner
 from tests.compute.steps import alone
-from weft.compute import exact
-from weft.compute.convolution import Channels
-from weft.compute.mamba import Mamba2
+from weft.compute.arithmetic import exact
+from weft.compute.arithmetic.convolution import Channels
+from weft.compute.arithmetic.mamba import Mamba2
 from weft.model.open import open_model
 from weft.model.recurrence import Mamba2Spec
 

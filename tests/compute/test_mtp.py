@@ -6,7 +6,7 @@ import pytest
 from tests.compute.mtp_heads import CASES, write_head
 from tests.compute.runners import load_runner
 from tests.compute.steps import Part, step
-from weft.compute.runner import Batch, HiddenStates
+from weft.compute.protocols.runner import Batch, HiddenStates
 from weft.model.open import open_model
 
 LENGTH, BLOCK_SIZE = 75, 8

@@ -14,20 +14,20 @@ from tests.doubles.secret_file import secret_file
 from tests.ports import free_port
 from tests.rpc import calls
 from weft.core.client import EngineClient
-from weft.core.config import EngineConfig
-from weft.core.engine_options import EngineOptions
-from weft.core.ranks import LinkConfig, RanksConfig
+from weft.core.config.engine import EngineConfig
+from weft.core.config.engine_options import EngineOptions
+from weft.core.config.ranks import LinkConfig, RanksConfig
 from weft.engine.api_servers.attached import AttachedServer
 from weft.engine.api_servers.client import ApiServerClient
 from weft.engine.api_servers.messages import FromServer, ToServer
-from weft.engine.channel import Channel
-from weft.engine.configure import resolve
-from weft.engine.front.data_parallel import DataParallelClient
-from weft.engine.front.local_client import LocalClient
-from weft.engine.front.process_client import ProcessClient
+from weft.engine.clients.data_parallel import DataParallelClient
+from weft.engine.clients.local_client import LocalClient
+from weft.engine.clients.process_client import ProcessClient
 from weft.engine.front.socket_directory import SocketDirectory
+from weft.engine.ipc.channel import Channel
 from weft.engine.nodes.head import start_head
 from weft.engine.nodes.node import Node
+from weft.engine.start.configure import resolve
 from weft.model.open import Checkpoint, open_model
 from weft.rpc.client import RpcClient
 from weft.rpc.fleet import Fleet

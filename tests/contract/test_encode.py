@@ -9,7 +9,7 @@ import pytest
 from tests.busy import until
 from tests.contract.engines import ENGINES
 from weft.core.errors import BadRequest, ContextLengthExceeded, Overloaded, Unsupported
-from weft.core.types import LoRARequest, PoolingParams, SamplingParams
+from weft.core.values.types import LoRARequest, PoolingParams, SamplingParams
 
 PROMPT = {"prompt_token_ids": list(range(100, 140))}
 ADAPTER = LoRARequest(lora_name="a", lora_int_id=1, lora_path="a")

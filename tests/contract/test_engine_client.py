@@ -9,8 +9,8 @@ import pytest
 from tests.busy import PATIENCE_S, until
 from tests.contract.engines import ENGINES, ROOM, kinds
 from weft.core.errors import BadRequest, ContextLengthExceeded, Unsupported
-from weft.core.logprobs import FlatLogprobs
-from weft.core.types import (
+from weft.core.values.logprobs import FlatLogprobs
+from weft.core.values.types import (
     FinishReason,
     OutputKind,
     PauseMode,
@@ -20,7 +20,7 @@ from weft.core.types import (
     SamplingParams,
     StructuredOutputsParams,
 )
-from weft.core.weight_transfer import WeightTransferUpdateRequest
+from weft.core.values.weight_transfer import WeightTransferUpdateRequest
 
 PROMPT = {"prompt_token_ids": list(range(100, 140))}
 GREEDY = SamplingParams(temperature=0.0, max_tokens=12, ignore_eos=True)

@@ -8,7 +8,7 @@ from tests.busy import until
 from tests.contract.engines import ENGINES, kinds
 from tests.contract.test_engine_client import GREEDY, collect
 from weft.core.errors import BadRequest, FailedPrecondition
-from weft.core.types import FinishReason
+from weft.core.values.types import FinishReason
 
 
 @pytest.fixture(params=kinds("local", "process", "data_parallel", "nodes", "api_server", "fake"))

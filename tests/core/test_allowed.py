@@ -6,7 +6,7 @@ from typing import Annotated, Literal
 import msgspec
 import pytest
 
-from weft.core.allowed import explain
+from weft.core.checks.allowed import explain
 
 
 class Colour(enum.Enum):

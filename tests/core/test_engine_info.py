@@ -3,10 +3,10 @@
 import json
 
 from tests.doubles.stepping import make_config
-from weft.core.config import PoolerConfig
+from weft.core.checks.validate import Limits
+from weft.core.config.engine import PoolerConfig
 from weft.core.engine_info import EngineInfo
-from weft.core.types import PoolingKind
-from weft.core.validate import Limits
+from weft.core.values.types import PoolingKind
 
 
 def test_an_engine_tells_what_its_configuration_says():

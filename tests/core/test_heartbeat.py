@@ -1,8 +1,8 @@
-"""weft.core.heartbeat: a process that does not answer is noticed, and no other."""
+"""weft.core.aio.heartbeat: a process that does not answer is noticed, and no other."""
 
 import pytest
 
-from weft.core.heartbeat import PERIOD_S, Heartbeat
+from weft.core.aio.heartbeat import PERIOD_S, Heartbeat
 
 
 class Other:

@@ -1,4 +1,4 @@
-"""weft.core.log"""
+"""weft.core.observe.log"""
 
 import asyncio
 import io
@@ -8,7 +8,7 @@ from datetime import UTC, datetime
 
 import pytest
 
-from weft.core.log import REQUEST, configure_logging, log_format, of_request
+from weft.core.observe.log import REQUEST, configure_logging, log_format, of_request
 
 pytestmark = pytest.mark.usefixtures("restored_logging")
 

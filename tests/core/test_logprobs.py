@@ -2,8 +2,8 @@
 
 import gc
 
-from weft.core.logprobs import FlatLogprobs
-from weft.core.types import Logprob
+from weft.core.values.logprobs import FlatLogprobs
+from weft.core.values.types import Logprob
 
 POSITIONS = [
     None,

@@ -5,8 +5,9 @@ import struct
 import msgspec
 import pytest
 
+from weft.core.checks.media_tensors import ITEM_BYTES, check_placeholders, check_tensors, num_bytes
 from weft.core.errors import BadRequest
-from weft.core.media import (
+from weft.core.values.media import (
     Media,
     MediaConfig,
     MediaItem,
@@ -15,7 +16,6 @@ from weft.core.media import (
     check_anchors,
     check_media,
 )
-from weft.core.media_tensors import ITEM_BYTES, check_placeholders, check_tensors, num_bytes
 
 ANCHOR = 9
 IDS = [1, ANCHOR, ANCHOR, 2, ANCHOR, 3]

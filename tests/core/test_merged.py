@@ -5,7 +5,7 @@ from contextlib import aclosing
 
 import pytest
 
-from weft.core.merged import merged
+from weft.core.aio.merged import merged
 
 
 class Source:

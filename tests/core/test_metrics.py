@@ -7,17 +7,17 @@ from prometheus_client.parser import text_string_to_metric_families
 
 from tests.doubles.stepping import make_config, make_request
 from tests.doubles.transfers import transfer
-from weft.core.config import EngineConfig
+from weft.core.config.engine import EngineConfig
+from weft.core.config.speculation import SpeculativeConfig
 from weft.core.errors import ConfigError
-from weft.core.kv_cache import CacheConfig, KvOffloadingConfig
-from weft.core.kv_transfer import KvRole
-from weft.core.metric_series import ABSENT, CACHE_CONFIG_LABELS, OLDER_NAMES, PREFIX, SERIES
-from weft.core.metrics import Metrics, expose
-from weft.core.observed import RemoteRequest
-from weft.core.speculation import SpeculativeConfig
-from weft.core.stats import SequenceTimes, StepStats
-from weft.core.tally import Tally, token_bounds
-from weft.core.types import (
+from weft.core.observe.metric_series import ABSENT, CACHE_CONFIG_LABELS, OLDER_NAMES, PREFIX, SERIES
+from weft.core.observe.metrics import Metrics, expose
+from weft.core.observe.observed import RemoteRequest
+from weft.core.observe.stats import SequenceTimes, StepStats
+from weft.core.observe.tally import Tally, token_bounds
+from weft.core.values.kv_cache import CacheConfig, KvOffloadingConfig
+from weft.core.values.kv_transfer import KvRole
+from weft.core.values.types import (
     CompletionOutput,
     EngineLoad,
     OutputKind,

@@ -1,4 +1,4 @@
-"""weft.core.otlp, against a collector made of OpenTelemetry's own protocol."""
+"""weft.core.observe.otlp, against a collector made of OpenTelemetry's own protocol."""
 
 import asyncio
 import threading
@@ -11,7 +11,7 @@ from prometheus_client import CollectorRegistry
 from tests.busy import PATIENCE_S, until
 from tests.doubles.otlp_receiver import Receiver, receiving
 from weft.core.errors import ConfigError
-from weft.core.otlp import OtlpTracer, open_tracer
+from weft.core.observe.otlp import OtlpTracer, open_tracer
 
 TRACE_ID = "4bf92f3577b34da6a3ce929d0e0e4736"
 HEADERS = {"traceparent": f"00-{TRACE_ID}-00f067aa0ba902b7-01"}

@@ -8,9 +8,9 @@ import msgspec
 import pytest
 
 from weft.cli.options import SampleOptions
-from weft.core.declare import Carried
-from weft.core.params import IN_BODIES, NUMBERS, PARAMETERS
-from weft.core.types import SamplingParams
+from weft.core.values.declare import Carried
+from weft.core.values.params import IN_BODIES, NUMBERS, PARAMETERS
+from weft.core.values.types import SamplingParams
 from weft.pb import vllm_engine_pb2 as pb
 from weft.schema.sampling import SamplingFields
 
@@ -35,7 +35,11 @@ def test_a_number_stands_in_its_declaration_and_the_arithmetic_of_sampling(name:
         if not {"pb", "tests", "bench"} & set(path.relative_to(ROOT).parts)
         and re.search(rf"\b{name}\b", path.read_text(encoding="utf-8"))
     }
-    declared = {"src/weft/core/types.py", "src/weft/compute/sampler.py", "cpp/sample/choose.h"}
+    declared = {
+        "src/weft/core/values/types.py",
+        "src/weft/compute/protocols/sampler.py",
+        "cpp/sample/choose.h",
+    }
     assert declared <= found
     arithmetic = found - declared
     binding = "cpp/python/sampling.cpp"  # the arrays of a step, by their names

@@ -1,6 +1,6 @@
 """Pauses before the next try: how they grow, and when they begin anew."""
 
-from weft.core.pauses import Pauses
+from weft.core.aio.pauses import Pauses
 
 
 def test_pauses_double_up_to_the_longest():

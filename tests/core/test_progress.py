@@ -1,6 +1,6 @@
-"""weft.core.progress"""
+"""weft.core.observe.progress"""
 
-from weft.core.progress import Loading, Progress
+from weft.core.observe.progress import Loading, Progress
 
 MIB = 1 << 20
 

@@ -1,9 +1,9 @@
-"""weft.core.ranks: which ranks a server has."""
+"""weft.core.config.ranks: which ranks a server has."""
 
 import pytest
 
+from weft.core.config.ranks import LinkConfig, RankOptions, RanksConfig, read_ranks
 from weft.core.errors import ConfigError
-from weft.core.ranks import LinkConfig, RankOptions, RanksConfig, read_ranks
 
 HERE = LinkConfig("127.0.0.1", 29550, "/s")
 KNOWN = {"data_parallel_secret_file": "/s"}

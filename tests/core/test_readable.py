@@ -1,8 +1,8 @@
-"""weft.core.readable"""
+"""weft.core.observe.readable"""
 
 import pytest
 
-from weft.core.readable import format_bytes, format_left
+from weft.core.observe.readable import format_bytes, format_left
 
 
 @pytest.mark.parametrize(

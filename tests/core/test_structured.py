@@ -4,9 +4,8 @@ import json
 
 import pytest
 
-from weft.core.errors import BadRequest
-from weft.core.json_schema import MAX_COUNT
-from weft.core.structured import (
+from weft.core.checks.json_schema import MAX_COUNT
+from weft.core.checks.structured import (
     MAX_CHOICES,
     MAX_GRAMMAR_BYTES,
     MAX_JSON_DEPTH,
@@ -14,8 +13,9 @@ from weft.core.structured import (
     schema_of,
     validate_structured_outputs,
 )
-from weft.core.types import SamplingParams, StructuredOutputsParams
-from weft.core.validate import Limits, validate_params
+from weft.core.checks.validate import Limits, validate_params
+from weft.core.errors import BadRequest
+from weft.core.values.types import SamplingParams, StructuredOutputsParams
 
 
 def nested(depth):

@@ -5,7 +5,7 @@ import logging
 
 import pytest
 
-from weft.core.tasks import every, gather_all
+from weft.core.aio.tasks import every, gather_all
 
 
 async def test_results_keep_their_order():

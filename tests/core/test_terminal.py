@@ -1,11 +1,11 @@
-"""weft.core.terminal"""
+"""weft.core.observe.terminal"""
 
 import io
 import logging
 import unicodedata
 
-from weft.core.log import configure_logging
-from weft.core.terminal import harmless, say
+from weft.core.observe.log import configure_logging
+from weft.core.observe.terminal import harmless, say
 
 # Title, colour, an answer that is typed for the user (two ways to begin), a link, a sound, writing over.
 ATTACKS = (

@@ -1,8 +1,8 @@
-"""weft.core.tracing"""
+"""weft.core.observe.tracing"""
 
 import pytest
 
-from weft.core.tracing import Parent, Span, Tracer, carried, read_parent, trace_id_of
+from weft.core.observe.tracing import Parent, Span, Tracer, carried, read_parent, trace_id_of
 
 TRACE_ID, SPAN_ID = "4bf92f3577b34da6a3ce929d0e0e4736", "00f067aa0ba902b7"
 TRACEPARENT = f"00-{TRACE_ID}-{SPAN_ID}-01"

@@ -7,9 +7,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from weft.core.errors import BadRequest, ContextLengthExceeded
-from weft.core.types import OutputKind, RepetitionDetectionParams, SamplingParams
-from weft.core.validate import (
+from weft.core.checks.validate import (
     MAX_PROMPT_SCORES,
     Limits,
     resolve_params,
@@ -19,6 +17,8 @@ from weft.core.validate import (
     validate_prompt,
     validate_request_id,
 )
+from weft.core.errors import BadRequest, ContextLengthExceeded
+from weft.core.values.types import OutputKind, RepetitionDetectionParams, SamplingParams
 
 LIMITS = Limits(vocab_size=100, max_model_len=64, max_pool_tokens=1000)
 NAN, INF = float("nan"), float("inf")

@@ -13,13 +13,13 @@ import psutil
 import pytest
 
 from tests.busy import PATIENCE_S
-from weft.core import worker
+from weft.core.aio import worker
+from weft.core.aio.worker import Worker
 from weft.core.errors import Unavailable
-from weft.core.types import StructuredOutputsParams
-from weft.core.worker import Worker
+from weft.core.values.types import StructuredOutputsParams
 from weft.engine.constraints.check import GrammarChecker
 from weft.model.embedded.byte_tokenizer import tokenizer_files
-from weft.text.chat import ChatTemplate
+from weft.text.templates.chat import ChatTemplate
 from weft.text.tokenizer import Tokenizer
 
 HELLO = [{"role": "user", "content": "hello"}]
@@ -52,7 +52,7 @@ def test_a_process_that_cannot_start_leaves_nothing_behind(count: int):
     """Wherever in its start the descriptors run out, none stays open, and the error says why."""
     before = open_files()
     with descriptors_left(count), pytest.raises(Unavailable, match="Too many open files"):
-        Worker("weft.text.render_worker", SETUP)
+        Worker("weft.text.templates.render_worker", SETUP)
     assert open_files() <= before
 
 
@@ -69,7 +69,7 @@ async def test_structured_output_goes_on_when_there_are_descriptors_again():
 
 SERVE = """
 import time
-from weft.core.worker import serve_lines
+from weft.core.aio.worker import serve_lines
 
 def answer(line):
     time.sleep(float(line))
@@ -104,7 +104,7 @@ def test_a_child_that_was_stopped_is_not_waited_for(monkeypatch):
     monkeypatch.setattr(worker, "_GRACE_S", 0.3)
     monkeypatch.setattr(worker, "_MAX_WAITING", 0)
     before = set(psutil.Process().children())
-    stopped = Worker("weft.text.render_worker", SETUP)
+    stopped = Worker("weft.text.templates.render_worker", SETUP)
     [child] = set(psutil.Process().children()) - before
     child.suspend()
     assert stopped.call("{}\n") is None

@@ -3,7 +3,7 @@
 import asyncio
 
 from tests.busy import PATIENCE_S
-from weft.core.write_stall import WriteStall
+from weft.core.aio.write_stall import WriteStall
 
 
 async def test_a_write_that_takes_too_long_is_noticed():

@@ -16,7 +16,7 @@ from weft.cli.commands import make_app
 from weft.cli.options import ServeOptions
 from weft.cli.picker.options import EppOptions
 from weft.core.headers import PREFILLER
-from weft.core.metric_series import PREFIX, SERIES, Kind
+from weft.core.observe.metric_series import PREFIX, SERIES, Kind
 from weft.epp.metrics.series import PREFIX as PICKER_PREFIX
 from weft.epp.metrics.series import PickerMetrics
 from weft.epp.server.pages import PUBLIC

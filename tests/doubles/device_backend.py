@@ -5,10 +5,10 @@ from dataclasses import dataclass
 import msgspec
 import numpy as np
 
-from weft.compute.backend import Backend
 from weft.compute.backends import BACKENDS
 from weft.compute.native import NativeSampler
-from weft.compute.sampler import Choices
+from weft.compute.protocols.backend import Backend
+from weft.compute.protocols.sampler import Choices
 
 
 @dataclass(frozen=True)

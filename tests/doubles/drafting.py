@@ -5,8 +5,8 @@ from dataclasses import dataclass
 from tests.doubles.fake_runner import FakeRunner
 from tests.doubles.stepping import SteppingEngine
 from weft.compute.native import NativeSampler
-from weft.core.speculation import DraftModelConfig, SpeculativeConfig
-from weft.engine.model_drafter import ModelDrafter
+from weft.core.config.speculation import DraftModelConfig, SpeculativeConfig
+from weft.engine.drafting.model_drafter import ModelDrafter
 from weft.engine.scheduling.draft_payoff import DraftPayoff
 
 

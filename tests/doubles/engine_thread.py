@@ -12,12 +12,12 @@ from tests.busy import PATIENCE_S
 from tests.doubles.fake_runner import FakeRunner
 from tests.doubles.state_runner import StateRunner
 from tests.doubles.stepping import make_config
-from weft.core.config import EngineConfig
-from weft.engine.engine_model import EngineModel
-from weft.engine.front.local_client import QueueMailbox
+from weft.core.config.engine import EngineConfig
+from weft.engine.clients.local_client import QueueMailbox
+from weft.engine.ipc.messages import Command, Event, Stop
 from weft.engine.loop import EngineLoop
-from weft.engine.messages import Command, Event, Stop
 from weft.engine.scheduling.scheduler import Scheduler
+from weft.engine.weights.engine_model import EngineModel
 
 
 class GatedRunner(FakeRunner):

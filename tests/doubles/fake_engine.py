@@ -11,8 +11,7 @@ import msgspec
 
 from tests.doubles.fake_inputs import EOS_ID, FIRST_ID, VOCAB_SIZE, FakeInputProcessor, FakeRenderer
 from weft.core.client import EngineClient
-from weft.core.config import EngineConfig, ModelConfig, SchedulerConfig
-from weft.core.controls import check_sleep_level, read_pause_mode, read_sleep_tags
+from weft.core.config.engine import EngineConfig, ModelConfig, SchedulerConfig
 from weft.core.engine_info import EngineInfo
 from weft.core.errors import (
     BadRequest,
@@ -22,8 +21,9 @@ from weft.core.errors import (
     Unavailable,
     WeftError,
 )
-from weft.core.kv_cache import CacheConfig
-from weft.core.types import (
+from weft.core.values.controls import check_sleep_level, read_pause_mode, read_sleep_tags
+from weft.core.values.kv_cache import CacheConfig
+from weft.core.values.types import (
     CompletionOutput,
     EngineLoad,
     FinishReason,

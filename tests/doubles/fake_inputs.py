@@ -2,15 +2,21 @@
 
 from collections.abc import Callable
 
-from weft.core.config import EngineConfig
-from weft.core.errors import BadRequest, Unsupported
-from weft.core.types import PoolingParams, PromptType, Request, RequestOptions, SamplingParams
-from weft.core.validate import (
+from weft.core.checks.validate import (
     Limits,
     resolve_params,
     validate_params,
     validate_prompt,
     validate_request_id,
+)
+from weft.core.config.engine import EngineConfig
+from weft.core.errors import BadRequest, Unsupported
+from weft.core.values.types import (
+    PoolingParams,
+    PromptType,
+    Request,
+    RequestOptions,
+    SamplingParams,
 )
 
 EOS_ID = 2

@@ -9,7 +9,7 @@ import hashlib
 import numpy as np
 from numpy.typing import NDArray
 
-from weft.compute.runner import Batch, FloatArray
+from weft.compute.protocols.runner import Batch, FloatArray
 
 
 class FakeRunner:

@@ -5,9 +5,10 @@ from collections.abc import AsyncGenerator
 from contextlib import contextmanager
 
 from tests.doubles.fake_engine import FakeEngine, make_config
-from weft.core.media import SpeechConfig
-from weft.core.speech import ClipOutput, Recording, Speech
-from weft.core.types import (
+from weft.core.checks.validate import validate_params
+from weft.core.values.media import SpeechConfig
+from weft.core.values.speech import ClipOutput, Recording, Speech
+from weft.core.values.types import (
     CompletionOutput,
     FinishReason,
     Logprob,
@@ -16,7 +17,6 @@ from weft.core.types import (
     RequestOutput,
     SamplingParams,
 )
-from weft.core.validate import validate_params
 
 CLIP_S = 2.0
 FIRST_TIMESTAMP_ID = 300

@@ -7,8 +7,8 @@ from dataclasses import dataclass, field
 import grpc
 
 from weft.pb import vllm_engine_pb2 as pb
+from weft.rpc.calls.tokenizer_archive import TokenizerArchive, to_chunks
 from weft.rpc.methods import METHODS, SERVICE
-from weft.rpc.tokenizer_archive import TokenizerArchive, to_chunks
 
 OUTPUT_IDS = (7, 8)
 

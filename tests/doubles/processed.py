@@ -5,9 +5,9 @@ from collections.abc import Sequence
 import numpy as np
 from numpy.typing import NDArray
 
-from weft.compute.runner import FloatArray
-from weft.compute.sampler import Choice
-from weft.core.types import LogprobRow
+from weft.compute.protocols.runner import FloatArray
+from weft.compute.protocols.sampler import Choice
+from weft.core.values.types import LogprobRow
 
 _NEVER = np.float32(-np.inf)
 

@@ -3,11 +3,11 @@
 import numpy as np
 
 from tests.doubles.processed import constrain, processed, score_values, truncate
-from weft.compute.masks import flags_of
 from weft.compute.native import NativeSampler
-from weft.compute.sampler import Choice, Choices, Lists, Scoring
-from weft.core.logprobs import LogprobsMode
-from weft.engine.step_choices import noise_key, to_choice
+from weft.compute.protocols.masks import flags_of
+from weft.compute.protocols.sampler import Choice, Choices, Lists, Scoring
+from weft.core.values.logprobs import LogprobsMode
+from weft.engine.step.step_choices import noise_key, to_choice
 
 _GAMMA = np.uint64(0x9E3779B97F4A7C15)
 _M1, _M2 = np.uint64(0xBF58476D1CE4E5B9), np.uint64(0x94D049BB133111EB)

@@ -4,10 +4,10 @@ import asyncio
 from collections.abc import Sequence
 from itertools import pairwise
 
-from weft.core.config import EngineConfig
-from weft.core.types import EngineLoad, FinishReason, LogprobRow, Request, SequenceOutput
+from weft.core.config.engine import EngineConfig
+from weft.core.values.types import EngineLoad, FinishReason, LogprobRow, Request, SequenceOutput
 from weft.engine.front.client import FrontClient
-from weft.engine.messages import Add, Command, StepOutput
+from weft.engine.ipc.messages import Add, Command, StepOutput
 from weft.text.tokenizer import Tokenizer
 
 _TURNS_TO_READ = 4  # of the event loop, until who waits has taken what there is

@@ -5,7 +5,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 
 from tests.busy import PATIENCE_S
-from weft.engine.front.local_client import LocalClient
+from weft.engine.clients.local_client import LocalClient
 
 
 @contextmanager

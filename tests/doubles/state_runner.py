@@ -4,7 +4,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from tests.doubles.fake_runner import FakeRunner
-from weft.compute.runner import Batch, FloatArray
+from weft.compute.protocols.runner import Batch, FloatArray
 
 _MODULUS = (1 << 61) - 1
 

@@ -5,10 +5,10 @@ from dataclasses import dataclass, field
 from tests.doubles.async_device import AsyncRunner, AsyncSampler
 from tests.doubles.fake_runner import FakeRunner
 from weft.compute.native import NativeSampler
-from weft.compute.runner import Runner
-from weft.core.config import ComputeConfig, EngineConfig, ModelConfig, SchedulerConfig
-from weft.core.kv_cache import CacheConfig
-from weft.core.types import (
+from weft.compute.protocols.runner import Runner
+from weft.core.config.engine import ComputeConfig, EngineConfig, ModelConfig, SchedulerConfig
+from weft.core.values.kv_cache import CacheConfig
+from weft.core.values.types import (
     FinishReason,
     LogprobRow,
     LoRARequest,
@@ -19,15 +19,15 @@ from weft.core.types import (
     SequenceOutput,
 )
 from weft.engine.constraints.grammar import Grammar, GrammarFailed, GrammarVocabulary, build
-from weft.engine.kv_tier import KvTier
+from weft.engine.kv.kv_tier import KvTier
 from weft.engine.offloading import Elsewhere, Offloading
+from weft.engine.scheduling.blocks.lent_blocks import Lender
 from weft.engine.scheduling.drafter import NgramDrafter
-from weft.engine.scheduling.lent_blocks import Lender
 from weft.engine.scheduling.plan import Plan
 from weft.engine.scheduling.scheduler import Scheduler
-from weft.engine.step_forward import ModelForward
-from weft.engine.step_sampler import StepSampler
-from weft.engine.steps import StepParts, open_steps
+from weft.engine.step.step_forward import ModelForward
+from weft.engine.step.step_sampler import StepSampler
+from weft.engine.step.steps import StepParts, open_steps
 
 EOS = 1
 

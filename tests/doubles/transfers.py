@@ -4,7 +4,7 @@ import msgspec
 
 from tests.busy import PATIENCE_S
 from tests.doubles.secret_file import secret_file
-from weft.core.kv_transfer import KvConnector, KvRole, KvTransferConfig
+from weft.core.values.kv_transfer import KvConnector, KvRole, KvTransferConfig
 from weft.engine.transfer.settings import LOOPBACK
 
 # Beside connector and role, as a user writes them, of an engine on a port that is free.

@@ -15,11 +15,11 @@ from tests.compute.runners import load_runner
 from tests.contract.engines import GIB, stop
 from tests.model.checkpoints import write_checkpoint
 from tests.model.test_delta import QWEN35
-from weft.core.engine_options import EngineOptions
-from weft.core.types import EngineLoad, OutputKind, RequestOutput, SamplingParams
-from weft.engine.configure import resolve
-from weft.engine.front.local_client import LocalClient
+from weft.core.config.engine_options import EngineOptions
+from weft.core.values.types import EngineLoad, OutputKind, RequestOutput, SamplingParams
+from weft.engine.clients.local_client import LocalClient
 from weft.engine.scheduling.draft_payoff import DraftPayoff
+from weft.engine.start.configure import resolve
 from weft.model.open import open_model
 from weft.text.tokenizer import Tokenizer
 

@@ -8,7 +8,7 @@ import pytest
 from tests.busy import PATIENCE_S, until
 from tests.e2e.scenes import scene
 from weft.cli.up.envoy import EnvoyPlan
-from weft.core.prompts import pack_tokens
+from weft.core.values.prompts import pack_tokens
 from weft.epp.decision.tickets import Ending
 from weft.epp.plugins.producers.tokens import pack
 from weft.epp.request.values import Drop, Refused, Usage

@@ -17,7 +17,7 @@ import yaml
 from tests.busy import PATIENCE_S
 from tests.cli.running import SMALL, running
 from tests.ports import free_port
-from weft.core.metric_series import PREFIX, SERIES
+from weft.core.observe.metric_series import PREFIX, SERIES
 
 DEPLOY = Path(__file__).resolve().parents[2] / "deploy"
 DASHBOARD = json.loads((DEPLOY / "grafana" / "weft.json").read_text(encoding="utf-8"))

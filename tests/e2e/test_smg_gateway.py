@@ -17,10 +17,10 @@ from tests.cli.running import running
 from tests.e2e.gateway import Gateway, gateway
 from tests.faults.watching import is_busy, is_idle, load_of, stub_of, until
 from weft import LLM, SamplingParams
-from weft.core.types import CompletionOutput
+from weft.core.values.types import CompletionOutput
 from weft.model.open import open_model
 from weft.pb.vllm_engine_pb2_grpc import VllmEngineStub
-from weft.text.chat import ChatTemplate
+from weft.text.templates.chat import ChatTemplate
 from weft.text.tokenizer import Tokenizer
 
 pytestmark = pytest.mark.slow  # the gateway alone takes half a minute to start

@@ -13,7 +13,7 @@ from tests.e2e.schemas import SCHEMAS
 from tests.e2e.test_bitwise import RANDOM, TINY, Bench, bench
 from weft.core.client import EngineClient
 from weft.core.errors import BadRequest
-from weft.core.types import FinishReason, OutputKind, SamplingParams, StructuredOutputsParams
+from weft.core.values.types import FinishReason, OutputKind, SamplingParams, StructuredOutputsParams
 
 # It chooses nearly at random, so nothing but the constraint gives its answers their form.
 WILD = RANDOM

@@ -22,11 +22,11 @@ from tests.doubles.otlp_receiver import Received, Receiver, receiving
 from tests.epp.server.messages import Stream, request_body, request_headers
 from tests.web.serving import ECHO, GIB, RANDOM
 from weft.compute.backends import load_model
-from weft.core.engine_options import EngineOptions
-from weft.core.metrics import Metrics
-from weft.core.otlp import OtlpTracer, open_tracer
-from weft.engine.configure import resolve
-from weft.engine.front.local_client import LocalClient
+from weft.core.config.engine_options import EngineOptions
+from weft.core.observe.metrics import Metrics
+from weft.core.observe.otlp import OtlpTracer, open_tracer
+from weft.engine.clients.local_client import LocalClient
+from weft.engine.start.configure import resolve
 from weft.model.open import open_model
 from weft.pb import vllm_engine_pb2 as pb
 from weft.pb.vllm_engine_pb2_grpc import VllmEngineStub

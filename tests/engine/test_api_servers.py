@@ -18,8 +18,8 @@ from tests.engine.test_elastic import elastic_by_hand
 from tests.engine.test_front import HandClient
 from weft.core import errors
 from weft.core.errors import BadRequest, EngineDead, Key, NotFound, WeftError
-from weft.core.kv_transfer import KEY, RemotePrompt
-from weft.core.types import (
+from weft.core.values.kv_transfer import KEY, RemotePrompt
+from weft.core.values.types import (
     EngineLoad,
     FinishReason,
     SamplingParams,
@@ -43,11 +43,11 @@ from weft.engine.api_servers.messages import (
     ToServer,
 )
 from weft.engine.api_servers.series import families_of, page, summed
-from weft.engine.channel import Channel
+from weft.engine.clients.engine_group import EngineGroup
 from weft.engine.front.counted_stream import CountedStream
-from weft.engine.front.engine_group import EngineGroup
-from weft.engine.messages import Abort, Add, Ready, ReleaseRemote, Reply, StepOutput, UseShare
-from weft.engine.output_ports import OutputPorts
+from weft.engine.ipc.channel import Channel
+from weft.engine.ipc.messages import Abort, Add, Ready, ReleaseRemote, Reply, StepOutput, UseShare
+from weft.engine.ipc.output_ports import OutputPorts
 
 ENDLESS = SamplingParams(temperature=0.0, max_tokens=None, ignore_eos=True)
 PROMPT = {"prompt_token_ids": [5, 6, 7]}

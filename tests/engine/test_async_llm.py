@@ -6,7 +6,7 @@ import pytest
 
 import weft
 from weft.core.errors import BadRequest, EngineDead
-from weft.core.types import SamplingParams
+from weft.core.values.types import SamplingParams
 
 GREEDY = SamplingParams(temperature=0.0, max_tokens=8)
 

@@ -5,11 +5,11 @@ import pytest
 import weft
 from tests.doubles.device_backend import DeviceBackend
 from weft.compute.backends import BACKENDS
-from weft.core.engine_options import EngineOptions
+from weft.core.config.engine_options import EngineOptions
 from weft.core.errors import ConfigError
-from weft.core.logprobs import LogprobsMode
-from weft.core.types import SamplingParams, StructuredOutputsParams
-from weft.engine.fit import fit
+from weft.core.values.logprobs import LogprobsMode
+from weft.core.values.types import SamplingParams, StructuredOutputsParams
+from weft.engine.start.fit import fit
 from weft.model.open import open_model
 
 MODEL = "embedded:random?layers=2&hidden=32&heads=2&kv_heads=1&head_dim=16&vocab=400&max_len=256"

@@ -5,7 +5,7 @@ import pytest
 
 import weft
 from weft.core.errors import BadRequest
-from weft.core.types import SamplingParams
+from weft.core.values.types import SamplingParams
 
 SMALL = (
     "embedded:random?layers=1&hidden=32&heads=2&kv_heads=1&head_dim=16&intermediate=64&vocab=300"

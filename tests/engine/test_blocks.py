@@ -1,8 +1,8 @@
 """Which block is given out next, and what a router is told of those that were stored."""
 
 from tests.doubles.stepping import make_engine
-from weft.core.types import BlockStored
-from weft.engine.scheduling.block_pool import BlockPool
+from weft.core.values.types import BlockStored
+from weft.engine.scheduling.blocks.block_pool import BlockPool
 from weft.engine.scheduling.drafts import DraftCounts
 
 PROMPT = list(range(10, 21))  # two full blocks of 4 and a part

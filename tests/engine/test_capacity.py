@@ -1,4 +1,4 @@
-"""What a fitted model takes and holds, and the speeds that a machine's limits allow: weft.engine.capacity."""
+"""What a fitted model takes and holds, and the speeds that a machine's limits allow: weft.engine.start.capacity."""
 
 import math
 
@@ -7,10 +7,10 @@ import pytest
 
 from tests.model.checkpoints import CONFIG, tensors_of, write_checkpoint
 from weft.compute.native import Roofline
-from weft.core.engine_options import EngineOptions
-from weft.engine.capacity import Capacity, capacity_of
-from weft.engine.fit import fit
-from weft.model.layout import decoder_layout
+from weft.core.config.engine_options import EngineOptions
+from weft.engine.start.capacity import Capacity, capacity_of
+from weft.engine.start.fit import fit
+from weft.model.files.layout import decoder_layout
 from weft.model.open import find_model
 
 MACHINE = Roofline(bytes_per_s=1e9, operations_per_s=1e9)

@@ -15,12 +15,12 @@ import zmq
 from tests.busy import PATIENCE_S
 from tests.contract.engines import GIB, MODEL, start, stop
 from tests.model.checkpoints import tensors_of, write_checkpoint
-from weft.core.engine_options import EngineOptions
+from weft.core.config.engine_options import EngineOptions
 from weft.core.errors import ConfigError, EngineDead
-from weft.core.types import SamplingParams
-from weft.engine.configure import resolve
-from weft.engine.front.child import EngineChild
-from weft.engine.front.process_client import ProcessClient
+from weft.core.values.types import SamplingParams
+from weft.engine.clients.child import EngineChild
+from weft.engine.clients.process_client import ProcessClient
+from weft.engine.start.configure import resolve
 from weft.model.open import open_model
 
 

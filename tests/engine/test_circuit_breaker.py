@@ -10,9 +10,9 @@ from tests.busy import PATIENCE_S
 from tests.doubles.transfers import computed_at
 from tests.engine.test_kv_transfer import ask, run_engine, watch_transfers
 from tests.epp.pools import Clock
-from weft.core.kv_transfer import KvRole
-from weft.engine import handshake
-from weft.engine.handshake import PeerError
+from weft.core.values.kv_transfer import KvRole
+from weft.engine.ipc import handshake
+from weft.engine.ipc.handshake import PeerError
 from weft.engine.transfer import circuit_breaker
 from weft.engine.transfer.circuit_breaker import OPEN_S, CircuitBreaker
 

@@ -1,4 +1,4 @@
-"""weft.engine.configure"""
+"""weft.engine.start.configure"""
 
 import re
 from dataclasses import replace
@@ -8,15 +8,15 @@ from hypothesis import example, given
 from hypothesis import strategies as st
 
 from tests.doubles.secret_file import secret_file
-from weft.core.config import ComputeConfig, EngineConfig
-from weft.core.elastic import ElasticConfig
-from weft.core.engine_options import EngineOptions
+from weft.core.config.elastic import ElasticConfig
+from weft.core.config.engine import ComputeConfig, EngineConfig
+from weft.core.config.engine_options import EngineOptions
 from weft.core.errors import ConfigError
-from weft.core.kv_cache import StateCacheConfig
-from weft.core.types import PoolingKind
-from weft.engine.configure import resolve
-from weft.engine.pool_size import DEFAULT_POOL_BYTES
-from weft.engine.step_size import MAX_ROWS
+from weft.core.values.kv_cache import StateCacheConfig
+from weft.core.values.types import PoolingKind
+from weft.engine.start.configure import resolve
+from weft.engine.start.pool_size import DEFAULT_POOL_BYTES
+from weft.engine.step.step_size import MAX_ROWS
 from weft.model.card import AdapterBytes, ModelCard
 from weft.model.pooling import PoolingSpec
 

@@ -1,8 +1,8 @@
-"""weft.engine.cpu_shares"""
+"""weft.engine.start.cpu_shares"""
 
 import pytest
 
-from weft.engine.cpu_shares import in_order, share
+from weft.engine.start.cpu_shares import in_order, share
 
 
 @pytest.mark.parametrize(

@@ -1,4 +1,4 @@
-"""weft.engine.front.data_parallel: who gets a request, and what becomes of engines that die."""
+"""weft.engine.clients.data_parallel: who gets a request, and what becomes of engines that die."""
 
 import asyncio
 import signal
@@ -13,10 +13,10 @@ from tests.busy import PATIENCE_S, until
 from tests.contract.engines import ROOM, data_parallel, local, start, stop
 from tests.engine.test_front import HandClient
 from tests.engine.test_lora import adapter
-from weft.core.config import PoolerConfig
+from weft.core.config.engine import PoolerConfig
 from weft.core.errors import BadRequest, ConfigError, EngineDead, FailedPrecondition, Overloaded
-from weft.core.metrics import Metrics
-from weft.core.types import (
+from weft.core.observe.metrics import Metrics
+from weft.core.values.types import (
     AllBlocksCleared,
     BlockStored,
     OutputKind,
@@ -26,12 +26,12 @@ from weft.core.types import (
     SamplingParams,
     StructuredOutputsParams,
 )
-from weft.core.weight_transfer import WeightTransferConfig
-from weft.engine.front.data_parallel import DataParallelClient
-from weft.engine.front.elastic_group import ANSWER_TOKENS
-from weft.engine.front.local_client import LocalClient
-from weft.engine.messages import FinishWeightUpdate, Reply, Wake
-from weft.engine.weight_files import WeightFiles
+from weft.core.values.weight_transfer import WeightTransferConfig
+from weft.engine.clients.data_parallel import DataParallelClient
+from weft.engine.clients.elastic_group import ANSWER_TOKENS
+from weft.engine.clients.local_client import LocalClient
+from weft.engine.ipc.messages import FinishWeightUpdate, Reply, Wake
+from weft.engine.ipc.weight_files import WeightFiles
 
 PROMPT = {"prompt_token_ids": list(range(100, 200))}
 ENDLESS = SamplingParams(temperature=0.0, max_tokens=None, ignore_eos=True)

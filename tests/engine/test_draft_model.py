@@ -13,15 +13,15 @@ import pytest
 
 from tests.contract.engines import MODEL, stop
 from tests.model.adapters import write_adapter
-from weft.core.engine_options import EngineOptions
+from weft.core.config.engine_options import EngineOptions
 from weft.core.errors import ConfigError
-from weft.core.types import LoRARequest, OutputKind, SamplingParams
-from weft.engine.capacity import capacity_of
-from weft.engine.fit import find_and_fit
-from weft.engine.front.data_parallel import DataParallelClient
-from weft.engine.front.local_client import LocalClient
-from weft.engine.front.process_client import ProcessClient
-from weft.engine.speculation import read_speculation
+from weft.core.values.types import LoRARequest, OutputKind, SamplingParams
+from weft.engine.clients.data_parallel import DataParallelClient
+from weft.engine.clients.local_client import LocalClient
+from weft.engine.clients.process_client import ProcessClient
+from weft.engine.settings.speculation import read_speculation
+from weft.engine.start.capacity import capacity_of
+from weft.engine.start.fit import find_and_fit
 from weft.model.open import open_model
 
 TINY = Path(str(files("weft.model.embedded"))) / "tiny"

@@ -1,4 +1,4 @@
-"""weft.engine.front.elastic_group: more engines, and fewer, while they serve."""
+"""weft.engine.clients.elastic_group: more engines, and fewer, while they serve."""
 
 import asyncio
 import itertools
@@ -12,8 +12,8 @@ from tests.contract.engines import data_parallel, local
 from tests.engine.test_data_parallel import by_hand, last, leave, refused, sent
 from tests.engine.test_front import HandClient
 from tests.engine.test_lora import adapter
-from weft.core.config import LoraConfig
-from weft.core.elastic import ElasticConfig
+from weft.core.config.elastic import ElasticConfig
+from weft.core.config.engine import LoraConfig
 from weft.core.errors import (
     BadRequest,
     DeadlineExceeded,
@@ -21,10 +21,10 @@ from weft.core.errors import (
     Unavailable,
     Unsupported,
 )
-from weft.core.metrics import Metrics
-from weft.core.types import LoRARequest
-from weft.engine.cpu_shares import cpus_of
-from weft.engine.messages import AddLora, Reply, UseShare
+from weft.core.observe.metrics import Metrics
+from weft.core.values.types import LoRARequest
+from weft.engine.ipc.messages import AddLora, Reply, UseShare
+from weft.engine.start.cpu_shares import cpus_of
 
 
 async def elastic_by_hand(size=2, num_threads=2, engine_bytes=0):

@@ -8,10 +8,10 @@ import pytest
 
 from tests.busy import is_within, until
 from tests.doubles.stepping import make_config
-from weft.core.controls import STALL_S
 from weft.core.errors import BadRequest, EngineDead, GenerationError, Overloaded, Unavailable
-from weft.core.kv_feed import KvEventFeed
-from weft.core.types import (
+from weft.core.observe.kv_feed import KvEventFeed
+from weft.core.values.controls import STALL_S
+from weft.core.values.types import (
     AllBlocksCleared,
     EngineLoad,
     FinishReason,
@@ -21,7 +21,7 @@ from weft.core.types import (
     StructuredOutputsParams,
 )
 from weft.engine.front.client import FrontClient
-from weft.engine.messages import (
+from weft.engine.ipc.messages import (
     Abort,
     Add,
     Failed,

@@ -8,7 +8,7 @@ from llguidance import LLMatcher
 
 from tests.busy import PATIENCE_S
 from tests.text.vocabularies import byte_level_library, llama_like_library
-from weft.compute.masks import flags_of
+from weft.compute.protocols.masks import flags_of
 from weft.engine.constraints.grammar import (
     MAX_CACHE_BYTES,
     Grammar,

@@ -8,7 +8,7 @@ import pytest
 from tests.busy import until
 from tests.text.vocabularies import files_of, metaspace_library
 from weft.core.errors import BadRequest, Unavailable
-from weft.core.types import StructuredOutputsParams
+from weft.core.values.types import StructuredOutputsParams
 from weft.engine.constraints.check import MAX_CACHE_BYTES, GrammarChecker
 from weft.model.embedded.byte_tokenizer import tokenizer_files
 from weft.text.tokenizer import Tokenizer

@@ -9,8 +9,8 @@ import jsonschema
 import pytest
 from llguidance import LLMatcher, LLTokenizer
 
-from weft.core.json_schema import FORMATS, UNHELD, held
-from weft.core.json_schema_patterns import without_assertions
+from weft.core.checks.json_schema import FORMATS, UNHELD, held
+from weft.core.checks.json_schema_patterns import without_assertions
 from weft.engine.constraints.text import to_grammar_text
 
 STRING = {"type": "string"}

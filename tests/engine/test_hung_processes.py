@@ -15,16 +15,16 @@ from tests.contract.engines import ROOM, data_parallel, nodes, process
 from tests.engine.test_api_servers import attached
 from tests.engine.test_data_parallel import by_hand
 from tests.engine.test_front import HandClient
-from weft.core import heartbeat
+from weft.core.aio import heartbeat
 from weft.core.errors import EngineDead
-from weft.core.types import SamplingParams
+from weft.core.values.types import SamplingParams
 from weft.engine.api_servers import attached as attached_servers
 from weft.engine.api_servers.client import ApiServerClient
 from weft.engine.api_servers.messages import FromServer, ToServer
-from weft.engine.channel import Channel
 from weft.engine.front import calls
 from weft.engine.front.calls import EngineCalls
-from weft.engine.messages import Beat, Reply
+from weft.engine.ipc.channel import Channel
+from weft.engine.ipc.messages import Beat, Reply
 
 ENDLESS = SamplingParams(temperature=0.0, max_tokens=None, ignore_eos=True)
 PROMPT = {"prompt_token_ids": [5, 6, 7]}

@@ -16,10 +16,10 @@ import zmq.asyncio
 from tests.busy import PATIENCE_S, until
 from tests.contract.engines import MODEL, process
 from tests.doubles.stepping import SteppingEngine, make_engine
-from weft.core.engine_options import EngineOptions
+from weft.core.config.engine_options import EngineOptions
 from weft.core.errors import ConfigError
-from weft.core.kv_feed import KvEventFeed
-from weft.core.types import (
+from weft.core.observe.kv_feed import KvEventFeed
+from weft.core.values.types import (
     AllBlocksCleared,
     BlockRemoved,
     BlockStored,
@@ -27,9 +27,9 @@ from weft.core.types import (
     KvEventBatch,
     SamplingParams,
 )
-from weft.engine.configure import resolve
 from weft.engine.front.kv_publisher import MAX_REPLAYS, KvPublisher
-from weft.engine.kv_events import at_rank, read_kv_events
+from weft.engine.settings.kv_events import at_rank, read_kv_events
+from weft.engine.start.configure import resolve
 from weft.model.open import open_model
 
 TOPIC = "kv-events"

@@ -11,10 +11,10 @@ import pytest
 from tests.busy import PATIENCE_S
 from tests.doubles.stepping import make_request
 from weft.core.errors import ConfigError
-from weft.core.kv_cache import Medium
-from weft.core.types import BlockRemoved, BlockStored, SamplingParams
-from weft.engine.kv_tier import MAX_QUEUED_BYTES, STALLED_S, KvTier
-from weft.engine.kv_tier_stores import (
+from weft.core.values.kv_cache import Medium
+from weft.core.values.types import BlockRemoved, BlockStored, SamplingParams
+from weft.engine.kv.kv_tier import MAX_QUEUED_BYTES, STALLED_S, KvTier
+from weft.engine.kv.kv_tier_stores import (
     HEADER_BYTES,
     MAX_ENGINES,
     DamagedBlock,

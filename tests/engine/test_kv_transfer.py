@@ -25,11 +25,11 @@ from tests.engine.test_offloading import (
 )
 from weft import LLM
 from weft.core.errors import GenerationError, Overloaded
-from weft.core.kv_transfer import KEY, KvConnector, KvRole
-from weft.core.stats import TransferStats
-from weft.core.types import FinishReason, LoRARequest, SamplingParams
-from weft.engine.front.local_client import LocalClient
-from weft.engine.messages import Abort, Add, Ping, ResetPrefixCache, StepOutput
+from weft.core.observe.stats import TransferStats
+from weft.core.values.kv_transfer import KEY, KvConnector, KvRole
+from weft.core.values.types import FinishReason, LoRARequest, SamplingParams
+from weft.engine.clients.local_client import LocalClient
+from weft.engine.ipc.messages import Abort, Add, Ping, ResetPrefixCache, StepOutput
 from weft.model.open import open_model
 from weft.text.tokenizer import Tokenizer
 

@@ -9,11 +9,9 @@ from msgspec.structs import replace
 
 from tests.doubles.fake_runner import FakeRunner, greedy_after, logits_after
 from tests.doubles.stepping import make_config, make_request
-from weft.core.logprobs import LogprobsMode
-from weft.core.types import FinishReason, SamplingParams
-from weft.engine.engine_model import EngineModel
-from weft.engine.loop import EngineLoop
-from weft.engine.messages import (
+from weft.core.values.logprobs import LogprobsMode
+from weft.core.values.types import FinishReason, SamplingParams
+from weft.engine.ipc.messages import (
     Abort,
     Add,
     Pause,
@@ -25,6 +23,8 @@ from weft.engine.messages import (
     StepOutput,
     Stop,
 )
+from weft.engine.loop import EngineLoop
+from weft.engine.weights.engine_model import EngineModel
 from weft.model.embedded.byte_tokenizer import tokenizer_files
 
 PROMPT = list(range(10, 21))

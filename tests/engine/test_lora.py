@@ -13,21 +13,21 @@ from tests.busy import until
 from tests.contract.engines import MODEL, ROOM, running_engine, start, stop
 from tests.model.adapters import write_adapter
 from weft import LLM
-from weft.core.engine_options import EngineOptions
+from weft.core.config.engine_options import EngineOptions
 from weft.core.errors import BadRequest, ConfigError, NotFound
-from weft.core.metrics import Metrics, expose
-from weft.core.types import (
+from weft.core.observe.metrics import Metrics, expose
+from weft.core.values.types import (
     BlockStored,
     LoRARequest,
     OutputKind,
     SamplingParams,
     StreamingInput,
 )
-from weft.engine.configure import resolve
-from weft.engine.front.local_client import LocalClient
-from weft.engine.front.process_client import ProcessClient
-from weft.engine.lora_loader import LoraLoader
-from weft.engine.messages import AddLora
+from weft.engine.clients.local_client import LocalClient
+from weft.engine.clients.process_client import ProcessClient
+from weft.engine.ipc.messages import AddLora
+from weft.engine.start.configure import resolve
+from weft.engine.weights.lora_loader import LoraLoader
 from weft.model.open import open_model
 
 SPEC = open_model(MODEL).spec

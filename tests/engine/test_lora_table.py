@@ -6,11 +6,11 @@ import random
 import pytest
 
 from tests.doubles.stepping import make_config
-from weft.core.config import LoraConfig
+from weft.core.config.engine import LoraConfig
 from weft.core.errors import BadRequest, EngineDead, FailedPrecondition, NotFound
-from weft.core.types import LoRARequest
+from weft.core.values.types import LoRARequest
 from weft.engine.front.lora_table import LoraTable
-from weft.engine.messages import RemoveLora, Reply
+from weft.engine.ipc.messages import RemoveLora, Reply
 
 
 def lora(name, number=None, *, path=None, **fields):

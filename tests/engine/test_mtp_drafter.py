@@ -8,13 +8,13 @@ import pytest
 from tests.compute.mtp_heads import CASES, write_head
 from tests.contract.engines import stop
 from tests.model.gguf.files import write_gguf
-from weft.core.engine_options import EngineOptions
+from weft.core.config.engine_options import EngineOptions
 from weft.core.errors import ConfigError
-from weft.core.types import OutputKind, SamplingParams
-from weft.engine.capacity import capacity_of
-from weft.engine.fit import find_and_fit
-from weft.engine.front.local_client import LocalClient
-from weft.engine.speculation import MTP_METHODS
+from weft.core.values.types import OutputKind, SamplingParams
+from weft.engine.clients.local_client import LocalClient
+from weft.engine.settings.speculation import MTP_METHODS
+from weft.engine.start.capacity import capacity_of
+from weft.engine.start.fit import find_and_fit
 
 MTP = {"method": "mtp", "num_speculative_tokens": 3}
 PROMPTS = [list(range(first, first + 40)) for first in (60, 60, 90, 120)]

@@ -16,12 +16,12 @@ from tests.engine.test_lora import adapter
 from tests.engine.test_offloading import mixed
 from tests.ports import free_port
 from weft import __version__
+from weft.core.config.ranks import LinkConfig, RanksConfig
 from weft.core.errors import ConfigError, EngineDead
-from weft.core.ranks import LinkConfig, RanksConfig
-from weft.core.types import OutputKind, SamplingParams
-from weft.engine.channel import Channel
-from weft.engine.handshake import PeerError
-from weft.engine.messages import Event
+from weft.core.values.types import OutputKind, SamplingParams
+from weft.engine.ipc.channel import Channel
+from weft.engine.ipc.handshake import PeerError
+from weft.engine.ipc.messages import Event
 from weft.engine.nodes import head, link
 from weft.engine.nodes.head import NodeListener, digest_of
 from weft.engine.nodes.link import FromHead, Join, JoinRefused, LinkSocket, connect, difference

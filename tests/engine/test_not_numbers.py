@@ -9,11 +9,11 @@ import pytest
 from numpy.typing import NDArray
 
 from tests.model.checkpoints import CONFIG, tensors_of, write_checkpoint
-from weft.core.engine_options import EngineOptions
+from weft.core.config.engine_options import EngineOptions
 from weft.core.errors import GenerationError
-from weft.core.types import OutputKind, SamplingParams, StructuredOutputsParams
-from weft.engine.fit import fit
-from weft.engine.front.local_client import LocalClient
+from weft.core.values.types import OutputKind, SamplingParams, StructuredOutputsParams
+from weft.engine.clients.local_client import LocalClient
+from weft.engine.start.fit import fit
 from weft.model.open import open_model
 
 HUGE = 3e38  # a number, of which the square is none

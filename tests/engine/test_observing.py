@@ -8,14 +8,14 @@ import pytest
 from tests.busy import PATIENCE_S
 from tests.contract.engines import GIB, MODEL, stop
 from tests.engine.test_front import HandClient, begin
-from weft.core.engine_options import EngineOptions
+from weft.core.config.engine_options import EngineOptions
 from weft.core.errors import BadRequest, EngineDead, GenerationError, Overloaded
-from weft.core.metrics import Metrics
-from weft.core.types import EngineLoad, FinishReason, OutputKind, SamplingParams
-from weft.engine.configure import resolve
-from weft.engine.front.local_client import LocalClient
-from weft.engine.front.process_client import ProcessClient
-from weft.engine.messages import Failed
+from weft.core.observe.metrics import Metrics
+from weft.core.values.types import EngineLoad, FinishReason, OutputKind, SamplingParams
+from weft.engine.clients.local_client import LocalClient
+from weft.engine.clients.process_client import ProcessClient
+from weft.engine.ipc.messages import Failed
+from weft.engine.start.configure import resolve
 from weft.model.open import open_model
 
 

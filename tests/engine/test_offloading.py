@@ -16,10 +16,10 @@ from tests.doubles.stepping import make_config, make_engine, make_request
 from tests.engine.test_kv_tier import wait
 from tests.model.adapters import write_adapter
 from weft import LLM
-from weft.core.engine_options import EngineOptions
+from weft.core.config.engine_options import EngineOptions
 from weft.core.errors import ConfigError
-from weft.core.kv_cache import KvOffloadingConfig, Medium
-from weft.core.types import (
+from weft.core.values.kv_cache import KvOffloadingConfig, Medium
+from weft.core.values.types import (
     AllBlocksCleared,
     BlockRemoved,
     BlockStored,
@@ -28,10 +28,10 @@ from weft.core.types import (
     SamplingParams,
     StructuredOutputsParams,
 )
-from weft.engine.fit import fit
-from weft.engine.kv_tier import KvTier
-from weft.engine.kv_tier_stores import DirectoryBlocks, MemoryBlocks
-from weft.engine.messages import Abort, Add, Ping, ResetPrefixCache, StepOutput
+from weft.engine.ipc.messages import Abort, Add, Ping, ResetPrefixCache, StepOutput
+from weft.engine.kv.kv_tier import KvTier
+from weft.engine.kv.kv_tier_stores import DirectoryBlocks, MemoryBlocks
+from weft.engine.start.fit import fit
 from weft.model.open import open_model
 
 MODEL = "embedded:random?layers=3&hidden=64&heads=4&kv_heads=2&intermediate=96&vocab=300"

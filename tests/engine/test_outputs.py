@@ -4,14 +4,14 @@ import pytest
 
 from tests.doubles.stepping import make_request
 from tests.text.vocabularies import byte_level
-from weft.core.types import (
+from weft.core.checks.validate import Limits, resolve_params
+from weft.core.values.types import (
     FinishReason,
     Logprob,
     OutputKind,
     SamplingParams,
     SequenceOutput,
 )
-from weft.core.validate import Limits, resolve_params
 from weft.text.outputs import RequestStream
 
 TOKENIZER = byte_level()

@@ -7,7 +7,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from tests.engine.test_outputs import PROMPT, TOKENIZER, output_of, single_bytes, stream
-from weft.core.types import FinishReason, OutputKind
+from weft.core.values.types import FinishReason, OutputKind
 
 # Few different tokens, so that stop strings occur; pieces of characters and a special token among them.
 OWL = TOKENIZER.encode("🦉")

@@ -8,7 +8,7 @@ from hypothesis import strategies as st
 
 from tests.busy import PATIENCE_S
 from tests.engine.test_front import HandClient, begin
-from weft.core.types import FinishReason, OutputKind, SamplingParams
+from weft.core.values.types import FinishReason, OutputKind, SamplingParams
 from weft.engine.front.open_requests import Pace
 
 INTERVAL_S = 0.025

@@ -1,4 +1,4 @@
-"""weft.engine.packed_cache: packed weights that outlive the process that packed them."""
+"""weft.engine.weights.packed_cache: packed weights that outlive the process that packed them."""
 
 import errno
 import fcntl
@@ -18,14 +18,14 @@ from tests.contract.engines import GIB
 from tests.model.checkpoints import tensors_of, write_checkpoint
 from weft.compute.native import code
 from weft.compute.native.runner import NativeModel
-from weft.core.engine_options import EngineOptions
+from weft.core.config.engine_options import EngineOptions
 from weft.core.errors import ConfigError
-from weft.engine import packed_cache, packed_files
-from weft.engine.configure import resolve
-from weft.engine.engine_model import EngineModel
-from weft.engine.packed_cache import PackedCache
-from weft.engine.weight_files import WeightFiles
-from weft.engine.weight_store import WeightStore
+from weft.engine.ipc.weight_files import WeightFiles
+from weft.engine.start.configure import resolve
+from weft.engine.weights import packed_cache, packed_files
+from weft.engine.weights.engine_model import EngineModel
+from weft.engine.weights.packed_cache import PackedCache
+from weft.engine.weights.weight_store import WeightStore
 from weft.model.open import open_model
 
 

@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from tests.doubles.stepping import make_request
-from weft.core.types import SamplingParams
+from weft.core.values.types import SamplingParams
 from weft.engine.scheduling.plan import Plan, PlannedRows
 from weft.engine.scheduling.sequence import Sequence
 

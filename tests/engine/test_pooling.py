@@ -12,10 +12,10 @@ from safetensors.numpy import load_file, save_file
 import weft
 from tests.compute.encoders import SIZES, make_model
 from tests.model.pooling_files import WORDS, change_config, write_modules, write_tokenizer
-from weft.core.engine_options import EngineOptions
+from weft.core.config.engine_options import EngineOptions
 from weft.core.errors import BadRequest, ConfigError, GenerationError
-from weft.core.types import PoolingParams
-from weft.engine.configure import resolve
+from weft.core.values.types import PoolingParams
+from weft.engine.start.configure import resolve
 from weft.model.open import open_model
 
 pytestmark = pytest.mark.filterwarnings("ignore")

@@ -4,8 +4,8 @@ import pytest
 
 from tests.doubles.stepping import make_config
 from tests.engine.test_front import MODEL
-from weft.core.kv_cache import Medium
-from weft.core.types import (
+from weft.core.values.kv_cache import Medium
+from weft.core.values.types import (
     AllBlocksCleared,
     BlockRemoved,
     BlockStored,

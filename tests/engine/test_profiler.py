@@ -16,11 +16,11 @@ from tests.doubles.fake_runner import FakeRunner
 from tests.engine.test_loop import Script, add
 from tests.model.checkpoints import write_checkpoint
 from weft import LLM
+from weft.core.config.profiling import ProfilerConfig
 from weft.core.errors import BadRequest, ConfigError, FailedPrecondition, Unsupported
-from weft.core.profiling import ProfilerConfig
-from weft.engine.front.local_client import LocalClient
-from weft.engine.front.process_client import ProcessClient
-from weft.engine.messages import Reply, StartProfile, StopProfile
+from weft.engine.clients.local_client import LocalClient
+from weft.engine.clients.process_client import ProcessClient
+from weft.engine.ipc.messages import Reply, StartProfile, StopProfile
 from weft.engine.profiler import read_profiler
 
 START, STOP = StartProfile(call_id=1), StopProfile(2)

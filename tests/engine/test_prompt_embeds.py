@@ -9,8 +9,8 @@ import weft
 from tests.doubles.stepping import make_request
 from weft.core.beam_search import BeamSearchParams
 from weft.core.errors import BadRequest, ConfigError
-from weft.core.prompts import EmbeddedTokens
-from weft.core.types import SamplingParams, StreamingInput
+from weft.core.values.prompts import EmbeddedTokens
+from weft.core.values.types import SamplingParams, StreamingInput
 from weft.engine.scheduling.sequence import Sequence
 from weft.model.open import open_model
 

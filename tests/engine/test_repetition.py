@@ -5,7 +5,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from tests.doubles.stepping import make_engine
-from weft.core.types import FinishReason, RepetitionDetectionParams
+from weft.core.values.types import FinishReason, RepetitionDetectionParams
 from weft.engine.scheduling.repetition import RepetitionDetector
 
 

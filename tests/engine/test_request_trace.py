@@ -6,11 +6,11 @@ import pytest
 
 from tests.engine.test_front import LOAD, HandClient
 from weft.core.errors import EngineDead
-from weft.core.metrics import Metrics
-from weft.core.stats import SequenceTimes, StepStats
-from weft.core.tracing import Span, Tracer
-from weft.core.types import FinishReason, SamplingParams, SequenceOutput
-from weft.engine.messages import Add, Failed, StepOutput
+from weft.core.observe.metrics import Metrics
+from weft.core.observe.stats import SequenceTimes, StepStats
+from weft.core.observe.tracing import Span, Tracer
+from weft.core.values.types import FinishReason, SamplingParams, SequenceOutput
+from weft.engine.ipc.messages import Add, Failed, StepOutput
 
 HEADERS = {"traceparent": f"00-{'ab' * 16}-{'cd' * 8}-01"}
 PARTS = ["queue", "prefill", "decode"]

@@ -7,17 +7,17 @@ import pytest
 from tests.doubles.processed import truncate
 from tests.doubles.sampling import choose, choose_natively, gumbel, logprob_row
 from tests.doubles.stepping import make_request
-from weft.compute.masks import mask_of
 from weft.compute.native import NativeSampler
-from weft.compute.sampler import Choice
-from weft.core.logprobs import LogprobsMode
-from weft.core.types import SamplingParams
+from weft.compute.protocols.masks import mask_of
+from weft.compute.protocols.sampler import Choice
+from weft.core.values.logprobs import LogprobsMode
+from weft.core.values.types import SamplingParams
 from weft.engine.constraints.grammar import GrammarFailed
 from weft.engine.constraints.reasoning_tracker import OpenReasoning, ReasoningTracker
 from weft.engine.scheduling.plan import Plan, PlannedRows
 from weft.engine.scheduling.sequence import Sequence, SequenceStatus
-from weft.engine.step_choices import next_choice
-from weft.engine.step_sampler import StepSampler
+from weft.engine.step.step_choices import next_choice
+from weft.engine.step.step_sampler import StepSampler
 
 VOCAB = 12
 LOGITS = np.array([2.0, 1.5, 1.5, 1.0, 0.5, 0.0, -0.5, -1, -2, -3, -4, -9], np.float32)

@@ -5,9 +5,9 @@ import pytest
 from tests.doubles.fake_runner import FakeRunner, greedy_after
 from tests.doubles.stepping import EOS, make_engine
 from weft.compute.native import NativeSampler
-from weft.core.types import FinishReason
+from weft.core.values.types import FinishReason
 from weft.engine.scheduling.queues import Admission
-from weft.engine.step_sampler import StepSampler
+from weft.engine.step.step_sampler import StepSampler
 
 PROMPT = list(range(10, 21))  # 11 tokens: two full blocks of 4 and a part
 OTHER = list(range(30, 41))

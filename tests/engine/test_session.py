@@ -12,9 +12,9 @@ from tests.busy import PATIENCE_S, until
 from tests.doubles.fake_runner import FakeRunner, greedy_after
 from tests.doubles.stepping import make_config
 from weft.core.errors import BadRequest, EngineDead, Unsupported
-from weft.core.types import FinishReason, OutputKind, SamplingParams, StreamingInput
-from weft.engine.front.local_client import LocalClient
-from weft.engine.messages import Failed, Stop
+from weft.core.values.types import FinishReason, OutputKind, SamplingParams, StreamingInput
+from weft.engine.clients.local_client import LocalClient
+from weft.engine.ipc.messages import Failed, Stop
 from weft.model.open import open_model
 from weft.text.tokenizer import Tokenizer
 

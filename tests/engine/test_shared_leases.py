@@ -11,8 +11,8 @@ from tests.engine.test_kv_transfer import (
     wait_for_held,
 )
 from tests.engine.test_offloading import greedy
-from weft.core.kv_transfer import KvConnector, KvRole
-from weft.engine.scheduling import lent_blocks
+from weft.core.values.kv_transfer import KvConnector, KvRole
+from weft.engine.scheduling.blocks import lent_blocks
 
 PROMPT = [*range(5, 23)]
 

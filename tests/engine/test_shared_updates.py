@@ -20,7 +20,7 @@ from tests.engine.test_weight_updates import (
 )
 from tests.model.checkpoints import tensors_of, write_checkpoint
 from weft.core.errors import FailedPrecondition
-from weft.engine.front.data_parallel import DataParallelClient
+from weft.engine.clients.data_parallel import DataParallelClient
 
 
 async def answers(group):

@@ -7,7 +7,7 @@ import pytest
 
 from tests.engine.test_front import HandClient
 from tests.engine.test_pace import turns
-from weft.core.types import FinishReason, OutputKind, RequestOptions, SamplingParams
+from weft.core.values.types import FinishReason, OutputKind, RequestOptions, SamplingParams
 from weft.engine.front.open_requests import Pace
 
 

@@ -18,10 +18,10 @@ from tests.engine.test_lora import engine as lora_engine
 from tests.model.checkpoints import CONFIG, tensors_of, write_checkpoint
 from weft import LLM
 from weft.core.errors import FailedPrecondition
-from weft.core.metrics import Metrics, expose
-from weft.core.types import FinishReason, PoolingParams, SamplingParams
-from weft.engine.front.local_client import LocalClient
-from weft.engine.front.process_client import ProcessClient
+from weft.core.observe.metrics import Metrics, expose
+from weft.core.values.types import FinishReason, PoolingParams, SamplingParams
+from weft.engine.clients.local_client import LocalClient
+from weft.engine.clients.process_client import ProcessClient
 
 MIB = 1 << 20
 LARGE = "embedded:random?layers=8&hidden=1024&heads=8&intermediate=3072&vocab=1000"

@@ -7,7 +7,7 @@ import pytest
 from tests.busy import PATIENCE_S
 from tests.engine.test_kv_transfer import LEND, ask, run_engine, tokens_of, watch_transfers
 from tests.engine.test_offloading import greedy
-from weft.core.kv_transfer import KvRole
+from weft.core.values.kv_transfer import KvRole
 from weft.engine.transfer.peer_threads import PeerThreads
 from weft.engine.transfer.tcp import TcpConnector, TcpPeer
 

@@ -9,14 +9,19 @@ from tests.doubles.drafting import draft_with
 from tests.doubles.fake_runner import FakeRunner, logits_after
 from tests.doubles.stepping import make_engine
 from tests.engine.test_structured_output import TOKENIZER, grammar
+from weft.core.config.speculation import SpeculativeConfig
 from weft.core.errors import ConfigError
-from weft.core.metrics import Metrics
-from weft.core.speculation import SpeculativeConfig
-from weft.core.types import OpenReasoning, OutputKind, RepetitionDetectionParams, SamplingParams
+from weft.core.observe.metrics import Metrics
+from weft.core.values.types import (
+    OpenReasoning,
+    OutputKind,
+    RepetitionDetectionParams,
+    SamplingParams,
+)
+from weft.engine.clients.local_client import LocalClient
 from weft.engine.constraints.grammar import GrammarVocabulary
-from weft.engine.front.local_client import LocalClient
 from weft.engine.scheduling.drafts import NgramLookup
-from weft.engine.speculation import read_speculation
+from weft.engine.settings.speculation import read_speculation
 from weft.model.open import open_model
 from weft.rpc.client import RpcClient
 from weft.rpc.options import RpcOptions

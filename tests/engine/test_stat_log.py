@@ -3,10 +3,10 @@
 import logging
 
 from tests.engine.test_front import HandClient, begin
-from weft.core.stats import StepStats
-from weft.core.types import EngineLoad
+from weft.core.observe.stats import StepStats
+from weft.core.values.types import EngineLoad
 from weft.engine.front.stat_log import StatLog
-from weft.engine.messages import StepOutput
+from weft.engine.ipc.messages import StepOutput
 
 
 class Clock:

@@ -6,8 +6,8 @@ import pytest
 
 from tests.doubles.state_runner import StateRunner
 from tests.doubles.stepping import SteppingEngine, make_engine
-from weft.core.kv_cache import StateCacheConfig
-from weft.core.speculation import SpeculativeConfig
+from weft.core.config.speculation import SpeculativeConfig
+from weft.core.values.kv_cache import StateCacheConfig
 
 PROMPT = list(range(10, 31))  # 21 tokens: five full blocks of 4, and the last token
 

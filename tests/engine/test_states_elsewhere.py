@@ -16,12 +16,12 @@ from tests.engine.test_kv_tier import wait
 from tests.engine.test_kv_transfer import LEND, Cutting, ask, num_held, tokens_of, wait_for_held
 from tests.engine.test_transfer_chunks import LEND as LEND_CHUNKS
 from tests.engine.test_transfer_chunks import end_of, outputs_until, send
-from weft.core.kv_cache import StateCacheConfig
-from weft.core.kv_transfer import KEY, KvConnector, KvRole
-from weft.core.types import FinishReason, SamplingParams
-from weft.engine.kv_tier import KvTier
-from weft.engine.kv_tier_stores import DamagedBlock, DirectoryBlocks, MemoryBlocks
-from weft.engine.messages import Abort, Add, ResetPrefixCache, StepOutput
+from weft.core.values.kv_cache import StateCacheConfig
+from weft.core.values.kv_transfer import KEY, KvConnector, KvRole
+from weft.core.values.types import FinishReason, SamplingParams
+from weft.engine.ipc.messages import Abort, Add, ResetPrefixCache, StepOutput
+from weft.engine.kv.kv_tier import KvTier
+from weft.engine.kv.kv_tier_stores import DamagedBlock, DirectoryBlocks, MemoryBlocks
 
 PROMPT = [*range(10, 31)]  # 21 tokens: five full blocks of 4, and the last token
 OTHER = [*range(31, 60)]

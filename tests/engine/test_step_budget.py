@@ -4,7 +4,7 @@ import pytest
 
 from tests.doubles.fake_runner import FakeRunner, greedy_after
 from tests.doubles.stepping import make_engine
-from weft.core.speculation import SpeculativeConfig
+from weft.core.config.speculation import SpeculativeConfig
 from weft.engine.scheduling.stopwatch import Stopwatch
 
 TARGET_S = 0.1

@@ -11,12 +11,12 @@ from tests.doubles.fake_runner import FakeRunner, greedy_after
 from tests.doubles.stepping import make_config
 from tests.engine.test_loop import PROMPT, Script, add
 from weft.compute.backends import BACKENDS
-from weft.core.config import LogprobsMode
-from weft.core.speculation import SpeculativeConfig
-from weft.core.types import FinishReason, SamplingParams, StructuredOutputsParams
-from weft.engine.engine_model import EngineModel
+from weft.core.config.engine import LogprobsMode
+from weft.core.config.speculation import SpeculativeConfig
+from weft.core.values.types import FinishReason, SamplingParams, StructuredOutputsParams
+from weft.engine.ipc.messages import Abort, Pause, Ping, Reply, ResetPrefixCache, Resume, Stop
 from weft.engine.loop import EngineLoop
-from weft.engine.messages import Abort, Pause, Ping, Reply, ResetPrefixCache, Resume, Stop
+from weft.engine.weights.engine_model import EngineModel
 
 MODEL = "embedded:random?layers=2&hidden=32&heads=2&kv_heads=1&head_dim=16&vocab=400&max_len=256"
 PROMPTS = ["one two three four", "a longer text " * 5]

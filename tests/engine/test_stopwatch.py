@@ -2,7 +2,7 @@
 
 from tests.doubles.fake_runner import FakeRunner
 from tests.doubles.stepping import make_engine
-from weft.core.stats import SequenceTimes
+from weft.core.observe.stats import SequenceTimes
 from weft.engine.scheduling.stopwatch import Stopwatch
 
 PROMPT = list(range(10, 17))  # 7 tokens: one full block of 4, and a part

@@ -6,7 +6,7 @@ import re
 import pytest
 
 from tests.engine.test_structured_output import EOS, TOKENIZER, VOCAB, make, submit
-from weft.compute.masks import flags_of
+from weft.compute.protocols.masks import flags_of
 from weft.engine.constraints.grammar import GrammarFailed, GrammarState, GrammarVocabulary, build
 from weft.engine.constraints.structural_tag import to_grammar
 

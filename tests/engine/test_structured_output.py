@@ -4,7 +4,7 @@ import pytest
 
 from tests.doubles.fake_runner import FakeRunner, greedy_after
 from tests.doubles.stepping import make_engine
-from weft.core.types import FinishReason
+from weft.core.values.types import FinishReason
 from weft.engine.constraints.grammar import GrammarVocabulary
 from weft.engine.constraints.text import to_grammar_text
 from weft.model.embedded.byte_tokenizer import tokenizer_files

@@ -8,10 +8,10 @@ import pytest
 
 from tests.busy import PATIENCE_S, until
 from tests.contract.engines import GIB, MODEL
-from weft.core.engine_options import EngineOptions
-from weft.engine.configure import resolve
-from weft.engine.front.local_client import LocalClient
-from weft.engine.front.process_client import ProcessClient
+from weft.core.config.engine_options import EngineOptions
+from weft.engine.clients.local_client import LocalClient
+from weft.engine.clients.process_client import ProcessClient
+from weft.engine.start.configure import resolve
 from weft.model.open import open_model
 
 

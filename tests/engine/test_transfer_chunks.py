@@ -11,9 +11,9 @@ from tests.doubles.fake_runner import FakeRunner
 from tests.doubles.stepping import make_request
 from tests.engine.test_kv_transfer import run_engine, tokens_of, wait_for_held
 from tests.engine.test_offloading import greedy
-from weft.core.kv_transfer import KEY, KvConnector, KvRole
-from weft.core.types import FinishReason, SamplingParams
-from weft.engine.messages import Abort, Add, ResetPrefixCache
+from weft.core.values.kv_transfer import KEY, KvConnector, KvRole
+from weft.core.values.types import FinishReason, SamplingParams
+from weft.engine.ipc.messages import Abort, Add, ResetPrefixCache
 
 PROMPT = [*range(5, 23)]  # 4 blocks, and 2 tokens
 LEND = {"do_remote_decode": True, "do_chunked_transfer": True}

@@ -20,9 +20,9 @@ from tests.engine.test_offloading import greedy
 from tests.engine.test_transfer_chunks import LEND as LEND_CHUNKS
 from tests.engine.test_transfer_chunks import outputs_until, send
 from tests.engine.test_transfer_segments import num_segments, wait_for_segments
-from weft.core.kv_transfer import KvConnector, KvRole
-from weft.core.types import FinishReason
-from weft.engine.messages import ResetPrefixCache
+from weft.core.values.kv_transfer import KvConnector, KvRole
+from weft.core.values.types import FinishReason
+from weft.engine.ipc.messages import ResetPrefixCache
 
 PROMPT = [*range(3, 37)]  # 8 blocks, and 2 tokens
 POINTS = range(10)  # seeds of each side

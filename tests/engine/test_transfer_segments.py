@@ -20,8 +20,8 @@ from tests.engine.test_transfer_wire import (
     read_one,
     runner_of,
 )
-from weft.core.kv_transfer import KvConnector, KvRole
-from weft.engine.handshake import PeerError, length_of
+from weft.core.values.kv_transfer import KvConnector, KvRole
+from weft.engine.ipc.handshake import PeerError, length_of
 from weft.engine.transfer.connectors import CONNECTORS
 from weft.engine.transfer.pool_access import PoolAccess
 from weft.engine.transfer.wire import WANTED, Read

@@ -8,11 +8,11 @@ from tests.engine.test_kv_transfer import LEND, answers_of, options, run_apart, 
 from tests.engine.test_offloading import MODEL
 from tests.model.checkpoints import CONFIG, write_checkpoint
 from weft import LLM
-from weft.core.engine_options import EngineOptions
+from weft.core.config.engine_options import EngineOptions
 from weft.core.errors import BadRequest, ConfigError
-from weft.core.kv_transfer import read_params
-from weft.core.types import SamplingParams
-from weft.engine.fit import fit
+from weft.core.values.kv_transfer import read_params
+from weft.core.values.types import SamplingParams
+from weft.engine.start.fit import fit
 from weft.engine.transfer.settings import read_kv_transfer
 from weft.model.open import open_model
 

@@ -11,7 +11,7 @@ from tests.doubles.transfers import computed_at, transfer
 from tests.engine.test_kv_transfer import LEND, ask, run_engine, tokens_of, watch_transfers
 from tests.engine.test_offloading import greedy
 from tests.engine.test_transfer_wire import Damaging
-from weft.core.kv_transfer import KvPeer, KvRole
+from weft.core.values.kv_transfer import KvPeer, KvRole
 from weft.engine.transfer.lending import KvProducer
 from weft.engine.transfer.tcp import TcpConnector
 from weft.engine.transfer.wire import Identity

@@ -13,8 +13,8 @@ import pytest
 from tests.busy import PATIENCE_S
 from tests.doubles.fake_runner import FakeRunner
 from tests.doubles.transfers import transfer
-from weft.core.kv_transfer import KvConnector, KvRole
-from weft.engine.handshake import HANDSHAKE_S, PeerError, length_of
+from weft.core.values.kv_transfer import KvConnector, KvRole
+from weft.engine.ipc.handshake import HANDSHAKE_S, PeerError, length_of
 from weft.engine.transfer import lending, wire
 from weft.engine.transfer.connectors import CONNECTORS
 from weft.engine.transfer.pool_access import AccessEnded, PoolAccess

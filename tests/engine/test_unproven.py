@@ -1,4 +1,4 @@
-"""weft.engine.unproven: strangers who say nothing take no place of engines that know the secret."""
+"""weft.engine.ipc.unproven: strangers who say nothing take no place of engines that know the secret."""
 
 import math
 import socket
@@ -7,10 +7,10 @@ import threading
 import pytest
 
 from tests.engine.test_transfer_wire import connect, greet, listening, offer, read_one
-from weft.core.kv_transfer import KvConnector
-from weft.engine import unproven
-from weft.engine.handshake import ProvenSocket
-from weft.engine.unproven import MAX_UNPROVEN, UnprovenConnections
+from weft.core.values.kv_transfer import KvConnector
+from weft.engine.ipc import unproven
+from weft.engine.ipc.handshake import ProvenSocket
+from weft.engine.ipc.unproven import MAX_UNPROVEN, UnprovenConnections
 
 
 @pytest.fixture(params=list(KvConnector))

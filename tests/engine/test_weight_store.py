@@ -1,4 +1,4 @@
-"""weft.engine.weight_store: weights that are packed once, for all engines of a server."""
+"""weft.engine.weights.weight_store: weights that are packed once, for all engines of a server."""
 
 import asyncio
 import gc
@@ -14,11 +14,11 @@ from tests.contract.engines import GIB, data_parallel, local
 from tests.engine.test_data_parallel import last
 from tests.model.checkpoints import tensors_of, write_checkpoint
 from weft.compute.backends import load_model
-from weft.core.engine_options import EngineOptions
-from weft.engine.configure import resolve
-from weft.engine.engine_model import EngineModel
-from weft.engine.weight_files import WeightFiles
-from weft.engine.weight_store import WeightStore
+from weft.core.config.engine_options import EngineOptions
+from weft.engine.ipc.weight_files import WeightFiles
+from weft.engine.start.configure import resolve
+from weft.engine.weights.engine_model import EngineModel
+from weft.engine.weights.weight_store import WeightStore
 from weft.model.open import open_model
 
 SMALL = "embedded:random?layers=1&hidden=16&heads=2&kv_heads=1&head_dim=8&intermediate=16&vocab=270"

@@ -19,11 +19,11 @@ from tests.model.adapters import write_adapter
 from tests.model.checkpoints import CONFIG, tensors_of, write_checkpoint, write_shards
 from weft import LLM
 from weft.core.errors import BadRequest, ConfigError, FailedPrecondition, Unsupported
-from weft.core.types import FinishReason, LoRARequest, SamplingParams
-from weft.core.weight_transfer import WeightTransferInitRequest, WeightTransferUpdateRequest
-from weft.engine.front.local_client import LocalClient
-from weft.engine.front.process_client import ProcessClient
-from weft.engine.weight_transfer import read_weight_transfer
+from weft.core.values.types import FinishReason, LoRARequest, SamplingParams
+from weft.core.values.weight_transfer import WeightTransferInitRequest, WeightTransferUpdateRequest
+from weft.engine.clients.local_client import LocalClient
+from weft.engine.clients.process_client import ProcessClient
+from weft.engine.weights.weight_transfer import read_weight_transfer
 from weft.model.open import open_model
 
 PROMPT = {"prompt_token_ids": list(range(100, 140))}

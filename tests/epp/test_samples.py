@@ -5,7 +5,7 @@ import base64
 import pytest
 
 from tests.epp.pools import Bench, bench, make_pool, pool_of, request, spec, with_loads
-from weft.core.prompts import pack_tokens
+from weft.core.values.prompts import pack_tokens
 from weft.epp.pool.endpoint import Adapters, EndpointSpec, Load
 from weft.epp.prefix.events import Stored
 from weft.epp.request.values import Drop, Refused

@@ -9,7 +9,7 @@ from PIL import Image
 
 from tests.cli.running import clean_environment
 from tests.web.serving import ECHO, http_serving, serving
-from weft.core.media import MediaConfig
+from weft.core.values.media import MediaConfig
 
 pytestmark = pytest.mark.slow  # it imports a client
 EXAMPLE = Path(__file__).resolve().parents[2] / "examples" / "media.py"

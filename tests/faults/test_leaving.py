@@ -18,14 +18,14 @@ from tests.doubles.stepping import make_config
 from tests.rpc.calls import TOKENIZER_FILES, request
 from tests.web.serving import http_serving
 from weft.core.client import EngineClient
-from weft.core.types import OutputKind, SamplingParams
-from weft.engine.front.local_client import LocalClient
+from weft.core.values.types import OutputKind, SamplingParams
+from weft.engine.clients.local_client import LocalClient
 from weft.model.embedded.byte_tokenizer import tokenizer_files
 from weft.pb.vllm_engine_pb2_grpc import VllmEngineStub
 from weft.rpc.client import RpcClient
 from weft.rpc.options import RpcOptions
 from weft.rpc.server import RpcServer
-from weft.text.chat import ChatTemplate
+from weft.text.templates.chat import ChatTemplate
 from weft.text.tokenizer import Tokenizer
 from weft.web.served import Served
 

@@ -13,7 +13,7 @@ from tests.busy import PATIENCE_S, stretched
 from tests.cli.running import running
 from tests.cli.test_api_servers import Clients, api_servers, begin, served
 from tests.faults.test_engine_death import SLOW_ECHO, calling
-from weft.core.controls import HUNG_S, SERVER_HUNG_S
+from weft.core.values.controls import HUNG_S, SERVER_HUNG_S
 
 pytestmark = pytest.mark.slow
 

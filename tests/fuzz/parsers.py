@@ -24,12 +24,12 @@ from tests.contract.engines import resolved
 from tests.epp.server.messages import ALL_PARSERS, CHAT, Stream, request_headers
 from tests.model.checkpoints import write_checkpoint
 from tests.model.gguf.files import write_gguf
+from weft.core.checks.validate import Limits
 from weft.core.errors import WeftError
-from weft.core.media import Media, MediaItem
-from weft.core.validate import Limits
-from weft.engine import handshake
-from weft.engine.channel import Channel
-from weft.engine.messages import Abort, Ping, Stop
+from weft.core.values.media import Media, MediaItem
+from weft.engine.ipc import handshake
+from weft.engine.ipc.channel import Channel
+from weft.engine.ipc.messages import Abort, Ping, Stop
 from weft.engine.nodes import link
 from weft.engine.transfer import wire
 from weft.engine.transfer.tcp import TcpPeer
@@ -41,9 +41,9 @@ from weft.epp.request.readers import open_reader
 from weft.epp.request.reading import read
 from weft.epp.request.values import Refused
 from weft.epp.server.stream import ProtocolError
+from weft.model.files.safetensors_files import read_header as read_safetensors
 from weft.model.gguf.header import read_header as read_gguf
-from weft.model.safetensors_files import read_header as read_safetensors
-from weft.model.tokenizer import read_tokenizer
+from weft.model.tokenizers.tokenizer import read_tokenizer
 from weft.pb import vllm_engine_pb2 as pb
 from weft.pb.ext_proc_pb2 import ProcessingRequest
 from weft.rpc.convert.request import to_generation

@@ -9,7 +9,7 @@ from contextlib import asynccontextmanager, suppress
 import pytest
 
 from weft.core.errors import BadRequest, ConfigError
-from weft.core.media import Media, MediaItem
+from weft.core.values.media import Media, MediaItem
 from weft.media.fetch import MediaFetcher
 from weft.media.limits import MediaLimits, MediaSources
 

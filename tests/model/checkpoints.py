@@ -6,10 +6,10 @@ from pathlib import Path
 import numpy as np
 from safetensors.numpy import save_file
 
-from weft.model.decoders import read_config, read_spec
 from weft.model.embedded.byte_tokenizer import tokenizer_files
-from weft.model.families import FAMILIES
-from weft.model.layout import decoder_layout
+from weft.model.families.decoder_families import FAMILIES
+from weft.model.families.decoders import read_config, read_spec
+from weft.model.files.layout import decoder_layout
 
 CONFIG = {
     "model_type": "llama",

@@ -19,8 +19,8 @@ from tests.model.checkpoints import (
     write_shards,
 )
 from weft.core.errors import ConfigError
+from weft.model.files.safetensors_files import MappedFiles, read_header
 from weft.model.open import open_model
-from weft.model.safetensors_files import MappedFiles, read_header
 
 SINGLE, INDEX = "model.safetensors", "model.safetensors.index.json"
 SHARD = "model-00001-of-00002.safetensors"

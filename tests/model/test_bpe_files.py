@@ -8,7 +8,7 @@ from transformers import AutoTokenizer
 from tests.model.bpe_files import GPT2_TOKENS, OPT_CONFIG, OPT_SPECIAL, OPT_TOKENS, write_bpe_files
 from tests.text.vocabularies import SENTENCES
 from weft.core.errors import ConfigError
-from weft.model.tokenizer import read_tokenizer_files
+from weft.model.tokenizers.tokenizer import read_tokenizer_files
 from weft.text.tokenizer import Tokenizer
 
 CASES = {

@@ -6,7 +6,7 @@ from hypothesis import strategies as st
 
 from tests.model.checkpoints import CONFIG, write_checkpoint, write_json
 from weft.core.errors import ConfigError
-from weft.model.decoders import read_config, read_spec
+from weft.model.families.decoders import read_config, read_spec
 from weft.model.open import open_model
 
 FILES = ["config.json", "tokenizer.json", "tokenizer_config.json", "model.safetensors"]

@@ -8,7 +8,7 @@ from safetensors.numpy import save_file
 
 from tests.model.adapters import ATTENTION, write_adapter
 from tests.model.checkpoints import CONFIG, tensors_of, write_checkpoint, write_json
-from weft.compute.grouped import describe_rounded_again
+from weft.compute.arithmetic.grouped import describe_rounded_again
 from weft.core.errors import ConfigError
 from weft.model.groups import ROUNDED
 from weft.model.lora import AdapterTargets, read_adapter

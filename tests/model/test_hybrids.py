@@ -5,7 +5,7 @@ import pytest
 
 from tests.model.checkpoints import CONFIG, tensors_of, write_checkpoint
 from weft.core.errors import ConfigError
-from weft.model.decoders import read_config, read_spec
+from weft.model.families.decoders import read_config, read_spec
 from weft.model.lora import AdapterTargets
 from weft.model.open import find_model
 

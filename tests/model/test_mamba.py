@@ -7,9 +7,9 @@ import pytest
 
 from tests.model.checkpoints import CONFIG, tensors_of, write_checkpoint
 from weft.compute.backends import choose
-from weft.core.engine_options import EngineOptions
+from weft.core.config.engine_options import EngineOptions
 from weft.core.errors import ConfigError
-from weft.model.decoders import read_config, read_spec
+from weft.model.families.decoders import read_config, read_spec
 from weft.model.lora import AdapterTargets
 from weft.model.open import find_model
 from weft.model.recurrence import Mamba2Spec

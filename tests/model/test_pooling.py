@@ -10,10 +10,10 @@ from tests.compute.runners import load_runner
 from tests.model.checkpoints import CONFIG, tensors_of, write_checkpoint
 from tests.model.pooling_files import change_config, write, write_modules, write_tokenizer
 from weft.compute.pooler import load_pooler
-from weft.core.engine_options import EngineOptions
+from weft.core.config.engine_options import EngineOptions
 from weft.core.errors import ConfigError
-from weft.core.types import PoolingKind
-from weft.engine.configure import resolve
+from weft.core.values.types import PoolingKind
+from weft.engine.start.configure import resolve
 from weft.model.open import open_model
 from weft.model.pooling import Scale
 

@@ -6,11 +6,11 @@ import gguf
 import pytest
 
 from tests.model.checkpoints import write_checkpoint, write_json
-from weft.core.engine_options import EngineOptions
+from weft.core.checks.validate import Limits, resolve_params
+from weft.core.config.engine_options import EngineOptions
 from weft.core.errors import ConfigError
-from weft.core.types import SamplingParams
-from weft.core.validate import Limits, resolve_params
-from weft.engine.configure import resolve
+from weft.core.values.types import SamplingParams
+from weft.engine.start.configure import resolve
 from weft.model.fields import Fields
 from weft.model.generation import default_sampling_params
 from weft.model.gguf.sampling import sampling_file

@@ -8,8 +8,8 @@ import pytest
 from tests.model.checkpoints import write_checkpoint
 from weft.core.errors import ConfigError
 from weft.model.open import open_model
-from weft.model.templates import read_chat_template
-from weft.text.template import make_environment
+from weft.model.tokenizers.templates import read_chat_template
+from weft.text.templates.template import make_environment
 
 # White space at every edge, which joining must keep.
 PLAIN = "{%- for m in messages %}\n  {{ m }}\n{% endfor %}\n"

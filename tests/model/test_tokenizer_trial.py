@@ -10,12 +10,12 @@ import tokenizers
 
 from tests.model.checkpoints import write_checkpoint
 from tests.text import vocabularies
+from weft.core.aio.worker import Worker
 from weft.core.errors import ConfigError
-from weft.core.worker import Worker
-from weft.model import tokenizer_trial
 from weft.model.embedded.byte_tokenizer import tokenizer_files
 from weft.model.open import open_model
-from weft.model.tokenizer_trial import try_out
+from weft.model.tokenizers import tokenizer_trial
+from weft.model.tokenizers.tokenizer_trial import try_out
 
 SOUND = json.loads(tokenizer_files(300, "<|endoftext|>")["tokenizer.json"])
 TENFOLD = {"type": "Replace", "pattern": {"String": "a"}, "content": "a" * 10}

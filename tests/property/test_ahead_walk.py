@@ -8,7 +8,7 @@ from hypothesis import strategies as st
 from tests.doubles.async_device import AsyncBackend
 from tests.property.test_sleep_walk import CONFIG, STEPS, TIERED, TieredWalk, Walk, check
 from weft.compute.backends import BACKENDS
-from weft.core.config import EngineConfig
+from weft.core.config.engine import EngineConfig
 
 
 def on_device(config: EngineConfig) -> EngineConfig:

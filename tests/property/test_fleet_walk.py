@@ -19,18 +19,18 @@ from hypothesis import strategies as st
 from tests.busy import PATIENCE_S
 from tests.model.adapters import write_adapter
 from tests.property.test_weights_walk import Weights
-from weft.core.controls import SleepTag
-from weft.core.engine_options import EngineOptions
+from weft.core.config.engine_options import EngineOptions
 from weft.core.errors import WeftError
-from weft.core.types import LoRARequest, OutputKind, PauseMode, SamplingParams
-from weft.core.weight_transfer import WeightTransferInitRequest, WeightTransferUpdateRequest
-from weft.engine.configure import resolve
-from weft.engine.engine_model import EngineModel
-from weft.engine.front.data_parallel import DataParallelClient
-from weft.engine.front.local_client import LocalClient
-from weft.engine.front.process_client import read_tokenizer
-from weft.engine.weight_files import WeightFiles
-from weft.engine.weight_store import WeightStore
+from weft.core.values.controls import SleepTag
+from weft.core.values.types import LoRARequest, OutputKind, PauseMode, SamplingParams
+from weft.core.values.weight_transfer import WeightTransferInitRequest, WeightTransferUpdateRequest
+from weft.engine.clients.data_parallel import DataParallelClient
+from weft.engine.clients.local_client import LocalClient
+from weft.engine.clients.process_client import read_tokenizer
+from weft.engine.ipc.weight_files import WeightFiles
+from weft.engine.start.configure import resolve
+from weft.engine.weights.engine_model import EngineModel
+from weft.engine.weights.weight_store import WeightStore
 
 NUM_SETS, NUM_ADAPTERS = 3, 2
 _LONG = ("update", "scale")

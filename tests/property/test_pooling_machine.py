@@ -12,9 +12,9 @@ from hypothesis.stateful import Bundle, RuleBasedStateMachine, consumes, invaria
 from tests.compute.runners import load_runner
 from tests.doubles.stepping import make_engine
 from weft.compute.pooler import load_pooler
-from weft.core.config import PoolerConfig
-from weft.core.types import FinishReason, PoolingKind
-from weft.engine.step_pooler import StepPooler
+from weft.core.config.engine import PoolerConfig
+from weft.core.values.types import FinishReason, PoolingKind
+from weft.engine.step.step_pooler import StepPooler
 from weft.model.open import open_model
 
 MODEL = open_model(

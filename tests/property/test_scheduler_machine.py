@@ -16,8 +16,8 @@ from hypothesis.stateful import Bundle, RuleBasedStateMachine, consumes, initial
 from tests.doubles.drafting import by_model, draft_with
 from tests.doubles.fake_runner import FakeRunner
 from tests.doubles.stepping import make_engine
-from weft.core.speculation import SpeculativeConfig
-from weft.core.types import (
+from weft.core.config.speculation import SpeculativeConfig
+from weft.core.values.types import (
     AllBlocksCleared,
     BlockRemoved,
     BlockStored,

@@ -15,13 +15,10 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from tests.doubles.stepping import make_request
-from weft.core.controls import SleepTag
-from weft.core.engine_options import EngineOptions
-from weft.core.types import FinishReason, PauseMode, SamplingParams
-from weft.engine.configure import resolve
-from weft.engine.engine_model import EngineModel
-from weft.engine.loop import EngineLoop
-from weft.engine.messages import (
+from weft.core.config.engine_options import EngineOptions
+from weft.core.values.controls import SleepTag
+from weft.core.values.types import FinishReason, PauseMode, SamplingParams
+from weft.engine.ipc.messages import (
     Abort,
     Add,
     Pause,
@@ -33,6 +30,9 @@ from weft.engine.messages import (
     Stop,
     Wake,
 )
+from weft.engine.loop import EngineLoop
+from weft.engine.start.configure import resolve
+from weft.engine.weights.engine_model import EngineModel
 from weft.model.open import open_model
 
 MODEL = "embedded:random?layers=1&hidden=16&heads=2&kv_heads=1&head_dim=8&intermediate=16&vocab=270"

@@ -13,11 +13,11 @@ from tests.busy import PATIENCE_S
 from tests.doubles.state_runner import StateRunner, answer_of
 from tests.doubles.stepping import make_engine
 from tests.engine.test_kv_tier import wait
-from weft.core.kv_cache import StateCacheConfig
-from weft.core.kv_transfer import KEY
-from weft.core.types import FinishReason
-from weft.engine.kv_tier import KvTier
-from weft.engine.kv_tier_stores import MemoryBlocks
+from weft.core.values.kv_cache import StateCacheConfig
+from weft.core.values.kv_transfer import KEY
+from weft.core.values.types import FinishReason
+from weft.engine.kv.kv_tier import KvTier
+from weft.engine.kv.kv_tier_stores import MemoryBlocks
 
 PROMPTS = st.lists(st.integers(3, 5), min_size=1, max_size=14)
 LENT = [None, {"do_remote_decode": True}, {"do_remote_decode": True, "do_chunked_transfer": True}]

@@ -15,12 +15,10 @@ from hypothesis import strategies as st
 
 from tests.model.checkpoints import tensors_of, write_checkpoint
 from tests.property.test_sleep_walk import Walk
-from weft.compute.runner import Batch
-from weft.core.engine_options import EngineOptions
-from weft.core.types import PauseMode
-from weft.engine.configure import resolve
-from weft.engine.engine_model import EngineModel
-from weft.engine.messages import (
+from weft.compute.protocols.runner import Batch
+from weft.core.config.engine_options import EngineOptions
+from weft.core.values.types import PauseMode
+from weft.engine.ipc.messages import (
     FinishWeightUpdate,
     InitWeightTransfer,
     Reply,
@@ -28,6 +26,8 @@ from weft.engine.messages import (
     StepOutput,
     UpdateWeights,
 )
+from weft.engine.start.configure import resolve
+from weft.engine.weights.engine_model import EngineModel
 from weft.model.open import open_model
 
 NUM_SETS = 3

@@ -11,9 +11,9 @@ import pytest
 
 from tests.doubles.fake_engine import make_config, reference_tokens
 from tests.text.vocabularies import byte_level
+from weft.core.checks.validate import Limits
 from weft.core.client import EngineClient
-from weft.core.types import RequestOptions, SamplingParams
-from weft.core.validate import Limits
+from weft.core.values.types import RequestOptions, SamplingParams
 from weft.pb import vllm_engine_pb2 as pb
 from weft.pb.vllm_engine_pb2_grpc import VllmEngineStub
 from weft.rpc.convert.request import to_generation

@@ -11,7 +11,7 @@ from tests.doubles.stepping import make_request
 from tests.rpc.calls import PROMPT
 from weft.core.client import EngineClient
 from weft.core.errors import GenerationError
-from weft.core.types import SamplingParams, SequenceOutput
+from weft.core.values.types import SamplingParams, SequenceOutput
 from weft.pb import vllm_engine_pb2 as pb
 from weft.rpc.client import RpcClient
 from weft.rpc.connection import Connection

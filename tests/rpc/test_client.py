@@ -30,7 +30,7 @@ from weft.core.errors import (
     Unsupported,
     WeftError,
 )
-from weft.core.types import (
+from weft.core.values.types import (
     AllBlocksCleared,
     BlockRemoved,
     BlockStored,

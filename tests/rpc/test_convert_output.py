@@ -6,7 +6,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from weft.core.errors import GenerationError
-from weft.core.types import (
+from weft.core.values.types import (
     CompletionOutput,
     FinishReason,
     Logprob,

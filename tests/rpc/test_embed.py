@@ -9,7 +9,7 @@ from tests.contract.engines import local
 from tests.doubles.stepping import make_request
 from tests.rpc.calls import channel_to, refusal
 from weft.core.errors import BadRequest
-from weft.core.types import PoolingParams
+from weft.core.values.types import PoolingParams
 from weft.pb import vllm_engine_pb2 as pb
 from weft.pb.vllm_engine_pb2_grpc import VllmEngineStub
 from weft.rpc.convert.embed import to_embed_input, to_embed_request

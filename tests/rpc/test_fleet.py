@@ -10,7 +10,7 @@ from tests.doubles.fake_engine import FakeEngine, make_config, overloaded
 from tests.rpc.calls import PROMPT
 from tests.rpc.test_client import TOKENIZER_FILES
 from weft.core.errors import ConfigError, Overloaded, Unavailable
-from weft.core.types import OutputKind, SamplingParams
+from weft.core.values.types import OutputKind, SamplingParams
 from weft.rpc.fleet import Fleet
 from weft.rpc.options import RpcOptions
 from weft.rpc.server import RpcServer

@@ -12,9 +12,9 @@ from tests.rpc.calls import check_canary, refusal, request
 from weft.core.errors import Unavailable
 from weft.pb import vllm_engine_pb2 as pb
 from weft.pb.vllm_engine_pb2_grpc import VllmEngineStub
+from weft.rpc.calls.service import is_alive
 from weft.rpc.methods import SERVICE
 from weft.rpc.server import RpcServer
-from weft.rpc.service import is_alive
 
 SERVING = health_pb2.HealthCheckResponse.SERVING
 NOT_SERVING = health_pb2.HealthCheckResponse.NOT_SERVING

@@ -9,7 +9,7 @@ from tests.busy import PATIENCE_S
 from tests.doubles.fake_engine import FakeEngine, make_config
 from tests.rpc.calls import channel_to, refusal
 from weft.core.errors import Overloaded
-from weft.core.types import (
+from weft.core.values.types import (
     AllBlocksCleared,
     BlockRemoved,
     BlockStored,
@@ -20,9 +20,9 @@ from weft.core.types import (
 from weft.pb import common_pb2
 from weft.pb.common_pb2 import SubscribeKvEventsRequest
 from weft.pb.vllm_engine_pb2_grpc import VllmEngineStub
+from weft.rpc.calls.kv_events import with_ticks
 from weft.rpc.convert.incoming import _to_kv_event
 from weft.rpc.convert.kv_events import to_event, to_int64
-from weft.rpc.kv_events import with_ticks
 
 HASHES = [bytes([i]) * 32 for i in (1, 0xFF)]
 

@@ -8,8 +8,8 @@ import pytest
 
 from tests.doubles.transfers import WITH_SECRET
 from tests.web.serving import serving
-from weft.core.kv_transfer import KEY
-from weft.core.types import SamplingParams
+from weft.core.values.kv_transfer import KEY
+from weft.core.values.types import SamplingParams
 from weft.pb import vllm_engine_pb2 as pb
 from weft.rpc.client import RpcClient
 from weft.rpc.connection import Credentials

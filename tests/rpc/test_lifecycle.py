@@ -15,7 +15,7 @@ from tests.busy import PATIENCE_S, until
 from tests.doubles.fake_engine import FakeEngine, make_config, reference_tokens
 from tests.rpc.calls import PROMPT, TOKENIZER_FILES, check_canary, refusal, request
 from weft.core.errors import ConfigError
-from weft.core.types import SamplingParams
+from weft.core.values.types import SamplingParams
 from weft.pb import vllm_engine_pb2 as pb
 from weft.pb.vllm_engine_pb2_grpc import VllmEngineStub
 from weft.rpc.boundary import CallWriter

@@ -10,7 +10,7 @@ from tests.model.adapters import write_adapter
 from tests.rpc import calls
 from tests.rpc.calls import refusal, request
 from weft.core.errors import BadRequest, NotFound
-from weft.core.types import LoRARequest, OutputKind, SamplingParams
+from weft.core.values.types import LoRARequest, OutputKind, SamplingParams
 from weft.model.open import open_model
 from weft.pb.vllm_engine_pb2_grpc import VllmEngineStub
 from weft.rpc.client import RpcClient

@@ -4,9 +4,9 @@ import pytest
 
 from tests.doubles.fake_engine import make_config
 from tests.rpc.calls import PROMPT, request
+from weft.core.checks.validate import Limits
 from weft.core.errors import BadRequest, Unsupported
-from weft.core.media import MAX_BYTES, Media, MediaConfig, MediaTensors, Tensor
-from weft.core.validate import Limits
+from weft.core.values.media import MAX_BYTES, Media, MediaConfig, MediaTensors, Tensor
 from weft.pb import common_pb2
 from weft.pb import vllm_engine_pb2 as pb
 from weft.rpc.convert.request import to_generation

@@ -8,8 +8,8 @@ import pytest
 from tests.doubles.fake_engine import FakeEngine
 from tests.rpc.calls import served
 from weft.core.errors import GenerationError, Overloaded, WeftError
-from weft.core.metrics import Metrics
-from weft.core.types import FinishReason, OutputKind, SamplingParams
+from weft.core.observe.metrics import Metrics
+from weft.core.values.types import FinishReason, OutputKind, SamplingParams
 from weft.rpc.client import RpcClient
 
 PROMPT = [10, 11, 12]

@@ -10,8 +10,8 @@ from tests.doubles.other_server import OUTPUT_IDS, OtherServer
 from tests.doubles.stepping import make_request
 from tests.rpc.test_client import TOKENIZER_FILES
 from weft.core.errors import BadRequest, EngineDead, GenerationError
-from weft.core.kv_transfer import KEY, Prefill
-from weft.core.types import (
+from weft.core.values.kv_transfer import KEY, Prefill
+from weft.core.values.types import (
     OutputKind,
     RequestOutput,
     SamplingParams,

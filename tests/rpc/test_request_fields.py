@@ -8,15 +8,15 @@ from google.protobuf.message import Message
 
 from tests.doubles.fake_engine import FakeEngine, make_config
 from tests.rpc.calls import PROMPT, Understood, request, understood
+from weft.core.checks.validate import Limits
 from weft.core.errors import BadRequest
-from weft.core.media import MediaConfig, MediaItem
-from weft.core.types import (
+from weft.core.values.media import MediaConfig, MediaItem
+from weft.core.values.types import (
     OutputKind,
     RepetitionDetectionParams,
     SamplingParams,
     StructuredOutputsParams,
 )
-from weft.core.validate import Limits
 from weft.pb import common_pb2
 from weft.pb import vllm_engine_pb2 as pb
 from weft.rpc.convert.request import check_carried, to_flush_timeout, to_generation, to_num_steps

@@ -12,7 +12,7 @@ from tests.rpc.calls import TOKENIZER_FILES, channel_to, refusal
 from weft.core.errors import GenerationError
 from weft.pb.common_pb2 import GetTokenizerRequest
 from weft.pb.vllm_engine_pb2_grpc import VllmEngineStub
-from weft.rpc.tokenizer_archive import PIECE_BYTES, pack, to_chunks, unpack
+from weft.rpc.calls.tokenizer_archive import PIECE_BYTES, pack, to_chunks, unpack
 
 PACKED = pack({"a": b"x" * 300, "b": bytes(range(256))})
 

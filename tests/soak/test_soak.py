@@ -18,7 +18,7 @@ from tests.contract.engines import MODEL, start, stop
 from tests.faults.watching import answer_of, generate_request, is_idle, stub_of, until
 from tests.soak.footprint import Footprint
 from tests.soak.traffic import KINDS, Traffic
-from weft.engine.front.process_client import ProcessClient
+from weft.engine.clients.process_client import ProcessClient
 from weft.model.open import open_model
 from weft.rpc.options import RpcOptions
 from weft.rpc.server import RpcServer

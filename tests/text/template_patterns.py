@@ -9,9 +9,9 @@ from typing import Any
 import jinja2
 import msgspec
 
-from weft.text.history import normalise_messages
-from weft.text.template import TemplateRefusal, make_environment, render
-from weft.text.template_facts import TemplateFacts, find_facts
+from weft.text.templates.history import normalise_messages
+from weft.text.templates.template import TemplateRefusal, make_environment, render
+from weft.text.templates.template_facts import TemplateFacts, find_facts
 
 TOOLS = [{"type": "function", "function": {"name": "f", "parameters": {"type": "object"}}}]
 PUBLISHED = Path(__file__).parent / "published_templates.json"

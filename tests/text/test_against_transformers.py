@@ -8,7 +8,7 @@ import pytest
 import transformers
 
 from tests.text.vocabularies import SENTENCES, byte_level_library, llama_like_library, word_library
-from weft.model.tokenizer import UnreadFiles, read_tokenizer
+from weft.model.tokenizers.tokenizer import UnreadFiles, read_tokenizer
 from weft.text.tokenizer import Tokenizer
 
 TEXTS = [

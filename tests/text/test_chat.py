@@ -11,8 +11,8 @@ from transformers import PreTrainedTokenizerFast
 from tests.busy import PATIENCE_S, is_within
 from tests.text.vocabularies import byte_level_library
 from weft.core.errors import BadRequest, ConfigError
-from weft.text.chat import RESERVED_NAMES, ChatTemplate
-from weft.text.render_processes import RenderLimits
+from weft.text.templates.chat import RESERVED_NAMES, ChatTemplate
+from weft.text.templates.render_processes import RenderLimits
 
 TOKENS = {"bos_token": "<|start|>", "eos_token": "<|end|>"}
 

@@ -5,8 +5,8 @@ import pytest
 
 from weft.core.errors import BadRequest
 from weft.text.content import CHAT_PARTS, PartTypes, Place, Refusal, Text, read_parts, to_wire
-from weft.text.history import normalise_messages
-from weft.text.template_facts import TemplateFacts
+from weft.text.templates.history import normalise_messages
+from weft.text.templates.template_facts import TemplateFacts
 
 HERE = Place("messages", "messages[0].content")
 

@@ -5,8 +5,8 @@ import re
 import pytest
 
 from tests.text.template_patterns import InProcess, distinct_facts, pattern
-from weft.text.history import normalise_messages, short_id
-from weft.text.template_facts import TemplateFacts
+from weft.text.templates.history import normalise_messages, short_id
+from weft.text.templates.template_facts import TemplateFacts
 
 
 def call(call_id, arguments):

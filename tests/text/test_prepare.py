@@ -19,12 +19,12 @@ from tests.text.vocabularies import (
     with_bos,
     word_library,
 )
-from weft.core.config import EngineConfig, ModelConfig, SchedulerConfig
+from weft.core.checks.validate import MAX_CHARS_PER_TOKEN, MAX_SHORT_TEXT_CHARS, Limits
+from weft.core.config.engine import EngineConfig, ModelConfig, SchedulerConfig
 from weft.core.errors import BadRequest, ContextLengthExceeded
-from weft.core.kv_cache import CacheConfig
-from weft.core.prompts import Prompt, TokensPart
-from weft.core.types import RequestOptions, SamplingParams
-from weft.core.validate import MAX_CHARS_PER_TOKEN, MAX_SHORT_TEXT_CHARS, Limits
+from weft.core.values.kv_cache import CacheConfig
+from weft.core.values.prompts import Prompt, TokensPart
+from weft.core.values.types import RequestOptions, SamplingParams
 from weft.text.prepare import InputProcessor
 from weft.text.tokenizer import Tokenizer
 

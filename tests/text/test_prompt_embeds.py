@@ -12,10 +12,10 @@ from safetensors.torch import save
 
 from tests.text.test_prepare import LEN, TOKENIZER, config
 from tests.text.vocabularies import llama_like_library, with_bos
+from weft.core.checks.validate import Limits
 from weft.core.errors import BadRequest
-from weft.core.prompts import EmbeddedTokens, EmbedsPart, Prompt, TextPart, TokensPart
-from weft.core.types import RequestOptions, SamplingParams
-from weft.core.validate import Limits
+from weft.core.values.prompts import EmbeddedTokens, EmbedsPart, Prompt, TextPart, TokensPart
+from weft.core.values.types import RequestOptions, SamplingParams
 from weft.text import prompt_embeds
 from weft.text.prepare import InputProcessor
 from weft.text.prompt_embeds import read_base64

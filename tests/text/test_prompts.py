@@ -5,7 +5,7 @@ import pytest
 from tests.text.test_prepare import TOKENIZER, process
 from tests.text.vocabularies import llama_like_library, with_bos
 from weft.core.errors import BadRequest
-from weft.core.prompts import Part, Prompt, TextPart, TokensPart
+from weft.core.values.prompts import Part, Prompt, TextPart, TokensPart
 from weft.text.prompts import KINDS, REFUSED, read_prompt, size_of
 
 IDS = [11, 12, 13]

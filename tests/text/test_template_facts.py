@@ -3,7 +3,7 @@
 import pytest
 
 from tests.text.template_patterns import InProcess, distinct_facts, pattern, published_facts
-from weft.text.template_facts import TemplateFacts
+from weft.text.templates.template_facts import TemplateFacts
 
 # Names that are content in one branch and calls in another, as in Mistral's templates.
 NAMES = """{% for message in messages %}{% if message["role"] == "user" %}[INST]{{ message["content"] + "" }}

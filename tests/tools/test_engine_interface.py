@@ -9,9 +9,9 @@ import pytest
 
 from tools.make_reference import INTERFACE
 from weft.core.client import EngineClient
-from weft.core.types import PoolingParams, SamplingParams
-from weft.engine.front.data_parallel import DataParallelClient
-from weft.engine.front.local_client import LocalClient
+from weft.core.values.types import PoolingParams, SamplingParams
+from weft.engine.clients.data_parallel import DataParallelClient
+from weft.engine.clients.local_client import LocalClient
 
 TESTS = Path(__file__).resolve().parent.parent
 ROWS = tomllib.loads(INTERFACE.read_text(encoding="utf-8"))

@@ -9,12 +9,12 @@ from pathlib import Path
 import psutil
 
 from tests.vllm.environment import CACHE
-from weft.core.engine_options import EngineOptions
-from weft.core.types import OutputKind, RequestOutput, SamplingParams
+from weft.core.config.engine_options import EngineOptions
+from weft.core.values.types import OutputKind, RequestOutput, SamplingParams
 from weft.text.tokenizer import tokenizer_in
 from weft.vllm.client import VllmClient
+from weft.vllm.convert.settings import to_settings
 from weft.vllm.launch import launch
-from weft.vllm.settings import to_settings
 
 PROMPT = {"prompt_token_ids": list(range(100, 140))}
 FINAL = {"temperature": 0.0, "ignore_eos": True, "output_kind": OutputKind.FINAL_ONLY}

@@ -5,8 +5,8 @@ from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from types import SimpleNamespace
 
-from weft.core.engine_options import EngineOptions
-from weft.engine.configure import resolve
+from weft.core.config.engine_options import EngineOptions
+from weft.engine.start.configure import resolve
 from weft.model.open import open_model
 from weft.text.tokenizer import Tokenizer
 from weft.vllm.client import VllmClient

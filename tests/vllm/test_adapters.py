@@ -6,12 +6,12 @@ import pytest_asyncio
 from tests.model.adapters import write_adapter
 from tests.vllm.conftest import SMALL
 from tests.vllm.engines import FINAL, engine, final
-from weft.core.engine_options import EngineOptions
+from weft.core.config.engine_options import EngineOptions
 from weft.core.errors import BadRequest, NotFound
-from weft.core.types import LoRARequest, SamplingParams
-from weft.engine.configure import resolve
-from weft.engine.front.local_client import LocalClient
-from weft.model.decoders import read_config, read_spec
+from weft.core.values.types import LoRARequest, SamplingParams
+from weft.engine.clients.local_client import LocalClient
+from weft.engine.start.configure import resolve
+from weft.model.families.decoders import read_config, read_spec
 from weft.model.open import open_model
 
 pytestmark = [pytest.mark.vllm, pytest.mark.asyncio(loop_scope="session")]

@@ -8,10 +8,10 @@ import pytest
 
 import weft.vllm
 from tests.vllm.test_mapping import LISTED, fields, stats
-from weft.core.config import LoraConfig, PoolerConfig
-from weft.core.logprobs import LogprobsMode
-from weft.core.types import PoolingKind
-from weft.vllm.config import to_engine_config, to_eos_ids, with_pooler
+from weft.core.config.engine import LoraConfig, PoolerConfig
+from weft.core.values.logprobs import LogprobsMode
+from weft.core.values.types import PoolingKind
+from weft.vllm.convert.config import to_engine_config, to_eos_ids, with_pooler
 
 SOURCES = sorted(Path(weft.vllm.__file__).parent.glob("*.py"))
 METHODS = {

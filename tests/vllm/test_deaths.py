@@ -7,7 +7,7 @@ import pytest
 from tests.busy import PATIENCE_S, until
 from tests.vllm.engines import FINAL, LONG, PROMPT, cores, engine, final
 from weft.core.errors import EngineDead
-from weft.core.types import RequestOptions, SamplingParams
+from weft.core.values.types import RequestOptions, SamplingParams
 
 pytestmark = [pytest.mark.vllm, pytest.mark.asyncio(loop_scope="session")]
 

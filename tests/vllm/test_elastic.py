@@ -6,7 +6,7 @@ import pytest
 
 from tests.vllm.hanging import connected
 from weft.core.errors import BadRequest, DeadlineExceeded, Unavailable, Unsupported
-from weft.core.types import RequestOptions, SamplingParams
+from weft.core.values.types import RequestOptions, SamplingParams
 
 
 @pytest.fixture

@@ -8,9 +8,9 @@ from msgspec import structs
 
 from tests.busy import PATIENCE_S, until
 from tests.vllm.engines import FINAL, LONG, PROMPT, final
-from weft.core.engine_options import EngineOptions
+from weft.core.config.engine_options import EngineOptions
 from weft.core.errors import BadRequest, ConfigError, NotFound, Unsupported
-from weft.core.types import (
+from weft.core.values.types import (
     BlockStored,
     FinishReason,
     LoRARequest,
@@ -20,9 +20,9 @@ from weft.core.types import (
     StreamingInput,
     StructuredOutputsParams,
 )
-from weft.engine.configure import resolve
+from weft.engine.clients.local_client import LocalClient
 from weft.engine.constraints.text import to_grammar_text
-from weft.engine.front.local_client import LocalClient
+from weft.engine.start.configure import resolve
 from weft.model.open import open_model
 from weft.vllm import engine
 

@@ -12,7 +12,7 @@ from weft.core.errors import (
     Unsupported,
     WeftError,
 )
-from weft.vllm.errors import TABLE, decoding, to_weft_error, translated
+from weft.vllm.convert.errors import TABLE, decoding, to_weft_error, translated
 
 LISTED = [
     line.split("\t")

@@ -5,9 +5,9 @@ import asyncio
 import pytest
 
 from tests.vllm.hanging import connected
-from weft.core.controls import STALL_S
 from weft.core.errors import EngineDead, Unavailable, Unsupported
-from weft.core.types import PoolingParams, RequestOptions, SamplingParams
+from weft.core.values.controls import STALL_S
+from weft.core.values.types import PoolingParams, RequestOptions, SamplingParams
 
 
 @pytest.fixture

@@ -9,7 +9,7 @@ from tests.compat.test_vllm_flags import LISTED as FLAGS
 from tests.vllm.environment import requirements
 from tests.vllm.test_mapping import LISTED as FIELDS
 from tools import vllm_fields, vllm_flags
-from weft.core.weight_transfer import WeightTransferInitRequest, WeightTransferUpdateRequest
+from weft.core.values.weight_transfer import WeightTransferInitRequest, WeightTransferUpdateRequest
 from weft.vllm import engine
 
 pytestmark = pytest.mark.vllm

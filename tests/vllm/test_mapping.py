@@ -10,14 +10,14 @@ from types import SimpleNamespace
 import msgspec
 import pytest
 
-from weft.core.engine_options import EngineOptions
+from weft.core.config.engine_options import EngineOptions
 from weft.core.errors import (
     BadRequest,
     ConfigError,
 )
-from weft.core.kv_cache import CacheConfig
-from weft.core.kv_transfer import KEY
-from weft.core.types import (
+from weft.core.values.kv_cache import CacheConfig
+from weft.core.values.kv_transfer import KEY
+from weft.core.values.types import (
     BlockRemoved,
     BlockStored,
     FinishReason,
@@ -28,11 +28,9 @@ from weft.core.types import (
     SamplingParams,
     StructuredOutputsParams,
 )
-from weft.vllm import settings
-from weft.vllm.kv_events import _decoder, to_event
-from weft.vllm.load import LoadMeter
-from weft.vllm.outputs import to_rows, to_sequence_output
-from weft.vllm.params import (
+from weft.vllm.convert import settings
+from weft.vllm.convert.outputs import to_rows, to_sequence_output
+from weft.vllm.convert.params import (
     CHANGED,
     DONE_HERE,
     REFUSED,
@@ -43,7 +41,9 @@ from weft.vllm.params import (
     to_pooling,
     to_sampling,
 )
-from weft.vllm.settings import read_engine_args, to_settings
+from weft.vllm.convert.settings import read_engine_args, to_settings
+from weft.vllm.kv_events import _decoder, to_event
+from weft.vllm.load import LoadMeter
 
 LISTED = [
     line.split("\t")

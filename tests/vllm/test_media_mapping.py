@@ -12,9 +12,9 @@ from PIL import Image
 from tests.doubles.fake_engine import make_config
 from tests.vllm.test_mapping import fields
 from weft.core.errors import BadRequest
-from weft.core.media import Media, MediaConfig, MediaItem, check_anchors
+from weft.core.values.media import Media, MediaConfig, MediaItem, check_anchors
 from weft.media.limits import MediaLimits
-from weft.vllm.config import with_media
+from weft.vllm.convert.config import with_media
 from weft.vllm.media import FORMATS, FramePixels, check_images, to_multi_modal
 
 IMAGES = [

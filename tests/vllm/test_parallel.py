@@ -6,11 +6,11 @@ import pytest
 
 from tests.busy import until
 from tests.vllm.engines import FINAL, LONG, PROMPT, engine, final
-from weft.core.engine_options import EngineOptions
+from weft.core.config.engine_options import EngineOptions
 from weft.core.errors import BadRequest
-from weft.core.types import SamplingParams
-from weft.engine.configure import resolve
-from weft.engine.front.local_client import LocalClient
+from weft.core.values.types import SamplingParams
+from weft.engine.clients.local_client import LocalClient
+from weft.engine.start.configure import resolve
 from weft.model.open import open_model
 
 pytestmark = [pytest.mark.vllm, pytest.mark.asyncio(loop_scope="session")]

@@ -10,11 +10,11 @@ import pytest_asyncio
 
 from tests.compute.encoders import make_model, save
 from tests.vllm.served import fetched, refused, serving
-from weft.core.engine_options import EngineOptions
+from weft.core.config.engine_options import EngineOptions
 from weft.core.errors import ContextLengthExceeded, Unsupported
-from weft.core.types import PoolingParams, SamplingParams
-from weft.engine.configure import resolve
-from weft.engine.front.local_client import LocalClient
+from weft.core.values.types import PoolingParams, SamplingParams
+from weft.engine.clients.local_client import LocalClient
+from weft.engine.start.configure import resolve
 from weft.model.open import open_model
 from weft.rpc.client import RpcClient
 

@@ -19,7 +19,7 @@ from tests.model.checkpoints import write_checkpoint, write_json
 from tests.vllm.conftest import SMALL
 from tests.vllm.served import START_TIMEOUT_S, VARIABLES, fetched, opened, refused
 from weft.core.errors import BadRequest, Unsupported
-from weft.core.types import SamplingParams, StructuredOutputsParams
+from weft.core.values.types import SamplingParams, StructuredOutputsParams
 from weft.model.embedded.byte_tokenizer import CHATML
 from weft.rpc.client import RpcClient
 

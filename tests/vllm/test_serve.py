@@ -9,7 +9,7 @@ from concurrent.futures import ThreadPoolExecutor
 import pytest
 
 from tests.vllm.served import START_TIMEOUT_S, fetched, opened, refused, serving
-from weft.core.types import SamplingParams
+from weft.core.values.types import SamplingParams
 from weft.rpc.client import RpcClient
 
 pytestmark = pytest.mark.vllm

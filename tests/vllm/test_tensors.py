@@ -8,14 +8,14 @@ from types import ModuleType, SimpleNamespace
 import pytest
 
 from tests.doubles.fake_engine import make_config
-from weft.core.media import MediaConfig
-from weft.core.media_tensors import check_tensors
-from weft.core.validate import Limits
+from weft.core.checks.media_tensors import check_tensors
+from weft.core.checks.validate import Limits
+from weft.core.values.media import MediaConfig
 from weft.pb import common_pb2, vllm_engine_pb2_grpc
 from weft.pb import vllm_engine_pb2 as pb
 from weft.rpc.convert.request import to_generation
+from weft.vllm.convert.tensors import ItemForm
 from weft.vllm.engine import to_multi_modal_input
-from weft.vllm.tensors import ItemForm
 
 pytestmark = pytest.mark.vllm
 

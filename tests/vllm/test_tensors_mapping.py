@@ -4,8 +4,8 @@ import pytest
 
 from tests.vllm.test_mapping import LISTED, fields
 from weft.core.errors import BadRequest
-from weft.core.media import MediaTensors, Tensor
-from weft.vllm.tensors import Item, ItemForm, check_names, layout, to_hashes
+from weft.core.values.media import MediaTensors, Tensor
+from weft.vllm.convert.tensors import Item, ItemForm, check_names, layout, to_hashes
 
 LARGE = Item({"pixels": ("bfloat16", (600, 8)), "grid": ("int64", (3,))}, 150)
 SMALL = Item({"pixels": ("bfloat16", (4, 8)), "grid": ("int64", (3,))}, 1)

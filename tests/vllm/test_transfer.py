@@ -8,8 +8,8 @@ import pytest
 from tests.busy import PATIENCE_S
 from tests.vllm.served import fetched, refused, serving
 from weft.core.headers import PREFILLER
-from weft.core.kv_transfer import KEY
-from weft.core.types import SamplingParams
+from weft.core.values.kv_transfer import KEY
+from weft.core.values.types import SamplingParams
 from weft.rpc.client import RpcClient
 
 pytestmark = pytest.mark.vllm

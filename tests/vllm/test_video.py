@@ -10,7 +10,7 @@ from tests.vllm.llava import vision_path
 from tests.vllm.onevision import FRAME_TOKENS, IMAGE_TOKEN_ID, SIDE, VIDEO_TOKEN_ID, write_onevision
 from tests.vllm.served import fetched, refused, serving
 from weft.core.errors import BadRequest
-from weft.core.media import Media, MediaItem
+from weft.core.values.media import Media, MediaItem
 from weft.media.limits import MediaLimits, MediaSources
 from weft.pb import common_pb2
 from weft.pb import vllm_engine_pb2 as pb

@@ -10,11 +10,11 @@ import msgspec
 from prometheus_client import CollectorRegistry
 
 from weft.compute.backends import load_model
-from weft.core.engine_options import EngineOptions
-from weft.engine.configure import resolve
-from weft.engine.front.local_client import LocalClient
+from weft.core.config.engine_options import EngineOptions
+from weft.engine.clients.local_client import LocalClient
+from weft.engine.start.configure import resolve
 from weft.model.open import open_model
-from weft.text.chat import ChatTemplate, RequestTemplates
+from weft.text.templates.chat import ChatTemplate, RequestTemplates
 from weft.text.tokenizer import Tokenizer
 from weft.web.admin.probes import probe_endpoints
 from weft.web.http.endpoint import Call, Endpoint

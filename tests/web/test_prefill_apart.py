@@ -11,8 +11,8 @@ import pytest
 from tests.busy import PATIENCE_S
 from tests.doubles.transfers import WITH_SECRET
 from tests.web.serving import http_serving, serving
-from weft.core.kv_transfer import Prefill
-from weft.core.types import RequestOptions, SamplingParams
+from weft.core.values.kv_transfer import Prefill
+from weft.core.values.types import RequestOptions, SamplingParams
 from weft.web.inference.prefiller import HttpPrefiller
 from weft.web.options import ApiOptions
 

@@ -16,11 +16,11 @@ from tests.doubles.scripted_client import ScriptedClient
 from tests.text.parsers.test_round_trip import WRITERS
 from tests.web.openai.calls import HELLO, flat_chat, flat_texts, folded_chat, folded_texts
 from tests.web.serving import call_of
-from weft.core.engine_options import EngineOptions
-from weft.engine.configure import resolve
+from weft.core.config.engine_options import EngineOptions
+from weft.engine.start.configure import resolve
 from weft.model.open import open_model
-from weft.text.chat import ChatTemplate
 from weft.text.parsers.table import REASONING_PARSERS
+from weft.text.templates.chat import ChatTemplate
 from weft.text.tokenizer import Tokenizer
 from weft.web.anthropic.partial_json import completed
 from weft.web.http.endpoint import Events

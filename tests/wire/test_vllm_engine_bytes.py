@@ -10,7 +10,7 @@ from google.protobuf.message import Message
 
 from tests.doubles.fake_engine import make_config
 from weft.core.engine_info import EngineInfo
-from weft.core.types import (
+from weft.core.values.types import (
     AllBlocksCleared,
     BlockRemoved,
     BlockStored,

@@ -20,7 +20,7 @@ from vllm.outputs import (
 )
 from vllm.sampling_params import SamplingParams
 from weft import BeamSearchParams
-from weft.core.types import PoolingParams
+from weft.core.values.types import PoolingParams
 
 # The release whose names these are.
 __version__ = "0.32.0"

@@ -14,7 +14,7 @@ from vllm.outputs import (
     Scoring,
     ScoringRequestOutput,
 )
-from weft.core.types import PoolingParams
+from weft.core.values.types import PoolingParams
 
 _BESIDE = {"use_tqdm", "lora_request"}
 _TAKEN = {

@@ -1,5 +1,5 @@
 """vLLM's `Logprob`."""
 
-from weft.core.types import Logprob
+from weft.core.values.types import Logprob
 
 __all__ = ["Logprob"]

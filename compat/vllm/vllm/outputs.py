@@ -3,8 +3,8 @@
 from dataclasses import dataclass
 from typing import Any, Generic, Self, TypeVar
 
-from weft.core.types import CompletionOutput, RequestOutput
-from weft.core.types import PoolingRequestOutput as _Own
+from weft.core.values.types import CompletionOutput, RequestOutput
+from weft.core.values.types import PoolingRequestOutput as _Own
 
 __all__ = [
     "Classification", "ClassificationRequestOutput", "CompletionOutput", "Embedding",

@@ -1,5 +1,5 @@
 """vLLM's `PoolingParams`."""
 
-from weft.core.types import PoolingParams
+from weft.core.values.types import PoolingParams
 
 __all__ = ["PoolingParams"]

@@ -3,9 +3,9 @@
 import msgspec
 
 from weft.core.beam_search import BeamSearchParams
-from weft.core.types import OutputKind as RequestOutputKind
-from weft.core.types import RepetitionDetectionParams, StructuredOutputsParams
-from weft.core.types import SamplingParams as _Own
+from weft.core.values.types import OutputKind as RequestOutputKind
+from weft.core.values.types import RepetitionDetectionParams, StructuredOutputsParams
+from weft.core.values.types import SamplingParams as _Own
 
 __all__ = [
     "BeamSearchParams",

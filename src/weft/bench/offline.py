@@ -11,13 +11,13 @@ from weft.bench.datasets import check_prompts, make_prompts
 from weft.bench.drive import Run, drive
 from weft.bench.options import LatencyOptions, OfflineOptions, PromptOptions
 from weft.bench.record import Prompt, State
-from weft.bench.result import write_document
+from weft.bench.report.result import write_document
 from weft.bench.serving import exit_status, under_way
-from weft.bench.targets import Opened, open_engine, open_target
-from weft.core.declare import refuse_unused
-from weft.core.engine_options import EngineOptions
+from weft.bench.targets.open_targets import Opened, open_engine, open_target
+from weft.core.config.engine_options import EngineOptions
 from weft.core.errors import ConfigError
-from weft.core.terminal import say
+from weft.core.observe.terminal import say
+from weft.core.values.declare import refuse_unused
 
 _OF_SERVERS = ("base_url", "api_key")
 _OF_ENGINES = tuple(name for name in EngineOptions.__struct_fields__ if name != "tokenizer")

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Annotated, Any, Literal
 
-from weft.core.declare import Flag
+from weft.core.values.declare import Flag
 
 DATASETS = Literal["random", "sharegpt", "prefix_repetition", "custom"]
 

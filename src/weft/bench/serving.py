@@ -12,9 +12,9 @@ from weft.bench.arrivals import arrival_times, check_traffic
 from weft.bench.datasets import check_prompts, make_prompts
 from weft.bench.drive import Bounds, Run, drive
 from weft.bench.options import Load, ReportOptions
-from weft.bench.page import run_page
 from weft.bench.record import State
-from weft.bench.result import (
+from weft.bench.report.page import run_page
+from weft.bench.report.result import (
     check_report,
     details,
     result_path,
@@ -22,10 +22,10 @@ from weft.bench.result import (
     write_document,
     write_file,
 )
-from weft.bench.table import lines
-from weft.bench.targets import open_target
-from weft.core.terminal import say
-from weft.engine.progress import progress_bar
+from weft.bench.report.table import lines
+from weft.bench.targets.open_targets import open_target
+from weft.core.observe.terminal import say
+from weft.engine.start.progress import progress_bar
 
 EXIT_FAILED = 1
 EXIT_INTERRUPTED = 130

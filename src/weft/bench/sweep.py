@@ -18,11 +18,11 @@ from typing import Any
 import msgspec
 
 from weft.bench.options import SweepOptions
-from weft.bench.page import page
-from weft.bench.plots import Line, line_chart
-from weft.bench.result import Document, read_documents, write_file
+from weft.bench.report.page import page
+from weft.bench.report.plots import Line, line_chart
+from weft.bench.report.result import Document, read_documents, write_file
 from weft.core.errors import ConfigError
-from weft.core.terminal import say
+from weft.core.observe.terminal import say
 
 EXIT_FAILED = 1
 _STOP_TIMEOUT_S = 60.0

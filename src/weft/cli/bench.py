@@ -19,9 +19,9 @@ from weft.bench.options import (
     TargetOptions,
     TrafficOptions,
 )
+from weft.cli.arguments.flags import flags, pick
 from weft.cli.commands import call
-from weft.cli.flags import flags, pick
-from weft.core.engine_options import EngineOptions
+from weft.core.config.engine_options import EngineOptions
 
 
 @flags(TargetOptions, PromptOptions, TrafficOptions, ReportOptions)
@@ -93,7 +93,7 @@ def compare(a: Path, b: Path, *, options: CompareBenchOptions = CompareBenchOpti
     b
         The others.
     """
-    return call("weft.bench.compare:compare", a, b, pick(options, CompareOptions))
+    return call("weft.bench.report.compare:compare", a, b, pick(options, CompareOptions))
 
 
 def _run(work: Coroutine[Any, Any, int]) -> int:

@@ -11,7 +11,7 @@ from typing import Any
 from cyclopts import App, Parameter
 
 from weft import __version__
-from weft.cli.settings import SOURCES
+from weft.cli.arguments.settings import SOURCES
 
 EXIT_FAILED = 1
 EXIT_USAGE = 2

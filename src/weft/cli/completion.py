@@ -3,7 +3,7 @@
 from typing import Literal
 
 from weft.cli.commands import make_app
-from weft.core.terminal import say
+from weft.core.observe.terminal import say
 
 
 def completion(shell: Literal["bash", "zsh", "fish"]) -> int:

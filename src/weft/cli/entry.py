@@ -35,8 +35,8 @@ def main() -> NoReturn:
 @contextmanager
 def _importing() -> Iterator[None]:
     """Show that something happens, where it may take seconds from a cold disk."""
-    progress = import_module("weft.core.progress").Progress()
-    status = import_module("weft.core.terminal").StatusLine(sys.stderr)
+    progress = import_module("weft.core.observe.progress").Progress()
+    status = import_module("weft.core.observe.terminal").StatusLine(sys.stderr)
     progress.enter("importing", 0.0)
     is_over = threading.Event()
 

@@ -9,7 +9,7 @@ from pathlib import Path
 
 from weft.compute.memory import free_memory_bytes
 from weft.compute.native import Cpu, cpu, usable_paths
-from weft.core.readable import format_bytes
+from weft.core.observe.readable import format_bytes
 
 _HUGE_PAGES = "sys/kernel/mm/transparent_hugepage/enabled"
 _LITTLE_BYTES = 1 << 30

@@ -13,7 +13,7 @@ from importlib import import_module
 from pathlib import Path
 from typing import TypedDict
 
-from weft.core.terminal import colours, say
+from weft.core.observe.terminal import colours, say
 
 PAGES = Path(__file__).with_name("help.json")
 _NARROWEST = 20  # of the texts beside names, in columns

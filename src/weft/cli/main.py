@@ -11,9 +11,9 @@ from cyclopts import CycloptsError, UnknownOptionError, UnusedCliTokensError
 
 from weft.cli.commands import EXIT_FAILED, EXIT_INTERRUPTED, EXIT_USAGE, make_app
 from weft.cli.help import show, wanted
-from weft.core.declare import nearest_flag
 from weft.core.errors import BadRequest, ConfigError, WeftError
-from weft.core.terminal import say
+from weft.core.observe.terminal import say
+from weft.core.values.declare import nearest_flag
 
 log = logging.getLogger("weft.cli")
 

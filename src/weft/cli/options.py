@@ -1,7 +1,7 @@
 """The options of each command: one dataclass a command, one field a flag; and the commands with their arguments.
 
 A field's name is its flag, its WEFT_ variable and its key in a config file. None means "choose for
-me"; `weft.engine.configure` chooses. What a command does is imported when it is called, for a quick `--help`.
+me"; `weft.engine.start.configure` chooses. What a command does is imported when it is called, for a quick `--help`.
 """
 
 from pathlib import Path
@@ -9,11 +9,11 @@ from typing import TYPE_CHECKING, Annotated, Literal
 
 from cyclopts import Parameter
 
+from weft.cli.arguments.flags import SHORT, LogFormatFlag, flags, pick, sample_flags
 from weft.cli.commands import call
-from weft.cli.flags import SHORT, LogFormatFlag, flags, pick, sample_flags
-from weft.core.declare import Flag
-from weft.core.engine_options import EngineOptions
-from weft.core.ranks import RankOptions, RanksConfig, read_ranks
+from weft.core.config.engine_options import EngineOptions
+from weft.core.config.ranks import RankOptions, RanksConfig, read_ranks
+from weft.core.values.declare import Flag
 from weft.rpc.options import RpcOptions
 from weft.web.http.options import HttpOptions
 from weft.web.options import ApiOptions

@@ -7,18 +7,18 @@ from contextlib import AsyncExitStack
 from pathlib import Path
 from typing import TextIO
 
+from weft.cli.arguments.flags import flag_names
 from weft.cli.chat.chat import converse
-from weft.cli.children import Child, ChildFailed, inherited_environment, weft_command
 from weft.cli.commands import EXIT_USAGE
-from weft.cli.flags import flag_names
-from weft.cli.limits import check_port
 from weft.cli.options import ChatOptions, ConnectOptions, RunOptions, SampleOptions
+from weft.cli.process.children import Child, ChildFailed, inherited_environment, weft_command
+from weft.cli.process.limits import check_port
+from weft.cli.process.state import state_file
 from weft.cli.serving.servers import DEFAULT_MODEL, EXIT_SIGNALLED
-from weft.cli.state import state_file
 from weft.cli.up.up import Worker
-from weft.core.declare import spelled
-from weft.core.engine_options import EngineOptions
+from weft.core.config.engine_options import EngineOptions
 from weft.core.errors import ConfigError
+from weft.core.values.declare import spelled
 
 _HOST = "127.0.0.1"
 _STOP_S = 10.0

@@ -5,7 +5,7 @@ from typing import Any
 
 import msgspec
 
-from weft.core.terminal import say
+from weft.core.observe.terminal import say
 
 
 def print_json(value: Any, *, is_line: bool = False) -> None:

@@ -7,7 +7,7 @@ from weft.core.errors import ConfigError
 from weft.core.extras import how_to_install
 
 if TYPE_CHECKING:  # it brings OpenTelemetry, which need not be there
-    from weft.core.otlp import OtlpTracer
+    from weft.core.observe.otlp import OtlpTracer
 
 
 def open_tracer(flag: str, service: str, *, endpoint: str | None = None) -> "OtlpTracer | None":
@@ -18,7 +18,7 @@ def open_tracer(flag: str, service: str, *, endpoint: str | None = None) -> "Otl
     if endpoint is not None and not endpoint.strip():
         raise ConfigError(f"{flag} must be an address, such as http://localhost:4317")
     try:
-        otlp = import_module("weft.core.otlp")
+        otlp = import_module("weft.core.observe.otlp")
     except ImportError as error:
         raise ConfigError(f"{flag} needs OpenTelemetry: {how_to_install('otel')}") from error
     tracer: OtlpTracer | None = otlp.open_tracer(service, endpoint)

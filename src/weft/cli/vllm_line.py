@@ -11,13 +11,13 @@ from dataclasses import fields
 from itertools import pairwise
 from typing import Any, get_args, get_type_hints
 
-from weft.cli.flags import SHORT
+from weft.cli.arguments.flags import SHORT
+from weft.cli.arguments.settings import NOTES, VLLM_WORDS
 from weft.cli.options import ServeOptions
-from weft.cli.settings import NOTES, VLLM_WORDS
 from weft.compat.vllm import Kind, Part, Setting, VllmFlag, json_value, translate, vllm_flags
-from weft.core.declare import nearest_flag
 from weft.core.errors import ConfigError
-from weft.vllm.settings import READ_HERE
+from weft.core.values.declare import nearest_flag
+from weft.vllm.convert.settings import READ_HERE
 
 _HELP = ("--help", "-h", "--version")
 _LEVEL = "-O"  # of optimisation: vLLM has -O3, -O 3 and -O.mode=3

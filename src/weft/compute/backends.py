@@ -3,19 +3,19 @@
 import os
 from collections.abc import Mapping
 
-from weft.compute.backend import Backend, PackedFile, SharingBackend
 from weft.compute.cpu import unknown
 from weft.compute.echo import EchoBackend
 from weft.compute.gpu.backend import GpuBackend
 from weft.compute.native_backend import NativeBackend
 from weft.compute.pooler import Pooler, load_pooler
-from weft.compute.reference_backend import ReferenceBackend
-from weft.compute.runner import Runner
-from weft.core.config import ComputeConfig, EngineConfig
-from weft.core.engine_options import EngineOptions
+from weft.compute.protocols.backend import Backend, PackedFile, SharingBackend
+from weft.compute.protocols.runner import Runner
+from weft.compute.reference.backend import ReferenceBackend
+from weft.core.config.engine import ComputeConfig, EngineConfig
+from weft.core.config.engine_options import EngineOptions
 from weft.core.errors import ConfigError
 from weft.model.card import ModelCard
-from weft.model.checkpoint import Checkpoint
+from weft.model.files.checkpoint import Checkpoint
 
 # "auto" takes the first that suits.
 BACKENDS: Mapping[str, Backend] = {

@@ -2,9 +2,9 @@
 
 from weft.compute.memory import free_memory_bytes
 from weft.compute.native import MAX_THREADS, NativeSampler, available_cpus
-from weft.compute.sampler import Sampler
-from weft.core.config import ComputeConfig
-from weft.core.engine_options import EngineOptions
+from weft.compute.protocols.sampler import Sampler
+from weft.core.config.engine import ComputeConfig
+from weft.core.config.engine_options import EngineOptions
 from weft.core.errors import ConfigError
 from weft.model.card import ModelCard
 

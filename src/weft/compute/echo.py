@@ -9,13 +9,13 @@ from weft.compute.cpu import no_effect
 from weft.compute.host_blocks import HostBlocks
 from weft.compute.memory import free_memory_bytes
 from weft.compute.native import NativeSampler, cpu
-from weft.compute.runner import Batch, FloatArray, IntArray, Runner
-from weft.compute.sampler import Sampler
-from weft.core.config import ComputeConfig
-from weft.core.engine_options import EngineOptions
+from weft.compute.protocols.runner import Batch, FloatArray, IntArray, Runner
+from weft.compute.protocols.sampler import Sampler
+from weft.core.config.engine import ComputeConfig
+from weft.core.config.engine_options import EngineOptions
 from weft.core.errors import ConfigError
 from weft.model.card import ModelCard
-from weft.model.checkpoint import Checkpoint
+from weft.model.files.checkpoint import Checkpoint
 from weft.model.spec import EchoSpec
 
 _CERTAIN = 100.0  # logit of the answer; all others are 0, so sampling at temperature 1 obeys too

@@ -2,9 +2,8 @@
 
 from dataclasses import replace
 
-from weft.compute.backend import PackedFile
+from weft.compute.arithmetic.grouped import describe_rounded_again
 from weft.compute.cpu import CpuBackend, describe_rounding, describe_threads
-from weft.compute.grouped import describe_rounded_again
 from weft.compute.native import (
     Machine,
     NativeEncoder,
@@ -15,10 +14,11 @@ from weft.compute.native import (
     usable_paths,
 )
 from weft.compute.native.code import code_digest
-from weft.compute.runner import Runner
-from weft.core.config import ComputeConfig
+from weft.compute.protocols.backend import PackedFile
+from weft.compute.protocols.runner import Runner
+from weft.core.config.engine import ComputeConfig
 from weft.model.card import ModelCard
-from weft.model.checkpoint import Checkpoint
+from weft.model.files.checkpoint import Checkpoint
 from weft.model.spec import ModelSpec
 
 

@@ -9,13 +9,13 @@ from typing import Self, assert_never
 
 import numpy as np
 
-from weft.compute import tiles
-from weft.compute.activations import activate
-from weft.compute.encoder import Linear, WeightReader
-from weft.compute.runner import FloatArray
-from weft.core.config import PoolerConfig
-from weft.core.types import PoolingKind, PoolingParams
-from weft.model.checkpoint import Checkpoint
+from weft.compute.arithmetic import tiles
+from weft.compute.arithmetic.activations import activate
+from weft.compute.protocols.runner import FloatArray
+from weft.compute.reference.encoder import Linear, WeightReader
+from weft.core.config.engine import PoolerConfig
+from weft.core.values.types import PoolingKind, PoolingParams
+from weft.model.files.checkpoint import Checkpoint
 from weft.model.pooling import HeadSpec, PoolingSpec, Scale
 from weft.model.weights import Weights
 

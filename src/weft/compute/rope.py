@@ -6,7 +6,7 @@ from typing import assert_never
 import numpy as np
 from numpy.typing import NDArray
 
-from weft.compute.runner import FloatArray, IntArray
+from weft.compute.protocols.runner import FloatArray, IntArray
 from weft.model.spec import RopeKind, RopeSpec
 
 Wide = NDArray[np.float64]

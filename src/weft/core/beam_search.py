@@ -16,11 +16,12 @@ from typing import TypeVar
 
 import msgspec
 
+from weft.core.aio.tasks import gather_all
+from weft.core.checks.validate import Limits, check_integer, check_number
 from weft.core.client import EngineClient
 from weft.core.errors import BadRequest
-from weft.core.prompts import TokensPrompt
-from weft.core.tasks import gather_all
-from weft.core.types import (
+from weft.core.values.prompts import TokensPrompt
+from weft.core.values.types import (
     CompletionOutput,
     FinishReason,
     OutputKind,
@@ -30,7 +31,6 @@ from weft.core.types import (
     RequestOutput,
     SamplingParams,
 )
-from weft.core.validate import Limits, check_integer, check_number
 
 MAX_PENALTY = 10
 T = TypeVar("T", "Beam", "_Candidate")

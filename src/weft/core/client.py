@@ -9,12 +9,12 @@ from collections.abc import AsyncGenerator, AsyncIterable, Callable, Iterable, M
 from contextlib import AbstractContextManager, aclosing, nullcontext
 from typing import Any, NoReturn, Protocol, TypeAlias
 
-from weft.core.config import ModelConfig
+from weft.core.config.engine import ModelConfig
 from weft.core.engine_info import EngineInfo
 from weft.core.errors import Unsupported
-from weft.core.request_states import RequestStates
-from weft.core.speech import ClipOutput, Speech
-from weft.core.types import (
+from weft.core.values.request_states import RequestStates
+from weft.core.values.speech import ClipOutput, Speech
+from weft.core.values.types import (
     EngineLoad,
     KvEventBatch,
     LoRARequest,
@@ -28,7 +28,7 @@ from weft.core.types import (
     SamplingParams,
     StreamingInput,
 )
-from weft.core.weight_transfer import WeightTransferInitRequest, WeightTransferUpdateRequest
+from weft.core.values.weight_transfer import WeightTransferInitRequest, WeightTransferUpdateRequest
 
 PromptSource: TypeAlias = PromptType | Callable[[], PromptType]
 AnyParams: TypeAlias = SamplingParams | PoolingParams

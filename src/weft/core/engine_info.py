@@ -6,8 +6,8 @@ from typing import Any, Self
 
 import msgspec
 
-from weft.core.config import EngineConfig, PoolerConfig
-from weft.core.validate import Limits
+from weft.core.checks.validate import Limits
+from weft.core.config.engine import EngineConfig, PoolerConfig
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -14,8 +14,8 @@ from urllib.parse import urlsplit
 import msgspec
 
 from weft.core.errors import WeftError
-from weft.core.kv_transfer import Prefill, read_params, to_extra_args
-from weft.core.types import Request
+from weft.core.values.kv_transfer import Prefill, read_params, to_extra_args
+from weft.core.values.types import Request
 
 CONNECT_S = 5.0
 PREFILL_S = 600.0

@@ -8,9 +8,9 @@ import msgspec
 
 from weft.core.client import AnyParams, EngineClient, PromptSource, Sink
 from weft.core.errors import NotFound
-from weft.core.speech import ClipOutput, Speech
 from weft.core.tenants import Tenant
-from weft.core.types import (
+from weft.core.values.speech import ClipOutput, Speech
+from weft.core.values.types import (
     LoRARequest,
     OutputKind,
     PoolingRequestOutput,

@@ -3,14 +3,14 @@
 from collections.abc import Callable
 from functools import partial
 
-from weft.core.controls import SleepTag
-from weft.core.types import PauseMode, SequenceOutput
-from weft.engine.engine_model import EngineModel
-from weft.engine.messages import Event, Pause, Reply, Resume, Wake
-from weft.engine.replies import attempt
+from weft.core.values.controls import SleepTag
+from weft.core.values.types import PauseMode, SequenceOutput
+from weft.engine.ipc.messages import Event, Pause, Reply, Resume, Wake
+from weft.engine.ipc.replies import attempt
 from weft.engine.scheduling.queues import Admission
 from weft.engine.scheduling.scheduler import Scheduler
-from weft.engine.steps import Steps
+from weft.engine.step.steps import Steps
+from weft.engine.weights.engine_model import EngineModel
 
 
 class EnginePauses:

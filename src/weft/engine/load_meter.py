@@ -4,10 +4,10 @@ import time
 from collections import deque
 from collections.abc import Callable
 
-from weft.core.config import EngineConfig
-from weft.core.stats import StepStats, TransferStats
-from weft.core.types import EngineLoad
-from weft.engine.kv_tier import KvTier
+from weft.core.config.engine import EngineConfig
+from weft.core.observe.stats import StepStats, TransferStats
+from weft.core.values.types import EngineLoad
+from weft.engine.kv.kv_tier import KvTier
 from weft.engine.scheduling.scheduler import Scheduler
 
 _THROUGHPUT_WINDOW_S = 5.0

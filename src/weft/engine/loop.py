@@ -11,20 +11,16 @@ from functools import partial
 from typing import Protocol, assert_never
 
 from weft.compute.backends import backend_of
-from weft.core.config import EngineConfig
-from weft.core.types import (
+from weft.core.config.engine import EngineConfig
+from weft.core.values.types import (
     KvEventBatch,
     Request,
     SequenceOutput,
 )
 from weft.engine.constraints.grammar import GrammarCompiler, GrammarState, GrammarVocabulary
-from weft.engine.cpu_shares import keep_to
-from weft.engine.drafters import open_drafter
-from weft.engine.engine_model import EngineModel
+from weft.engine.drafting.drafters import open_drafter
 from weft.engine.engine_pauses import EnginePauses
-from weft.engine.load_meter import LoadMeter
-from weft.engine.lora_loader import LoraLoader
-from weft.engine.messages import (
+from weft.engine.ipc.messages import (
     Abort,
     Add,
     AddLora,
@@ -49,18 +45,22 @@ from weft.engine.messages import (
     UseShare,
     Wake,
 )
+from weft.engine.ipc.replies import attempt
+from weft.engine.load_meter import LoadMeter
 from weft.engine.offloading import Offloading, open_elsewhere
 from weft.engine.profiler import Profiler
-from weft.engine.replies import attempt
 from weft.engine.request_states import read_states
 from weft.engine.scheduling.draft_payoff import DraftPayoff
 from weft.engine.scheduling.plan import Plan
 from weft.engine.scheduling.scheduler import Scheduler
 from weft.engine.scheduling.sequence import SequenceStatus
-from weft.engine.step_pooler import StepPooler
-from weft.engine.step_sampler import StepSampler
-from weft.engine.steps import Finisher, StepParts, no_lap, open_steps
-from weft.engine.weight_updates import WeightUpdates
+from weft.engine.start.cpu_shares import keep_to
+from weft.engine.step.step_pooler import StepPooler
+from weft.engine.step.step_sampler import StepSampler
+from weft.engine.step.steps import Finisher, StepParts, no_lap, open_steps
+from weft.engine.weights.engine_model import EngineModel
+from weft.engine.weights.lora_loader import LoraLoader
+from weft.engine.weights.weight_updates import WeightUpdates
 from weft.engine.worker_calls import WORKER_CALLS
 
 # Logits of prompt rows that one step may keep: a prompt that is scored is computed in more steps, if

@@ -10,19 +10,19 @@ from collections.abc import Callable
 from dataclasses import dataclass
 
 from weft import __version__
-from weft.compute.runner import BlockCopies, Copies, Runner
-from weft.core.config import EngineConfig
-from weft.core.kv_transfer import RemotePrompt
-from weft.core.stats import TransferStats
-from weft.core.types import KvEvent, Request, SequenceOutput
-from weft.engine.engine_model import EngineModel
-from weft.engine.kv_tier import Arrived, KvTier
-from weft.engine.kv_tier_stores import SIZE_FLAG, DirectoryBlocks, MemoryBlocks
-from weft.engine.scheduling.kv_cache import Content
+from weft.compute.protocols.runner import BlockCopies, Copies, Runner
+from weft.core.config.engine import EngineConfig
+from weft.core.observe.stats import TransferStats
+from weft.core.values.kv_transfer import RemotePrompt
+from weft.core.values.types import KvEvent, Request, SequenceOutput
+from weft.engine.kv.kv_tier import Arrived, KvTier
+from weft.engine.kv.kv_tier_stores import SIZE_FLAG, DirectoryBlocks, MemoryBlocks
+from weft.engine.scheduling.blocks.kv_cache import Content
 from weft.engine.scheduling.scheduler import Scheduler
 from weft.engine.scheduling.sequence import Sequence
 from weft.engine.transfer.fetching import KvConsumer
 from weft.engine.transfer.joining import ModelLender, block_copies, open_transfer
+from weft.engine.weights.engine_model import EngineModel
 
 FIND_S = 5.0  # at the start, for what lies there from before
 FETCH_CHECK_S = 1.0  # how long a second tier that hangs can go unnoticed

@@ -16,18 +16,18 @@ import msgspec
 import zmq
 
 from weft.compute.backends import backend_of
-from weft.core.config import EngineConfig
+from weft.core.config.engine import EngineConfig
 from weft.core.errors import ConfigError
-from weft.core.log import configure_logging
-from weft.engine.cpu_shares import keep_to_own_cpus
-from weft.engine.draft_model import DraftModel
-from weft.engine.engine_model import EngineModel
+from weft.core.observe.log import configure_logging
+from weft.engine.ipc.messages import MAX_FRAME_BYTES, Command, Event, Failed, Launch, Loading
+from weft.engine.ipc.output_ports import OutputPorts
 from weft.engine.loop import EngineLoop
-from weft.engine.messages import MAX_FRAME_BYTES, Command, Event, Failed, Launch, Loading
-from weft.engine.output_ports import OutputPorts
-from weft.engine.packed_cache import PackedCache
-from weft.engine.weight_store import WeightStore
-from weft.model.checkpoint import Checkpoint
+from weft.engine.start.cpu_shares import keep_to_own_cpus
+from weft.engine.weights.draft_model import DraftModel
+from weft.engine.weights.engine_model import EngineModel
+from weft.engine.weights.packed_cache import PackedCache
+from weft.engine.weights.weight_store import WeightStore
+from weft.model.files.checkpoint import Checkpoint
 from weft.model.open import find_served
 from weft.text.tokenizer import TOKENIZER_FILE
 

@@ -16,12 +16,12 @@ from typing import IO, Any, cast
 
 import msgspec
 
+from weft.core.config.profiling import ProfilerConfig
 from weft.core.errors import ConfigError, FailedPrecondition
-from weft.core.profiling import ProfilerConfig
-from weft.engine.given import read_json
-from weft.engine.messages import StartProfile
+from weft.engine.ipc.messages import StartProfile
 from weft.engine.scheduling.plan import Plan
 from weft.engine.scheduling.scheduler import Scheduler
+from weft.engine.settings.given import read_json
 
 FLAG = "--profiler-config"
 MAX_TRACE_BYTES = 256 << 20  # of JSON; a step takes about 1,500 bytes

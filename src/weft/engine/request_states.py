@@ -5,8 +5,8 @@ from itertools import islice
 import numpy as np
 import numpy.typing as npt
 
-from weft.core.request_states import MAX_LISTED, RequestPhase, RequestState, RequestStates
-from weft.core.stats import SequenceTimes
+from weft.core.observe.stats import SequenceTimes
+from weft.core.values.request_states import MAX_LISTED, RequestPhase, RequestState, RequestStates
 from weft.engine.scheduling.scheduler import Scheduler
 from weft.engine.scheduling.sequence import Sequence, SequenceStatus
 

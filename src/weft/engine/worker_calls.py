@@ -6,9 +6,9 @@ from typing import Any
 
 from weft.compute.backends import backend_of
 from weft.compute.native import trim_heap
-from weft.compute.runner import BlockCopies
-from weft.core.config import EngineConfig
-from weft.engine.engine_model import EngineModel
+from weft.compute.protocols.runner import BlockCopies
+from weft.core.config.engine import EngineConfig
+from weft.engine.weights.engine_model import EngineModel
 
 
 def _check_health(_model: EngineModel, _config: EngineConfig) -> None:

@@ -8,8 +8,8 @@ from pathlib import Path
 from time import monotonic
 
 from weft import __version__
+from weft.core.aio.tasks import every
 from weft.core.errors import ConfigError
-from weft.core.tasks import every
 from weft.epp.assembly import Assembly
 from weft.epp.config.config import BUILT_IN, PickerConfig, read_config
 from weft.epp.config.options import PickerOptions

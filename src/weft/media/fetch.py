@@ -10,7 +10,7 @@ from urllib.parse import unquote, urlsplit
 import msgspec
 
 from weft.core.errors import BadRequest
-from weft.core.media import FIELD, Media, MediaItem
+from weft.core.values.media import FIELD, Media, MediaItem
 from weft.media.download import Downloader, shown, too_large
 from weft.media.limits import LOCAL_PATH, MediaSources
 

@@ -8,7 +8,7 @@ from typing import Self
 from urllib.parse import urlsplit
 
 from weft.core.errors import ConfigError
-from weft.core.media import MAX_BYTES
+from weft.core.values.media import MAX_BYTES
 
 _Address = ipaddress.IPv4Address | ipaddress.IPv6Address
 _GLOBAL_UNICAST = ipaddress.IPv6Network("2000::/3")

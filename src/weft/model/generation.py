@@ -5,7 +5,7 @@ from types import MappingProxyType
 from typing import Any, TypeGuard
 
 from weft.core.errors import ConfigError
-from weft.core.params import OF_MODELS, Parameter
+from weft.core.values.params import OF_MODELS, Parameter
 from weft.model.fields import Fields, is_finite_number, shown
 
 MAX_NEW_TOKENS = "max_new_tokens"

@@ -13,15 +13,15 @@ from huggingface_hub import errors
 from huggingface_hub.utils.tqdm import tqdm
 
 from weft.core.errors import ConfigError
-from weft.model.bpe_files import BPE_FILES
 from weft.model.fields import Fields, one_line, parse_object, read_bytes
+from weft.model.files.safetensors_files import INDEX, PICKLES, SINGLE, SUFFIX, weight_files
 from weft.model.gguf.open import SUFFIX as GGUF
 from weft.model.gguf.open import all_parts
 from weft.model.pooling import LENGTHS, MODULES, PROMPTS
 from weft.model.quantized.config import QUANTIZATION_FILES
-from weft.model.safetensors_files import INDEX, PICKLES, SINGLE, SUFFIX, weight_files
-from weft.model.templates import TOOL_TEMPLATE_PATH
-from weft.model.tokenizer import FILE_NAMES, TOKENIZER, UnreadFiles
+from weft.model.tokenizers.bpe_files import BPE_FILES
+from weft.model.tokenizers.templates import TOOL_TEMPLATE_PATH
+from weft.model.tokenizers.tokenizer import FILE_NAMES, TOKENIZER, UnreadFiles
 
 _TOKENIZER_FILES = [*FILE_NAMES, TOOL_TEMPLATE_PATH, *BPE_FILES]
 _PATTERNS = [

@@ -14,7 +14,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from weft.core.errors import ConfigError, NotFound
-from weft.model.families import FAMILIES
+from weft.model.families.decoder_families import FAMILIES
 from weft.model.fields import (
     LARGEST_FACTOR,
     Fields,
@@ -22,8 +22,8 @@ from weft.model.fields import (
     read_fields,
     shown,
 )
-from weft.model.layout import TensorPlan, decoder_layout
-from weft.model.safetensors_files import MappedFiles, StoredTensor, read_header
+from weft.model.files.layout import TensorPlan, decoder_layout
+from weft.model.files.safetensors_files import MappedFiles, StoredTensor, read_header
 from weft.model.spec import ModelSpec
 from weft.model.weights import DTYPES
 

@@ -9,15 +9,15 @@ from pathlib import Path
 
 import msgspec
 
-from weft.core.config import ModelConfig
+from weft.core.config.engine import ModelConfig
+from weft.core.config.file_overrides import NO_OVERRIDES, FileOverrides
 from weft.core.errors import ConfigError
-from weft.core.file_overrides import NO_OVERRIDES, FileOverrides
-from weft.model.checkpoint import Checkpoint
-from weft.model.directory import open_directory
 from weft.model.embedded.echo import open_echo
 from weft.model.embedded.parameters import parse_parameters
 from weft.model.embedded.random import open_random
 from weft.model.fields import shown
+from weft.model.files.checkpoint import Checkpoint
+from weft.model.files.directory import open_directory
 from weft.model.gguf.open import SUFFIX, open_gguf
 from weft.model.overrides import check_weight_format, refuse_overrides
 from weft.model.weights import DTYPES

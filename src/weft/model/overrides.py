@@ -4,10 +4,10 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-from weft.core.engine_options import EngineOptions
+from weft.core.config.engine_options import EngineOptions
+from weft.core.config.file_overrides import NO_OVERRIDES, FileOverrides
 from weft.core.errors import ConfigError
-from weft.core.file_overrides import NO_OVERRIDES, FileOverrides
-from weft.core.params import OF_MODELS
+from weft.core.values.params import OF_MODELS
 from weft.model.fields import Fields, parse_object, read_bytes
 from weft.model.generation import MAX_NEW_TOKENS
 

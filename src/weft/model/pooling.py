@@ -10,7 +10,7 @@ from enum import StrEnum
 from pathlib import Path, PurePosixPath
 
 from weft.core.errors import ConfigError
-from weft.core.types import PoolingKind
+from weft.core.values.types import PoolingKind
 from weft.model.fields import Fields, parse_object, read_bytes, read_fields, shown
 from weft.model.spec import Activation
 

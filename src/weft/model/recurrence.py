@@ -12,7 +12,7 @@ from typing import ClassVar, TypeAlias
 
 @dataclass(frozen=True, slots=True)
 class DeltaSpec:
-    """A gated delta net: see `weft.compute.delta` for its maths.
+    """A gated delta net: see `weft.compute.arithmetic.delta` for its maths.
 
     Its products make queries and keys of `num_key_heads`, values and gates of `num_value_heads`, each key head being
     that of so many value heads side by side. Queries, keys and values go through a short convolution over

@@ -169,7 +169,7 @@ class LayerSpec:
 class ModelSpec:
     """A model in full: a decoder if `is_causal`, else an encoder, whose rows see all of their sequence.
 
-    The maths of each switch is in `weft.compute.reference` and, of encoders, in `weft.compute.encoder`.
+    The maths of each switch is in `weft.compute.reference.runner` and `weft.compute.reference.encoder`.
     `num_positions` 0 is none learned; row i takes position embedding `i + position_offset`.
     `embed_size` is the width of a tied embedding that is stored narrower than the hidden state: what leads
     from it and back to it is multiplied into embedding and head as they are read, which computes the same.

@@ -15,8 +15,8 @@ from grpc import RpcMethodHandler, StatusCode, unary_stream_rpc_method_handler
 from grpc import unary_unary_rpc_method_handler as unary_rpc_method_handler
 from grpc.aio import InternalError, ServicerContext
 
+from weft.core.aio.write_stall import WriteStall
 from weft.core.errors import Overloaded, WeftError
-from weft.core.write_stall import WriteStall
 from weft.rpc.methods import Undecodable
 from weft.rpc.status import to_detail, to_status, to_trailing
 

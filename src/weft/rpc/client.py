@@ -14,7 +14,7 @@ from dataclasses import replace
 import msgspec
 
 from weft.core.client import AnyParams, EngineClient, PromptSource, Renderer
-from weft.core.config import EngineConfig
+from weft.core.config.engine import EngineConfig
 from weft.core.engine_info import EngineInfo
 from weft.core.errors import (
     BadRequest,
@@ -24,10 +24,10 @@ from weft.core.errors import (
     Unavailable,
     Unsupported,
 )
-from weft.core.kv_transfer import KvRole
-from weft.core.metrics import Metrics
-from weft.core.observed import RemoteRequest
-from weft.core.types import (
+from weft.core.observe.metrics import Metrics
+from weft.core.observe.observed import RemoteRequest
+from weft.core.values.kv_transfer import KvRole
+from weft.core.values.types import (
     EngineLoad,
     KvEventBatch,
     PoolingRequestOutput,
@@ -39,6 +39,7 @@ from weft.core.types import (
 )
 from weft.pb import common_pb2
 from weft.pb import vllm_engine_pb2 as pb
+from weft.rpc.calls.tokenizer_archive import MAX_PACKED_BYTES, unpack
 from weft.rpc.connection import NO_CREDENTIALS, Connection, Credentials
 from weft.rpc.convert.chunks import RemoteAnswers
 from weft.rpc.convert.embed import to_embed_request, to_pooling_output
@@ -51,7 +52,6 @@ from weft.rpc.convert.incoming import (
 )
 from weft.rpc.convert.request import check_carried, not_on_this_wire, to_generate_request
 from weft.rpc.metadata import check_ended, check_reasoning, params_for, to_metadata, with_reasoning
-from weft.rpc.tokenizer_archive import MAX_PACKED_BYTES, unpack
 from weft.text.outputs import RequestStream
 from weft.text.prepare import InputProcessor
 from weft.text.tokenizer import Tokenizer

@@ -11,6 +11,7 @@ from contextlib import aclosing
 from dataclasses import dataclass
 from typing import Any, TypeVar
 
+from weft.core.aio.tasks import gather_available
 from weft.core.errors import (
     ConfigError,
     Overloaded,
@@ -18,9 +19,8 @@ from weft.core.errors import (
     Unsupported,
     WeftError,
 )
-from weft.core.metrics import Metrics
-from weft.core.tasks import gather_available
-from weft.core.types import (
+from weft.core.observe.metrics import Metrics
+from weft.core.values.types import (
     EngineLoad,
     PoolingRequestOutput,
     Request,

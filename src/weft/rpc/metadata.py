@@ -10,12 +10,18 @@ from typing import Any
 
 import msgspec
 
+from weft.core.checks.lora import LORA_METADATA, validate_lora_name
 from weft.core.client import EngineClient
 from weft.core.errors import BadRequest
-from weft.core.lora import LORA_METADATA, validate_lora_name
-from weft.core.tracing import TRACE_HEADERS, carried
-from weft.core.types import LoRARequest, OpenReasoning, Request, RequestOptions, SamplingParams
-from weft.core.unicode import encode_text
+from weft.core.observe.tracing import TRACE_HEADERS, carried
+from weft.core.values.types import (
+    LoRARequest,
+    OpenReasoning,
+    Request,
+    RequestOptions,
+    SamplingParams,
+)
+from weft.core.values.unicode import encode_text
 from weft.rpc.boundary import Context
 from weft.rpc.connection import Metadata
 from weft.rpc.convert.incoming import ServerReport

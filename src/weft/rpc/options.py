@@ -5,7 +5,7 @@ from pathlib import Path
 from typing import Annotated
 
 from weft.core.address import join_host_port
-from weft.core.declare import Flag
+from weft.core.values.declare import Flag
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

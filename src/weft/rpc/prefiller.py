@@ -7,10 +7,10 @@ import grpc
 import msgspec
 
 from weft.core.headers import PREFILLER
-from weft.core.kv_transfer import Prefill
+from weft.core.observe.tracing import carried
 from weft.core.prefilling import MAX_ANSWER_BYTES, Prefiller
-from weft.core.tracing import carried
-from weft.core.types import Request
+from weft.core.values.kv_transfer import Prefill
+from weft.core.values.types import Request
 from weft.pb import vllm_engine_pb2 as pb
 from weft.rpc.boundary import Context
 from weft.rpc.methods import SERVICE

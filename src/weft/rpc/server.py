@@ -7,20 +7,20 @@ from contextlib import suppress
 
 import grpc
 
+from weft.core.aio.tasks import every
 from weft.core.client import EngineClient
-from weft.core.config import ModelConfig
+from weft.core.config.engine import ModelConfig
 from weft.core.errors import ConfigError, EngineDead
-from weft.core.media import MAX_BYTES
-from weft.core.tasks import every
+from weft.core.observe.tracing import Tracer
 from weft.core.tenants import ApiKeys
-from weft.core.tracing import Tracer
+from weft.core.values.media import MAX_BYTES
 from weft.rpc.auth import KeyGate, Keys
 from weft.rpc.boundary import merged_signals
+from weft.rpc.calls.reflection import reflection_handlers
+from weft.rpc.calls.service import Service, is_alive
 from weft.rpc.methods import SERVICE
 from weft.rpc.options import RpcOptions
 from weft.rpc.prefiller import RpcPrefiller
-from weft.rpc.reflection import reflection_handlers
-from weft.rpc.service import Service, is_alive
 from weft.wire.health import HEALTH_SERVICE, Health
 from weft.wire.ports import ChannelArgs, bind, server_args
 from weft.wire.tls import Pem, server_credentials

@@ -8,8 +8,8 @@ from typing import Final
 from grpc import StatusCode
 
 from weft.core.errors import WeftError
-from weft.core.log import REQUEST
-from weft.core.tracing import Tracer
+from weft.core.observe.log import REQUEST
+from weft.core.observe.tracing import Tracer
 from weft.rpc.methods import SERVICE
 from weft.rpc.status import to_status
 

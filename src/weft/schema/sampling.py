@@ -5,8 +5,8 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import msgspec
 
-from weft.core.params import IN_BODIES, OF_DRAWS, Parameter
-from weft.core.types import StructuredOutputsParams
+from weft.core.values.params import IN_BODIES, OF_DRAWS, Parameter
+from weft.core.values.types import StructuredOutputsParams
 
 
 class JsonSchemaFormat(msgspec.Struct, frozen=True, kw_only=True):
@@ -29,7 +29,7 @@ class ResponseFormat(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def _described(parameter: Parameter) -> Any:
-    """Type of a parameter, with its range for OpenAPI; `weft.core.validate` checks the range for every API."""
+    """Type of a parameter, with its range for OpenAPI; `weft.core.checks.validate` checks the range for every API."""
     param, kind = parameter.param, parameter.kind
     if param.high is None:
         return parameter.type | None
@@ -54,7 +54,7 @@ else:
 
 
 class SamplingFields(ParameterFields, frozen=True, kw_only=True):
-    """Fields of `weft.core.types.SamplingParams` under their wire names, and older spellings.
+    """Fields of `weft.core.values.types.SamplingParams` under their wire names, and older spellings.
 
     Those that bodies hold as they are come with `ParameterFields`; what code reads by name, or JSON
     writes in its own way, is written out.

@@ -5,7 +5,7 @@ from typing import Any, Literal
 import msgspec
 from msgspec import UNSET, UnsetType
 
-from weft.core.types import SamplingParams
+from weft.core.values.types import SamplingParams
 from weft.schema.sampling import SamplingFields, StreamOptions
 from weft.schema.usage import ChatLogprobs, PromptLogprobs, Usage
 

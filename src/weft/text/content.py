@@ -11,7 +11,7 @@ from typing import Any, Generic, TypeAlias, TypeVar
 import msgspec
 
 from weft.core.errors import BadRequest
-from weft.core.media import Modality
+from weft.core.values.media import Modality
 
 _Struct = TypeVar("_Struct", bound=msgspec.Struct)
 

@@ -12,8 +12,8 @@ from typing import Any, TypeVar
 from msgspec.structs import replace
 
 from weft.core.client import Sink
-from weft.core.logprobs import FlatLogprobs
-from weft.core.types import (
+from weft.core.values.logprobs import FlatLogprobs
+from weft.core.values.types import (
     CompletionOutput,
     FinishReason,
     Logprob,

@@ -3,16 +3,16 @@
 from collections.abc import Mapping
 from typing import Any
 
-from weft.core.config import EngineConfig
-from weft.core.errors import BadRequest, Unsupported
-from weft.core.pooling import validate_pooling
-from weft.core.prompts import Prompt, TextPart, TokensPart
-from weft.core.types import PoolingParams, Request, RequestOptions, SamplingParams
-from weft.core.validate import (
+from weft.core.checks.pooling import validate_pooling
+from weft.core.checks.validate import (
     Limits,
     validate_cache_salt,
     validate_prompt,
 )
+from weft.core.config.engine import EngineConfig
+from weft.core.errors import BadRequest, Unsupported
+from weft.core.values.prompts import Prompt, TextPart, TokensPart
+from weft.core.values.types import PoolingParams, Request, RequestOptions, SamplingParams
 from weft.text.frame import Encoded
 from weft.text.prompts import (
     check_length,

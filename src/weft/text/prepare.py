@@ -8,23 +8,8 @@ from functools import partial
 
 import msgspec
 
-from weft.core.config import EngineConfig
-from weft.core.errors import BadRequest, Unsupported
-from weft.core.media import Media, check_anchors, check_media
-from weft.core.media_tensors import check_placeholders, check_tensors
-from weft.core.prompts import Prompt, TokensPart
-from weft.core.ranks import served_ranks
-from weft.core.types import (
-    OpenReasoning,
-    PoolingParams,
-    PromptType,
-    Request,
-    RequestOptions,
-    SamplingParams,
-    StreamingInput,
-)
-from weft.core.unicode import check_text
-from weft.core.validate import (
+from weft.core.checks.media_tensors import check_placeholders, check_tensors
+from weft.core.checks.validate import (
     Limits,
     check_integer,
     resolve_params,
@@ -34,6 +19,21 @@ from weft.core.validate import (
     validate_prompt,
     validate_request_id,
 )
+from weft.core.config.engine import EngineConfig
+from weft.core.config.ranks import served_ranks
+from weft.core.errors import BadRequest, Unsupported
+from weft.core.values.media import Media, check_anchors, check_media
+from weft.core.values.prompts import Prompt, TokensPart
+from weft.core.values.types import (
+    OpenReasoning,
+    PoolingParams,
+    PromptType,
+    Request,
+    RequestOptions,
+    SamplingParams,
+    StreamingInput,
+)
+from weft.core.values.unicode import check_text
 from weft.text.pooling_inputs import PoolingInputs
 from weft.text.prompt_embeds import salt_of
 from weft.text.prompts import (

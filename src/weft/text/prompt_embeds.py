@@ -18,10 +18,10 @@ import numpy as np
 from numpy.typing import NDArray
 from safetensors import SafetensorError, deserialize
 
+from weft.core.checks.validate import Limits, check_prompt_length
 from weft.core.errors import BadRequest
 from weft.core.panics import panics_as
-from weft.core.prompts import EmbeddedTokens, EmbedsPart
-from weft.core.validate import Limits, check_prompt_length
+from weft.core.values.prompts import EmbeddedTokens, EmbedsPart
 from weft.model.weights import BYTES_PER_ELEMENT, STORAGE, Tensor
 
 FIELD = "prompt_embeds"

@@ -10,11 +10,11 @@ from typing import Any
 
 from msgspec.structs import replace
 
+from weft.core.checks.validate import Limits, validate_truncation
 from weft.core.errors import BadRequest, ContextLengthExceeded
-from weft.core.prompts import EmbeddedTokens, EmbedsPart, Part, Prompt, TextPart, TokensPart
-from weft.core.types import PromptType
-from weft.core.unicode import check_text
-from weft.core.validate import Limits, validate_truncation
+from weft.core.values.prompts import EmbeddedTokens, EmbedsPart, Part, Prompt, TextPart, TokensPart
+from weft.core.values.types import PromptType
+from weft.core.values.unicode import check_text
 from weft.text.prompt_embeds import check_part, check_together, read_array
 from weft.text.tokenizer import Tokenizer
 

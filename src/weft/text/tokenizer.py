@@ -11,15 +11,15 @@ import tokenizers
 
 from weft.core.errors import BadRequest, ConfigError
 from weft.core.panics import panics_as, raise_panic
-from weft.model.token_facts import (
+from weft.model.tokenizers.token_facts import (
     NAMED_TOKENS,
     TOKENIZER_CONFIG,
     complete,
     read_settings,
     token_text,
 )
-from weft.model.tokenizer import UnreadFiles, read_tokenizer_files
-from weft.model.tokenizer_trial import try_out
+from weft.model.tokenizers.tokenizer import UnreadFiles, read_tokenizer_files
+from weft.model.tokenizers.tokenizer_trial import try_out
 from weft.text.detokenizer import (
     Detokenizer,
     PieceDetokenizer,

@@ -14,9 +14,10 @@ from typing import Any
 
 from msgspec.structs import replace as replace_fields
 
+from weft.core.aio.merged import merged
+from weft.core.aio.tasks import is_set_within
 from weft.core.client import AnyParams, PromptSource
-from weft.core.config import EngineConfig
-from weft.core.controls import STALL_S
+from weft.core.config.engine import EngineConfig
 from weft.core.engine_info import EngineInfo
 from weft.core.errors import (
     BadRequest,
@@ -26,12 +27,11 @@ from weft.core.errors import (
     Unsupported,
     WeftError,
 )
-from weft.core.kv_transfer import KEY, KvRole
-from weft.core.media import FIELD
-from weft.core.merged import merged
-from weft.core.speech import ClipOutput, Speech
-from weft.core.tasks import is_set_within
-from weft.core.types import (
+from weft.core.values.controls import STALL_S
+from weft.core.values.kv_transfer import KEY, KvRole
+from weft.core.values.media import FIELD
+from weft.core.values.speech import ClipOutput, Speech
+from weft.core.values.types import (
     EngineLoad,
     KvEventBatch,
     PoolingRequestOutput,
@@ -44,20 +44,20 @@ from weft.text.outputs import RequestStream
 from weft.text.prepare import InputProcessor
 from weft.text.tokenizer import Tokenizer
 from weft.vllm.controls import VllmControls
-from weft.vllm.engine import process, to_lora, to_pooling_params, to_prompt, to_sampling_params
-from weft.vllm.errors import translated
-from weft.vllm.guard import guard_engines
-from weft.vllm.kv_events import KvEventReader
-from weft.vllm.load import LoadMeter
-from weft.vllm.media import MediaReader, TensorReader
-from weft.vllm.outputs import to_pooling_output, to_sequence_output
-from weft.vllm.params import (
+from weft.vllm.convert.errors import translated
+from weft.vllm.convert.outputs import to_pooling_output, to_sequence_output
+from weft.vllm.convert.params import (
     check_params,
     reasoning_ended,
     to_constraint,
     to_pooling,
     to_sampling,
 )
+from weft.vllm.engine import process, to_lora, to_pooling_params, to_prompt, to_sampling_params
+from weft.vllm.guard import guard_engines
+from weft.vllm.kv_events import KvEventReader
+from weft.vllm.load import LoadMeter
+from weft.vllm.media import MediaReader, TensorReader
 from weft.vllm.speech import Clip, SpeechReader, in_order
 from weft.vllm.speech_model import SpeechModel
 

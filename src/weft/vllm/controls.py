@@ -6,18 +6,18 @@ from collections.abc import Iterable, Mapping, Sequence
 from contextlib import AbstractContextManager
 from typing import Any
 
+from weft.core.checks.lora import validate_lora
+from weft.core.checks.validate import check_integer, check_number
 from weft.core.client import EngineClient
-from weft.core.config import EngineConfig
-from weft.core.controls import check_sleep_level, read_pause_mode, read_sleep_tags
-from weft.core.elastic import MAX_DRAIN_S, refuse_scaling
+from weft.core.config.elastic import MAX_DRAIN_S, refuse_scaling
+from weft.core.config.engine import EngineConfig
 from weft.core.errors import BadRequest, NotFound, Unavailable, Unsupported
-from weft.core.lora import validate_lora
-from weft.core.types import LoRARequest, PauseMode
-from weft.core.validate import check_integer, check_number
-from weft.core.weight_transfer import WeightTransferInitRequest, WeightTransferUpdateRequest
+from weft.core.values.controls import check_sleep_level, read_pause_mode, read_sleep_tags
+from weft.core.values.types import LoRARequest, PauseMode
+from weft.core.values.weight_transfer import WeightTransferInitRequest, WeightTransferUpdateRequest
+from weft.vllm.convert.errors import translated
+from weft.vllm.convert.settings import MAX_ELASTIC_RANKS
 from weft.vllm.engine import scale, to_lora, to_weight_transfer
-from weft.vllm.errors import translated
-from weft.vllm.settings import MAX_ELASTIC_RANKS
 
 MAX_ADAPTERS = 1024  # whether loaded or not
 

@@ -13,14 +13,14 @@ from typing import Any
 from prometheus_client import REGISTRY
 from prometheus_client.core import Metric
 
-from weft.core.declare import spelled
 from weft.core.errors import BadRequest, ConfigError
 from weft.core.extras import how_to_install
-from weft.core.media import MediaTensors, Modality, Tensor
-from weft.core.types import LoRARequest, Request
-from weft.core.weight_transfer import WeightTransferInitRequest, WeightTransferUpdateRequest
+from weft.core.values.declare import spelled
+from weft.core.values.media import MediaTensors, Modality, Tensor
+from weft.core.values.types import LoRARequest, Request
+from weft.core.values.weight_transfer import WeightTransferInitRequest, WeightTransferUpdateRequest
+from weft.vllm.convert.tensors import Item, ItemForm, layout, to_hashes
 from weft.vllm.profiler import OneThread
-from weft.vllm.tensors import Item, ItemForm, layout, to_hashes
 
 log = logging.getLogger("weft.engine")
 

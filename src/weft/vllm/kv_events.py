@@ -9,9 +9,15 @@ import zmq
 import zmq.asyncio
 
 from weft.core.errors import ConfigError
-from weft.core.kv_cache import Medium
-from weft.core.kv_feed import KvEventFeed
-from weft.core.types import AllBlocksCleared, BlockRemoved, BlockStored, KvEvent, KvEventBatch
+from weft.core.observe.kv_feed import KvEventFeed
+from weft.core.values.kv_cache import Medium
+from weft.core.values.types import (
+    AllBlocksCleared,
+    BlockRemoved,
+    BlockStored,
+    KvEvent,
+    KvEventBatch,
+)
 
 log = logging.getLogger("weft.engine")
 

@@ -6,16 +6,16 @@ from typing import Any
 
 import msgspec
 
-from weft.core.config import EngineConfig
+from weft.core.config.engine import EngineConfig
 from weft.media.limits import MediaSources
 from weft.text.tokenizer import Tokenizer
 from weft.vllm.client import VllmClient
-from weft.vllm.config import to_engine_config, to_eos_ids, with_media, with_pooler
+from weft.vllm.convert.config import to_engine_config, to_eos_ids, with_media, with_pooler
+from weft.vllm.convert.errors import translated
+from weft.vllm.convert.settings import MAX_ELASTIC_RANKS
 from weft.vllm.engine import media_limits, start
-from weft.vllm.errors import translated
 from weft.vllm.kv_events import KvEventReader
 from weft.vllm.load import LoadMeter
-from weft.vllm.settings import MAX_ELASTIC_RANKS
 from weft.vllm.speech_model import SpeechModel
 
 

@@ -5,8 +5,8 @@ from collections import deque
 from collections.abc import Callable
 from typing import Any
 
-from weft.core.config import EngineConfig
-from weft.core.types import EngineLoad
+from weft.core.config.engine import EngineConfig
+from weft.core.values.types import EngineLoad
 
 _THROUGHPUT_WINDOW_S = 5.0
 _WINDOW_LOOKUPS = 1000  # prompts that the hit rate is about

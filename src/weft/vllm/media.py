@@ -10,10 +10,12 @@ from importlib import import_module
 from typing import Any, Self
 
 from weft.core.errors import BadRequest
-from weft.core.media import TENSORS, Media, MediaItem, Modality
-from weft.core.types import Request
+from weft.core.values.media import TENSORS, Media, MediaItem, Modality
+from weft.core.values.types import Request
 from weft.media.fetch import MediaFetcher
 from weft.media.limits import MediaLimits, MediaSources
+from weft.vllm.convert.errors import decoding, translated
+from weft.vllm.convert.tensors import ItemForm, check_names
 from weft.vllm.engine import (
     decode,
     io_kwargs,
@@ -21,8 +23,6 @@ from weft.vllm.engine import (
     max_pixels,
     to_multi_modal_input,
 )
-from weft.vllm.errors import decoding, translated
-from weft.vllm.tensors import ItemForm, check_names
 
 FORMATS = ("PNG", "JPEG", "WEBP", "GIF", "BMP")
 _MAX_DECODED_AT_ONCE = 4  # prompts

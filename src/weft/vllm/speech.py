@@ -11,16 +11,22 @@ from typing import Any
 
 import msgspec
 
-from weft.core.config import EngineConfig
+from weft.core.aio.merged import merged
+from weft.core.checks.validate import Limits
+from weft.core.config.engine import EngineConfig
 from weft.core.errors import BadRequest
-from weft.core.merged import merged
-from weft.core.prompts import TokensPrompt
-from weft.core.speech import Recording, Speech
-from weft.core.types import OutputKind, Request, RequestOptions, RequestOutput, SamplingParams
-from weft.core.validate import Limits
+from weft.core.values.prompts import TokensPrompt
+from weft.core.values.speech import Recording, Speech
+from weft.core.values.types import (
+    OutputKind,
+    Request,
+    RequestOptions,
+    RequestOutput,
+    SamplingParams,
+)
 from weft.text.prepare import InputProcessor
 from weft.text.tokenizer import Tokenizer
-from weft.vllm.errors import decoding, translated
+from weft.vllm.convert.errors import decoding, translated
 from weft.vllm.speech_model import SpeechModel, prompt_token_ids
 
 _MAX_DECODED_AT_ONCE = 2  # each up to VLLM_MAX_AUDIO_DECODE_BYTES

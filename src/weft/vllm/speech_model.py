@@ -8,8 +8,8 @@ from importlib import import_module
 from typing import Any
 
 from weft.core.errors import BadRequest
-from weft.core.media import SpeechConfig
-from weft.core.speech import Speech, SpeechTask
+from weft.core.values.media import SpeechConfig
+from weft.core.values.speech import Speech, SpeechTask
 from weft.vllm.engine import to_sampling_params
 
 FIRST_TIMESTAMP = "<|0.00|>"

@@ -3,7 +3,7 @@
 from dataclasses import dataclass
 from typing import Annotated, Literal
 
-from weft.core.declare import Flag
+from weft.core.values.declare import Flag
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -4,8 +4,8 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
 from weft.core.client import EngineClient
-from weft.core.types import LoRARequest, Request, RequestOptions
-from weft.text.chat import ChatTemplate, RequestTemplates
+from weft.core.values.types import LoRARequest, Request, RequestOptions
+from weft.text.templates.chat import ChatTemplate, RequestTemplates
 from weft.text.tokenizer import Tokenizer
 from weft.web.mcp.servers import ToolServers
 from weft.web.options import ApiOptions

@@ -10,7 +10,7 @@ from typing import Any
 
 from google.protobuf.descriptor import FieldDescriptor
 
-from weft.core.patterns import NEVER_BYTES
+from weft.core.values.patterns import NEVER_BYTES
 
 # An abort may name 10,000 requests. Looking at so many takes 12 ms.
 MAX_PARTS = 12_000

@@ -17,7 +17,7 @@ from tests.cli.terminal import Terminal
 from tests.model.checkpoints import CONFIG, tensors_of, write_checkpoint
 from tests.model.hub_server import serving_hub
 from tests.model.test_hub import cache_snapshot
-from weft.engine import packed_files
+from weft.engine.weights import packed_files
 
 WIDE = {**CONFIG, "intermediate_size": 100_000}
 

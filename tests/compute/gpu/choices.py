@@ -3,9 +3,9 @@
 import numpy as np
 
 from tests.doubles.sampling import sample
-from weft.compute.masks import mask_of
-from weft.compute.sampler import Choice, Choices, Lists, Scoring
-from weft.core.logprobs import LogprobsMode
+from weft.compute.protocols.masks import mask_of
+from weft.compute.protocols.sampler import Choice, Choices, Lists, Scoring
+from weft.core.values.logprobs import LogprobsMode
 
 
 def check_against_twin(sampler, to_device, rng, vocab_sizes):

@@ -17,9 +17,9 @@ from tests.compute.steps import (
     check_wanted_rows,
     run_at_random,
 )
-from weft.compute.gpu.sampler import GpuSampler
+from weft.compute.gpu.choosing.sampler import GpuSampler
 from weft.compute.gpu.supported import model_refusal
-from weft.core.types import SamplingParams
+from weft.core.values.types import SamplingParams
 from weft.model.open import open_model
 
 pytestmark = pytest.mark.filterwarnings("ignore")  # of NaN that numpy meets in rows of nobody

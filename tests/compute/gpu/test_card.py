@@ -10,7 +10,7 @@ from tests.compute.gpu.choices import check_against_twin
 from tests.compute.runners import load_runner
 from tests.compute.steps import Part, alone, check_slots_of_others, run_at_random, step
 from weft.core.errors import ConfigError
-from weft.core.types import SamplingParams
+from weft.core.values.types import SamplingParams
 from weft.model.open import open_model
 
 pytestmark = [
@@ -97,7 +97,7 @@ def test_what_other_slots_hold_does_not_matter():
 def test_choices_are_the_twin_s(seed):
     """On vocabularies of a program's block and of many."""
     from tests.compute.gpu.runners import on_device
-    from weft.compute.gpu.sampler import GpuSampler
+    from weft.compute.gpu.choosing.sampler import GpuSampler
 
     rng = np.random.default_rng(seed)
     check_against_twin(GpuSampler(), on_device, rng, [17, 300, 5000, 152_000])

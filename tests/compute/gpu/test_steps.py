@@ -3,8 +3,8 @@
 import numpy as np
 
 from tests.compute.steps import Part, step
-from weft.compute.gpu.step import Layout, StepArrays, StepShape, pack
-from weft.compute.gpu.step_shapes import exact_shape, padded_shape
+from weft.compute.gpu.steps.step import Layout, StepArrays, StepShape, pack
+from weft.compute.gpu.steps.step_shapes import exact_shape, padded_shape
 
 PART = 256
 

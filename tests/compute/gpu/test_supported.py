@@ -8,7 +8,7 @@ import pytest
 
 from weft.compute.gpu.card import Card, find_card
 from weft.compute.gpu.supported import check_card, check_options, check_spec, model_refusal
-from weft.core.engine_options import EngineOptions
+from weft.core.config.engine_options import EngineOptions
 from weft.core.errors import ConfigError
 from weft.model.open import open_model
 
@@ -77,7 +77,7 @@ def test_nobody_imports_torch_to_ask_what_suits():
     asks = f"""
 import sys
 from weft.compute.backends import BACKENDS, choose
-from weft.core.engine_options import EngineOptions
+from weft.core.config.engine_options import EngineOptions
 from weft.model.open import open_model
 card = open_model("{MODEL}").card
 choose(EngineOptions(), card)

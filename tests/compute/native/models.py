@@ -7,11 +7,11 @@ import numpy as np
 from tests.compute.runners import load_runner
 from tests.compute.steps import run_at_random
 from weft.compute.native import Machine, NativeRunner, Rounding
-from weft.compute.runner import Runner
-from weft.model.checkpoint import Checkpoint
-from weft.model.decoders import read_config, read_spec
-from weft.model.layout import decoder_layout
-from weft.model.names import OPT
+from weft.compute.protocols.runner import Runner
+from weft.model.families.decoders import read_config, read_spec
+from weft.model.families.names import OPT
+from weft.model.files.checkpoint import Checkpoint
+from weft.model.files.layout import decoder_layout
 from weft.model.open import open_model
 from weft.model.spec import ModelSpec
 from weft.model.weights import Tensor, Weights

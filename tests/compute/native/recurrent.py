@@ -2,8 +2,8 @@
 
 import numpy as np
 
-from weft.compute.delta import DeltaNet
-from weft.compute.mamba import Mamba2
+from weft.compute.arithmetic.delta import DeltaNet
+from weft.compute.arithmetic.mamba import Mamba2
 from weft.compute.native import _core
 from weft.compute.native.runner import native_recurrence
 

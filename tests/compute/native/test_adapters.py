@@ -11,7 +11,7 @@ from tests.compute.native.models import SHAPES
 from tests.compute.steps import step
 from tests.model.adapters import ATTENTION, MLP, merged, write_adapter
 from weft.compute.native import Machine, NativeRunner, Rounding, resident_bytes, usable_paths
-from weft.compute.reference import ReferenceRunner
+from weft.compute.reference.runner import ReferenceRunner
 from weft.model.lora import Adapter, AdapterTargets, LowRank, read_adapter
 from weft.model.open import open_model
 

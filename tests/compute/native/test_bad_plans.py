@@ -9,8 +9,8 @@ from hypothesis import strategies as st
 
 from tests.compute.native.models import make_runner
 from tests.compute.steps import Part, step
-from weft.compute.runner import Batch
-from weft.engine.step_size import MAX_ROWS
+from weft.compute.protocols.runner import Batch
+from weft.engine.step.step_size import MAX_ROWS
 
 BLOCK_SIZE = 4
 

@@ -8,10 +8,10 @@ from msgspec.structs import replace
 
 from tests.doubles.sampling import choose, choose_natively, logprob_row, score_natively
 from tests.doubles.stepping import make_request
-from weft.compute.sampler import Choice
-from weft.core.types import SamplingParams
+from weft.compute.protocols.sampler import Choice
+from weft.core.values.types import SamplingParams
 from weft.engine.scheduling.sequence import Sequence
-from weft.engine.step_choices import to_choice
+from weft.engine.step.step_choices import to_choice
 
 MAYBE = st.booleans()
 

@@ -8,10 +8,10 @@ from hypothesis import strategies as st
 from tests.doubles.sampling import choose
 from tests.doubles.stepping import make_request
 from weft.compute.native import NativeSampler
-from weft.compute.sampler import Choices
-from weft.core.types import SamplingParams
+from weft.compute.protocols.sampler import Choices
+from weft.core.values.types import SamplingParams
 from weft.engine.scheduling.sequence import Sequence
-from weft.engine.step_choices import noise_key
+from weft.engine.step.step_choices import noise_key
 
 
 def draw_rows(rows, temperatures, keys):

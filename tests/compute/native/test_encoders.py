@@ -9,8 +9,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from tests.compute.encoders import draw_prompts, hidden_states, packed
-from weft.compute.encoder import EncoderRunner
 from weft.compute.native import Machine, NativeEncoder, resident_bytes, usable_paths
+from weft.compute.reference.encoder import EncoderRunner
 from weft.core.errors import ConfigError
 from weft.model.spec import (
     Activation,

@@ -5,7 +5,7 @@ import pytest
 
 from tests.compute.native.models import errors, pair
 from weft.compute.native import usable_paths
-from weft.compute.reference_experts import choose
+from weft.compute.reference.experts import choose
 from weft.model.lora import Adapter, LowRank
 from weft.model.open import open_model
 from weft.model.spec import ExpertsSpec

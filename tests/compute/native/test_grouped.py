@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 
 from tests.compute.native.models import errors
 from tests.compute.native.test_int8 import SHAPE, divergence
-from weft.compute.grouped import multiply
+from weft.compute.arithmetic.grouped import multiply
 from weft.compute.native import _core, resident_bytes, usable_paths
 from weft.compute.native.groups import round_to_groups
 from weft.model.groups import ROUNDED, GroupedMatrix, GroupFormat

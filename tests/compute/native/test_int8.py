@@ -9,7 +9,7 @@ from tests.compute.native.models import errors, pair
 from tests.compute.runners import load_runner
 from tests.compute.steps import Part, step
 from tests.model.checkpoints import write_checkpoint
-from weft.compute.int8 import Int8Rows, multiply
+from weft.compute.arithmetic.int8 import Int8Rows, multiply
 from weft.compute.native import _core, resident_bytes, usable_paths
 from weft.model.open import open_model
 from weft.text.tokenizer import Tokenizer

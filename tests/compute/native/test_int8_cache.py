@@ -6,9 +6,9 @@ import pytest
 from tests.compute.native.models import SHAPES, errors, make_runner
 from tests.compute.steps import run_at_random
 from weft.compute.native import resident_bytes, usable_paths
-from weft.core.engine_options import EngineOptions
+from weft.core.config.engine_options import EngineOptions
 from weft.core.errors import ConfigError
-from weft.engine.fit import fit
+from weft.engine.start.fit import fit
 from weft.model.open import open_model
 
 LENGTHS = (70, 5, 33)

@@ -8,9 +8,9 @@ from tests.compute.native.models import LATENT_SHAPES, errors, make_runner, pair
 from tests.compute.steps import Part, alone, check_slots_of_others, run_at_random, step
 from tests.model.checkpoints import CONFIG, write_checkpoint
 from weft.compute.native import resident_bytes, usable_paths
-from weft.core.engine_options import EngineOptions
+from weft.core.config.engine_options import EngineOptions
 from weft.core.errors import ConfigError
-from weft.engine.fit import fit
+from weft.engine.start.fit import fit
 from weft.model.lora import Adapter, LowRank
 from weft.model.open import open_model
 

@@ -9,8 +9,8 @@ import pytest
 
 from tests.model.checkpoints import CONFIG, write_checkpoint
 from weft.compute.native import resident_bytes
-from weft.model.decoders import read_config, read_spec
-from weft.model.layout import decoder_layout
+from weft.model.families.decoders import read_config, read_spec
+from weft.model.files.layout import decoder_layout
 from weft.model.open import find_model
 
 MIB = 1 << 20
@@ -28,7 +28,7 @@ PROGRAM = """
 import json, sys
 import numpy as np
 from weft.compute.native import Machine, NativeRunner, Rounding
-from weft.compute.runner import Batch
+from weft.compute.protocols.runner import Batch
 from weft.model.open import find_model
 
 def read(key):

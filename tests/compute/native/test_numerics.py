@@ -11,7 +11,7 @@ from tests.compute.native.models import LONG_WINDOW, make_runner, model_of
 from tests.compute.runners import load_runner
 from tests.compute.steps import Part, run_at_random, step
 from weft.compute.native import Machine, NativeRunner, usable_paths
-from weft.compute.reference import ReferenceRunner
+from weft.compute.reference.runner import ReferenceRunner
 from weft.model.open import open_model
 
 LENGTHS = (150, 75, 131)

@@ -11,8 +11,8 @@ from tests.compute.steps import Part, step
 from tests.model.checkpoints import tensors_of, write_checkpoint
 from weft.compute.backends import BACKENDS
 from weft.compute.native import Machine, NativeRunner, cpu, resident_bytes, usable_paths
-from weft.compute.reference import ReferenceRunner
-from weft.core.config import ComputeConfig
+from weft.compute.reference.runner import ReferenceRunner
+from weft.core.config.engine import ComputeConfig
 from weft.core.errors import ConfigError
 from weft.model.open import open_model
 from weft.model.weights import Weights

@@ -6,10 +6,10 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from tests.doubles.sampling import sample as twin
-from weft.compute.masks import mask_of
 from weft.compute.native import NativeSampler, _core, available_cpus
-from weft.compute.sampler import Choice, Choices, Lists, Scoring
-from weft.core.logprobs import LogprobsMode
+from weft.compute.protocols.masks import mask_of
+from weft.compute.protocols.sampler import Choice, Choices, Lists, Scoring
+from weft.core.values.logprobs import LogprobsMode
 
 VOCAB = 300
 TOO_LARGE = VOCAB

@@ -11,7 +11,7 @@ import pytest
 from tests.epp.pools import bench, pool_of
 from tests.web.serving import ECHO, SCRIPT, http_serving, serving
 from weft.core.errors import ConfigError
-from weft.core.prompts import pack_tokens
+from weft.core.values.prompts import pack_tokens
 from weft.epp.build import open_picker
 from weft.epp.config.decode import decode
 from weft.epp.config.options import PickerOptions

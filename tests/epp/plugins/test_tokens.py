@@ -6,7 +6,7 @@ import weft.model.embedded
 from tests.epp.pools import bench, parameters, pool_of, request
 from tests.model.bpe_files import GPT2_TOKENS, write_bpe_files
 from weft.core.errors import ConfigError
-from weft.core.prompts import pack_tokens
+from weft.core.values.prompts import pack_tokens
 from weft.epp.config.decode import decode
 from weft.epp.plugins.producers.tokens import TokenParameters, pack
 from weft.epp.prefix.events import Stored

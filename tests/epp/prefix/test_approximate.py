@@ -7,7 +7,7 @@ from hypothesis import strategies as st
 
 from tests.doubles.loop_probe import check_pauses
 from tests.epp.pools import around, cycle, parameters, pool_of, request, with_loads
-from weft.core.prompts import pack_tokens
+from weft.core.values.prompts import pack_tokens
 from weft.epp.decision.cycle import Schedule
 from weft.epp.plugins.producers.approximate_prefix import (
     ApproximateParameters,

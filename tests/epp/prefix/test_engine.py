@@ -19,7 +19,7 @@ from tests.ports import free_port
 from tests.rpc.calls import TOKENIZER_FILES
 from weft.core.client import EngineClient
 from weft.core.errors import ConfigError
-from weft.core.types import (
+from weft.core.values.types import (
     AllBlocksCleared,
     BlockRemoved,
     BlockStored,

@@ -13,7 +13,7 @@ from tests.doubles.loop_probe import check_pauses, is_bounded, loop_probe
 from tests.epp.pools import make_pool, until
 from tests.epp.prefix.test_precise import KEYS, make_index
 from weft.core.errors import ConfigError
-from weft.core.prompts import pack_tokens
+from weft.core.values.prompts import pack_tokens
 from weft.epp.metrics.series import PickerMetrics
 from weft.epp.pool.endpoint import Endpoint, EndpointSpec
 from weft.epp.prefix.events import (

@@ -8,7 +8,7 @@ from hypothesis import strategies as st
 
 from tests.doubles.loop_probe import check_pauses
 from tests.epp.pools import around, cycle, parameters, pool_of, request
-from weft.core.prompts import pack_tokens
+from weft.core.values.prompts import pack_tokens
 from weft.epp.decision.cycle import Cycle, PrefixMatch, Schedule
 from weft.epp.plugins.producers.precise_prefix import PreciseParameters, PrecisePrefixProducer
 from weft.epp.plugins.producers.tokens import TokenParameters, TokenProducer

@@ -4,7 +4,7 @@ import asyncio
 
 from tests.epp.pools import spec
 from tests.epp.prefix.test_precise import make_index
-from weft.cli.limits import raise_open_files
+from weft.cli.process.limits import raise_open_files
 from weft.epp.metrics.series import PickerMetrics
 from weft.epp.pool.pool import Pool
 from weft.epp.prefix.kv_subscriptions import KvEventsConfig, KvSubscriptions, PodDiscoveryConfig

@@ -6,11 +6,11 @@ import gguf
 import numpy as np
 import pytest
 
+from weft.model.files.safetensors_files import MappedFiles
 from weft.model.gguf.blocks import TYPES, UNREAD_TYPES
 from weft.model.gguf.header import GgufTensor
 from weft.model.gguf.matrices import read_tensor
 from weft.model.quantized.packed import PackedMatrix
-from weft.model.safetensors_files import MappedFiles
 
 ROWS, BLOCKS = 24, 3
 HALVES = {  # where float16 scales and minimums lie in a block

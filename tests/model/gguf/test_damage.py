@@ -12,7 +12,7 @@ from tests.model.gguf.test_models import DEEPSEEK2
 from tests.model.test_damage import DAMAGES, ODD, check_damage, complaint
 from tests.model.test_latent import V3
 from weft.core.errors import ConfigError
-from weft.model.decoders import read_config, read_spec
+from weft.model.families.decoders import read_config, read_spec
 from weft.model.gguf.architectures import find_architecture, make_config
 from weft.model.open import open_model
 

@@ -12,7 +12,7 @@ from tests.model.gguf.files import close, gguf_tensors, write_gguf
 from tests.model.quantized.packers import assert_near, assert_same, logits_of
 from tests.slow import slow_but
 from weft.compute.backends import BACKENDS, choose
-from weft.core.engine_options import EngineOptions
+from weft.core.config.engine_options import EngineOptions
 from weft.core.errors import ConfigError
 from weft.model.gguf.architectures import find_architecture, make_config
 from weft.model.gguf.blocks import TYPES

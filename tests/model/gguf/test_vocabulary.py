@@ -15,7 +15,7 @@ from tests.model.gguf.files import KINDS, close, gguf_tensors
 from weft.core.errors import ConfigError
 from weft.model.gguf.vocabulary import make_files, read_vocabulary
 from weft.model.open import open_model
-from weft.text.template import make_environment
+from weft.text.templates.template import make_environment
 
 CORPUS = [
     "The quick brown fox can't jump over 12,345.67 lazy dogs; they're we'll I'd IT'S 2024-11-05.\n\n",

@@ -12,7 +12,7 @@ from tests.model.quantized.packers import (
 )
 from tests.model.quantized.test_groups import CASES
 from tests.model.test_experts import MIXTRAL, QWEN, replace_steps
-from weft.compute.grouped import describe_rounded_again
+from weft.compute.arithmetic.grouped import describe_rounded_again
 from weft.model.open import open_model
 
 WIDE_HEADS = {"head_dim": 16}

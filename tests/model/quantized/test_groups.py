@@ -20,7 +20,7 @@ from tests.model.quantized.packers import (
 from weft.compute.backends import choose
 from weft.compute.cpu import describe_rounding
 from weft.compute.native import resident_bytes
-from weft.core.engine_options import EngineOptions
+from weft.core.config.engine_options import EngineOptions
 from weft.core.errors import ConfigError
 from weft.model.groups import GroupFormat
 from weft.model.open import open_model

@@ -10,7 +10,7 @@ from safetensors.torch import load_file, save_file
 
 import weft
 from tests.model.quantized.packers import assert_same, assert_same_model, packed_tensors, write
-from weft.core.types import SamplingParams
+from weft.core.values.types import SamplingParams
 from weft.model.open import open_model
 
 GROUPED = {"num_bits": 4, "type": "int", "symmetric": True, "strategy": "group", "group_size": 8}

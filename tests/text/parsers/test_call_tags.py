@@ -9,7 +9,7 @@ import pytest
 from tests.engine.test_structured_output import EOS, TOKENIZER, VOCAB
 from tests.text.parsers.taking_apart import cuts, feed_all, join
 from tests.text.parsers.test_round_trip import WRITERS
-from weft.compute.masks import flags_of
+from weft.compute.protocols.masks import flags_of
 from weft.engine.constraints.grammar import GrammarState, GrammarVocabulary, build
 from weft.engine.constraints.structural_tag import to_grammar
 from weft.text.parsers.call_tags import call_tag

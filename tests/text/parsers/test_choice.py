@@ -5,7 +5,6 @@ from pathlib import Path
 import pytest
 
 import weft.model.embedded
-from weft.text.chat import ChatTemplate
 from weft.text.parsers.table import (
     REASONING_PARSERS,
     TOOL_PARSERS,
@@ -14,6 +13,7 @@ from weft.text.parsers.table import (
     starts_in_reasoning,
 )
 from weft.text.parsers.tool_families import ALIASES
+from weft.text.templates.chat import ChatTemplate
 
 TINY = Path(weft.model.embedded.__file__).parent / "tiny" / "chat_template.jinja"
 UNTOLD = {"llama4_json", "xlam", *ALIASES}  # written like others; a template does not say which

@@ -11,8 +11,8 @@ from tests.doubles.fake_engine import FakeEngine
 from tests.web.http.serving import generate, make_state, post, serving
 from weft import __version__
 from weft.core.errors import DeadlineExceeded
-from weft.core.request_states import RequestPhase, RequestState, RequestStates
-from weft.text.chat import RESERVED_NAMES
+from weft.core.values.request_states import RequestPhase, RequestState, RequestStates
+from weft.text.templates.chat import RESERVED_NAMES
 from weft.web.admin.invocations import invocations_endpoint, target_of
 from weft.web.http.body import decode_body
 from weft.web.http.endpoint import Access, Answer, Call

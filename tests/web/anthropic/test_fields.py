@@ -13,7 +13,7 @@ from tests.web.anthropic.calls import COUNT, HELLO, MESSAGES, filled, make_call,
 from tests.web.openai.test_fields import sample_of
 from tests.web.serving import ECHO, serving
 from weft.core.errors import BadRequest
-from weft.core.media import MediaConfig
+from weft.core.values.media import MediaConfig
 from weft.schema import anthropic as schema
 from weft.web.anthropic.blocks import OF_ASSISTANT, OF_USER
 from weft.web.anthropic.messages import to_shape, to_turn

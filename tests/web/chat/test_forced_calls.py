@@ -11,7 +11,7 @@ from tests.web.serving import ECHO, QWEN, RANDOM, TINY, serving, weather_tool
 from training.tiny import toolbox
 from training.tiny.document import is_held_out
 from weft.core.errors import BadRequest
-from weft.core.types import RequestOptions, SamplingParams
+from weft.core.values.types import RequestOptions, SamplingParams
 from weft.text.parsers.table import TOOL_PARSERS
 from weft.text.parsers.tool_families import ALIASES
 from weft.web.chat.fold import fold

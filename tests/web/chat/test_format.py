@@ -7,7 +7,7 @@ import pytest
 
 from tests.web.serving import ECHO, QWEN, SCRIPT, serving, weather_tool
 from weft.core.errors import BadRequest
-from weft.core.types import RequestOptions, SamplingParams, StructuredOutputsParams
+from weft.core.values.types import RequestOptions, SamplingParams, StructuredOutputsParams
 from weft.web.chat.fold import fold
 from weft.web.chat.run import run_turn
 from weft.web.chat.turn import NamedTool, Tool, Turn

@@ -9,8 +9,8 @@ from tests.web.anthropic.calls import MESSAGES
 from tests.web.anthropic.calls import make_call as make_message_call
 from tests.web.serving import ECHO, call_of, serving
 from weft.core.errors import BadRequest
-from weft.core.media import MediaConfig, MediaItem
-from weft.text.chat import ChatTemplate
+from weft.core.values.media import MediaConfig, MediaItem
+from weft.text.templates.chat import ChatTemplate
 from weft.web.anthropic.messages import to_turn as to_message_turn
 from weft.web.chat.run import prepare_turn
 from weft.web.inference.call import to_model_call

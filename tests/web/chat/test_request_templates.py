@@ -10,8 +10,8 @@ import pytest
 from tests.busy import PATIENCE_S, until
 from tests.web.serving import RANDOM, http_serving, serving
 from weft.core.errors import BadRequest
-from weft.text.chat import MAX_TEMPLATE_CHARS, ChatTemplate, RequestTemplates
-from weft.text.render_processes import RenderLimits
+from weft.text.templates.chat import MAX_TEMPLATE_CHARS, ChatTemplate, RequestTemplates
+from weft.text.templates.render_processes import RenderLimits
 from weft.web.options import ApiOptions
 
 SAID = [{"role": "user", "content": "hello"}]

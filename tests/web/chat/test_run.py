@@ -8,7 +8,7 @@ import pytest
 from tests.doubles.loop_probe import check_pauses
 from tests.web.serving import ECHO, is_compact, serving, weather_tool
 from weft.core.errors import BadRequest, ContextLengthExceeded
-from weft.core.types import RequestOptions, SamplingParams, StructuredOutputsParams
+from weft.core.values.types import RequestOptions, SamplingParams, StructuredOutputsParams
 from weft.web.chat.fold import fold
 from weft.web.chat.run import run_turn
 from weft.web.chat.tools import MAX_FORCED_CALLS

@@ -13,9 +13,9 @@ from prometheus_client import CollectorRegistry
 
 from tests.busy import PATIENCE_S
 from tests.doubles.fake_engine import FakeEngine
-from weft.core.types import OutputKind, SamplingParams
+from weft.core.values.types import OutputKind, SamplingParams
 from weft.model.embedded.byte_tokenizer import tokenizer_files
-from weft.text.chat import ChatTemplate
+from weft.text.templates.chat import ChatTemplate
 from weft.text.tokenizer import Tokenizer
 from weft.web.admin.probes import probe_endpoints
 from weft.web.http.endpoint import Access, Answer, Call, Dialect, Endpoint, Events

@@ -11,8 +11,8 @@ import pytest
 
 from tests.busy import PATIENCE_S
 from tests.web.http.serving import serving, until_closed
+from weft.core.checks.json_pieces import SLICE_BYTES
 from weft.core.errors import BadRequest
-from weft.core.json_pieces import SLICE_BYTES
 from weft.web.http.body import FREE_BYTES, MAX_PARTS, MAX_VALUES, BodyScan, decode_body
 from weft.web.http.problem import HttpError
 

@@ -10,7 +10,7 @@ import pytest
 
 from tests.busy import PATIENCE_S
 from tests.web.serving import http_serving, serving
-from weft.core.types import LoRARequest
+from weft.core.values.types import LoRARequest
 
 PROMPT = list(range(100, 164))
 TENANTS = [

@@ -8,8 +8,8 @@ import zlib
 import pytest
 
 from tests.web.http.serving import serving
+from weft.core.checks.json_pieces import SLICE_BYTES
 from weft.core.errors import BadRequest
-from weft.core.json_pieces import SLICE_BYTES
 from weft.web.http.body import read_body
 from weft.web.http.options import HttpOptions
 from weft.web.http.unpack import Unpacker

@@ -2,7 +2,7 @@
 
 import msgspec
 
-from weft.core.types import Logprob
+from weft.core.values.types import Logprob
 from weft.web.inference.logprobs import to_prompt_logprobs
 
 

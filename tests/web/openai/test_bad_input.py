@@ -9,7 +9,7 @@ from tests.doubles.fake_engine import FakeEngine
 from tests.web.openai.calls import CHAT, HELLO, answer, chat, chat_chunks, complete, make_call
 from tests.web.serving import ECHO, serving, weather_tool
 from weft.core.errors import BadRequest, ContextLengthExceeded, EngineDead, NotFound
-from weft.text.chat import RESERVED_NAMES
+from weft.text.templates.chat import RESERVED_NAMES
 from weft.web.inference.call import MAX_REPEATED_CHARS, to_model_call
 from weft.web.openai.chat import to_turn
 

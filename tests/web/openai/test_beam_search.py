@@ -6,7 +6,7 @@ import pytest
 from tests.busy import PATIENCE_S
 from tests.web.serving import RANDOM, SCRIPT, http_serving, serving
 from weft.core.beam_search import BeamSearchParams, search_beams
-from weft.core.types import RequestOptions, SamplingParams
+from weft.core.values.types import RequestOptions, SamplingParams
 
 IDS = [5, 9, 17, 30]
 SEARCH = {"use_beam_search": True, "n": 3, "max_tokens": 4, "length_penalty": 0.5}

@@ -9,7 +9,7 @@ import pytest
 import pytest_asyncio
 
 from tests.web.pooling.serving import RANDOM, http, post, refusal
-from weft.core.pooler_options import PoolerOptions
+from weft.core.config.pooler_options import PoolerOptions
 
 PATH = "/v1/embeddings"
 LONG = [10 + i % 300 for i in range(150)]  # beyond the 64 tokens of the context

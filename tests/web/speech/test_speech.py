@@ -9,8 +9,8 @@ import pytest
 from tests.doubles.fake_speech import CLIP_S, FIRST_TIMESTAMP_ID, PROMPT, FakeSpeechEngine
 from tests.web.http.serving import serving
 from weft.core.errors import Overloaded
-from weft.core.speech import MAX_FILE_BYTES, SpeechTask
-from weft.core.types import OutputKind
+from weft.core.values.speech import MAX_FILE_BYTES, SpeechTask
+from weft.core.values.types import OutputKind
 
 TRANSCRIBE, TRANSLATE = "/v1/audio/transcriptions", "/v1/audio/translations"
 FILE = {"file": ("a.wav", b"hello|world")}

@@ -8,7 +8,7 @@ import pytest
 
 from tests.web.serving import call_of, serving
 from weft.core.errors import BadRequest, NotFound
-from weft.core.types import OutputKind, SamplingParams
+from weft.core.values.types import OutputKind, SamplingParams
 from weft.web.http.endpoint import Events
 from weft.web.inference.call import MAX_REPEATED_CHARS
 from weft.web.options import ApiOptions

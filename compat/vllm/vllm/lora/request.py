@@ -1,6 +1,6 @@
 """vLLM's `LoRARequest`, which programs write by position."""
 
-from weft.core.types import LoRARequest as _Own
+from weft.core.values.types import LoRARequest as _Own
 
 
 class LoRARequest(_Own, frozen=True):

@@ -12,6 +12,7 @@ from typing import Any
 import httpx2
 import msgspec
 
+from weft.cli.arguments.settings import wrong_key
 from weft.cli.batch.file import (
     AnswerFile,
     BatchRequest,
@@ -25,15 +26,14 @@ from weft.cli.options import BatchOptions, LoadOptions, ServeOptions
 from weft.cli.serving.finding import find
 from weft.cli.serving.loading import load
 from weft.cli.serving.servers import DEFAULT_MODEL
-from weft.cli.settings import wrong_key
+from weft.core.aio.pauses import Pauses
+from weft.core.aio.tasks import gather_all
 from weft.core.client import EngineClient
-from weft.core.declare import refuse_unused
 from weft.core.errors import ConfigError
-from weft.core.log import configure_logging
-from weft.core.metrics import Metrics
-from weft.core.pauses import Pauses
-from weft.core.tasks import gather_all
-from weft.core.terminal import say
+from weft.core.observe.log import configure_logging
+from weft.core.observe.metrics import Metrics
+from weft.core.observe.terminal import say
+from weft.core.values.declare import refuse_unused
 from weft.web.http.app import HttpApp, Router
 from weft.web.http.endpoint import Access
 from weft.web.http.options import HttpOptions

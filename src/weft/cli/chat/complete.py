@@ -9,7 +9,7 @@ from weft.cli.chat.connect import check_address, connected, handle_interrupts, t
 from weft.cli.options import CompleteOptions, ConnectOptions, SampleOptions
 from weft.cli.shown import print_json
 from weft.core.errors import ConfigError
-from weft.core.terminal import say
+from weft.core.observe.terminal import say
 
 DEFAULT_MAX_TOKENS = 128  # a model that was never taught to stop fills its context
 

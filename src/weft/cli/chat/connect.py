@@ -7,12 +7,12 @@ from dataclasses import asdict
 
 import msgspec
 
+from weft.cli.arguments.settings import wrong_key
 from weft.cli.options import ConnectOptions, SampleOptions
-from weft.cli.settings import wrong_key
+from weft.core.checks.validate import validate_params
 from weft.core.client import EngineClient
 from weft.core.errors import ConfigError, Unauthenticated
-from weft.core.types import OutputKind, SamplingParams
-from weft.core.validate import validate_params
+from weft.core.values.types import OutputKind, SamplingParams
 from weft.rpc.client import RpcClient
 from weft.rpc.connection import Credentials
 

@@ -10,11 +10,11 @@ from typing import Any
 from weft.cli.chat.connect import connected, to_sampling_params
 from weft.cli.options import ConnectOptions, SampleOptions
 from weft.core.errors import ConfigError
-from weft.core.types import RequestOptions, SamplingParams
-from weft.model.templates import read_chat_template
-from weft.text.chat import ChatTemplate
+from weft.core.values.types import RequestOptions, SamplingParams
+from weft.model.tokenizers.templates import read_chat_template
 from weft.text.parsers.parts import Content, Reasoning
 from weft.text.parsers.table import choose_reasoning_parser
+from weft.text.templates.chat import ChatTemplate
 from weft.text.tokenizer import open_tokenizer
 from weft.web.chat.run import run_turn
 from weft.web.chat.turn import Began, Ended, Turn, TurnDelta

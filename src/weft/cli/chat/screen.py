@@ -1,6 +1,6 @@
 """An answer on the screen, as it comes: its reasoning dimmed and folded to one line, its content plain.
 
-A pipe gets the content alone. What a model writes reaches a terminal through `weft.core.terminal`.
+A pipe gets the content alone. What a model writes reaches a terminal through `weft.core.observe.terminal`.
 """
 
 import os
@@ -13,7 +13,7 @@ from typing import Literal
 from rich.cells import cell_len
 
 from weft.cli.chat.conversation import Answer, Conversation
-from weft.core.terminal import harmless, say
+from weft.core.observe.terminal import harmless, say
 from weft.text.parsers.parts import Content, Reasoning
 
 Mode = Literal["fold", "show", "hide"]

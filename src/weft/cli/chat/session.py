@@ -17,9 +17,9 @@ from prompt_toolkit.shortcuts import CompleteStyle
 from weft.cli.chat.conversation import Conversation
 from weft.cli.chat.screen import Screen, print_answer, speed
 from weft.cli.options import ChatOptions
-from weft.cli.state import state_file
+from weft.cli.process.state import state_file
 from weft.core.errors import BadRequest
-from weft.core.terminal import say
+from weft.core.observe.terminal import say
 from weft.text.parsers.parts import Content, Reasoning
 
 _PROMPT = "> "

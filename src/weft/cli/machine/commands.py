@@ -5,9 +5,9 @@ from typing import Annotated
 
 from cyclopts import Parameter
 
+from weft.cli.arguments.flags import flags
 from weft.cli.commands import branch, call
-from weft.cli.flags import flags
-from weft.core.declare import Flag
+from weft.core.values.declare import Flag
 
 ServeArguments = Annotated[
     str,

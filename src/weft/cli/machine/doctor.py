@@ -8,7 +8,7 @@ from importlib.metadata import version
 from pathlib import Path
 
 from weft import __version__
-from weft.cli.flags import pick
+from weft.cli.arguments.flags import pick
 from weft.cli.hardware import (
     Check,
     check_cpu,
@@ -17,14 +17,14 @@ from weft.cli.hardware import (
     check_memory,
     check_numa,
 )
-from weft.cli.limits import LOW_OPEN_FILES, WANTED_OPEN_FILES, check_port
 from weft.cli.machine.certificates import validity
 from weft.cli.machine.serve_line import read_serve_line
 from weft.cli.options import ServeOptions
+from weft.cli.process.limits import LOW_OPEN_FILES, WANTED_OPEN_FILES, check_port
 from weft.cli.shown import print_json
 from weft.compute.native import _core
 from weft.core.errors import ConfigError
-from weft.core.terminal import say
+from weft.core.observe.terminal import say
 from weft.rpc.options import RpcOptions
 from weft.rpc.server import credentials
 from weft.web.http.options import HttpOptions

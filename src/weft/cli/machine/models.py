@@ -12,10 +12,10 @@ from huggingface_hub import CachedRepoInfo, CacheNotFound, HFCacheInfo
 
 from weft.cli.shown import print_json, print_table
 from weft.core.errors import ConfigError
-from weft.core.progress import Progress
-from weft.core.readable import format_bytes
-from weft.core.terminal import StatusLine, say
-from weft.engine.packed_files import all_packed, packed_directory
+from weft.core.observe.progress import Progress
+from weft.core.observe.readable import format_bytes
+from weft.core.observe.terminal import StatusLine, say
+from weft.engine.weights.packed_files import all_packed, packed_directory
 from weft.model.gguf.open import SUFFIX, all_parts
 from weft.model.hub import fetch
 from weft.model.open import find_model, is_hub_id

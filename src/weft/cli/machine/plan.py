@@ -10,9 +10,9 @@ from weft.cli.shown import print_block, print_json
 from weft.compute.backends import backend_of
 from weft.compute.native import Roofline, measure_roofline
 from weft.core.errors import ConfigError
-from weft.core.readable import format_bytes
-from weft.engine.capacity import Capacity, capacity_of
-from weft.engine.fit import Fitted
+from weft.core.observe.readable import format_bytes
+from weft.engine.start.capacity import Capacity, capacity_of
+from weft.engine.start.fit import Fitted
 
 _MEASURED_BYTES = (
     1 << 30

@@ -12,8 +12,8 @@ import psutil
 from weft.cli.machine.serve_line import model_in
 from weft.cli.shown import print_json, print_table
 from weft.core.address import join_host_port
-from weft.core.readable import format_bytes
-from weft.core.terminal import say
+from weft.core.observe.readable import format_bytes
+from weft.core.observe.terminal import say
 
 COMMANDS = ("serve", "epp", "up")
 _MODULE = "weft.cli.main"

@@ -11,12 +11,12 @@ from dataclasses import dataclass
 import httpx2
 from prometheus_client.parser import text_string_to_metric_families
 
+from weft.cli.arguments.settings import wrong_key
 from weft.cli.machine.commands import TopOptions
-from weft.cli.settings import wrong_key
 from weft.cli.shown import print_json
 from weft.core.errors import ConfigError, Unavailable
-from weft.core.metric_series import PREFIX
-from weft.core.terminal import say
+from weft.core.observe.metric_series import PREFIX
+from weft.core.observe.terminal import say
 
 _CLEAR = "\x1b[H\x1b[J"  # to the first line, and nothing below
 _BAR = 30

@@ -13,14 +13,14 @@ from http.client import HTTPConnection, HTTPException
 from typing import TYPE_CHECKING, Any
 from urllib.parse import quote
 
-from weft.cli.limits import raise_open_files
 from weft.cli.picker.options import EppOptions, ExplainOptions, read_token
-from weft.cli.signals import Signalled, Signals
+from weft.cli.process.limits import raise_open_files
+from weft.cli.process.signals import Signalled, Signals
 from weft.cli.tracing import open_tracer
 from weft.core.callers import HostRule
 from weft.core.errors import ConfigError, NotFound, Unavailable
-from weft.core.log import configure_logging
-from weft.core.terminal import say
+from weft.core.observe.log import configure_logging
+from weft.core.observe.terminal import say
 from weft.epp.build import Picker, open_picker
 from weft.epp.kubernetes.access_reviewer import AccessReviewer
 from weft.epp.server.admin import AdminServer, Guard, Page, Render, TokenGuard
@@ -31,7 +31,7 @@ from weft.epp.server.server import Observers, PickerServer
 from weft.web.page import assets
 
 if TYPE_CHECKING:  # it brings OpenTelemetry, which need not be there
-    from weft.core.otlp import OtlpTracer
+    from weft.core.observe.otlp import OtlpTracer
 
 log = logging.getLogger("weft.cli")
 

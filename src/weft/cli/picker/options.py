@@ -8,12 +8,12 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Annotated, Literal
 
+from weft.cli.arguments.flags import LogFormatFlag, flags, pick
 from weft.cli.commands import branch, call
-from weft.cli.flags import LogFormatFlag, flags, pick
 from weft.cli.picker.reference_flags import ReferenceFlags
-from weft.core.declare import Flag
-from weft.core.engine_options import EngineOptions
+from weft.core.config.engine_options import EngineOptions
 from weft.core.errors import ConfigError
+from weft.core.values.declare import Flag
 from weft.epp.config.options import PickerOptions
 from weft.epp.server.limits import PickerLimits
 from weft.epp.server.options import ServerOptions

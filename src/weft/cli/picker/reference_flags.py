@@ -6,9 +6,9 @@ Each is mapped, or has no effect and the log says so once, or is refused with th
 from collections.abc import Iterator
 from typing import Annotated, Final
 
-from weft.cli.flags import flags, flags_under
-from weft.core.declare import Flag, spelled
+from weft.cli.arguments.flags import flags, flags_under
 from weft.core.errors import ConfigError
+from weft.core.values.declare import Flag, spelled
 
 _METRICS_TLS: Final = "the metrics port serves no TLS; protect it with --metrics-token-file"
 _SERIES: Final = "name the series in core-metrics-extractor of the configuration"

@@ -6,7 +6,7 @@ import msgspec
 
 from weft.core.client import EngineClient
 from weft.core.errors import ConfigError, WeftError
-from weft.core.types import LoRARequest
+from weft.core.values.types import LoRARequest
 
 
 class _Module(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):

@@ -12,25 +12,25 @@ from typing import TYPE_CHECKING, Any
 
 import msgspec
 
-from weft.cli.flags import pick
-from weft.cli.limits import hold_port
+from weft.cli.arguments.flags import pick
 from weft.cli.options import ServeOptions
+from weft.cli.process.limits import hold_port
 from weft.cli.serving.servers import Servable, Serving
+from weft.core.aio.pauses import Pauses, warn_not_started
+from weft.core.aio.tasks import gather_all
 from weft.core.client import EngineClient
-from weft.core.controls import SERVER_HUNG_S
 from weft.core.errors import Unavailable
-from weft.core.pauses import Pauses, warn_not_started
-from weft.core.tasks import gather_all
+from weft.core.values.controls import SERVER_HUNG_S
 from weft.engine.api_servers.attached import AttachedServer
 from weft.engine.api_servers.messages import Drain, EnginesStopped, Family, FromServer, Open, Start
 from weft.engine.api_servers.series import SUPERVISOR, families_of, is_own, page, summed
-from weft.engine.channel import Channel
 from weft.engine.front.socket_directory import SocketDirectory
+from weft.engine.ipc.channel import Channel
 from weft.rpc.options import RpcOptions
 from weft.web.http.options import HttpOptions
 
 if TYPE_CHECKING:
-    from weft.engine.fit import Fitted
+    from weft.engine.start.fit import Fitted
 
 log = logging.getLogger("weft.cli")
 

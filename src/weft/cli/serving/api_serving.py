@@ -13,19 +13,19 @@ from typing import Any
 import msgspec
 import uvloop
 
-from weft.cli.flags import pick
-from weft.cli.limits import raise_open_files
+from weft.cli.arguments.flags import pick
 from weft.cli.options import ServeOptions
+from weft.cli.process.limits import raise_open_files
 from weft.cli.serving.loading import Loaded, load
 from weft.cli.serving.servers import Servable, Serving
 from weft.core.errors import WeftError
-from weft.core.log import configure_logging
+from weft.core.observe.log import configure_logging
 from weft.engine.api_servers.client import ApiServerClient
 from weft.engine.api_servers.messages import Opened, Prepared, Start, ToServer
 from weft.engine.api_servers.series import families_of
-from weft.engine.channel import Channel
-from weft.engine.fit import Fitted
-from weft.engine.front.process_client import read_tokenizer
+from weft.engine.clients.process_client import read_tokenizer
+from weft.engine.ipc.channel import Channel
+from weft.engine.start.fit import Fitted
 from weft.model.open import find_served
 from weft.web.http.options import HttpOptions
 

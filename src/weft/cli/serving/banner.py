@@ -12,12 +12,12 @@ from dataclasses import dataclass
 from typing import TextIO
 
 from weft import __version__
-from weft.core.config import EngineConfig, ModelConfig
-from weft.core.kv_cache import KvOffloadingConfig
-from weft.core.ranks import is_head, local_ranks
-from weft.core.readable import format_bytes
-from weft.core.speculation import SpeculativeConfig
-from weft.core.terminal import colours, harmless
+from weft.core.config.engine import EngineConfig, ModelConfig
+from weft.core.config.ranks import is_head, local_ranks
+from weft.core.config.speculation import SpeculativeConfig
+from weft.core.observe.readable import format_bytes
+from weft.core.observe.terminal import colours, harmless
+from weft.core.values.kv_cache import KvOffloadingConfig
 from weft.model.card import ModelCard
 
 Row = tuple[str, str]

@@ -6,8 +6,8 @@ from pathlib import Path
 
 from weft.cli.hardware import check_cpu, check_cpu_quota, check_huge_pages, check_numa
 from weft.compute.backends import backend_of
-from weft.core.ranks import local_ranks
-from weft.engine.fit import Fitted
+from weft.core.config.ranks import local_ranks
+from weft.engine.start.fit import Fitted
 
 
 def cautions(found: Fitted, root: Path = Path("/"), num_cpus: int | None = None) -> Iterator[str]:

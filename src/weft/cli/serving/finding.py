@@ -5,7 +5,7 @@ engine reads the weights.
 """
 
 from weft.cli.options import ServeOptions
-from weft.engine.fit import Fitted, find_and_fit
+from weft.engine.start.fit import Fitted, find_and_fit
 from weft.model.open import OnBytes
 
 

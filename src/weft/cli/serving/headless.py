@@ -3,12 +3,12 @@
 import asyncio
 import logging
 
+from weft.cli.process.signals import Signalled
 from weft.cli.serving.servers import EXIT_SIGNALLED, Serving
 from weft.cli.serving.start_show import show_start
-from weft.cli.signals import Signalled
 from weft.core.address import join_host_port
-from weft.core.progress import Progress
-from weft.core.ranks import local_ranks
+from weft.core.config.ranks import local_ranks
+from weft.core.observe.progress import Progress
 
 log = logging.getLogger("weft.cli")
 

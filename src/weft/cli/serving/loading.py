@@ -6,7 +6,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
-from weft.cli.flags import pick
+from weft.cli.arguments.flags import pick
 from weft.cli.options import ServeOptions
 from weft.cli.serving.adapters import load_lora_modules, read_lora_modules
 from weft.cli.serving.banner import Address, Ready, ready_block, show_block
@@ -15,19 +15,18 @@ from weft.compute.backends import backend_of
 from weft.compute.native import trim_heap
 from weft.core.address import join_host_port
 from weft.core.client import EngineClient
+from weft.core.config.ranks import is_head
 from weft.core.errors import ConfigError
-from weft.core.metrics import Metrics
-from weft.core.ranks import is_head
-from weft.core.tracing import Tracer
-from weft.core.types import LoRARequest
-from weft.engine.fit import Fitted
-from weft.engine.front.child import EngineChild
-from weft.engine.front.data_parallel import DataParallelClient
-from weft.engine.front.process_client import OnLoading, ProcessClient
+from weft.core.observe.metrics import Metrics
+from weft.core.observe.tracing import Tracer
+from weft.core.values.types import LoRARequest
+from weft.engine.clients.child import EngineChild
+from weft.engine.clients.data_parallel import DataParallelClient
+from weft.engine.clients.process_client import OnLoading, ProcessClient
+from weft.engine.start.fit import Fitted
 from weft.rpc.options import RpcOptions
 from weft.rpc.prefiller import RpcPrefiller
 from weft.rpc.server import RpcServer, credentials
-from weft.text.chat import ChatTemplate, RequestTemplates
 from weft.text.parsers.table import (
     REASONING_PARSERS,
     TOOL_PARSERS,
@@ -35,7 +34,8 @@ from weft.text.parsers.table import (
     choose_tool_parser,
     make_output_parser,
 )
-from weft.text.render_processes import RenderLimits
+from weft.text.templates.chat import ChatTemplate, RequestTemplates
+from weft.text.templates.render_processes import RenderLimits
 from weft.text.tokenizer import Tokenizer
 from weft.web.http.endpoint import Endpoint
 from weft.web.http.options import HttpOptions

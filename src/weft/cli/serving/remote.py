@@ -3,15 +3,15 @@
 import asyncio
 from collections.abc import Sequence
 
-from weft.cli.flags import flag_names, pick
+from weft.cli.arguments.flags import flag_names, pick
 from weft.cli.options import ServeOptions
 from weft.cli.serving.banner import Address, other_block, show_block
 from weft.cli.serving.loading import check_parsers, make_served, read_template, to_api_options
-from weft.core.declare import refuse_unused
-from weft.core.engine_options import EngineOptions
+from weft.core.config.engine_options import EngineOptions
 from weft.core.errors import ConfigError
-from weft.core.metrics import Metrics
-from weft.model.templates import read_chat_template
+from weft.core.observe.metrics import Metrics
+from weft.core.values.declare import refuse_unused
+from weft.model.tokenizers.templates import read_chat_template
 from weft.rpc.connection import Credentials
 from weft.rpc.fleet import Fleet
 from weft.rpc.options import RpcOptions

@@ -14,16 +14,16 @@ from importlib import import_module
 
 import uvloop
 
-from weft.cli.flags import pick
-from weft.cli.limits import check_data_limit, check_port, raise_open_files
+from weft.cli.arguments.flags import pick
 from weft.cli.options import ServeOptions
+from weft.cli.process.limits import check_data_limit, check_port, raise_open_files
 from weft.cli.serving.servers import Serving
 from weft.core.callers import is_loopback
-from weft.core.declare import spelled
+from weft.core.config.ranks import RankOptions
 from weft.core.errors import ConfigError
-from weft.core.log import configure_logging
-from weft.core.ranks import RankOptions
+from weft.core.observe.log import configure_logging
 from weft.core.tenants import ApiKeys
+from weft.core.values.declare import spelled
 from weft.rpc.options import RpcOptions
 from weft.web.http.options import HttpOptions
 from weft.web.mcp.servers import read_servers

@@ -14,18 +14,18 @@ from importlib import import_module
 from typing import TYPE_CHECKING, Protocol, TypeVar
 
 from weft.cli.options import ServeOptions
+from weft.cli.process.signals import Signalled, Signals
 from weft.cli.serving.banner import Address, http_url
 from weft.cli.serving.start_show import show_start
-from weft.cli.signals import Signalled, Signals
 from weft.cli.tracing import open_tracer
 from weft.core.address import join_host_port
+from weft.core.aio.tasks import every
 from weft.core.client import EngineClient
-from weft.core.engine_options import EngineOptions
+from weft.core.config.engine_options import EngineOptions
 from weft.core.errors import EngineDead
-from weft.core.metrics import Metrics
-from weft.core.tasks import every
-from weft.core.tracing import Tracer
-from weft.engine.front.child import EngineChild
+from weft.core.observe.metrics import Metrics
+from weft.core.observe.tracing import Tracer
+from weft.engine.clients.child import EngineChild
 from weft.web.admin.probes import probe_endpoints
 from weft.web.http.options import HttpOptions
 from weft.web.http.server import HttpServer
@@ -34,7 +34,7 @@ from weft.web.page.files import DOCS, PAGES
 
 if TYPE_CHECKING:
     from weft.cli.serving.loading import Loaded
-    from weft.engine.fit import Fitted
+    from weft.engine.start.fit import Fitted
     from weft.rpc.server import RpcServer
     from weft.web.http.endpoint import Endpoint
     from weft.web.served import Served

@@ -7,8 +7,8 @@ import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 
-from weft.core.progress import Progress
-from weft.core.terminal import StatusLine
+from weft.core.observe.progress import Progress
+from weft.core.observe.terminal import StatusLine
 
 log = logging.getLogger("weft.cli")
 

@@ -16,23 +16,23 @@ from weft.cli.serving.loading import (
     to_rpc_options,
 )
 from weft.core.client import EngineClient
-from weft.core.config import EngineConfig
+from weft.core.config.engine import EngineConfig
 from weft.core.errors import ConfigError
-from weft.core.kv_transfer import KvRole
-from weft.core.metrics import Metrics
-from weft.core.tracing import Tracer
-from weft.core.types import LoRARequest
+from weft.core.observe.metrics import Metrics
+from weft.core.observe.tracing import Tracer
+from weft.core.values.kv_transfer import KvRole
+from weft.core.values.types import LoRARequest
 from weft.engine.transfer.settings import read_peers
 from weft.model.open import find_tokenizer
-from weft.model.templates import read_chat_template
-from weft.model.tokenizer import read_tokenizer_files
+from weft.model.tokenizers.templates import read_chat_template
+from weft.model.tokenizers.tokenizer import read_tokenizer_files
 from weft.rpc.options import RpcOptions
 from weft.rpc.prefiller import RpcPrefiller
 from weft.rpc.server import RpcServer, credentials
 from weft.text.tokenizer import Tokenizer
+from weft.vllm.convert.settings import FLAG, read_engine_args, to_settings
 from weft.vllm.engine import VllmSeries, read_words
 from weft.vllm.launch import Launched, launch
-from weft.vllm.settings import FLAG, read_engine_args, to_settings
 from weft.web.http.endpoint import Endpoint
 from weft.web.http.state import ServerState
 from weft.web.options import ApiOptions

@@ -15,17 +15,17 @@ from http.client import HTTPConnection, HTTPException
 from pathlib import Path
 from typing import Final
 
-from weft.cli.children import Child, ChildFailed, inherited_environment, weft_command
-from weft.cli.limits import raise_open_files
 from weft.cli.picker.options import UpOptions
-from weft.cli.signals import Signalled, Signals
+from weft.cli.process.children import Child, ChildFailed, inherited_environment, weft_command
+from weft.cli.process.limits import raise_open_files
+from weft.cli.process.signals import Signalled, Signals
 from weft.cli.up.binary import find_envoy
 from weft.cli.up.envoy import EnvoyPlan, envoy_config
+from weft.core.aio.pauses import Pauses
 from weft.core.callers import HostRule
 from weft.core.errors import ConfigError, Unavailable
-from weft.core.kv_transfer import KvConnector, KvRole
-from weft.core.log import configure_logging
-from weft.core.pauses import Pauses
+from weft.core.observe.log import configure_logging
+from weft.core.values.kv_transfer import KvConnector, KvRole
 from weft.epp.server.limits import PickerLimits
 
 # Clients speak HTTP or the engine's protocol; over the latter workers report their load and cache.

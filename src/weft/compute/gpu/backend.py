@@ -13,13 +13,13 @@ from weft.compute.gpu.supported import (
     check_spec,
     model_refusal,
 )
-from weft.compute.runner import Runner
-from weft.compute.sampler import Sampler
-from weft.core.config import ComputeConfig
-from weft.core.engine_options import EngineOptions
+from weft.compute.protocols.runner import Runner
+from weft.compute.protocols.sampler import Sampler
+from weft.core.config.engine import ComputeConfig
+from weft.core.config.engine_options import EngineOptions
 from weft.core.errors import ConfigError
 from weft.model.card import ModelCard
-from weft.model.checkpoint import Checkpoint
+from weft.model.files.checkpoint import Checkpoint
 from weft.model.spec import ModelSpec
 
 
@@ -32,7 +32,7 @@ class GpuBackend:
     @property
     def sampler(self) -> Sampler:
         """See `Backend`."""
-        from weft.compute.gpu.sampler import GpuSampler  # noqa: PLC0415 - imports torch
+        from weft.compute.gpu.choosing.sampler import GpuSampler  # noqa: PLC0415 - imports torch
 
         return GpuSampler()
 

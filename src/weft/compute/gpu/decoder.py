@@ -10,7 +10,7 @@ from weft.compute.gpu.kernels import rows
 from weft.compute.gpu.kernels.lone_rows import lone_rows
 from weft.compute.gpu.kernels.tiles_of_rows import tiles_of_rows
 from weft.compute.gpu.products import Matrix
-from weft.compute.gpu.step import StepArrays
+from weft.compute.gpu.steps.step import StepArrays
 from weft.compute.gpu.weights import NormWeights, Reader, head_ending, up_ending
 from weft.compute.gpu.workspace import Workspace
 from weft.compute.rope import inverse_frequencies

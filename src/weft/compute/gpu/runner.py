@@ -8,15 +8,15 @@ import torch
 from weft.compute.gpu import launches
 from weft.compute.gpu.card import is_interpreted
 from weft.compute.gpu.decoder import Decoder, Pool
-from weft.compute.gpu.inputs import Inputs
 from weft.compute.gpu.kernels import rows as row_kernels
 from weft.compute.gpu.launches import power_of_two
 from weft.compute.gpu.memory import refusing_memory, release_memory
-from weft.compute.gpu.step import Layout, StepArrays, StepShape
-from weft.compute.gpu.step_shapes import exact_shape, padded_shape
+from weft.compute.gpu.steps.inputs import Inputs
+from weft.compute.gpu.steps.step import Layout, StepArrays, StepShape
+from weft.compute.gpu.steps.step_shapes import exact_shape, padded_shape
 from weft.compute.gpu.weights import Reader
 from weft.compute.gpu.workspace import Workspace
-from weft.compute.runner import Batch
+from weft.compute.protocols.runner import Batch
 
 _ROWS = 512  # of a step, that there is room for from the start
 _INPUTS = 1 << 18  # numbers of a step's arrays, likewise

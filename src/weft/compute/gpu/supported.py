@@ -5,7 +5,7 @@ from importlib.util import find_spec
 
 from weft.compute.cpu import unknown
 from weft.compute.gpu.card import Card, is_interpreted
-from weft.core.engine_options import EngineOptions
+from weft.core.config.engine_options import EngineOptions
 from weft.core.errors import ConfigError
 from weft.model.card import ModelCard
 from weft.model.spec import ModelSpec

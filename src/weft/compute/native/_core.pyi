@@ -3,8 +3,8 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from weft.compute.runner import Batch, FloatArray, IntArray
-from weft.compute.sampler import Choices
+from weft.compute.protocols.runner import Batch, FloatArray, IntArray
+from weft.compute.protocols.sampler import Choices
 
 def cpu_architecture() -> str: ...
 def cpu_features() -> list[str]: ...

@@ -8,13 +8,13 @@ from types import MappingProxyType
 import numpy as np
 from numpy.typing import NDArray
 
-from weft.compute.backend import PackedFile
-from weft.compute.grouped import LayerFormats, format_of, layer_formats, stored_groups
+from weft.compute.arithmetic.grouped import LayerFormats, format_of, layer_formats, stored_groups
 from weft.compute.host_blocks import HostBlocks
 from weft.compute.native import _core
 from weft.compute.native.groups import load_groups
+from weft.compute.protocols.backend import PackedFile
+from weft.compute.protocols.runner import AdapterStore, Batch, FloatArray, IntArray
 from weft.compute.rope import inverse_frequencies
-from weft.compute.runner import AdapterStore, Batch, FloatArray, IntArray
 from weft.model.card import AdapterBytes
 from weft.model.groups import GroupFormat, StoredGroups
 from weft.model.lora import Adapter

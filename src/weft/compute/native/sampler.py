@@ -3,9 +3,9 @@
 import numpy as np
 
 from weft.compute.native import _core
-from weft.compute.runner import FloatArray
-from weft.compute.sampler import Choices, Outcome, SampledOnHost, Scores
-from weft.core.logprobs import LogprobsMode
+from weft.compute.protocols.runner import FloatArray
+from weft.compute.protocols.sampler import Choices, Outcome, SampledOnHost, Scores
+from weft.core.values.logprobs import LogprobsMode
 
 _PROCESSED = (LogprobsMode.PROCESSED_LOGPROBS, LogprobsMode.PROCESSED_LOGITS)
 _NORMALISED = (LogprobsMode.RAW_LOGPROBS, LogprobsMode.PROCESSED_LOGPROBS)

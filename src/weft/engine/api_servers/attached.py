@@ -9,13 +9,13 @@ from typing import Any, TypeAlias, TypeVar, assert_never
 
 import msgspec
 
-from weft.core.config import EngineConfig
-from weft.core.controls import SERVER_HUNG_S, START_S
+from weft.core.aio.heartbeat import Heartbeat
+from weft.core.aio.tasks import unbroken
+from weft.core.config.engine import EngineConfig
 from weft.core.errors import EngineDead, GenerationError, Unsupported, WeftError
-from weft.core.heartbeat import Heartbeat
-from weft.core.kv_transfer import remote_prompt
-from weft.core.tasks import unbroken
-from weft.core.types import KvEventBatch, LoRARequest, Request
+from weft.core.values.controls import SERVER_HUNG_S, START_S
+from weft.core.values.kv_transfer import remote_prompt
+from weft.core.values.types import KvEventBatch, LoRARequest, Request
 from weft.engine.api_servers.calls import (
     ANSWERS,
     CHECK_HEALTH,
@@ -43,10 +43,10 @@ from weft.engine.api_servers.messages import (
     Refused,
     State,
 )
-from weft.engine.channel import Channel
+from weft.engine.clients.data_parallel import DataParallelClient
 from weft.engine.front.client import FrontClient
-from weft.engine.front.data_parallel import DataParallelClient
-from weft.engine.messages import Abort, Add, Beat, ReleaseRemote
+from weft.engine.ipc.channel import Channel
+from weft.engine.ipc.messages import Abort, Add, Beat, ReleaseRemote
 
 log = logging.getLogger("weft.engine")
 

@@ -5,9 +5,9 @@ from typing import Any
 
 import msgspec
 
-from weft.core.request_states import RequestStates
-from weft.core.types import EngineLoad, LoRARequest
-from weft.core.weight_transfer import WeightTransferInitRequest, WeightTransferUpdateRequest
+from weft.core.values.request_states import RequestStates
+from weft.core.values.types import EngineLoad, LoRARequest
+from weft.core.values.weight_transfer import WeightTransferInitRequest, WeightTransferUpdateRequest
 
 # Type of the first argument of calls that take a structure.
 STRUCTURES: dict[str, type[msgspec.Struct]] = {

@@ -13,14 +13,14 @@ from typing import Any, assert_never
 import msgspec
 import zmq
 
-from weft.core.config import EngineConfig
-from weft.core.controls import SERVER_HUNG_S
+from weft.core.aio.heartbeat import Heartbeat
+from weft.core.config.engine import EngineConfig
+from weft.core.config.ranks import served_ranks
 from weft.core.engine_info import EngineInfo
 from weft.core.errors import EngineDead, Overloaded
-from weft.core.heartbeat import Heartbeat
-from weft.core.kv_feed import MAX_BUFFERED_BATCHES
-from weft.core.ranks import served_ranks
-from weft.core.types import EngineLoad, KvEventBatch, LoRARequest
+from weft.core.observe.kv_feed import MAX_BUFFERED_BATCHES
+from weft.core.values.controls import SERVER_HUNG_S
+from weft.core.values.types import EngineLoad, KvEventBatch, LoRARequest
 from weft.engine.api_servers.calls import (
     ANSWERS,
     CHECK_HEALTH,
@@ -50,12 +50,20 @@ from weft.engine.api_servers.messages import (
     State,
     ToServer,
 )
-from weft.engine.channel import Channel
 from weft.engine.front.client import FrontClient
 from weft.engine.front.event_socket import EventSocket
 from weft.engine.front.lora_table import LoadedAdapter, LoraTable
-from weft.engine.messages import MAX_FRAME_BYTES, Abort, Add, Beat, Command, Event, ReleaseRemote
-from weft.engine.output_ports import SEPARATOR
+from weft.engine.ipc.channel import Channel
+from weft.engine.ipc.messages import (
+    MAX_FRAME_BYTES,
+    Abort,
+    Add,
+    Beat,
+    Command,
+    Event,
+    ReleaseRemote,
+)
+from weft.engine.ipc.output_ports import SEPARATOR
 from weft.text.prepare import InputProcessor
 from weft.text.tokenizer import Tokenizer
 

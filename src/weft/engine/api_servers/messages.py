@@ -4,10 +4,10 @@ from typing import Any
 
 import msgspec
 
-from weft.core.config import EngineConfig
-from weft.core.types import LoRARequest
+from weft.core.config.engine import EngineConfig
+from weft.core.values.types import LoRARequest
 from weft.engine.api_servers.faults import Fault
-from weft.engine.messages import Abort, Add, Beat, ReleaseRemote
+from weft.engine.ipc.messages import Abort, Add, Beat, ReleaseRemote
 
 # -- from an API server ---------------------------------------------------------------------------
 

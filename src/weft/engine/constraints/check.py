@@ -13,10 +13,10 @@ from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
+from weft.core.aio.worker import Worker
+from weft.core.checks.structured import kind_of, schema_of
 from weft.core.errors import BadRequest, Unavailable
-from weft.core.structured import kind_of, schema_of
-from weft.core.types import StructuredOutputsParams
-from weft.core.worker import Worker
+from weft.core.values.types import StructuredOutputsParams
 from weft.text.tokenizer import Tokenizer
 
 TIME_LIMIT_S = 2.0

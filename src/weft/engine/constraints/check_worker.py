@@ -1,14 +1,14 @@
 """The child process that test-builds grammars: `python -m weft.engine.constraints.check_worker`.
 
 Its setup line has the tokenizer and the model's logits width. Each further line is a constraint; the answer is the
-grammar's text, after it was built and its first mask was computed (see `weft.core.worker`).
+grammar's text, after it was built and its first mask was computed (see `weft.core.aio.worker`).
 """
 
 import json
 from functools import partial
 from typing import Any
 
-from weft.core.worker import Answerer, serve_lines
+from weft.core.aio.worker import Answerer, serve_lines
 from weft.engine.constraints.grammar import (
     GrammarFailed,
     GrammarState,

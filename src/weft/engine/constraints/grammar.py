@@ -14,7 +14,7 @@ from dataclasses import dataclass
 import numpy as np
 from llguidance import LLMatcher, LLParserLimits, LLTokenizer
 
-from weft.compute.masks import Words, clear_bits, resized_mask, set_bits
+from weft.compute.protocols.masks import Words, clear_bits, resized_mask, set_bits
 from weft.core.panics import panics_as
 
 log = logging.getLogger("weft.engine")

@@ -7,7 +7,7 @@ other tokens than the tokenizer would use.
 
 from collections.abc import Callable
 
-from weft.core.types import OpenReasoning
+from weft.core.values.types import OpenReasoning
 
 
 class ReasoningTracker:

@@ -9,7 +9,7 @@ from typing import Any
 import llguidance
 from llguidance import LLMatcher
 
-from weft.core.json_schema import held
+from weft.core.checks.json_schema import held
 from weft.engine.constraints import structural_tag
 from weft.engine.constraints.gbnf import is_gbnf, to_lark
 

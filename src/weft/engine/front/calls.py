@@ -7,10 +7,10 @@ import time
 from collections.abc import Callable
 from contextlib import suppress
 
-from weft.core.controls import STALL_S, STUCK_S
 from weft.core.errors import EngineDead, Unavailable
-from weft.core.request_states import RequestStates
-from weft.engine.messages import (
+from weft.core.values.controls import STALL_S, STUCK_S
+from weft.core.values.request_states import RequestStates
+from weft.engine.ipc.messages import (
     Call,
     Command,
     FinishWeightUpdate,

@@ -14,8 +14,9 @@ from typing import assert_never
 
 import msgspec
 
+from weft.core.checks.validate import MAX_N
 from weft.core.client import Sink
-from weft.core.config import EngineConfig
+from weft.core.config.engine import EngineConfig
 from weft.core.engine_info import EngineInfo
 from weft.core.errors import (
     ConfigError,
@@ -26,11 +27,11 @@ from weft.core.errors import (
     Unsupported,
     WeftError,
 )
-from weft.core.kv_feed import MAX_BUFFERED_BATCHES, KvEventFeed
-from weft.core.metrics import Metrics
-from weft.core.observed import ObservedRequest
-from weft.core.stats import StepStats
-from weft.core.types import (
+from weft.core.observe.kv_feed import MAX_BUFFERED_BATCHES, KvEventFeed
+from weft.core.observe.metrics import Metrics
+from weft.core.observe.observed import ObservedRequest
+from weft.core.observe.stats import StepStats
+from weft.core.values.types import (
     EngineLoad,
     FinishReason,
     KvEventBatch,
@@ -44,7 +45,6 @@ from weft.core.types import (
     SequenceOutput,
     StreamingInput,
 )
-from weft.core.validate import MAX_N
 from weft.engine.constraints.check import GrammarChecker
 from weft.engine.front.calls import EngineCalls
 from weft.engine.front.controls import EngineControls
@@ -55,7 +55,7 @@ from weft.engine.front.open_requests import OpenRequest, OpenRequests, OutputT_c
 from weft.engine.front.pooling_stream import PoolingStream
 from weft.engine.front.session import Session
 from weft.engine.front.stat_log import StatLog
-from weft.engine.messages import (
+from weft.engine.ipc.messages import (
     Abort,
     Add,
     Event,

@@ -12,10 +12,11 @@ from abc import abstractmethod
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
+from weft.core.aio.tasks import unbroken
+from weft.core.checks.validate import validate_params
 from weft.core.client import EngineClient
-from weft.core.config import EngineConfig
-from weft.core.controls import check_sleep_level, read_pause_mode, read_sleep_tags
-from weft.core.elastic import refuse_scaling
+from weft.core.config.elastic import refuse_scaling
+from weft.core.config.engine import EngineConfig
 from weft.core.errors import (
     BadRequest,
     DeadlineExceeded,
@@ -24,22 +25,20 @@ from weft.core.errors import (
     Unsupported,
     WeftError,
 )
-from weft.core.kv_transfer import RemotePrompt, remote_prompt, to_extra_args
-from weft.core.metrics import EngineMetrics
-from weft.core.request_states import RequestStates
-from weft.core.tasks import unbroken
-from weft.core.types import LoRARequest, PauseMode, SamplingParams
-from weft.core.validate import validate_params
-from weft.core.weight_transfer import (
+from weft.core.observe.metrics import EngineMetrics
+from weft.core.values.controls import check_sleep_level, read_pause_mode, read_sleep_tags
+from weft.core.values.kv_transfer import RemotePrompt, remote_prompt, to_extra_args
+from weft.core.values.request_states import RequestStates
+from weft.core.values.types import LoRARequest, PauseMode, SamplingParams
+from weft.core.values.weight_transfer import (
     WeightTransferConfig,
     WeightTransferInitRequest,
     WeightTransferUpdateRequest,
 )
-from weft.engine.cpu_shares import cpus_of
 from weft.engine.front.calls import EngineCalls
 from weft.engine.front.lora_table import LoraTable
 from weft.engine.front.sent_weights import to_update
-from weft.engine.messages import (
+from weft.engine.ipc.messages import (
     AddLora,
     Call,
     CallWorker,
@@ -57,8 +56,9 @@ from weft.engine.messages import (
     UseShare,
     Wake,
 )
-from weft.engine.weight_files import PackedWeights
-from weft.engine.weight_transfer import FLAG as TRANSFER_FLAG
+from weft.engine.ipc.weight_files import PackedWeights
+from weft.engine.start.cpu_shares import cpus_of
+from weft.engine.weights.weight_transfer import FLAG as TRANSFER_FLAG
 from weft.engine.worker_calls import WORKER_CALLS
 
 log = logging.getLogger("weft.engine")

@@ -2,7 +2,7 @@
 
 from dataclasses import dataclass
 
-from weft.core.types import FinishReason, Request, SequenceOutput
+from weft.core.values.types import FinishReason, Request, SequenceOutput
 from weft.text.outputs import Due
 
 

@@ -16,10 +16,16 @@ import msgspec
 import zmq
 
 from weft.core.errors import ConfigError
-from weft.core.kv_cache import KvEventsConfig
-from weft.core.kv_feed import MAX_BUFFERED_BATCHES, KvEventFeed
-from weft.core.types import AllBlocksCleared, BlockRemoved, BlockStored, KvEvent, KvEventBatch
-from weft.engine.kv_events import FLAG, at_rank
+from weft.core.observe.kv_feed import MAX_BUFFERED_BATCHES, KvEventFeed
+from weft.core.values.kv_cache import KvEventsConfig
+from weft.core.values.types import (
+    AllBlocksCleared,
+    BlockRemoved,
+    BlockStored,
+    KvEvent,
+    KvEventBatch,
+)
+from weft.engine.settings.kv_events import FLAG, at_rank
 
 log = logging.getLogger("weft.engine")
 

@@ -12,11 +12,11 @@ from dataclasses import dataclass
 
 import msgspec
 
-from weft.core.config import EngineConfig
+from weft.core.checks.lora import validate_lora
+from weft.core.config.engine import EngineConfig
 from weft.core.errors import BadRequest, FailedPrecondition, NotFound, Overloaded
-from weft.core.lora import validate_lora
-from weft.core.types import LoRARequest
-from weft.engine.messages import Command, RemoveLora, Reply
+from weft.core.values.types import LoRARequest
+from weft.engine.ipc.messages import Command, RemoveLora, Reply
 
 MAX_NAMES = 1024  # loaded or not
 

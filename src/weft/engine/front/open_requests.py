@@ -6,10 +6,10 @@ from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 from typing import Any, Protocol, TypeVar
 
-from weft.core.config import SchedulerConfig
+from weft.core.config.engine import SchedulerConfig
 from weft.core.errors import Overloaded
-from weft.core.observed import ObservedRequest
-from weft.core.types import (
+from weft.core.observe.observed import ObservedRequest
+from weft.core.values.types import (
     FinishReason,
     PoolingRequestOutput,
     Request,

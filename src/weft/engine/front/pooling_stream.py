@@ -1,6 +1,6 @@
 """`PoolingStream`: turns the engine's outputs of one pooling request into its only output."""
 
-from weft.core.types import FinishReason, PoolingRequestOutput, Request, SequenceOutput
+from weft.core.values.types import FinishReason, PoolingRequestOutput, Request, SequenceOutput
 from weft.text.outputs import Due
 
 

@@ -6,11 +6,11 @@ from typing import Annotated, Any, TypeVar
 
 import msgspec
 
-from weft.core.allowed import explain
+from weft.core.checks.allowed import explain
 from weft.core.errors import BadRequest
-from weft.core.weight_transfer import WeightTransferConfig, WeightTransferUpdateRequest
-from weft.engine.messages import SentTensor, UpdateWeights
-from weft.engine.weight_transfer import SEGMENT
+from weft.core.values.weight_transfer import WeightTransferConfig, WeightTransferUpdateRequest
+from weft.engine.ipc.messages import SentTensor, UpdateWeights
+from weft.engine.weights.weight_transfer import SEGMENT
 from weft.model.weights import BYTES_PER_ELEMENT
 
 MAX_TENSORS = 50_000  # per call; the limit of a checkpoint is the same

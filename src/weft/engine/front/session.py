@@ -12,7 +12,7 @@ from contextlib import aclosing
 import msgspec
 
 from weft.core.errors import BadRequest
-from weft.core.types import (
+from weft.core.values.types import (
     CompletionOutput,
     FinishReason,
     OutputKind,

@@ -4,8 +4,8 @@ import time
 from collections import deque
 from collections.abc import Callable
 
-from weft.core.stats import StepStats
-from weft.core.types import EngineLoad
+from weft.core.observe.stats import StepStats
+from weft.core.values.types import EngineLoad
 
 _WINDOW_LOOKUPS = 1000  # number of last prompts that the hit rate covers
 

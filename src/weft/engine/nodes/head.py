@@ -9,15 +9,16 @@ from concurrent.futures import ThreadPoolExecutor
 from typing import Self
 
 from weft.core.address import join_host_port
-from weft.core.config import EngineConfig
+from weft.core.config.engine import EngineConfig
+from weft.core.config.ranks import local_ranks, served_ranks
 from weft.core.errors import ConfigError, WeftError
-from weft.core.metrics import Metrics
-from weft.core.ranks import local_ranks, served_ranks
-from weft.engine.channel import Channel
-from weft.engine.front.child import EngineChild
-from weft.engine.front.data_parallel import DataParallelClient
-from weft.engine.front.process_client import OnLoading
-from weft.engine.handshake import PeerError
+from weft.core.observe.metrics import Metrics
+from weft.engine.clients.child import EngineChild
+from weft.engine.clients.data_parallel import DataParallelClient
+from weft.engine.clients.process_client import OnLoading
+from weft.engine.ipc.channel import Channel
+from weft.engine.ipc.handshake import PeerError
+from weft.engine.ipc.unproven import UnprovenConnections
 from weft.engine.nodes.link import (
     FromNode,
     Join,
@@ -28,7 +29,6 @@ from weft.engine.nodes.link import (
     read_link_secret,
 )
 from weft.engine.nodes.remote_client import RemoteClient
-from weft.engine.unproven import UnprovenConnections
 from weft.model.open import Checkpoint
 from weft.text.tokenizer import TOKENIZER_FILE, Tokenizer
 

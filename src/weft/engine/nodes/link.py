@@ -1,6 +1,6 @@
 """Link between the head and the engines of its nodes: handshake, check whether a node may join, and messages.
 
-A node connects once for each of its ranks. The connection begins with the handshake of `weft.engine.handshake`.
+A node connects once for each of its ranks. The connection begins with the handshake of `weft.engine.ipc.handshake`.
 Then the node sends its engine's configuration, and the head answers whether the engine can join. Then commands flow
 to the engine and events to the head, as between a server and a local engine.
 """
@@ -12,11 +12,11 @@ from typing import Any, TypeAlias
 import msgspec
 
 from weft import __version__
-from weft.core.config import EngineConfig
-from weft.core.ranks import LinkConfig
-from weft.engine.channel import Channel
-from weft.engine.handshake import CONNECT_S, PeerError, ProvenSocket
-from weft.engine.messages import Beat, Command, Event
+from weft.core.config.engine import EngineConfig
+from weft.core.config.ranks import LinkConfig
+from weft.engine.ipc.channel import Channel
+from weft.engine.ipc.handshake import CONNECT_S, PeerError, ProvenSocket
+from weft.engine.ipc.messages import Beat, Command, Event
 from weft.engine.transfer.settings import read_secret_file
 
 # A connection to a machine that does not respond ends after 10 + 3 * 5 seconds.

@@ -12,17 +12,18 @@ from contextlib import suppress
 
 import msgspec
 
-from weft.core.config import EngineConfig
+from weft.core.aio.pauses import Pauses
+from weft.core.aio.tasks import gather_all, is_set_within
+from weft.core.config.engine import EngineConfig
+from weft.core.config.ranks import LinkConfig, local_ranks
 from weft.core.errors import ConfigError
-from weft.core.pauses import Pauses
-from weft.core.ranks import LinkConfig, local_ranks
-from weft.core.tasks import gather_all, is_set_within
-from weft.engine.channel import Channel
-from weft.engine.front.child import EngineChild
+from weft.engine.clients.child import EngineChild
+from weft.engine.clients.process_client import launched
 from weft.engine.front.event_socket import EventSocket
-from weft.engine.front.process_client import launched
-from weft.engine.handshake import PeerError
-from weft.engine.messages import MAX_FRAME_BYTES, Beat
+from weft.engine.ipc.channel import Channel
+from weft.engine.ipc.handshake import PeerError
+from weft.engine.ipc.messages import MAX_FRAME_BYTES, Beat
+from weft.engine.ipc.weight_files import WeightFiles
 from weft.engine.nodes.head import digest_of
 from weft.engine.nodes.link import (
     FromHead,
@@ -33,8 +34,7 @@ from weft.engine.nodes.link import (
     connect,
     read_link_secret,
 )
-from weft.engine.weight_files import WeightFiles
-from weft.engine.weight_store import has_shared_weights
+from weft.engine.weights.weight_store import has_shared_weights
 
 log = logging.getLogger("weft.engine")
 

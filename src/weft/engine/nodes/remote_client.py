@@ -4,11 +4,11 @@ import asyncio
 
 import msgspec
 
-from weft.core.controls import HUNG_S, START_S
-from weft.core.heartbeat import Heartbeat
-from weft.core.metrics import Metrics
-from weft.engine.front.process_client import ApartClient, OnLoading
-from weft.engine.messages import MAX_FRAME_BYTES, Beat, Command
+from weft.core.aio.heartbeat import Heartbeat
+from weft.core.observe.metrics import Metrics
+from weft.core.values.controls import HUNG_S, START_S
+from weft.engine.clients.process_client import ApartClient, OnLoading
+from weft.engine.ipc.messages import MAX_FRAME_BYTES, Beat, Command
 from weft.engine.nodes.link import Joined, Leaving, Refused
 from weft.text.tokenizer import Tokenizer
 

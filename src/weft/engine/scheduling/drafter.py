@@ -6,7 +6,7 @@ from typing import Protocol, TypeAlias
 
 from msgspec import structs
 
-from weft.core.speculation import SpeculativeConfig
+from weft.core.config.speculation import SpeculativeConfig
 from weft.engine.scheduling.draft_payoff import DraftPayoff
 from weft.engine.scheduling.drafts import DraftCounts, NgramLookup
 from weft.engine.scheduling.plan import Plan, PlannedRows

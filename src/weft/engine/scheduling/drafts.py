@@ -8,7 +8,7 @@ from array import array
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from weft.core.speculation import SpeculativeConfig
+from weft.core.config.speculation import SpeculativeConfig
 
 _TOKEN_BYTES = array("i").itemsize
 

@@ -12,8 +12,8 @@ import msgspec
 import numpy as np
 
 from weft.compute.pooler import Collected
-from weft.compute.runner import Batch, FloatArray, IntArray
-from weft.core.types import LogprobRow, PoolingKind, Request
+from weft.compute.protocols.runner import Batch, FloatArray, IntArray
+from weft.core.values.types import LogprobRow, PoolingKind, Request
 from weft.engine.scheduling.sequence import Sequence
 
 # What few have is looked for in all: with these in a third of the time that a loop takes.

@@ -5,11 +5,11 @@ One order, (priority, arrival), decides who is served first and, read backwards,
 
 import sys
 
-from weft.core.config import SchedulerConfig
-from weft.engine.scheduling.kv_cache import PrefixCache
+from weft.core.config.engine import SchedulerConfig
+from weft.engine.scheduling.blocks.kv_cache import PrefixCache
+from weft.engine.scheduling.blocks.second_tier import SecondTier
 from weft.engine.scheduling.plan import Plan, PlannedRows
 from weft.engine.scheduling.queues import Admission, Queues
-from weft.engine.scheduling.second_tier import SecondTier
 from weft.engine.scheduling.sequence import Sequence, SequenceStatus
 from weft.engine.scheduling.step_budget import StepBudget
 

@@ -2,7 +2,7 @@
 
 import numpy as np
 
-from weft.core.types import RepetitionDetectionParams
+from weft.core.values.types import RepetitionDetectionParams
 
 
 class RepetitionDetector:

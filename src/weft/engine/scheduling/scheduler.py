@@ -10,19 +10,19 @@ import time
 from collections import Counter
 from collections.abc import Callable, Iterator
 
-from weft.core.config import SchedulerConfig
-from weft.core.kv_cache import CacheConfig
-from weft.core.types import FinishReason, Request, SequenceOutput
+from weft.core.config.engine import SchedulerConfig
+from weft.core.values.kv_cache import CacheConfig
+from weft.core.values.types import FinishReason, Request, SequenceOutput
 from weft.engine.constraints.grammar import Grammar, GrammarFailed
 from weft.engine.constraints.reasoning_tracker import ReasoningTracker
+from weft.engine.scheduling.blocks.kv_cache import PrefixCache
+from weft.engine.scheduling.blocks.second_tier import SecondTier
 from weft.engine.scheduling.draft_payoff import DraftPayoff
 from weft.engine.scheduling.drafter import Drafter, Drafting
 from weft.engine.scheduling.drafts import DraftCounts
-from weft.engine.scheduling.kv_cache import PrefixCache
 from weft.engine.scheduling.plan import FailedRow, Plan, PlannedRows, PooledRow, Result, SampledRow
 from weft.engine.scheduling.planner import Planner
 from weft.engine.scheduling.queues import Admission, Queues
-from weft.engine.scheduling.second_tier import SecondTier
 from weft.engine.scheduling.sequence import Sequence, SequenceStatus
 from weft.engine.scheduling.stopwatch import Stopwatch
 

@@ -8,9 +8,15 @@ from operator import attrgetter
 from typing import Any
 
 from weft.compute.pooler import Collected
-from weft.compute.sampler import Choice
-from weft.core.params import PARAMETERS
-from weft.core.types import FinishReason, PoolingKind, Request, SamplingParams, SequenceOutput
+from weft.compute.protocols.sampler import Choice
+from weft.core.values.params import PARAMETERS
+from weft.core.values.types import (
+    FinishReason,
+    PoolingKind,
+    Request,
+    SamplingParams,
+    SequenceOutput,
+)
 from weft.engine.constraints.grammar import GrammarState
 from weft.engine.constraints.reasoning_tracker import ReasoningTracker
 from weft.engine.scheduling.drafts import DraftKv, NgramLookup

@@ -3,8 +3,8 @@
 from collections.abc import Iterable
 from dataclasses import dataclass, field
 
-from weft.core.config import SchedulerConfig
-from weft.core.defaults import DEFAULTS
+from weft.core.config.defaults import DEFAULTS
+from weft.core.config.engine import SchedulerConfig
 from weft.engine.scheduling.sequence import Sequence
 
 # Rows that prompts have in a step at least where streams run; and its seconds where none does.

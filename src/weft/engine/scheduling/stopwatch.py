@@ -3,8 +3,8 @@
 from collections import deque
 from collections.abc import Callable
 
-from weft.core.request_states import MAX_FINISHED
-from weft.core.stats import SequenceTimes
+from weft.core.observe.stats import SequenceTimes
+from weft.core.values.request_states import MAX_FINISHED
 from weft.engine.scheduling.sequence import Sequence
 
 

@@ -5,7 +5,7 @@ import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 
-from weft.engine.handshake import PeerError
+from weft.engine.ipc.handshake import PeerError
 
 OPEN_S = 5.0  # that nobody tries an address which has not answered
 

@@ -5,7 +5,7 @@ from collections.abc import Mapping
 from types import MappingProxyType
 from typing import Protocol
 
-from weft.core.kv_transfer import KvConnector
+from weft.core.values.kv_transfer import KvConnector
 from weft.engine.transfer.shared_memory import ShmConnector
 from weft.engine.transfer.tcp import TcpConnector
 from weft.engine.transfer.wire import Peer

@@ -14,13 +14,13 @@ from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, field
 from functools import partial
 
-from weft.compute.runner import BlockCopies
-from weft.core.kv_transfer import KvTransferConfig, RemotePrompt, remote_prompt
-from weft.core.log import of_request
-from weft.core.stats import TransferStats
-from weft.core.types import Request
-from weft.engine.handshake import PeerError
-from weft.engine.kv_tier import Arrived, Piece
+from weft.compute.protocols.runner import BlockCopies
+from weft.core.observe.log import of_request
+from weft.core.observe.stats import TransferStats
+from weft.core.values.kv_transfer import KvTransferConfig, RemotePrompt, remote_prompt
+from weft.core.values.types import Request
+from weft.engine.ipc.handshake import PeerError
+from weft.engine.kv.kv_tier import Arrived, Piece
 from weft.engine.scheduling.sequence import Sequence
 from weft.engine.transfer.circuit_breaker import CircuitBreaker
 from weft.engine.transfer.connectors import CONNECTORS

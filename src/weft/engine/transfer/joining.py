@@ -5,14 +5,14 @@ from dataclasses import dataclass
 from typing import Any
 
 from weft import __version__
-from weft.compute.runner import BlockCopies
-from weft.core.config import EngineConfig
+from weft.compute.protocols.runner import BlockCopies
+from weft.core.config.engine import EngineConfig
 from weft.core.errors import ConfigError
-from weft.engine.engine_model import EngineModel
 from weft.engine.transfer.fetching import KvConsumer
 from weft.engine.transfer.lending import KvProducer
 from weft.engine.transfer.settings import FLAG, read_secret
 from weft.engine.transfer.wire import Identity
+from weft.engine.weights.engine_model import EngineModel
 
 
 @dataclass(frozen=True, slots=True)

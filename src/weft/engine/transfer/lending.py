@@ -18,16 +18,16 @@ from typing import assert_never
 
 from msgspec import structs
 
-from weft.compute.runner import BlockCopies
+from weft.compute.protocols.runner import BlockCopies
 from weft.core.errors import ConfigError
-from weft.core.kv_transfer import KvTransferConfig, KvTransferParams
-from weft.core.stats import TransferStats
-from weft.engine.handshake import PeerError
+from weft.core.observe.stats import TransferStats
+from weft.core.values.kv_transfer import KvTransferConfig, KvTransferParams
+from weft.engine.ipc.handshake import PeerError
+from weft.engine.ipc.unproven import UnprovenConnections
 from weft.engine.transfer.connectors import CONNECTORS
 from weft.engine.transfer.pool_access import PoolAccess
 from weft.engine.transfer.settings import FLAG
 from weft.engine.transfer.wire import WANTED, GiveBack, Identity, Peer, Read, Release, Wanted
-from weft.engine.unproven import UnprovenConnections
 
 MAX_CONNECTIONS = 64  # that have proven the secret; one more is closed at once
 WAIT_S = 2.0  # between two words to who waits for a block that is being computed

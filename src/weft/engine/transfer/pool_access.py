@@ -3,8 +3,8 @@ take back."""
 
 import threading
 
-from weft.compute.runner import BlockCopies, Copies
-from weft.engine.handshake import PeerError
+from weft.compute.protocols.runner import BlockCopies, Copies
+from weft.engine.ipc.handshake import PeerError
 
 
 class AccessEnded(PeerError):

@@ -13,8 +13,8 @@ from urllib.parse import urlsplit
 import msgspec
 
 from weft.core.errors import ConfigError
-from weft.core.kv_transfer import KvConnector, KvPeer, KvRole, KvTransferConfig
-from weft.engine.given import check_between, read_json
+from weft.core.values.kv_transfer import KvConnector, KvPeer, KvRole, KvTransferConfig
+from weft.engine.settings.given import check_between, read_json
 
 FLAG = "--kv-transfer-config"
 DEFAULT_PORT = 14579

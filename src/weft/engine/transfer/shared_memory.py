@@ -18,7 +18,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from weft.compute.host_blocks import Bytes
-from weft.engine.handshake import CONNECT_S, NUMBER_BYTES, PeerError, length_of
+from weft.engine.ipc.handshake import CONNECT_S, NUMBER_BYTES, PeerError, length_of
 from weft.engine.transfer.pool_access import PoolAccess
 from weft.engine.transfer.wire import (
     WANTED,

@@ -14,7 +14,7 @@ from collections.abc import Callable
 
 import xxhash
 
-from weft.engine.handshake import CONNECT_S, NUMBER_BYTES, PeerError, length_of
+from weft.engine.ipc.handshake import CONNECT_S, NUMBER_BYTES, PeerError, length_of
 from weft.engine.transfer.pool_access import PoolAccess
 from weft.engine.transfer.wire import MIN_BYTES_PER_S, Peer, Read
 

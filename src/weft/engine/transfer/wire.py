@@ -13,7 +13,7 @@ from typing import TypeAlias
 
 import msgspec
 
-from weft.engine.handshake import PeerError, ProvenSocket, length_of
+from weft.engine.ipc.handshake import PeerError, ProvenSocket, length_of
 from weft.engine.transfer.pool_access import PoolAccess
 
 MESSAGE_S = 10.0  # for a message from its first byte to its last, and without a byte of a block

@@ -9,7 +9,7 @@ from typing import Any, TypeVar
 import msgspec
 import yaml
 
-from weft.core.allowed import explain
+from weft.core.checks.allowed import explain
 from weft.core.errors import ConfigError
 
 MAX_DOCUMENT_BYTES = 1 << 20

@@ -5,8 +5,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Annotated
 
-from weft.core.declare import Flag
 from weft.core.errors import ConfigError
+from weft.core.values.declare import Flag
 
 DEFAULT_NAME = "default"
 DEFAULT_POOL_GROUP = "inference.networking.k8s.io"

@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from time import monotonic
 from typing import Any
 
-from weft.core.metric_series import MAX_LABEL_CHARS
+from weft.core.observe.metric_series import MAX_LABEL_CHARS
 from weft.epp.config.options import DEFAULT_NAME, PickerOptions
 from weft.epp.decision.cycle import Cycle, Schedule
 from weft.epp.decision.explain import DecisionRing

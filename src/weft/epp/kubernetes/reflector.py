@@ -10,7 +10,7 @@ from typing import Final, Generic, TypeVar
 
 import msgspec
 
-from weft.core.pauses import Pauses
+from weft.core.aio.pauses import Pauses
 from weft.epp.kubernetes.api import EXPIRED, FORESEEN, NOT_FOUND, ApiFailure, ApiServer, Status
 
 _log = logging.getLogger(__name__)

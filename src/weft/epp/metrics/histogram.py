@@ -5,7 +5,7 @@ from collections.abc import Iterable, Iterator
 from prometheus_client.metrics_core import HistogramMetricFamily
 from prometheus_client.registry import Collector
 
-from weft.core.tally import Tally
+from weft.core.observe.tally import Tally
 
 
 class Cells(Tally):

@@ -7,7 +7,7 @@ from typing import Final, Protocol
 from prometheus_client import CollectorRegistry, Counter, Gauge
 from prometheus_client.exposition import generate_latest
 
-from weft.core.metric_series import MAX_LABEL_CHARS
+from weft.core.observe.metric_series import MAX_LABEL_CHARS
 from weft.epp.metrics.histogram import Histogram
 from weft.epp.metrics.older import WithOlderNames
 

@@ -8,7 +8,7 @@ import socket
 from collections.abc import Awaitable, Callable, Iterable, Sequence
 from pathlib import Path
 
-from weft.core.tasks import every
+from weft.core.aio.tasks import every
 from weft.epp.pool.endpoint import EndpointSpec
 from weft.epp.pool.pool import Pool
 

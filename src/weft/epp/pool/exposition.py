@@ -11,7 +11,7 @@ from typing import Final
 
 import msgspec
 
-from weft.core.patterns import NEVER
+from weft.core.values.patterns import NEVER
 from weft.epp.pool.turns import Turns
 
 _LABEL = re.compile(r'\s*+([a-zA-Z_]\w*+)\s*+=\s*+"((?:[^"\\]++|\\.)*+)"\s*+(?:,|$)', re.ASCII)

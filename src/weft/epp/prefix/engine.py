@@ -5,7 +5,7 @@ from dataclasses import dataclass
 
 import grpc
 
-from weft.core.prompts import pack_tokens
+from weft.core.values.prompts import pack_tokens
 from weft.epp.pool.endpoint import Endpoint, Load, as_count, as_share
 from weft.epp.prefix.events import (
     MAX_BATCH_BYTES,

@@ -10,7 +10,7 @@ from typing import Literal
 
 import zmq.asyncio
 
-from weft.core.pauses import Pauses
+from weft.core.aio.pauses import Pauses
 from weft.epp.config.parameters import AtLeastOne, Part, Port
 from weft.epp.metrics.series import PickerMetrics
 from weft.epp.pool.endpoint import Endpoint

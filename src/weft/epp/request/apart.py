@@ -13,7 +13,7 @@ from typing import BinaryIO, Final
 
 import msgspec
 
-from weft.core.prompts import pack_tokens
+from weft.core.values.prompts import pack_tokens
 from weft.epp.request.parsers.parser import Call
 from weft.epp.request.parsers.table import PARSERS
 from weft.epp.request.reading import read, renamed

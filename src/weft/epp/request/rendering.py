@@ -7,7 +7,7 @@ from typing import Annotated, Any, Final
 import httpx2
 import msgspec
 
-from weft.core.prompts import pack_tokens
+from weft.core.values.prompts import pack_tokens
 from weft.epp.request.parsers.openai import CHAT, COMPLETIONS
 from weft.epp.request.parsers.parser import MAX_TOKEN_ID
 from weft.epp.request.parsers.payload import inflate

@@ -3,7 +3,7 @@
 from dataclasses import dataclass
 from typing import Annotated
 
-from weft.core.declare import Flag
+from weft.core.values.declare import Flag
 from weft.epp.request.values import Refused
 
 

@@ -4,7 +4,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Annotated
 
-from weft.core.declare import Flag
+from weft.core.values.declare import Flag
 from weft.epp.server.limits import PickerLimits
 
 

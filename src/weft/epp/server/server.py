@@ -11,8 +11,8 @@ from typing import Any, Final, NoReturn
 import grpc
 
 from weft.core.address import join_host_port
-from weft.core.tasks import every
-from weft.core.tracing import Tracer
+from weft.core.aio.tasks import every
+from weft.core.observe.tracing import Tracer
 from weft.epp.decision.director import Director
 from weft.epp.metrics.series import PickerMetrics
 from weft.epp.request.parsers.table import ParserTable

@@ -3,8 +3,8 @@
 from collections.abc import Iterator
 from contextlib import contextmanager
 
-from weft.core.log import REQUEST
-from weft.core.tracing import Span, Tracer
+from weft.core.observe.log import REQUEST
+from weft.core.observe.tracing import Span, Tracer
 from weft.epp.decision.tickets import Decision
 from weft.epp.request.parsers.parser import Call
 from weft.epp.request.values import InferenceRequest, Refused

@@ -16,8 +16,8 @@ from typing import Any
 import msgspec
 
 from weft.core.headers import DECISION, DESTINATION, REQUEST_ID, control_headers, is_grpc
-from weft.core.log import REQUEST
-from weft.core.tracing import Tracer
+from weft.core.observe.log import REQUEST
+from weft.core.observe.tracing import Tracer
 from weft.epp.decision.director import Director
 from weft.epp.decision.tickets import Decision, Ending
 from weft.epp.request.parsers.parser import Call, Dialect, Parser, Reads, path_of

@@ -4,7 +4,6 @@ import json
 from types import MappingProxyType
 
 from weft.model.card import ModelCard
-from weft.model.checkpoint import Checkpoint
 from weft.model.embedded.byte_tokenizer import (
     CHATML,
     ENDOFTEXT_ID,
@@ -13,6 +12,7 @@ from weft.model.embedded.byte_tokenizer import (
     tokenizer_files,
 )
 from weft.model.embedded.parameters import parse_parameters
+from weft.model.files.checkpoint import Checkpoint
 from weft.model.spec import EchoSpec
 from weft.model.weights import Weights
 

@@ -8,10 +8,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from weft.core.errors import ConfigError
-from weft.core.types import PoolingKind
-from weft.model.checkpoint import Checkpoint
-from weft.model.decoders import read_config, read_spec
-from weft.model.directory import describe, read_part
+from weft.core.values.types import PoolingKind
 from weft.model.embedded.byte_tokenizer import (
     ENDOFTEXT_ID,
     IM_END_ID,
@@ -20,8 +17,11 @@ from weft.model.embedded.byte_tokenizer import (
     tokenizer_files,
 )
 from weft.model.embedded.parameters import Parameters, parse_parameters
-from weft.model.layout import TensorPlan, decoder_layout
-from weft.model.names import DecoderNames
+from weft.model.families.decoders import read_config, read_spec
+from weft.model.families.names import DecoderNames
+from weft.model.files.checkpoint import Checkpoint
+from weft.model.files.directory import describe, read_part
+from weft.model.files.layout import TensorPlan, decoder_layout
 from weft.model.overrides import read_generation
 from weft.model.pooling import PoolingSpec
 from weft.model.spec import ModelSpec

@@ -1,6 +1,6 @@
 """What metadata calls the settings of a model, by architecture, and how its tensors differ from its family's.
 
-They become the config that the model's family is read by (`weft.model.decoders`). A setting that is not known
+They become the config that the model's family is read by (`weft.model.families.decoders`). A setting that is not known
 is refused by name: it may change what is computed.
 """
 
@@ -12,9 +12,9 @@ import numpy as np
 from numpy.typing import NDArray
 
 from weft.core.errors import ConfigError
+from weft.model.families.names import DecoderNames
 from weft.model.fields import is_finite_number, shown
 from weft.model.gguf.names import DEEPSEEK, EMBED, GLM, GPT_OSS, HEAD, LFM2, TENSORS
-from weft.model.names import DecoderNames
 
 ROPE_FACTORS = "rope_freqs.weight"
 NUM_GUESSING_LAYERS = "num_nextn_predict_layers"

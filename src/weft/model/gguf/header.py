@@ -14,8 +14,8 @@ import numpy as np
 
 from weft.core.errors import ConfigError
 from weft.model.fields import POINTER_BYTES, refuse_pointer, regular_size, shown
+from weft.model.files.safetensors_files import StoredTensor
 from weft.model.gguf.blocks import TYPES, UNREAD_TYPES, BlockType
-from weft.model.safetensors_files import StoredTensor
 
 _VERSIONS = (2, 3)
 # Metadata of models in use, vocabulary included, has some 15 MB and 600,000 strings in its lists.

@@ -5,11 +5,11 @@ from dataclasses import dataclass, replace
 import numpy as np
 from numpy.typing import NDArray
 
+from weft.model.files.match import read_floats
+from weft.model.files.safetensors_files import MappedFiles, StoredTensor
 from weft.model.gguf.blocks import Bytes, Floats, InHalves
 from weft.model.gguf.header import GgufTensor
-from weft.model.match import read_floats
 from weft.model.quantized.packed import Groups, PackedMatrix
-from weft.model.safetensors_files import MappedFiles, StoredTensor
 from weft.model.weights import Tensor, Values, refuse_values
 
 Order = NDArray[np.intp]

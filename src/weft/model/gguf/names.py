@@ -1,6 +1,6 @@
 """How GGUF files name tensors, by our names for the same."""
 
-from weft.model.names import DecoderNames, MtpNames
+from weft.model.families.names import DecoderNames, MtpNames
 from weft.model.spec import NormPlacement
 
 EMBED, HEAD = "token_embd", "output"

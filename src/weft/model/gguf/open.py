@@ -10,13 +10,18 @@ from pathlib import Path
 import numpy as np
 from numpy.typing import NDArray
 
+from weft.core.config.file_overrides import FileOverrides
 from weft.core.errors import ConfigError
-from weft.core.file_overrides import FileOverrides
 from weft.model.card import ModelCard
-from weft.model.checkpoint import Checkpoint
-from weft.model.decoders import read_config, read_spec
-from weft.model.directory import describe, read_part
+from weft.model.families.decoders import read_config, read_spec
+from weft.model.families.mtp import has_mtp, mtp_names, mtp_spec
+from weft.model.families.names import DecoderNames
 from weft.model.fields import shown
+from weft.model.files.checkpoint import Checkpoint
+from weft.model.files.directory import describe, read_part
+from weft.model.files.layout import TensorPlan, decoder_layout
+from weft.model.files.match import read_floats
+from weft.model.files.safetensors_files import MappedFiles
 from weft.model.gguf.architectures import (
     NUM_GUESSING_LAYERS,
     ROPE_FACTORS,
@@ -31,15 +36,10 @@ from weft.model.gguf.names import HEAD
 from weft.model.gguf.sampling import sampling_file
 from weft.model.gguf.vocabulary import Vocabulary, make_files, read_vocabulary
 from weft.model.groups import GroupFormat
-from weft.model.layout import TensorPlan, decoder_layout
-from weft.model.match import read_floats
-from weft.model.mtp import has_mtp, mtp_names, mtp_spec
-from weft.model.names import DecoderNames
 from weft.model.overrides import GENERATION, read_generation
-from weft.model.safetensors_files import MappedFiles
 from weft.model.spec import ModelSpec
-from weft.model.tokenizer import TOKENIZER, read_tokenizer_files
-from weft.model.tokenizer_trial import try_out
+from weft.model.tokenizers.tokenizer import TOKENIZER, read_tokenizer_files
+from weft.model.tokenizers.tokenizer_trial import try_out
 from weft.model.weights import Values, Weights, refuse_values
 
 SUFFIX = ".gguf"

@@ -12,10 +12,10 @@ from types import MappingProxyType
 
 from weft.core.errors import ConfigError
 from weft.model.fields import Fields, is_finite_number, shown
-from weft.model.post_processor import surround
-from weft.model.templates import TEMPLATE, TOOL_TEMPLATE
-from weft.model.token_facts import TOKENIZER_CONFIG
-from weft.model.tokenizer import TOKENIZER
+from weft.model.tokenizers.post_processor import surround
+from weft.model.tokenizers.templates import TEMPLATE, TOOL_TEMPLATE
+from weft.model.tokenizers.token_facts import TOKENIZER_CONFIG
+from weft.model.tokenizers.tokenizer import TOKENIZER
 
 _NORMAL, _UNKNOWN, _CONTROL, _USER, _UNUSED, _BYTE = range(1, 7)
 _PREFIX = "tokenizer.ggml."

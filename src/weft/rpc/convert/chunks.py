@@ -6,7 +6,7 @@ from typing import Any, Protocol
 import msgspec
 
 from weft.core.errors import GenerationError
-from weft.core.types import FinishReason, LogprobRow, OutputKind, Request, SequenceOutput
+from weft.core.values.types import FinishReason, LogprobRow, OutputKind, Request, SequenceOutput
 from weft.pb import vllm_engine_pb2 as pb
 
 

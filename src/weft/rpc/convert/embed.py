@@ -2,11 +2,11 @@
 
 from dataclasses import dataclass
 
-from weft.core.config import PoolerConfig
+from weft.core.checks.validate import Limits, check_prompt_length
+from weft.core.config.engine import PoolerConfig
 from weft.core.errors import BadRequest, Unsupported
-from weft.core.prompts import TokensPrompt
-from weft.core.types import PoolingRequestOutput, Request
-from weft.core.validate import Limits, check_prompt_length
+from weft.core.values.prompts import TokensPrompt
+from weft.core.values.types import PoolingRequestOutput, Request
 from weft.pb import vllm_engine_pb2 as pb
 from weft.rpc.convert.request import not_on_this_wire
 

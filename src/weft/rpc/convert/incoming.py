@@ -3,10 +3,10 @@
 import json
 from dataclasses import dataclass
 
-from weft.core.config import EngineConfig, ModelConfig, PoolerConfig, SchedulerConfig
+from weft.core.config.engine import EngineConfig, ModelConfig, PoolerConfig, SchedulerConfig
 from weft.core.errors import GenerationError
-from weft.core.kv_cache import CacheConfig, Medium
-from weft.core.types import (
+from weft.core.values.kv_cache import CacheConfig, Medium
+from weft.core.values.types import (
     AllBlocksCleared,
     BlockRemoved,
     BlockStored,

@@ -7,10 +7,10 @@ from pathlib import Path
 from types import MappingProxyType
 from typing import Any
 
-from weft.core.config import ModelConfig
+from weft.core.config.engine import ModelConfig
 from weft.core.engine_info import EngineInfo
 from weft.core.errors import BadRequest
-from weft.core.types import EngineLoad
+from weft.core.values.types import EngineLoad
 from weft.pb import vllm_engine_pb2 as pb
 
 SERVER_TYPE = "vllm-grpc"

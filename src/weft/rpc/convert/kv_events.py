@@ -2,8 +2,8 @@
 
 from typing import assert_never
 
-from weft.core.kv_cache import Medium
-from weft.core.types import (
+from weft.core.values.kv_cache import Medium
+from weft.core.values.types import (
     AllBlocksCleared,
     BlockRemoved,
     BlockStored,

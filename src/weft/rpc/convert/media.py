@@ -2,8 +2,9 @@
 
 from collections.abc import Iterator, Mapping
 
+from weft.core.checks.media_tensors import num_bytes
 from weft.core.errors import BadRequest, Unsupported
-from weft.core.media import (
+from weft.core.values.media import (
     MAX_BYTES,
     TENSORS,
     Media,
@@ -12,7 +13,6 @@ from weft.core.media import (
     Modality,
     Tensor,
 )
-from weft.core.media_tensors import num_bytes
 from weft.pb import common_pb2
 from weft.pb import vllm_engine_pb2 as pb
 

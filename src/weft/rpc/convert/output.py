@@ -5,7 +5,7 @@ from collections.abc import Sequence
 import msgspec
 
 from weft.core.errors import GenerationError
-from weft.core.types import (
+from weft.core.values.types import (
     CompletionOutput,
     Logprob,
     PositionLogprobs,

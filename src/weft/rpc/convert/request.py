@@ -1,6 +1,6 @@
 """A request, from the wire and to it: every field is used here or refused by name, in both directions.
 
-Numbers and switches stand in fields with their names, as `weft.core.params` lists them; what is
+Numbers and switches stand in fields with their names, as `weft.core.values.params` lists them; what is
 `Carried.OWN` is translated here, name by name.
 """
 
@@ -16,21 +16,21 @@ from typing import Any
 import msgspec
 from google.protobuf.message import Message
 
-from weft.core.declare import Carried
+from weft.core.checks.structured import kind_of, schema_of
+from weft.core.checks.validate import Limits, check_prompt_length
 from weft.core.errors import BadRequest
-from weft.core.kv_transfer import KEY, to_extra_args
-from weft.core.media import TENSORS, MediaConfig
-from weft.core.params import PARAMETERS
-from weft.core.prompts import Prompt, TextPart, TokensPart
-from weft.core.structured import kind_of, schema_of
-from weft.core.types import (
+from weft.core.values.declare import Carried
+from weft.core.values.kv_transfer import KEY, to_extra_args
+from weft.core.values.media import TENSORS, MediaConfig
+from weft.core.values.params import PARAMETERS
+from weft.core.values.prompts import Prompt, TextPart, TokensPart
+from weft.core.values.types import (
     OutputKind,
     PromptType,
     Request,
     SamplingParams,
     StructuredOutputsParams,
 )
-from weft.core.validate import Limits, check_prompt_length
 from weft.pb import common_pb2
 from weft.pb import vllm_engine_pb2 as pb
 from weft.rpc.convert.media import REFUSED_PAYLOADS, media_field, to_media

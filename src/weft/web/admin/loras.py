@@ -7,7 +7,7 @@ import msgspec
 from starlette.responses import PlainTextResponse
 
 from weft.core.errors import BadRequest, NotFound
-from weft.core.types import LoRARequest
+from weft.core.values.types import LoRARequest
 from weft.web.admin.control import control
 from weft.web.http.endpoint import Answer, Call
 from weft.web.http.problem import HttpError

@@ -3,7 +3,7 @@
 import msgspec
 from starlette.responses import Response
 
-from weft.core.progress import Loading
+from weft.core.observe.progress import Loading
 from weft.web.http.endpoint import Access, Answer, Call, Endpoint, Handler
 from weft.web.http.state import ServerState
 

@@ -6,10 +6,10 @@ from typing import Any
 
 import msgspec
 
+from weft.core.checks.validate import shown
 from weft.core.errors import BadRequest, ContextLengthExceeded, Unsupported
-from weft.core.validate import shown
 from weft.text.prompts import check_length
-from weft.text.render_processes import Rendering
+from weft.text.templates.render_processes import Rendering
 from weft.text.tokenizer import Tokenizer
 from weft.web.chat.prompt import find_template, render_processes, template_messages
 from weft.web.http.endpoint import Answer, Call, endpoint

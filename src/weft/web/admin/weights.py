@@ -2,7 +2,7 @@
 
 import msgspec
 
-from weft.core.weight_transfer import WeightTransferInitRequest, WeightTransferUpdateRequest
+from weft.core.values.weight_transfer import WeightTransferInitRequest, WeightTransferUpdateRequest
 from weft.web.admin.control import Status, control
 from weft.web.http.endpoint import Answer, Call
 

@@ -6,8 +6,8 @@ from functools import partial
 from typing import Any
 
 from weft.core.errors import BadRequest, ContextLengthExceeded
-from weft.core.media import takes
-from weft.core.types import SamplingParams, StructuredOutputsParams
+from weft.core.values.media import takes
+from weft.core.values.types import SamplingParams, StructuredOutputsParams
 from weft.schema.anthropic import (
     CountAnswer,
     MessageAnswer,

@@ -8,10 +8,14 @@ from typing import Any
 import msgspec
 
 from weft.core.errors import BadRequest
-from weft.core.types import CompletionOutput, FinishReason, SamplingParams, StructuredOutputsParams
+from weft.core.values.types import (
+    CompletionOutput,
+    FinishReason,
+    SamplingParams,
+    StructuredOutputsParams,
+)
 from weft.text.content import joined_text
 from weft.text.detokenizer import Detokenizer
-from weft.text.history import SHORT_ID_LENGTH, SHORT_ID_LETTERS
 from weft.text.parsers.answer import make_parser
 from weft.text.parsers.families import ReasoningFamily, ToolFamily
 from weft.text.parsers.forced import forced_parser
@@ -21,6 +25,7 @@ from weft.text.parsers.table import (
     TOOL_PARSERS,
     starts_in_reasoning,
 )
+from weft.text.templates.history import SHORT_ID_LENGTH, SHORT_ID_LETTERS
 from weft.web.chat.tools import forced_calls, is_forced, is_own_format, template_tools
 from weft.web.chat.turn import NamedTool, Turn, TurnDelta, TurnReason
 from weft.web.served import Served

@@ -5,7 +5,7 @@ from contextlib import aclosing
 from dataclasses import dataclass, field
 from typing import Any, assert_never
 
-from weft.core.types import PositionLogprobs
+from weft.core.values.types import PositionLogprobs
 from weft.text.parsers.parts import Arguments, Content, Part, Reasoning, ToolCall
 from weft.web.chat.turn import Began, Ended, TurnDelta, TurnEvent, TurnReason
 

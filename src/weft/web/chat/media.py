@@ -5,7 +5,7 @@ from typing import Any, TypeAlias
 
 import msgspec
 
-from weft.core.media import Media, MediaItem, Modality
+from weft.core.values.media import Media, MediaItem, Modality
 from weft.text.content import PartTypes, Place, Placeholder, read_part
 
 Message: TypeAlias = Mapping[str, Any]

@@ -8,16 +8,16 @@ from typing import Any
 
 import msgspec
 
+from weft.core.checks.validate import Limits
 from weft.core.client import EngineClient
 from weft.core.errors import BadRequest, ContextLengthExceeded, Key
-from weft.core.media import PROCESSOR_KWARGS, Media, MediaConfig
-from weft.core.prompts import EmbedsPart, Part, Prompt, TextPart
-from weft.core.types import PromptType, Request, RequestOptions, SamplingParams
-from weft.core.validate import Limits
-from weft.text.chat import ChatTemplate, RequestTemplates
+from weft.core.values.media import PROCESSOR_KWARGS, Media, MediaConfig
+from weft.core.values.prompts import EmbedsPart, Part, Prompt, TextPart
+from weft.core.values.types import PromptType, Request, RequestOptions, SamplingParams
 from weft.text.content import spelled_out
 from weft.text.prompt_embeds import FIELD, check_enabled, read_base64
-from weft.text.render_processes import Rendering, RenderProcesses
+from weft.text.templates.chat import ChatTemplate, RequestTemplates
+from weft.text.templates.render_processes import Rendering, RenderProcesses
 from weft.web.chat.media import take_media
 from weft.web.chat.tools import template_tools
 from weft.web.chat.turn import Turn

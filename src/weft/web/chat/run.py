@@ -10,8 +10,8 @@ import msgspec
 from weft.core.beam_search import run_beam_search
 from weft.core.client import EngineClient
 from weft.core.errors import BadRequest
-from weft.core.media import FIELD, MODALITIES
-from weft.core.types import (
+from weft.core.values.media import FIELD, MODALITIES
+from weft.core.values.types import (
     CompletionOutput,
     OutputKind,
     PositionLogprobs,

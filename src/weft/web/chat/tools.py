@@ -5,11 +5,16 @@ from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from typing import Any
 
+from weft.core.checks.json_schema import without_nulls
+from weft.core.checks.structured import (
+    check_depth,
+    check_strict,
+    schema_of,
+    validate_structured_outputs,
+)
 from weft.core.errors import BadRequest
-from weft.core.json_schema import without_nulls
-from weft.core.patterns import TOOL_NAME, TOOL_NAME_RULE
-from weft.core.structured import check_depth, check_strict, schema_of, validate_structured_outputs
-from weft.core.types import SamplingParams, StructuredOutputsParams
+from weft.core.values.patterns import TOOL_NAME, TOOL_NAME_RULE
+from weft.core.values.types import SamplingParams, StructuredOutputsParams
 from weft.text.parsers.call_tags import call_tag
 from weft.text.parsers.families import ToolFamily
 from weft.web.chat.turn import NamedTool, Tool, ToolChoice, Turn

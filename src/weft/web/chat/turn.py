@@ -10,7 +10,7 @@ from typing import Any, Literal, TypeAlias
 
 import msgspec
 
-from weft.core.types import PositionLogprobs, RequestOptions, SamplingParams
+from weft.core.values.types import PositionLogprobs, RequestOptions, SamplingParams
 from weft.text.parsers.parts import Part
 
 

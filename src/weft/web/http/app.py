@@ -21,7 +21,7 @@ from starlette.responses import Response
 from starlette.types import Receive, Scope, Send
 
 from weft.core.errors import BadRequest, ConfigError, WeftError
-from weft.core.log import REQUEST
+from weft.core.observe.log import REQUEST
 from weft.core.tenant_client import as_tenant
 from weft.core.tenants import Tenant
 from weft.web.http.body import (

@@ -16,10 +16,10 @@ from typing import Any
 import msgspec
 from starlette.types import Receive
 
-from weft.core.allowed import explain
+from weft.core.checks.allowed import explain
+from weft.core.checks.json_pieces import LONG, SLICE_BYTES, STRING, JsonPieces
 from weft.core.errors import BadRequest
-from weft.core.json_pieces import LONG, SLICE_BYTES, STRING, JsonPieces
-from weft.core.patterns import NEVER_BYTES
+from weft.core.values.patterns import NEVER_BYTES
 from weft.web.http.endpoint import Deviation, Endpoint
 from weft.web.http.options import HttpOptions
 from weft.web.http.problem import HttpError

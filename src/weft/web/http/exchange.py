@@ -9,10 +9,10 @@ from typing import Any
 
 from starlette.types import Message, Scope, Send
 
-from weft.core.log import REQUEST
+from weft.core.aio.write_stall import WriteStall
+from weft.core.observe.log import REQUEST
+from weft.core.observe.tracing import Span, Tracer
 from weft.core.tenants import Tenant
-from weft.core.tracing import Span, Tracer
-from weft.core.write_stall import WriteStall
 from weft.web.http.body import ClientDisconnected
 from weft.web.http.endpoint import PARTS, PartWriter
 

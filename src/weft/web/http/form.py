@@ -12,9 +12,9 @@ from python_multipart.exceptions import FormParserError
 from starlette.datastructures import Headers, UploadFile
 from starlette.formparsers import MultiPartException, MultiPartParser
 
+from weft.core.checks.json_pieces import SLICE_BYTES
 from weft.core.errors import BadRequest
-from weft.core.json_pieces import SLICE_BYTES
-from weft.core.unicode import check_text
+from weft.core.values.unicode import check_text
 
 FORM = "multipart/form-data"
 _MAX_FIELDS = 256

@@ -5,9 +5,9 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Annotated
 
-from weft.core.declare import Flag
 from weft.core.errors import ConfigError
-from weft.core.speech import MAX_FILE_BYTES
+from weft.core.values.declare import Flag
+from weft.core.values.speech import MAX_FILE_BYTES
 
 _ORIGIN = re.compile(r"https?://[A-Za-z0-9.\-\[\]:_]+")
 

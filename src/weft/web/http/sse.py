@@ -10,7 +10,7 @@ from typing import Any, Final
 
 import msgspec
 
-from weft.core.types import RequestOutput
+from weft.core.values.types import RequestOutput
 from weft.web.http.endpoint import Dialect, Events, PartWriter
 from weft.web.http.exchange import Exchange
 

@@ -7,11 +7,11 @@ from typing import Protocol
 
 from prometheus_client import CollectorRegistry
 
+from weft.core.aio.tasks import is_set_within
 from weft.core.errors import Unavailable
-from weft.core.metrics import expose
-from weft.core.progress import Progress
-from weft.core.tasks import is_set_within
-from weft.core.tracing import Tracer
+from weft.core.observe.metrics import expose
+from weft.core.observe.progress import Progress
+from weft.core.observe.tracing import Tracer
 from weft.web.served import Served
 
 _HEALTH_TIMEOUT_S = 1.0

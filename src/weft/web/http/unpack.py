@@ -4,8 +4,8 @@ import zlib
 from collections.abc import Iterator, Mapping
 from types import MappingProxyType
 
+from weft.core.checks.json_pieces import SLICE_BYTES
 from weft.core.errors import BadRequest
-from weft.core.json_pieces import SLICE_BYTES
 
 # zlib's window bits: 31 reads gzip, 15 its own format.
 _WINDOW_BITS: Mapping[str, int] = MappingProxyType({"gzip": 31, "x-gzip": 31, "deflate": 15})

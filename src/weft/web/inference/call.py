@@ -9,12 +9,12 @@ from typing import Any, TypeAlias
 
 from msgspec import UNSET, UnsetType
 
+from weft.core.checks.validate import validate_request_id
 from weft.core.errors import BadRequest
 from weft.core.headers import PREFILLER
-from weft.core.kv_transfer import Prefill
-from weft.core.tracing import TRACE_HEADERS
-from weft.core.types import LoRARequest, RequestOptions
-from weft.core.validate import validate_request_id
+from weft.core.observe.tracing import TRACE_HEADERS
+from weft.core.values.kv_transfer import Prefill
+from weft.core.values.types import LoRARequest, RequestOptions
 from weft.schema.sampling import GenerationFields, StreamOptions
 from weft.schema.usage import CompletionTokensDetails, PromptTokensDetails, Usage
 from weft.web.http.endpoint import Answer, Call, Endpoint, Handler, endpoint

@@ -1,6 +1,6 @@
 """The fields that bodies share: those of sampling to `SamplingParams`, those that are refused, OpenAI's limits.
 
-Ranges are checked by `weft.core.validate`.
+Ranges are checked by `weft.core.checks.validate`.
 """
 
 from collections.abc import Iterable, Mapping
@@ -9,12 +9,12 @@ from typing import Any
 import msgspec
 
 from weft.core.beam_search import MAX_PENALTY, max_beam_width
+from weft.core.checks.structured import check_strict, unheld, validate_structured_outputs
+from weft.core.checks.validate import LOGIT_BIAS_CLAMP, MAX_STOP_STRINGS, Limits, check_number
 from weft.core.errors import BadRequest
-from weft.core.kv_transfer import to_extra_args
-from weft.core.params import IN_BODIES
-from weft.core.structured import check_strict, unheld, validate_structured_outputs
-from weft.core.types import SamplingParams, StructuredOutputsParams
-from weft.core.validate import LOGIT_BIAS_CLAMP, MAX_STOP_STRINGS, Limits, check_number
+from weft.core.values.kv_transfer import to_extra_args
+from weft.core.values.params import IN_BODIES
+from weft.core.values.types import SamplingParams, StructuredOutputsParams
 from weft.schema.chat import ChatBody
 from weft.schema.responses import ResponsesBody
 from weft.schema.sampling import GenerationFields, ResponseFormat, SamplingFields

@@ -8,7 +8,7 @@ from typing import Any, TypeVar, cast
 
 import msgspec
 
-from weft.core.types import Logprob, PositionLogprobs
+from weft.core.values.types import Logprob, PositionLogprobs
 from weft.schema.tokens import ChosenIdLogprob, IdLogprob, IdLogprobs
 from weft.schema.usage import (
     ChatLogprobs,

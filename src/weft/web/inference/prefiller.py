@@ -8,10 +8,10 @@ from typing import Any, TypeAlias
 import httpx2
 import msgspec
 
-from weft.core.kv_transfer import KEY
+from weft.core.observe.tracing import carried
 from weft.core.prefilling import CONNECT_S, MAX_ANSWER_BYTES, PREFILL_S, Prefiller, PrefillError
-from weft.core.tracing import carried
-from weft.core.types import Request
+from weft.core.values.kv_transfer import KEY
+from weft.core.values.types import Request
 
 PATH = "/inference/v1/generate"
 _DATA = b"data: "

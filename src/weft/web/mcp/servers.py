@@ -8,9 +8,9 @@ from dataclasses import dataclass
 from importlib.util import find_spec
 from urllib.parse import SplitResult, urlsplit
 
+from weft.core.aio.pauses import Pauses
 from weft.core.errors import BadRequest, ConfigError
 from weft.core.extras import how_to_install
-from weft.core.pauses import Pauses
 from weft.text.content import Place
 from weft.web.mcp.sessions import Session, Sessions
 from weft.web.mcp.values import ToolLimits, ToolServerError

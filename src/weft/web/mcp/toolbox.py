@@ -5,7 +5,7 @@ from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass
 
 from weft.core.errors import BadRequest
-from weft.core.patterns import TOOL_NAME, TOOL_NAME_RULE
+from weft.core.values.patterns import TOOL_NAME, TOOL_NAME_RULE
 from weft.schema.response_object import McpListedTool
 from weft.text.content import Place
 from weft.web.mcp.servers import ToolServers

@@ -6,7 +6,7 @@ from functools import partial
 import msgspec
 
 from weft.core.errors import BadRequest
-from weft.core.types import SamplingParams
+from weft.core.values.types import SamplingParams
 from weft.schema.chat import (
     ChatAnswer,
     ChatBody,

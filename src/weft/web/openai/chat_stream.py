@@ -9,7 +9,7 @@ from typing import assert_never
 
 from msgspec import UNSET, UnsetType
 
-from weft.core.types import PositionLogprobs
+from weft.core.values.types import PositionLogprobs
 from weft.schema.chat import (
     ChatChunk,
     ChatChunkChoice,

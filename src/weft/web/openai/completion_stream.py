@@ -5,7 +5,7 @@ from contextlib import aclosing
 from dataclasses import asdict, dataclass
 from functools import partial
 
-from weft.core.types import CompletionOutput, PositionLogprobs, RequestOutput
+from weft.core.values.types import CompletionOutput, PositionLogprobs, RequestOutput
 from weft.schema.completion import CompletionChunk, CompletionChunkChoice
 from weft.schema.usage import CompletionLogprobs, Usage
 from weft.text.outputs import num_scores_of, write_scores

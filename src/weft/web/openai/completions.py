@@ -9,11 +9,17 @@ from typing import Any, cast
 
 import msgspec
 
+from weft.core.aio.merged import merged
+from weft.core.checks.validate import MAX_N, Limits
 from weft.core.errors import BadRequest
-from weft.core.merged import merged
-from weft.core.prompts import Prompt
-from weft.core.types import OutputKind, Request, RequestOptions, RequestOutput, SamplingParams
-from weft.core.validate import MAX_N, Limits
+from weft.core.values.prompts import Prompt
+from weft.core.values.types import (
+    OutputKind,
+    Request,
+    RequestOptions,
+    RequestOutput,
+    SamplingParams,
+)
 from weft.schema.completion import (
     CompletionAnswer,
     CompletionBody,

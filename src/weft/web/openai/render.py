@@ -8,7 +8,7 @@ import msgspec
 from starlette.responses import Response
 
 from weft.core.errors import BadRequest
-from weft.core.types import Request, SamplingParams
+from weft.core.values.types import Request, SamplingParams
 from weft.schema.chat import ChatBody
 from weft.schema.completion import CompletionBody
 from weft.schema.tokens import TokensBody, TokensParams

@@ -7,9 +7,9 @@ from functools import partial
 import msgspec
 import numpy as np
 
-from weft.core.config import PoolerConfig
+from weft.core.config.engine import PoolerConfig
 from weft.core.errors import BadRequest, ContextLengthExceeded
-from weft.core.types import PoolingParams, PoolingRequestOutput, PromptType
+from weft.core.values.types import PoolingParams, PoolingRequestOutput, PromptType
 from weft.schema.pooling import EmbeddingBody
 from weft.web.inference.call import ModelCall
 from weft.web.pooling.numbers import write_numbers

@@ -13,7 +13,7 @@ from numpy.typing import NDArray
 from starlette.responses import Response
 
 from weft.core.errors import BadRequest
-from weft.core.types import PoolingRequestOutput
+from weft.core.values.types import PoolingRequestOutput
 from weft.schema.pooling import BytesMetadata, Item, NumberFields
 from weft.web.inference.call import Heading
 from weft.web.inference.logprobs import of_pieces

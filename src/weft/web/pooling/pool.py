@@ -4,7 +4,7 @@ from dataclasses import asdict
 from functools import partial
 
 from weft.core.errors import BadRequest
-from weft.core.types import PoolingParams, PoolingRequestOutput
+from weft.core.values.types import PoolingParams, PoolingRequestOutput
 from weft.schema.pooling import (
     Classification,
     ClassifyAnswer,

@@ -8,10 +8,10 @@ from typing import Any, cast
 
 import msgspec
 
-from weft.core.config import PoolerConfig
+from weft.core.aio.tasks import gather_all
+from weft.core.config.engine import PoolerConfig
 from weft.core.errors import BadRequest, GenerationError
-from weft.core.tasks import gather_all
-from weft.core.types import (
+from weft.core.values.types import (
     PoolingParams,
     PoolingRequestOutput,
     PromptType,

@@ -5,9 +5,9 @@ from dataclasses import asdict
 
 from msgspec import UNSET
 
+from weft.core.checks.scoring import Pair, cosine, is_cross_encoder, pair_up
 from weft.core.errors import BadRequest
-from weft.core.scoring import Pair, cosine, is_cross_encoder, pair_up
-from weft.core.types import PoolingParams, PoolingRequestOutput, PromptType
+from weft.core.values.types import PoolingParams, PoolingRequestOutput, PromptType
 from weft.schema.pooling import (
     PoolingFields,
     PoolingUsage,
@@ -19,7 +19,7 @@ from weft.schema.pooling import (
     ScoreAnswer,
     ScoreBody,
 )
-from weft.text.chat import ChatTemplate
+from weft.text.templates.chat import ChatTemplate
 from weft.web.http.endpoint import Answer
 from weft.web.inference.call import ModelCall
 from weft.web.pooling.numbers import write_numbers

@@ -9,7 +9,7 @@ from functools import partial
 import msgspec
 
 from weft.core.errors import BadRequest
-from weft.core.media import takes
+from weft.core.values.media import takes
 from weft.schema.response_object import McpListToolsItem
 from weft.schema.responses import ResponsesBody
 from weft.web.chat.prompt import check_messages

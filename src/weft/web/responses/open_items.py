@@ -6,7 +6,7 @@ from typing import Any, ClassVar, NamedTuple
 
 import msgspec
 
-from weft.core.types import PositionLogprobs
+from weft.core.values.types import PositionLogprobs
 from weft.schema.response_events import (
     ArgumentsDelta,
     ArgumentsDone,

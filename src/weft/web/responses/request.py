@@ -5,9 +5,9 @@ from typing import Any
 
 import msgspec
 
+from weft.core.checks.structured import check_strict, validate_structured_outputs
 from weft.core.errors import BadRequest
-from weft.core.structured import check_strict, validate_structured_outputs
-from weft.core.types import SamplingParams, StructuredOutputsParams
+from weft.core.values.types import SamplingParams, StructuredOutputsParams
 from weft.schema.response_object import (
     CustomTool,
     FunctionTool,

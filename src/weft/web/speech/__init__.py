@@ -3,7 +3,7 @@
 from functools import partial
 
 from weft.core.errors import Unsupported
-from weft.core.speech import SpeechTask
+from weft.core.values.speech import SpeechTask
 from weft.schema.speech import SpeechAnswer, SpeechChunk, TranscriptionForm, TranslationForm
 from weft.web.http.endpoint import Endpoint
 from weft.web.inference.call import for_model

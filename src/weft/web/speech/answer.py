@@ -10,9 +10,9 @@ import msgspec
 from msgspec import UNSET
 from starlette.responses import PlainTextResponse
 
-from weft.core.media import SpeechConfig
-from weft.core.speech import ClipOutput, Recording, SpeechTask
-from weft.core.types import FinishReason
+from weft.core.values.media import SpeechConfig
+from weft.core.values.speech import ClipOutput, Recording, SpeechTask
+from weft.core.values.types import FinishReason
 from weft.schema.sampling import StreamOptions
 from weft.schema.speech import (
     SpeechAnswer,

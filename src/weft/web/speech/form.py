@@ -4,10 +4,10 @@ from collections.abc import Mapping
 from typing import Any
 
 from weft.core.errors import BadRequest
-from weft.core.media import SpeechConfig
-from weft.core.params import OF_DRAWS
-from weft.core.speech import MAX_FILE_BYTES, Speech, SpeechTask
-from weft.core.types import OutputKind, SamplingParams
+from weft.core.values.media import SpeechConfig
+from weft.core.values.params import OF_DRAWS
+from weft.core.values.speech import MAX_FILE_BYTES, Speech, SpeechTask
+from weft.core.values.types import OutputKind, SamplingParams
 from weft.schema.speech import SpeechForm, TranscriptionForm
 from weft.web.inference.fields import refuse_unsupported
 

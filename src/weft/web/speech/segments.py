@@ -4,7 +4,7 @@ import zlib
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 
-from weft.core.speech import ClipOutput
+from weft.core.values.speech import ClipOutput
 from weft.schema.speech import SpeechSegment
 
 _STEP_S = 0.02  # between two marks

@@ -9,8 +9,8 @@ from typing import Any
 import msgspec
 
 from weft.core.errors import BadRequest
-from weft.core.kv_transfer import to_extra_args
-from weft.core.types import OutputKind, RequestOptions, RequestOutput, SamplingParams
+from weft.core.values.kv_transfer import to_extra_args
+from weft.core.values.types import OutputKind, RequestOptions, RequestOutput, SamplingParams
 from weft.schema.tokens import TextAnswer, TextChunk, TokensAnswer, TokensBody, TokensChunk
 from weft.text.outputs import let_go_of, num_scores_of, write_scores
 from weft.text.parsers.table import REASONING_PARSERS

@@ -8,7 +8,7 @@ from starlette.responses import Response
 from starlette.types import Receive, Scope, Send
 
 from weft.core.errors import BadRequest
-from weft.core.types import OutputKind, RequestOptions, RequestOutput, SamplingParams
+from weft.core.values.types import OutputKind, RequestOptions, RequestOutput, SamplingParams
 from weft.schema.tokens import SimpleAnswer, SimpleBody
 from weft.web.http.endpoint import Answer, Call, endpoint
 from weft.web.inference.call import check_repeated, rank_of

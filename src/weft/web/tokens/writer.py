@@ -10,7 +10,7 @@ from typing import Any
 from msgspec import UNSET, UnsetType
 from msgspec.structs import replace
 
-from weft.core.types import CompletionOutput, RequestOutput
+from weft.core.values.types import CompletionOutput, RequestOutput
 from weft.schema.tokens import (
     OutputMode,
     TextAnswer,

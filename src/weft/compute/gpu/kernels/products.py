@@ -18,7 +18,7 @@ def tanh(x):
 
 @triton.jit
 def _erf(x):
-    """As `weft.compute.activations` has it."""
+    """As `weft.compute.arithmetic.activations` has it."""
     x = tl.minimum(tl.maximum(x, -3.92), 3.92)
     q = x * x
     above = (

@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Literal
 
 from weft.core.errors import BadRequest, ConfigError
-from weft.core.prompts import pack_tokens
+from weft.core.values.prompts import pack_tokens
 from weft.epp.config.parameters import AtLeastOne, Kind, Parameters, Part
 from weft.epp.config.quantity import parse_duration_s
 from weft.epp.decision.cycle import Cycle

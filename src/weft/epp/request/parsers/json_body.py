@@ -8,7 +8,7 @@ from typing import Annotated, Any, Final, TypeVar
 
 import msgspec
 
-from weft.core.json_pieces import SLICE_BYTES, JsonPieces
+from weft.core.checks.json_pieces import SLICE_BYTES, JsonPieces
 from weft.epp.request.parsers.loose_json import ABSENT, mend, to_text
 from weft.epp.request.parsers.parser import MAX_TOKEN_ID, Call, Parser, malformed
 from weft.epp.request.values import MAX_COMPARED_TOKENS, Prompt, Refused

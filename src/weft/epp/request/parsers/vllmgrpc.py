@@ -3,7 +3,7 @@
 from dataclasses import replace
 from typing import Final
 
-from weft.core.lora import LORA_METADATA
+from weft.core.checks.lora import LORA_METADATA
 from weft.epp.request.parsers.parser import Call, Dialect, Parser, Reads, malformed, unscheduled
 from weft.epp.request.parsers.payload import first_message
 from weft.epp.request.parsers.reading_time import MAX_READ_PARTS

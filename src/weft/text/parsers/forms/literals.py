@@ -4,7 +4,7 @@ import json
 import re
 from collections.abc import Callable, Mapping
 
-from weft.core.patterns import NEVER
+from weft.core.values.patterns import NEVER
 from weft.text.parsers.streams import Malformed, Reading, TextBuffer
 
 _MAX_DEPTH = 64

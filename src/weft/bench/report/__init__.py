@@ -1,0 +1,1 @@
+"""Reports of a benchmark: figures, tables, plots, result files, comparisons."""

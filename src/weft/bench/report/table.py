@@ -1,0 +1,55 @@
+"""Figures as rows, for the terminal and for the page."""
+
+from collections.abc import Iterable, Iterator
+
+from weft.bench.report.figures import METRICS
+from weft.bench.report.result import Document
+
+Row = tuple[str, str]
+_TOTALS = (
+    ("completed", "Successful requests", "{:d}"),
+    ("failed", "Failed requests", "{:d}"),
+    ("max_concurrency", "Most open at a time, as set", "{:d}"),
+    ("request_rate", "Requests a second, as set", "{}"),
+    ("duration", "Duration (s)", "{:.2f}"),
+    ("total_input_tokens", "Input tokens", "{:d}"),
+    ("total_output_tokens", "Output tokens", "{:d}"),
+    ("request_throughput", "Requests a second", "{:.2f}"),
+    ("request_goodput", "Goodput (requests a second)", "{:.2f}"),
+    ("output_throughput", "Output tokens a second", "{:.2f}"),
+    ("max_output_tokens_per_s", "Most output tokens in a second", "{:.2f}"),
+    ("max_concurrent_requests", "Most requests open at a time", "{:d}"),
+    ("total_token_throughput", "Input and output tokens a second", "{:.2f}"),
+)
+
+
+def sections(document: Document) -> Iterator[tuple[str, list[Row]]]:
+    """The totals, then each metric that the document has, if anything was completed."""
+    rows = [
+        (label, form.format(document[key]))
+        for key, label, form in _TOTALS
+        if document.get(key) is not None
+    ]
+    yield "Serving benchmark", rows
+    for metric in METRICS.values() if document["completed"] else ():
+        found = list(_spread_rows(document, metric.key, metric.name))
+        if found:
+            yield metric.title, found
+
+
+def _spread_rows(document: Document, key: str, name: str) -> Iterator[Row]:
+    end = f"_{key}_ms"
+    for field, value in document.items():
+        if field.endswith(end):
+            kind = field.removesuffix(end)
+            shown = kind.upper() if kind[1:2].isdigit() else kind.capitalize()
+            yield f"{shown} {name} (ms)", f"{value:.2f}"
+
+
+def lines(document: Document) -> Iterable[str]:
+    """Yields the lines of the printed table."""
+    for title, rows in sections(document):
+        yield f" {title} ".center(56, "=" if title == "Serving benchmark" else "-")
+        for label, value in rows:
+            yield f"{label + ':':<40} {value:>15}"
+    yield "=" * 56

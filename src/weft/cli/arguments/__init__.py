@@ -1,0 +1,1 @@
+"""Command-line arguments: flags, sizes, and settings from files and the environment."""

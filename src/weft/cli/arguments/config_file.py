@@ -1,0 +1,99 @@
+"""Settings from a file, for what neither the command line nor the environment gave.
+
+One flat table; a key is a flag's name, with "-" or "_". Unknown keys are refused by name.
+"""
+
+import json
+import tomllib
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any, get_args
+
+import msgspec
+import yaml
+from cyclopts import App, Argument, ArgumentCollection, Token
+from cyclopts.config import Dict
+
+from weft.cli.arguments.settings import NOTES, VLLM_WORDS
+from weft.compat.vllm import find_flag, translate
+from weft.core.errors import ConfigError
+from weft.core.values.declare import nearest_flag
+
+_READERS: dict[str, Callable[[str], Any]] = {
+    ".json": msgspec.json.decode,
+    ".toml": tomllib.loads,
+    ".yaml": yaml.safe_load,
+    ".yml": yaml.safe_load,
+}
+# A file that names another file would be a chain; one is enough.
+_NOT_HERE = {"--config", NOTES, VLLM_WORDS, "*"}
+
+
+def read_settings(path: Path) -> dict[str, Any]:
+    """The table in `path`. Raises ConfigError, naming the file and what is wrong with it."""
+    read = _READERS.get(path.suffix.lower())
+    if read is None:
+        raise ConfigError(f"--config {path}: the name must end in {', '.join(_READERS)}")
+    try:
+        settings = read(path.read_text(encoding="utf-8"))
+    except OSError as err:
+        raise ConfigError(f"--config {path}: {err.strerror}") from err
+    except (ValueError, RecursionError, yaml.YAMLError) as err:
+        raise ConfigError(f"--config {path}: {' '.join(str(err).split())}") from err
+    if settings is None:
+        return {}
+    if not isinstance(settings, dict):
+        raise ConfigError(f"--config {path}: must be a table of settings, one key a flag")
+    return {str(key): value for key, value in settings.items()}
+
+
+def apply(path: str, app: App, commands: tuple[str, ...], arguments: ArgumentCollection) -> None:
+    """Fill the arguments that are still empty from the file."""
+    table: dict[str, Any] = {}
+    by_flag = {argument.name: argument for argument in arguments if argument.name not in _NOT_HERE}
+    for key, value in read_settings(Path(path)).items():
+        name = key.replace("_", "-")
+        if name in table:
+            raise ConfigError(f'--config {path}: duplicate key "{name}", spelled with - and with _')
+        table[name] = value
+    if commands == ("serve",):
+        table, notes = _to_own(path, table)
+        translated = next(argument for argument in arguments if argument.name == NOTES)
+        for note in notes:
+            translated.append(Token(keyword=NOTES, value=note, source=f"--config {path}"))
+    for name, value in table.items():
+        _check(path, name, value, by_flag)
+    Dict(table, source=f"--config {path}", use_commands_as_keys=False)(app, commands, arguments)
+
+
+def _to_own(path: str, table: dict[str, Any]) -> tuple[dict[str, Any], list[str]]:
+    """Returns the table with vLLM's settings translated to ours, and remarks about them."""
+    ours: dict[str, Any] = {}
+    notes: list[str] = []
+    for name, value in table.items():
+        flag = find_flag(name)
+        if flag is None:
+            ours[name] = value
+        elif setting := translate(flag, value, f"--config {path}: {name} {value}"):
+            is_object = flag.is_json and isinstance(value, dict)
+            ours[setting.name.replace("_", "-")] = json.dumps(value) if is_object else setting.value
+            notes += [setting.note] if setting.note else []
+    return ours, notes
+
+
+def _check(path: str, name: str, value: object, by_flag: dict[str, Argument]) -> None:
+    argument = by_flag.get(f"--{name}")
+    if argument is None:
+        near = nearest_flag(f"--{name}", by_flag)
+        hint = f'; did you mean "{near.removeprefix("--")}"?' if near else ""
+        raise ConfigError(f'--config {path}: unknown setting "{name}"{hint}')
+    values = value if isinstance(value, list) else [value]
+    if any(item is None or isinstance(item, dict | list) for item in values):
+        raise ConfigError(f'--config {path}: "{name}" must be a value or a list of values')
+    if _takes_text(argument.hint) and not all(isinstance(item, str) for item in values):
+        # A file's number is not the text that was written: 0123 is 83, and 1.10 is 1.1.
+        raise ConfigError(f'--config {path}: "{name}" is text; put it in quotes')
+
+
+def _takes_text(hint: object) -> bool:
+    return hint is str or any(_takes_text(part) for part in get_args(hint))

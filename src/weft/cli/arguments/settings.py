@@ -1,0 +1,44 @@
+"""Settings from the environment and from a file, for what the command line did not give."""
+
+import os
+from importlib import import_module
+
+from cyclopts import App, ArgumentCollection
+from cyclopts.config import Env
+
+from weft.core.errors import ConfigError, Unauthenticated
+
+# What a line or a file says of vLLM's flags, for the log; never written by users.
+NOTES = "--translated"
+VLLM_WORDS = "--vllm-words"  # what a line says to vLLM's engine; likewise
+_KEYS = ("--api-key", "--control-api-key")
+
+
+def apply_config_file(app: App, commands: tuple[str, ...], arguments: ArgumentCollection) -> None:
+    """Fill the arguments that are still empty from the file that --config names, if it does.
+
+    The command line's parser calls this after argv and the environment, which thus win.
+    """
+    path = next((a.tokens[0].value for a in arguments if a.name == "--config" and a.tokens), None)
+    if path is not None:
+        import_module("weft.cli.arguments.config_file").apply(path, app, commands, arguments)
+
+
+def refuse_empty_key(app: App, commands: tuple[str, ...], arguments: ArgumentCollection) -> None:
+    """A key's variable that is empty is a mistake in a deployment, and must not turn a check off."""
+    del app, commands
+    for flag in _KEYS:
+        name = "WEFT_" + flag.removeprefix("--").replace("-", "_").upper()
+        value = os.environ.get(name)
+        is_wanted = any(argument.name == flag and not argument.tokens for argument in arguments)
+        if is_wanted and value is not None and not value.strip():
+            raise ConfigError(f"{name} is set but empty; unset it, or give it a key")
+
+
+def wrong_key(given: str | None) -> Unauthenticated:
+    """Returns the client's error for an API key that the server rejected."""
+    which = "a key" if given is None else "another key"
+    return Unauthenticated(f"the server needs {which}: --api-key KEY or WEFT_API_KEY")
+
+
+SOURCES = (Env("WEFT_", command=False), refuse_empty_key, apply_config_file)

@@ -1,0 +1,75 @@
+"""exp and what is made of it, of sums and products that are rounded one by one: the bits of `cpp/kernels/exact.h`.
+
+A sum is added up in the order of its terms, or in sixteen sums that are added up in the end.
+"""
+
+import numpy as np
+
+from weft.compute.protocols.runner import FloatArray
+
+_LOW, _HIGH = np.float32(-87.33), np.float32(88.37)  # beyond, exp is no normal number
+_LOG2E = np.float32(1.44269504)
+# ln 2 in two parts, so that a whole number of the first is exact.
+_LN2_HIGH, _LN2_LOW = np.float32(0.693359375), np.float32(-2.12194440e-4)
+# What is added so comes out as a whole number, whose bits lie at the end.
+_WHOLE = np.float32(12582912.0)
+_EXP = (
+    *(1.9875691500e-4, 1.3981999507e-3, 8.3334519073e-3),
+    *(4.1665795894e-2, 1.6666665459e-1, 5.0000001201e-1),
+)
+_LANES = 16
+_NUM_TERMS = 12  # of a series in at most 1/9: beyond what a double holds of the first
+
+
+def exp(x: FloatArray) -> FloatArray:
+    """Within 2 units in the last place; saturates where the result is no normal number."""
+    x = np.where(x < _LOW, _LOW, x)
+    x = np.where(x > _HIGH, _HIGH, x)
+    shifted = x * _LOG2E + _WHOLE
+    whole = shifted - _WHOLE
+    rest = (x - whole * _LN2_HIGH) - whole * _LN2_LOW
+    value = np.full_like(rest, _EXP[0])
+    for coefficient in _EXP[1:]:
+        value = value * rest + np.float32(coefficient)
+    value = (value * (rest * rest) + rest) + np.float32(1)
+    power = (shifted.view(np.uint32) + np.uint32(127)) << np.uint32(23)
+    result: FloatArray = value * power.view(np.float32)
+    return result
+
+
+def sigmoid(x: FloatArray) -> FloatArray:
+    """The logistic function."""
+    result: FloatArray = np.float32(1) / (np.float32(1) + exp(-x))
+    return result
+
+
+def silu(x: FloatArray) -> FloatArray:
+    """x times its logistic function."""
+    result: FloatArray = x / (np.float32(1) + exp(-x))
+    return result
+
+
+def softplus(x: FloatArray) -> FloatArray:
+    """log(1 + e^x), the logarithm as a series in doubles."""
+    raised = exp(np.where(x < 0, x, -x)).astype(np.float64)
+    part = raised / (2.0 + raised)
+    square = part * part
+    series = np.full_like(square, 1.0 / (2 * _NUM_TERMS + 1))
+    for term in reversed(range(_NUM_TERMS)):
+        series = series * square + 1.0 / (2 * term + 1)
+    whole = np.where(x > 0, x, np.float32(0)).astype(np.float64)
+    return (whole + 2.0 * part * series).astype(np.float32)
+
+
+def add_up(terms: FloatArray, axis: int) -> FloatArray:
+    """One after the other, to zero."""
+    total: FloatArray = np.float32(0) + np.add.accumulate(terms, axis=axis).take(-1, axis=axis)
+    return total
+
+
+def sum_of_squares(rows: FloatArray) -> FloatArray:
+    """Of the last axis [..., n], in sixteen sums; [..., 1]."""
+    size = rows.shape[-1]
+    spare = (*((0, 0),) * (rows.ndim - 1), (0, -size % _LANES))
+    squares = np.pad(rows * rows, spare).reshape(*rows.shape[:-1], -1, _LANES)
+    return add_up(add_up(squares, -2), -1)[..., None]

@@ -1,0 +1,1 @@
+"""Steps on the card: inputs, graphs, transfers."""

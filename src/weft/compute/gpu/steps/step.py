@@ -1,0 +1,147 @@
+"""`StepArrays`: a step as kernels take it. `pack` writes it into one buffer, which one copy brings to the card."""
+
+from dataclasses import dataclass
+from typing import Self
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+
+from weft.compute.protocols.runner import Batch, IntArray
+
+_NOTHING = np.empty(0, np.int32)
+
+
+@dataclass(frozen=True, slots=True)
+class StepShape:
+    """What a graph is captured for: a step is padded to it. Rows of padding write to a block of nobody."""
+
+    num_rows: int
+    num_wanted: int
+    num_lone: int
+    num_tiles: int
+    num_attention_parts: int
+
+    @property
+    def sizes(self) -> dict[str, int]:
+        """Numbers of each array in the buffer, in their order; tables follow."""
+        return {
+            "table_stride": 1,
+            "token_ids": self.num_rows,
+            "token_sources": self.num_rows,
+            "positions": self.num_rows,
+            "slots": self.num_rows,
+            "wanted": self.num_wanted,
+            "lone_rows": self.num_lone,
+            "lone_sequences": self.num_lone,
+            "tile_sequences": self.num_tiles,
+            "tile_rows": self.num_tiles,
+            "tile_ends": self.num_tiles,
+        }
+
+    @property
+    def table_start(self) -> int:
+        """Where tables begin in the buffer."""
+        return sum(self.sizes.values())
+
+
+@dataclass(frozen=True, slots=True)
+class StepArrays:
+    """Views of a buffer on the card, int32. Of padding lone rows are -1, and tiles are empty."""
+
+    shape: StepShape
+    token_ids: torch.Tensor  # [rows]
+    token_sources: (
+        torch.Tensor
+    )  # [rows], places in what the step before has sampled; -1: `token_ids` has the token
+    positions: torch.Tensor  # [rows]
+    slots: torch.Tensor  # [rows]
+    wanted: torch.Tensor  # [wanted], rows whose logits are wanted
+    lone_rows: torch.Tensor  # [lone], of sequences with one row
+    lone_sequences: torch.Tensor  # [lone]
+    tile_sequences: torch.Tensor  # [tiles]
+    tile_rows: torch.Tensor  # [tiles], the first
+    tile_ends: torch.Tensor  # [tiles], behind the sequence's last
+    table_stride: torch.Tensor  # [1], blocks of a sequence's table
+    tables: torch.Tensor  # [sequences * stride]
+
+    @classmethod
+    def of(cls, shape: StepShape, buffer: torch.Tensor) -> Self:
+        """Where `pack` puts them."""
+        views, start = {}, 0
+        for name, size in shape.sizes.items():
+            views[name] = buffer[start : start + size]
+            start += size
+        return cls(shape=shape, tables=buffer[start:], **views)
+
+    @property
+    def num_rows(self) -> int:
+        return self.shape.num_rows
+
+    @property
+    def num_lone(self) -> int:
+        return self.shape.num_lone
+
+    @property
+    def num_tiles(self) -> int:
+        return self.shape.num_tiles
+
+    @property
+    def num_attention_parts(self) -> int:
+        return self.shape.num_attention_parts
+
+    @property
+    def tiles(self) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
+        return self.tile_sequences, self.tile_rows, self.tile_ends
+
+
+@dataclass(frozen=True, slots=True)
+class Layout:
+    """The rows of a batch by how they attend: sequences with one row, and tiles of the others' rows."""
+
+    lone_rows: IntArray
+    lone_sequences: IntArray
+    tile_sequences: IntArray
+    tile_rows: IntArray
+    tile_ends: IntArray
+
+    @classmethod
+    def of(cls, batch: Batch, rows_of_tile: int) -> Self:
+        """Of a batch."""
+        starts, ends = batch.query_starts[:-1], batch.query_starts[1:]
+        is_lone = ends - starts == 1
+        lone = np.flatnonzero(is_lone).astype(np.int32)
+        several = np.flatnonzero(~is_lone).astype(np.int32)
+        counts = -(-(ends - starts)[several] // rows_of_tile)
+        sequences = np.repeat(several, counts)
+        places = np.arange(len(sequences)) - np.repeat(np.cumsum(counts) - counts, counts)
+        rows = starts[sequences] + places * rows_of_tile
+        return cls(starts[lone], lone, sequences, rows.astype(np.int32), ends[sequences])
+
+
+def pack(
+    buffer: NDArray[np.int32], shape: StepShape, batch: Batch, layout: Layout, spare_slot: int
+) -> int:
+    """Write a batch, padded to `shape`, into the buffer; returns how many numbers of it are used."""
+    arrays: dict[str, tuple[IntArray, int]] = {  # and what pads them
+        "table_stride": (np.array([batch.block_tables.shape[1]], np.int32), 0),
+        "token_ids": (batch.token_ids, 0),
+        "token_sources": (_NOTHING if batch.token_sources is None else batch.token_sources, -1),
+        "positions": (batch.positions, 0),
+        "slots": (batch.slots, spare_slot),
+        "wanted": (batch.logit_rows, 0),
+        "lone_rows": (layout.lone_rows, -1),
+        "lone_sequences": (layout.lone_sequences, 0),
+        "tile_sequences": (layout.tile_sequences, 0),
+        "tile_rows": (layout.tile_rows, 0),
+        "tile_ends": (layout.tile_ends, 0),
+    }
+    start = 0
+    for name, size in shape.sizes.items():
+        values, padding = arrays[name]
+        buffer[start : start + len(values)] = values
+        buffer[start + len(values) : start + size] = padding
+        start += size
+    end = start + batch.block_tables.size
+    buffer[start:end] = batch.block_tables.reshape(-1)
+    return end

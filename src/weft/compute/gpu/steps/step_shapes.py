@@ -1,0 +1,72 @@
+"""The sizes that steps are padded to: few enough that each is captured as a graph once and met again."""
+
+from bisect import bisect_left
+
+from weft.compute.gpu.launches import power_of_two
+from weft.compute.gpu.steps.step import Layout, StepShape
+from weft.compute.protocols.runner import Batch
+
+# Rows of steps in which every sequence has one: what they take grows in steps of a tile at most.
+_LONE_ROWS = (
+    1,
+    2,
+    4,
+    8,
+    16,
+    24,
+    32,
+    48,
+    64,
+    80,
+    96,
+    112,
+    128,
+    160,
+    192,
+    224,
+    256,
+    320,
+    384,
+    448,
+    512,
+)
+_MIXED_ROWS = (64, 128, 256, 512, 768, 1024, 1536, 2048)
+_SEQUENCES = (16, 64, 256, 512)
+
+
+def exact_shape(batch: Batch, layout: Layout, part: int) -> StepShape:
+    """A step as it is."""
+    return StepShape(
+        num_rows=len(batch.token_ids),
+        num_wanted=len(batch.logit_rows),
+        num_lone=len(layout.lone_rows),
+        num_tiles=len(layout.tile_rows),
+        num_attention_parts=_num_parts(batch, layout, part),
+    )
+
+
+def padded_shape(batch: Batch, layout: Layout, part: int) -> StepShape | None:
+    """The next size up; None for a step so large, or so rare, that a graph would gain nothing."""
+    rows, wanted, lone = len(batch.token_ids), len(batch.logit_rows), len(layout.lone_rows)
+    parts = power_of_two(_num_parts(batch, layout, part))
+    if lone == rows:
+        size = _next(_LONE_ROWS, rows)
+        return None if size is None else StepShape(size, size, size, 0, parts)
+    size = _next(_MIXED_ROWS, rows)
+    sequences = _next(_SEQUENCES, max(wanted, lone))
+    if size is None or sequences is None:
+        return None
+    tiles = power_of_two(len(layout.tile_rows))
+    return StepShape(size, sequences, sequences if lone else 0, max(16, tiles), parts)
+
+
+def _num_parts(batch: Batch, layout: Layout, part: int) -> int:
+    """Parts of keys of the longest sequence with one row."""
+    if not len(layout.lone_rows):
+        return 1
+    return int(batch.positions[layout.lone_rows].max()) // part + 1
+
+
+def _next(sizes: tuple[int, ...], count: int) -> int | None:
+    place = bisect_left(sizes, count)
+    return sizes[place] if place < len(sizes) else None

@@ -1,0 +1,296 @@
+"""`Sampler`: from the rows that a forward pass gave, wherever they lie, to tokens and log-probabilities.
+
+A step is one call: `Choices` hold what is done to its rows as arrays, and `Choice` is the same of one row.
+"""
+
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from itertools import accumulate
+from operator import attrgetter
+from typing import Any, Protocol, TypeVar
+
+import msgspec
+import numpy as np
+from numpy.typing import NDArray
+
+from weft.compute.protocols.masks import Words
+from weft.compute.protocols.runner import FloatArray, IntArray, Rows
+from weft.core.values.logprobs import LogprobsMode
+from weft.core.values.types import LogprobRow, SamplingParams
+
+Doubles = NDArray[np.float64]
+_MAX_TOP_K = 2**31 - 1
+
+
+class Choice(msgspec.Struct, frozen=True, kw_only=True, eq=False):
+    """What is done to a row, in this order; what is left out does nothing.
+
+    A row that `mask` (see `masks`) leaves without a token is no row of numbers; what else takes tokens out is passed
+    over where it would leave none.
+    `seen` is prompt and output, for the repetition penalty; `output` is for the other two. `temperature` 0 takes
+    the best, else `key` selects the noise. A token that is forced comes whatever else is said: it is then the
+    only one of the row, if `mask` allows it.
+    """
+
+    mask: Words | None = None
+    forced_token_id: int | None = None
+    allowed: Sequence[int] | None = None
+    forbidden: Sequence[int] = ()
+    forbidden_ends: Sequence[int] = ()
+    bias: Mapping[int, float] = {}
+    seen: Sequence[int] | IntArray = ()
+    output: Sequence[int] | IntArray = ()
+    repetition_penalty: float = 1.0
+    frequency_penalty: float = 0.0
+    presence_penalty: float = 0.0
+    temperature: float = 0.0
+    min_p: float = 0.0
+    top_k: int = 0
+    top_p: float = 1.0
+    key: int = 0
+
+
+_FIELDS = Choice.__struct_fields__
+_fields = attrgetter(*_FIELDS)
+
+
+def reads_seen(params: SamplingParams) -> bool:
+    """Whether a choice by these needs to know `seen`."""
+    return params.repetition_penalty != 1.0
+
+
+def reads_output(params: SamplingParams) -> bool:
+    """Whether a choice by these needs to know `output`."""
+    return bool(params.presence_penalty or params.frequency_penalty)
+
+
+@dataclass(frozen=True, slots=True)
+class Lists:
+    """A list of numbers for each row: that of the i-th is `values[starts[i]:starts[i + 1]]`."""
+
+    starts: IntArray  # [rows + 1]
+    values: IntArray
+
+    @classmethod
+    def of(cls, lists: Sequence[Sequence[int] | IntArray]) -> "Lists":
+        """These, one behind the other."""
+        starts = np.array([0, *accumulate(map(len, lists))], np.int32)
+        parts = [np.asarray(numbers, np.int32) for numbers in lists if len(numbers)]
+        return cls(starts, np.concatenate(parts) if parts else np.empty(0, np.int32))
+
+    def __getitem__(self, place: int) -> IntArray:
+        return self.values[self.starts[place] : self.starts[place + 1]]
+
+
+@dataclass(frozen=True, slots=True)
+class Scoring:
+    """The rows whose log-probabilities are wanted, and of which tokens: first the one that `choices` chose, then
+    those of `given`, then the `num_best` best that can come (-1: all).
+
+    Where `choices` is -1 nothing is chosen from the row, as from a prompt's, and it is scored as it is.
+    """
+
+    rows: IntArray  # [scored], of the logits
+    choices: IntArray  # [scored], by their place in `Choices`
+    given: Lists  # of [scored]
+    num_best: IntArray  # [scored]
+
+    def __len__(self) -> int:
+        return len(self.rows)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Choices:
+    """What is done to rows of a step's logits, as arrays of one entry a choice; see `Choice`.
+
+    A row may be chosen from several times, or never. None: no choice has it.
+    """
+
+    rows: IntArray  # of the logits
+    temperatures: Doubles
+    keys: NDArray[np.uint64]
+    masks: Words | None = None  # [masked choices, words]
+    masked: IntArray | None = None  # the choices that these are of, ascending
+    forced_token_ids: IntArray | None = None  # -1: none
+    allowed: Lists | None = None  # an empty list allows all
+    forbidden: Lists | None = None
+    forbidden_ends: Lists | None = None
+    biased: Lists | None = None
+    bias: FloatArray | None = None  # an entry for each value of `biased`
+    seen: Lists | None = None
+    output: Lists | None = None
+    repetition_penalty: FloatArray | None = None
+    frequency_penalty: FloatArray | None = None
+    presence_penalty: FloatArray | None = None
+    min_p: Doubles | None = None
+    top_k: IntArray | None = None
+    top_p: Doubles | None = None
+    scoring: Scoring | None = None
+
+    def __len__(self) -> int:
+        return len(self.rows)
+
+    def __getitem__(self, place: int) -> Choice:
+        """The choice at a place, as a value."""
+        forced = _number(self.forced_token_ids, place, -1)
+        return Choice(
+            mask=self._mask(place),
+            forced_token_id=None if forced < 0 else forced,
+            allowed=_list(self.allowed, place) or None,
+            forbidden=_list(self.forbidden, place),
+            forbidden_ends=_list(self.forbidden_ends, place),
+            bias=self._bias(place),
+            seen=_list(self.seen, place),
+            output=_list(self.output, place),
+            repetition_penalty=_number(self.repetition_penalty, place, 1.0),
+            frequency_penalty=_number(self.frequency_penalty, place, 0.0),
+            presence_penalty=_number(self.presence_penalty, place, 0.0),
+            temperature=float(self.temperatures[place]),
+            min_p=_number(self.min_p, place, 0.0),
+            top_k=_number(self.top_k, place, 0),
+            top_p=_number(self.top_p, place, 1.0),
+            key=int(self.keys[place]),
+        )
+
+    def _mask(self, place: int) -> Words | None:
+        if self.masks is None or self.masked is None:
+            return None
+        found = np.flatnonzero(self.masked == place)
+        return self.masks[found[0]] if len(found) else None
+
+    def _bias(self, place: int) -> dict[int, float]:
+        if self.biased is None or self.bias is None:
+            return {}
+        start, end = self.biased.starts[place : place + 2]
+        return dict(zip(self.biased[place].tolist(), self.bias[start:end].tolist(), strict=True))
+
+    @classmethod
+    def of(
+        cls, rows: Sequence[int], choices: Sequence[Choice], scoring: Scoring | None = None
+    ) -> "Choices":
+        """The choice of each of `rows`, as arrays."""
+        columns = zip(*map(_fields, choices), strict=True) if choices else [()] * len(_FIELDS)
+        by = dict(zip(_FIELDS, columns, strict=True))
+        masks = {place: mask for place, mask in enumerate(by["mask"]) if mask is not None}
+        biased = _lists([[*bias] for bias in by["bias"]]) if any(by["bias"]) else None
+        return cls(
+            rows=np.array(rows, np.int32),
+            temperatures=np.array(by["temperature"], np.float64),
+            keys=np.array(by["key"], np.uint64),
+            masks=np.stack([*masks.values()]) if masks else None,
+            masked=np.array([*masks], np.int32) if masks else None,
+            forced_token_ids=_forced(by["forced_token_id"]),
+            allowed=_lists([allowed or () for allowed in by["allowed"]]),
+            forbidden=_lists(by["forbidden"]),
+            forbidden_ends=_lists(by["forbidden_ends"]),
+            biased=biased,
+            bias=None if biased is None else _bias(choices),
+            seen=_lists(by["seen"]),
+            output=_lists(by["output"]),
+            repetition_penalty=_numbers(by["repetition_penalty"], 1.0, np.float32),
+            frequency_penalty=_numbers(by["frequency_penalty"], 0.0, np.float32),
+            presence_penalty=_numbers(by["presence_penalty"], 0.0, np.float32),
+            min_p=_numbers(by["min_p"], 0.0, np.float64),
+            top_k=_numbers([max(0, min(k, _MAX_TOP_K)) for k in by["top_k"]], 0, np.int32),
+            top_p=_numbers(by["top_p"], 1.0, np.float64),
+            scoring=scoring,
+        )
+
+
+@dataclass(frozen=True, slots=True)
+class Scores:
+    """(token, value, rank) of what was wanted of each scored row; meaningless where the row is not finite.
+
+    `ranks` says how many tokens have at least this value, and of the best which it is.
+    """
+
+    starts: IntArray  # [scored + 1]
+    token_ids: IntArray
+    values: FloatArray
+    ranks: IntArray
+    is_finite: NDArray[np.bool_]  # [scored]
+
+    def rows(self) -> list[LogprobRow | None]:
+        """Those of each row; None where it is not finite."""
+        scores: LogprobRow = list(
+            zip(self.token_ids.tolist(), self.values.tolist(), self.ranks.tolist(), strict=True)
+        )
+        starts = self.starts.tolist()
+        ends = zip(starts[:-1], starts[1:], self.is_finite.tolist(), strict=True)
+        return [scores[start:end] if is_finite else None for start, end, is_finite in ends]
+
+
+@dataclass(frozen=True, slots=True)
+class Outcome:
+    """A token for each choice; meaningless where its row holds NaN or has no finite largest."""
+
+    token_ids: IntArray
+    is_finite: NDArray[np.bool_]
+    scores: Scores | None = None
+
+
+class Sampled(Protocol):
+    """What a call to a sampler gives: perhaps before it is computed."""
+
+    @property
+    def device_token_ids(self) -> Any:
+        """The tokens of all choices where the device's runner reads them; None where logits are the host's."""
+
+    def result(self) -> Outcome:
+        """On the host; waits until it is there."""
+
+
+@dataclass(frozen=True, slots=True)
+class SampledOnHost:
+    """A `Sampled` that is computed."""
+
+    outcome: Outcome
+    device_token_ids: None = None
+
+    def result(self) -> Outcome:
+        """See `Sampled`."""
+        return self.outcome
+
+
+class Sampler(Protocol):
+    """What a backend makes of the logits that its runners give; only what is asked for comes to the host."""
+
+    def sample(
+        self, logits: Rows, choices: Choices, mode: LogprobsMode = LogprobsMode.RAW_LOGPROBS
+    ) -> Sampled:
+        """Choose from all rows and score them, each by itself; `logits`, [rows, vocab], stay as they are.
+
+        `mode` is what is scored: the row, with what a mask of its choice forbids at minus infinity, or what the draw
+        sees of it; a prompt's row always as it is. A token that the logits do not have is a `ValueError`.
+        """
+
+
+N = TypeVar("N", bound=np.generic)
+
+
+def _numbers(numbers: Sequence[float], neutral: float, dtype: type[N]) -> NDArray[N] | None:
+    if numbers.count(neutral) == len(numbers):
+        return None
+    return np.array(numbers, dtype)
+
+
+def _number(numbers: NDArray[Any] | None, place: int, neutral: float) -> Any:
+    return neutral if numbers is None else numbers[place].item()
+
+
+def _list(lists: Lists | None, place: int) -> list[int]:
+    return [] if lists is None else lists[place].tolist()
+
+
+def _lists(lists: Sequence[Sequence[int] | IntArray]) -> Lists | None:
+    return Lists.of(lists) if any(map(len, lists)) else None
+
+
+def _forced(token_ids: Sequence[int | None]) -> IntArray | None:
+    if token_ids.count(None) == len(token_ids):
+        return None
+    return np.array([-1 if token_id is None else token_id for token_id in token_ids], np.int32)
+
+
+def _bias(choices: Iterable[Choice]) -> FloatArray:
+    return np.array([value for choice in choices for value in choice.bias.values()], np.float32)

@@ -1,0 +1,53 @@
+"""`ReferenceBackend`: models in numpy, slowly; what every other backend is held to."""
+
+from weft.compute.cpu import CpuBackend, describe_rounding, describe_threads
+from weft.compute.native import cpu
+from weft.compute.protocols.runner import Runner
+from weft.compute.reference.encoder import EncoderRunner
+from weft.compute.reference.runner import ReferenceRunner
+from weft.core.config.engine import ComputeConfig
+from weft.core.config.engine_options import EngineOptions
+from weft.core.errors import ConfigError
+from weft.model.card import ModelCard
+from weft.model.files.checkpoint import Checkpoint
+from weft.model.spec import ModelSpec
+
+
+class ReferenceBackend(CpuBackend):
+    """Encoders share a step over threads; decoders leave threads to numpy."""
+
+    def suits(self, card: ModelCard) -> bool:
+        return card.num_parameters > 0
+
+    def configure(self, options: EngineOptions, card: ModelCard) -> ComputeConfig:
+        compute = super().configure(options, card)
+        if options.num_threads is not None and card.is_causal:
+            raise ConfigError(
+                "--num-threads is for the native runner; the reference leaves it to numpy"
+            )
+        return compute
+
+    def shared_threads(self, card: ModelCard) -> int | None:
+        """One for encoders: numpy may have threads of its own there, which are not ours to count."""
+        return None if card.is_causal else 1
+
+    def sized(self, checkpoint: Checkpoint, compute: ComputeConfig) -> Checkpoint:
+        """As it is: cards are made out for the reference."""
+        return checkpoint
+
+    def load(self, checkpoint: Checkpoint, compute: ComputeConfig, *, max_model_len: int) -> Runner:
+        spec = checkpoint.spec
+        assert isinstance(spec, ModelSpec), "refused by `configure`"
+        if not spec.is_causal:
+            return EncoderRunner(spec, checkpoint.load(), num_threads=compute.num_threads)
+        return ReferenceRunner(
+            spec,
+            checkpoint.load(),
+            max_model_len=max_model_len,
+            quantization=compute.quantization,
+            kv_cache_dtype=compute.kv_cache_dtype,
+        )
+
+    def describe(self, card: ModelCard, compute: ComputeConfig) -> str:
+        shared = "" if card.is_causal else f" ({describe_threads(compute)})"
+        return f"{cpu().describe()}; computed with numpy{shared}{describe_rounding(compute)}"

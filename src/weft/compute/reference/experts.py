@@ -1,0 +1,89 @@
+"""Layers of experts in the reference: which rows go to which, and the sum of what they give.
+
+The rows of an expert are taken together, and put into products of the same shape however many there are
+(`tiles`): a row's bits do not depend on which others chose the same.
+"""
+
+from collections.abc import Callable
+from dataclasses import dataclass
+
+import numpy as np
+from numpy.typing import NDArray
+
+from weft.compute.arithmetic import tiles
+from weft.compute.protocols.runner import FloatArray, IntArray
+from weft.compute.reference.encoder import Linear
+from weft.model.spec import ExpertsSpec
+
+Mlp = Callable[[FloatArray], FloatArray]
+
+
+@dataclass(frozen=True, slots=True)
+class Experts:
+    """The router is [experts, hidden], with one row more where a shared expert is weighed."""
+
+    spec: ExpertsSpec
+    router: Linear
+    correction: FloatArray | None
+    mlps: tuple[Mlp, ...]
+
+    def __call__(self, rows: FloatArray, shared: FloatArray | None) -> FloatArray:
+        """[whole tiles of rows, hidden]; `shared` is what the shared expert gave."""
+        logits = self.router(rows)
+        chosen, weights = choose(self.spec, logits[:, : self.spec.count], self.correction)
+        result = np.zeros_like(rows)
+        for number, mlp in enumerate(self.mlps):  # a row's are added in the order of their numbers
+            taken, place = np.nonzero(chosen == number)
+            if len(taken):
+                given = mlp(tiles.pad_rows(rows[taken]))[: len(taken)]
+                result[taken] += given * weights[taken, place, None]
+        if shared is None or not self.spec.weighs_shared:
+            return result if shared is None else result + shared
+        raised: FloatArray = np.exp(-logits[:, self.spec.count :])
+        total: FloatArray = result + shared / (1 + raised)
+        return total
+
+
+def choose(
+    spec: ExpertsSpec, logits: FloatArray, correction: FloatArray | None = None
+) -> tuple[IntArray, FloatArray]:
+    """The experts of each row, [rows, per_token], by number, and their weights."""
+    if correction is not None:
+        falling: FloatArray = np.exp(-logits)
+        scores = np.reciprocal(1 + falling, dtype=np.float32)
+        return _choose_by_scores(spec, scores, correction)
+    best = _best(_of_best_groups(spec, logits, 1), spec.per_token)
+    chosen = np.sort(best, axis=1)
+    raised: FloatArray = np.exp(logits - np.take_along_axis(logits, best[:, :1], axis=1))
+    own = np.take_along_axis(raised, chosen, axis=1)
+    total = (own if spec.is_normalized else raised).sum(axis=1, keepdims=True)
+    weights: FloatArray = np.divide(own, total, dtype=np.float32) * np.float32(spec.scale)
+    return chosen.astype(np.int32), weights
+
+
+def _choose_by_scores(
+    spec: ExpertsSpec, scores: FloatArray, correction: FloatArray
+) -> tuple[IntArray, FloatArray]:
+    keys = _of_best_groups(spec, scores + correction, 2)
+    chosen = np.sort(_best(keys, spec.per_token), axis=1)
+    own: FloatArray = np.take_along_axis(scores, chosen, axis=1)
+    if spec.is_normalized:
+        own = own / (own.sum(axis=1, keepdims=True) + np.float32(spec.epsilon))
+    return chosen.astype(np.int32), own * np.float32(spec.scale)
+
+
+def _of_best_groups(spec: ExpertsSpec, keys: FloatArray, num_best: int) -> FloatArray:
+    """The keys of groups that are left, by the sum of so many of their best; of others what nobody chooses."""
+    if spec.groups_per_token == spec.num_groups:
+        return keys
+    groups = keys.reshape(len(keys), spec.num_groups, -1)
+    sums = np.sort(groups, axis=2)[:, :, -num_best:].sum(axis=2)
+    is_left = np.zeros(sums.shape, np.bool_)
+    np.put_along_axis(is_left, _best(sums, spec.groups_per_token), True, axis=1)
+    left: FloatArray = np.where(is_left[:, :, None], groups, np.float32(-np.inf))
+    return left.reshape(keys.shape)
+
+
+def _best(keys: FloatArray, count: int) -> NDArray[np.intp]:
+    """Of each row the places of the highest; of equal ones the first. Numbers that are none come last."""
+    return np.argsort(-keys, axis=1, kind="stable")[:, :count]

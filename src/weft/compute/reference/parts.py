@@ -1,0 +1,68 @@
+"""Parts of the reference that have weights and no state: norms, MLPs, and what joins pairs."""
+
+from dataclasses import dataclass
+
+import numpy as np
+
+from weft.compute.arithmetic import tiles
+from weft.compute.arithmetic.activations import activate
+from weft.compute.protocols.runner import FloatArray
+from weft.compute.reference.encoder import LayerNorm, Linear
+from weft.compute.reference.products import Product
+from weft.model.spec import ModelSpec
+
+
+@dataclass(frozen=True, slots=True)
+class Mlp:
+    """Two products and what lies between them; `up` holds the gate's rows first where there is one."""
+
+    spec: ModelSpec
+    up: Product
+    down: Product
+
+    def __call__(self, rows: FloatArray) -> FloatArray:
+        return self.down(self.middle(self.up(rows)))
+
+    def middle(self, up: FloatArray) -> FloatArray:
+        """What comes between them."""
+        spec = self.spec
+        if not spec.is_gated:
+            return activate(spec.activation, up)
+        inner = up.shape[1] // 2
+        gate, up = up[:, :inner], up[:, inner:]
+        if spec.swiglu_limit is None:
+            return activate(spec.activation, gate) * up
+        limit, alpha = np.float32(spec.swiglu_limit), np.float32(spec.swiglu_alpha)
+        gate, up = np.minimum(gate, limit), np.clip(up, -limit, limit)
+        falling: FloatArray = np.exp(-alpha * gate)
+        return gate / (1 + falling) * (up + 1)
+
+
+@dataclass(frozen=True, slots=True)
+class RmsNorm:
+    """Scale the last axis to mean square 1, then by `weight`."""
+
+    weight: FloatArray
+    eps: np.float32
+
+    def __call__(self, rows: FloatArray) -> FloatArray:
+        mean_square = np.mean(rows * rows, axis=-1, keepdims=True)
+        scale: FloatArray = np.sqrt(mean_square + self.eps)
+        return rows / scale * self.weight
+
+
+Norm = RmsNorm | LayerNorm
+
+
+@dataclass(frozen=True, slots=True)
+class Join:
+    """Pairs of an embedding and a hidden state, each normed, through one product that is never rounded."""
+
+    embed_norm: Norm
+    hidden_norm: Norm
+    product: Linear
+
+    def __call__(self, pairs: FloatArray) -> FloatArray:
+        embeds, hidden = np.split(pairs, 2, axis=1)
+        normed = np.concatenate([self.embed_norm(embeds), self.hidden_norm(hidden)], axis=1)
+        return self.product(tiles.pad_rows(normed))[: len(pairs)]

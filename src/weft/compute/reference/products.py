@@ -1,0 +1,40 @@
+"""Linear layers of decoders in numpy: in float32, in int8, and with weights in groups."""
+
+from dataclasses import dataclass
+from typing import TypeAlias
+
+import numpy as np
+
+from weft.compute.arithmetic.grouped import multiply as multiply_grouped
+from weft.compute.arithmetic.int8 import Int8Rows, multiply
+from weft.compute.protocols.runner import FloatArray
+from weft.compute.reference.encoder import Linear
+from weft.model.groups import GroupedMatrix
+
+
+@dataclass(frozen=True, slots=True)
+class Int8Linear:
+    """Weights and rows are rounded to int8."""
+
+    matrix: Int8Rows
+    bias: FloatArray | None
+
+    def __call__(self, rows: FloatArray) -> FloatArray:
+        result = multiply(rows, self.matrix)
+        return result if self.bias is None else result + self.bias
+
+
+@dataclass(frozen=True, slots=True)
+class GroupedLinear:
+    """Weights are in groups."""
+
+    matrices: tuple[GroupedMatrix, ...]
+    bias: FloatArray | None
+
+    def __call__(self, rows: FloatArray) -> FloatArray:
+        parts = [multiply_grouped(rows, matrix) for matrix in self.matrices]
+        result = np.concatenate(parts, axis=1)
+        return result if self.bias is None else result + self.bias
+
+
+Product: TypeAlias = Linear | Int8Linear | GroupedLinear

@@ -1,0 +1,60 @@
+"""States of sequences in numpy: each sequence of a step goes on from its slot, and leaves its state in one."""
+
+from dataclasses import dataclass
+from itertools import accumulate
+from typing import Protocol
+
+import numpy as np
+
+from weft.compute.protocols.runner import Batch, FloatArray
+from weft.compute.reference.encoder import Linear
+from weft.model.recurrence import Recurrence as Spec
+
+
+class Recurrence(Protocol):
+    """A layer that goes through a sequence row by row. A row's bits must not depend on where the rows begin."""
+
+    def __call__(self, rows: FloatArray, state: FloatArray) -> FloatArray:
+        """Of successive rows of one sequence [rows, in] to [rows, out]; the flat `state` goes on in place."""
+
+
+@dataclass(frozen=True, slots=True)
+class RecurrentLayer:
+    """A layer's recurrence, and which of its products are not those that every layer has.
+
+    `parts` are all that make its rows, each with the column where what it makes begins; `out` is the one behind it.
+    """
+
+    recurrence: Recurrence
+    unrounded: Linear | None
+    parts: tuple[tuple[str, int], ...]
+    out: str
+
+    @classmethod
+    def of(cls, recurrence: Recurrence, spec: Spec, unrounded: Linear | None) -> "RecurrentLayer":
+        """With the products that `spec` names."""
+        starts = accumulate(spec.products.values(), initial=0)
+        return cls(recurrence, unrounded, tuple(zip(spec.products, starts, strict=False)), spec.out)
+
+
+def advance(
+    recurrence: Recurrence, batch: Batch, states: FloatArray, rows: FloatArray
+) -> FloatArray:
+    """All sequences of a step through a layer whose `states` are [slots, state size]."""
+    assert batch.state_reads is not None
+    assert batch.state_writes is not None
+    outputs = []
+    for index, (read, written) in enumerate(
+        zip(batch.state_reads, batch.state_writes, strict=True)
+    ):
+        begin, end = batch.query_starts[index : index + 2]
+        certain = batch.state_end(index)
+        state = states[written]
+        if batch.positions[begin] == 0:
+            state[:] = 0
+        elif read != written:
+            state[:] = states[read]
+        outputs.append(recurrence(rows[begin:certain], state))
+        if certain < end:
+            outputs.append(recurrence(rows[certain:end], state.copy()))
+    return np.concatenate(outputs)

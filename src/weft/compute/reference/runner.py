@@ -1,0 +1,483 @@
+"""`ReferenceRunner`: the decoder spec in full, in float32 numpy. The oracle for every other runner.
+
+One step is: embed, then in each layer attention and MLP around a residual stream, then the head.
+A row's logits are the same bits whatever else is in the step; `tiles` and `attention` say how.
+"""
+
+from dataclasses import dataclass
+
+import numpy as np
+
+from weft.compute.arithmetic import tiles
+from weft.compute.arithmetic.activations import sigmoid
+from weft.compute.arithmetic.attention import AttentionPlan, attend, plan_attention
+from weft.compute.arithmetic.convolution import ConvPlan, convolve, plan_convolution
+from weft.compute.arithmetic.grouped import (
+    LayerFormats,
+    format_of,
+    layer_formats,
+    stored_groups,
+)
+from weft.compute.arithmetic.int8 import Int8Rows
+from weft.compute.host_blocks import HostBlocks
+from weft.compute.native.groups import round_to_groups
+from weft.compute.protocols.runner import AdapterStore, Batch, FloatArray, IntArray
+from weft.compute.reference.adapters import AdapterRows, AdapterSet
+from weft.compute.reference.encoder import LayerNorm, Linear
+from weft.compute.reference.experts import Experts
+from weft.compute.reference.latent import LatentHeads
+from weft.compute.reference.parts import Join, Mlp, Norm, RmsNorm
+from weft.compute.reference.products import GroupedLinear, Int8Linear, Product
+from weft.compute.reference.recurrent import RecurrentLayer, advance
+from weft.compute.reference.recurrent_layers import read_recurrent
+from weft.compute.rope import inverse_frequencies, rotate, rotations
+from weft.model.groups import GroupedMatrix, GroupFormat, StoredGroups
+from weft.model.lora import Adapter
+from weft.model.spec import ExpertsSpec, LatentSpec, LayerSpec, ModelSpec, QkNorm, RopeSpec
+from weft.model.weights import Tensor, Values, Weights
+
+Rotations = dict[RopeSpec, tuple[FloatArray, FloatArray]]
+
+
+@dataclass(frozen=True, slots=True)
+class _Layer:
+    """The weights of one layer; a norm that the spec does not have is None. Names begin with `prefix`.
+
+    Of a layer with a convolution or a recurrence `qkv` and `o` lead into it and out of it.
+    """
+
+    spec: LayerSpec
+    prefix: str
+    qkv: Product
+    o: Product
+    mlp: "Mlp | None"  # all rows go through it; of a layer with experts the shared one
+    experts: Experts | None
+    sinks: FloatArray | None
+    latent: LatentHeads | None
+    q_b: Product | None
+    recurrent: RecurrentLayer | None
+    conv: FloatArray | None
+    conv_bias: FloatArray | None
+    q_norm: Norm | None
+    k_norm: Norm | None
+    attention_norm_before: Norm | None
+    attention_norm_after: Norm | None
+    attention_norm_sum: Norm | None
+    mlp_norm_before: Norm | None
+    mlp_norm_after: Norm | None
+    mlp_norm_sum: Norm | None
+
+
+@dataclass(frozen=True, slots=True)
+class _Step:
+    """What every layer of one step needs."""
+
+    batch: Batch
+    slots: IntArray
+    rotations: Rotations
+    plans: dict[int | None, AttentionPlan]  # by window
+    conv_plans: dict[int, ConvPlan]  # by width
+    adapters: AdapterRows
+
+
+class ReferenceRunner(HostBlocks):
+    """Loaded weights and a float32 KV pool, of numbers that int8 has where `kv_cache_dtype` says so.
+
+    `max_model_len` matters to two-range rope only.
+    """
+
+    def __init__(
+        self,
+        spec: ModelSpec,
+        weights: Weights,
+        *,
+        max_model_len: int,
+        quantization: str | None = None,
+        kv_cache_dtype: str = "auto",
+    ) -> None:
+        self.vocab_size = spec.vocab_size
+        self.spec = spec
+        self._adapters = AdapterSet()
+        stored = {name: form for name, (_, form) in stored_groups(weights).items()}
+        formats = layer_formats(spec, stored, quantization)
+        reader = _Reader(spec, weights, is_int8=quantization is not None, formats=formats)
+        self._embed = reader.matrix("embed") if "embed" in weights else None
+        self._join = reader.join() if spec.joins_hidden else None
+        self._positions = reader.matrix("positions") if spec.num_positions else None
+        self._layers = [reader.layer(i, layer) for i, layer in enumerate(spec.layers)]
+        self._norm = reader.optional_norm("norm")
+        self._head: Product | None = None
+        if spec.has_head:
+            self._head = reader.linear("", "embed" if spec.tied_head else "head")
+        ropes = {layer.rope for layer in spec.layers if layer.rope is not None}
+        self._frequencies = {rope: inverse_frequencies(rope, max_model_len) for rope in ropes}
+        self._has_int8_cache = kv_cache_dtype == "int8"
+        self._block_size = 0
+        self._pool = np.zeros(0, np.float32)
+        self._states: list[FloatArray] = []
+        self._slots: list[FloatArray] = []
+
+    def allocate_kv(self, *, num_blocks: int, block_size: int, num_state_slots: int = 0) -> None:
+        """Make the pool: [layers, keys and values, slots, kv heads, head_dim]; and states beside it."""
+        spec = self.spec
+        num_slots, num_layers = num_blocks * block_size, spec.num_attention_layers
+        shape = (num_layers, spec.kv_parts, num_slots, spec.num_kv_heads, spec.head_dim)
+        self._block_size = block_size
+        self._pool = np.zeros(shape, np.float32)
+        self._states = [
+            np.zeros((num_blocks, layer.conv_width - 1, spec.hidden_size), np.float32)
+            for layer in spec.layers
+            if layer.conv_width
+        ]
+        self._slots = [
+            np.zeros((num_state_slots, layer.recurrence.state_size), np.float32)
+            for layer in spec.layers
+            if layer.recurrence
+        ]
+
+    @property
+    def kv_layout(self) -> str:
+        """Numbers in numpy's order."""
+        return f"reference-1 {'int8' if self._has_int8_cache else 'float32'}"
+
+    def _pool_parts(self) -> list[FloatArray]:
+        spec = self.spec
+        parts = spec.kv_parts * spec.num_attention_layers
+        shape = (parts, -1, self._block_size, spec.num_kv_heads, spec.head_dim)
+        return [self._pool.reshape(shape), *(states[None] for states in self._states)]
+
+    def _slot_parts(self) -> list[FloatArray]:
+        return [slots[None] for slots in self._slots]
+
+    @property
+    def adapters(self) -> AdapterStore:
+        return self
+
+    def add_adapter(self, adapter_id: int, adapter: Adapter) -> None:
+        self._adapters.add(adapter_id, adapter)
+
+    def remove_adapter(self, adapter_id: int) -> None:
+        self._adapters.remove(adapter_id)
+
+    def forward(self, batch: Batch) -> FloatArray:
+        """Logits of the wanted rows, [wanted, vocab]; without a head, their hidden states."""
+        with np.errstate(all="ignore"):  # what overflows shows up as NaN, in its own row
+            rows = _normed(self._norm, self._run_layers(batch)[batch.logit_rows])
+            return self._logits(rows, self._adapters.of_logits(batch))
+
+    def forward_hidden(self, batch: Batch) -> tuple[FloatArray, FloatArray]:
+        """See `HiddenStates`."""
+        with np.errstate(all="ignore"):
+            rows = _normed(self._norm, self._run_layers(batch)[: len(batch.token_ids)])
+            adapters = self._adapters.of_logits(batch)
+            return self._logits(rows[batch.logit_rows], adapters), rows
+
+    def embed(self, token_ids: IntArray) -> FloatArray:
+        """See `HiddenStates`."""
+        assert self._embed is not None
+        rows: FloatArray = self._embed[token_ids]
+        return rows
+
+    def logits(self, hidden: FloatArray) -> FloatArray:
+        """See `HiddenStates`."""
+        with np.errstate(all="ignore"):
+            return self._logits(hidden, AdapterRows(()))
+
+    def _run_layers(self, batch: Batch) -> FloatArray:
+        spec = self.spec
+        windows = {layer.window for layer in spec.layers if not layer.conv_width}
+        widths = {layer.conv_width for layer in spec.layers if layer.conv_width}
+        step = _Step(
+            batch=batch,
+            slots=batch.slots,
+            rotations={
+                rope: rotations(rope, frequencies, batch.positions)
+                for rope, frequencies in self._frequencies.items()
+            },
+            plans={w: plan_attention(spec, batch, self._block_size, w) for w in windows},
+            conv_plans={w: plan_convolution(batch, self._block_size, w) for w in widths},
+            adapters=self._adapters.of_rows(batch),
+        )
+        hidden = self._entering(batch, step.adapters)
+        if self._positions is not None:
+            hidden += self._positions[batch.positions + spec.position_offset]
+        hidden = tiles.pad_rows(hidden)  # [whole tiles of rows, hidden]
+        hidden *= np.float32(spec.embedding_multiplier)
+        residual_scale = np.float32(spec.residual_multiplier)
+        pools = (self._pool[place] for place in range(len(self._pool)))
+        states, slots = iter(self._states), iter(self._slots)
+        for layer in self._layers:
+            rows = _normed(layer.attention_norm_before, hidden)
+            if layer.recurrent is not None:
+                rows = self._recurrence(layer, layer.recurrent, next(slots), rows, step)
+            elif layer.conv is not None:
+                rows = self._convolution(layer, layer.conv, next(states), rows, step)
+            elif layer.latent is not None:
+                rows = self._latent_attention(layer, layer.latent, next(pools), rows, step)
+            else:
+                rows = self._attention(layer, next(pools), rows, step)
+            hidden = hidden + _normed(layer.attention_norm_after, rows) * residual_scale
+            hidden = _normed(layer.attention_norm_sum, hidden)
+            rows = _normed(layer.mlp_norm_before, hidden)
+            rows = self._mlp(layer, rows, step.adapters)
+            hidden = hidden + _normed(layer.mlp_norm_after, rows) * residual_scale
+            hidden = _normed(layer.mlp_norm_sum, hidden)
+        return hidden
+
+    def _entering(self, batch: Batch, adapters: AdapterRows) -> FloatArray:
+        if self._join is not None:
+            assert batch.embeds is not None, "all rows are joined"
+            return self._join(batch.embeds)
+        assert self._embed is not None
+        hidden = adapters.embed(self._embed[batch.token_ids], batch.token_ids)
+        if batch.embed_rows is not None:
+            hidden[batch.embed_rows] = batch.embeds
+        return hidden
+
+    def _attention(
+        self, layer: _Layer, pool: FloatArray, rows: FloatArray, step: _Step
+    ) -> FloatArray:
+        spec, num_rows = self.spec, len(step.slots)
+        q_size, kv_size = spec.num_heads * spec.head_dim, spec.kv_size
+        k_start = 2 * q_size if spec.has_output_gate else q_size
+        parts = (("q", 0), ("k", k_start), ("v", k_start + kv_size))
+        qkv = step.adapters.add(layer.qkv(rows), rows, layer.prefix, parts)[:num_rows]
+        queries, kv = qkv[:, :k_start], qkv[:, k_start:]
+        pairs = queries.reshape(num_rows, spec.num_heads, -1)  # with the gate behind each query
+        q = self._heads(layer.q_norm, pairs[:, :, : spec.head_dim].reshape(num_rows, q_size))
+        k = self._heads(layer.k_norm, kv[:, :kv_size])
+        v = kv[:, kv_size:].reshape(num_rows, -1, spec.head_dim)
+        if layer.spec.rope is not None:
+            cosine, sine = step.rotations[layer.spec.rope]
+            rotate(q, cosine, sine)
+            rotate(k, cosine, sine)
+        if self._has_int8_cache:
+            k, v = _rounded(k), _rounded(v)
+        # All rows are written before any reads: a row may attend to others of the same step.
+        pool[0, step.slots], pool[1, step.slots] = k, v
+        plan = step.plans[layer.spec.window]
+        output = attend(spec, plan, q, pool[0], pool[1], layer.sinks)
+        if spec.has_output_gate:
+            output = output * sigmoid(pairs[:, :, spec.head_dim :].reshape(num_rows, q_size))
+        output = tiles.pad_rows(output)
+        return step.adapters.add(layer.o(output), output, layer.prefix, (("o", 0),))
+
+    def _latent_attention(
+        self, layer: _Layer, heads: LatentHeads, pool: FloatArray, rows: FloatArray, step: _Step
+    ) -> FloatArray:
+        rope = layer.spec.rope
+        assert rope is not None
+        num_rows, latent = len(step.slots), heads.spec
+        first = latent.query_rank or self.spec.num_heads * latent.query_size
+        parts = (("q_a" if layer.q_b else "q", 0), ("kv_a", first))
+        whole = step.adapters.add(layer.qkv(rows), rows, layer.prefix, parts)
+        queries, vectors = whole[:, :first], whole[:num_rows, first:]
+        if layer.q_b is not None and heads.query_norm is not None:
+            low = heads.normed(queries, heads.query_norm)
+            queries = step.adapters.add(layer.q_b(low), low, layer.prefix, (("q_b", 0),))
+        cosine, sine = step.rotations[rope]
+        pool[0, step.slots] = heads.cached(vectors, cosine, sine)
+        q = heads.queries(queries[:num_rows], cosine, sine)
+        plan = step.plans[layer.spec.window]
+        attended = attend(self.spec, plan, q, pool[0], pool[0])
+        output = tiles.pad_rows(heads.values(attended))
+        return step.adapters.add(layer.o(output), output, layer.prefix, (("o", 0),))
+
+    def _convolution(
+        self, layer: _Layer, weights: FloatArray, states: FloatArray, rows: FloatArray, step: _Step
+    ) -> FloatArray:
+        hidden = self.spec.hidden_size
+        parts = step.adapters.add(layer.qkv(rows), rows, layer.prefix, (("conv_in", 0),))
+        parts = parts[: len(step.slots)]
+        products = parts[:, :hidden] * parts[:, 2 * hidden :]
+        plan = step.conv_plans[layer.spec.conv_width]
+        total = convolve(plan, products, states, weights, layer.conv_bias)
+        output = tiles.pad_rows(parts[:, hidden : 2 * hidden] * total)
+        return step.adapters.add(layer.o(output), output, layer.prefix, (("conv_out", 0),))
+
+    def _recurrence(
+        self, layer: _Layer, net: RecurrentLayer, states: FloatArray, rows: FloatArray, step: _Step
+    ) -> FloatArray:
+        made = layer.qkv(rows)
+        if net.unrounded is not None:
+            made = np.concatenate([made, net.unrounded(rows)], axis=1)
+        made = step.adapters.add(made, rows, layer.prefix, net.parts)[: len(step.slots)]
+        output = tiles.pad_rows(advance(net.recurrence, step.batch, states, made))
+        return step.adapters.add(layer.o(output), output, layer.prefix, ((net.out, 0),))
+
+    def _heads(self, norm: Norm | None, rows: FloatArray) -> FloatArray:
+        """[rows, heads * head_dim] as [rows, heads, head_dim], normalised as the spec says."""
+        rows = np.ascontiguousarray(rows)
+        if norm is not None and self.spec.qk_norm is QkNorm.FULL:
+            rows = norm(rows)
+        heads = rows.reshape(len(rows), -1, self.spec.head_dim)
+        return norm(heads) if norm is not None and self.spec.qk_norm is QkNorm.HEAD else heads
+
+    def _mlp(self, layer: _Layer, rows: FloatArray, adapters: AdapterRows) -> FloatArray:
+        result = None
+        if layer.mlp is not None:
+            inner = self.spec.mlp_size(layer.spec)
+            parts = (("gate", 0), ("up", inner)) if self.spec.is_gated else (("up", 0),)
+            up = adapters.add(layer.mlp.up(rows), rows, layer.prefix, parts)
+            middle = layer.mlp.middle(up)
+            down = layer.mlp.down(middle)
+            result = adapters.add(down, middle, layer.prefix, (("down", 0),))
+        if layer.experts is not None:
+            result = layer.experts(rows, result)
+        assert result is not None
+        return result
+
+    def _logits(self, rows: FloatArray, adapters: AdapterRows) -> FloatArray:
+        if self._head is None:
+            return rows
+        normed = tiles.pad_rows(rows)
+        logits = adapters.head(self._head(normed), normed)[: len(rows)]
+        logits /= np.float32(self.spec.logits_divisor)
+        if self.spec.final_soft_cap is not None:
+            cap = np.float32(self.spec.final_soft_cap)
+            logits = np.tanh(logits / cap) * cap
+        return logits
+
+
+_PLACES = ("before", "after", "sum")
+_NORMS = (
+    *("q_norm", "k_norm"),
+    *(f"{part}_norm_{place}" for part in ("attention", "mlp") for place in _PLACES),
+)
+
+
+def _normed(norm: Norm | None, rows: FloatArray) -> FloatArray:
+    return rows if norm is None else norm(rows)
+
+
+def _rounded(heads: FloatArray) -> FloatArray:
+    """Keys or values [rows, heads, head_dim] as int8 gives them, each head of each row by its own scale."""
+    whole = Int8Rows.round(np.ascontiguousarray(heads).reshape(-1, heads.shape[-1]))
+    return (whole.values * whole.scales[:, None]).reshape(heads.shape)
+
+
+@dataclass(frozen=True, slots=True)
+class _Reader:
+    """Weights as the runner wants them: aligned float32, products of the same input joined."""
+
+    spec: ModelSpec
+    weights: Weights
+    is_int8: bool
+    formats: list[LayerFormats]
+
+    def layer(self, index: int, spec: LayerSpec) -> _Layer:
+        """Everything of one layer."""
+        prefix = f"layers.{index}."
+        latent = self.latent(prefix, self.spec.latent) if self.spec.latent else None
+        first = "q_a" if f"{prefix}q_a" in self.weights else "q"
+        into, out = spec.mixing((first, "kv_a") if latent else ("q", "k", "v"))
+        return _Layer(
+            spec=spec,
+            prefix=prefix,
+            latent=latent,
+            qkv=self.linear(prefix, *into),
+            q_b=self.linear(prefix, "q_b") if first == "q_a" else None,
+            o=self.linear(prefix, out),
+            mlp=self.mlp(prefix) if self.spec.mlp_size(spec) else None,
+            experts=None if spec.experts is None else self.experts(prefix, spec.experts),
+            sinks=self.vector(f"{prefix}sinks"),
+            recurrent=read_recurrent(self.weights, prefix, spec.recurrence, self.spec.norm_eps)
+            if spec.recurrence
+            else None,
+            conv=self.vector(f"{prefix}conv"),
+            conv_bias=self.vector(f"{prefix}conv.bias"),
+            **{name: self.optional_norm(prefix + name) for name in _NORMS},
+        )
+
+    def latent(self, prefix: str, spec: LatentSpec) -> LatentHeads:
+        """What heads make of latent vectors, in float32 however other products are rounded."""
+        norm = self.weights[f"{prefix}kv_a_norm"].float32()
+        query_norm = self.vector(f"{prefix}q_a_norm")
+        return LatentHeads.of(spec, self.matrix(f"{prefix}kv_b"), norm, query_norm)
+
+    def join(self) -> Join:
+        """What rows of pairs begin with."""
+        embed, hidden = (self.optional_norm(f"join_{part}_norm") for part in ("embed", "hidden"))
+        assert embed is not None
+        assert hidden is not None
+        return Join(embed, hidden, Linear(self.matrix("join"), None))
+
+    def mlp(self, prefix: str) -> Mlp:
+        """The one whose matrices' names begin so."""
+        names = ("gate", "up") if self.spec.is_gated else ("up",)
+        up, down = self.linear(prefix, *names), self.linear(prefix, "down")
+        return Mlp(self.spec, up, down)
+
+    def experts(self, prefix: str, spec: ExpertsSpec) -> Experts:
+        """Those of a layer."""
+        names = ("router", "shared_gate") if spec.weighs_shared else ("router",)
+        router = np.concatenate([self.matrix(prefix + name) for name in names])
+        mlps = (self.mlp(f"{prefix}experts.{number}.") for number in range(spec.count))
+        return Experts(
+            spec,
+            Linear(router, self.vector(f"{prefix}router.bias")),
+            self.vector(f"{prefix}router_correction"),
+            tuple(mlps),
+        )
+
+    def matrix(self, name: str) -> FloatArray:
+        """One matrix; BLAS copies an unaligned one (a file may place it so) at every use."""
+        return _aligned(self.weights[name])
+
+    def vector(self, name: str) -> FloatArray | None:
+        """One that not every decoder has, or the weights of a convolution."""
+        return self.weights[name].float32() if name in self.weights else None
+
+    def optional_norm(self, name: str) -> Norm | None:
+        """A norm that not every decoder has."""
+        if name not in self.weights:
+            return None
+        weight = self.weights[name].float32() + np.float32(self.spec.norm_offset)
+        eps, bias = np.float32(self.spec.norm_eps), f"{name}.bias"
+        if self.spec.norm_bias:
+            return LayerNorm(weight, self.weights[bias].float32(), eps)
+        return RmsNorm(weight, eps)
+
+    def linear(self, prefix: str, *names: str) -> Product:
+        """The matrices of one input, joined."""
+        bias = self.biases(prefix, names)
+        form = format_of(prefix + names[0], self.formats)
+        if form is not None:
+            tensors = self.weights.tensors
+            return GroupedLinear(
+                tuple(_in_groups(tensors[prefix + name], form) for name in names), bias
+            )
+        if self.is_int8:
+            return Int8Linear(Int8Rows.join([self._int8(prefix + name) for name in names]), bias)
+        parts = [self.matrix(prefix + name) for name in names]
+        return Linear(parts[0] if len(parts) == 1 else np.concatenate(parts), bias)
+
+    def biases(self, prefix: str, names: tuple[str, ...]) -> FloatArray | None:
+        """Theirs, joined; zeros of a matrix that has none while another has some."""
+        if not any(f"{prefix}{name}.bias" in self.weights for name in names):
+            return None
+        found = (self.vector(f"{prefix}{name}.bias") for name in names)
+        shapes = (self.weights.tensors[prefix + name].unpacked().shape for name in names)
+        return np.concatenate(
+            [
+                np.zeros(shape[0], np.float32) if bias is None else bias
+                for bias, shape in zip(found, shapes, strict=True)
+            ]
+        )
+
+    def _int8(self, name: str) -> Int8Rows:
+        tensor = self.weights[name]
+        if tensor.scales is not None:
+            return Int8Rows(tensor.data, tensor.scales)
+        return Int8Rows.round(_aligned(tensor))
+
+
+def _aligned(tensor: Tensor) -> FloatArray:
+    return np.require(tensor.float32(), np.float32, ["C", "ALIGNED"])
+
+
+def _in_groups(values: Values, form: GroupFormat) -> GroupedMatrix:
+    """A matrix in that form, which is its own, or that of floats that are rounded."""
+    if isinstance(values, StoredGroups) and values.group_format == form:
+        return values.grouped()
+    return round_to_groups(values.unpacked())

@@ -1,0 +1,51 @@
+"""How well two texts go together: which are compared, and how embeddings are."""
+
+import math
+from collections.abc import Sequence
+
+from weft.core.config.engine import PoolerConfig
+from weft.core.errors import BadRequest
+
+Pair = tuple[str, str]
+
+
+def pair_up(
+    first: Sequence[str], second: Sequence[str], names: tuple[str, str] = ("text_1", "text_2")
+) -> list[Pair]:
+    """One with one, one with each of several, or each with its counterpart."""
+    for name, texts in zip(names, (first, second), strict=True):
+        if not texts:
+            raise BadRequest(name, f"{name} must hold at least one text")
+    if len(first) not in (1, len(second)):
+        raise BadRequest(
+            names[0],
+            f"{names[0]} must hold one text, or as many as {names[1]} ({len(second)}), "
+            f"got {len(first)}",
+        )
+    repeated = [first[0]] * len(second) if len(first) == 1 else first
+    return list(zip(repeated, second, strict=True))
+
+
+def is_cross_encoder(pooler: PoolerConfig) -> bool:
+    """Whether pairs are scored by the model itself, rather than by their embeddings."""
+    if "embed" in pooler.tasks:
+        return False
+    if "classify" not in pooler.tasks:
+        raise BadRequest(
+            "model", f"the model gives no scores; it supports {', '.join(pooler.tasks)}"
+        )
+    if len(pooler.labels) != 1:
+        raise BadRequest(
+            "model", f"the model has {len(pooler.labels)} labels; scores are made by one with one"
+        )
+    return True
+
+
+def cosine(first: Sequence[float], second: Sequence[float]) -> float:
+    """The cosine of the angle between two vectors; 0 where one has no length."""
+    lengths = math.sqrt(_dot(first, first) * _dot(second, second))
+    return _dot(first, second) / lengths if lengths else 0.0
+
+
+def _dot(first: Sequence[float], second: Sequence[float]) -> float:
+    return math.fsum(a * b for a, b in zip(first, second, strict=True))

@@ -1,0 +1,250 @@
+"""The check of constraints on what an answer looks like; no grammar is built here, only measured.
+
+What is in bounds here may still be no grammar: building it, in bounds of time, is the engine's affair.
+"""
+
+import json
+import re
+from collections.abc import Callable, Iterable, Mapping
+from functools import partial
+from itertools import chain
+from typing import Any
+
+from weft.core.checks.json_schema import LEAST, MAX_COUNT, held
+from weft.core.errors import BadRequest
+from weft.core.values.types import StructuredOutputsParams
+from weft.core.values.unicode import encode_text
+
+KINDS = ("json", "json_object", "regex", "choice", "grammar", "structural_tag")
+MAX_GRAMMAR_BYTES = 64 * 1024
+MAX_JSON_DEPTH = 64
+MAX_TAG_DEPTH = 80  # a schema, and the tags around it
+MAX_CHOICES = 4096
+# A counted repetition is unrolled by whoever builds the grammar.
+MAX_REPEATS = 10_000
+MAX_WHITESPACE_CHARS = 256
+_MAX_LISTED = 5
+_MAX_PLACE_CHARS = 60
+
+_REPEATS = re.compile(r"(?<!\\)\{\s*(\d*)\s*,?\s*(\d*)\s*\}")
+
+
+def validate_structured_outputs(params: object) -> None:
+    """Raise `BadRequest`, named after the constraint, unless exactly one is given and in bounds."""
+    if params is None:
+        return
+    if not isinstance(params, StructuredOutputsParams):
+        raise BadRequest(
+            "structured_outputs",
+            f"structured_outputs must be StructuredOutputsParams, got a {type(params).__name__}",
+        )
+    kind = kind_of(params)
+    value = getattr(params, kind)
+    match kind:
+        case "json":
+            schema_of(value)
+        case "json_object":
+            if value is not True:
+                raise BadRequest(kind, "json_object must be true where it is given")
+        case "regex" | "grammar":
+            _check_text(kind, value)
+            _check_repeats(kind, value)
+        case "choice":
+            _check_choice(value)
+        case _:
+            _check_tag(value)
+    _check_whitespace(kind, params.whitespace_pattern)
+
+
+def kind_of(params: StructuredOutputsParams) -> str:
+    """The one constraint that is given."""
+    given = [kind for kind in KINDS if getattr(params, kind) is not None]
+    if len(given) != 1:
+        raise BadRequest(
+            "structured_outputs",
+            f"structured_outputs takes exactly one of {', '.join(KINDS)}; "
+            f"got {' and '.join(given) or 'none'}",
+        )
+    return given[0]
+
+
+def schema_of(value: object) -> dict[str, Any]:
+    """The schema as an object, whichever form it was given in."""
+    text = value if isinstance(value, str) else _to_json(value)
+    schema = _parsed("json", text, MAX_JSON_DEPTH)
+    if schema is True:
+        return {}
+    if not isinstance(schema, dict):
+        raise BadRequest("json", f"json must be a schema, an object, got {text[:40]!a}")
+    return schema
+
+
+def unheld(schema: object) -> str | None:
+    """The places of a schema that an answer may break, in one text; None of a schema that is refused anyway."""
+    try:
+        places = held(schema_of(schema)).unheld
+    except BadRequest:
+        return None
+    more = len(places) - _MAX_LISTED
+    listed = ", ".join(place[:_MAX_PLACE_CHARS] for place in places[:_MAX_LISTED])
+    return (listed if more <= 0 else f"{listed} and {more} more") or None
+
+
+def check_strict(parameter: str, name: str, schema: Mapping[str, Any] | None) -> None:
+    """Raise `BadRequest` unless a grammar holds all of a schema; `name` is where it is."""
+    if schema is not None and (places := unheld(dict(schema))):
+        raise BadRequest(
+            parameter, f"{name}: strict must be absent or false, for no grammar holds {places}"
+        )
+
+
+def _check_tag(text: object) -> None:
+    """Its parts are read where the grammar is written; here it is an object within bounds."""
+    tag = _parsed("structural_tag", text, MAX_TAG_DEPTH)
+    if not isinstance(tag, dict) or tag.get("type") != "structural_tag":
+        raise BadRequest(
+            "structural_tag", 'structural_tag must be an object of type "structural_tag"'
+        )
+    if ("format" in tag) == ("structures" in tag):
+        raise BadRequest("structural_tag", "structural_tag takes one of format and structures")
+    if unknown := sorted(tag.keys() - {"type", "format", "structures", "triggers"}):
+        raise BadRequest("structural_tag", f"structural_tag has unknown keys {unknown[:5]}")
+
+
+def _parsed(kind: str, text: object, max_depth: int) -> Any:
+    _check_text(kind, text)
+    assert isinstance(text, str)
+    try:
+        value = json.loads(text, parse_constant=_refuse_constant)
+    except RecursionError:
+        raise _too_deep(kind, max_depth) from None
+    except ValueError as error:
+        raise BadRequest(kind, f"{kind} is not valid JSON: {error}") from error
+    check_depth(kind, value, max_depth, partial(_check_sizes, kind))
+    return value
+
+
+def _to_json(value: object) -> str:
+    if not isinstance(value, dict):
+        raise BadRequest("json", f"json must be text or an object, got a {type(value).__name__}")
+    _check_size(value)
+    try:
+        return json.dumps(value, allow_nan=False)
+    except RecursionError:
+        raise _too_deep("json", MAX_JSON_DEPTH) from None
+    except (TypeError, ValueError) as error:
+        raise BadRequest("json", f"json must be plain JSON: {error}") from error
+
+
+def _check_size(whole: dict[Any, Any]) -> None:
+    """Refuse what is too long in any spelling before it is written: of half a million numbers, 0.2 s."""
+    num_bytes = 0
+    unread: list[object] = [whole]
+    seen: set[int] = set()  # what is inside itself is refused where it is written
+    while unread:
+        value = unread.pop()
+        inner: Iterable[object] = ()
+        if isinstance(value, str):
+            num_bytes += len(value)
+        elif isinstance(value, dict | list | tuple) and id(value) not in seen:
+            seen.add(id(value))
+            num_bytes += len(value)
+            inner = chain.from_iterable(value.items()) if isinstance(value, dict) else value
+        if num_bytes > MAX_GRAMMAR_BYTES:
+            raise BadRequest(
+                "json", f"json takes at most {MAX_GRAMMAR_BYTES} bytes of UTF-8, got more"
+            )
+        unread += inner
+
+
+def _refuse_constant(name: str) -> None:
+    raise ValueError(f"{name} is no number in JSON")
+
+
+def check_depth(
+    kind: str, whole: object, max_depth: int, look: Callable[[dict[Any, Any]], None] | None = None
+) -> None:
+    """Refuse what is nested deeper, without recursion; `look` is given every object on the way."""
+    level: list[object] = [whole]
+    for _ in range(max_depth + 1):
+        below: list[object] = []
+        for value in level:
+            if isinstance(value, dict):
+                below += value.values()
+                if look is not None:
+                    look(value)
+            elif isinstance(value, list):
+                below += value
+        if not below:
+            return
+        level = below
+    raise _too_deep(kind, max_depth)
+
+
+def _check_sizes(kind: str, schema: dict[Any, Any]) -> None:
+    """How much an answer must have at least, and the repetitions of a pattern or a grammar inside it."""
+    for key in LEAST:
+        count = schema.get(key)
+        if isinstance(count, int | float) and count > MAX_COUNT:
+            raise BadRequest(kind, f"{kind}: {key} must be at most {MAX_COUNT}")
+    for text in (schema.get("pattern"), schema.get("grammar")):
+        if isinstance(text, str):
+            _check_repeats(kind, text)
+
+
+def _too_deep(kind: str, max_depth: int) -> BadRequest:
+    return BadRequest(kind, f"{kind} is nested deeper than {max_depth} levels")
+
+
+def _check_text(kind: str, value: object) -> None:
+    if not isinstance(value, str):
+        raise BadRequest(kind, f"{kind} must be text, got a {type(value).__name__}")
+    if not value.strip():
+        raise BadRequest(kind, f"{kind} is empty")
+    if "\0" in value:
+        raise BadRequest(kind, f"{kind} holds a NUL character")
+    num_bytes = len(encode_text(kind, value))
+    if num_bytes > MAX_GRAMMAR_BYTES:
+        raise BadRequest(
+            kind, f"{kind} takes at most {MAX_GRAMMAR_BYTES} bytes of UTF-8, got {num_bytes}"
+        )
+
+
+def _check_repeats(kind: str, text: str) -> None:
+    for found in _REPEATS.finditer(text):
+        if any(len(count) > 9 or int(count or 0) > MAX_REPEATS for count in found.groups()):
+            raise BadRequest(
+                kind, f"{kind} repeats at most {MAX_REPEATS} times, got {found.group()[:40]}"
+            )
+
+
+def _check_choice(value: object) -> None:
+    if not isinstance(value, list | tuple) or not value:
+        raise BadRequest("choice", "choice must be a list of at least one string")
+    if len(value) > MAX_CHOICES:
+        raise BadRequest("choice", f"choice takes at most {MAX_CHOICES} strings, got {len(value)}")
+    for item in value:
+        if not isinstance(item, str) or not item:
+            raise BadRequest("choice", "choice must hold strings, and none of them empty")
+    num_bytes = sum(len(encode_text("choice", item)) for item in value)
+    if num_bytes > MAX_GRAMMAR_BYTES:
+        raise BadRequest(
+            "choice", f"choice takes at most {MAX_GRAMMAR_BYTES} bytes of UTF-8, got {num_bytes}"
+        )
+
+
+def _check_whitespace(kind: str, pattern: object) -> None:
+    if pattern is None:
+        return
+    if kind not in {"json", "json_object"}:
+        raise BadRequest(
+            "whitespace_pattern", f"whitespace_pattern goes with json or json_object, not {kind}"
+        )
+    _check_text("whitespace_pattern", pattern)
+    assert isinstance(pattern, str)
+    if len(pattern) > MAX_WHITESPACE_CHARS:
+        raise BadRequest(
+            "whitespace_pattern",
+            f"whitespace_pattern takes at most {MAX_WHITESPACE_CHARS} characters, got {len(pattern)}",
+        )
+    _check_repeats("whitespace_pattern", pattern)

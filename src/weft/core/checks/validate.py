@@ -1,0 +1,500 @@
+"""The one check of requests; every edge uses it, so no wire can let more through than another.
+
+`validate_params` needs no prompt, `validate_prompt` no parameters, `resolve_params` both. All raise
+`BadRequest` with the field's name, what was given and what is allowed.
+"""
+
+import logging
+import sys
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, Self
+
+import msgspec
+
+from weft.core.checks.structured import validate_structured_outputs
+from weft.core.config.engine import EngineConfig
+from weft.core.errors import BadRequest, ContextLengthExceeded, Key
+from weft.core.values.declare import INT32_MAX
+from weft.core.values.kv_transfer import KvRole, check_extra_args
+from weft.core.values.params import BOOLEANS, INTEGERS, NUMBERS, WIDE
+from weft.core.values.types import OutputKind, RepetitionDetectionParams, SamplingParams
+from weft.core.values.unicode import encode_text
+
+_log = logging.getLogger(__name__)
+
+# Each of the n answers holds a scheduler slot and its own KV, so n is a multiplier on one caller's load.
+MAX_N = 128
+# Every piece of text is searched for each, and so much text may be held back while streaming.
+MAX_STOP_STRINGS = 64
+MAX_STOP_CHARS = 1024
+# The bias is applied at every step of the sequence, entry by entry.
+MAX_LOGIT_BIAS = 1024
+LOGIT_BIAS_CLAMP = 100.0
+# Dividing logits by less than this makes their differences meaningless in float32.
+MIN_TEMPERATURE = 0.01
+# Each is looked for at every step, in two spellings.
+MAX_BAD_WORDS = 256
+MAX_BAD_WORD_CHARS = 256
+MAX_LOGPROB_TOKEN_IDS = 128
+# What is written has three to ten. Cutting takes 200 bytes a character: more is tried with short texts only.
+MAX_CHARS_PER_TOKEN = 16
+MAX_SHORT_TEXT_CHARS = 2**18
+# They are made, sent and written at once: so many in 20 to 40 ms.
+MAX_PROMPT_SCORES = 2**18
+MAX_LABEL_CHARS = 256
+MAX_PATTERN_SIZE = 1024  # as many places behind every token are compared with it
+
+_NUMBER_NAMES = tuple(number.name for number in NUMBERS)
+
+
+@dataclass(frozen=True, slots=True)
+class Limits:
+    """What one engine can take. `vocab_size` is the logits width; `max_logprobs` -1 is all of it."""
+
+    vocab_size: int
+    max_model_len: int
+    max_pool_tokens: int
+    max_logprobs: int = 20
+    max_n: int = MAX_N
+    max_stop_strings: int = MAX_STOP_STRINGS
+    max_stop_chars: int = MAX_STOP_CHARS
+    max_logit_bias: int = MAX_LOGIT_BIAS
+    kv_role: KvRole | None = None  # None: it takes no part in transfers
+    has_foreign_transfers: bool = False  # what is in their parameters another process judges
+    max_new_tokens: int | None = None  # of an answer; None: what the context leaves
+    prompt_embeds_size: int | None = None  # numbers in a row; None: embeddings are no prompt here
+
+    @classmethod
+    def of(cls, config: EngineConfig) -> Self:
+        """The limits of an engine with this config."""
+        return cls(
+            vocab_size=config.model_config.vocab_size,
+            max_model_len=config.model_config.max_model_len,
+            max_pool_tokens=config.cache_config.max_total_tokens,
+            max_logprobs=config.model_config.max_logprobs,
+            kv_role=config.kv_transfer_config.role if config.kv_transfer_config else None,
+            max_new_tokens=config.model_config.max_new_tokens,
+            prompt_embeds_size=config.prompt_embeds_size,
+        )
+
+    @property
+    def max_sequence_len(self) -> int:
+        """Prompt and output tokens that one sequence can reach: the context, or the whole KV pool."""
+        return min(self.max_model_len, self.max_pool_tokens)
+
+    @property
+    def max_text_chars(self) -> int:
+        """Characters of a text that are cut into tokens at all, whatever a cut leaves of them."""
+        return max(MAX_SHORT_TEXT_CHARS, MAX_CHARS_PER_TOKEN * self.max_model_len)
+
+
+def validate_params(params: SamplingParams, limits: Limits) -> None:
+    """Check everything about `params` that needs no prompt."""
+    if not isinstance(params, SamplingParams):
+        raise BadRequest("sampling_params", f"must be SamplingParams, got {shown(params)}")
+    _check_types(params)
+    _check_ranges(params, limits)
+    _check_lengths(params, limits)
+    for name, check in _IF_GIVEN.items():
+        value = getattr(params, name)
+        if value is not None:
+            check(name, value, params, limits)
+
+
+def validate_prompt(token_ids: Sequence[int], limits: Limits, *, num_new: int = 1) -> None:
+    """Check that the prompt is not empty, fits the context and the KV pool, and is inside the vocabulary.
+
+    `num_new` is how many tokens must have room behind it: 1, or 0 where none is generated.
+    """
+    check_prompt_length(len(token_ids), limits, num_new=num_new)
+    _check_token_ids("prompt_token_ids", token_ids, limits)
+
+
+def check_prompt_length(num_tokens: int, limits: Limits, *, num_new: int = 1) -> None:
+    """The part of `validate_prompt` that needs no token: before millions of them are copied."""
+    room = "; prompt plus at least 1 output token must fit" if num_new else ""
+    if num_tokens == 0:
+        raise BadRequest("prompt", "the prompt is empty; at least one token is needed")
+    if num_tokens + num_new > limits.max_model_len:
+        raise ContextLengthExceeded(
+            "prompt",
+            f"this model's maximum context length is {limits.max_model_len} tokens, and the prompt "
+            f"has {num_tokens}{room}",
+            num_tokens,
+        )
+    if num_tokens + num_new > limits.max_pool_tokens:
+        raise ContextLengthExceeded(
+            "prompt",
+            f"the prompt has {num_tokens} tokens, and the whole KV cache holds "
+            f"{limits.max_pool_tokens}{room}",
+            num_tokens,
+        )
+
+
+def resolve_params(
+    params: SamplingParams, num_prompt_tokens: int, limits: Limits
+) -> SamplingParams:
+    """Put `params`, already validated, in the one form that the engine works with.
+
+    `max_tokens` is filled from, and clamped to, what the context leaves after the prompt, and the model's own
+    limit on answers: one that would run past it ends with "length" there. Greedy requests lose the filters that cannot
+    matter, ids are de-duplicated, -1 and True take their meaning.
+    """
+    room = limits.max_sequence_len - num_prompt_tokens
+    if limits.max_new_tokens is not None:
+        room = min(room, limits.max_new_tokens)
+    max_tokens = room if params.max_tokens is None else min(params.max_tokens, room)
+    if params.min_tokens > max_tokens:
+        raise BadRequest(
+            "min_tokens",
+            f"min_tokens must be at most the {max_tokens} tokens that can follow a prompt of "
+            f"{num_prompt_tokens}, got {params.min_tokens}",
+            params.min_tokens,
+        )
+    prompt_logprobs = _resolve_logprobs(params.prompt_logprobs, limits)
+    if prompt_logprobs is not None:
+        _check_scores(num_prompt_tokens, prompt_logprobs + 1, params.n)
+    budget = params.thinking_token_budget
+    return msgspec.structs.replace(
+        params,
+        **_resolve_sampling(params, limits),
+        max_tokens=max_tokens,
+        seed=None if params.seed == -1 else params.seed,
+        thinking_token_budget=None if budget == -1 else budget,
+        stop=list(params.stop_strings) or None,
+        stop_token_ids=_unique(params.stop_token_ids),
+        allowed_token_ids=_unique(params.allowed_token_ids),
+        logit_bias=_resolve_bias(params.logit_bias),
+        bad_words=list(dict.fromkeys(params.bad_words or ())) or None,
+        logprobs=(
+            len(params.logprob_token_ids)
+            if params.logprob_token_ids
+            else _resolve_logprobs(params.logprobs, limits)
+        ),
+        extra_args=params.extra_args or None,
+        prompt_logprobs=prompt_logprobs,
+        output_kind=OutputKind(params.output_kind),
+        # A cached block has no logits, so a prompt that is to be scored is computed in full.
+        skip_reading_prefix_cache=params.skip_reading_prefix_cache or prompt_logprobs is not None,
+    )
+
+
+def validate_request_id(request_id: object) -> None:
+    """Check the caller's label: it goes into logs and headers, so it is short and printable."""
+    check_label("request_id", request_id, str.isprintable, "printable")
+
+
+def validate_cache_salt(cache_salt: object) -> None:
+    """Check the salt that keeps one caller's cached prefixes from another's; None is no salt."""
+    if cache_salt is not None:
+        check_label(
+            "cache_salt", cache_salt, lambda s: s.isascii() and s.isprintable(), "printable ASCII"
+        )
+
+
+def validate_priority(priority: object) -> None:
+    """Check the priority; smaller runs sooner."""
+    check_integer("priority", priority, -(2**31), INT32_MAX)
+
+
+# -- parameters -------------------------------------------------------------------------------
+
+
+def _check_types(params: SamplingParams) -> None:
+    for name in BOOLEANS:
+        value = getattr(params, name)
+        if not isinstance(value, bool):
+            raise BadRequest(name, f"{name} must be true or false, got {shown(value)}")
+    if params.output_kind not in tuple(OutputKind):
+        raise BadRequest(
+            "output_kind",
+            f"output_kind must be one of {[str(kind) for kind in OutputKind]}, "
+            f"got {shown(params.output_kind)}",
+        )
+
+
+def _check_ranges(params: SamplingParams, limits: Limits) -> None:
+    check_integer("n", params.n, 1, limits.max_n)
+    for number in NUMBERS:
+        low, high = number.param.low, number.param.high
+        value = getattr(params, number.name)
+        check_number(number.name, value, low, high, above=number.param.above)
+    for integer in INTEGERS:
+        value = getattr(params, integer.name)
+        if value is not None or not integer.is_optional:
+            check_integer(integer.name, value, integer.param.low, integer.param.high)
+
+
+def _check_lengths(params: SamplingParams, limits: Limits) -> None:
+    if params.max_tokens is not None and params.min_tokens > params.max_tokens:
+        raise BadRequest(
+            "min_tokens",
+            (
+                Key("min_tokens"),
+                " must be at most ",
+                Key("max_tokens"),
+                f" ({params.max_tokens}), got {params.min_tokens}",
+            ),
+            params.min_tokens,
+        )
+    validate_truncation(params.truncate_prompt_tokens, limits)
+
+
+def validate_truncation(num_tokens: int | None, limits: Limits) -> None:
+    """Check how many prompt tokens are to stay; -1 is as many as the context takes."""
+    if num_tokens is None:
+        return
+    check_integer("truncate_prompt_tokens", num_tokens, -1, limits.max_model_len)
+    if num_tokens == 0:
+        raise BadRequest(
+            "truncate_prompt_tokens", "truncate_prompt_tokens must be -1 or at least 1, got 0", 0
+        )
+
+
+# -- parameters that are None where they are not given: name, value, all of them, limits -------
+
+
+def _check_stops(name: str, stop: Any, params: SamplingParams, limits: Limits) -> None:
+    if not isinstance(stop, str | list | tuple):
+        raise BadRequest(name, f"stop must be a string or a list of strings, got {shown(stop)}")
+    strings = params.stop_strings
+    if len(strings) > limits.max_stop_strings:
+        raise BadRequest(
+            name, f"stop takes at most {limits.max_stop_strings} strings, got {len(strings)}"
+        )
+    for string in strings:
+        if not isinstance(string, str):
+            raise BadRequest(name, f"stop must hold strings, got {shown(string)}")
+        if not 1 <= len(string) <= limits.max_stop_chars:
+            raise BadRequest(
+                name,
+                f"each stop string must have 1 to {limits.max_stop_chars} characters, "
+                f"got one of {len(string)}",
+            )
+        encode_text(name, string)
+    if strings and not params.detokenize:
+        raise BadRequest(name, "stop strings are searched in text; set detokenize to true")
+
+
+def _check_scored_ids(name: str, token_ids: Any, params: SamplingParams, limits: Limits) -> None:
+    _check_id_list(name, token_ids, params, limits)
+    if not 1 <= len(set(token_ids)) == len(token_ids) <= MAX_LOGPROB_TOKEN_IDS:
+        raise BadRequest(
+            name, f"{name} takes 1 to {MAX_LOGPROB_TOKEN_IDS} different ids, got {len(token_ids)}"
+        )
+    if params.logprobs is not None and params.logprobs != len(token_ids):
+        raise BadRequest(
+            "logprobs",
+            f"logprobs must equal the {len(token_ids)} {name} where both are given, "
+            f"got {shown(params.logprobs)}",
+        )
+
+
+def _check_logprobs(name: str, value: Any, params: SamplingParams, limits: Limits) -> None:
+    is_of_output = name == "logprobs"
+    if isinstance(value, bool) or (is_of_output and params.logprob_token_ids is not None):
+        return
+    check_integer(name, value, -1, INT32_MAX)
+    wanted = limits.vocab_size if value == -1 else value
+    allowed = limits.vocab_size if limits.max_logprobs == -1 else limits.max_logprobs
+    if wanted > allowed:
+        raise BadRequest(
+            name,
+            f"Requested {'sample' if is_of_output else 'prompt'} logprobs of {wanted}, "
+            f"which is greater than max allowed: {allowed}",
+            value,
+        )
+
+
+def _check_id_list(name: str, token_ids: Any, _params: SamplingParams, limits: Limits) -> None:
+    if not isinstance(token_ids, list | tuple):
+        raise BadRequest(name, f"{name} must be a list of token ids, got {shown(token_ids)}")
+    if len(token_ids) > limits.vocab_size:
+        raise BadRequest(
+            name, f"{name} takes at most {limits.vocab_size} ids, got {len(token_ids)}"
+        )
+    _check_token_ids(name, token_ids, limits)
+
+
+def _check_allowed(name: str, token_ids: Any, params: SamplingParams, limits: Limits) -> None:
+    _check_id_list(name, token_ids, params, limits)
+    if not token_ids:
+        raise BadRequest(name, f"{name} is not None and empty!")
+
+
+def _check_logit_bias(name: str, bias: Any, _params: SamplingParams, limits: Limits) -> None:
+    if not isinstance(bias, dict):
+        raise BadRequest(name, f"{name} must map token ids to numbers, got {shown(bias)}")
+    if len(bias) > limits.max_logit_bias:
+        raise BadRequest(
+            name, f"{name} takes at most {limits.max_logit_bias} entries, got {len(bias)}"
+        )
+    _check_token_ids(name, [_bias_id(key) for key in bias], limits)
+    for value in bias.values():
+        check_number(name, value, -sys.float_info.max, sys.float_info.max)
+
+
+def _bias_id(key: object) -> object:
+    """JSON has string keys only; a decimal one is the id it spells."""
+    if isinstance(key, str) and key.isascii() and key.isdigit() and len(key) <= 19:
+        return int(key)
+    return key
+
+
+def _check_bad_words(name: str, words: Any, _params: SamplingParams, _limits: Limits) -> None:
+    if not isinstance(words, list | tuple):
+        raise BadRequest(name, f"{name} must be a list of strings, got {shown(words)}")
+    if len(words) > MAX_BAD_WORDS:
+        raise BadRequest(name, f"{name} takes at most {MAX_BAD_WORDS} strings, got {len(words)}")
+    for word in words:
+        if not isinstance(word, str):
+            raise BadRequest(name, f"{name} must hold strings, got {shown(word)}")
+        if not (word.strip() and len(word) <= MAX_BAD_WORD_CHARS):
+            raise BadRequest(
+                name,
+                f"each of {name} must have 1 to {MAX_BAD_WORD_CHARS} characters that are not all "
+                f"spaces, got {shown(word)}",
+            )
+        encode_text(name, word)
+
+
+def _check_repetition(name: str, given: Any, _params: SamplingParams, _limits: Limits) -> None:
+    if not isinstance(given, RepetitionDetectionParams):
+        raise BadRequest(name, f"{name} must be RepetitionDetectionParams, got {shown(given)}")
+    check_integer("max_pattern_size", given.max_pattern_size, 0, MAX_PATTERN_SIZE)
+    check_integer("min_pattern_size", given.min_pattern_size, 0, MAX_PATTERN_SIZE)
+    if given.min_pattern_size > given.max_pattern_size:
+        raise BadRequest(
+            "min_pattern_size",
+            f"min_pattern_size must be at most max_pattern_size ({given.max_pattern_size}), "
+            f"got {given.min_pattern_size}",
+        )
+    lowest = 2 if given.max_pattern_size else 0
+    check_integer("min_count", given.min_count, lowest, INT32_MAX)
+
+
+_IF_GIVEN: Mapping[str, Callable[[str, Any, SamplingParams, Limits], None]] = {
+    "stop": _check_stops,
+    "logprob_token_ids": _check_scored_ids,
+    "logprobs": _check_logprobs,
+    "prompt_logprobs": _check_logprobs,
+    "stop_token_ids": _check_id_list,
+    "allowed_token_ids": _check_allowed,
+    "logit_bias": _check_logit_bias,
+    "bad_words": _check_bad_words,
+    "repetition_detection": _check_repetition,
+    "extra_args": lambda _, given, params, limits: check_extra_args(
+        given, limits.kv_role, params.n, is_foreign=limits.has_foreign_transfers
+    ),
+    "structured_outputs": lambda _name, given, _params, _limits: validate_structured_outputs(given),
+}
+
+
+# -- resolution -------------------------------------------------------------------------------
+
+
+def _resolve_sampling(params: SamplingParams, limits: Limits) -> dict[str, Any]:
+    numbers: dict[str, Any] = {name: float(getattr(params, name)) for name in _NUMBER_NAMES}
+    if params.is_greedy:
+        return numbers | WIDE | {"temperature": 0.0}
+    if params.temperature < MIN_TEMPERATURE:
+        _log.warning("temperature %g raised to %g", params.temperature, MIN_TEMPERATURE)
+        numbers["temperature"] = MIN_TEMPERATURE
+    is_filter = 0 < params.top_k < limits.vocab_size
+    return numbers | {"top_k": params.top_k if is_filter else 0}
+
+
+def _check_scores(num_prompt_tokens: int, num_each: int, num_answers: int) -> None:
+    num_scores = num_prompt_tokens * num_each * num_answers
+    if num_scores > MAX_PROMPT_SCORES:
+        raise BadRequest(
+            "prompt_logprobs",
+            f"at most {MAX_PROMPT_SCORES} log-probabilities of a prompt are made for a request, got "
+            f"{num_prompt_tokens} tokens with {num_each} each for {num_answers} answers; ask for fewer",
+            num_scores,
+        )
+
+
+def _resolve_logprobs(value: int | None, limits: Limits) -> int | None:
+    if value is None or value is False:
+        return None
+    return limits.vocab_size if value == -1 else min(int(value), limits.vocab_size)
+
+
+def _resolve_bias(logit_bias: dict[int, float] | None) -> dict[int, float] | None:
+    if not logit_bias:
+        return None
+    return {
+        int(key): max(-LOGIT_BIAS_CLAMP, min(LOGIT_BIAS_CLAMP, float(value)))
+        for key, value in logit_bias.items()
+    }
+
+
+def _unique(token_ids: Sequence[int] | None) -> list[int] | None:
+    return list(dict.fromkeys(token_ids)) if token_ids else None
+
+
+def _check_token_ids(name: str, token_ids: Sequence[Any], limits: Limits) -> None:
+    """Only true ints pass: a bool, a float or a numpy scalar would change meaning on the wire."""
+    if not token_ids:
+        return
+    if set(map(type, token_ids)) != {int}:
+        wrong = next(token_id for token_id in token_ids if type(token_id) is not int)
+        raise BadRequest(name, (Key(name), f" must hold integers, got {shown(wrong)}"))
+    # A negative id would wrap around and edit another token's row in silence.
+    for token_id in (min(token_ids), max(token_ids)):
+        if not 0 <= token_id < limits.vocab_size:
+            allowed = f"0 to {limits.vocab_size - 1}, got {shown(token_id)}"
+            raise BadRequest(name, (Key(name), f" must be in the vocabulary, {allowed}"), token_id)
+
+
+# -- single values ----------------------------------------------------------------------------
+
+
+def check_integer(name: str, value: object, low: int, high: int) -> None:
+    """Raise `BadRequest` for anything but an integer in [low, high]; a bool is none."""
+    if type(value) is not int:
+        raise BadRequest(name, (Key(name), f" must be an integer, got {shown(value)}"))
+    if value < low:
+        raise BadRequest(name, (Key(name), f" must be at least {low}, got {shown(value)}"), value)
+    if value > high:
+        raise BadRequest(name, (Key(name), f" must be at most {high}, got {shown(value)}"), value)
+
+
+def check_number(name: str, value: object, low: float, high: float, *, above: bool = False) -> None:
+    """Raise `BadRequest` for anything but a number in [low, high], or (low, high] with `above`.
+
+    NaN and a bool are none.
+    """
+    if isinstance(value, bool) or not isinstance(value, int | float):
+        raise BadRequest(name, (Key(name), f" must be a number, got {shown(value)}"))
+    # Written so that NaN, which compares false with everything, is refused.
+    if not (low < value if above else low <= value) or not value <= high:
+        bounds = f"{'(' if above else '['}{low:g}, {high:g}]"
+        raise BadRequest(name, (Key(name), f" must be in {bounds}, got {shown(value)}"), value)
+
+
+def check_label(
+    name: str, value: object, is_allowed: Callable[[str], bool], characters: str
+) -> None:
+    """Raise `BadRequest` for anything but a short text of `characters`, which `is_allowed` knows."""
+    if not isinstance(value, str):
+        raise BadRequest(name, f"{name} must be a string, got {shown(value)}")
+    if not 1 <= len(value) <= MAX_LABEL_CHARS or not is_allowed(value):
+        raise BadRequest(
+            name,
+            f"{name} must have 1 to {MAX_LABEL_CHARS} {characters} characters, "
+            f"got {shown(value)} of {len(value)} characters",
+        )
+
+
+def shown(value: object) -> str:
+    """A short form of any value for a message: never megabytes, never an object's own repr."""
+    if isinstance(value, int) and value.bit_length() > 128:
+        return "a huge integer"  # printing more than 4300 digits raises
+    if value is None or isinstance(value, bool | int | float):
+        return repr(value)
+    if isinstance(value, str):
+        return ascii(value if len(value) <= 40 else value[:40] + "...")
+    return f"a value of type {type(value).__name__}"

@@ -1,0 +1,141 @@
+"""`ObservedRequest`: follows one request for the metrics, from its arrival to the end of its last answer."""
+
+import asyncio
+from collections.abc import Iterator
+from contextlib import contextmanager
+
+from weft.core.errors import Code, WeftError
+from weft.core.observe.metrics import EngineMetrics
+from weft.core.values.types import FinishReason, OutputKind, Request, RequestOutput
+
+_FAILURES = (Code.INTERNAL, Code.UNAVAILABLE)  # of an engine, not of a request
+
+
+class ObservedRequest:
+    """Made when a checked request is on its way to the engine; an answer ends once."""
+
+    __slots__ = (
+        "_arrived_at",
+        "_metrics",
+        "_most_tokens",
+        "_num_prompt_tokens",
+        "_open",
+        "_silent",
+        "_trace",
+        "has_silent",
+    )
+
+    def __init__(self, metrics: EngineMetrics, request: Request) -> None:
+        self._metrics = metrics
+        self._arrived_at = request.arrival_time
+        self._num_prompt_tokens = len(request.prompt_token_ids)
+        self._most_tokens = 0
+        params = request.params
+        self._open = set(range(params.n))  # answers that have not ended
+        self._silent = set(range(params.n))  # answers without a token
+        self.has_silent = True  # no property: it is read at every token
+        traces = metrics.traces
+        self._trace = None if traces is None else traces.begin(request)
+        metrics.params_n.add(params.n)
+        if params.max_tokens is not None:
+            metrics.params_max_tokens.add(params.max_tokens)
+
+    @property
+    def open_answers(self) -> list[int]:
+        """Answers that have not ended."""
+        return sorted(self._open)
+
+    def take(self, index: int, num_tokens: int, reason: FinishReason | None) -> None:
+        """An answer has so many tokens by now, and has ended if there is a reason."""
+        if num_tokens and index in self._silent:
+            self._silent.remove(index)
+            self.has_silent = bool(self._silent)
+            latency_s = self._metrics.clock() - self._arrived_at
+            self._metrics.first_token.add(latency_s)
+            if self._trace is not None:
+                self._trace.has_first_token(latency_s)
+        if reason is not None and index in self._open:
+            self._end(index, num_tokens, reason)
+
+    def end_trace(self, *, is_in_engine: bool) -> None:
+        """No answer goes on; with `is_in_engine` the engine will still say how long each took."""
+        if self._trace is not None:
+            assert self._metrics.traces is not None
+            self._metrics.traces.end(self._trace, is_in_engine=is_in_engine)
+
+    def _end(self, index: int, num_tokens: int, reason: FinishReason) -> None:
+        metrics = self._metrics
+        self._open.remove(index)
+        self._most_tokens = max(self._most_tokens, num_tokens)
+        metrics.num_ended[reason] += 1
+        if self._trace is not None:
+            self._trace.end_answer(num_tokens, reason)
+        metrics.prompt_tokens.add(self._num_prompt_tokens)
+        metrics.generation_tokens.add(num_tokens)
+        metrics.e2e.add(metrics.clock() - self._arrived_at)
+        if not self._open:
+            metrics.max_generation_tokens.add(self._most_tokens)
+
+
+class RemoteRequest:
+    """The same for an engine that reports nothing but its outputs: tokens are counted from them."""
+
+    def __init__(self, metrics: EngineMetrics, request: Request) -> None:
+        self._metrics = metrics
+        self._request = request
+        self._observed: ObservedRequest | None = None  # until the server has answered
+        self._num_tokens: dict[int, int] = {}
+        self._last_at: dict[int, float] = {}
+
+    @contextmanager
+    def following(self) -> Iterator[None]:
+        """Around the reading of the outputs: however that is left, no answer stays open.
+
+        What the server refused before it answered anything was never accepted, and is not counted.
+        """
+        try:
+            yield
+        except WeftError as error:
+            if self._observed is not None or error.code in _FAILURES:
+                self._close(FinishReason.ERROR)
+            raise
+        except (GeneratorExit, asyncio.CancelledError):
+            self._close(FinishReason.ABORT)
+            raise
+        except BaseException:
+            self._close(FinishReason.ERROR)
+            raise
+
+    def take(self, output: RequestOutput) -> None:
+        """An output of the server."""
+        observed = self._accepted()
+        now = self._metrics.clock()
+        is_delta = self._request.params.output_kind is OutputKind.DELTA
+        for answer in output.outputs:
+            before = self._num_tokens.get(answer.index, 0)
+            total = len(answer.token_ids) + (before if is_delta else 0)
+            if total > before:
+                self._count(answer.index, total - before, now)
+            self._num_tokens[answer.index] = total
+            observed.take(answer.index, total, answer.finish_reason)
+
+    def _accepted(self) -> ObservedRequest:
+        if self._observed is None:
+            self._observed = ObservedRequest(self._metrics, self._request)
+        return self._observed
+
+    def _close(self, reason: FinishReason) -> None:
+        observed = self._accepted()
+        for index in observed.open_answers:
+            observed.take(index, self._num_tokens.get(index, 0), reason)
+
+    def _count(self, index: int, num_tokens: int, now: float) -> None:
+        is_first = index not in self._last_at
+        self._metrics.count_tokens(
+            len(self._request.prompt_token_ids) if is_first else 0, num_tokens
+        )
+        if not is_first:
+            # Tokens that a paced server sends together were made one after the other.
+            gap_s = (now - self._last_at[index]) / num_tokens
+            self._metrics.inter_token.add(gap_s, num_tokens)
+        self._last_at[index] = now

@@ -1,0 +1,48 @@
+"""Checks of an operator's pause and sleep calls, shared by all clients."""
+
+from collections.abc import Iterable
+from enum import StrEnum
+
+from weft.core.errors import BadRequest
+from weft.core.values.types import PauseMode
+
+MAX_SLEEP_LEVEL = 2
+STALL_S = 30.0  # an engine without an answer for this long is unhealthy; no step takes as long
+HUNG_S = 60.0  # an engine process or node without an answer for this long is ended
+STUCK_S = 300.0  # an engine whose process answers but whose loop is stuck for this long is ended
+SERVER_HUNG_S = (
+    20.0  # limit for API servers, which never compute, and for the supervisor as they see it
+)
+START_S = 120.0  # extra time for a starting process: imports and reads are slow on a busy machine
+
+
+class SleepTag(StrEnum):
+    """A part that `wake_up` restores."""
+
+    WEIGHTS = "weights"
+    KV_CACHE = "kv_cache"
+    SCHEDULING = "scheduling"
+
+
+def read_pause_mode(mode: PauseMode | str, *, is_wait: bool = False) -> PauseMode:
+    """Returns the mode of a pause; `is_wait` is the older spelling of "wait"."""
+    if mode not in list(PauseMode):
+        raise BadRequest("mode", f"mode must be one of {', '.join(PauseMode)}, got {mode!r}", mode)
+    return PauseMode.WAIT if is_wait else PauseMode(mode)
+
+
+def check_sleep_level(level: int) -> None:
+    """Raises `BadRequest` for an unknown level of sleep."""
+    if level not in range(MAX_SLEEP_LEVEL + 1):
+        message = f"level must be from 0 to {MAX_SLEEP_LEVEL}, got {level!r}"
+        raise BadRequest("level", message, level)
+
+
+def read_sleep_tags(tags: Iterable[str] | None) -> list[str]:
+    """Returns the parts to wake; None stands for all."""
+    named = list(SleepTag) if tags is None else list(tags)
+    for tag in named:
+        if tag not in list(SleepTag):
+            allowed = ", ".join(SleepTag)
+            raise BadRequest("tags", f"tags must be of {allowed}, got {tag!r}", tag)
+    return [str(tag) for tag in named]

@@ -1,0 +1,160 @@
+"""Media of a prompt: images, videos and sound, which stand where its tokens have anchors.
+
+They come as files, or as tensors that somebody else's processor has made of them.
+"""
+
+from typing import Any, Literal, get_args
+
+import msgspec
+
+from weft.core.errors import BadRequest
+from weft.core.values.unicode import check_text
+
+Modality = Literal["image", "video", "audio"]
+MODALITIES: tuple[Modality, ...] = get_args(Modality)
+
+MAX_UUID_CHARS = 256
+MAX_BYTES = 64 * 2**20  # of all items of a prompt, as they come
+FIELD = "media"
+TENSORS = "mm_inputs"
+PROCESSOR_KWARGS = "mm_processor_kwargs"
+
+
+class MediaItem(msgspec.Struct, frozen=True, kw_only=True):
+    """One of them: a file's bytes, or where it is; or only the `uuid` under which the engine has seen it before.
+
+    With a `uuid` the engine trusts that the same one is the same item.
+    """
+
+    modality: Modality
+    data: bytes | None = None  # encoded: PNG, WAV, MP4
+    url: str | None = None
+    uuid: str | None = None
+
+
+class Tensor(msgspec.Struct, frozen=True, kw_only=True):
+    """Numbers row by row, little-endian, of a `dtype` that is listed in `weft.core.checks.media_tensors`."""
+
+    dtype: str
+    shape: tuple[int, ...]
+    data: bytes
+
+
+class MediaTensors(msgspec.Struct, frozen=True, kw_only=True):
+    """All items of one modality, made by somebody else's processor, with their tokens in the prompt.
+
+    Item i stands at the tokens of `placeholders[i]`, its first and their number; where there is an `embed_token_id`,
+    only at those of them. The engine trusts that what has the same of `hashes` is the same item.
+
+    Of a tensor in `batched` row i is item i's. Of one in `flat` an item has as many rows as the tensor that is
+    named there says; any other is shared by all. `on_cpu` are not moved to where the model is. What these say of a
+    tensor that is not there means nothing.
+    """
+
+    modality: Modality
+    tensors: dict[str, Tensor]
+    placeholders: list[tuple[int, int]]
+    hashes: list[str]
+    embed_token_id: int | None = None
+    batched: frozenset[str] = frozenset()
+    flat: dict[str, str] = {}
+    on_cpu: frozenset[str] = frozenset()
+
+
+class Media(msgspec.Struct, frozen=True, kw_only=True):
+    """All of a prompt, those of each modality in the order of their anchors; and arguments of the model's processor.
+
+    Either `items` or `tensors`, one for each modality, which no processor sees here.
+    """
+
+    items: list[MediaItem] = []
+    processor_kwargs: dict[str, Any] | None = None
+    tensors: list[MediaTensors] = []
+
+
+class MediaConfig(msgspec.Struct, frozen=True, kw_only=True):
+    """What an engine takes: how many of each modality in one prompt, and the token that is each one's anchor.
+
+    A modality without a known anchor is not in `anchor_ids`.
+    """
+
+    max_items: dict[Modality, int]
+    anchor_ids: dict[Modality, int] = {}
+
+
+class SpeechConfig(msgspec.Struct, frozen=True, kw_only=True):
+    """How a model makes text of speech: the token of second 0, if it has such, and whether it does nothing else."""
+
+    first_timestamp_id: int | None = None
+    is_only: bool = False
+
+
+def takes(modality: Modality, config: MediaConfig | None) -> bool:
+    """Whether an engine with this config takes any of a modality."""
+    return config is not None and config.max_items.get(modality, 0) > 0
+
+
+def check_media(media: Media, config: MediaConfig | None) -> None:
+    """Raise `BadRequest` for what an engine with this config does not take."""
+    if config is None:
+        raise BadRequest(FIELD, "media: this model reads text only")
+    if media.processor_kwargs is not None and not media.items:
+        raise BadRequest(PROCESSOR_KWARGS, f"{PROCESSOR_KWARGS} needs media in the prompt")
+    if media.items and media.tensors:
+        raise BadRequest(TENSORS, f"{TENSORS} does not go with media that are no tensors")
+    num_items = dict.fromkeys(MODALITIES, 0)
+    for item in media.items:
+        _check_item(item)
+        num_items[item.modality] += 1
+    for given in media.tensors:
+        num_items[given.modality] += len(given.placeholders)
+    for modality, num in num_items.items():
+        most = config.max_items.get(modality, 0)
+        if num > most:
+            raise BadRequest(
+                modality,
+                f"{modality}: this model takes none"
+                if most == 0
+                else f"{modality}: at most {most} may be given in one prompt, got {num}",
+                num,
+            )
+
+
+def check_anchors(token_ids: list[int], media: Media | None, config: MediaConfig) -> None:
+    """Raise `BadRequest` for an anchor at which nothing stands: the model would read it as a word."""
+    if media and media.tensors:
+        token_ids = _outside(media.tensors, token_ids)
+    for modality, anchor in config.anchor_ids.items():
+        num_items = sum(item.modality == modality for item in (media.items if media else ()))
+        num_anchors = token_ids.count(anchor)
+        if num_anchors > num_items:
+            raise BadRequest(
+                "prompt",
+                f"the prompt has {num_anchors} tokens {anchor}, at each of which one {modality} is to stand, "
+                f"and {num_items} of these are given",
+            )
+
+
+def _outside(tensors: list[MediaTensors], token_ids: list[int]) -> list[int]:
+    """The tokens at which none of these stand."""
+    outside: list[int] = []
+    end_of_last = 0
+    for start, length in sorted(one for given in tensors for one in given.placeholders):
+        outside += token_ids[end_of_last:start]
+        end_of_last = start + length
+    return outside + token_ids[end_of_last:]
+
+
+def _check_item(item: MediaItem) -> None:
+    if item.modality not in MODALITIES:
+        raise BadRequest(FIELD, f"media: a modality is one of {', '.join(MODALITIES)}")
+    if item.data is not None and item.url is not None:
+        raise BadRequest(FIELD, f"{item.modality}: give its bytes or its URL, not both")
+    if item.uuid is None and item.data is None and item.url is None:
+        raise BadRequest(FIELD, f"{item.modality}: it has neither bytes nor a URL nor a uuid")
+    if item.uuid is not None:
+        check_text("uuid", item.uuid)
+        if not 1 <= len(item.uuid) <= MAX_UUID_CHARS:
+            raise BadRequest(
+                "uuid", f"uuid takes 1 to {MAX_UUID_CHARS} characters, got {len(item.uuid)}"
+            )

@@ -1,0 +1,490 @@
+"""Values that cross layers: requests and outputs.
+
+All are frozen msgspec Structs, so that the same value serves Python callers and the wire between
+processes. Token ids are plain ints, times are seconds, log-probabilities are natural logarithms.
+"""
+
+from collections.abc import Mapping, Sequence
+from enum import StrEnum
+from typing import Annotated, Any
+
+import msgspec
+
+from weft.core.values.declare import INT32_MAX, INT64_MAX, Carried, Param
+from weft.core.values.kv_cache import Medium
+from weft.core.values.kv_transfer import Prefill
+from weft.core.values.media import Media
+from weft.core.values.prompts import EmbeddedTokens, EmbedsPrompt, Prompt, TextPrompt, TokensPrompt
+
+_PENALTY = Param(-2, 2)
+# Bodies ask for these in words of their own, or not at all; the client of a wire does them itself.
+_IN_PYTHON = Param(body=Carried.NOT, wire=Carried.OWN)
+_NOT_ON_WIRE = Param(wire=Carried.NOT)
+
+
+class OutputKind(StrEnum):
+    """How the outputs of one request relate to each other."""
+
+    CUMULATIVE = "cumulative"  # each output holds everything so far
+    DELTA = "delta"  # each output holds only what is new
+    FINAL_ONLY = "final_only"  # one output, at the end
+
+
+class FinishReason(StrEnum):
+    """Why a sequence ended."""
+
+    STOP = "stop"
+    LENGTH = "length"
+    ABORT = "abort"
+    ERROR = "error"
+    REPETITION = "repetition"
+
+
+class PoolingKind(StrEnum):
+    """Which hidden states of a prompt a result is made of."""
+
+    CLS = "cls"  # the first token's
+    LAST = "last"
+    MEAN = "mean"  # all tokens', as one
+    EACH = "each"  # every token's, each by itself
+
+
+class PauseMode(StrEnum):
+    """What a pause does with the requests in flight."""
+
+    ABORT = "abort"
+    WAIT = "wait"
+    KEEP = "keep"
+
+
+PromptType = str | list[int] | TextPrompt | TokensPrompt | EmbedsPrompt | Prompt
+
+
+class StructuredOutputsParams(
+    msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True
+):
+    """What the answer must look like: exactly one of the constraints, checked by `weft.core.checks.structured`.
+
+    `json` is a JSON schema, as text or as an object. `grammar` is Lark or, with `root ::=`, GBNF.
+    `structural_tag` is JSON: free text in which tags have a form (see `weft.engine.constraints.structural_tag`).
+    JSON is written without whitespace between its parts, unless `whitespace_pattern` says what may
+    stand there.
+    """
+
+    json: str | dict[str, Any] | None = None
+    json_object: bool | None = None
+    regex: str | None = None
+    choice: list[str] | None = None
+    grammar: str | None = None
+    structural_tag: str | None = None
+    whitespace_pattern: str | None = None
+
+
+class RepetitionDetectionParams(
+    msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True
+):
+    """End an answer whose last tokens are one pattern, `min_count` times over.
+
+    Patterns of `min_pattern_size` (0 counts as 1) to `max_pattern_size` tokens are looked for; a
+    `max_pattern_size` of 0 looks for none.
+    """
+
+    max_pattern_size: int = 0
+    min_pattern_size: int = 0
+    min_count: int = 0
+
+
+class SamplingParams(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """How to choose tokens and when to stop. Ranges are checked by `weft.core.checks.validate`.
+
+    `None` means "not requested". `max_tokens=None` fills the context. `temperature` below 1e-5 is
+    greedy. `top_k` 0 or -1 is off. `logprobs`/`prompt_logprobs` -1 is the whole vocabulary.
+    `logprob_token_ids` are scored beside the sampled token, in place of the most likely ones.
+    `flat_logprobs` gives them as `weft.core.values.logprobs.FlatLogprobs`, of few objects, not as lists.
+
+    What may be sampled is narrowed by `structured_outputs`, then `allowed_token_ids`, `bad_words` and
+    `min_tokens`; one that would leave nothing is passed over at that token. With `structured_outputs`,
+    `ignore_eos` keeps the answer going only while the constraint allows more. After reasoning (see
+    `EngineClient.generate`) the constraint begins behind it, or with `grammar_from_first_token` at once.
+    Reasoning that has taken `thinking_token_budget` tokens is ended: the text that ends it comes next,
+    token by token, whatever else is requested. -1 is no budget.
+    """
+
+    n: int = 1
+    temperature: Annotated[
+        float, Param(0, 2, of_model=True, help="0 takes the likeliest token each time.")
+    ] = 1.0
+    top_p: Annotated[
+        float,
+        Param(
+            0,
+            1,
+            above=True,
+            narrows=True,
+            of_model=True,
+            help="Sample from this share of probability.",
+        ),
+    ] = 1.0
+    top_k: Annotated[
+        int,
+        Param(
+            -1,
+            INT64_MAX,
+            wire=Carried.OWN,
+            narrows=True,
+            of_model=True,
+            help="Sample from this many tokens; 0: all.",
+        ),
+    ] = 0
+    min_p: Annotated[
+        float,
+        Param(
+            0,
+            1,
+            narrows=True,
+            of_model=True,
+            help="Drop tokens less likely than this share of the best.",
+        ),
+    ] = 0.0
+    presence_penalty: Annotated[float, _PENALTY] = 0.0
+    frequency_penalty: Annotated[float, _PENALTY] = 0.0
+    # A logit divided or multiplied by these stays finite in float32.
+    repetition_penalty: Annotated[float, Param(1e-5, 1e5, of_model=True)] = 1.0
+    seed: Annotated[
+        int | None, Param(-INT64_MAX - 1, INT64_MAX, help="Same seed, same answer.")
+    ] = None
+    stop: Annotated[
+        str | list[str] | None,
+        Param(wire=Carried.OWN, help="End before this text; repeat for several."),
+    ] = None
+    stop_token_ids: Annotated[list[int] | None, Param(wire=Carried.OWN)] = None
+    include_stop_str_in_output: bool = False
+    ignore_eos: bool = False
+    max_tokens: Annotated[
+        int | None,
+        Param(1, INT32_MAX, body=Carried.OWN, help="Most tokens to generate.", is_size=True),
+    ] = 16
+    min_tokens: Annotated[int, Param(0, INT32_MAX)] = 0
+    logprobs: Annotated[int | None, Param(body=Carried.OWN)] = None
+    prompt_logprobs: int | None = None
+    logprob_token_ids: Annotated[list[int] | None, _NOT_ON_WIRE] = None
+    flat_logprobs: Annotated[bool, _IN_PYTHON] = False
+    logit_bias: Annotated[dict[int, float] | None, Param(wire=Carried.OWN)] = None
+    allowed_token_ids: Annotated[list[int] | None, _NOT_ON_WIRE] = None
+    bad_words: Annotated[list[str] | None, _NOT_ON_WIRE] = None
+    structured_outputs: Annotated[
+        StructuredOutputsParams | None, Param(body=Carried.OWN, wire=Carried.OWN)
+    ] = None
+    grammar_from_first_token: Annotated[bool, Param(body=Carried.NOT)] = False
+    thinking_token_budget: Annotated[int | None, Param(-1, INT32_MAX, wire=Carried.NOT)] = None
+    repetition_detection: Annotated[RepetitionDetectionParams | None, _NOT_ON_WIRE] = None
+    truncate_prompt_tokens: int | None = None
+    detokenize: Annotated[bool, _IN_PYTHON] = True
+    skip_special_tokens: bool = True
+    spaces_between_special_tokens: bool = True
+    output_kind: Annotated[OutputKind, _IN_PYTHON] = OutputKind.CUMULATIVE
+    stream_interval: Annotated[
+        int | None, Param(1, INT32_MAX, body=Carried.NOT, wire=Carried.NOT)
+    ] = None
+    skip_reading_prefix_cache: Annotated[bool, Param(body=Carried.NOT, wire=Carried.NOT)] = False
+    extra_args: Annotated[dict[str, Any] | None, _IN_PYTHON] = None
+
+    @property
+    def is_greedy(self) -> bool:
+        """Whether the most likely token is always taken."""
+        return self.temperature < 1e-5
+
+    @property
+    def stop_strings(self) -> tuple[str, ...]:
+        """`stop` as a tuple, whichever form it was given in."""
+        if self.stop is None:
+            return ()
+        return (self.stop,) if isinstance(self.stop, str) else tuple(self.stop)
+
+
+class StreamingInput(msgspec.Struct, frozen=True):
+    """A piece of a prompt that comes while its request is answered; None keeps the call's parameters."""
+
+    prompt: PromptType
+    sampling_params: SamplingParams | None = None
+
+
+class LoRARequest(msgspec.Struct, frozen=True, kw_only=True):
+    """An adapter: its public name, its id (>= 1) and the directory that holds it.
+
+    `base_model_name` None is the model that is served. `load_inplace` loads an adapter again that is
+    there under this name.
+    """
+
+    lora_name: str
+    lora_int_id: int
+    lora_path: str
+    base_model_name: str | None = None
+    load_inplace: bool = False
+
+
+class RequestOptions(msgspec.Struct, frozen=True, kw_only=True):
+    """What a caller says of a request beside its prompt and parameters; see `EngineClient.generate`."""
+
+    request_id: str
+    prompt_text: str | None = None
+    lora_request: LoRARequest | None = None
+    tokenization_kwargs: Mapping[str, Any] | None = None
+    trace_headers: Mapping[str, str] | None = None
+    priority: int = 0
+    data_parallel_rank: int | None = None
+    reasoning_ended: bool | None = None
+    reasoning_parser_kwargs: Mapping[str, Any] | None = None
+    prefiller: Prefill | None = (
+        None  # which the HTTP server follows, before an engine has the request
+    )
+
+
+class OpenReasoning(msgspec.Struct, frozen=True, kw_only=True):
+    """Reasoning that has not ended where the answer begins: the text that ends it, and its tokens."""
+
+    end: str
+    end_token_ids: list[int]
+
+
+class Request(msgspec.Struct, frozen=True, kw_only=True):
+    """A checked request: made once, by `EngineClient.prepare`, and trusted from then on.
+
+    `params` are resolved: `max_tokens` is a number, -1 and True have taken their meaning.
+
+    `request_id` is the caller's label; `engine_id` is unique for the life of the process and is what
+    the engine knows. `eos_token_ids[0]` is the primary end-of-sequence id. `seed` is always set.
+    `arrival_time` is on the monotonic clock of the front process. `grammar` is what became of
+    `params.structured_outputs`, which is then None; `bad_token_ids` of `params.bad_words`: the last
+    token of each list may not follow the others. `reasoning` is None unless the answer begins inside it;
+    where another server is to judge that, its tokens are unknown, and `reasoning_ended` is what the
+    caller says.
+    Where `prompt_embeds` are, in the order of the prompt, its token ids are 0; `cache_salt` then has what tells
+    these embeddings from others. Of `media` only the number has been checked.
+    A request with `pooling` and `pooling_kind` generates nothing: its `params` are idle.
+    `lora_id`, at least 1, is of one load of the adapter that `lora_request` names: no two share an id.
+    """
+
+    request_id: str
+    engine_id: str
+    prompt_token_ids: list[int]
+    params: SamplingParams
+    eos_token_ids: tuple[int, ...]
+    seed: int
+    arrival_time: float
+    prompt: str | None = None
+    priority: int = 0
+    cache_salt: str | None = None
+    data_parallel_rank: int | None = None
+    trace_headers: Mapping[str, str] | None = None
+    lora_request: LoRARequest | None = None
+    lora_id: int | None = None
+    grammar: str | None = None
+    bad_token_ids: list[list[int]] = []
+    reasoning: OpenReasoning | None = None
+    reasoning_ended: bool | None = None
+    pooling: "PoolingParams | None" = None
+    pooling_kind: PoolingKind | None = None
+    token_type_ids: list[int] | None = None
+    prompt_embeds: list[EmbeddedTokens] = []
+    media: Media | None = None
+
+    @property
+    def lora_name(self) -> str | None:
+        """The adapter's name, which its blocks in the prefix cache are known by."""
+        return None if self.lora_request is None else self.lora_request.lora_name
+
+
+class PoolingParams(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """How to turn hidden states into one result; used by `EngineClient.encode`.
+
+    `task` is embed, classify, token_embed or token_classify; None is token_embed or token_classify,
+    whichever the model has. `dimensions` cuts an embedding, and `normalize` (None: as the model says) brings it to
+    length 1; both are for embeddings. `use_activation` False leaves scores as they are.
+    """
+
+    task: str | None = None
+    dimensions: int | None = None
+    normalize: bool | None = None
+    use_activation: bool | None = None
+    truncate_prompt_tokens: int | None = None
+    skip_reading_prefix_cache: bool | None = None
+    output_kind: OutputKind = OutputKind.FINAL_ONLY
+
+
+class Logprob(msgspec.Struct, frozen=True, array_like=True):
+    """One token's log-probability at one position.
+
+    `rank` is 1-based, ties counting against it; None where it is not known, because a wire has no field for it.
+    """
+
+    logprob: float
+    rank: int | None
+    decoded_token: str | None = None
+
+
+# Sampled token first, then the best by rank; keyed by token id.
+PositionLogprobs = dict[int, Logprob]
+
+
+# (token id, log-probability, rank): the sampled token first, then the best by rank.
+LogprobRow = list[tuple[int, float, int | None]]
+
+
+class SequenceOutput(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
+    """What one step brought for one answer of one request.
+
+    `prompt_logprobs` comes in parts, step by step, with the outputs of answer 0 until its first token
+    (position 0 left out). `error` is set only with `FinishReason.ERROR`, and its text may be shown to the
+    caller. Tokens that were drafted, and those that came as drafted, are counted from the answer's beginning.
+    `pooled` is the whole result of a pooling request: float32 numbers of this machine. `prompt_token_ids` are there
+    where they are others than the request's: each item of media has become many.
+    """
+
+    engine_id: str
+    index: int
+    token_ids: list[int] = []
+    logprobs: list[LogprobRow] | None = None
+    prompt_logprobs: list[LogprobRow] | None = None
+    num_cached_tokens: int = 0
+    finish_reason: FinishReason | None = None
+    stop_reason: int | str | None = None
+    error: str | None = None
+    num_draft_tokens: int = 0  # since the answer began
+    num_accepted_tokens: int = 0  # of them, those that came as drafted
+    pooled: bytes | None = None
+    pooled_shape: tuple[int, ...] = ()
+    prompt_token_ids: list[int] | None = None
+    kv_transfer_params: dict[str, Any] | None = None
+
+
+class CompletionOutput(msgspec.Struct, frozen=True, kw_only=True, gc=False):
+    """One of the `n` answers. Under DELTA, `text`, `token_ids` and `logprobs` hold only what is new.
+
+    `stop_reason` is the stop string or the stop token id that matched; None for end-of-sequence.
+    Drafted tokens, and those that came as drafted, are counted from the beginning under every kind.
+    """
+
+    index: int
+    text: str = ""
+    token_ids: list[int] = []
+    cumulative_logprob: float | None = None
+    logprobs: Sequence[PositionLogprobs] | None = None
+    finish_reason: FinishReason | None = None
+    stop_reason: int | str | None = None
+    num_draft_tokens: int = 0
+    num_accepted_tokens: int = 0
+
+    @property
+    def is_finished(self) -> bool:
+        """Whether this answer is complete."""
+        return self.finish_reason is not None
+
+
+class RequestOutput(msgspec.Struct, frozen=True, kw_only=True, gc=False):
+    """What `generate` yields: the new part of every answer of one request, or all of it.
+
+    `prompt_logprobs[0]` is None (nothing precedes the first token). `num_cached_tokens` counts the prompt
+    tokens taken from the prefix cache when the request first ran. `kv_transfer_params` is for who continues it.
+    """
+
+    request_id: str
+    prompt: str | None
+    prompt_token_ids: list[int]
+    outputs: list[CompletionOutput]
+    is_finished: bool
+    prompt_logprobs: Sequence[PositionLogprobs | None] | None = None
+    num_cached_tokens: int = 0
+    kv_transfer_params: dict[str, Any] | None = None
+
+    @property
+    def finished(self) -> bool:
+        """`is_finished`, under the name other engines use."""
+        return self.is_finished
+
+
+class PoolingRequestOutput(msgspec.Struct, frozen=True, kw_only=True):
+    """What `encode` yields, once: numbers, row after row.
+
+    `shape` is (numbers,), or (tokens, numbers) for the tasks with a result for every token. An
+    aborted request has no numbers, and the shape (0,).
+    """
+
+    request_id: str
+    prompt_token_ids: list[int]
+    data: list[float]
+    shape: tuple[int, ...] = ()
+    num_cached_tokens: int = 0
+    is_finished: bool = True
+
+
+class EngineLoad(msgspec.Struct, frozen=True, kw_only=True):
+    """A snapshot of one rank's scheduler and cache, taken by the engine after a step.
+
+    `gen_throughput` is generated tokens per second and `cache_hit_rate` the share of queried prompt
+    tokens found in the prefix cache, both over a recent window. `num_loras` adapters are loaded; `max_loras` is 0
+    without `--enable-lora`.
+    """
+
+    data_parallel_rank: int = 0
+    num_running: int = 0
+    num_waiting: int = 0
+    num_used_tokens: int = 0
+    max_total_tokens: int = 0
+    max_running: int = 0
+    num_waiting_uncached_tokens: int = 0
+    gen_throughput: float = 0.0
+    cache_hit_rate: float = 0.0
+    num_held_blocks: int = 0
+    num_blocks: int = 0
+    num_steps: int = 0
+    num_preemptions: int = 0
+    num_draft_tokens: int = 0
+    num_accepted_tokens: int = 0
+    num_loras: int = 0
+    max_loras: int = 0
+
+    @property
+    def token_usage(self) -> float:
+        """Share of the KV pool that live sequences hold, 0..1."""
+        return self.num_used_tokens / self.max_total_tokens if self.max_total_tokens else 0.0
+
+
+class BlockStored(msgspec.Struct, frozen=True, tag=True, kw_only=True):
+    """Blocks that entered the prefix cache, a chain in order; hashes are 32 bytes.
+
+    `media` are, for each block, the items whose tokens are in it: their hash, and where the item begins as seen
+    from the block's first token. Empty where none has any.
+    """
+
+    block_hashes: list[bytes]
+    parent_block_hash: bytes | None
+    token_ids: list[int]
+    block_size: int
+    lora_name: str | None = None
+    cache_salt: str | None = None
+    medium: Medium = Medium.POOL
+    media: list[list[tuple[str, int]]] = []
+
+
+class BlockRemoved(msgspec.Struct, frozen=True, tag=True, kw_only=True):
+    """Blocks that left the prefix cache."""
+
+    block_hashes: list[bytes]
+    medium: Medium = Medium.POOL
+
+
+class AllBlocksCleared(msgspec.Struct, frozen=True, tag=True):
+    """The whole prefix cache was dropped, of every medium."""
+
+
+KvEvent = BlockStored | BlockRemoved | AllBlocksCleared
+
+
+class KvEventBatch(msgspec.Struct, frozen=True, kw_only=True):
+    """The cache's changes in one step. Sequence numbers start at 0 and never skip; `timestamp` is Unix time."""
+
+    sequence_number: int
+    timestamp: float
+    events: list[KvEvent]
+    data_parallel_rank: int = 0

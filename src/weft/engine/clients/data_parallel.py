@@ -1,0 +1,294 @@
+"""`DataParallelClient`: several engines behind one client. Each is a process with its own CPUs and KV pool, on this
+machine or another.
+
+A request goes to the engine with the fewest tokens to compute before the request's first token: uncached tokens of
+waiting prompts, unfinished answers, and the tokens of its own prompt that the engine has not cached. A call goes to
+every engine. An engine that dies is started again; the others are not affected.
+"""
+
+import asyncio
+import itertools
+from collections.abc import AsyncGenerator, AsyncIterable, Callable, Iterable, Iterator
+from contextlib import aclosing, contextmanager
+from operator import attrgetter
+from typing import TypeVar
+
+from weft.core.client import AnyParams, EngineClient, PromptSource, Sink
+from weft.core.config.engine import EngineConfig
+from weft.core.config.ranks import local_ranks
+from weft.core.errors import BadRequest, EngineDead, Overloaded, Unavailable, WeftError
+from weft.core.observe.metrics import Metrics
+from weft.core.values.kv_transfer import RemotePrompt
+from weft.core.values.types import (
+    EngineLoad,
+    KvEventBatch,
+    PoolingRequestOutput,
+    Request,
+    RequestOptions,
+    RequestOutput,
+    SamplingParams,
+    StreamingInput,
+)
+from weft.engine.clients.child import EngineChild
+from weft.engine.clients.elastic_group import ElasticGroup, Nodes, Rank, close_events, launch_all
+from weft.engine.clients.local_client import LocalClient
+from weft.engine.clients.process_client import OnLoading, read_tokenizer
+from weft.engine.front.client import FrontClient
+from weft.engine.front.counted_stream import Ended
+from weft.engine.front.prefix_index import cached_tokens
+from weft.model.open import Checkpoint
+from weft.text.tokenizer import Tokenizer
+
+T = TypeVar("T")
+
+
+class DataParallelClient(ElasticGroup):
+    """Client of several engines. Made by `start`, inside a running event loop."""
+
+    def __init__(
+        self, config: EngineConfig, tokenizer: Tokenizer, metrics: Metrics | None = None
+    ) -> None:
+        super().__init__(config, tokenizer, metrics)
+        self._choices = itertools.count(1)
+        self._closed = asyncio.Event()
+
+    @classmethod
+    async def start(
+        cls,
+        checkpoint: Checkpoint,
+        config: EngineConfig,
+        metrics: Metrics | None = None,
+        child: EngineChild | None = None,
+        on_loading: OnLoading = lambda num_bytes, all_bytes: None,
+        nodes: Nodes | None = None,
+    ) -> "DataParallelClient":
+        """Starts all engines and waits until each has loaded; see `ProcessClient.start`.
+
+        `child` was launched with the configuration of the first rank of this machine. The client owns and closes
+        `nodes`, which only a head has.
+        """
+        children = await launch_all(config, local_ranks(config), begun=child)
+        try:
+            client = cls(config, await read_tokenizer(checkpoint), metrics)
+        except BaseException:
+            await asyncio.gather(*(one.discard() for one in children))
+            raise
+        client._weights = children[0].weights if children else None
+        client._nodes = nodes
+        await client._open_all(client._ranks, children, config, on_loading)
+        for rank in client._ranks:
+            rank.supervisor = asyncio.create_task(client._supervise(rank))
+        return client
+
+    # -- requests -----------------------------------------------------------------------------
+
+    @contextmanager
+    def preparing(self, num_answers: int) -> Iterator[None]:
+        """Reserves places with the engine that has the smallest backlog; the engine that runs the request is chosen
+        later, by its prompt.
+        """
+        rank = _with_room(sorted(self._able(), key=_backlog), num_answers)
+        with rank.engine.preparing(num_answers):
+            yield
+
+    async def prepare(
+        self, prompt: PromptSource, params: AnyParams, options: RequestOptions
+    ) -> Request:
+        self._able()[0].engine.check_callable(options)
+        return await self._inputs.prepare(prompt, params, options)
+
+    def run(self, request: Request) -> AsyncGenerator[RequestOutput, None]:
+        return self._follow(request, lambda client, num: client.run(request, num))
+
+    def run_pooling(self, request: Request) -> AsyncGenerator[PoolingRequestOutput, None]:
+        return self._follow(request, lambda client, num: client.run_pooling(request, num))
+
+    def run_into(self, request: Request, sink: Sink) -> AsyncGenerator[RequestOutput, None]:
+        return self._follow(request, lambda client, num: client.run_into(request, sink, num))
+
+    def run_counted(self, request: Request) -> AsyncGenerator[Ended, None]:
+        return self._follow(request, lambda client, num: client.run_counted(request, num))
+
+    def end_answer(self, engine_id: str, index: int) -> None:
+        for client in self._clients():
+            client.end_answer(engine_id, index)
+
+    def release_remote(self, source: RemotePrompt) -> None:
+        """See `FrontClient.release_remote`; any engine can pass it on. If no engine is live, the lease expires by
+        itself.
+        """
+        live = next((rank for rank in self._ranks if rank.is_live), None)
+        if live is not None:
+            live.engine.release_remote(source)
+
+    async def run_pieces(
+        self,
+        pieces: AsyncIterable[StreamingInput],
+        params: SamplingParams,
+        options: RequestOptions,
+    ) -> AsyncGenerator[RequestOutput, None]:
+        """Runs all pieces on one engine, which has the earlier pieces in its cache."""
+        rank = min(self._able(options.data_parallel_rank), key=_backlog)
+        running = rank.engine.run_pieces(pieces, params, options)
+        with rank.holding():
+            async with aclosing(running) as outputs:
+                async for output in outputs:
+                    yield output
+
+    async def _follow(
+        self, request: Request, run: Callable[[FrontClient, int], AsyncGenerator[T, None]]
+    ) -> AsyncGenerator[T, None]:
+        rank, num_tokens = self._choose(request)
+        with rank.holding():
+            async with aclosing(run(rank.engine, num_tokens)) as outputs:
+                async for output in outputs:
+                    yield output
+
+    def _choose(self, request: Request) -> tuple[Rank, int]:
+        """Returns the rank that takes a request, and the number of prompt tokens that it has to compute."""
+        able = self._able(request.data_parallel_rank)
+        cached = cached_tokens(request, self.info.block_size, [rank.prefixes for rank in able])
+        num_tokens = len(request.prompt_token_ids)
+        uncached = {rank: num_tokens - num for rank, num in zip(able, cached, strict=True)}
+        able.sort(key=lambda rank: (rank.backlog + uncached[rank], rank.chosen_at))
+        rank = _with_room(able, request.params.n)
+        rank.chosen_at = next(self._choices)
+        return rank, uncached[rank]
+
+    def _able(self, number: int | None = None) -> list[Rank]:
+        """Returns the ranks that take requests, or the rank `number` alone; raises if there is none."""
+        if self._is_closing:
+            raise Unavailable("the server is shutting down")
+        ranks = [rank for rank in self._ranks if not rank.is_draining]
+        if number is not None:
+            pinned = next((rank for rank in self._ranks if rank.number == number), None)
+            if pinned is None:  # the rank was removed after the request was checked
+                raise BadRequest("data_parallel_rank", f"data_parallel_rank {number} is not there")
+            if pinned.is_draining:
+                raise Unavailable(f"engine {number} takes no more requests; it is about to leave")
+            if not pinned.is_live:
+                raise EngineDead(f"engine {number} is not running; it is started again")
+            ranks = [pinned]
+        live = [rank for rank in ranks if rank.is_live]
+        if not live:
+            raise self.dead_error
+        return [rank for rank in live if not rank.is_stalled] or live
+
+    async def abort(self, request_id: str | Iterable[str]) -> None:
+        ids = [request_id] if isinstance(request_id, str) else list(request_id)
+        await asyncio.gather(*(client.abort(ids) for client in self._clients()))
+
+    @property
+    def num_active_requests(self) -> int:
+        return sum(client.num_active_requests for client in self._clients())
+
+    # -- state --------------------------------------------------------------------------------
+
+    @property
+    def is_running(self) -> bool:
+        return not self._is_closing
+
+    @property
+    def is_stopped(self) -> bool:
+        return self._closed.is_set()
+
+    @property
+    def errored(self) -> bool:
+        """False always: engines that died are started again."""
+        return False
+
+    @property
+    def dead_error(self) -> BaseException:
+        return EngineDead("no engine is running; they are started again")
+
+    @property
+    def is_degraded(self) -> bool:
+        return any(not rank.is_live or rank.is_stalled for rank in self._ranks)
+
+    async def check_health(self) -> None:
+        """Raises if no engine answers."""
+        if self._is_closing:
+            return
+        self._able()
+        error: WeftError | None = None
+        live = [rank for rank in self._ranks if rank.is_live]
+        for rank in live:
+            try:
+                await rank.engine.check_health()
+                rank.is_stalled = False
+            except WeftError as failure:
+                rank.is_stalled, error = True, failure
+        if error is not None and all(rank.is_stalled for rank in live):
+            raise error
+
+    async def get_loads(self) -> list[EngineLoad]:
+        """Returns the loads of the live engines."""
+        loads = await self._each(lambda engine: engine.get_loads())
+        return [load for one in loads for load in one]
+
+    def subscribe_kv_events(
+        self, start_sequence_number: int | None = None
+    ) -> AsyncGenerator[KvEventBatch, None]:
+        """Yields the cache events of all engines: each batch has its rank, and all ranks share one sequence of
+        numbers.
+        """
+        self._able()
+        return self._feed.subscribe(start_sequence_number)
+
+    async def do_log_stats(self) -> None:
+        for client in self._clients():
+            await client.do_log_stats()
+
+    def _engines(self) -> list[FrontClient]:
+        self._able()
+        return [rank.engine for rank in self._ranks if rank.is_live]
+
+    def shutdown(self, timeout: float | None = None) -> None:
+        if self._is_closing:
+            return
+        self._is_closing = True
+        if self._scaling is not None:
+            self._scaling.cancel()
+        for rank in self._ranks:
+            if rank.client is not None:
+                rank.client.shutdown(timeout)
+            elif rank.supervisor is not None:
+                rank.supervisor.cancel()
+        self._closing = asyncio.create_task(self._close())
+
+    async def _close(self) -> None:
+        tasks = [self._scaling, *(rank.supervisor for rank in self._ranks)]
+        await asyncio.gather(*filter(None, tasks), return_exceptions=True)
+        self._feed.close(EngineDead("the engines were shut down"))
+        close_events(self._ranks)
+        if self._nodes is not None:
+            self._nodes.close()
+        self._closed.set()
+
+    async def wait_closed(self) -> None:
+        await self._closed.wait()
+
+
+_backlog = attrgetter("backlog")
+
+
+def _with_room(ranks: Iterable[Rank], num_answers: int) -> Rank:
+    """Returns the first rank with places for `num_answers` answers; raises `Overloaded` if there is none."""
+    full: Overloaded | None = None
+    for rank in ranks:
+        try:
+            with rank.engine.preparing(num_answers):
+                return rank
+        except Overloaded as error:
+            full = full or error
+    assert full is not None
+    raise full
+
+
+async def start_engines(
+    checkpoint: Checkpoint, config: EngineConfig, metrics: Metrics | None = None
+) -> EngineClient:
+    """Starts the engines inside a program: a single engine on a thread, several in processes."""
+    kind = DataParallelClient if config.has_ranks else LocalClient
+    client: EngineClient = await kind.start(checkpoint, config, metrics)
+    return client

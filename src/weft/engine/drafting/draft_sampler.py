@@ -1,0 +1,91 @@
+"""`DraftSampler`: draws drafts from the logits of a draft model, as the tokens themselves will be drawn.
+
+It uses the request's parameters, its grammar, and its noise of that position: so where draft and model agree,
+sampled tokens are accepted as greedy ones are.
+"""
+
+import logging
+from dataclasses import dataclass, field
+from typing import TypeVar
+
+import numpy as np
+
+from weft.compute.protocols.masks import Words
+from weft.compute.protocols.runner import Rows
+from weft.compute.protocols.sampler import Sampler
+from weft.engine.constraints.grammar import GrammarState
+from weft.engine.scheduling.plan import SampledRow
+from weft.engine.scheduling.sequence import Sequence
+from weft.engine.step.sampler_call import INTERNAL_ERROR, SamplerCall, Wanted
+from weft.engine.step.step_choices import to_choice
+
+log = logging.getLogger("weft.engine")
+
+
+@dataclass(slots=True, eq=False)
+class Guess:
+    """Drafts of one sequence in this step, at most `most` tokens."""
+
+    sequence: Sequence
+    most: int
+    drafted: list[int] = field(default_factory=list)
+    grammar: GrammarState | None = None  # its state after the drafts
+
+    def follow_grammar(self) -> Words | None:
+        """Returns the tokens that the grammar allows next; None without a grammar, or before it rules. Raises
+        `GrammarFailed` at its end.
+        """
+        if not self.drafted:
+            ruling = self.sequence.ruling_grammar
+            self.grammar = None if ruling is None else ruling.fork()
+            return None if ruling is None else ruling.mask()
+        if self.grammar is None:
+            return None
+        self.grammar.advance(self.drafted[-1])
+        return self.grammar.mask()
+
+
+G = TypeVar("G", bound=Guess)
+
+
+class DraftSampler:
+    """Samples drafts. Logits are cut or padded to `vocab_size` of the served model: models of a family pad them
+    differently.
+    """
+
+    def __init__(self, sampler: Sampler, vocab_size: int) -> None:
+        self._sampler = sampler
+        self._vocab_size = vocab_size
+
+    def draw(self, guesses: list[G], rows: Rows) -> list[G]:
+        """Draws one more draft for each guess from `rows`; returns the guesses that got one."""
+        wanted = [_want(guess, row) for row, guess in enumerate(guesses)]
+        call = SamplerCall(self._sampler, self._fitted(rows), wanted, is_draft=True)
+        drawn = []
+        for guess, result in zip(guesses, call.results(), strict=True):
+            # A failure here is ignored: sampling the step meets the same failure, and ends this request alone.
+            if isinstance(result, SampledRow) and result.token_id is not None:
+                guess.drafted.append(result.token_id)
+                drawn.append(guess)
+        return drawn
+
+    def _fitted(self, rows: Rows) -> Rows:
+        """Cuts or pads logits to the width of the served model's logits."""
+        missing = self._vocab_size - rows.shape[1]
+        if missing <= 0:
+            return rows[:, : self._vocab_size]
+        return np.pad(rows, ((0, 0), (0, missing)), constant_values=-np.inf)
+
+
+def _want(guess: Guess, row: int) -> Wanted:
+    """Returns what to sample: by the request's parameters, as if the drafts were output."""
+    sequence, drafted = guess.sequence, guess.drafted
+    wanted = Wanted(sequence.request, row)
+    forced_token_id = None if drafted else sequence.forced_token_id
+    try:
+        mask = guess.follow_grammar() if forced_token_id is None else None
+        wanted.choice = to_choice(sequence, drafted, mask=mask, forced_token_id=forced_token_id)
+    except Exception:
+        log.debug("no draft: request_id=%s", sequence.request.request_id, exc_info=True)
+        wanted.failure = INTERNAL_ERROR
+    return wanted

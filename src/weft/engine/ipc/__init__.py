@@ -1,0 +1,1 @@
+"""Messages between the front and the engine, and the channels that carry them."""

@@ -1,0 +1,100 @@
+"""`Channel`: messages in both directions over a socket pair or a connection, until either side closes it."""
+
+import asyncio
+import socket
+from collections import deque
+from collections.abc import AsyncIterator
+from typing import Any, Generic, TypeVar
+
+import msgspec
+
+from weft.engine.ipc.messages import MAX_FRAME_BYTES
+
+_LENGTH = 4  # bytes before each message
+_CHUNK = 1 << 16
+
+T = TypeVar("T")
+
+
+class Channel(Generic[T]):
+    """A message channel; made by `open`, inside a running event loop. `T` is the type of received messages."""
+
+    def __init__(
+        self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter, received: Any
+    ) -> None:
+        self._reader, self._writer = reader, writer
+        self._encoder = msgspec.msgpack.Encoder()
+        self._decoder: msgspec.msgpack.Decoder[T] = msgspec.msgpack.Decoder(received)
+        self._partial = bytearray()
+        self._frames: deque[bytes] = deque()
+
+    @classmethod
+    async def open(cls, end: socket.socket, received: Any) -> "Channel[T]":
+        """Opens one end; `received` is the type of messages from the other end."""
+        end.setblocking(False)
+        is_local = end.family == socket.AF_UNIX
+        connect = asyncio.open_unix_connection if is_local else asyncio.open_connection
+        reader, writer = await connect(sock=end)
+        return cls(reader, writer, received)
+
+    def send(self, message: msgspec.Struct | msgspec.Raw) -> None:
+        """Sends a message; never blocks. No-op if the channel is closed."""
+        if not self._writer.is_closing():
+            body = self._encoder.encode(message)
+            self._writer.write(len(body).to_bytes(_LENGTH, "big") + body)
+
+    @property
+    def num_unsent(self) -> int:
+        """Number of bytes that the other side has not read."""
+        return self._writer.transport.get_write_buffer_size()
+
+    @property
+    def is_closing(self) -> bool:
+        """True if either side has closed the channel, as far as known here."""
+        return self._writer.is_closing()
+
+    async def drain(self) -> None:
+        """Waits while many bytes are unsent."""
+        await self._writer.drain()
+
+    async def receive(self) -> T | None:
+        """Returns the next message; None when the other side has closed the channel."""
+        while not self._frames:
+            try:
+                chunk = await self._reader.read(_CHUNK)
+            except ConnectionError:
+                return None
+            if not chunk:
+                return None
+            self._partial += chunk
+            self._frames.extend(_take_frames(self._partial))
+        return self._decoder.decode(self._frames.popleft())
+
+    async def messages(self) -> AsyncIterator[T]:
+        """Yields messages until the other side closes the channel."""
+        while (message := await self.receive()) is not None:
+            yield message
+
+    def close(self) -> None:
+        """Closes the channel once all bytes are sent; idempotent."""
+        self._writer.close()
+
+    def abort(self) -> None:
+        """Closes the channel at once: unsent bytes are dropped, because the other side does not respond."""
+        self._writer.transport.abort()
+
+
+def _take_frames(waiting: bytearray) -> list[bytes]:
+    """Removes the complete messages from the received bytes and returns them."""
+    frames, start = [], 0
+    while len(waiting) - start >= _LENGTH:
+        size = int.from_bytes(waiting[start : start + _LENGTH], "big")
+        if size > MAX_FRAME_BYTES:
+            raise ValueError(f"a message of {size} bytes")
+        end = start + _LENGTH + size
+        if len(waiting) < end:
+            break
+        frames.append(bytes(waiting[start + _LENGTH : end]))
+        start = end
+    del waiting[:start]
+    return frames

@@ -1,0 +1,258 @@
+"""Messages between the front (tokens in, text out) and the engine's thread or process.
+
+Both use one fixed schema: `LocalClient` passes these values by reference, `ProcessClient` as msgpack. Nothing here
+is ever pickled.
+"""
+
+import logging
+from typing import Any, BinaryIO
+
+import msgspec
+
+from weft.core.config.engine import EngineConfig
+from weft.core.observe.log import LogFormat
+from weft.core.observe.stats import StepStats
+from weft.core.values.kv_transfer import RemotePrompt
+from weft.core.values.request_states import RequestStates
+from weft.core.values.types import EngineLoad, KvEventBatch, Request, SequenceOutput
+from weft.engine.ipc.weight_files import PackedWeights
+
+MAX_FRAME_BYTES = 256 << 20
+
+
+class Launch(msgspec.Struct, frozen=True, kw_only=True):
+    """Configuration of an engine in its own process; one length-prefixed msgpack frame."""
+
+    directory: str
+    config: EngineConfig
+    weights: PackedWeights | None = None
+    draft_weights: PackedWeights | None = None
+    log_level: int = logging.INFO
+    log_format: LogFormat = "text"
+
+    def to_frame(self) -> bytes:
+        """Returns the length in 8 bytes, then the encoded value."""
+        body = msgspec.msgpack.encode(self)
+        return len(body).to_bytes(8, "big") + body
+
+    @classmethod
+    def read(cls, stream: BinaryIO) -> "Launch | None":
+        """Reads the frame at the start of `stream`; None if the stream ends without one."""
+        size = int.from_bytes(stream.read(8), "big")
+        if size == 0:
+            return None
+        return msgspec.msgpack.decode(stream.read(size), type=cls)
+
+
+class Beat(msgspec.Struct, frozen=True, tag=True):
+    """A heartbeat: it proves that the sender is alive. Each of two processes drops a silent peer."""
+
+
+class Add(msgspec.Struct, frozen=True, tag=True):
+    """Queues a request; the engine makes `params.n` sequences of it."""
+
+    request: Request
+
+
+class Abort(msgspec.Struct, frozen=True, tag=True):
+    """Ends whole requests, or one answer of a request if `index` is given. Unknown ids are no-ops.
+
+    With `is_silent` there is no final output: the front has already ended the answer itself.
+    """
+
+    engine_ids: list[str]
+    index: int | None = None
+    is_silent: bool = False
+
+
+class _Call(msgspec.Struct, frozen=True):
+    """A command that gets a `Reply` with its id."""
+
+    call_id: int
+
+
+class Pause(_Call, frozen=True, tag=True):
+    """Restricts scheduling; the reply comes when the mode's condition holds (see `PauseMode`).
+
+    From level 1 on the engine then sleeps: weights and KV pool leave its memory.
+    """
+
+    mode: str
+    clear_cache: bool
+    sleep_level: int = 0
+
+
+class Resume(_Call, frozen=True, tag=True):
+    """Schedules again; refused while the engine sleeps."""
+
+
+class Wake(_Call, frozen=True, tag=True):
+    """Restores the parts that `tags` (`SleepTag`) name, and schedules again once all parts are present.
+
+    The reply's `is_done` is whether the engine schedules again.
+    """
+
+    tags: list[str]
+
+
+class ResetPrefixCache(_Call, frozen=True, tag=True):
+    """Drops cached blocks; the reply's `is_done` is whether they were dropped."""
+
+    reset_running_requests: bool
+
+
+class StartProfile(_Call, frozen=True, tag=True, kw_only=True):
+    """Records steps; None means the configured value."""
+
+    profile_prefix: str | None = None
+    delay_iterations: int | None = None
+    max_iterations: int | None = None
+
+
+class StopProfile(_Call, frozen=True, tag=True):
+    """Ends the recording, if there is one."""
+
+
+class CallWorker(_Call, frozen=True, tag=True):
+    """Calls a function of `weft.engine.worker_calls` by name; the reply has its result."""
+
+    method: str
+
+
+class UseShare(_Call, frozen=True, tag=True):
+    """Computes on these CPUs and with this number of threads from now on."""
+
+    cpus: list[int]
+    num_threads: int
+
+
+class InitWeightTransfer(_Call, frozen=True, tag=True):
+    """A sender is about to send weights; an open update is dropped."""
+
+
+class StartWeightUpdate(_Call, frozen=True, tag=True):
+    """Opens a weight update."""
+
+
+class SentTensor(msgspec.Struct, frozen=True):
+    """A tensor of the checkpoint, and its offset in a segment of shared memory, in bytes."""
+
+    name: str
+    dtype: str
+    shape: tuple[int, ...]
+    offset: int
+
+
+class UpdateWeights(_Call, frozen=True, tag=True):
+    """Takes these tensors from a segment of shared memory; without tensors, all tensors of the file or directory
+    `source`.
+    """
+
+    source: str
+    tensors: list[SentTensor] = []
+
+
+class FinishWeightUpdate(_Call, frozen=True, tag=True):
+    """Serves all sent weights from the next step on.
+
+    If several engines share weights, they are in `packed`; with `is_elsewhere` another engine has packed them.
+    """
+
+    packed: PackedWeights | None = None
+    is_elsewhere: bool = False
+
+
+class AddLora(_Call, frozen=True, tag=True):
+    """Loads the adapter in the directory `path` under a new id, never used before."""
+
+    lora_id: int
+    path: str
+
+
+class ReleaseRemote(msgspec.Struct, frozen=True, tag=True):
+    """Releases a prompt's KV that another engine lends and no request needs."""
+
+    source: RemotePrompt
+
+
+class RemoveLora(msgspec.Struct, frozen=True, tag=True):
+    """Removes a loaded adapter; the front sends it when no open request uses the adapter."""
+
+    lora_id: int
+
+
+class Ping(_Call, frozen=True, tag=True):
+    """Checks that the engine's loop runs; the reply has its load."""
+
+
+class ListRequests(_Call, frozen=True, tag=True):
+    """Lists the requests that the engine holds, and their blocks."""
+
+
+class Stop(msgspec.Struct, frozen=True, tag=True):
+    """Leaves the loop when open requests are done, or after `timeout_s`: the rest then end with "abort"."""
+
+    timeout_s: float
+
+
+Controlled = (
+    Resume
+    | Wake
+    | ResetPrefixCache
+    | StartProfile
+    | StopProfile
+    | CallWorker
+    | UseShare
+    | Ping
+    | ListRequests
+)
+Transfer = InitWeightTransfer | StartWeightUpdate | UpdateWeights | FinishWeightUpdate
+Call = Pause | AddLora | Controlled | Transfer
+Command = Call | Add | Abort | ReleaseRemote | RemoveLora | Stop
+
+
+class StepOutput(msgspec.Struct, frozen=True, tag=True, kw_only=True):
+    """Outputs of one step, and the load after it."""
+
+    outputs: list[SequenceOutput]
+    load: EngineLoad
+    stats: StepStats = StepStats()
+    kv_events: KvEventBatch | None = None
+
+
+class Reply(msgspec.Struct, frozen=True, tag=True):
+    """Reply to a `Call`: `load` for a ping, `result` for a worker call, `states` for `ListRequests`.
+
+    `refusal` describes the caller's mistake in one sentence; `is_missing` is set if the named thing does not exist.
+    """
+
+    call_id: int
+    is_done: bool = True
+    load: EngineLoad | None = None
+    states: RequestStates | None = None
+    refusal: str | None = None
+    is_missing: bool = False
+    result: Any = None
+
+
+class Loading(msgspec.Struct, frozen=True, tag=True):
+    """Loading progress of the weights, in bytes of memory; sent several times a second."""
+
+    num_bytes: int
+    all_bytes: int
+
+
+class Ready(msgspec.Struct, frozen=True, tag=True):
+    """The model is loaded, and the engine loop runs."""
+
+    load: EngineLoad
+
+
+class Failed(msgspec.Struct, frozen=True, tag=True):
+    """The engine cannot continue; `message` is one line, `is_config` marks a mistake of the user."""
+
+    message: str
+    is_config: bool = False
+
+
+Event = StepOutput | Reply | Loading | Ready | Failed

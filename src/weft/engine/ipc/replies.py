@@ -1,0 +1,18 @@
+"""`attempt`: runs a call and turns its exceptions into a refusal."""
+
+from collections.abc import Callable
+
+from weft.core.errors import ConfigError, FailedPrecondition, NotFound
+from weft.engine.ipc.messages import Reply
+
+
+def attempt(call_id: int, work: Callable[[], object]) -> Reply:
+    """Runs `work`, which succeeds as a whole or changes nothing; the reply has its result, or the reason of a
+    refusal.
+    """
+    try:
+        return Reply(call_id, result=work())
+    except (ConfigError, FailedPrecondition, NotFound, OSError) as error:
+        return Reply(call_id, is_done=False, refusal=str(error))
+    except MemoryError:
+        return Reply(call_id, is_done=False, refusal="the memory does not suffice")

@@ -1,0 +1,420 @@
+"""`KvTier`: blocks that have left the pool, and states behind them, found by their hashes; a thread of its own
+reads and writes them.
+
+The engine's thread never waits for it. What cannot be queued is dropped, and a store that fails, or does
+not answer, is used no more: there is no tier then, and every request goes on without.
+"""
+
+import logging
+import threading
+import time
+from collections import OrderedDict, deque
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass, field
+from functools import partial
+from typing import NamedTuple
+
+from msgspec import structs
+
+from weft.compute.host_blocks import Bytes
+from weft.core.observe.stats import TierStats
+from weft.core.values.kv_cache import Medium
+from weft.core.values.types import BlockRemoved, BlockStored, KvEvent
+from weft.engine.kv.kv_tier_stores import BlockStore, DamagedBlock
+from weft.engine.scheduling.sequence import Sequence
+
+MAX_QUEUED_BYTES = 256 << 20  # copied out of the pool, and not written yet
+MAX_ARRIVED_BYTES = 64 << 20  # read, and not in the pool yet
+STALLED_S = 5.0  # in which not one block is read
+
+log = logging.getLogger("weft.engine")
+
+
+class Piece(NamedTuple):
+    """A block, or the state behind it."""
+
+    block_hash: bytes
+    is_state: bool = False
+
+
+@dataclass(slots=True, eq=False)
+class _Fetch:
+    """What is read for one sequence. Others that need the first of what is read wait for its end."""
+
+    sequence: Sequence
+    pieces: list[Piece]
+    num_read: int = 0
+    followers: list[Sequence] = field(default_factory=list)
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class _Write:
+    stored: BlockStored | None  # None: a state
+    data: Bytes
+
+
+@dataclass(frozen=True, slots=True)
+class Arrived:
+    """The next piece of a sequence, if there is one; after the last its place in the queue is its own again.
+
+    It is `data`, or lies in `place` already, which is the sequence's block or slot. With an `error` the sequence
+    is to end with it.
+    """
+
+    sequence: Sequence
+    piece: Piece | None
+    data: Bytes | None
+    is_last: bool
+    error: str | None = None
+    place: int | None = None
+
+
+class KvTier:
+    """Holds at most `max_bytes`, of which the least recently used go first; a state goes with its block.
+
+    `wake` is called, on the tier's thread, when `take_arrived` has something. Of a model that keeps states
+    (`has_states`) nothing is read behind the last block that has one.
+    """
+
+    def __init__(
+        self,
+        store: BlockStore,
+        max_bytes: int,
+        wake: Callable[[], None],
+        clock: Callable[[], float] = time.monotonic,
+        *,
+        has_states: bool = False,
+    ) -> None:
+        self._store = store
+        self._has_states = has_states
+        self._max_bytes = max_bytes
+        self._wake = wake
+        self._clock = clock
+        self._changed = threading.Condition()  # guards all that follows
+        self._sizes: OrderedDict[str, int] = OrderedDict()  # by name, least recently used first
+        self._num_bytes = 0
+        self._writes: OrderedDict[str, _Write] = OrderedDict()
+        self._num_queued_bytes = 0
+        self._fetches: deque[_Fetch] = deque()
+        self._arrived: deque[Arrived] = deque()
+        self._num_arrived_bytes = 0
+        self._cleared: list[str] = []
+        self._events: list[KvEvent] = []
+        self._stats = TierStats()
+        self._progressed_at = 0.0
+        self._has_looked = self._is_closing = self._has_failed = self._was_cleared = False
+        self._thread = threading.Thread(target=self._run, name="weft-kv-tier", daemon=True)
+        self._thread.start()
+
+    # -- the engine's thread ------------------------------------------------------------------
+
+    def wait_until_found(self, timeout_s: float) -> None:
+        """Wait until it knows what is there from before: it may know later, and finds nothing until then."""
+        with self._changed:
+            self._changed.wait_for(lambda: self._has_looked or self._has_failed, timeout_s)
+
+    @property
+    def outlives_process(self) -> bool:
+        """Whether another process may find what is stored."""
+        return self._store.medium is Medium.DISK
+
+    @property
+    def is_fetching(self) -> bool:
+        """Whether a sequence waits for blocks."""
+        return bool(self._fetches or self._arrived)
+
+    def stats(self) -> TierStats:
+        """Counts since the start."""
+        with self._changed:
+            return structs.replace(self._stats, num_bytes=self._num_bytes)
+
+    def take_events(self) -> list[KvEvent]:
+        """What changed since the last call, in order."""
+        with self._changed:
+            events, self._events = self._events, []
+            return events
+
+    def start_fetch(
+        self, sequence: Sequence, block_hashes: list[bytes], num_in_pool: int = 0
+    ) -> bool:
+        """See `SecondTier`."""
+        with self._changed:
+            self._stats.num_queried_blocks += len(block_hashes) - num_in_pool
+            if not self._has_looked:
+                return False
+            pieces = self._find(block_hashes, num_in_pool)
+            if not pieces:
+                return False
+            for piece in reversed(pieces):  # what a prompt begins with is to go last
+                self._touch(self._name_of(piece))
+            if pieces[-1].is_state:  # and goes with its block
+                self._touch(self._name_of(pieces[-1]))
+            for fetch in self._fetches:
+                if pieces[0] in fetch.pieces:
+                    fetch.followers.append(sequence)
+                    return True
+            if not self._fetches:
+                self._progressed_at = self._clock()
+            self._fetches.append(_Fetch(sequence, pieces))
+            self._changed.notify_all()
+        return True
+
+    def cancel_fetch(self, sequence: Sequence) -> None:
+        """See `SecondTier`. What was read may still arrive."""
+        with self._changed:
+            for fetch in list(self._fetches):
+                if sequence in fetch.followers:
+                    fetch.followers.remove(sequence)
+                elif sequence is fetch.sequence:
+                    self._fetches.remove(fetch)
+                    self._release(fetch, fetch.followers)
+
+    def take_arrived(self) -> list[Arrived]:
+        """What was read since the last call."""
+        with self._changed:
+            is_waiting = self._fetches and not self._arrived
+            is_stalled = is_waiting and self._clock() - self._progressed_at > STALLED_S
+        if is_stalled:
+            self._fail(f"it has read nothing for {STALLED_S:g} s")
+        with self._changed:
+            arrived = list(self._arrived)
+            self._arrived.clear()
+            self._num_arrived_bytes = 0
+            if arrived:  # the reader may have waited for this
+                self._progressed_at = self._clock()
+                self._changed.notify_all()
+        return arrived
+
+    def wants(self, block_hash: bytes, *, is_state: bool = False) -> bool:
+        """Whether `store` is to be called for the block: it has not got it, and there is room in the queue."""
+        name = self._store.name_of(block_hash, is_state=is_state)
+        with self._changed:
+            if self._has_failed or name in self._writes or self._touch(name):
+                return False
+            has_room = self._num_queued_bytes < MAX_QUEUED_BYTES
+            self._stats.num_dropped += not has_room
+            return has_room
+
+    def store(self, stored: BlockStored, data: Bytes) -> None:
+        """Queue a block; it is found from now on."""
+        self._queue(Piece(stored.block_hashes[0]), _Write(stored, data))
+
+    def store_state(self, block_hash: bytes, data: Bytes) -> None:
+        """Queue the state behind a block."""
+        self._queue(Piece(block_hash, is_state=True), _Write(None, data))
+
+    def _queue(self, piece: Piece, write: _Write) -> None:
+        with self._changed:
+            if self._has_failed:  # since `wants` said yes
+                return
+            self._writes[self._name_of(piece)] = write
+            self._num_queued_bytes += write.data.nbytes
+            self._changed.notify_all()
+
+    def clear(self) -> None:
+        """See `SecondTier`."""
+        with self._changed:
+            self._was_cleared = True
+            self._cleared += self._sizes
+            self._drop_all()
+            self._fetches.clear()
+            self._arrived.clear()
+            self._num_arrived_bytes = 0
+            self._events.clear()  # the pool's event is of all media
+            self._changed.notify_all()
+
+    def wait_for_room(self, timeout_s: float) -> bool:
+        """Wait until the queue has room, for an engine that does nothing else any more."""
+        with self._changed:
+            return self._changed.wait_for(
+                lambda: self._has_failed or self._num_queued_bytes < MAX_QUEUED_BYTES, timeout_s
+            )
+
+    def close(self, timeout_s: float) -> None:
+        """Write what is queued, as far as the time allows, and end."""
+        with self._changed:
+            self._is_closing = True
+            self._fetches.clear()
+            self._changed.notify_all()
+        self._thread.join(timeout_s)
+
+    # -- its own thread -----------------------------------------------------------------------
+
+    def _run(self) -> None:
+        try:
+            found = self._store.find()
+            with self._changed:
+                if self._was_cleared:  # before it could be said of what
+                    self._cleared += [name for name, _ in found]
+                else:
+                    self._sizes = OrderedDict(found)
+                    self._num_bytes = sum(self._sizes.values())
+                self._has_looked = True
+                self._changed.notify_all()
+            while (job := self._next_job()) is not None:
+                job()
+        except (OSError, MemoryError) as error:
+            self._fail(str(error) or type(error).__name__)
+        finally:
+            self._store.close()
+
+    def _next_job(self) -> Callable[[], None] | None:
+        """What to do next: what somebody waits for before what nobody does."""
+        with self._changed:
+            while not self._has_failed:
+                if self._fetches and self._num_arrived_bytes < MAX_ARRIVED_BYTES:
+                    return partial(self._read, self._fetches[0])
+                if self._cleared:  # before anything is written under these names
+                    return partial(self._store.remove, self._cleared.pop())
+                queued = next(iter(self._writes.items()), None)
+                size = 0 if queued is None else self._store.size_of(queued[1].data)
+                if self._sizes and self._num_bytes + size > self._max_bytes:
+                    return partial(self._store.remove, self._evict())
+                if queued is not None:
+                    return partial(self._write, *queued, size)
+                if self._is_closing:
+                    return None
+                self._changed.wait()
+        return None
+
+    def _read(self, fetch: _Fetch) -> None:
+        piece = fetch.pieces[fetch.num_read]
+        name = self._name_of(piece)
+        with self._changed:
+            queued = self._writes.get(name)
+        data = self._checked(name) if queued is None else queued.data
+        with self._changed:
+            if not self._fetches or self._fetches[0] is not fetch:
+                return  # it was cleared or cancelled meanwhile
+            fetch.num_read += 1
+            is_last = data is None or fetch.num_read == len(fetch.pieces)
+            self._arrived.append(Arrived(fetch.sequence, piece, data, is_last))
+            if is_last:
+                self._fetches.popleft()
+                self._release(fetch, fetch.followers)
+            if data is not None:
+                self._num_arrived_bytes += data.nbytes
+                self._stats.num_loaded_blocks += not piece.is_state
+                self._stats.num_loaded_bytes += data.nbytes
+            self._progressed_at = self._clock()
+        self._notify()
+
+    def _checked(self, name: str) -> Bytes | None:
+        """The block of that name, as it was written; what is not there, or damaged, is forgotten."""
+        try:
+            data = self._store.read(name)
+        except DamagedBlock:
+            self._store.remove(name)
+            data = None
+            with self._changed:
+                self._stats.num_damaged += 1
+        if data is None:
+            with self._changed:
+                self._forget(name)
+        return data
+
+    def _write(self, name: str, write: _Write, size: int) -> None:
+        self._store.write(name, write.data)
+        with self._changed:
+            if self._writes.get(name) is not write:
+                self._cleared.append(name)
+                return
+            del self._writes[name]
+            self._num_queued_bytes -= write.data.nbytes
+            self._num_bytes += size - self._sizes.get(name, 0)  # it may have lain there unseen
+            self._sizes[name] = size
+            self._stats.num_stored_bytes += write.data.nbytes
+            if write.stored is not None:
+                self._events.append(structs.replace(write.stored, medium=self._store.medium))
+            self._changed.notify_all()
+            is_done = not self._writes
+        if is_done:  # an engine that has no more to do reports it now
+            self._notify()
+
+    # -- both, with the lock ------------------------------------------------------------------
+
+    def _name_of(self, piece: Piece) -> str:
+        return self._store.name_of(piece.block_hash, is_state=piece.is_state)
+
+    def _has(self, piece: Piece) -> bool:
+        name = self._name_of(piece)
+        return name in self._sizes or name in self._writes
+
+    def _find(self, block_hashes: list[bytes], num_in_pool: int) -> list[Piece]:
+        """What is to be read so that a sequence may begin with as many of these blocks as is possible."""
+        blocks = [Piece(block_hash) for block_hash in block_hashes]
+        absent = (i for i in range(num_in_pool, len(blocks)) if not self._has(blocks[i]))
+        end = next(absent, len(blocks))
+        if not self._has_states:
+            return blocks[num_in_pool:end]
+        states = (Piece(block_hash, is_state=True) for block_hash in reversed(block_hashes[:end]))
+        for num_before, state in zip(range(end, 0, -1), states, strict=True):
+            if self._has(state):
+                return [*blocks[num_in_pool:num_before], state]
+        return []
+
+    def _touch(self, name: str) -> bool:
+        """Whether it is there; it was used now."""
+        is_there = name in self._sizes
+        if is_there:
+            self._sizes.move_to_end(name)
+        return is_there
+
+    def _evict(self) -> str:
+        """Forget what was used least recently; its name, to be removed."""
+        oldest = next(iter(self._sizes))
+        self._forget(oldest)
+        self._stats.num_evicted += 1
+        return oldest
+
+    def _forget(self, name: str) -> None:
+        size = self._sizes.pop(name, None)
+        if size is None:
+            return
+        self._num_bytes -= size
+        self._report_removed([name])
+        block_hash = self._store.hash_of(name)
+        if block_hash is not None and self._has_states:  # nobody could use its state
+            self._drop_state(self._name_of(Piece(block_hash, is_state=True)))
+
+    def _drop_state(self, name: str) -> None:
+        size = self._sizes.pop(name, None)
+        if size is not None:
+            self._num_bytes -= size
+            self._cleared.append(name)
+
+    def _release(self, fetch: _Fetch, sequences: Iterable[Sequence]) -> None:
+        """Nothing more comes of it for these."""
+        self._arrived += [Arrived(each, None, None, True) for each in sequences]
+
+    def _report_removed(self, names: Iterable[str]) -> None:
+        found = map(self._store.hash_of, names)
+        block_hashes = [block_hash for block_hash in found if block_hash is not None]
+        if block_hashes:
+            removed = BlockRemoved(block_hashes=block_hashes, medium=self._store.medium)
+            self._events.append(removed)
+
+    def _drop_all(self) -> None:
+        self._sizes.clear()
+        self._writes.clear()
+        self._num_bytes = self._num_queued_bytes = 0
+
+    def _fail(self, reason: str) -> None:
+        """Be empty from now on. Whoever waits for blocks waits no more."""
+        with self._changed:
+            if self._has_failed:
+                return
+            self._has_failed = True
+            self._report_removed(self._sizes)
+            self._drop_all()
+            for fetch in self._fetches:
+                self._release(fetch, [fetch.sequence, *fetch.followers])
+            self._fetches.clear()
+            self._changed.notify_all()
+        medium = self._store.medium
+        log.warning("the second tier of the KV cache (%s) is off: %s", medium, reason)
+        self._notify()
+
+    def _notify(self) -> None:
+        if not self._is_closing:  # else there may be nobody to wake
+            self._wake()

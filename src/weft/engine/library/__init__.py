@@ -1,0 +1,1 @@
+"""`LLM` and `AsyncLLM`: an engine inside a Python program."""

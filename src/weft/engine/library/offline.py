@@ -1,0 +1,401 @@
+"""`LLM`: an engine inside a Python program, without servers and without `async`."""
+
+import asyncio
+import atexit
+import itertools
+import logging
+import threading
+from collections.abc import Callable, Coroutine, Mapping, Sequence
+from contextlib import aclosing
+from functools import wraps
+from typing import Any, Concatenate, ParamSpec, TypeVar, cast
+
+import msgspec
+
+from weft.compat.vllm import Setting, find_flag, translate
+from weft.core.aio.tasks import gather_all
+from weft.core.beam_search import BeamSearchParams, check_beam_search, search_beams
+from weft.core.checks.scoring import cosine, is_cross_encoder, pair_up
+from weft.core.client import EngineClient
+from weft.core.config.defaults import UNLIMITED_QUEUE
+from weft.core.config.engine_options import EngineOptions
+from weft.core.errors import BadRequest, Unsupported
+from weft.core.observe.metrics import Metrics
+from weft.core.values.types import (
+    LoRARequest,
+    OutputKind,
+    PoolingParams,
+    PoolingRequestOutput,
+    PositionLogprobs,
+    PromptType,
+    RequestOptions,
+    RequestOutput,
+    SamplingParams,
+)
+from weft.core.values.weight_transfer import WeightTransferInitRequest, WeightTransferUpdateRequest
+from weft.engine.clients.data_parallel import start_engines
+from weft.engine.library.llm_tokenizer import LLMTokenizer
+from weft.engine.library.metric_values import Metric, read_metrics
+from weft.engine.start.fit import Fitted, find_and_fit
+from weft.engine.start.progress import progress_bar
+from weft.model.open import Checkpoint
+from weft.text.templates.chat import ChatTemplate, Message
+from weft.text.tokenizer import read_special_tokens
+
+log = logging.getLogger("weft.engine")
+
+P = ParamSpec("P")
+T = TypeVar("T")
+
+# Of vLLM's that are about the log of a server, which an `LLM` does not have.
+_OF_SERVERS = ("disable_log_stats",)
+# What `ChatTemplate.render` takes itself; every other keyword of `chat` is the template's.
+_RENDER_ARGUMENTS = ("tools", "documents", "add_generation_prompt", "continue_final_message")
+
+
+class BeamSearchSequence(msgspec.Struct, frozen=True, kw_only=True):
+    """A prompt with one of its continuations. `cum_logprob` and `logprobs` are of the continuation."""
+
+    tokens: list[int]
+    text: str
+    cum_logprob: float
+    logprobs: list[PositionLogprobs]
+
+
+class BeamSearchOutput(msgspec.Struct, frozen=True, kw_only=True):
+    """What was found behind one prompt, best first."""
+
+    sequences: list[BeamSearchSequence]
+
+
+def _waiting(
+    method: Callable[Concatenate[EngineClient, P], Coroutine[Any, Any, T]],
+) -> "Callable[Concatenate[LLM, P], T]":
+    """The call of that name of `EngineClient`, for who has no event loop."""
+
+    @wraps(method)
+    def call(self: "LLM", /, *args: P.args, **kwargs: P.kwargs) -> T:
+        work: Coroutine[Any, Any, T] = getattr(self._client, method.__name__)(*args, **kwargs)
+        return self._wait(work)
+
+    return call
+
+
+class LLM:
+    """A model, ready to generate, or to pool. Settings are those of `EngineOptions`, by name.
+
+    Those of vLLM are known too, and mean what the flags of `vllm serve` mean to `weft serve`
+    (docs/reference/vllm-flags.md).
+
+    The engine and its event loop have threads of their own, so this works in scripts, notebooks and
+    inside running event loops alike. `close` (or leaving a `with` block) gives everything back.
+    """
+
+    def __init__(self, model: str = "embedded:tiny", **options: Any) -> None:
+        fitted = fit_options(model, options)
+        config = fitted.config
+        self._template = _template(fitted.checkpoint)
+        self._request_ids = itertools.count()
+        self._default_params = config.model_config.default_sampling_params
+        self._loop = asyncio.new_event_loop()
+        self._thread = threading.Thread(
+            target=self._loop.run_forever, name="weft-offline", daemon=True
+        )
+        self._thread.start()
+        try:
+            self._metrics = Metrics()
+            self._client = self._wait(start_engines(fitted.checkpoint, config, self._metrics))
+        except BaseException:
+            self._end_loop()
+            raise
+        # A script that ends without `close` would tear the core down under its own threads.
+        atexit.register(self.close)
+
+    def generate(
+        self,
+        prompts: PromptType | Sequence[PromptType],
+        sampling_params: SamplingParams | Sequence[SamplingParams] | None = None,
+        *,
+        use_tqdm: bool = True,
+        lora_request: LoRARequest | Sequence[LoRARequest | None] | None = None,
+        tokenization_kwargs: Mapping[str, Any] | None = None,
+    ) -> list[RequestOutput]:
+        """The finished output of each prompt, in their order.
+
+        A prompt is a text, `{"prompt": text}`, `{"prompt_token_ids": ids}` or a list of ids; one
+        alone counts as a list of one. One `SamplingParams` serves all prompts; None takes the
+        model's own defaults. The first prompt that is refused raises, and the others are aborted.
+        `use_tqdm` shows a progress bar, if stderr is a terminal; its name is that of other engines.
+        The adapter of `lora_request`, of all prompts or one for each, is loaded if it is not there; it needs
+        `enable_lora=True`.
+        """
+        all_prompts = _as_list(prompts)
+        if sampling_params is None:
+            sampling_params = self.get_default_sampling_params()
+        all_params = _for_each(all_prompts, "sampling_params", sampling_params)
+        adapters = _for_each(all_prompts, "lora_request", lora_request)
+        work = [
+            self._generate_one(
+                prompt,
+                params,
+                {"lora_request": adapter, "tokenization_kwargs": tokenization_kwargs},
+            )
+            for prompt, params, adapter in zip(all_prompts, all_params, adapters, strict=True)
+        ]
+        return self._run_all(work, has_bar=use_tqdm)
+
+    def beam_search(
+        self,
+        prompts: PromptType | Sequence[PromptType],
+        params: BeamSearchParams,
+        *,
+        lora_request: LoRARequest | None = None,
+        use_tqdm: bool = False,
+    ) -> list[BeamSearchOutput]:
+        """The best continuations of each prompt, in the prompts' order, best first."""
+        check_beam_search(params, self._client.info.limits)
+        work = [self._search_one(prompt, params, lora_request) for prompt in _as_list(prompts)]
+        return self._run_all(work, has_bar=use_tqdm)
+
+    def chat(
+        self,
+        messages: Sequence[Message] | Sequence[Sequence[Message]],
+        sampling_params: SamplingParams | Sequence[SamplingParams] | None = None,
+        *,
+        use_tqdm: bool = True,
+        lora_request: LoRARequest | Sequence[LoRARequest | None] | None = None,
+        **template: Any,
+    ) -> list[RequestOutput]:
+        """The next message of each conversation: one as a list of messages, or a list of such lists.
+
+        `template` is what `weft.text.templates.chat.ChatTemplate.render` takes: `tools`, `documents`,
+        `add_generation_prompt`, `continue_final_message`, and the model's own switches.
+        """
+        if self._template is None:
+            raise Unsupported("this model has no chat template; use generate")
+        own = {name: template.pop(name) for name in _RENDER_ARGUMENTS if name in template}
+        prompts = [
+            self._template.render(conversation, **own, template_kwargs=template)
+            for conversation in _as_chats(messages)
+        ]
+        # The template writes the special tokens that belong to a conversation.
+        as_written = {"add_special_tokens": False}
+        return self.generate(
+            prompts,
+            sampling_params,
+            use_tqdm=use_tqdm,
+            lora_request=lora_request,
+            tokenization_kwargs=as_written,
+        )
+
+    def encode(
+        self,
+        prompts: PromptType | Sequence[PromptType],
+        pooling_params: PoolingParams | None = None,
+        *,
+        use_tqdm: bool = True,
+    ) -> list[PoolingRequestOutput]:
+        """What the model makes of each prompt, in their order; for models that pool."""
+        params = pooling_params or PoolingParams()
+        work = [self._encode_one(prompt, params) for prompt in _as_list(prompts)]
+        return self._run_all(work, has_bar=use_tqdm)
+
+    def embed(self, prompts: PromptType | Sequence[PromptType]) -> list[list[float]]:
+        """The embedding of each prompt."""
+        return [o.data for o in self.encode(prompts, PoolingParams(task="embed"))]
+
+    def classify(self, prompts: PromptType | Sequence[PromptType]) -> list[list[float]]:
+        """The scores of all classes, for each prompt."""
+        return [o.data for o in self.encode(prompts, PoolingParams(task="classify"))]
+
+    def reward(
+        self, prompts: PromptType | Sequence[PromptType], *, use_tqdm: bool = True
+    ) -> list[PoolingRequestOutput]:
+        """A reward model's scores: of every token of each prompt, or of each prompt, as it is made."""
+        pooler = self._client.info.pooler
+        has_each = pooler is not None and "token_classify" in pooler.tasks
+        params = PoolingParams(task="token_classify" if has_each else "classify")
+        return self.encode(prompts, params, use_tqdm=use_tqdm)
+
+    def score(self, text_1: str | Sequence[str], text_2: str | Sequence[str]) -> list[float]:
+        """How well texts go together: one with one, one with each, or each with its counterpart."""
+        first, second = ([t] if isinstance(t, str) else list(t) for t in (text_1, text_2))
+        pairs = pair_up(first, second)
+        pooler = self._client.info.pooler
+        if pooler is None or not is_cross_encoder(pooler):
+            texts = list(dict.fromkeys(text for pair in pairs for text in pair))
+            vectors = dict(zip(texts, self.embed(texts), strict=True))
+            return [cosine(vectors[a], vectors[b]) for a, b in pairs]
+        prompts: list[PromptType] = [{"prompt": a, "prompt_pair": b} for a, b in pairs]
+        return [scores[0] for scores in self.classify(prompts)]
+
+    sleep = _waiting(EngineClient.sleep)
+    wake_up = _waiting(EngineClient.wake_up)
+    scale_elastic_ep = _waiting(EngineClient.scale_elastic_ep)
+    reset_prefix_cache = _waiting(EngineClient.reset_prefix_cache)
+    start_profile = _waiting(EngineClient.start_profile)
+    stop_profile = _waiting(EngineClient.stop_profile)
+    collective_rpc = _waiting(EngineClient.collective_rpc)
+    start_weight_update = _waiting(EngineClient.start_weight_update)
+    finish_weight_update = _waiting(EngineClient.finish_weight_update)
+
+    def init_weight_transfer_engine(self, init_info: dict[str, Any] | None = None) -> None:
+        """Announce that weights will be sent: see `EngineClient.init_weight_transfer_engine`."""
+        request = WeightTransferInitRequest(init_info or {})
+        self._wait(self._client.init_weight_transfer_engine(request))
+
+    def update_weights(self, update_info: dict[str, Any]) -> None:
+        """Send tensors: see `EngineClient.update_weights`."""
+        self._wait(self._client.update_weights(WeightTransferUpdateRequest(update_info)))
+
+    def get_default_sampling_params(self) -> SamplingParams:
+        """What `generate` uses when it is given none."""
+        return msgspec.convert(dict(self._default_params), SamplingParams)
+
+    def get_tokenizer(self) -> LLMTokenizer:
+        """The model's tokenizer: `encode`, `decode` and `apply_chat_template`."""
+        return LLMTokenizer(self._client.renderer, self._template)
+
+    def get_metrics(self) -> list[Metric]:
+        """What a server's `/metrics` would show now."""
+
+        async def read() -> list[Metric]:
+            return read_metrics(self._metrics.registry.collect())
+
+        return self._wait(read())
+
+    def close(self) -> None:
+        """Stop the engine; idempotent."""
+        if self._loop.is_closed():
+            return
+
+        async def end() -> None:  # on the event loop: its tasks are ended there
+            self._client.shutdown()
+            await self._client.wait_closed()
+
+        atexit.unregister(self.close)
+        self._wait(end())
+        self._end_loop()
+        if self._template is not None:
+            self._template.close()
+
+    def __enter__(self) -> "LLM":
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()
+
+    def _run_all(self, work: Sequence[Coroutine[Any, Any, T]], *, has_bar: bool) -> list[T]:
+        with progress_bar(len(work), is_wanted=has_bar) as advance:
+            return self._wait(gather_all(work, advance))
+
+    async def _encode_one(self, prompt: PromptType, params: PoolingParams) -> PoolingRequestOutput:
+        request_id = str(next(self._request_ids))
+        async with aclosing(self._client.encode(prompt, params, request_id)) as outputs:
+            async for output in outputs:
+                return output
+        raise AssertionError("encode ended without an output")
+
+    async def _generate_one(
+        self, prompt: PromptType, params: SamplingParams, beside: Mapping[str, Any]
+    ) -> RequestOutput:
+        params = msgspec.structs.replace(params, output_kind=OutputKind.FINAL_ONLY)
+        stream = self._client.generate(prompt, params, str(next(self._request_ids)), **beside)
+        async with aclosing(stream) as outputs:
+            async for output in outputs:
+                return output
+        raise AssertionError("generate ended without an output")
+
+    async def _search_one(
+        self, prompt: PromptType, params: BeamSearchParams, lora_request: LoRARequest | None
+    ) -> BeamSearchOutput:
+        options = RequestOptions(request_id=str(next(self._request_ids)), lora_request=lora_request)
+        request = await self._client.prepare(
+            prompt, SamplingParams(max_tokens=params.max_tokens), options
+        )
+        num_logprobs = 2 * params.beam_width
+        beams = await search_beams(
+            self._client, request, options, params, num_logprobs=num_logprobs
+        )
+        sequences = []
+        for beam in beams:
+            tokens = [*request.prompt_token_ids, *beam.token_ids]
+            skips = params.skip_special_tokens
+            text = self._client.renderer.decode(tokens, skip_special_tokens=skips)
+            sequences.append(
+                BeamSearchSequence(
+                    tokens=tokens, text=text, cum_logprob=beam.logprob, logprobs=list(beam.rows)
+                )
+            )
+        return BeamSearchOutput(sequences=sequences)
+
+    def _wait(self, work: Coroutine[Any, Any, T]) -> T:
+        """Run on the event loop's thread; interrupting the wait cancels the work."""
+        future = asyncio.run_coroutine_threadsafe(work, self._loop)
+        try:
+            return future.result()
+        except BaseException:
+            future.cancel()
+            raise
+
+    def _end_loop(self) -> None:
+        self._loop.call_soon_threadsafe(self._loop.stop)
+        self._thread.join()
+        self._loop.close()
+
+
+def fit_options(model: str, options: Mapping[str, Any]) -> Fitted:
+    """The model and what its engine is configured with, by options of ours or of vLLM's."""
+    settings = EngineOptions(model=model, **{**UNLIMITED_QUEUE, **_own_options(options)})
+    return find_and_fit(settings, is_shared=True).with_tokenizer()
+
+
+def _own_options(given: Mapping[str, Any]) -> dict[str, Any]:
+    """Options of ours alone: what vLLM's mean here, or why one cannot be followed."""
+    own: dict[str, Any] = {}
+    for name, value in given.items():
+        flag = find_flag(name)
+        if flag is not None and value is None:
+            continue
+        setting = (
+            Setting(name, value) if flag is None else translate(flag, value, f"{name}={value!r}")
+        )
+        if setting is None or name in _OF_SERVERS:
+            continue
+        if setting.name not in EngineOptions.__struct_fields__:
+            allowed = ", ".join(EngineOptions.__struct_fields__)
+            raise BadRequest(name, f"LLM has no option {name!r}; it has: {allowed}")
+        if setting.note is not None:
+            log.info("%s", setting.note)
+        own[setting.name] = setting.value
+    return own
+
+
+def _template(checkpoint: Checkpoint) -> ChatTemplate | None:
+    if checkpoint.chat_template is None:
+        return None
+    return ChatTemplate(checkpoint.chat_template, read_special_tokens(checkpoint.tokenizer_files))
+
+
+def _as_chats(
+    messages: Sequence[Message] | Sequence[Sequence[Message]],
+) -> list[Sequence[Message]]:
+    if messages and isinstance(messages[0], Mapping):
+        return [cast("Sequence[Message]", messages)]
+    return list(cast("Sequence[Sequence[Message]]", messages))
+
+
+def _for_each(prompts: Sequence[PromptType], name: str, given: T | Sequence[T]) -> list[T]:
+    """One for each prompt, of one for all or of as many."""
+    if not isinstance(given, Sequence):
+        return [given] * len(prompts)
+    if len(given) != len(prompts):
+        raise BadRequest(name, f"{len(given)} {name} were given for {len(prompts)} prompts")
+    return list(given)
+
+
+def _as_list(prompts: PromptType | Sequence[PromptType]) -> list[PromptType]:
+    is_one = isinstance(prompts, str | dict) or (
+        isinstance(prompts, list) and bool(prompts) and isinstance(prompts[0], int)
+    )
+    return [cast(PromptType, prompts)] if is_one else list(cast("Sequence[PromptType]", prompts))

@@ -1,0 +1,1 @@
+"""Blocks of the KV pool: counts, prefix cache, leases, states."""

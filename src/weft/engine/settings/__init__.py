@@ -1,0 +1,1 @@
+"""Settings of the engine that users give as JSON or numbers: parsed, checked, named in errors."""

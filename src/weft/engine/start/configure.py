@@ -1,0 +1,435 @@
+"""`resolve`: from the user's options, the model and the free memory to what the engine runs with.
+
+Pure, but for a look at directories that it is given. Every refusal is a `ConfigError` of one line that
+names the flag, the number and what is allowed; a model that does not fit is refused with flags that would
+make it fit.
+"""
+
+import msgspec
+
+from weft.compute.backends import choose, shares_weights
+from weft.core.config.defaults import DEFAULT_STREAM_INTERVAL_MS, DEFAULTS
+from weft.core.config.elastic import ElasticConfig
+from weft.core.config.engine import (
+    ComputeConfig,
+    EngineConfig,
+    LoraConfig,
+    ModelConfig,
+    PoolerConfig,
+    SchedulerConfig,
+)
+from weft.core.config.engine_options import EngineOptions
+from weft.core.config.pooler_options import PoolerOptions
+from weft.core.config.ranks import RanksConfig
+from weft.core.config.speculation import DraftModelConfig, SpeculativeConfig
+from weft.core.errors import ConfigError
+from weft.core.values.declare import spelled
+from weft.core.values.kv_cache import (
+    CacheConfig,
+    KvEventsConfig,
+    KvOffloadingConfig,
+    StateCacheConfig,
+)
+from weft.core.values.kv_transfer import KvTransferConfig
+from weft.core.values.logprobs import LogprobsMode
+from weft.core.values.types import PoolingKind
+from weft.core.values.weight_transfer import WeightTransferConfig
+from weft.engine.kv.kv_tier_stores import SIZE_FLAG, check_copyable, read_kv_offloading
+from weft.engine.profiler import read_profiler
+from weft.engine.settings.given import bounded, check_between, check_ms, read_json
+from weft.engine.settings.kv_events import FLAG, check_is_countable, read_kv_events
+from weft.engine.settings.speculation import read_speculation
+from weft.engine.start.pool_size import MIN_MODEL_LEN, Demand, num_blocks_of
+from weft.engine.step.step_size import step_sizes
+from weft.engine.transfer.settings import FLAG as TRANSFER_FLAG
+from weft.engine.transfer.settings import read_kv_transfer
+from weft.engine.weights.weight_transfer import read_weight_transfer
+from weft.model.card import ModelCard
+from weft.model.overrides import read_overrides
+from weft.model.pooling import PoolingSpec
+
+MAX_BLOCK_SIZE = 1024
+MAX_DATA_PARALLEL_SIZE = 64
+MAX_LORAS = 1024
+MAX_LORA_RANK = 4096
+_POLICIES = ("fcfs", "priority")
+_POOLING_KINDS = (PoolingKind.CLS, PoolingKind.LAST, PoolingKind.MEAN)
+_STATES_FLAG = "--mamba-block-size"
+# Slots take no more than this by default, unless two of them do.
+_USUAL_SLOT_BYTES = 4 << 30
+_LEAST_SLOTS = 2  # a snapshot that a sequence reads, and what it writes
+
+
+def resolve(
+    options: EngineOptions,
+    card: ModelCard,
+    free_bytes: int,
+    ranks: RanksConfig | None = None,
+    draft: DraftModelConfig | None = None,
+    row_bytes: int = 0,
+) -> EngineConfig:
+    """Decide what was left open, and refuse what cannot work. `draft` drafts; a row of a step takes `row_bytes`.
+
+    Of several engines each gets the same share of the threads, and of the memory that weights leave which all map;
+    those elsewhere (`ranks`) get none.
+    """
+    size = bounded(options, "data_parallel_size", MAX_DATA_PARALLEL_SIZE)
+    num_engines = size if ranks is None else max(1, ranks.num_local)
+    _check_elsewhere(options, ranks)
+    compute = choose(options, card)
+    weight_bytes = card.weight_bytes + (draft.weight_bytes if draft else 0)
+    kv_bytes_per_token = card.kv_bytes_per_token + (draft.kv_bytes_per_token if draft else 0)
+    shared_bytes = _shared_bytes(options, weight_bytes, compute)
+    free_bytes = (free_bytes - shared_bytes) // num_engines + shared_bytes
+    max_model_len = _max_model_len(options, card)
+    sizes = step_sizes(options, card, compute, max_model_len, free_bytes, row_bytes)
+    scheduler = _scheduler_config(options, card, draft, *sizes)
+    lora = _lora_config(options)
+    block_size = bounded(options, "block_size", MAX_BLOCK_SIZE)
+    offloading = read_kv_offloading(options, card, block_size)
+    others = _others(card, weight_bytes, lora, offloading)
+    spare_bytes = free_bytes - sum(others.values())
+    states = _states_config(options, card, scheduler.max_num_seqs, block_size, spare_bytes)
+    demand = Demand(
+        max_model_len=max_model_len,
+        max_num_seqs=scheduler.max_num_seqs,
+        block_size=block_size,
+        block_bytes=block_size * kv_bytes_per_token + card.state_bytes_per_block,
+        others=others | ({} if states is None else {"states": states.num_bytes}),
+        free_bytes=free_bytes,
+        memory_share=_memory_share(options),
+        is_sized_in_bytes=options.kv_cache_bytes is not None,
+    )
+    cache = _cache_config(options, card, demand, states)
+    return EngineConfig(
+        model_config=_model_config(options, card, max_model_len),
+        cache_config=cache,
+        scheduler_config=scheduler,
+        structured_outputs_in_reasoning=options.structured_outputs_in_reasoning,
+        pooler_config=_pooler_config(options, card),
+        compute_config=_compute_config(options, compute, num_engines),
+        data_parallel_size=size,
+        ranks=ranks,
+        elastic_config=_elastic_config(options, compute, cache, demand.other_bytes - shared_bytes),
+        lora_config=lora,
+        prompt_embeds_size=_prompt_embeds_size(options, card),
+        stream_interval_ms=_stream_interval_ms(options),
+        kv_events_config=_kv_events_config(options, card),
+        kv_offloading_config=offloading,
+        kv_transfer_config=_kv_transfer_config(options, card, block_size),
+        profiler_config=read_profiler(options.profiler_config),
+        weight_transfer_config=_weight_transfer_config(options, compute),
+    )
+
+
+def _cache_config(
+    options: EngineOptions, card: ModelCard, demand: Demand, states: StateCacheConfig | None
+) -> CacheConfig:
+    return CacheConfig(
+        block_size=demand.block_size,
+        num_blocks=num_blocks_of(options, demand),
+        block_bytes=demand.block_bytes,
+        kv_cache_dtype=card.kv_dtype,
+        enable_prefix_caching=options.enable_prefix_caching and card.is_causal,
+        states=states,
+    )
+
+
+def _elastic_config(
+    options: EngineOptions, compute: ComputeConfig, cache: CacheConfig, own_bytes: int
+) -> ElasticConfig | None:
+    """What one more engine takes: `own_bytes`, which no other has, and a pool."""
+    if not options.enable_elastic_ep:
+        return None
+    engine_bytes = own_bytes + cache.num_blocks * cache.block_bytes
+    return ElasticConfig(num_threads=compute.num_threads, engine_bytes=engine_bytes)
+
+
+def _shared_bytes(options: EngineOptions, weight_bytes: int, compute: ComputeConfig) -> int:
+    """What several engines have once."""
+    return weight_bytes if _is_several(options) and shares_weights(compute) else 0
+
+
+def _is_several(options: EngineOptions) -> bool:
+    return options.data_parallel_size > 1 or options.enable_elastic_ep
+
+
+def _compute_config(
+    options: EngineOptions, compute: ComputeConfig, num_engines: int
+) -> ComputeConfig:
+    if options.num_threads is not None and options.num_threads < num_engines:
+        raise ConfigError(
+            f"--num-threads {options.num_threads} leaves some of the {num_engines} engines of "
+            f"this machine without a thread: increase it to at least {num_engines}"
+        )
+    return msgspec.structs.replace(compute, num_threads=max(1, compute.num_threads // num_engines))
+
+
+def _weight_transfer_config(
+    options: EngineOptions, compute: ComputeConfig
+) -> WeightTransferConfig | None:
+    config = read_weight_transfer(options.weight_transfer_config)
+    if config is not None and _is_several(options) and not shares_weights(compute):
+        raise ConfigError(
+            f"--weight-transfer-config needs --data-parallel-size 1 with --compute {compute.compute}: of several "
+            "engines that have weights of their own, one that is started again would serve other ones"
+        )
+    return config
+
+
+def _kv_events_config(options: EngineOptions, card: ModelCard) -> KvEventsConfig | None:
+    config = read_kv_events(options.kv_events_config)
+    if config is not None and not (options.enable_prefix_caching and card.is_causal):
+        why = (
+            "of this model" if options.enable_prefix_caching else "with --no-enable-prefix-caching"
+        )
+        raise ConfigError(f"{FLAG}: there are no events {why}, which has no prefix cache")
+    if config is not None and _is_several(options):
+        check_is_countable(config)
+    return config
+
+
+def _kv_transfer_config(
+    options: EngineOptions, card: ModelCard, block_size: int
+) -> KvTransferConfig | None:
+    config = read_kv_transfer(options.kv_transfer_config)
+    if config is not None:
+        check_copyable(TRANSFER_FLAG, options, card, block_size)
+        last_port = config.port + options.data_parallel_size - 1
+        check_between(f"{TRANSFER_FLAG}: kv_port of the last engine", last_port, 0, 2**16 - 1)
+    return config
+
+
+def _max_model_len(options: EngineOptions, card: ModelCard) -> int:
+    value = options.max_model_len
+    if value is None:
+        usual = None if card.pooling is None else card.pooling.default_length
+        return min(usual or card.max_position_embeddings, card.max_position_embeddings)
+    if value < MIN_MODEL_LEN:
+        raise ConfigError(f"--max-model-len must be at least {MIN_MODEL_LEN}, not {value}")
+    if value > card.max_position_embeddings:
+        raise ConfigError(
+            f"--max-model-len {value} is beyond the {card.max_position_embeddings} positions "
+            f"that {card.name} has"
+        )
+    return value
+
+
+def _scheduler_config(
+    options: EngineOptions,
+    card: ModelCard,
+    draft: DraftModelConfig | None,
+    max_num_batched_tokens: int,
+    target_itl_ms: float,
+) -> SchedulerConfig:
+    if options.scheduling_policy not in _POLICIES:
+        raise ConfigError(
+            f'--scheduling-policy "{options.scheduling_policy}" is unknown; '
+            f"choose from {', '.join(_POLICIES)}"
+        )
+    return SchedulerConfig(
+        max_num_seqs=bounded(options, "max_num_seqs"),
+        max_num_batched_tokens=max_num_batched_tokens,
+        policy=options.scheduling_policy,
+        max_num_queued_reqs=bounded(options, "max_num_queued_reqs"),
+        max_num_queued_tokens=bounded(options, "max_num_queued_tokens"),
+        speculation=_speculation(options, card, draft),
+        chunks_prompts=card.is_causal,
+        target_itl_ms=target_itl_ms,
+    )
+
+
+def _speculation(
+    options: EngineOptions, card: ModelCard, draft: DraftModelConfig | None
+) -> SpeculativeConfig | None:
+    config = read_speculation(options.speculative_config, draft)
+    if config is None:
+        return None
+    return msgspec.structs.replace(config, recomputes=card.keeps_states)
+
+
+def _model_config(options: EngineOptions, card: ModelCard, max_model_len: int) -> ModelConfig:
+    names = tuple(options.served_model_name or (options.model,))
+    if not all(name.strip() for name in names):
+        raise ConfigError("--served-model-name must not be empty")
+    if options.max_logprobs < -1:
+        raise ConfigError(f"--max-logprobs must be at least -1, not {options.max_logprobs}")
+    if options.logprobs_mode not in list(LogprobsMode):
+        raise ConfigError(
+            f'--logprobs-mode "{options.logprobs_mode}" is unknown; '
+            f"choose from {', '.join(LogprobsMode)}"
+        )
+    packed_bytes = options.packed_cache_bytes
+    if packed_bytes is not None and packed_bytes < 0:
+        raise ConfigError(f"--packed-cache-bytes must be at least 0, not {packed_bytes}")
+    is_unlimited = options.max_logprobs == -1
+    return ModelConfig(
+        model=options.model,
+        served_model_names=names,
+        model_type=card.model_type,
+        architectures=card.architectures,
+        dtype=card.dtype,
+        vocab_size=card.vocab_size,
+        max_model_len=max_model_len,
+        eos_token_ids=card.eos_token_ids,
+        bos_token_id=card.bos_token_id,
+        pad_token_id=card.pad_token_id,
+        default_sampling_params=dict(card.default_sampling_params),
+        max_new_tokens=card.max_new_tokens,
+        max_logprobs=card.vocab_size
+        if is_unlimited
+        else min(options.max_logprobs, card.vocab_size),
+        logprobs_mode=LogprobsMode(options.logprobs_mode),
+        revision=options.revision,
+        load_dtype=options.dtype,
+        packed_cache_bytes=DEFAULTS["packed_cache_bytes"] if packed_bytes is None else packed_bytes,
+        file_overrides=read_overrides(options),
+        runner_type="generate" if card.pooling is None else "pooling",
+    )
+
+
+def _memory_share(options: EngineOptions) -> float | None:
+    share = options.memory_share
+    if share is not None and not 0 < share <= 1:
+        raise ConfigError(f"--memory-share must be above 0 and at most 1, not {share:g}")
+    return share
+
+
+def _stream_interval_ms(options: EngineOptions) -> float:
+    value = options.stream_interval_ms
+    if value is None:
+        return DEFAULT_STREAM_INTERVAL_MS
+    check_ms("stream_interval_ms", value)
+    return value
+
+
+def _lora_config(options: EngineOptions) -> LoraConfig | None:
+    if options.enable_lora:
+        return LoraConfig(
+            max_loras=bounded(options, "max_loras", MAX_LORAS),
+            max_lora_rank=bounded(options, "max_lora_rank", MAX_LORA_RANK),
+        )
+    for name in ("max_loras", "max_lora_rank"):
+        if getattr(options, name) is not None:
+            raise ConfigError(f"{spelled(name)} needs --enable-lora")
+    return None
+
+
+def _prompt_embeds_size(options: EngineOptions, card: ModelCard) -> int | None:
+    if not options.enable_prompt_embeds:
+        return None
+    if card.embedding_size is None or card.pooling is not None:
+        raise ConfigError(f"--enable-prompt-embeds: {card.name} generates nothing from embeddings")
+    return card.embedding_size
+
+
+def _others(
+    card: ModelCard,
+    weight_bytes: int,
+    lora: LoraConfig | None,
+    offloading: KvOffloadingConfig | None,
+) -> dict[str, int]:
+    """What takes memory beside the pool, and how many bytes."""
+    others = {"weights": weight_bytes}
+    if lora is not None:  # as many as may be loaded, each of the highest rank on every matrix
+        of_one = 0 if card.adapter is None else card.adapter.of(lora.max_lora_rank)
+        others[f"{lora.max_loras} LoRA adapters"] = lora.max_loras * of_one
+    if offloading is not None and offloading.path is None:
+        others[f"second tier ({SIZE_FLAG})"] = offloading.num_bytes
+    return others
+
+
+def _check_elsewhere(options: EngineOptions, ranks: RanksConfig | None) -> None:
+    """Refuse by name what one server alone cannot decide, and what does not reach another machine."""
+    if ranks is None:
+        return
+    refused = {
+        "--enable-elastic-ep": (
+            options.enable_elastic_ep,
+            "how many ranks there are is known to other servers and nodes too",
+        )
+    }
+    if ranks.link is not None:
+        refused["--weight-transfer-config"] = (
+            options.weight_transfer_config is not None,
+            "engines of other machines do not map the weights that one has packed",
+        )
+        refused["--kv-events-config"] = (
+            ranks.is_headless and options.kv_events_config is not None,
+            "the head publishes the events of all ranks; give it there",
+        )
+    for flag, (is_given, why) in refused.items():
+        if is_given:
+            raise ConfigError(f"{flag} does not go with ranks on other machines: {why}")
+
+
+def _states_config(
+    options: EngineOptions, card: ModelCard, max_num_seqs: int, block_size: int, spare_bytes: int
+) -> StateCacheConfig | None:
+    """One slot for each sequence that may run and as many for snapshots, in half of what is spare at most."""
+    slot_bytes = card.state_bytes_per_slot
+    if not slot_bytes:
+        if options.mamba_block_size is not None:
+            raise ConfigError(f"{_STATES_FLAG}: {card.name} keeps no states of whole sequences")
+        return None
+    usual = -(-DEFAULTS["mamba_block_size"] // block_size) * block_size
+    interval = bounded(options, "mamba_block_size", default=usual)
+    if interval % block_size:
+        raise ConfigError(
+            f"{_STATES_FLAG} must be a multiple of --block-size ({block_size}), not {interval}"
+        )
+    most = min(_USUAL_SLOT_BYTES, spare_bytes // 2) // slot_bytes
+    num_slots = max(_LEAST_SLOTS, min(2 * max_num_seqs, most))
+    return StateCacheConfig(num_slots=num_slots, slot_bytes=slot_bytes, mamba_block_size=interval)
+
+
+def _pooler_config(options: EngineOptions, card: ModelCard) -> PoolerConfig | None:
+    """Decide everything that was left open; None for a model that generates text."""
+    if card.pooling is None:
+        if options.pooler_config is not None:
+            raise ConfigError(
+                f"--pooler-config is for pooling models, and {card.name} generates text"
+            )
+        return None
+    config = {} if options.pooler_config is None else options.pooler_config
+    given = read_json("--pooler-config", config, PoolerOptions)
+    spec = card.pooling
+    kinds = spec.kinds
+    if given.pooling_type is not None:
+        _check_embeds(spec, "pooling_type", card)
+        kinds["embed"] = _pooling_kind(given.pooling_type)
+    if given.normalize is not None:
+        _check_embeds(spec, "normalize", card)
+    if given.max_embed_len is not None and (
+        given.max_embed_len < 1 or not given.enable_chunked_processing
+    ):
+        raise ConfigError(
+            f"--pooler-config max_embed_len is {given.max_embed_len}; it must be at least 1, and goes "
+            "with enable_chunked_processing"
+        )
+    if given.enable_chunked_processing:
+        _check_embeds(spec, "enable_chunked_processing", card)
+    return PoolerConfig(
+        kinds=kinds,
+        normalize=spec.normalize if given.normalize is None else given.normalize,
+        embedding_size=spec.hidden_size,
+        is_matryoshka=spec.is_matryoshka,
+        dimensions=spec.dimensions,
+        labels=() if spec.head is None else spec.head.labels,
+        lowercases=spec.lowercases,
+        prompt=spec.prompt,
+        enable_chunked_processing=given.enable_chunked_processing,
+        max_embed_len=given.max_embed_len,
+    )
+
+
+def _check_embeds(spec: PoolingSpec, name: str, card: ModelCard) -> None:
+    if spec.head is not None:
+        raise ConfigError(f"--pooler-config {name} is for embeddings, and {card.name} classifies")
+
+
+def _pooling_kind(name: str) -> PoolingKind:
+    if name.lower() not in _POOLING_KINDS:
+        allowed = ", ".join(kind.upper() for kind in _POOLING_KINDS)
+        raise ConfigError(f"--pooler-config pooling_type is {name!a}; it must be one of {allowed}")
+    return PoolingKind(name.lower())

@@ -1,0 +1,1 @@
+"""The end of a step: sampling, pooling, and how large a step may be."""

@@ -1,0 +1,47 @@
+"""`StepForward`: computes the rows of a plan; chosen at the start."""
+
+from collections.abc import Mapping
+from typing import Any, Protocol
+
+from weft.compute.protocols.asynchronous import AsyncRunner
+from weft.compute.protocols.runner import Rows
+from weft.engine.scheduling.plan import Plan
+from weft.engine.scheduling.sequence import Sequence
+from weft.engine.weights.engine_model import EngineModel
+
+
+class StepForward(Protocol):
+    """The model alone, or a drafter that wraps the model's steps."""
+
+    def forward(self, plan: Plan) -> Rows:
+        """Computes the step, or launches it: see `Runner`."""
+
+
+class ModelForward:
+    """The model alone. Its runner changes with a sleep."""
+
+    def __init__(self, model: EngineModel, block_size: int) -> None:
+        self._model = model
+        self._block_size = block_size
+
+    def forward(self, plan: Plan) -> Rows:
+        runner = self._model.runner
+        assert runner is not None, "no sequence is scheduled while weights are absent"
+        return runner.forward(plan.to_batch(self._block_size))
+
+    def forward_after(
+        self, plan: Plan, sampled_places: Mapping[Sequence, int], device_token_ids: Any
+    ) -> Rows:
+        """Launches a plan whose pending tokens are at these places in the sampled tokens of the step before."""
+        runner: object = self._model.runner
+        assert isinstance(runner, AsyncRunner), "only such a runner's steps are followed in flight"
+        batch = plan.to_batch(self._block_size, sampled_places)
+        if batch.token_sources is None:
+            return runner.forward(batch)
+        return runner.forward_after(batch, device_token_ids)
+
+    def wait(self, rows: Rows) -> None:
+        """Waits until the step that returned these rows is computed."""
+        runner: object = self._model.runner
+        assert isinstance(runner, AsyncRunner), "only such a runner's steps are in flight"
+        runner.wait(rows)

@@ -1,0 +1,188 @@
+"""`StepSampler`: turns a step's logits into tokens and logprobs, with one backend call for all rows.
+
+Each row is handled alone and in full, so it cannot depend on the other rows. The order of transformations is the
+usual one: masks, bias, penalties, then temperature, min-p, top-k, top-p, then the draw. Logprobs are of the model's
+own logits, before all that, unless the engine's mode says otherwise; tokens that a grammar forbids have no
+probability in any mode.
+
+A drafted token's row was computed as if the draft were accepted. Its token is chosen in the same call and in the
+same way, with penalties, noise and ends as if the drafts before it were output. Each sequence is committed token by
+token, and continues with its next row as long as it chose the drafted token. If a grammar or open reasoning follows
+the output, a row is sampled only when the token before it is committed. So every bit of the answer equals that of
+steps with one token.
+"""
+
+import logging
+from collections.abc import Iterator
+from collections.abc import Sequence as Seq
+from dataclasses import dataclass, field
+from typing import Any
+
+from weft.compute.protocols.runner import Rows
+from weft.compute.protocols.sampler import Sampler
+from weft.core.observe.log import of_request
+from weft.core.values.logprobs import LogprobsMode
+from weft.engine.constraints.grammar import GrammarFailed
+from weft.engine.scheduling.plan import FailedRow, Part, Plan, PlannedRows, Result
+from weft.engine.scheduling.sequence import Sequence, SequenceStatus
+from weft.engine.step.sampler_call import INTERNAL_ERROR, SamplerCall, Score, Wanted
+from weft.engine.step.step_choices import next_choice
+
+log = logging.getLogger("weft.engine")
+
+
+@dataclass(frozen=True, slots=True)
+class StepSampler:
+    """Samples steps. `backend` samples the logits that it computed; `mode` is the kind of reported logprobs."""
+
+    backend: Sampler
+    mode: LogprobsMode = LogprobsMode.RAW_LOGPROBS
+
+    def finish(self, rows: Rows, plan: Plan) -> Iterator[Part]:
+        """Yields one token of each sequence, then further tokens of sequences whose drafts were accepted."""
+        return self.start(rows, plan).parts()
+
+    def start(self, rows: Rows, plan: Plan) -> "StepSample":
+        """Starts sampling all rows that can be sampled before any token is known."""
+        return StepSample(self, rows, plan)
+
+    def sample(self, logits: Rows, plan: Plan) -> list[Result]:
+        """Returns the results of a plan without drafts."""
+        [(_, results)] = self.finish(logits, plan)
+        return results
+
+
+class StepSample:
+    """A step whose sampling has started. Its parts are committed one by one."""
+
+    def __init__(self, sampler: StepSampler, rows: Rows, plan: Plan) -> None:
+        self._sampler = sampler
+        self._rows = rows
+        self._plan = plan
+        self._chains: list[_Chain] = []
+        self._call = self._call_for(self._want_all())
+
+    @property
+    def device_token_ids(self) -> Any:
+        """See `Sampled`: a token for each sampled row, in row order."""
+        return self._call.device_token_ids
+
+    def parts(self) -> Iterator[Part]:
+        """Yields the results of the plan, then of accepted drafts, one token of each sequence at a time."""
+        results = self._call.results() if self._plan.entries else []
+        count = len(self._plan.entries)
+        yield self._plan, results[:count]
+        foreseen = iter(results[count:])
+        for chain in self._chains:
+            chain.results = [next(foreseen) for _ in chain.draft_token_ids if chain.is_foreseen]
+        chains, depth = self._chains, 0
+        while chains := [chain for chain in chains if chain.is_right(depth)]:
+            entries = [PlannedRows.confirming(chain.sequence, depth) for chain in chains]
+            self._follow([chain for chain in chains if not chain.is_foreseen], depth)
+            yield Plan(tuple(entries)), [chain.results[depth] for chain in chains]
+            depth += 1
+
+    def _want_all(self) -> list[Wanted]:
+        """Returns the work for each entry, then for each draft row that can be sampled before the draft is known to
+        be right.
+        """
+        wanted: list[Wanted] = []
+        row = 0
+        for entry in self._plan.entries:
+            one = Wanted(entry.sequence.request)
+            one.prompt_scores = _prompt_scores(entry, row)
+            row += entry.num_leading
+            if entry.samples:
+                self._want_token(one, entry.sequence, row)
+                row += 1
+            wanted.append(one)
+            if entry.draft_token_ids:
+                self._chains.append(_Chain(entry.sequence, entry.draft_token_ids, row))
+                row += len(entry.draft_token_ids)
+        assert row == len(self._rows), (row, len(self._rows))
+        for chain in self._chains:
+            if chain.is_foreseen:
+                depths = range(len(chain.draft_token_ids))
+                wanted += [self._want_behind(chain, depth) for depth in depths]
+        return wanted
+
+    def _want_behind(self, chain: "_Chain", depth: int) -> Wanted:
+        one = Wanted(chain.sequence.request)
+        drafted = chain.draft_token_ids[: depth + 1]
+        self._want_token(one, chain.sequence, chain.first_row + depth, drafted)
+        return one
+
+    def _want_token(
+        self, one: Wanted, sequence: Sequence, row: int, drafted: tuple[int, ...] = ()
+    ) -> None:
+        one.row = row
+        if sequence.status is not SequenceStatus.RUNNING:
+            return  # the sequence has ended since the step was launched: this token is dropped
+        try:
+            one.choice = next_choice(sequence, drafted)
+            one.score = _score(sequence, row)
+        except GrammarFailed as failure:
+            one.failure = FailedRow(error=failure.in_answer)
+        except Exception:  # ends this request only
+            request = sequence.request
+            extra = of_request(request.request_id, request.trace_headers)
+            log.exception("sampling failed: request_id=%s", request.request_id, extra=extra)
+            one.failure = INTERNAL_ERROR
+
+    def _follow(self, chains: "Seq[_Chain]", depth: int) -> None:
+        """Samples the rows of drafts that have just turned out to be right."""
+        if not chains:
+            return
+        wanted = []
+        for chain in chains:
+            one = Wanted(chain.sequence.request)
+            self._want_token(one, chain.sequence, chain.first_row + depth)
+            wanted.append(one)
+        for chain, result in zip(chains, self._call_for(wanted).results(), strict=True):
+            chain.results.append(result)
+
+    def _call_for(self, wanted: list[Wanted]) -> SamplerCall:
+        return SamplerCall(self._sampler.backend, self._rows, wanted, self._sampler.mode)
+
+
+def _prompt_scores(entry: PlannedRows, first_row: int) -> list[Score]:
+    """Returns the scores of the prompt tokens that follow each leading row."""
+    if not entry.num_leading:
+        return []
+    num_best = entry.sequence.params.prompt_logprobs
+    assert num_best is not None, "leading rows are wanted for their scores"
+    first = entry.start + 1
+    tokens = entry.sequence.token_ids[first : first + entry.num_leading]
+    return [Score(first_row + i, [token_id], num_best) for i, token_id in enumerate(tokens)]
+
+
+def _score(sequence: Sequence, row: int) -> Score | None:
+    params = sequence.params
+    if params.logprobs is None:
+        return None
+    if params.logprob_token_ids is None:
+        return Score(row, (), params.logprobs)
+    return Score(row, params.logprob_token_ids, 0)
+
+
+@dataclass(slots=True, eq=False)
+class _Chain:
+    """A sequence, its drafts, and the row where the logits of the drafts begin."""
+
+    sequence: Sequence
+    draft_token_ids: tuple[int, ...]
+    first_row: int
+    results: list[Result] = field(
+        default_factory=list
+    )  # result of the row after each draft, as far as known
+
+    @property
+    def is_foreseen(self) -> bool:
+        """True if the choice after a draft depends on the drafts alone, not on a grammar or reasoning state."""
+        return self.sequence.grammar is None and self.sequence.reasoning is None
+
+    def is_right(self, depth: int) -> bool:
+        """True if the token just committed equals the draft at `depth`, and the sequence still runs."""
+        if self.sequence.status is not SequenceStatus.RUNNING or depth >= len(self.draft_token_ids):
+            return False
+        return self.sequence.token_ids[-1] == self.draft_token_ids[depth]

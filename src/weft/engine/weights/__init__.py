@@ -1,0 +1,1 @@
+"""Weights of an engine: loading, packed caches, shared memory, updates, adapters, sleep."""

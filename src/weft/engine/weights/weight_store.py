@@ -1,0 +1,137 @@
+"""Packed weights that all engines of a server map; the first engine that needs them packs them.
+
+They lie in in-memory files, which the front owns and the engines open through /proc. There are two files, so that
+one serves while the other is filled. An engine that maps a file has a shared lock on it; an engine that fills or
+empties it has the exclusive lock. A dead engine's locks are released by the system.
+"""
+
+import fcntl
+import hashlib
+import os
+import random
+import time
+import weakref
+from collections.abc import Callable
+from typing import TypeVar
+
+import msgspec
+
+from weft.compute.backends import shares_weights
+from weft.compute.protocols.backend import PackedFile
+from weft.core.config.engine import EngineConfig
+from weft.core.errors import ConfigError
+from weft.engine.ipc.weight_files import PackedWeights
+
+T = TypeVar("T")
+
+_DIGEST_BYTES = 32
+_RETRY_S = (
+    0.001,
+    0.02,
+)  # random pause, so that engines that want the same lock do not collide again
+
+
+def has_shared_weights(config: EngineConfig) -> bool:
+    """True if engines with this configuration share one copy of the weights."""
+    assert config.compute_config is not None, "it computes elsewhere"
+    return config.has_ranks and shares_weights(config.compute_config)
+
+
+class WeightStore:
+    """An engine's access to the files; its thread owns it."""
+
+    def __init__(self, given: PackedWeights) -> None:
+        self._files = []
+        for path in given.paths:
+            try:
+                file = os.open(path, os.O_RDWR | os.O_CLOEXEC)
+            except OSError as error:  # the system hides processes from each other
+                raise ConfigError(
+                    f"{path} cannot be opened ({error.strerror}): several engines have their weights there"
+                ) from error
+            weakref.finalize(self, os.close, file)
+            self._files.append(file)
+        self._given = given
+
+    def load(self, load: Callable[[PackedFile], T], identity: str | None) -> T:
+        """Returns the result of `load` on the file with the weights; packs them first if they are missing.
+
+        `identity` tells these weights from others, across processes; see `has`.
+        """
+        file = self._files[self._given.place]
+        try:
+            while True:
+                fcntl.flock(file, fcntl.LOCK_SH)
+                if self._is_published(file):
+                    return load(PackedFile(file, is_published=True))
+                if not _locked_alone(file):
+                    time.sleep(random.uniform(*_RETRY_S))
+                elif not self._is_published(
+                    file
+                ):  # another engine may have packed them before this lock
+                    self._pack(file, load, identity)
+        except BaseException:
+            self.leave()
+            raise
+
+    def has(self, identity: str | None) -> bool:
+        """True if the mapped weights have this identity."""
+        return self._mark(self._files[self._given.place])[_DIGEST_BYTES:] == _digest(identity)
+
+    def move(self, given: PackedWeights) -> PackedWeights:
+        """Uses these weights from the next `load` on; returns the former ones."""
+        former, self._given = self._given, given
+        return former
+
+    def read_anew(self) -> None:
+        """See `WeightFiles.read_anew`, which affects only engines that start later."""
+        self._given = msgspec.structs.replace(self._given, may_pack=True)
+
+    def leave(self, given: PackedWeights | None = None) -> None:
+        """Unmaps the weights; the last engine to leave gives their memory back to the system."""
+        self._leave(self._files[(given or self._given).place])
+
+    def _pack(self, file: int, load: Callable[[PackedFile], T], identity: str | None) -> None:
+        if not self._given.may_pack:
+            raise ConfigError(
+                "the weights that were sent are in no engine now; wake up the others first"
+            )
+        load(PackedFile(file, is_published=False))
+        os.pwrite(file, _digest(self._given.key) + _digest(identity), os.fstat(file).st_size)
+
+    def _is_published(self, file: int) -> bool:
+        return self._mark(file)[:_DIGEST_BYTES] == _digest(self._given.key)
+
+    @staticmethod
+    def _mark(file: int) -> bytes:
+        start = os.fstat(file).st_size - 2 * _DIGEST_BYTES
+        return os.pread(file, 2 * _DIGEST_BYTES, start) if start > 0 else b""
+
+    @staticmethod
+    def _leave(file: int) -> None:
+        fcntl.flock(file, fcntl.LOCK_UN)
+        try:
+            fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:  # another engine maps or fills the file
+            return
+        os.ftruncate(file, 0)
+        fcntl.flock(file, fcntl.LOCK_UN)
+
+
+def _locked_alone(file: int) -> bool:
+    """Tries to turn the shared lock into the exclusive one; on failure the file is left unlocked, so that others
+    can try.
+
+    Waiting for the exclusive lock is not an option: another engine that was first keeps its shared lock while it
+    serves.
+    """
+    try:
+        fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except BlockingIOError:
+        fcntl.flock(file, fcntl.LOCK_UN)
+        return False
+    return True
+
+
+def _digest(text: str | None) -> bytes:
+    return hashlib.sha256(repr(text).encode()).digest()

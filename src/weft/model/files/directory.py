@@ -1,0 +1,359 @@
+"""A Hugging Face directory as a `Checkpoint`: configs, tokenizer and headers are read and checked here."""
+
+import math
+from collections.abc import Callable, Collection, Mapping
+from dataclasses import dataclass, replace
+from pathlib import Path
+
+from weft.core.config.file_overrides import NO_OVERRIDES, FileOverrides
+from weft.core.errors import ConfigError
+from weft.core.values.types import PoolingKind
+from weft.model.card import AdapterBytes, ModelCard
+from weft.model.families.decoders import ModelConfigFile, read_config, read_spec
+from weft.model.families.encoder_families import (
+    ENCODER_FAMILIES,
+    EncoderConfig,
+    read_encoder_config,
+    read_encoder_spec,
+    read_head,
+)
+from weft.model.families.mtp import has_mtp, mtp_names, mtp_spec
+from weft.model.fields import Fields, parse_object, read_bytes
+from weft.model.files.checkpoint import Checkpoint, TokenizerPart
+from weft.model.files.layout import TensorPlan, decoder_layout, encoder_layout
+from weft.model.files.match import Matched, match_tensors
+from weft.model.files.safetensors_files import find_tensors
+from weft.model.generation import (
+    default_sampling_params,
+    eos_token_ids,
+    max_new_tokens,
+    optional_id,
+)
+from weft.model.overrides import check_weight_format, read_generation
+from weft.model.pooling import (
+    HeadSpec,
+    PoolingSpec,
+    is_embedder,
+    read_embedding,
+    read_labels,
+    read_scale,
+)
+from weft.model.quantized.config import read_quantization, stored_method, with_quantization
+from weft.model.spec import ModelSpec
+from weft.model.tokenizers.tokenizer import UnreadFiles, read_tokenizer, read_tokenizer_files
+from weft.model.weights import BYTES_PER_ELEMENT
+
+# Saved by old versions of transformers; computed from the config instead.
+_NUM_MTP = "num_nextn_predict_layers"
+_COMPUTED_SUFFIXES = (".rotary_emb.inv_freq", ".self_attn.rotary_emb.inv_freq")
+# As the first releases of BERT named the numbers of a norm.
+_OLD_NAMES = {"LayerNorm.gamma": "LayerNorm.weight", "LayerNorm.beta": "LayerNorm.bias"}
+
+
+@dataclass(frozen=True, slots=True)
+class _Source:
+    """A checkpoint whose files agree. An encoder has no `generation`, and any token may be missing.
+
+    `find_mtp` is of its head for multi-token prediction, if it has one.
+    """
+
+    config: ModelConfigFile | EncoderConfig
+    spec: ModelSpec
+    pooling: PoolingSpec | None
+    matched: Matched
+    generation: Fields | None
+    find_mtp: "Callable[[], _Source] | None" = None
+
+
+def open_directory(
+    path: Path,
+    *,
+    name: str,
+    dtype: str = "auto",
+    runner: str = "auto",
+    is_own: bool = False,
+    overrides: FileOverrides = NO_OVERRIDES,
+) -> Checkpoint:
+    """Read and check everything of the checkpoint at `path` but its tokenizer and the weights themselves.
+
+    `runner` is "generate", "pooling" or, for what the files say, "auto". `is_own` says that the files
+    are part of the package. `overrides.tokenizer` is a directory here.
+    """
+    where = str(path / "config.json")
+    if not Path(where).exists() and (files := sorted(path.glob("*.gguf"))):
+        raise ConfigError(f"{path}: has no config.json; for GGUF name the file, such as {files[0]}")
+    values = with_quantization(parse_object(read_bytes(path / "config.json"), where), path)
+    if overrides.hf_overrides:
+        values, where = {**values, **overrides.hf_overrides}, f"{where} with --hf-overrides"
+    check_weight_format(name, overrides, "safetensors", *stored_method(Fields(values, where)))
+    if Fields(values, where).text("model_type") in ENCODER_FAMILIES:
+        found = _find_encoder(path, read_encoder_config(values, where), runner)
+    else:
+        found = _find_decoder(
+            path,
+            read_config(values, where),
+            read_generation(UnreadFiles(path), str(path), overrides),
+            runner,
+        )
+    return _checkpoint(path, found, name=name, dtype=dtype, is_own=is_own, overrides=overrides)
+
+
+def _checkpoint(
+    path: Path,
+    found: _Source,
+    *,
+    name: str,
+    dtype: str,
+    is_own: bool,
+    overrides: FileOverrides,
+) -> Checkpoint:
+    def find_mtp() -> Checkpoint:
+        assert found.find_mtp is not None
+        head = _checkpoint(
+            path, found.find_mtp(), name=name, dtype=dtype, is_own=is_own, overrides=overrides
+        )
+        return replace(head, card=replace(head.card, dtype=card.dtype))
+
+    tokenizer_path = path if overrides.tokenizer is None else Path(overrides.tokenizer)
+    config, spec, matched = found.config, found.spec, found.matched
+    card = describe(name, config, spec, found.generation, matched.served_dtype(dtype))
+    if not spec.is_causal:  # with its classifier, which is read with it
+        card = _with_parameters(card, matched.num_parameters)
+    if matched.format is not None and matched.rounded:
+        card = replace(card, notice=matched.format.notice)
+    groups = matched.groups
+    if groups:
+        card = replace(card, stored_bits=next(iter(groups.values())).bits)
+    return Checkpoint(
+        replace(card, pooling=found.pooling),
+        spec,
+        UnreadFiles(tokenizer_path),
+        lambda: matched.load(None if dtype == "auto" else dtype),
+        lambda: read_part(
+            read_tokenizer_files(tokenizer_path, is_own=is_own and tokenizer_path == path),
+            str(tokenizer_path),
+            config,
+            found.generation,
+            spec.vocab_size,
+        ),
+        weight_files=matched.files,
+        groups=groups,
+        needed=matched.needed,
+        find_mtp=None if found.find_mtp is None else find_mtp,
+        load_from=lambda stored: replace(matched, stored={**matched.stored, **stored}).load(
+            None if dtype == "auto" else dtype
+        ),
+    )
+
+
+def _find_decoder(path: Path, config: ModelConfigFile, generation: Fields, runner: str) -> _Source:
+    spec = read_spec(config)
+    pooling = _decoder_pooling(path, config, spec.hidden_size, runner)
+    if pooling is not None and spec.embed_size is not None:
+        raise ConfigError(
+            f"{config.fields.where}: word_embed_proj_dim {spec.embed_size} other than hidden_size is not "
+            "implemented for --runner pooling"
+        )
+    spec = replace(spec, has_head=pooling is None)
+    matched = _match_decoder(path, config, spec, pooling)
+    return _Source(config, spec, pooling, matched, generation, _mtp(path, config, spec, matched))
+
+
+def _mtp(
+    path: Path, config: ModelConfigFile, spec: ModelSpec, matched: Matched
+) -> Callable[[], _Source] | None:
+    names, stored, num_layers = config.family.names, matched.stored, len(spec.layers)
+    if not spec.has_head or not has_mtp(names, stored, num_layers):
+        return None
+
+    def find() -> _Source:
+        named = replace(
+            config,
+            family=replace(config.family, names=mtp_names(names, stored, num_layers, str(path))),
+        )
+        head = mtp_spec(spec)
+        layout = decoder_layout(head, named.family.names, prefix="")
+        found = match_tensors(path, layout, stored, lambda source: True, quantized=matched.format)
+        return _Source(named, head, None, found, None)
+
+    return find
+
+
+def _find_encoder(path: Path, config: EncoderConfig, runner: str) -> _Source:
+    if runner == "generate":
+        raise ConfigError(
+            f"{config.fields.where}: {config.architectures[0]} cannot generate; it is for --runner pooling"
+        )
+    spec = read_encoder_spec(config)
+    head = read_head(config, spec)
+    embedding = read_embedding(path, config.fields, spec.hidden_size, PoolingKind.CLS)
+    pooling = embedding if head is None else replace(embedding, head=head)
+    return _Source(config, spec, pooling, _match_encoder(path, config, spec, pooling), None)
+
+
+def read_part(
+    files: Mapping[str, bytes],
+    where: str,
+    config: ModelConfigFile | EncoderConfig,
+    generation: Fields | None,
+    vocab_size: int,
+) -> TokenizerPart:
+    """The tokenizer, checked, and what it and the configs say of special tokens."""
+    fields = config.fields
+    facts = read_tokenizer(files, where, vocab_size)
+    if generation is not None:
+        eos = eos_token_ids(facts.eos_token_id, fields, generation, vocab_size)
+    else:  # nothing is generated that it would end
+        one = optional_id(facts.eos_token_id, fields, "eos_token_id", vocab_size)
+        eos = () if one is None else (one,)
+    return TokenizerPart(
+        tokenizer_files=files,
+        eos_token_ids=eos,
+        bos_token_id=optional_id(facts.bos_token_id, fields, "bos_token_id", vocab_size),
+        pad_token_id=optional_id(facts.pad_token_id, fields, "pad_token_id", vocab_size),
+        chat_template=facts.chat_template,
+        parsed_tokenizer=facts.parsed_tokenizer,
+    )
+
+
+def _decoder_pooling(
+    path: Path, config: ModelConfigFile, hidden_size: int, runner: str
+) -> PoolingSpec | None:
+    """What the decoder makes of hidden states; None where it generates text."""
+    is_headless = config.task != "ForCausalLM"
+    if runner == "generate" and is_headless:
+        raise ConfigError(
+            f"{config.fields.where}: {config.architectures[0]} has no head to generate with; it is "
+            "for --runner pooling"
+        )
+    if not is_headless and (runner == "generate" or (runner == "auto" and not is_embedder(path))):
+        return None
+    if config.task == "ForSequenceClassification":
+        return _classification(config, hidden_size)
+    return read_embedding(path, config.fields, hidden_size, PoolingKind.LAST)
+
+
+def _classification(config: ModelConfigFile, hidden_size: int) -> PoolingSpec:
+    labels = read_labels(config.fields)
+    head = HeadSpec(
+        kind=PoolingKind.LAST,
+        labels=labels,
+        scale=read_scale(config.fields, len(labels)),
+        has_bias=False,
+    )
+    return PoolingSpec(hidden_size=hidden_size, kind=PoolingKind.LAST, normalize=False, head=head)
+
+
+def describe(
+    name: str,
+    config: ModelConfigFile | EncoderConfig,
+    spec: ModelSpec,
+    generation: Fields | None,
+    dtype: str,
+) -> ModelCard:
+    """The card of a model, without what its tokenizer says; sizes are those of the reference runner."""
+    card = ModelCard(
+        name=name,
+        model_type=config.model_type,
+        architectures=config.architectures,
+        vocab_size=spec.vocab_size,
+        max_position_embeddings=spec.max_position_embeddings,
+        eos_token_ids=(),
+        bos_token_id=None,
+        pad_token_id=None,
+        dtype=dtype,
+        default_sampling_params=default_sampling_params(generation or Fields({}, name)),
+        max_new_tokens=max_new_tokens(generation or Fields({}, name)),
+        num_parameters=0,
+        weight_bytes=0,
+        kv_bytes_per_token=0,
+        notice=None,
+        is_causal=spec.is_causal,
+    )
+    if isinstance(config, EncoderConfig):
+        return card
+    layout = decoder_layout(spec, config.family.names)
+    num_parameters = sum(math.prod(plan.shape) for plan in layout)
+    kv_elements = spec.num_attention_layers * spec.kv_parts * spec.kv_size
+    return replace(
+        _with_parameters(card, num_parameters),
+        num_idle_parameters=spec.num_idle_parameters,
+        keeps_latents=spec.latent is not None,
+        embedding_size=spec.hidden_size,
+        kv_bytes_per_token=kv_elements * BYTES_PER_ELEMENT["float32"],
+        state_bytes_per_block=spec.state_size * BYTES_PER_ELEMENT["float32"],
+        state_bytes_per_slot=spec.slot_size * BYTES_PER_ELEMENT["float32"],
+        adapter=_adapter_bytes(spec, layout),
+    )
+
+
+def _with_parameters(card: ModelCard, num_parameters: int) -> ModelCard:
+    """The reference runner widens every weight to float32."""
+    num_bytes = num_parameters * BYTES_PER_ELEMENT["float32"]
+    return replace(card, num_parameters=num_parameters, weight_bytes=num_bytes)
+
+
+def _adapter_bytes(spec: ModelSpec, layout: tuple[TensorPlan, ...]) -> AdapterBytes:
+    """In the reference each matrix's adapter is by itself."""
+    size = sum(sum(plan.shape) for plan in layout if plan.takes_adapters)
+    if spec.tied_head:
+        size += spec.vocab_size + spec.hidden_size  # of the head
+    return AdapterBytes((size * BYTES_PER_ELEMENT["float32"], 0, 0), 16)
+
+
+def _match_decoder(
+    path: Path, config: ModelConfigFile, spec: ModelSpec, pooling: PoolingSpec | None
+) -> Matched:
+    quantized = read_quantization(
+        config.fields
+    )  # first: it may say what a file's strange types mean
+    family, stored = config.family, find_tensors(path)
+    # A model that was saved without its head has no prefix.
+    known = family.prefixes if spec.has_head else (*family.prefixes, "")
+    embed = family.names.names["embed"]
+    prefixes = [p for p in known if f"{p}{embed}.weight" in stored]
+    layout = decoder_layout(spec, family.names, prefix=(prefixes or list(known))[0])
+    if pooling is not None and pooling.head is not None:
+        hidden, labels = spec.hidden_size, len(pooling.head.labels)
+        layout += (TensorPlan("head.labels", "score.weight", (labels, hidden), 0, labels),)
+    is_headless = spec.tied_head or spec.embed_size is not None or not spec.has_head
+    ignored = (
+        *family.ignored_tensors,
+        *(("lm_head.",) if is_headless else ()),
+        *_drafting_layers(config.fields, family.names.names["layer"], len(spec.layers), prefixes),
+    )
+    return match_tensors(
+        path,
+        layout,
+        stored,
+        lambda source: source.startswith(ignored) or source.endswith(_COMPUTED_SUFFIXES),
+        quantized=quantized,
+    )
+
+
+def _drafting_layers(
+    fields: Fields, layer: str, num_layers: int, prefixes: Collection[str]
+) -> tuple[str, ...]:
+    """How tensors begin of layers behind the last, which guess later tokens (MTP) and serve nothing here."""
+    numbers = range(num_layers, num_layers + fields.integer_or(_NUM_MTP, 0, low=0, high=1024))
+    return tuple(prefix + layer.format(number) for prefix in prefixes for number in numbers)
+
+
+def _match_encoder(
+    path: Path, config: EncoderConfig, spec: ModelSpec, pooling: PoolingSpec
+) -> Matched:
+    stored = {_usual(name): tensor for name, tensor in find_tensors(path).items()}
+    family = config.family
+    layout = encoder_layout(
+        config.model_type, family.names, family.prefix, spec, pooling.head, stored.keys()
+    )
+    return match_tensors(
+        path, layout.plans, stored, lambda source: source.startswith(layout.ignored)
+    )
+
+
+def _usual(name: str) -> str:
+    for old, new in _OLD_NAMES.items():
+        if name.endswith(old):
+            return name.removesuffix(old) + new
+    return name

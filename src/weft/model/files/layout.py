@@ -1,0 +1,346 @@
+"""Which tensors a model needs: our name, the checkpoint's name, the shape and the rows to take.
+
+Ours are listed at `weft.model.weights.Weights`; those of a classifier are `head.dense`, `head.norm` and
+`head.labels`.
+"""
+
+from collections.abc import Collection, Iterator, Mapping
+from dataclasses import dataclass, replace
+
+from weft.model.families.names import HEADS, LLAMA, DecoderNames, Names
+from weft.model.pooling import HeadSpec
+from weft.model.recurrence import Recurrence
+from weft.model.spec import ExpertsSpec, LatentSpec, LayerSpec, ModelSpec, NormPlacement, QkNorm
+
+_NORMS = {
+    NormPlacement.BEFORE: ("before",),
+    NormPlacement.AFTER: ("after",),
+    NormPlacement.BOTH: ("before", "after"),
+    NormPlacement.SUM: ("sum",),
+}
+
+
+@dataclass(frozen=True, slots=True)
+class TensorPlan:
+    """`name` is rows [start, start + shape[0]) of the checkpoint's `source`, which has `rows` rows.
+
+    `is_transposed`: the file has rows for columns. With a `factor` it is the source times that matrix.
+    `stack`: the file has that many matrices in a tensor of three dimensions, whose rows are counted through;
+    of those every `step`th is taken, from `start` on.
+    """
+
+    name: str
+    source: str
+    shape: tuple[int, ...]
+    start: int
+    rows: int
+    is_transposed: bool = False
+    factor: "TensorPlan | None" = None
+    stack: int | None = None
+    step: int = 1
+
+    @property
+    def source_shape(self) -> tuple[int, ...]:
+        """The shape of the whole source tensor."""
+        shape = self.shape if self.factor is None else self.factor.shape[::-1]
+        return (self.rows, *shape[1:])
+
+    @property
+    def stored_shape(self) -> tuple[int, ...]:
+        """The same, as the file has it."""
+        if self.stack is not None:
+            each = (self.rows // self.stack, *self.shape[1:])
+            return (self.stack, *(each[::-1] if self.is_transposed else each))
+        return self.source_shape[::-1] if self.is_transposed else self.source_shape
+
+    @property
+    def takes_adapters(self) -> bool:
+        """Whether it is a matrix as it was trained, of tokens or of a linear layer that all rows go through."""
+        is_table = self.name == "positions" or self.name.endswith(".conv")
+        is_matrix = len(self.shape) == 2 and not is_table and self.factor is None
+        return is_matrix and not self.is_of_experts and not self.name.endswith(".kv_b")
+
+    @property
+    def is_of_experts(self) -> bool:
+        """Whether it is of the experts that rows are sent to, or of what sends them there."""
+        own = (".router", ".router.bias", ".router_correction", ".shared_gate")
+        return ".experts." in self.name or self.name.endswith(own)
+
+    @property
+    def may_be_grouped(self) -> bool:
+        """Whether kernels may compute with it as it is stored, where that is in groups."""
+        return self.name.startswith("layers.") and ".kv_b" not in self.name
+
+    @property
+    def lead(self) -> str:
+        """How names begin of what stands for the source in a rounded form."""
+        module = self.source.removesuffix(".weight")
+        return f"{module}_" if module == self.source else f"{module}."
+
+
+@dataclass(frozen=True, slots=True)
+class EncoderLayout:
+    """The tensors, and how names begin that may be there without being used."""
+
+    plans: tuple[TensorPlan, ...]
+    ignored: tuple[str, ...]
+
+
+def decoder_layout(
+    spec: ModelSpec, names: DecoderNames = LLAMA, *, prefix: str = "model."
+) -> tuple[TensorPlan, ...]:
+    """Every tensor of a decoder, in the order of use. `prefix` leads the names of all but the head."""
+    spelling = names.of(spec.norm_placement)
+    if spec.joins_hidden:
+        return tuple(_model(spec, spelling, prefix))
+    embed, *plans = _model(spec, spelling, prefix)
+    if names.is_transposed:
+        plans = [
+            replace(plan, is_transposed=plan.name.startswith("layers.") and len(plan.shape) == 2)
+            for plan in plans
+        ]
+    if names.has_bare_experts:
+        plans = [plan if plan.stack is None else _bare(plan) for plan in plans]
+    head = _whole("head", "lm_head.weight", spec.vocab_size, spec.hidden_size)
+    if spec.embed_size is not None:
+        shape = (spec.embed_size, spec.hidden_size)
+        into, out = (
+            _whole(name, f"{prefix}{spelling[name]}.weight", *shape)
+            for name in ("project_in", "project_out")
+        )
+        embed = replace(embed, factor=replace(into, is_transposed=True))
+        head = replace(embed, name="head", factor=out)
+    return (embed, *plans, *([head] if spec.has_head and not spec.tied_head else ()))
+
+
+def _bare(plan: TensorPlan) -> TensorPlan:
+    """Of all experts in one: as a parameter of their layer, [experts, in, out], with rows of gate and up by turns."""
+    stack = plan.stack
+    assert stack is not None
+    source = plan.source.removesuffix(".weight").replace(".bias", "_bias")
+    plan = replace(plan, source=source, is_transposed=len(plan.shape) == 2)
+    each = plan.rows // stack
+    if plan.shape[0] == each:
+        return plan
+    number, first = divmod(plan.start, each)
+    return replace(plan, start=number * each + (first > 0), step=2)
+
+
+def encoder_layout(
+    model_type: str,
+    names: Names,
+    prefix: str,
+    spec: ModelSpec,
+    head: HeadSpec | None,
+    stored: Collection[str],
+) -> EncoderLayout:
+    """The layout, in the spelling and below the prefix that `stored` names are written in."""
+    spelling = next(
+        (
+            s
+            for s in names.spellings
+            if any(n.endswith(f"{s['embed_norm']}.weight") for n in stored)
+        ),
+        names.spellings[0],
+    )
+    if not any(name.startswith(prefix) for name in stored):
+        prefix = ""
+    plans = [*_model(spec, spelling, prefix)]
+    if head is not None:
+        plans += _classifier(model_type, spec, head, prefix)
+    ignored = tuple(lead + name for lead in dict.fromkeys(("", prefix)) for name in names.ignored)
+    return EncoderLayout(tuple(plans), ignored if head is None else (prefix + "pooler.",))
+
+
+def _model(spec: ModelSpec, names: Mapping[str, str], prefix: str) -> Iterator[TensorPlan]:
+    """Everything below a head."""
+    if spec.joins_hidden:
+        for name in ("join_embed_norm", "join_hidden_norm"):
+            yield from _norm(name, prefix + names[name], spec)
+        lead, hidden = prefix + names["join"], spec.hidden_size
+        yield _whole("join", f"{lead}.weight", hidden, 2 * hidden)
+    tables = {
+        "embed": 0 if spec.joins_hidden else spec.vocab_size,
+        "positions": spec.num_positions,
+        "token_types": spec.num_token_types,
+    }
+    for name, rows in tables.items():
+        if rows:
+            yield _whole(name, f"{prefix}{names[name]}.weight", rows, spec.hidden_size)
+    if spec.has_embed_norm:
+        yield from _norm("embed_norm", prefix + names["embed_norm"], spec)
+    for index, layer in enumerate(spec.layers):
+        yield from _layer(spec, layer, index, names, prefix + names["layer"].format(index))
+    if spec.norm_placement is not NormPlacement.SUM:
+        yield from _norm("norm", prefix + names["norm"], spec)
+
+
+def _layer(
+    spec: ModelSpec, layer: LayerSpec, index: int, names: Mapping[str, str], source: str
+) -> Iterator[TensorPlan]:
+    ours = f"layers.{index}."
+    if layer.recurrence is not None:
+        yield from _recurrence(spec, layer.recurrence, ours, source, names)
+    elif layer.conv_width:
+        yield from _convolution(spec, layer.conv_width, ours, source, names)
+    else:
+        yield from _attention(spec, ours, source, names)
+    if layer.experts is None:
+        yield from _mlp(spec, ours, source, names)
+    else:
+        yield from _experts(spec, layer.experts, ours, source, names)
+    for place in _NORMS[spec.norm_placement]:
+        for part in ("attention", "mlp"):
+            name = f"{part}_norm_{place}"
+            if part == "mlp" or layer.has_attention_norm:
+                yield from _norm(ours + name, source + names[name], spec)
+
+
+def _attention(
+    spec: ModelSpec, ours: str, source: str, names: Mapping[str, str]
+) -> Iterator[TensorPlan]:
+    hidden, q_size = spec.hidden_size, spec.num_heads * spec.head_dim
+    if spec.latent is not None:
+        yield from _latent(spec, spec.latent, ours, source, names)
+    else:
+        q_rows = 2 * q_size if spec.has_output_gate else q_size
+        qkv = {"q": (q_rows, hidden), "k": (spec.kv_size, hidden), "v": (spec.kv_size, hidden)}
+        yield from _products(ours, source, names, qkv, spec.qkv_bias)
+    yield from _products(ours, source, names, {"o": (hidden, spec.output_size)}, spec.o_bias)
+    if spec.has_sinks:
+        yield _whole(f"{ours}sinks", source + names["sinks"], spec.num_heads)
+    if spec.qk_norm is not QkNorm.NONE:
+        heads = (spec.num_heads, spec.num_kv_heads) if spec.qk_norm is QkNorm.FULL else (1, 1)
+        for name, count in zip(("q_norm", "k_norm"), heads, strict=True):
+            yield _whole(ours + name, f"{source}{names[name]}.weight", count * spec.head_dim)
+
+
+def _latent(
+    spec: ModelSpec, latent: LatentSpec, ours: str, source: str, names: Mapping[str, str]
+) -> Iterator[TensorPlan]:
+    hidden, rank = spec.hidden_size, latent.query_rank
+    queries = spec.num_heads * latent.query_size
+    if rank is None:
+        yield from _products(ours, source, names, {"q": (queries, hidden)}, False)
+    else:
+        yield from _products(ours, source, names, {"q_a": (rank, hidden)}, spec.qkv_bias)
+        yield _whole(f"{ours}q_a_norm", f"{source}{names['q_a_norm']}.weight", rank)
+        yield from _products(ours, source, names, {"q_b": (queries, rank)}, False)
+    yield from _products(ours, source, names, {"kv_a": (spec.head_dim, hidden)}, spec.qkv_bias)
+    yield _whole(f"{ours}kv_a_norm", f"{source}{names['kv_a_norm']}.weight", latent.rank)
+    heads = spec.num_heads * (latent.key_size + latent.value_size)
+    yield from _products(ours, source, names, {"kv_b": (heads, latent.rank)}, False)
+
+
+def _convolution(
+    spec: ModelSpec, width: int, ours: str, source: str, names: Mapping[str, str]
+) -> Iterator[TensorPlan]:
+    hidden = spec.hidden_size
+    yield from _products(ours, source, names, {"conv_in": (3 * hidden, hidden)}, spec.conv_bias)
+    lead = source + names["conv"]
+    yield from _channels(hidden, width, ours, lead)
+    if spec.conv_bias:
+        yield _whole(f"{ours}conv.bias", f"{lead}.bias", hidden)
+    yield from _products(ours, source, names, {"conv_out": (hidden, hidden)}, spec.conv_bias)
+
+
+def _recurrence(
+    spec: ModelSpec, kind: Recurrence, ours: str, source: str, names: Mapping[str, str]
+) -> Iterator[TensorPlan]:
+    into = {name: (rows, spec.hidden_size) for name, rows in kind.products.items()}
+    yield from _products(ours, source, names, into, kind.has_bias)
+    yield from _channels(kind.conv_size, kind.conv_width, ours, source + names["conv"])
+    if kind.has_conv_bias:
+        yield _whole(f"{ours}conv.bias", f"{source}{names['conv']}.bias", kind.conv_size)
+    for name, size in kind.vectors.items():
+        yield _whole(ours + name, source + names[name], size)
+    out = {kind.out: (spec.hidden_size, kind.inner_size)}
+    yield from _products(ours, source, names, out, kind.has_bias)
+
+
+def _channels(channels: int, width: int, ours: str, lead: str) -> Iterator[TensorPlan]:
+    """Weights of a short convolution: a channel's are a matrix of one row in the file."""
+    yield replace(_whole(f"{ours}conv", f"{lead}.weight", channels, width), stack=channels)
+
+
+def _mlp(spec: ModelSpec, ours: str, source: str, names: Mapping[str, str]) -> Iterator[TensorPlan]:
+    hidden, inner = spec.hidden_size, spec.intermediate_size
+    up = dict.fromkeys(("gate", "up") if spec.is_gated else ("up",), (inner, hidden))
+    yield from _products(ours, source, names, up, spec.mlp_bias)
+    yield from _products(ours, source, names, {"down": (hidden, inner)}, spec.mlp_bias)
+
+
+def _experts(
+    spec: ModelSpec, experts: ExpertsSpec, ours: str, source: str, names: Mapping[str, str]
+) -> Iterator[TensorPlan]:
+    hidden, inner, shared = spec.hidden_size, experts.inner_size, experts.shared_size
+    router = {"router": (experts.count, hidden)}
+    yield from _products(ours, source, names, router, experts.has_bias)
+    if experts.is_sigmoid:
+        theirs = source + names["router_correction"]
+        yield _whole(f"{ours}router_correction", theirs, experts.count)
+    if experts.weighs_shared:
+        yield _whole(f"{ours}shared_gate", f"{source}{names['shared_gate']}.weight", 1, hidden)
+    if shared:
+        shapes = {"gate": (shared, hidden), "up": (shared, hidden), "down": (hidden, shared)}
+        own = {part: names[f"shared.{part}"] for part in shapes}
+        yield from _products(ours, source, own, shapes, False)
+    shapes, own = {}, {}
+    for number in range(experts.count):
+        lead = f"experts.{number}."
+        shapes |= dict.fromkeys((f"{lead}gate", f"{lead}up"), (inner, hidden))
+        shapes[f"{lead}down"] = (hidden, inner)
+        own |= {lead + p: names[f"expert_{p}"].format(number) for p in ("gate", "up", "down")}
+    is_stacked = "{}" not in names["expert_down"]
+    for plan in _products(ours, source, own, shapes, experts.has_bias):
+        yield replace(plan, stack=experts.count) if is_stacked else plan
+
+
+def _products(
+    ours: str,
+    source: str,
+    names: Mapping[str, str],
+    shapes: Mapping[str, tuple[int, int]],
+    has_bias: bool,
+) -> Iterator[TensorPlan]:
+    """Parts that share one tensor lie in it in the order given."""
+    starts: dict[str, int] = {}
+    totals: dict[str, int] = {}
+    for part, (rows, _) in shapes.items():
+        totals[names[part]] = totals.get(names[part], 0) + rows
+    for part, shape in shapes.items():
+        name = names[part]
+        start, total = starts.get(name, 0), totals[name]
+        yield TensorPlan(ours + part, f"{source}{name}.weight", shape, start, total)
+        if has_bias:
+            yield TensorPlan(f"{ours}{part}.bias", f"{source}{name}.bias", shape[:1], start, total)
+        starts[name] = start + shape[0]
+
+
+def _classifier(
+    model_type: str, spec: ModelSpec, head: HeadSpec, prefix: str
+) -> Iterator[TensorPlan]:
+    hidden = spec.hidden_size
+    dense, labels = HEADS[model_type]
+    if head.has_dense:
+        source = prefix + dense[1:] if dense.startswith(".") else dense
+        yield _whole("head.dense", f"{source}.weight", hidden, hidden)
+        if head.dense_bias:
+            yield _whole("head.dense.bias", f"{source}.bias", hidden)
+        if head.has_norm:
+            yield from _norm("head.norm", source.replace("dense", "norm"), spec)
+    else:
+        labels = "classifier"
+    yield _whole("head.labels", f"{labels}.weight", len(head.labels), hidden)
+    if head.has_bias:
+        yield _whole("head.labels.bias", f"{labels}.bias", len(head.labels))
+
+
+def _norm(ours: str, source: str, spec: ModelSpec) -> Iterator[TensorPlan]:
+    yield _whole(ours, f"{source}.weight", spec.hidden_size)
+    if spec.norm_bias:
+        yield _whole(f"{ours}.bias", f"{source}.bias", spec.hidden_size)
+
+
+def _whole(name: str, source: str, *shape: int) -> TensorPlan:
+    return TensorPlan(name, source, shape, 0, shape[0])

@@ -1,0 +1,263 @@
+"""Stored tensors and the layout that a config asks for: exactly those must be there; then read them."""
+
+import math
+from collections import Counter
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass, replace
+from pathlib import Path
+
+from weft.core.errors import ConfigError
+from weft.model.fields import shown
+from weft.model.files.layout import TensorPlan
+from weft.model.files.safetensors_files import MappedFiles, StoredTensor
+from weft.model.groups import GroupFormat
+from weft.model.quantized.format import PASSED_OVER, Part, Parts, QuantizedFormat
+from weft.model.quantized.packed import PackedMatrix
+from weft.model.weights import DTYPES, Product, Tensor, Values, Weights, refuse_values
+
+_PACKED = ("qweight", "weight_packed")  # names by which rounded matrices are known
+
+
+@dataclass(frozen=True, slots=True)
+class Matched:
+    """A layout, and where its tensors are; `rounded` are the sources that `format` reads."""
+
+    layout: tuple[TensorPlan, ...]
+    stored: Mapping[str, StoredTensor]
+    format: QuantizedFormat | None = None
+    rounded: frozenset[str] = frozenset()
+    spare_biases: tuple[str, ...] = ()
+
+    @property
+    def files(self) -> tuple[Path, ...]:
+        """Where they are, each once."""
+        return tuple(sorted({stored.path for stored in self.stored.values()}))
+
+    @property
+    def groups(self) -> Mapping[str, GroupFormat]:
+        """Matrices that kernels compute with as they are stored, by our name."""
+        found: dict[str, GroupFormat] = {}
+        for plan in self.layout:
+            if self.format is not None and plan.source in self.rounded:
+                form = self.format.groups(self.stored[plan.lead + self.format.scales].dtype)
+                if form is not None and plan.may_be_grouped:
+                    found[plan.name] = form
+        return found
+
+    @property
+    def needed(self) -> dict[str, StoredTensor]:
+        """Those that are read, by their names in the checkpoint."""
+        names = {plan.source for plan in _with_factors(self.layout)} - self.rounded
+        for plan in self.layout:
+            if plan.source in self.rounded:
+                assert self.format is not None
+                names |= {plan.lead + part.name for part in self.format.parts(*plan.source_shape)}
+        names |= set(self.spare_biases)
+        return {name: stored for name, stored in self.stored.items() if name in names}
+
+    @property
+    def num_parameters(self) -> int:
+        """How many numbers the model has."""
+        return sum(math.prod(plan.shape) for plan in self.layout)
+
+    def served_dtype(self, dtype: str) -> str:
+        """`dtype`, or for "auto" the one that most bytes are stored in, rounded ones left out."""
+        if dtype in DTYPES:
+            return dtype
+        num_bytes: Counter[str] = Counter()
+        for source in {plan.source for plan in self.layout} - self.rounded:
+            num_bytes[self.stored[source].dtype] += self.stored[source].num_bytes
+        return num_bytes.most_common(1)[0][0]
+
+    def load(self, dtype: str | None) -> Weights:
+        """Map every tensor; `dtype` None keeps each as it is stored, and leaves it unchecked."""
+        files = MappedFiles()
+        for name in self.spare_biases:
+            if files.read(self.stored[name]).float32().any():
+                raise ConfigError(
+                    f"{self.stored[name].path}: tensor {name} has no place in the model that config.json "
+                    "describes, and is not zero"
+                )
+        whole: dict[str, Tensor | PackedMatrix] = {}
+        for plan in _with_factors(self.layout):
+            if plan.source in self.rounded:
+                if plan.stack is None:
+                    whole[plan.source] = self._rounded(files, plan, dtype)
+            elif plan.source not in whole:
+                tensor = read_floats(files, plan.source, self.stored[plan.source], dtype)
+                is_whole = plan.is_transposed and plan.stack is None
+                whole[plan.source] = tensor.transposed() if is_whole else tensor
+        return Weights({plan.name: self._taken(plan, whole, files, dtype) for plan in self.layout})
+
+    def _taken(
+        self,
+        plan: TensorPlan,
+        whole: Mapping[str, Tensor | PackedMatrix],
+        files: MappedFiles,
+        dtype: str | None,
+    ) -> Values:
+        """What `plan` asks for, of the tensors by source."""
+        if plan.stack is not None and plan.source in self.rounded:
+            return self._rounded(files, plan, dtype)
+        source = whole[plan.source]
+        if plan.stack is not None:
+            assert isinstance(source, Tensor)
+            return _of_stack(source, plan, is_transposed=plan.is_transposed)
+        if plan.factor is None:
+            return source.rows(plan.start, plan.start + plan.shape[0])
+        factor = whole[plan.factor.source]
+        assert isinstance(source, Tensor)
+        assert isinstance(factor, Tensor), "only linear layers are packed"
+        return Product(source, factor)
+
+    def _rounded(
+        self, files: MappedFiles, plan: TensorPlan, dtype: str | None
+    ) -> Tensor | PackedMatrix:
+        """The whole source, or what is asked for where that has many matrices."""
+        assert self.format is not None
+        rows, depth = plan.source_shape
+        names = [part.name for part in self.format.parts(rows, depth)]
+        stored = {
+            name: self.stored[plan.lead + name] for name in names if plan.lead + name in self.stored
+        }
+        tensors = {name: files.read(where) for name, where in stored.items()}
+        if plan.stack is not None:
+            rows = plan.shape[0]
+            tensors = {name: _of_stack(tensor, plan) for name, tensor in tensors.items()}
+        paths = {name: str(where.path) for name, where in stored.items()}
+        return self.format.read(Parts(plan.lead, (rows, depth), tensors, paths), dtype)
+
+
+def match_tensors(
+    path: Path,
+    layout: tuple[TensorPlan, ...],
+    stored: Mapping[str, StoredTensor],
+    is_ignored: Callable[[str], bool],
+    *,
+    quantized: QuantizedFormat | None = None,
+) -> Matched:
+    """Exactly the tensors that the config asks for must be there, in the shapes it asks for.
+
+    `quantized` says how the matrices of linear layers may be stored instead.
+    """
+    rounded = frozenset() if quantized is None else _rounded_sources(layout, stored, quantized)
+    wanted: dict[str, Part] = {}
+    for plan in _with_factors(layout):
+        if quantized is None or plan.source not in rounded:
+            wanted[plan.source] = Part(plan.source, plan.stored_shape, DTYPES)
+            continue
+        for part in quantized.parts(*plan.source_shape):
+            name = plan.lead + part.name
+            if name in stored or not part.is_optional:
+                wanted[name] = _stacked(part, plan.stack)
+    for source, part in wanted.items():
+        _check(path, source, part, stored)
+    spare_biases = _spare_biases(wanted, stored, rounded, quantized)
+    for source in sorted(stored.keys() - wanted.keys() - set(spare_biases)):
+        is_of_rounding = quantized is not None and source.endswith(PASSED_OVER)
+        if not is_of_rounding and not is_ignored(source):
+            raise ConfigError(
+                f"{stored[source].path}: tensor {shown(source)} has no place in the model that config.json "
+                "describes"
+            )
+    return Matched(layout, stored, quantized, rounded, spare_biases)
+
+
+def _with_factors(layout: tuple[TensorPlan, ...]) -> Iterator[TensorPlan]:
+    for plan in layout:
+        yield plan
+        if plan.factor is not None:
+            yield plan.factor
+
+
+def _stacked(part: Part, stack: int | None) -> Part:
+    """Of a tensor with so many matrices, which are its first dimension."""
+    if stack is None:
+        return part
+    rows, *others = part.shape
+    return replace(part, shape=(stack, rows // stack, *others))
+
+
+def _of_stack(tensor: Tensor, plan: TensorPlan, *, is_transposed: bool = False) -> Tensor:
+    """The rows that `plan` takes, in the same memory."""
+    assert plan.stack is not None
+    if plan.shape[0] == plan.rows:
+        return replace(tensor, data=tensor.data.reshape(plan.shape))
+    number, first = divmod(plan.start, plan.rows // plan.stack)
+    one = tensor.data[number].T if is_transposed else tensor.data[number]
+    return replace(tensor, data=one[first : first + plan.shape[0] * plan.step : plan.step])
+
+
+def _check(path: Path, source: str, part: Part, stored: Mapping[str, StoredTensor]) -> None:
+    if source not in stored:
+        module = source.removesuffix(".weight")
+        packed = next(
+            (f"{module}.{name}" for name in _PACKED if f"{module}.{name}" in stored), None
+        )
+        hint = (
+            ""
+            if packed is None
+            else f"; {packed} is there, and config.json does not say how to read it"
+        )
+        raise ConfigError(f"{path}: tensor {source} is missing; config.json asks for it{hint}")
+    found = stored[source]
+    if (found.shape or (1,)) != part.shape:  # a number by itself is a row of one
+        raise ConfigError(
+            f"{found.path}: tensor {source} has shape {list(found.shape)}; "
+            f"config.json asks for {list(part.shape)}"
+        )
+    if found.dtype in part.dtypes:
+        return
+    if part.dtypes == DTYPES:
+        raise ConfigError(
+            f"{found.path}: tensor {source} is {found.dtype}; config.json does not say how to read it"
+        )
+    raise ConfigError(
+        f"{found.path}: tensor {source} is {found.dtype}; config.json asks for {' or '.join(part.dtypes)}"
+    )
+
+
+def _rounded_sources(
+    layout: tuple[TensorPlan, ...], stored: Mapping[str, StoredTensor], quantized: QuantizedFormat
+) -> frozenset[str]:
+    """Matrices of linear layers, the head's too, that are stored so; the embedding never is."""
+    rounded = set()
+    for plan in layout:
+        is_linear = plan.name in ("head", "join") or plan.name.startswith("layers.")
+        if is_linear and len(plan.shape) == 2:
+            first, *others = quantized.parts(*plan.source_shape)
+            if plan.stack is not None and not all(part.is_by_row for part in others):
+                continue  # the rows of one matrix in many are not to be found
+            found = stored.get(plan.lead + first.name)
+            if found is not None and found.dtype not in DTYPES:
+                rounded.add(plan.source)
+    return frozenset(rounded)
+
+
+def _spare_biases(
+    wanted: Mapping[str, Part],
+    stored: Mapping[str, StoredTensor],
+    rounded: frozenset[str],
+    quantized: QuantizedFormat | None,
+) -> tuple[str, ...]:
+    if quantized is None or not quantized.has_spare_biases:
+        return ()
+    names = (f"{source.removesuffix('.weight')}.bias" for source in sorted(rounded))
+    return tuple(
+        name
+        for name in names
+        if name in stored and name not in wanted and stored[name].dtype in DTYPES
+    )
+
+
+def read_floats(files: MappedFiles, name: str, stored: StoredTensor, dtype: str | None) -> Tensor:
+    """As it lies in the file, not yet looked at; or checked and rounded where another type is wanted."""
+    tensor, origin = files.read(stored), f"{stored.path}: tensor {name}"
+    if dtype is None or dtype == tensor.dtype:
+        return replace(tensor, unchecked=origin)
+    if not tensor.is_finite():
+        refuse_values(origin)
+    rounded = tensor.rounded_to(dtype)
+    if not rounded.is_finite():
+        raise ConfigError(f"{origin} does not fit {dtype}; serve it as bfloat16")
+    return rounded

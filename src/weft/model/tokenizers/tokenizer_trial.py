@@ -1,0 +1,92 @@
+"""A tokenizer.json of somebody else's, tried out in a child process before it is used in this one.
+
+The library runs what the file says: it may take all memory, hang or abort, and nothing but the end of a
+process stops it.
+"""
+
+import hashlib
+import json
+import os
+from contextlib import suppress
+from importlib.util import find_spec
+from pathlib import Path
+from typing import Final
+
+import tokenizers
+
+from weft.core.aio.worker import Worker
+from weft.core.cache_directory import cache_directory, is_ours_alone
+from weft.core.errors import ConfigError
+
+TIME_LIMIT_S: Final = 60.0  # of a file of 30 MB it takes one to five
+_MAX_MEMORY_BYTES: Final = 4 << 30
+
+_sound: set[bytes] = set()  # digests of what this process has tried out: it need not be again
+
+_WORKER: Final = "weft.model.tokenizers.tokenizer_worker"
+# Smaller files are tried out in less time than a start notices, and leave nothing on the disk.
+_LEAST_BYTES: Final = 1 << 20
+_MAX_MARKS: Final = 256
+
+
+def try_out(data: bytes, where: str, *, time_limit_s: float = TIME_LIMIT_S) -> None:
+    """Load, look through and use the tokenizer; `ConfigError` when that fails or takes too much.
+
+    It bounds what a text can become, and finds what never ends on common texts. Of regular expressions
+    that are slow on some other text it knows nothing: texts have limits for that.
+    """
+    digest = hashlib.sha256(data).digest()
+    if digest in _sound or _has_mark(data):
+        _sound.add(digest)
+        return
+    try:
+        line = json.dumps(data.decode()) + "\n"
+    except UnicodeDecodeError as error:
+        raise ConfigError(
+            f"{where}: not a valid tokenizer (not UTF-8 text, byte {error.start})"
+        ) from error
+    setup = {"time_limit_s": time_limit_s, "max_memory_bytes": _MAX_MEMORY_BYTES}
+    worker = Worker(_WORKER, json.dumps(setup) + "\n")
+    try:
+        answer = worker.call(line)
+    finally:
+        worker.stop()
+    if answer is None:
+        raise ConfigError(
+            f"{where}: not a usable tokenizer (to load it and try it out takes more than "
+            f"{time_limit_s:g} s or {_MAX_MEMORY_BYTES >> 30} GiB)"
+        )
+    if "error" in answer:
+        raise ConfigError(f"{where}: not a valid tokenizer ({answer['error']})")
+    _sound.add(digest)
+    _set_mark(data)
+
+
+def _mark_of(data: bytes) -> Path | None:
+    """An empty file that says: what is named by this digest, this library and these checks let pass."""
+    worker, directory = find_spec(_WORKER), cache_directory("tokenizers")
+    if len(data) < _LEAST_BYTES or not (directory and worker and worker.origin):
+        return None
+    digest = hashlib.sha256(tokenizers.__version__.encode())
+    digest.update(hashlib.sha256(Path(worker.origin).read_bytes()).digest())
+    digest.update(data)
+    return directory / digest.hexdigest()
+
+
+def _has_mark(data: bytes) -> bool:
+    with suppress(OSError):
+        mark = _mark_of(data)
+        return mark is not None and is_ours_alone(mark.lstat())
+    return False
+
+
+def _set_mark(data: bytes) -> None:
+    with suppress(OSError):  # then it is tried out the next time too
+        mark = _mark_of(data)
+        if mark is None:
+            return
+        mark.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
+        os.close(os.open(mark, os.O_CREAT | os.O_WRONLY | os.O_CLOEXEC | os.O_NOFOLLOW, 0o600))
+        marks = sorted(mark.parent.iterdir(), key=lambda one: one.lstat().st_mtime_ns)
+        for former in marks[:-_MAX_MARKS]:
+            former.unlink(missing_ok=True)

@@ -1,0 +1,1 @@
+"""The calls of the `VllmEngine` service, one module for each group."""

@@ -1,0 +1,215 @@
+"""The Generate call: checked request in, chunks and completes out, and no engine work left behind."""
+
+import asyncio
+import time
+import uuid
+from collections.abc import AsyncGenerator, AsyncIterator, Iterable, Iterator
+from contextlib import AbstractContextManager, aclosing, asynccontextmanager, contextmanager
+from functools import partial
+from typing import Any
+
+from weft.core.aio.tasks import is_set_within
+from weft.core.client import EngineClient
+from weft.core.errors import AlreadyExists, DeadlineExceeded, Unavailable
+from weft.core.observe.tracing import Tracer
+from weft.core.values.types import (
+    OutputKind,
+    Request,
+    RequestOptions,
+    RequestOutput,
+    SamplingParams,
+)
+from weft.pb import vllm_engine_pb2 as pb
+from weft.rpc.auth import Keys
+from weft.rpc.boundary import CallWriter, Context
+from weft.rpc.convert.output import StreamedReply, WholeReply
+from weft.rpc.convert.request import Generation, to_generation
+from weft.rpc.metadata import lora_request_of, reasoning_of, trace_headers_of
+from weft.rpc.prefiller import RpcPrefiller, prefill_of
+from weft.rpc.spans import server_span
+from weft.text.outputs import let_go_of, num_scores_of, write_scores
+
+
+class InFlight:
+    """The ids of the requests in flight: refuses duplicates. One event loop owns it."""
+
+    def __init__(self) -> None:
+        self._owner_by_id: dict[str, bytes | None] = {}
+        self._idle = asyncio.Event()
+        self._idle.set()
+
+    @property
+    def ids(self) -> tuple[str, ...]:
+        """The ids in use now."""
+        return tuple(self._owner_by_id)
+
+    def owned(self, request_ids: Iterable[str], owner: bytes | None) -> list[str]:
+        """Returns those of `request_ids` that are in flight and were started by `owner`."""
+        nobody = object()
+        return [one for one in request_ids if self._owner_by_id.get(one, nobody) == owner]
+
+    @contextmanager
+    def hold(self, request_id: str, owner: bytes | None = None) -> Iterator[None]:
+        """Use `request_id` for the length of the block; `AlreadyExists` if it is in use."""
+        if request_id in self._owner_by_id:
+            raise AlreadyExists(f"request_id {request_id!r} is in use by a request in flight")
+        self._owner_by_id[request_id] = owner
+        self._idle.clear()
+        try:
+            yield
+        finally:
+            del self._owner_by_id[request_id]
+            if not self._owner_by_id:
+                self._idle.set()
+
+    async def wait_idle(self, timeout_s: float) -> bool:
+        """Wait until none is in use; False if that takes longer than `timeout_s`."""
+        return await is_set_within(self._idle, timeout_s)
+
+
+class GenerateCall:
+    """Serves Generate. One event loop owns it."""
+
+    def __init__(
+        self,
+        client: EngineClient,
+        keys: Keys,
+        *,
+        write_timeout_s: float,
+        reasoning_end: str | None = None,
+        tracer: Tracer | None = None,
+    ) -> None:
+        self._tracer = tracer
+        self._client = client
+        self._keys = keys
+        self._reasoning_end = reasoning_end
+        self._limits = client.info.limits
+        self._write_timeout_s = write_timeout_s
+        self._is_closed = False
+        self.prefiller: RpcPrefiller | None = None  # where this engine fetches prompts from others
+        self.last_receive_time = time.time()
+        self.in_flight = InFlight()
+
+    def close(self) -> None:
+        """Refuse new requests from now on."""
+        self._is_closed = True
+
+    def receive(self) -> None:
+        """Note that a request has come; `Unavailable` once closed."""
+        self.last_receive_time = time.time()
+        if self._is_closed:
+            raise Unavailable("the server is shutting down; send the request to another one")
+
+    async def __call__(self, request: pb.GenerateRequest, context: Context) -> None:
+        """Serve one request."""
+        self.receive()
+        generation = to_generation(request, self._limits, self._client.model_config.media)
+        request_id = generation.request_id or f"weft-{uuid.uuid4().hex}"
+        headers = trace_headers_of(context)
+        with server_span(self._tracer, "Generate", request_id, headers) as headers:
+            await self._follow(request_id, generation, context, headers)
+
+    async def _follow(
+        self, request_id: str, generation: Generation, context: Context, headers: dict[str, str]
+    ) -> None:
+        with self.hold(request_id, context):
+            client = self.client_of(context)
+            async with until_deadline(context):
+                prepared = await self._prepare(client, request_id, generation, context, headers)
+                # Now, so that the caller holds a stream that it can cancel before the first answer; but
+                # after the checks, because a refusal with nothing before it may be retried elsewhere.
+                await context.send_initial_metadata(())
+                await self._serve(client, prepared, context)
+
+    def client_of(self, context: Context) -> EngineClient:
+        """The engine as this caller sees it, whose request counts now."""
+        return self._keys.admit(self._client, context.invocation_metadata() or ())
+
+    def hold(self, request_id: str, context: Context) -> AbstractContextManager[None]:
+        """Count a request of this caller as in flight."""
+        owner = self._keys.owner(context.invocation_metadata() or ())
+        return self.in_flight.hold(request_id, owner)
+
+    async def _serve(self, client: EngineClient, request: Request, context: Context) -> None:
+        # Whatever ends this call, closing the generator ends the request in the engine.
+        async with aclosing(client.run(request)) as outputs:
+            if request.params.output_kind is OutputKind.DELTA:
+                await self._reply_as_stream(outputs, request.params, context)
+            else:
+                await self._reply_at_once(outputs, request.params, context)
+
+    async def _prepare(
+        self,
+        client: EngineClient,
+        request_id: str,
+        generation: Generation,
+        context: Context,
+        headers: dict[str, str],
+    ) -> Request:
+        is_traced = bool(headers) and await client.is_tracing_enabled()
+        options = RequestOptions(
+            request_id=request_id,
+            prompt_text=generation.prompt_text,
+            lora_request=lora_request_of(context, client),
+            trace_headers=headers if is_traced else None,
+            data_parallel_rank=generation.data_parallel_rank,
+            **(self._reasoning(generation.params) | reasoning_of(context)),
+        )
+        chosen = None if self.prefiller is None else prefill_of(context)
+        with client.preparing(generation.params.n):
+            request = await client.prepare(generation.prompt, generation.params, options)
+            if self.prefiller is None or chosen is None:
+                return request
+            return await self.prefiller.compute(request, chosen)
+
+    def _reasoning(self, params: SamplingParams) -> dict[str, Any]:
+        """Returns the reasoning arguments that a constraint needs, where the call does not say them."""
+        if self._reasoning_end is None or params.structured_outputs is None:
+            return {}
+        return {"reasoning_parser_kwargs": {"end": self._reasoning_end}}
+
+    async def _reply_as_stream(
+        self, outputs: AsyncGenerator[RequestOutput, None], params: SamplingParams, context: Context
+    ) -> None:
+        reply = StreamedReply(params)
+        async with CallWriter(context, outputs, self._write_timeout_s) as writer:
+            async for output in outputs:
+                count = num_scores_of(output)
+                messages = (
+                    await write_scores(count, partial(_all_of, reply, output))
+                    if count
+                    else reply.messages(output)
+                )
+                for message in messages:
+                    await writer.write(message)
+        reply.end()
+
+    async def _reply_at_once(
+        self, outputs: AsyncGenerator[RequestOutput, None], params: SamplingParams, context: Context
+    ) -> None:
+        reply = WholeReply(params)
+        async for output in outputs:
+            await write_scores(num_scores_of(output), partial(reply.add, output))
+            await let_go_of(output)
+        for message in reply.messages():
+            await context.write(message)
+
+
+def _all_of(reply: StreamedReply, output: RequestOutput) -> list[pb.GenerateResponse]:
+    return list(reply.messages(output))
+
+
+@asynccontextmanager
+async def until_deadline(context: Context) -> AsyncIterator[None]:
+    """Run the block no longer than the caller waits."""
+    remaining_s: float | None = context.time_remaining()
+    if remaining_s is not None and remaining_s <= 0:
+        raise DeadlineExceeded("the deadline had passed when the request arrived")
+    scope = asyncio.timeout(remaining_s)
+    try:
+        async with scope:
+            yield
+    except TimeoutError:
+        if not scope.expired():
+            raise
+        raise DeadlineExceeded("the deadline passed; the request was aborted") from None

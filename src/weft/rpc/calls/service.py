@@ -1,0 +1,205 @@
+"""The calls of `VllmEngine` other than Generate: thin handlers around an `EngineClient`."""
+
+import asyncio
+import logging
+import time
+from collections.abc import Mapping
+from functools import partial
+from typing import Any
+
+from grpc import GenericRpcHandler, method_handlers_generic_handler
+
+from weft import __version__
+from weft.core.client import EngineClient
+from weft.core.errors import BadRequest, Overloaded, WeftError
+from weft.core.observe.tracing import Tracer
+from weft.pb import common_pb2
+from weft.pb import vllm_engine_pb2 as pb
+from weft.rpc import boundary
+from weft.rpc.auth import Keys
+from weft.rpc.boundary import Context
+from weft.rpc.calls.embed import EmbedCall
+from weft.rpc.calls.generate import GenerateCall
+from weft.rpc.calls.kv_events import KvEventsCall
+from weft.rpc.calls.tokenizer_archive import TokenizerArchive, to_chunks
+from weft.rpc.convert.info import to_loads_response, to_model_info, to_server_info
+from weft.rpc.convert.request import to_flush_timeout, to_num_steps
+from weft.rpc.methods import METHODS, SERVICE, VERSION_METADATA
+from weft.rpc.options import RpcOptions
+from weft.text.parsers.table import REASONING_PARSERS
+from weft.wire.health import Health
+
+log = logging.getLogger(__name__)
+
+MAX_ABORT_IDS = 10_000
+_FLUSH_RETRY_S = 0.05
+
+
+class Service:
+    """Everything `VllmEngine` answers. One event loop owns it."""
+
+    def __init__(
+        self,
+        client: EngineClient,
+        tokenizer_files: Mapping[str, bytes],
+        health: Health,
+        keys: Keys,
+        options: RpcOptions,
+        tracer: Tracer | None,
+    ) -> None:
+        reasoning_parser = options.reasoning_parser
+        self._client = client
+        self._archive = TokenizerArchive(tokenizer_files)
+        self._health = health
+        self._keys = keys
+        self._kv_events = KvEventsCall(
+            client, heartbeat_s=options.heartbeat_s, write_timeout_s=options.write_timeout_s
+        )
+        self._started = time.monotonic()
+        self._reasoning_parser = reasoning_parser
+        self._max_total_message_bytes = options.max_total_message_bytes
+        self.generate = GenerateCall(
+            client,
+            keys,
+            write_timeout_s=options.write_timeout_s,
+            tracer=tracer,
+            reasoning_end=None
+            if reasoning_parser is None
+            else REASONING_PARSERS[reasoning_parser].reasoning_end,
+        )
+        self.embed = EmbedCall(client, self.generate, tracer)
+
+    def handler(self) -> "GenericRpcHandler[Any, Any]":
+        """The service's calls; a test checks that none is missing."""
+        unary: dict[str, boundary.UnaryHandler] = {
+            "Embed": self.embed,
+            "HealthCheck": self._health_check,
+            "FlushCache": self._flush_cache,
+            "StartProfile": self._start_profile,
+            "StopProfile": self._stop_profile,
+            "Abort": self._abort,
+            "GetModelInfo": self._get_model_info,
+            "GetServerInfo": self._get_server_info,
+            "GetLoads": self._get_loads,
+        }
+        streams: dict[str, boundary.StreamHandler] = {
+            "Generate": self.generate,
+            "GetTokenizer": self._get_tokenizer,
+            "SubscribeKvEvents": self._kv_events,
+        }
+        decoder = boundary.MessageBudget(self._max_total_message_bytes).decoder
+
+        def decode(name: str) -> boundary.Decode:
+            max_model_len = self._client.model_config.max_model_len
+            return decoder(partial(METHODS[name].decode_request, max_model_len=max_model_len))
+
+        handlers = {
+            name: boundary.unary(name, handler, decode(name)) for name, handler in unary.items()
+        } | {
+            name: boundary.stream(name, handler, decode(name)) for name, handler in streams.items()
+        }
+        return method_handlers_generic_handler(SERVICE, handlers)
+
+    # -- requests -----------------------------------------------------------------------------
+
+    async def _abort(self, request: pb.AbortRequest, context: Context) -> pb.AbortResponse:
+        if len(request.request_ids) > MAX_ABORT_IDS:
+            raise Overloaded(
+                f"request_ids takes at most {MAX_ABORT_IDS} ids a call, "
+                f"got {len(request.request_ids)}"
+            )
+        metadata = context.invocation_metadata() or ()
+        ids = list(request.request_ids)
+        if not self._keys.may_control(metadata):
+            # What is somebody else's is passed over like what nobody has: an id is no secret to probe.
+            ids = self.generate.in_flight.owned(ids, self._keys.owner(metadata))
+        if ids:
+            await self._client.abort(ids)
+        return pb.AbortResponse()
+
+    # -- state --------------------------------------------------------------------------------
+
+    async def _health_check(
+        self, _request: pb.HealthCheckRequest, _context: Context
+    ) -> pb.HealthCheckResponse:
+        if not await is_alive(self._client):
+            return pb.HealthCheckResponse(healthy=False, message="Engine is not alive")
+        if not self._health.is_serving():
+            return pb.HealthCheckResponse(healthy=False, message="Server is not serving")
+        return pb.HealthCheckResponse(healthy=True, message="Health")
+
+    async def _get_model_info(
+        self, _request: pb.GetModelInfoRequest, _context: Context
+    ) -> pb.GetModelInfoResponse:
+        return to_model_info(self._client.model_config)
+
+    async def _get_server_info(
+        self, _request: pb.GetServerInfoRequest, context: Context
+    ) -> pb.GetServerInfoResponse:
+        await context.send_initial_metadata(((VERSION_METADATA, __version__),))
+        return to_server_info(
+            self._client.info,
+            num_active_requests=self._client.num_active_requests,
+            is_paused=await self._client.is_paused(),
+            last_receive_time=self.generate.last_receive_time,
+            uptime_s=time.monotonic() - self._started,
+            reasoning_parser=self._reasoning_parser,
+        )
+
+    async def _get_loads(
+        self, request: pb.GetLoadsRequest, _context: Context
+    ) -> pb.GetLoadsResponse:
+        return to_loads_response(request, await self._client.get_loads(), __version__)
+
+    async def _get_tokenizer(
+        self, _request: common_pb2.GetTokenizerRequest, context: Context
+    ) -> None:
+        for chunk in to_chunks(await self._archive.packed()):
+            await context.write(chunk)
+
+    # -- control ------------------------------------------------------------------------------
+
+    async def _flush_cache(
+        self, request: common_pb2.FlushCacheRequest, _context: Context
+    ) -> common_pb2.FlushCacheResponse:
+        deadline = time.monotonic() + to_flush_timeout(request)
+        while not await self._client.reset_prefix_cache():
+            if time.monotonic() >= deadline:
+                return common_pb2.FlushCacheResponse(
+                    success=False,
+                    message="requests in flight hold cached blocks; nothing was dropped",
+                )
+            # The engine has no event for "no request holds a block", and asking is cheap.
+            await asyncio.sleep(_FLUSH_RETRY_S)
+        return common_pb2.FlushCacheResponse(success=True, message="the prefix cache is empty")
+
+    async def _start_profile(
+        self, request: common_pb2.StartProfileRequest, _context: Context
+    ) -> common_pb2.ProfileResponse:
+        num_steps = to_num_steps(request)
+        try:
+            await self._client.start_profile(max_iterations=num_steps)
+        except BadRequest as error:
+            raise error.renamed({"max_iterations": "num_steps"}) from None
+        return common_pb2.ProfileResponse(success=True, message="profiling")
+
+    async def _stop_profile(
+        self, _request: common_pb2.StopProfileRequest, _context: Context
+    ) -> common_pb2.ProfileResponse:
+        await self._client.stop_profile()
+        return common_pb2.ProfileResponse(success=True, message="profile written")
+
+
+async def is_alive(client: EngineClient) -> bool:
+    """True if the engine answers within a second."""
+    if client.errored:
+        return False
+    try:
+        async with asyncio.timeout(1.0):
+            await client.check_health()
+    except (WeftError, TimeoutError):
+        return False
+    except Exception:  # whatever it is, the engine has not answered
+        log.exception("the check of the engine's health failed")
+        return False
+    return True

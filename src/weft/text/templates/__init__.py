@@ -1,0 +1,1 @@
+"""Chat templates: messages to prompts, within bounds, in processes of their own."""

@@ -1,0 +1,143 @@
+"""`RenderProcesses`: the child processes that render chat templates, and who waits for which.
+
+A template runs nowhere else: it comes with the model, or with a request, and neither a sandbox nor a
+thread can stop one that loops for ever. Long conversations have processes apart, so that short ones
+never wait for them.
+"""
+
+import asyncio
+import json
+import os
+import threading
+from collections.abc import Callable, Mapping
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import asdict, dataclass
+from typing import Any, Final, Self, TypeVar
+
+from weft.core.aio.worker import Worker
+from weft.core.errors import BadRequest
+
+# The JSON of so many characters is rendered in some 20 ms.
+_MAX_SHORT_CHARS: Final = 2**15
+# Of each kind, on a machine with processors for them. A process starts when all others of its kind are busy.
+_MAX_PROCESSES: Final = 4
+_NUM_THREADS: Final = 8
+T = TypeVar("T")
+
+
+@dataclass(frozen=True, slots=True)
+class RenderLimits:
+    """Limits of one rendering; input is counted as JSON."""
+
+    time_limit_s: float = 2.0
+    max_chars: int = 8 * 1024 * 1024
+    max_input_chars: int = 16 * 1024 * 1024
+    max_memory_bytes: int = 1024 * 1024 * 1024
+
+    @classmethod
+    def for_texts(cls, max_text_chars: int) -> Self:
+        """Returns limits for servers that accept texts up to a length. Templates may omit input, such as earlier
+        reasoning.
+        """
+        return cls(max_input_chars=min(2 * max_text_chars, cls().max_input_chars))
+
+
+@dataclass(frozen=True, slots=True)
+class Rendering:
+    """A template and its variables, as a line of JSON, for a process.
+
+    `finish` makes the answer of the text that the process writes. Errors name `parameter`.
+    """
+
+    parameter: str
+    source: str
+    line: str
+    finish: Callable[[str], str] = str
+
+    @property
+    def is_long(self) -> bool:
+        """True if the rendering may take long because of its length."""
+        return len(self.line) > _MAX_SHORT_CHARS
+
+
+class RenderProcesses:
+    """Processes that render templates. They start on demand, and again after one was killed."""
+
+    def __init__(self, limits: RenderLimits) -> None:
+        num_each = max(1, min(_MAX_PROCESSES, (os.cpu_count() or 1) // 4))
+        self.limits = limits
+        self._short, self._long = _Processes(limits, 2 * num_each), _Processes(limits, num_each)
+        # Threads of their own: whoever waits for a process keeps nobody else from a thread.
+        self._threads = ThreadPoolExecutor(_NUM_THREADS, "weft-template")
+        self._threads_of_long = ThreadPoolExecutor(num_each, "weft-template-long")
+
+    def run(self, rendering: Rendering) -> str:
+        """The text; `BadRequest` when the template fails or takes too much."""
+        return rendering.finish((self._long if rendering.is_long else self._short).call(rendering))
+
+    async def run_soon(self, begin: Callable[[], tuple[Rendering, T]]) -> tuple[str, T]:
+        """The text of the rendering that `begin` makes on a thread, and what else `begin` returns."""
+
+        def run_short() -> tuple[Rendering, str | None, T]:
+            rendering, found = begin()
+            return rendering, None if rendering.is_long else self.run(rendering), found
+
+        loop = asyncio.get_running_loop()
+        rendering, answer, found = await loop.run_in_executor(self._threads, run_short)
+        if answer is None:
+            answer = await loop.run_in_executor(self._threads_of_long, self.run, rendering)
+        return answer, found
+
+    def close(self) -> None:
+        """End the child processes; a later rendering starts another."""
+        self._short.close()
+        self._long.close()
+
+
+class _Processes:
+    """At most so many, each of which answers one call at a time. The one that was used last is used next."""
+
+    def __init__(self, limits: RenderLimits, most: int) -> None:
+        self._limits = limits
+        self._most = most
+        self._turns = threading.BoundedSemaphore(most)
+        self._idle: list[Worker] = []
+
+    def call(self, rendering: Rendering) -> str:
+        head = json.dumps({"source": rendering.source})
+        with self._turns:
+            worker = self._take()
+            answer = worker.call(f"{head}\t{rendering.line}")
+            if answer is None:
+                worker.stop()
+            else:
+                self._idle.append(worker)
+        return self._read(rendering.parameter, answer)
+
+    def _take(self) -> Worker:
+        try:
+            return self._idle.pop()
+        except IndexError:
+            return Worker(
+                "weft.text.templates.render_worker", json.dumps(asdict(self._limits)) + "\n"
+            )
+
+    def _read(self, parameter: str, answer: Mapping[str, Any] | None) -> str:
+        if answer is None:
+            raise BadRequest(
+                parameter,
+                f"the chat template did not finish within {self._limits.time_limit_s:g} s "
+                "and its memory limit",
+            )
+        if "error" in answer:
+            raise BadRequest(parameter, f"the chat template failed: {answer['error']}")
+        return str(answer["text"])
+
+    def close(self) -> None:
+        for _ in range(self._most):  # whoever is being answered has the answer first
+            self._turns.acquire()
+        try:
+            while self._idle:
+                self._idle.pop().stop()
+        finally:
+            self._turns.release(self._most)

@@ -1,0 +1,1 @@
+"""Conversion between Weft's values and vLLM's: pure, by field names."""

@@ -1,0 +1,117 @@
+"""A checked request to the arguments of vLLM's parameters, by the names of their fields; pure.
+
+vLLM gets one request for each of the n answers, as token ids, and gives token ids back: texts, stop
+strings, kinds of output and their intervals are made by `weft.text.outputs`, as for an engine of ours.
+"""
+
+from typing import Any
+
+import msgspec
+
+from weft.core.errors import BadRequest
+from weft.core.values.kv_transfer import KEY
+from weft.core.values.types import Request, SamplingParams, StructuredOutputsParams
+
+# Of `SamplingParams`: what becomes something else on the way.
+CHANGED = (
+    "seed", "logprobs", "prompt_logprobs", "logprob_token_ids", "skip_reading_prefix_cache",
+    "structured_outputs", "grammar_from_first_token", "repetition_detection",
+)  # fmt: skip
+# What is done before vLLM has the request, or with what it gives back.
+DONE_HERE = (
+    "n", "stop", "include_stop_str_in_output", "truncate_prompt_tokens", "flat_logprobs",
+    "detokenize", "skip_special_tokens", "spaces_between_special_tokens", "output_kind",
+    "stream_interval",
+)  # fmt: skip
+REFUSED = {"thinking_token_budget": "vLLM takes it and does not hold it"}
+# vLLM has the others under the same name, with the same meaning.
+SAME = tuple(
+    name
+    for name in SamplingParams.__struct_fields__
+    if name not in {*CHANGED, *DONE_HERE, *REFUSED}
+)
+_CONSTRAINTS = ("json", "json_object", "regex", "choice", "grammar", "structural_tag")
+REFUSED_OF_CONSTRAINTS = {
+    "whitespace_pattern": "vLLM writes JSON without whitespace, or as it likes"
+}
+
+
+def check_params(params: SamplingParams) -> None:
+    """Refuse by name what this engine would ignore."""
+    for name, why in REFUSED.items():
+        if getattr(params, name) is not None:
+            raise BadRequest(name, f"{name} is not supported by this engine: {why}")
+    if params.extra_args and params.n > 1:  # each answer is a request of its own there
+        raise BadRequest(KEY, f"{KEY} goes with n=1, got {params.n}")
+    constraint = params.structured_outputs
+    if constraint is None:
+        return
+    for name, why in REFUSED_OF_CONSTRAINTS.items():
+        if getattr(constraint, name) is not None:
+            raise BadRequest(name, f"{name} is not supported by this engine: {why}")
+
+
+def to_sampling(request: Request, index: int) -> dict[str, Any]:
+    """Arguments of vLLM's `SamplingParams` for one of the answers; plain values and dicts.
+
+    Only the first answer scores the prompt, which is the same for all.
+    """
+    params = request.params
+    is_first = index == 0
+    detection = params.repetition_detection
+    return {name: getattr(params, name) for name in SAME} | {
+        "n": 1,
+        # Without one, vLLM draws for all requests of a step at once, which is faster.
+        "seed": None if params.seed is None else params.seed + index,
+        "logprobs": None if params.logprob_token_ids else params.logprobs,
+        "logprob_token_ids": params.logprob_token_ids,
+        "prompt_logprobs": params.prompt_logprobs if is_first else None,
+        "flat_logprobs": True,
+        "skip_reading_prefix_cache": params.skip_reading_prefix_cache or None,
+        "repetition_detection": None if detection is None else msgspec.to_builtins(detection),
+        "structured_outputs": to_constraint(params.structured_outputs),
+        "detokenize": False,
+    }
+
+
+def to_constraint(constraint: StructuredOutputsParams | None) -> dict[str, Any] | None:
+    """Arguments of vLLM's `StructuredOutputsParams`; only what is set may be given."""
+    if constraint is None:
+        return None
+    given = {name: getattr(constraint, name) for name in _CONSTRAINTS}
+    return {name: value for name, value in given.items() if value is not None}
+
+
+def reasoning_ended(request: Request, *, has_parser: bool) -> bool | None:
+    """Tells vLLM whether reasoning has ended, which matters where a constraint waits for that.
+
+    With None it decides by its own parser; that is of no consequence without a constraint.
+    """
+    params = request.params
+    if params.structured_outputs is None:
+        return None
+    is_open = request.reasoning is not None and not params.grammar_from_first_token
+    if is_open and not has_parser:
+        raise BadRequest(
+            "reasoning_parser_kwargs",
+            "this engine was started without --reasoning-parser: it cannot see where reasoning ends, and "
+            "structured_outputs would rule it too",
+        )
+    return not is_open
+
+
+def to_pooling(request: Request) -> dict[str, Any]:
+    """Arguments of vLLM's `PoolingParams`. What is called normalize here is the activation of an embedding there."""
+    params = request.pooling
+    assert params is not None
+    if request.token_type_ids is not None:
+        raise BadRequest(
+            "prompt_pair", "prompt_pair is not supported by this engine: join the texts"
+        )
+    activates = params.use_activation if params.normalize is None else params.normalize
+    return {
+        "task": params.task,
+        "dimensions": params.dimensions,
+        "use_activation": activates,
+        "skip_reading_prefix_cache": params.skip_reading_prefix_cache,
+    }
