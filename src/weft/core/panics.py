@@ -1,7 +1,7 @@
-"""Panics of Rust libraries, made errors of ours where such a library is called.
+"""Turns panics of Rust libraries into Weft's own errors where such a library is called.
 
-Python sees a panic as an exception that is no `Exception`: what ends a request would not see it, and what
-looks for Ctrl-C would. The library itself is sound afterwards, and serves the next call.
+In Python a panic is a `BaseException` but no `Exception`: handlers that end one request would miss it, and handlers
+for Ctrl-C would catch it. The library itself is sound after a panic and can serve the next call.
 """
 
 from collections.abc import Callable, Iterator
@@ -10,7 +10,7 @@ from contextlib import contextmanager
 
 @contextmanager
 def panics_as(make_error: Callable[[str], Exception]) -> Iterator[None]:
-    """In this block a panic raises what `make_error` makes of its first line."""
+    """Context manager: a panic in the block raises the error that `make_error` makes of the panic's first line."""
     try:
         yield
     except BaseException as error:
@@ -19,8 +19,10 @@ def panics_as(make_error: Callable[[str], Exception]) -> Iterator[None]:
 
 
 def raise_panic(error: BaseException, make_error: Callable[[str], Exception]) -> None:
-    """The same where a block is entered for every request: for its `except BaseException`."""
-    # Every such library has a class of its own, and none exports it.
+    """Raises the error for a panic; for `except BaseException` clauses on paths where a context manager costs too
+    much.
+    """
+    # Each Rust library has its own panic class, and none exports it.
     if type(error).__name__ == "PanicException":
         first_line, _, _ = str(error).partition("\n")
         raise make_error(first_line[:200]) from error

@@ -1,7 +1,7 @@
-"""`Prefiller`: has another server compute a prompt that a router chose it for; this one continues it.
+"""`Prefiller`: requests the prefill of a prompt from the server that a router chose; this server continues it.
 
-The picker names the server, in the header or metadata `x-prefiller-host-port`. Whatever goes wrong, the prompt is
-computed here.
+The picker names the server in the header or metadata `x-prefiller-host-port`. If anything fails, this server computes
+the prompt itself.
 """
 
 import ipaddress
@@ -25,7 +25,7 @@ log = logging.getLogger("weft.prefill")
 
 
 class PrefillError(Exception):
-    """The other server did not do it."""
+    """The prefill server did not compute the prompt."""
 
 
 _FAILURES: tuple[type[Exception], ...] = (
@@ -37,13 +37,13 @@ _FAILURES: tuple[type[Exception], ...] = (
 
 
 class Prefiller(ABC):
-    """For an engine that fetches prompts, from servers in `networks`. A prompt may take `timeout_s`.
+    """Client of prefill servers in `networks`, for an engine that fetches prompts. A prompt may take `timeout_s`.
 
-    Servers of one kind speak with each other as clients speak to them. What is `is_foreign` about the engine is
-    how it says where a prompt lies: its connector judges that.
+    The client uses the same API as other clients of these servers. With `is_foreign` the transfer parameters are not
+    checked here: the connector of the engine checks them.
     """
 
-    way_failures: tuple[type[Exception], ...] = ()  # of the way that is spoken
+    way_failures: tuple[type[Exception], ...] = ()  # errors of the protocol that the subclass uses
 
     def __init__(
         self,
@@ -60,7 +60,9 @@ class Prefiller(ABC):
         self._failures = _FAILURES + self.way_failures
 
     async def compute(self, request: Request, chosen: Prefill) -> Request:
-        """The request, with where its prompt lies; as it was where there is nothing to gain, or it failed."""
+        """Returns the request with the location of its prefilled prompt; unchanged if prefill gains nothing or
+        fails.
+        """
         params = request.params
         is_short = len(request.prompt_token_ids) <= self._block_size
         if is_short or params.skip_reading_prefix_cache or params.extra_args or request.lora_name:
@@ -79,7 +81,7 @@ class Prefiller(ABC):
         return msgspec.structs.replace(request, params=params)
 
     def _checked(self, address: str) -> str:
-        """Host and port. A client may have written the header: no other address is spoken to."""
+        """Returns "host:port". Clients may set the header, so addresses outside the peers are refused."""
         try:
             parts = urlsplit(f"//{address}")
             host, port = ipaddress.ip_address(parts.hostname or ""), parts.port
@@ -93,4 +95,6 @@ class Prefiller(ABC):
     async def _lend(
         self, request: Request, address: str, authorization: str | None
     ) -> dict[str, Any] | None:
-        """Have the prompt computed there, and lent; what fetches it, if there is anything to fetch."""
+        """Has the server compute and lend the prompt; returns transfer parameters, or None if there is nothing to
+        fetch.
+        """

@@ -1,4 +1,4 @@
-"""`TenantClient`: an engine as one tenant sees it."""
+"""`TenantClient`: the view that one tenant has of an engine."""
 
 from collections.abc import AsyncGenerator, Mapping
 from contextlib import aclosing
@@ -26,7 +26,7 @@ T = TypeVar("T", RequestOutput, PoolingRequestOutput)
 def as_tenant(
     client: EngineClient, tenant: Tenant | None, *, salts: bool, hides_cached_tokens: bool
 ) -> EngineClient:
-    """`client`, for requests of `tenant`; itself where nothing sets these apart."""
+    """Returns `client` for requests of `tenant`; unchanged if neither tenant nor options need a view."""
     if tenant is None and not hides_cached_tokens:
         return client
     view = TenantClient(client, tenant, salts=salts, hides_cached_tokens=hides_cached_tokens)
@@ -34,9 +34,9 @@ def as_tenant(
 
 
 class TenantClient:
-    """Requests have the tenant's priority, adapters and salt, and their tokens are counted.
+    """An engine client that applies the tenant's priority, adapters and salt, and counts its tokens.
 
-    All else is the client's own. With `hides_cached_tokens` no output says how much of a prompt was cached.
+    All other methods are the client's own. With `hides_cached_tokens` outputs report no cached tokens.
     """
 
     def __init__(
@@ -52,7 +52,7 @@ class TenantClient:
 
     @property
     def lora_requests(self) -> Mapping[str, LoRARequest]:
-        """The adapters that the tenant may use."""
+        """Adapters that the tenant may use."""
         loras, tenant = self._client.lora_requests, self._tenant
         if tenant is None:
             return loras
@@ -61,7 +61,7 @@ class TenantClient:
     async def prepare(
         self, prompt: PromptSource, params: AnyParams, options: RequestOptions
     ) -> Request:
-        """See `EngineClient`; the prompt's tokens count now."""
+        """Prepares a request, and counts the prompt's tokens for the tenant."""
         request = await self._client.prepare(prompt, params, self._own(options))
         tenant = self._tenant
         if tenant is None:
@@ -72,16 +72,13 @@ class TenantClient:
         return msgspec.structs.replace(request, cache_salt=tenant.salted(request.cache_salt))
 
     def run(self, request: Request) -> AsyncGenerator[RequestOutput, None]:
-        """See `EngineClient`."""
         return self._followed(self._client.run(request), _Meter(self._tenant, request))
 
     def run_into(self, request: Request, sink: Sink) -> AsyncGenerator[RequestOutput, None]:
-        """See `EngineClient`."""
         meter = _Meter(self._tenant, request)
         return self._followed(self._client.run_into(request, _Passing(self, sink, meter)), meter)
 
     async def run_pooling(self, request: Request) -> AsyncGenerator[PoolingRequestOutput, None]:
-        """See `EngineClient`."""
         async with aclosing(self._client.run_pooling(request)) as outputs:
             async for output in outputs:
                 yield self._shown(output)
@@ -89,7 +86,6 @@ class TenantClient:
     def run_speech(
         self, speech: Speech, params: SamplingParams, options: RequestOptions
     ) -> AsyncGenerator[ClipOutput, None]:
-        """See `EngineClient`."""
         return self._client.run_speech(speech, params, self._own(options))
 
     def _own(self, options: RequestOptions) -> RequestOptions:
@@ -117,7 +113,7 @@ class TenantClient:
 
 
 class _Meter:
-    """Counts the tokens of a request's answers, whichever kind of outputs it has."""
+    """Counts the tokens of a request's answers, for every kind of output."""
 
     def __init__(self, tenant: Tenant | None, request: Request) -> None:
         self._tenant = tenant
@@ -136,7 +132,7 @@ class _Meter:
 
 
 class _Passing:
-    """A sink whose outputs are counted and shown as others are."""
+    """A sink that counts and filters outputs like the other methods do, and passes them on."""
 
     def __init__(self, client: TenantClient, sink: Sink, meter: _Meter) -> None:
         self._client = client

@@ -1,4 +1,4 @@
-"""Tenants: the names, rights and limits that API keys have by `--api-key-file`, and what each has used of them."""
+"""Tenants: names, rights and limits of API keys in `--api-key-file`, and each tenant's present usage."""
 
 import hashlib
 import time
@@ -20,9 +20,9 @@ _Priority = Annotated[int, msgspec.Meta(ge=-(2**31), le=2**31 - 1)]
 
 
 class TenantRules(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """A tenant as the file has it. A limit that is None is none; `adapters` None are all.
+    """A tenant in the file. A limit of None means no limit; `adapters` None means all adapters.
 
-    `priority` is that of all its requests; None leaves it to them.
+    `priority` applies to all requests of the tenant; None keeps the requests' own priorities.
     """
 
     name: Annotated[str, msgspec.Meta(pattern=_NAME)]
@@ -38,7 +38,9 @@ class _File(msgspec.Struct, forbid_unknown_fields=True):
 
 
 class _Bucket:
-    """So many a minute: full at first, refilled all the time, and overdrawn by what was not known before."""
+    """A token bucket per minute: full at first, refilled continuously; it may go below 0 for amounts known only
+    afterwards.
+    """
 
     def __init__(self, what: str, per_minute: int, clock: Callable[[], float]) -> None:
         self._what = what
@@ -48,7 +50,7 @@ class _Bucket:
         self._filled_at = clock()
 
     def check(self) -> None:
-        """Raise `RateLimited` unless one is left."""
+        """Raises `RateLimited` unless at least one unit is left."""
         self.take(0)
         missing = 1 - self._level
         if missing > 0:
@@ -65,7 +67,7 @@ class _Bucket:
 
 
 class Tenant:
-    """Whom a request is of. Tokens count once they are known, so that an answer may overdraw them."""
+    """A tenant's rules and usage. Tokens are counted once they are known, so an answer may exceed the limit."""
 
     def __init__(self, rules: TenantRules, clock: Callable[[], float] = time.monotonic) -> None:
         self.rules = rules
@@ -75,7 +77,7 @@ class Tenant:
         )
 
     def admit(self) -> None:
-        """Count a request; `RateLimited` where one more is beyond a limit."""
+        """Counts a request; raises `RateLimited` if it exceeds a limit."""
         for bucket in (self._requests, self._tokens):
             if bucket is not None:
                 bucket.check()
@@ -83,23 +85,23 @@ class Tenant:
             self._requests.take(1)
 
     def spend(self, num_tokens: int) -> None:
-        """Count tokens of a prompt or an answer."""
+        """Counts tokens of a prompt or an answer."""
         if self._tokens is not None:
             self._tokens.take(num_tokens)
 
     def may_use(self, adapter: str) -> bool:
-        """Whether its requests may name this LoRA adapter."""
+        """True if requests of the tenant may name this LoRA adapter."""
         return self.rules.adapters is None or adapter in self.rules.adapters
 
     def salted(self, cache_salt: str | None) -> str:
-        """The salt of a prompt of this tenant, which no other's is."""
+        """Returns the cache salt for a prompt of this tenant, which differs from those of all other tenants."""
         return hashlib.sha256(f"{self.rules.name}\n{cache_salt or ''}".encode()).hexdigest()
 
 
 class ApiKeys:
-    """The API keys of a server: those of `--api-key`, and those of a file, which have tenants.
+    """The API keys of a server: those of `--api-key`, and those of a file, which belong to tenants.
 
-    With `salts` a key that no file names is a tenant too. False when there are no keys.
+    With `salts` each key of `--api-key` is a tenant too. An object without keys is false.
     """
 
     def __init__(
@@ -116,16 +118,16 @@ class ApiKeys:
 
     @property
     def has_priorities(self) -> bool:
-        """Whether requests of some tenant have a priority of its own."""
+        """True if some tenant has a priority of its own."""
         return self._tenants.has_priorities
 
     def is_valid(self, key: bytes) -> bool:
-        """Whether `key` is one of them."""
+        """True if `key` is one of the keys."""
         is_plain, tenant = self._keys.is_valid(key), self._tenants.find(key)
         return is_plain or tenant is not None
 
     def tenant_of(self, key: bytes) -> Tenant | None:
-        """Whose key it is; None for one that sets nobody apart."""
+        """Returns the tenant of a key; None for a key without a tenant."""
         found = self._tenants.find(key)
         if found is None and self.salts and self._keys.is_valid(key):
             return Tenant(TenantRules(name=f"key-{hashlib.sha256(key).hexdigest()[:32]}"))
@@ -133,13 +135,13 @@ class ApiKeys:
 
 
 class Tenants:
-    """The tenants of a file, by their keys. False when there are none."""
+    """The tenants of a file, by their keys. An object without tenants is false."""
 
     def __init__(self, rules: Iterable[TenantRules] = ()) -> None:
         self._tenants = [(KeyRing(one.keys), Tenant(one)) for one in rules]
 
     def find(self, key: bytes) -> Tenant | None:
-        """Whose key it is. All are compared, as in `KeyRing`."""
+        """Returns the tenant of a key. All keys are compared, as in `KeyRing`."""
         found = [tenant for keys, tenant in self._tenants if keys.is_valid(key)]
         return found[0] if found else None
 
@@ -148,13 +150,14 @@ class Tenants:
 
     @property
     def has_priorities(self) -> bool:
-        """See `ApiKeys`."""
         return any(one.rules.priority is not None for _, one in self._tenants)
 
 
 @cache
 def read_tenants(path: Path) -> Tenants:
-    """The file's, once in a process: all its servers count together. `ConfigError` says what is wrong with it."""
+    """Returns the tenants of a file, one object per process, so that all its servers count together. Raises
+    `ConfigError`.
+    """
     try:
         if not path.is_file():
             raise ConfigError(f"{FLAG} {path}: the file does not exist")

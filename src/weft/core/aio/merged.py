@@ -1,4 +1,4 @@
-"""Several streams in one: prompts of a call, answers of a request."""
+"""Merges several streams into one: the prompts of a call, or the answers of a request."""
 
 import asyncio
 from collections.abc import AsyncGenerator, Sequence
@@ -9,9 +9,9 @@ T = TypeVar("T")
 
 
 async def merged(streams: Sequence[AsyncGenerator[T, None]]) -> AsyncGenerator[tuple[int, T], None]:
-    """Items of all streams as they come. The first error ends all; closing closes all.
+    """Yields items of all streams as they arrive. The first error ends all streams; closing closes all.
 
-    Of each stream at most one item waits to be read, so that a slow reader holds the others back.
+    Each stream has at most one unread item, so that a slow reader slows the streams down.
     """
     if len(streams) == 1:
         async with aclosing(streams[0]) as only:
@@ -26,7 +26,9 @@ async def merged(streams: Sequence[AsyncGenerator[T, None]]) -> AsyncGenerator[t
             task = asyncio.create_task(_pump(position, stream, slots[position], queue))
             task.add_done_callback(lambda _, position=position: queue.put_nowait((position, [])))  # type: ignore[misc]
             tasks.append(task)
-            await asyncio.sleep(0)  # one begins in each turn of the event loop: others come between
+            await asyncio.sleep(
+                0
+            )  # start one stream per turn of the event loop, so that other tasks run in between
         num_open = len(streams)
         while num_open:
             position, items = await queue.get()

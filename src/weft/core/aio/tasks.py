@@ -1,4 +1,4 @@
-"""Several coroutines that are one piece of work; waiting for what others do."""
+"""Helpers for asyncio: several coroutines as one piece of work, repeated work, and waiting."""
 
 import asyncio
 import logging
@@ -15,9 +15,10 @@ T = TypeVar("T")
 async def gather_all(
     work: Iterable[Coroutine[Any, Any, T]], on_done: Callable[[], None] = lambda: None
 ) -> list[T]:
-    """The results in order. The first error is raised when the others have ended too: it cancels them.
+    """Returns the results in order. The first error cancels the others, and is raised when they have ended.
 
-    So does the caller's own cancellation. `asyncio.gather` leaves them running, and a TaskGroup raises a group.
+    A cancellation of the caller also cancels them and waits for their end. `asyncio.gather` leaves them running, and
+    a TaskGroup raises an exception group.
     """
     tasks = [asyncio.create_task(one) for one in work]
     for task in tasks:
@@ -31,15 +32,17 @@ async def gather_all(
 
 
 async def unbroken(work: Coroutine[Any, Any, T]) -> T:
-    """The result of `work`, which goes on to its end where who waits for it is cancelled."""
+    """Returns the result of `work`, which runs to its end even if the caller is cancelled."""
     task = asyncio.create_task(work)
-    # Nobody may be left to look at how it ended.
+    # Retrieve the exception here: a cancelled caller will not do so.
     task.add_done_callback(lambda task: task.cancelled() or task.exception())
     return await asyncio.shield(task)
 
 
 async def every(interval_s: float, act: Callable[[], Awaitable[None] | None]) -> None:
-    """Act again and again, until cancelled. A failure is logged, once until it works again, and does not end it."""
+    """Calls `act` every `interval_s` until cancelled. A failure does not end it, and is logged once until `act` works
+    again.
+    """
     is_failing = False
     while True:
         await asyncio.sleep(interval_s)
@@ -57,7 +60,7 @@ async def every(interval_s: float, act: Callable[[], Awaitable[None] | None]) ->
 
 
 async def is_set_within(event: asyncio.Event, timeout_s: float) -> bool:
-    """Wait until `event` is set; False if that takes longer than `timeout_s`."""
+    """Waits until `event` is set; returns False if this takes longer than `timeout_s`."""
     try:
         async with asyncio.timeout(timeout_s):
             await event.wait()
@@ -67,9 +70,9 @@ async def is_set_within(event: asyncio.Event, timeout_s: float) -> bool:
 
 
 async def gather_available(calls: Iterable[Awaitable[T]]) -> list[T]:
-    """What each of several engines answers, when all have; those that are `Unavailable` are left out.
+    """Returns the results of several engines' calls when all have ended, leaving out `Unavailable` engines.
 
-    Raises the first error of another kind, or that one where none answers.
+    Raises the first error of another kind, or `Unavailable` if no engine answered.
     """
     answers = await asyncio.gather(*calls, return_exceptions=True)
     good = [answer for answer in answers if not isinstance(answer, BaseException)]

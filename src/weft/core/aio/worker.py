@@ -1,7 +1,7 @@
-"""A child process for work that must be stoppable: lines of JSON in, a line of JSON out for each.
+"""A child process for work that must be stoppable: it reads lines of JSON and writes one line of JSON for each.
 
-Neither a thread nor a sandbox can stop code that loops for ever or eats memory; the end of a process
-does. `Worker` is the parent's half, `serve_lines` the child's.
+Neither a thread nor a sandbox can stop code that loops for ever or takes too much memory; ending the process does.
+`Worker` is the parent's half, `serve_lines` the child's.
 """
 
 import json
@@ -19,22 +19,22 @@ from weft.core.errors import Unavailable
 
 Answerer = Callable[[str], dict[str, str]]
 
-# By the clock a line may take so many times the processor time that it may: on a busy machine it waits for that.
+# Limit of a line by the clock, as a multiple of its limit of processor time: on a busy machine it waits for a
+# processor.
 _MAX_WAITING = 10
-# Beyond that: a child that starts imports first, and one that was stopped does not end itself.
+# Extra time for the parent's timeout: a starting child imports modules first, and a suspended child cannot end itself.
 _GRACE_S = 60.0
 
 
 class Worker:
     """A running `python -m module`; called one line at a time. `setup` is its first line, and names `time_limit_s`.
 
-    `Unavailable` if the system has no process or no descriptors for it; then nothing is left behind.
+    Raises `Unavailable`, leaving nothing behind, if the system has no process or no file descriptors for it.
     """
 
     def __init__(self, module: str, setup: str) -> None:
         try:
-            # One pair of sockets, not pipes made by Popen: of those that it made it loses some when the
-            # descriptors run out.
+            # One pair of sockets instead of Popen's pipes: Popen leaks some of its pipes when file descriptors run out.
             ours, theirs = socket.socketpair()
             with ours, theirs:
                 ours.settimeout(json.loads(setup)["time_limit_s"] * _MAX_WAITING + _GRACE_S)
@@ -54,7 +54,7 @@ class Worker:
         self.stop = weakref.finalize(self, _stop, process, channel)
 
     def call(self, line: str) -> dict[str, str] | None:
-        """The answer, or None when the child died over it, or does not answer: then it is to be stopped."""
+        """Returns the answer; None if the child died or did not answer, after which the caller must stop it."""
         try:
             if self._setup is not None:
                 self._channel.write(self._setup)
@@ -71,18 +71,22 @@ class Worker:
 
 
 def serve_lines(prepare: Callable[[dict[str, Any]], Answerer]) -> None:
-    """Answer until standard input closes, which it also does when the parent dies.
+    """Answers lines until standard input closes, which also happens when the parent dies.
 
-    The setup names `max_memory_bytes` and `time_limit_s`, of processor time. An answer that takes too
-    long ends the process, whatever it is doing, and one that takes too much memory fails or does.
+    The setup names `max_memory_bytes` and `time_limit_s`, in seconds of processor time. A line that takes too long
+    ends the process, whatever code runs. A line that takes too much memory fails, or ends the process.
     """
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C is for the parent, which may be draining
     for number in (signal.SIGPROF, signal.SIGALRM):
-        signal.signal(number, signal.SIG_DFL)  # the default is to die: also in the midst of C
+        signal.signal(
+            number, signal.SIG_DFL
+        )  # the default action ends the process, even inside C code
     setup = json.loads(sys.stdin.readline())
     _, hard = resource.getrlimit(resource.RLIMIT_AS)
     wanted = setup["max_memory_bytes"]
-    limit = wanted if hard == resource.RLIM_INFINITY else min(wanted, hard)  # it may be no higher
+    limit = (
+        wanted if hard == resource.RLIM_INFINITY else min(wanted, hard)
+    )  # not above the hard limit
     resource.setrlimit(resource.RLIMIT_AS, (limit, limit))
     answer = prepare(setup)
     time_limit_s = setup["time_limit_s"]
@@ -99,5 +103,5 @@ def serve_lines(prepare: Callable[[dict[str, Any]], Answerer]) -> None:
 def _stop(process: subprocess.Popen[bytes], channel: TextIO) -> None:
     process.kill()
     process.wait()
-    with suppress(OSError):  # what was buffered for a child that has exited
+    with suppress(OSError):  # buffered text for a child that has exited
         channel.close()

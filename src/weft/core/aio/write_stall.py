@@ -1,15 +1,15 @@
-"""Watches the writes to one reader: one that takes nothing for too long must not hold work behind it for ever."""
+"""Detects a reader that takes no data for too long, so that its writes do not block work for ever."""
 
 import asyncio
 from collections.abc import Callable
 
 
 class WriteStall:
-    """Each write runs inside `with`; `on_stall` is called, once, when one takes longer than `timeout_s`.
+    """Context manager for each write; `on_stall` is called once when a write takes longer than `timeout_s`.
 
-    One timer for all the writes of an answer: one around each of them was a tenth of what we do for a
-    streamed token. `stop` it behind the last. `began_at` is when the latest write began, on the loop's
-    clock; before the first, when this was made.
+    One timer serves all writes of an answer: a timer per write was a tenth of the work for a streamed token. Call
+    `stop` after the last write. `began_at` is the loop's time at which the latest write began; before the first one,
+    the time of construction.
     """
 
     def __init__(self, timeout_s: float, on_stall: Callable[[], object]) -> None:
@@ -31,11 +31,11 @@ class WriteStall:
         self._is_writing = False
 
     def touch(self) -> None:
-        """Note a write that began now, and took no time."""
+        """Records a write that began now and took no time."""
         self.began_at = self._loop.time()
 
     def stop(self) -> None:
-        """Watch no longer."""
+        """Stops watching."""
         if self._timer is not None:
             self._timer.cancel()
             self._timer = None

@@ -1,4 +1,4 @@
-"""Whether media that come as tensors are what they say they are."""
+"""Checks that media in the form of tensors match their declared types, shapes and placeholders."""
 
 import math
 from collections.abc import Iterator, Mapping, Sequence
@@ -9,7 +9,7 @@ from weft.core.errors import BadRequest
 from weft.core.values.media import TENSORS, MediaTensors, Tensor
 from weft.core.values.unicode import check_text
 
-# Bytes of a number, and what `memoryview` calls it where it may be a size.
+# Bytes per number, and the `memoryview` format of the types that sizes may have.
 ITEM_BYTES: Mapping[str, int] = MappingProxyType(
     {"float32": 4, "bfloat16": 2, "float16": 2, "uint8": 1, "int64": 8, "uint32": 4}
 )
@@ -21,7 +21,7 @@ MAX_HASH_CHARS = 256
 
 
 def num_bytes(name: str, dtype: str, shape: Sequence[int]) -> int:
-    """How long a tensor's data must be; `BadRequest` for what is no dtype or shape of one."""
+    """Returns the required size of a tensor's data in bytes; `BadRequest` for an invalid dtype or shape."""
     if dtype not in ITEM_BYTES:
         raise _refused(name, f"dtype must be one of {', '.join(ITEM_BYTES)}, got {dtype[:40]!r}")
     if len(shape) > MAX_DIMS:
@@ -32,7 +32,7 @@ def num_bytes(name: str, dtype: str, shape: Sequence[int]) -> int:
 
 
 def check_length(name: str, tensor: Tensor) -> None:
-    """Raise `BadRequest` for data that are not as long as dtype and shape say."""
+    """Raises `BadRequest` if the data's size differs from what dtype and shape require."""
     expected = num_bytes(name, tensor.dtype, tensor.shape)
     if len(tensor.data) != expected:
         raise _refused(
@@ -43,7 +43,7 @@ def check_length(name: str, tensor: Tensor) -> None:
 
 
 def check_tensors(batches: Sequence[MediaTensors]) -> None:
-    """Raise `BadRequest` for tensors that are not laid out as they say."""
+    """Raises `BadRequest` for tensors whose layout differs from their declaration."""
     if len({given.modality for given in batches}) < len(batches):
         raise _refused("extra_mm_inputs", "there is one for each modality at most")
     for given in batches:
@@ -68,7 +68,7 @@ def check_tensors(batches: Sequence[MediaTensors]) -> None:
 
 
 def _check_rows(name: str, tensor: Tensor, given: MediaTensors) -> None:
-    """Whether each item has its part of it."""
+    """Raises `BadRequest` unless the tensor has rows for every item."""
     num_items = len(given.placeholders)
     if name in given.batched:
         num_rows = num_items
@@ -96,7 +96,7 @@ def _num_rows(given: MediaTensors, name: str) -> int:
 
 
 def check_placeholders(batches: Sequence[MediaTensors], token_ids: Sequence[int]) -> None:
-    """Raise `BadRequest` for items that do not stand in the prompt, or at each other's tokens."""
+    """Raises `BadRequest` for placeholders that lie outside the prompt or overlap each other."""
     end_of_last = 0
     for start, length, token_id in sorted(_placeholders(batches), key=lambda one: one[:2]):
         where = f"the one of {length} tokens from token {start}"

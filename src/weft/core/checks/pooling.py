@@ -1,4 +1,4 @@
-"""The check of what a caller wants made of a prompt's hidden states; every edge uses this one."""
+"""Checks of pooling parameters; every API uses these."""
 
 import msgspec
 
@@ -16,9 +16,9 @@ _SCORE_FIELDS = ("use_activation",)
 def validate_pooling(
     params: PoolingParams, pooler: PoolerConfig | None, limits: Limits
 ) -> PoolingParams:
-    """`params` with the task filled in, or a `BadRequest` that names the field.
+    """Returns `params` with the task filled in; raises a `BadRequest` that names the field.
 
-    `Unsupported` where `pooler` is None: the model generates text, and has no result to pool.
+    Raises `Unsupported` if `pooler` is None: the model generates text, and has no result to pool.
     """
     if pooler is None:
         raise Unsupported("encode is not supported by this model: it generates text")
@@ -63,7 +63,7 @@ def _check_fields(params: PoolingParams, task: str) -> None:
 
 
 def _check_dimensions(dimensions: object, pooler: PoolerConfig) -> None:
-    """Check the length that embeddings are to be cut to; the model's own is always allowed."""
+    """Checks the requested length of embeddings; the model's own length is always allowed."""
     if dimensions is None:
         return
     if type(dimensions) is not int:

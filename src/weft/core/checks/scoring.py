@@ -1,4 +1,4 @@
-"""How well two texts go together: which are compared, and how embeddings are."""
+"""Scores of two texts: the pairs that are compared, and the similarity of embeddings."""
 
 import math
 from collections.abc import Sequence
@@ -12,7 +12,7 @@ Pair = tuple[str, str]
 def pair_up(
     first: Sequence[str], second: Sequence[str], names: tuple[str, str] = ("text_1", "text_2")
 ) -> list[Pair]:
-    """One with one, one with each of several, or each with its counterpart."""
+    """Returns pairs of texts: one with one, one with each of several, or each with its counterpart."""
     for name, texts in zip(names, (first, second), strict=True):
         if not texts:
             raise BadRequest(name, f"{name} must hold at least one text")
@@ -27,7 +27,7 @@ def pair_up(
 
 
 def is_cross_encoder(pooler: PoolerConfig) -> bool:
-    """Whether pairs are scored by the model itself, rather than by their embeddings."""
+    """True if the model itself scores pairs, rather than their embeddings being compared."""
     if "embed" in pooler.tasks:
         return False
     if "classify" not in pooler.tasks:
@@ -42,7 +42,7 @@ def is_cross_encoder(pooler: PoolerConfig) -> bool:
 
 
 def cosine(first: Sequence[float], second: Sequence[float]) -> float:
-    """The cosine of the angle between two vectors; 0 where one has no length."""
+    """Returns the cosine of the angle between two vectors; 0 if either has length 0."""
     lengths = math.sqrt(_dot(first, first) * _dot(second, second))
     return _dot(first, second) / lengths if lengths else 0.0
 

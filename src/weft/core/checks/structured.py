@@ -1,6 +1,6 @@
-"""The check of constraints on what an answer looks like; no grammar is built here, only measured.
+"""Checks of structured-output constraints: sizes only; no grammar is built here.
 
-What is in bounds here may still be no grammar: building it, in bounds of time, is the engine's affair.
+A constraint within these bounds may still not be a valid grammar: the engine builds it, within a time limit.
 """
 
 import json
@@ -18,9 +18,9 @@ from weft.core.values.unicode import encode_text
 KINDS = ("json", "json_object", "regex", "choice", "grammar", "structural_tag")
 MAX_GRAMMAR_BYTES = 64 * 1024
 MAX_JSON_DEPTH = 64
-MAX_TAG_DEPTH = 80  # a schema, and the tags around it
+MAX_TAG_DEPTH = 80  # a schema with the tags around it
 MAX_CHOICES = 4096
-# A counted repetition is unrolled by whoever builds the grammar.
+# The grammar library unrolls counted repetitions.
 MAX_REPEATS = 10_000
 MAX_WHITESPACE_CHARS = 256
 _MAX_LISTED = 5
@@ -30,7 +30,7 @@ _REPEATS = re.compile(r"(?<!\\)\{\s*(\d*)\s*,?\s*(\d*)\s*\}")
 
 
 def validate_structured_outputs(params: object) -> None:
-    """Raise `BadRequest`, named after the constraint, unless exactly one is given and in bounds."""
+    """Raises `BadRequest`, named after the constraint, unless exactly one is given and within bounds."""
     if params is None:
         return
     if not isinstance(params, StructuredOutputsParams):
@@ -57,7 +57,7 @@ def validate_structured_outputs(params: object) -> None:
 
 
 def kind_of(params: StructuredOutputsParams) -> str:
-    """The one constraint that is given."""
+    """Returns the name of the one constraint that is given."""
     given = [kind for kind in KINDS if getattr(params, kind) is not None]
     if len(given) != 1:
         raise BadRequest(
@@ -69,7 +69,7 @@ def kind_of(params: StructuredOutputsParams) -> str:
 
 
 def schema_of(value: object) -> dict[str, Any]:
-    """The schema as an object, whichever form it was given in."""
+    """Returns the schema as an object, whatever form it was given in."""
     text = value if isinstance(value, str) else _to_json(value)
     schema = _parsed("json", text, MAX_JSON_DEPTH)
     if schema is True:
@@ -80,7 +80,9 @@ def schema_of(value: object) -> dict[str, Any]:
 
 
 def unheld(schema: object) -> str | None:
-    """The places of a schema that an answer may break, in one text; None of a schema that is refused anyway."""
+    """Returns the places of a schema that an answer may break, as one text; None for an invalid schema, refused
+    elsewhere.
+    """
     try:
         places = held(schema_of(schema)).unheld
     except BadRequest:
@@ -91,7 +93,9 @@ def unheld(schema: object) -> str | None:
 
 
 def check_strict(parameter: str, name: str, schema: Mapping[str, Any] | None) -> None:
-    """Raise `BadRequest` unless a grammar holds all of a schema; `name` is where it is."""
+    """Raises `BadRequest` unless a grammar enforces the whole schema; `name` is the place of the schema in the
+    request.
+    """
     if schema is not None and (places := unheld(dict(schema))):
         raise BadRequest(
             parameter, f"{name}: strict must be absent or false, for no grammar holds {places}"
@@ -99,7 +103,7 @@ def check_strict(parameter: str, name: str, schema: Mapping[str, Any] | None) ->
 
 
 def _check_tag(text: object) -> None:
-    """Its parts are read where the grammar is written; here it is an object within bounds."""
+    """Checks that a structural tag is an object within bounds; its parts are read where the grammar is made."""
     tag = _parsed("structural_tag", text, MAX_TAG_DEPTH)
     if not isinstance(tag, dict) or tag.get("type") != "structural_tag":
         raise BadRequest(
@@ -137,10 +141,12 @@ def _to_json(value: object) -> str:
 
 
 def _check_size(whole: dict[Any, Any]) -> None:
-    """Refuse what is too long in any spelling before it is written: of half a million numbers, 0.2 s."""
+    """Refuses a value that is too long in any spelling before it is encoded: half a million numbers would take 0.2
+    s.
+    """
     num_bytes = 0
     unread: list[object] = [whole]
-    seen: set[int] = set()  # what is inside itself is refused where it is written
+    seen: set[int] = set()  # encoding refuses values that contain themselves
     while unread:
         value = unread.pop()
         inner: Iterable[object] = ()
@@ -164,7 +170,7 @@ def _refuse_constant(name: str) -> None:
 def check_depth(
     kind: str, whole: object, max_depth: int, look: Callable[[dict[Any, Any]], None] | None = None
 ) -> None:
-    """Refuse what is nested deeper, without recursion; `look` is given every object on the way."""
+    """Refuses deeper nesting, without recursion; calls `look` with every object."""
     level: list[object] = [whole]
     for _ in range(max_depth + 1):
         below: list[object] = []
@@ -182,7 +188,7 @@ def check_depth(
 
 
 def _check_sizes(kind: str, schema: dict[Any, Any]) -> None:
-    """How much an answer must have at least, and the repetitions of a pattern or a grammar inside it."""
+    """Checks the minimum counts of a schema, and the repetitions of a pattern or grammar inside it."""
     for key in LEAST:
         count = schema.get(key)
         if isinstance(count, int | float) and count > MAX_COUNT:

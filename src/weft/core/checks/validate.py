@@ -1,7 +1,7 @@
-"""The one check of requests; every edge uses it, so no wire can let more through than another.
+"""The checks of requests; every API uses them, so that no API accepts more than another.
 
-`validate_params` needs no prompt, `validate_prompt` no parameters, `resolve_params` both. All raise
-`BadRequest` with the field's name, what was given and what is allowed.
+`validate_params` needs no prompt, `validate_prompt` no parameters, `resolve_params` both. All raise `BadRequest` with
+the field's name, the given value and the allowed values.
 """
 
 import logging
@@ -25,7 +25,7 @@ _log = logging.getLogger(__name__)
 
 # Each of the n answers holds a scheduler slot and its own KV, so n is a multiplier on one caller's load.
 MAX_N = 128
-# Every piece of text is searched for each, and so much text may be held back while streaming.
+# Every piece of text is searched for each stop string, and up to this much text may be held back while streaming.
 MAX_STOP_STRINGS = 64
 MAX_STOP_CHARS = 1024
 # The bias is applied at every step of the sequence, entry by entry.
@@ -33,24 +33,25 @@ MAX_LOGIT_BIAS = 1024
 LOGIT_BIAS_CLAMP = 100.0
 # Dividing logits by less than this makes their differences meaningless in float32.
 MIN_TEMPERATURE = 0.01
-# Each is looked for at every step, in two spellings.
+# Every step checks each bad word, in two spellings.
 MAX_BAD_WORDS = 256
 MAX_BAD_WORD_CHARS = 256
 MAX_LOGPROB_TOKEN_IDS = 128
-# What is written has three to ten. Cutting takes 200 bytes a character: more is tried with short texts only.
+# Ordinary text has three to ten characters per token. Tokenizing takes 200 bytes per character, so only short texts may
+# have more.
 MAX_CHARS_PER_TOKEN = 16
 MAX_SHORT_TEXT_CHARS = 2**18
-# They are made, sent and written at once: so many in 20 to 40 ms.
+# Prompt logprobs are computed, sent and written at once: this many take 20 to 40 ms.
 MAX_PROMPT_SCORES = 2**18
 MAX_LABEL_CHARS = 256
-MAX_PATTERN_SIZE = 1024  # as many places behind every token are compared with it
+MAX_PATTERN_SIZE = 1024  # for every token, up to this many earlier positions are compared
 
 _NUMBER_NAMES = tuple(number.name for number in NUMBERS)
 
 
 @dataclass(frozen=True, slots=True)
 class Limits:
-    """What one engine can take. `vocab_size` is the logits width; `max_logprobs` -1 is all of it."""
+    """Limits of one engine. `vocab_size` is the width of the logits; `max_logprobs` -1 means all of it."""
 
     vocab_size: int
     max_model_len: int
@@ -60,14 +61,16 @@ class Limits:
     max_stop_strings: int = MAX_STOP_STRINGS
     max_stop_chars: int = MAX_STOP_CHARS
     max_logit_bias: int = MAX_LOGIT_BIAS
-    kv_role: KvRole | None = None  # None: it takes no part in transfers
-    has_foreign_transfers: bool = False  # what is in their parameters another process judges
-    max_new_tokens: int | None = None  # of an answer; None: what the context leaves
-    prompt_embeds_size: int | None = None  # numbers in a row; None: embeddings are no prompt here
+    kv_role: KvRole | None = None  # None: no KV transfer
+    has_foreign_transfers: bool = False  # another process checks the transfer parameters
+    max_new_tokens: int | None = None  # per answer; None: limited by the context length only
+    prompt_embeds_size: int | None = (
+        None  # numbers per row; None: prompts of embeddings are not accepted
+    )
 
     @classmethod
     def of(cls, config: EngineConfig) -> Self:
-        """The limits of an engine with this config."""
+        """Returns the limits of an engine with this config."""
         return cls(
             vocab_size=config.model_config.vocab_size,
             max_model_len=config.model_config.max_model_len,
@@ -80,17 +83,17 @@ class Limits:
 
     @property
     def max_sequence_len(self) -> int:
-        """Prompt and output tokens that one sequence can reach: the context, or the whole KV pool."""
+        """Maximum number of prompt and output tokens of a sequence: the context length, or the whole KV pool."""
         return min(self.max_model_len, self.max_pool_tokens)
 
     @property
     def max_text_chars(self) -> int:
-        """Characters of a text that are cut into tokens at all, whatever a cut leaves of them."""
+        """Maximum number of characters of a text that is tokenized, even if truncation would shorten it."""
         return max(MAX_SHORT_TEXT_CHARS, MAX_CHARS_PER_TOKEN * self.max_model_len)
 
 
 def validate_params(params: SamplingParams, limits: Limits) -> None:
-    """Check everything about `params` that needs no prompt."""
+    """Checks everything about `params` that needs no prompt."""
     if not isinstance(params, SamplingParams):
         raise BadRequest("sampling_params", f"must be SamplingParams, got {shown(params)}")
     _check_types(params)
@@ -103,16 +106,16 @@ def validate_params(params: SamplingParams, limits: Limits) -> None:
 
 
 def validate_prompt(token_ids: Sequence[int], limits: Limits, *, num_new: int = 1) -> None:
-    """Check that the prompt is not empty, fits the context and the KV pool, and is inside the vocabulary.
+    """Checks that the prompt is not empty, fits the context and the KV pool, and is inside the vocabulary.
 
-    `num_new` is how many tokens must have room behind it: 1, or 0 where none is generated.
+    `num_new` is the number of tokens that must fit behind the prompt: 1, or 0 if none is generated.
     """
     check_prompt_length(len(token_ids), limits, num_new=num_new)
     _check_token_ids("prompt_token_ids", token_ids, limits)
 
 
 def check_prompt_length(num_tokens: int, limits: Limits, *, num_new: int = 1) -> None:
-    """The part of `validate_prompt` that needs no token: before millions of them are copied."""
+    """Checks the number of tokens alone, before millions of tokens are copied."""
     room = "; prompt plus at least 1 output token must fit" if num_new else ""
     if num_tokens == 0:
         raise BadRequest("prompt", "the prompt is empty; at least one token is needed")
@@ -135,11 +138,11 @@ def check_prompt_length(num_tokens: int, limits: Limits, *, num_new: int = 1) ->
 def resolve_params(
     params: SamplingParams, num_prompt_tokens: int, limits: Limits
 ) -> SamplingParams:
-    """Put `params`, already validated, in the one form that the engine works with.
+    """Returns validated `params` in the one form that the engine uses.
 
-    `max_tokens` is filled from, and clamped to, what the context leaves after the prompt, and the model's own
-    limit on answers: one that would run past it ends with "length" there. Greedy requests lose the filters that cannot
-    matter, ids are de-duplicated, -1 and True take their meaning.
+    `max_tokens` is filled from, and clamped to, the room that the prompt leaves in the context and the model's own
+    limit on answers; an answer that reaches it ends with "length". Greedy requests lose filters that have no effect,
+    ids are de-duplicated, -1 and True are replaced by their meaning.
     """
     room = limits.max_sequence_len - num_prompt_tokens
     if limits.max_new_tokens is not None:
@@ -181,12 +184,12 @@ def resolve_params(
 
 
 def validate_request_id(request_id: object) -> None:
-    """Check the caller's label: it goes into logs and headers, so it is short and printable."""
+    """Checks the caller's label: it appears in logs and headers, so it must be short and printable."""
     check_label("request_id", request_id, str.isprintable, "printable")
 
 
 def validate_cache_salt(cache_salt: object) -> None:
-    """Check the salt that keeps one caller's cached prefixes from another's; None is no salt."""
+    """Checks the salt that keeps one caller's cached prefixes from another's; None is no salt."""
     if cache_salt is not None:
         check_label(
             "cache_salt", cache_salt, lambda s: s.isascii() and s.isprintable(), "printable ASCII"
@@ -194,7 +197,7 @@ def validate_cache_salt(cache_salt: object) -> None:
 
 
 def validate_priority(priority: object) -> None:
-    """Check the priority; smaller runs sooner."""
+    """Checks the priority; smaller runs sooner."""
     check_integer("priority", priority, -(2**31), INT32_MAX)
 
 
@@ -242,7 +245,7 @@ def _check_lengths(params: SamplingParams, limits: Limits) -> None:
 
 
 def validate_truncation(num_tokens: int | None, limits: Limits) -> None:
-    """Check how many prompt tokens are to stay; -1 is as many as the context takes."""
+    """Checks the number of prompt tokens to keep; -1 means as many as fit the context."""
     if num_tokens is None:
         return
     check_integer("truncate_prompt_tokens", num_tokens, -1, limits.max_model_len)
@@ -252,7 +255,7 @@ def validate_truncation(num_tokens: int | None, limits: Limits) -> None:
         )
 
 
-# -- parameters that are None where they are not given: name, value, all of them, limits -------
+# -- parameters that are None when not given; arguments: name, value, all parameters, limits -------
 
 
 def _check_stops(name: str, stop: Any, params: SamplingParams, limits: Limits) -> None:
@@ -336,7 +339,9 @@ def _check_logit_bias(name: str, bias: Any, _params: SamplingParams, limits: Lim
 
 
 def _bias_id(key: object) -> object:
-    """JSON has string keys only; a decimal one is the id it spells."""
+    """Returns the id that a decimal string spells, because JSON has string keys only; other keys are returned
+    unchanged.
+    """
     if isinstance(key, str) and key.isascii() and key.isdigit() and len(key) <= 19:
         return int(key)
     return key
@@ -436,7 +441,7 @@ def _unique(token_ids: Sequence[int] | None) -> list[int] | None:
 
 
 def _check_token_ids(name: str, token_ids: Sequence[Any], limits: Limits) -> None:
-    """Only true ints pass: a bool, a float or a numpy scalar would change meaning on the wire."""
+    """Checks token ids. Only true ints pass: a bool, a float or a numpy scalar would change meaning on the wire."""
     if not token_ids:
         return
     if set(map(type, token_ids)) != {int}:
@@ -453,7 +458,7 @@ def _check_token_ids(name: str, token_ids: Sequence[Any], limits: Limits) -> Non
 
 
 def check_integer(name: str, value: object, low: int, high: int) -> None:
-    """Raise `BadRequest` for anything but an integer in [low, high]; a bool is none."""
+    """Raises `BadRequest` for anything but an integer in [low, high]; a bool is not an integer."""
     if type(value) is not int:
         raise BadRequest(name, (Key(name), f" must be an integer, got {shown(value)}"))
     if value < low:
@@ -463,9 +468,9 @@ def check_integer(name: str, value: object, low: int, high: int) -> None:
 
 
 def check_number(name: str, value: object, low: float, high: float, *, above: bool = False) -> None:
-    """Raise `BadRequest` for anything but a number in [low, high], or (low, high] with `above`.
+    """Raises `BadRequest` for anything but a number in [low, high], or (low, high] with `above`.
 
-    NaN and a bool are none.
+    NaN and bools are refused.
     """
     if isinstance(value, bool) or not isinstance(value, int | float):
         raise BadRequest(name, (Key(name), f" must be a number, got {shown(value)}"))
@@ -478,7 +483,7 @@ def check_number(name: str, value: object, low: float, high: float, *, above: bo
 def check_label(
     name: str, value: object, is_allowed: Callable[[str], bool], characters: str
 ) -> None:
-    """Raise `BadRequest` for anything but a short text of `characters`, which `is_allowed` knows."""
+    """Raises `BadRequest` for anything but a short text of `characters`, which `is_allowed` checks."""
     if not isinstance(value, str):
         raise BadRequest(name, f"{name} must be a string, got {shown(value)}")
     if not 1 <= len(value) <= MAX_LABEL_CHARS or not is_allowed(value):
@@ -490,7 +495,7 @@ def check_label(
 
 
 def shown(value: object) -> str:
-    """A short form of any value for a message: never megabytes, never an object's own repr."""
+    """Returns a short form of any value for a message: never megabytes, never an object's own repr."""
     if isinstance(value, int) and value.bit_length() > 128:
         return "a huge integer"  # printing more than 4300 digits raises
     if value is None or isinstance(value, bool | int | float):

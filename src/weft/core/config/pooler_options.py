@@ -1,12 +1,12 @@
-"""`--pooler-config`, as the user gives it."""
+"""The JSON of `--pooler-config`, as the user gives it."""
 
 import msgspec
 
 
 class PoolerOptions(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """How a pooling model embeds, where it is not to be as its files say.
+    """Settings of a pooling model that override its files.
 
-    With `enable_chunked_processing` longer texts are embedded in pieces over HTTP, up to `max_embed_len` tokens.
+    With `enable_chunked_processing` longer texts are embedded in chunks over HTTP, up to `max_embed_len` tokens.
     """
 
     pooling_type: str | None = None

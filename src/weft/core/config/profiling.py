@@ -1,4 +1,4 @@
-"""Traces of steps, as an operator configures them."""
+"""Configuration of step traces."""
 
 from typing import Annotated, Literal
 
@@ -6,10 +6,10 @@ import msgspec
 
 
 class ProfilerConfig(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """Where traces of steps may be written, and of how many steps, in the words of vLLM.
+    """Directory for traces of steps, and the number of steps, under vLLM's names.
 
-    The first `delay_iterations` steps after a start are left out; after `max_iterations` it ends by itself,
-    0: not before it is stopped. `profiler` is what vLLM calls traces that open in the same viewers.
+    The first `delay_iterations` steps after a start are left out. The trace ends after `max_iterations` steps; with
+    0, only when it is stopped. `profiler` is vLLM's name for traces that open in the same viewers.
     """
 
     torch_profiler_dir: str

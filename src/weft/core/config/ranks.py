@@ -1,4 +1,4 @@
-"""Which ranks of data parallelism a server has, where others have the rest: what the user said, and what it means."""
+"""The data-parallel ranks that run on this machine: options of the user, and the configuration read from them."""
 
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Annotated
@@ -17,7 +17,7 @@ DEFAULT_RPC_PORT = 29550
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RankOptions:
-    """As the user gave them, beside `EngineOptions.data_parallel_size`, which counts all ranks."""
+    """Options of the user, beside `EngineOptions.data_parallel_size`, which counts all ranks."""
 
     data_parallel_rank: Annotated[
         int | None,
@@ -81,7 +81,7 @@ class RankOptions:
 
 
 class LinkConfig(msgspec.Struct, frozen=True):
-    """Where a head listens for its nodes, and the file of the secret that all of them know."""
+    """Address on which a head listens for its nodes, and the file with the secret that they share."""
 
     host: str
     port: int
@@ -89,7 +89,7 @@ class LinkConfig(msgspec.Struct, frozen=True):
 
 
 class RanksConfig(msgspec.Struct, frozen=True, kw_only=True):
-    """The ranks of this machine, from `start` on. Head and nodes have a `link`, to each other."""
+    """The ranks of this machine, from `start` on. A head and its nodes have a `link` to each other."""
 
     start: int
     num_local: int
@@ -98,7 +98,7 @@ class RanksConfig(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def local_ranks(config: "EngineConfig") -> range:
-    """Whose engines run on this machine."""
+    """Returns the ranks whose engines run on this machine."""
     ranks = config.ranks
     if ranks is None:
         return range(config.data_parallel_size)
@@ -106,21 +106,23 @@ def local_ranks(config: "EngineConfig") -> range:
 
 
 def served_ranks(config: "EngineConfig") -> range:
-    """Those that requests of this server can go to."""
+    """Returns the ranks that this server can send requests to."""
     return range(config.data_parallel_size) if is_head(config) else local_ranks(config)
 
 
 def is_head(config: "EngineConfig") -> bool:
-    """Whether engines of other machines are to come."""
+    """True if engines of other machines join this server."""
     return (
         config.ranks is not None and config.ranks.link is not None and not config.ranks.is_headless
     )
 
 
 def read_ranks(given: RankOptions, size: int) -> RanksConfig | None:
-    """None where all ranks are on this machine. A `ConfigError` names what does not go together."""
+    """Returns the ranks of this machine; None if all ranks run here. `ConfigError` names options that exclude each
+    other.
+    """
     _check_together(given)
-    if size < 1:  # refused by name where all sizes are
+    if size < 1:  # the check of all sizes refuses this later, by name
         return None
     found = _find(given, size)
     if given.data_parallel_secret_file is not None and (found is None or found.link is None):

@@ -1,13 +1,14 @@
-"""How tokens are drafted, as an engine runs with it."""
+"""Configuration of speculative decoding."""
 
 import msgspec
 
 
 class DraftModelConfig(msgspec.Struct, frozen=True, kw_only=True):
-    """The model that drafts: what finds it, as `ModelConfig` has it, and what it takes.
+    """The draft model: what locates it, as in `ModelConfig`, and its memory.
 
-    It is computed as the model that it drafts for, but for what linear layers are in. Beyond `max_model_len` tokens
-    it drafts nothing. `is_mtp`: it is the model's own head for multi-token prediction.
+    The draft model is computed like the main model, except for the quantization of linear layers. Beyond
+    `max_model_len` tokens it drafts nothing. `is_mtp`: the draft model is the main model's own head for multi-token
+    prediction.
     """
 
     model: str
@@ -22,12 +23,12 @@ class DraftModelConfig(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class SpeculativeConfig(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """How tokens are drafted, at most `num_speculative_tokens` a step.
+    """Speculative decoding: at most `num_speculative_tokens` draft tokens per step.
 
-    "ngram" continues an earlier place that ends with the same tokens, `prompt_lookup_max` to
-    `prompt_lookup_min` of them; "draft_model" asks another model, `draft`, and "mtp" a head of the model's own. With
-    `recomputes` states of the model's layers stop before drafts, and those that came true are computed once more in the
-    next step.
+    "ngram" continues an earlier place in the text that ends with the same `prompt_lookup_max` to `prompt_lookup_min`
+    tokens; "draft_model" uses the draft model `draft`, and "mtp" a head of the main model itself. With `recomputes`
+    the states of recurrent layers stop before the draft tokens, and accepted ones are computed once more in the next
+    step.
     """
 
     method: str

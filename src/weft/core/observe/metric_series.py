@@ -1,7 +1,8 @@
-"""The engine's Prometheus series: names, types, labels and buckets are those of vLLM, to the letter;
-of what the second tier holds and loses, of prompts that go to other engines, and of experts, vLLM has none.
+"""The engine's Prometheus series; names, types, labels and buckets are exactly those of vLLM.
 
-Dashboards and pickers know them by these names; `docs/reference/metrics.md` is made from this table.
+Series about contents and losses of the second tier, about prompts sent to other engines, and about experts have no
+counterpart in vLLM. Dashboards and pickers rely on these names; `docs/reference/metrics.md` is generated from this
+table.
 """
 
 from dataclasses import dataclass
@@ -9,7 +10,7 @@ from enum import StrEnum
 from typing import Final
 
 PREFIX: Final = "vllm:"
-# Whoever wrote them: a page of metrics must stay one that can be read.
+# Bound on label values, which callers may choose: the metrics page must stay readable.
 MAX_LABEL_CHARS: Final = 256
 ENGINE_LABELS: Final = ("model_name", "engine")  # on every series, before its own
 
@@ -24,7 +25,9 @@ class Kind(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class Series:
-    """One family. A histogram without `buckets` counts tokens: 1, 2, 5, 10 ... up to the model's length."""
+    """A metric family. A histogram without `buckets` counts tokens: 1, 2, 5, 10 ... up to the model's context
+    length.
+    """
 
     name: str
     kind: Kind
@@ -35,7 +38,7 @@ class Series:
 
 @dataclass(frozen=True, slots=True)
 class OlderName:
-    """A name that a series once had, in versions of vLLM up to `last_version`."""
+    """A former name of a series, in versions of vLLM up to `last_version`."""
 
     name: str
     current: str
@@ -239,7 +242,7 @@ SERIES: Final = (
     ),
 )
 
-# Shown again by --show-hidden-metrics-for-version, for dashboards that still ask for them.
+# Names that --show-hidden-metrics-for-version shows again, for dashboards that still use them.
 OLDER_NAMES: Final = (
     OlderName("gpu_cache_usage_perc", "kv_cache_usage_perc", (0, 10)),
     OlderName("gpu_prefix_cache_queries", "prefix_cache_queries", (0, 10)),
@@ -247,7 +250,7 @@ OLDER_NAMES: Final = (
     OlderName("time_per_output_token_seconds", "inter_token_latency_seconds", (0, 11)),
 )
 
-# Series of vLLM's that are not there, each with the reason.
+# Series of vLLM that Weft lacks, each with the reason.
 ABSENT: Final = {
     "mm_cache_queries_total, mm_cache_hits_total": "Weft's engine has no multimodal inputs",
     "kv_block_lifetime_seconds, kv_block_idle_before_evict_seconds, kv_block_reuse_gap_seconds": (

@@ -1,7 +1,7 @@
-"""`Metrics`: the registry that `/metrics` shows, and in it the numbers of each engine.
+"""`Metrics`: the registry behind `/metrics`, with the metrics of each engine.
 
-An engine's numbers are plain ones, written by its client on the event loop and turned into Prometheus
-families only when scraped: a step or a request costs a few additions.
+An engine's metrics are plain numbers, which its client updates on the event loop. They become Prometheus families
+only when scraped: a step or a request costs a few additions.
 """
 
 import re
@@ -38,20 +38,20 @@ from weft.core.values.types import EngineLoad, FinishReason
 
 CONTENT_TYPE: Final = "text/plain; version=0.0.4; charset=utf-8"
 
-# Of one series: a value for each combination of its own labels.
+# Values of one series, one for each combination of its own labels.
 Values = Iterable[tuple[tuple[str, ...], float]]
 
-# How many adapters may be loaded; those that open requests run with; those that requests wait for.
+# Returns the maximum number of adapters, the adapters of running requests, and those of waiting requests.
 LoraUsage = Callable[[], tuple[int, list[str], list[str]]]
 
 _SLEEP_STATES = ("awake", "weights_offloaded", "discard_all")  # by level
 
 
 class EngineMetrics:
-    """The numbers of one engine; made by `Metrics.add_engine`. `clock` is monotonic, in seconds.
+    """Metrics of one engine; made by `Metrics.add_engine`. `clock` is monotonic, in seconds.
 
-    The engine behind another server reports neither load nor steps: then those series have no samples.
-    With a `tracer` requests have spans too: `traces`.
+    An engine behind another server reports neither load nor steps; its series about these have no samples. With a
+    `tracer` requests have spans too: `traces`.
     """
 
     def __init__(
@@ -107,7 +107,7 @@ class EngineMetrics:
         self._lora_usage = lora_usage
 
     def take_step(self, stats: StepStats, load: EngineLoad) -> None:
-        """Take in what the engine reported of a step."""
+        """Adds the engine's report of a step."""
         self.stats = stats
         self.load = load
         if stats.num_computed_tokens:
@@ -138,16 +138,16 @@ class EngineMetrics:
             self.inference.add(times.inference_s)
 
     def count_tokens(self, num_prompt_tokens: int, num_generated_tokens: int) -> None:
-        """Count tokens of an engine that does not count them for us."""
+        """Counts tokens for an engine that does not report its own counts."""
         self._num_prompt_tokens += num_prompt_tokens
         self._num_generated_tokens += num_generated_tokens
 
     def tally(self, series: Series) -> Tally:
-        """The numbers of a histogram."""
+        """Returns the numbers of a histogram."""
         return self._tallies[series.name]
 
     def values(self) -> dict[str, Values]:
-        """The values of every counter and gauge, by series."""
+        """Returns the values of every counter and gauge, by series."""
         num_prompt = self._num_prompt_tokens + self.stats.total_prompt_tokens
         num_generated = self._num_generated_tokens + self.stats.total_generated_tokens
         counters: dict[str, Values] = {
@@ -158,7 +158,7 @@ class EngineMetrics:
         return counters | (self._own_values(self.load) if self.load is not None else {})
 
     def _own_values(self, load: EngineLoad) -> dict[str, Values]:
-        """What only the engine's own client knows."""
+        """Returns values that only a local engine reports."""
         stats = self.stats
         own: dict[str, Values] = {
             "num_requests_running": [((), load.num_running)],
@@ -183,7 +183,7 @@ class EngineMetrics:
         return own | self._draft_values(stats) | self._tier_values(stats.tier or TierStats())
 
     def _transfer_values(self, transfer: TransferStats) -> dict[str, Values]:
-        """None where no prompt goes to other engines."""
+        """Returns values of KV transfer; empty without a KV transfer configuration."""
         if not self._has_transfers:
             return {}
         return {
@@ -197,7 +197,7 @@ class EngineMetrics:
         }
 
     def _tier_values(self, tier: TierStats) -> dict[str, Values]:
-        """None where there is no second tier."""
+        """Returns values of the second tier; empty without a second tier."""
         if self._offloading is None:
             return {}
         pool, medium = Medium.POOL, self._offloading.medium
@@ -217,7 +217,7 @@ class EngineMetrics:
         }
 
     def _draft_values(self, stats: StepStats) -> dict[str, Values]:
-        """None where nothing is ever drafted."""
+        """Returns values of speculative decoding; empty without it."""
         if not self._max_drafted:
             return {}
         missing = [0] * (self._max_drafted - len(stats.total_accepted_at))
@@ -230,16 +230,16 @@ class EngineMetrics:
         }
 
     def _lora_labels(self) -> tuple[str, ...]:
-        """In the order of `LORA_LABELS`."""
+        """Returns label values in the order of `LORA_LABELS`."""
         max_loras, running, waiting = self._lora_usage()
         return (str(max_loras), ",".join(running), ",".join(waiting))
 
 
 class Metrics:
-    """Made once by whoever builds the server. `registry` may take the series of others too.
+    """Metrics of a server, one object per server. `registry` may hold other series too.
 
-    `hidden_for`, such as "0.11", shows names again that vLLM had until that version. With a `tracer`
-    requests of its engines are traced.
+    `hidden_for`, such as "0.11", shows names again that vLLM had until that version. With a `tracer` the requests of
+    the engines are traced.
     """
 
     def __init__(
@@ -268,9 +268,10 @@ class Metrics:
         *,
         is_remote: bool = False,
     ) -> EngineMetrics:
-        """The numbers of one more engine, or of the one that takes its rank again, from zero.
+        """Returns the metrics of a new engine, from zero; they replace those of a former engine with the same rank.
 
-        Its `engine` label is its rank, or else its place. One that `is_remote` traces its requests itself.
+        The `engine` label is the rank, or else the number of engines before it. With `is_remote` the other server
+        traces the requests.
         """
         rank = config.data_parallel_rank
         place = len(self._engines) if rank is None else rank
@@ -281,7 +282,7 @@ class Metrics:
         return made
 
     def remove_engine(self, rank: int) -> None:
-        """Show the numbers of an engine no more, which has left."""
+        """Removes the metrics of an engine that has left."""
         self._end_traces(rank)
         self._engines.pop(rank, None)
 
@@ -295,7 +296,7 @@ class Metrics:
             engine.traces.flush()
 
     def collect(self) -> Iterator[Metric]:
-        """Every family of every engine; called by the registry. Without an engine, none."""
+        """Yields every family of every engine, for the registry; nothing without an engine."""
         if not self._engines:
             return
         values = [engine.values() for engine in self._engines.values()]
@@ -304,7 +305,7 @@ class Metrics:
                 yield self._family(series, PREFIX + name, values)
 
     def describe(self) -> Iterator[Metric]:
-        """No names to claim: `collect` has none before there is an engine, and is cheap after."""
+        """Yields the same as `collect`, which is empty before there is an engine, and cheap afterwards."""
         return self.collect()
 
     def _family(self, series: Series, name: str, values: list[dict[str, Values]]) -> Metric:
@@ -324,16 +325,16 @@ class Metrics:
 
 
 def expose(registry: CollectorRegistry) -> bytes:
-    """All of a registry, as a body of `CONTENT_TYPE`, whatever the scraper would accept.
+    """Returns all series of a registry as a body of type `CONTENT_TYPE`, whatever format the scraper accepts.
 
-    Not the library's choice of a format: its OpenMetrics turns `vllm:` into `vllm_`, for Prometheus
-    before 3.0 and every other scraper that does not ask for names as they are.
+    The client library's choice of format is not used: its OpenMetrics output turns `vllm:` into `vllm_` for
+    Prometheus before 3.0 and for every scraper that does not request unescaped names.
     """
     return generate_latest(registry)
 
 
 def _cache_values(cache: CacheConfig) -> tuple[str, ...]:
-    """In the order of `CACHE_CONFIG_LABELS`."""
+    """Returns label values in the order of `CACHE_CONFIG_LABELS`."""
     return (
         str(cache.block_size),
         str(cache.num_blocks),
@@ -345,7 +346,7 @@ def _cache_values(cache: CacheConfig) -> tuple[str, ...]:
 
 
 def _older_names(version: str | None) -> dict[str, list[str]]:
-    """The names that a version still had, by current name."""
+    """Returns the names that a version of vLLM still had, by current name."""
     if version is None:
         return {}
     match = re.fullmatch(r"(\d{1,4})\.(\d{1,4})(?:\.\d{1,4})?", version)

@@ -1,4 +1,4 @@
-"""`ObservedRequest`: follows one request for the metrics, from its arrival to the end of its last answer."""
+"""`ObservedRequest`: measures one request for the metrics, from its arrival to the end of its last answer."""
 
 import asyncio
 from collections.abc import Iterator
@@ -8,11 +8,11 @@ from weft.core.errors import Code, WeftError
 from weft.core.observe.metrics import EngineMetrics
 from weft.core.values.types import FinishReason, OutputKind, Request, RequestOutput
 
-_FAILURES = (Code.INTERNAL, Code.UNAVAILABLE)  # of an engine, not of a request
+_FAILURES = (Code.INTERNAL, Code.UNAVAILABLE)  # failures of an engine, not of a request
 
 
 class ObservedRequest:
-    """Made when a checked request is on its way to the engine; an answer ends once."""
+    """Measures a checked request; made when the request is sent to the engine. Each answer ends once."""
 
     __slots__ = (
         "_arrived_at",
@@ -33,7 +33,7 @@ class ObservedRequest:
         params = request.params
         self._open = set(range(params.n))  # answers that have not ended
         self._silent = set(range(params.n))  # answers without a token
-        self.has_silent = True  # no property: it is read at every token
+        self.has_silent = True  # an attribute, not a property, because every token reads it
         traces = metrics.traces
         self._trace = None if traces is None else traces.begin(request)
         metrics.params_n.add(params.n)
@@ -42,11 +42,11 @@ class ObservedRequest:
 
     @property
     def open_answers(self) -> list[int]:
-        """Answers that have not ended."""
+        """Indexes of answers that have not ended."""
         return sorted(self._open)
 
     def take(self, index: int, num_tokens: int, reason: FinishReason | None) -> None:
-        """An answer has so many tokens by now, and has ended if there is a reason."""
+        """Records that an answer has `num_tokens` tokens in total, and that it has ended if there is a reason."""
         if num_tokens and index in self._silent:
             self._silent.remove(index)
             self.has_silent = bool(self._silent)
@@ -58,7 +58,9 @@ class ObservedRequest:
             self._end(index, num_tokens, reason)
 
     def end_trace(self, *, is_in_engine: bool) -> None:
-        """No answer goes on; with `is_in_engine` the engine will still say how long each took."""
+        """Ends the trace when no answer continues; with `is_in_engine` the engine will still report times of each
+        answer.
+        """
         if self._trace is not None:
             assert self._metrics.traces is not None
             self._metrics.traces.end(self._trace, is_in_engine=is_in_engine)
@@ -78,7 +80,7 @@ class ObservedRequest:
 
 
 class RemoteRequest:
-    """The same for an engine that reports nothing but its outputs: tokens are counted from them."""
+    """Measures a request of an engine that reports only outputs: tokens are counted from the outputs."""
 
     def __init__(self, metrics: EngineMetrics, request: Request) -> None:
         self._metrics = metrics
@@ -89,9 +91,9 @@ class RemoteRequest:
 
     @contextmanager
     def following(self) -> Iterator[None]:
-        """Around the reading of the outputs: however that is left, no answer stays open.
+        """Wraps the reading of the outputs, and ends all open answers however the reading ends.
 
-        What the server refused before it answered anything was never accepted, and is not counted.
+        A request that the server refused before any output was never accepted, and is not counted.
         """
         try:
             yield
@@ -107,7 +109,7 @@ class RemoteRequest:
             raise
 
     def take(self, output: RequestOutput) -> None:
-        """An output of the server."""
+        """Records an output of the server."""
         observed = self._accepted()
         now = self._metrics.clock()
         is_delta = self._request.params.output_kind is OutputKind.DELTA
@@ -135,7 +137,7 @@ class RemoteRequest:
             len(self._request.prompt_token_ids) if is_first else 0, num_tokens
         )
         if not is_first:
-            # Tokens that a paced server sends together were made one after the other.
+            # A server with a stream interval sends several tokens together that were generated one after the other.
             gap_s = (now - self._last_at[index]) / num_tokens
             self._metrics.inter_token.add(gap_s, num_tokens)
         self._last_at[index] = now

@@ -1,8 +1,8 @@
-"""Spans to an OTLP collector, with OpenTelemetry's own sampler, batches and exporters (weft-serve[otel]).
+"""Exports spans to an OTLP collector, with OpenTelemetry's own sampler, batches and exporters (weft-serve[otel]).
 
-All of its `OTEL_` variables that concern sampling, resource, batches and exporters are read by its packages.
-A collector that is slow or dead costs requests nothing: at most `OTEL_BSP_MAX_QUEUE_SIZE` spans wait for it, and
-what comes beyond is dropped and counted.
+OpenTelemetry's packages read all `OTEL_` variables about sampling, resource, batches and exporters. A slow or dead
+collector does not slow requests down: at most `OTEL_BSP_MAX_QUEUE_SIZE` spans wait for it; further spans are dropped
+and counted.
 """
 
 import logging
@@ -50,7 +50,7 @@ _UNSET: Final = Status(StatusCode.UNSET)
 
 
 class OtlpTracer(Tracer):
-    """What `open_tracer` makes. `num_exported`, `num_failed` and `num_dropped` count spans."""
+    """Tracer that exports spans; made by `open_tracer`. `num_exported`, `num_failed` and `num_dropped` count spans."""
 
     def __init__(self, provider: TracerProvider, exporter: SpanExporter, max_queue: int) -> None:
         super().__init__(self._is_sampled, self._take)
@@ -65,29 +65,29 @@ class OtlpTracer(Tracer):
 
     @property
     def num_exported(self) -> int:
-        """Spans that the collector has."""
+        """Number of spans that the collector received."""
         return self._exporter.num_exported
 
     @property
     def num_failed(self) -> int:
-        """Spans that it could not be given."""
+        """Number of spans whose export failed."""
         return self._exporter.num_failed
 
     @property
     def series(self) -> "SpanSeries":
-        """For a registry."""
+        """Span counters, for a registry."""
         return SpanSeries(self)
 
     def close(self) -> None:
-        """Export what is left, but not for long. Called when nothing is traced any more."""
+        """Exports the remaining spans within a short time limit. Called when nothing is traced any more."""
         super().close()
-        # On a thread: its own time limit is half a minute, and nobody waits so long for a server to end.
+        # The provider's own time limit is 30 s, too long for a server to exit; a thread lets this call return earlier.
         closing = threading.Thread(target=self._provider.shutdown, name="weft-otlp", daemon=True)
         closing.start()
         closing.join(_CLOSE_S)
         if closing.is_alive():
             log.warning("the collector of traces does not answer: the last spans are lost")
-            self._exporter.shutdown()  # ends its retries, and with them both threads
+            self._exporter.shutdown()  # ends the exporter's retries, and with them both threads
 
     def _is_sampled(self, name: str, trace_id: int, parent: Parent | None) -> bool:
         context = None
@@ -120,7 +120,7 @@ class OtlpTracer(Tracer):
 
 
 class _OneResource(Resource):
-    """The only one there is: by its attributes it would be hashed anew for each span that is exported."""
+    """A resource compared by identity: its attributes would otherwise be hashed again for every exported span."""
 
     def __hash__(self) -> int:
         return id(self)
@@ -130,7 +130,7 @@ class _OneResource(Resource):
 
 
 class _CountingExporter(SpanExporter):
-    """Runs on the processor's thread."""
+    """Exporter that counts spans. Runs on the processor's thread."""
 
     def __init__(self, exporter: SpanExporter) -> None:
         self._exporter = exporter
@@ -140,7 +140,7 @@ class _CountingExporter(SpanExporter):
 
     @property
     def num_seen(self) -> int:
-        """Spans that wait no longer."""
+        """Number of spans that no longer wait."""
         return self.num_exported + self.num_failed
 
     def export(self, spans: Sequence[ReadableSpan]) -> SpanExportResult:
@@ -155,7 +155,7 @@ class _CountingExporter(SpanExporter):
         return result
 
     def shutdown(self) -> None:
-        if not self._is_shut_down:  # its own second shutdown warns
+        if not self._is_shut_down:  # a second shutdown of the exporter logs a warning
             self._is_shut_down = True
             self._exporter.shutdown()
 
@@ -164,7 +164,7 @@ class _CountingExporter(SpanExporter):
 
 
 class SpanSeries(Collector):
-    """How many spans became what, under OpenTelemetry's own names, for a registry."""
+    """Counters of exported, failed and dropped spans under OpenTelemetry's own names, for a registry."""
 
     def __init__(self, tracer: OtlpTracer) -> None:
         self._tracer = tracer
@@ -188,14 +188,14 @@ class SpanSeries(Collector):
 
 
 def open_tracer(service: str, endpoint: str | None) -> OtlpTracer | None:
-    """A tracer of this service's spans, that exports to `endpoint` or where the environment says.
+    """Returns a tracer for this service that exports to `endpoint`, or to the endpoint in the environment.
 
-    None where `OTEL_SDK_DISABLED` says so. `ConfigError` for what the environment has wrong.
+    Returns None if `OTEL_SDK_DISABLED` is set. Raises `ConfigError` for invalid environment variables.
     """
-    # It warns of each `tracestate` that is not well formed, and clients write those.
+    # OpenTelemetry logs a warning for each malformed `tracestate`, and clients write these headers.
     logging.getLogger("opentelemetry.trace").setLevel(logging.ERROR)
     try:
-        resource = Resource.create()  # what the environment says of this process
+        resource = Resource.create()  # resource attributes from the environment
         if str(resource.attributes.get(SERVICE_NAME, _UNNAMED)).startswith(_UNNAMED):
             resource = resource.merge(Resource({SERVICE_NAME: service}))
         provider = TracerProvider(resource=resource, shutdown_on_exit=False)

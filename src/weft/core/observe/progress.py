@@ -1,4 +1,4 @@
-"""How far a start has come: one object, which whoever shows it looks at again and again."""
+"""Progress of a start: one object, which displays read again and again."""
 
 import time
 from collections.abc import Callable
@@ -9,7 +9,7 @@ from weft.core.observe.readable import format_bytes, format_left
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Loading:
-    """Bytes that are there, of how many; a pace and the time left once there is one."""
+    """Loaded bytes and total bytes; rate and time left are known once some bytes were measured."""
 
     loaded_bytes: int
     total_bytes: int
@@ -18,7 +18,7 @@ class Loading:
 
 
 class Progress:
-    """One thread at a time writes it. `fraction` is of the whole start, 0 to 1."""
+    """Progress of one start. One thread at a time writes it. `fraction` is that of the whole start, 0 to 1."""
 
     def __init__(
         self, started: float | None = None, clock: Callable[[], float] = time.monotonic
@@ -26,20 +26,22 @@ class Progress:
         self._clock = clock
         self._started = clock() if started is None else started
         self._ended: float | None = None
-        self._first: tuple[float, int] | None = None  # when bytes were first reported, how many
-        self._share = (0.0, 1.0)  # of the whole, that this phase begins and ends at
+        self._first: tuple[float, int] | None = (
+            None  # time of the first report of bytes, and their number
+        )
+        self._share = (0.0, 1.0)  # fractions of the whole at which this phase begins and ends
         self.phase = "starting"
         self._phase_started = self._started
         self.fraction = 0.0
         self.loading: Loading | None = None
 
     def enter(self, phase: str, begin: float, end: float = 1.0) -> None:
-        """Note a phase, and between which fractions of the whole it lies."""
+        """Begins a phase that covers the fractions `begin` to `end` of the whole start."""
         self.phase, self.fraction, self._share = phase, begin, (begin, end)
         self._phase_started, self._first, self.loading = self._clock(), None, None
 
     def load(self, loaded_bytes: int, total_bytes: int) -> None:
-        """Note how many of this phase's bytes are there."""
+        """Records how many bytes of this phase are loaded."""
         now, total_bytes = self._clock(), max(total_bytes, 1)
         loaded_bytes = min(loaded_bytes, total_bytes)
         if self._first is None:
@@ -56,7 +58,7 @@ class Progress:
         self.fraction = begin + (end - begin) * loaded_bytes / total_bytes
 
     def finish(self) -> None:
-        """The start is over."""
+        """Marks the start as complete."""
         self.enter("ready", 1.0)
         self._ended = self._clock()
 
@@ -66,7 +68,7 @@ class Progress:
         return (self._clock() if self._ended is None else self._ended) - self._started
 
     def describe(self) -> str:
-        """The phase, and what there is to say of its bytes or its time."""
+        """Returns the phase with its bytes, or with its duration, as text."""
         loading = self.loading
         if loading is None:
             return f"{self.phase}, {self._clock() - self._phase_started:.1f} s"

@@ -1,8 +1,8 @@
-"""Numbers as people read them."""
+"""Formats of numbers for people."""
 
 
 def format_bytes(num_bytes: int) -> str:
-    """`num_bytes` to three digits or four: "4 GiB", "1023 MiB"."""
+    """Returns `num_bytes` with three or four digits: "4 GiB", "1023 MiB"."""
     value = float(num_bytes)
     for unit in ("B", "KiB", "MiB", "GiB"):
         if abs(value) < 1024:
@@ -13,5 +13,5 @@ def format_bytes(num_bytes: int) -> str:
 
 
 def format_left(seconds: float) -> str:
-    """A time that is only guessed: "8 s", "3 min"."""
+    """Returns an estimated time as text: "8 s", "3 min"."""
     return f"{seconds:.0f} s" if seconds < 100 else f"{seconds / 60:.0f} min"

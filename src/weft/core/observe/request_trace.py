@@ -1,7 +1,7 @@
-"""The engine's part of a trace: `llm_request`, as vLLM has it, and in it queue, prefill and decode.
+"""The engine's part of a trace: the span `llm_request`, as in vLLM, with child spans queue, prefill and decode.
 
-The engine says how long each took when a sequence has ended; what the client sees of a request may be over
-before, as with a stop string. The span is exported when both are over.
+The engine reports the duration of each phase when a sequence has ended. For the client a request may end earlier, as
+with a stop string. The span is exported when both have ended.
 """
 
 import time
@@ -13,12 +13,14 @@ from weft.core.observe.tracing import Span, SpanKind, Tracer
 from weft.core.values.types import FinishReason, Request
 
 _NS: Final = 1e9
-_MAX_WAITING: Final = 1024  # requests that are over, of which the engine has not said it
+_MAX_WAITING: Final = (
+    1024  # requests that have ended for their readers, and whose times the engine has not reported
+)
 _FAILED: Final = (FinishReason.ABORT, FinishReason.ERROR)
 
 
 class RequestTrace:
-    """One request on its way through the engine. Ends once."""
+    """Trace of one request in the engine. Ends once."""
 
     def __init__(self, span: Span, request: Request, clock: Callable[[], float]) -> None:
         self.engine_id = request.engine_id
@@ -34,28 +36,28 @@ class RequestTrace:
 
     @property
     def is_whole(self) -> bool:
-        """Whether the engine has said of every answer how long it took."""
+        """True if the engine has reported times of every answer."""
         return len(self._times) >= self._request.params.n
 
     def has_first_token(self, latency_s: float) -> None:
-        """The first answer to have a token has it, so long after the request came."""
+        """Records the time to first token, of the first answer that has one."""
         if "gen_ai.latency.time_to_first_token" not in self._span.attributes:
             self._span.set("gen_ai.latency.time_to_first_token", latency_s)
 
     def end_answer(self, num_tokens: int, reason: FinishReason) -> None:
-        """An answer is over, as its reader sees it."""
+        """Records the end of an answer, as its reader sees it."""
         self._num_output_tokens += num_tokens
         self._reasons.append(reason)
 
     def end(self) -> None:
-        """All answers are over."""
+        """Records the end of all answers."""
         self._ended_ns = time.time_ns()
         failed = next((reason for reason in self._reasons if reason in _FAILED), None)
         if failed is not None:
             self._span.fail("aborted" if failed is FinishReason.ABORT else "failed")
 
     def take(self, times: SequenceTimes) -> None:
-        """What the engine measured of one answer."""
+        """Records the engine's times of one answer."""
         self._times.append(times)
         span, at_ns = self._span, self._span.started_ns
         decode_s = None if self._request.pooling is not None else times.decode_s
@@ -74,7 +76,7 @@ class RequestTrace:
             part.end(at_ns)
 
     def export(self) -> None:
-        """Say all that is known."""
+        """Sets all attributes and exports the span."""
         request, params, span = self._request, self._request.params, self._span
         assert self._ended_ns is not None
         span.set("gen_ai.request.id", request.request_id)
@@ -100,18 +102,18 @@ class RequestTrace:
 
 
 class RequestTraces:
-    """Those of one engine."""
+    """Traces of one engine's requests."""
 
     def __init__(self, tracer: Tracer, model: str, clock: Callable[[], float]) -> None:
         self._tracer = tracer
         self._model = model
         self._clock = clock
         self._open: dict[str, RequestTrace] = {}
-        # Over for their readers, and the engine has yet to say so; oldest first.
+        # Traces that have ended for their readers and wait for the engine's times; oldest first.
         self._over: dict[str, RequestTrace] = {}
 
     def begin(self, request: Request) -> RequestTrace | None:
-        """None where the request belongs to no trace, or to one that is not sampled."""
+        """Begins a trace; returns None if the request belongs to no trace or to one that is not sampled."""
         if request.trace_headers is None:
             return None
         span = self._tracer.begin("llm_request", request.trace_headers, SpanKind.SERVER)
@@ -122,7 +124,7 @@ class RequestTraces:
         return trace
 
     def take(self, times: SequenceTimes) -> None:
-        """What the engine measured of a sequence whose request has a trace."""
+        """Records the engine's times of a sequence whose request has a trace."""
         assert times.engine_id is not None
         trace = self._open.get(times.engine_id) or self._over.get(times.engine_id)
         if trace is None:
@@ -132,7 +134,7 @@ class RequestTraces:
             trace.export()
 
     def end(self, trace: RequestTrace, *, is_in_engine: bool) -> None:
-        """The request is over for its reader; with `is_in_engine` the engine will say so too."""
+        """Ends a trace for the request's reader; with `is_in_engine` the engine will still report times."""
         if self._open.pop(trace.engine_id, None) is None:
             return
         trace.end()
@@ -144,6 +146,6 @@ class RequestTraces:
             self._over.pop(next(iter(self._over))).export()
 
     def flush(self) -> None:
-        """The engine says nothing any more: export those that wait for it."""
+        """Exports all waiting traces: the engine reports nothing any more."""
         while self._over:
             self._over.popitem()[1].export()

@@ -1,17 +1,17 @@
-"""What an engine reports of its own work, for metrics and the log: counts and durations, no times of day.
+"""Statistics that an engine reports for metrics and the log: counts and durations, but no times of day.
 
-Clocks differ between processes, so the engine subtracts its own stamps and sends what is left.
+Clocks differ between processes, so the engine subtracts its own timestamps and sends the differences.
 """
 
 import msgspec
 
 
 class SequenceTimes(msgspec.Struct, frozen=True, kw_only=True, array_like=True):
-    """Of one sequence that has ended. An interval that never closed is None.
+    """Times of one sequence that has ended. An interval that never closed is None.
 
-    Queued until first scheduled; then to the first token; then to the last. A preemption lengthens
-    the interval it falls into, and so none of them can be negative. `engine_id` is only there for a request
-    that belongs to a trace.
+    Queue time lasts until the first scheduled step, prefill until the first token, decode until the last token. A
+    preemption lengthens the interval in which it happens, so no interval is negative. `engine_id` is set only for a
+    request that belongs to a trace.
     """
 
     queue_s: float | None = None
@@ -25,16 +25,17 @@ class SequenceTimes(msgspec.Struct, frozen=True, kw_only=True, array_like=True):
 
     @property
     def inference_s(self) -> float | None:
-        """From first scheduled to last token."""
+        """Seconds from the first scheduled step to the last token."""
         if self.prefill_s is None or self.decode_s is None:
             return None
         return self.prefill_s + self.decode_s
 
 
 class TierStats(msgspec.Struct, kw_only=True, array_like=True):
-    """Of the KV cache's second tier: what it holds now, and counts since the engine started.
+    """Statistics of the second tier: its present size, and counts since the engine started.
 
-    Queried are blocks that the pool had not; loaded came back into it, dropped found the queue full.
+    Queried blocks are those that the pool did not have. Loaded blocks were copied back into the pool. Dropped blocks
+    found the queue full.
     """
 
     num_bytes: int = 0
@@ -48,10 +49,10 @@ class TierStats(msgspec.Struct, kw_only=True, array_like=True):
 
 
 class TransferStats(msgspec.Struct, kw_only=True, array_like=True):
-    """Of prompts that went to other engines and came from them: counts since the engine started.
+    """Statistics of KV transfers in both directions: counts since the engine started.
 
-    `received` is new since the last one: seconds, bytes and blocks of each prompt that came whole. Failed are
-    prompts of which a block did not come, or did not go; expired are leases that ran out.
+    `received` is new since the last report: seconds, bytes and blocks of each prompt that was received whole. Failed
+    prompts are those of which a block could not be received, or sent; expired leases ran out.
     """
 
     received: list[tuple[float, int, int]] = []
@@ -65,12 +66,12 @@ class TransferStats(msgspec.Struct, kw_only=True, array_like=True):
 
 
 class StepStats(msgspec.Struct, frozen=True, kw_only=True, array_like=True):
-    """What is new since the last one, and counts since the engine started (`total_`).
+    """Statistics of a step: values since the last report, and counts since the engine started (`total_`).
 
-    `num_computed_tokens` is the size of the step, 0 when there was none. `intervals` are the seconds
-    between successive tokens of a sequence, each with how many sequences had just that.
-    `total_accepted_at[i]` counts the drafts whose place `i` was right. `total_expert_load` are tokens, added up
-    over steps and layers since the weights were loaded: of the mean expert, and of the busiest.
+    `num_computed_tokens` is the size of the step, 0 without a step. `intervals` are the seconds between successive
+    tokens of a sequence, each with the number of sequences that had this interval. `total_accepted_at[i]` counts the
+    drafts whose token `i` was accepted. `total_expert_load` are tokens summed over steps and layers since the weights
+    were loaded: of the mean expert, and of the busiest one.
     """
 
     num_computed_tokens: int = 0

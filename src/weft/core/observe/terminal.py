@@ -1,7 +1,7 @@
-"""What others wrote, on a terminal: it must not move the cursor, set the title or answer for the user.
+"""Output to a terminal: text from others must not move the cursor, set the title or type for the user.
 
-Models, requests and checkpoints can hold any character, escape sequences among them. Files and pipes
-get every character as it is.
+Texts of models, requests and checkpoints can contain any character, escape sequences included. Files and pipes get
+every character unchanged.
 """
 
 import os
@@ -9,18 +9,20 @@ import sys
 from typing import TextIO
 
 _UNCHANGED = "\n\t"
-_PICTURES = 0x2400  # of the control characters, in their order
+_PICTURES = (
+    0x2400  # code point of the visible pictures of the control characters, in the same order
+)
 _UNKNOWN = "\ufffd"
 
 
 def _shown_by_code() -> dict[int, str]:
     shown = {code: chr(_PICTURES + code) for code in range(0x20) if chr(code) not in _UNCHANGED}
-    # Texts of Windows end their lines with it, and alone it goes back to write over.
+    # A carriage return ends lines in Windows texts; alone it would move the cursor back to overwrite the line.
     shown[ord("\r")] = ""
     shown[0x7F] = "\u2421"
-    # The other control characters, one of which begins a sequence as escape does.
+    # The C1 control characters, one of which begins sequences as escape does.
     shown |= dict.fromkeys(range(0x80, 0xA0), _UNKNOWN)
-    # Orders to write the other way round, by which a line reads as what it is not.
+    # Controls of text direction, which can make a line read as something else.
     return shown | dict.fromkeys((*range(0x202A, 0x202F), *range(0x2066, 0x206A)), _UNKNOWN)
 
 
@@ -28,26 +30,26 @@ _SHOWN = _shown_by_code()
 
 
 def harmless(text: str) -> str:
-    """The text with a visible character for each that a terminal would obey."""
+    """Returns the text with a visible character in place of each character that a terminal would act on."""
     return text.translate(_SHOWN)
 
 
 def say(text: str = "", *, end: str = "\n", file: TextIO | None = None) -> None:
-    """Print at once to standard output or `file`; harmless where that is a terminal."""
+    """Prints at once to standard output or `file`; made harmless if that is a terminal."""
     file = sys.stdout if file is None else file
     print(harmless(text) if file.isatty() else text, end=end, file=file, flush=True)
 
 
 def colours(stream: TextIO) -> bool:
-    """Whether to write in colour there: not into files, and not where the user wants none."""
+    """True if output to `stream` may have colours: not into files, and not if the user disabled them."""
     is_plain = os.environ.get("NO_COLOR") or os.environ.get("TERM") == "dumb"
     return stream.isatty() and not is_plain
 
 
 class StatusLine:
-    """The last line of a terminal, written over and over; nothing where `stream` is none.
+    """The last line of a terminal, rewritten again and again; does nothing if `stream` is not a terminal.
 
-    The cursor stays at its start, so that what anybody else writes takes its place.
+    The cursor stays at the start of the line, so that any other output replaces it.
     """
 
     def __init__(self, stream: TextIO) -> None:
@@ -55,13 +57,13 @@ class StatusLine:
         self.is_live = stream.isatty()
 
     def show(self, text: str) -> None:
-        """Put `text` there, cut to the terminal's width."""
+        """Shows `text`, cut to the terminal's width."""
         if self.is_live:
             width = os.get_terminal_size(self._stream.fileno()).columns or 80
             self._write(f"{harmless(text)[: width - 1]}\x1b[K\r")
 
     def clear(self) -> None:
-        """Leave an empty line."""
+        """Clears the line."""
         if self.is_live:
             self._write("\x1b[K")
 

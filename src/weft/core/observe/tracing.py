@@ -1,7 +1,7 @@
-"""Spans of a request, in one trace across processes: W3C trace context in and out, and what is sent of each.
+"""Spans of requests in traces across processes: W3C trace context in and out, and the attributes of each span.
 
-Nothing of OpenTelemetry is imported here: `weft.core.observe.otlp` samples and exports. Its own spans cost several
-times as much: one of these is a few integers until it has ended.
+Nothing of OpenTelemetry is imported here: `weft.core.observe.otlp` samples and exports. OpenTelemetry's own spans cost
+several times as much: a span here is a few integers until it has ended.
 """
 
 import re
@@ -14,14 +14,14 @@ from typing import Final, TypeAlias
 
 TRACE_HEADERS: Final = ("traceparent", "tracestate")
 _TRACEPARENT: Final = re.compile(r"([0-9a-f]{2})-([0-9a-f]{32})-([0-9a-f]{16})-([0-9a-f]{2})(-.*)?")
-_MAX_STATE: Final = 512  # characters, as the recommendation has it
-_MAX_TEXT: Final = 256  # of an attribute: clients write some of them
+_MAX_STATE: Final = 512  # characters, as the W3C recommendation says
+_MAX_TEXT: Final = 256  # characters of an attribute: clients choose some of the values
 
 Value: TypeAlias = str | int | float | bool | tuple[str, ...]
 
 
 class SpanKind(Enum):
-    """Who began it: a caller from outside, or the same program."""
+    """Who began a span: a caller from outside, or the same program."""
 
     SERVER = auto()
     INTERNAL = auto()
@@ -29,7 +29,7 @@ class SpanKind(Enum):
 
 @dataclass(frozen=True, slots=True)
 class Parent:
-    """The span of another process that a request comes from."""
+    """The span of another process that a request belongs to."""
 
     trace_id: int
     span_id: int
@@ -38,9 +38,9 @@ class Parent:
 
 
 def read_parent(headers: Mapping[str, str]) -> Parent | None:
-    """What `traceparent` and `tracestate` say; None where they say nothing that holds.
+    """Returns the parent in `traceparent` and `tracestate`; None without valid headers.
 
-    A later version than ours may have more behind its flags.
+    A later version of the header may have more fields after the flags.
     """
     match = _TRACEPARENT.fullmatch(headers.get("traceparent", "").strip())
     if match is None or match[1] == "ff" or (match[1] == "00" and match[5]):
@@ -55,7 +55,7 @@ def read_parent(headers: Mapping[str, str]) -> Parent | None:
 
 
 def carried(headers: Mapping[str, str]) -> dict[str, str]:
-    """Of all headers those of a trace, as far as another server takes them."""
+    """Returns the trace headers among all headers, if other servers accept their length and characters."""
     return {
         name: value
         for name in TRACE_HEADERS
@@ -68,14 +68,14 @@ def _is_plain(text: str) -> bool:
 
 
 def _sendable(text: str) -> str:
-    """As much as a span may hold. What no protocol can carry would cost a whole batch."""
-    if text.isascii() and len(text) <= _MAX_TEXT:  # nearly all of them
+    """Returns as much of the text as a span may hold; an unencodable character would fail a whole batch of spans."""
+    if text.isascii() and len(text) <= _MAX_TEXT:  # nearly all texts
         return text
     return text[:_MAX_TEXT].encode("utf-8", "replace").decode()
 
 
 def trace_id_of(traceparent: str | None) -> str | None:
-    """The trace that a header names, as logs write it."""
+    """Returns the trace id in a header, as logs write it."""
     parent = None if traceparent is None else read_parent({"traceparent": traceparent})
     return None if parent is None else f"{parent.trace_id:032x}"
 
@@ -83,7 +83,8 @@ def trace_id_of(traceparent: str | None) -> str | None:
 class Span:
     """A piece of a request's work: begun by a `Tracer`, exported once it has ended. One event loop owns it.
 
-    `headers` are for those who work on, and name it. What is not sampled costs no more than them.
+    `headers` pass the trace on to the servers that are called. A span that is not sampled costs no more than its
+    headers.
     """
 
     __slots__ = (
@@ -114,7 +115,7 @@ class Span:
 
     @property
     def headers(self) -> dict[str, str]:
-        """W3C trace context for what is called from here."""
+        """W3C trace context for calls made within this span."""
         flags = 1 if self.is_sampled else 0
         headers = {"traceparent": f"00-{self.trace_id:032x}-{self.span_id:016x}-{flags:02x}"}
         if self.state:
@@ -122,33 +123,33 @@ class Span:
         return headers
 
     def child(self, name: str) -> "Span":
-        """A part of this one's work, begun now. What is sampled was decided with the first."""
+        """Begins a span for a part of this span's work; it is sampled if this one is."""
         return Span(name, SpanKind.INTERNAL, self, self.trace_id, self._export)
 
     def set(self, name: str, value: Value | None) -> None:
-        """Say something of it; None says nothing."""
+        """Sets an attribute; None sets nothing."""
         if value is not None:
             self.attributes[name] = _sendable(value) if isinstance(value, str) else value
 
     def fail(self, error: str) -> None:
-        """It ends in an error; the first is the cause."""
+        """Marks the span as failed; the first error is kept."""
         if self.error is None:
             self.error = _sendable(error)
 
     def end(self, at_ns: int | None = None) -> None:
-        """It is over, now or at that time; only the first call counts."""
+        """Ends the span, now or at that time; only the first call counts."""
         if self.ended_ns is None:
             self.ended_ns = time.time_ns() if at_ns is None else max(at_ns, self.started_ns)
             if self._export is not None:
                 self._export(self)
 
 
-# Whether the trace with this id, that a span of this name begins or goes on with, is to be exported.
+# True if the trace with this id, which a span of this name begins or continues, is exported.
 Sampler: TypeAlias = Callable[[str, int, Parent | None], bool]
 
 
 class Tracer:
-    """Begins spans. What has ended goes to `export`, which never waits."""
+    """Begins spans. Ended spans go to `export`, which never waits."""
 
     def __init__(self, samples: Sampler, export: Callable[[Span], None]) -> None:
         self._samples = samples
@@ -158,17 +159,17 @@ class Tracer:
     def begin(
         self, name: str, headers: Mapping[str, str], kind: SpanKind = SpanKind.SERVER
     ) -> Span:
-        """A span of the trace that `headers` name, or the first of a new one."""
+        """Begins a span in the trace that `headers` name, or the first span of a new trace."""
         parent = read_parent(headers)
         trace_id = (getrandbits(128) or 1) if parent is None else parent.trace_id
         is_sampled = self._samples(name, trace_id, parent)
         return Span(name, kind, parent, trace_id, self._export if is_sampled else None)
 
     def before_close(self, end_spans: Callable[[], None]) -> None:
-        """Have the owner of spans that are open end them before the last are exported."""
+        """Registers a function that ends the owner's open spans before the last ones are exported."""
         self._before_close.append(end_spans)
 
     def close(self) -> None:
-        """End what is open."""
+        """Ends all open spans."""
         for end_spans in self._before_close:
             end_spans()

@@ -1,6 +1,6 @@
-"""Media of a prompt: images, videos and sound, which stand where its tokens have anchors.
+"""Media of a prompt: images, videos and audio, each placed at an anchor token of the prompt.
 
-They come as files, or as tensors that somebody else's processor has made of them.
+Media come as files, or as tensors that a processor outside this server has made of them.
 """
 
 from typing import Any, Literal, get_args
@@ -14,16 +14,16 @@ Modality = Literal["image", "video", "audio"]
 MODALITIES: tuple[Modality, ...] = get_args(Modality)
 
 MAX_UUID_CHARS = 256
-MAX_BYTES = 64 * 2**20  # of all items of a prompt, as they come
+MAX_BYTES = 64 * 2**20  # all items of a prompt together, encoded
 FIELD = "media"
 TENSORS = "mm_inputs"
 PROCESSOR_KWARGS = "mm_processor_kwargs"
 
 
 class MediaItem(msgspec.Struct, frozen=True, kw_only=True):
-    """One of them: a file's bytes, or where it is; or only the `uuid` under which the engine has seen it before.
+    """One item: the bytes or the URL of a file, or only the `uuid` under which the engine has seen the item before.
 
-    With a `uuid` the engine trusts that the same one is the same item.
+    The engine trusts that items with the same `uuid` are the same.
     """
 
     modality: Modality
@@ -33,7 +33,7 @@ class MediaItem(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Tensor(msgspec.Struct, frozen=True, kw_only=True):
-    """Numbers row by row, little-endian, of a `dtype` that is listed in `weft.core.checks.media_tensors`."""
+    """An array in row-major order, little-endian; `weft.core.checks.media_tensors` lists the values of `dtype`."""
 
     dtype: str
     shape: tuple[int, ...]
@@ -41,14 +41,15 @@ class Tensor(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class MediaTensors(msgspec.Struct, frozen=True, kw_only=True):
-    """All items of one modality, made by somebody else's processor, with their tokens in the prompt.
+    """All items of one modality as tensors, made by a processor outside this server, with their tokens in the prompt.
 
-    Item i stands at the tokens of `placeholders[i]`, its first and their number; where there is an `embed_token_id`,
-    only at those of them. The engine trusts that what has the same of `hashes` is the same item.
+    Item i takes the tokens of `placeholders[i]`: its first token and their number. If there is an `embed_token_id`,
+    the item takes only those of these tokens that have this id. The engine trusts that items with the same entry in
+    `hashes` are the same.
 
-    Of a tensor in `batched` row i is item i's. Of one in `flat` an item has as many rows as the tensor that is
-    named there says; any other is shared by all. `on_cpu` are not moved to where the model is. What these say of a
-    tensor that is not there means nothing.
+    Of a tensor in `batched`, row i belongs to item i. Of a tensor in `flat`, each item has as many rows as the tensor
+    named there says. All items share any other tensor. Tensors in `on_cpu` are not moved to the model's device. Names
+    of absent tensors in these fields have no effect.
     """
 
     modality: Modality
@@ -62,9 +63,9 @@ class MediaTensors(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Media(msgspec.Struct, frozen=True, kw_only=True):
-    """All of a prompt, those of each modality in the order of their anchors; and arguments of the model's processor.
+    """All media of a prompt, per modality in the order of their anchors, and arguments of the model's processor.
 
-    Either `items` or `tensors`, one for each modality, which no processor sees here.
+    Either `items`, or `tensors` with one entry per modality; tensors skip the processor of this server.
     """
 
     items: list[MediaItem] = []
@@ -73,9 +74,9 @@ class Media(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class MediaConfig(msgspec.Struct, frozen=True, kw_only=True):
-    """What an engine takes: how many of each modality in one prompt, and the token that is each one's anchor.
+    """Media that an engine accepts: the maximum number per modality in one prompt, and the anchor token of each.
 
-    A modality without a known anchor is not in `anchor_ids`.
+    `anchor_ids` lacks modalities without a known anchor.
     """
 
     max_items: dict[Modality, int]
@@ -83,19 +84,21 @@ class MediaConfig(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class SpeechConfig(msgspec.Struct, frozen=True, kw_only=True):
-    """How a model makes text of speech: the token of second 0, if it has such, and whether it does nothing else."""
+    """Speech to text of a model: the token of second 0, if the model has timestamps, and whether this is its only
+    task.
+    """
 
     first_timestamp_id: int | None = None
     is_only: bool = False
 
 
 def takes(modality: Modality, config: MediaConfig | None) -> bool:
-    """Whether an engine with this config takes any of a modality."""
+    """True if an engine with this config accepts items of the modality."""
     return config is not None and config.max_items.get(modality, 0) > 0
 
 
 def check_media(media: Media, config: MediaConfig | None) -> None:
-    """Raise `BadRequest` for what an engine with this config does not take."""
+    """Raises `BadRequest` for media that an engine with this config does not accept."""
     if config is None:
         raise BadRequest(FIELD, "media: this model reads text only")
     if media.processor_kwargs is not None and not media.items:
@@ -121,7 +124,7 @@ def check_media(media: Media, config: MediaConfig | None) -> None:
 
 
 def check_anchors(token_ids: list[int], media: Media | None, config: MediaConfig) -> None:
-    """Raise `BadRequest` for an anchor at which nothing stands: the model would read it as a word."""
+    """Raises `BadRequest` for an anchor without an item: the model would read it as an ordinary token."""
     if media and media.tensors:
         token_ids = _outside(media.tensors, token_ids)
     for modality, anchor in config.anchor_ids.items():
@@ -136,7 +139,7 @@ def check_anchors(token_ids: list[int], media: Media | None, config: MediaConfig
 
 
 def _outside(tensors: list[MediaTensors], token_ids: list[int]) -> list[int]:
-    """The tokens at which none of these stand."""
+    """Returns the tokens outside all placeholders."""
     outside: list[int] = []
     end_of_last = 0
     for start, length in sorted(one for given in tensors for one in given.placeholders):

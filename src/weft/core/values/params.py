@@ -1,4 +1,4 @@
-"""The parameters of a request as a table, made of what `SamplingParams` says beside its fields."""
+"""Table of request parameters, made from the metadata of the fields of `SamplingParams`."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -15,7 +15,7 @@ _PLAIN = Param()
 
 @dataclass(frozen=True, slots=True)
 class Parameter:
-    """One of them. `kind` is its type, without the None that it takes if it `is_optional`."""
+    """A request parameter. `kind` is its type, without the None that a parameter with `is_optional` accepts."""
 
     name: str
     type: Any
@@ -40,12 +40,12 @@ def _read() -> Mapping[str, Parameter]:
 PARAMETERS: Mapping[str, Parameter] = _read()
 BOOLEANS = tuple(p.name for p in PARAMETERS.values() if p.kind is bool)
 NUMBERS = tuple(p for p in PARAMETERS.values() if p.kind is float)
-# Without a range here, their own code checks them.
+# Integers without a range here are checked by their own code.
 INTEGERS = tuple(p for p in PARAMETERS.values() if p.kind is int and p.param.high is not None)
-# What narrows the draw, at the value that does nothing.
+# Parameters that restrict the tokens that are drawn from, each with the value that has no effect.
 WIDE = MappingProxyType({p.name: p.default for p in PARAMETERS.values() if p.param.narrows})
-# How a token is drawn, but for what rules some out.
+# Parameters of drawing a token, except those that exclude single tokens.
 OF_DRAWS = (*NUMBERS, PARAMETERS["top_k"], PARAMETERS["seed"])
 IN_BODIES = tuple(p for p in PARAMETERS.values() if p.param.body is Carried.SAME)
-# By name: what generation_config.json may say.
+# Parameters that generation_config.json may set, by name.
 OF_MODELS = MappingProxyType({p.name: p for p in PARAMETERS.values() if p.param.of_model})

@@ -1,4 +1,4 @@
-"""What an engine holds just now, for people who watch it: phases, times and blocks of each answer, no text."""
+"""Snapshot of an engine's requests for operators: phases, times and blocks of each answer, but no text."""
 
 from enum import StrEnum
 
@@ -11,7 +11,7 @@ MAX_FINISHED = 32
 
 
 class RequestPhase(StrEnum):
-    """How far an answer has come; a preemption does not bring it back."""
+    """Phase of an answer; a preemption does not return it to an earlier phase."""
 
     QUEUED = "queued"
     PREFILL = "prefill"
@@ -20,11 +20,11 @@ class RequestPhase(StrEnum):
 
 
 class RequestState(msgspec.Struct, frozen=True, kw_only=True):
-    """One answer of a request. `number` is its place in the order of arrival, and a key to nothing.
+    """State of one answer of a request. `number` is its place in the order of arrival, and no id for other calls.
 
-    Seconds are those spent in a phase so far, None for one that it has not come to; `finished_s` ago it
-    ended. Of its `num_blocks`, others hold `num_shared_blocks` too. It waits where it is not `is_running`: for
-    its turn, its grammar, blocks from elsewhere or, once preempted, for room.
+    Seconds are the time spent in a phase so far, None for a phase that has not begun; the answer ended `finished_s`
+    ago. Of its `num_blocks` blocks, other sequences hold `num_shared_blocks` too. An answer that is not `is_running`
+    waits: for scheduling, its grammar, blocks from elsewhere or, after preemption, for free blocks.
     """
 
     number: int
@@ -44,10 +44,11 @@ class RequestState(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class RequestStates(msgspec.Struct, frozen=True, kw_only=True):
-    """Of one rank: its answers, those that run first, then those that wait, each in the order they are served.
+    """Answers of one rank: first the running ones, then the waiting ones, each in the order of service.
 
-    `finished` are the last to end, newest first. The blocks of the KV pool are held (`num_shared_blocks` by
-    several, lent ones included), or free; `num_cached_blocks` of the free can still be found by their prefix.
+    `finished` are the last to end, newest first. The blocks of the KV pool are either held, `num_shared_blocks` of
+    them by several holders (leases included), or free; `num_cached_blocks` of the free ones can still be found by
+    their prefix.
     """
 
     data_parallel_rank: int = 0

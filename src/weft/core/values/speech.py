@@ -1,4 +1,4 @@
-"""Speech to text: a recording in, and what the engine makes of it, clip after clip."""
+"""Speech to text: a recording as input, and the engine's outputs clip by clip."""
 
 from enum import StrEnum
 
@@ -10,16 +10,16 @@ MAX_FILE_BYTES = 25 * 2**20
 
 
 class SpeechTask(StrEnum):
-    """What is made of speech: its text, or that text in another language."""
+    """Task for a recording: its transcript, or a translation."""
 
     TRANSCRIBE = "transcribe"
     TRANSLATE = "translate"
 
 
 class Speech(msgspec.Struct, frozen=True, kw_only=True):
-    """A recording, and what is to be done with it. Languages are ISO 639-1 codes; None: the model detects it.
+    """A recording and its task. Languages are ISO 639-1 codes; None: the model detects it.
 
-    `prompt` is a text that the answer is to go on from. With `has_timestamps` marks of time stand among the tokens.
+    `prompt` is a text that the answer continues. With `has_timestamps` the tokens include timestamps.
     """
 
     task: SpeechTask
@@ -32,9 +32,9 @@ class Speech(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Recording(msgspec.Struct, frozen=True, kw_only=True):
-    """What is known of a recording once it is decoded: where its clips begin, and what stands between their texts.
+    """Facts of a decoded recording: where its clips begin, and the separator between their texts.
 
-    `num_audio_tokens` are those of all clips that no prompt counts.
+    `num_audio_tokens` counts the audio tokens of all clips, which no prompt includes.
     """
 
     duration_s: float
@@ -44,13 +44,13 @@ class Recording(msgspec.Struct, frozen=True, kw_only=True):
     num_audio_tokens: int = 0
 
     def end_s(self, clip: int) -> float:
-        """Where a clip ends."""
+        """Returns the time at which a clip ends, in seconds."""
         ends = [*self.starts_s[1:], self.duration_s]
         return ends[clip]
 
 
 class ClipOutput(msgspec.Struct, frozen=True, kw_only=True):
-    """What is new of one clip. Clips come in order, each with its last output before the next one's first."""
+    """New output of one clip. Clips come in order: the last output of a clip precedes the first of the next."""
 
     recording: Recording
     clip: int
@@ -58,5 +58,5 @@ class ClipOutput(msgspec.Struct, frozen=True, kw_only=True):
 
     @property
     def is_finished(self) -> bool:
-        """Whether nothing follows."""
+        """True for the last output of the recording."""
         return self.output.is_finished and self.clip == len(self.recording.starts_s) - 1

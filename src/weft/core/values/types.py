@@ -1,7 +1,7 @@
 """Values that cross layers: requests and outputs.
 
-All are frozen msgspec Structs, so that the same value serves Python callers and the wire between
-processes. Token ids are plain ints, times are seconds, log-probabilities are natural logarithms.
+All are frozen msgspec Structs, so that the same value serves Python callers and the wire between processes. Token ids
+are plain ints, times are seconds, logprobs are natural logarithms.
 """
 
 from collections.abc import Mapping, Sequence
@@ -17,13 +17,13 @@ from weft.core.values.media import Media
 from weft.core.values.prompts import EmbeddedTokens, EmbedsPrompt, Prompt, TextPrompt, TokensPrompt
 
 _PENALTY = Param(-2, 2)
-# Bodies ask for these in words of their own, or not at all; the client of a wire does them itself.
+# Request bodies have other fields for these, or none; clients over gRPC do this work themselves.
 _IN_PYTHON = Param(body=Carried.NOT, wire=Carried.OWN)
 _NOT_ON_WIRE = Param(wire=Carried.NOT)
 
 
 class OutputKind(StrEnum):
-    """How the outputs of one request relate to each other."""
+    """Relation of the outputs of one request to each other."""
 
     CUMULATIVE = "cumulative"  # each output holds everything so far
     DELTA = "delta"  # each output holds only what is new
@@ -31,7 +31,7 @@ class OutputKind(StrEnum):
 
 
 class FinishReason(StrEnum):
-    """Why a sequence ended."""
+    """Reason why a sequence ended."""
 
     STOP = "stop"
     LENGTH = "length"
@@ -41,7 +41,7 @@ class FinishReason(StrEnum):
 
 
 class PoolingKind(StrEnum):
-    """Which hidden states of a prompt a result is made of."""
+    """Hidden states of a prompt that a result is pooled from."""
 
     CLS = "cls"  # the first token's
     LAST = "last"
@@ -50,7 +50,7 @@ class PoolingKind(StrEnum):
 
 
 class PauseMode(StrEnum):
-    """What a pause does with the requests in flight."""
+    """Treatment of requests in flight during a pause."""
 
     ABORT = "abort"
     WAIT = "wait"
@@ -63,12 +63,11 @@ PromptType = str | list[int] | TextPrompt | TokensPrompt | EmbedsPrompt | Prompt
 class StructuredOutputsParams(
     msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True
 ):
-    """What the answer must look like: exactly one of the constraints, checked by `weft.core.checks.structured`.
+    """Constraint on the answer: exactly one of the fields, checked by `weft.core.checks.structured`.
 
-    `json` is a JSON schema, as text or as an object. `grammar` is Lark or, with `root ::=`, GBNF.
-    `structural_tag` is JSON: free text in which tags have a form (see `weft.engine.constraints.structural_tag`).
-    JSON is written without whitespace between its parts, unless `whitespace_pattern` says what may
-    stand there.
+    `json` is a JSON schema, as text or as an object. `grammar` is Lark or, with `root ::=`, GBNF. `structural_tag` is
+    JSON: free text in which tags have a form (see `weft.engine.constraints.structural_tag`). JSON is generated
+    without whitespace between its parts, unless `whitespace_pattern` says what may stand there.
     """
 
     json: str | dict[str, Any] | None = None
@@ -83,10 +82,10 @@ class StructuredOutputsParams(
 class RepetitionDetectionParams(
     msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True
 ):
-    """End an answer whose last tokens are one pattern, `min_count` times over.
+    """Ends an answer whose last tokens are one pattern repeated `min_count` times.
 
-    Patterns of `min_pattern_size` (0 counts as 1) to `max_pattern_size` tokens are looked for; a
-    `max_pattern_size` of 0 looks for none.
+    Patterns have `min_pattern_size` (0 counts as 1) to `max_pattern_size` tokens; a `max_pattern_size` of 0 disables
+    detection.
     """
 
     max_pattern_size: int = 0
@@ -95,19 +94,19 @@ class RepetitionDetectionParams(
 
 
 class SamplingParams(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """How to choose tokens and when to stop. Ranges are checked by `weft.core.checks.validate`.
+    """Parameters of sampling and stopping. Ranges are checked by `weft.core.checks.validate`.
 
-    `None` means "not requested". `max_tokens=None` fills the context. `temperature` below 1e-5 is
-    greedy. `top_k` 0 or -1 is off. `logprobs`/`prompt_logprobs` -1 is the whole vocabulary.
-    `logprob_token_ids` are scored beside the sampled token, in place of the most likely ones.
-    `flat_logprobs` gives them as `weft.core.values.logprobs.FlatLogprobs`, of few objects, not as lists.
+    `None` means "not requested". `max_tokens=None` fills the context. `temperature` below 1e-5 is greedy. `top_k` 0
+    or -1 is off. `logprobs`/`prompt_logprobs` -1 is the whole vocabulary. `logprob_token_ids` are scored beside the
+    sampled token, in place of the most likely ones. `flat_logprobs` returns logprobs as
+    `weft.core.values.logprobs.FlatLogprobs`, which has few objects, instead of lists.
 
-    What may be sampled is narrowed by `structured_outputs`, then `allowed_token_ids`, `bad_words` and
-    `min_tokens`; one that would leave nothing is passed over at that token. With `structured_outputs`,
-    `ignore_eos` keeps the answer going only while the constraint allows more. After reasoning (see
-    `EngineClient.generate`) the constraint begins behind it, or with `grammar_from_first_token` at once.
-    Reasoning that has taken `thinking_token_budget` tokens is ended: the text that ends it comes next,
-    token by token, whatever else is requested. -1 is no budget.
+    The tokens that may be sampled are restricted by `structured_outputs`, then `allowed_token_ids`, `bad_words` and
+    `min_tokens`; a restriction that would leave no token is skipped at that token. With `structured_outputs`,
+    `ignore_eos` continues the answer only while the constraint allows more. After reasoning (see
+    `EngineClient.generate`) the constraint begins behind it, or with `grammar_from_first_token` at once. Reasoning
+    that has `thinking_token_budget` tokens is ended: the tokens of the text that ends it come next, whatever else is
+    requested. -1 is no budget.
     """
 
     n: int = 1
@@ -191,19 +190,19 @@ class SamplingParams(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_f
 
     @property
     def is_greedy(self) -> bool:
-        """Whether the most likely token is always taken."""
+        """True if the most likely token is always taken."""
         return self.temperature < 1e-5
 
     @property
     def stop_strings(self) -> tuple[str, ...]:
-        """`stop` as a tuple, whichever form it was given in."""
+        """`stop` as a tuple, whatever form it was given in."""
         if self.stop is None:
             return ()
         return (self.stop,) if isinstance(self.stop, str) else tuple(self.stop)
 
 
 class StreamingInput(msgspec.Struct, frozen=True):
-    """A piece of a prompt that comes while its request is answered; None keeps the call's parameters."""
+    """A piece of a prompt that arrives while its request is answered; None keeps the call's parameters."""
 
     prompt: PromptType
     sampling_params: SamplingParams | None = None
@@ -212,8 +211,8 @@ class StreamingInput(msgspec.Struct, frozen=True):
 class LoRARequest(msgspec.Struct, frozen=True, kw_only=True):
     """An adapter: its public name, its id (>= 1) and the directory that holds it.
 
-    `base_model_name` None is the model that is served. `load_inplace` loads an adapter again that is
-    there under this name.
+    `base_model_name` None is the served model. `load_inplace` loads an adapter again that is already loaded under
+    this name.
     """
 
     lora_name: str
@@ -224,7 +223,7 @@ class LoRARequest(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class RequestOptions(msgspec.Struct, frozen=True, kw_only=True):
-    """What a caller says of a request beside its prompt and parameters; see `EngineClient.generate`."""
+    """Options of a call beside its prompt and parameters; see `EngineClient.generate`."""
 
     request_id: str
     prompt_text: str | None = None
@@ -235,13 +234,11 @@ class RequestOptions(msgspec.Struct, frozen=True, kw_only=True):
     data_parallel_rank: int | None = None
     reasoning_ended: bool | None = None
     reasoning_parser_kwargs: Mapping[str, Any] | None = None
-    prefiller: Prefill | None = (
-        None  # which the HTTP server follows, before an engine has the request
-    )
+    prefiller: Prefill | None = None  # used by the HTTP server before an engine gets the request
 
 
 class OpenReasoning(msgspec.Struct, frozen=True, kw_only=True):
-    """Reasoning that has not ended where the answer begins: the text that ends it, and its tokens."""
+    """Reasoning that has not ended where the answer begins: the text that ends it, and the tokens of this text."""
 
     end: str
     end_token_ids: list[int]
@@ -250,19 +247,18 @@ class OpenReasoning(msgspec.Struct, frozen=True, kw_only=True):
 class Request(msgspec.Struct, frozen=True, kw_only=True):
     """A checked request: made once, by `EngineClient.prepare`, and trusted from then on.
 
-    `params` are resolved: `max_tokens` is a number, -1 and True have taken their meaning.
+    `params` are resolved: `max_tokens` is a number, -1 and True are replaced by their meaning. `request_id` is the
+    caller's label; `engine_id` is unique for the life of the process and is the id that the engine uses.
+    `eos_token_ids[0]` is the primary end-of-sequence id. `seed` is always set. `arrival_time` is on the monotonic
+    clock of the front process. `grammar` is made from `params.structured_outputs`, which is then None;
+    `bad_token_ids` from `params.bad_words`: the last token of each list may not follow the others. `reasoning` is
+    None unless the answer begins inside reasoning; if another server judges this, the tokens of `reasoning` are
+    unknown, and `reasoning_ended` is the caller's value.
 
-    `request_id` is the caller's label; `engine_id` is unique for the life of the process and is what
-    the engine knows. `eos_token_ids[0]` is the primary end-of-sequence id. `seed` is always set.
-    `arrival_time` is on the monotonic clock of the front process. `grammar` is what became of
-    `params.structured_outputs`, which is then None; `bad_token_ids` of `params.bad_words`: the last
-    token of each list may not follow the others. `reasoning` is None unless the answer begins inside it;
-    where another server is to judge that, its tokens are unknown, and `reasoning_ended` is what the
-    caller says.
-    Where `prompt_embeds` are, in the order of the prompt, its token ids are 0; `cache_salt` then has what tells
-    these embeddings from others. Of `media` only the number has been checked.
-    A request with `pooling` and `pooling_kind` generates nothing: its `params` are idle.
-    `lora_id`, at least 1, is of one load of the adapter that `lora_request` names: no two share an id.
+    Tokens of `prompt_embeds`, which are in the order of the prompt, have id 0; `cache_salt` then distinguishes these
+    embeddings from others. Only the number of `media` has been checked. A request with `pooling` and `pooling_kind`
+    generates nothing, and its `params` are unused. `lora_id`, at least 1, identifies one load of the adapter in
+    `lora_request`: no two loads share an id.
     """
 
     request_id: str
@@ -291,16 +287,16 @@ class Request(msgspec.Struct, frozen=True, kw_only=True):
 
     @property
     def lora_name(self) -> str | None:
-        """The adapter's name, which its blocks in the prefix cache are known by."""
+        """Name of the adapter, which is part of the keys of its blocks in the prefix cache."""
         return None if self.lora_request is None else self.lora_request.lora_name
 
 
 class PoolingParams(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """How to turn hidden states into one result; used by `EngineClient.encode`.
+    """Parameters of pooling hidden states into one result; used by `EngineClient.encode`.
 
-    `task` is embed, classify, token_embed or token_classify; None is token_embed or token_classify,
-    whichever the model has. `dimensions` cuts an embedding, and `normalize` (None: as the model says) brings it to
-    length 1; both are for embeddings. `use_activation` False leaves scores as they are.
+    `task` is embed, classify, token_embed or token_classify; None is token_embed or token_classify, whichever the
+    model has. `dimensions` cuts an embedding, and `normalize` (None: the model's setting) scales it to length 1; both
+    are for embeddings. `use_activation` False leaves scores without activation.
     """
 
     task: str | None = None
@@ -313,9 +309,9 @@ class PoolingParams(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fi
 
 
 class Logprob(msgspec.Struct, frozen=True, array_like=True):
-    """One token's log-probability at one position.
+    """Logprob of one token at one position.
 
-    `rank` is 1-based, ties counting against it; None where it is not known, because a wire has no field for it.
+    `rank` is 1-based, ties counting against the token; None if unknown, because a wire has no field for it.
     """
 
     logprob: float
@@ -332,13 +328,13 @@ LogprobRow = list[tuple[int, float, int | None]]
 
 
 class SequenceOutput(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
-    """What one step brought for one answer of one request.
+    """New output of one step for one answer of a request.
 
-    `prompt_logprobs` comes in parts, step by step, with the outputs of answer 0 until its first token
-    (position 0 left out). `error` is set only with `FinishReason.ERROR`, and its text may be shown to the
-    caller. Tokens that were drafted, and those that came as drafted, are counted from the answer's beginning.
-    `pooled` is the whole result of a pooling request: float32 numbers of this machine. `prompt_token_ids` are there
-    where they are others than the request's: each item of media has become many.
+    `prompt_logprobs` comes in parts, step by step, with the outputs of answer 0 until its first token (position 0
+    left out). `error` is set only with `FinishReason.ERROR`, and its text may be shown to the caller. Draft tokens
+    and accepted ones are counted from the answer's beginning. `pooled` is the whole result of a pooling request:
+    float32 numbers in this machine's byte order. `prompt_token_ids` is set if it differs from the request's, because
+    each media item has become many tokens.
     """
 
     engine_id: str
@@ -350,8 +346,8 @@ class SequenceOutput(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=Tr
     finish_reason: FinishReason | None = None
     stop_reason: int | str | None = None
     error: str | None = None
-    num_draft_tokens: int = 0  # since the answer began
-    num_accepted_tokens: int = 0  # of them, those that came as drafted
+    num_draft_tokens: int = 0  # counted since the answer began
+    num_accepted_tokens: int = 0  # draft tokens that were accepted
     pooled: bytes | None = None
     pooled_shape: tuple[int, ...] = ()
     prompt_token_ids: list[int] | None = None
@@ -359,10 +355,10 @@ class SequenceOutput(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=Tr
 
 
 class CompletionOutput(msgspec.Struct, frozen=True, kw_only=True, gc=False):
-    """One of the `n` answers. Under DELTA, `text`, `token_ids` and `logprobs` hold only what is new.
+    """One of the `n` answers. Under DELTA, `text`, `token_ids` and `logprobs` hold only the new part.
 
-    `stop_reason` is the stop string or the stop token id that matched; None for end-of-sequence.
-    Drafted tokens, and those that came as drafted, are counted from the beginning under every kind.
+    `stop_reason` is the stop string or the stop token id that matched; None for end-of-sequence. Draft tokens and
+    accepted ones are counted from the answer's beginning under every output kind.
     """
 
     index: int
@@ -377,15 +373,16 @@ class CompletionOutput(msgspec.Struct, frozen=True, kw_only=True, gc=False):
 
     @property
     def is_finished(self) -> bool:
-        """Whether this answer is complete."""
+        """True if this answer is complete."""
         return self.finish_reason is not None
 
 
 class RequestOutput(msgspec.Struct, frozen=True, kw_only=True, gc=False):
-    """What `generate` yields: the new part of every answer of one request, or all of it.
+    """Output of `generate`: the new part of every answer of one request, or all of it.
 
-    `prompt_logprobs[0]` is None (nothing precedes the first token). `num_cached_tokens` counts the prompt
-    tokens taken from the prefix cache when the request first ran. `kv_transfer_params` is for who continues it.
+    `prompt_logprobs[0]` is None (no token precedes the first one). `num_cached_tokens` counts the prompt tokens taken
+    from the prefix cache when the request first ran. `kv_transfer_params` is for the engine that continues the
+    prompt.
     """
 
     request_id: str
@@ -399,15 +396,15 @@ class RequestOutput(msgspec.Struct, frozen=True, kw_only=True, gc=False):
 
     @property
     def finished(self) -> bool:
-        """`is_finished`, under the name other engines use."""
+        """`is_finished`, under vLLM's name."""
         return self.is_finished
 
 
 class PoolingRequestOutput(msgspec.Struct, frozen=True, kw_only=True):
-    """What `encode` yields, once: numbers, row after row.
+    """The one output of `encode`: numbers, row by row.
 
-    `shape` is (numbers,), or (tokens, numbers) for the tasks with a result for every token. An
-    aborted request has no numbers, and the shape (0,).
+    `shape` is (numbers,), or (tokens, numbers) for the tasks with a result for every token. An aborted request has no
+    numbers, and the shape (0,).
     """
 
     request_id: str
@@ -421,9 +418,9 @@ class PoolingRequestOutput(msgspec.Struct, frozen=True, kw_only=True):
 class EngineLoad(msgspec.Struct, frozen=True, kw_only=True):
     """A snapshot of one rank's scheduler and cache, taken by the engine after a step.
 
-    `gen_throughput` is generated tokens per second and `cache_hit_rate` the share of queried prompt
-    tokens found in the prefix cache, both over a recent window. `num_loras` adapters are loaded; `max_loras` is 0
-    without `--enable-lora`.
+    `gen_throughput` is generated tokens per second and `cache_hit_rate` the share of queried prompt tokens found in
+    the prefix cache, both over a recent window. `num_loras` adapters are loaded; `max_loras` is 0 without
+    `--enable-lora`.
     """
 
     data_parallel_rank: int = 0
@@ -453,8 +450,8 @@ class EngineLoad(msgspec.Struct, frozen=True, kw_only=True):
 class BlockStored(msgspec.Struct, frozen=True, tag=True, kw_only=True):
     """Blocks that entered the prefix cache, a chain in order; hashes are 32 bytes.
 
-    `media` are, for each block, the items whose tokens are in it: their hash, and where the item begins as seen
-    from the block's first token. Empty where none has any.
+    `media` has, for each block, the items with tokens in the block: their hash, and where the item begins, counted
+    from the block's first token. It is empty if no block has any.
     """
 
     block_hashes: list[bytes]
@@ -475,14 +472,14 @@ class BlockRemoved(msgspec.Struct, frozen=True, tag=True, kw_only=True):
 
 
 class AllBlocksCleared(msgspec.Struct, frozen=True, tag=True):
-    """The whole prefix cache was dropped, of every medium."""
+    """Drop of the whole prefix cache, in every medium."""
 
 
 KvEvent = BlockStored | BlockRemoved | AllBlocksCleared
 
 
 class KvEventBatch(msgspec.Struct, frozen=True, kw_only=True):
-    """The cache's changes in one step. Sequence numbers start at 0 and never skip; `timestamp` is Unix time."""
+    """Changes of the cache in one step. Sequence numbers start at 0 without gaps; `timestamp` is Unix time."""
 
     sequence_number: int
     timestamp: float

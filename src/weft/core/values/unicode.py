@@ -1,10 +1,10 @@
-"""The check that a text can be sent: half of a surrogate pair, which Python and JSON can spell, has no bytes."""
+"""Checks that a text can be encoded: Python and JSON can spell lone surrogates, which UTF-8 cannot."""
 
 from weft.core.errors import BadRequest
 
 
 def encode_text(name: str, text: str) -> bytes:
-    """`text` in UTF-8; `BadRequest`, naming the field, where it has none."""
+    """Returns `text` in UTF-8; raises `BadRequest`, naming the field, if it cannot be encoded."""
     try:
         return text.encode()
     except UnicodeEncodeError as error:
@@ -14,7 +14,7 @@ def encode_text(name: str, text: str) -> bytes:
 
 
 def check_text(name: str, value: object) -> None:
-    """Raise `BadRequest` for what is no text, or has no bytes."""
+    """Raises `BadRequest` for a value that is not a string or cannot be encoded."""
     if not isinstance(value, str):
         raise BadRequest(name, f"{name} must be text, got a value of type {type(value).__name__}")
     encode_text(name, value)

@@ -1,4 +1,4 @@
-"""Weights that other programs send: how they may, and what callers say of them, by the names of vLLM."""
+"""Weights that other programs send: the configuration, and the parameters of calls under vLLM's names."""
 
 from typing import Any, Literal
 
@@ -6,19 +6,19 @@ import msgspec
 
 
 class WeightTransferConfig(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """How other programs may send weights: in a segment of shared memory, or as files below `directory`."""
+    """Way for other programs to send weights: a segment of shared memory, or files below `directory`."""
 
     backend: Literal["shared_memory", "safetensors"]
     directory: str | None = None
 
 
 class WeightTransferInitRequest(msgspec.Struct, frozen=True):
-    """What a backend wants to know before weights come; ours want nothing."""
+    """Information that a backend needs before weights arrive; both backends need none."""
 
     init_info: dict[str, Any] = {}
 
 
 class WeightTransferUpdateRequest(msgspec.Struct, frozen=True):
-    """Which tensors come, and where they lie: see `EngineClient.update_weights`."""
+    """The tensors of one call and where they are stored; see `EngineClient.update_weights`."""
 
     update_info: dict[str, Any]
