@@ -37,8 +37,7 @@ MIN_TEMPERATURE = 0.01
 MAX_BAD_WORDS = 256
 MAX_BAD_WORD_CHARS = 256
 MAX_LOGPROB_TOKEN_IDS = 128
-# Ordinary text has three to ten characters per token. Tokenizing takes 200 bytes per character, so only short texts may
-# have more.
+# Ordinary text has three to ten. Tokenizing takes 200 bytes per character: only short texts may have more.
 MAX_CHARS_PER_TOKEN = 16
 MAX_SHORT_TEXT_CHARS = 2**18
 # Prompt logprobs are computed, sent and written at once: this many take 20 to 40 ms.
@@ -64,9 +63,7 @@ class Limits:
     kv_role: KvRole | None = None  # None: no KV transfer
     has_foreign_transfers: bool = False  # another process checks the transfer parameters
     max_new_tokens: int | None = None  # per answer; None: limited by the context length only
-    prompt_embeds_size: int | None = (
-        None  # numbers per row; None: prompts of embeddings are not accepted
-    )
+    prompt_embeds_size: int | None = None  # per row; None: embeddings are refused
 
     @classmethod
     def of(cls, config: EngineConfig) -> Self:
@@ -339,9 +336,7 @@ def _check_logit_bias(name: str, bias: Any, _params: SamplingParams, limits: Lim
 
 
 def _bias_id(key: object) -> object:
-    """Returns the id that a decimal string spells, because JSON has string keys only; other keys are returned
-    unchanged.
-    """
+    """Returns the id that a decimal string spells (JSON has string keys only); other keys unchanged."""
     if isinstance(key, str) and key.isascii() and key.isdigit() and len(key) <= 19:
         return int(key)
     return key
@@ -468,9 +463,8 @@ def check_integer(name: str, value: object, low: int, high: int) -> None:
 
 
 def check_number(name: str, value: object, low: float, high: float, *, above: bool = False) -> None:
-    """Raises `BadRequest` for anything but a number in [low, high], or (low, high] with `above`.
-
-    NaN and bools are refused.
+    """Raises `BadRequest` for anything but a number in [low, high], or (low, high] with `above`; NaN and bools
+    too.
     """
     if isinstance(value, bool) or not isinstance(value, int | float):
         raise BadRequest(name, (Key(name), f" must be a number, got {shown(value)}"))
