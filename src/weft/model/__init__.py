@@ -1,1 +1,1 @@
-"""What a checkpoint is: its facts, its decoder spec, its tensors and the models that ship with Weft."""
+"""Checkpoints: their facts, decoder specs and tensors, and the models that ship with Weft."""

@@ -1,4 +1,4 @@
-"""JSON objects from outside, read strictly: every complaint names the file, the key and what is allowed."""
+"""Strict readers of JSON objects from outside: every error names the file, the key and the allowed values."""
 
 import json
 import math
@@ -10,13 +10,13 @@ from typing import NoReturn, TypeGuard
 
 from weft.core.errors import ConfigError
 
-# Far beyond what any model has, and near enough that float32 holds what is computed from them: the
-# smallest are epsilons, the largest bases of rotary frequencies.
+# Far beyond the values of any model, and small enough for float32 computations: the smallest values are epsilons, the
+# largest are bases of rotary frequencies.
 SMALLEST, LARGEST = 1e-15, 1e15
 LARGEST_FACTOR = 1e6
 _MAX_SHOWN = 60
-# What a file may have: JSON takes some fifty times its size in memory, and a second for each 10 MB. The
-# largest tokenizer.json in use has some 40 MB; an index has a hundred bytes for each tensor.
+# Maximum size of a file: parsed JSON takes about fifty times its size in memory, and a second per 10 MB. The largest
+# tokenizer.json in use has about 40 MB; an index has a hundred bytes per tensor.
 _MAX_BYTES = 4 << 20
 _MAX_BYTES_BY_NAME = {
     "tokenizer.json": 128 << 20,
@@ -30,7 +30,7 @@ POINTER_BYTES = len(_LFS_POINTER)
 
 
 def read_bytes(path: Path) -> bytes:
-    """The file's content; a `ConfigError` that says why it cannot be had."""
+    """Returns the file's content; raises a `ConfigError` if it cannot be read."""
     try:
         size = regular_size(path)
         limit = _MAX_BYTES_BY_NAME.get(path.name, _MAX_BYTES)
@@ -46,7 +46,7 @@ def read_bytes(path: Path) -> bytes:
 
 
 def refuse_pointer(path: Path, start: bytes) -> None:
-    """A `ConfigError` if the file that begins so was left behind by a clone without git-LFS."""
+    """Raises `ConfigError` if the file is a git-LFS pointer, left by a clone without git-LFS."""
     if start.startswith(_LFS_POINTER):
         raise ConfigError(
             f"{path}: this is a git-LFS pointer, not the file itself: run `git lfs pull` in {path.parent}"
@@ -54,7 +54,7 @@ def refuse_pointer(path: Path, start: bytes) -> None:
 
 
 def regular_size(path: Path) -> int:
-    """Bytes of a regular file. Anything else is refused: pipes block their reader, devices never end."""
+    """Returns the size of a regular file. Other files are refused: pipes block their reader, devices never end."""
     found = path.stat()
     if not stat.S_ISREG(found.st_mode):
         raise ConfigError(f"{path}: is not a regular file")
@@ -62,7 +62,7 @@ def regular_size(path: Path) -> int:
 
 
 def parse_object(data: bytes, where: str) -> dict[str, object]:
-    """`data` as one JSON object; duplicate keys, NaN and anything but an object are refused."""
+    """Returns `data` as one JSON object; refuses duplicate keys, NaN, and anything but an object."""
     try:
         value = json.loads(
             data.decode("utf-8"), object_pairs_hook=_unique, parse_constant=_no_constant
@@ -71,7 +71,7 @@ def parse_object(data: bytes, where: str) -> dict[str, object]:
         raise ConfigError(f"{where}: not UTF-8 text (byte {err.start})") from err
     except RecursionError:
         raise ConfigError(f"{where}: JSON is nested too deeply") from None
-    except ValueError as err:  # covers JSONDecodeError, our own complaints and over-long integers
+    except ValueError as err:  # covers JSONDecodeError, our own errors and over-long integers
         raise ConfigError(f"{where}: not valid JSON ({err})") from err
     if not isinstance(value, dict):
         raise ConfigError(f"{where}: must hold one JSON object, not {_kind(value)}")
@@ -97,7 +97,7 @@ def _kind(value: object) -> str:
 
 
 def shown(value: object) -> str:
-    """`value` as a message shows it: quoted, and cut when long."""
+    """Returns `value` in the form for messages: quoted, and cut when long."""
     try:
         text = repr(value)
     except ValueError:  # an int with more digits than Python prints
@@ -106,7 +106,7 @@ def shown(value: object) -> str:
 
 
 def one_line(err: BaseException) -> str:
-    """What a library says went wrong, fit for the end of a message."""
+    """Returns a library's error text on one line, short enough for the end of a message."""
     return (" ".join(str(err).split()) or type(err).__name__)[:200]
 
 
@@ -118,17 +118,17 @@ class Fields:
     where: str
 
     def refuse(self, key: str, allowed: str) -> NoReturn:
-        """Raise the `ConfigError` for `key`."""
+        """Raises the `ConfigError` for `key`."""
         if self.values.get(key) is None:
             raise ConfigError(f"{self.where}: {key} is missing; it must be {allowed}")
         raise ConfigError(f"{self.where}: {key} is {shown(self.values[key])}; it must be {allowed}")
 
     def has(self, key: str) -> bool:
-        """Whether `key` holds something."""
+        """True if `key` has a value."""
         return self.values.get(key) is not None
 
     def integer(self, key: str, *, low: int = 1, high: int = 2**31 - 1) -> int:
-        """A whole number in [low, high]."""
+        """Returns a whole number in [low, high]."""
         value = self.values.get(key)
         if isinstance(value, bool) or not isinstance(value, int) or not low <= value <= high:
             self.refuse(key, f"a whole number from {low} to {high}")
@@ -139,7 +139,7 @@ class Fields:
         return self.integer(key, low=low, high=high) if self.has(key) else default
 
     def number(self, key: str, *, low: float = SMALLEST, high: float = LARGEST) -> float:
-        """A number in [low, high]."""
+        """Returns a number in [low, high]."""
         value = self.values.get(key)
         if not is_finite_number(value) or not low <= value <= high:
             self.refuse(key, f"a number from {low:g} to {high:g}")
@@ -152,7 +152,7 @@ class Fields:
         return self.number(key, low=low, high=high) if self.has(key) else default
 
     def factor(self, key: str) -> float:
-        """A number that others are multiplied or divided by."""
+        """Returns a number that other numbers are multiplied or divided by."""
         return self.number(key, low=1 / LARGEST_FACTOR, high=LARGEST_FACTOR)
 
     def factor_or(self, key: str, default: float) -> float:
@@ -160,7 +160,7 @@ class Fields:
         return self.factor(key) if self.has(key) else default
 
     def flag_or(self, key: str, default: bool) -> bool:
-        """true or false; `default` when absent."""
+        """Returns true or false; `default` when absent."""
         value = self.values.get(key, default)
         if value is None:
             return default
@@ -169,14 +169,14 @@ class Fields:
         return value
 
     def text(self, key: str) -> str:
-        """Text that is not empty."""
+        """Returns text that is not empty."""
         value = self.values.get(key)
         if not isinstance(value, str) or not value:
             self.refuse(key, "text")
         return value
 
     def object(self, key: str) -> "Fields | None":
-        """A nested object, or None when absent."""
+        """Returns a nested object, or None when absent."""
         value = self.values.get(key)
         if value is None:
             return None
@@ -185,7 +185,7 @@ class Fields:
         return Fields(value, f"{self.where}: {key}")
 
     def texts(self, key: str) -> tuple[str, ...]:
-        """A list of texts; empty when absent."""
+        """Returns a list of texts; empty when absent."""
         value = self.values.get(key)
         if value is None:
             return ()
@@ -194,7 +194,7 @@ class Fields:
         return tuple(value)
 
     def numbers(self, key: str) -> tuple[float, ...]:
-        """A list of numbers that others are multiplied by."""
+        """Returns a list of numbers that other numbers are multiplied by."""
         value = self.values.get(key)
         low, high = 1 / LARGEST_FACTOR, LARGEST_FACTOR
         if not isinstance(value, list) or not all(
@@ -205,12 +205,12 @@ class Fields:
 
 
 def read_fields(path: Path) -> Fields:
-    """The object in a file of JSON."""
+    """Returns the object in a JSON file."""
     return Fields(parse_object(read_bytes(path), str(path)), str(path))
 
 
 def is_finite_number(value: object) -> TypeGuard[float]:
-    """Whether `value` is a JSON number that a float can hold."""
+    """True if `value` is a JSON number that a float can hold."""
     if isinstance(value, bool) or not isinstance(value, int | float):
         return False
     try:

@@ -1,4 +1,4 @@
-"""Models by Hub id: from the local cache when complete, else downloaded, else one sentence why not."""
+"""Gets models by Hub id: from the local cache if complete, otherwise by download."""
 
 import io
 import re
@@ -45,10 +45,10 @@ def fetch(
     is_tokenizer: bool = False,
     on_bytes: Callable[[int, int], None] | None = None,
 ) -> Path:
-    """The local snapshot of a model, downloaded when it is not in the cache.
+    """Returns the local snapshot of a model, downloaded if it is not in the cache.
 
-    With `is_tokenizer`, of its tokenizer's files alone. How many bytes are there, of how many, is reported to
-    `on_bytes`, on threads of the Hub's client; without it that client draws bars.
+    With `is_tokenizer` the snapshot has the tokenizer's files only. `on_bytes` gets the numbers of downloaded and
+    total bytes, on threads of the Hub's client; without it that client draws progress bars.
     """
     patterns = _TOKENIZER_FILES if is_tokenizer else _PATTERNS
     cached = _cached(repo_id, revision, patterns)
@@ -74,11 +74,11 @@ def fetch_gguf(
     *,
     on_bytes: Callable[[int, int], None] | None = None,
 ) -> Path:
-    """The local copy of a GGUF file; of a file that was split all parts, whichever was named.
+    """Returns the local copy of a GGUF file; of a split file all parts, whichever part was named.
 
-    `wanted` is its name, or what stands last in it alone, such as Q4_K_M.
+    `wanted` is the file's name, or its unique ending, such as Q4_K_M.
     """
-    path = _local_copy(repo_id, revision, [])  # whatever there is of it
+    path = _local_copy(repo_id, revision, [])  # as many files as there are
     if path is not None:
         files = [file for file in path.rglob(f"*{GGUF}") if file.exists()]
         cached = [file.relative_to(path).as_posix() for file in files]
@@ -96,7 +96,7 @@ def fetch_gguf(
 
 
 def _gguf_parts(names: list[str], wanted: str) -> list[str]:
-    """The file that was named, in its parts; none where it is not there, or not alone."""
+    """Returns the parts of the named file; empty if no file, or more than one, matches."""
     if not wanted.endswith(GGUF):
         form = rf"(?:.*[-._/])?{re.escape(wanted)}(?:-00001-of-\d{{5}})?\.gguf"
         ending = re.compile(form, re.IGNORECASE)
@@ -131,7 +131,7 @@ def _download(
 
 
 def _reporting_to(on_bytes: Callable[[int, int], None]) -> type[tqdm]:
-    """Bars that draw nothing; the one of the bytes on disk reports them."""
+    """Returns a class of progress bars that draw nothing; the bar of the bytes on disk reports to `on_bytes`."""
 
     class Bar(tqdm):
         def __init__(self, *args: Any, **settings: Any) -> None:
@@ -143,7 +143,7 @@ def _reporting_to(on_bytes: Callable[[int, int], None]) -> type[tqdm]:
                 on_bytes(self.n, self.total)
 
         def close(self) -> None:
-            self.disable = True  # else it is drawn once more, when it is collected
+            self.disable = True  # otherwise the bar is drawn once more when it is garbage-collected
 
     return Bar
 
@@ -165,7 +165,7 @@ def _local_copy(repo_id: str, revision: str | None, patterns: list[str]) -> Path
 
 
 def _is_complete(path: Path) -> bool:
-    """An interrupted download leaves a snapshot with some of the files."""
+    """True if all weight files exist; an interrupted download leaves a snapshot with some of them."""
     if not (path / "config.json").exists():
         return False
     if (path / SINGLE).exists():
@@ -182,7 +182,9 @@ def _are_there(path: Path, names: Collection[str]) -> bool:
 
 
 def _refuse_pickles(repo_id: str, names: list[str]) -> None:
-    """Before anything is downloaded; old models have a pull request by the Hub's own bot with safetensors."""
+    """Raises `ConfigError`, before any download, for pickled weights; names the Hub bot's conversion if there is
+    one.
+    """
     pickles = [name for name in names if name.endswith(PICKLES)]
     if not pickles or any(name.endswith(SUFFIX) for name in names):
         return
@@ -211,7 +213,7 @@ def _refuse_pickles(repo_id: str, names: list[str]) -> None:
 
 
 def _query_hub(repo_id: str, revision: str | None) -> huggingface_hub.ModelInfo:
-    """One question with a short timeout, so that a machine without network learns it at once."""
+    """Returns the Hub's facts of a model; the timeout is short, so that a machine without network fails at once."""
     if huggingface_hub.constants.HF_HUB_OFFLINE:
         raise ConfigError(
             f"{repo_id}: not in the local cache, and HF_HUB_OFFLINE is set; unset it to download, or "

@@ -1,8 +1,8 @@
-"""LoRA adapters as PEFT writes them: a directory, checked against the model it is to change.
+"""Reads LoRA adapters in PEFT's format: a directory, checked against the model that it changes.
 
-Whatever would change the result and is not computed here is refused by name, and so is an adapter of
-another model: one whose tensors were passed over would answer as the model does without it. The tensors say which
-modules were trained; as in PEFT, a configuration may name more of them.
+Settings that would change the result and are not implemented are refused by name. An adapter of another model is
+refused too: if its tensors were skipped, the model would answer as if it had no adapter. The tensors say which
+modules were trained; as in PEFT, the configuration may name more of them.
 """
 
 import math
@@ -32,16 +32,16 @@ WEIGHTS_FILE = "adapter_model.safetensors"
 
 _ROOT = "base_model.model."
 _HEAD = "lm_head"
-# What follows a module's name, and which part of its adapter the tensor is.
+# Endings of tensor names after the module, with the part of the adapter that the tensor holds.
 _PARTS = {
     ".lora_A.weight": "a",
     ".lora_B.weight": "b",
     ".lora_embedding_A": "a",
     ".lora_embedding_B": "b",
-    ".base_layer.weight": "whole",  # what PEFT saves of an embedding beside its adapter
-    ".weight": "whole",  # of modules_to_save
+    ".base_layer.weight": "whole",  # the embedding, which PEFT saves beside its adapter
+    ".weight": "whole",  # for modules_to_save
 }
-# Keys that change the result when they are set, each to something that is not computed here.
+# Keys that change the result when set, and that Weft does not implement.
 _REFUSED = (
     "use_dora",
     "lora_bias",
@@ -54,7 +54,7 @@ _REFUSED = (
     "arrow_config",
     "layer_replication",
 )
-# Ways to begin that leave the base model as it was; others have taken something out of its weights.
+# Initializations that leave the base model unchanged; others subtract something from its weights.
 _INITS = (True, False, "gaussian", "eva", "orthogonal")
 
 Float32 = NDArray[np.float32]
@@ -62,7 +62,7 @@ Float32 = NDArray[np.float32]
 
 @dataclass(frozen=True, slots=True)
 class LowRank:
-    """What is added to one matrix, [out, in]: `b` times `a`, [out, rank] and [rank, in]; scaled in `b`."""
+    """An addition to one matrix [out, in]: `b` times `a`, [out, rank] and [rank, in]; the scale is part of `b`."""
 
     a: Float32
     b: Float32
@@ -70,7 +70,7 @@ class LowRank:
 
 @dataclass(frozen=True, slots=True)
 class Adapter:
-    """By Weft's own tensor names: what is added to a matrix, and what takes the place of one."""
+    """Additions to matrices, and replacements of whole matrices, by Weft's tensor names."""
 
     low_rank: Mapping[str, LowRank]
     whole: Mapping[str, Float32]
@@ -78,10 +78,10 @@ class Adapter:
 
 @dataclass(frozen=True, slots=True)
 class AdapterTargets:
-    """The matrices of a model, by the names of the modules that an adapter may know.
+    """The matrices of a model, by the names of the modules that an adapter may have.
 
-    A head that is the embedding is a module by itself all the same, as in PEFT: what is trained of one of
-    the two leaves the other as it is.
+    A head that is tied to the embedding is still a module of its own, as in PEFT: training one of the two leaves the
+    other unchanged.
     """
 
     prefixes: tuple[str, ...]
@@ -95,7 +95,7 @@ class AdapterTargets:
 
     @classmethod
     def of(cls, spec: ModelSpec, model_type: str) -> "AdapterTargets":
-        """Those of a decoder of a family."""
+        """Returns the targets of a decoder of a family."""
         names = FAMILIES[model_type].names
         plans: dict[str, tuple[TensorPlan, ...]] = {}
         of_experts: set[str] = set()
@@ -116,18 +116,18 @@ class AdapterTargets:
 
     @property
     def leaves(self) -> str:
-        """What modules are called, for messages."""
+        """Names of the modules, for messages."""
         return ", ".join(dict.fromkeys(name.rpartition(".")[2] for name in self.plans))
 
     def find(self, path: str) -> str | None:
-        """The module that a whole path names."""
+        """Returns the module that a full path names."""
         for prefix in self.prefixes:
             if path.startswith(prefix) and path.removeprefix(prefix) in self.plans:
                 return path.removeprefix(prefix)
         return _HEAD if path.rpartition(".")[2] == _HEAD and _HEAD in self.plans else None
 
     def refuse_experts(self, where: str, path: str) -> None:
-        """A `ConfigError` if the path is that of an expert or a router."""
+        """Raises `ConfigError` if the path is that of an expert or a router."""
         if any(path == f"{p}{module}" for p in self.prefixes for module in self.of_experts):
             raise ConfigError(
                 f"{where} is of the model's experts; adapters are served on what every "
@@ -135,7 +135,7 @@ class AdapterTargets:
             )
 
     def matching(self, target: str) -> set[str]:
-        """The modules that `target` names: the end of a path, or behind a `^` a whole one."""
+        """Returns the modules that `target` names: by the end of a path, or after a `^` by the whole path."""
         is_whole, name = target.startswith("^"), target.removeprefix("^")
         found = set()
         for module in self.plans:
@@ -147,28 +147,30 @@ class AdapterTargets:
 
 @dataclass(frozen=True, slots=True)
 class _Config:
-    """What `adapter_config.json` says of rank and scale."""
+    """Ranks and scales in `adapter_config.json`."""
 
     path: Path
     fields: Fields
     known: AdapterTargets
-    targets: tuple[str, ...] | None  # None: a pattern, which the tensors stand for
+    targets: (
+        tuple[str, ...] | None
+    )  # None: a pattern; the tensors then say which modules were trained
     saved: tuple[str, ...]
 
     @property
     def ties(self) -> bool:
-        """Whether head and embedding were trained together, where they are one matrix."""
+        """True if head and embedding were trained together, being one matrix."""
         return self.fields.flag_or("ensure_weight_tying", False)
 
     def rank(self, module: str) -> int:
-        """The rank of one module's adapter."""
+        """Returns the rank of one module's adapter."""
         rank = self._for("rank_pattern", module, self.fields.integer("r"))
         if rank < 1 or rank % 1:
             self.fields.refuse("rank_pattern", "an object from module names to whole numbers")
         return int(rank)
 
     def scale(self, module: str) -> float:
-        """What its product is multiplied by."""
+        """Returns the factor of the module's product."""
         alpha = float(self._for("alpha_pattern", module, self.fields.factor("lora_alpha")))
         rank = self.rank(module)
         return alpha / (math.sqrt(rank) if self.fields.flag_or("use_rslora", False) else rank)
@@ -187,7 +189,7 @@ class _Config:
 
 
 def read_adapter(path: Path, targets: AdapterTargets, *, max_rank: int) -> Adapter:
-    """Read and check the adapter in `path`. `NotFound` where there is none, else a `ConfigError`."""
+    """Reads and checks the adapter in `path`. Raises `NotFound` if there is none, and `ConfigError` otherwise."""
     if not (path / CONFIG_FILE).is_file():
         raise NotFound(f"No adapter found for {path}: there is no {CONFIG_FILE}")
     config = _read_config(path, targets)
@@ -241,7 +243,9 @@ def _read_config(path: Path, targets: AdapterTargets) -> _Config:
 
 
 def _plain(fields: Fields, key: str, pattern: str) -> str:
-    """A pattern that is a name, perhaps behind a `^`; others are expressions, which nobody has to run."""
+    """Returns a pattern that is a plain name, possibly after a `^`; other patterns are refused, so that none must
+    be run.
+    """
     plain = pattern.replace("\\.", ".").removesuffix("$")
     parts = plain.removeprefix("^").split(".")
     if not all(part.isidentifier() or part.isdigit() for part in parts):
@@ -262,7 +266,7 @@ def _read_weights(path: Path) -> dict[str, StoredTensor]:
 def _sort(
     path: Path, stored: Mapping[str, StoredTensor], targets: AdapterTargets
 ) -> dict[str, dict[str, str]]:
-    """The tensors' keys, by module and part. A key that names no module is refused."""
+    """Returns the tensors' keys, by module and part. A key that names no module is refused."""
     found: dict[str, dict[str, str]] = {}
     for key in stored:
         suffix = next((suffix for suffix in _PARTS if key.endswith(suffix)), None)
@@ -288,7 +292,7 @@ def _sort(
 
 
 def _check_complete(config: _Config, found: Mapping[str, Mapping[str, str]]) -> None:
-    """Adapters are whole, and of modules that are named; a module that is to be replaced has its tensor."""
+    """Checks that adapters are whole, that their modules are named, and that each replaced module has its tensor."""
     targets = config.known
     where = config.path / WEIGHTS_FILE
     for module, parts in found.items():
@@ -312,7 +316,7 @@ def _check_complete(config: _Config, found: Mapping[str, Mapping[str, str]]) -> 
 
 
 def _check_tied(where: Path, embed: str, found: Mapping[str, Mapping[str, str]]) -> None:
-    """PEFT trains what is tied together, and saves it twice."""
+    """Checks that tied modules have the same tensors: PEFT trains them together, and saves them twice."""
     if set(found.get(embed, ())) != set(found.get(_HEAD, ())):
         raise ConfigError(
             f"{where}: ensure_weight_tying is set, but {embed} and {_HEAD} do not have the same tensors"
@@ -327,7 +331,7 @@ def _low_rank(
     plans: tuple[TensorPlan, ...],
     max_rank: int,
 ) -> Iterator[tuple[str, LowRank]]:
-    """What is added to each matrix that the module is made of."""
+    """Yields the addition to each matrix of the module."""
     path = config.path
     rank = config.rank(module)
     if rank > max_rank:
@@ -336,7 +340,7 @@ def _low_rank(
         )
     rows, columns = plans[0].source_shape
     is_embed = plans[0].name == "embed"
-    if is_embed:  # an embedding is read by rows: its matrix is the other way round
+    if is_embed:  # an embedding is read by rows, so its matrix is transposed
         rows, columns = columns, rows
     _check_shape(path, keys["a"], tensors["a"], (rank, columns))
     _check_shape(path, keys["b"], tensors["b"], (rows, rank))

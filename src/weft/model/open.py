@@ -1,4 +1,4 @@
-"""`find_model` and `open_model`: a name from the command line to a checked `Checkpoint`."""
+"""`find_model` and `open_model`: turn a name from the command line into a checked `Checkpoint`."""
 
 import re
 from collections.abc import Callable
@@ -29,7 +29,7 @@ RUNNERS = ("auto", "generate", "pooling")
 OnBytes = Callable[[int, int], None]
 
 _EMBEDDED = "embedded:"
-# Models that the Hub took in before they had owners, and that tutorials still call so.
+# Models that the Hub had before names included owners; tutorials still use these names.
 _OWNERS = {
     **dict.fromkeys(("gpt2", "gpt2-medium", "gpt2-large", "gpt2-xl"), "openai-community"),
     "distilgpt2": "distilbert",
@@ -49,10 +49,10 @@ def open_model(
     runner: str = "auto",
     overrides: FileOverrides = NO_OVERRIDES,
 ) -> Checkpoint:
-    """Find a model by directory, Hub id or `embedded:…`; a `ConfigError` says why it cannot be served.
+    """Finds a model by directory, Hub id or `embedded:…`; raises `ConfigError` if it cannot be served.
 
-    `dtype` other than "auto" rounds the weights to that type. `revision` is for Hub ids only.
-    `runner` is what the model is for: "generate", "pooling" or, as its files say, "auto".
+    `dtype` other than "auto" rounds the weights to that type. `revision` is for Hub ids only. `runner` is the task:
+    "generate", "pooling" or, for the task in the model's files, "auto".
     """
     found = find_model(name, revision=revision, dtype=dtype, runner=runner, overrides=overrides)
     return found.with_tokenizer()
@@ -67,16 +67,16 @@ def find_model(
     overrides: FileOverrides = NO_OVERRIDES,
     on_bytes: OnBytes | None = None,
 ) -> Checkpoint:
-    """The same without its tokenizer, which is read by `Checkpoint.with_tokenizer`.
+    """Finds a model like `open_model`, but without its tokenizer, which `Checkpoint.with_tokenizer` reads.
 
-    Bytes of a download are reported to `on_bytes`, on any thread: how many there are, of how many.
+    `on_bytes` gets the numbers of downloaded and total bytes, on any thread.
     """
     find = partial(_find, name, revision=revision, dtype=dtype, runner=runner, overrides=overrides)
     return replace(find(on_bytes=on_bytes), find_again=find)
 
 
 def find_served(config: ModelConfig) -> Checkpoint:
-    """The model that another process decided this of."""
+    """Finds the model of a configuration that another process resolved."""
     return find_model(
         config.model,
         revision=config.revision,
@@ -139,7 +139,7 @@ def _is_drawn(name: str) -> bool:
 def _gguf_file(name: str, revision: str | None, on_bytes: OnBytes | None) -> Path:
     on_hub = _hub_file(name)
     if on_hub is not None:
-        # As in `_fetch`.
+        # Imported late, as in `_fetch`.
         from weft.model.hub import fetch_gguf  # noqa: PLC0415
 
         return fetch_gguf(*on_hub, revision, on_bytes=on_bytes)
@@ -151,13 +151,13 @@ def _gguf_file(name: str, revision: str | None, on_bytes: OnBytes | None) -> Pat
 
 
 def _hub_file(name: str) -> tuple[str, str] | None:
-    """A model on the Hub, and which of its GGUF files is named behind the colon."""
+    """Returns the Hub id, and the GGUF file that the name gives after a colon."""
     repo_id, _, file = name.partition(":")
     return (repo_id, file) if file and is_hub_id(repo_id) and _local_path(name) is None else None
 
 
 def _with_local_tokenizer(overrides: FileOverrides, on_bytes: OnBytes | None) -> FileOverrides:
-    """With the tokenizer's directory in place of its name."""
+    """Returns the overrides with the tokenizer's directory in place of its name."""
     name = overrides.tokenizer
     if name is None:
         return overrides
@@ -168,7 +168,7 @@ def _with_local_tokenizer(overrides: FileOverrides, on_bytes: OnBytes | None) ->
 def find_tokenizer(
     name: str, *, revision: str | None = None, on_bytes: OnBytes | None = None, what: str = ""
 ) -> Path:
-    """The directory of a tokenizer's files, which is that name or is fetched from the Hub; see `_fetch`."""
+    """Returns the directory of a tokenizer's files: the named one, or a download from the Hub (see `_fetch`)."""
     path = _local_directory(name)
     if path is None and not is_hub_id(name):
         raise ConfigError(f"{what}{shown(name)}: no such directory, and not a Hub id (owner/name)")
@@ -178,14 +178,14 @@ def find_tokenizer(
 def _fetch(
     name: str, revision: str | None, on_bytes: OnBytes | None, *, is_tokenizer: bool = False
 ) -> Path:
-    # Late: the Hub's client takes 0.1 s to import, in two processes, and most starts do not need it.
+    # Imported late: the Hub's client takes 0.1 s to import, in two processes, and most starts do not need it.
     from weft.model.hub import fetch  # noqa: PLC0415
 
     return fetch(name, revision, is_tokenizer=is_tokenizer, on_bytes=on_bytes)
 
 
 def is_hub_id(name: str) -> bool:
-    """Whether `name` reads as owner/name."""
+    """True if `name` has the form owner/name."""
     return _HUB_ID.fullmatch(name) is not None and ".." not in name and "--" not in name
 
 
@@ -197,7 +197,7 @@ def _local_directory(name: str) -> Path | None:
 
 
 def _local_path(name: str) -> Path | None:
-    """What lies there, if anything does."""
+    """Returns the path if something exists there."""
     try:
         path = Path(name).expanduser()
         return path if name and path.exists() else None

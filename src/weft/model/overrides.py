@@ -1,4 +1,4 @@
-"""What users have read in place of a model's files: `--tokenizer`, `--hf-overrides` and the like."""
+"""User settings that replace parts of a model's files: `--tokenizer`, `--hf-overrides` and similar flags."""
 
 from collections.abc import Mapping
 from pathlib import Path
@@ -13,14 +13,14 @@ from weft.model.generation import MAX_NEW_TOKENS
 
 _NAMES = {"gguf": "a GGUF file"}
 GENERATION = "generation_config.json"
-# What it says beside defaults of sampling.
+# Its keys beside sampling defaults.
 _OTHER_KEYS = frozenset(
     ("eos_token_id", "bos_token_id", "pad_token_id", "do_sample", MAX_NEW_TOKENS)
 )
 
 
 def read_overrides(options: EngineOptions) -> FileOverrides:
-    """Those of `options`, whose JSON is read here."""
+    """Returns the overrides in `options`; parses their JSON."""
     overrides = FileOverrides(
         tokenizer=options.tokenizer,
         hf_overrides=_object("--hf-overrides", options.hf_overrides),
@@ -48,7 +48,7 @@ def _object(flag: str, given: str | dict[str, Any] | None) -> dict[str, Any]:
 def read_generation(
     files: Mapping[str, bytes], where: str, overrides: FileOverrides = NO_OVERRIDES
 ) -> Fields:
-    """generation_config.json of the model's `files`, or what is to be taken in its place."""
+    """Returns generation_config.json of the model's `files`, or its replacement."""
     source = overrides.generation_config
     values: dict[str, object] = {}
     if source == "auto":
@@ -66,7 +66,7 @@ def read_generation(
 
 
 def check_weight_format(name: str, overrides: FileOverrides, *found: str) -> None:
-    """Refuses a model whose files are not in the format that was asked for; `found` has those that they are in."""
+    """Raises `ConfigError` for a model in another format than requested; `found` has the formats of its files."""
     wanted = overrides.weight_format
     if wanted == "auto" or wanted in found:
         return
@@ -81,7 +81,7 @@ def check_weight_format(name: str, overrides: FileOverrides, *found: str) -> Non
 
 
 def refuse_overrides(name: str, overrides: FileOverrides) -> None:
-    """For models that have no files."""
+    """Raises `ConfigError` for overrides of a model without files."""
     for flag, value in (
         ("--tokenizer", overrides.tokenizer),
         ("--hf-overrides", overrides.hf_overrides),

@@ -1,6 +1,6 @@
-"""`PoolingSpec`: what a checkpoint makes of hidden states, where it does not generate text.
+"""`PoolingSpec`: how a checkpoint pools hidden states, if it does not generate text.
 
-Read from config.json and from the files that sentence-transformers leaves beside it.
+It is read from config.json and from the files of sentence-transformers.
 """
 
 import json
@@ -23,7 +23,7 @@ _POOLING_PREFIX = "pooling_mode_"
 
 
 class Scale(StrEnum):
-    """What the scores of a classifier go through."""
+    """Function applied to a classifier's scores."""
 
     SOFTMAX = "softmax"
     SIGMOID = "sigmoid"
@@ -32,7 +32,7 @@ class Scale(StrEnum):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class HeadSpec:
-    """A classifier: perhaps a product with an activation and a norm, then one product to the labels."""
+    """A classifier: optionally a linear layer with an activation and a norm, then one linear layer to the labels."""
 
     kind: PoolingKind
     labels: tuple[str, ...]
@@ -48,10 +48,10 @@ class HeadSpec:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PoolingSpec:
-    """`head` set: the model classifies; else it embeds, and the fields before it say how.
+    """Pooling of a model. With `head` the model classifies; without, it embeds, as the other fields say.
 
-    `dimensions` are the lengths an embedding may be cut to; none but `is_matryoshka`: any length.
-    `default_length` is how many tokens the authors say to use. `prompt` leads every text.
+    `dimensions` are the lengths that an embedding may be cut to; none with `is_matryoshka` means any length.
+    `default_length` is the number of tokens that the authors recommend. `prompt` is prepended to every text.
     """
 
     hidden_size: int
@@ -66,7 +66,7 @@ class PoolingSpec:
 
     @property
     def kinds(self) -> dict[str, PoolingKind]:
-        """The tasks of the model, each with the hidden states it is made of."""
+        """Tasks of the model, each with the hidden states that it pools."""
         if self.head is None:
             return {"embed": self.kind, "token_embed": PoolingKind.EACH}
         is_of_tokens = self.head.kind is PoolingKind.EACH
@@ -74,14 +74,14 @@ class PoolingSpec:
 
 
 def is_embedder(path: Path) -> bool:
-    """Whether sentence-transformers has left word of how to embed."""
+    """True if there are files of sentence-transformers."""
     return (path / MODULES).exists()
 
 
 def read_embedding(
     path: Path, config: Fields, hidden_size: int, default: PoolingKind
 ) -> PoolingSpec:
-    """How the checkpoint at `path` embeds; `default`, normalised, where no file says it."""
+    """Returns how the checkpoint at `path` embeds; `default`, normalised, if no file says it."""
     kind, normalize = default, True
     if is_embedder(path):
         kind, normalize = _read_modules(path, hidden_size, default)
@@ -100,7 +100,7 @@ def read_embedding(
 
 
 def read_labels(config: Fields) -> tuple[str, ...]:
-    """Names of the classes, by their number."""
+    """Returns the names of the classes, by number."""
     named = config.object("id2label")
     count = config.integer_or("num_labels", len(named.values) if named else 2, high=MAX_LABELS)
     if named is None:
@@ -112,7 +112,7 @@ def read_labels(config: Fields) -> tuple[str, ...]:
 
 
 def read_scale(config: Fields, num_labels: int) -> Scale:
-    """What scores go through: what a cross-encoder's config says, else by the kind of problem."""
+    """Returns the function of scores: the one in a cross-encoder's config, else the one for the kind of problem."""
     nested = config.object("sentence_transformers") or Fields({}, config.where)
     for fields, key in (
         (nested, "activation_fn"),
@@ -145,7 +145,7 @@ def _named_scale(fields: Fields, key: str) -> Scale:
 
 
 def _read_modules(path: Path, hidden_size: int, default: PoolingKind) -> tuple[PoolingKind, bool]:
-    """The modules after the transformer: a pooling, and perhaps a normalisation."""
+    """Reads the modules after the transformer: a pooling, and optionally a normalisation."""
     where = path / MODULES
     kind, normalize = default, False
     for name, directory in _modules(where)[1:]:
@@ -163,8 +163,8 @@ def _read_modules(path: Path, hidden_size: int, default: PoolingKind) -> tuple[P
 
 
 def _modules(where: Path) -> list[tuple[str, str]]:
-    """Name and directory of each module, in order; the first is the transformer itself."""
-    # The file is a list, and our reader takes objects: it has the checks that matter.
+    """Returns name and directory of each module, in order; the first is the transformer itself."""
+    # The file is a list, and `parse_object`, which has the necessary checks, reads objects only.
     listed = parse_object(b'{"modules":' + read_bytes(where) + b"}", str(where))["modules"]
     found = []
     for entry in listed if isinstance(listed, list) else [None]:
@@ -209,7 +209,7 @@ def _read_length(path: Path) -> tuple[int | None, bool]:
 
 
 def _read_prompt(path: Path) -> str:
-    """The prompt that leads every text, if the authors chose one by default."""
+    """Returns the prompt to prepend to every text, if the authors set a default one."""
     if not (path / PROMPTS).exists():
         return ""
     fields = read_fields(path / PROMPTS)

@@ -1,7 +1,7 @@
-"""Layers that keep a state of a sequence in place of its keys and values: what each kind is like, and its size.
+"""Layers that keep a state per sequence instead of keys and values: the kinds and their sizes.
 
-Of any kind "conv" is the matrix of a short convolution [conv_size, conv_width], and the others that lie between its
-products are vectors.
+For every kind "conv" is the matrix of a short convolution [conv_size, conv_width]; the other tensors besides the
+linear layers are vectors.
 """
 
 import math
@@ -12,12 +12,12 @@ from typing import ClassVar, TypeAlias
 
 @dataclass(frozen=True, slots=True)
 class DeltaSpec:
-    """A gated delta net: see `weft.compute.arithmetic.delta` for its maths.
+    """A gated delta net; see `weft.compute.arithmetic.delta` for its computation.
 
-    Its products make queries and keys of `num_key_heads`, values and gates of `num_value_heads`, each key head being
-    that of so many value heads side by side. Queries, keys and values go through a short convolution over
-    `conv_width` rows first. `is_by_key_head`: rows of the first product lie key head by key head, each with all that
-    belongs to it; else all queries come first, then all keys, and so on.
+    Its linear layers make queries and keys of `num_key_heads`, and values and gates of `num_value_heads`; each key
+    head belongs to the same number of adjacent value heads. Queries, keys and values first go through a short
+    convolution over `conv_width` rows. `is_by_key_head`: rows of the first linear layer are ordered by key head, each
+    with everything that belongs to it; otherwise all queries come first, then all keys, and so on.
     """
 
     num_key_heads: int
@@ -31,22 +31,24 @@ class DeltaSpec:
 
     @property
     def keys_size(self) -> int:
-        """Of all keys, and of all queries."""
+        """Number of elements of all keys, and of all queries."""
         return self.num_key_heads * self.key_size
 
     @property
     def inner_size(self) -> int:
-        """Of all values, and of all gates."""
+        """Number of elements of all values, and of all gates."""
         return self.num_value_heads * self.value_size
 
     @property
     def conv_size(self) -> int:
-        """What the convolution goes over: queries, keys and values."""
+        """Number of channels of the convolution: queries, keys and values."""
         return 2 * self.keys_size + self.inner_size
 
     @property
     def products(self) -> Mapping[str, int]:
-        """The first products in order, and what each makes: channels and gates, then b and a of each value head."""
+        """The first linear layers in order, with their output sizes: channels and gates, then b and a of each
+        value head.
+        """
         if self.is_by_key_head:
             return {
                 "delta_qkvz": self.conv_size + self.inner_size,
@@ -62,37 +64,38 @@ class DeltaSpec:
 
     @property
     def rounded(self) -> tuple[str, ...]:
-        """Those of them that are rounded where linear layers are: not b and a, on which the whole state depends."""
+        """Linear layers that quantization includes: not b and a, on which the whole state depends."""
         return ("delta_qkvz",) if self.is_by_key_head else ("delta_qkv", "delta_z")
 
     @property
     def vectors(self) -> Mapping[str, int]:
-        """Those of heads, and the one by which a head's outputs are scaled; and the size of each."""
+        """Vectors with one number per head, and the vector that scales a head's outputs, with their sizes."""
         heads = self.num_value_heads
         return {"a_log": heads, "step_bias": heads, "output_scale": self.value_size}
 
     @property
     def out(self) -> str:
-        """The product behind it."""
+        """The linear layer after the recurrence."""
         return "delta_out"
 
     @property
     def state_size(self) -> int:
-        """Floats of a sequence: rows of channels that the convolution looks back at, oldest first; then a matrix
-        [key_size, value_size] for each value head."""
+        """Number of floats per sequence: rows of channels that the convolution looks back at, oldest first; then a
+        matrix [key_size, value_size] per value head.
+        """
         matrices = self.num_value_heads * self.key_size * self.value_size
         return (self.conv_width - 1) * self.conv_size + matrices
 
 
 @dataclass(frozen=True, slots=True)
 class Mamba2Spec:
-    """Of each row "mamba_in" makes a gate, x, B, C and a time step for each head.
+    """A Mamba-2 layer: from each row "mamba_in" makes a gate, x, B, C and a time step per head.
 
     x, B and C go through a short convolution over `conv_width` rows, channel by channel, and SiLU. A time step dt is
-    softplus(dt + its bias), cut at `min_step` and `max_step`. A head has a matrix of `state_dim` x `head_dim`, and
-    B and C of its group. In each row the matrix is multiplied by exp(-exp(A_log) dt), the outer product of dt B and x
-    is added, and it gives C times itself, and D x. What all heads give is multiplied by SiLU of the gate, normed by
-    group, and goes through "mamba_out".
+    softplus(dt + its bias), clamped to `min_step` and `max_step`. A head has a matrix of `state_dim` x `head_dim`,
+    and uses B and C of its group. For each row the matrix is multiplied by exp(-exp(A_log) dt), and the outer product
+    of dt B and x is added; the head's output is C times the matrix, plus D x. The outputs of all heads are multiplied
+    by SiLU of the gate, normed by group, and go through "mamba_out".
 
     A sequence keeps those matrices, and the rows that the convolution looks back at.
     """
@@ -109,43 +112,45 @@ class Mamba2Spec:
 
     @property
     def inner_size(self) -> int:
-        """Elements of x, of the gate and of what all heads give."""
+        """Number of elements of x, of the gate and of the outputs of all heads."""
         return self.num_heads * self.head_dim
 
     @property
     def conv_size(self) -> int:
-        """Channels of the convolution: x, and B and C of each group."""
+        """Number of channels of the convolution: x, and B and C of each group."""
         return self.inner_size + 2 * self.num_groups * self.state_dim
 
     @property
     def in_size(self) -> int:
-        """Elements that "mamba_in" makes: gate, x, B, C, time steps."""
+        """Number of elements that "mamba_in" makes: gate, x, B, C, time steps."""
         return self.inner_size + self.conv_size + self.num_heads
 
     @property
     def products(self) -> Mapping[str, int]:
-        """The first product, and what it makes."""
+        """The first linear layer, with its output size."""
         return {"mamba_in": self.in_size}
 
     @property
     def rounded(self) -> tuple[str, ...]:
-        """Those that are rounded where linear layers are."""
+        """Linear layers that quantization includes."""
         return ("mamba_in",)
 
     @property
     def vectors(self) -> Mapping[str, int]:
-        """Those of heads, of which "skip" is D, and the one by which all outputs are scaled; and the size of each."""
+        """Vectors with one number per head ("skip" is D), and the vector that scales all outputs, with their
+        sizes.
+        """
         of_heads = dict.fromkeys(("a_log", "step_bias", "skip"), self.num_heads)
         return of_heads | {"output_scale": self.inner_size}
 
     @property
     def out(self) -> str:
-        """The product behind it."""
+        """The linear layer after the recurrence."""
         return "mamba_out"
 
     @property
     def state_size(self) -> int:
-        """Elements that a sequence keeps: [conv_width - 1, conv_size], then [num_heads, state_dim, head_dim]."""
+        """Number of elements per sequence: [conv_width - 1, conv_size], then [num_heads, state_dim, head_dim]."""
         return (self.conv_width - 1) * self.conv_size + self.inner_size * self.state_dim
 
 

@@ -1,15 +1,17 @@
-"""`ModelSpec`: one description, by switches, of Llama's and BERT's descendants; `EchoSpec`: no weights."""
+"""`ModelSpec`: one description for the descendants of Llama and BERT, by switches; `EchoSpec`: a model without
+weights.
+"""
 
 from dataclasses import dataclass
 from enum import StrEnum
 
 from weft.model.recurrence import Recurrence
 
-MAX_CONV_WIDTH = 64  # of any short convolution
+MAX_CONV_WIDTH = 64  # of every short convolution
 
 
 class QkNorm(StrEnum):
-    """Whether queries and keys are normalised before rope, and over what."""
+    """Normalisation of queries and keys before rope."""
 
     NONE = "none"
     HEAD = "head"  # each head by itself
@@ -17,23 +19,23 @@ class QkNorm(StrEnum):
 
 
 class Norm(StrEnum):
-    """What a norm brings a row to."""
+    """Kind of norm."""
 
     RMS = "rms"  # mean square 1
     LAYER = "layer"  # mean 0 and variance 1; may have a bias
 
 
 class NormPlacement(StrEnum):
-    """What a layer normalises, around attention and around the MLP alike."""
+    """Placement of norms in a layer, around attention and around the MLP alike."""
 
     BEFORE = "before"  # the input of either
-    AFTER = "after"  # what comes out
+    AFTER = "after"  # the output of either
     BOTH = "both"
-    SUM = "sum"  # the sum of the two, which replaces it; then nothing is normalised behind the last layer
+    SUM = "sum"  # the sum of input and output, in place of the sum; then there is no norm after the last layer
 
 
 class Activation(StrEnum):
-    """What the gate of the MLP goes through, or all of it where there is no gate; and a classifier's dense part."""
+    """Activation of the MLP's gate, or of the MLP itself without a gate; also of a classifier's dense layer."""
 
     SILU = "silu"
     GELU = "gelu"  # exact, by the error function
@@ -43,7 +45,7 @@ class Activation(StrEnum):
 
 
 class RopeKind(StrEnum):
-    """How rotary frequencies are stretched for long contexts."""
+    """Scaling of rotary frequencies for long contexts."""
 
     DEFAULT = "default"
     LINEAR = "linear"
@@ -54,7 +56,7 @@ class RopeKind(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class RopeSpec:
-    """Rotary embedding of the first `dim` elements of a head; fields after `kind` belong to some kinds.
+    """Rotary embedding of the first `dim` elements of a head; each field after `kind` belongs to some kinds only.
 
     `attention_factor` multiplies both cosine and sine.
     """
@@ -76,20 +78,19 @@ class RopeSpec:
 
 @dataclass(frozen=True, slots=True)
 class ExpertsSpec:
-    """A layer's experts: each token goes through those `per_token` whose router logits are the highest.
+    """Experts of a layer: each token uses the `per_token` experts with the highest router logits.
 
-    Of equal logits the lower number goes first. The router is computed in float32, whatever the model's type.
-    A token's experts are added up by the softmax of the logits: of its own where `is_normalized`, so that the
-    weights add up to 1, else of all. `scale` multiplies the weights.
+    Of equal logits the lower number comes first. The router is computed in float32, whatever the model's type. The
+    outputs of a token's experts are summed with weights from the softmax of the logits: over its own experts with
+    `is_normalized`, so that the weights sum to 1, otherwise over all experts. `scale` multiplies the weights.
 
-    `is_sigmoid`: weights are sigmoids of logits instead, brought to 1 where `is_normalized`; and those experts
-    are chosen for which the sigmoid and a learned correction add up to the most. Only the experts of
-    `groups_per_token` of `num_groups` are chosen from: of sigmoids the groups whose best two make the largest
-    sum, else those whose best one is the highest. What sigmoids are divided by to be brought to 1 is `epsilon` more
-    than their sum.
+    `is_sigmoid`: weights are sigmoids of logits instead, normalised to sum to 1 with `is_normalized`, and the experts
+    with the highest sum of sigmoid and a learned correction are chosen. Experts are chosen only from
+    `groups_per_token` of `num_groups` groups: for sigmoids the groups with the highest sum of their best two,
+    otherwise the groups with the highest best one. The divisor that normalises sigmoids is their sum plus `epsilon`.
 
-    `shared_size` is of an expert that every token goes through beside them, weighed by the sigmoid of a logit
-    of its own, or where not `has_shared_gate` by 1; 0: there is none. `has_bias` is of the router and experts.
+    `shared_size` is the size of an expert that every token uses in addition, weighted by the sigmoid of a logit of
+    its own, or by 1 without `has_shared_gate`; 0: no shared expert. `has_bias` applies to router and experts.
     """
 
     count: int
@@ -107,21 +108,21 @@ class ExpertsSpec:
 
     @property
     def weighs_shared(self) -> bool:
-        """Whether there is a shared expert with a logit of its own."""
+        """True if there is a shared expert with a logit of its own."""
         return self.shared_size > 0 and self.has_shared_gate
 
 
 @dataclass(frozen=True, slots=True)
 class LatentSpec:
-    """Latent attention: what is kept of a token is one vector for all heads, from which each makes its own.
+    """Latent attention: a token keeps one vector for all heads, from which each head makes its own key and value.
 
-    The vector has `rank` elements, normed, and `rope_size` behind them, which carry the rope. A head's key is
-    `key_size` elements made of the first, with the second behind them; its value, `value_size` elements, is made of
-    the first alone. What makes a head's own is multiplied into its query, and into what its attention gives:
-    so all heads attend to the vectors themselves.
+    The vector has `rank` normed elements, followed by `rope_size` elements that carry the rope. A head's key is
+    `key_size` elements made from the first part, followed by the second part; its value of `value_size` elements is
+    made from the first part alone. The matrices that make a head's key and value are multiplied into its query and
+    into its attention output instead, so that all heads attend to the vectors themselves.
 
-    Queries come from the hidden state or, where there is a `query_rank`, from a normed vector of so many elements
-    that is made of it. `is_interleaved`: element 2i turns with 2i + 1.
+    Queries come from the hidden state or, with a `query_rank`, from a normed vector of this size that is made from
+    it. `is_interleaved`: element 2i is rotated with 2i + 1.
     """
 
     rank: int
@@ -130,25 +131,25 @@ class LatentSpec:
     value_size: int
     query_rank: int | None = None
     is_interleaved: bool = True
-    norm_eps: float = 1e-6  # of the norms of both vectors, whatever the model's other norms have
+    norm_eps: float = 1e-6  # for the norms of both vectors, whatever the model's other norms use
 
     @property
     def query_size(self) -> int:
-        """Elements of a head's query as it is made."""
+        """Number of elements of a head's query before the key matrix is multiplied in."""
         return self.key_size + self.rope_size
 
 
 @dataclass(frozen=True, slots=True)
 class LayerSpec:
-    """What differs between layers.
+    """Properties that differ between layers.
 
-    With a `conv_width` a layer has a short convolution in place of attention: of each row "conv_in" makes three
-    parts, B, C and x; the products B * x of so many rows, the last its own, are weighed channel by channel and
-    added up; C times the sum goes through "conv_out". What it keeps from step to step are those products of the
-    rows before. A `recurrence` in place of attention keeps a state for each sequence.
+    With a `conv_width` a layer has a short convolution instead of attention. From each row "conv_in" makes three
+    parts, B, C and x. The products B * x of `conv_width` rows, the last being the row's own, are weighted channel by
+    channel and summed; C times the sum goes through "conv_out". The layer keeps the products of the previous rows
+    from step to step. A `recurrence` instead of attention keeps a state per sequence.
 
-    `window` counts the keys that a row sees before it, and after it where the model is not causal, its own
-    included; None: all. `has_attention_norm` is False where the norm before attention is left out.
+    `window` is the number of keys that a row sees up to its own, which is included, and in the other direction too if
+    the model is not causal; None: all. `has_attention_norm` is False if the norm before attention is left out.
     """
 
     rope: RopeSpec | None = None
@@ -156,10 +157,12 @@ class LayerSpec:
     has_attention_norm: bool = True
     conv_width: int = 0
     recurrence: Recurrence | None = None
-    experts: ExpertsSpec | None = None  # in place of the MLP
+    experts: ExpertsSpec | None = None  # instead of the MLP
 
     def mixing(self, attention: tuple[str, ...]) -> tuple[tuple[str, ...], str]:
-        """The products into and out of what mixes tokens; of attention the first are as given."""
+        """Returns the linear layers into and out of the layer's token mixing; for attention the former are as
+        given.
+        """
         if self.recurrence is not None:
             return self.recurrence.rounded, self.recurrence.out
         return (("conv_in",), "conv_out") if self.conv_width else (attention, "o")
@@ -167,20 +170,21 @@ class LayerSpec:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ModelSpec:
-    """A model in full: a decoder if `is_causal`, else an encoder, whose rows see all of their sequence.
+    """A complete model: a decoder if `is_causal`, else an encoder, whose rows see their whole sequence.
 
-    The maths of each switch is in `weft.compute.reference.runner` and `weft.compute.reference.encoder`.
-    `num_positions` 0 is none learned; row i takes position embedding `i + position_offset`.
-    `embed_size` is the width of a tied embedding that is stored narrower than the hidden state: what leads
-    from it and back to it is multiplied into embedding and head as they are read, which computes the same.
-    `has_sinks`: each head has a learned logit that takes part in the softmax of attention and has no value.
-    `has_output_gate`: beside each head's query "q" makes as many elements, by whose sigmoids what the head's attention
-    gives is multiplied.
-    With a `swiglu_limit` the MLP joins gate and up so: the gate is cut at the limit from above, up from both
-    sides, and gate * sigmoid(`swiglu_alpha` * gate) is multiplied by up + 1; `activation` is not used.
-    `joins_hidden`: rows begin with a pair of the batch's, a token's embedding and a hidden state, each normed; side by
-    side they go through "join". There is no table of embeddings then.
-    With a `latent`, all heads have one key and value: the latent vector, `head_dim` elements of it.
+    The computation of each switch is in `weft.compute.reference.runner` and, for encoders, in
+    `weft.compute.reference.encoder`. `num_positions` 0 means no learned positions; row i takes position embedding `i
+    + position_offset`. `embed_size` is the width of a tied embedding that is stored narrower than the hidden state:
+    the matrices from it and back to it are multiplied into embedding and head at loading, which gives the same
+    result. `has_sinks`: each head has a learned logit in the softmax of attention that has no value.
+    `has_output_gate`: beside each head's query "q" makes as many elements again, and their sigmoids multiply the
+    head's attention output.
+
+    With a `swiglu_limit` the MLP joins gate and up differently: the gate is clamped from above at the limit, up from
+    both sides, and gate * sigmoid(`swiglu_alpha` * gate) is multiplied by up + 1; `activation` is not used.
+    `joins_hidden`: rows begin with a pair from the batch, a token's embedding and a hidden state, each normed;
+    concatenated they go through "join". Such a model has no embedding table. With a `latent`, all heads share one key
+    and value: the latent vector, whose size is `head_dim`.
     """
 
     vocab_size: int
@@ -212,7 +216,7 @@ class ModelSpec:
     attention_soft_cap: float | None = None
     has_sinks: bool = False
     has_output_gate: bool = False
-    conv_bias: bool = False  # of all three parts of a short convolution
+    conv_bias: bool = False  # for all three parts of a short convolution
     swiglu_limit: float | None = None
     swiglu_alpha: float = 1.0
     final_soft_cap: float | None = None
@@ -222,45 +226,47 @@ class ModelSpec:
     logits_divisor: float = 1.0
     joins_hidden: bool = False
     tied_head: bool = False
-    has_head: bool = True  # without one, rows come out as hidden states after the last norm
+    has_head: bool = True  # without a head, the outputs are hidden states after the last norm
 
     @property
     def kv_size(self) -> int:
-        """Elements of one token's keys (or values) in one layer."""
+        """Number of elements of one token's keys (or values) in one layer."""
         return self.num_kv_heads * self.head_dim
 
     @property
     def kv_parts(self) -> int:
-        """Keys and values; of latent attention, where they are the same, one."""
+        """2 for keys and values; 1 for latent attention, where they are the same."""
         return 1 if self.latent else 2
 
     @property
     def output_size(self) -> int:
-        """Elements of one token that attention hands on, of all heads."""
+        """Number of elements of one token's attention output, over all heads."""
         return self.num_heads * (self.latent.value_size if self.latent else self.head_dim)
 
     @property
     def num_attention_layers(self) -> int:
-        """Those that keep keys and values."""
+        """Number of layers that keep keys and values."""
         return sum(not (layer.conv_width or layer.recurrence) for layer in self.layers)
 
     @property
     def slot_size(self) -> int:
-        """Elements that layers with a recurrence keep for each sequence."""
+        """Number of elements that layers with a recurrence keep per sequence."""
         return sum(layer.recurrence.state_size for layer in self.layers if layer.recurrence)
 
     @property
     def state_size(self) -> int:
-        """Elements that the other layers keep for each block: what a sequence goes on from at its end."""
+        """Number of elements that convolution layers keep per block: the state at the block's end, to continue
+        from.
+        """
         return sum(self.hidden_size * max(layer.conv_width - 1, 0) for layer in self.layers)
 
     def mlp_size(self, layer: LayerSpec) -> int:
-        """The width of what every token of a layer goes through: the MLP, or the shared expert; 0: neither."""
+        """Returns the width of the layer's MLP or shared expert, which every token uses; 0 if there is neither."""
         return self.intermediate_size if layer.experts is None else layer.experts.shared_size
 
     @property
     def num_idle_parameters(self) -> int:
-        """Those of experts that a token does not go through."""
+        """Number of parameters of the experts that a token does not use."""
         each = (3 if self.is_gated else 2) * self.hidden_size
         return sum(
             each * layer.experts.inner_size * (layer.experts.count - layer.experts.per_token)

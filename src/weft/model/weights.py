@@ -23,32 +23,32 @@ BYTES_PER_ELEMENT: Mapping[str, int] = {
 }
 STORAGE = {"float32": np.float32, "bfloat16": np.uint16, "float16": np.float16}
 _LOWEST_INT8 = np.float32(-128)
-_CHUNK = 1 << 22  # elements looked at in one go, to bound temporary memory
+_CHUNK = 1 << 22  # elements checked at once, to bound temporary memory
 
 
 @dataclass(frozen=True, slots=True)
 class Tensor:
-    """One tensor. numpy has no bfloat16, so `data` holds its bits as uint16 then.
+    """A tensor. numpy has no bfloat16, so `data` then holds the bits as uint16.
 
-    `dtype` "int8" is that of a matrix as its checkpoint rounded it: an element is its whole number times
-    the one of `scales` for its row, and this is its value wherever a value is read.
-    `unchecked` is where it comes from, as long as nobody has seen that all of its values are numbers.
+    `dtype` "int8" is a matrix that its checkpoint quantized: an element's value is its whole number times the entry
+    of `scales` for its row. `unchecked` is the origin of the tensor for error messages, until its values are known to
+    be finite.
     """
 
     dtype: str
     data: NDArray[Any]
     scales: NDArray[np.float32] | None = None  # [rows]
     unchecked: str | None = None
-    # The data lies in a file's read-only map: its pages may be given back, and come again when read.
+    # The data is in a file's read-only map: its pages may be dropped, and are read again on access.
     is_mapped: bool = False
 
     @property
     def shape(self) -> tuple[int, ...]:
-        """Its dimensions."""
+        """Dimensions."""
         return self.data.shape
 
     def float32(self) -> NDArray[np.float32]:
-        """A float32 array of the same values; exact. May share memory with the checkpoint."""
+        """Returns a float32 array of the same values; exact. May share memory with the checkpoint."""
         if self.dtype == "bfloat16":
             return (self.data.astype(np.uint32) << 16).view(np.float32)
         if self.scales is not None:
@@ -56,20 +56,20 @@ class Tensor:
         return self.data.astype(np.float32, copy=False)
 
     def unpacked(self) -> "Tensor":
-        """Itself: see `Values`."""
+        """Returns the tensor itself; see `Values`."""
         return self
 
     def rows(self, start: int, stop: int) -> "Tensor":
-        """Some of its rows, in the same memory."""
+        """Returns some of the rows, in the same memory."""
         scales = None if self.scales is None else np.ascontiguousarray(self.scales[start:stop])
         return Tensor(self.dtype, self.data[start:stop], scales, self.unchecked, self.is_mapped)
 
     def transposed(self) -> "Tensor":
-        """With columns for rows, in the same memory."""
+        """Returns the transposed tensor, in the same memory."""
         return replace(self, data=self.data.T)
 
     def is_finite(self) -> bool:
-        """Whether no element is NaN or infinite."""
+        """True if no element is NaN or infinite."""
         if self.scales is not None:
             with np.errstate(over="ignore"):
                 return bool(np.isfinite(self.scales * _LOWEST_INT8).all())
@@ -80,7 +80,7 @@ class Tensor:
         return all(bool(np.isfinite(chunk).all()) for chunk in chunks)
 
     def rounded_to(self, dtype: str) -> "Tensor":
-        """The nearest values of `dtype`, ties to even; self when it has that type already."""
+        """Returns the nearest values of `dtype`, ties to even; self if it already has that type."""
         if dtype == self.dtype:
             return self
         wide = self.float32()
@@ -91,23 +91,23 @@ class Tensor:
 
 
 def bfloat16_bits(values: NDArray[np.float32]) -> NDArray[np.uint16]:
-    """The upper half of finite float32 values, rounded to nearest even."""
+    """Returns the upper half of finite float32 values, rounded to nearest even."""
     bits = np.ascontiguousarray(values).view(np.uint32)
     return ((bits + np.uint32(0x7FFF) + ((bits >> 16) & 1)) >> 16).astype(np.uint16)
 
 
 class Values(Protocol):
-    """A tensor, or what one can be made from at any time: packed weights are never all floats at once."""
+    """A tensor, or a source that can make one at any time: packed weights are never all floats at once."""
 
     @property
     def unchecked(self) -> str | None:
-        """As in `Tensor`."""
+        """Origin of the values until they are checked, as in `Tensor`."""
 
     def is_finite(self) -> bool:
-        """Whether no element is NaN or infinite."""
+        """True if no element is NaN or infinite."""
 
     def unpacked(self) -> Tensor:
-        """The tensor; made anew by each call, where it has to be made."""
+        """Returns the tensor; packed values make a new one in each call."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -133,12 +133,13 @@ class Product:
 class Weights:
     """Every tensor of a model under Weft's own names, the same for all families.
 
-    `embed`, `positions`, `token_types`, `embed_norm`, `norm`, `head` (absent when tied) and, for layer i,
-    `layers.i.` followed by q, k, v, o, gate, up, down, q_norm, k_norm, or by attention_norm or mlp_norm and
-    _before, _after or _sum; each where the spec has one, and `.bias` behind it likewise. A matrix is [out, in].
-    Where a layer has experts: router, and `experts.j.` followed by gate, up, down; gate, up and down by themselves
-    are of the shared expert then, beside shared_gate, which weighs it. `router_correction` has a number for each
-    expert, `sinks` one for each head. Of latent attention: q, or q_a, q_a_norm and q_b; kv_a, kv_a_norm and kv_b.
+    Names are `embed`, `positions`, `token_types`, `embed_norm`, `norm`, `head` (absent when tied) and, for layer i,
+    `layers.i.` followed by q, k, v, o, gate, up, down, q_norm, k_norm, or by attention_norm or mlp_norm and _before,
+    _after or _sum; each exists if the spec has it, and so does its `.bias`. A matrix is [out, in].
+
+    A layer with experts has router, and `experts.j.` followed by gate, up, down; its plain gate, up and down then
+    belong to the shared expert, and shared_gate weights it. `router_correction` has one number per expert, `sinks`
+    one per head. Latent attention has q, or q_a, q_a_norm and q_b; kv_a, kv_a_norm and kv_b.
     """
 
     tensors: Mapping[str, Values]
@@ -151,7 +152,7 @@ class Weights:
 
 
 def refuse_values(unchecked: str) -> NoReturn:
-    """Raise the `ConfigError` for a tensor that holds NaN or infinity."""
+    """Raises the `ConfigError` for a tensor that holds NaN or infinity."""
     raise ConfigError(f"{unchecked} holds NaN or infinity")
 
 

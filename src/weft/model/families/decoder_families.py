@@ -1,4 +1,4 @@
-"""The families of decoders: one row each, which `weft.model.families.decoders` reads a config by."""
+"""Families of decoders: one row per family, by which `weft.model.families.decoders` reads configs."""
 
 from collections.abc import Mapping
 from dataclasses import replace
@@ -174,7 +174,7 @@ _GEMMA3_WITH_VISION = replace(
     ),
 )
 
-# Those whose config holds that of their text model.
+# Families whose config contains the config of their text model.
 NESTED = frozenset({"gemma3", "qwen3_5", "qwen3_5_moe"})
 
 FAMILIES: Mapping[str, Family] = MappingProxyType(

@@ -1,4 +1,6 @@
-"""config.json to the `ModelSpec` of a decoder, by its family's row; what a row does not read is refused."""
+"""Turns config.json into the `ModelSpec` of a decoder, by the row of its family; keys that no row reads are
+refused.
+"""
 
 import re
 from collections.abc import Collection, Mapping
@@ -31,7 +33,8 @@ _HEADS = re.compile("ForCausalLM|ForConditionalGeneration|LMHeadModel")
 _MAX_EXPERTS = 4096
 _FULL, _SLIDING, _CONV = "full_attention", "sliding_attention", "conv"
 
-# Keys that change the maths, with the values that change nothing. A family that reads one is exempt.
+# Keys that change the computation, with the values that change nothing. A family that reads a key may have other
+# values.
 _NEUTRAL: Mapping[str, tuple[object, ...]] = MappingProxyType(
     {
         "num_experts": (0, 1),
@@ -86,9 +89,9 @@ _NEUTRAL: Mapping[str, tuple[object, ...]] = MappingProxyType(
 
 @dataclass(frozen=True, slots=True)
 class ModelConfigFile:
-    """config.json, understood: the family's row, and the fields of its text part with defaults.
+    """config.json of a decoder: the row of its family, and the fields of its text part with defaults.
 
-    `task` is the end of the architecture's name: what the checkpoint was saved for.
+    `task` is the end of the architecture's name: the task that the checkpoint was saved for.
     """
 
     model_type: str
@@ -96,11 +99,11 @@ class ModelConfigFile:
     task: str
     family: Family
     fields: Fields  # of the decoder
-    top: Fields  # of the file as a whole; the same unless the decoder is nested
+    top: Fields  # of the whole file; equal to `fields` unless the decoder is nested
 
 
 def read_config(values: Mapping[str, object], where: str) -> ModelConfigFile:
-    """Find the family of a config, or refuse it by name with the list of what runs."""
+    """Finds the family of a config; refuses an unknown one with the list of supported architectures."""
     top = Fields(values, where)
     architectures = top.texts("architectures")
     model_type = top.text("model_type")
@@ -124,7 +127,9 @@ def read_config(values: Mapping[str, object], where: str) -> ModelConfigFile:
 
 
 def _count_alias(family: Family, source: Mapping[str, object], where: str) -> Mapping[str, str]:
-    """The other name of the number of experts, where a file has that; both must not differ."""
+    """Returns the alias of the number of experts, if the file uses it; the two keys must not contradict each
+    other.
+    """
     if family.experts is None:
         return {}
     other, count = family.experts.other_count, family.experts.count
@@ -136,7 +141,7 @@ def _count_alias(family: Family, source: Mapping[str, object], where: str) -> Ma
 
 
 def _task(family: Family, architectures: tuple[str, ...]) -> str | None:
-    """What a decoder of that family was saved for; None if it is not one."""
+    """Returns the task that a decoder of that family was saved for; None if the file is not such a decoder."""
     if not architectures or family.architecture in architectures:
         return "ForCausalLM"
     stem = family.architecture.removesuffix("ForCausalLM").removesuffix("LMHeadModel")
@@ -145,13 +150,13 @@ def _task(family: Family, architectures: tuple[str, ...]) -> str | None:
 
 
 def _top_level(top: Fields) -> dict[str, object]:
-    """Keys of a nested config that hold for its text part as well."""
+    """Returns keys of a nested config that apply to its text part as well."""
     keys = ("tie_word_embeddings", "eos_token_id", "bos_token_id", "pad_token_id")
     return {key: top.values[key] for key in (*keys, "quantization_config") if key in top.values}
 
 
 def read_spec(config: ModelConfigFile) -> ModelSpec:
-    """The decoder that `config` describes; every key that matters is used or refused."""
+    """Returns the decoder that `config` describes; every key that changes the result is used or refused."""
     family, fields = config.family, config.fields
     _refuse_unimplemented(family, fields)
     hidden, heads, kv_heads, head_dim = _sizes(fields)
@@ -240,7 +245,9 @@ def _sizes(fields: Fields) -> tuple[int, int, int, int]:
 
 
 def _intermediate_size(family: Family, fields: Fields, hidden: int) -> int:
-    if "shared_intermediate_size" in family.reads:  # of the MLP, or of the expert in its place
+    if (
+        "shared_intermediate_size" in family.reads
+    ):  # size of the MLP, or of the shared expert in its place
         return fields.integer("shared_intermediate_size", high=_MAX_WIDTH)
     if not family.is_gated and not fields.has("intermediate_size"):
         return 4 * hidden
@@ -250,7 +257,7 @@ def _intermediate_size(family: Family, fields: Fields, hidden: int) -> int:
 
 
 def _adjusted(fields: Fields, size: int) -> int:
-    """What LFM2 makes of a size before it uses it; without a multiplier it is not rounded up either."""
+    """Returns the size that LFM2 computes from a given one; without a multiplier it is not rounded up either."""
     size = int(2 * size / 3)
     if fields.has("block_ffn_dim_multiplier"):
         step = fields.integer("block_multiple_of", high=_MAX_WIDTH)
@@ -280,7 +287,7 @@ def _norm_placement(family: Family, fields: Fields) -> NormPlacement:
 
 
 def _embed_size(family: Family, fields: Fields, hidden: int) -> int | None:
-    """Where it is another width than the hidden state's, which only tied embeddings may have."""
+    """Returns the width of embeddings that differs from the hidden size, which only tied embeddings may have."""
     if "word_embed_proj_dim" not in family.reads:
         return None
     size = fields.integer_or("word_embed_proj_dim", hidden, high=_MAX_WIDTH)
@@ -349,7 +356,7 @@ def _layers(family: Family, fields: Fields, head_dim: int) -> tuple[LayerSpec, .
 def _with_experts(
     family: Family, fields: Fields, layers: tuple[LayerSpec, ...]
 ) -> tuple[LayerSpec, ...]:
-    """The layers, with experts in those that have some."""
+    """Returns the layers, with experts in those that have some."""
     rule = family.experts
     if rule is None:
         return layers
@@ -380,7 +387,7 @@ def _with_experts(
 
 
 def _with_groups(rule: ExpertsRule, fields: Fields, experts: ExpertsSpec) -> ExpertsSpec:
-    """With a router and a shared expert as DeepSeek has them."""
+    """Returns the experts with a router and a shared expert in DeepSeek's form."""
     count, num_groups, num_chosen = experts.count, 1, 1
     if has_expert_groups(fields, is_sigmoid=experts.is_sigmoid):
         num_groups = fields.integer_or("n_group", 1, high=count)
@@ -403,7 +410,7 @@ def _with_groups(rule: ExpertsRule, fields: Fields, experts: ExpertsSpec) -> Exp
 
 
 def _sparse_layers(rule: ExpertsRule, fields: Fields, num_layers: int) -> Collection[int]:
-    """The numbers of layers that have experts."""
+    """Returns the numbers of layers that have experts."""
     if rule.has_groups:
         return range(fields.integer_or("first_k_dense_replace", 0, low=0), num_layers)
     if not rule.has_steps:
@@ -456,7 +463,7 @@ def _layer_types(
 
 
 def _windows_in_use(family: Family, fields: Fields) -> bool:
-    """Some families carry a window that counts only when a second key switches it on."""
+    """True if windows apply; some families have a window that a second key must switch on."""
     switched_on = not family.window_switch or fields.flag_or("use_sliding_window", False)
     return switched_on and fields.has("sliding_window")
 
@@ -471,7 +478,7 @@ def _listed_layer_types(fields: Fields, num_layers: int, allowed: tuple[str, str
 
 
 def _mixed_layer_types(fields: Fields, num_layers: int) -> list[str]:
-    """Of attention and convolutions; where nothing is said, all layers have attention."""
+    """Returns the kinds of layers, attention or convolution; without keys all layers have attention."""
     if fields.has("layer_types"):
         kinds = _listed_layer_types(fields, num_layers, (_FULL, _CONV))
         return kinds if _FULL in kinds else fields.refuse("layer_types", f"one with {_FULL} in it")

@@ -1,4 +1,4 @@
-"""Gated delta nets in a config: which layers have one in place of attention, and its sizes."""
+"""Gated delta nets in a config: the layers that have one instead of attention, and its sizes."""
 
 from weft.model.fields import Fields
 from weft.model.recurrence import DeltaSpec
@@ -8,7 +8,7 @@ _FULL, _LINEAR = "full_attention", "linear_attention"
 _MAX_HEADS = 2**12
 _MAX_SIZE = 2**12  # of a head's keys or values
 DELTA_KEYS = ("linear_num_value_heads", "full_attention_interval", "attn_output_gate")
-# What a missing key means.
+# Defaults of missing keys.
 DELTA = {
     "head_dim": 256,
     "max_position_embeddings": 32768,
@@ -25,7 +25,7 @@ DELTA = {
 def delta_layers(
     fields: Fields, num_layers: int, rope: RopeSpec, *, is_by_key_head: bool
 ) -> tuple[LayerSpec, ...]:
-    """Of attention with that rope, and of gated delta nets."""
+    """Returns layers with attention and this rope, and layers with gated delta nets."""
     if fields.text("hidden_act") not in ("silu", "swish"):
         fields.refuse("hidden_act", "silu, which is what goes with linear_attention")
     attention, delta = LayerSpec(rope=rope), LayerSpec(recurrence=_delta(fields, is_by_key_head))

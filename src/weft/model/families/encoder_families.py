@@ -1,4 +1,4 @@
-"""config.json to the `ModelSpec` of an encoder: one table row for each family of encoders, read by one function."""
+"""Turns config.json into the `ModelSpec` of an encoder: a table with one row per family, read by one function."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
@@ -28,7 +28,7 @@ _ACTIVATIONS = {
 
 Ropes = Literal["none", "one", "per_layer_type"]
 
-# How GPT-2, and what descends from it, spells what others call so.
+# GPT-2's spellings of keys, which its descendants use too, with the usual ones.
 GPT2_KEYS: Mapping[str, str] = MappingProxyType(
     {
         "n_embd": "hidden_size",
@@ -44,14 +44,14 @@ GPT2_KEYS: Mapping[str, str] = MappingProxyType(
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class EncoderFamily:
-    """What is fixed for a model type, and which keys of its config decide the rest.
+    """Fixed properties of a model type, and the config keys that decide the rest.
 
-    `aliases` are other spellings of a key, by the usual one. `head_activation` None: sequences are
-    classified from the hidden state itself.
+    `aliases` maps other spellings of keys to the usual ones. With `head_activation` None, sequences are classified
+    from the hidden state itself.
     """
 
     names: Names
-    prefix: str  # of the encoder's tensors, below a head
+    prefix: str  # prefix of the encoder's tensors if the file has a head
     defaults: Mapping[str, object]
     aliases: Mapping[str, str] = field(default_factory=dict)
     ropes: Ropes = "none"
@@ -72,7 +72,7 @@ _BERT_DEFAULTS: Mapping[str, object] = {
 }
 _ROBERTA_DEFAULTS: Mapping[str, object] = {**_BERT_DEFAULTS, "pad_token_id": 1}
 _ABSOLUTE: Mapping[str, tuple[object, ...]] = {"position_embedding_type": ("absolute",)}
-# What the first releases of nomic-bert could switch; this is how they are switched.
+# Switches of the first releases of nomic-bert, with the only values that are supported.
 _NOMIC_FIXED: Mapping[str, tuple[object, ...]] = {
     "prenorm": (False,),
     "parallel_block": (False,),
@@ -169,7 +169,7 @@ ENCODER_FAMILIES: Mapping[str, EncoderFamily] = MappingProxyType(
 
 @dataclass(frozen=True, slots=True)
 class EncoderConfig:
-    """config.json of an encoder, understood. `task` is the end of its architecture's name."""
+    """config.json of an encoder. `task` is the end of the architecture's name."""
 
     model_type: str
     architectures: tuple[str, ...]
@@ -189,7 +189,7 @@ _NEUTRAL: Mapping[str, tuple[object, ...]] = {
 
 
 def read_encoder_config(values: Mapping[str, object], where: str) -> EncoderConfig:
-    """Understand a config whose model_type is in `ENCODER_FAMILIES`."""
+    """Reads a config whose model_type is in `ENCODER_FAMILIES`."""
     plain = Fields(values, where)
     model_type = plain.text("model_type")
     family = ENCODER_FAMILIES[model_type]
@@ -212,7 +212,7 @@ def read_encoder_config(values: Mapping[str, object], where: str) -> EncoderConf
 
 
 def read_encoder_spec(config: EncoderConfig) -> ModelSpec:
-    """The encoder that `config` describes."""
+    """Returns the encoder that `config` describes."""
     family, fields = config.family, config.fields
     hidden = fields.integer("hidden_size", high=_MAX_WIDTH)
     heads = fields.integer("num_attention_heads", high=2**16)
@@ -254,7 +254,7 @@ def read_encoder_spec(config: EncoderConfig) -> ModelSpec:
 
 
 def read_head(config: EncoderConfig, spec: ModelSpec) -> HeadSpec | None:
-    """The classifier on top, if the architecture has one."""
+    """Returns the classifier on top, if the architecture has one."""
     family, fields = config.family, config.fields
     if config.task in ("Model", "ForMaskedLM"):
         return None
@@ -292,7 +292,7 @@ def _activation(family: EncoderFamily, fields: Fields) -> Activation:
 
 
 def read_activation(fields: Fields, key: str) -> Activation:
-    """The function that `key` names, of those that there are."""
+    """Returns the activation that `key` names; refuses unknown ones."""
     name = fields.text(key)
     if name not in _ACTIVATIONS:
         fields.refuse(key, "one of " + ", ".join(_ACTIVATIONS))
@@ -308,7 +308,7 @@ def _layers(family: EncoderFamily, fields: Fields, head_dim: int) -> tuple[Layer
         return (LayerSpec(rope=read_rope(fields, rules, head_dim, "full_attention")),) * count
     kinds = _layer_types(fields, count)
     ropes = {kind: read_rope(fields, rules, head_dim, kind) for kind in sorted(set(kinds))}
-    # Of keys on either side, the row's own included.
+    # Number of keys on either side, including the row's own.
     window = fields.integer("local_attention") // 2 + 1
     return tuple(
         LayerSpec(

@@ -1,4 +1,4 @@
-"""What a row of the table of families says; `weft.model.families.decoders` reads a config by it."""
+"""Row types of the table of families; `weft.model.families.decoders` reads configs by these rows."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
@@ -8,7 +8,7 @@ from weft.model.families.names import LLAMA, DecoderNames
 from weft.model.families.rope import RopeRules
 from weft.model.spec import Norm, NormPlacement, QkNorm
 
-# Whether products have biases; where neither, the key that says so.
+# Whether linear layers have biases, or the key that decides it.
 Bias = Literal["never", "always", "attention_bias", "mlp_bias", "enable_bias", "qkv_bias"]
 _COUNTS = ("num_experts", "num_local_experts")
 GROUP_KEYS = (
@@ -23,13 +23,13 @@ Recurrence = Literal[
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ExpertsRule:
-    """How a family says which layers have experts, and what they are like.
+    """How a family's config describes the layers with experts, and the experts.
 
-    `count`, `inner_size` and `shared_size` are keys; where the experts are `is_optional`, a count of 0 leaves the
-    shared one alone, as an MLP. `is_normalized` None: the key norm_topk_prob says it. Where `has_steps`,
-    decoder_sparse_step and mlp_only_layers say which layers have an MLP instead; else none has. `has_groups`:
-    what is beside the experts is as DeepSeek has it, by its keys; and so is the router, which is that of its V3
-    where `is_sigmoid`, else that of V2.
+    `count`, `inner_size` and `shared_size` are keys. If the experts are `is_optional`, a count of 0 leaves the shared
+    expert alone, as an MLP. `is_normalized` None: the key norm_topk_prob decides. With `has_steps`,
+    decoder_sparse_step and mlp_only_layers say which layers have an MLP instead; otherwise every layer has experts.
+    `has_groups`: shared experts and router have DeepSeek's form and keys; the router is that of V3 with `is_sigmoid`,
+    otherwise that of V2.
     """
 
     count: str
@@ -46,13 +46,13 @@ class ExpertsRule:
 
     @property
     def other_count(self) -> str | None:
-        """What some files call the count instead."""
+        """Key of the count in other files of the family."""
         others = [key for key in _COUNTS if key != self.count]
         return others[0] if len(others) == 1 else None
 
     @property
     def keys(self) -> frozenset[str]:
-        """Those that are read of a config, and are refused elsewhere."""
+        """Keys that are read from a config, and are refused in families without experts."""
         if self.has_groups:
             return frozenset({self.count, *GROUP_KEYS})
         steps = {"decoder_sparse_step", "mlp_only_layers"} if self.has_steps else set()
@@ -61,11 +61,11 @@ class ExpertsRule:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Family:
-    """What is fixed for a model type, and which keys of its config decide the rest.
+    """Fixed properties of a model type, and the config keys that decide the rest.
 
-    `aliases` are other spellings of a key, by the usual one.
-    `reads` names keys that change the maths in this family and are refused, unless neutral, elsewhere.
-    `defaults` says what a missing key means; an explicit null overrides it.
+    `aliases` maps other spellings of keys to the usual ones. `reads` names keys that change the computation in this
+    family; other families refuse them unless neutral. `defaults` has the values of missing keys; an explicit null
+    overrides them.
     """
 
     architecture: str
@@ -79,18 +79,20 @@ class Family:
     norm: Norm = Norm.RMS
     qk_norm: QkNorm = QkNorm.NONE
     recurrence: Recurrence = "none"
-    is_by_key_head: bool = False  # of delta nets: see `DeltaSpec`
+    is_by_key_head: bool = False  # for delta nets; see `DeltaSpec`
     has_sinks: bool = False
-    has_latent: bool = False  # its attention is DeepSeek's, by the keys that it has for it
+    has_latent: bool = False  # latent attention, with DeepSeek's keys
     norm_placement: NormPlacement = NormPlacement.BEFORE
     norm_offset: float = 0.0
     windows: Windows = "none"
-    window_switch: bool = False  # windows count only under use_sliding_window
-    window_alternates: bool = False  # every second layer has one, below max_window_layers
+    window_switch: bool = False  # windows apply only with use_sliding_window
+    window_alternates: bool = False  # every second layer below max_window_layers has a window
     rope: RopeRules = field(default_factory=RopeRules)
-    position_offset: int | None = None  # positions are learned, and begin there: there is no rope
-    scales_embeddings: bool = False  # by the square root of the hidden size
+    position_offset: int | None = None  # positions are learned and begin at this offset; no rope
+    scales_embeddings: bool = (
+        False  # embeddings are multiplied by the square root of the hidden size
+    )
     experts: ExpertsRule | None = None
     reads: frozenset[str] = frozenset()
     prefixes: tuple[str, ...] = ("model.",)
-    ignored_tensors: tuple[str, ...] = ()  # prefixes of tensors that serve no text
+    ignored_tensors: tuple[str, ...] = ()  # prefixes of tensors that text generation does not use

@@ -1,11 +1,11 @@
-"""DeepSeek's config: what its keys mean when missing, and its latent attention to a `LatentSpec`."""
+"""DeepSeek's config: defaults of missing keys, and the `LatentSpec` of its latent attention."""
 
 import math
 
 from weft.model.fields import Fields
 from weft.model.spec import LatentSpec, RopeKind, RopeSpec
 
-# What a packed head is padded to: parts of a head that lie behind one another are whole lanes.
+# Padding of a packed head: parts of a head that follow each other have whole lanes.
 LANES = 16
 _MAX_WIDTH = 2**16
 
@@ -15,7 +15,7 @@ DEEPSEEK_V2 = {
     "rms_norm_eps": 1e-6,
     "rope_theta": 10000.0,
     "tie_word_embeddings": False,
-    "head_dim": 64,  # in every file, and not read
+    "head_dim": 64,  # present in every file, but not read
     "kv_lora_rank": 512,
     "q_lora_rank": 1536,
     "qk_nope_head_dim": 128,
@@ -44,7 +44,7 @@ DEEPSEEK_V3 = {
 
 
 def read_latent(fields: Fields) -> LatentSpec:
-    """The sizes of latent attention, each refused where it cannot be computed with."""
+    """Returns the sizes of latent attention; refuses sizes that cannot be computed with."""
     rank, key_size = (
         fields.integer(key, high=_MAX_WIDTH) for key in ("kv_lora_rank", "qk_nope_head_dim")
     )
@@ -71,7 +71,7 @@ def read_latent(fields: Fields) -> LatentSpec:
 
 
 def attention_scale(fields: Fields, latent: LatentSpec, rope: RopeSpec) -> float:
-    """By the size of a head's key; yarn's mscale_all_dim makes it larger."""
+    """Returns the scale by the size of a head's key; yarn's mscale_all_dim makes it larger."""
     scale = float(latent.query_size**-0.5)
     old, new = fields.object("rope_scaling"), fields.object("rope_parameters")
     settings = old if old is not None and old.values else new
@@ -83,7 +83,7 @@ def attention_scale(fields: Fields, latent: LatentSpec, rope: RopeSpec) -> float
 
 
 def has_expert_groups(fields: Fields, *, is_sigmoid: bool) -> bool:
-    """Whether experts are chosen in groups; a way of choosing that is not the family's is refused."""
+    """True if experts are chosen in groups; refuses a way of choosing that is not the family's."""
     methods = ("noaux_tc",) if is_sigmoid else ("greedy", "group_limited_greedy")
     scoring = "sigmoid" if is_sigmoid else "softmax"
     if fields.has("topk_method") and fields.text("topk_method") not in methods:

@@ -1,4 +1,4 @@
-"""Mamba-2 in a config: which layers have it in place of attention, and its sizes."""
+"""Mamba-2 in a config: the layers that have it instead of attention, and its sizes."""
 
 import math
 
@@ -8,12 +8,12 @@ from weft.model.spec import MAX_CONV_WIDTH, LayerSpec, RopeSpec
 
 _MAX_WIDTH = 2**24
 _MAX_HEADS = 2**16
-# A sequence keeps this in float32 for each layer; the largest models in use have some 8 MiB.
+# Numbers of state per sequence and layer, in float32; the largest models in use have about 8 MiB.
 _MAX_STATE_SIZE = 2**26
 _FULL, _LINEAR = "full_attention", "linear_attention"
 _NAMES = {"attention": _FULL, "mamba": _LINEAR}
 _INFINITIES = ("Infinity", {"__float__": "Infinity"})
-# Keys that decide about such a layer.
+# Keys of Mamba-2 layers.
 MAMBA_KEYS = frozenset(
     "mamba_n_heads mamba_d_head mamba_n_groups mamba_d_state mamba_d_conv mamba_expand mamba_conv_bias"
     " mamba_proj_bias time_step_limit".split()
@@ -33,7 +33,7 @@ MAMBA_DEFAULTS = {
 def mamba_layers(
     fields: Fields, num_layers: int, rope: RopeSpec, *, may_lack_rope: bool
 ) -> tuple[LayerSpec, ...]:
-    """Of attention, with that rope or where it may be so without, and of Mamba-2."""
+    """Returns layers of attention, with this rope or without one if allowed, and layers of Mamba-2."""
     key = "position_embedding_type"
     kind = fields.values.get(key)
     if may_lack_rope and kind not in (None, "nope", "rope"):
@@ -47,7 +47,7 @@ def mamba_layers(
 
 
 def _mamba(fields: Fields, hidden: int) -> Mamba2Spec:
-    """The one that all such layers of a config have."""
+    """Returns the spec that all Mamba-2 layers of a config share."""
     heads = fields.integer("mamba_n_heads", high=_MAX_HEADS)
     inner = fields.integer("mamba_expand", high=2**10) * hidden
     if inner % heads:
@@ -78,7 +78,7 @@ def _mamba(fields: Fields, hidden: int) -> Mamba2Spec:
 
 
 def _step_limits(fields: Fields) -> tuple[float, float]:
-    """JSON has no infinity: transformers writes it as an object."""
+    """Returns the limits of a time step; JSON has no infinity, so transformers writes it as an object."""
     key = "time_step_limit"
     if not fields.has(key):
         return 0.0, math.inf
@@ -95,7 +95,7 @@ def _step_limits(fields: Fields) -> tuple[float, float]:
 
 
 def _kinds(fields: Fields, num_layers: int) -> list[str]:
-    """By a list of all layers, or of those with attention."""
+    """Returns the kinds of layers, from a list of all layers, or from one of the layers with attention."""
     if fields.has("layer_types") or not fields.has("attn_layer_indices"):
         kinds = [_NAMES.get(kind, kind) for kind in fields.texts("layer_types")]
         if len(kinds) != num_layers or any(kind not in _NAMES.values() for kind in kinds):

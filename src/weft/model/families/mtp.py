@@ -1,7 +1,8 @@
-"""Layers for multi-token prediction: a head that goes on from the model's last hidden states.
+"""Heads for multi-token prediction, which continue from the model's last hidden states.
 
-It is a decoder of one layer, whose rows are pairs: the embedding of a token, and the hidden state of the position
-before it. It gives hidden states, of which the model's own head makes logits of the token behind that one.
+Such a head is a decoder of one layer. Its rows are pairs: the embedding of a token, and the hidden state of the
+position before it. It produces hidden states, from which the model's own head makes logits of the token after that
+one.
 """
 
 from collections.abc import Collection
@@ -13,14 +14,14 @@ from weft.model.spec import ModelSpec
 
 
 def has_mtp(names: DecoderNames, stored: Collection[str], num_layers: int) -> bool:
-    """Whether tensors of such a layer are among those that are stored, beside so many others."""
+    """True if the stored tensors include such a head, after `num_layers` ordinary layers."""
     if names.mtp is None:
         return False
     return f"{_written(names, num_layers)['join_embed_norm']}.weight" in stored
 
 
 def mtp_spec(spec: ModelSpec) -> ModelSpec:
-    """The head of such a model: its layer is as the last one with attention."""
+    """Returns the spec of the head: its layer is like the model's last layer with attention."""
     last = next(layer for layer in reversed(spec.layers) if layer.recurrence is None)
     return replace(spec, layers=(last,), joins_hidden=True, has_head=False, tied_head=False)
 
@@ -28,7 +29,7 @@ def mtp_spec(spec: ModelSpec) -> ModelSpec:
 def mtp_names(
     names: DecoderNames, stored: Collection[str], num_layers: int, where: str
 ) -> DecoderNames:
-    """How its tensors are named, whole; a `ConfigError` where there is another such layer behind it."""
+    """Returns the full names of the head's tensors; raises `ConfigError` if there is a second such layer."""
     following = _written(names, num_layers, number=1)["layer"]
     if any(name.startswith(following) for name in stored):
         raise ConfigError(

@@ -1,4 +1,4 @@
-"""How families name their tensors, by our names for the same."""
+"""Tensor names of families, by Weft's names for the same tensors."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -9,11 +9,12 @@ from weft.model.spec import NormPlacement
 
 @dataclass(frozen=True, slots=True)
 class Names:
-    """`spellings` has one map for each way in which the family's checkpoints are written.
+    """Tensor names of an encoder family; `spellings` has one map for each way in which its checkpoints are
+    written.
 
-    A map goes from our name to theirs without `.weight` or `.bias`. `layer` in it leads the tensors
-    of a layer, with `{}` for its number. Several of ours may share one of theirs, which then holds
-    their rows one after the other. Names that begin as `ignored` serve no pooling.
+    A map goes from Weft's name to the checkpoint's without `.weight` or `.bias`. `layer` in it leads the tensors of a
+    layer, with `{}` for its number. Several of Weft's names may share one tensor, which then holds their rows one
+    after the other. Tensors whose names begin with an entry of `ignored` are not used for pooling.
     """
 
     spellings: tuple[Mapping[str, str], ...]
@@ -26,9 +27,9 @@ def _joined(name: str, *parts: str) -> dict[str, str]:
 
 @dataclass(frozen=True, slots=True)
 class MtpNames:
-    """How the layers for multi-token prediction are written, whole names with `{}` for the number of one.
+    """Names of layers for multi-token prediction: full names with `{}` for the number of a layer.
 
-    They are counted on from the layers before, or from 0.
+    Numbers continue those of the layers before (`counts_on`), or begin at 0.
     """
 
     names: Mapping[str, str]
@@ -37,9 +38,9 @@ class MtpNames:
 
 @dataclass(frozen=True, slots=True)
 class DecoderNames:
-    """How a decoder's checkpoints are written: one map as in `Names`, and more by where the norms are.
+    """Tensor names of a decoder family: one map as in `Names`, and more by the placement of norms.
 
-    `is_transposed`: linear layers lie in them as [in, out]. `has_bare_experts`: as gpt-oss has its experts.
+    `is_transposed`: linear layers are stored as [in, out]. `has_bare_experts`: experts are stored as in gpt-oss.
     """
 
     names: Mapping[str, str]
@@ -49,7 +50,7 @@ class DecoderNames:
     mtp: MtpNames | None = None
 
     def of(self, placement: NormPlacement) -> Mapping[str, str]:
-        """All of them."""
+        """Returns all names for a placement of norms."""
         return {**self.names, **self.norms[placement]}
 
 
@@ -71,7 +72,7 @@ _FUSED = {
     **_joined("self_attn.qkv_proj", "q", "k", "v"),
     **_joined("mlp.gate_up_proj", "gate", "up"),
 }
-# "post_attention_layernorm" comes before the MLP in families that normalise before only.
+# "post_attention_layernorm" is the norm before the MLP in families that normalise before only.
 _DECODER_NORMS = {
     NormPlacement.BEFORE: {
         "attention_norm_before": "input_layernorm",
@@ -407,8 +408,8 @@ NOMIC = Names(
     ignored=("pooler.", "cls.", "lm_head."),
 )
 
-# Where the first product and the labels' product of a classifier are, by model type. A name that
-# begins with a dot lies with the encoder's tensors.
+# Names of a classifier's first linear layer and of its labels' linear layer, by model type. A name that begins with a
+# dot follows the prefix of the encoder's tensors.
 HEADS: Mapping[str, tuple[str, str]] = MappingProxyType(
     {
         "bert": (".pooler.dense", "classifier"),

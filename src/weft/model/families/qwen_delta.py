@@ -1,4 +1,4 @@
-"""Qwen3-Next and Qwen3.5: attention with gates in some layers, gated delta nets in the others."""
+"""Qwen3-Next and Qwen3.5: gated attention in some layers, gated delta nets in the others."""
 
 from collections.abc import Mapping
 from dataclasses import replace
@@ -65,7 +65,7 @@ _QWEN35_MOE = replace(
 
 
 def _with_vision(row: Family) -> Family:
-    """The text model of one that sees."""
+    """Returns the row for the text model of a family with vision."""
     return replace(
         row,
         architecture=row.architecture.replace("ForCausalLM", "ForConditionalGeneration"),

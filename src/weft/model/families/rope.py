@@ -8,7 +8,7 @@ from weft.core.errors import ConfigError
 from weft.model.fields import Fields, shown
 from weft.model.spec import RopeKind, RopeSpec
 
-# Per kind: keys it needs, keys it may have. Any other key is refused: it would change the angles.
+# Per kind: required keys, and optional keys. Any other key is refused, because it would change the angles.
 _KEYS: Mapping[str, tuple[frozenset[str], frozenset[str]]] = {
     "default": (frozenset(), frozenset()),
     "linear": (frozenset({"factor"}), frozenset()),
@@ -29,23 +29,23 @@ _KEYS: Mapping[str, tuple[frozenset[str], frozenset[str]]] = {
         frozenset({"factor", "original_max_position_embeddings", "attention_factor"}),
     ),
 }
-# `finetuned` says how the model was made, and changes no angle.
+# `finetuned` describes how the model was made, and changes no angle.
 _ANY_KIND = frozenset({"rope_type", "type", "rope_theta", "partial_rotary_factor", "finetuned"})
 _LAYER_TYPES = ("full_attention", "sliding_attention")
 
 
 @dataclass(frozen=True, slots=True)
 class RopeRules:
-    """How a family reads its rotary settings."""
+    """Rules by which a family's rotary settings are read."""
 
     partial: bool = False  # reads partial_rotary_factor
     per_layer_type: bool = False  # sliding layers have their own settings
-    has_sections: bool = False  # of places in pictures; in all of them a token of text has the same
+    has_sections: bool = False  # sections for positions in images; a text token has the same position in all sections
     aliases: tuple[tuple[str, str], ...] = ()  # old names of kinds
 
 
 def read_rope(config: Fields, rules: RopeRules, head_dim: int, layer_type: str) -> RopeSpec:
-    """The rope of layers of `layer_type` ("full_attention" or "sliding_attention")."""
+    """Returns the rope of layers of `layer_type` ("full_attention" or "sliding_attention")."""
     settings, theta = _settings(config, rules, layer_type)
     kind = _kind(settings, rules)
     _check_keys(settings, kind, rules)
@@ -59,7 +59,7 @@ def read_rope(config: Fields, rules: RopeRules, head_dim: int, layer_type: str) 
 
 
 def context_length(config: Fields, rules: RopeRules) -> int:
-    """Positions the model can be served with, scaling included."""
+    """Returns the maximum number of positions, scaling included."""
     trained = config.integer("max_position_embeddings")
     settings, _ = _settings(config, rules, "full_attention")
     kind = _kind(settings, rules)
@@ -70,7 +70,7 @@ def context_length(config: Fields, rules: RopeRules) -> int:
 
 
 def _settings(config: Fields, rules: RopeRules, layer_type: str) -> tuple[Fields, float]:
-    """The block that holds the settings, and theta."""
+    """Returns the object with the settings, and theta."""
     old, new = config.object("rope_scaling"), config.object("rope_parameters")
     block = old if old is not None and old.values else new
     if block is None:
@@ -146,7 +146,7 @@ def _rotary_dim(config: Fields, settings: Fields, rules: RopeRules, head_dim: in
 def _original(config: Fields, settings: Fields) -> int:
     key = "original_max_position_embeddings"
     source = config if config.has(key) else settings
-    # Of one position alone no scaling is known: its logarithm is what others are divided by.
+    # At least 2: scaling divides by the logarithm, which is 0 for one position.
     return source.integer_or(key, config.integer("max_position_embeddings"), low=2)
 
 

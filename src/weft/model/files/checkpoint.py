@@ -15,9 +15,9 @@ from weft.model.weights import LoadWeights, Tensor, Values, Weights, refuse_valu
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TokenizerPart:
-    """What the tokenizer's files say of a model, by the fields that it becomes.
+    """Facts of a model from its tokenizer's files, under the names of the fields that they become.
 
-    `parsed_tokenizer` is what was built from `tokenizer_files` to check them: to build it again would take
+    `parsed_tokenizer` was built from `tokenizer_files` to check them; it is kept because building it again would take
     most of a start.
     """
 
@@ -31,15 +31,16 @@ class TokenizerPart:
 
 @dataclass(frozen=True, slots=True)
 class Checkpoint:
-    """`tokenizer_files` holds, by file name, all that is needed to rebuild the tokenizer elsewhere.
+    """A model with its card, its spec, and functions that read its tokenizer and weights.
 
-    What they say is known after `with_tokenizer`: the card has no special ids before, and there is no
-    template. An engine needs none of it, and to read a large vocabulary takes most of a start.
-    `groups` are the matrices that kernels compute with as they are stored, by name.
-    `weight_files` are those that `load_weights` reads; none where weights are drawn. `find_again` finds what
-    its name stands for now; `find_mtp` its head for multi-token prediction, if it has one. `needed` are the tensors
-    that are read, by their names in the files, and `load_from` reads the same from elsewhere; a model without files
-    has none.
+    `tokenizer_files` holds, by file name, all that is needed to rebuild the tokenizer elsewhere. Facts from the
+    tokenizer are known after `with_tokenizer`: before, the card has no special ids, and there is no template. An
+    engine needs no tokenizer, and reading a large vocabulary takes most of a start.
+
+    `groups` are the matrices that kernels compute with in their stored format, by name. `weight_files` are those that
+    `load_weights` reads; empty for random weights. `find_again` finds the model that its name stands for now;
+    `find_mtp` finds its head for multi-token prediction, if it has one. `needed` are the tensors to read, by their
+    names in the files, and `load_from` reads the same tensors from other places; a model without files has none.
     """
 
     card: ModelCard
@@ -59,8 +60,10 @@ class Checkpoint:
     parsed_tokenizer: Tokenizer | None = field(default=None, repr=False)
 
     def with_tokenizer(self) -> "Checkpoint":
-        """With what the tokenizer's files say; a `ConfigError` says why they do not go with the model."""
-        if self.read_tokenizer is None:  # it was read, or built in
+        """Returns the checkpoint with facts from the tokenizer's files; raises `ConfigError` if they do not fit
+        the model.
+        """
+        if self.read_tokenizer is None:  # already read, or built in
             return self
         part = self.read_tokenizer()
         card = replace(
@@ -79,12 +82,14 @@ class Checkpoint:
         )
 
     def watched(self, report: Callable[[int], None]) -> "Checkpoint":
-        """The same; `report` gets the number of elements that are loaded, each time the next tensor is read."""
+        """Returns the same checkpoint; each time a tensor is read, `report` gets the number of elements loaded so
+        far.
+        """
         done = last = 0
 
         def on_taken(num_elements: int) -> None:
             nonlocal done, last
-            # Whoever takes the next has loaded the one before.
+            # A caller that reads the next tensor has loaded the one before.
             done, last = done + last, num_elements
             report(done)
 
@@ -95,14 +100,16 @@ class Checkpoint:
         return replace(self, load_weights=load_weights)
 
     def with_tensors(self, stored: Mapping[str, StoredTensor]) -> "Checkpoint":
-        """The same model, whose `needed` tensors lie there."""
+        """Returns the same model with its `needed` tensors stored in other places."""
         load_from = self.load_from
         assert load_from is not None
         files = tuple(sorted({tensor.path for tensor in stored.values()}))
         return replace(self, load_weights=lambda: load_from(stored), weight_files=files)
 
     def load(self, prefix: str = "") -> Weights:
-        """Map and check every tensor whose name begins so; a `ConfigError` names one that is no numbers."""
+        """Maps and checks every tensor whose name begins with `prefix`; `ConfigError` names a tensor with NaN or
+        infinity.
+        """
         mapped = self.load_weights().tensors
         weights = Weights({name: t for name, t in mapped.items() if name.startswith(prefix)})
         for tensor in weights.tensors.values():
@@ -111,13 +118,13 @@ class Checkpoint:
         return weights
 
     def map(self) -> Weights:
-        """Map every tensor; whoever reads them checks the values of those that are still unchecked."""
+        """Maps every tensor; the reader must check the values of tensors that are still unchecked."""
         return self.load_weights()
 
 
 @dataclass(frozen=True, slots=True)
 class _WatchedValues:
-    """Values that say how many elements they have, whenever somebody takes them."""
+    """Values that report their number of elements each time they are read."""
 
     values: Values
     on_taken: Callable[[int], None]
@@ -137,7 +144,7 @@ class _WatchedValues:
 
 @dataclass(frozen=True, slots=True)
 class _WatchedGroups(_WatchedValues):
-    """The same of values that may be taken as they are stored."""
+    """Watched values that may be read in their stored format."""
 
     stored: StoredGroups
 

@@ -1,4 +1,4 @@
-"""A Hugging Face directory as a `Checkpoint`: configs, tokenizer and headers are read and checked here."""
+"""Opens a Hugging Face directory as a `Checkpoint`: reads and checks configs, tokenizer and tensor headers."""
 
 import math
 from collections.abc import Callable, Collection, Mapping
@@ -43,18 +43,18 @@ from weft.model.spec import ModelSpec
 from weft.model.tokenizers.tokenizer import UnreadFiles, read_tokenizer, read_tokenizer_files
 from weft.model.weights import BYTES_PER_ELEMENT
 
-# Saved by old versions of transformers; computed from the config instead.
+# Tensors that old versions of transformers saved; Weft computes them from the config.
 _NUM_MTP = "num_nextn_predict_layers"
 _COMPUTED_SUFFIXES = (".rotary_emb.inv_freq", ".self_attn.rotary_emb.inv_freq")
-# As the first releases of BERT named the numbers of a norm.
+# Names of norm weights in the first releases of BERT.
 _OLD_NAMES = {"LayerNorm.gamma": "LayerNorm.weight", "LayerNorm.beta": "LayerNorm.bias"}
 
 
 @dataclass(frozen=True, slots=True)
 class _Source:
-    """A checkpoint whose files agree. An encoder has no `generation`, and any token may be missing.
+    """A checkpoint whose files are consistent. An encoder has no `generation`, and may lack special tokens.
 
-    `find_mtp` is of its head for multi-token prediction, if it has one.
+    `find_mtp` finds the head for multi-token prediction, if the model has one.
     """
 
     config: ModelConfigFile | EncoderConfig
@@ -74,10 +74,10 @@ def open_directory(
     is_own: bool = False,
     overrides: FileOverrides = NO_OVERRIDES,
 ) -> Checkpoint:
-    """Read and check everything of the checkpoint at `path` but its tokenizer and the weights themselves.
+    """Reads and checks everything of the checkpoint at `path` except its tokenizer and the weights themselves.
 
-    `runner` is "generate", "pooling" or, for what the files say, "auto". `is_own` says that the files
-    are part of the package. `overrides.tokenizer` is a directory here.
+    `runner` is "generate", "pooling" or, for the task in the files, "auto". `is_own` says that the files are part of
+    the package. `overrides.tokenizer` is a directory here.
     """
     where = str(path / "config.json")
     if not Path(where).exists() and (files := sorted(path.glob("*.gguf"))):
@@ -117,7 +117,7 @@ def _checkpoint(
     tokenizer_path = path if overrides.tokenizer is None else Path(overrides.tokenizer)
     config, spec, matched = found.config, found.spec, found.matched
     card = describe(name, config, spec, found.generation, matched.served_dtype(dtype))
-    if not spec.is_causal:  # with its classifier, which is read with it
+    if not spec.is_causal:  # an encoder's parameters include its classifier
         card = _with_parameters(card, matched.num_parameters)
     if matched.format is not None and matched.rounded:
         card = replace(card, notice=matched.format.notice)
@@ -198,12 +198,12 @@ def read_part(
     generation: Fields | None,
     vocab_size: int,
 ) -> TokenizerPart:
-    """The tokenizer, checked, and what it and the configs say of special tokens."""
+    """Returns the checked tokenizer, and the special tokens that it and the configs name."""
     fields = config.fields
     facts = read_tokenizer(files, where, vocab_size)
     if generation is not None:
         eos = eos_token_ids(facts.eos_token_id, fields, generation, vocab_size)
-    else:  # nothing is generated that it would end
+    else:  # an encoder generates nothing, so it may lack an end-of-sequence token
         one = optional_id(facts.eos_token_id, fields, "eos_token_id", vocab_size)
         eos = () if one is None else (one,)
     return TokenizerPart(
@@ -219,7 +219,7 @@ def read_part(
 def _decoder_pooling(
     path: Path, config: ModelConfigFile, hidden_size: int, runner: str
 ) -> PoolingSpec | None:
-    """What the decoder makes of hidden states; None where it generates text."""
+    """Returns the pooling of a decoder; None if the decoder generates text."""
     is_headless = config.task != "ForCausalLM"
     if runner == "generate" and is_headless:
         raise ConfigError(
@@ -251,7 +251,7 @@ def describe(
     generation: Fields | None,
     dtype: str,
 ) -> ModelCard:
-    """The card of a model, without what its tokenizer says; sizes are those of the reference runner."""
+    """Returns the card of a model, without facts of its tokenizer; sizes are those of the reference runner."""
     card = ModelCard(
         name=name,
         model_type=config.model_type,
@@ -288,13 +288,13 @@ def describe(
 
 
 def _with_parameters(card: ModelCard, num_parameters: int) -> ModelCard:
-    """The reference runner widens every weight to float32."""
+    """Returns the card with this number of parameters; the reference runner widens every weight to float32."""
     num_bytes = num_parameters * BYTES_PER_ELEMENT["float32"]
     return replace(card, num_parameters=num_parameters, weight_bytes=num_bytes)
 
 
 def _adapter_bytes(spec: ModelSpec, layout: tuple[TensorPlan, ...]) -> AdapterBytes:
-    """In the reference each matrix's adapter is by itself."""
+    """Returns the memory of adapters in the reference runner, where each matrix's adapter is computed alone."""
     size = sum(sum(plan.shape) for plan in layout if plan.takes_adapters)
     if spec.tied_head:
         size += spec.vocab_size + spec.hidden_size  # of the head
@@ -306,9 +306,9 @@ def _match_decoder(
 ) -> Matched:
     quantized = read_quantization(
         config.fields
-    )  # first: it may say what a file's strange types mean
+    )  # read first: the quantization may explain unusual types in the files
     family, stored = config.family, find_tensors(path)
-    # A model that was saved without its head has no prefix.
+    # A model saved without its head has no prefix in tensor names.
     known = family.prefixes if spec.has_head else (*family.prefixes, "")
     embed = family.names.names["embed"]
     prefixes = [p for p in known if f"{p}{embed}.weight" in stored]
@@ -334,7 +334,7 @@ def _match_decoder(
 def _drafting_layers(
     fields: Fields, layer: str, num_layers: int, prefixes: Collection[str]
 ) -> tuple[str, ...]:
-    """How tensors begin of layers behind the last, which guess later tokens (MTP) and serve nothing here."""
+    """Returns name prefixes of layers after the last one, which guess later tokens (MTP) and are not used here."""
     numbers = range(num_layers, num_layers + fields.integer_or(_NUM_MTP, 0, low=0, high=1024))
     return tuple(prefix + layer.format(number) for prefix in prefixes for number in numbers)
 

@@ -1,6 +1,6 @@
-"""Which tensors a model needs: our name, the checkpoint's name, the shape and the rows to take.
+"""The tensors that a model needs: Weft's name, the checkpoint's name, the shape, and the rows to take.
 
-Ours are listed at `weft.model.weights.Weights`; those of a classifier are `head.dense`, `head.norm` and
+Weft's names are listed at `weft.model.weights.Weights`; those of a classifier are `head.dense`, `head.norm` and
 `head.labels`.
 """
 
@@ -22,11 +22,12 @@ _NORMS = {
 
 @dataclass(frozen=True, slots=True)
 class TensorPlan:
-    """`name` is rows [start, start + shape[0]) of the checkpoint's `source`, which has `rows` rows.
+    """A tensor to read: `name` is rows [start, start + shape[0]) of the checkpoint's `source`, which has `rows`
+    rows.
 
-    `is_transposed`: the file has rows for columns. With a `factor` it is the source times that matrix.
-    `stack`: the file has that many matrices in a tensor of three dimensions, whose rows are counted through;
-    of those every `step`th is taken, from `start` on.
+    `is_transposed`: the file has rows and columns exchanged. With a `factor` the tensor is the source times that
+    matrix. `stack`: the file has this many matrices in one tensor of three dimensions, whose rows are counted
+    consecutively; every `step`th of them is taken, from `start` on.
     """
 
     name: str
@@ -41,13 +42,13 @@ class TensorPlan:
 
     @property
     def source_shape(self) -> tuple[int, ...]:
-        """The shape of the whole source tensor."""
+        """Shape of the whole source tensor."""
         shape = self.shape if self.factor is None else self.factor.shape[::-1]
         return (self.rows, *shape[1:])
 
     @property
     def stored_shape(self) -> tuple[int, ...]:
-        """The same, as the file has it."""
+        """Shape of the whole source tensor in the file."""
         if self.stack is not None:
             each = (self.rows // self.stack, *self.shape[1:])
             return (self.stack, *(each[::-1] if self.is_transposed else each))
@@ -55,32 +56,32 @@ class TensorPlan:
 
     @property
     def takes_adapters(self) -> bool:
-        """Whether it is a matrix as it was trained, of tokens or of a linear layer that all rows go through."""
+        """True for a trained matrix of the embedding, or of a linear layer that every token uses."""
         is_table = self.name == "positions" or self.name.endswith(".conv")
         is_matrix = len(self.shape) == 2 and not is_table and self.factor is None
         return is_matrix and not self.is_of_experts and not self.name.endswith(".kv_b")
 
     @property
     def is_of_experts(self) -> bool:
-        """Whether it is of the experts that rows are sent to, or of what sends them there."""
+        """True if the tensor belongs to routed experts or to their router."""
         own = (".router", ".router.bias", ".router_correction", ".shared_gate")
         return ".experts." in self.name or self.name.endswith(own)
 
     @property
     def may_be_grouped(self) -> bool:
-        """Whether kernels may compute with it as it is stored, where that is in groups."""
+        """True if kernels may compute with the tensor in its stored format of groups."""
         return self.name.startswith("layers.") and ".kv_b" not in self.name
 
     @property
     def lead(self) -> str:
-        """How names begin of what stands for the source in a rounded form."""
+        """Prefix of the names of tensors that hold the source in quantized form."""
         module = self.source.removesuffix(".weight")
         return f"{module}_" if module == self.source else f"{module}."
 
 
 @dataclass(frozen=True, slots=True)
 class EncoderLayout:
-    """The tensors, and how names begin that may be there without being used."""
+    """Tensors of an encoder, and prefixes of tensors that are ignored if present."""
 
     plans: tuple[TensorPlan, ...]
     ignored: tuple[str, ...]
@@ -89,7 +90,7 @@ class EncoderLayout:
 def decoder_layout(
     spec: ModelSpec, names: DecoderNames = LLAMA, *, prefix: str = "model."
 ) -> tuple[TensorPlan, ...]:
-    """Every tensor of a decoder, in the order of use. `prefix` leads the names of all but the head."""
+    """Returns every tensor of a decoder, in the order of use. `prefix` leads the names of all but the head."""
     spelling = names.of(spec.norm_placement)
     if spec.joins_hidden:
         return tuple(_model(spec, spelling, prefix))
@@ -114,7 +115,9 @@ def decoder_layout(
 
 
 def _bare(plan: TensorPlan) -> TensorPlan:
-    """Of all experts in one: as a parameter of their layer, [experts, in, out], with rows of gate and up by turns."""
+    """Returns the plan for experts in one parameter of their layer, [experts, in, out], with alternating rows of
+    gate and up.
+    """
     stack = plan.stack
     assert stack is not None
     source = plan.source.removesuffix(".weight").replace(".bias", "_bias")
@@ -134,7 +137,7 @@ def encoder_layout(
     head: HeadSpec | None,
     stored: Collection[str],
 ) -> EncoderLayout:
-    """The layout, in the spelling and below the prefix that `stored` names are written in."""
+    """Returns the layout, in the spelling and with the prefix of the `stored` names."""
     spelling = next(
         (
             s
@@ -153,7 +156,7 @@ def encoder_layout(
 
 
 def _model(spec: ModelSpec, names: Mapping[str, str], prefix: str) -> Iterator[TensorPlan]:
-    """Everything below a head."""
+    """Yields all tensors except those of a head."""
     if spec.joins_hidden:
         for name in ("join_embed_norm", "join_hidden_norm"):
             yield from _norm(name, prefix + names[name], spec)
@@ -259,7 +262,7 @@ def _recurrence(
 
 
 def _channels(channels: int, width: int, ours: str, lead: str) -> Iterator[TensorPlan]:
-    """Weights of a short convolution: a channel's are a matrix of one row in the file."""
+    """Yields the weights of a short convolution; in the file each channel's weights are a matrix of one row."""
     yield replace(_whole(f"{ours}conv", f"{lead}.weight", channels, width), stack=channels)
 
 
@@ -303,7 +306,7 @@ def _products(
     shapes: Mapping[str, tuple[int, int]],
     has_bias: bool,
 ) -> Iterator[TensorPlan]:
-    """Parts that share one tensor lie in it in the order given."""
+    """Yields the tensors of linear layers; parts that share one tensor follow each other in it in the order given."""
     starts: dict[str, int] = {}
     totals: dict[str, int] = {}
     for part, (rows, _) in shapes.items():

@@ -1,4 +1,4 @@
-"""Stored tensors and the layout that a config asks for: exactly those must be there; then read them."""
+"""Checks stored tensors against the layout of a config, which they must match exactly, and reads them."""
 
 import math
 from collections import Counter
@@ -15,12 +15,12 @@ from weft.model.quantized.format import PASSED_OVER, Part, Parts, QuantizedForma
 from weft.model.quantized.packed import PackedMatrix
 from weft.model.weights import DTYPES, Product, Tensor, Values, Weights, refuse_values
 
-_PACKED = ("qweight", "weight_packed")  # names by which rounded matrices are known
+_PACKED = ("qweight", "weight_packed")  # endings of names of quantized matrices
 
 
 @dataclass(frozen=True, slots=True)
 class Matched:
-    """A layout, and where its tensors are; `rounded` are the sources that `format` reads."""
+    """A layout, and where its tensors are stored; `rounded` are the sources in the quantized `format`."""
 
     layout: tuple[TensorPlan, ...]
     stored: Mapping[str, StoredTensor]
@@ -30,12 +30,12 @@ class Matched:
 
     @property
     def files(self) -> tuple[Path, ...]:
-        """Where they are, each once."""
+        """Files of the tensors, each once."""
         return tuple(sorted({stored.path for stored in self.stored.values()}))
 
     @property
     def groups(self) -> Mapping[str, GroupFormat]:
-        """Matrices that kernels compute with as they are stored, by our name."""
+        """Matrices that kernels compute with in their stored format, by Weft's names."""
         found: dict[str, GroupFormat] = {}
         for plan in self.layout:
             if self.format is not None and plan.source in self.rounded:
@@ -46,7 +46,7 @@ class Matched:
 
     @property
     def needed(self) -> dict[str, StoredTensor]:
-        """Those that are read, by their names in the checkpoint."""
+        """Tensors to read, by their names in the checkpoint."""
         names = {plan.source for plan in _with_factors(self.layout)} - self.rounded
         for plan in self.layout:
             if plan.source in self.rounded:
@@ -57,11 +57,11 @@ class Matched:
 
     @property
     def num_parameters(self) -> int:
-        """How many numbers the model has."""
+        """Number of parameters of the model."""
         return sum(math.prod(plan.shape) for plan in self.layout)
 
     def served_dtype(self, dtype: str) -> str:
-        """`dtype`, or for "auto" the one that most bytes are stored in, rounded ones left out."""
+        """Returns `dtype`; for "auto", the type of most stored bytes, quantized tensors excluded."""
         if dtype in DTYPES:
             return dtype
         num_bytes: Counter[str] = Counter()
@@ -70,7 +70,7 @@ class Matched:
         return num_bytes.most_common(1)[0][0]
 
     def load(self, dtype: str | None) -> Weights:
-        """Map every tensor; `dtype` None keeps each as it is stored, and leaves it unchecked."""
+        """Maps every tensor; with `dtype` None each keeps its stored type and stays unchecked."""
         files = MappedFiles()
         for name in self.spare_biases:
             if files.read(self.stored[name]).float32().any():
@@ -96,7 +96,7 @@ class Matched:
         files: MappedFiles,
         dtype: str | None,
     ) -> Values:
-        """What `plan` asks for, of the tensors by source."""
+        """Returns the values that `plan` selects from the source tensors."""
         if plan.stack is not None and plan.source in self.rounded:
             return self._rounded(files, plan, dtype)
         source = whole[plan.source]
@@ -113,7 +113,7 @@ class Matched:
     def _rounded(
         self, files: MappedFiles, plan: TensorPlan, dtype: str | None
     ) -> Tensor | PackedMatrix:
-        """The whole source, or what is asked for where that has many matrices."""
+        """Returns the whole quantized source, or the selected matrix of a source with many matrices."""
         assert self.format is not None
         rows, depth = plan.source_shape
         names = [part.name for part in self.format.parts(rows, depth)]
@@ -136,9 +136,9 @@ def match_tensors(
     *,
     quantized: QuantizedFormat | None = None,
 ) -> Matched:
-    """Exactly the tensors that the config asks for must be there, in the shapes it asks for.
+    """Checks that exactly the tensors of the config exist, in its shapes.
 
-    `quantized` says how the matrices of linear layers may be stored instead.
+    `quantized` says how matrices of linear layers may be stored instead.
     """
     rounded = frozenset() if quantized is None else _rounded_sources(layout, stored, quantized)
     wanted: dict[str, Part] = {}
@@ -171,7 +171,7 @@ def _with_factors(layout: tuple[TensorPlan, ...]) -> Iterator[TensorPlan]:
 
 
 def _stacked(part: Part, stack: int | None) -> Part:
-    """Of a tensor with so many matrices, which are its first dimension."""
+    """Returns the part of a tensor whose first dimension is a stack of matrices."""
     if stack is None:
         return part
     rows, *others = part.shape
@@ -179,7 +179,7 @@ def _stacked(part: Part, stack: int | None) -> Part:
 
 
 def _of_stack(tensor: Tensor, plan: TensorPlan, *, is_transposed: bool = False) -> Tensor:
-    """The rows that `plan` takes, in the same memory."""
+    """Returns the rows that `plan` selects, in the same memory."""
     assert plan.stack is not None
     if plan.shape[0] == plan.rows:
         return replace(tensor, data=tensor.data.reshape(plan.shape))
@@ -201,7 +201,7 @@ def _check(path: Path, source: str, part: Part, stored: Mapping[str, StoredTenso
         )
         raise ConfigError(f"{path}: tensor {source} is missing; config.json asks for it{hint}")
     found = stored[source]
-    if (found.shape or (1,)) != part.shape:  # a number by itself is a row of one
+    if (found.shape or (1,)) != part.shape:  # a scalar counts as a row of one
         raise ConfigError(
             f"{found.path}: tensor {source} has shape {list(found.shape)}; "
             f"config.json asks for {list(part.shape)}"
@@ -220,14 +220,14 @@ def _check(path: Path, source: str, part: Part, stored: Mapping[str, StoredTenso
 def _rounded_sources(
     layout: tuple[TensorPlan, ...], stored: Mapping[str, StoredTensor], quantized: QuantizedFormat
 ) -> frozenset[str]:
-    """Matrices of linear layers, the head's too, that are stored so; the embedding never is."""
+    """Returns the matrices of linear layers, head included, that are stored quantized; the embedding never is."""
     rounded = set()
     for plan in layout:
         is_linear = plan.name in ("head", "join") or plan.name.startswith("layers.")
         if is_linear and len(plan.shape) == 2:
             first, *others = quantized.parts(*plan.source_shape)
             if plan.stack is not None and not all(part.is_by_row for part in others):
-                continue  # the rows of one matrix in many are not to be found
+                continue  # the rows of one matrix among many cannot be located
             found = stored.get(plan.lead + first.name)
             if found is not None and found.dtype not in DTYPES:
                 rounded.add(plan.source)
@@ -251,7 +251,7 @@ def _spare_biases(
 
 
 def read_floats(files: MappedFiles, name: str, stored: StoredTensor, dtype: str | None) -> Tensor:
-    """As it lies in the file, not yet looked at; or checked and rounded where another type is wanted."""
+    """Returns the tensor as it is stored, unchecked; or checked and rounded if another type is requested."""
     tensor, origin = files.read(stored), f"{stored.path}: tensor {name}"
     if dtype is None or dtype == tensor.dtype:
         return replace(tensor, unchecked=origin)

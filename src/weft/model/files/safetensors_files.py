@@ -1,4 +1,4 @@
-"""Safetensors on disk: headers checked by the safetensors library, data memory-mapped by name."""
+"""Safetensors files: headers checked by the safetensors library, data memory-mapped by name."""
 
 import mmap
 import re
@@ -50,10 +50,12 @@ _STORAGE = {
     "int32": "<i4",
     "int64": "<i8",
 }
-# Of one file, metadata included; those of models in use have less than a tenth of it.
+# Maximum header size of one file, metadata included; headers of models in use have less than a tenth of it.
 _MAX_HEADER_BYTES = 16 << 20
-_MAX_TENSORS = 50_000  # of all files of a checkpoint; those of these families have some thousand
-# Counters and masks that old versions of transformers saved beside the weights; not numbers of a model.
+_MAX_TENSORS = (
+    50_000  # all files of a checkpoint together; models of these families have some thousands
+)
+# Counters and masks that old versions of transformers saved beside the weights; they are no weights.
 _BUFFERS = (
     "embeddings.position_ids",
     "embeddings.token_type_ids",
@@ -65,7 +67,7 @@ PICKLES = (".bin", ".pt", ".pth", ".ckpt", ".pkl")
 
 @dataclass(frozen=True, slots=True)
 class StoredTensor:
-    """Where a tensor lies: `offset` bytes into `path`."""
+    """Where a tensor is stored: `offset` bytes into `path`."""
 
     path: Path
     dtype: str
@@ -74,17 +76,17 @@ class StoredTensor:
 
     @property
     def num_elements(self) -> int:
-        """How many numbers it holds."""
+        """Number of elements."""
         return int(np.prod(self.shape, dtype=object)) if self.shape else 1
 
     @property
     def num_bytes(self) -> int:
-        """Its size on disk."""
+        """Size on disk."""
         return self.num_elements * BYTES_PER_ELEMENT[self.dtype]
 
 
 def find_tensors(directory: Path) -> dict[str, StoredTensor]:
-    """Every tensor of the checkpoint in `directory`, by name; headers only."""
+    """Returns every tensor of the checkpoint in `directory`, by name; reads headers only."""
     if (directory / SINGLE).exists():
         return read_header(directory / SINGLE)
     if (directory / INDEX).exists():
@@ -102,9 +104,9 @@ def find_tensors(directory: Path) -> dict[str, StoredTensor]:
 
 
 def weight_files(names: Collection[str], where: str) -> list[str]:
-    """Which files of a directory hold the weights where neither `SINGLE` nor `INDEX` is there; none without any.
+    """Returns the weight files of a directory without `SINGLE` and `INDEX`; empty if it has no weights.
 
-    They are the shards of one series, of "model" if there are several, or one file by itself.
+    They are the shards of one series, of "model" if there are several series, or a single file.
     """
     files = sorted(name for name in names if name.endswith(SUFFIX) and name != _OF_ADAPTER)
     series = dict.fromkeys(found.groups() for file in files if (found := _SHARD.fullmatch(file)))
@@ -129,7 +131,7 @@ def _listed_shards(directory: Path) -> list[str]:
 
 
 def _read_shards(directory: Path, shards: list[str]) -> dict[str, StoredTensor]:
-    """All tensors of the shards; that an index is older than these does no harm, it only names files."""
+    """Returns all tensors of the shards. An index may be older than its shards: only its file names are used."""
     tensors: dict[str, StoredTensor] = {}
     for shard in shards:
         for name, tensor in read_header(directory / shard).items():
@@ -156,9 +158,9 @@ def _shard_names(weight_map: Fields) -> list[str]:
 
 
 def read_header(path: Path) -> dict[str, StoredTensor]:
-    """Every tensor of one file, by name.
+    """Returns every tensor of one file, by name.
 
-    The library refuses truncation, overlap, overflow and trailing bytes; we refuse duplicates.
+    The library refuses truncation, overlap, overflow and trailing bytes; Weft refuses duplicates.
     """
     try:
         size = regular_size(path)
@@ -167,7 +169,7 @@ def read_header(path: Path) -> dict[str, StoredTensor]:
             refuse_pointer(path, start)
             file.seek(8)
             length = int.from_bytes(start[:8], "little")
-            if _MAX_HEADER_BYTES < length < size:  # a longer one is cut off
+            if _MAX_HEADER_BYTES < length < size:  # a longer header belongs to a truncated file
                 raise ConfigError(
                     f"{path}: the header has {length} bytes; at most {_MAX_HEADER_BYTES} are read"
                 )
@@ -206,18 +208,18 @@ def _stored(path: Path, name: str, entry: object, start: int) -> StoredTensor:
 
 
 class MappedFiles:
-    """Open memory maps, one a file, for as long as this object or any array of it lives."""
+    """Open memory maps, one per file, which live as long as this object or any array made from it."""
 
     def __init__(self) -> None:
         self._maps: dict[Path, mmap.mmap] = {}
 
     def read(self, stored: StoredTensor) -> Tensor:
-        """The tensor's data, mapped and read-only."""
+        """Returns the tensor's data, mapped and read-only."""
         try:
             flat: NDArray[Any] = np.frombuffer(
                 self._map(stored.path), _STORAGE[stored.dtype], stored.num_elements, stored.offset
             )
-        except OSError as err:  # since its header was read
+        except OSError as err:  # changed since its header was read
             raise ConfigError(f"{stored.path}: cannot be read ({err.strerror or err})") from err
         except ValueError as err:
             raise ConfigError(f"{stored.path}: was cut off since its header was read") from err

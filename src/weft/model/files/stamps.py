@@ -1,4 +1,4 @@
-"""`Stamps`: whether files are still those that were read."""
+"""`Stamps`: detects files that have changed since they were read."""
 
 from collections.abc import Iterable
 from pathlib import Path
@@ -9,13 +9,13 @@ _Stamp = tuple[int, int, int, int]
 
 
 class Stamps:
-    """Of files as they are when this is made: which file it is, how long, and when it was last written."""
+    """Identities, sizes and modification times of files at the time of construction."""
 
     def __init__(self, paths: Iterable[Path]) -> None:
         self._stamps = {path: _stamp(path) for path in paths}
 
     def check(self) -> None:
-        """Raise the `ConfigError` that names a file which is another one now, or is not there."""
+        """Raises `ConfigError` naming a file that was replaced, changed or removed."""
         for path, stamp in self._stamps.items():
             if _stamp(path) != stamp:
                 raise ConfigError(f"{path} has changed since it was loaded")

@@ -1,4 +1,4 @@
-"""GPT-2's byte-level BPE in the files of its time: vocab.json and merges.txt become a tokenizer.json."""
+"""Converts GPT-2's byte-level BPE files, vocab.json and merges.txt, to a tokenizer.json."""
 
 import json
 from collections.abc import Iterator, Mapping
@@ -13,14 +13,14 @@ VOCAB, MERGES, ADDED = "vocab.json", "merges.txt", "added_tokens.json"
 BPE_FILES = (VOCAB, MERGES, ADDED)
 _CONFIG, _SPECIAL, _MODEL = "tokenizer_config.json", "special_tokens_map.json", "config.json"
 _CLASS = "GPT2Tokenizer"
-_MODEL_TYPES = ("gpt2", "opt")  # whose tokenizer it is where no class is named
+_MODEL_TYPES = ("gpt2", "opt")  # models with this tokenizer if no class is named
 _NAMED = ("bos_token", "eos_token", "unk_token", "pad_token")
-_ENDOFTEXT = "<|endoftext|>"  # begins, ends and is unknown where nothing else is named
+_ENDOFTEXT = "<|endoftext|>"  # default for the tokens of beginning, end and unknown text
 _FLAGS = ("single_word", "lstrip", "rstrip", "normalized", "special")
 
 
 def has_bpe_files(directory: Path) -> bool:
-    """Whether the tokenizer there is one that `convert_bpe_files` knows; others have merges.txt too."""
+    """True if `convert_bpe_files` knows the tokenizer; merges.txt alone does not prove this."""
     if not all((directory / name).exists() for name in (VOCAB, MERGES)):
         return False
     named = _read(directory, _CONFIG).values.get("tokenizer_class")
@@ -30,7 +30,7 @@ def has_bpe_files(directory: Path) -> bool:
 
 
 def convert_bpe_files(directory: Path) -> bytes:
-    """The text of the tokenizer.json that says the same; nobody has tried it out."""
+    """Returns the text of the equivalent tokenizer.json, which no one has tried out yet."""
     config = _read(directory, _CONFIG)
     byte_level = {"type": "ByteLevel", "trim_offsets": True, "use_regex": True}
     add_prefix_space = config.flag_or("add_prefix_space", False)
@@ -58,7 +58,7 @@ def convert_bpe_files(directory: Path) -> bytes:
 def _post_processor(
     directory: Path, config: Fields, ids: Mapping[str, object]
 ) -> dict[str, object] | None:
-    """Where there is no tokenizer.json, flags of tokenizer_config.json say what surrounds a text."""
+    """Returns the special tokens around a text, as flags of tokenizer_config.json say without a tokenizer.json."""
     said = _said(_read(directory, _SPECIAL), config)
 
     def token(role: str) -> Token | None:
@@ -77,7 +77,7 @@ def _post_processor(
 
 
 def _read(directory: Path, name: str) -> Fields:
-    """The file's object; an empty one where there is no such file."""
+    """Returns the file's object; an empty one if the file does not exist."""
     path = directory / name
     return read_fields(path) if path.exists() else Fields({}, str(path))
 
@@ -97,7 +97,7 @@ def _merges(path: Path) -> Iterator[tuple[str, str]]:
 
 
 def _added_tokens(directory: Path, config: Fields, vocab: Fields) -> list[dict[str, object]]:
-    """Tokens beside the vocabulary, and those of it that are special, by id."""
+    """Returns the tokens beside the vocabulary, and special tokens of the vocabulary, by id."""
     ids, flags = dict(_read(directory, ADDED).values), dict[str, Mapping[str, object]]()
     listed = config.object("added_tokens_decoder") or Fields({}, config.where)
     for text in listed.values:
@@ -112,7 +112,7 @@ def _added_tokens(directory: Path, config: Fields, vocab: Fields) -> list[dict[s
     checked = Fields(ids, f"{directory}: added tokens")
     added = sorted((checked.integer(content, low=0), content) for content in ids)
     beyond = [(number, content) for number, content in added if content not in vocab.values]
-    # The library numbers these itself.
+    # The library assigns these ids itself.
     for expected, (number, content) in enumerate(beyond, start=len(vocab.values)):
         if number != expected:
             raise ConfigError(
@@ -129,7 +129,7 @@ def _added_tokens(directory: Path, config: Fields, vocab: Fields) -> list[dict[s
 
 
 def _said(*files: Fields) -> dict[str, object]:
-    """What the files, later ones first, say of the tokens that have a part to play."""
+    """Returns the named tokens (bos, eos, unk, pad) in the files; later files win."""
     said: dict[str, object] = dict.fromkeys(_NAMED[:3], _ENDOFTEXT)
     for fields in files:
         said |= {name: fields.values[name] for name in _NAMED if fields.has(name)}
@@ -137,7 +137,7 @@ def _said(*files: Fields) -> dict[str, object]:
 
 
 def _named_tokens(*files: Fields) -> Iterator[tuple[str, Mapping[str, object]]]:
-    """Each of these tokens, and its flags."""
+    """Yields the text of each named token, and its flags."""
     for value in _said(*files).values():
         if isinstance(value, dict) and isinstance(value.get("content"), str):
             yield value["content"], value

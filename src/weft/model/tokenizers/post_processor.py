@@ -1,4 +1,4 @@
-"""What tokenizer.json says of the tokens around a text, for tokenizers that are made of other files."""
+"""Special tokens around a text, in the form of tokenizer.json, for tokenizers converted from other files."""
 
 from collections.abc import Mapping
 
@@ -8,7 +8,9 @@ Token = tuple[str, int]  # its text and id
 def surround(
     before: Token | None, after: Token | None, *, second_type: int = 0
 ) -> dict[str, object] | None:
-    """A post-processor that puts these tokens around each text; the second of a pair has its own type."""
+    """Returns a post-processor that puts these tokens around each text; the second text of a pair has its own type
+    id.
+    """
     tokens = [token for token in (before, after) if token is not None]
     if not tokens:
         return None

@@ -1,4 +1,4 @@
-"""Chat templates of a checkpoint: found under every name that they have in files, checked, and made one."""
+"""Chat templates of a checkpoint: finds them under all their file names, checks them, and joins them into one."""
 
 from collections.abc import Mapping
 from typing import Any
@@ -14,17 +14,17 @@ from weft.model.fields import Fields, one_line
 from weft.model.tokenizers.token_facts import read_settings
 
 TEMPLATE = "chat_template.jinja"
-# The template for conversations with tools lies in a directory; among files of a tokenizer it has a plain name.
+# The template for conversations with tools is stored in a subdirectory; among files of a tokenizer it has a plain name.
 TOOL_TEMPLATE = "chat_template.tool_use.jinja"
 TOOL_TEMPLATE_PATH = "additional_chat_templates/tool_use.jinja"
 _DEFAULT, _TOOL_USE = "default", "tool_use"
-_MAX_TEMPLATE_CHARS = 1 << 20  # those of models in use have some thousands
+_MAX_TEMPLATE_CHARS = 1 << 20  # templates of models in use have some thousands
 
 
 def read_chat_template(files: Mapping[str, bytes], where: str) -> str | None:
-    """The chat template among `files`, checked; None if the model has none.
+    """Returns the chat template among `files`, checked; None if the model has none.
 
-    A model that has another one for conversations with tools has one template that is either.
+    If a model has a second template for conversations with tools, both are joined into one.
     """
     named = {} if TEMPLATE in files else _named_templates(read_settings(files, where))
     for name, file in ((_DEFAULT, TEMPLATE), (_TOOL_USE, TOOL_TEMPLATE)):
@@ -45,7 +45,7 @@ def _decoded(data: bytes, path: str) -> str:
 
 
 def _named_templates(config: Fields) -> dict[str, str]:
-    """Those of tokenizer_config.json by name: it has one text, or a list or an object of named ones."""
+    """Returns templates of tokenizer_config.json by name: it has one text, or a list or an object of named ones."""
     value = config.values.get("chat_template")
     match value:
         case None:
@@ -69,7 +69,9 @@ def _named_templates(config: Fields) -> dict[str, str]:
 
 
 def _either(default: str, tool_use: str) -> str:
-    """One template that is the second where there are tools. The signs keep the white space of both."""
+    """Returns one template that uses the second one if there are tools. The `+` signs keep the white space of
+    both.
+    """
     first, second = (text.removesuffix("\n") for text in (tool_use, default))
     return f"{{% if tools %}}\n{first}{{%+ else %}}\n{second}{{%+ endif %}}"
 
@@ -80,13 +82,12 @@ class _GenerationBlock(Extension):
     tags = {"generation"}
 
     def parse(self, parser: Parser) -> nodes.Node | list[nodes.Node]:
-        """The block's body."""
         next(parser.stream)
         return parser.parse_statements(("name:endgeneration",), drop_needle=True)
 
 
 def _check_template(template: str, where: str) -> None:
-    """Refuse a chat template that does not parse, and one larger than any."""
+    """Refuses a chat template that does not parse or is too large."""
     if len(template) > _MAX_TEMPLATE_CHARS:
         raise ConfigError(
             f"{where}: has {len(template)} characters; at most {_MAX_TEMPLATE_CHARS} are read"

@@ -1,4 +1,4 @@
-"""Tokenizer files of a checkpoint: read, checked against the model, special ids and template found."""
+"""Tokenizer files of a checkpoint: reads them, checks them against the model, finds special ids and template."""
 
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
@@ -40,7 +40,7 @@ FILE_NAMES = (
 
 @dataclass(frozen=True, slots=True)
 class TokenizerFacts:
-    """Ids of the special tokens that the files name, the chat template, and what was built."""
+    """Ids of the special tokens in the files, the chat template, and the tokenizer built from them."""
 
     eos_token_id: int | None
     bos_token_id: int | None
@@ -50,9 +50,9 @@ class TokenizerFacts:
 
 
 class UnreadFiles(Mapping[str, bytes]):
-    """The files of `FILE_NAMES` that are there, read when they are needed: most engines never need their tokenizer.
+    """The existing files of `FILE_NAMES`, read on access: most engines never need their tokenizer.
 
-    Where vocab.json and merges.txt stand for a tokenizer.json, it is made of them.
+    If vocab.json and merges.txt exist instead of a tokenizer.json, it is made from them.
     """
 
     def __init__(self, directory: Path) -> None:
@@ -83,7 +83,7 @@ class UnreadFiles(Mapping[str, bytes]):
 
 
 def read_tokenizer_files(directory: Path, *, is_own: bool = False) -> dict[str, bytes]:
-    """The same, read. Their tokenizer was tried out, unless it is our own."""
+    """Returns the tokenizer's files, read; the tokenizer has been tried out, unless it is Weft's own."""
     files = dict(UnreadFiles(directory))
     if TOKENIZER not in files:
         others = [name for name in _OTHER_FORMATS if (directory / name).exists()]
@@ -100,7 +100,7 @@ def read_tokenizer_files(directory: Path, *, is_own: bool = False) -> dict[str, 
 
 
 def read_tokenizer(files: Mapping[str, bytes], where: str, vocab_size: int) -> TokenizerFacts:
-    """Check that the tokenizer loads, fits `vocab_size`, and that the chat template parses."""
+    """Checks that the tokenizer loads, fits `vocab_size`, and that the chat template parses."""
     tokenizer = _load(files[TOKENIZER], f"{where}/{TOKENIZER}")
     settings = read_settings(files, where)
     template = read_chat_template(files, where)
@@ -132,11 +132,13 @@ def _load(data: bytes, where: str) -> Tokenizer:
 def _check_size(
     tokenizer: Tokenizer, where: str, vocab_size: int, *, is_needed: Callable[[str], bool]
 ) -> None:
-    """Added tokens beyond the vocabulary, such as `<pad>`, are no obstacle unless prompts need them."""
+    """Checks that ids fit the vocabulary. Added tokens beyond it, such as `<pad>`, are allowed unless prompts need
+    them.
+    """
     num_tokens = tokenizer.get_vocab_size(with_added_tokens=True)
     if num_tokens == 0:
         raise ConfigError(f"{where}: the vocabulary is empty")
-    # As ids mostly are: all below the number of tokens. To fetch all names takes twice as long.
+    # The common case: all ids are below the number of tokens. Fetching all names would take twice as long.
     if num_tokens <= vocab_size and all(map(tokenizer.id_to_token, range(num_tokens))):
         return
     vocab = tokenizer.get_vocab(with_added_tokens=True)

@@ -1,7 +1,6 @@
-"""A tokenizer.json of somebody else's, tried out in a child process before it is used in this one.
+"""Tries out a foreign tokenizer.json in a child process before this process uses it.
 
-The library runs what the file says: it may take all memory, hang or abort, and nothing but the end of a
-process stops it.
+The library runs what the file says: it may take all memory, hang or abort, and only ending the process stops it.
 """
 
 import hashlib
@@ -18,22 +17,22 @@ from weft.core.aio.worker import Worker
 from weft.core.cache_directory import cache_directory, is_ours_alone
 from weft.core.errors import ConfigError
 
-TIME_LIMIT_S: Final = 60.0  # of a file of 30 MB it takes one to five
+TIME_LIMIT_S: Final = 60.0  # a file of 30 MB takes one to five
 _MAX_MEMORY_BYTES: Final = 4 << 30
 
-_sound: set[bytes] = set()  # digests of what this process has tried out: it need not be again
+_sound: set[bytes] = set()  # digests of files that this process has already tried out
 
 _WORKER: Final = "weft.model.tokenizers.tokenizer_worker"
-# Smaller files are tried out in less time than a start notices, and leave nothing on the disk.
+# Smaller files take a negligible time to try out, so no mark is stored for them.
 _LEAST_BYTES: Final = 1 << 20
 _MAX_MARKS: Final = 256
 
 
 def try_out(data: bytes, where: str, *, time_limit_s: float = TIME_LIMIT_S) -> None:
-    """Load, look through and use the tokenizer; `ConfigError` when that fails or takes too much.
+    """Loads, checks and uses the tokenizer; raises `ConfigError` if that fails or takes too much time or memory.
 
-    It bounds what a text can become, and finds what never ends on common texts. Of regular expressions
-    that are slow on some other text it knows nothing: texts have limits for that.
+    The trial bounds the growth of texts, and finds endless loops on common texts. It does not find regular
+    expressions that are slow on some other text: limits on texts cover these.
     """
     digest = hashlib.sha256(data).digest()
     if digest in _sound or _has_mark(data):
@@ -63,7 +62,7 @@ def try_out(data: bytes, where: str, *, time_limit_s: float = TIME_LIMIT_S) -> N
 
 
 def _mark_of(data: bytes) -> Path | None:
-    """An empty file that says: what is named by this digest, this library and these checks let pass."""
+    """Returns the path of an empty file whose existence says that this data passed these checks with this library."""
     worker, directory = find_spec(_WORKER), cache_directory("tokenizers")
     if len(data) < _LEAST_BYTES or not (directory and worker and worker.origin):
         return None
@@ -81,7 +80,7 @@ def _has_mark(data: bytes) -> bool:
 
 
 def _set_mark(data: bytes) -> None:
-    with suppress(OSError):  # then it is tried out the next time too
+    with suppress(OSError):  # then the next start tries it out again
         mark = _mark_of(data)
         if mark is None:
             return

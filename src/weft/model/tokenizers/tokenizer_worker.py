@@ -1,7 +1,7 @@
 """The child process that tries out a tokenizer.json: `python -m weft.model.tokenizers.tokenizer_worker`.
 
-Its setup is the limits; each line after it the text of a file, answered once that was loaded, looked
-through and used (see `weft.core.aio.worker`). What it lets pass can be used in the server's own process.
+The setup has the limits; each line after it is the text of a file, answered once the tokenizer was loaded, checked
+and used (see `weft.core.aio.worker`). A tokenizer that passes can be used in the server's own process.
 """
 
 import base64
@@ -13,12 +13,12 @@ from tokenizers import Tokenizer
 
 from weft.core.aio.worker import serve_lines
 
-# The longest tokens in use are runs of some hundred spaces; what stands for one character has 18.
+# The longest tokens in use are runs of some hundred spaces; the longest replacement of one character has 18.
 MAX_TOKEN_CHARS: Final = 4096
 MAX_GROWTH: Final = 64
 _MAX_STEPS: Final = 64
 _MAX_SPECIAL_TOKENS: Final = 64
-# Letters of several scripts, digits, signs, and the runs that regular expressions get lost in.
+# Letters of several scripts, digits, signs, and runs of characters on which regular expressions can be slow.
 _SAMPLES: Final = (
     "The quick brown fox can't jump over 12,345.67 lazy dogs' \t\r\n\n  {\"a\": [1, 2]} <|x|> </s> ",
     "Ça été über naïve Привет мир שלום עולם مرحبا こんにちは 你好，世界 안녕 हिन्दी ไทย 👩‍👩‍👧 ﷺ ½ ﬁ ",
@@ -31,11 +31,11 @@ _NUM_DECODED: Final = 256
 
 
 class Refused(Exception):
-    """Why the tokenizer is not used."""
+    """Reason why the tokenizer is not used."""
 
 
 def main() -> None:
-    """Serve the parent."""
+    """Runs the worker for its parent process."""
     serve_lines(lambda _setup: _answer)
 
 
@@ -54,7 +54,7 @@ def _answer(line: str) -> dict[str, str]:
 
 
 def _look_through(tokenizer: Tokenizer) -> None:
-    """Refuse what makes much of little: gigabytes of a text that is no longer than any prompt."""
+    """Refuses tokenizers that can turn a text of normal length into gigabytes."""
     for name in ("normalizer", "decoder"):
         growth = 1.0
         for step in _steps(tokenizer, name):
@@ -73,7 +73,7 @@ def _look_through(tokenizer: Tokenizer) -> None:
 
 
 def _steps(tokenizer: Tokenizer, name: str) -> list[Mapping[str, Any]]:
-    """The steps of a normalizer, decoder and the like, as the file describes them."""
+    """Returns the steps of a normalizer, decoder and the like, as the file describes them."""
     part = getattr(tokenizer, name)
     steps = [] if part is None else list(_flat(json.loads(part.__getstate__())))
     if len(steps) > _MAX_STEPS:
@@ -90,24 +90,30 @@ def _flat(step: Mapping[str, Any]) -> Iterator[Mapping[str, Any]]:
 
 
 def _growth(step: Mapping[str, Any]) -> float:
-    """How many characters it can make of one, of those that the file may choose."""
+    """Returns the maximum number of characters that a step makes of one, for steps whose texts the file chooses."""
     match step:
         case {"type": "Replace", "pattern": {"String": str(old)}, "content": str(new)} if old:
             return max(1.0, len(new) / len(old))
-        case {"type": "Replace", "content": str(new)}:  # also of nothing, before each character
+        case {
+            "type": "Replace",
+            "content": str(new),
+        }:  # may also match the empty text before each character
             return 1.0 + len(new)
-        case {"type": "Prepend", "prepend": str(new)}:  # to each part between added tokens
+        case {
+            "type": "Prepend",
+            "prepend": str(new),
+        }:  # prepended to each part between added tokens
             return 1.0 + len(new)
         case {"type": "Precompiled", "precompiled_charsmap": str(encoded)}:
             data = base64.b64decode(encoded)
-            # The length of a trie, the trie, then what its words become, each up to a NUL.
+            # The data holds the length of a trie, the trie, then the replacement texts, each ending in a NUL.
             texts = data[4 + int.from_bytes(data[:4], "little") :].split(b"\0")
             return max(1.0, *(len(text.decode(errors="replace")) for text in texts))
     return 1.0
 
 
 def _additions(tokenizer: Tokenizer) -> Iterator[str]:
-    """What is put beside texts and words."""
+    """Yields the texts that the tokenizer adds to texts and words."""
     for name in ("continuing_subword_prefix", "end_of_word_suffix", "unk_token"):
         yield getattr(tokenizer.model, name, None) or ""
     for name in ("normalizer", "pre_tokenizer", "decoder"):
@@ -120,7 +126,7 @@ def _additions(tokenizer: Tokenizer) -> Iterator[str]:
 
 
 def _use(tokenizer: Tokenizer) -> None:
-    """Encode and decode: whoever fails or hangs at this does so here."""
+    """Encodes and decodes samples, so that a failure or hang happens here."""
     tokenizer.no_padding()
     tokenizer.no_truncation()
     for text in _SAMPLES:
