@@ -61,15 +61,15 @@ async def serving(
     *,
     options=None,
     template=None,
-    tokenizer_config=None,
+    post_processor=None,
     media=None,
     **settings,
 ) -> AsyncIterator[Served]:
     """What a server of that model would hand to its handlers.
 
-    `template` takes the place of the model's; `tokenizer_config` changes the tokenizer's own
-    configuration. embedded:echo with the template `SCRIPT` says what the first message says. Every
-    token is an event, unless the settings say otherwise. Of `media`, a `MediaConfig`, requests may have some.
+    `template` takes the place of the model's, and `post_processor` that of tokenizer.json. embedded:echo with
+    the template `SCRIPT` says what the first message says. Every token is an event, unless the settings say
+    otherwise. Of `media`, a `MediaConfig`, requests may have some.
     """
     usual = {"max_model_len": 1024, "num_gpu_blocks_override": 256, "stream_interval_ms": 0.0}
     asked = EngineOptions(model=model, **{**usual, **settings})
@@ -78,8 +78,9 @@ async def serving(
     facts = msgspec.structs.replace(config.model_config, media=media)
     config = msgspec.structs.replace(config, model_config=facts)
     files = dict(checkpoint.tokenizer_files)
-    changed = json.loads(files["tokenizer_config.json"]) | (tokenizer_config or {})
-    files["tokenizer_config.json"] = json.dumps(changed).encode()
+    if post_processor is not None:
+        changed = json.loads(files["tokenizer.json"]) | {"post_processor": post_processor}
+        files["tokenizer.json"] = json.dumps(changed).encode()
     tokenizer = Tokenizer.from_files(files)
     runner, pooler = load_model(checkpoint, config)
     client = await LocalClient.start_with(runner, tokenizer, config, pooler=pooler)

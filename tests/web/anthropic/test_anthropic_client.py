@@ -190,7 +190,7 @@ async def test_errors_are_the_clients_own():
         with pytest.raises(anthropic.BadRequestError) as long:
             await client.messages.create(**{**request, "max_tokens": 64})
         with pytest.raises(anthropic.BadRequestError) as wrong:
-            await client.messages.create(**request, extra_body={"top_k": "1"})
+            await client.messages.create(**request, extra_body={"top_k": "many"})
         with pytest.raises(anthropic.ContentTooLargeError) as large:
             await client.messages.create(**{**request, "system": "x" * 100_000})
     for caught in (stranger, bad, long, wrong, large):

@@ -8,6 +8,7 @@ import pytest
 from tests.web.openai.calls import CHAT, COMPLETIONS, HELLO, make_call
 from tests.web.serving import ECHO, serving, weather_tool
 from weft.core.errors import BadRequest
+from weft.model.tokenizers.post_processor import surround
 from weft.schema.chat import ChatBody, FunctionBody, ToolBody
 from weft.schema.completion import CompletionBody
 from weft.schema.sampling import JsonSchemaFormat, ResponseFormat, StreamOptions
@@ -99,7 +100,7 @@ BESIDE = {
 }
 
 # A tokenizer that adds a token to every text, so that not adding it can be told.
-ADDS_BOS = {"add_bos_token": True, "bos_token": "<|im_start|>"}
+ADDS_BOS = surround(("<|im_start|>", 4088), None)
 
 
 async def chat_outcome(served, fields):
@@ -147,7 +148,7 @@ async def fate(field, api):
     companions, value = BESIDE.get((api, name)) or BESIDE.get(name) or own
     assert value is not None, f"no sample for {name}"
     names = ["one", "two"]
-    async with serving(ECHO, served_model_name=names, tokenizer_config=ADDS_BOS) as served:
+    async with serving(ECHO, served_model_name=names, post_processor=ADDS_BOS) as served:
         before = await OUTCOMES[api](served, companions)
         try:
             after = await OUTCOMES[api](served, {**companions, name: value})
