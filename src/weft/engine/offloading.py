@@ -1,6 +1,6 @@
-"""`Offloading`: copies blocks and states between the runner's pool and where else they are.
+"""`Offloading`: copies blocks and states between the runner's pool and other places: second tier, other engines.
 
-The loop's thread alone calls it.
+Only the loop's thread calls it.
 """
 
 import logging
@@ -24,15 +24,17 @@ from weft.engine.transfer.fetching import KvConsumer
 from weft.engine.transfer.joining import ModelLender, block_copies, open_transfer
 from weft.engine.weights.engine_model import EngineModel
 
-FIND_S = 5.0  # at the start, for what lies there from before
-FETCH_CHECK_S = 1.0  # how long a second tier that hangs can go unnoticed
-FLUSH_S = 3.0  # at the end, for what is in the pool: who waits for an engine's end kills it after 5
+FIND_S = 5.0  # time at the start to find blocks of earlier processes
+FETCH_CHECK_S = 1.0  # period of checks for a second tier that hangs
+FLUSH_S = (
+    3.0  # time at the end to store the pool's blocks; below the 5 s after which an engine is killed
+)
 
 log = logging.getLogger("weft.engine")
 
 
 def open_tier(config: EngineConfig, model: EngineModel, wake: Callable[[], None]) -> KvTier | None:
-    """The tier that the configuration wants, if it wants one. A `ConfigError` says why it cannot be had."""
+    """Opens the second tier; None if it is not configured. Raises `ConfigError` if it is impossible."""
     wanted = config.kv_offloading_config
     if wanted is None:
         return None
@@ -40,7 +42,7 @@ def open_tier(config: EngineConfig, model: EngineModel, wake: Callable[[], None]
     has_states = config.cache_config.states is not None
     if wanted.path is None:
         return KvTier(MemoryBlocks(), wanted.num_bytes, wake, has_states=has_states)
-    # Weights that nothing tells from others have blocks that no other process may find.
+    # Blocks of weights without an identity must not be found by another process.
     weights = model.identity() or os.urandom(16).hex()
     block_size, max_model_len = config.cache_config.block_size, config.model_config.max_model_len
     identity = repr((__version__, copies.kv_layout, block_size, max_model_len, weights))
@@ -53,9 +55,10 @@ def open_tier(config: EngineConfig, model: EngineModel, wake: Callable[[], None]
 
 @dataclass(frozen=True, slots=True)
 class Elsewhere:
-    """Where blocks are beside the pool; a `SecondTier` for the scheduler.
+    """The places of blocks outside the pool; the scheduler's `SecondTier`.
 
-    `tier` has what left the pool, `consumer` what other engines have computed; `lender` is for what those fetch.
+    `tier` has blocks that were evicted from the pool, `consumer` fetches prompts that other engines have computed,
+    `lender` lends blocks to other engines.
     """
 
     tier: KvTier | None
@@ -64,47 +67,41 @@ class Elsewhere:
 
     @property
     def keeps_evicted(self) -> bool:
-        """See `SecondTier`."""
         return self.tier is not None
 
     @property
     def is_fetching(self) -> bool:
-        """Whether a sequence waits for blocks."""
+        """True if a sequence waits for blocks."""
         return any(source.is_fetching for source in self._sources())
 
     def start_fetch(
         self, sequence: Sequence, block_hashes: list[bytes], num_in_pool: int = 0
     ) -> bool:
-        """See `SecondTier`."""
         return any(
             source.start_fetch(sequence, block_hashes, num_in_pool) for source in self._sources()
         )
 
     def num_placed(self, sequence: Sequence) -> int:
-        """See `SecondTier`."""
         return 0 if self.consumer is None else self.consumer.num_placed(sequence)
 
     def cancel_fetch(self, sequence: Sequence) -> None:
-        """See `SecondTier`."""
         for source in self._sources():
             source.cancel_fetch(sequence)
 
     def forget(self, request: Request) -> None:
-        """See `SecondTier`."""
         if self.consumer is not None:
             self.consumer.forget(request)
 
     def clear(self) -> None:
-        """See `SecondTier`."""
         for source in self._sources():
             source.clear()
 
     def take_arrived(self) -> list[Arrived]:
-        """What was read since the last call."""
+        """Returns the pieces that arrived since the last call."""
         return [arrived for source in self._sources() for arrived in source.take_arrived()]
 
     def take_transfer_stats(self) -> TransferStats | None:
-        """Counts of both directions, and the prompts that came since the last call."""
+        """Returns counts of both directions, and the prompts that were received since the last call."""
         if self.lender is None and self.consumer is None:
             return None
         stats = TransferStats()
@@ -121,7 +118,7 @@ class Elsewhere:
 def open_elsewhere(
     config: EngineConfig, model: EngineModel, wake: Callable[[], None]
 ) -> Elsewhere | None:
-    """What the configuration wants, if it wants any. A `ConfigError` says why it cannot be had."""
+    """Opens the configured tier and transfers; None if there are none. Raises `ConfigError` if they are impossible."""
     lender, consumer = open_transfer(config, model, wake)
     tier = open_tier(config, model, wake)
     if tier is None and lender is None and consumer is None:
@@ -130,14 +127,14 @@ def open_elsewhere(
 
 
 class Offloading:
-    """What the loop does for these, between steps."""
+    """Work of the engine loop for blocks outside the pool, between steps."""
 
     def __init__(self, elsewhere: Elsewhere, scheduler: Scheduler) -> None:
         self._elsewhere = elsewhere
         self._scheduler = scheduler
 
     def timeout_s(self) -> float | None:
-        """How long the loop may wait for a command; None is for ever."""
+        """Returns how long the loop may wait for a command, in seconds; None means without limit."""
         lender = self._elsewhere.lender
         ends_in_s = None if lender is None else lender.producer.ends_in_s
         if not self._elsewhere.is_fetching:
@@ -145,9 +142,9 @@ class Offloading:
         return FETCH_CHECK_S if ends_in_s is None else min(FETCH_CHECK_S, ends_in_s)
 
     def end_leases(self) -> list[SequenceOutput]:
-        """Give blocks that other engines have fetched, or never did, back to the pool.
+        """Returns lent blocks to the pool after other engines have fetched them, or their lease has expired.
 
-        What is still computing them ends: who would have fetched them wants no more.
+        A request that still computes lent blocks is ended: no engine will fetch them any more.
         """
         outputs: list[SequenceOutput] = []
         lender, lent = self._elsewhere.lender, self._scheduler.cache.lent
@@ -160,16 +157,16 @@ class Offloading:
         return outputs
 
     def release(self, source: RemotePrompt) -> None:
-        """Have another engine keep a prompt no longer."""
+        """Releases a prompt that another engine holds for this one."""
         if self._elsewhere.consumer is not None:
             self._elsewhere.consumer.release(source)
 
     def take_events(self) -> list[KvEvent]:
-        """What changed in the tier since the last call, in order."""
+        """Returns the tier's changes since the last call, in order."""
         return [] if self._elsewhere.tier is None else self._elsewhere.tier.take_events()
 
     def follow_plan(self, runner: Runner | None) -> None:
-        """Copy what the next step, or a fetch, would overwrite, as far as the tier wants it; begin to fetch."""
+        """Stores evicted blocks before the next step or a fetch overwrites them; begins pending fetches."""
         self._store_evicted(runner)
         consumer = self._elsewhere.consumer
         if consumer is not None and consumer.has_pending:
@@ -183,7 +180,7 @@ class Offloading:
             _store(tier, content, runner)
 
     def take_arrived(self, runner: Runner | None) -> list[SequenceOutput]:
-        """Put what was read into the pool. Sequences that have all of theirs are waiting again, or have failed."""
+        """Copies arrived pieces into the pool. Sequences that have all their pieces wait again, or have failed."""
         outputs: list[SequenceOutput] = []
         for arrived in self._elsewhere.take_arrived():
             is_taken = self._take(arrived, runner)
@@ -192,7 +189,7 @@ class Offloading:
         return outputs
 
     def _take(self, arrived: Arrived, runner: Runner | None) -> bool:
-        """Whether the next piece of a sequence has come, and is in the pool now."""
+        """Takes the next piece of a sequence; True if it is in the pool now."""
         piece, cache = arrived.piece, self._scheduler.cache
         if piece is None or (arrived.data is None and arrived.place is None):
             return False
@@ -201,12 +198,14 @@ class Offloading:
         if place is None:
             return False
         if arrived.data is not None:
-            self._store_evicted(runner)  # what was given out may have held something else
+            self._store_evicted(
+                runner
+            )  # the place may have held another block that was just evicted
             _copies(runner, is_state=piece.is_state).write_block(place, arrived.data)
         return True
 
     def close(self, runner: Runner | None) -> None:
-        """Nothing runs any more: what another process may find is given to a tier that outlives this one."""
+        """Ends all transfers after the last step; stores the pool's blocks in a tier that outlives this process."""
         deadline = time.monotonic() + FLUSH_S
         if self._elsewhere.consumer is not None:
             self._elsewhere.consumer.close()
@@ -224,7 +223,7 @@ class Offloading:
 
 
 def _store(tier: KvTier, content: Content, runner: Runner | None) -> None:
-    """Copy what is in the pool, if the tier wants it."""
+    """Copies a block or state from the pool into the tier, if the tier wants it."""
     is_state = content.stored is None
     if not tier.wants(content.block_hash, is_state=is_state):
         return
@@ -236,7 +235,7 @@ def _store(tier: KvTier, content: Content, runner: Runner | None) -> None:
 
 
 def _copies(runner: object, *, is_state: bool) -> Copies:
-    """Of blocks, or of slots."""
+    """Returns the access to blocks, or to state slots."""
     copies = _block_copies(runner)
     if not is_state:
         return copies
@@ -245,6 +244,6 @@ def _copies(runner: object, *, is_state: bool) -> Copies:
 
 
 def _block_copies(runner: object) -> BlockCopies:
-    """That it is one was seen at the start."""
+    """Returns the runner, whose type was checked at the start."""
     assert isinstance(runner, BlockCopies)
     return runner

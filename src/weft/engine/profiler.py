@@ -44,8 +44,7 @@ def read_profiler(given: str | dict[str, Any] | None) -> ProfilerConfig | None:
 
 
 class Profiler:
-    """Profiler of an engine; its thread owns it. The loop calls `lap` only after a phase in which something
-    happened.
+    """Profiler of an engine; its thread owns it. The loop calls `lap` only after the first `start`.
 
     `part_seconds` returns the runner's accumulated time for each part of its steps.
     """

@@ -140,7 +140,7 @@ class EngineControls(EngineClient):
     async def reset_prefix_cache(
         self, reset_running_requests: bool = False, reset_connector: bool = False
     ) -> bool:
-        """See `EngineClient`. `reset_connector` has no effect: the connectors keep no cache of their own."""
+        """See `EngineClient`. `reset_connector` is accepted and has no effect."""
         del reset_connector
         reply = await self._call(ResetPrefixCache(self._calls.next_id(), reset_running_requests))
         return reply.is_done

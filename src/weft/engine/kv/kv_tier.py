@@ -1,8 +1,8 @@
-"""`KvTier`: blocks that have left the pool, and states behind them, found by their hashes; a thread of its own
-reads and writes them.
+"""`KvTier`: KV blocks, and states after them, that were evicted from the pool, found by hash. Its own thread reads
+and writes them.
 
-The engine's thread never waits for it. What cannot be queued is dropped, and a store that fails, or does
-not answer, is used no more: there is no tier then, and every request goes on without.
+The engine's thread never waits for it. Data that cannot be queued is dropped. A store that fails or does not
+respond is switched off: then there is no tier, and every request runs without it.
 """
 
 import logging
@@ -23,15 +23,15 @@ from weft.core.values.types import BlockRemoved, BlockStored, KvEvent
 from weft.engine.kv.kv_tier_stores import BlockStore, DamagedBlock
 from weft.engine.scheduling.sequence import Sequence
 
-MAX_QUEUED_BYTES = 256 << 20  # copied out of the pool, and not written yet
-MAX_ARRIVED_BYTES = 64 << 20  # read, and not in the pool yet
-STALLED_S = 5.0  # in which not one block is read
+MAX_QUEUED_BYTES = 256 << 20  # copied from the pool, and not written yet
+MAX_ARRIVED_BYTES = 64 << 20  # read, and not copied into the pool yet
+STALLED_S = 5.0  # a store that reads no block for so long is switched off
 
 log = logging.getLogger("weft.engine")
 
 
 class Piece(NamedTuple):
-    """A block, or the state behind it."""
+    """A block, or the state after it."""
 
     block_hash: bytes
     is_state: bool = False
@@ -39,7 +39,7 @@ class Piece(NamedTuple):
 
 @dataclass(slots=True, eq=False)
 class _Fetch:
-    """What is read for one sequence. Others that need the first of what is read wait for its end."""
+    """A read for one sequence. Other sequences that need its first piece wait for its end."""
 
     sequence: Sequence
     pieces: list[Piece]
@@ -49,16 +49,16 @@ class _Fetch:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class _Write:
-    stored: BlockStored | None  # None: a state
+    stored: BlockStored | None  # None for a state
     data: Bytes
 
 
 @dataclass(frozen=True, slots=True)
 class Arrived:
-    """The next piece of a sequence, if there is one; after the last its place in the queue is its own again.
+    """The next piece of a sequence, or None; after the last one the sequence returns to the queue.
 
-    It is `data`, or lies in `place` already, which is the sequence's block or slot. With an `error` the sequence
-    is to end with it.
+    The data is in `data`, or already in `place`, the sequence's block or slot. With an `error` the sequence must
+    end with it.
     """
 
     sequence: Sequence
@@ -70,10 +70,11 @@ class Arrived:
 
 
 class KvTier:
-    """Holds at most `max_bytes`, of which the least recently used go first; a state goes with its block.
+    """A tier of at most `max_bytes`; the least recently used data is evicted first, a state together with its
+    block.
 
-    `wake` is called, on the tier's thread, when `take_arrived` has something. Of a model that keeps states
-    (`has_states`) nothing is read behind the last block that has one.
+    `wake` is called on the tier's thread when `take_arrived` has data. For a model with states (`has_states`) a
+    read ends at the last block that has a state.
     """
 
     def __init__(
@@ -90,7 +91,7 @@ class KvTier:
         self._max_bytes = max_bytes
         self._wake = wake
         self._clock = clock
-        self._changed = threading.Condition()  # guards all that follows
+        self._changed = threading.Condition()  # guards all attributes below
         self._sizes: OrderedDict[str, int] = OrderedDict()  # by name, least recently used first
         self._num_bytes = 0
         self._writes: OrderedDict[str, _Write] = OrderedDict()
@@ -109,27 +110,27 @@ class KvTier:
     # -- the engine's thread ------------------------------------------------------------------
 
     def wait_until_found(self, timeout_s: float) -> None:
-        """Wait until it knows what is there from before: it may know later, and finds nothing until then."""
+        """Waits until the tier knows the data of earlier processes; until then it finds nothing."""
         with self._changed:
             self._changed.wait_for(lambda: self._has_looked or self._has_failed, timeout_s)
 
     @property
     def outlives_process(self) -> bool:
-        """Whether another process may find what is stored."""
+        """True if another process can find the stored blocks."""
         return self._store.medium is Medium.DISK
 
     @property
     def is_fetching(self) -> bool:
-        """Whether a sequence waits for blocks."""
+        """True if a sequence waits for blocks."""
         return bool(self._fetches or self._arrived)
 
     def stats(self) -> TierStats:
-        """Counts since the start."""
+        """Returns counts since the start."""
         with self._changed:
             return structs.replace(self._stats, num_bytes=self._num_bytes)
 
     def take_events(self) -> list[KvEvent]:
-        """What changed since the last call, in order."""
+        """Returns the changes since the last call, in order."""
         with self._changed:
             events, self._events = self._events, []
             return events
@@ -137,7 +138,6 @@ class KvTier:
     def start_fetch(
         self, sequence: Sequence, block_hashes: list[bytes], num_in_pool: int = 0
     ) -> bool:
-        """See `SecondTier`."""
         with self._changed:
             self._stats.num_queried_blocks += len(block_hashes) - num_in_pool
             if not self._has_looked:
@@ -145,9 +145,9 @@ class KvTier:
             pieces = self._find(block_hashes, num_in_pool)
             if not pieces:
                 return False
-            for piece in reversed(pieces):  # what a prompt begins with is to go last
+            for piece in reversed(pieces):  # the first blocks of a prompt must be evicted last
                 self._touch(self._name_of(piece))
-            if pieces[-1].is_state:  # and goes with its block
+            if pieces[-1].is_state:  # a state is evicted with its block
                 self._touch(self._name_of(pieces[-1]))
             for fetch in self._fetches:
                 if pieces[0] in fetch.pieces:
@@ -160,7 +160,7 @@ class KvTier:
         return True
 
     def cancel_fetch(self, sequence: Sequence) -> None:
-        """See `SecondTier`. What was read may still arrive."""
+        """See `SecondTier`. Pieces that were read already may still arrive."""
         with self._changed:
             for fetch in list(self._fetches):
                 if sequence in fetch.followers:
@@ -170,7 +170,7 @@ class KvTier:
                     self._release(fetch, fetch.followers)
 
     def take_arrived(self) -> list[Arrived]:
-        """What was read since the last call."""
+        """Returns the pieces that were read since the last call."""
         with self._changed:
             is_waiting = self._fetches and not self._arrived
             is_stalled = is_waiting and self._clock() - self._progressed_at > STALLED_S
@@ -180,13 +180,13 @@ class KvTier:
             arrived = list(self._arrived)
             self._arrived.clear()
             self._num_arrived_bytes = 0
-            if arrived:  # the reader may have waited for this
+            if arrived:  # the reader may have waited for this room
                 self._progressed_at = self._clock()
                 self._changed.notify_all()
         return arrived
 
     def wants(self, block_hash: bytes, *, is_state: bool = False) -> bool:
-        """Whether `store` is to be called for the block: it has not got it, and there is room in the queue."""
+        """True if `store` should be called for the block: the tier does not have it, and the queue has room."""
         name = self._store.name_of(block_hash, is_state=is_state)
         with self._changed:
             if self._has_failed or name in self._writes or self._touch(name):
@@ -196,23 +196,22 @@ class KvTier:
             return has_room
 
     def store(self, stored: BlockStored, data: Bytes) -> None:
-        """Queue a block; it is found from now on."""
+        """Queues a block for writing; it is found from now on."""
         self._queue(Piece(stored.block_hashes[0]), _Write(stored, data))
 
     def store_state(self, block_hash: bytes, data: Bytes) -> None:
-        """Queue the state behind a block."""
+        """Queues the state after a block."""
         self._queue(Piece(block_hash, is_state=True), _Write(None, data))
 
     def _queue(self, piece: Piece, write: _Write) -> None:
         with self._changed:
-            if self._has_failed:  # since `wants` said yes
+            if self._has_failed:  # after `wants` returned True
                 return
             self._writes[self._name_of(piece)] = write
             self._num_queued_bytes += write.data.nbytes
             self._changed.notify_all()
 
     def clear(self) -> None:
-        """See `SecondTier`."""
         with self._changed:
             self._was_cleared = True
             self._cleared += self._sizes
@@ -220,31 +219,31 @@ class KvTier:
             self._fetches.clear()
             self._arrived.clear()
             self._num_arrived_bytes = 0
-            self._events.clear()  # the pool's event is of all media
+            self._events.clear()  # the pool's event covers all media
             self._changed.notify_all()
 
     def wait_for_room(self, timeout_s: float) -> bool:
-        """Wait until the queue has room, for an engine that does nothing else any more."""
+        """Waits until the queue has room; for an engine that does nothing else any more."""
         with self._changed:
             return self._changed.wait_for(
                 lambda: self._has_failed or self._num_queued_bytes < MAX_QUEUED_BYTES, timeout_s
             )
 
     def close(self, timeout_s: float) -> None:
-        """Write what is queued, as far as the time allows, and end."""
+        """Writes the queued data as far as the time allows, and ends the thread."""
         with self._changed:
             self._is_closing = True
             self._fetches.clear()
             self._changed.notify_all()
         self._thread.join(timeout_s)
 
-    # -- its own thread -----------------------------------------------------------------------
+    # -- the tier's thread --------------------------------------------------------------------
 
     def _run(self) -> None:
         try:
             found = self._store.find()
             with self._changed:
-                if self._was_cleared:  # before it could be said of what
+                if self._was_cleared:  # cleared before the names were known
                     self._cleared += [name for name, _ in found]
                 else:
                     self._sizes = OrderedDict(found)
@@ -259,7 +258,7 @@ class KvTier:
             self._store.close()
 
     def _next_job(self) -> Callable[[], None] | None:
-        """What to do next: what somebody waits for before what nobody does."""
+        """Returns the next job: reads that a sequence waits for come before writes. None at the end."""
         with self._changed:
             while not self._has_failed:
                 if self._fetches and self._num_arrived_bytes < MAX_ARRIVED_BYTES:
@@ -285,7 +284,7 @@ class KvTier:
         data = self._checked(name) if queued is None else queued.data
         with self._changed:
             if not self._fetches or self._fetches[0] is not fetch:
-                return  # it was cleared or cancelled meanwhile
+                return  # the fetch was cleared or cancelled meanwhile
             fetch.num_read += 1
             is_last = data is None or fetch.num_read == len(fetch.pieces)
             self._arrived.append(Arrived(fetch.sequence, piece, data, is_last))
@@ -300,7 +299,7 @@ class KvTier:
         self._notify()
 
     def _checked(self, name: str) -> Bytes | None:
-        """The block of that name, as it was written; what is not there, or damaged, is forgotten."""
+        """Reads a block; forgets a block that is missing or damaged."""
         try:
             data = self._store.read(name)
         except DamagedBlock:
@@ -321,17 +320,19 @@ class KvTier:
                 return
             del self._writes[name]
             self._num_queued_bytes -= write.data.nbytes
-            self._num_bytes += size - self._sizes.get(name, 0)  # it may have lain there unseen
+            self._num_bytes += size - self._sizes.get(
+                name, 0
+            )  # it may replace a file of an earlier process
             self._sizes[name] = size
             self._stats.num_stored_bytes += write.data.nbytes
             if write.stored is not None:
                 self._events.append(structs.replace(write.stored, medium=self._store.medium))
             self._changed.notify_all()
             is_done = not self._writes
-        if is_done:  # an engine that has no more to do reports it now
+        if is_done:  # an idle engine reports the events now
             self._notify()
 
-    # -- both, with the lock ------------------------------------------------------------------
+    # -- both threads, with the lock ----------------------------------------------------------
 
     def _name_of(self, piece: Piece) -> str:
         return self._store.name_of(piece.block_hash, is_state=piece.is_state)
@@ -341,7 +342,7 @@ class KvTier:
         return name in self._sizes or name in self._writes
 
     def _find(self, block_hashes: list[bytes], num_in_pool: int) -> list[Piece]:
-        """What is to be read so that a sequence may begin with as many of these blocks as is possible."""
+        """Returns the pieces to read so that the sequence can begin with as many of these blocks as possible."""
         blocks = [Piece(block_hash) for block_hash in block_hashes]
         absent = (i for i in range(num_in_pool, len(blocks)) if not self._has(blocks[i]))
         end = next(absent, len(blocks))
@@ -354,14 +355,14 @@ class KvTier:
         return []
 
     def _touch(self, name: str) -> bool:
-        """Whether it is there; it was used now."""
+        """Marks a name as used now; True if it is stored."""
         is_there = name in self._sizes
         if is_there:
             self._sizes.move_to_end(name)
         return is_there
 
     def _evict(self) -> str:
-        """Forget what was used least recently; its name, to be removed."""
+        """Forgets the least recently used data; returns its name, whose data must be removed."""
         oldest = next(iter(self._sizes))
         self._forget(oldest)
         self._stats.num_evicted += 1
@@ -374,7 +375,7 @@ class KvTier:
         self._num_bytes -= size
         self._report_removed([name])
         block_hash = self._store.hash_of(name)
-        if block_hash is not None and self._has_states:  # nobody could use its state
+        if block_hash is not None and self._has_states:  # a state is useless without its block
             self._drop_state(self._name_of(Piece(block_hash, is_state=True)))
 
     def _drop_state(self, name: str) -> None:
@@ -384,7 +385,7 @@ class KvTier:
             self._cleared.append(name)
 
     def _release(self, fetch: _Fetch, sequences: Iterable[Sequence]) -> None:
-        """Nothing more comes of it for these."""
+        """Ends the fetch for these sequences."""
         self._arrived += [Arrived(each, None, None, True) for each in sequences]
 
     def _report_removed(self, names: Iterable[str]) -> None:
@@ -400,7 +401,7 @@ class KvTier:
         self._num_bytes = self._num_queued_bytes = 0
 
     def _fail(self, reason: str) -> None:
-        """Be empty from now on. Whoever waits for blocks waits no more."""
+        """Switches the tier off: it is empty from now on, and no sequence waits for blocks any more."""
         with self._changed:
             if self._has_failed:
                 return
@@ -416,5 +417,5 @@ class KvTier:
         self._notify()
 
     def _notify(self) -> None:
-        if not self._is_closing:  # else there may be nobody to wake
+        if not self._is_closing:  # else the engine may be gone
             self._wake()

@@ -1,8 +1,8 @@
-"""Where a second tier keeps its blocks: in the host's memory, or as files that a restart finds again.
+"""Stores of a second tier: host memory, or files that a later process finds again.
 
-A file begins with what it holds and of which model, and a digest of that and of the block: whatever is
-not exactly so is no block. It holds bytes alone, and nothing in it is ever run. The state behind a block
-is kept as a block of its own, whose name differs.
+A file begins with the content's kind and model, and a digest of that and of the block: a file that does not match
+exactly is not a block. It holds bytes only, and nothing in it is ever run. The state after a block is stored as a
+block of its own with another name.
 """
 
 import fcntl
@@ -26,13 +26,13 @@ from weft.model.card import ModelCard
 SIZE_FLAG = "--kv-offloading-size"
 PATH_FLAG = "--kv-offloading-path"
 MAX_GIB = 1 << 20
-TILE_TOKENS = 16  # that lie together in the pool: blocks of fewer cannot be copied by themselves
-MAX_ENGINES = 64  # that share a path
+TILE_TOKENS = 16  # tokens that lie together in the pool: smaller blocks cannot be copied alone
+MAX_ENGINES = 64  # engines that can share a path
 _MAGIC, _STATE_MAGIC = b"WEFTKV01", b"WEFTKS01"
-_STATE = "s"  # at the end of a name
+_STATE = "s"  # suffix of a state's name
 _IDENTITY_BYTES = 32
 HEADER_BYTES = len(_MAGIC) + _IDENTITY_BYTES + 32 + xxhash.xxh3_128().digest_size
-_PAGE = 4096  # what a file takes of a disk is a multiple of this
+_PAGE = 4096  # disk space of a file is a multiple of this
 MAX_FILE_OVERHEAD = HEADER_BYTES + _PAGE
 _NAME = re.compile(rf"[0-9a-f]{{16}}-[0-9a-f]{{64}}{_STATE}?")
 _UNFINISHED = "unfinished"
@@ -41,7 +41,9 @@ _UNFINISHED = "unfinished"
 def read_kv_offloading(
     options: EngineOptions, card: ModelCard, block_size: int
 ) -> KvOffloadingConfig | None:
-    """The second tier of each engine, if the user wants one; a `ConfigError` says why it cannot be."""
+    """Returns the configuration of each engine's second tier; None without one. Raises `ConfigError` if it is
+    impossible.
+    """
     size, path = options.kv_offloading_size, options.kv_offloading_path
     if not size:
         if path is not None:
@@ -67,7 +69,7 @@ def read_kv_offloading(
 
 
 def check_copyable(flag: str, options: EngineOptions, card: ModelCard, block_size: int) -> None:
-    """Refuse a flag for which blocks are copied, where they cannot be."""
+    """Raises `ConfigError` for a flag that needs block copies, if blocks of this engine cannot be copied."""
     if not (options.enable_prefix_caching and card.is_causal and card.kv_bytes_per_token):
         raise ConfigError(f"{flag} needs a prefix cache, with blocks that hold keys and values")
     if block_size % TILE_TOKENS:
@@ -77,41 +79,41 @@ def check_copyable(flag: str, options: EngineOptions, card: ModelCard, block_siz
 
 
 class DamagedBlock(Exception):
-    """What lies under a block's name is not what was written there."""
+    """The stored data of a block is not the data that was written."""
 
 
 class BlockStore(Protocol):
-    """Blocks by name. One thread calls it; an `OSError` says that it cannot be used any more."""
+    """Stores blocks by name. One thread calls it; after an `OSError` it is not used any more."""
 
     medium: Medium
 
     def name_of(self, block_hash: bytes, *, is_state: bool = False) -> str:
-        """The name of such a block, or of the state behind it."""
+        """Returns the name of a block, or of the state after it."""
 
     def hash_of(self, name: str) -> bytes | None:
-        """The hash of the block with that name; None where it belongs to another model, or is of a state."""
+        """Returns the hash of the block with that name; None for another model's block, and for a state."""
 
     def find(self) -> list[tuple[str, int]]:
-        """What is there from before, the least recently used first: names, and bytes taken."""
+        """Returns the data of earlier processes, least recently used first: names and sizes in bytes."""
 
     def size_of(self, data: Bytes) -> int:
-        """Bytes that such a block takes."""
+        """Returns the bytes that such a block takes."""
 
     def write(self, name: str, data: Bytes) -> None:
-        """Keep a block, whole or not at all."""
+        """Stores a block, entirely or not at all."""
 
     def read(self, name: str) -> Bytes | None:
-        """A block, to the bit; None if there is none. Raises `DamagedBlock`."""
+        """Returns a block bit for bit; None if it is not stored. Raises `DamagedBlock`."""
 
     def remove(self, name: str) -> None:
-        """Have a block no more; it need not be there."""
+        """Removes a block; it need not be stored."""
 
     def close(self) -> None:
-        """Nothing more is done with it."""
+        """Ends the use of the store."""
 
 
 class MemoryBlocks:
-    """In the memory of this process, as they were copied out of the pool."""
+    """Blocks in the memory of this process, as copied from the pool."""
 
     medium = Medium.MEMORY
 
@@ -144,9 +146,9 @@ class MemoryBlocks:
 
 
 class DirectoryBlocks:
-    """A file a block, in a directory that this engine alone uses; nobody else may read it.
+    """One file per block, in a directory that only this engine uses and no other user may read.
 
-    `identity` says whose blocks they are. Those of others count and age as well, but are never read.
+    `identity` names the model of the blocks. Blocks of other models count and age as well, but are never read.
     """
 
     medium = Medium.DISK
@@ -159,7 +161,9 @@ class DirectoryBlocks:
 
     @classmethod
     def open(cls, path: str, identity: str) -> "DirectoryBlocks":
-        """In the first part of `path` that no engine uses. A `ConfigError` says what is wrong with it."""
+        """Opens the first subdirectory of `path` that no engine uses. `ConfigError` describes the fault of the
+        path.
+        """
         digest = hashlib.blake2b(identity.encode(), digest_size=_IDENTITY_BYTES).digest()
         try:
             Path(path).mkdir(mode=0o700, parents=True, exist_ok=True)
@@ -170,7 +174,7 @@ class DirectoryBlocks:
                     return cls(directory, lock, digest)
         except OSError as error:
             raise ConfigError(f"{PATH_FLAG} {path}: {error.strerror or error}") from error
-        raise ConfigError(f"{PATH_FLAG} {path}: {MAX_ENGINES} engines use it, and no more can")
+        raise ConfigError(f"{PATH_FLAG} {path}: {MAX_ENGINES} engines use it, which is the maximum")
 
     def name_of(self, block_hash: bytes, *, is_state: bool = False) -> str:
         return self._prefix + block_hash.hex() + _STATE * is_state
@@ -210,7 +214,7 @@ class DirectoryBlocks:
         try:
             with open(os.open(path, os.O_RDONLY | os.O_NOFOLLOW | os.O_CLOEXEC), "rb") as file:
                 content = file.read()
-            os.utime(path)  # for the order in which the next start finds them
+            os.utime(path)  # records the use: the next start orders files by it
         except FileNotFoundError:
             return None
         if len(content) <= HEADER_BYTES:
@@ -240,7 +244,7 @@ class DirectoryBlocks:
 
 
 def _take(directory: Path) -> int | None:
-    """The lock of a directory that is ours alone; None while another engine has it."""
+    """Locks a directory for this engine and returns the lock; None if another engine has it."""
     directory.mkdir(mode=0o700, exist_ok=True)
     found = directory.lstat()
     is_private = found.st_uid == os.geteuid() and not stat.S_IMODE(found.st_mode) & 0o077

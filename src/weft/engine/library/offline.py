@@ -47,14 +47,14 @@ log = logging.getLogger("weft.engine")
 P = ParamSpec("P")
 T = TypeVar("T")
 
-# Of vLLM's that are about the log of a server, which an `LLM` does not have.
+# Options of vLLM for the log of a server, which an `LLM` does not have.
 _OF_SERVERS = ("disable_log_stats",)
-# What `ChatTemplate.render` takes itself; every other keyword of `chat` is the template's.
+# Arguments of `ChatTemplate.render`; all other keywords of `chat` are variables of the template.
 _RENDER_ARGUMENTS = ("tools", "documents", "add_generation_prompt", "continue_final_message")
 
 
 class BeamSearchSequence(msgspec.Struct, frozen=True, kw_only=True):
-    """A prompt with one of its continuations. `cum_logprob` and `logprobs` are of the continuation."""
+    """A prompt with one of its continuations. `cum_logprob` and `logprobs` are those of the continuation."""
 
     tokens: list[int]
     text: str
@@ -63,7 +63,7 @@ class BeamSearchSequence(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class BeamSearchOutput(msgspec.Struct, frozen=True, kw_only=True):
-    """What was found behind one prompt, best first."""
+    """Continuations of one prompt, best first."""
 
     sequences: list[BeamSearchSequence]
 
@@ -71,7 +71,7 @@ class BeamSearchOutput(msgspec.Struct, frozen=True, kw_only=True):
 def _waiting(
     method: Callable[Concatenate[EngineClient, P], Coroutine[Any, Any, T]],
 ) -> "Callable[Concatenate[LLM, P], T]":
-    """The call of that name of `EngineClient`, for who has no event loop."""
+    """Wraps a method of `EngineClient` into a blocking call."""
 
     @wraps(method)
     def call(self: "LLM", /, *args: P.args, **kwargs: P.kwargs) -> T:
@@ -82,13 +82,13 @@ def _waiting(
 
 
 class LLM:
-    """A model, ready to generate, or to pool. Settings are those of `EngineOptions`, by name.
+    """A loaded model for generation or pooling. Settings are those of `EngineOptions`, by name.
 
-    Those of vLLM are known too, and mean what the flags of `vllm serve` mean to `weft serve`
+    vLLM's settings are accepted too, with the meaning that `weft serve` gives to the flags of `vllm serve`
     (docs/reference/vllm-flags.md).
 
-    The engine and its event loop have threads of their own, so this works in scripts, notebooks and
-    inside running event loops alike. `close` (or leaving a `with` block) gives everything back.
+    The engine and its event loop have threads of their own, so this works in scripts, notebooks and inside running
+    event loops alike. `close` (or leaving a `with` block) frees all resources.
     """
 
     def __init__(self, model: str = "embedded:tiny", **options: Any) -> None:
@@ -108,7 +108,7 @@ class LLM:
         except BaseException:
             self._end_loop()
             raise
-        # A script that ends without `close` would tear the core down under its own threads.
+        # Without this, a script that ends without `close` would unload the core while its threads run.
         atexit.register(self.close)
 
     def generate(
@@ -120,14 +120,13 @@ class LLM:
         lora_request: LoRARequest | Sequence[LoRARequest | None] | None = None,
         tokenization_kwargs: Mapping[str, Any] | None = None,
     ) -> list[RequestOutput]:
-        """The finished output of each prompt, in their order.
+        """Returns the finished output of each prompt, in order.
 
-        A prompt is a text, `{"prompt": text}`, `{"prompt_token_ids": ids}` or a list of ids; one
-        alone counts as a list of one. One `SamplingParams` serves all prompts; None takes the
-        model's own defaults. The first prompt that is refused raises, and the others are aborted.
-        `use_tqdm` shows a progress bar, if stderr is a terminal; its name is that of other engines.
-        The adapter of `lora_request`, of all prompts or one for each, is loaded if it is not there; it needs
-        `enable_lora=True`.
+        A prompt is a text, `{"prompt": text}`, `{"prompt_token_ids": ids}` or a list of ids; a single prompt counts
+        as a list of one. One `SamplingParams` applies to all prompts; None means the model's own defaults. The
+        first prompt that is rejected raises, and the others are aborted. `use_tqdm` shows a progress bar, if stderr
+        is a terminal; the name is that of other engines. The adapter of `lora_request`, one for all prompts or one
+        for each, is loaded if needed; it requires `enable_lora=True`.
         """
         all_prompts = _as_list(prompts)
         if sampling_params is None:
@@ -152,7 +151,7 @@ class LLM:
         lora_request: LoRARequest | None = None,
         use_tqdm: bool = False,
     ) -> list[BeamSearchOutput]:
-        """The best continuations of each prompt, in the prompts' order, best first."""
+        """Returns the best continuations of each prompt, in the prompts' order, best first."""
         check_beam_search(params, self._client.info.limits)
         work = [self._search_one(prompt, params, lora_request) for prompt in _as_list(prompts)]
         return self._run_all(work, has_bar=use_tqdm)
@@ -166,9 +165,9 @@ class LLM:
         lora_request: LoRARequest | Sequence[LoRARequest | None] | None = None,
         **template: Any,
     ) -> list[RequestOutput]:
-        """The next message of each conversation: one as a list of messages, or a list of such lists.
+        """Returns the next message of each conversation: a list of messages, or a list of such lists.
 
-        `template` is what `weft.text.templates.chat.ChatTemplate.render` takes: `tools`, `documents`,
+        `template` has the arguments of `weft.text.templates.chat.ChatTemplate.render`: `tools`, `documents`,
         `add_generation_prompt`, `continue_final_message`, and the model's own switches.
         """
         if self._template is None:
@@ -178,7 +177,7 @@ class LLM:
             self._template.render(conversation, **own, template_kwargs=template)
             for conversation in _as_chats(messages)
         ]
-        # The template writes the special tokens that belong to a conversation.
+        # The template writes the special tokens itself.
         as_written = {"add_special_tokens": False}
         return self.generate(
             prompts,
@@ -195,30 +194,32 @@ class LLM:
         *,
         use_tqdm: bool = True,
     ) -> list[PoolingRequestOutput]:
-        """What the model makes of each prompt, in their order; for models that pool."""
+        """Returns the pooled output of each prompt, in order; for pooling models."""
         params = pooling_params or PoolingParams()
         work = [self._encode_one(prompt, params) for prompt in _as_list(prompts)]
         return self._run_all(work, has_bar=use_tqdm)
 
     def embed(self, prompts: PromptType | Sequence[PromptType]) -> list[list[float]]:
-        """The embedding of each prompt."""
+        """Returns the embedding of each prompt."""
         return [o.data for o in self.encode(prompts, PoolingParams(task="embed"))]
 
     def classify(self, prompts: PromptType | Sequence[PromptType]) -> list[list[float]]:
-        """The scores of all classes, for each prompt."""
+        """Returns the scores of all classes, for each prompt."""
         return [o.data for o in self.encode(prompts, PoolingParams(task="classify"))]
 
     def reward(
         self, prompts: PromptType | Sequence[PromptType], *, use_tqdm: bool = True
     ) -> list[PoolingRequestOutput]:
-        """A reward model's scores: of every token of each prompt, or of each prompt, as it is made."""
+        """Returns a reward model's scores: of every token of each prompt, or of each prompt, depending on the
+        model.
+        """
         pooler = self._client.info.pooler
         has_each = pooler is not None and "token_classify" in pooler.tasks
         params = PoolingParams(task="token_classify" if has_each else "classify")
         return self.encode(prompts, params, use_tqdm=use_tqdm)
 
     def score(self, text_1: str | Sequence[str], text_2: str | Sequence[str]) -> list[float]:
-        """How well texts go together: one with one, one with each, or each with its counterpart."""
+        """Returns similarity scores of text pairs: one with one, one with each, or each with its counterpart."""
         first, second = ([t] if isinstance(t, str) else list(t) for t in (text_1, text_2))
         pairs = pair_up(first, second)
         pooler = self._client.info.pooler
@@ -240,24 +241,24 @@ class LLM:
     finish_weight_update = _waiting(EngineClient.finish_weight_update)
 
     def init_weight_transfer_engine(self, init_info: dict[str, Any] | None = None) -> None:
-        """Announce that weights will be sent: see `EngineClient.init_weight_transfer_engine`."""
+        """Announces that weights will be sent: see `EngineClient.init_weight_transfer_engine`."""
         request = WeightTransferInitRequest(init_info or {})
         self._wait(self._client.init_weight_transfer_engine(request))
 
     def update_weights(self, update_info: dict[str, Any]) -> None:
-        """Send tensors: see `EngineClient.update_weights`."""
+        """Sends tensors: see `EngineClient.update_weights`."""
         self._wait(self._client.update_weights(WeightTransferUpdateRequest(update_info)))
 
     def get_default_sampling_params(self) -> SamplingParams:
-        """What `generate` uses when it is given none."""
+        """Returns the params that `generate` uses by default."""
         return msgspec.convert(dict(self._default_params), SamplingParams)
 
     def get_tokenizer(self) -> LLMTokenizer:
-        """The model's tokenizer: `encode`, `decode` and `apply_chat_template`."""
+        """Returns the model's tokenizer: `encode`, `decode` and `apply_chat_template`."""
         return LLMTokenizer(self._client.renderer, self._template)
 
     def get_metrics(self) -> list[Metric]:
-        """What a server's `/metrics` would show now."""
+        """Returns the metrics that a server's `/metrics` would show now."""
 
         async def read() -> list[Metric]:
             return read_metrics(self._metrics.registry.collect())
@@ -265,11 +266,11 @@ class LLM:
         return self._wait(read())
 
     def close(self) -> None:
-        """Stop the engine; idempotent."""
+        """Stops the engine; idempotent."""
         if self._loop.is_closed():
             return
 
-        async def end() -> None:  # on the event loop: its tasks are ended there
+        async def end() -> None:  # runs on the event loop, whose tasks it ends
             self._client.shutdown()
             await self._client.wait_closed()
 
@@ -330,7 +331,7 @@ class LLM:
         return BeamSearchOutput(sequences=sequences)
 
     def _wait(self, work: Coroutine[Any, Any, T]) -> T:
-        """Run on the event loop's thread; interrupting the wait cancels the work."""
+        """Runs work on the event loop's thread; interrupting the wait cancels the work."""
         future = asyncio.run_coroutine_threadsafe(work, self._loop)
         try:
             return future.result()
@@ -345,13 +346,13 @@ class LLM:
 
 
 def fit_options(model: str, options: Mapping[str, Any]) -> Fitted:
-    """The model and what its engine is configured with, by options of ours or of vLLM's."""
+    """Fits the model to options of Weft or of vLLM."""
     settings = EngineOptions(model=model, **{**UNLIMITED_QUEUE, **_own_options(options)})
     return find_and_fit(settings, is_shared=True).with_tokenizer()
 
 
 def _own_options(given: Mapping[str, Any]) -> dict[str, Any]:
-    """Options of ours alone: what vLLM's mean here, or why one cannot be followed."""
+    """Translates vLLM's options into Weft's; raises an error for an option that cannot be followed."""
     own: dict[str, Any] = {}
     for name, value in given.items():
         flag = find_flag(name)
@@ -386,7 +387,7 @@ def _as_chats(
 
 
 def _for_each(prompts: Sequence[PromptType], name: str, given: T | Sequence[T]) -> list[T]:
-    """One for each prompt, of one for all or of as many."""
+    """Returns a value for each prompt, from one for all or a list of equal length."""
     if not isinstance(given, Sequence):
         return [given] * len(prompts)
     if len(given) != len(prompts):

@@ -1,7 +1,7 @@
-"""`resolve`: from the user's options, the model and the free memory to what the engine runs with.
+"""`resolve`: turns the user's options, the model and the free memory into the configuration of an engine.
 
-Pure, but for a look at directories that it is given. Every refusal is a `ConfigError` of one line that
-names the flag, the number and what is allowed; a model that does not fit is refused with flags that would
+It has no side effects, and reads only directories that the options name. Every refusal is a `ConfigError` of one
+line that names the flag, the number and what is allowed. A model that does not fit is refused with flags that would
 make it fit.
 """
 
@@ -55,9 +55,9 @@ MAX_LORA_RANK = 4096
 _POLICIES = ("fcfs", "priority")
 _POOLING_KINDS = (PoolingKind.CLS, PoolingKind.LAST, PoolingKind.MEAN)
 _STATES_FLAG = "--mamba-block-size"
-# Slots take no more than this by default, unless two of them do.
+# Default limit of the memory of all slots; two slots are always allowed.
 _USUAL_SLOT_BYTES = 4 << 30
-_LEAST_SLOTS = 2  # a snapshot that a sequence reads, and what it writes
+_LEAST_SLOTS = 2  # a sequence reads one snapshot and writes another slot
 
 
 def resolve(
@@ -68,10 +68,11 @@ def resolve(
     draft: DraftModelConfig | None = None,
     row_bytes: int = 0,
 ) -> EngineConfig:
-    """Decide what was left open, and refuse what cannot work. `draft` drafts; a row of a step takes `row_bytes`.
+    """Decides open settings, and rejects impossible ones. `draft` is the draft model; a row of a step takes
+    `row_bytes`.
 
-    Of several engines each gets the same share of the threads, and of the memory that weights leave which all map;
-    those elsewhere (`ranks`) get none.
+    Several engines of this machine get equal shares of the threads, and of the memory beside shared weights;
+    engines on other machines (`ranks`) get none.
     """
     size = bounded(options, "data_parallel_size", MAX_DATA_PARALLEL_SIZE)
     num_engines = size if ranks is None else max(1, ranks.num_local)
@@ -138,7 +139,7 @@ def _cache_config(
 def _elastic_config(
     options: EngineOptions, compute: ComputeConfig, cache: CacheConfig, own_bytes: int
 ) -> ElasticConfig | None:
-    """What one more engine takes: `own_bytes`, which no other has, and a pool."""
+    """Computes the memory of one more engine: `own_bytes`, which are not shared, and a pool."""
     if not options.enable_elastic_ep:
         return None
     engine_bytes = own_bytes + cache.num_blocks * cache.block_bytes
@@ -146,7 +147,7 @@ def _elastic_config(
 
 
 def _shared_bytes(options: EngineOptions, weight_bytes: int, compute: ComputeConfig) -> int:
-    """What several engines have once."""
+    """Returns the bytes that several engines share."""
     return weight_bytes if _is_several(options) and shares_weights(compute) else 0
 
 
@@ -329,9 +330,9 @@ def _others(
     lora: LoraConfig | None,
     offloading: KvOffloadingConfig | None,
 ) -> dict[str, int]:
-    """What takes memory beside the pool, and how many bytes."""
+    """Returns the users of memory beside the pool, in bytes."""
     others = {"weights": weight_bytes}
-    if lora is not None:  # as many as may be loaded, each of the highest rank on every matrix
+    if lora is not None:  # the maximum number, each of the highest rank on every matrix
         of_one = 0 if card.adapter is None else card.adapter.of(lora.max_lora_rank)
         others[f"{lora.max_loras} LoRA adapters"] = lora.max_loras * of_one
     if offloading is not None and offloading.path is None:
@@ -340,7 +341,7 @@ def _others(
 
 
 def _check_elsewhere(options: EngineOptions, ranks: RanksConfig | None) -> None:
-    """Refuse by name what one server alone cannot decide, and what does not reach another machine."""
+    """Rejects flags that one server alone cannot decide, and features that do not reach another machine."""
     if ranks is None:
         return
     refused = {
@@ -366,7 +367,7 @@ def _check_elsewhere(options: EngineOptions, ranks: RanksConfig | None) -> None:
 def _states_config(
     options: EngineOptions, card: ModelCard, max_num_seqs: int, block_size: int, spare_bytes: int
 ) -> StateCacheConfig | None:
-    """One slot for each sequence that may run and as many for snapshots, in half of what is spare at most."""
+    """Reserves a slot per running sequence and as many for snapshots, in at most half of the spare memory."""
     slot_bytes = card.state_bytes_per_slot
     if not slot_bytes:
         if options.mamba_block_size is not None:
@@ -384,7 +385,7 @@ def _states_config(
 
 
 def _pooler_config(options: EngineOptions, card: ModelCard) -> PoolerConfig | None:
-    """Decide everything that was left open; None for a model that generates text."""
+    """Decides open settings of pooling; None for a model that generates text."""
     if card.pooling is None:
         if options.pooler_config is not None:
             raise ConfigError(
