@@ -288,7 +288,7 @@ def test_a_block_that_is_not_as_it_was_sent_does_not_count(monkeypatch, key):
     monkeypatch.setattr(TcpConnector, "accept", lambda _, connection: Damaging(connection))
     with listening(KvConnector.TCP) as producer:
         offer(producer)
-        with greet(producer) as peer, pytest.raises(PeerError, match="damaged on its way"):
+        with greet(producer) as peer, pytest.raises(PeerError, match="damaged in transit"):
             read_one(peer)
 
 

@@ -44,7 +44,7 @@ def read_profiler(given: str | dict[str, Any] | None) -> ProfilerConfig | None:
 
 
 class Profiler:
-    """Profiler of an engine; its thread owns it. The loop calls `lap` only after the first `start`.
+    """Profiler of an engine; its thread owns it. The loop calls `lap` only between `start` and `stop`.
 
     `part_seconds` returns the runner's accumulated time for each part of its steps.
     """

@@ -1,1 +1,1 @@
-"""Blocks of the KV cache from one engine to another: leases, fetches, and the wire between them."""
+"""Transfer of KV blocks from one engine to another: leases, fetches, and the wire protocol."""

@@ -1,4 +1,4 @@
-"""`CircuitBreaker`: engines that let threads wait in vain are not tried by all of them."""
+"""`CircuitBreaker`: keeps threads from waiting for engines that do not answer."""
 
 import threading
 import time
@@ -7,11 +7,13 @@ from contextlib import contextmanager
 
 from weft.engine.ipc.handshake import PeerError
 
-OPEN_S = 5.0  # that nobody tries an address which has not answered
+OPEN_S = 5.0  # time in which an address that did not answer is not tried
 
 
 class CircuitBreaker:
-    """By address. After `OPEN_S` one thread finds out whether it answers again, and others still do not wait."""
+    """Circuits by address. After `OPEN_S` one thread tries whether the address answers again; others still fail at
+    once.
+    """
 
     def __init__(self, clock: Callable[[], float] = time.monotonic) -> None:
         self._clock = clock
@@ -20,7 +22,9 @@ class CircuitBreaker:
 
     @contextmanager
     def trying(self, host: str, port: int) -> Iterator[None]:
-        """Around whatever ends once it has answered, if only to refuse; `PeerError` at once where it is too early."""
+        """Context of a connection attempt, which ends with any answer. Raises `PeerError` at once while the circuit
+        is open.
+        """
         address = (host, port)
         with self._lock:
             retry_at, now = self._retry_at.get(address), self._clock()
@@ -38,7 +42,7 @@ class CircuitBreaker:
             self._set(address, is_silent)
 
     def open(self, host: str, port: int) -> None:
-        """It has answered at first, and then let a thread wait in vain."""
+        """Opens the circuit of an address that answered first, and then timed out."""
         self._set((host, port), is_silent=True)
 
     def _set(self, address: tuple[str, int], is_silent: bool) -> None:
@@ -46,6 +50,6 @@ class CircuitBreaker:
         with self._lock:
             self._retry_at.pop(address, None)
             if is_silent:
-                # What nobody has tried for long is forgotten: there are no more than were waited for lately.
+                # Addresses that were not tried for long are dropped, which bounds the table.
                 recent = {a: at for a, at in self._retry_at.items() if now < at + OPEN_S}
                 self._retry_at = recent | {address: now + OPEN_S}

@@ -1,4 +1,4 @@
-"""`Connector`: how two engines reach each other and what blocks travel in; the table of all of them."""
+"""`Connector`: how two engines connect and how blocks travel; the table of all connectors."""
 
 import socket
 from collections.abc import Mapping
@@ -12,16 +12,16 @@ from weft.engine.transfer.wire import Peer
 
 
 class Connector(Protocol):
-    """Has no state; what goes wrong is an `OSError` or a `PeerError`."""
+    """Opens connections. It has no state; errors are `OSError` or `PeerError`."""
 
     def listen(self, host: str, port: int) -> tuple[socket.socket, int]:
-        """For who fetches; also the port, which is one that is free where 0 was given."""
+        """Listens for engines that fetch; returns the socket and the port, which the system chooses if 0 was given."""
 
     def accept(self, connection: socket.socket) -> Peer:
-        """Somebody who has connected; the connection is closed if it may not."""
+        """Accepts a peer that has connected; closes the connection if the peer is not allowed."""
 
     def connect(self, host: str, port: int) -> Peer:
-        """To an engine at an address that the configuration allows."""
+        """Connects to an engine at an address that the configuration allows."""
 
 
 CONNECTORS: Mapping[KvConnector, Connector] = MappingProxyType(

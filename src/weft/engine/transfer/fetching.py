@@ -1,8 +1,8 @@
-"""`KvConsumer`: fetches the blocks of prompts that other engines have computed, and the states behind them.
+"""`KvConsumer`: fetches the KV blocks of prompts that other engines have computed, and the states after them.
 
-To the scheduler it is a second tier. The engine's thread never waits for it: a few threads fetch, each a
-prompt at a time, straight into blocks of the pool that the sequence holds already, and what cannot be fetched
-is computed here. Whatever becomes of a request, the lease at the other engine is released.
+To the scheduler it is a second tier. The engine's thread never waits for it: several threads fetch one prompt each,
+directly into blocks of the pool that the sequence holds already. Blocks that cannot be fetched are computed here.
+The lease at the other engine is always released, whatever happens to the request.
 """
 
 import logging
@@ -28,42 +28,42 @@ from weft.engine.transfer.peer_threads import PeerThreads
 from weft.engine.transfer.pool_access import PoolAccess
 from weft.engine.transfer.wire import Identity, Peer, Read, Release
 
-MAX_FETCHES = 64  # at once, most of which wait for prompts that are being computed
+MAX_FETCHES = 64  # concurrent; most wait for prompts that are being computed
 RELEASE_S = 10.0
-_ABSENT = "it has them no more, or they are of another prompt"
+_ABSENT = "the other engine no longer has them, or they belong to another prompt"
 
 log = logging.getLogger("weft.engine")
 
 
 @dataclass(slots=True, eq=False)
 class _Fetch:
-    """What is fetched for the first answer of a request; the others find it in the pool."""
+    """A fetch for the first answer of a request; the other answers find its blocks in the pool."""
 
     source: RemotePrompt
-    block_ids: list[int]  # there
+    block_ids: list[int]  # at the other engine
     block_hashes: list[bytes]
     sequences: list[Sequence]
-    state: Read | None  # what brings the state behind them, if the model keeps any
+    state: Read | None  # requests the state after the blocks, if the model has states
     deadline: float = math.inf
     places: list[int] = field(default_factory=list)  # blocks of the first sequence, here
-    slot: int | None = None  # and where its state goes
-    access: PoolAccess | None = None  # to these, once it has begun
+    slot: int | None = None  # its state slot here
+    access: PoolAccess | None = None  # access to `places` and `slot`, once the fetch has begun
     peer: Peer | None = None
     num_received: int = 0
-    has_state: bool = False  # it was received
-    is_over: bool = False  # nothing more is to arrive
+    has_state: bool = False  # the state was received
+    is_over: bool = False  # further data is dropped
 
     def cancel(self) -> None:
-        """Nobody writes into its places any more when this returns."""
+        """Cancels the fetch. When this returns, no thread writes into its places any more."""
         self.is_over = True
         if self.access is not None:
             self.access.end()
-        if self.peer is not None:  # it may wait there for what is still to be computed
+        if self.peer is not None:  # the thread may wait for blocks that are still being computed
             self.peer.hang_up()
 
 
 class KvConsumer:
-    """`wake` is called, on a thread of its own, when `take_arrived` has something."""
+    """Fetches prompts. `wake` is called on another thread when `take_arrived` has data."""
 
     def __init__(
         self,
@@ -77,27 +77,27 @@ class KvConsumer:
         self._identity = identity
         self._wake = wake
         self._threads = PeerThreads(MAX_FETCHES, "weft-kv-fetch")
-        self._lock = threading.Lock()  # of what follows
+        self._lock = threading.Lock()  # guards the attributes below
         self._fetches: dict[str, _Fetch] = {}  # by engine id of the request
-        self._pending: list[_Fetch] = []  # that have not begun
+        self._pending: list[_Fetch] = []  # fetches that have not begun
         self._arrived: list[Arrived] = []
         self._peers: set[Peer] = set()
         self._breaker = CircuitBreaker()
         self._is_closed = False
         self._stats = TransferStats()
-        self._begun: set[str] = set()  # requests whose leases have been seen to
+        self._begun: set[str] = set()  # requests whose leases are fetched or released already
 
     # -- the engine's thread ------------------------------------------------------------------
 
     @property
     def is_fetching(self) -> bool:
-        """Whether a sequence waits for blocks."""
+        """True if a sequence waits for blocks."""
         return bool(self._fetches or self._arrived)
 
     def start_fetch(
         self, sequence: Sequence, block_hashes: list[bytes], num_in_pool: int = 0
     ) -> bool:
-        """See `SecondTier`. The rest of its prompt, once; answers of one request fetch together."""
+        """See `SecondTier`. Fetches the rest of the prompt, once; answers of one request share the fetch."""
         request = sequence.request
         source = remote_prompt(request.params.extra_args)
         if source is None:
@@ -126,7 +126,6 @@ class KvConsumer:
         return True
 
     def num_placed(self, sequence: Sequence) -> int:
-        """See `SecondTier`."""
         fetch = self._fetches.get(sequence.request.engine_id)
         if fetch is None or fetch.is_over or fetch.sequences[0] is not sequence:
             return 0
@@ -134,11 +133,11 @@ class KvConsumer:
 
     @property
     def has_pending(self) -> bool:
-        """Whether `begin_fetches` has something to do."""
+        """True if `begin_fetches` has work."""
         return bool(self._pending)
 
     def begin_fetches(self, copies: BlockCopies) -> None:
-        """Fetch what was started since the last call; what its blocks held before is needed no more."""
+        """Begins pending fetches. The former content of their blocks must have been stored by now."""
         pending, self._pending = self._pending, []
         for fetch in pending:
             sequence = fetch.sequences[0]
@@ -150,7 +149,7 @@ class KvConsumer:
             self._threads.submit(fetch.source.address, run)
 
     def take_arrived(self) -> list[Arrived]:
-        """What was fetched since the last call."""
+        """Returns the data that was fetched since the last call."""
         if not self._arrived:
             return []
         with self._lock:
@@ -158,21 +157,21 @@ class KvConsumer:
         return arrived
 
     def take_stats(self, stats: TransferStats) -> None:
-        """Put what was fetched there; prompts that came are reported once."""
+        """Adds the counts of fetches to `stats`; received prompts are reported once."""
         with self._lock:
             stats.received, self._stats.received = self._stats.received, []
             stats.num_failed_receives = self._stats.num_failed_receives
             stats.num_failed_releases = self._stats.num_failed_releases
 
     def cancel_fetch(self, sequence: Sequence) -> None:
-        """See `SecondTier`. Other answers of the request go on with what has come."""
+        """See `SecondTier`. Other answers of the request go on with the blocks that have arrived."""
         with self._lock:
             fetch = self._fetches.get(sequence.request.engine_id)
             if fetch is not None and fetch.sequences[0] is sequence:
                 fetch.cancel()
 
     def forget(self, request: Request) -> None:
-        """A request has ended: if its blocks were never fetched, nobody needs them."""
+        """Notes the end of a request: releases its lease if its blocks were never fetched."""
         source = remote_prompt(request.params.extra_args)
         if source is None:
             return
@@ -183,18 +182,17 @@ class KvConsumer:
             self.release(source)
 
     def clear(self) -> None:
-        """See `SecondTier`."""
         with self._lock:
             for fetch in self._fetches.values():
                 fetch.cancel()
             self._arrived.clear()
 
     def release(self, source: RemotePrompt) -> None:
-        """Have the other engine keep a prompt's blocks no longer."""
+        """Releases the other engine's lease of a prompt."""
         self._threads.submit(source.address, partial(self._release, source))
 
     def close(self) -> None:
-        """Fetch nothing any more."""
+        """Ends all fetches."""
         self.clear()
         with self._lock:
             self._is_closed = True
@@ -217,7 +215,7 @@ class KvConsumer:
                 self._breaker.open(*fetch.source.address)
             if not fetch.is_over:
                 error = str(reason) or type(reason).__name__
-        except Exception:  # the root of a thread's work: sequences wait for it
+        except Exception:  # top of a thread's job: sequences wait for its end
             log.exception("a prompt could not be fetched")
             error = "the log has the details"
         if error is not None:
@@ -241,7 +239,7 @@ class KvConsumer:
             self._release(fetch.source)
 
     def _receive(self, peer: Peer, fetch: _Fetch) -> str | None:
-        """The blocks, one by one; why they are not all there."""
+        """Receives the blocks one by one; returns an error message if some are missing."""
         assert fetch.access is not None
         with self._lock:
             fetch.peer = peer
@@ -260,7 +258,7 @@ class KvConsumer:
         return None
 
     def _receive_state(self, peer: Peer, fetch: _Fetch, read: Read) -> str | None:
-        """The state behind the blocks; why it is not there."""
+        """Receives the state after the blocks; returns an error message if it is missing."""
         access, num_bytes = fetch.access, self._identity.state_bytes
         assert access is not None
         assert access.states is not None
@@ -271,7 +269,7 @@ class KvConsumer:
 
     @staticmethod
     def _arrivals(fetch: _Fetch, error: str | None) -> list[Arrived]:
-        """All that came, and that it is over, for all who wait for it."""
+        """Returns the received data, and the end of the fetch for every sequence that waits for it."""
         first, came = fetch.sequences[0], []
         if not fetch.is_over:
             came = list(zip(map(Piece, fetch.block_hashes), fetch.places, strict=True))
@@ -285,14 +283,14 @@ class KvConsumer:
         try:
             with self._connected(source, time.monotonic() + RELEASE_S) as peer:
                 peer.send(Release(source.request_id))
-        except (OSError, PeerError) as error:  # its lease will run out
+        except (OSError, PeerError) as error:  # the lease will expire
             log.debug("%s could not be released: %s", source.request_id, error)
             with self._lock:
                 self._stats.num_failed_releases += 1
 
     @contextmanager
     def _connected(self, source: RemotePrompt, deadline: float) -> Iterator[Peer]:
-        """A connection to who has it, for which there is time until the deadline."""
+        """Connects to the engine that lends the prompt; all calls must end by the deadline."""
         connector = CONNECTORS[self._config.connector]
         with ExitStack() as closing:
             if not self._config.is_peer(source.host, source.port):

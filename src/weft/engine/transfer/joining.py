@@ -1,4 +1,4 @@
-"""Both sides of transfers, as an engine's configuration wants them."""
+"""Opens both sides of KV transfer by the engine's configuration."""
 
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -17,7 +17,7 @@ from weft.engine.weights.engine_model import EngineModel
 
 @dataclass(frozen=True, slots=True)
 class ModelLender:
-    """A `Lender` of blocks of the model's pool, as that is when they are offered."""
+    """A `Lender` of blocks of the model's pool; it takes the runner that the model has when blocks are offered."""
 
     producer: KvProducer
     model: EngineModel
@@ -30,28 +30,24 @@ class ModelLender:
         num_computed: int,
         slot: int | None,
     ) -> dict[str, Any]:
-        """See `Lender`."""
         runner: object = self.model.runner
         assert isinstance(runner, BlockCopies)
         return self.producer.offer(request_id, block_ids, hashes, runner, num_computed, slot)
 
     def share(self, request_id: str) -> dict[str, Any]:
-        """See `Lender`."""
         return self.producer.share(request_id)
 
     def advance(self, request_id: str, num_computed: int, slot: int | None) -> None:
-        """See `Lender`."""
         self.producer.advance(request_id, num_computed, slot)
 
     def withdraw(self, request_id: str) -> None:
-        """See `Lender`."""
         self.producer.withdraw(request_id)
 
 
 def open_transfer(
     config: EngineConfig, model: EngineModel, wake: Callable[[], None]
 ) -> tuple[ModelLender | None, KvConsumer | None]:
-    """What lends and what fetches, where it is wanted. A `ConfigError` says why it cannot be had."""
+    """Opens the configured lender and consumer. Raises `ConfigError` if they are impossible."""
     wanted = config.kv_transfer_config
     if wanted is None:
         return None, None
@@ -80,7 +76,7 @@ def _identity(config: EngineConfig, model: EngineModel) -> Identity:
 
 
 def block_copies(flag: str, config: EngineConfig, runner: object) -> BlockCopies:
-    """A runner as one whose blocks, and states if it keeps any, can be copied; a `ConfigError` where it is none."""
+    """Returns the runner as `BlockCopies`; `ConfigError` if its blocks, or its states, cannot be copied."""
     if not isinstance(runner, BlockCopies):
         raise ConfigError(f"{flag}: this backend cannot copy blocks of its KV pool")
     if config.cache_config.states is not None and runner.state_slots is None:

@@ -1,7 +1,7 @@
-"""`KvProducer`: lends the blocks of prompts that were computed here to engines that continue them.
+"""`KvProducer`: lends the KV blocks of prompts that were computed here to engines that continue them.
 
-The engine's thread offers and withdraws; each connection is served by a thread of its own, which sends
-straight from the pool. Blocks of a lease do not change, and none is given out again while it is copied.
+The engine's thread offers and withdraws leases. Each connection is served by its own thread, which sends directly
+from the pool. Lent blocks do not change, and are not given to other sequences while they are copied.
 """
 
 import logging
@@ -29,8 +29,8 @@ from weft.engine.transfer.pool_access import PoolAccess
 from weft.engine.transfer.settings import FLAG
 from weft.engine.transfer.wire import WANTED, GiveBack, Identity, Peer, Read, Release, Wanted
 
-MAX_CONNECTIONS = 64  # that have proven the secret; one more is closed at once
-WAIT_S = 2.0  # between two words to who waits for a block that is being computed
+MAX_CONNECTIONS = 64  # with a proven secret; further connections are closed at once
+WAIT_S = 2.0  # period of messages to an engine that waits for a block being computed
 
 log = logging.getLogger("weft.engine")
 
@@ -40,21 +40,25 @@ class _Lease:
     access: PoolAccess
     hash_by_block: dict[int, bytes]
     ends_at: float
-    uncomputed: set[int]  # blocks
-    slot: int | None  # of the state behind the last block, once it is computed
-    num_holders: int = 1  # engines that were told of it, and have not released it
-    shared_id: str | None = None  # for all but the first, whose request's id is not theirs to know
+    uncomputed: set[int]  # block ids
+    slot: int | None  # of the state after the last block, once it is computed
+    num_holders: int = 1  # engines that know the lease and have not released it
+    shared_id: str | None = (
+        None  # id for all engines but the first, which must not learn the first one's request id
+    )
     changed: threading.Condition = field(default_factory=threading.Condition)
 
     def has(self, block_id: int, block_hash: bytes, *, is_state: bool) -> bool:
-        """Whether a block is of this lease and holds, or will hold, what is asked for; or the state behind it does."""
+        """True if the lease has the block with this hash, computed or not; with `is_state`, if it is the last
+        block.
+        """
         is_its = self.hash_by_block.get(block_id) == block_hash
         if is_state:
             is_its = is_its and block_id == next(reversed(self.hash_by_block))
         return is_its and not self.access.is_ended
 
     def wait_for(self, block_id: int, timeout_s: float, *, is_state: bool) -> bool:
-        """Wait until what is asked for is computed, or the lease has ended; False if neither comes in time."""
+        """Waits until the block or state is computed, or the lease has ended; False on timeout."""
         with self.changed:
             return self.changed.wait_for(
                 lambda: self._is_computed(block_id, is_state) or self.access.is_ended, timeout_s
@@ -64,14 +68,14 @@ class _Lease:
         return self.slot is not None if is_state else block_id not in self.uncomputed
 
     def advance(self, num_computed: int, slot: int | None, ends_at: float) -> None:
-        """The first blocks are computed, and the state behind the last if there is a slot."""
+        """Marks the first blocks as computed, and the state after the last block if there is a slot."""
         with self.changed:
             self.ends_at, self.slot = ends_at, slot
             self.uncomputed.difference_update(islice(self.hash_by_block, num_computed))
             self.changed.notify_all()
 
     def place_of(self, block_id: int, *, is_state: bool) -> tuple[PoolAccess, int]:
-        """Where what is asked for lies, which is computed."""
+        """Returns the place of a computed block or state, and the access to it."""
         if not is_state:
             return self.access, block_id
         assert self.access.states is not None
@@ -79,14 +83,14 @@ class _Lease:
         return self.access.states, self.slot
 
     def end(self) -> None:
-        """Nobody copies its blocks when this returns."""
+        """Ends the lease; when this returns, no thread copies its blocks."""
         self.access.end()
         with self.changed:
             self.changed.notify_all()
 
 
 class KvProducer:
-    """`wake` is called, on a thread of its own, when `take_ended` has something."""
+    """Lends prompts. `wake` is called on another thread when `take_ended` has data."""
 
     def __init__(
         self,
@@ -101,13 +105,15 @@ class KvProducer:
         self._identity = identity
         self._wake = wake
         self._clock = clock
-        self._leases: OrderedDict[str, _Lease] = OrderedDict()  # in the order in which they end
-        self._request_ids: dict[str, str] = {}  # by the shared id of their lease
+        self._leases: OrderedDict[str, _Lease] = (
+            OrderedDict()
+        )  # by request id, first to expire first
+        self._request_ids: dict[str, str] = {}  # by shared id of the lease
         self._released: deque[str] = deque()
         self._unproven = UnprovenConnections()
         self._slots = threading.BoundedSemaphore(MAX_CONNECTIONS)
         self._peers: set[Peer] = set()
-        self._lock = threading.Lock()  # of the peers and of what was sent
+        self._lock = threading.Lock()  # guards `_peers` and `_sent`
         self._sent = TransferStats()
         self._num_expired = 0
         self._closed = threading.Event()
@@ -133,9 +139,10 @@ class KvProducer:
         num_computed: int,
         slot: int | None = None,
     ) -> dict[str, object]:
-        """Lend these blocks, which stay as they are until `withdraw` once they are computed; what fetches them.
+        """Lends these blocks, which must not change from their computation until `withdraw`; returns the params to
+        fetch them.
 
-        The same is true of the state behind them, if it is in a `slot` already.
+        The same holds for the state after them, if it is in a `slot` already.
         """
         by_block = dict(zip(block_ids, hashes, strict=True))
         self._leases[request_id] = _Lease(
@@ -144,7 +151,7 @@ class KvProducer:
         return self._found(request_id, block_ids)
 
     def share(self, request_id: str) -> dict[str, object]:
-        """Lend the same to one engine more, until all have released it; its time begins anew."""
+        """Lends the same blocks to one more engine, until all have released them; the lease time starts anew."""
         lease = self._leases[request_id]
         lease.num_holders += 1
         lease.ends_at = self._ends_at()
@@ -155,7 +162,7 @@ class KvProducer:
         return self._found(lease.shared_id, list(lease.hash_by_block))
 
     def _found(self, request_id: str, block_ids: list[int]) -> dict[str, object]:
-        """What fetches a lease."""
+        """Returns the params that fetch a lease."""
         return {
             **dict.fromkeys(KvTransferParams.__struct_fields__),
             "do_remote_decode": False,
@@ -170,12 +177,14 @@ class KvProducer:
         }
 
     def advance(self, request_id: str, num_computed: int, slot: int | None = None) -> None:
-        """So many blocks of a lease are computed, and may be sent; and the state behind them. Its time begins anew."""
+        """Marks blocks of a lease, and the state after them, as computed: they may be sent. The lease time starts
+        anew.
+        """
         self._leases[request_id].advance(num_computed, slot, self._ends_at())
         self._leases.move_to_end(request_id)
 
     def withdraw(self, request_id: str) -> None:
-        """End a lease; when this returns nobody copies its blocks."""
+        """Ends a lease; when this returns, no thread copies its blocks."""
         lease = self._leases.pop(request_id)
         if lease.shared_id is not None:
             del self._request_ids[lease.shared_id]
@@ -185,7 +194,7 @@ class KvProducer:
         return self._clock() + self.config.lease_s
 
     def take_ended(self) -> list[str]:
-        """Leases that were released or have run out, still to be withdrawn."""
+        """Returns the leases that were released or have expired, to be withdrawn."""
         ended: dict[str, None] = {}
         while self._released:
             request_id = self._released.popleft()
@@ -203,7 +212,7 @@ class KvProducer:
         return list(ended)
 
     def add_stats(self, stats: TransferStats) -> None:
-        """Put what was sent there."""
+        """Adds the counts of sent blocks to `stats`."""
         with self._lock:
             sent = structs.replace(self._sent)
         stats.num_sent_blocks = sent.num_sent_blocks
@@ -214,17 +223,17 @@ class KvProducer:
 
     @property
     def ends_in_s(self) -> float | None:
-        """When the next lease runs out."""
+        """Seconds until the next lease expires; None without leases."""
         first = next(iter(self._leases.values()), None)
         return None if first is None else max(0.0, first.ends_at - self._clock())
 
     def close(self) -> None:
-        """Lend nothing any more."""
+        """Ends all leases and connections."""
         with self._lock:
             self._closed.set()
             peers = list(self._peers)
         with suppress(OSError):
-            self._listener.shutdown(socket.SHUT_RDWR)  # which wakes who accepts
+            self._listener.shutdown(socket.SHUT_RDWR)  # wakes the accepting thread
         self._listener.close()
         for peer in peers:
             peer.hang_up()
@@ -238,7 +247,7 @@ class KvProducer:
             try:
                 connection, _ = self._listener.accept()
             except OSError:
-                self._closed.wait(0.1)  # no file descriptor is free: some will be
+                self._closed.wait(0.1)  # no free file descriptor: retry
                 continue
             threading.Thread(
                 target=self._serve,
@@ -287,7 +296,7 @@ class KvProducer:
                 if request_id in self._leases:
                     self._released.append(request_id)
                     self._wake()
-            case GiveBack():  # of blocks that have all gone
+            case GiveBack():  # all blocks were sent already
                 pass
             case _:
                 assert_never(wanted)
@@ -305,7 +314,7 @@ class KvProducer:
         lease, is_state = self._leases.get(request_id), wanted.is_state
         num_bytes = self._identity.state_bytes if is_state else self._identity.block_bytes
         if not num_bytes:
-            raise PeerError("it wants a state, and there are none")
+            raise PeerError("the peer requests a state, but this model has no states")
         peer.begin_blocks(num_bytes)
         blocks = list(zip(wanted.block_ids, wanted.block_hashes, strict=False))
         for num_left, (block_id, block_hash) in enumerate(blocks, 1 - len(blocks)):
@@ -323,7 +332,7 @@ class KvProducer:
 
 
 def _is_there(lease: _Lease, block_id: int, block_hash: bytes, is_state: bool, peer: Peer) -> bool:
-    """Whether the lease has it, once it is computed, if it is to be; who fetches it hears that it is so."""
+    """Waits until the block is computed, with `send_wait` messages meanwhile; False if the lease does not have it."""
     while lease.has(block_id, block_hash, is_state=is_state):
         if lease.wait_for(block_id, 0, is_state=is_state):
             return not lease.access.is_ended

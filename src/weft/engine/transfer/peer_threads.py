@@ -1,4 +1,4 @@
-"""`PeerThreads`: threads that wait for other engines, shared out so that no engine has all of them."""
+"""`PeerThreads`: threads that wait for other engines, shared among peers so that no peer occupies all of them."""
 
 import threading
 from collections import Counter, deque
@@ -7,25 +7,27 @@ from concurrent.futures import ThreadPoolExecutor
 
 
 class PeerThreads:
-    """A peer gets one more thread while more are free than it has: a slow one leaves half of them to others."""
+    """A thread pool. A peer gets another thread while more are free than it has: a slow peer leaves half of them to
+    others.
+    """
 
     def __init__(self, num_threads: int, name: str) -> None:
         self._executor = ThreadPoolExecutor(num_threads, thread_name_prefix=name)
-        self._lock = threading.Lock()  # of what follows
+        self._lock = threading.Lock()  # guards the attributes below
         self._num_free = num_threads
         self._num_running: Counter[tuple[str, int]] = Counter()
         self._waiting: dict[tuple[str, int], deque[Callable[[], None]]] = {}
         self._is_closed = False
 
     def submit(self, address: tuple[str, int], work: Callable[[], None]) -> None:
-        """Do it when a thread is free for the peer at this address, in order; nothing after `close`."""
+        """Runs the work in order when a thread is free for the peer at this address; no-op after `close`."""
         with self._lock:
             if not self._is_closed:
                 self._waiting.setdefault(address, deque()).append(work)
                 self._start()
 
     def close(self) -> None:
-        """Begin nothing any more."""
+        """Starts no further work."""
         with self._lock:
             self._is_closed = True
             self._waiting.clear()

@@ -1,5 +1,4 @@
-"""`PoolAccess`: a transfer's right to touch blocks of its engine's pool, and slots beside it, which the engine can
-take back."""
+"""`PoolAccess`: a transfer's revocable right to access blocks of its engine's pool, and state slots."""
 
 import threading
 
@@ -8,17 +7,17 @@ from weft.engine.ipc.handshake import PeerError
 
 
 class AccessEnded(PeerError):
-    """The blocks are another's by now."""
+    """The access was revoked: the blocks may belong to another sequence by now."""
 
     def __init__(self) -> None:
         super().__init__("its blocks were taken back")
 
 
 class PoolAccess:
-    """Blocks are read and written inside `with access as copies` alone, where nobody waits for anything.
+    """Revocable access. Blocks are read and written only inside `with access as copies`, where no thread may wait.
 
-    So `end` returns soon, and when it has, no thread of a transfer touches them any more. `states` is the same
-    right to slots of states, and ends with this one.
+    So `end` returns soon, and after it no transfer thread touches the blocks. `states` is the same access to state
+    slots, and ends with this one.
     """
 
     def __init__(self, copies: Copies) -> None:
@@ -39,7 +38,7 @@ class PoolAccess:
         self._lock.release()
 
     def end(self) -> None:
-        """Take them back."""
+        """Revokes the access."""
         with self._lock:
             self.is_ended = True
         if self.states is not None:

@@ -1,4 +1,4 @@
-"""`--kv-transfer-config`: from what the user wrote, as vLLM names it, to how the engine takes part."""
+"""`--kv-transfer-config`: from the user's value, with vLLM's fields, to the engine's role in KV transfer."""
 
 import ipaddress
 import os
@@ -19,7 +19,7 @@ from weft.engine.settings.given import check_between, read_json
 FLAG = "--kv-transfer-config"
 DEFAULT_PORT = 14579
 DEFAULT_LEASE_S = 480
-DEFAULT_FETCH_S = 300  # its prompt may still be computed there
+DEFAULT_FETCH_S = 300  # long, because the other engine may still compute the prompt
 MAX_TIME_S = 86_400
 MIN_SECRET_BYTES = 16
 MAX_SECRET_BYTES = 4096
@@ -49,7 +49,7 @@ class _Named(msgspec.Struct, frozen=True):
 
 
 class _Given(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """As the user wrote it; the defaults are vLLM's, but for `kv_load_failure_policy`."""
+    """The user's value; the defaults are vLLM's, except `kv_load_failure_policy`."""
 
     kv_connector: str
     kv_role: KvRole
@@ -61,11 +61,11 @@ class _Given(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 
 
 def read_kv_transfer(value: str | dict[str, Any] | None) -> KvTransferConfig | None:
-    """None takes no part. `ConfigError` names the flag, the field and what is allowed."""
+    """None switches transfer off. A `ConfigError` names the flag, the field and what is allowed."""
     if value is None:
         return None
     named = read_json(FLAG, value, _Named).kv_connector
-    connector = _connector(named)  # before what only others have
+    connector = _connector(named)  # checked before fields that only other connectors have
     given = read_json(FLAG, value, _Given)
     extra = given.kv_connector_extra_config
     if given.kv_load_failure_policy not in ("recompute", "fail"):
@@ -107,14 +107,14 @@ def _connector(name: str) -> KvConnector:
 
 
 def read_secret(config: KvTransferConfig) -> bytes:
-    """What both sides know; nothing without a file. A `ConfigError` says what is wrong with it."""
+    """Reads the secret that both sides share; empty without a file. `ConfigError` describes the fault of the file."""
     if config.secret_path is None:
         return b""
     return read_secret_file(f"{FLAG}: secret_file", config.secret_path)
 
 
 def read_secret_file(name: str, given: str) -> bytes:
-    """The secret in a file that `name` names."""
+    """Reads the secret in a file; `name` is the setting that names the file."""
     path = Path(given)
     try:
         with path.open("rb") as file:
@@ -137,7 +137,9 @@ def _secret_path(given: str) -> str:
 
 
 def read_peers(peers: list[str] | None) -> tuple[KvPeer, ...]:
-    """The engines that blocks may be fetched from. `ConfigError` names what is no address or network."""
+    """Parses the engines that blocks may be fetched from. `ConfigError` names an entry that is not an address or
+    network.
+    """
     if peers is None:
         return LOOPBACK
     check_between(f"{FLAG}: the number of peers", len(peers), 1, MAX_PEERS)
@@ -150,7 +152,7 @@ def read_peers(peers: list[str] | None) -> tuple[KvPeer, ...]:
 
 
 def _read_peer(given: str) -> KvPeer:
-    """An address, a network, or an address with a port; an IPv6 address with a port has brackets."""
+    """Parses an address, a network, or an address with a port; an IPv6 address with a port has brackets."""
     with suppress(ValueError):
         return KvPeer(str(ipaddress.ip_network(given)))
     parts = urlsplit(f"//{given}")
@@ -160,7 +162,7 @@ def _read_peer(given: str) -> KvPeer:
 
 
 def _check_reach(config: KvTransferConfig) -> None:
-    """An engine that fetches has to know the secret, or which ports of this machine are those of its peers."""
+    """Requires of an engine that fetches a secret, or the exact ports of peers on this machine."""
     try:
         host = ipaddress.ip_address(config.host)
     except ValueError:

@@ -1,7 +1,7 @@
 """`ShmConnector`: blocks through memory that two engines of one machine share.
 
-The side that fetches makes a segment for each prompt and passes its descriptor over a Unix socket. A segment
-has no name, so the system frees it with the last process that has it, however those end.
+The fetching side makes a segment for each prompt and passes its descriptor over a Unix socket. A segment has no
+name, so the system frees it with the last process that has it, however the processes end.
 """
 
 import errno
@@ -27,16 +27,20 @@ from weft.engine.transfer.wire import (
     Read,
 )
 
-SEGMENT_BYTES = 4 << 20  # of a prompt, unless two blocks are more: it is to stay in a cache
-MIN_SLOTS = 2  # one is filled while the other is emptied
-MAX_SLOTS = 64  # a socket takes that many small messages that nobody reads
+SEGMENT_BYTES = (
+    4 << 20
+)  # per prompt, unless two blocks are larger: small enough for the CPU's cache
+MIN_SLOTS = 2  # one is filled while the other is read
+MAX_SLOTS = 64  # a socket buffers at least that many small unread messages
 _FIRST_FREE_PORT = 49152
 _BACKLOG = 64
 _ATTEMPTS = 64
 
 
 class ShmPeer(Peer):
-    """A segment is a ring of slots, of a block each: who lends fills them in turn, and who fetches empties them."""
+    """A peer with shared memory. A segment is a ring of slots of one block each: the lending side fills them, the
+    fetching side reads them.
+    """
 
     def __init__(self, connection: socket.socket) -> None:
         super().__init__(connection)
@@ -44,13 +48,12 @@ class ShmPeer(Peer):
 
     def _use(self, slots: NDArray[np.uint8]) -> None:
         self._slots = slots  # [slots, bytes of a block]
-        self._num_moved = 0  # blocks, through slots one after the other
+        self._num_moved = 0  # blocks that went through the slots
         self._num_given_back = 0
 
-    # -- who fetches --------------------------------------------------------------------------
+    # -- the fetching side --------------------------------------------------------------------
 
     def request_blocks(self, read: Read, num_bytes: int) -> None:
-        """See `Peer`."""
         num_slots = min(len(read.block_ids), _max_slots(num_bytes))
         descriptor = _make_segment(num_slots * num_bytes)
         try:
@@ -62,7 +65,6 @@ class ShmPeer(Peer):
             os.close(descriptor)
 
     def receive_block(self, access: PoolAccess, block_id: int, num_bytes: int) -> bool:
-        """See `Peer`."""
         if not self._is_block_next(num_bytes):
             return False
         with access as copies:
@@ -74,17 +76,17 @@ class ShmPeer(Peer):
             self.send(GiveBack(num_slots))
         return True
 
-    # -- who lends ----------------------------------------------------------------------------
+    # -- the lending side ---------------------------------------------------------------------
 
     def begin_blocks(self, num_bytes: int) -> None:
-        """See `Peer`. A segment that could become smaller, or is not what was said, is not touched."""
+        """See `Peer`. A segment that could shrink, or has another size than announced, is rejected untouched."""
         self._wait_at_most(self._limit(self._timeout_s))
         said, descriptors, *_ = socket.recv_fds(
             self._socket, NUMBER_BYTES, 1, socket.MSG_CMSG_CLOEXEC
         )
         try:
             if len(said) < NUMBER_BYTES or len(descriptors) != 1:
-                raise PeerError("it shares no memory")
+                raise PeerError("the peer sent no shared memory")
             num_slots = int.from_bytes(said, "big")
             if not 1 <= num_slots <= _max_slots(num_bytes):
                 raise PeerError(f"its segment has {num_slots} slots")
@@ -97,11 +99,10 @@ class ShmPeer(Peer):
     def send_block(
         self, access: PoolAccess, block_id: int, num_bytes: int, *, is_last: bool
     ) -> None:
-        """See `Peer`."""
         if self._num_moved - self._num_given_back == len(self._slots):
             given = self.receive(WANTED)
             if not isinstance(given, GiveBack):
-                raise PeerError("it wants something else before all blocks have gone")
+                raise PeerError("the peer sent another request before all blocks were sent")
             if not 1 <= given.num_slots <= len(self._slots):
                 raise PeerError(f"it gives back {given.num_slots} slots")
             self._num_given_back += given.num_slots
@@ -116,10 +117,9 @@ class ShmPeer(Peer):
 
 
 class ShmConnector:
-    """See `Connector`. A port is a name of this machine here, and nothing listens on the network."""
+    """See `Connector`. A port is only a name on this machine; nothing listens on the network."""
 
     def listen(self, host: str, port: int) -> tuple[socket.socket, int]:
-        """See `Connector`."""
         listener = socket.socket(socket.AF_UNIX)
         try:
             number = port or _bind_any(listener, host)
@@ -132,11 +132,10 @@ class ShmConnector:
         return listener, number
 
     def accept(self, connection: socket.socket) -> Peer:
-        """See `Connector`."""
         return _of_same_user(connection)
 
     def connect(self, host: str, port: int) -> Peer:
-        """See `Connector`. Its peers are loopback."""
+        """See `Connector`. Peers are always loopback addresses."""
         connection = socket.socket(socket.AF_UNIX)
         connection.settimeout(CONNECT_S)
         try:
@@ -151,12 +150,12 @@ class ShmConnector:
 
 
 def _name(host: str, port: int) -> bytes:
-    """Of an abstract socket, which leaves no file behind."""
+    """Returns the name of an abstract socket, which leaves no file behind."""
     return b"\0weft-kv-" + str(ipaddress.ip_address(host)).encode() + b"-%d" % port
 
 
 def _bind_any(listener: socket.socket, host: str) -> int:
-    """Give it a number that nobody has."""
+    """Binds the listener to a free number and returns it."""
     for _ in range(_ATTEMPTS):
         number = _FIRST_FREE_PORT + secrets.randbelow(2**16 - _FIRST_FREE_PORT)
         with suppress(OSError):
@@ -166,7 +165,7 @@ def _bind_any(listener: socket.socket, host: str) -> int:
 
 
 def _of_same_user(connection: socket.socket) -> ShmPeer:
-    """Who else is on this machine may have the name that was looked for, or know ours."""
+    """Rejects other users: another user's process could have taken the expected name, or know this one's."""
     form = struct.Struct("3i")  # process, user, group
     _, user, _ = form.unpack(
         connection.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, form.size)
@@ -190,11 +189,11 @@ def _make_segment(num_bytes: int) -> int:
 
 
 def _check_segment(descriptor: int, num_bytes: int) -> None:
-    """It has to stay as large as it is: to touch what is gone is a crash."""
+    """Checks that the segment cannot shrink: accessing a removed page would crash this process."""
     try:
         seals = fcntl.fcntl(descriptor, fcntl.F_GET_SEALS)
     except OSError:
-        seals = 0  # no memory at all
+        seals = 0  # the descriptor is not an in-memory file
     if not seals & fcntl.F_SEAL_SHRINK or seals & fcntl.F_SEAL_WRITE:
         raise PeerError("its segment is not sealed as it should be")
     if (size := os.fstat(descriptor).st_size) != num_bytes:
@@ -202,6 +201,6 @@ def _check_segment(descriptor: int, num_bytes: int) -> None:
 
 
 def _map_slots(descriptor: int, num_slots: int, num_bytes: int) -> NDArray[np.uint8]:
-    """Mapped for as long as a slot of it is in use."""
+    """Maps the segment as [slots, bytes of a block]; it stays mapped while a slot is in use."""
     mapped = mmap.mmap(descriptor, num_slots * num_bytes, mmap.MAP_SHARED | mmap.MAP_POPULATE)
     return np.frombuffer(mapped, np.uint8).reshape(num_slots, num_bytes)

@@ -1,7 +1,7 @@
-"""`TcpConnector`: blocks as their bytes over TCP, between machines or on one.
+"""`TcpConnector`: blocks as bytes over TCP, between machines or on one.
 
-The system copies them out of one pool and into the other; nothing lies between. A digest follows each block, made with
-a key that only the two engines of this connection have.
+The system copies them directly from one pool into the other, without a buffer between. Each block is followed by a
+digest, made with a key that only the two engines of this connection have.
 """
 
 import hashlib
@@ -20,22 +20,22 @@ from weft.engine.transfer.wire import MIN_BYTES_PER_S, Peer, Read
 
 BACKLOG = 64
 DIGEST_BYTES = 32
-_DIGESTED_BYTES = 1 << 20  # at a time, while nobody can take the block back
-_MAX_ROWS = 64  # that one call of the system gets
+_DIGESTED_BYTES = 1 << 20  # digested at a time; the pool access is held meanwhile
+_MAX_ROWS = 64  # per system call
 _MORE = getattr(socket, "MSG_MORE", 0)  # of Linux
 
 
 def _waiter(connection: socket.socket, event: int) -> Callable[[float], bool]:
-    """What waits for the event for so many seconds at most, and says whether it is there."""
+    """Returns a function that waits for the event, up to a number of seconds, and returns whether it occurred."""
     poller = select.poll()
     poller.register(connection, event)
     return lambda timeout_s: bool(poller.poll(timeout_s * 1000))
 
 
 class TcpPeer(Peer):
-    """A block is its length, its rows, as they lie in the pool, and its digest.
+    """A peer over TCP. A block is sent as its length, its rows as they lie in the pool, and its digest.
 
-    The number behind a block is read with it: to read four bytes alone took a quarter of all its time for the
+    The number after a block is read together with it: reading four bytes alone took a quarter of all time for the
     stream, 6 of 22 ms for 117 MB (benchmarks/kv_transfer.py).
     """
 
@@ -49,17 +49,15 @@ class TcpPeer(Peer):
         connection.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
         self._waiter = waiter
         self._clock = clock
-        self._num_left = 0  # blocks that are wanted still
-        self._num_blocks = 0  # that this connection has carried
+        self._num_left = 0  # blocks still to receive
+        self._num_blocks = 0  # blocks that this connection has carried
         self._ahead = bytearray()
 
     def request_blocks(self, read: Read, num_bytes: int) -> None:
-        """See `Peer`."""
         self._num_left = len(read.block_ids)
         super().request_blocks(read, num_bytes)
 
     def receive_block(self, access: PoolAccess, block_id: int, num_bytes: int) -> bool:
-        """See `Peer`."""
         if not self._is_block_next(num_bytes):
             return False
         with access as copies:
@@ -74,7 +72,7 @@ class TcpPeer(Peer):
             rows + beside, access, select.POLLIN, lambda some: self._socket.recvmsg_into(some)[0]
         )
         if not hmac.compare_digest(digest, self._digest(rows, access)):
-            raise PeerError("a block was damaged on its way")
+            raise PeerError("a block was damaged in transit")
         return True
 
     def _receive_number(self) -> int:
@@ -82,12 +80,12 @@ class TcpPeer(Peer):
         return int.from_bytes(ahead, "big") if ahead else super()._receive_number()
 
     def begin_blocks(self, num_bytes: int) -> None:
-        """See `Peer`. Nothing is needed."""
+        """See `Peer`. Nothing to prepare."""
 
     def send_block(
         self, access: PoolAccess, block_id: int, num_bytes: int, *, is_last: bool
     ) -> None:
-        """See `Peer`. The end of a block waits for the next: it took a fifth more of the system's time without."""
+        """See `Peer`. The end of a block is sent with the next one: sending it alone cost a fifth more system time."""
         flags = 0 if is_last else _MORE
         with access as copies:
             rows = copies.block_rows(block_id)
@@ -97,10 +95,11 @@ class TcpPeer(Peer):
         self._move(rows, access, select.POLLOUT, lambda some: send(some, (), flags))
 
     def _digest(self, rows: list[memoryview], access: PoolAccess) -> bytes:
-        """Of the next block, signed: one that is sent again, or in another's place, has another.
+        """Returns the signed digest of the next block; its number is signed too, so that a block cannot be replayed
+        or moved.
 
-        A cryptographic digest of all bytes, keyed BLAKE2b, took eight times as long as to send them; this one and its
-        signature take about as long (docs/decisions/0068).
+        A cryptographic digest of all bytes, keyed BLAKE2b, took eight times as long as sending them; this digest
+        and its signature take about as long (docs/decisions/0068).
         """
         number = self._num_blocks.to_bytes(8, "big")
         self._num_blocks += 1
@@ -118,9 +117,11 @@ class TcpPeer(Peer):
         event: int,
         move: Callable[[list[memoryview]], int],
     ) -> None:
-        """All bytes of these rows, as many at a time as the system takes at once: it waits outside of `access`.
+        """Sends or receives all bytes of these rows, as many per call as the system takes; it waits outside of
+        `access`.
 
-        A large state takes its time on a slow line. Who sends nothing, or a byte now and then, is given up.
+        The time limit grows with the size, because a large state takes long on a slow line. A peer that stalls, or
+        sends only a byte now and then, is given up.
         """
         left = sum(map(len, rows))
         deadline = self._clock() + self._limit(self._timeout_s + left / MIN_BYTES_PER_S)
@@ -141,7 +142,7 @@ class TcpPeer(Peer):
 
 
 def _after(rows: list[memoryview], count: int) -> list[memoryview]:
-    """What is left of them behind so many bytes."""
+    """Returns the rows without their first `count` bytes."""
     for index, row in enumerate(rows):
         if count < len(row):
             return [row[count:], *rows[index + 1 :]]
@@ -153,15 +154,12 @@ class TcpConnector:
     """See `Connector`."""
 
     def listen(self, host: str, port: int) -> tuple[socket.socket, int]:
-        """See `Connector`."""
         family = socket.AF_INET6 if ":" in host else socket.AF_INET
         listener = socket.create_server((host, port), family=family, backlog=BACKLOG)
         return listener, listener.getsockname()[1]
 
     def accept(self, connection: socket.socket) -> Peer:
-        """See `Connector`."""
         return TcpPeer(connection)
 
     def connect(self, host: str, port: int) -> Peer:
-        """See `Connector`."""
         return TcpPeer(socket.create_connection((str(ipaddress.ip_address(host)), port), CONNECT_S))

@@ -1,9 +1,9 @@
-"""The wire between two engines: who they are, what is asked for, and which blocks come.
+"""Wire protocol between two engines: handshake, comparison of their models, requests for blocks, and the blocks.
 
-A connection serves one prompt. Both sides first prove, over fresh nonces, that they know the secret; then
-they say what their blocks are made of, and the rest is refused unless that is the same. All lengths are
-bounded, and a block has the one length that both know. Over a network a block comes with a digest that its sender
-has signed. Nothing is encrypted.
+A connection serves one prompt. First both sides prove, over fresh nonces, that they know the secret. Then they
+exchange the identity of their blocks, and stop unless it is the same. All lengths are bounded, and all blocks have
+the length that both sides know. Over a network each block has a digest that its sender has signed. Nothing is
+encrypted.
 """
 
 import socket
@@ -16,27 +16,28 @@ import msgspec
 from weft.engine.ipc.handshake import PeerError, ProvenSocket, length_of
 from weft.engine.transfer.pool_access import PoolAccess
 
-MESSAGE_S = 10.0  # for a message from its first byte to its last, and without a byte of a block
-SERVE_S = 60.0  # the same, for who fetches: its engine may be in a long step
-MIN_BYTES_PER_S = 2**20  # of a block over a network, beyond that time
+MESSAGE_S = 10.0  # timeout of a whole message, and of the next byte of a block
+SERVE_S = 60.0  # the same timeouts on the lending side: the fetching engine may be in a long step
+MIN_BYTES_PER_S = 2**20  # of a block over a network: longer timeout for large blocks
 _WAIT = 2**32 - 1  # in place of a block's length
 
 
 class Identity(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """What blocks are made of: only an engine of which all this is the same can use them."""
+    """Properties of blocks: only an engine with equal values can use them."""
 
     version: str
     model: str
     kv_layout: str
     block_size: int
     block_bytes: int
-    state_bytes: int = 0  # of a slot; 0: the model keeps no states of sequences
+    state_bytes: int = 0  # of a slot; 0 for a model without states
 
 
 class Read(msgspec.Struct, frozen=True, tag=True, forbid_unknown_fields=True):
-    """Send these blocks of a lease, each named by its hash too, up to the first that is there no more.
+    """Requests blocks of a lease, each with its hash; they are sent up to the first block that the lease no longer
+    has.
 
-    With `is_state` the state behind the last block of the lease, which is the one that is named, is sent as a block.
+    With `is_state` the named block is the last of the lease, and the state after it is sent in the form of a block.
     """
 
     request_id: str
@@ -46,13 +47,13 @@ class Read(msgspec.Struct, frozen=True, tag=True, forbid_unknown_fields=True):
 
 
 class Release(msgspec.Struct, frozen=True, tag=True, forbid_unknown_fields=True):
-    """The lease is needed no more."""
+    """Releases the lease."""
 
     request_id: str
 
 
 class GiveBack(msgspec.Struct, frozen=True, tag=True, forbid_unknown_fields=True):
-    """So many slots of a segment, those that were filled first, can be filled again."""
+    """Returns the `num_slots` slots of a segment that were filled first: they may be filled again."""
 
     num_slots: int
 
@@ -64,18 +65,18 @@ _INTRODUCTION = msgspec.msgpack.Decoder(tuple[Identity, str])
 
 
 class Peer(ProvenSocket, ABC):
-    """The other side of a connection. How blocks travel is what connectors differ in."""
+    """The other side of a connection. Subclasses define how blocks travel."""
 
     magic = b"WEFTKVT4"
 
     def __init__(self, connection: socket.socket) -> None:
         super().__init__(connection)
-        self.waited_s = 0.0  # for blocks that were being computed
+        self.waited_s = 0.0  # time spent waiting for blocks that were being computed
 
     # -- handshake ----------------------------------------------------------------------------
 
     def greet(self, secret: bytes, identity: Identity, engine_id: str) -> None:
-        """As who has connected, to an engine of that id."""
+        """Handshake of the connecting side, with an engine of that id."""
         self.prove_as_client(secret)
         self.send(identity)
         found, found_id = self.receive(_INTRODUCTION)
@@ -85,7 +86,7 @@ class Peer(ProvenSocket, ABC):
         self._timeout_s = MESSAGE_S
 
     def welcome(self, secret: bytes, identity: Identity, engine_id: str) -> None:
-        """As who was connected to."""
+        """Handshake of the accepting side."""
         self.prove_as_server(secret)
         found = self.receive(_IDENTITY)
         self.send((identity, engine_id))
@@ -95,35 +96,35 @@ class Peer(ProvenSocket, ABC):
     # -- blocks -------------------------------------------------------------------------------
 
     def request_blocks(self, read: Read, num_bytes: int) -> None:
-        """As who fetches: have blocks of that many bytes sent."""
+        """Requests blocks of that many bytes; on the fetching side."""
         self.send(read)
 
     @abstractmethod
     def receive_block(self, access: PoolAccess, block_id: int, num_bytes: int) -> bool:
-        """The next block, of that size, into a block of the pool; False if it is there no more.
+        """Receives the next block into a block of the pool; False if the lease no longer has it.
 
-        What was there before is lost in any case.
+        The former content of the pool's block is lost in any case.
         """
 
     @abstractmethod
     def begin_blocks(self, num_bytes: int) -> None:
-        """As who lends, before the first block of a `Read`."""
+        """Prepares for the first block of a `Read`; on the lending side."""
 
     @abstractmethod
     def send_block(
         self, access: PoolAccess, block_id: int, num_bytes: int, *, is_last: bool
     ) -> None:
-        """A block of the pool, of that size; one that is not the last may arrive with what is sent next.
+        """Sends a block of the pool; unless it `is_last`, its end may arrive with the next data.
 
         After an error nothing else can be sent.
         """
 
     def send_end(self) -> None:
-        """No block follows, of those that were wanted."""
+        """Reports that no further requested block follows."""
         self._put(length_of(0))
 
     def send_wait(self) -> None:
-        """The next block is still being computed."""
+        """Reports that the next block is still being computed."""
         self._put(length_of(_WAIT))
 
     def _is_block_next(self, num_bytes: int) -> bool:
