@@ -68,8 +68,7 @@ def resolve(
     draft: DraftModelConfig | None = None,
     row_bytes: int = 0,
 ) -> EngineConfig:
-    """Decides open settings, and rejects impossible ones. `draft` is the draft model; a row of a step takes
-    `row_bytes`.
+    """Decides open settings, and rejects impossible ones. A row of a step takes `row_bytes`.
 
     Several engines of this machine get equal shares of the threads, and of the memory beside shared weights;
     engines on other machines (`ranks`) get none.
