@@ -40,6 +40,7 @@ PROJECT = (
     "docs/mutants.md",
     "docs/sanitizers.md",
     "CHANGELOG.md",
+    "docs/changes/*.md",
 )
 _LINK = re.compile(r"\]\((?![a-z]+:)([^)#\s]+)(?:#[^)]*)?\)")
 _CODE = re.compile(r"^```.*?^```$|`[^`\n]*`", re.MULTILINE | re.DOTALL)

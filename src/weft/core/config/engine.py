@@ -1,7 +1,7 @@
-"""`EngineConfig`: the settings that an engine runs with, resolved once from `EngineOptions`.
+"""`EngineConfig`: the settings that an engine runs with, decided once from `EngineOptions`.
 
-`weft.engine.configure.resolve` makes it; every setting has a final value. Sizes are in tokens, blocks or bytes, as
-the name says.
+`weft.engine.start.configure.resolve` makes it; every setting has a final value. Sizes are in tokens, blocks
+or bytes, as the name says.
 """
 
 from collections.abc import Mapping

@@ -1,4 +1,4 @@
-"""Choices from rows of logits: the numbers of `weft.compute.processed`, and the noise of decision 0003."""
+"""Choices from rows of logits: the numbers of `tests.doubles.processed`, and the noise of decision 0003."""
 
 import triton
 import triton.language as tl
