@@ -1,7 +1,7 @@
-"""`EngineLoop`: one thread that owns the scheduler and the runner, and turns commands into events.
+"""`EngineLoop`: the thread that owns the scheduler and the runner, and turns commands into events.
 
-Nothing else touches their state. Commands come through a mailbox and are taken between steps; what
-happens comes out as events, whose receiver must not block.
+No other thread touches their state. Commands arrive through a mailbox and are handled between steps; results leave
+as events, whose receiver must not block.
 """
 
 import logging
@@ -63,28 +63,28 @@ from weft.engine.weights.lora_loader import LoraLoader
 from weft.engine.weights.weight_updates import WeightUpdates
 from weft.engine.worker_calls import WORKER_CALLS
 
-# Logits of prompt rows that one step may keep: a prompt that is scored is computed in more steps, if
-# it must. 8,192 rows of 152,000 tokens would be 5 GB.
+# Maximum bytes of prompt-row logits in one step: a scored prompt is computed in several steps if needed. 8,192 rows
+# of 152,000 tokens would be 5 GB.
 MAX_SCORED_BYTES = 256 << 20
 
-# A step may be in flight while these are handled: they change nothing that it reads.
+# Commands that may be handled while a step is in flight: they change nothing that the step reads.
 _BESIDE_STEPS = (Abort, Add, ListRequests, Ping, ReleaseRemote, StartProfile, Stop, StopProfile)
 
 log = logging.getLogger("weft.engine")
 
 
 class Mailbox(Protocol):
-    """Where commands come from."""
+    """Source of commands."""
 
     def receive(self, timeout_s: float | None) -> list[Command]:
-        """All commands that are there, in order; waits up to `timeout_s` (None: for ever) for one."""
+        """Returns all commands that have arrived, in order; waits for one up to `timeout_s` (None: without limit)."""
 
     def wake(self) -> None:
-        """Make `receive` wait no longer, this time or the next; called from another thread."""
+        """Ends the wait of `receive`, this time or the next; called from another thread."""
 
 
 class EngineLoop:
-    """Runs until `Stop`. An exception from a step is fatal: it leaves `run`."""
+    """Runs until `Stop`. An exception in a step is fatal: it leaves `run`."""
 
     def __init__(
         self,
@@ -142,7 +142,7 @@ class EngineLoop:
         self._pauses = EnginePauses(
             self._scheduler, model, self._steps, emit, self._report, self._restore_weights
         )
-        self._pending_loras: list[AddLora] = []  # that came while weights were absent
+        self._pending_loras: list[AddLora] = []  # received while weights were absent
         self._stop_at: float | None = None
         self._num_kv_batches = 0
 
@@ -153,7 +153,7 @@ class EngineLoop:
         return StepSampler(backend_of(self._config).sampler, mode)
 
     def run(self) -> None:
-        """Take commands and run steps until `Stop` came and requests are drained."""
+        """Handles commands and runs steps until `Stop` was received and requests are drained."""
         try:
             self._run()
         finally:
@@ -182,18 +182,18 @@ class EngineLoop:
                     self._report(ended)
             self._lap("commands")
             outputs = self._steps.turn()
-            # A prompt's chunk has no outputs, nor has an abort: the counts are reported all the same.
+            # A chunk of a prompt and a silent abort have no outputs: the counts are reported nevertheless.
             self._report(
                 outputs, has_changed=not outputs and self._meter.has_changed(self._scheduler)
             )
             self._lap("send")
-            # Behind the step: it may be the one that a pause waits for, and there may be no other turn.
+            # After the step: a pause may wait for this step, and there may be no further turn.
             self._pauses.complete()
         self._report(self._steps.drain())
         self._report(self._scheduler.abort_all())
 
     def _receive_timeout_s(self) -> float | None:
-        """How long to wait for a command: not at all while there is work."""
+        """Returns the time to wait for a command: 0 while there is work."""
         if self._scheduler.has_work or self._steps.is_in_flight:
             return 0.0
         stops_in_s = None if self._stop_at is None else max(0.0, self._stop_at - time.monotonic())
@@ -207,7 +207,7 @@ class EngineLoop:
         return not self._scheduler.num_open_requests or time.monotonic() >= self._stop_at
 
     def _compute_masks(self, plan: Plan) -> None:
-        """What grammars allow, worked out beside the forward pass."""
+        """Computes grammar masks on another thread, during the forward pass."""
         ruled = [e.sequence for e in plan.entries if e.samples and e.sequence.grammar is not None]
         running = (s for s in ruled if s.status is SequenceStatus.RUNNING)
         grammars = [g for s in running if (g := s.ruling_grammar) is not None]
@@ -215,7 +215,7 @@ class EngineLoop:
             GrammarState.compute_ahead(grammars, self._grammars.mask_pool)
 
     def _follow_plan(self) -> None:
-        """What the plan overwrites is copied first, as far as it is wanted elsewhere."""
+        """Stores blocks that the plan will overwrite, as far as the tier wants them."""
         if self._offloading is not None:
             self._offloading.follow_plan(self._model.runner)
 
@@ -258,16 +258,16 @@ class EngineLoop:
                 self._pending_loras.append(command)
                 self._load_loras()
             case ReleaseRemote():
-                assert self._offloading is not None, "who fetches nothing is given nothing to fetch"
+                assert self._offloading is not None, "only an engine that fetches gets this command"
                 self._offloading.release(command.source)
             case RemoveLora():
                 self._loras.remove(command.lora_id)
             case Stop():
-                self._pauses.resume()  # a paused engine drains too; one that sleeps cannot
+                self._pauses.resume()  # a paused engine drains too; a sleeping one cannot
                 timeout_s = command.timeout_s if self._model.is_resident else 0.0
                 self._stop_at = time.monotonic() + timeout_s
             case _ if isinstance(command, Transfer):
-                self._pauses.complete()  # a sleep that was agreed to, before it could be no more
+                self._pauses.complete()  # completes an accepted sleep first: an update could make it impossible
                 self._emit(self._weights.handle(command))
             case _ if isinstance(command, Controlled):
                 self._emit(self._reply(command))
@@ -336,13 +336,13 @@ class EngineLoop:
         self._load_loras()
 
     def _use_weights(self, *, is_new: bool = True) -> None:
-        """A runner has come; what was computed with other weights is found no more."""
+        """Prepares for a new runner; with `is_new` weights, no KV of the old weights is found any more."""
         self._parts.finisher = self._make_finisher()
         if is_new:
             self._scheduler.start_weights_epoch()
             self._report([])
 
     def _load_loras(self) -> None:
-        """Those that wait, unless weights are absent: then they wait on."""
+        """Loads pending adapters if the weights are present."""
         while self._pending_loras and self._model.has_weights:
             self._emit(self._loras.load(self._pending_loras.pop(0)))

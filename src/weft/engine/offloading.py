@@ -198,9 +198,8 @@ class Offloading:
         if place is None:
             return False
         if arrived.data is not None:
-            self._store_evicted(
-                runner
-            )  # the place may have held another block that was just evicted
+            # The place may have held another block that was just evicted.
+            self._store_evicted(runner)
             _copies(runner, is_state=piece.is_state).write_block(place, arrived.data)
         return True
 

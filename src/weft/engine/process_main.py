@@ -144,9 +144,8 @@ def _load(launch: Launch, emit: Callable[[Event], None]) -> tuple[EngineModel, M
         )
         loaded.draft = DraftModel.load(config, launch.draft_weights)
         loaded.allocate_kv()
-    except (
-        MemoryError
-    ) as error:  # a limit of this process, which the free memory of the machine does not include
+    except MemoryError as error:
+        # A limit of this process, which the free memory of the machine does not include.
         raise ConfigError(
             f"{model.model} and its KV pool of {cache.num_blocks} blocks do not fit the memory that "
             "this process may use: raise that limit (ulimit -v or -d), or take a smaller model or pool "

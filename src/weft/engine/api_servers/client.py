@@ -110,7 +110,7 @@ class ApiServerClient(FrontClient):
         self.is_tracing = False
         self.is_orphaned = False
         self._may_open = asyncio.Event()
-        # Used until the server listens; `Open` may never come after a drain.
+        # Before the server listens, a drain ends it: `Open` will not come any more.
         self.on_drain: Callable[[], None] = self.shutdown
         self._use(config)
         assert config.api_server_directory is not None
@@ -121,9 +121,8 @@ class ApiServerClient(FrontClient):
         self._outputs.bind(f"ipc://{Path(config.api_server_directory, name)}")
         self._events: EventSocket[Event] = EventSocket(self._outputs, Event, self._on_event)
         self._reading: asyncio.Task[None] | None = None
-        self._heartbeat = Heartbeat(
-            lambda: None, SERVER_HUNG_S
-        )  # the supervisor sends the heartbeats
+        # The supervisor sends the heartbeats.
+        self._heartbeat = Heartbeat(lambda: None, SERVER_HUNG_S)
         self._silence: asyncio.Task[None] | None = None
 
     @classmethod

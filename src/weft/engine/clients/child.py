@@ -98,9 +98,8 @@ class EngineChild:
             log_format=log_format(),
         )
         assert self.process.stdin is not None
-        if (
-            self.process.stdin.is_closing()
-        ):  # the process has died: the task that awaits its exit reports that
+        # The process has died: the task that awaits its exit reports that.
+        if self.process.stdin.is_closing():
             return
         self.process.stdin.write(launch.to_frame())
         with suppress(ConnectionError):

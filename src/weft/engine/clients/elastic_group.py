@@ -233,9 +233,8 @@ class ElasticGroup(EngineGroup):
             await client.wait_closed()
             raise
         rank.client, rank.is_stalled = client, False
-        if config != self.vllm_config.of_rank(
-            rank.number
-        ):  # the number of engines changed meanwhile
+        # The number of engines changed meanwhile.
+        if config != self.vllm_config.of_rank(rank.number):
             await client.use_share(self.vllm_config.of_rank(rank.number))
 
     def _is_elsewhere(self, rank: Rank) -> bool:

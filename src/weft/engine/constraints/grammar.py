@@ -78,9 +78,8 @@ class GrammarVocabulary:
                     tokenizer_json, n_vocab=width, eos_token=list(eos_token_ids)
                 )
                 return cls(tokenizer, width, tuple(eos_token_ids))
-            except (
-                ValueError
-            ):  # more tokens than logits, or an end-of-sequence id that is not a token
+            except ValueError:
+                # More tokens than logits, or an end-of-sequence id that is not a token.
                 pass
         probe = LLTokenizer(tokenizer_json, eos_token=0)
         size = probe.vocab_size

@@ -102,9 +102,8 @@ class EngineCalls:
         while True:
             ping = self.ping()
             await asyncio.wait((ping,), timeout=STUCK_S)
-            await asyncio.sleep(
-                STALL_S
-            )  # to read events that arrived while this process was suspended
+            # To read events that arrived while this process was suspended.
+            await asyncio.sleep(STALL_S)
             if not ping.done() and not self._loads:
                 return
 
@@ -122,5 +121,5 @@ class EngineCalls:
         for future in self._pending.values():
             if not future.done():
                 future.set_exception(EngineDead(message))
-                future.exception()  # nobody may wait for a ping: no warning about an unread exception
+                future.exception()  # perhaps no caller waits for a ping: avoids a warning about an unread exception
         self._pending.clear()

@@ -248,9 +248,8 @@ class FrontClient(EngineControls):
                         return
         finally:
             self._close(opened)
-            if (
-                held is not None
-            ):  # after `_close`: the next command may remove the adapter from the engine
+            # After `_close`: the next command may remove the adapter from the engine.
+            if held is not None:
                 self._loras.release(held)
 
     async def _with_grammar(self, opened: OpenRequest, request: Request) -> Request:

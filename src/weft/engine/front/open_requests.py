@@ -279,9 +279,8 @@ class Pace:
         self._waiting: dict[OpenRequest, None] = {}  # in the order in which they began to wait
         self._timer: asyncio.TimerHandle | None = None
         self._due_at = 0.0  # when the timer fires
-        self._emitting: list[
-            OpenRequest
-        ] = []  # requests that emit at the end of this event loop turn
+        # Requests that emit at the end of this event loop turn.
+        self._emitting: list[OpenRequest] = []
 
     def wake_now(self, opened: OpenRequest) -> None:
         self._waiting.pop(opened, None)

@@ -21,9 +21,8 @@ class PrefixIndex:
     def __init__(self) -> None:
         self._hash_by_key: dict[int, int] = {}
         self._key_by_hash: dict[int, int] = {}
-        self._held: set[tuple[int, Medium]] = (
-            set()
-        )  # a block may lie in the pool and in the second tier
+        # A block may lie in the pool and in the second tier.
+        self._held: set[tuple[int, Medium]] = set()
 
     def __contains__(self, key: int) -> bool:
         return key in self._hash_by_key

@@ -83,9 +83,8 @@ class ProvenSocket:
     def _check_proof(self, expected: bytes) -> None:
         try:
             is_right = hmac.compare_digest(self._exactly(len(expected)), expected)
-        except (
-            PeerError
-        ):  # the peer closed the connection, because our proof did not match its secret
+        except PeerError:
+            # The peer closed the connection, because our proof did not match its secret.
             is_right = False
         if not is_right:
             raise PeerError("the secrets are not the same")

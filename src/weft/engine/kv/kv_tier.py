@@ -320,9 +320,8 @@ class KvTier:
                 return
             del self._writes[name]
             self._num_queued_bytes -= write.data.nbytes
-            self._num_bytes += size - self._sizes.get(
-                name, 0
-            )  # it may replace a file of an earlier process
+            # It may replace a file of an earlier process.
+            self._num_bytes += size - self._sizes.get(name, 0)
             self._sizes[name] = size
             self._stats.num_stored_bytes += write.data.nbytes
             if write.stored is not None:

@@ -1,1 +1,1 @@
-"""Who runs in a step, with how many tokens, on which blocks; plain Python over integers."""
+"""Scheduling of sequences: which run in a step, with how many tokens, on which blocks; plain Python over integers."""

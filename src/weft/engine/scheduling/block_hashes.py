@@ -1,4 +1,4 @@
-"""Hashes of blocks, each of all tokens up to its end: a chain, whose first parent says who may find its blocks."""
+"""Hash chains of blocks: each hash covers all tokens up to the block's end, and the root isolates cache users."""
 
 import hashlib
 from array import array
@@ -14,7 +14,7 @@ def chain_root(
     cache_salt: str | None = None,
     process_nonce: bytes = b"",
 ) -> bytes:
-    """The parent of a chain's first block: all that isolates one cache user from another."""
+    """Returns the parent of a chain's first block: a digest of all that isolates one cache user from another."""
     digest = hashlib.sha256(b"weft-kv-1")
     digest.update(block_size.to_bytes(8, "big") + weights_epoch.to_bytes(8, "big"))
     for tag, text in ((b"lora", lora_name), (b"salt", cache_salt)):
@@ -25,5 +25,5 @@ def chain_root(
 
 
 def block_hash(parent: bytes, token_ids: Seq[int]) -> bytes:
-    """Hash of one full block: its 32-byte parent, then its tokens as 4 bytes each."""
+    """Hashes one full block: its 32-byte parent, then its tokens as 4 bytes each."""
     return hashlib.sha256(parent + array("I", token_ids).tobytes()).digest()

@@ -1,8 +1,8 @@
-"""`DraftPayoff`: whether drafts pay, by what steps with and without them have given in what time.
+"""`DraftPayoff`: decides whether drafts are faster, by the measured throughput of steps with and without them.
 
-A draft's rows cost more the more sequences share a step, and what comes true depends on the text. So neither
-is assumed: for each size of a batch both kinds of step are tried, the better one goes on, and the other is
-tried again now and then. Answers do not depend on it.
+Rows of drafts cost more the more sequences share a step, and the acceptance rate depends on the text. So neither is
+assumed: for each batch size both kinds of step are tried, the faster kind continues, and the other is tried again
+from time to time. Answers do not depend on this decision.
 """
 
 import logging
@@ -12,18 +12,18 @@ from dataclasses import dataclass, field
 
 log = logging.getLogger("weft.engine")
 
-# Steps of a first trial; of the better kind before the other is tried again; and of that trial. A draft that
-# halves the speed costs 9 / 521 of it while it is switched off.
+# `TRIAL_STEPS` steps of a trial; `HOME_STEPS` steps of the better kind before the next trial of the other. Drafts
+# that halve the speed then cost 9 / 521 of it.
 TRIAL_STEPS = 9
 HOME_STEPS = 512
-# Of what a kind of step gave before, this is left after each step, and at the beginning of a later trial.
+# Weights of earlier measurements: after each step, and at the beginning of a later trial.
 _SHARE = 0.98
 _SHARE_AT_TRIAL = 0.1
 
 
 @dataclass(slots=True)
 class _Yield:
-    """Tokens and seconds of one kind of step, the latest ones counting most."""
+    """Tokens and seconds of one kind of step; recent steps have the largest weight."""
 
     num_tokens: float = 0.0
     seconds: float = 0.0
@@ -48,19 +48,19 @@ class _Yield:
 
 @dataclass(slots=True)
 class _Size:
-    """What is known of batches of about one size, and which kind of step they have now."""
+    """Measurements of batches of about one size, and the kind of step that they have now."""
 
     drafted: _Yield = field(default_factory=_Yield)
     plain: _Yield = field(default_factory=_Yield)
     is_on: bool = True
-    choice: bool = True  # the better kind, as far as is known
+    choice: bool = True  # the better kind so far; True means drafts
     is_home: bool = False
     num_left: int = TRIAL_STEPS
 
     def count(self, num_tokens: int, seconds: float, *, is_drafted: bool) -> None:
-        """A step of either kind: where drafts are to be had, there may be none to be found.
+        """Counts a step of either kind: a step that allows drafts may have found none.
 
-        The first of a run is not counted: what was left out before is made up for in it.
+        The first step of a run is not counted, because a drafter first computes the tokens that it has skipped.
         """
         is_first = self.num_left == (HOME_STEPS if self.is_home else TRIAL_STEPS)
         if seconds > 0 and not (is_first and is_drafted is self.is_on):
@@ -72,7 +72,7 @@ class _Size:
             self._turn()
 
     def _has_turned_bad(self) -> bool:
-        """Whether drafts that were better have come to give less: then the other kind has its trial at once."""
+        """True if drafts were faster and have become slower: then the other kind is tried at once."""
         is_drafting = self.is_home and self.is_on and self.plain.is_known
         return is_drafting and self.drafted.is_known and self.drafted.rate < self.plain.rate
 
@@ -80,7 +80,7 @@ class _Size:
         return self.drafted if is_on else self.plain
 
     def _turn(self) -> None:
-        """A run has ended."""
+        """Ends a run of steps of one kind and chooses the next."""
         other = self._kind(is_on=not self.is_on)
         if self.is_home or not other.is_known:
             other.fade(_SHARE_AT_TRIAL)
@@ -94,23 +94,23 @@ class _Size:
 
 
 class DraftPayoff:
-    """Consulted before each step, and given what came of each; the engine's thread owns it. `clock` is in seconds."""
+    """Consulted before each step, and told its result; the engine's thread owns it. `clock` is in seconds."""
 
     def __init__(self, clock: Callable[[], float] = time.monotonic) -> None:
         self._clock = clock
         self._sizes: dict[int, _Size] = {}
-        self._size: _Size | None = None  # of the step that has begun, if it counts
+        self._size: _Size | None = None  # batch size of the present step, if the step counts
         self._is_drafted = False
         self._num_tokens = 0
         self._planned_at = self._ended_at = 0.0
 
     def wants(self, num_sequences: int) -> bool:
-        """Whether a step in which so many sequences get a token is to have drafts."""
+        """True if a step that samples tokens of `num_sequences` sequences should have drafts."""
         size = self._sizes.get(num_sequences.bit_length())
         return size is None or size.is_on
 
     def plan(self) -> None:
-        """A step is being planned; the one before is over."""
+        """Notes that a step is being planned; the step before is over."""
         size = self._size
         if size is not None and self._num_tokens:
             before = size.choice
@@ -122,12 +122,14 @@ class DraftPayoff:
         self._planned_at = self._clock()
 
     def begin(self, num_sequences: int | None, *, is_drafted: bool) -> None:
-        """It has drafts or not. Without a number of sequences it is not counted: it computes prompts too."""
+        """Sets whether the step has drafts. With `num_sequences` None the step is not counted, because it computes
+        prompts.
+        """
         self._num_tokens, self._is_drafted = 0, is_drafted
         if num_sequences is not None:
             self._size = self._sizes.setdefault(num_sequences.bit_length(), _Size())
 
     def commit(self, num_tokens: int) -> None:
-        """So many tokens came of it, and perhaps more will."""
+        """Counts tokens of the step; more parts may follow."""
         self._num_tokens += num_tokens
         self._ended_at = self._clock()

@@ -1,4 +1,4 @@
-"""Drafters: what guesses the next tokens of the sequences of a step; and `Drafting`, which asks one."""
+"""`Drafter`: guesses next tokens of sequences; `Drafting` adds the guesses to plans."""
 
 import sys
 from collections.abc import Callable, Mapping
@@ -12,28 +12,28 @@ from weft.engine.scheduling.drafts import DraftCounts, NgramLookup
 from weft.engine.scheduling.plan import Plan, PlannedRows
 from weft.engine.scheduling.sequence import Sequence
 
-# Gives a sequence blocks for so many tokens; False, and no change, if there are not enough.
+# Gives a sequence blocks for a number of tokens; False, and no change, if there are not enough.
 Grow: TypeAlias = Callable[[Sequence, int], bool]
 Drafts: TypeAlias = dict[Sequence, tuple[int, ...]]
 
 
 class Drafter(Protocol):
-    """One way to guess. What it knows of a sequence is the sequence's `draft_state`."""
+    """A method of drafting. Its state of a sequence is the sequence's `draft_state`."""
 
-    has_cost: bool  # it takes time to ask it, whether it drafts or not
+    has_cost: bool  # `propose` takes time even if it finds no drafts
 
     def propose(self, rooms: Mapping[Sequence, int], budget: int, grow: Grow) -> Drafts:
-        """The tokens that probably follow: of each sequence as many as it has room for at most, `budget` in all.
+        """Returns likely next tokens: for each sequence up to its room, `budget` in all.
 
-        The sequence has blocks for them then.
+        It gives the sequences blocks for their drafts.
         """
 
     def forget(self) -> None:
-        """What it has of blocks is not to be used again."""
+        """Forgets the content of all blocks."""
 
 
 class NgramDrafter:
-    """Looks for an earlier place in the sequence's own text that reads like its end."""
+    """Drafts the tokens that followed an earlier match of the sequence's end (prompt lookup)."""
 
     has_cost = False
 
@@ -53,11 +53,11 @@ class NgramDrafter:
         return drafts
 
     def forget(self) -> None:
-        """It has nothing of blocks."""
+        """Does nothing: this drafter has no blocks."""
 
 
 class Drafting:
-    """The scheduler's: adds drafts to plans, counts them and, with a `payoff`, leaves them out where they lose."""
+    """Adds drafts to the scheduler's plans and counts them; with a `payoff`, leaves out drafts that are slower."""
 
     def __init__(
         self,
@@ -74,17 +74,17 @@ class Drafting:
         self._max_model_len = max_model_len
 
     def begin_step(self) -> None:
-        """A step is being planned."""
+        """Notes that a step is being planned."""
         if self._payoff is not None:
             self._payoff.plan()
 
     def commit(self, num_tokens: int) -> None:
-        """The step has given so many tokens, and perhaps will give more."""
+        """Counts tokens of the present step; more parts may follow."""
         if self._payoff is not None:
             self._payoff.commit(num_tokens)
 
     def add_to(self, plan: Plan, budget: int, grow: Grow) -> Plan:
-        """The plan with guesses at what follows, in as many more rows as `budget` at most."""
+        """Returns the plan with drafts, in at most `budget` further rows."""
         rooms = {}
         for entry in plan.entries:
             if entry.samples and (room := self._room(entry.sequence)) > 0:
@@ -108,11 +108,12 @@ class Drafting:
         return Plan(tuple(_with_draft(entry, drafts) for entry in plan.entries))
 
     def forget(self) -> None:
-        """See `Drafter`."""
         self._drafter.forget()
 
     def _room(self, sequence: Sequence) -> int:
-        """The last token of an answer needs no row: nothing follows it."""
+        """Returns the maximum number of drafts; the last token of an answer needs no row, because nothing follows
+        it.
+        """
         max_tokens = sequence.params.max_tokens or sys.maxsize
         last = min(sequence.num_prompt_tokens + max_tokens, self._max_model_len)
         return min(self._most, last - sequence.num_tokens - 1)

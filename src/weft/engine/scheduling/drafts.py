@@ -1,7 +1,7 @@
-"""Drafts: what is known of a sequence by which its next tokens are guessed, and how many guesses were right.
+"""Drafts: state of a sequence for guessing its next tokens, and counts of accepted drafts.
 
-A guess costs a row of the step it rides in. It never decides anything: the step's sampler takes it
-only where the model, with its own noise and rules, chooses the same token.
+A draft costs a row of its step. It never decides a token: the step's sampler accepts it only if the model, with its
+own noise and rules, chooses the same token.
 """
 
 from array import array
@@ -14,16 +14,16 @@ _TOKEN_BYTES = array("i").itemsize
 
 
 class NgramLookup:
-    """Follows one sequence, and looks for an earlier place that reads like its end."""
+    """Follows one sequence, and finds an earlier place in it that matches its end."""
 
     __slots__ = ("_config", "_tokens")
 
     def __init__(self, config: SpeculativeConfig) -> None:
         self._config = config
-        self._tokens = bytearray()  # as bytes, in which a search is one call
+        self._tokens = bytearray()  # as bytes, so that a search is a single call
 
     def propose(self, token_ids: Sequence[int], most: int) -> tuple[int, ...]:
-        """What followed the latest place that ends like `token_ids`, in as many tokens as can be."""
+        """Returns up to `most` tokens that follow the latest earlier match of the end of `token_ids`."""
         self._tokens += array("i", token_ids[len(self._tokens) // _TOKEN_BYTES :]).tobytes()
         config = self._config
         wanted = min(most, config.num_speculative_tokens)
@@ -37,7 +37,7 @@ class NgramLookup:
         return ()
 
     def _find(self, size: int) -> int | None:
-        """Where the last `size` tokens stand for the last time before their own place."""
+        """Returns the index of the last earlier occurrence of the last `size` tokens; None if there is none."""
         pattern = bytes(self._tokens[-size * _TOKEN_BYTES :])
         end = len(self._tokens) - _TOKEN_BYTES
         while (found := self._tokens.rfind(pattern, 0, end)) % _TOKEN_BYTES:
@@ -49,10 +49,10 @@ class NgramLookup:
 
 @dataclass(slots=True)
 class DraftKv:
-    """How far the model that drafts has computed a sequence, in the blocks that the sequence has.
+    """How much of a sequence the drafter has computed, in the sequence's present blocks.
 
-    Of `num_tokens` computed ones the last were `guessed`: those hold as far as the sequence went on with them.
-    `num_preemptions` is the sequence's when it got those blocks.
+    The last of the `num_tokens` computed tokens were `guessed`: they are valid as far as the sequence chose the
+    same tokens. `num_preemptions` is the sequence's count when it got its blocks.
     """
 
     num_preemptions: int
@@ -61,7 +61,7 @@ class DraftKv:
     guessed: tuple[int, ...] = ()
 
     def keep_right(self, token_ids: Sequence[int]) -> None:
-        """Go back to where the sequence and the guesses part."""
+        """Drops computed guesses from the first one that differs from the sequence."""
         first = self.num_tokens - len(self.guessed)
         follow = token_ids[first : first + len(self.guessed)]
         num_right = next(
@@ -76,7 +76,7 @@ class DraftKv:
 
 
 class DraftCounts:
-    """What became of the drafts of an engine. `num_accepted_at[i]` counts those whose place `i` was right."""
+    """Counts of an engine's drafts. `num_accepted_at[i]` counts the drafts whose token at place `i` was accepted."""
 
     def __init__(self) -> None:
         self.num_drafts = 0
@@ -85,12 +85,12 @@ class DraftCounts:
         self.num_accepted_at: list[int] = []
 
     def propose(self, num_tokens: int) -> None:
-        """A draft goes into a step."""
+        """Counts a draft that is added to a step."""
         self.num_drafts += 1
         self.num_tokens += num_tokens
         self.num_accepted_at += [0] * (num_tokens - len(self.num_accepted_at))
 
     def accept(self, position: int) -> None:
-        """A draft was right at its place `position`, counted from 0."""
+        """Counts an accepted draft token at `position`, from 0."""
         self.num_accepted += 1
         self.num_accepted_at[position] += 1

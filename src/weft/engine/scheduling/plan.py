@@ -1,5 +1,7 @@
-"""`Plan`: what one step computes, as a value, and its form as arrays for the runner; `Result`: what
-became of each of its entries."""
+"""`Plan`: the contents of one step as a value, and as arrays for the runner.
+
+`Result`: the result of each entry of a plan.
+"""
 
 from array import array
 from collections.abc import Mapping
@@ -16,7 +18,7 @@ from weft.compute.protocols.runner import Batch, FloatArray, IntArray
 from weft.core.values.types import LogprobRow, PoolingKind, Request
 from weft.engine.scheduling.sequence import Sequence
 
-# What few have is looked for in all: with these in a third of the time that a loop takes.
+# Rare attributes are looked up in all entries: with `map` and these getters in a third of the time of a loop.
 _draft_token_ids = attrgetter("draft_token_ids")
 _prompt_embeds = attrgetter("prompt_embeds")
 _samples = attrgetter("samples")
@@ -26,10 +28,10 @@ _token_type_ids = attrgetter("token_type_ids")
 class PlannedRows(msgspec.Struct, frozen=True, eq=False):
     """Tokens `start .. start + num_tokens` of one sequence; `samples` if they reach its end.
 
-    What the model gives for the first `num_leading` rows is wanted too, beside the sampled one: what for
-    is the request's affair, and the step's end knows it. `draft_token_ids` are guesses at what follows the
-    last token, each computed in a row of its own behind it. `draft_position` is of the guess, from 0,
-    that the sequence's last token has turned out to be, and whose row this entry is.
+    The model's output for the first `num_leading` rows is needed too, beside the sampled one: for prompt logprobs
+    or pooling. `draft_token_ids` are drafts after the last token; each is computed in a further row. If this entry
+    is the row of an accepted draft, which is now the sequence's last token, `draft_position` is the index of that
+    draft, from 0.
     """
 
     sequence: Sequence
@@ -42,18 +44,18 @@ class PlannedRows(msgspec.Struct, frozen=True, eq=False):
 
     @property
     def num_rows(self) -> int:
-        """Rows of the step that the entry takes."""
+        """Number of rows of the step that the entry takes."""
         return self.num_tokens + len(self.draft_token_ids)
 
     @classmethod
     def confirming(cls, sequence: Sequence, draft_position: int) -> "PlannedRows":
-        """The entry for the row of the sequence's last token, which was drafted."""
+        """Makes the entry for the row of the sequence's last token, which was drafted."""
         start = sequence.num_tokens - 1
         return cls(sequence, start, 1, True, 0, draft_position=draft_position)
 
     @classmethod
     def of(cls, sequence: Sequence, start: int, num_tokens: int) -> "PlannedRows":
-        """The entry for the next `num_tokens` tokens from `start`."""
+        """Makes the entry for the next `num_tokens` tokens from `start`."""
         end = len(sequence.token_ids) + sequence.num_pending_tokens
         samples = start + num_tokens == end
         num_before = num_tokens - samples
@@ -63,24 +65,26 @@ class PlannedRows(msgspec.Struct, frozen=True, eq=False):
 
 @dataclass(frozen=True, slots=True)
 class Plan:
-    """One step. The logits come back entry by entry: leading rows, the sampled row, rows of drafts."""
+    """Contents of one step. Logits are ordered by entry: leading rows, the sampled row, rows of drafts."""
 
     entries: tuple[PlannedRows, ...]
 
     @property
     def num_tokens(self) -> int:
-        """Rows of the step."""
+        """Number of rows of the step."""
         return sum([e.num_tokens + len(e.draft_token_ids) for e in self.entries])
 
     @property
     def has_drafts(self) -> bool:
-        """Whether an entry has any."""
+        """True if an entry has drafts."""
         return any(map(_draft_token_ids, self.entries))
 
     def to_batch(
         self, block_size: int, sampled_places: Mapping[Sequence, int] | None = None
     ) -> Batch:
-        """The step as arrays; `sampled_places` are those of pending tokens in what the step before has sampled."""
+        """Returns the step as arrays; `sampled_places` are indices of pending tokens in the sampled tokens of the
+        step before.
+        """
         token_ids, positions, query_starts, logit_rows = self._rows()
         sequences = [entry.sequence for entry in self.entries]
         requests = [sequence.request for sequence in sequences]
@@ -109,7 +113,7 @@ class Plan:
         )
 
     def _rows(self) -> tuple[IntArray, IntArray, IntArray, IntArray]:
-        """`token_ids`, `positions`, `query_starts` and `logit_rows` of the batch."""
+        """Returns `token_ids`, `positions`, `query_starts` and `logit_rows` of the batch."""
         if self.num_tokens == len(self.entries) and all(map(_samples, self.entries)):
             return self._last_rows()
         token_ids: list[int] = []
@@ -137,14 +141,16 @@ class Plan:
         )
 
     def _last_rows(self) -> tuple[IntArray, IntArray, IntArray, IntArray]:
-        """The same where each entry is its sequence's last token, as in most steps."""
+        """Returns the same arrays if each entry is only its sequence's last token, as in most steps."""
         ends = np.arange(len(self.entries) + 1, dtype=np.int32)
         token_ids = [entry.sequence.token_ids[-1] for entry in self.entries]
         positions = [entry.start for entry in self.entries]
         return np.array(token_ids, np.int32), np.array(positions, np.int32), ends, ends[:-1]
 
     def _token_sources(self, sampled_places: Mapping[Sequence, int]) -> IntArray | None:
-        """Where each row's token is, if it is pending: then the entry has that row alone. None: none is."""
+        """Returns the index of each pending row's token, -1 for known tokens; None without pending tokens. An entry
+        with a pending token has only that row.
+        """
         if not any(entry.sequence in sampled_places for entry in self.entries):
             return None
         sources = np.full(self.num_tokens, -1, np.int32)
@@ -155,7 +161,7 @@ class Plan:
         return sources
 
     def _states(self) -> tuple[IntArray | None, IntArray | None]:
-        """Where each entry's state is read and written; None where none is kept."""
+        """Returns the slots where each entry's state is read and written; None for a model without states."""
         if not self.entries or self.entries[0].sequence.state_slot is None:
             return None, None
         written = [entry.sequence.state_slot for entry in self.entries]
@@ -166,7 +172,9 @@ class Plan:
         return np.array(sources, np.int32), np.array(written, np.int32)
 
     def _embeds(self, requests: list[Request]) -> tuple[IntArray | None, FloatArray | None]:
-        """The rows of prompts that came as embeddings, and these; None, mostly."""
+        """Returns the rows whose prompt came as embeddings, and these embeddings; None if there are none, as
+        mostly.
+        """
         if not any(map(_prompt_embeds, requests)):
             return None, None
         first_row = 0
@@ -185,7 +193,7 @@ class Plan:
         return (np.array(places, np.int32), np.concatenate(rows)) if rows else (None, None)
 
     def _token_types(self, requests: list[Request]) -> IntArray | None:
-        """Which of two texts each row is of; None where there are no pairs."""
+        """Returns which of two texts each row belongs to; None without pairs of texts."""
         if not any(map(_token_type_ids, requests)):
             return None
         types: list[int] = []
@@ -196,7 +204,7 @@ class Plan:
 
 
 class SampledRow(msgspec.Struct, frozen=True, eq=False):
-    """`token_id` is None when the entry did not reach its sequence's end.
+    """Result of an entry. `token_id` is None if the entry did not reach its sequence's end.
 
     `prompt_logprobs` has one row for each scored row of the entry.
     """
@@ -207,21 +215,21 @@ class SampledRow(msgspec.Struct, frozen=True, eq=False):
 
 
 class PooledRow(msgspec.Struct, frozen=True, eq=False):
-    """What was `collected` of a prompt so far and, at its end, what it `pooled` to."""
+    """Hidden states `collected` of a prompt so far and, at its end, the `pooled` result."""
 
     collected: Collected
     pooled: FloatArray | None = None
 
 
 class FailedRow(msgspec.Struct, frozen=True, eq=False):
-    """`error` ends the sequence; `is_corrupt` where it is for values that are not numbers."""
+    """An error that ends the sequence; `is_corrupt` if the model's output had values that are not numbers."""
 
     error: str
     is_corrupt: bool = False
 
 
 Result: TypeAlias = SampledRow | PooledRow | FailedRow
-# Results that are to be committed before the next are made; all of one plan, unless it has drafts.
+# Results that must be committed before the next part is computed; a plan without drafts has one part.
 Part: TypeAlias = tuple[Plan, list[Result]]
 
 
@@ -231,13 +239,13 @@ def _adapter_ids(requests: list[Request]) -> IntArray | None:
 
 
 def block_tables(sequences: Seq[Sequence]) -> IntArray:
-    """Their blocks, [sequences, max blocks]."""
+    """Returns the block tables, [sequences, max blocks]."""
     return padded_tables([sequence.block_ids for sequence in sequences])
 
 
 def padded_tables(block_ids: "Seq[array[int]]") -> IntArray:
-    """Those of each, padded with 0."""
-    # Their bytes, joined: 0.96 → 0.50 ms of Python a step (benchmarks/step.py, 32 sequences of 8,192).
+    """Returns the block ids of each sequence as rows, padded with 0."""
+    # Joined as bytes: 0.96 → 0.50 ms of Python per step (benchmarks/step.py, 32 sequences of 8,192).
     tables = [ids.tobytes() for ids in block_ids]
     width = max(map(len, tables))
     joined = bytearray().join([table.ljust(width, b"\0") for table in tables])
@@ -247,7 +255,7 @@ def padded_tables(block_ids: "Seq[array[int]]") -> IntArray:
 def slots_of(
     tables: IntArray, positions: IntArray, query_starts: IntArray, block_size: int
 ) -> IntArray:
-    """Where the K/V of each row goes; there is one at least of each table."""
+    """Returns the KV slot of each row; each block table has at least one row."""
     owners = np.arange(len(tables))
     if len(positions) != len(tables):
         owners = np.repeat(owners, query_starts[1:] - query_starts[:-1])
@@ -256,9 +264,9 @@ def slots_of(
 
 
 def _num_leading(sequence: Sequence, start: int, num_rows: int) -> int:
-    """How many of `num_rows` rows from `start`, all before the sampled one, give what is wanted of a prompt.
+    """Returns how many of `num_rows` rows from `start`, all before the sampled row, have an output that is needed.
 
-    These score its tokens, or a pooled result is made of them.
+    Their output scores prompt tokens, or is part of a pooled result.
     """
     match sequence.request.pooling_kind:
         case None:

@@ -1,6 +1,7 @@
-"""`Planner`: who is in the next step, with how many tokens and on which blocks.
+"""`Planner`: decides which sequences are in the next step, with how many tokens and on which blocks.
 
-One order, (priority, arrival), decides who is served first and, read backwards, who is preempted when blocks run out.
+One order, (priority, arrival), decides which sequence is served first and, in reverse, which is preempted when
+blocks run out.
 """
 
 import sys
@@ -13,11 +14,11 @@ from weft.engine.scheduling.queues import Admission, Queues
 from weft.engine.scheduling.sequence import Sequence, SequenceStatus
 from weft.engine.scheduling.step_budget import StepBudget
 
-_RUNNING = SequenceStatus.RUNNING  # to look it up costs as much as a call
+_RUNNING = SequenceStatus.RUNNING  # looking up an enum member costs as much as a call
 
 
 class Planner:
-    """Owned by the scheduler."""
+    """Planner of a scheduler, which owns it."""
 
     def __init__(
         self,
@@ -28,7 +29,9 @@ class Planner:
         tier: SecondTier | None,
     ) -> None:
         self.budget = StepBudget(config)
-        self.lacks_blocks = False  # the last plan ahead ended where somebody must be preempted
+        self.lacks_blocks = (
+            False  # the last plan ahead stopped because a sequence must be preempted
+        )
         self.num_preemptions = 0
         self.num_lookups = 0
         self.num_queried_tokens = 0
@@ -36,12 +39,12 @@ class Planner:
         self._config = config
         self._cache = cache
         self._queues = queues
-        # Rows of a whole vocabulary each, which a step that scores its prompts keeps at once.
+        # Limits the logits that a step with prompt logprobs keeps in memory: each row has the whole vocabulary.
         self.max_scored_rows = max_scored_rows
         self._tier = tier
 
     def plan(self, admission: Admission, now: float, *, is_ahead: bool) -> Plan | None:
-        """The next step. Of one ahead nobody is preempted; None if nobody can be in it."""
+        """Decides the next step; None if no sequence can be in it. With `is_ahead` no sequence is preempted."""
         self.budget.begin(self._queues.running, now, is_ahead=is_ahead)
         self.lacks_blocks = False
         num_preemptions = self.num_preemptions
@@ -53,7 +56,7 @@ class Planner:
         return Plan(tuple(entries.values())) if entries else None
 
     def preempt(self, sequence: Sequence) -> None:
-        """Take the sequence's blocks; it keeps its tokens and computes them again later."""
+        """Takes the sequence's blocks; it keeps its tokens and computes them again later."""
         self._cache.give_back(sequence)
         self._queues.preempt(sequence)
         sequence.num_preemptions += 1
@@ -63,7 +66,7 @@ class Planner:
         entries: dict[Sequence, PlannedRows] = {}
         for sequence in list(self._queues.running):
             if sequence.status is not _RUNNING:
-                continue  # preempted by an earlier one in this very loop
+                continue  # preempted earlier in this loop
             budget = self.budget.left_for(sequence, sequence.num_planned_tokens)
             wanted = self._cache.next_chunk(sequence, sequence.num_planned_tokens, budget)
             if sequence.params.prompt_logprobs is not None:
@@ -83,26 +86,26 @@ class Planner:
         return entries
 
     def _plan_waiting(self, entries: dict[Sequence, PlannedRows], admission: Admission) -> None:
-        """Take up who waits."""
-        # Of what is free, those that fetch need some: else what they fetched would be evicted again.
+        """Adds waiting sequences to the step."""
+        # Fetching sequences need some of the free blocks; otherwise their fetched blocks would be evicted again.
         reserved = self._cache.num_missing(self._queues.fetching())
         for sequence in list(self._queues.admissible(admission)):
             if self.budget.is_full or len(self._queues.running) >= self._config.max_num_seqs:
                 return
             found = self._cache.find(sequence)
             if not self._cache.fits(sequence, found, reserved):
-                return  # nobody overtakes the head, or a long prompt would wait for ever
+                return  # no sequence overtakes the first, or a long prompt would wait for ever
             if self._starts_fetch(sequence, found):
                 reserved += self._cache.num_missing([sequence])
                 continue
             num_cached = len(found) * self._cache.block_size
             budget = self.budget.left_for(sequence, num_cached)
             if sequence.num_tokens - num_cached > budget and not self._config.chunks_prompts:
-                return  # it has the next step, whose budget holds any prompt
+                return  # it runs in the next step, whose whole budget holds any prompt
             chunk = self._cache.next_chunk(sequence, num_cached, budget)
             num_tokens = min(chunk, self._scorable(sequence, entries))
             if not num_tokens:
-                return  # its turn comes when those before it have scored their prompts
+                return  # it runs when the sequences before it have scored their prompts
             self._start(sequence, found)
             is_grown = self._cache.grow(sequence, num_cached + num_tokens)
             assert is_grown, "the whole sequence fits, so its first chunk does"
@@ -110,24 +113,26 @@ class Planner:
             self._cache.register(sequence, sequence.num_planned_tokens)
 
     def _scorable(self, sequence: Sequence, entries: dict[Sequence, PlannedRows]) -> int:
-        """How many tokens the sequence may compute, if their rows are to be scored."""
+        """Returns the maximum number of tokens, limited if their rows must be scored."""
         if not sequence.wants_prompt_logprobs:
             return sys.maxsize
         return self.max_scored_rows - sum(entry.num_leading for entry in entries.values())
 
     def _starts_fetch(self, sequence: Sequence, found: list[int]) -> bool:
-        """Whether its prefix goes on in the second tier, and it waits from now on for those blocks."""
+        """True if more of the sequence's prefix is in the second tier; the sequence waits for these blocks from now
+        on.
+        """
         if self._tier is None or sequence.has_fetched:
             return False
-        blocks = self._cache.find_blocks(sequence)  # of some only the state may be missing
+        blocks = self._cache.find_blocks(sequence)  # for some, only the state may be missing
         missing = self._cache.readable_hashes(sequence)[len(found) :]
         if not self._tier.start_fetch(sequence, missing, len(blocks) - len(found)):
             return False
-        # Held, or they might be evicted meanwhile.
+        # Held, so that they are not evicted meanwhile.
         num_cached = self._cache.hold(sequence, blocks, has_state=False)
         num_placed = self._tier.num_placed(sequence) * self._cache.block_size
         is_grown = self._cache.grow(sequence, num_cached + num_placed)
-        assert is_grown, "the whole sequence fits, so what is fetched of it does"
+        assert is_grown, "the whole sequence fits, so its fetched blocks do"
         self._queues.fetch(sequence)
         return True
 

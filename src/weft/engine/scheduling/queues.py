@@ -1,4 +1,4 @@
-"""`Queues`: the unfinished sequences by what they do, each list in the order in which they are served."""
+"""`Queues`: the unfinished sequences by state; each list is in scheduling order."""
 
 from bisect import insort
 from collections.abc import Iterator
@@ -12,54 +12,54 @@ _by_order = attrgetter("order")
 
 
 class Admission(Enum):
-    """Who may be scheduled."""
+    """Which sequences may be scheduled."""
 
-    OPEN = "open"  # everyone
+    OPEN = "open"  # all
     STARTED = "started"  # only sequences that have run before
-    CLOSED = "closed"  # nobody
+    CLOSED = "closed"  # none
 
 
 class Queues:
-    """Owned by the scheduler, which changes a sequence's status here and nowhere else."""
+    """Queues of a scheduler, which owns them; a sequence's status changes only here."""
 
     def __init__(self) -> None:
         self.waiting: list[Sequence] = []  # sorted by order
         self.running: list[Sequence] = []  # sorted by order
-        # Not to be scheduled before their grammar, or what the second tier has of them, is there.
+        # Not schedulable until their grammar is built, or their blocks are fetched.
         self.held_back: list[Sequence] = []
-        self.by_engine_id: dict[str, list[Sequence]] = {}  # all of them
+        self.by_engine_id: dict[str, list[Sequence]] = {}  # all sequences
 
     @property
     def num_waiting(self) -> int:
-        """Sequences that are not running."""
+        """Number of sequences that are not running."""
         return len(self.waiting) + len(self.held_back)
 
     @property
     def num_waiting_tokens(self) -> int:
-        """Tokens that waiting sequences have still to compute, cached ones included."""
+        """Number of tokens of waiting sequences still to compute, cached ones included."""
         return sum(s.num_tokens for group in (self.waiting, self.held_back) for s in group)
 
     @property
     def has_started(self) -> bool:
-        """Whether a sequence that has run before is unfinished."""
+        """True if a sequence that has run before is unfinished."""
         return bool(self.running) or any(s.has_started for s in (*self.waiting, *self.held_back))
 
     def in_order(self) -> Iterator[Sequence]:
-        """Those that run, then those that wait; each in the order in which they are served."""
+        """Yields running sequences, then all others; each group in scheduling order."""
         return chain(self.running, sorted(self.held_back, key=_by_order), self.waiting)
 
     def admissible(self, admission: Admission) -> Iterator[Sequence]:
-        """Those that wait and may be scheduled."""
+        """Yields the waiting sequences that may be scheduled."""
         if admission is Admission.OPEN:
             return iter(self.waiting)
         return (sequence for sequence in self.waiting if sequence.has_started)
 
     def fetching(self) -> Iterator[Sequence]:
-        """Those of which blocks come from the second tier."""
+        """Yields the sequences whose blocks are being fetched."""
         return (s for s in self.held_back if s.status is SequenceStatus.FETCHING)
 
     def add(self, sequences: list[Sequence], *, is_compiling: bool) -> None:
-        """Those of one request have come; their grammar is still to be built, or they can run."""
+        """Adds the sequences of a new request: they wait for their grammar if `is_compiling`, else they can run."""
         self.by_engine_id[sequences[0].request.engine_id] = sequences
         for sequence in sequences:
             if is_compiling:
@@ -68,28 +68,28 @@ class Queues:
                 self._wait(sequence)
 
     def run(self, sequence: Sequence) -> None:
-        """It waits no longer."""
+        """Moves a waiting sequence to the running ones."""
         self.waiting.remove(sequence)
         sequence.status = SequenceStatus.RUNNING
         insort(self.running, sequence, key=_by_order)
 
     def fetch(self, sequence: Sequence) -> None:
-        """It waits for blocks."""
+        """Moves a waiting sequence to the ones that wait for blocks."""
         self.waiting.remove(sequence)
         self._hold_back(sequence, SequenceStatus.FETCHING)
 
     def take_back(self, sequence: Sequence) -> None:
-        """What was held back takes its place again."""
+        """Moves a sequence that was held back to its place among the waiting ones."""
         self.held_back.remove(sequence)
         self._wait(sequence)
 
     def preempt(self, sequence: Sequence) -> None:
-        """It runs no longer, and waits in its place."""
+        """Moves a running sequence to its place among the waiting ones."""
         self.running.remove(sequence)
         self._wait(sequence)
 
     def remove(self, sequence: Sequence) -> bool:
-        """It has ended; whether its request has with it."""
+        """Removes a finished sequence; True if its whole request is finished."""
         self._list_of(sequence).remove(sequence)
         sequence.status = SequenceStatus.FINISHED
         siblings = self.by_engine_id[sequence.request.engine_id]
@@ -99,7 +99,7 @@ class Queues:
         return not siblings
 
     def check(self) -> None:
-        """Assert what must always hold. Dear; for tests."""
+        """Asserts the invariants. Expensive; for tests."""
         assert self.waiting == sorted(self.waiting, key=_by_order)
         assert self.running == sorted(self.running, key=_by_order)
         compiling = (s for s in self.held_back if s.status is SequenceStatus.COMPILING)

@@ -1,8 +1,8 @@
-"""The scheduler: each step, who runs, how many of their tokens, on which blocks.
+"""The scheduler decides for each step which sequences run, with how many tokens, on which blocks.
 
-There are no prefill and decode phases: every sequence has computed tokens that chase its total, and
-a step spends a budget of tokens on closing the gaps. One order, (priority, arrival), decides who is
-served first and, read backwards, who is preempted when blocks run out.
+There are no prefill and decode phases: every sequence has tokens that are not computed yet, and a step spends a
+token budget on them. One order, (priority, arrival), decides which sequence is served first and, in reverse, which
+is preempted when blocks run out.
 """
 
 import sys
@@ -26,7 +26,7 @@ from weft.engine.scheduling.queues import Admission, Queues
 from weft.engine.scheduling.sequence import Sequence, SequenceStatus
 from weft.engine.scheduling.stopwatch import Stopwatch
 
-_RUNNING = SequenceStatus.RUNNING  # to look it up costs as much as a call
+_RUNNING = SequenceStatus.RUNNING  # looking up an enum member costs as much as a call
 
 
 class Scheduler:
@@ -43,7 +43,7 @@ class Scheduler:
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
         self.config = config
-        # A sequence longer than the pool could only wait for itself.
+        # A sequence longer than the pool could never run.
         self.max_model_len = min(max_model_len, cache_config.max_total_tokens)
         self.admission = Admission.OPEN
         self.cache = PrefixCache(
@@ -62,49 +62,51 @@ class Scheduler:
         self._recomputes = config.speculation is not None and config.speculation.recomputes
         self._queues = Queues()
         self.planner = Planner(config, self.cache, self._queues, max_scored_rows, tier)
-        self._waits_for_tier = False  # the last plan had no room for anybody else
-        self._followed: Plan | None = None  # the plan in flight that another was made behind
+        self._waits_for_tier = (
+            False  # the last plan was empty, and sequences wait for fetched blocks
+        )
+        self._followed: Plan | None = None  # the plan in flight when the next one was made
         self._num_arrivals = 0
 
     # -- what the loop reads ------------------------------------------------------------------
 
     @property
     def num_waiting(self) -> int:
-        """Sequences that are not running."""
+        """Number of sequences that are not running."""
         return self._queues.num_waiting
 
     def open_sequences(self) -> Iterator[Sequence]:
-        """Those that run, then those that wait; each in the order in which they are served."""
+        """Yields running sequences, then waiting ones; each in scheduling order."""
         return self._queues.in_order()
 
     @property
     def is_drafting(self) -> bool:
-        """Whether `draft` may add anything to a plan."""
+        """True if `draft` may add drafts to a plan."""
         return self._drafting is not None
 
     @property
     def num_running(self) -> int:
-        """Sequences that run."""
+        """Number of running sequences."""
         return len(self._queues.running)
 
     @property
     def num_open_requests(self) -> int:
-        """Requests with an unfinished sequence."""
+        """Number of requests with an unfinished sequence."""
         return len(self._queues.by_engine_id)
 
     @property
     def num_used_tokens(self) -> int:
-        """Tokens of pool space that live sequences hold."""
+        """Capacity of held blocks, in tokens."""
         return self.cache.pool.num_held * self.cache.block_size
 
     @property
     def num_waiting_tokens(self) -> int:
-        """Tokens that waiting sequences have still to compute, cached ones included."""
+        """Number of tokens of waiting sequences still to compute, cached ones included."""
         return self._queues.num_waiting_tokens
 
     @property
     def has_work(self) -> bool:
-        """Whether `plan` would find something to do, as far as is known before it is called."""
+        """True if `plan` may find work, as far as is known before the call."""
         if self.admission is Admission.CLOSED:
             return False
         return bool(self._queues.running) or (
@@ -113,11 +115,13 @@ class Scheduler:
 
     @property
     def has_started_work(self) -> bool:
-        """Whether a sequence that has run before is unfinished."""
+        """True if a sequence that has run before is unfinished."""
         return self._queues.has_started
 
     def draft_by(self, drafter: Drafter, payoff: DraftPayoff | None = None) -> None:
-        """Draft so, as its configuration says; where `payoff` finds that it loses, not. Before the first plan."""
+        """Drafts with `drafter` as configured, but not while `payoff` finds that drafts are slower. Call it before
+        the first plan.
+        """
         assert self.config.speculation is not None
         most = self.config.speculation.num_speculative_tokens
         self._drafting = Drafting(drafter, payoff, self.drafts, most, self.max_model_len)
@@ -125,10 +129,9 @@ class Scheduler:
     # -- requests come and go -----------------------------------------------------------------
 
     def add(self, request: Request) -> None:
-        """Queue the `n` sequences of a request, all or none.
+        """Queues the `n` sequences of a request, all or none.
 
-        One with a grammar or open reasoning waits for `attach_grammar`, and keeps its place in the order
-        meanwhile.
+        A request with a grammar or open reasoning waits for `attach_grammar`, and keeps its place in the order.
         """
         assert request.engine_id not in self._queues.by_engine_id, request.engine_id
         priority = request.priority if self.config.policy == "priority" else 0
@@ -145,7 +148,7 @@ class Scheduler:
         self._queues.add(sequences, is_compiling=is_compiling)
 
     def attach_grammar(self, engine_id: str, made: Grammar | str) -> list[SequenceOutput]:
-        """Let a request that waits for this take its place; or end it, with the sentence why there is none."""
+        """Queues a request that waits for its grammar; or ends it with an error, if `made` is an error message."""
         outputs = []
         for sequence in list(self._queues.by_engine_id.get(engine_id, ())):
             assert sequence.status is SequenceStatus.COMPILING
@@ -163,13 +166,13 @@ class Scheduler:
         return outputs
 
     def abort(self, engine_id: str, index: int | None = None) -> list[SequenceOutput]:
-        """End a request, or one of its answers; the final output of each. Unknown ids: nothing."""
+        """Ends a request, or one of its answers; returns the final outputs. Unknown ids are no-ops."""
         sequences = self._queues.by_engine_id.get(engine_id, ())
         ended = [s for s in sequences if index is None or s.index == index]
         return [self._end(sequence, FinishReason.ABORT) for sequence in ended]
 
     def fail(self, *plans: Plan) -> list[SequenceOutput]:
-        """End the sequences of steps that could not be computed; the final output of each."""
+        """Ends the sequences of steps that could not be computed; returns the final outputs."""
         error = "the engine failed while it computed this request"
         sequences = dict.fromkeys(e.sequence for plan in plans for e in plan.entries)
         return [
@@ -179,12 +182,12 @@ class Scheduler:
         ]
 
     def abort_all(self) -> list[SequenceOutput]:
-        """End every request."""
+        """Ends every request."""
         engine_ids = list(self._queues.by_engine_id)
         return [output for engine_id in engine_ids for output in self.abort(engine_id)]
 
     def reset_cache(self, *, preempt_running: bool) -> bool:
-        """Drop every cached block. False, and no change, if blocks are held and may not be taken."""
+        """Drops every cached block. False, and no change, if sequences run and must not be preempted."""
         if self._queues.running and not preempt_running:
             return False
         self._preempt_all()
@@ -192,7 +195,9 @@ class Scheduler:
         return True
 
     def end_fetch(self, sequence: Sequence, error: str | None = None) -> list[SequenceOutput]:
-        """No more comes of it: it takes its place again, and the next plan finds what did; or it ends."""
+        """Ends a sequence's fetch: with an `error` the sequence ends, else it waits again and the next plan uses
+        the fetched blocks.
+        """
         if sequence.status is SequenceStatus.FETCHING and self._tier is not None:
             self._tier.cancel_fetch(sequence)
             self._waits_for_tier = False
@@ -203,23 +208,24 @@ class Scheduler:
         return []
 
     def start_weights_epoch(self) -> None:
-        """The weights have changed: what runs computes its K/V again, and none is shared across."""
+        """Handles new weights: running sequences compute their KV again, and no KV of the old weights is reused."""
         self._preempt_all()
         self.cache.start_weights_epoch()
         for sequence in self.open_sequences():
-            sequence.block_hashes.clear()  # they are of the weights before
+            sequence.block_hashes.clear()  # hashes depend on the weights epoch
 
     # -- one step -----------------------------------------------------------------------------
 
     def plan(self) -> Plan | None:
-        """Decide the next step; None when there is nothing to run. No step is in flight."""
+        """Decides the next step; None if there is nothing to run. No step may be in flight."""
         return self._plan(is_ahead=False)
 
     def plan_ahead(self, in_flight: Plan) -> Plan | None:
-        """Decide the step behind one whose tokens are not known yet; None where that has to wait for them.
+        """Decides the step after the one in flight, whose tokens are not known; None if planning must wait for
+        them.
 
-        Who may end with that step has a row in this one, which is in vain if it does; who is sure to end has none.
-        Nobody is preempted: that is decided once all tokens are known.
+        A sequence that may end with the step in flight has a row in this one, which is wasted if it ends; a
+        sequence that surely ends has none. No sequence is preempted: that is decided when all tokens are known.
         """
         if self.planner.lacks_blocks or self.admission is Admission.CLOSED:
             return None
@@ -247,21 +253,21 @@ class Scheduler:
         return plan
 
     def draft(self, plan: Plan) -> Plan:
-        """Spend what a step has left of its budget, and of the blocks, on guesses at what follows."""
+        """Adds drafts to the plan, as far as the step's budget and free blocks allow."""
         if self._drafting is None:
             return plan
         return self._drafting.add_to(plan, self.planner.budget.left_for_drafts, self.cache.grow)
 
     def commit(self, plan: Plan, results: list[Result]) -> list[SequenceOutput]:
-        """Take in what the step computed: advance, finish, free; what each sequence emits."""
+        """Commits the results of a step: advances and finishes sequences; returns their outputs."""
         self.planner.budget.end(self.stopwatch.tick())
-        # Else they were kept when the step behind it was planned.
+        # Otherwise states were kept when the step after this one was planned.
         keeps_states = plan is not self._followed
         outputs = []
         for entry, result in zip(plan.entries, results, strict=True):
             sequence = entry.sequence
             if sequence.status is not _RUNNING:
-                continue  # ended or preempted since the plan: its token is dropped, once
+                continue  # ended or preempted since the plan: this token is dropped
             sequence.num_pending_tokens = 0
             if entry.draft_position is not None:
                 self.drafts.accept(entry.draft_position)
@@ -278,7 +284,7 @@ class Scheduler:
         return outputs
 
     def _preempt_all(self) -> None:
-        """For the cache to be cleared, of which no tier is excepted, nor what drafts have of it."""
+        """Preempts all sequences and clears tier and drafter state, before the cache is cleared."""
         for sequence in list(self._queues.running):
             self.planner.preempt(sequence)
         for sequence in list(self._queues.fetching()):
@@ -289,7 +295,7 @@ class Scheduler:
             self._drafting.forget()
 
     def _advance(self, sequence: Sequence, num_tokens: int) -> None:
-        """So many of its tokens are computed. A draft that turned out right was so without having been planned."""
+        """Sets the number of computed tokens. Accepted drafts are computed without having been planned."""
         sequence.num_computed_tokens = num_tokens
         sequence.num_planned_tokens = max(sequence.num_planned_tokens, num_tokens)
 
@@ -306,7 +312,7 @@ class Scheduler:
 
     def _commit_sampled(self, entry: PlannedRows, row: SampledRow) -> SequenceOutput | None:
         sequence = entry.sequence
-        # What was scored before a preemption is scored again, and was emitted already.
+        # Positions scored before a preemption are scored again, but their scores were emitted already.
         scored = row.prompt_logprobs[sequence.num_scored_tokens - entry.start :]
         sequence.num_scored_tokens += len(scored)
         emits_scores = sequence.index == 0  # one answer emits them for all
@@ -321,7 +327,8 @@ class Scheduler:
         except GrammarFailed as failure:
             return self._end(sequence, FinishReason.ERROR, error=failure.in_answer)
         if sequence.num_planned_tokens > sequence.num_computed_tokens and reason is None:
-            self.cache.register(sequence, sequence.num_planned_tokens)  # in flight, and known now
+            # Tokens in flight are known now.
+            self.cache.register(sequence, sequence.num_planned_tokens)
         if reason is None and row.logprobs is None and sequence.params.prompt_logprobs is None:
             return sequence.token_output(row.token_id)
         output = sequence.output(
@@ -365,7 +372,7 @@ class Scheduler:
     # -- for tests ----------------------------------------------------------------------------
 
     def check(self) -> None:
-        """Assert what must always hold between steps. Dear; for tests."""
+        """Asserts the invariants between steps. Expensive; for tests."""
         self.cache.check(self.open_sequences())
         held = Counter(b for sequence in self.open_sequences() for b in sequence.block_ids)
         held.update(self.cache.lent or ())

@@ -1,4 +1,4 @@
-"""`Sequence`: one answer being made, which only the scheduler changes."""
+"""`Sequence`: an answer that is being generated; only the scheduler changes it."""
 
 import sys
 from array import array
@@ -24,7 +24,7 @@ from weft.engine.scheduling.repetition import RepetitionDetector
 
 _SEED_MASK = (1 << 64) - 1
 
-# What of a choice changes a row, but for the temperature.
+# Fields of a choice that change a row of logits, except the temperature.
 _CHANGING = tuple(
     name for name in Choice.__struct_fields__ if name in PARAMETERS and name != "temperature"
 )
@@ -33,10 +33,10 @@ _NO_CHANGES = tuple(PARAMETERS[name].default for name in _CHANGING)
 
 
 class SequenceStatus(Enum):
-    """Where a sequence is."""
+    """State of a sequence."""
 
     COMPILING = "compiling"  # its grammar is being built
-    FETCHING = "fetching"  # blocks of it come from the second tier
+    FETCHING = "fetching"  # its blocks are being fetched
     WAITING = "waiting"
     RUNNING = "running"
     FINISHED = "finished"
@@ -46,30 +46,31 @@ class SequenceStatus(Enum):
 class Sequence:
     """One of the `n` answers of a request.
 
-    Computed tokens chase `num_tokens`: a token is planned when a step takes it up and computed when
-    that step is committed. While a step is in flight, the token that it samples counts as pending: it can be
-    planned before it is known. `order` sorts sequences by (priority, arrival): the smallest runs first,
-    the largest is preempted first. `grammar`, `repetition` and `reasoning` follow the output, token by
-    token, and know it already when a preempted sequence runs again. `collected` holds hidden states
-    for a pooling request.
+    A token counts as planned when a step includes it, and as computed when that step is committed, until all
+    `num_tokens` are computed. While a step is in flight, the token that it samples is pending: it can be planned
+    before it is known. `order` sorts sequences by (priority, arrival): the smallest runs first, the largest is
+    preempted first. `grammar`, `repetition` and `reasoning` follow the output token by token, and keep their state
+    when a sequence is preempted. `collected` holds hidden states of a pooling request.
     """
 
     request: Request
     index: int
     order: tuple[int, int]
     token_ids: list[int] = field(default_factory=list)
-    # 32 bits, as a batch has them.
+    # 32 bits, as in a batch.
     block_ids: "array[int]" = field(default_factory=lambda: array("i"))
     block_hashes: list[bytes] = field(default_factory=list)
     num_registered_blocks: int = 0
-    state_slot: int | None = None  # where the state after the planned tokens lies, or will
-    state_source: int | None = None  # the snapshot from which the planned step goes on
-    last_snapshot: bytes | None = None  # of its answer, by block hash: the next takes its place
+    state_slot: int | None = None  # place of the state after the planned tokens
+    state_source: int | None = None  # the snapshot that the planned step reads
+    last_snapshot: bytes | None = (
+        None  # block hash of its answer's snapshot, which the next one replaces
+    )
     num_planned_tokens: int = 0
     num_computed_tokens: int = 0
-    num_pending_tokens: int = 0  # sampled by a step in flight, and not known here yet: none or one
+    num_pending_tokens: int = 0  # sampled by a step in flight and not known yet: 0 or 1
     num_cached_tokens: int | None = None
-    has_fetched: bool = False  # since it last ran
+    has_fetched: bool = False  # has fetched blocks since it last ran
     num_fetched_tokens: int = 0
     num_preemptions: int = 0
     num_draft_tokens: int = 0
@@ -79,15 +80,14 @@ class Sequence:
     grammar: GrammarState | None = None
     repetition: RepetitionDetector | None = None
     reasoning: ReasoningTracker | None = None
-    draft_state: NgramLookup | DraftKv | None = None  # its drafter's
+    draft_state: NgramLookup | DraftKv | None = None  # owned by the drafter
     queued_at: float | None = None  # these four are stamped by the stopwatch, on its clock
     scheduled_at: float | None = None
     first_token_at: float | None = None
     last_token_at: float | None = None
     collected: Collected | None = None
-    # What follows from the request, and every step reads: its parameters, how many tokens the caller
-    # gave and how many there may be with the answer's, the tokens that end it, and whether parameters
-    # leave rows as they are but for the temperature.
+    # Values of the request that every step reads: its params, the number of prompt tokens, the maximum number of prompt
+    # and output tokens, the tokens that end the answer, and whether the params change rows only by the temperature.
     params: SamplingParams = field(init=False)
     num_prompt_tokens: int = field(init=False)
     max_num_tokens: int = field(init=False)
@@ -113,7 +113,7 @@ class Sequence:
         index: int,
         order: tuple[int, int],
     ) -> "Sequence":
-        """The answer `index` of a request, of which nothing is computed yet."""
+        """Makes the answer `index` of a request; nothing of it is computed yet."""
         repetition = request.params.repetition_detection
         is_watched = repetition is not None and repetition.max_pattern_size
         return cls(
@@ -125,7 +125,7 @@ class Sequence:
         )
 
     def output(self, **delta: Any) -> SequenceOutput:
-        """What is new of it, with what goes with every output."""
+        """Returns an output with `delta`, and the counts that every output has."""
         return SequenceOutput(
             engine_id=self.request.engine_id,
             index=self.index,
@@ -136,7 +136,7 @@ class Sequence:
         )
 
     def token_output(self, token_id: int) -> SequenceOutput:
-        """`output` of one token and nothing else, as most are: without keywords handed on, in a third of the time."""
+        """Returns the `output` of one token and nothing else, as most are, in a third of the time."""
         return SequenceOutput(
             engine_id=self.request.engine_id,
             index=self.index,
@@ -148,22 +148,22 @@ class Sequence:
 
     @property
     def number(self) -> int:
-        """Its place in the order of arrival."""
+        """Position in the order of arrival."""
         return self.order[1]
 
     @property
     def seed(self) -> int:
-        """The n answers of one request differ in their seed, and in nothing else."""
+        """Seed of the answer: the n answers of a request differ only in their seed."""
         return (self.request.seed + self.index) & _SEED_MASK
 
     @property
     def num_tokens(self) -> int:
-        """Prompt and output so far."""
+        """Number of prompt and output tokens so far."""
         return len(self.token_ids)
 
     @property
     def num_output_tokens(self) -> int:
-        """Tokens sampled so far."""
+        """Number of tokens sampled so far."""
         return len(self.token_ids) - self.num_prompt_tokens
 
     @property
@@ -173,7 +173,7 @@ class Sequence:
 
     @property
     def seen_token_ids(self) -> list[int]:
-        """Prompt and output so far, without what only stands for embeddings."""
+        """Prompt and output so far, without the placeholders of embeddings."""
         seen, before = [], 0
         for embeds in self.request.prompt_embeds:
             seen += self.token_ids[before : embeds.start]
@@ -182,30 +182,31 @@ class Sequence:
 
     @property
     def ruling_grammar(self) -> GrammarState | None:
-        """What the next token must obey; nothing while reasoning is open that comes before it."""
+        """Grammar of the next token; None while the reasoning that precedes the constrained answer is open."""
         is_later = self.reasoning is not None and not self.params.grammar_from_first_token
         return None if is_later and self.is_reasoning else self.grammar
 
     @property
     def is_reasoning(self) -> bool:
-        """Whether the reasoning that the answer began with is still open."""
+        """True if the reasoning with which the answer began is still open."""
         return self.reasoning is not None and not self.reasoning.is_over
 
     @property
     def forced_token_id(self) -> int | None:
-        """The token that must come next, because reasoning has taken its budget; mostly None."""
+        """Token that must come next because the reasoning budget is spent; else None."""
         return None if self.reasoning is None else self.reasoning.forced_token_id
 
     @property
     def has_started(self) -> bool:
-        """Whether it was ever scheduled; a preempted sequence has."""
+        """True if the sequence was ever scheduled; it stays True after a preemption."""
         return self.num_cached_tokens is not None
 
     @property
     def skips_cache_read(self) -> bool:
-        """Prompt log-probabilities need every prompt row computed, so none may come from the cache.
+        """True if no prompt row may come from the prefix cache: prompt logprobs need every prompt row computed.
 
-        Nor may the rows that a pooled result is made of; the last one is always computed.
+        Pooling needs all rows of the pooled result computed; with last-token pooling this is only the last row,
+        which is always computed.
         """
         pooling = self.request.pooling
         if pooling is not None:
@@ -216,19 +217,20 @@ class Sequence:
 
     @property
     def ends_its_scores(self) -> bool:
-        """Whether its first token has just come, with which the last scores of its prompt are emitted."""
+        """True if the first token was just sampled: the last prompt logprobs are emitted with it."""
         return self.params.prompt_logprobs is not None and self.num_output_tokens == 1
 
     @property
     def wants_prompt_logprobs(self) -> bool:
-        """Whether some prompt position has still to be scored; they are never scored twice."""
+        """True if some prompt position is not scored yet; no position is scored twice."""
         is_requested = self.params.prompt_logprobs is not None
         return is_requested and self.num_scored_tokens < self.num_prompt_tokens - 1
 
     def append(self, token_id: int, max_model_len: int) -> tuple[FinishReason | None, int | None]:
-        """Take in the next token: why the answer ends with it and, for a stop token that is named, its id.
+        """Appends the next token; returns the finish reason if the answer ends, and the id of the stop token unless
+        it is the first EOS token.
 
-        Grammar, reasoning and repetition follow here. `GrammarFailed` if the grammar cannot.
+        Advances grammar, reasoning and repetition detection. Raises `GrammarFailed` if the grammar cannot follow.
         """
         self.token_ids.append(token_id)
         params = self.params
@@ -254,7 +256,7 @@ class Sequence:
 
 
 def _is_plain(params: SamplingParams) -> bool:
-    """Whether rows are drawn from as they are, by temperature alone, and nothing else is known of them."""
+    """True if tokens are drawn from unchanged rows by temperature alone, and no logprobs are requested."""
     return (
         params.logprobs is None
         and params.allowed_token_ids is None

@@ -1,4 +1,4 @@
-"""`StepBudget`: how many rows of prompts a step has beside those of streams."""
+"""`StepBudget`: the number of prompt rows in a step, beside the rows of decoding sequences (streams)."""
 
 from collections.abc import Iterable
 from dataclasses import dataclass, field
@@ -7,45 +7,46 @@ from weft.core.config.defaults import DEFAULTS
 from weft.core.config.engine import SchedulerConfig
 from weft.engine.scheduling.sequence import Sequence
 
-# Rows that prompts have in a step at least where streams run; and its seconds where none does.
+# Minimum number of prompt rows in a step with streams; and seconds of a step without streams.
 _LEAST_BESIDE = 32
 _ALONE_S = 1.0
-# Steps with prompts, of which the next has none: it shows what streams take by themselves.
+# After so many steps with prompts a step without prompts follows, to measure the time of the streams alone.
 _MIXED_STEPS = 64
-_LEAST_S = 1e-9  # of a row
+_LEAST_S = 1e-9  # per row
 _CONTEXT_SHIFT = 10  # contexts of less than 1,024 tokens cost a row about the same
-_HEAVIEST_ROWS = 256  # of a step; more say no more of what a row takes
-_SHARE = 0.8  # of what was measured before, after each step
+_HEAVIEST_ROWS = 256  # maximum weight of a step in the average time of a row
+_SHARE = 0.8  # weight of earlier measurements, after each step
 
 
 class StepBudget:
-    """How many rows of prompts a step has, by what those before it took; owned by the scheduler.
+    """Sets the number of prompt rows of a step by the times of earlier steps; the scheduler owns it.
 
-    While streams run a step is to take `target_itl_ms`, or three times what they take by themselves if that is more:
-    each step costs something whatever is in it, and small ones add up. While none runs it is to take a second.
-    Without a target rows alone count. Answers do not depend on it.
+    While streams run, a step should take `target_itl_ms`, or three times the time of the streams alone if that is
+    longer: each step has a fixed cost, and small steps add up. Without streams a step should take a second. Without
+    a target only the number of rows is limited. Answers do not depend on the budget.
     """
 
     def __init__(self, config: SchedulerConfig) -> None:
         self._config = config
-        # Rows of a stream in a step: its last token, and what came true of drafts.
+        # Rows of a stream in a step: its last token, and accepted drafts that are computed again.
         self._stream_rows = 1
         if config.speculation is not None and config.speculation.recomputes:
             self._stream_rows += config.speculation.num_speculative_tokens
         self._target_s = config.target_itl_ms / 1e3
-        self._streams_s: dict[int, float] = {}  # of a step, by the bits of how many there are
-        # Rows of prompts and what they took, the latest counting most, by the bits of their context.
+        # Seconds of a step without prompts, by bit length of the number of streams.
+        self._streams_s: dict[int, float] = {}
+        # Prompt rows and their seconds, recent ones with the largest weight, by bit length of their context.
         self._prompts: dict[int, tuple[float, float]] = {}
         self._num_mixed = 0
-        self._steps: list[_Step] = []  # planned, and not learned from; the last is being planned
-        self._ended_at = 0.0  # the last step that was
+        self._steps: list[_Step] = []  # planned and not measured yet; the last is being planned
+        self._ended_at = 0.0  # end of the last measured step
         self._num_left = 0
-        self._num_reserved = 0  # rows, for streams that have not had theirs
+        self._num_reserved = 0  # rows for streams that are not in the plan yet
         self._least = 0
-        self._seconds = 0.0  # left for prompts
+        self._seconds = 0.0  # time left for prompts
 
     def begin(self, running: Iterable[Sequence], now: float, *, is_ahead: bool = False) -> None:
-        """A step is being planned; the one before is over, or, `is_ahead`, in flight."""
+        """Begins planning a step; the step before is over or, with `is_ahead`, in flight."""
         self._num_left = self._config.max_num_batched_tokens
         if not self._target_s:
             return
@@ -54,7 +55,7 @@ class StepBudget:
             self._learn(step, ended_at - max(step.began_at, self._ended_at))
             self._ended_at = ended_at
         if not is_ahead:
-            self._steps.clear()  # nobody was in it
+            self._steps.clear()  # the last planned step was empty
         streams = {sequence for sequence in running if self._is_stream(sequence)}
         self._steps.append(_Step(now, streams))
         self._num_reserved = len(streams) * self._stream_rows
@@ -68,29 +69,29 @@ class StepBudget:
             self._seconds = max(self._target_s - alone_s, 2 * alone_s)
 
     def end(self, now: float) -> None:
-        """Something has come of the first step that had not ended, and perhaps more will."""
+        """Notes that results of the first unfinished step are committed; more parts of the step may follow."""
         if self._steps:
             open_steps = (step for step in self._steps if step.ended_at is None)
             next(open_steps, self._steps[-1]).ended_at = now
 
     def left_for(self, sequence: Sequence, start: int) -> int:
-        """Rows that the sequence may have, from its token `start` on."""
+        """Returns the number of rows that the sequence may have, from its token `start` on."""
         is_stream = self._target_s and sequence in self._steps[-1].streams
         return self._num_left if is_stream else self._left_at(start)
 
     @property
     def is_full(self) -> bool:
-        """Whether no prompt may have a row."""
+        """True if no prompt may have a row."""
         return self._left_at(0) <= 0
 
     @property
     def left_for_drafts(self) -> int:
-        """Rows that guesses may have."""
+        """Number of rows that drafts may have."""
         is_mixed = self._target_s and self._steps[-1].streams and self._steps[-1].chunks
         return self._left_at(0) if is_mixed else self._num_left
 
     def take(self, sequence: Sequence, num_rows: int) -> None:
-        """The sequence has so many more."""
+        """Counts rows that the sequence gets."""
         self._num_left -= num_rows
         if not self._target_s:
             return
@@ -106,13 +107,13 @@ class StepBudget:
         step.chunks.append((_context_bits(start + num_rows // 2), num_rows))
 
     def _is_stream(self, sequence: Sequence) -> bool:
-        """Whether its next token is all that there is to compute, and not the first."""
+        """True if only the sequence's next token must be computed, and it is not the first."""
         num_tokens = len(sequence.token_ids) + sequence.num_pending_tokens
         num_rows = num_tokens - sequence.num_planned_tokens
         return num_rows <= self._stream_rows and num_tokens > sequence.num_prompt_tokens
 
     def _left_at(self, start: int) -> int:
-        """Rows of a prompt from there on."""
+        """Returns the number of rows that a prompt may have from `start` on."""
         if not self._target_s:
             return self._num_left
         row_s = self._row_s_at(start)
@@ -120,7 +121,7 @@ class StepBudget:
         return max(0, min(self._num_left - self._num_reserved, max(num_rows, self._least)))
 
     def _row_s_at(self, start: int) -> float | None:
-        """What a row takes there, or in the nearest context of which anything is known."""
+        """Returns the seconds of a prompt row at this context, or at the nearest context with measurements."""
         bits = _context_bits(start)
         nearest = min(self._prompts, key=lambda known: abs(known - bits), default=None)
         if nearest is None:
@@ -129,21 +130,21 @@ class StepBudget:
         return seconds / rows
 
     def _learn(self, step: "_Step", seconds: float) -> None:
-        """What a step has taken."""
+        """Learns from the time of a step."""
         size = len(step.streams).bit_length()
         if step.chunks:
-            # What one stream takes, a step without any takes too, beside its rows.
+            # The fixed cost of a step without streams is estimated as that of one stream.
             beside_s = seconds - self._streams_s.get(size or 1, 0.0)
             least_s = step.expected_s / 2 or seconds / 4
             if step.streams:
-                # Where prompts seem to take next to nothing, streams may take less by themselves than they did.
+                # If prompts seem to cost almost nothing, the time of the streams alone may be outdated.
                 is_doubtful = beside_s < least_s and self._num_mixed
                 self._num_mixed += _MIXED_STEPS if is_doubtful else 1
             num_rows = sum(rows for _, rows in step.chunks)
             self._learn_rows(step.chunks, max(beside_s, least_s) / num_rows)
         elif step.streams:
             self._num_mixed = 0
-            # What takes longer for once has mostly been held up.
+            # A single longer time is mostly a delay from outside.
             before_s = self._streams_s.get(size, seconds)
             self._streams_s[size] = min(seconds, (before_s + seconds) / 2)
 
@@ -156,12 +157,13 @@ class StepBudget:
 
 @dataclass(slots=True)
 class _Step:
-    """What one step holds, and when it was planned and ended."""
+    """The contents of a step, and the times when it was planned and ended."""
 
     began_at: float
     streams: set[Sequence]
-    chunks: list[tuple[int, int]] = field(default_factory=list)  # bits of the context, and rows
-    expected_s: float = 0.0  # of these
+    # Bit length of the context, and rows.
+    chunks: list[tuple[int, int]] = field(default_factory=list)
+    expected_s: float = 0.0  # of the chunks
     ended_at: float | None = None
 
 

@@ -1,4 +1,4 @@
-"""`Stopwatch`: stamps sequences with when they came, ran, got tokens and ended."""
+"""`Stopwatch`: times when sequences arrive, start, get tokens and end."""
 
 from collections import deque
 from collections.abc import Callable
@@ -9,7 +9,7 @@ from weft.engine.scheduling.sequence import Sequence
 
 
 class Stopwatch:
-    """Owned by the scheduler. `clock` is monotonic, in seconds; it is read once a `tick`."""
+    """Times of sequences; the scheduler owns it. `clock` is monotonic, in seconds; it is read once per `tick`."""
 
     def __init__(self, clock: Callable[[], float]) -> None:
         self._clock = clock
@@ -18,20 +18,20 @@ class Stopwatch:
         self.num_generated_tokens = 0
         self._intervals: dict[float, int] = {}
         self._ended: list[SequenceTimes] = []
-        # The last that ended: number, when, times.
+        # The last finished sequences: number, end time, times.
         self.finished: deque[tuple[int, float, SequenceTimes]] = deque(maxlen=MAX_FINISHED)
 
     @property
     def has_samples(self) -> bool:
-        """Whether `take` would give anything."""
+        """True if `take` would return anything."""
         return bool(self._intervals or self._ended)
 
     def now(self) -> float:
-        """The time, stamped or not."""
+        """Returns the current time of the clock."""
         return self._clock()
 
     def tick(self) -> float:
-        """What is stamped from here on happens now."""
+        """Reads the clock; the following events get this time."""
         self._now = self._clock()
         return self._now
 
@@ -40,7 +40,7 @@ class Stopwatch:
         sequence.queued_at = self._now
 
     def schedule(self, sequence: Sequence) -> None:
-        """The sequence runs. Only the first time counts: waiting after a preemption is no queueing."""
+        """The sequence runs. Only the first call counts: waiting after a preemption is not queue time."""
         if sequence.scheduled_at is None:
             sequence.scheduled_at = self._now
 
@@ -51,7 +51,7 @@ class Stopwatch:
             self.num_prompt_tokens += sequence.num_prompt_tokens
             sequence.first_token_at = self._now
         else:
-            # Sequences that run step by step have the same interval: a step has one number for all.
+            # Sequences of the same steps have equal intervals: these are counted together.
             interval = self._now - sequence.last_token_at
             self._intervals[interval] = self._intervals.get(interval, 0) + 1
         sequence.last_token_at = self._now
@@ -62,7 +62,7 @@ class Stopwatch:
         sequence.first_token_at = sequence.last_token_at = self._now
 
     def end(self, sequence: Sequence) -> None:
-        """The sequence has ended, in whatever way."""
+        """The sequence has ended, for whatever reason."""
         request = sequence.request
         times = SequenceTimes(
             queue_s=_between(sequence.queued_at, sequence.scheduled_at),
@@ -78,7 +78,9 @@ class Stopwatch:
         self.finished.append((sequence.number, self._now, times))
 
     def take(self) -> tuple[list[tuple[float, int]], list[SequenceTimes]]:
-        """Intervals between tokens, with how many there were of each; and who has ended. Once each."""
+        """Returns the intervals between tokens with their counts, and the times of finished sequences; each only
+        once.
+        """
         intervals, self._intervals = self._intervals, {}
         ended, self._ended = self._ended, []
         return list(intervals.items()), ended

@@ -172,9 +172,8 @@ class _Chain:
     sequence: Sequence
     draft_token_ids: tuple[int, ...]
     first_row: int
-    results: list[Result] = field(
-        default_factory=list
-    )  # result of the row after each draft, as far as known
+    # Result of the row after each draft, as far as known.
+    results: list[Result] = field(default_factory=list)
 
     @property
     def is_foreseen(self) -> bool:

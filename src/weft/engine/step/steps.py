@@ -1,12 +1,12 @@
-"""The order in which a step's parts are done: `StepsInTurn` or `StepsAhead`, chosen at the start.
+"""Order of the parts of a step: `StepsInTurn` or `StepsAhead`, chosen at the start.
 
 `StepsInTurn` computes a step, samples its tokens and commits them before it plans the next.
 
-`StepsAhead` is for a backend that computes while the host goes on (`AsyncRunner`). While step N is in flight, its
-sampling launched behind it, N + 1 is planned and launched, with tokens that only the device knows; then N's tokens are
-waited for and committed, and the sampling of N + 1 is launched, by what these tokens have changed. So masks, penalties,
-bad words and ends are those of steps in turn. A sequence that ends with N has a row in N + 1 whose result is dropped.
-What changes anything but requests calls `drain` first.
+`StepsAhead` is for a backend that computes while the host continues (`AsyncRunner`). While step N is in flight,
+with its sampling launched after it, step N + 1 is planned and launched, with tokens that only the device knows.
+Then the tokens of N are awaited and committed, and the sampling of N + 1 is launched with the state that these
+tokens have changed. So masks, penalties, bad words and ends equal those of steps in turn. A sequence that ends with
+N has a row in N + 1 whose result is dropped. A command that changes anything but requests calls `drain` first.
 """
 
 from collections.abc import Callable, Iterator
@@ -27,41 +27,41 @@ Lap = Callable[..., None]
 
 
 class Steps(Protocol):
-    """The engine's thread owns them."""
+    """Runs steps; the engine's thread owns it."""
 
-    lap: Lap  # is called at the end of each part
+    lap: Lap  # called at the end of each part
 
     @property
     def is_in_flight(self) -> bool:
-        """Whether a step has been launched and not been committed."""
+        """True if a step was launched and is not committed."""
 
     def turn(self) -> list[SequenceOutput]:
-        """Do one step's worth of work; what sequences emit."""
+        """Does the work of one step; returns the outputs of sequences."""
 
     def drain(self) -> list[SequenceOutput]:
-        """Commit the step in flight, if there is one."""
+        """Commits the step in flight, if there is one."""
 
 
 class Finisher(Protocol):
-    """What ends a step, chosen at the start: a model that generates samples, one that pools pools."""
+    """Finishes a step: it samples for a generating model, and pools for a pooling model."""
 
     def finish(self, rows: Rows, plan: Plan) -> Iterator[Part]:
-        """The results of a step, each part to be committed before the next is taken."""
+        """Yields the results of a step; each part must be committed before the next is taken."""
 
 
 @dataclass(slots=True)
 class StepParts:
-    """What both orders put together. `finisher` is another after a sleep, or with other weights."""
+    """Parts that both orders use. `finisher` changes after a sleep, and with other weights."""
 
     scheduler: Scheduler
     finisher: Finisher
     compute_masks: Callable[[Plan], None]
-    follow_plan: Callable[[], None]  # what has to be done with blocks before a plan is computed
+    follow_plan: Callable[[], None]  # work on blocks before a plan is computed
     count: Callable[[Plan, list[SequenceOutput]], None]
     report_failed: Callable[[list[SequenceOutput]], None]
 
     def commit(self, plan: Plan, parts: Iterator[Part], lap: Lap) -> list[SequenceOutput]:
-        """Take in what became of a step, part by part."""
+        """Commits the results of a step, part by part."""
         outputs: list[SequenceOutput] = []
         for part, results in parts:
             lap("sample")
@@ -71,12 +71,14 @@ class StepParts:
         return outputs
 
     def fail(self, *plans: Plan) -> None:
-        """End the sequences of steps that could not be computed. Others get that the engine died."""
+        """Ends the sequences of steps that could not be computed. Other sequences get the error that the engine
+        died.
+        """
         self.report_failed(self.scheduler.fail(*plans))
 
 
 class StepsInTurn:
-    """One step after the other."""
+    """Computes one step after the other."""
 
     is_in_flight = False
 
@@ -86,7 +88,6 @@ class StepsInTurn:
         self._forward = forward
 
     def turn(self) -> list[SequenceOutput]:
-        """See `Steps`."""
         parts, scheduler = self._parts, self._parts.scheduler
         plan, name = scheduler.plan(), "schedule"
         if plan is not None and scheduler.is_drafting:
@@ -107,18 +108,18 @@ class StepsInTurn:
             raise
 
     def drain(self) -> list[SequenceOutput]:
-        """Nothing is in flight between turns."""
+        """Returns nothing: no step is in flight between turns."""
         return []
 
 
 @dataclass(frozen=True, slots=True)
 class _InFlight:
-    """A step whose sampling has been launched."""
+    """A step whose sampling was launched."""
 
     plan: Plan
     rows: Rows
     sample: StepSample
-    sampled_places: dict[Sequence, int]  # of each token among those that it samples
+    sampled_places: dict[Sequence, int]  # index of each sequence's token in the sampled tokens
 
     @classmethod
     def of(cls, plan: Plan, rows: Rows, sample: StepSample) -> "_InFlight":
@@ -127,7 +128,7 @@ class _InFlight:
 
 
 class StepsAhead:
-    """A step is launched behind the one in flight, before that is committed."""
+    """Launches a step before the one in flight is committed."""
 
     def __init__(self, parts: StepParts, sampler: StepSampler, forward: ModelForward) -> None:
         self.lap: Lap = no_lap
@@ -138,11 +139,9 @@ class StepsAhead:
 
     @property
     def is_in_flight(self) -> bool:
-        """See `Steps`."""
         return self._in_flight is not None
 
     def turn(self) -> list[SequenceOutput]:
-        """See `Steps`."""
         plan = self._plan()
         self._parts.follow_plan()
         if plan is None:
@@ -159,7 +158,6 @@ class StepsAhead:
         return outputs
 
     def drain(self) -> list[SequenceOutput]:
-        """See `Steps`."""
         step = self._in_flight
         if step is None:
             return []
@@ -177,7 +175,7 @@ class StepsAhead:
         if step is None:
             return self._parts.scheduler.plan()
         if step.sampled_places and step.sample.device_token_ids is None:
-            return None  # it could not be sampled as a whole
+            return None  # the step in flight could not be sampled in one call
         return self._parts.scheduler.plan_ahead(step.plan)
 
     def _launch(self, plan: Plan) -> Rows:
@@ -195,7 +193,9 @@ class StepsAhead:
 
 
 def open_steps(parts: StepParts, model: EngineModel, forward: StepForward) -> Steps:
-    """Ahead where the runner can be, what follows the model's steps is not, and the tokens come from them alone."""
+    """Returns `StepsAhead` if the runner supports it, there are no drafts, and the step samples tokens; else
+    `StepsInTurn`.
+    """
     sampler, runner = parts.finisher, model.runner
     if parts.scheduler.is_drafting or not isinstance(runner, AsyncRunner):
         return StepsInTurn(parts, forward)
@@ -205,5 +205,5 @@ def open_steps(parts: StepParts, model: EngineModel, forward: StepForward) -> St
 
 
 def no_lap(name: str, plan: Plan | None = None) -> None:
-    """While nobody wants to know where the time goes."""
+    """Does nothing; used while no profile is recorded."""
     del name, plan

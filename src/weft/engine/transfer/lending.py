@@ -105,9 +105,8 @@ class KvProducer:
         self._identity = identity
         self._wake = wake
         self._clock = clock
-        self._leases: OrderedDict[str, _Lease] = (
-            OrderedDict()
-        )  # by request id, first to expire first
+        # By request id, first to expire first.
+        self._leases: OrderedDict[str, _Lease] = OrderedDict()
         self._request_ids: dict[str, str] = {}  # by shared id of the lease
         self._released: deque[str] = deque()
         self._unproven = UnprovenConnections()

@@ -27,9 +27,8 @@ from weft.engine.transfer.wire import (
     Read,
 )
 
-SEGMENT_BYTES = (
-    4 << 20
-)  # per prompt, unless two blocks are larger: small enough for the CPU's cache
+# Per prompt, unless two blocks are larger: small enough for the CPU's cache.
+SEGMENT_BYTES = 4 << 20
 MIN_SLOTS = 2  # one is filled while the other is read
 MAX_SLOTS = 64  # a socket buffers at least that many small unread messages
 _FIRST_FREE_PORT = 49152

@@ -200,9 +200,8 @@ def make_room(directory: Path, num_bytes: int, max_bytes: int) -> None:
     """Removes unfinished files, and least recently used files until `num_bytes` more fit."""
     for path in directory.glob(f"{_UNFINISHED}*"):
         with suppress(OSError), path.open("rb") as file:
-            fcntl.flock(
-                file, fcntl.LOCK_EX | fcntl.LOCK_NB
-            )  # fails while another process writes the file
+            # Fails while another process writes the file.
+            fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
             path.unlink()
     there = list(all_packed(directory))
     excess = sum(one.num_bytes for one in there) + num_bytes - max_bytes

@@ -25,10 +25,8 @@ from weft.engine.ipc.weight_files import PackedWeights
 T = TypeVar("T")
 
 _DIGEST_BYTES = 32
-_RETRY_S = (
-    0.001,
-    0.02,
-)  # random pause, so that engines that want the same lock do not collide again
+# Random pause, so that engines that want the same lock do not collide again.
+_RETRY_S = (0.001, 0.02)
 
 
 def has_shared_weights(config: EngineConfig) -> bool:
@@ -66,9 +64,8 @@ class WeightStore:
                     return load(PackedFile(file, is_published=True))
                 if not _locked_alone(file):
                     time.sleep(random.uniform(*_RETRY_S))
-                elif not self._is_published(
-                    file
-                ):  # another engine may have packed them before this lock
+                elif not self._is_published(file):
+                    # Another engine may have packed them before this lock.
                     self._pack(file, load, identity)
         except BaseException:
             self.leave()

@@ -1,4 +1,4 @@
-"""`BlockPool`: who holds which KV blocks. Plain ints, no device."""
+"""`BlockPool`: counts the holders of KV blocks. Plain integers, no device."""
 
 from collections import OrderedDict
 from collections.abc import Callable, Iterable
@@ -7,9 +7,9 @@ from collections.abc import Callable, Iterable
 class BlockPool:
     """Counts the holders of `num_blocks` blocks and keeps the free ones in order of reuse.
 
-    A free block may still be labelled: its content can be found again and shared. Blocks without a
-    label are given out first; among the labelled, the one free for longest. Giving out a labelled
-    block drops its label and calls `on_evict`.
+    A free block may still be labelled: then its content can be found again and shared. Blocks without a label are
+    allocated first; of the labelled ones, the one that is free for longest. Allocating a labelled block drops its
+    label and calls `on_evict`.
     """
 
     def __init__(self, num_blocks: int, on_evict: Callable[[int], None]) -> None:
@@ -17,29 +17,29 @@ class BlockPool:
         self._num_holders = [0] * num_blocks
         self._free: OrderedDict[int, None] = OrderedDict.fromkeys(range(num_blocks))
         self._labelled: set[int] = set()
-        self.num_free_labelled = 0  # that nobody holds, and that can be found again
+        self.num_free_labelled = 0  # free blocks that can be found again
         self._on_evict = on_evict
 
     @property
     def num_free(self) -> int:
-        """Blocks that nobody holds, labelled or not."""
+        """Number of blocks without holders, labelled or not."""
         return len(self._free)
 
     @property
     def num_held(self) -> int:
-        """Blocks that somebody holds."""
+        """Number of blocks with holders."""
         return self.num_blocks - len(self._free)
 
     def free_block_ids(self) -> list[int]:
-        """Blocks that nobody holds, in order of reuse."""
+        """Returns the blocks without holders, in order of reuse."""
         return list(self._free)
 
     def num_free_among(self, block_ids: Iterable[int]) -> int:
-        """How many of these nobody holds: sharing them takes that many from `num_free`."""
+        """Returns how many of these blocks have no holders: sharing them reduces `num_free` by that number."""
         return sum(1 for block_id in block_ids if not self._num_holders[block_id])
 
     def allocate(self, num_blocks: int) -> list[int]:
-        """Take that many blocks for one holder. The caller has seen that they are free."""
+        """Allocates blocks for one holder. The caller has checked that they are free."""
         assert 0 <= num_blocks <= len(self._free), (num_blocks, len(self._free))
         taken = [self._free.popitem(last=False)[0] for _ in range(num_blocks)]
         for block_id in taken:
@@ -51,7 +51,7 @@ class BlockPool:
         return taken
 
     def share(self, block_ids: Iterable[int]) -> None:
-        """Add a holder to each block. Before `allocate`: a shared block may be on the free list."""
+        """Adds a holder to each block. Call it before `allocate`: a shared block may be on the free list."""
         for block_id in block_ids:
             if not self._num_holders[block_id]:
                 del self._free[block_id]
@@ -59,8 +59,9 @@ class BlockPool:
             self._num_holders[block_id] += 1
 
     def release(self, block_ids: Iterable[int]) -> None:
-        """Take one holder from each block. Give a sequence's blocks last to first: its tail,
-        which the fewest other prompts share, is then reused first."""
+        """Removes one holder from each block. Pass a sequence's blocks last to first: its tail, which the fewest
+        other prompts share, is then reused first.
+        """
         for block_id in block_ids:
             self._num_holders[block_id] -= 1
             assert self._num_holders[block_id] >= 0, block_id
@@ -72,12 +73,12 @@ class BlockPool:
                     self._free.move_to_end(block_id, last=False)
 
     def label(self, block_id: int) -> None:
-        """Mark the content of a held block as findable."""
+        """Marks the content of a held block as findable."""
         assert self._num_holders[block_id], block_id
         self._labelled.add(block_id)
 
     def unlabel(self, block_id: int) -> bool:
-        """Forget the block's content, if it had any, and say so; if it is free it will be reused first."""
+        """Forgets the block's content; True if it had a label. A free block is then reused first."""
         if block_id not in self._labelled:
             return False
         self._labelled.remove(block_id)
@@ -87,17 +88,17 @@ class BlockPool:
         return True
 
     def unlabel_all(self) -> None:
-        """Forget every block's content."""
+        """Forgets every block's content."""
         self._labelled.clear()
         self.num_free_labelled = 0
 
     def check(self) -> None:
-        """Assert what must always hold. Dear; for tests."""
+        """Asserts the invariants. Expensive; for tests."""
         assert all(n >= 0 for n in self._num_holders)
         free = {block_id for block_id, n in enumerate(self._num_holders) if n == 0}
         assert free == set(self._free), "the free list and the counts disagree"
         assert self.num_free_labelled == len(free & self._labelled)
 
     def num_holders(self, block_id: int) -> int:
-        """Holders of one block; for tests."""
+        """Returns the number of holders of one block."""
         return self._num_holders[block_id]

@@ -1,10 +1,9 @@
-"""KV blocks: who holds which, and which hold what a new sequence would only compute again.
+"""The KV prefix cache: holders of blocks, and lookup of blocks with KV that a new sequence would compute again.
 
-Plain ints, no device. Blocks are found by a chain of hashes, SHA-256, because a collision would serve one
-caller's context to another: every field that changes the KV of a block is in its hash, length-prefixed,
-so that no two different inputs read alike. A block is registered when it
-is planned, before its content is computed: sequences of the same step may share it, because a step
-writes all K/V of a layer before any row attends to it.
+Plain integers, no device. Blocks are found by a chain of SHA-256 hashes, because a collision would serve one
+caller's context to another. Every field that changes the KV of a block is in its hash, length-prefixed, so that no
+two different inputs are encoded alike. A block is registered when it is planned, before its content is computed:
+sequences of the same step may share it, because a step writes all KV of a layer before any row attends to it.
 """
 
 import os
@@ -32,7 +31,9 @@ from weft.engine.scheduling.sequence import Sequence, SequenceStatus
 
 @dataclass(frozen=True, slots=True)
 class Content:
-    """What lies in a block of the pool, as routers know it; or in a slot, the state behind the block of that hash."""
+    """Content of a block of the pool, in the form of cache events; or of a slot: the state after the block of that
+    hash.
+    """
 
     place: int
     block_hash: bytes
@@ -40,10 +41,10 @@ class Content:
 
 
 class PrefixCache:
-    """Blocks by the hash of all tokens up to their end. Several blocks may have one hash.
+    """Blocks by the hash of all tokens up to their end. Several blocks may have the same hash.
 
-    With `keeps_evicted` it remembers what each block holds, and `take_evicted` gives what was evicted. A snapshot of
-    a state goes where its block goes: it is lent, evicted and forgotten with that.
+    With `keeps_evicted` it remembers the content of each block, and `take_evicted` returns evicted content. A state
+    snapshot is lent, evicted and forgotten together with its block.
     """
 
     def __init__(
@@ -72,11 +73,11 @@ class PrefixCache:
 
     @property
     def num_cached(self) -> int:
-        """Blocks that can be found by hash."""
+        """Number of blocks that can be found by hash."""
         return len(self._hash_by_block)
 
     def extend_hashes(self, sequence: Sequence, num_blocks: int) -> None:
-        """Make `sequence.block_hashes` cover its first `num_blocks` blocks, all full."""
+        """Extends `sequence.block_hashes` to its first `num_blocks` blocks, which are all full."""
         hashes = sequence.block_hashes
         size = self.block_size
         while self._is_enabled and len(hashes) < num_blocks:
@@ -85,8 +86,9 @@ class PrefixCache:
             hashes.append(block_hash(parent, sequence.token_ids[start : start + size]))
 
     def readable_hashes(self, sequence: Sequence) -> list[bytes]:
-        """Of the blocks that it may find computed, at least one token left out: the last token must
-        be computed, for its logits."""
+        """Returns the hashes of the blocks that the sequence may take from the cache. At least the last token is
+        excluded: it must be computed, for its logits.
+        """
         if not self._is_enabled or sequence.skips_cache_read:
             return []
         num_full = (sequence.num_tokens - 1) // self.block_size
@@ -94,14 +96,14 @@ class PrefixCache:
         return sequence.block_hashes[:num_full]
 
     def find(self, sequence: Sequence) -> list[int]:
-        """The longest run of cached blocks that begins the sequence, and ends where it can be gone on from."""
+        """Returns the longest cached prefix of the sequence that it can continue from, as block ids."""
         found = self.find_blocks(sequence)
         if self.states is not None:
             del found[self.states.num_reusable(sequence.block_hashes[: len(found)]) :]
         return found
 
     def find_blocks(self, sequence: Sequence) -> list[int]:
-        """The longest run of cached blocks that begins the sequence, whether or not there is a state behind it."""
+        """Returns the longest cached prefix of the sequence as block ids, whether or not a state follows it."""
         found: list[int] = []
         for digest in self.readable_hashes(sequence):
             blocks = self._blocks_by_hash.get(digest)
@@ -111,7 +113,7 @@ class PrefixCache:
         return found
 
     def register(self, sequence: Sequence, num_tokens: int) -> None:
-        """Make the blocks that the first `num_tokens` tokens fill findable, as far as these are known."""
+        """Makes the full blocks of the first `num_tokens` tokens findable, as far as these tokens are known."""
         num_full = min(num_tokens, len(sequence.token_ids)) // self.block_size
         first = sequence.num_registered_blocks
         if not self._is_enabled or num_full <= first:
@@ -128,10 +130,10 @@ class PrefixCache:
         self._events.append(self._stored(sequence, first, num_full))
 
     def adopt(self, sequence: Sequence, digest: bytes, block_id: int | None = None) -> int | None:
-        """Give a sequence that fetches its next block, findable at once: the caller writes what belongs there.
+        """Gives a fetching sequence its next block, findable at once; the caller writes the content.
 
-        With `block_id` it was written there already. None, and no change, if no block is free, the sequence
-        fetches no more, or `digest` or `block_id` is of another block.
+        With `block_id` the content is there already. Returns None, without a change, if no block is free, the
+        sequence fetches no more, or `digest` or `block_id` belongs to another block.
         """
         place = sequence.num_computed_tokens // self.block_size
         is_next = [digest] == sequence.block_hashes[place : place + 1]
@@ -148,10 +150,10 @@ class PrefixCache:
         return sequence.block_ids[place]
 
     def adopt_state(self, sequence: Sequence, digest: bytes, slot: int | None = None) -> int | None:
-        """Make what a sequence that fetches has in its slot the snapshot of that block, once it is written there.
+        """Makes the slot of a fetching sequence the snapshot of that block; the caller writes the content.
 
-        With `slot` it was written there already. None, and no change, where there is such a snapshot, the sequence
-        fetches no more, or the block is none of those that it has.
+        With `slot` the content is there already. Returns None, without a change, if there is such a snapshot, the
+        sequence fetches no more, or the block is not one of its blocks.
         """
         num_there = sequence.num_computed_tokens // self.block_size
         is_its = digest in sequence.block_hashes[:num_there] and digest in self._blocks_by_hash
@@ -163,11 +165,11 @@ class PrefixCache:
         return sequence.state_slot
 
     def num_missing(self, sequences: Iterable[Sequence]) -> int:
-        """Blocks that these have still to be given, to be whole."""
+        """Returns the number of blocks that these sequences still need to hold all their tokens."""
         return sum(self._num_blocks(s.num_tokens) - len(s.block_ids) for s in sequences)
 
     def fits(self, sequence: Sequence, found: list[int], reserved: int) -> bool:
-        """Whether the whole sequence, and not just its first chunk, has room now, beside `reserved` blocks."""
+        """True if the whole sequence, not just its first chunk, has room now, beside `reserved` blocks."""
         if self.states is not None:
             snapshot = self.states.slot_of(sequence.block_hashes[len(found) - 1]) if found else None
             if not self._has_room(self.states.pool, 1, [] if snapshot is None else [snapshot]):
@@ -176,7 +178,9 @@ class PrefixCache:
         return self._has_room(self.pool, num_blocks - len(found) + reserved, found)
 
     def hold(self, sequence: Sequence, found: list[int], *, has_state: bool = True) -> int:
-        """Let it begin with these blocks, and the state behind them if `has_state`; how many tokens they are."""
+        """Makes the sequence begin with these blocks, and the state after them if `has_state`; returns their number
+        of tokens.
+        """
         self.pool.share(found)
         if self.states is not None and found and has_state:
             self.states.hold(sequence, sequence.block_hashes[len(found) - 1])
@@ -187,9 +191,9 @@ class PrefixCache:
         return num_cached
 
     def grow(self, sequence: Sequence, num_tokens: int) -> bool:
-        """Give the sequence blocks for `num_tokens` tokens, and a place for its state.
+        """Gives the sequence blocks for `num_tokens` tokens, and a slot for its state.
 
-        False, and no change, if there is not enough.
+        False, and no change, if there is not enough room.
         """
         missing = -(-num_tokens // self.block_size) - len(sequence.block_ids)
         if missing <= 0 and self.states is None:
@@ -206,7 +210,7 @@ class PrefixCache:
         return True
 
     def next_chunk(self, sequence: Sequence, start: int, budget: int) -> int:
-        """How many tokens it may compute from `start` on: no more than to where a state is to be kept."""
+        """Returns how many tokens may be computed from `start` on: at most up to the next state snapshot."""
         num_left = len(sequence.token_ids) + sequence.num_pending_tokens - start
         num_tokens = min(num_left, budget)
         if self.states is None or not self._is_enabled:
@@ -214,15 +218,15 @@ class PrefixCache:
         return self.states.end_of_chunk(sequence, start, start + num_tokens) - start
 
     def keep_state(self, sequence: Sequence, end: int) -> None:
-        """A step of it that ends there is computed, or will be before any other: its state may be one to go on from."""
+        """Notes a step that ends at `end` and is computed before any later one: its state may become a snapshot."""
         if self.states is not None:
             self.states.keep(sequence, end)
 
     def give_back(self, sequence: Sequence) -> None:
-        """Take all its blocks; what is computed in them can be found until they are given out again."""
+        """Releases all blocks of the sequence; computed blocks can be found until they are allocated again."""
         if self.lent is not None:
             self.lent.take_back(sequence.request.engine_id)
-        # Blocks registered for a step that will not run hold nothing worth finding.
+        # Blocks that were registered for a step that will not run have no valid content.
         num_computed_blocks = sequence.num_computed_tokens // self.block_size
         self.distrust(sequence.block_ids[num_computed_blocks:])
         if self.states is not None:
@@ -233,7 +237,9 @@ class PrefixCache:
         sequence.num_planned_tokens = sequence.num_computed_tokens = 0
 
     def lend(self, sequence: Sequence, reason: FinishReason | None) -> dict[str, Any] | None:
-        """Hold the full blocks of a prompt that ends so for another engine, if it is to; what fetches them."""
+        """Lends the full blocks of a finished prompt to another engine, if the request says so; returns the params
+        to fetch them.
+        """
         if self.lent is None or reason not in (FinishReason.STOP, FinishReason.LENGTH):
             return None
         if not lends_prompt(sequence.params.extra_args):
@@ -243,11 +249,13 @@ class PrefixCache:
         if self.states is not None and hashes:
             slot = self.states.slot_of(hashes[-1])
         if not block_ids or (self.states is not None and slot is None):
-            return None  # what was lent ahead is taken back with the sequence's end
+            return None  # blocks lent ahead are taken back when the sequence ends
         return self.lent.lend(sequence.request.engine_id, block_ids, hashes, slot)
 
     def lend_ahead(self, sequence: Sequence) -> dict[str, Any] | None:
-        """Lend what is computed of a prompt of which more steps follow, if it is to; what fetches all of it, once."""
+        """Lends the computed blocks of a prompt in progress, if the request says so; returns the params to fetch
+        all of it, once.
+        """
         if self.lent is None or not lends_chunks(sequence.params.extra_args):
             return None
         engine_id, num_computed = (
@@ -265,7 +273,7 @@ class PrefixCache:
         return self.lent.lend_ahead(engine_id, block_ids, hashes, num_computed)
 
     def _lent_blocks(self, sequence: Sequence) -> tuple[list[int], list[bytes]]:
-        """The full ones of its prompt, up to where there is a state to go on from; and their hashes."""
+        """Returns the full blocks of the prompt, up to the last state boundary, and their hashes."""
         num_tokens = sequence.num_prompt_tokens
         if self.states is not None:
             num_tokens = self.states.last_boundary(sequence)
@@ -274,7 +282,7 @@ class PrefixCache:
         return sequence.block_ids[:num_full].tolist(), sequence.block_hashes[:num_full]
 
     def distrust(self, block_ids: Seq[int]) -> None:
-        """Make these blocks unfindable: their content is not to be relied on."""
+        """Makes these blocks unfindable, because their content may be wrong."""
         for block_id in block_ids:
             if self.pool.unlabel(block_id):
                 if self.states is not None:
@@ -282,19 +290,21 @@ class PrefixCache:
                 self._forget(block_id)
 
     def take_evicted(self) -> list[Content]:
-        """What was in blocks and slots that were given out since the last call, until a step overwrites it."""
+        """Returns the content of blocks and slots that were reallocated since the last call; a step will overwrite
+        it.
+        """
         evicted, self._evicted = self._evicted, []
         return evicted
 
     def lasting_content(self) -> list[Content]:
-        """Of free blocks what another process may find; what would be evicted last comes first."""
+        """Returns the content of free blocks that another process may find; last to be evicted comes first."""
         content = self._content_by_block or {}
         free = [(b, content[b]) for b in reversed(self.pool.free_block_ids()) if b in content]
         lasting = [(b, found) for b, found in free if not self._nonce_for(found.lora_name)]
         return [each for b, found in lasting for each in self._with_state(b, found)]
 
     def clear(self) -> None:
-        """Make every block unfindable. Held blocks keep their content for their holders."""
+        """Makes every block unfindable. Held blocks keep their content for their holders."""
         self._blocks_by_hash.clear()
         self._hash_by_block.clear()
         self.pool.unlabel_all()
@@ -308,17 +318,17 @@ class PrefixCache:
         self._events.append(AllBlocksCleared())
 
     def start_weights_epoch(self) -> None:
-        """The weights have changed: nothing computed so far is found from now on."""
+        """Handles new weights: no block computed so far is found from now on."""
         self._weights_epoch += 1
         self.clear()
 
     def take_events(self) -> list[KvEvent]:
-        """What changed since the last call, in order."""
+        """Returns the changes since the last call, in order."""
         events, self._events = self._events, []
         return events
 
     def check(self, sequences: Iterable[Sequence] = ()) -> None:
-        """Assert what must always hold, with all that hold something. Dear; for tests."""
+        """Asserts the invariants, given all holders. Expensive; for tests."""
         self.pool.check()
         if self.states is not None:
             self.states.check(sequences, () if self.lent is None else self.lent.slots())
@@ -327,7 +337,7 @@ class PrefixCache:
         assert all(self._blocks_by_hash.values()), "an empty list of blocks is kept"
 
     def _has_room(self, pool: BlockPool, count: int, beside: Seq[int] = ()) -> bool:
-        """Whether so many of a pool are free, `beside` not counted; for as many leases end as it takes."""
+        """True if `count` blocks of a pool are free, `beside` not counted; ends leases as far as needed."""
         if count <= pool.num_free - pool.num_free_among(beside):
             return True
         return self.lent is not None and self.lent.make_room(pool, count, beside)
@@ -347,7 +357,9 @@ class PrefixCache:
         )
 
     def _nonce_for(self, lora_name: str | None) -> bytes:
-        """Another process counts epochs and adapters from the start again, and means others by them."""
+        """Returns a per-process nonce if hashes depend on epochs or adapter ids, which another process counts
+        differently.
+        """
         return self._nonce if self._weights_epoch or lora_name else b""
 
     def _evict(self, block_id: int) -> None:
@@ -361,7 +373,7 @@ class PrefixCache:
             self._evicted.append(Content(slot, block_hash, None))
 
     def _with_state(self, block_id: int, stored: BlockStored) -> Iterator[Content]:
-        """A block, and the state behind it if there is one."""
+        """Yields a block, and the state after it if there is one."""
         [block_hash] = stored.block_hashes
         yield Content(block_id, block_hash, stored)
         slot = None if self.states is None else self.states.slot_of(block_hash)

@@ -1,4 +1,4 @@
-"""`SecondTier`: where blocks lie that are not in the pool, and states with them, as the scheduler sees it."""
+"""`SecondTier`: the scheduler's view of blocks and states outside the pool."""
 
 from typing import Protocol
 
@@ -8,33 +8,33 @@ from weft.engine.scheduling.sequence import Sequence
 
 
 class SecondTier(Protocol):
-    """Where blocks may lie that are not in the pool."""
+    """Places of blocks outside the pool: a second tier, or other engines."""
 
     @property
     def keeps_evicted(self) -> bool:
-        """Whether it wants the blocks that leave the pool."""
+        """True if the tier wants evicted blocks."""
 
     @property
     def lender(self) -> Lender | None:
-        """What lends blocks of the pool to others."""
+        """Lends blocks of the pool to other engines; None if there is no lending."""
 
     def start_fetch(
         self, sequence: Sequence, block_hashes: list[bytes], num_in_pool: int = 0
     ) -> bool:
-        """Begin to read the blocks that these begin with and it has; False if it has not the first.
+        """Begins to read as many of these first blocks as it has; False if it does not have the first.
 
-        Of a model with states the last of them is one with a state, which is read too. `num_in_pool` of the
-        blocks need not be read: only states are missing there.
+        For a model with states it reads up to a block that has a state, and the state too. The first `num_in_pool`
+        blocks are in the pool already: only a state is missing there.
         """
 
     def num_placed(self, sequence: Sequence) -> int:
-        """How many blocks of what it reads it writes into the pool by itself, where the sequence is to hold them."""
+        """Returns how many blocks the fetch writes directly into the pool, into blocks that the sequence must hold."""
 
     def cancel_fetch(self, sequence: Sequence) -> None:
-        """Read no more for it, and write no more into its blocks."""
+        """Ends the sequence's fetch; its blocks are not written any more."""
 
     def forget(self, request: Request) -> None:
-        """A request has ended."""
+        """Notes that a request has ended."""
 
     def clear(self) -> None:
-        """Forget everything, what is being read too."""
+        """Forgets all blocks, and cancels fetches."""

@@ -1,8 +1,8 @@
-"""`StatePool`: slots for what recurrent layers keep of a sequence, and which of them others may go on from.
+"""`StatePool`: slots for the states of recurrent layers, and the snapshots that other sequences may continue from.
 
-A sequence writes into a slot of its own. Where it stops at a boundary that is to have a snapshot, the slot as it is
-becomes the snapshot, found by the hash of the block that ends there; the sequence reads it once more, and writes into
-another slot. So no state is ever copied. Plain ints, no device.
+A sequence writes into a slot of its own. At a boundary that gets a snapshot, the slot itself becomes the snapshot,
+found by the hash of the block that ends there; the sequence reads it once more, and writes into another slot. So no
+state is ever copied. Plain integers, no device.
 """
 
 from collections import Counter
@@ -14,7 +14,9 @@ from weft.engine.scheduling.sequence import Sequence
 
 
 class StatePool:
-    """Snapshots that nobody reads are given out last, the one unread for longest first."""
+    """Pool of state slots. Snapshots without readers are allocated last; of these, the one unread for longest
+    first.
+    """
 
     def __init__(
         self, config: StateCacheConfig, block_size: int, on_evict: Callable[[int, bytes], None]
@@ -29,49 +31,52 @@ class StatePool:
 
     @property
     def num_snapshots(self) -> int:
-        """Slots that can be found by hash."""
+        """Number of slots that can be found by hash."""
         return len(self._slot_by_hash)
 
     def num_reusable(self, block_hashes: list[bytes]) -> int:
-        """How many of the blocks that begin a sequence lie before the last boundary with a snapshot."""
+        """Returns how many of a sequence's first blocks lie before the last boundary with a snapshot."""
         found = (
             i for i in range(len(block_hashes), 0, -1) if block_hashes[i - 1] in self._slot_by_hash
         )
         return next(found, 0)
 
     def slot_of(self, block_hash: bytes) -> int | None:
-        """Where the snapshot of that block lies."""
+        """Returns the slot of that block's snapshot; None if there is none."""
         return self._slot_by_hash.get(block_hash)
 
     def hold(self, sequence: Sequence, block_hash: bytes) -> None:
-        """Let it go on from the snapshot of a block."""
+        """Makes the sequence continue from the snapshot of a block."""
         slot = self._slot_by_hash[block_hash]
         self.pool.share([slot])
         sequence.state_slot = slot
 
     def is_writable(self, slot: int | None) -> bool:
-        """Whether the sequence that has it is the only one that will ever read it as it is."""
+        """True if the slot is not a snapshot, and only one sequence holds it."""
         return (
             slot is not None and slot not in self._hash_by_slot and self.pool.num_holders(slot) == 1
         )
 
     def prepare(self, sequence: Sequence) -> None:
-        """Give it a slot that it may write, if it has none. The caller has seen that one is free."""
+        """Gives the sequence a writable slot, if it has none. The caller has checked that one is free."""
         if not self.is_writable(sequence.state_slot):
             self._release_source(sequence)
             sequence.state_source = sequence.state_slot
             (sequence.state_slot,) = self.pool.allocate(1)
 
     def end_of_chunk(self, sequence: Sequence, start: int, end: int) -> int:
-        """Where a chunk of it must end, `end` at the latest: at the next boundary that is to have a snapshot."""
+        """Returns where a chunk must end: at the next boundary that gets a snapshot, or at `end` if that is
+        earlier.
+        """
         boundary = (start // self._interval + 1) * self._interval
         last = self.last_boundary(sequence)
         return min(end, boundary, last if last > start else end)
 
     def keep(self, sequence: Sequence, end: int) -> None:
-        """Its step up to there is computed: the state is kept as a snapshot if it is that of such a boundary.
+        """Keeps the state after a computed step as a snapshot if the step ends at a snapshot boundary.
 
-        Of an answer the last full block's is kept too, in place of the one before, while half of the slots are free.
+        For an answer, the state after its last full block is kept too, replacing the one before, while half of the
+        slots are free.
         """
         self._release_source(sequence)
         num_full, rest = divmod(end, self._block_size)
@@ -86,28 +91,30 @@ class StatePool:
             sequence.last_snapshot = digest if self.label(sequence, digest) else None
 
     def give_back(self, sequence: Sequence) -> None:
-        """Take its slots; a snapshot can be found until it is given out again."""
+        """Releases the sequence's slots; a snapshot can be found until its slot is allocated again."""
         self._release_source(sequence)
-        sequence.last_snapshot = None  # from which it goes on, if it was preempted
+        sequence.last_snapshot = (
+            None  # must not be replaced: a preempted sequence may continue from it
+        )
         if sequence.state_slot is not None:
             self.pool.release([sequence.state_slot])
             sequence.state_slot = None
 
     def forget(self, block_hash: bytes) -> None:
-        """Make the snapshot of a block unfindable, if there is one."""
+        """Makes the snapshot of a block unfindable, if there is one."""
         slot = self._slot_by_hash.pop(block_hash, None)
         if slot is not None:
             del self._hash_by_slot[slot]
             self.pool.unlabel(slot)
 
     def clear(self) -> None:
-        """Make every snapshot unfindable."""
+        """Makes every snapshot unfindable."""
         self._slot_by_hash.clear()
         self._hash_by_slot.clear()
         self.pool.unlabel_all()
 
     def check(self, sequences: Iterable[Sequence], lent: Iterable[int]) -> None:
-        """Assert what must always hold, with all that hold slots, and those that are lent. Dear; for tests."""
+        """Asserts the invariants, given all holders and the lent slots. Expensive; for tests."""
         self.pool.check()
         held = Counter(slot for s in sequences for slot in (s.state_slot, s.state_source))
         held.update(lent)
@@ -117,7 +124,7 @@ class StatePool:
         assert {slot: digest for digest, slot in self._slot_by_hash.items()} == self._hash_by_slot
 
     def label(self, sequence: Sequence, block_hash: bytes) -> bool:
-        """Make the slot that it wrote the snapshot of that block, if there is none."""
+        """Makes the sequence's slot the snapshot of that block; False if there is one already."""
         slot = sequence.state_slot
         if slot is None or block_hash in self._slot_by_hash:
             return False
@@ -127,7 +134,9 @@ class StatePool:
         return True
 
     def last_boundary(self, sequence: Sequence) -> int:
-        """Of the prompt, before its last token: that is computed again wherever the prompt comes again."""
+        """Returns the last block boundary before the prompt's last token, which is computed for every request with
+        the prompt.
+        """
         return (sequence.num_prompt_tokens - 1) // self._block_size * self._block_size
 
     def _release_source(self, sequence: Sequence) -> None:
