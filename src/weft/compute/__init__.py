@@ -1,1 +1,1 @@
-"""How a step is computed: the `Runner` protocol and its implementations. Knows no scheduling."""
+"""Computation of steps: the `Runner` protocol and its implementations. This package knows no scheduling."""

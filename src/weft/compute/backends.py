@@ -1,4 +1,4 @@
-"""All backends by name: a new one is a package beside this file, and one row here."""
+"""All backends by name: a new backend is a package beside this file, and one row here."""
 
 import os
 from collections.abc import Mapping
@@ -17,7 +17,7 @@ from weft.core.errors import ConfigError
 from weft.model.card import ModelCard
 from weft.model.files.checkpoint import Checkpoint
 
-# "auto" takes the first that suits.
+# "auto" takes the first backend that suits.
 BACKENDS: Mapping[str, Backend] = {
     "gpu": GpuBackend(),
     "native": NativeBackend("native"),
@@ -27,7 +27,7 @@ BACKENDS: Mapping[str, Backend] = {
 
 
 def choose(options: EngineOptions, card: ModelCard) -> ComputeConfig:
-    """Decide what computes, and how; a `ConfigError` names the flag that cannot be followed."""
+    """Chooses the backend and its configuration; raises a `ConfigError` that names an unsupported flag."""
     name = options.compute
     if name == "auto":
         name = next(name for name, backend in BACKENDS.items() if backend.suits(card))
@@ -37,13 +37,13 @@ def choose(options: EngineOptions, card: ModelCard) -> ComputeConfig:
 
 
 def backend_of(config: EngineConfig) -> Backend:
-    """What an engine of this machine computes with."""
+    """Returns the backend of an engine on this machine."""
     assert config.compute_config is not None, "it computes elsewhere"
     return BACKENDS[config.compute_config.compute]
 
 
 def shares_weights(compute: ComputeConfig) -> bool:
-    """Whether several processes that compute so can have their weights in one place."""
+    """True if several processes with this configuration can share their weights."""
     backend = BACKENDS[compute.compute]
     return isinstance(backend, SharingBackend) and hasattr(os, "memfd_create")
 
@@ -51,7 +51,7 @@ def shares_weights(compute: ComputeConfig) -> bool:
 def load_model(
     checkpoint: Checkpoint, config: EngineConfig, file: PackedFile | None = None
 ) -> tuple[Runner, Pooler | None]:
-    """What computes the model, loaded as the configuration says, and what follows its hidden states."""
+    """Returns the runner of the model, loaded as configured, and the pooler of its hidden states, if it has one."""
     assert config.compute_config is not None, "it computes elsewhere"
     pooler = load_pooler(checkpoint, config.pooler_config)
     max_model_len = config.model_config.max_model_len
@@ -61,7 +61,7 @@ def load_model(
 def load_runner(
     checkpoint: Checkpoint, compute: ComputeConfig, max_model_len: int, file: PackedFile | None
 ) -> Runner:
-    """What computes the model so, with its weights in `file` if there is one."""
+    """Returns the runner of the model, with its weights in `file` if there is one."""
     backend = BACKENDS[compute.compute]
     if file is None:
         return backend.load(checkpoint, compute, max_model_len=max_model_len)

@@ -1,4 +1,4 @@
-"""`CpuBackend`: what the two backends on the CPU share, in C++ and in numpy."""
+"""`CpuBackend`: the common part of the two backends on the CPU, in C++ and in numpy."""
 
 from weft.compute.memory import free_memory_bytes
 from weft.compute.native import MAX_THREADS, NativeSampler, available_cpus
@@ -13,7 +13,7 @@ _CACHE_TYPES = ("auto", "int8")
 
 
 class CpuBackend:
-    """A backend by that name, but for its runners and their sizes."""
+    """A named backend on the CPU, without its runners and their sizes."""
 
     sampler: Sampler = NativeSampler()
     is_on_host = True
@@ -53,29 +53,29 @@ class CpuBackend:
 
 
 def _quantization(wanted: str | None, card: ModelCard) -> str | None:
-    """What linear layers are computed in: where nothing else is wanted, as they are stored."""
+    """Returns the format that linear layers are computed in; by default their stored format."""
     if wanted == "none" or (wanted is None and card.stored_bits is None):
         return None
     return "stored" if wanted is None or (wanted, card.stored_bits) == ("int4", 4) else wanted
 
 
 def unknown(flag: str, value: str | None, allowed: tuple[str, ...]) -> str:
-    """The message for a value that a flag cannot have."""
+    """Returns the error message for an invalid value of a flag."""
     return f'--{flag} "{value}" is unknown; choose from {", ".join(allowed)}'
 
 
 def no_effect(flag: str, card: ModelCard) -> str:
-    """The message for a flag of a model without weights."""
+    """Returns the error message for a flag that has no effect on a model without weights."""
     return f"--{flag} has no effect on {card.name}, which computes nothing"
 
 
 def describe_threads(compute: ComputeConfig) -> str:
-    """How many there are, in words."""
+    """Returns the number of threads in words."""
     return "1 thread" if compute.num_threads == 1 else f"{compute.num_threads} threads"
 
 
 def describe_rounding(compute: ComputeConfig) -> str:
-    """What is rounded, as the end of a sentence; nothing, mostly."""
+    """Returns what is quantized, as the end of a sentence; mostly empty."""
     names = {
         "stored": "weights in the bits they have",
         "int8": "int8 weights",

@@ -22,7 +22,7 @@ _CERTAIN = 100.0  # logit of the answer; all others are 0, so sampling at temper
 
 
 class EchoRunner(HostBlocks):
-    """A row `k` tokens after the last of the prompt answers prompt token `k`, then end-of-sequence."""
+    """A runner whose row `k` tokens after the prompt's last one gives prompt token `k`, then end-of-sequence."""
 
     adapters = None
     kv_layout = "echo-1"
@@ -35,7 +35,7 @@ class EchoRunner(HostBlocks):
         self._token_ids: IntArray = np.zeros(0, np.int32)  # [slots]
 
     def allocate_kv(self, *, num_blocks: int, block_size: int, num_state_slots: int = 0) -> None:
-        """Make the pool of token ids."""
+        """Allocates the pool of token ids."""
         self._block_size = block_size
         self._token_ids = np.zeros(num_blocks * block_size, np.int32)
 
@@ -43,12 +43,14 @@ class EchoRunner(HostBlocks):
         return [self._token_ids.reshape(1, -1, self._block_size)]
 
     def forward(self, batch: Batch) -> FloatArray:
-        """Answer each wanted row; sleeps for the first token of a prompt, else for the next one."""
+        """Returns logits of each wanted row; sleeps as for the first token of a prompt, else as for the next
+        token.
+        """
         self._token_ids[batch.slots] = batch.token_ids
         sequences = np.searchsorted(batch.query_starts, batch.logit_rows, side="right") - 1
         prompt_lens = batch.prompt_lens[sequences]
         places = batch.positions[batch.logit_rows] - prompt_lens + 1  # in the prompt
-        # Rows before the prompt's last are there for scores only; they answer its first token.
+        # Rows before the prompt's last row are needed for scores only; they give the prompt's first token.
         within = np.clip(places, 0, prompt_lens - 1)
         blocks = batch.block_tables[sequences, within // self._block_size]
         answers = self._token_ids[blocks * self._block_size + within % self._block_size]
@@ -70,7 +72,7 @@ class EchoRunner(HostBlocks):
 
 
 class EchoBackend:
-    """For models without weights, and for no others: there is nothing to decide."""
+    """The backend for models without weights, which has nothing to configure."""
 
     sampler: Sampler = NativeSampler()
     is_on_host = True

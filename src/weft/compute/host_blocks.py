@@ -1,4 +1,4 @@
-"""`HostBlocks`: the blocks of a KV pool in the host's memory, and slots of states, copied out and back in."""
+"""`HostBlocks`: copies of KV blocks, and of state slots, for pools in the host's memory."""
 
 from abc import ABC, abstractmethod
 from collections.abc import Iterator, Sequence
@@ -11,40 +11,37 @@ Bytes = NDArray[np.uint8]
 
 
 class HostBlocks(ABC):
-    """Makes a runner `BlockCopies` that can show its pool."""
+    """Base class that implements `BlockCopies` for a runner that can show its pool."""
 
     @abstractmethod
     def _pool_parts(self) -> Sequence[NDArray[Any]]:
-        """Views of the pool, each [parts, blocks, ...]: a block is the same place of every part of each."""
+        """Returns views of the pool, each [parts, blocks, ...]: a block is at the same index in every part of each
+        view.
+        """
 
     def _slot_parts(self) -> Sequence[NDArray[Any]]:
-        """The same of slots of states; empty where the model keeps none."""
+        """Returns views of state slots in the same form; empty if the model keeps no states."""
         return ()
 
     @property
     def state_slots(self) -> "HostBlocks | None":
-        """See `BlockCopies`."""
         parts = self._slot_parts()
         return HostSlots(parts) if parts else None
 
     def read_block(self, block_id: int) -> Bytes:
-        """See `BlockCopies`."""
         copied = np.empty(sum(block.nbytes for block in self._parts_of(block_id)), np.uint8)
         self.copy_block(block_id, copied)
         return copied
 
     def copy_block(self, block_id: int, place: Bytes) -> None:
-        """See `BlockCopies`."""
         for block, own in self._with_bytes(block_id, place):
             np.copyto(own, block)
 
     def write_block(self, block_id: int, data: Bytes) -> None:
-        """See `BlockCopies`."""
         for block, own in self._with_bytes(block_id, data):
             block[...] = own
 
     def block_rows(self, block_id: int) -> list[memoryview]:
-        """See `BlockCopies`."""
         return [row for parts in self._pool_parts() for row in _rows(parts, block_id)]
 
     def _parts_of(self, block_id: int) -> Iterator[NDArray[Any]]:
@@ -53,7 +50,7 @@ class HostBlocks(ABC):
     def _with_bytes(
         self, block_id: int, data: Bytes
     ) -> Iterator[tuple[NDArray[Any], NDArray[Any]]]:
-        """What a block has in each view, and its own part of `data` in the same form."""
+        """Yields the part of a block in each view, with the matching part of `data` in the same form."""
         start = 0
         for block in self._parts_of(block_id):
             own = data[start : start + block.nbytes]
@@ -62,7 +59,7 @@ class HostBlocks(ABC):
 
 
 class HostSlots(HostBlocks):
-    """Slots of states."""
+    """Copies of state slots."""
 
     def __init__(self, parts: Sequence[NDArray[Any]]) -> None:
         self._parts = parts

@@ -1,4 +1,4 @@
-"""How much memory this process may still take, as the kernel and the control group see it."""
+"""Free memory of this process, as the kernel and its control group report it."""
 
 import os
 from pathlib import Path
@@ -7,9 +7,9 @@ _UNLIMITED = 1 << 60  # control groups of version 1 write a huge number for "no 
 
 
 def free_memory_bytes(root: Path = Path("/")) -> int:
-    """The least of what the machine has available and what the control group leaves.
+    """Returns the smaller of the machine's available memory and the room in the control group.
 
-    Where neither can be read (other systems than Linux), the machine's whole memory.
+    Returns the machine's whole memory if neither can be read (systems other than Linux).
     """
     candidates = [_machine_bytes(root / "proc/meminfo"), _group_bytes(root)]
     known = [value for value in candidates if value is not None]
@@ -27,7 +27,7 @@ def _machine_bytes(meminfo: Path) -> int | None:
 
 
 def _group_bytes(root: Path) -> int | None:
-    """Limit less use, for the tightest control group that holds this process."""
+    """Returns limit minus usage of the tightest control group that contains this process."""
     groups = root / "sys/fs/cgroup"
     left = []
     for line in (_read(root / "proc/self/cgroup") or "").splitlines():
@@ -42,7 +42,7 @@ def _group_bytes(root: Path) -> int | None:
 
 
 def _group_lineage(mount: Path, path: str, limit_name: str, used_name: str) -> list[int]:
-    """What each limited group leaves, from this one up. A container sees its own as the mount."""
+    """Returns the room in each limited group, from this one up. In a container its own group is the mount."""
     directory = mount / path.strip("/")
     directories = [directory, *directory.parents]
     left = []
@@ -56,7 +56,7 @@ def _group_lineage(mount: Path, path: str, limit_name: str, used_name: str) -> l
 
 
 def _reclaimable_bytes(stat: Path) -> int:
-    """File pages not used of late: counted as used, but given back when memory is asked for."""
+    """Returns file pages that were not used recently: they count as used, but are reclaimed under memory pressure."""
     values = dict(line.split()[:2] for line in (_read(stat) or "").splitlines() if " " in line)
     return int(values.get("total_inactive_file", values.get("inactive_file", 0)))
 

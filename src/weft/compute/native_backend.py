@@ -23,7 +23,7 @@ from weft.model.spec import ModelSpec
 
 
 class NativeBackend(CpuBackend):
-    """Suits every model with weights, wherever the CPU has vector instructions for it."""
+    """Backend for every model with weights, if the CPU has supported vector instructions."""
 
     def suits(self, card: ModelCard) -> bool:
         return card.num_parameters > 0 and usable_paths()[0] != "portable"
@@ -40,7 +40,7 @@ class NativeBackend(CpuBackend):
         if compute.quantization == "stored":
             texts = (card.notice, describe_rounded_again(spec, checkpoint.groups))
             card = replace(card, notice=" ".join(filter(None, texts)))
-        if spec.is_causal:  # others have no keys and values, and no adapters
+        if spec.is_causal:  # encoders have neither KV nor adapters
             card = replace(
                 card,
                 kv_bytes_per_token=sizes.kv_per_token,
@@ -54,7 +54,6 @@ class NativeBackend(CpuBackend):
         return self._load(checkpoint, compute, max_model_len, None)
 
     def packing(self) -> str:
-        """See `SharingBackend`."""
         return f"{usable_paths()[0]} {code_digest()}"
 
     def load_shared(
@@ -65,7 +64,6 @@ class NativeBackend(CpuBackend):
         max_model_len: int,
         file: PackedFile,
     ) -> Runner:
-        """See `SharingBackend`."""
         return self._load(checkpoint, compute, max_model_len, file)
 
     def _load(

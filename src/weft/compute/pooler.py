@@ -1,7 +1,6 @@
-"""`Pooler`: from a sequence's hidden states to its embedding or its scores.
+"""`Pooler`: turns a sequence's hidden states into its embedding or its scores.
 
-Hidden states come in as the steps compute them, chunk by chunk; what is collected between chunks does not
-depend on where they were cut.
+Hidden states arrive as the steps compute them, chunk by chunk; the collected state does not depend on the chunks.
 """
 
 from dataclasses import dataclass, replace
@@ -29,14 +28,14 @@ class Collected:
     parts: tuple[FloatArray, ...] = ()
 
     def plus(self, rows: FloatArray) -> Self:
-        """With the next rows, [rows, hidden], at least one."""
+        """Returns the collected states with the next rows, [rows, hidden], at least one."""
         match self.kind:
             case PoolingKind.CLS:
                 parts = self.parts or (rows[:1].copy(),)
             case PoolingKind.LAST:
                 parts = (rows[-1:].copy(),)
             case PoolingKind.MEAN:
-                # Row after row, as a reduction over the outer axis goes: however they were cut.
+                # A reduction over the outer axis adds row after row, so chunks do not change the result.
                 whole = np.concatenate([*self.parts, rows])
                 parts = (np.add.reduce(whole, axis=0, keepdims=True),)
             case PoolingKind.EACH:
@@ -46,21 +45,21 @@ class Collected:
         return replace(self, num_rows=self.num_rows + len(rows), parts=parts)
 
     def result(self) -> FloatArray:
-        """[1, hidden], or [rows, hidden] where every row is wanted."""
+        """Returns [1, hidden], or [rows, hidden] for tasks on every token."""
         whole = self.parts[0] if len(self.parts) == 1 else np.concatenate(self.parts)
         return whole / np.float32(self.num_rows) if self.kind is PoolingKind.MEAN else whole
 
 
 class Pooler:
-    """What follows the hidden states, for every task of one model."""
+    """The computation after the hidden states, for every task of one model."""
 
     def __init__(self, spec: PoolingSpec, weights: Weights, *, normalize: bool) -> None:
         self._normalize = normalize
         self._head = None if spec.head is None else _Head(spec.head, weights)
 
     def finish(self, rows: FloatArray, params: PoolingParams) -> FloatArray:
-        """What the caller gets of the collected rows: one row, or one for each token."""
-        with np.errstate(all="ignore"):  # what overflows is NaN, which the engine reports
+        """Returns the result for the caller from the collected rows: one row, or one for each token."""
+        with np.errstate(all="ignore"):  # an overflow becomes NaN, which the engine reports
             if self._head is not None:
                 return self._head(rows, is_scaled=params.use_activation is not False)
             if params.dimensions is not None:
@@ -70,14 +69,14 @@ class Pooler:
 
 
 def normalized(rows: FloatArray) -> FloatArray:
-    """Rows of length 1; a row of zeros stays."""
+    """Returns rows of length 1; a row of zeros stays as it is."""
     lengths: FloatArray = np.sqrt(np.sum(rows * rows, axis=-1, keepdims=True))
     floor: FloatArray = np.maximum(lengths, np.float32(1e-12))
     return rows / floor
 
 
 def load_pooler(checkpoint: Checkpoint, config: PoolerConfig | None) -> Pooler | None:
-    """What follows the hidden states of a model that was opened for pooling; None for others."""
+    """Returns the pooler of a model that was opened for pooling; None for other models."""
     pooling = checkpoint.card.pooling
     if pooling is None or config is None:
         return None
@@ -96,7 +95,7 @@ class _Head:
         self._labels = reader.linear("head.labels")
 
     def __call__(self, rows: FloatArray, *, is_scaled: bool) -> FloatArray:
-        """Scores, [rows, labels]."""
+        """Returns scores, [rows, labels]."""
         count, hidden = len(rows), tiles.pad_rows(rows)
         if self._dense is not None:
             hidden = activate(self._spec.activation, self._dense(hidden))

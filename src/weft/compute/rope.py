@@ -13,7 +13,7 @@ Wide = NDArray[np.float64]
 
 
 def inverse_frequencies(rope: RopeSpec, max_model_len: int) -> FloatArray:
-    """Radians per position of each pair of elements, [dim / 2]."""
+    """Returns radians per position of each pair of elements, [dim / 2]."""
     exponents = np.arange(0, rope.dim, 2, dtype=np.float64) / rope.dim
     return _scaled(rope, rope.theta**-exponents, max_model_len).astype(np.float32)
 
@@ -38,15 +38,15 @@ def _scaled(rope: RopeSpec, plain: Wide, max_model_len: int) -> Wide:
 
 
 def _llama3(rope: RopeSpec, plain: Wide) -> Wide:
-    """Slow turns are stretched by the factor, fast ones kept, those between blended."""
-    turns = rope.original_max_position * plain / (2 * math.pi)  # over the trained length
+    """Divides slow frequencies by the factor, keeps fast ones, and blends those in between."""
+    turns = rope.original_max_position * plain / (2 * math.pi)  # turns over the trained length
     blend = (turns - rope.low_freq_factor) / (rope.high_freq_factor - rope.low_freq_factor)
     unscaled: Wide = np.clip(blend, 0.0, 1.0)
     return (1 - unscaled) * plain / rope.factor + unscaled * plain
 
 
 def _yarn(rope: RopeSpec, plain: Wide) -> Wide:
-    """Like llama3, but the blend is linear in the element, between two numbers of turns."""
+    """Like llama3, but blends linearly in the element's index, between two numbers of turns."""
 
     def element(turns: float) -> float:
         wavelength = rope.original_max_position / (turns * 2 * math.pi)
@@ -64,7 +64,7 @@ def _yarn(rope: RopeSpec, plain: Wide) -> Wide:
 def rotations(
     rope: RopeSpec, frequencies: FloatArray, positions: IntArray
 ) -> tuple[FloatArray, FloatArray]:
-    """Cosine and sine for each row, [rows, 1, dim / 2]: the same for every head."""
+    """Returns cosine and sine for each row, [rows, 1, dim / 2], which all heads share."""
     angles = positions[:, None].astype(np.float32) * frequencies  # float32, as models are trained
     wide = angles.astype(np.float64)
     cosine = (np.cos(wide) * rope.attention_factor).astype(np.float32)
@@ -75,9 +75,9 @@ def rotations(
 def rotate(
     heads: FloatArray, cosine: FloatArray, sine: FloatArray, *, is_interleaved: bool = False
 ) -> None:
-    """Turn [rows, heads, head_dim] in place; what is behind the rotary elements stays.
+    """Rotates [rows, heads, head_dim] in place; elements after the rotary ones stay as they are.
 
-    Element i pairs with i + dim / 2, or where interleaved 2i with 2i + 1.
+    Element i pairs with i + dim / 2, or, if interleaved, 2i with 2i + 1.
     """
     dim = 2 * cosine.shape[-1]
     here, there = slice(0, dim // 2), slice(dim // 2, dim)

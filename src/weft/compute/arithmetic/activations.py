@@ -1,4 +1,4 @@
-"""What lies between the two products of an MLP, in float32 numpy."""
+"""Activations between the two linear layers of an MLP, in float32 numpy."""
 
 from typing import assert_never
 
@@ -7,7 +7,9 @@ import numpy as np
 from weft.compute.protocols.runner import FloatArray
 from weft.model.spec import Activation
 
-_CHUNK = 1 << 16  # elements worked on at once: a dozen passes over memory cost more than the sums
+_CHUNK = (
+    1 << 16
+)  # elements per pass, so that a dozen passes stay in cache: memory would cost more than the arithmetic
 # erf(x) = x P(x²) / Q(x²), a least-squares fit on [0, 3.92]; beyond, erf is 1 in float32. The error is
 # at most 4e-7, highest power first.
 _ERF_END = np.float32(3.92)
@@ -16,7 +18,7 @@ _ERF_BELOW = (3.8070612e-05, 0.00118809886, 0.0151721718, 0.115084027, 0.5041631
 
 
 def activate(activation: Activation, x: FloatArray) -> FloatArray:
-    """Element by element; the result may share memory with `x`."""
+    """Applies an activation element by element; the result may share memory with `x`."""
     match activation:
         case Activation.GELU:
             return _gelu(x)
@@ -38,13 +40,13 @@ def activate(activation: Activation, x: FloatArray) -> FloatArray:
 
 
 def sigmoid(x: FloatArray) -> FloatArray:
-    """Element by element."""
+    """Applies the logistic function element by element."""
     falling: FloatArray = np.exp(-x)
     return np.float32(1) / (np.float32(1) + falling)
 
 
 def _gelu(x: FloatArray) -> FloatArray:
-    """x Φ(x), Φ by the error function."""
+    """Returns x Φ(x), with Φ from the error function."""
     result = np.empty(x.shape, np.float32)
     given, out = np.ascontiguousarray(x).reshape(-1), result.reshape(-1)
     for start in range(0, len(given), _CHUNK):
@@ -56,7 +58,7 @@ def _gelu(x: FloatArray) -> FloatArray:
 
 
 def erf(x: FloatArray) -> FloatArray:
-    """The error function."""
+    """Applies the error function element by element."""
     x = np.clip(x, -_ERF_END, _ERF_END)
     square = x * x
     return x * _polynomial(_ERF_ABOVE, square) / _polynomial(_ERF_BELOW, square)

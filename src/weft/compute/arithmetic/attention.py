@@ -1,10 +1,9 @@
-"""Paged attention over all sequences of a step at once; a row's result never depends on the others.
+"""Paged attention over all sequences of a step at once; a row's result never depends on other rows.
 
-Keys are read in tiles of `KEYS` that begin at multiples of `KEYS` in the sequence, whatever the block
-size. Some rows of one sequence make a query tile, with all heads that share keys along its lanes. A
-pair is one query tile and one key tile. Every product and every sum has a fixed length: a softmax
-first takes the exact maximum over all keys, then adds up the pairs of a tile in order. Hidden keys
-weigh exactly 0, so leaving a pair out changes no bit.
+Keys are read in tiles of `KEYS` that begin at multiples of `KEYS` in the sequence, whatever the block size. A query
+tile is some rows of one sequence, with all heads that share keys along its lanes. A pair is one query tile and one
+key tile. Every product and every sum has a fixed length: a softmax first takes the exact maximum over all keys, then
+sums the pairs of a tile in order. Hidden keys weigh exactly 0, so leaving a pair out changes no bit.
 """
 
 from collections.abc import Iterator
@@ -18,7 +17,7 @@ from weft.compute.protocols.runner import Batch, FloatArray
 from weft.model.spec import ModelSpec
 
 KEYS = 64  # a power of two
-_MAX_PAIRS = 128  # in one piece of work, so that gathered keys and values stay in cache
+_MAX_PAIRS = 128  # pairs per piece of work, so that gathered keys and values stay in cache
 
 Index = NDArray[np.intp]
 Flags = NDArray[np.bool_]
@@ -28,10 +27,12 @@ Flags = NDArray[np.bool_]
 class _Piece:
     """Some query tiles and all their pairs; pairs of one tile are adjacent, in order of position."""
 
-    rows: Index  # [tiles, rows of a tile], row of the step; the last repeats in a tile not full
+    rows: Index  # [tiles, rows of a tile], row of the step; the last row repeats in a partial tile
     is_real: Flags  # [tiles, rows of a tile], False for repeats
     first_pairs: Index  # [tiles]
-    rounds: tuple[tuple[Index, Index], ...]  # the n-th pairs, of the tiles that have so many
+    rounds: tuple[
+        tuple[Index, Index], ...
+    ]  # for each n: the tiles with more than n pairs, and their n-th pairs
     tile_of_pair: Index  # [pairs]
     slots: Index  # [pairs, KEYS]
     is_hidden: Flags  # [pairs, 1, KEYS, lanes]
@@ -39,14 +40,14 @@ class _Piece:
 
 @dataclass(frozen=True, slots=True)
 class AttentionPlan:
-    """Which rows see which slots in one step, for layers of one window."""
+    """The slots that each row of a step sees, for layers with one window."""
 
     pieces: tuple[_Piece, ...]
 
 
 @dataclass(frozen=True, slots=True)
 class _Tiles:
-    """Every query tile of the step; keys from `first_keys` to `last_keys` are visible to its rows."""
+    """All query tiles of a step; keys from `first_keys` to `last_keys` are visible to a tile's rows."""
 
     sequences: Index  # [tiles]
     rows: Index  # [tiles, rows of a tile]
@@ -59,7 +60,7 @@ class _Tiles:
 def plan_attention(
     spec: ModelSpec, batch: Batch, block_size: int, window: int | None
 ) -> AttentionPlan:
-    """Cut the rows of a step into pieces of work."""
+    """Splits the rows of a step into pieces of work."""
     groups = spec.num_heads // spec.num_kv_heads
     tile_rows = max(1, LANES // groups)
     starts = batch.query_starts.astype(np.intp)
@@ -114,7 +115,7 @@ def _rounds(first_pairs: Index, num_pairs: Index) -> Iterator[tuple[Index, Index
 
 
 def _slots(tiles: _Tiles, batch: Batch, block_size: int, tile_of_pair: Index, keys: Index) -> Index:
-    # Read only slots of this sequence that hold something: a stale NaN times 0 would be NaN.
+    # Read only written slots of this sequence: a stale NaN times 0 would be NaN.
     first = tiles.first_keys[tile_of_pair][:, None]
     last = tiles.last_keys[tile_of_pair][:, None]
     readable = np.clip(keys, first, last)
@@ -140,7 +141,7 @@ def attend(
     values: FloatArray,
     sinks: FloatArray | None = None,
 ) -> FloatArray:
-    """Attention of queries [rows, heads, head_dim] over pools [slots, kv heads, head_dim].
+    """Returns attention of queries [rows, heads, head_dim] over pools [slots, kv heads, head_dim].
 
     `sinks` [heads] are scores beside those of keys, without values.
     """
@@ -159,7 +160,7 @@ def _attend_piece(
     values: FloatArray,
     sinks: FloatArray | None,
 ) -> FloatArray:
-    """Outputs of a piece, [tiles, rows of a tile, heads * head_dim]."""
+    """Returns the outputs of a piece, [tiles, rows of a tile, heads * head_dim]."""
     q = _to_lanes(spec, queries[piece.rows], piece.is_hidden.shape[-1])
     k = keys.take(piece.slots, axis=0).transpose(0, 2, 1, 3)  # [pairs, kv heads, KEYS, head_dim]
     v = values.take(piece.slots, axis=0).transpose(0, 2, 3, 1)  # [pairs, kv heads, head_dim, KEYS]
@@ -171,7 +172,7 @@ def _attend_piece(
     np.copyto(scores, np.float32(-np.inf), where=piece.is_hidden)
     highest = np.maximum.reduceat(_fold(np.maximum, scores), piece.first_pairs, axis=0)
     sinks_by_lane = None
-    if sinks is not None:  # [kv heads, lanes]; a row's heads lie side by side, row after row
+    if sinks is not None:  # [kv heads, lanes]; a row's heads are adjacent, row after row
         of_groups = sinks.reshape(spec.num_kv_heads, -1)
         sinks_by_lane = of_groups[:, np.arange(highest.shape[-1]) % of_groups.shape[1]]
         highest = np.maximum(highest, sinks_by_lane)
@@ -185,7 +186,7 @@ def _attend_piece(
 
 
 def _fold(combine: np.ufunc, parts: FloatArray) -> FloatArray:
-    """[pairs, kv heads, KEYS, lanes] to [pairs, kv heads, lanes], by halves."""
+    """Reduces [pairs, kv heads, KEYS, lanes] to [pairs, kv heads, lanes], by halves."""
     while parts.shape[2] > 1:  # numpy's own reduction over an inner axis takes three times as long
         half = parts.shape[2] // 2
         parts = combine(parts[:, :, :half], parts[:, :, half:])
@@ -193,7 +194,7 @@ def _fold(combine: np.ufunc, parts: FloatArray) -> FloatArray:
 
 
 def _to_lanes(spec: ModelSpec, queries: FloatArray, num_lanes: int) -> FloatArray:
-    """[tiles, rows, heads, head_dim] as [tiles, kv heads, head_dim, lanes]; a row's heads side by side."""
+    """Returns [tiles, rows, heads, head_dim] as [tiles, kv heads, head_dim, lanes]; a row's heads are adjacent."""
     tiles, rows = queries.shape[:2]
     split = queries.reshape(tiles, rows, spec.num_kv_heads, -1, spec.head_dim)
     lanes = split.transpose(0, 2, 4, 1, 3).reshape(tiles, spec.num_kv_heads, spec.head_dim, -1)
@@ -203,7 +204,7 @@ def _to_lanes(spec: ModelSpec, queries: FloatArray, num_lanes: int) -> FloatArra
 
 
 def _from_lanes(spec: ModelSpec, outputs: FloatArray, rows: int) -> FloatArray:
-    """The way back, as [tiles, rows, heads * head_dim]."""
+    """Reverses `_to_lanes`, as [tiles, rows, heads * head_dim]."""
     groups = spec.num_heads // spec.num_kv_heads
     lanes = outputs[..., : rows * groups]
     split = lanes.reshape(len(lanes), spec.num_kv_heads, spec.head_dim, rows, groups)
@@ -211,7 +212,7 @@ def _from_lanes(spec: ModelSpec, outputs: FloatArray, rows: int) -> FloatArray:
 
 
 def _sum_in_order(parts: FloatArray, piece: _Piece) -> FloatArray:
-    """[pairs, ...] to [tiles, ...]: from 0, the pairs of each tile are added one after the other."""
+    """Sums [pairs, ...] to [tiles, ...]: starts from 0 and adds the pairs of each tile one after the other."""
     totals = np.zeros((len(piece.rows), *parts.shape[1:]), np.float32)
     for open_tiles, pairs in piece.rounds:
         totals[open_tiles] += parts[pairs]

@@ -1,8 +1,8 @@
 """Short convolutions in numpy: each channel of a row with the same channel of the rows just before it.
 
-The rows before are others of the step, or lie in the states of blocks. A block has a place for as many rows as a
-convolution looks back at; the row of a position takes the place of the one that is no longer looked at. So a block
-that is full holds what a sequence goes on from at its end, whoever computed it.
+The previous rows are in the same step, or in the states of blocks. A block has room for as many rows as a convolution
+looks back at; the row of a position replaces the one that is no longer needed. So a full block holds the state at its
+end, from which any sequence can continue, whoever computed it.
 """
 
 from dataclasses import dataclass
@@ -27,7 +27,7 @@ class _Places:
 
 @dataclass(frozen=True, slots=True)
 class _Tap:
-    """The rows that lie `back` rows before others: of the step, in blocks begun before it, or in full ones."""
+    """The rows that are `back` rows before others: in the step, in blocks begun before it, or in full blocks."""
 
     back: int
     in_step: Index
@@ -37,14 +37,14 @@ class _Tap:
 
 @dataclass(frozen=True, slots=True)
 class ConvPlan:
-    """Where the rows before each row of a step are, for one width, oldest first; and which rows stay."""
+    """The places of the previous rows of each row of a step, for one width, oldest first; and the rows to store."""
 
     taps: tuple[_Tap, ...]
     stored: _Places
 
 
 def plan_convolution(batch: Batch, block_size: int, width: int) -> ConvPlan:
-    """Look up every row's predecessors once for all layers."""
+    """Finds every row's predecessors once for all layers."""
     lengths = np.diff(batch.query_starts)
     certain = lengths if batch.num_state_rows is None else batch.num_state_rows
     owners = np.repeat(np.arange(len(lengths)), lengths)
@@ -76,10 +76,11 @@ def convolve(
     weights: FloatArray,
     bias: FloatArray | None,
 ) -> FloatArray:
-    """Of `products` [rows, hidden], by `weights` [hidden, width]; `states` [blocks, width - 1, hidden] go on.
+    """Convolves `products` [rows, hidden] with `weights` [hidden, width]; updates `states` [blocks, width - 1,
+    hidden].
 
-    A block that was begun is its sequence's own, and read before it is written. A full one may be another sequence's,
-    which fills it in this very step: so it is read afterwards.
+    A block that was begun belongs to its sequence, and is read before it is written. A full block may belong to
+    another sequence that fills it in this very step, so it is read afterwards.
     """
     begun = [states[tap.in_begun.blocks, tap.in_begun.entries] for tap in plan.taps]
     states[plan.stored.blocks, plan.stored.entries] = products[plan.stored.rows]
@@ -104,9 +105,10 @@ class Channels:
     bias: FloatArray | None
 
     def __call__(self, rows: FloatArray, state: FloatArray) -> tuple[FloatArray, FloatArray]:
-        """Of one sequence's successive rows [rows, channels]; and what is behind its part of the flat `state`.
+        """Returns the result for one sequence's successive rows [rows, channels], and the rest of the flat
+        `state`.
 
-        That part has the rows just before, oldest first, and goes on.
+        The convolution's part of `state` holds the rows just before, oldest first, and is updated.
         """
         channels, width = self.weights.shape
         size = (width - 1) * channels

@@ -1,12 +1,14 @@
-"""Gated delta nets in numpy: a memory of values by keys, of which each token forgets a part and mends another.
+"""Gated delta nets in numpy: a memory of values by keys; each token forgets a part of it and corrects another
+part.
 
-Token by token, each with operations of the same shapes: so a row's bits do not depend on chunks. For each value head
-the state S is a matrix [key, value]. With k and q normed to length 1, and q divided by the root of their size:
+Tokens are computed one by one, each with operations of the same shapes, so a row's bits do not depend on chunks. For
+each value head the state S is a matrix [key, value]. With k and q normed to length 1, and q divided by the root of
+their size:
 
     S *= decay;  S += outer(k, beta * (v - k S));  output = q S
 
-where decay is exp(-exp(a_log) * softplus(a + step_bias)), beta a sigmoid of b. An output is brought to mean square 1,
-scaled, and multiplied by the SiLU of its gate. `cpp/model/delta_step.cpp` is the twin, which gives the same bits.
+where decay is exp(-exp(a_log) * softplus(a + step_bias)), and beta is a sigmoid of b. An output is normed to mean
+square 1, scaled, and multiplied by the SiLU of its gate. `cpp/model/delta_step.cpp` gives the same bits.
 """
 
 from dataclasses import dataclass
@@ -18,12 +20,12 @@ from weft.compute.arithmetic.convolution import Channels
 from weft.compute.protocols.runner import FloatArray
 from weft.model.recurrence import DeltaSpec
 
-_LENGTH_EPS = np.float32(1e-6)  # of queries and keys, added to the square of their length
+_LENGTH_EPS = np.float32(1e-6)  # for queries and keys, added to the square of their length
 
 
 @dataclass(frozen=True, slots=True)
 class DeltaNet:
-    """The weights of one layer that lie between its products."""
+    """The weights of one layer between its linear layers."""
 
     spec: DeltaSpec
     channels: Channels
@@ -33,7 +35,7 @@ class DeltaNet:
     output_scale: FloatArray  # [value_size]
 
     def __call__(self, rows: FloatArray, state: FloatArray) -> FloatArray:
-        """See `Recurrence`: rows are channels and gates, b and a, side by side."""
+        """Implements `Recurrence`: rows are channels and gates, b and a, side by side."""
         spec = self.spec
         channels, gates, b, a = self._parts(rows)
         mixed, memory = self.channels(channels, state)
@@ -71,14 +73,14 @@ class DeltaNet:
         return output
 
     def _unit(self, rows: FloatArray) -> FloatArray:
-        """Queries or keys of length 1, for each value head as a column."""
+        """Returns queries or keys of length 1, for each value head as a column."""
         spec = self.spec
         heads = rows.reshape(len(rows), spec.num_key_heads, spec.key_size)
         unit = heads / np.sqrt(exact.sum_of_squares(heads) + _LENGTH_EPS)
         return np.repeat(unit, spec.num_value_heads // spec.num_key_heads, axis=1)[..., None]
 
     def _parts(self, rows: FloatArray) -> tuple[FloatArray, FloatArray, FloatArray, FloatArray]:
-        """Channels, gates, b and a, each as one run for all heads."""
+        """Returns channels, gates, b and a, each contiguous for all heads."""
         spec, heads = self.spec, self.spec.num_value_heads
         starts = (spec.conv_size, spec.conv_size + spec.inner_size)
         if not spec.is_by_key_head:

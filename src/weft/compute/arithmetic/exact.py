@@ -1,28 +1,28 @@
-"""exp and what is made of it, of sums and products that are rounded one by one: the bits of `cpp/kernels/exact.h`.
+"""exp and related functions, and sums, rounded operation by operation: the same bits as `cpp/kernels/exact.h`.
 
-A sum is added up in the order of its terms, or in sixteen sums that are added up in the end.
+A sum adds its terms in order, or in sixteen partial sums that are added in the end.
 """
 
 import numpy as np
 
 from weft.compute.protocols.runner import FloatArray
 
-_LOW, _HIGH = np.float32(-87.33), np.float32(88.37)  # beyond, exp is no normal number
+_LOW, _HIGH = np.float32(-87.33), np.float32(88.37)  # outside this range exp is no normal number
 _LOG2E = np.float32(1.44269504)
 # ln 2 in two parts, so that a whole number of the first is exact.
 _LN2_HIGH, _LN2_LOW = np.float32(0.693359375), np.float32(-2.12194440e-4)
-# What is added so comes out as a whole number, whose bits lie at the end.
+# Adding this number rounds the sum to a whole number, which is then in the lowest bits.
 _WHOLE = np.float32(12582912.0)
 _EXP = (
     *(1.9875691500e-4, 1.3981999507e-3, 8.3334519073e-3),
     *(4.1665795894e-2, 1.6666665459e-1, 5.0000001201e-1),
 )
 _LANES = 16
-_NUM_TERMS = 12  # of a series in at most 1/9: beyond what a double holds of the first
+_NUM_TERMS = 12  # terms of a series in at most 1/9: later terms are below the precision of a double
 
 
 def exp(x: FloatArray) -> FloatArray:
-    """Within 2 units in the last place; saturates where the result is no normal number."""
+    """Returns e^x within 2 units in the last place; saturates where the result would not be a normal number."""
     x = np.where(x < _LOW, _LOW, x)
     x = np.where(x > _HIGH, _HIGH, x)
     shifted = x * _LOG2E + _WHOLE
@@ -38,19 +38,19 @@ def exp(x: FloatArray) -> FloatArray:
 
 
 def sigmoid(x: FloatArray) -> FloatArray:
-    """The logistic function."""
+    """Applies the logistic function."""
     result: FloatArray = np.float32(1) / (np.float32(1) + exp(-x))
     return result
 
 
 def silu(x: FloatArray) -> FloatArray:
-    """x times its logistic function."""
+    """Returns x times its logistic function."""
     result: FloatArray = x / (np.float32(1) + exp(-x))
     return result
 
 
 def softplus(x: FloatArray) -> FloatArray:
-    """log(1 + e^x), the logarithm as a series in doubles."""
+    """Returns log(1 + e^x), with the logarithm as a series in doubles."""
     raised = exp(np.where(x < 0, x, -x)).astype(np.float64)
     part = raised / (2.0 + raised)
     square = part * part
@@ -62,13 +62,13 @@ def softplus(x: FloatArray) -> FloatArray:
 
 
 def add_up(terms: FloatArray, axis: int) -> FloatArray:
-    """One after the other, to zero."""
+    """Adds the terms one after the other, starting from zero."""
     total: FloatArray = np.float32(0) + np.add.accumulate(terms, axis=axis).take(-1, axis=axis)
     return total
 
 
 def sum_of_squares(rows: FloatArray) -> FloatArray:
-    """Of the last axis [..., n], in sixteen sums; [..., 1]."""
+    """Returns sums of squares over the last axis [..., n], in sixteen partial sums; [..., 1]."""
     size = rows.shape[-1]
     spare = (*((0, 0),) * (rows.ndim - 1), (0, -size % _LANES))
     squares = np.pad(rows * rows, spare).reshape(*rows.shape[:-1], -1, _LANES)

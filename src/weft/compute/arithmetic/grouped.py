@@ -1,6 +1,7 @@
-"""Products of weights in groups and int8 activations in numpy: what the native kernels give, bit for bit.
+"""Products of group-quantized weights and int8 activations in numpy: the same bits as the native kernels.
 
-And which matrices of a model are in groups: those that are multiplied together have one format.
+The module also decides which matrices of a model are in groups: matrices that are multiplied together have one
+format.
 """
 
 from collections.abc import Mapping
@@ -14,18 +15,18 @@ from weft.model.groups import ROUNDED, GroupedMatrix, GroupFormat, StoredGroups
 from weft.model.spec import ExpertsSpec, ModelSpec
 from weft.model.weights import Weights
 
-_LANES = 16  # that a head is padded to, in the depth of what takes the heads' output
+_LANES = 16  # padding of a head, in the depth of the matrix that takes the heads' output
 
 
 def multiply(rows: FloatArray, weights: GroupedMatrix) -> FloatArray:
-    """`rows` [rows, depth], rounded by row and group, times `weights` [out, depth]."""
+    """Returns `rows` [rows, depth], quantized by row and group, times `weights` [out, depth]."""
     depth = rows.shape[1]
     size = weights.format.size or depth
     groups = weights.format.count(depth)
     spare = ((0, 0), (0, groups * size - depth))
     activations = Int8Rows.round(np.pad(rows, spare).reshape(-1, size))
     row_scales = activations.scales.reshape(-1, groups, 1)
-    # float64 holds every whole number that the sums can be.
+    # float64 represents every possible sum, a whole number, exactly.
     x = activations.values.astype(np.float64).reshape(-1, groups, size)
     values = weights.format.values(weights.numbers)
     numbers = np.pad(values, spare).astype(np.float64).reshape(-1, groups, size)
@@ -44,17 +45,18 @@ def multiply(rows: FloatArray, weights: GroupedMatrix) -> FloatArray:
 
 @dataclass(frozen=True, slots=True)
 class LayerFormats:
-    """Those of a layer's matrices; None: int8, with one scale a row.
+    """Formats of a layer's matrices; None: int8, with one scale per row.
 
-    Matrices `into` what mixes tokens are one product, and have the format `qkv`; what leads `out` of it has `o`.
+    The matrices `into` the layer's token mixing are one product, with the format `qkv`; the matrix `out` of it has
+    the format `o`.
     """
 
     into: tuple[str, ...]
     out: str
     qkv: GroupFormat | None = None
-    q_b: GroupFormat | None = None  # of queries that are made of a vector of low rank
+    q_b: GroupFormat | None = None  # for queries that are made from a vector of low rank
     o: GroupFormat | None = None
-    up: GroupFormat | None = None  # and of the gate
+    up: GroupFormat | None = None  # also for the gate
     down: GroupFormat | None = None
     expert_up: GroupFormat | None = None
     expert_down: GroupFormat | None = None
@@ -63,9 +65,10 @@ class LayerFormats:
 def layer_formats(
     spec: ModelSpec, stored: Mapping[str, GroupFormat], quantization: str | None
 ) -> list[LayerFormats]:
-    """By layer: of "stored" those that the file has, by name; of "int4" what floats are rounded to.
+    """Returns formats by layer: for "stored" those in the file, by name; for "int4" the one that floats are
+    quantized to.
 
-    Matrices with one input are one product, and so are those of all experts of a layer: where their formats
+    Matrices with the same input are one product, and so are the matrices of all experts of a layer: if their formats
     differ, all of them are int8.
     """
     low_rank = spec.latent is not None and spec.latent.query_rank is not None
@@ -103,7 +106,7 @@ def layer_formats(
 
 
 def describe_rounded_again(spec: ModelSpec, stored: Mapping[str, GroupFormat]) -> str | None:
-    """A sentence on matrices that are not computed as they are stored, if there are any."""
+    """Returns a sentence about matrices that are not computed in their stored format, if there are any."""
     formats = layer_formats(spec, stored, "stored")
     count = sum(format_of(name, formats) is None for name in stored)
     if not count:
@@ -116,7 +119,7 @@ def describe_rounded_again(spec: ModelSpec, stored: Mapping[str, GroupFormat]) -
 
 
 def stored_groups(weights: Weights) -> dict[str, tuple[StoredGroups, GroupFormat]]:
-    """Matrices that can be computed with as they are stored, by name."""
+    """Returns the matrices that can be computed with in their stored format, by name."""
     return {
         name: (values, values.group_format)
         for name, values in weights.tensors.items()
@@ -125,7 +128,7 @@ def stored_groups(weights: Weights) -> dict[str, tuple[StoredGroups, GroupFormat
 
 
 def format_of(name: str, formats: list[LayerFormats]) -> GroupFormat | None:
-    """That of the matrix which the runners call by that name."""
+    """Returns the format of the matrix with this name in the runners."""
     parts = name.split(".")
     if len(parts) not in (3, 5) or parts[0] != "layers":
         return None

@@ -1,7 +1,7 @@
-"""Products of int8 weights and int8 activations in numpy: what the native kernels give, bit for bit.
+"""Products of int8 weights and int8 activations in numpy: the same bits as the native kernels.
 
-A row, be it of weights or of activations, becomes int8 by a scale of its own, by which its largest
-magnitude is 127. The sums of a product are whole numbers, exact in any order.
+A row, of weights or of activations, becomes int8 by a scale of its own, which maps its largest magnitude to 127. The
+sums of a product are whole numbers, exact in any order.
 """
 
 from dataclasses import dataclass
@@ -11,20 +11,22 @@ from numpy.typing import NDArray
 
 from weft.compute.protocols.runner import FloatArray
 
-MOST = np.float32(127)  # -128 is left out: its negative would be no int8
-_LEAST = np.float32(1e-30)  # below it a row is all zeros, for the inverse of its scale is infinite
+MOST = np.float32(127)  # -128 is not used: its negative is no int8
+_LEAST = np.float32(
+    1e-30
+)  # a row with a smaller maximum becomes zeros, because the inverse of its scale would be infinite
 
 
 @dataclass(frozen=True, slots=True)
 class Int8Rows:
-    """Rows as int8 [rows, depth], and the scale of each; a row that was not finite has scale NaN."""
+    """Rows as int8 [rows, depth], with one scale per row; a row that was not finite has scale NaN."""
 
     values: NDArray[np.int8]
     scales: FloatArray
 
     @classmethod
     def round(cls, rows: FloatArray) -> "Int8Rows":
-        """The nearest int8 of each element, ties to even."""
+        """Returns the nearest int8 of each element, ties to even."""
         with np.errstate(all="ignore"):
             most = np.abs(rows).max(axis=1)
             most[~np.isfinite(rows).all(axis=1)] = np.nan
@@ -36,7 +38,7 @@ class Int8Rows:
 
     @classmethod
     def join(cls, parts: "list[Int8Rows]") -> "Int8Rows":
-        """All rows of all parts."""
+        """Returns all rows of all parts."""
         return cls(
             np.concatenate([part.values for part in parts]),
             np.concatenate([part.scales for part in parts]),
@@ -44,9 +46,9 @@ class Int8Rows:
 
 
 def multiply(rows: FloatArray, weights: Int8Rows) -> FloatArray:
-    """`rows` [rows, depth], rounded row by row, times `weights` [out, depth]."""
+    """Returns `rows` [rows, depth], quantized row by row, times `weights` [out, depth]."""
     activations = Int8Rows.round(rows)
-    # float64 holds every whole number that the sums can be.
+    # float64 represents every possible sum, a whole number, exactly.
     sums = activations.values.astype(np.float64) @ weights.values.astype(np.float64).T
     result: FloatArray = sums.astype(np.float32) * activations.scales[:, None] * weights.scales
     return result

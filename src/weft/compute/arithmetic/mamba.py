@@ -1,4 +1,4 @@
-"""Mamba-2 layers in numpy, token by token: the twin of `cpp/model/mamba_step.cpp`, which gives the same bits."""
+"""Mamba-2 layers in numpy, token by token; `cpp/model/mamba_step.cpp` gives the same bits."""
 
 from dataclasses import dataclass
 
@@ -12,7 +12,7 @@ from weft.model.recurrence import Mamba2Spec
 
 @dataclass(frozen=True, slots=True)
 class Mamba2:
-    """What lies between the two products of such a layer."""
+    """The weights of a Mamba-2 layer between its two linear layers."""
 
     spec: Mamba2Spec
     channels: Channels
@@ -23,7 +23,7 @@ class Mamba2:
     output_scale: FloatArray
 
     def __call__(self, rows: FloatArray, state: FloatArray) -> FloatArray:
-        """Of a sequence's `rows` [n, in_size], [n, inner_size]; `state` [state_size] goes on in place."""
+        """Maps a sequence's `rows` [n, in_size] to [n, inner_size]; updates `state` [state_size] in place."""
         spec = self.spec
         inner = spec.inner_size
         convolved, matrices = self.channels(rows[:, inner : inner + spec.conv_size], state)

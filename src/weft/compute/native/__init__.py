@@ -1,4 +1,4 @@
-"""The C++ core, seen from Python: its runners and sampler, and what the CPU offers them."""
+"""Python interface of the C++ core: its runners and sampler, and the features of the CPU."""
 
 from dataclasses import dataclass
 
@@ -44,7 +44,7 @@ class Cpu:
     features: tuple[str, ...]
 
     def describe(self) -> str:
-        """One short phrase, such as "x86-64 with avx2, fma"."""
+        """Returns a short phrase, such as "x86-64 with avx2, fma"."""
         if not self.features:
             return self.architecture
         return f"{self.architecture} with {', '.join(self.features)}"
@@ -52,7 +52,7 @@ class Cpu:
 
 @dataclass(frozen=True, slots=True)
 class Roofline:
-    """What memory and the multipliers of this machine gave at best, just now."""
+    """Best measured throughput of this machine's memory and multipliers."""
 
     bytes_per_s: float
     operations_per_s: float
@@ -61,7 +61,7 @@ class Roofline:
 def measure_roofline(
     dtype: str, num_threads: int | None = None, quantization: str | None = None
 ) -> Roofline:
-    """Read memory and multiply in registers for some tens of milliseconds; for benchmarks."""
+    """Reads memory and multiplies in registers for some tens of milliseconds; for benchmarks."""
     element = "bfloat16" if dtype == "bfloat16" else "float32"
     threads = _core.available_cpus() if num_threads is None else num_threads
     return Roofline(
@@ -72,5 +72,5 @@ def measure_roofline(
 
 
 def cpu() -> Cpu:
-    """The CPU of this machine, as the operating system lets programs use it."""
+    """Returns the CPU of this machine, with the features that the operating system lets programs use."""
     return Cpu(_core.cpu_architecture(), tuple(_core.cpu_features()))

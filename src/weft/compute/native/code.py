@@ -1,4 +1,4 @@
-"""What tells one build of the code that reads and packs weights from another."""
+"""Identity of the code that reads and packs weights."""
 
 from functools import cache
 from pathlib import Path
@@ -13,7 +13,9 @@ _SUFFIXES = (".py", ".so", ".pyd")
 
 @cache
 def code_digest() -> str:
-    """Of the core, of what prepares weights for it, and of the version: no number that somebody has to raise."""
+    """Returns a digest of the core, of the code that prepares weights for it, and of the version: no number is
+    raised by hand.
+    """
     digest = xxhash.xxh3_128(weft.__version__.encode())
     for package in (weft.model, weft.compute):
         (root,) = package.__path__

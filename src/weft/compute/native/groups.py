@@ -1,4 +1,4 @@
-"""Groups to the core, as a file has them; and floats that it rounds to them, for whoever computes outside of it."""
+"""Passes group-quantized weights to the core, and lets it quantize floats for other runners."""
 
 import numpy as np
 
@@ -8,7 +8,7 @@ from weft.model.weights import Tensor, refuse_values
 
 
 def round_to_groups(tensor: Tensor) -> GroupedMatrix:
-    """A matrix of floats in the form of `ROUNDED`, as the core rounds what it packs."""
+    """Returns a matrix of floats in the format `ROUNDED`, quantized by the core as for packing."""
     rows, depth = tensor.shape
     numbers = np.empty((rows, depth), np.uint8)
     scales, minimums = np.empty((2, rows, ROUNDED.count(depth)), np.uint16)
@@ -18,7 +18,9 @@ def round_to_groups(tensor: Tensor) -> GroupedMatrix:
 
 
 def load_groups(model: _core.Model, name: str, packed: StoredGroups) -> None:
-    """Have `packed` made into panels; a `ConfigError` names a matrix with a scale or offset that is no number."""
+    """Packs `packed` into the core's panels; raises `ConfigError` for a matrix with a scale or offset that is not
+    finite.
+    """
     if (halved := packed.halved()) is not None:
         is_finite = model.load_halves(
             name, halved.blocks, halved.run, halved.scales, halved.offsets

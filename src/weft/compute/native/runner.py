@@ -1,4 +1,4 @@
-"""Models in C++, and the memory they take. A step is one call, without Python's lock."""
+"""Models in C++, and the memory that they take. A step is one call, without the GIL."""
 
 import dataclasses
 from collections.abc import Collection, Iterator, Mapping
@@ -24,7 +24,7 @@ from weft.model.weights import Tensor, Weights, refuse_values
 
 MAX_THREADS = 1024
 NO_FORMATS: Mapping[str, GroupFormat] = MappingProxyType({})
-_SAME = (  # fields that the core calls by the same name
+_SAME = (  # fields with the same name in the core
     "vocab_size hidden_size intermediate_size num_heads num_kv_heads head_dim is_causal num_positions "
     "position_offset num_token_types has_embed_norm norm_eps is_gated embedding_multiplier "
     "residual_multiplier joins_hidden has_head has_sinks has_output_gate swiglu_alpha"
@@ -36,9 +36,9 @@ _RECURRENCES: Mapping[type[Recurrence], type[_core.MambaSpec | _core.DeltaSpec]]
 
 @dataclass(frozen=True, slots=True)
 class Machine:
-    """What to compute on: one of `usable_paths()` (None: the best), and how many threads.
+    """Instruction path, one of `usable_paths()` (None: the best), and number of threads.
 
-    `num_threads` None takes the CPUs that this process may use. Packed weights lie in `file`, if there is one.
+    `num_threads` None takes the CPUs that this process may use. Packed weights are stored in `file`, if there is one.
     """
 
     path: str | None = None
@@ -48,9 +48,9 @@ class Machine:
 
 @dataclass(frozen=True, slots=True)
 class Rounding:
-    """What is rounded: linear layers, in the words of `ComputeConfig`; keys and values.
+    """Quantization of linear layers, as in `ComputeConfig`, and of keys and values.
 
-    Where linear layers are, the head is int8; the embedding is not rounded.
+    With quantized linear layers the head is int8; the embedding is not quantized.
     """
 
     quantization: str | None = None
@@ -58,10 +58,10 @@ class Rounding:
 
 
 class NativeModel:
-    """A model in C++, loaded: what `NativeRunner` and `NativeEncoder` share.
+    """A loaded model in C++: the common part of `NativeRunner` and `NativeEncoder`.
 
-    It computes in bfloat16 with float32 sums where `dtype` is bfloat16, otherwise in float32. A tensor that
-    is still unchecked is looked at while it is packed; a `ConfigError` names one that holds NaN or infinity.
+    The model computes in bfloat16 with float32 sums if `dtype` is bfloat16, otherwise in float32. Unchecked tensors
+    are checked while they are packed; a `ConfigError` names one that holds NaN or infinity.
     """
 
     def __init__(
@@ -96,35 +96,31 @@ class NativeModel:
             is_finite = self._model.load(
                 name, tensor.dtype, tensor.data, tensor.scales, tensor.is_mapped
             )
-            if tensor.scales is not None:  # finite, and times a whole number perhaps not
+            if tensor.scales is not None:  # the scales are finite, but their products may not be
                 is_finite = is_finite and tensor.is_finite()
             if tensor.unchecked is not None and not is_finite:
                 refuse_values(tensor.unchecked)
 
     def packed_parts(self) -> list[memoryview]:
-        """See `PackedParts`."""
         return [self._model.packed_bytes.data, memoryview(self._model.vector_bytes())]
 
     @property
     def num_threads(self) -> int:
-        """Threads that share a step, the calling one included."""
+        """Number of threads that share a step, the calling one included."""
         return self._model.num_threads
 
     def set_num_threads(self, num_threads: int) -> None:
-        """See `ThreadedRunner`."""
         self._model.set_num_threads(num_threads)
         _core.use_sampling_threads(num_threads)
 
     def expert_loads(self) -> list[list[int]]:
-        """See `RoutingRunner`."""
         return [tokens for tokens, _ in self._model.expert_loads()]
 
     def expert_balance(self) -> tuple[float, float]:
-        """See `RoutingRunner`."""
         return self._model.expert_balance()
 
     def seconds(self) -> dict[str, float]:
-        """Time spent since the start, by part of a step."""
+        """Returns the time spent since the start, by part of a step."""
         return self._model.seconds()
 
     def _run(self, batch: Batch, hidden: FloatArray | None = None) -> FloatArray:
@@ -134,7 +130,7 @@ class NativeModel:
 
 
 class NativeRunner(NativeModel, HostBlocks):
-    """A decoder. `max_model_len` matters to two-range rope only."""
+    """Runner of a decoder. `max_model_len` matters only to rope with two ranges."""
 
     def __init__(
         self,
@@ -164,15 +160,15 @@ class NativeRunner(NativeModel, HostBlocks):
         return self
 
     def allocate_kv(self, *, num_blocks: int, block_size: int, num_state_slots: int = 0) -> None:
-        """Make the pool; its memory is taken as blocks are first written.
+        """Reserves the pool; the system provides its memory when blocks are first written.
 
-        Blocks of a multiple of 16 are read where they lie; others are gathered in each step.
+        Blocks of a multiple of 16 tokens are read in place; others are gathered in each step.
         """
         self._model.allocate_kv(num_blocks, block_size, num_state_slots)
         self._num_blocks, self._num_state_slots = num_blocks, num_state_slots
 
     def add_adapter(self, adapter_id: int, adapter: Adapter) -> None:
-        """See `AdapterStore`. An adapter that does not fit the model is a `ValueError`."""
+        """Adds an adapter; raises `ValueError` if it does not fit the model."""
         low_rank = {name: (delta.a, delta.b) for name, delta in adapter.low_rank.items()}
         self._model.add_adapter(adapter_id, low_rank, dict(adapter.whole))
 
@@ -180,32 +176,29 @@ class NativeRunner(NativeModel, HostBlocks):
         self._model.remove_adapter(adapter_id)
 
     def forward(self, batch: Batch) -> FloatArray:
-        """Logits of the wanted rows, [wanted, vocab]; without a head, their hidden states.
+        """Returns logits of the wanted rows, [wanted, vocab]; hidden states for a model without a head.
 
-        A batch that fits no model is a `ValueError`, and so is one that names an unknown adapter.
+        Raises `ValueError` for an inconsistent batch or an unknown adapter.
         """
         return self._run(batch)
 
     def forward_hidden(self, batch: Batch) -> tuple[FloatArray, FloatArray]:
-        """See `HiddenStates`."""
         hidden = np.empty((len(batch.token_ids), self.spec.hidden_size), np.float32)
         return self._run(batch, hidden), hidden
 
     def embed(self, token_ids: IntArray) -> FloatArray:
-        """See `HiddenStates`."""
         rows = np.empty((len(token_ids), self.spec.hidden_size), np.float32)
         self._model.embed(token_ids, rows)
         return rows
 
     def logits(self, hidden: FloatArray) -> FloatArray:
-        """See `HiddenStates`."""
         rows = np.empty((len(hidden), self._num_outputs), np.float32)
         self._model.logits(np.ascontiguousarray(hidden), rows)
         return rows
 
     @property
     def kv_layout(self) -> str:
-        """Tiles of the core; bits differ between sets of instructions."""
+        """Layout of the core's tiles, with the instruction path, because bits differ between paths."""
         return f"native-1 {self.path} {self._dtype} {self._rounding}"
 
     def _pool_parts(self) -> list[NDArray[np.uint8]]:
@@ -227,14 +220,14 @@ class NativeRunner(NativeModel, HostBlocks):
         return [layer.reshape(1, num_slots, -1) for layer in layers]
 
     def fill_kv(self, byte: int) -> None:
-        """Set every byte of the pool and of states: tests see by it that nothing stale is read."""
+        """Sets every byte of the pool and of states, so that tests can show that nothing stale is read."""
         self._model.kv_bytes[:] = byte
         self._model.state_bytes[:] = byte
         self._model.slot_bytes[:] = byte
 
 
 class NativeEncoder(NativeModel):
-    """An encoder: a batch holds whole prompts; it gives the hidden states of the wanted rows."""
+    """Runner of an encoder: a batch holds whole prompts; the results are hidden states of the wanted rows."""
 
     adapters = None
 
@@ -243,12 +236,12 @@ class NativeEncoder(NativeModel):
         super().__init__(spec, weights, native=native, machine=machine)
 
     def allocate_kv(self, *, num_blocks: int, block_size: int, num_state_slots: int = 0) -> None:
-        """Nothing: every step computes its prompts whole."""
+        """Does nothing: every step computes its prompts whole."""
 
     def forward(self, batch: Batch) -> FloatArray:
-        """Hidden states after the last layer, [wanted, hidden].
+        """Returns hidden states after the last layer, [wanted, hidden].
 
-        A batch that fits no model is a `ValueError`, and so is one with adapters or with a part of a prompt.
+        Raises `ValueError` for an inconsistent batch, and for one with adapters or with a part of a prompt.
         """
         if batch.adapter_ids is not None:
             raise ValueError("adapter_ids must be None: there are no adapters here")
@@ -257,7 +250,9 @@ class NativeEncoder(NativeModel):
 
 @dataclass(frozen=True, slots=True)
 class ResidentBytes:
-    """`kv_per_token` is for all layers, keys and values; `state_per_block` for those that keep other states."""
+    """Memory of a model. `kv_per_token` covers keys and values of all layers; `state_per_block` covers other
+    states.
+    """
 
     weights: int
     kv_per_token: int
@@ -273,7 +268,7 @@ def resident_bytes(
     kv_cache_dtype: str = "auto",
     groups: Mapping[str, GroupFormat] = NO_FORMATS,
 ) -> ResidentBytes:
-    """Sizes for a checkpoint that is served as `dtype`; float16 is widened. `groups` as `Checkpoint` has them."""
+    """Returns sizes for a checkpoint served as `dtype`; float16 is widened. `groups` are those of `Checkpoint`."""
     rounding = Rounding(quantization, kv_cache_dtype)
     native = native_spec(spec, dtype, spec.max_position_embeddings, rounding, groups)
     weights, kv_per_token, state_per_block, per_rank, padded_to = native.sizes()
@@ -283,34 +278,35 @@ def resident_bytes(
 
 
 def usable_paths() -> list[str]:
-    """Instruction paths that this CPU can run, best first; the last is "portable"."""
+    """Returns the instruction paths that this CPU can run, best first; the last is "portable"."""
     return _core.usable_paths()
 
 
 def trim_heap() -> None:
-    """Give back what the C library's heap holds and nothing uses: after a start, tens of MB."""
+    """Returns unused memory of the C library's heap to the system: after a start, tens of MB."""
     _core.trim_heap()
 
 
 def available_cpus() -> int:
-    """CPUs that this process may use."""
+    """Returns the number of CPUs that this process may use."""
     return min(_core.available_cpus(), MAX_THREADS)
 
 
 def _prepared(
     spec: ModelSpec, weights: Weights, grouped: Collection[str]
 ) -> Iterator[tuple[str, Tensor]]:
-    """Every tensor that is not in groups as the core takes it: norms in float32, with the offset of the family added.
+    """Yields every tensor that is not in groups, as the core takes it: norms are float32, with the family's offset
+    added.
 
-    Hidden states of a decoder come out through a head that changes nothing.
+    A decoder without a head gets the identity as its head, so that hidden states come out unchanged.
     """
     if spec.is_causal and not spec.has_head:
         yield "head", Tensor("float32", np.eye(spec.hidden_size, dtype=np.float32))
     for name, values in weights.tensors.items():
         if name.startswith("head.") or name in grouped:
-            continue  # a classifier's, which comes after
+            continue  # tensors of a classifier, which the pooler applies
         tensor = values.unpacked()
-        if name == "join":  # a matrix for either half of a pair
+        if name == "join":  # one matrix for each half of a pair
             for part, half in zip(
                 ("embed", "hidden"), np.split(tensor.float32(), 2, 1), strict=True
             ):
@@ -319,12 +315,14 @@ def _prepared(
         elif spec.norm_offset and "norm" in name:
             norm = tensor.float32() + np.float32(spec.norm_offset)
             yield name, Tensor("float32", norm, unchecked=tensor.unchecked)
-        elif name.endswith(".conv"):  # by row that it looks at, and not by channel
+        elif name.endswith(
+            ".conv"
+        ):  # ordered by row that the convolution looks at, instead of by channel
             turned = np.ascontiguousarray(tensor.float32().T).reshape(-1)
             yield name, Tensor("float32", turned, unchecked=tensor.unchecked)
         else:
             data = np.ascontiguousarray(tensor.data)
-            is_mapped = tensor.is_mapped and data is tensor.data  # and no copy of it
+            is_mapped = tensor.is_mapped and data is tensor.data  # not a copy
             yield name, replace(tensor, data=data, is_mapped=is_mapped)
 
 
@@ -335,11 +333,11 @@ def native_spec(
     rounding: Rounding = Rounding(),
     groups: Mapping[str, GroupFormat] = NO_FORMATS,
 ) -> _core.ModelSpec:
-    """What the core computes, and reports the sizes of."""
+    """Returns the core's spec of a model, which also gives its sizes."""
     native = _core.ModelSpec()
     for field in _SAME:
         setattr(native, field, getattr(spec, field))
-    if spec.is_causal:  # an encoder's scale is worked out in float32
+    if spec.is_causal:  # the core computes an encoder's scale in float32
         native.attention_scale = spec.attention_scale
         native.has_head = True
     if spec.has_head:
@@ -391,12 +389,12 @@ def _native_latent(latent: LatentSpec) -> _core.LatentSpec:
 
 
 def native_recurrence(spec: Recurrence | None) -> _core.MambaSpec | _core.DeltaSpec | None:
-    """What the core computes in place of attention; None: attention, or a convolution."""
+    """Returns the core's spec of a recurrence; None for attention or a convolution."""
     if spec is None:
         return None
     native = _RECURRENCES[type(spec)]()
     for field in dataclasses.fields(spec):
-        if not field.name.startswith("has_"):  # it takes biases that are there
+        if not field.name.startswith("has_"):  # the core uses the biases that it is given
             setattr(native, field.name, getattr(spec, field.name))
     return native
 
@@ -404,7 +402,7 @@ def native_recurrence(spec: Recurrence | None) -> _core.MambaSpec | _core.DeltaS
 def _native_experts(experts: ExpertsSpec, formats: LayerFormats) -> _core.ExpertsSpec:
     native = _core.ExpertsSpec()
     for field in dataclasses.fields(experts):
-        if field.name != "has_bias":  # it takes those that are there
+        if field.name != "has_bias":  # the core uses the biases that it is given
             setattr(native, field.name, getattr(experts, field.name))
     native.up_groups = _native_format(formats.expert_up)
     native.down_groups = _native_format(formats.expert_down)

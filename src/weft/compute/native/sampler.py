@@ -1,4 +1,4 @@
-"""`NativeSampler`: a `Sampler` of logits in the host's memory, in C++: one call a step, without Python's lock."""
+"""`NativeSampler`: a C++ `Sampler` for logits in the host's memory: one call per step, without the GIL."""
 
 import numpy as np
 
@@ -12,13 +12,12 @@ _NORMALISED = (LogprobsMode.RAW_LOGPROBS, LogprobsMode.PROCESSED_LOGPROBS)
 
 
 class NativeSampler:
-    """See `Sampler`. Rows are shared by threads of the process, as many as the last model loaded has."""
+    """Sampler whose rows are shared by threads of the process, as many as the last loaded model has."""
 
     @staticmethod
     def sample(
         logits: FloatArray, choices: Choices, mode: LogprobsMode = LogprobsMode.RAW_LOGPROBS
     ) -> SampledOnHost:
-        """See `Sampler`."""
         token_ids, is_finite, scores = _core.sample(
             np.ascontiguousarray(logits), choices, mode in _PROCESSED, mode in _NORMALISED
         )

@@ -1,11 +1,11 @@
-"""`AsyncRunner`: a runner whose steps are launched, and computed while the host goes on.
+"""`AsyncRunner`: a runner whose steps are launched, and computed while the host continues.
 
 The loop launches step N + 1 before the tokens of step N are on the host: a row's token may be one that the sampler
 has chosen and that is still on the device.
 
-Runner and sampler of such a backend keep one order: steps, samplings and copies of blocks happen on the device as they
-were called for, each after all before it. So a block that is freed and given to another sequence needs no wait, and
-neither does one that is copied out of the pool before a later step writes to it.
+Runner and sampler of such a backend keep one order: steps, samplings and copies of blocks run on the device in the
+order of their calls. So a freed block can be given to another sequence without a wait, and a block can be copied out
+of the pool without a wait before a later step writes to it.
 """
 
 from typing import Any, Protocol, runtime_checkable
@@ -15,16 +15,16 @@ from weft.compute.protocols.runner import Batch, Rows, Runner
 
 @runtime_checkable
 class AsyncRunner(Runner, Protocol):
-    """Its `forward` returns before the step is computed; who reads the rows on the host waits for them.
+    """A runner whose `forward` returns before the step is computed; readers of the rows on the host wait for them.
 
-    The arrays of a batch are the caller's again when `forward` or `forward_after` returns.
+    The caller may reuse the arrays of a batch when `forward` or `forward_after` returns.
     """
 
     def forward_after(self, batch: Batch, device_token_ids: Any) -> Rows:
-        """`forward` of a batch with `token_sources`: places in the tokens that the step before has sampled.
+        """Runs `forward` on a batch with `token_sources`: indexes of tokens that the previous step sampled.
 
-        `device_token_ids` are those, as the `Sampled` of that step has them.
+        `device_token_ids` are these tokens, from the `Sampled` of that step.
         """
 
     def wait(self, rows: Rows) -> None:
-        """Wait until the step that gave these rows is computed; what is raised here ends the engine."""
+        """Waits until the step of these rows is computed; an error raised here ends the engine."""

@@ -1,4 +1,4 @@
-"""`Backend`: one way to compute models, as the rest of the program sees it; `backends` lists them."""
+"""`Backend`: the interface of one way to compute models; `backends` lists the implementations."""
 
 from dataclasses import dataclass
 from typing import Protocol, runtime_checkable
@@ -13,9 +13,9 @@ from weft.model.files.checkpoint import Checkpoint
 
 @dataclass(frozen=True, slots=True)
 class PackedFile:
-    """A file for packed weights, which several processes map; `is_published` once they are there.
+    """A file for packed weights, which several processes map; `is_published` once the weights are written.
 
-    With `is_copied` they are read from it into memory of this process.
+    With `is_copied` this process copies the weights from the file into its own memory.
     """
 
     descriptor: int
@@ -25,57 +25,59 @@ class PackedFile:
 
 @runtime_checkable
 class PackedParts(Protocol):
-    """A runner that gives what such a file holds once it is published."""
+    """A runner that gives access to the contents of a published file of packed weights."""
 
     def packed_parts(self) -> list[memoryview]:
-        """One behind the other; they stay as they are, and hold its memory."""
+        """Returns the contents in order; they do not change, and keep the file's memory alive."""
 
 
 class Backend(Protocol):
-    """What it supports, the memory it has and takes, its runners, and its sampler of their logits."""
+    """A compute backend: the models it supports, its memory, its runners, and the sampler of their logits."""
 
-    # Whether it computes in the host's memory, on its CPUs.
+    # True if the backend computes in the host's memory, on its CPUs.
     is_on_host: bool
-    # Of free memory, what weights and KV pool take together where nothing is said; None: the default, with a pool of
-    # at most 4 GiB.
+    # Default share of free memory for weights and KV pool together; None: the general default, with a pool of at most 4
+    # GiB.
     usual_memory_share: float | None
 
     @property
     def sampler(self) -> Sampler:
-        """Of the logits that its runners give."""
+        """Sampler of the logits that the backend's runners return."""
 
     def suits(self, card: ModelCard) -> bool:
-        """Whether it is to be taken for such a model, here, when nobody names a backend."""
+        """True if "auto" should choose this backend for such a model on this machine."""
 
     def configure(self, options: EngineOptions, card: ModelCard) -> ComputeConfig:
-        """Decide how it computes; a `ConfigError` names the flag that it cannot follow."""
+        """Resolves the compute configuration; raises a `ConfigError` that names an unsupported flag."""
 
     def shared_threads(self, card: ModelCard) -> int | None:
-        """Threads to take in a process that does other work too; None: what it takes anyway."""
+        """Returns the number of threads in a process that does other work too; None: the configured number."""
 
     def sized(self, checkpoint: Checkpoint, compute: ComputeConfig) -> Checkpoint:
-        """The checkpoint with the memory on its card that weights, KV and adapters take here."""
+        """Returns the checkpoint with the memory of weights, KV and adapters in this backend on its card."""
 
     def free_bytes(self) -> int:
-        """Memory for weights and KV that is free now."""
+        """Returns the free memory for weights and KV, in bytes."""
 
     def load(self, checkpoint: Checkpoint, compute: ComputeConfig, *, max_model_len: int) -> Runner:
-        """Read the weights and build the runner.
+        """Reads the weights and builds the runner.
 
-        `max_model_len` is the longest sequence that will be served; models with a second set of rotary
-        frequencies for long contexts choose by it.
+        `max_model_len` is the longest sequence that will be served; models with a second set of rotary frequencies
+        for long contexts choose by it.
         """
 
     def describe(self, card: ModelCard, compute: ComputeConfig) -> str:
-        """What computes, and on what, as the start banner has it."""
+        """Returns the device and the way of computing, for the start banner."""
 
 
 @runtime_checkable
 class SharingBackend(Backend, Protocol):
-    """One whose weights several processes can have in one place."""
+    """A backend whose weights several processes can share."""
 
     def packing(self) -> str:
-        """All that decides how they are packed, but for checkpoint and configuration: code, and instructions."""
+        """Returns all that decides how weights are packed besides checkpoint and configuration: code and
+        instruction set.
+        """
 
     def load_shared(
         self,
@@ -85,4 +87,4 @@ class SharingBackend(Backend, Protocol):
         max_model_len: int,
         file: PackedFile,
     ) -> Runner:
-        """`load`, with the weights packed into `file` or, once they are published there, mapped."""
+        """Loads like `load`, with the weights packed into `file` or, once published there, mapped from it."""

@@ -1,6 +1,6 @@
-"""`Sampler`: from the rows that a forward pass gave, wherever they lie, to tokens and log-probabilities.
+"""`Sampler`: turns the rows of a forward pass, in whatever memory, into tokens and logprobs.
 
-A step is one call: `Choices` hold what is done to its rows as arrays, and `Choice` is the same of one row.
+A step is one call: `Choices` holds the sampling of its rows as arrays, and `Choice` that of one row.
 """
 
 from collections.abc import Iterable, Mapping, Sequence
@@ -23,13 +23,12 @@ _MAX_TOP_K = 2**31 - 1
 
 
 class Choice(msgspec.Struct, frozen=True, kw_only=True, eq=False):
-    """What is done to a row, in this order; what is left out does nothing.
+    """Sampling of one row, in this order; fields with defaults have no effect.
 
-    A row that `mask` (see `masks`) leaves without a token is no row of numbers; what else takes tokens out is passed
-    over where it would leave none.
-    `seen` is prompt and output, for the repetition penalty; `output` is for the other two. `temperature` 0 takes
-    the best, else `key` selects the noise. A token that is forced comes whatever else is said: it is then the
-    only one of the row, if `mask` allows it.
+    A row that `mask` (see `masks`) leaves without a token counts as not finite; any other restriction is skipped if
+    it would leave no token. `seen` is prompt and output, for the repetition penalty; `output` is for the other two
+    penalties. `temperature` 0 takes the best token, otherwise `key` selects the noise. A forced token is taken
+    whatever the other fields say: it is then the only one of the row, if `mask` allows it.
     """
 
     mask: Words | None = None
@@ -55,25 +54,25 @@ _fields = attrgetter(*_FIELDS)
 
 
 def reads_seen(params: SamplingParams) -> bool:
-    """Whether a choice by these needs to know `seen`."""
+    """True if sampling with these parameters needs `seen`."""
     return params.repetition_penalty != 1.0
 
 
 def reads_output(params: SamplingParams) -> bool:
-    """Whether a choice by these needs to know `output`."""
+    """True if sampling with these parameters needs `output`."""
     return bool(params.presence_penalty or params.frequency_penalty)
 
 
 @dataclass(frozen=True, slots=True)
 class Lists:
-    """A list of numbers for each row: that of the i-th is `values[starts[i]:starts[i + 1]]`."""
+    """A list of numbers for each row: the i-th is `values[starts[i]:starts[i + 1]]`."""
 
     starts: IntArray  # [rows + 1]
     values: IntArray
 
     @classmethod
     def of(cls, lists: Sequence[Sequence[int] | IntArray]) -> "Lists":
-        """These, one behind the other."""
+        """Returns the lists, stored one after the other."""
         starts = np.array([0, *accumulate(map(len, lists))], np.int32)
         parts = [np.asarray(numbers, np.int32) for numbers in lists if len(numbers)]
         return cls(starts, np.concatenate(parts) if parts else np.empty(0, np.int32))
@@ -84,14 +83,14 @@ class Lists:
 
 @dataclass(frozen=True, slots=True)
 class Scoring:
-    """The rows whose log-probabilities are wanted, and of which tokens: first the one that `choices` chose, then
-    those of `given`, then the `num_best` best that can come (-1: all).
+    """Rows to score, and the tokens to score in each: first the one that `choices` chose, then those of `given`,
+    then the `num_best` best possible ones (-1: all).
 
-    Where `choices` is -1 nothing is chosen from the row, as from a prompt's, and it is scored as it is.
+    If `choices` is -1, no token is chosen from the row, as for a prompt's row, and it is scored unchanged.
     """
 
     rows: IntArray  # [scored], of the logits
-    choices: IntArray  # [scored], by their place in `Choices`
+    choices: IntArray  # [scored], index in `Choices`
     given: Lists  # of [scored]
     num_best: IntArray  # [scored]
 
@@ -101,16 +100,16 @@ class Scoring:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Choices:
-    """What is done to rows of a step's logits, as arrays of one entry a choice; see `Choice`.
+    """Sampling of a step's rows, as arrays with one entry per choice; see `Choice`.
 
-    A row may be chosen from several times, or never. None: no choice has it.
+    A row may have several choices, or none. A field of None has no effect on any choice.
     """
 
     rows: IntArray  # of the logits
     temperatures: Doubles
     keys: NDArray[np.uint64]
     masks: Words | None = None  # [masked choices, words]
-    masked: IntArray | None = None  # the choices that these are of, ascending
+    masked: IntArray | None = None  # choices of these masks, ascending
     forced_token_ids: IntArray | None = None  # -1: none
     allowed: Lists | None = None  # an empty list allows all
     forbidden: Lists | None = None
@@ -131,7 +130,7 @@ class Choices:
         return len(self.rows)
 
     def __getitem__(self, place: int) -> Choice:
-        """The choice at a place, as a value."""
+        """Returns the choice at a place, as a value."""
         forced = _number(self.forced_token_ids, place, -1)
         return Choice(
             mask=self._mask(place),
@@ -168,7 +167,7 @@ class Choices:
     def of(
         cls, rows: Sequence[int], choices: Sequence[Choice], scoring: Scoring | None = None
     ) -> "Choices":
-        """The choice of each of `rows`, as arrays."""
+        """Returns the choices of `rows`, as arrays."""
         columns = zip(*map(_fields, choices), strict=True) if choices else [()] * len(_FIELDS)
         by = dict(zip(_FIELDS, columns, strict=True))
         masks = {place: mask for place, mask in enumerate(by["mask"]) if mask is not None}
@@ -199,9 +198,9 @@ class Choices:
 
 @dataclass(frozen=True, slots=True)
 class Scores:
-    """(token, value, rank) of what was wanted of each scored row; meaningless where the row is not finite.
+    """Requested (token, value, rank) of each scored row; meaningless if the row is not finite.
 
-    `ranks` says how many tokens have at least this value, and of the best which it is.
+    `ranks` is the number of tokens with at least this value; for the best tokens, their place among them.
     """
 
     starts: IntArray  # [scored + 1]
@@ -211,7 +210,7 @@ class Scores:
     is_finite: NDArray[np.bool_]  # [scored]
 
     def rows(self) -> list[LogprobRow | None]:
-        """Those of each row; None where it is not finite."""
+        """Returns the scores of each row; None for a row that is not finite."""
         scores: LogprobRow = list(
             zip(self.token_ids.tolist(), self.values.tolist(), self.ranks.tolist(), strict=True)
         )
@@ -222,7 +221,7 @@ class Scores:
 
 @dataclass(frozen=True, slots=True)
 class Outcome:
-    """A token for each choice; meaningless where its row holds NaN or has no finite largest."""
+    """A token for each choice; meaningless if its row holds NaN or has no finite maximum."""
 
     token_ids: IntArray
     is_finite: NDArray[np.bool_]
@@ -230,38 +229,37 @@ class Outcome:
 
 
 class Sampled(Protocol):
-    """What a call to a sampler gives: perhaps before it is computed."""
+    """Result of a call to a sampler, possibly before it is computed."""
 
     @property
     def device_token_ids(self) -> Any:
-        """The tokens of all choices where the device's runner reads them; None where logits are the host's."""
+        """Tokens of all choices, where the device's runner reads them; None for logits in the host's memory."""
 
     def result(self) -> Outcome:
-        """On the host; waits until it is there."""
+        """Returns the outcome on the host; waits until it is computed."""
 
 
 @dataclass(frozen=True, slots=True)
 class SampledOnHost:
-    """A `Sampled` that is computed."""
+    """A `Sampled` that is already computed."""
 
     outcome: Outcome
     device_token_ids: None = None
 
     def result(self) -> Outcome:
-        """See `Sampled`."""
         return self.outcome
 
 
 class Sampler(Protocol):
-    """What a backend makes of the logits that its runners give; only what is asked for comes to the host."""
+    """Sampler of the logits that a backend's runners return; only requested values are copied to the host."""
 
     def sample(
         self, logits: Rows, choices: Choices, mode: LogprobsMode = LogprobsMode.RAW_LOGPROBS
     ) -> Sampled:
-        """Choose from all rows and score them, each by itself; `logits`, [rows, vocab], stay as they are.
+        """Samples from all rows and scores them, each by itself; `logits`, [rows, vocab], are not changed.
 
-        `mode` is what is scored: the row, with what a mask of its choice forbids at minus infinity, or what the draw
-        sees of it; a prompt's row always as it is. A token that the logits do not have is a `ValueError`.
+        `mode` says what is scored: the row, with tokens that its mask forbids at minus infinity, or the row as the
+        draw sees it; a prompt's row is always scored unchanged. Raises `ValueError` for a token outside the logits.
         """
 
 

@@ -1,7 +1,7 @@
-"""LoRA adapters on the rows of a step: each row has the one of its sequence, or none.
+"""LoRA adapters on the rows of a step: each row uses the adapter of its sequence, or none.
 
-Rows of the same adapter are taken together, and put into products of the same shape however many
-there are (`tiles`): a row with an adapter does not depend on its neighbours either.
+Rows of the same adapter are computed together, in products of the same shape however many rows there are (`tiles`):
+so a row with an adapter does not depend on its neighbours either.
 """
 
 from collections.abc import Mapping, Sequence
@@ -13,20 +13,20 @@ from weft.compute.arithmetic import tiles
 from weft.compute.protocols.runner import Batch, FloatArray, IntArray
 from weft.model.lora import Adapter, LowRank
 
-# Where a matrix's result begins among the columns of those it is computed together with.
+# Names of matrices that are computed together, each with the first column of its result.
 Parts = Sequence[tuple[str, int]]
 
 _EMBED, _HEAD = "embed", "head"
 
 
 class AdapterSet:
-    """The adapters of one runner, by id; ids begin at 1, and 0 is the model as it is."""
+    """The adapters of one runner, by id; ids begin at 1, and 0 is the plain model."""
 
     def __init__(self) -> None:
         self._by_id: dict[int, Adapter] = {}
 
     def add(self, adapter_id: int, adapter: Adapter) -> None:
-        """Have one more."""
+        """Adds an adapter."""
         assert adapter_id not in self._by_id
         low_rank = {
             name: _without_inner_edges(delta, is_embed=name == _EMBED)
@@ -35,18 +35,18 @@ class AdapterSet:
         self._by_id[adapter_id] = Adapter(low_rank, adapter.whole)
 
     def remove(self, adapter_id: int) -> None:
-        """Forget one that no row of a later step has."""
+        """Removes an adapter that no row of a later step uses."""
         del self._by_id[adapter_id]
 
     def of_rows(self, batch: Batch) -> "AdapterRows":
-        """Which rows of a step have which adapter."""
+        """Returns the rows of a step by adapter."""
         if batch.adapter_ids is None:
             return AdapterRows(())
         lengths = np.diff(batch.query_starts)
         return self._grouped(np.repeat(batch.adapter_ids, lengths))
 
     def of_logits(self, batch: Batch) -> "AdapterRows":
-        """The same of those rows that give logits."""
+        """Returns the rows with logits by adapter."""
         if batch.adapter_ids is None:
             return AdapterRows(())
         owners = np.searchsorted(batch.query_starts, batch.logit_rows, side="right") - 1
@@ -64,7 +64,7 @@ class AdapterSet:
 
 @dataclass(frozen=True, slots=True)
 class _Group:
-    """The rows that have an adapter."""
+    """An adapter and the rows that use it."""
 
     adapter: Adapter
     rows: np.ndarray[tuple[int], np.dtype[np.intp]]
@@ -72,12 +72,12 @@ class _Group:
 
 @dataclass(frozen=True, slots=True)
 class AdapterRows:
-    """The rows of a step that are not the model's own."""
+    """The rows of a step that use adapters."""
 
     groups: tuple[_Group, ...]
 
     def add(self, result: FloatArray, rows: FloatArray, prefix: str, parts: Parts) -> FloatArray:
-        """`result`, changed in place, of `rows` and the matrices `prefix` + name of `parts`."""
+        """Adds the adapters' part to `result` in place: for `rows` and the matrices `prefix` + name of `parts`."""
         for group in self.groups:
             found = _found(group.adapter.low_rank, prefix, parts)
             if not found:
@@ -89,7 +89,7 @@ class AdapterRows:
         return result
 
     def embed(self, result: FloatArray, token_ids: IntArray) -> FloatArray:
-        """The embeddings of a step, changed in place."""
+        """Applies adapters to the embeddings of a step in place."""
         for group in self.groups:
             ids = token_ids[group.rows]
             whole = group.adapter.whole.get(_EMBED)
@@ -102,7 +102,7 @@ class AdapterRows:
         return result
 
     def head(self, result: FloatArray, rows: FloatArray) -> FloatArray:
-        """What the head makes of `rows`, changed in place."""
+        """Applies adapters to the head's result for `rows` in place."""
         for group in self.groups:
             whole = group.adapter.whole.get(_HEAD)
             if whole is not None:
@@ -116,10 +116,11 @@ def _found(low_rank: Mapping[str, LowRank], prefix: str, parts: Parts) -> list[t
 
 
 def _without_inner_edges(delta: LowRank, *, is_embed: bool) -> LowRank:
-    """The same with a rank of whole tiles: BLAS has other kernels for vectors and for tails.
+    """Returns the same addition with its rank padded to whole tiles: BLAS uses other kernels for vectors and
+    tails.
 
-    What is added is zeros, and a sum of float32 numbers and zeros is the same bits. An embedding's `a`
-    is turned, so that a token is a row of it.
+    The padding is zeros, and adding zeros does not change the bits of a float32 sum. An embedding's `a` is
+    transposed, so that a token is a row of it.
     """
     rank = len(delta.a)
     missing = tiles.padded_length(rank) - rank

@@ -1,4 +1,4 @@
-"""`ReferenceBackend`: models in numpy, slowly; what every other backend is held to."""
+"""`ReferenceBackend`: models in numpy, slow; the standard that every other backend must match."""
 
 from weft.compute.cpu import CpuBackend, describe_rounding, describe_threads
 from weft.compute.native import cpu
@@ -14,7 +14,7 @@ from weft.model.spec import ModelSpec
 
 
 class ReferenceBackend(CpuBackend):
-    """Encoders share a step over threads; decoders leave threads to numpy."""
+    """Backend in numpy. Encoders share a step over threads; decoders leave threads to numpy."""
 
     def suits(self, card: ModelCard) -> bool:
         return card.num_parameters > 0
@@ -28,11 +28,11 @@ class ReferenceBackend(CpuBackend):
         return compute
 
     def shared_threads(self, card: ModelCard) -> int | None:
-        """One for encoders: numpy may have threads of its own there, which are not ours to count."""
+        """Returns 1 for encoders: numpy may use threads of its own there, which cannot be counted."""
         return None if card.is_causal else 1
 
     def sized(self, checkpoint: Checkpoint, compute: ComputeConfig) -> Checkpoint:
-        """As it is: cards are made out for the reference."""
+        """Returns the checkpoint unchanged: cards have the reference's sizes."""
         return checkpoint
 
     def load(self, checkpoint: Checkpoint, compute: ComputeConfig, *, max_model_len: int) -> Runner:

@@ -1,9 +1,9 @@
-"""`EncoderRunner`: the encoder spec in full, in float32 numpy. Bidirectional, and without KV.
+"""`EncoderRunner`: the complete encoder spec in float32 numpy. Bidirectional, and without KV.
 
-Products run over all rows of a step packed together, in tiles; attention over sequences of equal
-length together. A sequence's rows are the same bits whatever else is in the step: `tiles` says how
-for products, and every other operation has a shape that follows from the sequence's length alone.
-Nothing is computed for padding, apart from the last tile of a step.
+Products run over all rows of a step packed together, in tiles; attention runs over sequences of equal length
+together. A sequence's rows have the same bits whatever else is in the step: `tiles` explains this for products, and
+the shape of every other operation follows from the sequence's length alone. Nothing is computed for padding, except
+in the last tile of a step.
 """
 
 from collections.abc import Iterator
@@ -21,7 +21,9 @@ from weft.compute.rope import inverse_frequencies, rotate, rotations
 from weft.model.spec import LayerSpec, ModelSpec, NormPlacement, RopeSpec
 from weft.model.weights import Weights
 
-_MAX_SCORES = 1 << 21  # attention weights at once, so that they stay in cache and memory is bounded
+_MAX_SCORES = (
+    1 << 21
+)  # maximum number of attention weights at once, so that they stay in cache and memory is bounded
 _MIN_QUERIES = 16
 
 Index = NDArray[np.intp]
@@ -30,13 +32,13 @@ Rotations = dict[RopeSpec, tuple[FloatArray, FloatArray]]
 
 @dataclass(frozen=True, slots=True)
 class Linear:
-    """The matrix is [out, in], as checkpoints have it."""
+    """A linear layer. The matrix is [out, in], as in checkpoints."""
 
     matrix: FloatArray
     bias: FloatArray | None
 
     def __call__(self, rows: FloatArray) -> FloatArray:
-        """[whole tiles of rows, in] to [rows, out]."""
+        """Maps [whole tiles of rows, in] to [rows, out]."""
         result = tiles.matmul(rows, self.matrix)
         if self.bias is not None:
             result += self.bias
@@ -45,14 +47,14 @@ class Linear:
 
 @dataclass(frozen=True, slots=True)
 class LayerNorm:
-    """Bring the last axis to mean 0 and variance 1, then scale and shift it."""
+    """Normalises the last axis to mean 0 and variance 1, then scales and shifts it."""
 
     weight: FloatArray
     bias: FloatArray | None
     eps: np.float32
 
     def __call__(self, rows: FloatArray) -> FloatArray:
-        """Each row by itself."""
+        """Normalises each row by itself."""
         centred: FloatArray = rows - np.mean(rows, axis=-1, keepdims=True)
         centred /= np.sqrt(np.mean(centred * centred, axis=-1, keepdims=True) + self.eps)
         centred *= self.weight
@@ -63,7 +65,7 @@ class LayerNorm:
 
 @dataclass(frozen=True, slots=True)
 class _Layer:
-    """The weights of one layer. `up` holds the gate's rows first where there is one."""
+    """The weights of one layer. `up` holds the gate's rows first if there is a gate."""
 
     spec: LayerSpec
     qkv: Linear
@@ -75,7 +77,7 @@ class _Layer:
 
 
 class EncoderRunner:
-    """Loaded weights. A batch holds whole prompts; it gives the hidden states of the wanted rows."""
+    """Loaded weights of an encoder. A batch holds whole prompts; the results are hidden states of the wanted rows."""
 
     adapters = None
 
@@ -100,12 +102,12 @@ class EncoderRunner:
         }
 
     def allocate_kv(self, *, num_blocks: int, block_size: int, num_state_slots: int = 0) -> None:
-        """Nothing: every step computes its prompts whole."""
+        """Does nothing: every step computes its prompts whole."""
 
     def forward(self, batch: Batch) -> FloatArray:
-        """Hidden states after the last layer, [wanted, hidden].
+        """Returns hidden states after the last layer, [wanted, hidden].
 
-        Threads share the sequences of a step; each computes its own as it would compute them alone.
+        Threads share the sequences of a step; each sequence is computed as it would be alone.
         """
         parts = list(split(batch, self._num_threads))
         if len(parts) == 1:
@@ -113,7 +115,7 @@ class EncoderRunner:
         return np.concatenate(list(self._threads.map(self._run, parts)))
 
     def _run(self, batch: Batch) -> FloatArray:
-        with np.errstate(all="ignore"):  # what overflows shows up as NaN, in its own sequence
+        with np.errstate(all="ignore"):  # an overflow shows as NaN, in its own sequence only
             hidden = self._embeddings(batch)
             groups = list(_groups(batch, self._spec.num_heads))
             turns: Rotations = {
@@ -126,7 +128,7 @@ class EncoderRunner:
             return hidden if self._norm is None else self._norm(hidden)
 
     def _embeddings(self, batch: Batch) -> FloatArray:
-        """What the layers begin with, [whole tiles of rows, hidden]."""
+        """Returns the input of the first layer, [whole tiles of rows, hidden]."""
         hidden = self._embed[batch.token_ids]
         if self._token_types is not None:
             types = batch.token_types
@@ -159,7 +161,7 @@ class EncoderRunner:
         q *= np.float32(spec.attention_scale)
         output = np.zeros((len(rows), spec.hidden_size), np.float32)
         window = layer.spec.window
-        reach = None if window is None else window - 1  # keys to either side
+        reach = None if window is None else window - 1  # number of keys on either side
         for group in groups:
             output[group] = attend(q[group], k[group], v[group], reach)
         return layer.o(output)
@@ -173,7 +175,7 @@ class EncoderRunner:
 
 
 def split(batch: Batch, num_parts: int) -> Iterator[Batch]:
-    """The sequences of a batch in at most `num_parts` runs of about as many rows each."""
+    """Yields the sequences of a batch in at most `num_parts` parts with about the same number of rows."""
     starts = batch.query_starts
     ends = np.unique(np.searchsorted(starts, np.linspace(0, starts[-1], num_parts + 1)))
     for first, end in pairwise(ends.tolist()):
@@ -194,7 +196,7 @@ def split(batch: Batch, num_parts: int) -> Iterator[Batch]:
 
 
 def _groups(batch: Batch, num_heads: int) -> Iterator[Index]:
-    """Sequences of equal length, some at a time: [sequences, length], rows of the step."""
+    """Yields groups of sequences of equal length: [sequences, length], rows of the step."""
     starts = batch.query_starts.astype(np.intp)
     lengths = np.diff(starts)
     for length in np.unique(lengths):
@@ -205,9 +207,9 @@ def _groups(batch: Batch, num_heads: int) -> Iterator[Index]:
 
 
 def attend(q: FloatArray, k: FloatArray, v: FloatArray, reach: int | None) -> FloatArray:
-    """Attention within each of some sequences, [sequences, length, heads, head_dim].
+    """Returns attention within each of several sequences, [sequences, length, heads, head_dim].
 
-    Queries come scaled. The result is [sequences, length, heads * head_dim].
+    Queries must be scaled already. The result is [sequences, length, heads * head_dim].
     """
     count, length, heads, _ = q.shape
     q = np.ascontiguousarray(q.transpose(0, 2, 1, 3))
@@ -250,17 +252,17 @@ def _read_layer(reader: "WeightReader", model: ModelSpec, index: int, spec: Laye
 
 @dataclass(frozen=True, slots=True)
 class WeightReader:
-    """Weights as products and norms: aligned float32, products of the same input joined."""
+    """Reader of weights as linear layers and norms: aligned float32, with layers of the same input joined."""
 
     weights: Weights
     norm_eps: float
 
     def matrix(self, name: str) -> FloatArray:
-        """One matrix; BLAS copies an unaligned one (a file may place it so) at every use."""
+        """Returns one aligned matrix; a file may store it unaligned, and BLAS would then copy it at every use."""
         return np.require(self.weights[name].float32(), np.float32, ["C", "ALIGNED"])
 
     def linear(self, *names: str) -> Linear:
-        """The products `names`, one after the other in the result."""
+        """Returns the linear layers `names` joined, with their results one after the other."""
         parts = [self.matrix(name) for name in names]
         bias = None
         if f"{names[0]}.bias" in self.weights:
@@ -268,7 +270,7 @@ class WeightReader:
         return Linear(parts[0] if len(parts) == 1 else np.concatenate(parts), bias)
 
     def norm(self, name: str) -> LayerNorm:
-        """One norm."""
+        """Returns one norm."""
         bias = f"{name}.bias"
         return LayerNorm(
             self.weights[name].float32(),

@@ -1,7 +1,7 @@
-"""Layers of experts in the reference: which rows go to which, and the sum of what they give.
+"""Layers of experts in the reference: the experts of each row, and the sum of their results.
 
-The rows of an expert are taken together, and put into products of the same shape however many there are
-(`tiles`): a row's bits do not depend on which others chose the same.
+The rows of an expert are computed together, in products of the same shape however many rows there are (`tiles`): so a
+row's bits do not depend on other rows of the same expert.
 """
 
 from collections.abc import Callable
@@ -20,7 +20,7 @@ Mlp = Callable[[FloatArray], FloatArray]
 
 @dataclass(frozen=True, slots=True)
 class Experts:
-    """The router is [experts, hidden], with one row more where a shared expert is weighed."""
+    """Experts of a layer. The router is [experts, hidden], with one more row if a shared expert has a weight."""
 
     spec: ExpertsSpec
     router: Linear
@@ -28,11 +28,13 @@ class Experts:
     mlps: tuple[Mlp, ...]
 
     def __call__(self, rows: FloatArray, shared: FloatArray | None) -> FloatArray:
-        """[whole tiles of rows, hidden]; `shared` is what the shared expert gave."""
+        """Returns [whole tiles of rows, hidden]; `shared` is the result of the shared expert."""
         logits = self.router(rows)
         chosen, weights = choose(self.spec, logits[:, : self.spec.count], self.correction)
         result = np.zeros_like(rows)
-        for number, mlp in enumerate(self.mlps):  # a row's are added in the order of their numbers
+        for number, mlp in enumerate(
+            self.mlps
+        ):  # a row's results are added in the order of the experts' numbers
             taken, place = np.nonzero(chosen == number)
             if len(taken):
                 given = mlp(tiles.pad_rows(rows[taken]))[: len(taken)]
@@ -47,7 +49,7 @@ class Experts:
 def choose(
     spec: ExpertsSpec, logits: FloatArray, correction: FloatArray | None = None
 ) -> tuple[IntArray, FloatArray]:
-    """The experts of each row, [rows, per_token], by number, and their weights."""
+    """Returns the experts of each row, [rows, per_token], in order of their numbers, and their weights."""
     if correction is not None:
         falling: FloatArray = np.exp(-logits)
         scores = np.reciprocal(1 + falling, dtype=np.float32)
@@ -73,7 +75,7 @@ def _choose_by_scores(
 
 
 def _of_best_groups(spec: ExpertsSpec, keys: FloatArray, num_best: int) -> FloatArray:
-    """The keys of groups that are left, by the sum of so many of their best; of others what nobody chooses."""
+    """Returns the keys of the best groups, by the sum of each group's `num_best` best; -inf for all other keys."""
     if spec.groups_per_token == spec.num_groups:
         return keys
     groups = keys.reshape(len(keys), spec.num_groups, -1)
@@ -85,5 +87,5 @@ def _of_best_groups(spec: ExpertsSpec, keys: FloatArray, num_best: int) -> Float
 
 
 def _best(keys: FloatArray, count: int) -> NDArray[np.intp]:
-    """Of each row the places of the highest; of equal ones the first. Numbers that are none come last."""
+    """Returns the indexes of each row's highest keys; of equal keys the first. NaN comes last."""
     return np.argsort(-keys, axis=1, kind="stable")[:, :count]

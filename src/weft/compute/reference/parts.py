@@ -1,4 +1,4 @@
-"""Parts of the reference that have weights and no state: norms, MLPs, and what joins pairs."""
+"""Parts of the reference with weights and without state: norms, MLPs, and the layer that joins pairs."""
 
 from dataclasses import dataclass
 
@@ -14,7 +14,7 @@ from weft.model.spec import ModelSpec
 
 @dataclass(frozen=True, slots=True)
 class Mlp:
-    """Two products and what lies between them; `up` holds the gate's rows first where there is one."""
+    """Two linear layers and the activation between them; `up` holds the gate's rows first if there is a gate."""
 
     spec: ModelSpec
     up: Product
@@ -24,7 +24,7 @@ class Mlp:
         return self.down(self.middle(self.up(rows)))
 
     def middle(self, up: FloatArray) -> FloatArray:
-        """What comes between them."""
+        """Returns the input of the second linear layer."""
         spec = self.spec
         if not spec.is_gated:
             return activate(spec.activation, up)
@@ -40,7 +40,7 @@ class Mlp:
 
 @dataclass(frozen=True, slots=True)
 class RmsNorm:
-    """Scale the last axis to mean square 1, then by `weight`."""
+    """Scales the last axis to mean square 1, then by `weight`."""
 
     weight: FloatArray
     eps: np.float32
@@ -56,7 +56,7 @@ Norm = RmsNorm | LayerNorm
 
 @dataclass(frozen=True, slots=True)
 class Join:
-    """Pairs of an embedding and a hidden state, each normed, through one product that is never rounded."""
+    """Joins pairs of an embedding and a hidden state, each normed, by one linear layer that is never quantized."""
 
     embed_norm: Norm
     hidden_norm: Norm

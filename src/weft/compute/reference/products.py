@@ -1,4 +1,4 @@
-"""Linear layers of decoders in numpy: in float32, in int8, and with weights in groups."""
+"""Linear layers of decoders in numpy: in float32, in int8, and with group-quantized weights."""
 
 from dataclasses import dataclass
 from typing import TypeAlias
@@ -14,7 +14,7 @@ from weft.model.groups import GroupedMatrix
 
 @dataclass(frozen=True, slots=True)
 class Int8Linear:
-    """Weights and rows are rounded to int8."""
+    """A linear layer whose weights and rows are quantized to int8."""
 
     matrix: Int8Rows
     bias: FloatArray | None
@@ -26,7 +26,7 @@ class Int8Linear:
 
 @dataclass(frozen=True, slots=True)
 class GroupedLinear:
-    """Weights are in groups."""
+    """A linear layer with group-quantized weights."""
 
     matrices: tuple[GroupedMatrix, ...]
     bias: FloatArray | None

@@ -1,4 +1,4 @@
-"""States of sequences in numpy: each sequence of a step goes on from its slot, and leaves its state in one."""
+"""States of sequences in numpy: each sequence of a step continues from its slot, and stores its state in a slot."""
 
 from dataclasses import dataclass
 from itertools import accumulate
@@ -12,17 +12,20 @@ from weft.model.recurrence import Recurrence as Spec
 
 
 class Recurrence(Protocol):
-    """A layer that goes through a sequence row by row. A row's bits must not depend on where the rows begin."""
+    """A layer that goes through a sequence row by row. A row's bits must not depend on where the step's rows
+    begin.
+    """
 
     def __call__(self, rows: FloatArray, state: FloatArray) -> FloatArray:
-        """Of successive rows of one sequence [rows, in] to [rows, out]; the flat `state` goes on in place."""
+        """Maps successive rows of one sequence [rows, in] to [rows, out]; updates the flat `state` in place."""
 
 
 @dataclass(frozen=True, slots=True)
 class RecurrentLayer:
-    """A layer's recurrence, and which of its products are not those that every layer has.
+    """A layer's recurrence, and the linear layers that are particular to it.
 
-    `parts` are all that make its rows, each with the column where what it makes begins; `out` is the one behind it.
+    `parts` are all linear layers that make its rows, each with the first column of its result; `out` is the linear
+    layer after the recurrence.
     """
 
     recurrence: Recurrence
@@ -32,7 +35,7 @@ class RecurrentLayer:
 
     @classmethod
     def of(cls, recurrence: Recurrence, spec: Spec, unrounded: Linear | None) -> "RecurrentLayer":
-        """With the products that `spec` names."""
+        """Returns the layer with the linear layers that `spec` names."""
         starts = accumulate(spec.products.values(), initial=0)
         return cls(recurrence, unrounded, tuple(zip(spec.products, starts, strict=False)), spec.out)
 
@@ -40,7 +43,7 @@ class RecurrentLayer:
 def advance(
     recurrence: Recurrence, batch: Batch, states: FloatArray, rows: FloatArray
 ) -> FloatArray:
-    """All sequences of a step through a layer whose `states` are [slots, state size]."""
+    """Runs all sequences of a step through a layer whose `states` are [slots, state size]."""
     assert batch.state_reads is not None
     assert batch.state_writes is not None
     outputs = []

@@ -1,4 +1,4 @@
-"""The layers that keep a state of a sequence, with their weights."""
+"""Builds the layers that keep a state per sequence, with their weights."""
 
 from typing import assert_never
 
@@ -17,7 +17,9 @@ from weft.model.weights import Weights
 def read_recurrent(
     weights: Weights, prefix: str, spec: Recurrence, norm_eps: float
 ) -> RecurrentLayer:
-    """That whose tensors' names begin so. What is not rounded where linear layers are is one product."""
+    """Reads the layer whose tensor names begin with `prefix`. Its linear layers that are never quantized become
+    one product.
+    """
 
     def floats(name: str) -> FloatArray:
         return weights[prefix + name].float32()

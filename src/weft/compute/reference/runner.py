@@ -1,7 +1,7 @@
-"""`ReferenceRunner`: the decoder spec in full, in float32 numpy. The oracle for every other runner.
+"""`ReferenceRunner`: the complete decoder spec in float32 numpy. The oracle for every other runner.
 
-One step is: embed, then in each layer attention and MLP around a residual stream, then the head.
-A row's logits are the same bits whatever else is in the step; `tiles` and `attention` say how.
+One step is: embed, then in each layer attention and MLP around a residual stream, then the head. A row's logits have
+the same bits whatever else is in the step; `tiles` and `attention` explain how.
 """
 
 from dataclasses import dataclass
@@ -41,16 +41,16 @@ Rotations = dict[RopeSpec, tuple[FloatArray, FloatArray]]
 
 @dataclass(frozen=True, slots=True)
 class _Layer:
-    """The weights of one layer; a norm that the spec does not have is None. Names begin with `prefix`.
+    """The weights of one layer; norms that the spec lacks are None. Tensor names begin with `prefix`.
 
-    Of a layer with a convolution or a recurrence `qkv` and `o` lead into it and out of it.
+    In a layer with a convolution or a recurrence, `qkv` and `o` are the linear layers into it and out of it.
     """
 
     spec: LayerSpec
     prefix: str
     qkv: Product
     o: Product
-    mlp: "Mlp | None"  # all rows go through it; of a layer with experts the shared one
+    mlp: "Mlp | None"  # every row uses it; in a layer with experts it is the shared expert
     experts: Experts | None
     sinks: FloatArray | None
     latent: LatentHeads | None
@@ -70,7 +70,7 @@ class _Layer:
 
 @dataclass(frozen=True, slots=True)
 class _Step:
-    """What every layer of one step needs."""
+    """Data of one step that every layer needs."""
 
     batch: Batch
     slots: IntArray
@@ -81,9 +81,9 @@ class _Step:
 
 
 class ReferenceRunner(HostBlocks):
-    """Loaded weights and a float32 KV pool, of numbers that int8 has where `kv_cache_dtype` says so.
+    """Loaded weights and a float32 KV pool, whose numbers are quantized to int8 if `kv_cache_dtype` says so.
 
-    `max_model_len` matters to two-range rope only.
+    `max_model_len` matters only to rope with two ranges.
     """
 
     def __init__(
@@ -118,7 +118,7 @@ class ReferenceRunner(HostBlocks):
         self._slots: list[FloatArray] = []
 
     def allocate_kv(self, *, num_blocks: int, block_size: int, num_state_slots: int = 0) -> None:
-        """Make the pool: [layers, keys and values, slots, kv heads, head_dim]; and states beside it."""
+        """Allocates the pool: [layers, keys and values, slots, kv heads, head_dim]; and states beside it."""
         spec = self.spec
         num_slots, num_layers = num_blocks * block_size, spec.num_attention_layers
         shape = (num_layers, spec.kv_parts, num_slots, spec.num_kv_heads, spec.head_dim)
@@ -137,7 +137,7 @@ class ReferenceRunner(HostBlocks):
 
     @property
     def kv_layout(self) -> str:
-        """Numbers in numpy's order."""
+        """Layout: numbers in numpy's order."""
         return f"reference-1 {'int8' if self._has_int8_cache else 'float32'}"
 
     def _pool_parts(self) -> list[FloatArray]:
@@ -160,26 +160,23 @@ class ReferenceRunner(HostBlocks):
         self._adapters.remove(adapter_id)
 
     def forward(self, batch: Batch) -> FloatArray:
-        """Logits of the wanted rows, [wanted, vocab]; without a head, their hidden states."""
-        with np.errstate(all="ignore"):  # what overflows shows up as NaN, in its own row
+        """Returns logits of the wanted rows, [wanted, vocab]; hidden states for a model without a head."""
+        with np.errstate(all="ignore"):  # an overflow shows as NaN, in its own row only
             rows = _normed(self._norm, self._run_layers(batch)[batch.logit_rows])
             return self._logits(rows, self._adapters.of_logits(batch))
 
     def forward_hidden(self, batch: Batch) -> tuple[FloatArray, FloatArray]:
-        """See `HiddenStates`."""
         with np.errstate(all="ignore"):
             rows = _normed(self._norm, self._run_layers(batch)[: len(batch.token_ids)])
             adapters = self._adapters.of_logits(batch)
             return self._logits(rows[batch.logit_rows], adapters), rows
 
     def embed(self, token_ids: IntArray) -> FloatArray:
-        """See `HiddenStates`."""
         assert self._embed is not None
         rows: FloatArray = self._embed[token_ids]
         return rows
 
     def logits(self, hidden: FloatArray) -> FloatArray:
-        """See `HiddenStates`."""
         with np.errstate(all="ignore"):
             return self._logits(hidden, AdapterRows(()))
 
@@ -243,7 +240,7 @@ class ReferenceRunner(HostBlocks):
         parts = (("q", 0), ("k", k_start), ("v", k_start + kv_size))
         qkv = step.adapters.add(layer.qkv(rows), rows, layer.prefix, parts)[:num_rows]
         queries, kv = qkv[:, :k_start], qkv[:, k_start:]
-        pairs = queries.reshape(num_rows, spec.num_heads, -1)  # with the gate behind each query
+        pairs = queries.reshape(num_rows, spec.num_heads, -1)  # each query is followed by its gate
         q = self._heads(layer.q_norm, pairs[:, :, : spec.head_dim].reshape(num_rows, q_size))
         k = self._heads(layer.k_norm, kv[:, :kv_size])
         v = kv[:, kv_size:].reshape(num_rows, -1, spec.head_dim)
@@ -306,7 +303,7 @@ class ReferenceRunner(HostBlocks):
         return step.adapters.add(layer.o(output), output, layer.prefix, ((net.out, 0),))
 
     def _heads(self, norm: Norm | None, rows: FloatArray) -> FloatArray:
-        """[rows, heads * head_dim] as [rows, heads, head_dim], normalised as the spec says."""
+        """Returns [rows, heads * head_dim] as [rows, heads, head_dim], normalised as the spec says."""
         rows = np.ascontiguousarray(rows)
         if norm is not None and self.spec.qk_norm is QkNorm.FULL:
             rows = norm(rows)
@@ -351,14 +348,16 @@ def _normed(norm: Norm | None, rows: FloatArray) -> FloatArray:
 
 
 def _rounded(heads: FloatArray) -> FloatArray:
-    """Keys or values [rows, heads, head_dim] as int8 gives them, each head of each row by its own scale."""
+    """Returns keys or values [rows, heads, head_dim] as int8 represents them, each head of each row with its own
+    scale.
+    """
     whole = Int8Rows.round(np.ascontiguousarray(heads).reshape(-1, heads.shape[-1]))
     return (whole.values * whole.scales[:, None]).reshape(heads.shape)
 
 
 @dataclass(frozen=True, slots=True)
 class _Reader:
-    """Weights as the runner wants them: aligned float32, products of the same input joined."""
+    """Reader of weights in the runner's form: aligned float32, with linear layers of the same input joined."""
 
     spec: ModelSpec
     weights: Weights
@@ -366,7 +365,7 @@ class _Reader:
     formats: list[LayerFormats]
 
     def layer(self, index: int, spec: LayerSpec) -> _Layer:
-        """Everything of one layer."""
+        """Returns everything of one layer."""
         prefix = f"layers.{index}."
         latent = self.latent(prefix, self.spec.latent) if self.spec.latent else None
         first = "q_a" if f"{prefix}q_a" in self.weights else "q"
@@ -390,26 +389,26 @@ class _Reader:
         )
 
     def latent(self, prefix: str, spec: LatentSpec) -> LatentHeads:
-        """What heads make of latent vectors, in float32 however other products are rounded."""
+        """Returns the per-head part of latent attention, in float32 even if other linear layers are quantized."""
         norm = self.weights[f"{prefix}kv_a_norm"].float32()
         query_norm = self.vector(f"{prefix}q_a_norm")
         return LatentHeads.of(spec, self.matrix(f"{prefix}kv_b"), norm, query_norm)
 
     def join(self) -> Join:
-        """What rows of pairs begin with."""
+        """Returns the layer that joins pairs into rows."""
         embed, hidden = (self.optional_norm(f"join_{part}_norm") for part in ("embed", "hidden"))
         assert embed is not None
         assert hidden is not None
         return Join(embed, hidden, Linear(self.matrix("join"), None))
 
     def mlp(self, prefix: str) -> Mlp:
-        """The one whose matrices' names begin so."""
+        """Returns the MLP whose tensor names begin with `prefix`."""
         names = ("gate", "up") if self.spec.is_gated else ("up",)
         up, down = self.linear(prefix, *names), self.linear(prefix, "down")
         return Mlp(self.spec, up, down)
 
     def experts(self, prefix: str, spec: ExpertsSpec) -> Experts:
-        """Those of a layer."""
+        """Returns the experts of a layer."""
         names = ("router", "shared_gate") if spec.weighs_shared else ("router",)
         router = np.concatenate([self.matrix(prefix + name) for name in names])
         mlps = (self.mlp(f"{prefix}experts.{number}.") for number in range(spec.count))
@@ -421,15 +420,15 @@ class _Reader:
         )
 
     def matrix(self, name: str) -> FloatArray:
-        """One matrix; BLAS copies an unaligned one (a file may place it so) at every use."""
+        """Returns one aligned matrix; a file may store it unaligned, and BLAS would then copy it at every use."""
         return _aligned(self.weights[name])
 
     def vector(self, name: str) -> FloatArray | None:
-        """One that not every decoder has, or the weights of a convolution."""
+        """Returns a tensor that not every decoder has, or the weights of a convolution."""
         return self.weights[name].float32() if name in self.weights else None
 
     def optional_norm(self, name: str) -> Norm | None:
-        """A norm that not every decoder has."""
+        """Returns a norm that not every decoder has."""
         if name not in self.weights:
             return None
         weight = self.weights[name].float32() + np.float32(self.spec.norm_offset)
@@ -439,7 +438,7 @@ class _Reader:
         return RmsNorm(weight, eps)
 
     def linear(self, prefix: str, *names: str) -> Product:
-        """The matrices of one input, joined."""
+        """Returns the linear layers of one input, joined."""
         bias = self.biases(prefix, names)
         form = format_of(prefix + names[0], self.formats)
         if form is not None:
@@ -453,7 +452,7 @@ class _Reader:
         return Linear(parts[0] if len(parts) == 1 else np.concatenate(parts), bias)
 
     def biases(self, prefix: str, names: tuple[str, ...]) -> FloatArray | None:
-        """Theirs, joined; zeros of a matrix that has none while another has some."""
+        """Returns the biases, joined; zeros for a matrix without a bias if another one has it."""
         if not any(f"{prefix}{name}.bias" in self.weights for name in names):
             return None
         found = (self.vector(f"{prefix}{name}.bias") for name in names)
@@ -477,7 +476,7 @@ def _aligned(tensor: Tensor) -> FloatArray:
 
 
 def _in_groups(values: Values, form: GroupFormat) -> GroupedMatrix:
-    """A matrix in that form, which is its own, or that of floats that are rounded."""
+    """Returns a matrix in that format: its stored numbers, or floats quantized to it."""
     if isinstance(values, StoredGroups) and values.group_format == form:
         return values.grouped()
     return round_to_groups(values.unpacked())
