@@ -257,7 +257,7 @@ def test_a_tokenizer_that_cannot_be_used_fails_the_request_only():
     [(engine_id, reason)] = compiler.take_ready()
     assert (engine_id, reason.partition(" (")[0]) == (
         "id",
-        "no text of this tokenizer can be followed",
+        "no grammar works with this tokenizer",
     )
     compiler.close()
 

@@ -100,7 +100,7 @@ async def test_many_strangers_at_once_keep_nobody_out():
 async def test_who_does_not_know_the_secret_does_not_join(secret):
     """Nor hears anything of the head."""
     async with listening() as (listener, place, joining):
-        with pytest.raises(PeerError, match="the secrets are not the same"):
+        with pytest.raises(PeerError, match="the secrets differ"):
             await join(place, joining, secret)
         await is_well(listener, place, joining)
 
@@ -120,9 +120,9 @@ def changed(joining: Join, part: str, **values) -> Join:
         ("scheduler_config", {"max_num_seqs": 3}, "scheduler_config.max_num_seqs is 3 there"),
         ("cache_config", {"block_size": 32}, "cache_config.block_size is 32 there, and 16 here"),
         ("", {"data_parallel_size": 2}, "data_parallel_size is 2 there, and 3 here"),
-        ("", {"data_parallel_rank": 0}, "rank 0 is none of those that nodes have here: 1, 2"),
-        ("", {"data_parallel_rank": 7}, "rank 7 is none of those"),
-        ("", {"data_parallel_rank": None}, "rank None is none of those"),
+        ("", {"data_parallel_rank": 0}, "rank 0 is not a rank of a node; these are 1, 2"),
+        ("", {"data_parallel_rank": 7}, "rank 7 is not a rank of a node"),
+        ("", {"data_parallel_rank": None}, "rank None is not a rank of a node"),
     ],
 )  # fmt: skip
 async def test_an_engine_that_would_answer_otherwise_is_refused_by_name(part, values, words):
@@ -130,7 +130,7 @@ async def test_an_engine_that_would_answer_otherwise_is_refused_by_name(part, va
     async with listening() as (listener, place, joining):
         with pytest.raises(JoinRefused, match=words):
             await join(place, changed(joining, part, **values))
-        with pytest.raises(JoinRefused, match="another tokenizer"):
+        with pytest.raises(JoinRefused, match="its tokenizer differs"):
             await join(place, msgspec.structs.replace(joining, tokenizer="0"))
         await is_well(listener, place, joining)
 

@@ -181,7 +181,7 @@ def test_a_file_that_its_disk_does_not_give_is_packed_anew(
         _, logits = loaded(model, directory)
     assert len(packings) == 2
     assert np.array_equal(logits, expected)
-    assert "Input/output error; weights are packed anew" in caplog.text
+    assert "Input/output error; the weights are packed again" in caplog.text
 
 
 def test_a_link_is_not_followed(model, directory, packings, tmp_path):

@@ -213,7 +213,7 @@ async def test_what_cannot_be_profiled_is_refused_by_name(arguments, field, tmp_
     [
         ("{}", "torch_profiler_dir"),
         ('{"torch_profiler_dir": "/nonexistent/x"}', "/nonexistent/x"),
-        ('{"torch_profiler_dir": "/dev/null"}', "no directory"),
+        ('{"torch_profiler_dir": "/dev/null"}', "must be a writable directory"),
         ('{"torch_profiler_dir": "/tmp", "torch_profiler_with_stack": true}', "with_stack"),
         ('{"torch_profiler_dir": "/tmp", "profiler": "cuda"}', "cuda"),
         ('{"torch_profiler_dir": "/tmp", "max_iterations": -1}', "max_iterations"),

@@ -158,11 +158,11 @@ def test_a_marker_may_come_as_its_own_token(whole, tokens, verdict):
     [
         ({"structures": []}, "structures is empty"),
         ({"structures": [{"begin": "<f", "schema": {}, "end": ""}]}, "triggers must be a list"),
-        ({**OLD, "triggers": ["<g"]}, "no trigger begins"),
+        ({**OLD, "triggers": ["<g"]}, "begins with none of the triggers"),
         ({**OLD, "triggers": [""]}, "none of them empty"),
         ({**OLD, "triggers": [5]}, "must hold texts"),
         ({"format": 5}, "type"),
-        ({"format": {"type": "harmony"}}, "no format of type"),
+        ({"format": {"type": "harmony"}}, "unknown format type"),
         ({"format": {"type": "any_text", "excludes": ["x"]}}, "unknown keys .*excludes"),
         ({"format": {"type": "regex"}}, "pattern must be text"),
         ({"format": {"type": "json_schema", "json_schema": 5}}, "json_schema must be a schema"),

@@ -83,10 +83,10 @@ def offer(producer) -> FakeRunner:
 @pytest.mark.parametrize(
     ("secret", "identity", "message"),
     [
-        (b"another secret, just as long", IDENTITY, "the secrets are not the same"),
-        (b"", IDENTITY, "the secrets are not the same"),
-        (SECRET, msgspec.structs.replace(IDENTITY, model="n"), "it has another model"),
-        (SECRET, msgspec.structs.replace(IDENTITY, block_bytes=2), "it has another block_bytes"),
+        (b"another secret, just as long", IDENTITY, "the secrets differ"),
+        (b"", IDENTITY, "the secrets differ"),
+        (SECRET, msgspec.structs.replace(IDENTITY, model="n"), "model differs"),
+        (SECRET, msgspec.structs.replace(IDENTITY, block_bytes=2), "block_bytes differs"),
     ],
 )
 def test_who_is_somebody_else_gets_no_block(connector, secret, identity, message):
@@ -178,7 +178,7 @@ def test_a_block_of_another_length_is_not_taken(connector):
         offer(producer)
         with greet(producer) as peer:
             peer.request_blocks(LENT, IDENTITY.block_bytes)
-            with pytest.raises(PeerError, match="a block has 64 bytes, and should have 32"):
+            with pytest.raises(PeerError, match="a block has 64 bytes instead of 32"):
                 peer.receive_block(PoolAccess(runner_of()), 0, 32)
 
 

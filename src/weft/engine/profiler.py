@@ -39,7 +39,9 @@ def read_profiler(given: str | dict[str, Any] | None) -> ProfilerConfig | None:
     config = read_json(FLAG, given, ProfilerConfig)
     directory = Path(config.torch_profiler_dir).expanduser().absolute()
     if not (directory.is_dir() and os.access(directory, os.W_OK)):
-        raise ConfigError(f"{FLAG}: torch_profiler_dir is no directory to write to: {directory}")
+        raise ConfigError(
+            f"{FLAG}: torch_profiler_dir must be a writable directory, got {directory}"
+        )
     return msgspec.structs.replace(config, torch_profiler_dir=str(directory))
 
 
@@ -140,7 +142,7 @@ class Profiler:
 
     def _end_if_full(self) -> None:
         if self._num_bytes >= MAX_TRACE_BYTES or time.monotonic() >= self._ends_at:
-            log.warning("the profile is as large or as long as one may be: recording has ended")
+            log.warning("the profile has reached its maximum size or duration: recording has ended")
             self.close()
 
     def _end(self) -> None:

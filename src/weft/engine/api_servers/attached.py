@@ -221,7 +221,7 @@ class AttachedServer:
         if method == SUBSCRIBE:
             return await self._pass_on(call, client.subscribe_kv_events(*call.arguments))
         if method not in ANSWERS:
-            raise Unsupported(f"{method[:80]!a} is no call for several API servers")
+            raise Unsupported(f"{method[:80]!a} cannot be called with several API servers")
         with_structures(method, call.arguments, call.named)
         doing = self._change(getattr(client, method)(*call.arguments, **call.named))
         # Scaling goes on without its caller, and all servers must learn its result.

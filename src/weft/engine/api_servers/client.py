@@ -303,7 +303,7 @@ class ApiServerClient(FrontClient):
             case Drain() | EnginesStopped():
                 self._take_leave(message)
             case Start():
-                raise AssertionError("it is the first message, and comes once")
+                raise AssertionError("`Start` is the first message, and is sent only once")
             case _:
                 assert_never(message)
 

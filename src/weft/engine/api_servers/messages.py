@@ -115,7 +115,7 @@ class Item(msgspec.Struct, frozen=True, tag=True):
 
 
 class Answer(msgspec.Struct, frozen=True, tag=True):
-    """The end of a call."""
+    """The end of a call: its value or its fault."""
 
     call_id: int
     value: msgspec.Raw = msgspec.Raw(b"\xc0")

@@ -163,11 +163,13 @@ class DataParallelClient(ElasticGroup):
         if number is not None:
             pinned = next((rank for rank in self._ranks if rank.number == number), None)
             if pinned is None:  # the rank was removed after the request was checked
-                raise BadRequest("data_parallel_rank", f"data_parallel_rank {number} is not there")
+                raise BadRequest(
+                    "data_parallel_rank", f"data_parallel_rank {number} does not exist"
+                )
             if pinned.is_draining:
-                raise Unavailable(f"engine {number} takes no more requests; it is about to leave")
+                raise Unavailable(f"engine {number} accepts no more requests; it is being removed")
             if not pinned.is_live:
-                raise EngineDead(f"engine {number} is not running; it is started again")
+                raise EngineDead(f"engine {number} is not running; it is being restarted")
             ranks = [pinned]
         live = [rank for rank in ranks if rank.is_live]
         if not live:
@@ -199,7 +201,7 @@ class DataParallelClient(ElasticGroup):
 
     @property
     def dead_error(self) -> BaseException:
-        return EngineDead("no engine is running; they are started again")
+        return EngineDead("no engine is running; the engines are being restarted")
 
     @property
     def is_degraded(self) -> bool:

@@ -353,7 +353,7 @@ class ElasticGroup(EngineGroup):
         """Sends these ranks no more requests, and waits until their open requests are finished."""
         if self._may_be_paused and any(rank.num_open for rank in ranks):
             raise FailedPrecondition(
-                "requests of engines that are to leave cannot end while they are paused: resume_generation first"
+                "requests of the engines to remove cannot finish while paused: call resume_generation first"
             )
         for rank in ranks:
             rank.is_draining = True
@@ -368,8 +368,8 @@ class ElasticGroup(EngineGroup):
                 raise
             count = sum(rank.num_open for rank in ranks)
             raise DeadlineExceeded(
-                f"after {timeout_s:g} s there were {count} requests open in the engines that were to leave; "
-                "they stay"
+                f"after {timeout_s:g} s the engines to remove still had {count} open requests; "
+                "no engine was removed"
             ) from None
 
 
@@ -401,13 +401,13 @@ def _check_room(config: EngineConfig, num_new: int) -> None:
     assert elastic is not None
     if elastic.num_threads < size:
         raise FailedPrecondition(
-            f"{size} engines need {size} threads at least, and there are {elastic.num_threads} (--num-threads)"
+            f"{size} engines need at least {size} threads, but --num-threads is {elastic.num_threads}"
         )
     needed, free = num_new * elastic.engine_bytes, backend_of(config).free_bytes()
     if needed > free:
         raise FailedPrecondition(
-            f"{size} engines take {format_bytes(needed)} more, {format_bytes(elastic.engine_bytes)} for each that "
-            f"is added, and {format_bytes(free)} of memory are free; with a smaller --kv-cache-bytes it is less"
+            f"{size} engines need {format_bytes(needed)} more memory, {format_bytes(elastic.engine_bytes)} for each "
+            f"new engine, but only {format_bytes(free)} are free; a smaller --kv-cache-bytes reduces this"
         )
 
 

@@ -182,8 +182,8 @@ class EngineGroup(EngineClient):
         async with self._resuming:
             if not self._is_paused or self._num_pausing:
                 raise FailedPrecondition(
-                    "several engines change their weights together: pause_generation first, with mode wait, abort "
-                    "or keep, and when it has returned finish_weight_update"
+                    "several engines change their weights together: call pause_generation first, with mode wait, "
+                    "abort or keep, and finish_weight_update after it has returned"
                 )
             packed, first = weights.next(), self._engines()[0]
             try:

@@ -110,7 +110,7 @@ def _bracket(token: _Token) -> str:
     is_negated = characters[0] == ("^", False)
     characters = characters[1:] if is_negated else characters
     if not characters:
-        raise _wrong(token, "[^] names no character")
+        raise _wrong(token, "[^] has no characters")
     parts: list[str] = []
     while characters:
         first, _ = characters.pop(0)
@@ -135,7 +135,7 @@ def _characters(token: _Token) -> Iterator[tuple[str, bool]]:
         elif code is not None:
             number = int(code, 16)
             if number > 0x10FFFF or 0xD800 <= number <= 0xDFFF:
-                raise _wrong(token, f"\\{found.group()[1:]} is no character")
+                raise _wrong(token, f"\\{found.group()[1:]} is not a character")
             yield chr(number), True
         elif escaped in _NAMED:
             yield _NAMED[escaped], True

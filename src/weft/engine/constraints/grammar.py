@@ -297,7 +297,7 @@ class GrammarCompiler:
         except GrammarFailed as error:
             made = str(error)
         except ValueError as error:  # the vocabulary; a bad grammar was refused by the front
-            made = f"no text of this tokenizer can be followed ({one_line(str(error))})"
+            made = f"no grammar works with this tokenizer ({one_line(str(error))})"
         except Exception:  # top of a thread's job: a request waits for the result
             log.exception("a grammar could not be built: engine_id=%s", engine_id)
             made = "internal error while building the grammar"

@@ -92,7 +92,7 @@ class _Writer:
         kind = _text(part, "type")
         assert isinstance(part, dict)
         if kind not in _KEYS:
-            raise ValueError(f"there is no format of type {kind[:40]!a}")
+            raise ValueError(f"unknown format type {kind[:40]!a}")
         if unknown := sorted(part.keys() - _KEYS[kind] - {"type"}):
             raise ValueError(f"{kind} has unknown keys {unknown[:5]}")
         written: str = getattr(self, f"_{kind}")(part, end)
@@ -178,7 +178,7 @@ class _Writer:
             begin = _text(tag, "begin")
             trigger = next((one for one in triggers if begin.startswith(one)), None)
             if trigger is None:
-                raise ValueError(f"no trigger begins the tag {begin[:40]!a}")
+                raise ValueError(f"the tag {begin[:40]!a} begins with none of the triggers")
             leads.append(_Lead(trigger, begin, self._tag_rest(tag, "")))
         then = self._literal(end) if part.get("stop_after_first") else None
         free = self._free(leads, end, then=then)
@@ -305,7 +305,7 @@ def _list(part: object, name: str) -> list[Any]:
 
 def _get(part: object, name: str, kind: type[str | list[Any] | dict[str, Any]]) -> Any:
     if not isinstance(part, dict):
-        raise ValueError(f"there must be an object with {name}, not {json.dumps(part)[:40]}")
+        raise ValueError(f"expected an object with {name}, not {json.dumps(part)[:40]}")
     value = part.get(name)
     if not isinstance(value, kind):
         raise ValueError(f"{name} must be {_WORDS[kind]} in {json.dumps(part)[:80]}")

@@ -137,16 +137,16 @@ class LoraTable:
         owner = self._owner(request.lora_int_id)
         if owner not in (None, name):
             raise BadRequest(
-                "lora_int_id", f"lora_int_id {request.lora_int_id} is that of the adapter {owner!a}"
+                "lora_int_id", f"lora_int_id {request.lora_int_id} belongs to the adapter {owner!a}"
             )
         known = self._entries.get(name) or self._arriving.get(name)
         if known is None and len(self._entries) + len(self._arriving) >= MAX_NAMES:
-            raise Overloaded(f"there are {MAX_NAMES} adapters; remove one first")
+            raise Overloaded(f"the maximum of {MAX_NAMES} adapters is reached; remove one first")
         if known and not request.load_inplace and known.request.lora_path != request.lora_path:
             raise BadRequest(
                 "lora_name",
-                f"lora_name {name!a} is there already, from another lora_path; load_inplace "
-                "replaces it",
+                f"lora_name {name!a} exists already, with another lora_path; set load_inplace "
+                "to replace it",
             )
 
     def fail(self, error: BaseException) -> None:

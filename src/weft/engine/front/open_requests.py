@@ -217,13 +217,13 @@ class OpenRequests:
         num_sequences = self.num_sequences + self._num_prepared + num_answers
         if num_sequences > self._limits.max_num_queued_reqs:
             raise Overloaded(
-                f"the queue is full: {num_sequences} sequences would be open, at most"
-                f" {self._limits.max_num_queued_reqs} may be (--max-num-queued-reqs)"
+                f"the queue is full: {num_sequences} sequences would be open; the maximum is"
+                f" {self._limits.max_num_queued_reqs} (--max-num-queued-reqs)"
             )
         if self._num_queued_tokens >= self._limits.max_num_queued_tokens:
             raise Overloaded(
-                f"the queue is full: {self._num_queued_tokens} prompt tokens are waiting, at most"
-                f" {self._limits.max_num_queued_tokens} may (--max-num-queued-tokens)"
+                f"the queue is full: {self._num_queued_tokens} prompt tokens are waiting; the maximum is"
+                f" {self._limits.max_num_queued_tokens} (--max-num-queued-tokens)"
             )
 
     def admit(

@@ -77,7 +77,7 @@ class ProvenSocket:
     def _nonce(self) -> bytes:
         hello = self._exactly(len(self.magic) + NONCE_BYTES)
         if not hello.startswith(self.magic):
-            raise PeerError("it speaks another protocol, or another version of this one")
+            raise PeerError("the peer speaks another protocol, or another version of it")
         return hello[len(self.magic) :]
 
     def _check_proof(self, expected: bytes) -> None:
@@ -87,7 +87,7 @@ class ProvenSocket:
             # The peer closed the connection, because our proof did not match its secret.
             is_right = False
         if not is_right:
-            raise PeerError("the secrets are not the same")
+            raise PeerError("the secrets differ")
 
     def _proof(self, secret: bytes, use: bytes, client: bytes, server: bytes) -> bytes:
         """Returns a proof that is valid for this protocol and use only, even if others share the secret."""
@@ -110,7 +110,7 @@ class ProvenSocket:
         try:
             return decoder.decode(self._exactly(length))
         except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
-            raise PeerError(f"a frame is not as it should be: {error}") from None
+            raise PeerError(f"invalid frame: {error}") from None
 
     # -- bytes --------------------------------------------------------------------------------
 
@@ -133,7 +133,7 @@ class ProvenSocket:
         while rest:
             count = self._socket.recv_into(rest)
             if not count:
-                raise PeerError("it closed the connection")
+                raise PeerError("the peer closed the connection")
             rest = rest[count:]
             if rest:
                 self._wait_at_most(max(0.001, deadline - time.monotonic()))
@@ -142,7 +142,7 @@ class ProvenSocket:
         """Returns the timeout, cut at the deadline; raises `TimeoutError` after the deadline."""
         left_s = self.deadline - time.monotonic()
         if left_s <= 0:
-            raise TimeoutError("it took too long")
+            raise TimeoutError("the peer took too long")
         return min(timeout_s, left_s)
 
     def _wait_at_most(self, timeout_s: float) -> None:

@@ -15,4 +15,4 @@ def attempt(call_id: int, work: Callable[[], object]) -> Reply:
     except (ConfigError, FailedPrecondition, NotFound, OSError) as error:
         return Reply(call_id, is_done=False, refusal=str(error))
     except MemoryError:
-        return Reply(call_id, is_done=False, refusal="the memory does not suffice")
+        return Reply(call_id, is_done=False, refusal="not enough memory")

@@ -35,7 +35,7 @@ from weft.text.tokenizer import TOKENIZER_FILE, Tokenizer
 log = logging.getLogger("weft.engine")
 
 MAX_HANDSHAKES = 32  # concurrent
-_OTHER_MODEL = "its weights, or the instructions of its CPU, are not those of the others"
+_OTHER_MODEL = "its weights, or the instruction set of its CPU, differ from those of the others"
 _REPORT_S = 10.0  # period of log lines about ranks that have not joined
 
 
@@ -177,12 +177,12 @@ class NodeListener:
         config, rank = joining.config, joining.config.data_parallel_rank
         if rank not in self._waiting:
             own = ", ".join(map(str, self._waiting))
-            return Verdict(f"rank {rank} is none of those that nodes have here: {own}", True)
+            return Verdict(f"rank {rank} is not a rank of a node; these are {own}", True)
         different = difference(self._config, config)
         if different is not None:
             return Verdict(different, is_final=True)
         if joining.tokenizer != self._tokenizer:
-            return Verdict("it has another tokenizer", is_final=True)
+            return Verdict("its tokenizer differs from the head's", is_final=True)
         former = self._joined.get(rank)
         if former is not None and not former.is_closing:
             return Verdict(f"rank {rank} has joined already")

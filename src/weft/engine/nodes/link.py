@@ -162,7 +162,7 @@ def difference(ours: EngineConfig, theirs: EngineConfig) -> str | None:
 
 def _check_version(found: str) -> None:
     if found != __version__:
-        raise PeerError(f"it is Weft {found[:40]!a}, and this one {__version__!a}")
+        raise PeerError(f"the peer is Weft {found[:40]!a}, this is {__version__!a}")
 
 
 def _may_differ(name: str) -> bool:

@@ -36,16 +36,16 @@ class Stopwatch:
         return self._now
 
     def queue(self, sequence: Sequence) -> None:
-        """The sequence has arrived."""
+        """Notes that the sequence has arrived."""
         sequence.queued_at = self._now
 
     def schedule(self, sequence: Sequence) -> None:
-        """The sequence runs. Only the first call counts: waiting after a preemption is not queue time."""
+        """Notes that the sequence runs. Only the first call counts: waiting after a preemption is not queue time."""
         if sequence.scheduled_at is None:
             sequence.scheduled_at = self._now
 
     def count_token(self, sequence: Sequence) -> None:
-        """The sequence has one more token."""
+        """Counts a token of the sequence."""
         self.num_generated_tokens += 1
         if sequence.last_token_at is None:
             self.num_prompt_tokens += sequence.num_prompt_tokens
@@ -57,12 +57,12 @@ class Stopwatch:
         sequence.last_token_at = self._now
 
     def finish_prompt(self, sequence: Sequence) -> None:
-        """The sequence's prompt is computed, and no token follows."""
+        """Notes that the prompt is computed; no token follows."""
         self.num_prompt_tokens += sequence.num_prompt_tokens
         sequence.first_token_at = sequence.last_token_at = self._now
 
     def end(self, sequence: Sequence) -> None:
-        """The sequence has ended, for whatever reason."""
+        """Notes that the sequence has ended, for whatever reason."""
         request = sequence.request
         times = SequenceTimes(
             queue_s=_between(sequence.queued_at, sequence.scheduled_at),

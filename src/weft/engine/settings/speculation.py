@@ -84,7 +84,7 @@ def find_draft(options: EngineOptions, target: Checkpoint, compute: ComputeConfi
         return None
     given, card = _read(options.speculative_config), target.card
     if card.pooling is not None:
-        raise ConfigError(f"{FLAG}: {card.name} generates no text that could be drafted")
+        raise ConfigError(f"{FLAG}: {card.name} is a pooling model, which generates no text")
     try:
         if given.method in MTP_METHODS:
             return _find_mtp(target, options, compute)
@@ -131,7 +131,7 @@ def _read(value: str | dict[str, Any]) -> _Given:
         case "draft_model":
             _refuse_fields(given, method, _OF_LOOKUPS)
             if given.model is None:
-                raise ConfigError(f"{FLAG}: model is missing, which method draft_model needs")
+                raise ConfigError(f"{FLAG}: model is missing; method draft_model needs it")
         case _ if method in MTP_METHODS:
             _refuse_fields(given, method, (*_OF_MODELS, *_OF_LOOKUPS))
         case _:
@@ -158,7 +158,7 @@ def _refuse_fields(given: _Given, method: str, fields: tuple[str, ...]) -> None:
 def _find(given: _Given, name: str, options: EngineOptions, compute: ComputeConfig) -> Draft:
     checkpoint = find_model(name, revision=given.revision, dtype=options.dtype, runner="generate")
     if not isinstance(checkpoint.spec, ModelSpec):
-        raise ConfigError(f"{checkpoint.card.name} computes nothing that could be a draft")
+        raise ConfigError(f"{checkpoint.card.name} cannot be a draft model: it computes nothing")
     backend = BACKENDS[compute.compute]
     wanted = msgspec.structs.replace(
         options, model=name, compute=compute.compute, quantization=given.quantization
@@ -167,7 +167,7 @@ def _find(given: _Given, name: str, options: EngineOptions, compute: ComputeConf
     checkpoint = backend.sized(checkpoint, computed)
     card = checkpoint.card
     if card.keeps_states:
-        raise ConfigError(f"{card.name} keeps states, of which a model that drafts has none")
+        raise ConfigError(f"{card.name} cannot be a draft model: it keeps recurrent states")
     most = card.max_position_embeddings
     length = most if given.max_model_len is None else given.max_model_len
     check_between(f"max_model_len of {card.name}", length, _MIN_DRAFT_LEN, most)

@@ -171,8 +171,8 @@ def _weight_transfer_config(
     config = read_weight_transfer(options.weight_transfer_config)
     if config is not None and _is_several(options) and not shares_weights(compute):
         raise ConfigError(
-            f"--weight-transfer-config needs --data-parallel-size 1 with --compute {compute.compute}: of several "
-            "engines that have weights of their own, one that is started again would serve other ones"
+            f"--weight-transfer-config needs --data-parallel-size 1 with --compute {compute.compute}: its engines do "
+            "not share their weights, and a restarted engine would serve the old ones"
         )
     return config
 

@@ -84,12 +84,11 @@ def _requested_blocks(options: EngineOptions, demand: Demand) -> int | None:
     size = bounded(options, "kv_cache_bytes", INT64_MAX)
     if demand.block_bytes == 0:
         raise ConfigError(
-            "--kv-cache-bytes says nothing for a model that keeps no KV; "
-            "use --num-gpu-blocks-override"
+            "--kv-cache-bytes has no effect for a model without KV; use --num-gpu-blocks-override"
         )
     if size < demand.block_bytes:
         raise ConfigError(
-            f"--kv-cache-bytes {format_bytes(size)} holds no block; one takes {format_bytes(demand.block_bytes)}"
+            f"--kv-cache-bytes {format_bytes(size)} is below the {format_bytes(demand.block_bytes)} of one block"
         )
     return size // demand.block_bytes
 

@@ -301,7 +301,7 @@ class KvConsumer:
                 peer.deadline = deadline
                 with self._lock:
                     if self._is_closed:
-                        raise PeerError("the engine is ending")
+                        raise PeerError("the engine is shutting down")
                     self._peers.add(peer)
                 closing.callback(self._leave, peer)
                 peer.greet(self._secret, self._identity, source.engine_id)

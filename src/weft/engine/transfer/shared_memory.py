@@ -171,7 +171,7 @@ def _of_same_user(connection: socket.socket) -> ShmPeer:
     )
     if user != os.geteuid():
         connection.close()
-        raise PeerError(f"it runs as user {user}, and this one as {os.geteuid()}")
+        raise PeerError(f"the peer runs as user {user}, this process as {os.geteuid()}")
     return ShmPeer(connection)
 
 
@@ -194,9 +194,9 @@ def _check_segment(descriptor: int, num_bytes: int) -> None:
     except OSError:
         seals = 0  # the descriptor is not an in-memory file
     if not seals & fcntl.F_SEAL_SHRINK or seals & fcntl.F_SEAL_WRITE:
-        raise PeerError("its segment is not sealed as it should be")
+        raise PeerError("the peer's segment is not sealed against shrinking")
     if (size := os.fstat(descriptor).st_size) != num_bytes:
-        raise PeerError(f"its segment has {size} bytes, and should have {num_bytes}")
+        raise PeerError(f"the peer's segment has {size} bytes instead of {num_bytes}")
 
 
 def _map_slots(descriptor: int, num_slots: int, num_bytes: int) -> NDArray[np.uint8]:

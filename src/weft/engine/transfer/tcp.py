@@ -136,7 +136,7 @@ class TcpPeer(Peer):
                     raise TimeoutError("timed out") from None
                 continue
             if not count:
-                raise PeerError("it closed the connection")
+                raise PeerError("the peer closed the connection")
             left -= count
             rows = _after(rows, count) if left else []
 

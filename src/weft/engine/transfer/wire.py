@@ -82,7 +82,7 @@ class Peer(ProvenSocket, ABC):
         found, found_id = self.receive(_INTRODUCTION)
         _check_same(identity, found)
         if found_id != engine_id:
-            raise PeerError(f"it is the engine {found_id[:80]!a}, not {engine_id[:80]!a}")
+            raise PeerError(f"the peer is the engine {found_id[:80]!a}, not {engine_id[:80]!a}")
         self._timeout_s = MESSAGE_S
 
     def welcome(self, secret: bytes, identity: Identity, engine_id: str) -> None:
@@ -134,7 +134,7 @@ class Peer(ProvenSocket, ABC):
             self.waited_s += time.monotonic() - began
             began = time.monotonic()
         if length not in (0, num_bytes):
-            raise PeerError(f"a block has {length} bytes, and should have {num_bytes}")
+            raise PeerError(f"a block has {length} bytes instead of {num_bytes}")
         return length > 0
 
 
@@ -142,4 +142,4 @@ def _check_same(ours: Identity, theirs: Identity) -> None:
     for name in Identity.__struct_fields__:
         a, b = getattr(ours, name), getattr(theirs, name)
         if a != b:
-            raise PeerError(f"it has another {name}: {str(b)[:80]!a}, and this one {a!a}")
+            raise PeerError(f"{name} differs: {str(b)[:80]!a} there, {a!a} here")

@@ -37,7 +37,7 @@ class LoraLoader:
         except OSError as error:  # a path that the system refuses to read
             refusal = f"{path}: cannot be read ({error.strerror or error})"
         except MemoryError:
-            refusal = f"{path}: the memory does not suffice"
+            refusal = f"{path}: not enough memory"
         else:
             self.loaded[command.lora_id] = path, stamps
             return Reply(command.call_id)

@@ -283,12 +283,12 @@ def _read(descriptor: int, wanted: _Wanted, path: Path) -> PackedFile | None:
     try:
         file = _checked(descriptor, wanted)
     except OSError as error:  # a disk error
-        log.warning("%s: %s; weights are packed anew", path, error)
+        log.warning("%s: %s; the weights are packed again", path, error)
         return None
     if file is None:
-        log.info("%s: other weights, or damaged; they are packed anew", path)
+        log.info("%s is damaged or has other weights; the weights are packed again", path)
         return None
-    log.info("weights: packed ones of %s", path)
+    log.info("weights: using packed weights from %s", path)
     with suppress(OSError):  # records the last use
         os.utime(path)
     return file

@@ -91,7 +91,7 @@ class WeightStore:
     def _pack(self, file: int, load: Callable[[PackedFile], T], identity: str | None) -> None:
         if not self._given.may_pack:
             raise ConfigError(
-                "the weights that were sent are in no engine now; wake up the others first"
+                "no running engine has the weights that were sent; wake up the other engines first"
             )
         load(PackedFile(file, is_published=False))
         os.pwrite(file, _digest(self._given.key) + _digest(identity), os.fstat(file).st_size)

@@ -182,7 +182,7 @@ def _open_segment(name: str) -> int:
         raise ConfigError(f"segment {name} cannot be read ({error.strerror})") from error
     if not stat.S_ISREG(os.fstat(segment).st_mode):
         os.close(segment)
-        raise ConfigError(f"segment {name} is no shared memory")
+        raise ConfigError(f"segment {name} is not shared memory")
     return segment
 
 
