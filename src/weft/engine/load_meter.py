@@ -35,7 +35,7 @@ class LoadMeter:
         self._recent: deque[tuple[float, int]] = deque()  # (time, tokens)
         self._num_recent_tokens = 0
         self._num_steps = 0
-        self._num_computed_tokens = 0  # of a step that `take_stats` has not reported yet
+        self._num_computed_tokens = 0  # of the last step, until `take_stats` reports it
         self._reported: tuple[int, ...] = ()
 
     def count_step(self, num_tokens: int, *, num_computed_tokens: int) -> None:

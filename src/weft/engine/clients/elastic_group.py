@@ -137,7 +137,7 @@ class ElasticGroup(EngineGroup):
         return self._metrics is not None and self._metrics.tracer is not None
 
     def _use(self, config: EngineConfig) -> None:
-        self.vllm_config = config  # by this name to callers written for vLLM
+        self.vllm_config = config  # the name that callers written for vLLM use
         self.info = EngineInfo.of(config)
         self._inputs = InputProcessor(config, self.renderer)
 

@@ -71,7 +71,7 @@ class EngineGroup(EngineClient):
         for engine in engines:
             await self._load_adapters(engine, known)
         state = (False, 0)
-        while state != (self._may_be_paused, self._sleep_level):  # which may change meanwhile
+        while state != (self._may_be_paused, self._sleep_level):  # the state may change meanwhile
             state = is_paused, level = self._may_be_paused, self._sleep_level
             for engine in engines:
                 if level:

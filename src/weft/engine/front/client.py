@@ -419,7 +419,7 @@ class FrontClient(EngineControls):
         if stream.error is not None:
             opened.fail(GenerationError(stream.error))
         observed = opened.observed
-        # First tokens and ends only: an observation of every token would be a tenth of all work here.
+        # First tokens and ends only: observing every token would cost a tenth of the front's time.
         if observed is not None and (
             output.finish_reason is not None or is_matched or observed.has_silent
         ):

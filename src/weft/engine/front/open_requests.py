@@ -268,9 +268,9 @@ class Pace:
     """Wakes the readers of all streams.
 
     A stream that emitted nothing for `interval_s` emits at once, and so do the first and last output of an answer.
-    Earlier outputs wait for the rest of the interval and leave together. So no token waits longer than the
-    interval, and a model with longer steps is not slowed down. One timer serves all streams: a stream that waits
-    when the timer fires is woken then, a little early.
+    Other outputs wait for the rest of the interval and leave together. So no token waits longer than the interval,
+    and a model with longer steps is not slowed down. One timer serves all streams: a stream that waits when the
+    timer fires is woken then, a little early.
     """
 
     def __init__(self, interval_s: float, loop: asyncio.AbstractEventLoop) -> None:

@@ -263,7 +263,7 @@ class KvTier:
             while not self._has_failed:
                 if self._fetches and self._num_arrived_bytes < MAX_ARRIVED_BYTES:
                     return partial(self._read, self._fetches[0])
-                if self._cleared:  # before anything is written under these names
+                if self._cleared:  # removed before new data is written under these names
                     return partial(self._store.remove, self._cleared.pop())
                 queued = next(iter(self._writes.items()), None)
                 size = 0 if queued is None else self._store.size_of(queued[1].data)

@@ -315,7 +315,7 @@ class Scheduler:
         # Positions scored before a preemption are scored again, but their scores were emitted already.
         scored = row.prompt_logprobs[sequence.num_scored_tokens - entry.start :]
         sequence.num_scored_tokens += len(scored)
-        emits_scores = sequence.index == 0  # one answer emits them for all
+        emits_scores = sequence.index == 0  # the first answer emits the scores for all answers
         if row.token_id is None:
             lent = self.cache.lend_ahead(sequence)
             if lent is None and not (scored and emits_scores):

@@ -81,7 +81,7 @@ class Sequence:
     repetition: RepetitionDetector | None = None
     reasoning: ReasoningTracker | None = None
     draft_state: NgramLookup | DraftKv | None = None  # owned by the drafter
-    queued_at: float | None = None  # these four are stamped by the stopwatch, on its clock
+    queued_at: float | None = None  # these four times are set by the stopwatch
     scheduled_at: float | None = None
     first_token_at: float | None = None
     last_token_at: float | None = None

@@ -85,7 +85,9 @@ class WeightStore:
         self._given = msgspec.structs.replace(self._given, may_pack=True)
 
     def leave(self, given: PackedWeights | None = None) -> None:
-        """Unmaps the weights; the last engine to leave gives their memory back to the system."""
+        """Releases this engine's lock, once it maps nothing. The last engine to leave gives the memory back to the
+        system.
+        """
         self._leave(self._files[(given or self._given).place])
 
     def _pack(self, file: int, load: Callable[[PackedFile], T], identity: str | None) -> None:

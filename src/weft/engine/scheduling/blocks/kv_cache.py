@@ -37,7 +37,7 @@ class Content:
 
     place: int
     block_hash: bytes
-    stored: BlockStored | None  # None: a state
+    stored: BlockStored | None  # None for a state
 
 
 class PrefixCache:
