@@ -144,9 +144,7 @@ async def search_beams(
             found = list(_candidates(beam, output, lengths, eos_token_ids))
             going = _best([*going, *(one for one in found if not one.has_ended)], width)
             stopped = _best([*stopped, *(one for one in found if one.has_ended)], width)
-            await asyncio.sleep(
-                0
-            )  # a beam has hundreds of candidates: let other tasks run in between
+            await asyncio.sleep(0)  # a beam has hundreds of candidates: other tasks run between
         ended = _best([*ended, *(one.to_beam(num_logprobs) for one in stopped)], width)
         beams = [one.to_beam(num_logprobs) for one in going]
         if not beams:

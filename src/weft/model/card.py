@@ -52,14 +52,10 @@ class ModelCard:
     kv_dtype: str = "float32"  # in the runner that will serve it
     adapter: AdapterBytes | None = None  # None: the model is served without adapters
     pooling: PoolingSpec | None = None  # None: the model generates text
-    stored_bits: int | None = (
-        None  # bits per weight of linear layers that are computed in their stored format
-    )
+    stored_bits: int | None = None  # of linear layers that are computed in their stored format
     embedding_size: int | None = None  # numbers per row of the embedding table; None: no table
     num_idle_parameters: int = 0  # parameters of experts that a token does not use
-    keeps_latents: bool = (
-        False  # True: the KV cache holds latent vectors, from which keys and values are made
-    )
+    keeps_latents: bool = False  # the KV cache holds latent vectors instead of keys and values
     is_causal: bool = True  # tokens see earlier tokens only, so a prompt may be computed in chunks
 
     @property

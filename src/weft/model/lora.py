@@ -152,9 +152,7 @@ class _Config:
     path: Path
     fields: Fields
     known: AdapterTargets
-    targets: (
-        tuple[str, ...] | None
-    )  # None: a pattern; the tensors then say which modules were trained
+    targets: tuple[str, ...] | None  # None: a pattern; the tensors name the modules
     saved: tuple[str, ...]
 
     @property

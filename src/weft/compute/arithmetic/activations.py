@@ -7,9 +7,7 @@ import numpy as np
 from weft.compute.protocols.runner import FloatArray
 from weft.model.spec import Activation
 
-_CHUNK = (
-    1 << 16
-)  # elements per pass, so that a dozen passes stay in cache: memory would cost more than the arithmetic
+_CHUNK = 1 << 16  # elements per pass, so that a dozen passes stay in the cache
 # erf(x) = x P(x²) / Q(x²), a least-squares fit on [0, 3.92]; beyond, erf is 1 in float32. The error is
 # at most 4e-7, highest power first.
 _ERF_END = np.float32(3.92)

@@ -30,9 +30,7 @@ class _Piece:
     rows: Index  # [tiles, rows of a tile], row of the step; the last row repeats in a partial tile
     is_real: Flags  # [tiles, rows of a tile], False for repeats
     first_pairs: Index  # [tiles]
-    rounds: tuple[
-        tuple[Index, Index], ...
-    ]  # for each n: the tiles with more than n pairs, and their n-th pairs
+    rounds: tuple[tuple[Index, Index], ...]  # n-th: tiles with more than n pairs; their n-th pairs
     tile_of_pair: Index  # [pairs]
     slots: Index  # [pairs, KEYS]
     is_hidden: Flags  # [pairs, 1, KEYS, lanes]

@@ -12,9 +12,7 @@ from numpy.typing import NDArray
 from weft.compute.protocols.runner import FloatArray
 
 MOST = np.float32(127)  # -128 is not used: its negative is no int8
-_LEAST = np.float32(
-    1e-30
-)  # a row with a smaller maximum becomes zeros, because the inverse of its scale would be infinite
+_LEAST = np.float32(1e-30)  # a row below it becomes zeros: its inverse scale would be infinite
 
 
 @dataclass(frozen=True, slots=True)

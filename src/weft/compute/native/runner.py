@@ -315,9 +315,7 @@ def _prepared(
         elif spec.norm_offset and "norm" in name:
             norm = tensor.float32() + np.float32(spec.norm_offset)
             yield name, Tensor("float32", norm, unchecked=tensor.unchecked)
-        elif name.endswith(
-            ".conv"
-        ):  # ordered by row that the convolution looks at, instead of by channel
+        elif name.endswith(".conv"):  # by row that the convolution looks at, not by channel
             turned = np.ascontiguousarray(tensor.float32().T).reshape(-1)
             yield name, Tensor("float32", turned, unchecked=tensor.unchecked)
         else:

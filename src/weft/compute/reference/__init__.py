@@ -1,1 +1,1 @@
-"""The reference backend: models in float32 numpy, written to be read."""
+"""The reference backend: models in float32 numpy, written for readability."""

@@ -21,9 +21,7 @@ from weft.compute.rope import inverse_frequencies, rotate, rotations
 from weft.model.spec import LayerSpec, ModelSpec, NormPlacement, RopeSpec
 from weft.model.weights import Weights
 
-_MAX_SCORES = (
-    1 << 21
-)  # maximum number of attention weights at once, so that they stay in cache and memory is bounded
+_MAX_SCORES = 1 << 21  # attention weights at once, so that they stay in cache and memory is bounded
 _MIN_QUERIES = 16
 
 Index = NDArray[np.intp]

@@ -32,9 +32,7 @@ class Experts:
         logits = self.router(rows)
         chosen, weights = choose(self.spec, logits[:, : self.spec.count], self.correction)
         result = np.zeros_like(rows)
-        for number, mlp in enumerate(
-            self.mlps
-        ):  # a row's results are added in the order of the experts' numbers
+        for number, mlp in enumerate(self.mlps):  # results are added in order of expert number
             taken, place = np.nonzero(chosen == number)
             if len(taken):
                 given = mlp(tiles.pad_rows(rows[taken]))[: len(taken)]

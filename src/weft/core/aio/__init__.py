@@ -1,1 +1,1 @@
-"""Tools for asyncio: streams merged, tasks grouped, retries delayed, worker processes, stalled writes."""
+"""Helpers for asyncio: merged streams, grouped tasks, delayed retries, worker processes, stalled writes."""

@@ -28,7 +28,7 @@ async def merged(streams: Sequence[AsyncGenerator[T, None]]) -> AsyncGenerator[t
             tasks.append(task)
             await asyncio.sleep(
                 0
-            )  # start one stream per turn of the event loop, so that other tasks run in between
+            )  # one stream begins per turn of the event loop: others run between
         num_open = len(streams)
         while num_open:
             position, items = await queue.get()

@@ -78,15 +78,11 @@ def serve_lines(prepare: Callable[[dict[str, Any]], Answerer]) -> None:
     """
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C is for the parent, which may be draining
     for number in (signal.SIGPROF, signal.SIGALRM):
-        signal.signal(
-            number, signal.SIG_DFL
-        )  # the default action ends the process, even inside C code
+        signal.signal(number, signal.SIG_DFL)  # ends the process, even inside C code
     setup = json.loads(sys.stdin.readline())
     _, hard = resource.getrlimit(resource.RLIMIT_AS)
     wanted = setup["max_memory_bytes"]
-    limit = (
-        wanted if hard == resource.RLIM_INFINITY else min(wanted, hard)
-    )  # not above the hard limit
+    limit = wanted if hard == resource.RLIM_INFINITY else min(wanted, hard)  # at most `hard`
     resource.setrlimit(resource.RLIMIT_AS, (limit, limit))
     answer = prepare(setup)
     time_limit_s = setup["time_limit_s"]

@@ -1,1 +1,1 @@
-"""Checks of what callers send, once, for every way in: requests, schemas, pooling, adapters, media tensors."""
+"""Checks of callers' input, shared by all APIs: requests, schemas, pooling, adapters, media tensors."""

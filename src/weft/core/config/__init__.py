@@ -1,1 +1,1 @@
-"""Configuration: options that a user gives, and the frozen values that are decided from them."""
+"""Configuration: the user's options, and the frozen settings resolved from them."""

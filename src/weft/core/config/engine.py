@@ -165,9 +165,7 @@ class EngineConfig(msgspec.Struct, frozen=True, kw_only=True):
     kv_offloading_config: KvOffloadingConfig | None = None
     pooler_config: PoolerConfig | None = None
     lora_config: LoraConfig | None = None
-    prompt_embeds_size: int | None = (
-        None  # numbers per row; None: prompts of embeddings are not accepted
-    )
+    prompt_embeds_size: int | None = None  # numbers per row; None: embeddings are refused
     stream_interval_ms: float = 0.0
     profiler_config: ProfilerConfig | None = None
     weight_transfer_config: WeightTransferConfig | None = None

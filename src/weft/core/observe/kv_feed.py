@@ -94,9 +94,7 @@ class KvEventFeed:
         """
         end = self._num_published
         place = max(self._first, end - max_batches)
-        if (
-            self._buffer
-        ):  # sequence numbers have no gaps: batches before the start need not be decoded
+        if self._buffer:  # numbers have no gaps: batches before the start need not be decoded
             oldest = self._decoder.decode(self._buffer[0]).sequence_number
             place = max(place, self._first + start_sequence_number - oldest)
         while (place := max(place, self._first)) < end:

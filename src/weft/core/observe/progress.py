@@ -26,9 +26,7 @@ class Progress:
         self._clock = clock
         self._started = clock() if started is None else started
         self._ended: float | None = None
-        self._first: tuple[float, int] | None = (
-            None  # time of the first report of bytes, and their number
-        )
+        self._first: tuple[float, int] | None = None  # time and bytes of the first report
         self._share = (0.0, 1.0)  # fractions of the whole at which this phase begins and ends
         self.phase = "starting"
         self._phase_started = self._started

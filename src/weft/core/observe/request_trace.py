@@ -13,9 +13,7 @@ from weft.core.observe.tracing import Span, SpanKind, Tracer
 from weft.core.values.types import FinishReason, Request
 
 _NS: Final = 1e9
-_MAX_WAITING: Final = (
-    1024  # requests that have ended for their readers, and whose times the engine has not reported
-)
+_MAX_WAITING: Final = 1024  # ended requests whose times the engine has not reported yet
 _FAILED: Final = (FinishReason.ABORT, FinishReason.ERROR)
 
 

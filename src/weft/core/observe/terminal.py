@@ -9,9 +9,7 @@ import sys
 from typing import TextIO
 
 _UNCHANGED = "\n\t"
-_PICTURES = (
-    0x2400  # code point of the visible pictures of the control characters, in the same order
-)
+_PICTURES = 0x2400  # pictures of the control characters begin here, in the same order
 _UNKNOWN = "\ufffd"
 
 

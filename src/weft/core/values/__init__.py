@@ -1,1 +1,1 @@
-"""Values that cross layers: requests, outputs, parameters, media, and the tables made of them. No I/O."""
+"""Values that cross layers: requests, outputs, parameters, media, and tables of them. No I/O."""

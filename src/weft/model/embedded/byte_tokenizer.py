@@ -1,4 +1,4 @@
-"""A byte-level tokenizer made in memory: 256 bytes, three specials, filler words up to any size."""
+"""A byte-level tokenizer made in memory: 256 bytes, three special tokens, and filler words up to any size."""
 
 import json
 from collections.abc import Mapping
@@ -18,7 +18,7 @@ CHATML = (
 
 
 def tokenizer_files(vocab_size: int, eos_token: str) -> dict[str, bytes]:
-    """tokenizer.json and tokenizer_config.json. Token id b is byte b for every b below 256."""
+    """Returns tokenizer.json and tokenizer_config.json. Token id b is byte b for every b below 256."""
     config = {
         "tokenizer_class": "PreTrainedTokenizerFast",
         "eos_token": eos_token,
@@ -78,7 +78,7 @@ def _tokenizer_json(vocab_size: int) -> bytes:
 
 @cache
 def _byte_characters() -> Mapping[int, str]:
-    """The printable stand-in for every byte that byte-level tokenizers agree on."""
+    """Returns the printable character that byte-level tokenizers use for each byte."""
     printable = [*range(0x21, 0x7F), *range(0xA1, 0xAD), *range(0xAE, 0x100)]
     others = [byte for byte in range(256) if byte not in printable]
     stand_ins = {byte: chr(byte) for byte in printable}

@@ -1,4 +1,4 @@
-"""`embedded:echo?…`: repeats the prompt at a set pace, for trying clients and routers without maths."""
+"""`embedded:echo?…`: repeats the prompt at a set pace, to test clients and routers without a model."""
 
 import json
 from types import MappingProxyType
@@ -20,7 +20,9 @@ _KEYS = ("ttft_ms", "itl_ms", "vocab", "max_len")
 
 
 def open_echo(name: str, query: str) -> Checkpoint:
-    """The echo model at the pace that `query` sets. `<|im_end|>` does not end it: prompts hold it."""
+    """Returns the echo model at the pace in `query`. `<|im_end|>` does not end an answer, because prompts contain
+    it.
+    """
     parameters = parse_parameters("echo", query, _KEYS)
     vocab_size = parameters.integer("vocab", 512, low=MIN_VOCAB, high=2**20)
     max_len = parameters.integer("max_len", 32768, low=2, high=2**20)

@@ -1,4 +1,4 @@
-"""The part after `?` in `embedded:…?key=value&…`: parsed and refused by name."""
+"""The part after `?` in `embedded:…?key=value&…`: parsed, with errors that name the key."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -10,20 +10,20 @@ from weft.model.fields import shown
 
 @dataclass(frozen=True, slots=True)
 class Parameters:
-    """The settings of one embedded model. `allowed` is what a message offers."""
+    """The parameters of one embedded model. Error messages list `allowed`."""
 
     model: str
     values: Mapping[str, str]
     allowed: tuple[str, ...]
 
     def refuse(self, key: str, allowed: str) -> NoReturn:
-        """Raise the `ConfigError` for `key`."""
+        """Raises the `ConfigError` for `key`."""
         raise ConfigError(
             f"embedded:{self.model}: {key} is {shown(self.values[key])}; it must be {allowed}"
         )
 
     def integer(self, key: str, default: int, *, low: int = 1, high: int = 2**24) -> int:
-        """A whole number in [low, high]."""
+        """Returns a whole number in [low, high]."""
         text = self.values.get(key)
         if text is None:
             return default
@@ -37,7 +37,7 @@ class Parameters:
         return int(text)
 
     def milliseconds(self, key: str) -> float:
-        """A time in milliseconds, returned in seconds; 0 when absent."""
+        """Returns a time in milliseconds as seconds; 0 when absent."""
         text = self.values.get(key)
         if text is None:
             return 0.0
@@ -50,14 +50,14 @@ class Parameters:
         return value / 1000
 
     def flag(self, key: str) -> bool:
-        """true or false; false when absent."""
+        """Returns true or false; false when absent."""
         text = self.values.get(key, "false").lower()
         if text not in ("true", "false", "1", "0"):
             self.refuse(key, "true or false")
         return text in ("true", "1")
 
     def choice(self, key: str, default: str, choices: tuple[str, ...]) -> str:
-        """One of `choices`."""
+        """Returns one of `choices`; `default` when absent."""
         text = self.values.get(key, default)
         if text not in choices:
             self.refuse(key, "one of " + ", ".join(choices))
@@ -65,7 +65,7 @@ class Parameters:
 
 
 def parse_parameters(model: str, query: str, allowed: tuple[str, ...]) -> Parameters:
-    """`query` as key=value pairs joined by &; unknown, repeated and empty ones are refused."""
+    """Parses `query`, key=value pairs joined by &; refuses unknown, repeated and empty ones."""
     values: dict[str, str] = {}
     for pair in query.split("&") if query else []:
         key, equals, value = pair.partition("=")

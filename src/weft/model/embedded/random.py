@@ -1,4 +1,4 @@
-"""`embedded:random?…`: a decoder of any size whose weights are drawn from a seed, name by name."""
+"""`embedded:random?…`: a decoder of any size with random weights, drawn from a seed and each tensor's name."""
 
 import hashlib
 import json
@@ -38,7 +38,7 @@ _HEAD_SPREAD = 3.0  # standard deviation of the logits: neither flat nor all on 
 
 
 def open_random(name: str, query: str, dtype: str, runner: str = "auto") -> Checkpoint:
-    """The model of `query`; `dtype` other than auto rounds further."""
+    """Returns the model that `query` describes; a `dtype` other than auto rounds the weights further."""
     parameters = parse_parameters("random", query, _KEYS)
     values = _config(parameters)
     config = read_config(values, name)
@@ -114,7 +114,9 @@ def _max_len(parameters: Parameters) -> int:
 
 
 def _hybrid(parameters: Parameters) -> dict[str, object] | None:
-    """Keys of a family with convolutions so wide in place of attention, in every layer but the second, fourth, …"""
+    """Returns the config of a family with convolutions of this width instead of attention, except in every second
+    layer.
+    """
     width = parameters.integer("conv", 0, low=0, high=64)
     if not width:
         return None
@@ -141,7 +143,9 @@ def _hybrid(parameters: Parameters) -> dict[str, object] | None:
 
 
 def _delta(parameters: Parameters, head_dim: int) -> dict[str, object] | None:
-    """Keys of Qwen3-Next with gated delta nets of so many value heads in every layer but the second, fourth, …"""
+    """Returns the config of Qwen3-Next with gated delta nets of this many value heads, except in every second
+    layer.
+    """
     heads = parameters.integer("delta", 0, low=0, high=2**12)
     if not heads:
         return None
@@ -158,7 +162,7 @@ def _delta(parameters: Parameters, head_dim: int) -> dict[str, object] | None:
 
 
 def _mamba(parameters: Parameters, hidden: int) -> dict[str, object] | None:
-    """Keys of Bamba with Mamba-2 of so many heads in every layer but the second, fourth, …"""
+    """Returns the config of Bamba with Mamba-2 layers of this many heads, except in every second layer."""
     heads = parameters.integer("mamba", 0, low=0, high=2**12)
     if not heads:
         return None
@@ -178,7 +182,7 @@ def _mamba(parameters: Parameters, hidden: int) -> dict[str, object] | None:
 
 
 def _layer_types(parameters: Parameters, key: str) -> list[str]:
-    """Of a family with states of sequences, which has no other keys than that one's."""
+    """Returns the layer types of a family with recurrent states; refuses parameters of other families."""
     given = parameters.values.keys() - {*_BESIDE_STATES, key}
     if given:
         raise ConfigError(f"embedded:random: {key} and {min(given)} are of different families")
@@ -194,7 +198,7 @@ def _dense(qk_norm: bool) -> dict[str, object]:
 
 
 def _latent(parameters: Parameters, hidden: int, head_dim: int) -> dict[str, object] | None:
-    """Keys of DeepSeek-V3 with vectors of the width that `latent` says; the first layer has an MLP."""
+    """Returns the config of DeepSeek-V3 with latent vectors of the width `latent`; the first layer has an MLP."""
     rank = parameters.integer("latent", 0, low=0, high=2**12)
     query_rank = parameters.integer("latent_queries", 0, low=0, high=2**12)
     if rank == 0:
@@ -225,7 +229,7 @@ def _latent(parameters: Parameters, hidden: int, head_dim: int) -> dict[str, obj
 
 
 def _experts(parameters: Parameters, hidden: int, qk_norm: bool) -> dict[str, object] | None:
-    """Keys of a family with experts, of which each has the width that `intermediate` says."""
+    """Returns the config of a family with experts, each of the width `intermediate`."""
     count = parameters.integer("experts", 0, low=0, high=4096)
     per_token = parameters.integer("experts_per_token", min(2, max(count, 1)), high=4096)
     shared = parameters.integer("shared", 0, low=0, high=2**18)
@@ -281,7 +285,7 @@ def _draw(plan: TensorPlan, seed: int, dtype: str) -> Tensor:
         is_scale = "norm" in plan.name or plan.name.endswith(".output_scale")
         values = 1.0 + 0.1 * uniform if is_scale else 0.3 * uniform
     else:
-        # Uniform on [-1, 1) has variance 1/3; matrices keep the size of what they are applied to.
+        # Uniform numbers on [-1, 1) have variance 1/3; matrices preserve the size of their inputs.
         deviation = 1.0 if plan.name == "embed" else plan.shape[1] ** -0.5
         spread = _HEAD_SPREAD if plan.name == "head" else 1.0
         values = uniform * np.float32(deviation * spread * 3**0.5)
@@ -291,7 +295,9 @@ def _draw(plan: TensorPlan, seed: int, dtype: str) -> Tensor:
 
 
 def _uniform(key: str, size: int) -> NDArray[np.float32]:
-    """`size` multiples of 2^-15 in [-1, 1). Raw generator bits, so no release of numpy changes them."""
+    """Returns `size` multiples of 2^-15 in [-1, 1). They are raw generator bits, so no release of numpy changes
+    them.
+    """
     state = int.from_bytes(hashlib.sha256(key.encode()).digest()[:16], "little")
     words = np.random.SFC64(state).random_raw((size + 3) // 4)
     steps = np.asarray(words, "<u8").view("<i2")[:size]

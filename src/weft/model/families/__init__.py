@@ -1,1 +1,1 @@
-"""Families of models: config.json to a `ModelSpec`, by one table row a family."""
+"""Families of models: turn config.json into a `ModelSpec`, with one table row per family."""

@@ -245,9 +245,7 @@ def _sizes(fields: Fields) -> tuple[int, int, int, int]:
 
 
 def _intermediate_size(family: Family, fields: Fields, hidden: int) -> int:
-    if (
-        "shared_intermediate_size" in family.reads
-    ):  # size of the MLP, or of the shared expert in its place
+    if "shared_intermediate_size" in family.reads:  # of the MLP, or of the shared expert
         return fields.integer("shared_intermediate_size", high=_MAX_WIDTH)
     if not family.is_gated and not fields.has("intermediate_size"):
         return 4 * hidden

@@ -89,9 +89,7 @@ class Family:
     window_alternates: bool = False  # every second layer below max_window_layers has a window
     rope: RopeRules = field(default_factory=RopeRules)
     position_offset: int | None = None  # positions are learned and begin at this offset; no rope
-    scales_embeddings: bool = (
-        False  # embeddings are multiplied by the square root of the hidden size
-    )
+    scales_embeddings: bool = False  # multiplied by the square root of the hidden size
     experts: ExpertsRule | None = None
     reads: frozenset[str] = frozenset()
     prefixes: tuple[str, ...] = ("model.",)

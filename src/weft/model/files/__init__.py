@@ -1,1 +1,1 @@
-"""Files of a checkpoint: directories, safetensors, tensor layouts, and changes while they are read."""
+"""Files of a checkpoint: directories, safetensors, tensor layouts, and changes after loading."""

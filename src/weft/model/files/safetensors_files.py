@@ -52,9 +52,7 @@ _STORAGE = {
 }
 # Maximum header size of one file, metadata included; headers of models in use have less than a tenth of it.
 _MAX_HEADER_BYTES = 16 << 20
-_MAX_TENSORS = (
-    50_000  # all files of a checkpoint together; models of these families have some thousands
-)
+_MAX_TENSORS = 50_000  # of all files together; models of these families have some thousands
 # Counters and masks that old versions of transformers saved beside the weights; they are no weights.
 _BUFFERS = (
     "embeddings.position_ids",

@@ -1,1 +1,1 @@
-"""Models in one file, as llama.cpp reads them: weights, what its config says, and the tokenizer."""
+"""Models in one file in llama.cpp's format (GGUF): weights, config and tokenizer."""

@@ -1,7 +1,7 @@
-"""What metadata calls the settings of a model, by architecture, and how its tensors differ from its family's.
+"""Names of model settings in GGUF metadata, by architecture, and differences of its tensors from the family's.
 
-They become the config that the model's family is read by (`weft.model.families.decoders`). A setting that is not known
-is refused by name: it may change what is computed.
+The settings become the config that the model's family reads (`weft.model.families.decoders`). An unknown setting is
+refused by name, because it may change the result.
 """
 
 from collections.abc import Callable, Mapping
@@ -40,7 +40,7 @@ _SOFTMAX, _SIGMOID, _SOFTMAX_OF_CHOSEN = (
     1,
     2,
     3,
-)  # of `expert_gating_func`; the same where weights add up to 1
+)  # values of `expert_gating_func`; the first and third are equal if weights sum to 1
 _WINDOW = {"attention.sliding_window": "sliding_window"}
 _GRANITE = {
     "attention.scale": "attention_multiplier",
@@ -81,9 +81,10 @@ _NEEDED = (
     *("context_length", "embedding_length", "block_count", "feed_forward_length"),
     *("attention.head_count", "attention.layer_norm_rms_epsilon"),
 )
-# Said by the tensors as well, or of how the file was made.
+# Settings that the tensors imply, or that describe how the file was made.
 _UNUSED = frozenset(("vocab_size", "tensor_data_layout", "rope.scaling.finetuned"))
-# Values by which a setting that nothing reads changes nothing. Of others that is 0, such as a count of experts.
+# Values with which an unread setting has no effect. For settings that are not listed it is 0, as for a count of
+# experts.
 _NOTHING = (0, False)
 _NEUTRAL: Mapping[str, tuple[object, ...]] = {
     "attention.causal": (True,),
@@ -104,16 +105,15 @@ _ROPE_SCALING = {
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Architecture:
-    """`keys` are those of its own, by the key of the family's config.
+    """An architecture of GGUF files. `keys` maps its own settings to keys of the family's config.
 
-    `is_interleaved`: rows of queries and keys lie so that elements which are rotated together are neighbours.
-    `adds_norm_offset`: the offset of the family's norms is in their weights already.
-    `has_optional_windows`: without a width no layer has a window, where the family would have a default.
-    `layers_of_largest`: of the model whose queries are scaled by hidden_size / num_attention_heads, where that
-    of others is by the width of a head; the files do not say it.
-    `model_type_with_experts`: of files that have some. `adds_up`: the weights of a token's experts do, to 1.
-    `read_own` makes of keys and tensors what the config says in another form.
-    `truncates`: the frequencies where yarn begins and ends are rounded to whole ones.
+    `is_interleaved`: rows of queries and keys are ordered so that elements which are rotated together are neighbours.
+    `adds_norm_offset`: norm weights in the file include the family's offset. `has_optional_windows`: without a window
+    width no layer has a window, although the family has a default. `layers_of_largest`: number of layers of the model
+    whose queries are scaled by hidden_size / num_attention_heads; other models scale by the head width, and the files
+    do not say which. `model_type_with_experts`: for files with experts. `adds_up`: the weights of a token's experts
+    sum to 1. `read_own` converts settings and tensors that the config has in another form. `truncates`: the
+    frequencies at which yarn begins and ends are rounded to whole numbers.
     """
 
     model_type: str
@@ -131,10 +131,11 @@ class Architecture:
 
 @dataclass(frozen=True, slots=True)
 class Metadata:
-    """What a reader of one architecture has: `config` as far as it is made, and `said`, of which it takes its keys.
+    """Data for a reader of one architecture: the unfinished `config`, and `said`, from which the reader removes
+    its keys.
 
-    `rope` is what it adds to the config of scaled frequencies. `tensors` are shapes by name; `where` leads a key
-    in a refusal.
+    `rope` has the reader's additions to the config of scaled frequencies. `tensors` are shapes by name; `where` leads
+    a key in error messages.
     """
 
     config: dict[str, object]
@@ -151,10 +152,10 @@ def _need(said: dict[str, object], key: str, expected: object, where: str) -> No
 
 
 def _read_glm(file: Metadata) -> None:
-    """A part of a head that turns, norms of heads, and layers behind the last that guess later tokens."""
+    """Reads the rotated part of a head, norms of heads, and layers after the last one that guess later tokens."""
     config, said = file.config, file.said
     _need(said, "expert_gating_func", _SIGMOID, file.where)
-    config.setdefault("norm_topk_prob", False)  # as llama.cpp takes it
+    config.setdefault("norm_topk_prob", False)  # llama.cpp's default
     config["use_qk_norm"] = "blk.0.attn_q_norm.weight" in file.tensors
     turned, width = said.pop("rope.dimension_count", None), config["head_dim"]
     if isinstance(turned, int) and isinstance(width, int) and width:
@@ -163,14 +164,14 @@ def _read_glm(file: Metadata) -> None:
 
 
 def _pass_over_mtp(config: dict[str, object]) -> None:
-    """Metadata counts layers of multi-token prediction among the others."""
+    """Subtracts layers of multi-token prediction, which metadata counts among the others."""
     layers, guessing = config["num_hidden_layers"], config.setdefault(NUM_GUESSING_LAYERS, 0)
     if isinstance(layers, int) and isinstance(guessing, int) and 0 <= guessing < layers:
         config["num_hidden_layers"] = layers - guessing
 
 
 def _read_deepseek(file: Metadata) -> None:
-    """Sigmoids are V3's, a softmax V2's. What is not said is as llama.cpp takes it, and not as the family would."""
+    """Reads DeepSeek's settings: sigmoid gating means V3, softmax V2. Defaults are llama.cpp's, not the family's."""
     config, said = file.config, file.said
     gating = said.pop("expert_gating_func", _SOFTMAX)
     if gating not in (_SOFTMAX, _SIGMOID):
@@ -187,7 +188,7 @@ def _read_deepseek(file: Metadata) -> None:
     config["attention_bias"] = "blk.0.attn_kv_a_mqa.bias" in file.tensors
     _read_latent_sizes(file)
     _pass_over_mtp(config)
-    stretch = said.pop("rope.scaling.yarn_log_multiplier", 0.0)  # a tenth of both settings
+    stretch = said.pop("rope.scaling.yarn_log_multiplier", 0.0)  # a tenth of mscale
     if not is_finite_number(stretch):
         raise ConfigError(
             f"{file.where}rope.scaling.yarn_log_multiplier is {shown(stretch)}; it must be a number"
@@ -197,7 +198,7 @@ def _read_deepseek(file: Metadata) -> None:
 
 
 def _read_latent_sizes(file: Metadata) -> None:
-    """Newer files describe one head of keys, the vector that is kept, and name those of heads by `_mla`."""
+    """Reads sizes of latent attention; newer files describe the cached vector as one KV head, and heads by `_mla`."""
     config, said = file.config, file.said
     rank, turned = (_size(file, key) for key in ("attention.kv_lora_rank", "rope.dimension_count"))
     if "attention.key_length_mla" in said:
@@ -231,11 +232,11 @@ def _size(file: Metadata, key: str) -> int:
 
 
 def _read_lfm2(file: Metadata) -> None:
-    """A layer without heads of keys is a convolution; the width of MLPs is the one that they have."""
+    """Reads LFM2's settings: a layer without KV heads is a convolution, and the MLP width needs no adjustment."""
     config, key = file.config, "num_key_value_heads"
     if config["model_type"] == "lfm2":
         config["block_auto_adjust_ff_dim"] = False
-    else:  # llama.cpp computes so, whatever a file says
+    else:  # llama.cpp always computes it this way
         _need(file.said, "expert_gating_func", _SIGMOID, file.where)
         _need(file.said, "expert_weights_norm", True, file.where)
         _need(file.said, "expert_weights_scale", 1.0, file.where)
@@ -313,7 +314,7 @@ ARCHITECTURES: Mapping[str, Architecture] = MappingProxyType(
 
 
 def find_architecture(metadata: Mapping[str, object], where: str) -> tuple[str, Architecture]:
-    """Its name and row; or a refusal by name, with what there is."""
+    """Returns the architecture's name and row; refuses an unknown one with the list of known ones."""
     name = metadata.get("general.architecture")
     known = ARCHITECTURES.get(name) if isinstance(name, str) else None
     if known is None or not isinstance(name, str):
@@ -333,7 +334,9 @@ def make_config(
     tensors: Mapping[str, tuple[int, ...]],
     rope_factors: NDArray[np.float32] | None,
 ) -> dict[str, object]:
-    """The config; `tensors` are shapes by name. `rope_factors` divide the frequencies, where the file has some."""
+    """Returns the config. `tensors` are shapes by name; `rope_factors`, if the file has them, divide the
+    frequencies.
+    """
     prefix = f"{name}."
     said = {
         key.removeprefix(prefix): value
@@ -375,17 +378,17 @@ def make_config(
 
 
 def _refuse_others(name: str, said: Mapping[str, object], where: str) -> None:
-    """Refuse a setting that nothing has read, unless it changes nothing."""
+    """Refuses settings that no reader used, unless they have no effect."""
     for key, value in said.items():
         if value not in _NEUTRAL.get(key, _NOTHING):
-            escaped = shown(key)[1:-1]  # any character may be in it
+            escaped = shown(key)[1:-1]  # the key may contain any character
             raise ConfigError(
                 f"{where}{escaped} is {shown(value)}, which is not implemented for {name}"
             )
 
 
 def _experts(architecture: Architecture, said: dict[str, object], where: str) -> dict[str, object]:
-    """What a config says of experts; files leave out what llama.cpp takes for granted."""
+    """Returns the config of experts; files leave out llama.cpp's defaults."""
     if architecture.model_type_with_experts is None or not said.get("expert_count"):
         return {}
     if said.get("expert_gating_func") == _SOFTMAX_OF_CHOSEN and architecture.adds_up:
@@ -402,13 +405,13 @@ def _experts(architecture: Architecture, said: dict[str, object], where: str) ->
 
 
 def interleaved_order(num_heads: int, head_dim: int) -> NDArray[np.intp]:
-    """Where each row lies in a file whose heads have the rows of their second half between those of the first."""
+    """Returns the file's index of each row, for heads whose second half of rows is interleaved with the first."""
     rows = np.arange(num_heads * head_dim).reshape(num_heads, head_dim // 2, 2)
     return rows.swapaxes(1, 2).reshape(-1)
 
 
 def _quotient(size: object, count: object) -> object:
-    """None for what the config will be refused for."""
+    """Returns `size // count`; None for values that the config will be refused for."""
     return size // count if isinstance(size, int) and isinstance(count, int) and count else None
 
 
@@ -418,9 +421,9 @@ def _rope_scaling(
     where: str,
     factors: NDArray[np.float32] | None,
 ) -> dict[str, object]:
-    """As a config says it."""
+    """Returns the scaling of frequencies in the form of a config."""
     kind = said.pop("rope.scaling.type", "none")
-    if factors is not None:  # one for each frequency, as longrope has them, without a second set
+    if factors is not None:  # one factor per frequency, like longrope's, but without a second set
         if kind not in ("none", "llama3"):
             raise ConfigError(f"{where}rope.scaling.type is {shown(kind)} beside {ROPE_FACTORS}")
         listed = factors.tolist()
@@ -432,7 +435,7 @@ def _rope_scaling(
         }
     if kind == "none":
         said.pop("rope.scaling.original_context_length", None)
-        return {"rope_type": "default"}  # where the family would have another
+        return {"rope_type": "default"}  # overrides the family's default
     if kind not in ("linear", "yarn"):
         raise ConfigError(
             f"{where}rope.scaling.type is {shown(kind)}; none, linear and yarn are implemented"

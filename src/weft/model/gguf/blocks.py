@@ -1,8 +1,8 @@
-"""How each type of tensor packs its weights: blocks of bytes to numbers, scales and minimums of groups.
+"""Tensor types of GGUF: converts blocks of bytes to numbers, scales and minimums of groups.
 
-Each is put into a form that kernels compute in, which holds its numbers and scales exactly. Types of five and
-six bits, and those whose values are not evenly spaced, take eight bits of a number then, but for MXFP4; scales
-that are a product of two stay in float32.
+Each type is converted to a format that kernels compute with, and that represents its numbers and scales exactly.
+Types of five and six bits, and types with unevenly spaced values except MXFP4, use eight bits per number there;
+scales that are products of two scales use float32.
 """
 
 from collections.abc import Callable, Mapping
@@ -17,34 +17,36 @@ from weft.model.groups import GroupFormat
 from weft.model.quantized.mxfp4 import FORM as MXFP4
 from weft.model.quantized.mxfp4 import scales_of_doubles
 
-Bytes = NDArray[Any]  # of uint8: blocks [n, bytes]; numpy's types lose that on the way
+Bytes = NDArray[Any]  # uint8 blocks [n, bytes]; numpy's type hints do not keep the element type
 Floats = NDArray[np.float32]  # [n, groups]
 _Numbers = Callable[[Bytes], NDArray[Any]]
 _Scales = Callable[[Bytes], tuple[Floats, Floats | None]]
 
 _IQ4 = (-127, -104, -83, -65, -49, -35, -22, -10, 1, 13, 25, 38, 53, 69, 89, 113)
-_MIDDLE = 128  # what eight bits call zero
+_MIDDLE = 128  # the number of eight bits that stands for zero
 _LOW, _FOUR = np.uint64(0x0F0F0F0F0F0F0F0F), np.uint64(4)
 _IQ4_NUMBERS = (np.array(_IQ4, np.int16) + _MIDDLE).astype(np.uint8)
 
 
 @dataclass(frozen=True, slots=True)
 class InHalves:
-    """Numbers of four bits from byte `start` of a block on, as `HalvedMatrix` has them."""
+    """Reader of four-bit numbers from byte `start` of a block on, in the layout of `HalvedMatrix`."""
 
     start: int
     run: int
 
     def __call__(self, blocks: Bytes) -> Bytes:
-        """A byte each."""
+        """Returns the numbers, one per byte."""
         return _halves(blocks[:, self.start :], self.run)
 
 
 @dataclass(frozen=True, slots=True)
 class BlockType:
-    """`num_weights` a block of `num_bytes`. Floats, which have a `dtype`, have blocks of one and no `form`.
+    """A tensor type: `num_weights` weights per block of `num_bytes`. Float types have a `dtype`, one weight per
+    block and no `form`.
 
-    `numbers` gives those of blocks [n, num_weights], `scales` theirs, and minimums where the form has some.
+    `numbers` returns the numbers of blocks [n, num_weights]; `scales` returns their scales, and minimums if the form
+    has them.
     """
 
     name: str
@@ -57,8 +59,8 @@ class BlockType:
 
 
 def _halves(blocks: Bytes, run: int) -> Bytes:
-    """Of each run of bytes the low four bits, then the high ones."""
-    # By columns of words, where numpy would turn round for each run: 1.9 → 0.5 ns a number of Q4_0.
+    """Returns, for each run of bytes, the low four bits of all bytes, then the high ones."""
+    # By columns of words instead of run by run in numpy: 1.9 → 0.5 ns per number of Q4_0.
     if run <= 16:
         return _halves_of_words(np.ascontiguousarray(blocks).view(np.uint64), run // 8)
     runs = blocks.reshape(len(blocks), -1, 1, run)
@@ -66,7 +68,7 @@ def _halves(blocks: Bytes, run: int) -> Bytes:
 
 
 def _halves_of_words(words: NDArray[np.uint64], run: int) -> Bytes:
-    """The same of runs of so many words."""
+    """Does the same as `_halves` for runs of this many words."""
     out = np.empty((len(words), 2 * words.shape[1]), np.uint64)
     for column in range(words.shape[1]):
         place = column + column // run * run
@@ -76,13 +78,13 @@ def _halves_of_words(words: NDArray[np.uint64], run: int) -> Bytes:
 
 
 def _quarters(blocks: Bytes) -> Bytes:
-    """Of each run of 32 bytes their two lowest bits, then the next, up to the highest."""
+    """Returns, for each run of 32 bytes, the lowest two bits of all bytes, then the next two, up to the highest."""
     runs = blocks.reshape(len(blocks), -1, 1, 32)
     return ((runs >> np.arange(0, 8, 2, dtype=np.uint8)[:, None]) & 3).reshape(len(blocks), -1)
 
 
 def _planes(blocks: Bytes) -> Bytes:
-    """Of 32 bytes their lowest bits, then the next, up to the highest."""
+    """Returns the lowest bits of 32 bytes, then the next bits, up to the highest."""
     return ((blocks[:, None, :] >> np.arange(8, dtype=np.uint8)[:, None]) & 1).reshape(
         len(blocks), -1
     )
@@ -98,7 +100,7 @@ def _joined(low: Bytes, high: Bytes, offset: int = 0, *, shift: int = 4) -> Byte
 
 
 def _half(blocks: Bytes, start: int = 0) -> Floats:
-    """The float16 that is there [n, 1]."""
+    """Returns the float16 at `start` of each block, [n, 1]."""
     return np.ascontiguousarray(blocks[:, start : start + 2]).view("<f2").astype(np.float32)
 
 
@@ -136,7 +138,9 @@ def _q3_k_scales(blocks: Bytes) -> tuple[Floats, None]:
 
 
 def _k_scales(blocks: Bytes) -> tuple[Floats, Floats]:
-    """Of Q4_K and Q5_K: six bits each, the upper two of the last four groups beside those of the first."""
+    """Returns scales and minimums of Q4_K and Q5_K: six bits each; the first groups' bytes hold the last groups'
+    upper two bits.
+    """
     scales, minimums, rest = blocks[:, 4:8], blocks[:, 8:12], blocks[:, 12:16]
     of_groups = np.hstack((scales & 63, (rest & 15) | (scales >> 6) << 4))
     below = np.hstack((minimums & 63, (rest >> 4) | (minimums >> 6) << 4))
@@ -174,7 +178,7 @@ def _mxfp4_scales(blocks: Bytes) -> tuple[Floats, None]:
 def _small(
     name: str, num_bytes: int, bits: int, numbers: _Numbers, *, has_minimum: bool = False
 ) -> BlockType:
-    """Blocks that are a group each; scales are as they lie there."""
+    """Returns a type whose blocks are one group each; scales have their stored type."""
     offset, scales = ("minimums", _scale_and_minimum) if has_minimum else ("symmetric", _one_scale)
     form = GroupFormat(bits, 32, offset, "float16")
     return BlockType(name, 32, num_bytes, form=form, numbers=numbers, scales=scales)
@@ -183,7 +187,7 @@ def _small(
 def _large(
     name: str, num_bytes: int, group: tuple[int, int, str], numbers: _Numbers, scales: _Scales
 ) -> BlockType:
-    """Blocks of several groups, each of them with `group`'s bits and size; scales are products."""
+    """Returns a type whose blocks have several groups with the bits and size in `group`; scales are products."""
     form = GroupFormat(*group, "float32")
     return BlockType(name, 256, num_bytes, form=form, numbers=numbers, scales=scales)
 

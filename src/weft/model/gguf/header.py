@@ -1,6 +1,6 @@
-"""What a GGUF file says before its weights: metadata, and where each tensor lies.
+"""Header of a GGUF file: metadata, and the location of each tensor.
 
-The file is somebody else's: no count, length or offset is believed before it is held to the file's size.
+The file is untrusted: every count, length and offset is checked against the file's size before it is used.
 """
 
 import mmap
@@ -18,7 +18,7 @@ from weft.model.files.safetensors_files import StoredTensor
 from weft.model.gguf.blocks import TYPES, UNREAD_TYPES, BlockType
 
 _VERSIONS = (2, 3)
-# Metadata of models in use, vocabulary included, has some 15 MB and 600,000 strings in its lists.
+# Metadata of models in use, vocabulary included, has about 15 MB, and 600,000 strings in its lists.
 _MAX_HEADER_BYTES = 128 << 20
 _MAX_ITEMS = 8 << 20  # of all lists together
 _MAX_KEYS = 4096
@@ -28,12 +28,12 @@ _MAX_NAME_BYTES = 65_535
 _ALIGNMENT, _MAX_ALIGNMENT = 32, 1 << 20
 _SCALARS = ("<u1", "<i1", "<u2", "<i2", "<u4", "<i4", "<f4", "?", None, None, "<u8", "<i8", "<f8")
 _STRING, _LIST = 8, 9
-_LENGTH = struct.Struct("<Q")  # of a text, in front of it
+_LENGTH = struct.Struct("<Q")  # length of a string, stored before it
 
 
 @dataclass(frozen=True, slots=True)
 class GgufTensor:
-    """`shape` has the rows first, as everywhere here; files have them last."""
+    """A tensor of the file. `shape` has the rows first, as everywhere in Weft; files have them last."""
 
     path: Path
     name: str
@@ -43,31 +43,31 @@ class GgufTensor:
 
     @property
     def num_elements(self) -> int:
-        """How many weights it holds."""
+        """Number of weights."""
         return int(np.prod(self.shape, dtype=object))
 
     @property
     def num_bytes(self) -> int:
-        """Its size in the file."""
+        """Size in the file."""
         return self.num_elements // self.type.num_weights * self.type.num_bytes
 
     @property
     def as_floats(self) -> StoredTensor:
-        """The same, where its type is one of floats."""
+        """The tensor as a `StoredTensor`, for float types."""
         assert self.type.dtype is not None
         return StoredTensor(self.path, self.type.dtype, self.shape, self.offset)
 
 
 @dataclass(frozen=True, slots=True)
 class Header:
-    """Of one file; values are as JSON would have them."""
+    """Header of one file; values have their JSON types."""
 
     metadata: Mapping[str, object]
     tensors: Mapping[str, GgufTensor]
 
 
 def read_header(path: Path) -> Header:
-    """Read and check it; a `ConfigError` says what is wrong with the file."""
+    """Reads and checks a header; raises `ConfigError` for a malformed file."""
     try:
         size = regular_size(path)
         if size < len(b"GGUF"):
@@ -217,7 +217,7 @@ class _Reader:
         return self._decoded(key, self._number("<Q"))
 
     def _texts(self, key: str, count: int) -> list[object]:
-        """What `_text` gives `count` times, with as little as can be done for each: they are most of a header."""
+        """Reads `count` strings like `_text`, with minimal work per string, because they are most of a header."""
         data, end, read = self._data, min(self._size, _MAX_HEADER_BYTES), _LENGTH.unpack_from
         texts: list[object] = []
         at = self._at
@@ -254,7 +254,7 @@ class _Reader:
         return int(struct.unpack_from(form, self._data, self._take(size) - size)[0])
 
     def _take(self, num_bytes: int) -> int:
-        """The position behind the next bytes, which are there."""
+        """Advances by this many bytes, checks that they exist, and returns the new position."""
         self._at += num_bytes
         if self._at > min(self._size, _MAX_HEADER_BYTES):
             limit = (

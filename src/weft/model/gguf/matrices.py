@@ -1,4 +1,4 @@
-"""Tensors of a GGUF file as they are read: floats as they lie there, blocks as packed matrices."""
+"""Tensors of a GGUF file: floats as stored, and blocks as packed matrices."""
 
 from dataclasses import dataclass, replace
 
@@ -17,7 +17,7 @@ Order = NDArray[np.intp]
 
 @dataclass(frozen=True, slots=True)
 class ReorderedTensor:
-    """Rows in another order than they lie in; a copy is made whenever it is taken."""
+    """A tensor whose rows are read in another order than stored; each read makes a copy."""
 
     tensor: Tensor
     order: Order
@@ -30,7 +30,7 @@ class ReorderedTensor:
         return self.tensor.is_finite()
 
     def rows(self, start: int, stop: int) -> "ReorderedTensor":
-        """Some of them, in that order."""
+        """Returns some of the rows, in the new order."""
         return replace(self, order=self.order[start:stop])
 
     def unpacked(self) -> Tensor:
@@ -39,9 +39,10 @@ class ReorderedTensor:
 
 @dataclass(frozen=True, slots=True)
 class JoinedHeads:
-    """Two tensors as the one that a checkpoint has of them: by head, what makes its keys and then its values.
+    """Two tensors as the one of a checkpoint: for each head, the rows that make its keys, then those of its
+    values.
 
-    The file has that of keys turned.
+    The file stores the keys' tensor transposed.
     """
 
     keys: Values  # [heads * rank, key]
@@ -50,7 +51,7 @@ class JoinedHeads:
 
     @property
     def unchecked(self) -> str | None:
-        """Of the first that is no numbers; both are looked at."""
+        """Origin of the first tensor that is not finite; checks both."""
         parts = (self.keys, self.values)
         return next((p.unchecked for p in parts if p.unchecked and not p.is_finite()), None)
 
@@ -71,7 +72,7 @@ class JoinedHeads:
 
 @dataclass(frozen=True, slots=True)
 class _BlockRows:
-    """`PackedRows` of a tensor; `order` says which of its rows come where."""
+    """`PackedRows` of a tensor; `order` has the stored index of each row."""
 
     stored: GgufTensor
     data: Bytes  # [rows, bytes]
@@ -93,7 +94,6 @@ class _BlockRows:
         return read(self._blocks(start, stop)).reshape(stop - start, -1)
 
     def halves(self, start: int, stop: int) -> tuple[Bytes, int] | None:
-        """See `HalvedRows`."""
         read = self.stored.type.numbers
         if not isinstance(read, InHalves):
             return None
@@ -115,7 +115,7 @@ class _BlockRows:
     def _scales(self, start: int, stop: int) -> tuple[Floats, Floats | None]:
         read = self.stored.type.scales
         assert read is not None
-        with np.errstate(invalid="ignore"):  # of what is not finite nothing is computed
+        with np.errstate(invalid="ignore"):  # values that are not finite are refused later
             scales, minimums = read(self._blocks(start, stop))
         each = (stop - start, -1)
         return scales.reshape(each), None if minimums is None else minimums.reshape(each)
@@ -128,9 +128,10 @@ class _BlockRows:
 def read_tensor(
     files: MappedFiles, stored: GgufTensor, order: Order | None, dtype: str | None, *, widened: str
 ) -> Tensor | ReorderedTensor | PackedMatrix:
-    """The tensor, mapped, with its rows in `order`.
+    """Returns the tensor, mapped, with its rows in `order`.
 
-    `dtype` is that of floats, None that in the file; blocks, where they are made floats, become `widened`.
+    `dtype` is the type for float tensors, None for the stored one; blocks become `widened` when they are converted to
+    floats.
     """
     kind = stored.type
     if kind.form is None:

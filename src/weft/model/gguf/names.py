@@ -1,4 +1,4 @@
-"""How GGUF files name tensors, by our names for the same."""
+"""Tensor names in GGUF files, by Weft's names."""
 
 from weft.model.families.names import DecoderNames, MtpNames
 from weft.model.spec import NormPlacement
@@ -39,7 +39,7 @@ TENSORS = DecoderNames(
     },
 )
 
-# The norm before the MLP is called that behind attention.
+# The norm before the MLP is named as the norm after attention.
 GPT_OSS = DecoderNames(
     _NAMES,
     {NormPlacement.BEFORE: {**_BEFORE, "mlp_norm_before": _AFTER["attention_norm_after"]}},
@@ -60,7 +60,7 @@ GLM = DecoderNames(
     {NormPlacement.BEFORE: GPT_OSS.norms[NormPlacement.BEFORE]},
     mtp=_MTP,
 )
-# The last norm is called that behind the embedding.
+# The last norm is named as a norm after the embedding.
 LFM2 = DecoderNames(
     {
         **GLM.names,

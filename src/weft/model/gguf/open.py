@@ -1,4 +1,4 @@
-"""A GGUF file, or its parts, as a `Checkpoint`: metadata becomes the config of a family that is known already."""
+"""Opens a GGUF file, or its parts, as a `Checkpoint`: its metadata becomes the config of a known family."""
 
 import re
 from collections import Counter
@@ -45,12 +45,12 @@ from weft.model.weights import Values, Weights, refuse_values
 SUFFIX = ".gguf"
 _PART = re.compile(r"(.*)-\d{5}-of-(\d{5})\.gguf")
 _MAX_PARTS = 1000
-_KEYS, _VALUES = ".keys", ".values"  # of what makes both of latent vectors
-_WIDENED = "bfloat16"  # what blocks are widened to, where nothing else is wanted
+_KEYS, _VALUES = ".keys", ".values"  # endings of the two parts of `kv_b`
+_WIDENED = "bfloat16"  # default type that blocks are widened to
 
 
 class _LazyFiles(Mapping[str, bytes]):
-    """The tokenizer's files, made when they are needed: most engines never need theirs."""
+    """The tokenizer's files, made on access: most engines never need them."""
 
     def __init__(self, make: Callable[[], Mapping[str, bytes]]) -> None:
         self._make = cache(make)
@@ -67,7 +67,7 @@ class _LazyFiles(Mapping[str, bytes]):
 
 @dataclass(frozen=True)
 class _Source:
-    """Where every tensor of the layout lies, and in which order its rows are, by its name in the file."""
+    """The tensors of a layout by their names in the file, with the order of their rows."""
 
     layout: tuple[TensorPlan, ...]
     tensors: Mapping[str, GgufTensor]
@@ -75,12 +75,12 @@ class _Source:
 
     @property
     def files(self) -> tuple[Path, ...]:
-        """Each once."""
+        """Files of the tensors, each once."""
         return tuple(sorted({tensor.path for tensor in self.tensors.values()}))
 
     @cached_property
     def groups(self) -> dict[str, GroupFormat]:
-        """Matrices that kernels compute with as they are stored, by our name."""
+        """Matrices that kernels compute with in their stored format, by Weft's names."""
         forms = {
             plan.name: self.tensors[plan.source].type.form
             for plan in self.layout
@@ -90,7 +90,7 @@ class _Source:
 
     @property
     def served_dtype(self) -> str:
-        """The one that most bytes of matrices are floats of; of blocks alone what they are widened to."""
+        """Float type of most bytes of matrices; a file with blocks only has the type that they are widened to."""
         num_bytes: Counter[str] = Counter()
         for plan in self.layout:
             tensor = self.tensors[plan.source]
@@ -99,7 +99,7 @@ class _Source:
         return num_bytes.most_common(1)[0][0]
 
     def load(self, dtype: str | None) -> Weights:
-        """Map every tensor; `dtype` None keeps floats as they are stored."""
+        """Maps every tensor; with `dtype` None floats keep their stored type."""
         files = MappedFiles()
         loaded: dict[str, Values] = {}
         for plan in self.layout:
@@ -115,9 +115,9 @@ class _Source:
 
 
 def open_gguf(path: Path, *, name: str, dtype: str, overrides: FileOverrides) -> Checkpoint:
-    """Read and check everything of the model but its tokenizer and the weights themselves.
+    """Reads and checks everything of the model except its tokenizer and the weights themselves.
 
-    `path` may be any part of a file that was split. `overrides.tokenizer` is a directory.
+    `path` may be any part of a split file. `overrides.tokenizer` is a directory.
     """
     metadata, tensors = _read_parts(path)
     where = str(path)
@@ -193,7 +193,7 @@ def _checkpoint(
 
 
 def _tokenizer_files(vocabulary: Vocabulary, path: Path, other: str | None) -> Mapping[str, bytes]:
-    """Tried out before they are used; those of a directory if it was named."""
+    """Returns the tokenizer's files, tried out before use; those of the directory `other` if it is given."""
     if other is not None:
         return _LazyFiles(lambda: read_tokenizer_files(Path(other)))
 
@@ -206,7 +206,7 @@ def _tokenizer_files(vocabulary: Vocabulary, path: Path, other: str | None) -> M
 
 
 def _read_parts(path: Path) -> tuple[Mapping[str, object], Mapping[str, GgufTensor]]:
-    """Metadata, which the first part has, and the tensors of all."""
+    """Returns the metadata of the first part, and the tensors of all parts."""
     paths = all_parts(path)
     first = read_header(paths[0])
     said = first.metadata.get("split.count", 1)
@@ -226,7 +226,7 @@ def _read_parts(path: Path) -> tuple[Mapping[str, object], Mapping[str, GgufTens
 
 
 def all_parts(path: Path) -> list[Path]:
-    """Of a file that was split, by the name of one of them."""
+    """Returns all parts of a split file, from the name of one of them."""
     found = _PART.fullmatch(path.name)
     if found is None:
         return [path]
@@ -252,7 +252,7 @@ def _rope_factors(tensors: Mapping[str, GgufTensor]) -> NDArray[np.float32] | No
 def _without_guesses(
     tensors: Mapping[str, GgufTensor], spec: ModelSpec, num_layers: int
 ) -> Mapping[str, GgufTensor]:
-    """All but those of so many layers behind the last, which guess later tokens and serve nothing here."""
+    """Returns all tensors except those of `num_layers` layers after the last, which guess later tokens."""
     last = len(spec.layers)
     guesses = {f"blk.{number}" for number in range(last, min(last + num_layers, last + 1024))}
     return {
@@ -265,7 +265,7 @@ def _without_guesses(
 def _match(
     spec: ModelSpec, tensors: Mapping[str, GgufTensor], path: Path, architecture: Architecture
 ) -> _Source:
-    """Exactly the tensors that the metadata asks for must be there, in the shapes it asks for."""
+    """Checks that exactly the tensors of the metadata exist, in its shapes."""
     layout = tuple(_layout(spec, tensors, architecture.names))
     needed: dict[str, GgufTensor] = {}
     for plan in layout:
@@ -294,7 +294,7 @@ def _match(
 def _layout(
     spec: ModelSpec, tensors: Mapping[str, GgufTensor], names: DecoderNames
 ) -> Iterator[TensorPlan]:
-    """As a checkpoint has it, but for what newer files have in two tensors."""
+    """Yields the layout of a checkpoint, except for tensors that newer files split in two."""
     for plan in decoder_layout(spec, names, prefix=""):
         if plan.name == "head":
             yield replace(plan, source=f"{HEAD}.weight")
@@ -311,7 +311,7 @@ def _layout(
 
 
 def _without_ones(shape: tuple[int, ...]) -> tuple[int, ...]:
-    """Converters leave some of them out."""
+    """Removes dimensions of size 1, some of which converters leave out."""
     return tuple(size for size in shape if size != 1)
 
 

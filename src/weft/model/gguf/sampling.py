@@ -1,4 +1,4 @@
-"""Sampling parameters that a GGUF file recommends, as the generation_config.json that checkpoints have."""
+"""Sampling parameters that a GGUF file recommends, in the form of generation_config.json."""
 
 import json
 from collections.abc import Mapping
@@ -6,7 +6,7 @@ from typing import Any
 
 import numpy as np
 
-# By the names of llama.cpp. Others are of samplers that there are none of here.
+# llama.cpp's names. Parameters of samplers that Weft lacks are left out.
 _NAMES = {
     "temp": "temperature",
     "top_k": "top_k",
@@ -18,7 +18,7 @@ _PREFIX = "general.sampling."
 
 
 def sampling_file(metadata: Mapping[str, Any]) -> bytes:
-    """generation_config.json of the file's metadata."""
+    """Returns the generation_config.json for the file's metadata."""
     found = {
         name: _shortest(metadata[_PREFIX + key])
         for key, name in _NAMES.items()
@@ -28,5 +28,5 @@ def sampling_file(metadata: Mapping[str, Any]) -> bytes:
 
 
 def _shortest(value: Any) -> Any:
-    """A number of four bytes as it was written: 0.6, and not 0.60000002."""
+    """Returns a float32 with the shortest decimal digits: 0.6, not 0.60000002."""
     return float(str(np.float32(value))) if isinstance(value, float) else value

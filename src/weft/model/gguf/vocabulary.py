@@ -1,6 +1,6 @@
-"""The tokenizer in a GGUF file's metadata as the files that a checkpoint has: tokenizer.json and its config.
+"""Converts the tokenizer in a GGUF file's metadata to the files of a checkpoint: tokenizer.json and its config.
 
-Byte-level BPE ("gpt2") has its merges in the file, and a name for how texts are split before; of SentencePiece
+For byte-level BPE ("gpt2") the file has the merges, and the name of a way to split texts before; for SentencePiece
 ("llama") the merges follow from the scores.
 """
 
@@ -24,13 +24,13 @@ _TEMPLATES = {
     "tokenizer.chat_template.tool_use": TOOL_TEMPLATE,
 }
 _MAX_TOKENS = 1 << 20
-# Characters looked at to find merges by scores; large vocabularies take a tenth.
+# Limit on characters examined to find merges by scores; large vocabularies need a tenth of it.
 _MAX_SPLITS = 64 << 20
-# Ends of a turn, which files often do not name beside the end of the text; some call them usual tokens.
+# Tokens that end a turn. Files often name only the token that ends the text, and some mark these as ordinary tokens.
 _ENDS = frozenset(
     "<|eot_id|> <|eom_id|> <|im_end|> <|end|> <end_of_turn> <|endoftext|> <|end_of_text|>".split()
 )
-# Of Harmony, where the usual end is that of one message of many.
+# Harmony's ends of an answer; its usual end token ends only one of several messages.
 _HARMONY_ENDS, _HARMONY_END = frozenset(("<|return|>", "<|call|>")), "<|end|>"
 
 _CONTRACTIONS = "(?i:'s|'t|'re|'ve|'m|'ll|'d)"
@@ -44,12 +44,14 @@ _GPT2 = r"'s|'t|'re|'ve|'m|'ll|'d| ?\p{L}+| ?\p{N}+| ?[^\s\p{L}\p{N}]+|\s+(?!\S)
 
 @dataclass(frozen=True, slots=True)
 class _Splitting:
-    """Patterns that take a text apart, one after the other; `has_whole_words`: what is a token stays one."""
+    """Patterns that split a text, one after the other; `has_whole_words`: a word that is a token is not split
+    further.
+    """
 
     patterns: tuple[str, ...]
-    is_composed: bool = False  # texts are brought to Unicode's form NFC
+    is_composed: bool = False  # texts are normalised to Unicode's form NFC
     has_whole_words: bool = False
-    adds_bos: bool = False  # where the file does not say
+    adds_bos: bool = False  # default if the file does not say
 
 
 _DBRX = _Splitting((f"{_CONTRACTIONS}|{_WORDS}|\\p{{N}}{{1,3}}|{_REST}",))
@@ -128,7 +130,7 @@ class Vocabulary:
     fields: Fields
 
     def token_id(self, role: str) -> int | None:
-        """Of the token that the file names for it; None for an id of no token, such as -1."""
+        """Returns the id of the token with this role; None for an invalid id, such as -1."""
         key = f"{_PREFIX}{role}_token_id"
         if not self.fields.has(key):
             return None
@@ -137,7 +139,7 @@ class Vocabulary:
 
     @property
     def eos_token_ids(self) -> list[int]:
-        """Every token that ends an answer, the file's own first."""
+        """Ids of all tokens that end an answer; the ids that the file names come first."""
         named = [self.token_id(role) for role in ("eos", "eot", "eom")]
         ends = _ENDS
         if set(self.tokens) >= _HARMONY_ENDS:
@@ -149,7 +151,7 @@ class Vocabulary:
 
 
 def read_vocabulary(metadata: Mapping[str, object], where: str) -> Vocabulary:
-    """Tokens and their kinds, each once and all of one length."""
+    """Returns the vocabulary; checks that tokens are unique and that there is one kind per token."""
     fields = Fields(metadata, where)
     model = metadata.get(f"{_PREFIX}model")
     if model not in MODELS:
@@ -180,7 +182,7 @@ def read_vocabulary(metadata: Mapping[str, object], where: str) -> Vocabulary:
 
 
 def make_files(vocabulary: Vocabulary) -> dict[str, bytes]:
-    """The files, by name; nobody has tried out the tokenizer."""
+    """Returns the files by name; the tokenizer has not been tried out."""
     is_bpe = vocabulary.fields.text(f"{_PREFIX}model") == "gpt2"
     document = _byte_level(vocabulary) if is_bpe else _sentence_piece(vocabulary)
     config: dict[str, object] = {
@@ -231,7 +233,9 @@ def _byte_level(vocabulary: Vocabulary) -> dict[str, object]:
 
 
 def _sentence_piece(vocabulary: Vocabulary) -> dict[str, object]:
-    """Spaces are a letter of their own, and one is put before the text; what is no token is bytes."""
+    """Returns the tokenizer for SentencePiece: a space is a letter, one is put before the text, and unknown text
+    is bytes.
+    """
     ids = _ids(vocabulary)
     has_prefix = vocabulary.fields.flag_or(f"{_PREFIX}add_space_prefix", True)
     space = {"type": "Replace", "pattern": {"String": " "}, "content": "▁"}
@@ -259,7 +263,7 @@ def _sentence_piece(vocabulary: Vocabulary) -> dict[str, object]:
 
 
 def _ids(vocabulary: Vocabulary) -> dict[str, int]:
-    """Without the names of rows that no token has, which converters make up."""
+    """Returns ids by token, without the names that converters make up for unused rows."""
     return {
         token: i
         for i, (token, kind) in enumerate(zip(vocabulary.tokens, vocabulary.kinds, strict=True))
@@ -268,7 +272,7 @@ def _ids(vocabulary: Vocabulary) -> dict[str, int]:
 
 
 def _added(vocabulary: Vocabulary) -> list[dict[str, object]]:
-    """Tokens that are found in a text before it is taken apart."""
+    """Returns tokens that are found in a text before it is split."""
     return [
         {
             "id": i,
@@ -292,7 +296,7 @@ def _merges(fields: Fields, ids: Mapping[str, int]) -> Iterator[tuple[str, str]]
 
 
 def _merges_by_score(vocabulary: Vocabulary, ids: Mapping[str, int]) -> list[tuple[str, str]]:
-    """Every pair of tokens that makes a third; first those of the highest score, of one the lowest ids."""
+    """Returns every pair of tokens that makes a third one, highest score first; of equal scores, lowest ids first."""
     scores = vocabulary.fields.values.get(f"{_PREFIX}scores")
     if not isinstance(scores, list) or len(scores) != len(vocabulary.tokens):
         raise ConfigError(
@@ -317,7 +321,7 @@ def _merges_by_score(vocabulary: Vocabulary, ids: Mapping[str, int]) -> list[tup
 
 
 def _post_processor(vocabulary: Vocabulary, *, adds_bos: bool) -> dict[str, object] | None:
-    """What is put around a text: the tokens that begin and end it, where the file wants them."""
+    """Returns the post-processor that adds the tokens at the beginning and end of a text, as the file says."""
     flags = {
         "bos": vocabulary.fields.flag_or(f"{_PREFIX}add_bos_token", adds_bos),
         "eos": vocabulary.fields.flag_or(f"{_PREFIX}add_eos_token", False),

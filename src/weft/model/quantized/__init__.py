@@ -1,1 +1,1 @@
-"""Checkpoints of rounded weights: which are read, how each packs its numbers, and what these mean."""
+"""Quantized checkpoints: supported methods, and how each packs its numbers."""

@@ -1,4 +1,4 @@
-"""AWQ, its "gemm" form: words along the rows, eight of them in one, in an order of their own."""
+"""AWQ in its "gemm" form: words along the rows, eight numbers per word, in an order of their own."""
 
 from dataclasses import dataclass
 
@@ -22,7 +22,7 @@ from weft.model.quantized.gptq import refuse_overrides
 from weft.model.quantized.packed import PackedMatrix
 from weft.model.weights import DTYPES, Tensor
 
-_ROWS = (0, 2, 4, 6, 1, 3, 5, 7)  # of a word's eight, from its lowest bits up
+_ROWS = (0, 2, 4, 6, 1, 3, 5, 7)  # rows of a word's eight numbers, from its lowest bits up
 _PER_WORD = len(_ROWS)
 
 
@@ -75,7 +75,7 @@ class _AwqRows:
 
 
 def _unpack(words: NDArray[np.uint32], start: int, stop: int) -> NDArray[np.uint8]:
-    """Numbers [rows, columns] of the rows [start, stop), from words [columns, words of rows]."""
+    """Returns numbers [rows, columns] of the rows [start, stop), from words [columns, words of rows]."""
     first = start // _PER_WORD
     taken = np.ascontiguousarray(words[:, first : -(-stop // _PER_WORD)].T)
     numbers = np.empty((len(taken), _PER_WORD, taken.shape[1]), np.uint8)
@@ -86,7 +86,7 @@ def _unpack(words: NDArray[np.uint32], start: int, stop: int) -> NDArray[np.uint
 
 
 def read_awq(config: Fields) -> AwqFormat:
-    """The format that a config of AWQ describes; `bits` and `group_size` have older names too."""
+    """Returns the format in a config of AWQ; `bits` and `group_size` have older names too."""
     need(config, "bits" if config.has("bits") else "w_bit", 4)
     need(config, "zero_point", None, True)
     for key in ("version", "format", "checkpoint_format"):

@@ -1,7 +1,7 @@
-"""compressed-tensors: int8 with a scale for each row, numbers of 4 or 8 bits packed into words, and float8.
+"""compressed-tensors: int8 with a scale per row, numbers of 4 or 8 bits packed into words, and float8.
 
-Int8 lies in the file as I8 beside a tensor `weight_scale` of shape [rows, 1]. Packed numbers lie along
-the columns in `weight_packed`, raised to be without sign; zeros, where there are any, along the rows.
+Int8 is stored as I8 beside a tensor `weight_scale` of shape [rows, 1]. Packed numbers are stored along the columns in
+`weight_packed`, shifted to be unsigned; zeros, if any, along the rows.
 """
 
 from dataclasses import dataclass, replace
@@ -35,7 +35,7 @@ _SCALE = "weight_scale"
 
 @dataclass(frozen=True, slots=True)
 class Int8Format:
-    """One byte a number, one scale a row."""
+    """One byte per number, one scale per row."""
 
     has_spare_biases: bool = False
     scales: str = _SCALE
@@ -57,14 +57,16 @@ class Int8Format:
         )
 
     def read(self, parts: Parts, dtype: str | None) -> Tensor | PackedMatrix:
-        """The matrix, as it is stored; nothing is gained by rounding its values to `dtype`."""
+        """Returns the matrix as stored; rounding its values to `dtype` would gain nothing."""
         scales = parts[_SCALE].float32().reshape(-1)
         return replace(parts["weight"], scales=scales, unchecked=parts.origin(_SCALE))
 
 
 @dataclass(frozen=True, slots=True)
 class PackedFormat:
-    """`group_size` None is one scale for a row; `has_order` says that a tensor puts columns in groups."""
+    """Numbers of 4 or 8 bits in words. `group_size` None means one scale per row; `has_order`: a tensor assigns
+    columns to groups.
+    """
 
     num_bits: int
     group_size: int | None
@@ -141,9 +143,9 @@ class _PackedRows:
 
 
 def read_compressed(config: Fields) -> QuantizedFormat:
-    """The format that a config of compressed-tensors describes; all of its groups must be alike."""
+    """Returns the format in a config of compressed-tensors; all of its groups must have the same format."""
     need(config, "format", *_BY_BYTE, _PACKED, _FLOAT)
-    config.object("kv_cache_scheme")  # keys and values are not rounded here
+    config.object("kv_cache_scheme")  # keys and values are not quantized by this setting
     sparsity = config.object("sparsity_config")
     if sparsity is not None and sparsity.values:
         need(sparsity, "format", "dense")
@@ -222,13 +224,13 @@ def _read_float(weights: Fields) -> Fp8Format:
 
 
 def _check_activations(group: Fields, *, is_float: bool) -> None:
-    """What they were rounded to when the weights were chosen; this runner does so for int8, or not at all."""
+    """Checks the quantization of activations; Weft quantizes activations for int8 only."""
     numbers = group.object("input_activations")
     assert numbers is not None
     need(numbers, "num_bits", 8)
     need(numbers, "type", "float" if is_float else "int")
     need(numbers, "symmetric", True)
-    if is_float:  # rounded by token, or by groups of one
+    if is_float:  # quantized by token, or by groups of one
         need(numbers, "strategy", "token", "group", "tensor")
         need(numbers, "dynamic", True, False)
         return

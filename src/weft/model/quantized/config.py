@@ -1,4 +1,4 @@
-"""quantization_config: which checkpoints of rounded weights are read, and the refusal of all others by name."""
+"""quantization_config: the supported methods of quantized checkpoints; all others are refused by name."""
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
@@ -12,13 +12,13 @@ from weft.model.quantized.fp8 import read_fp8
 from weft.model.quantized.gptq import read_gptq
 from weft.model.quantized.mxfp4 import read_mxfp4
 
-# Files beside a config.json that does not say how weights were rounded, and the method of each.
+# Files with the quantization when config.json lacks it, with the method of each.
 QUANTIZATION_FILES: Mapping[str, str] = {"quantize_config.json": "gptq", "quant_config.json": "awq"}
 
 
 @dataclass(frozen=True, slots=True)
 class Method:
-    """What reads a `quant_method`; and which of its forms are read, in words."""
+    """Reader of a `quant_method`, and the supported forms in words."""
 
     read: Callable[[Fields], QuantizedFormat]
     forms: str
@@ -46,7 +46,7 @@ METHODS: Mapping[str, Method] = {
 
 
 def with_quantization(values: Mapping[str, object], directory: Path) -> Mapping[str, object]:
-    """config.json's values; how weights were rounded is taken from where older writers say it."""
+    """Returns config.json's values, with the quantization from the places where older writers put it."""
     if values.get("quantization_config"):
         return values
     older = Fields(values, str(directory / "config.json")).object("compression_config")
@@ -57,20 +57,20 @@ def with_quantization(values: Mapping[str, object], directory: Path) -> Mapping[
         if (directory / name).exists():
             fields = read_fields(directory / name)
             stored = replace(fields, values={"quant_method": method, **fields.values})
-            _read(stored)  # here, so that a refusal names the file
+            _read(stored)  # read here, so that errors name the file
             return {**values, "quantization_config": stored.values}
     return values
 
 
 def stored_method(fields: Fields) -> tuple[str, ...]:
-    """The method by which weights were rounded, if they were and it is known."""
+    """Returns the quantization method of the checkpoint, if it is a known one."""
     config = fields.object("quantization_config")
     found = None if config is None else config.values.get("quant_method")
     return (found,) if isinstance(found, str) and found in METHODS else ()
 
 
 def read_quantization(fields: Fields) -> QuantizedFormat | None:
-    """How linear layers may be stored beside floats; a `ConfigError` names what cannot be read."""
+    """Returns the format of quantized linear layers; raises a `ConfigError` that names what is not supported."""
     config = fields.object("quantization_config")
     if config is None or not config.values:
         return None

@@ -1,4 +1,4 @@
-"""`QuantizedFormat`: which tensors stand for a linear layer's matrix, and how they are read."""
+"""`QuantizedFormat`: the tensors that store a linear layer's matrix, and their reader."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -13,13 +13,13 @@ from weft.model.groups import GroupFormat, num_groups
 from weft.model.quantized.packed import Groups, PackedMatrix, PackedRows
 from weft.model.weights import Tensor
 
-# Scales by which others round activations, keys and values, which stay as they are here.
+# Scales of quantized activations, keys and values, which Weft does not use.
 PASSED_OVER = tuple(f".{name}_scale" for name in ("input", "output", "q", "k", "v", "kv", "prob"))
 
 
 @dataclass(frozen=True, slots=True)
 class Part:
-    """One tensor of a rounded matrix: its name after the module's, its shape, and types it may have.
+    """One tensor of a quantized matrix: its name after the module's, its shape, and allowed types.
 
     `is_by_row`: its rows are those of the matrix.
     """
@@ -33,7 +33,7 @@ class Part:
 
 @dataclass(frozen=True, slots=True)
 class Parts:
-    """The tensors of one matrix, by `Part.name`; `lead` is how their full names begin in messages."""
+    """The tensors of one matrix, by `Part.name`; `lead` is the prefix of their full names in messages."""
 
     lead: str
     shape: tuple[int, int]
@@ -44,45 +44,47 @@ class Parts:
         return self.tensors[name]
 
     def words(self, name: str) -> NDArray[np.uint32]:
-        """An int32 tensor as the bits that it holds."""
+        """Returns an int32 tensor as unsigned words."""
         return self.tensors[name].data.view("<u4")
 
     def origin(self, name: str) -> str:
-        """How a message calls that tensor."""
+        """Returns the tensor's name for messages."""
         return f"{self.paths[name]}: tensor {self.lead}{name}"
 
 
 class QuantizedFormat(Protocol):
-    """A way to store rounded matrices. Which layers are stored so is for the file to say.
+    """A way to store quantized matrices. The file decides which layers are stored so.
 
-    Lists of exceptions in a config are therefore not needed: a layer that was left as it is lies there
-    under its usual name. `parts` begins with the tensor that decides.
+    Lists of exceptions in a config are therefore not needed: an unquantized layer has its usual tensor name. `parts`
+    begins with the tensor whose presence decides.
     """
 
     @property
     def notice(self) -> str:
-        """One sentence for whoever serves it."""
+        """One sentence for the operator."""
 
     @property
     def has_spare_biases(self) -> bool:
-        """Whether its writers may add biases of zeros to layers that have none."""
+        """True if writers of the format may add biases of zeros to layers that have none."""
 
     @property
     def scales(self) -> str:
-        """The name of the tensor of scales."""
+        """Name of the tensor of scales."""
 
     def groups(self, scales: str) -> GroupFormat | None:
-        """In which form kernels compute with a matrix as it is, with scales of that type; None: in none."""
+        """Returns the format in which kernels compute with a stored matrix whose scales have that type; None if no
+        kernel does.
+        """
 
     def parts(self, rows: int, depth: int) -> tuple[Part, ...]:
-        """The tensors of a matrix of that shape."""
+        """Returns the tensors of a matrix of that shape."""
 
     def read(self, parts: Parts, dtype: str | None) -> Tensor | PackedMatrix:
-        """The matrix, unpacked when it is needed; `dtype` as in `PackedMatrix`."""
+        """Returns the matrix, unpacked on demand; `dtype` as in `PackedMatrix`."""
 
 
 def need(fields: Fields, key: str, *allowed: object) -> None:
-    """Refuse every other value of `key`."""
+    """Refuses every other value of `key`."""
     value = fields.values.get(key)
     if not any(value is one or (value == one and type(value) is type(one)) for one in allowed):
         offer = " or ".join("nothing" if one is None else shown(one) for one in allowed)
@@ -90,7 +92,7 @@ def need(fields: Fields, key: str, *allowed: object) -> None:
 
 
 def group_size(fields: Fields, key: str) -> int | None:
-    """Columns of a group; None for all of them, which files write as -1."""
+    """Returns the number of columns in a group; None for all columns, which files write as -1."""
     value = fields.values.get(key)
     if value == -1 and type(value) is int:
         return None
@@ -100,13 +102,13 @@ def group_size(fields: Fields, key: str) -> int | None:
 
 
 def known_groups(num_bits: int, size: int | None, offset: str, scales: str) -> GroupFormat | None:
-    """That form, if there is a kernel for it."""
+    """Returns the format if there is a kernel for it, otherwise None."""
     form = GroupFormat(num_bits, size, offset, scales)
     return form if form.can_be_computed else None
 
 
 def describe_bits(bits: str, form: GroupFormat | None) -> str:
-    """The notice of a checkpoint with weights of so many bits."""
+    """Returns the notice of a checkpoint with weights of `bits` bits."""
     if form is not None:
         return (
             f"The checkpoint's weights of {bits} are computed as they are, and other linear layers in int8; "
@@ -119,7 +121,9 @@ def describe_bits(bits: str, form: GroupFormat | None) -> str:
 
 
 def read_groups(parts: Parts, size: int | None, order: str | None) -> Groups:
-    """Groups of a matrix; `order` names the tensor that puts each column in one, if there is any."""
+    """Returns the groups of a matrix; `order` names the tensor that assigns each column to a group, if there is
+    one.
+    """
     depth = parts.shape[1]
     run = depth if size is None else size
     if order is None or order not in parts.tensors:
@@ -144,7 +148,7 @@ def packed_matrix(
     *,
     is_by_row: bool = False,
 ) -> PackedMatrix:
-    """All rows of `source`, which was made of `parts`; the rest as in `PackedMatrix`."""
+    """Returns all rows of `source`, which was made from `parts`; see `PackedMatrix` for the rest."""
     return PackedMatrix(
         source,
         groups,
@@ -158,5 +162,5 @@ def packed_matrix(
 
 
 def num_words(count: int, num_bits: int) -> int:
-    """32-bit words that `count` numbers fill, the last perhaps in part."""
+    """Returns the number of 32-bit words that `count` numbers fill, the last one possibly in part."""
     return -(-count * num_bits // 32)

@@ -1,6 +1,6 @@
 """Weights in float8 (E4M3), each times the scale of its block, row or matrix.
 
-They are widened: no kernel computes with them, and bfloat16 is nearer to what they mean than int8 would be.
+They are widened: no kernel computes with them, and bfloat16 represents their values better than int8 would.
 """
 
 from dataclasses import dataclass
@@ -18,7 +18,9 @@ _MAX_BLOCK = 2**16
 
 
 def _meanings() -> NDArray[np.float32]:
-    """What each byte means: a sign, four bits of exponent, three of mantissa; the one of all ones is no number."""
+    """Returns the value of each byte: a sign, four bits of exponent, three of mantissa; all ones after the sign is
+    NaN.
+    """
     codes = np.arange(128)
     exponents, mantissas = codes >> 3, (codes & 7) / 8
     values = np.where(exponents > 0, (1 + mantissas) * 2.0 ** (exponents - 7), mantissas * 2.0**-6)
@@ -31,7 +33,7 @@ _MEANINGS = _meanings()
 
 @dataclass(frozen=True, slots=True)
 class Fp8Format:
-    """A scale for each `block` of rows and columns; None is all of them."""
+    """A scale per `block` of rows and columns; None means all rows or columns."""
 
     block: tuple[int | None, int | None]
     scales: str
@@ -68,7 +70,7 @@ class _Fp8Rows:
     codes: NDArray[np.uint8]  # [rows, depth]
     scale: NDArray[np.float32]  # [blocks of rows, blocks of columns]
     block_rows: int
-    num_bits: int = 9  # the largest is 448
+    num_bits: int = 9  # the largest value is 448
 
     def numbers(self, start: int, stop: int) -> NDArray[np.float32]:
         return _MEANINGS.take(self.codes[start:stop])
@@ -81,11 +83,11 @@ class _Fp8Rows:
 
 
 def read_fp8(config: Fields) -> Fp8Format:
-    """Blocks, as DeepSeek has them, or whole matrices. Which layers have them is for the file to say."""
+    """Returns the format: DeepSeek's blocks, or whole matrices. The file decides which layers have it."""
     need(config, "fmt", None, "e4m3")
-    need(config, "scale_fmt", None, "ue8m0")  # of powers of two, which are floats like others
+    need(config, "scale_fmt", None, "ue8m0")  # powers of two, stored as floats like other scales
     need(config, "activation_scheme", None, "dynamic", "static")
-    config.object("kv_cache_scheme")  # keys and values are not rounded here
+    config.object("kv_cache_scheme")  # keys and values are not quantized by this setting
     for key in ("modules_to_not_convert", "ignored_layers"):
         config.texts(key)
     if not config.has("weight_block_size"):
@@ -94,7 +96,7 @@ def read_fp8(config: Fields) -> Fp8Format:
 
 
 def read_block(fields: Fields, key: str) -> tuple[int, int]:
-    """Rows and columns of a block."""
+    """Returns rows and columns of a block."""
     sizes = fields.values.get(key)
     if not isinstance(sizes, list) or len(sizes) != 2:
         fields.refuse(key, "a list of two whole numbers, rows and columns")

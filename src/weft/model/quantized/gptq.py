@@ -1,7 +1,7 @@
-"""GPTQ: words along the columns, one word row for several of them; zeros packed along the rows.
+"""GPTQ: words along the columns, one word row for several columns; zeros are packed along the rows.
 
-A file of format "gptq" holds each word of zeros less one in every number of it, "gptq_v2" the zeros
-themselves. The one was taken from whole words, with its borrow, and is given back so.
+A file of format "gptq" stores zeros minus one, "gptq_v2" the zeros themselves. The one was subtracted from whole
+words, with borrow, and is added back in the same way.
 """
 
 from dataclasses import dataclass
@@ -31,7 +31,7 @@ _ONES = {4: np.uint32(0x11111111), 8: np.uint32(0x01010101)}
 
 @dataclass(frozen=True, slots=True)
 class GptqFormat:
-    """`is_offset` says that zeros lie there less one."""
+    """Format of a GPTQ checkpoint; `is_offset`: stored zeros are one too small."""
 
     num_bits: int
     group_size: int | None
@@ -77,7 +77,7 @@ class _GptqRows:
     num_bits: int
     words: NDArray[np.uint32]  # [words of depth, rows]
     zero_words: NDArray[np.uint32]  # [groups, words of rows]
-    missing: np.uint32  # from each of these words
+    missing: np.uint32  # to add to each of these words
     scale: Tensor  # [groups, rows]
 
     def numbers(self, start: int, stop: int) -> NDArray[np.uint8]:
@@ -92,7 +92,7 @@ class _GptqRows:
 
 
 def read_gptq(config: Fields) -> GptqFormat:
-    """The format that a config of GPTQ describes."""
+    """Returns the format in a config of GPTQ."""
     need(config, "bits", 4, 8)
     # Older files say "checkpoint_format", newer ones "format", some both.
     need(config, "checkpoint_format", "gptq", "gptq_v2", None)
@@ -109,7 +109,7 @@ def read_gptq(config: Fields) -> GptqFormat:
             f"{config.where}: checkpoint_format is {shown(config.values['checkpoint_format'])} and format "
             f"is {shown(config.values['format'])}; they must agree"
         )
-    for flag in ("desc_act", "sym"):  # either way, the tensors say it all
+    for flag in ("desc_act", "sym"):  # the tensors have the same form with either value
         config.flag_or(flag, False)
     return GptqFormat(
         num_bits=config.integer("bits"),
@@ -120,7 +120,7 @@ def read_gptq(config: Fields) -> GptqFormat:
 
 
 def refuse_overrides(config: Fields) -> None:
-    """Layers may be left out ("-:"), but all others are of one kind."""
+    """Refuses overrides per layer: layers may be left out ("-:"), but all others must have one format."""
     overrides = config.object("dynamic")
     for name in {} if overrides is None else overrides.values:
         if not name.startswith("-:"):

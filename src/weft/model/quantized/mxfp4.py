@@ -1,7 +1,7 @@
-"""MXFP4, as gpt-oss has its experts: 32 codes of E2M1 in a block of 16 bytes, and for each block a power of two.
+"""MXFP4, as used for gpt-oss' experts: blocks of 32 E2M1 codes in 16 bytes, with a power of two per block.
 
-Blocks of a row follow each other, each byte with the earlier code in its lower half. Scales are a byte each: the
-exponent, raised by 127. All experts of a layer lie in one tensor.
+Blocks of a row follow each other; each byte has the earlier code in its lower half. A scale is one byte: the exponent
+plus 127. One tensor holds all experts of a layer.
 """
 
 from dataclasses import dataclass
@@ -18,13 +18,13 @@ from weft.model.weights import Tensor
 
 _SIZE = 32
 _NO_NUMBER = 255
-# Scales are those of doubles, and any power of two is a bfloat16.
+# Scales apply to doubled values, and bfloat16 represents any power of two.
 FORM = GroupFormat(4, _SIZE, "e2m1", "bfloat16")
 
 
 @dataclass(frozen=True, slots=True)
 class Mxfp4Format:
-    """The one form that there is."""
+    """The only MXFP4 format."""
 
     has_spare_biases: bool = False
     scales: str = "scales"
@@ -74,11 +74,11 @@ class _Mxfp4Rows:
 
 
 def scales_of_doubles(exponents: NDArray[np.uint8]) -> NDArray[np.float32]:
-    """Half of two to the power of each byte less 127."""
+    """Returns 2 ** (byte - 128), half of each scale, because the codes' values are doubled."""
     return np.ldexp(np.float32(1), exponents.astype(np.int32) - 128)
 
 
 def read_mxfp4(config: Fields) -> Mxfp4Format:
-    """The format; which layers have it is for the file to say."""
+    """Returns the format; the file decides which layers have it."""
     config.texts("modules_to_not_convert")
     return Mxfp4Format()

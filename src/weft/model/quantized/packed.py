@@ -1,8 +1,8 @@
-"""A matrix of rounded weights as its file packs it; made into floats one tensor at a time, when needed.
+"""A quantized matrix as its file packs it; converted to floats one tensor at a time, on demand.
 
-A value is (number - zero) * scale, all three taken as float32: the difference is exact, the product is
-rounded once. Zero and scale are those of the row and of the column's group. Where a group has a minimum in
-place of a zero, it is number * scale + minimum; where numbers are codes, they are looked up first.
+A value is (number - zero) * scale, all three as float32: the difference is exact, the product is rounded once. Zero
+and scale belong to the row and to the column's group. If a group has a minimum instead of a zero, the value is number
+* scale + minimum; codes are looked up first.
 """
 
 from collections.abc import Iterator
@@ -17,11 +17,11 @@ from weft.model.groups import GroupedMatrix, GroupFormat, HalvedMatrix
 from weft.model.weights import STORAGE, Tensor, refuse_values
 
 _NOTHING = np.uint32(0)
-_CHUNK = 1 << 18  # elements made in one go: they stay in the cache between unpacking and scaling
+_CHUNK = 1 << 18  # elements converted at once: they stay in the cache between unpacking and scaling
 
 
 class PackedRows(Protocol):
-    """How one format keeps a matrix [rows, depth]; every method takes a range of rows."""
+    """Storage of a matrix [rows, depth] in one format; every method takes a range of rows."""
 
     @property
     def shape(self) -> tuple[int, int]:
@@ -32,26 +32,26 @@ class PackedRows(Protocol):
         """Bits of a number."""
 
     def numbers(self, start: int, stop: int) -> NDArray[Any]:
-        """The numbers, without sign, or as floats [rows, depth]."""
+        """Returns the numbers, unsigned or as floats, [rows, depth]."""
 
     def zeros(self, start: int, stop: int) -> NDArray[np.float32]:
-        """The numbers that mean 0, or the minimums [rows, groups]."""
+        """Returns the numbers that stand for 0, or the minimums, [rows, groups]."""
 
     def scales(self, start: int, stop: int) -> NDArray[np.float32]:
-        """[rows, groups]."""
+        """Returns the scales, [rows, groups]."""
 
 
 @runtime_checkable
 class HalvedRows(Protocol):
-    """Rows whose numbers may be taken where they lie."""
+    """Rows whose numbers can be read in place."""
 
     def halves(self, start: int, stop: int) -> tuple[NDArray[np.uint8], int] | None:
-        """Blocks and run, as `HalvedMatrix` has them."""
+        """Returns blocks and run, in the layout of `HalvedMatrix`."""
 
 
 @dataclass(frozen=True, slots=True)
 class Groups:
-    """Which group each column is of: runs of `size`, or what `of_columns` says."""
+    """The group of each column: runs of `size` columns, or the entries of `of_columns`."""
 
     size: int
     of_columns: NDArray[np.intp] | None = None
@@ -61,8 +61,8 @@ class Groups:
 class PackedMatrix:
     """Rows [start, stop) of `source`; `unchecked` as in `Tensor`.
 
-    `dtype` rounds the values; None leaves float32. `is_by_row` says that a row has one scale and that
-    numbers lie around one zero for all: such a matrix is handed out as int8 with its scales.
+    `dtype` rounds the values; None leaves float32. `is_by_row`: each row has one scale, and all numbers share one
+    zero; such a matrix is returned as int8 with its scales.
     """
 
     source: PackedRows
@@ -72,10 +72,10 @@ class PackedMatrix:
     dtype: str | None
     unchecked: str
     is_by_row: bool = False
-    group_format: GroupFormat | None = None  # in which kernels compute with it as it is
+    group_format: GroupFormat | None = None  # of kernels that use the stored numbers
 
     def grouped(self) -> GroupedMatrix:
-        """Its own numbers, where it has a `group_format`."""
+        """Returns the stored numbers; requires a `group_format`."""
         form = self.group_format
         assert form is not None
         if self.groups.of_columns is not None:
@@ -89,7 +89,7 @@ class PackedMatrix:
         return GroupedMatrix(form, numbers, *self._as_stored(form), self.unchecked)
 
     def halved(self) -> HalvedMatrix | None:
-        """See `StoredGroups`; only where it has a `group_format`."""
+        """Returns the stored numbers in place, if their layout allows it; requires a `group_format`."""
         form = self.group_format
         assert form is not None
         if not isinstance(self.source, HalvedRows):
@@ -98,7 +98,7 @@ class PackedMatrix:
         return found and HalvedMatrix(*found, *self._as_stored(form), self.unchecked)
 
     def _as_stored(self, form: GroupFormat) -> tuple[NDArray[Any], NDArray[Any] | None]:
-        """Scales, and offsets where there are some, in the types that they had in the file."""
+        """Returns scales, and offsets if any, in their types in the file."""
         offsets = None
         if form.offset == "zeros":
             offsets = np.ascontiguousarray(
@@ -109,11 +109,11 @@ class PackedMatrix:
         return _as_stored(self.source.scales(self.start, self.stop), form), offsets
 
     def rows(self, start: int, stop: int) -> "PackedMatrix":
-        """Some of its rows."""
+        """Returns some of the rows."""
         return replace(self, start=self.start + start, stop=self.start + stop)
 
     def is_finite(self) -> bool:
-        """Whether no value can be NaN or infinite."""
+        """True if no value can be NaN or infinite."""
         with np.errstate(over="ignore", invalid="ignore"):
             most = self.source.scales(self.start, self.stop) * np.float32(2**self.source.num_bits)
             if self._has_minimums:
@@ -121,14 +121,14 @@ class PackedMatrix:
         return bool(np.isfinite(most).all())
 
     def unpacked(self) -> Tensor:
-        """All of its values; nobody keeps them but the caller."""
+        """Returns all values in a new tensor, which belongs to the caller."""
         if self.is_by_row:
             scales = np.ascontiguousarray(self.source.scales(self.start, self.stop)[:, 0])
             return Tensor("int8", self._whole_numbers(), scales, self.unchecked)
         dtype = self.dtype or "float32"
         out = np.empty((self.stop - self.start, self.source.shape[1]), STORAGE[dtype])
         for start, stop in self._chunks():
-            # Of all rows together float32 would be more than the file, for an embedding by gigabytes.
+            # float32 values of all rows at once would take more memory than the file, gigabytes for an embedding.
             values = Tensor("float32", self._values(start, stop))
             if not values.is_finite():
                 refuse_values(self.unchecked)
@@ -155,7 +155,8 @@ class PackedMatrix:
             numbers = self.group_format.values(numbers)
         zeros, scales = self.source.zeros(start, stop), self.source.scales(start, stop)
         if columns is None and depth % size == 0:
-            # Runs of columns that share both: 277 → 340 million weights a second (GPTQ, 4096 x 4096).
+            # Broadcast over runs of columns with the same zero and scale: 277 → 340 million weights per second (GPTQ,
+            # 4096 x 4096).
             numbers = numbers.reshape(stop - start, depth // size, size)
             zeros, scales = zeros[:, :, None], scales[:, :, None]
         else:
@@ -181,14 +182,14 @@ class PackedMatrix:
 
 
 def _as_stored(values: NDArray[np.float32], form: GroupFormat) -> NDArray[Any]:
-    """Scales or minimums in the type that they had in the file."""
+    """Returns scales or minimums in their type in the file."""
     return np.ascontiguousarray(Tensor("float32", values).rounded_to(form.scales).data)
 
 
 def unpack_range(
     words: NDArray[np.uint32], start: int, stop: int, num_bits: int, missing: np.uint32 = _NOTHING
 ) -> NDArray[np.uint8]:
-    """Numbers [rows, start to stop] of those that each row of words holds, `missing` added to each word."""
+    """Returns numbers [rows, start to stop) of each row of words, after adding `missing` to each word."""
     per_word = 32 // num_bits
     first = start // per_word
     taken = words[:, first : -(-stop // per_word)] + missing  # may wrap around
@@ -197,7 +198,7 @@ def unpack_range(
 
 
 def unpack(words: NDArray[np.uint8] | NDArray[np.uint32], num_bits: int) -> NDArray[np.uint8]:
-    """The numbers of 4 or 8 bits in each row of little-endian words, lowest bits first."""
+    """Returns the numbers of 4 or 8 bits in each row of little-endian words, lowest bits first."""
     codes = np.ascontiguousarray(words).view(np.uint8)
     if num_bits == 8:
         return codes

@@ -1,1 +1,1 @@
-"""Tokenizer files of a checkpoint: read, checked, and tried out in a child process."""
+"""Tokenizer files of a checkpoint: reads and checks them, and tries them out in a child process."""

@@ -94,15 +94,9 @@ def _growth(step: Mapping[str, Any]) -> float:
     match step:
         case {"type": "Replace", "pattern": {"String": str(old)}, "content": str(new)} if old:
             return max(1.0, len(new) / len(old))
-        case {
-            "type": "Replace",
-            "content": str(new),
-        }:  # may also match the empty text before each character
+        case {"type": "Replace", "content": str(new)}:  # may match before each character
             return 1.0 + len(new)
-        case {
-            "type": "Prepend",
-            "prepend": str(new),
-        }:  # prepended to each part between added tokens
+        case {"type": "Prepend", "prepend": str(new)}:  # to each part between added tokens
             return 1.0 + len(new)
         case {"type": "Precompiled", "precompiled_charsmap": str(encoded)}:
             data = base64.b64decode(encoded)
