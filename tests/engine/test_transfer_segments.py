@@ -95,7 +95,7 @@ def test_a_slot_is_filled_again_when_it_was_given_back_and_no_sooner():
         assert (target.read_block(3) == source.read_block(1)).all()
         peer.send(ring)
         lender.send_block(PoolAccess(source), 1, 64, is_last=False)
-        with pytest.raises(PeerError, match="something else before all blocks have gone"):
+        with pytest.raises(PeerError, match="another request before all blocks were sent"):
             lender.send_block(PoolAccess(source), 1, 64, is_last=False)
 
 

@@ -162,7 +162,7 @@ def _read_peer(given: str) -> KvPeer:
 
 
 def _check_reach(config: KvTransferConfig) -> None:
-    """Requires of an engine that fetches a secret, or the exact ports of peers on this machine."""
+    """An engine that fetches must have a secret, or peers of this machine with exact ports."""
     try:
         host = ipaddress.ip_address(config.host)
     except ValueError:
