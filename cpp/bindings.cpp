@@ -1,5 +1,5 @@
-// Exposes the C++ core as `weft.compute.native._core`: the machine, and models. Nothing outside of this file and python/
-// knows Python.
+// Exposes the C++ core as `weft.compute.native._core`: the machine, and models. Only this file and python/ depend on
+// Python.
 #include <nanobind/stl/map.h>
 #include <nanobind/stl/pair.h>
 #include <nanobind/stl/unique_ptr.h>
@@ -33,14 +33,14 @@ weft::Source tensor_source(const std::string& name, const std::string& dtype, co
             is_mapped};
 }
 
-// Empty for None. An array of none is no way to leave a field out.
+// Empty for None. An empty array does not stand for an absent field.
 std::span<const std::int32_t> optional_span(const std::optional<Ints>& array, const Ints& rows, const char* field) {
     if (!array) return {};
     if (array->size() == 0 && rows.size() != 0) throw std::invalid_argument(std::string(field) + " must not be empty");
     return span_of(*array);
 }
 
-// A field of a `Batch`, where its array lies: a copy made on the way would be read in place of it. Empty for None.
+// A field of a `Batch`, as a view of its array: a conversion would read a copy instead of it. Empty for None.
 template <class Array>
 std::optional<Array> field_of(const nb::object& batch, const char* name, PyObject* interned) {
     const nb::object value = nb::steal(PyObject_GetAttr(batch.ptr(), interned));
@@ -52,9 +52,10 @@ std::optional<Array> field_of(const nb::object& batch, const char* name, PyObjec
     return array;
 }
 
-// A `weft.compute.protocols.runner.Batch`, held while the core reads it. What keeps nothing between steps has no slots.
+// A `weft.compute.protocols.runner.Batch`, held while the core reads it. Models that keep nothing between steps have
+// no slots.
 struct HeldBatch {
-    // Numbers, of which a batch has the first four always; then the others.
+    // Integer fields: the first four are always present, the others are optional.
     static constexpr std::array kFields = {"token_ids",      "positions",    "query_starts", "logit_rows",  "slots",
                                            "token_types",    "adapter_ids",  "embed_rows",   "state_reads", "state_writes",
                                            "num_state_rows", "block_tables", "embeds"};
@@ -74,7 +75,7 @@ struct HeldBatch {
         embeds = field_of<Rows>(batch, kFields[kNumInts + 1], names[kNumInts + 1]);
     }
 
-    // Their names, made once and for as long as the process lives.
+    // Interned names of the fields, made once and kept for the life of the process.
     static std::array<PyObject*, kFields.size()> interned() {
         std::array<PyObject*, kFields.size()> names;
         for (std::size_t i = 0; i < kFields.size(); i++) names[i] = PyUnicode_InternFromString(kFields[i]);
@@ -126,7 +127,7 @@ std::map<std::string, double> seconds(const weft::Model& model) {
     return result;
 }
 
-// Sums over steps and layers: of the mean of experts' rows, and of the busiest's.
+// Sums over steps and layers: rows of the mean expert, and rows of the busiest expert.
 std::pair<double, double> expert_balance(const weft::Model& model) {
     std::pair<double, double> sums{0.0, 0.0};
     for (const weft::ExpertLoads& layer : model.expert_loads()) {
@@ -150,7 +151,7 @@ void bind_model(nb::module_& module) {
              nb::arg("spec"), nb::arg("path"), nb::arg("num_threads"), nb::arg("file").none() = nb::none(),
              nb::arg("is_published") = false, nb::arg("is_copied") = false)
         .def("publish", &weft::Model::publish, nb::call_guard<nb::gil_scoped_release>())
-        // A view of the matrices where they lie; they stay as they are once all is loaded.
+        // A view of the packed matrices in place; they do not change once all weights are loaded.
         .def_prop_ro("packed_bytes",
              [](const weft::Model& model) {
                  const std::span<std::byte> bytes = model.packed_bytes();
@@ -184,7 +185,7 @@ void bind_model(nb::module_& module) {
              },
              nb::arg("name"), nb::arg("numbers").noconvert(), nb::arg("scales").noconvert(),
              nb::arg("offsets").noconvert().none())
-        // Blocks [rows, blocks, bytes] with any steps between rows and blocks: they may be a part of a file.
+        // Blocks [rows, blocks, bytes] with any strides between rows and blocks: they may be part of a mapped file.
         .def("load_halves",
              [](weft::Model& model, const std::string& name, const Blocks& blocks, std::int64_t run,
                 const Tensor& scales, const std::optional<Tensor>& offsets) {
@@ -201,7 +202,7 @@ void bind_model(nb::module_& module) {
         .def("allocate_kv", &weft::Model::allocate_kv, nb::arg("num_blocks"), nb::arg("block_size"),
              nb::arg("num_state_slots") = 0,
              nb::call_guard<nb::gil_scoped_release>())
-        // Not converted: a copy made on the way would be written to in place of the array given.
+        // noconvert: a conversion would write to a copy instead of the given array.
         .def("forward", &forward, nb::arg("batch"), nb::arg("outputs").noconvert(),
              nb::arg("hidden").noconvert().none())
         .def("embed", [](weft::Model& model, const Ints& token_ids, Logits& out) {
@@ -216,21 +217,21 @@ void bind_model(nb::module_& module) {
                  model.logits({hidden.data(), hidden.size()}, rows);
              },
              nb::arg("hidden").noconvert(), nb::arg("out").noconvert())
-        // A view of the pool as it lies in memory, until the next `allocate_kv`.
+        // A view of the KV pool's memory, valid until the next `allocate_kv`.
         .def_prop_ro("kv_bytes",
              [](const weft::Model& model) {
                  const std::span<std::byte> bytes = model.kv_bytes();
                  return nb::ndarray<nb::numpy, std::uint8_t, nb::ndim<1>>(bytes.data(), {bytes.size()});
              },
              nb::rv_policy::reference_internal)
-        // The same of the states beside it; empty where there are none.
+        // A view of the states of blocks; empty if the model has none.
         .def_prop_ro("state_bytes",
              [](const weft::Model& model) {
                  const std::span<std::byte> bytes = model.state_bytes();
                  return nb::ndarray<nb::numpy, std::uint8_t, nb::ndim<1>>(bytes.data(), {bytes.size()});
              },
              nb::rv_policy::reference_internal)
-        // And of those of sequences.
+        // A view of the states of sequences (slots); empty if the model has none.
         .def_prop_ro("slot_bytes",
              [](const weft::Model& model) {
                  const std::span<std::byte> bytes = model.slot_bytes();

@@ -1,4 +1,4 @@
-// What the CPU of this machine offers; kernels are chosen by it, and the start banner shows it.
+// Features of this machine's CPU; the choice of kernels and the start banner use them.
 #pragma once
 
 #include <string>

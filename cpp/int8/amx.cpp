@@ -1,5 +1,5 @@
-// int8 for x86 CPUs that multiply whole tiles of it (AMX). Products of groups, and what is not a product, are those
-// of AVX-512 VNNI.
+// int8 for x86 CPUs that multiply whole tiles of it (AMX). Products of groups, and all other functions, are those of
+// AVX-512 VNNI.
 #include "int8/int8_vnni.h"
 
 #include "int8/product.h"
@@ -15,7 +15,7 @@ struct TiledInt8 : Int8 {
     }
 };
 
-// One row comes faster from other registers, and sums of whole numbers are the same.
+// One row is faster in vector registers, and sums of whole numbers have the same bits there.
 void int8_gemm_in_tiles(const Int8Task& task) {
     if (task.last_row == 1) return int8_gemm(task);
     TileShapes shapes;

@@ -32,7 +32,8 @@ inline __m256 widen_half(const std::uint16_t* p) {
     return _mm256_castsi256_ps(_mm256_slli_epi32(_mm256_cvtepu16_epi32(bits), 16));
 }
 inline Lanes widen_bfloat16(const std::uint16_t* p) { return {widen_half(p), widen_half(p + 8)}; }
-// Finite ones: the exponent is moved to its place, and made up for by a product, which is exact.
+// Widens finite float16 numbers: the exponent bits are shifted into place, and an exact multiplication corrects the
+// bias.
 inline __m256 widen_eight_float16(const std::uint16_t* p) {
     const __m256i bits = _mm256_cvtepu16_epi32(_mm_loadu_si128(reinterpret_cast<const __m128i*>(p)));
     const __m256i sign = _mm256_slli_epi32(_mm256_and_si256(bits, _mm256_set1_epi32(0x8000)), 16);
@@ -46,13 +47,13 @@ inline __m256i take_eight(__m256i a, const std::int16_t* zeros, std::int32_t tim
     const __m256i wide = _mm256_cvtepi16_epi32(_mm_loadu_si128(reinterpret_cast<const __m128i*>(zeros)));
     return _mm256_sub_epi32(a, _mm256_mullo_epi32(wide, _mm256_set1_epi32(times)));
 }
-// Less 16 zeros, each so many times.
+// Subtracts 16 zeros, each multiplied by `times`.
 inline Ints take_products(Ints a, const std::int16_t* zeros, std::int32_t times) {
     return {take_eight(a.low, zeros, times), take_eight(a.high, zeros + 8, times)};
 }
 
-// Eight columns. The instruction adds pairs of products in 16 bits, where 255 * 127 * 2 would not fit:
-// so the weight gives its magnitude, at most 127, and its sign goes to the activation.
+// Eight columns. The instruction adds pairs of products in 16 bits, where 255 * 127 * 2 would not fit: so the
+// weight's magnitude, at most 127, is multiplied, and its sign is applied to the activation.
 struct EightColumns {
     __m256i weights;
     __m256i magnitudes;
@@ -77,10 +78,10 @@ inline std::int32_t sum_of(Ints a) {
     const __m128i two = _mm_add_epi32(four, _mm_shuffle_epi32(four, 0x4E));
     return _mm_cvtsi128_si32(_mm_add_epi32(two, _mm_shuffle_epi32(two, 0xB1)));
 }
-// Whole numbers as int8, and returned.
+// Stores whole numbers as int8, and returns them.
 inline Ints narrow_to_int8(std::int8_t* p, Lanes a) {
     const Ints whole{_mm256_cvtps_epi32(a.low), _mm256_cvtps_epi32(a.high)};
-    // Packing keeps to halves of a register: their quarters lie crossed until they are put in order.
+    // Packing works within halves of a register: the quarters are interleaved until they are put in order.
     const __m256i words = _mm256_permute4x64_epi64(_mm256_packs_epi32(whole.low, whole.high), 0xD8);
     const __m128i bytes = _mm_packs_epi16(_mm256_castsi256_si128(words), _mm256_extracti128_si256(words, 1));
     _mm_storeu_si128(reinterpret_cast<__m128i*>(p), bytes);
@@ -110,7 +111,7 @@ struct Int8 {
     }
 };
 
-// Four bits: a cell is unpacked into two, each four of depth.
+// Four bits: a cell is unpacked into two cells of depth four each.
 struct Int4 {
     struct Cell {
         __m256i low;
@@ -144,7 +145,7 @@ struct Int4 {
     }
 };
 
-// The same of codes, which are looked up.
+// Like Int4, but the numbers are codes that are looked up.
 struct E2m1 : Int4 {
     static constexpr int kNarrowSteps = 2;  // 4 pairs of products, 2 * 24 * 127 each
 

@@ -10,7 +10,7 @@ namespace {
 
 constexpr int kEight = 8;  // elements of depth that are read at once
 
-// How many to take from each number after the products: what their cells have not taken yet.
+// The amount to subtract from each number after the products, if its cells have not subtracted it yet.
 template <class E, int kHalf>
 struct FourBits {
     using Element = E;
@@ -38,7 +38,7 @@ struct Bytes {
     }
 };
 
-// A task's layout, worked out once.
+// A task's layout, computed once.
 struct Layout {
     explicit Layout(const GroupedTask& of)
         : task(of),
@@ -69,7 +69,7 @@ inline Lanes load_scales(ScaleType type, const std::uint8_t* p, int half) {
     return type == ScaleType::kBfloat16 ? widen_bfloat16(bits) : widen_float16(bits);
 }
 
-// What the sums of one row and half a panel begin with, so that they end as those of numbers less their zeros.
+// Initial sums of one row and half a panel, so that the final sums are those of numbers minus zeros.
 template <class W, Offset kOffset>
 inline Ints first_sums(const Layout& layout, const std::uint8_t* header, int half, std::int32_t row_sum) {
     if constexpr (kOffset == Offset::kSymmetric) return splat_ints((W::kTaken - W::kZero) * row_sum);
@@ -86,14 +86,14 @@ inline Lanes add_sums(Lanes total, Ints sums, Lanes scale, Lanes minimum, float 
     return add(total, mul(splat(scaled_sum), minimum));
 }
 
-// Minimums of half a panel, where there are any.
+// Minimums of half a panel, if the format has them.
 template <Offset kOffset>
 inline Lanes load_minimums(const Layout& layout, const std::uint8_t* header, int half) {
     if constexpr (kOffset != Offset::kMinimums) return splat(0.0F);
     return load_scales(layout.task.format.scales, header + layout.scales, half);
 }
 
-// Whether products of a few steps of eight are added in 16 bits, in which twice as many lie side by side.
+// True if products of a few steps of eight are added in 16 bits, where a register holds twice as many.
 template <class E>
 concept Narrow = requires { typename E::NarrowSum; };
 
@@ -135,7 +135,7 @@ inline void multiply_group(const std::uint8_t* numbers, int first_half, int step
     }
 }
 
-// The same where the CPU multiplies two rows at once; a last row without another is taken twice.
+// The same for CPUs that multiply two rows at once; an odd last row is computed twice.
 template <class W, int kRows, int kHalves>
     requires InTwos<typename W::Element, kRows>
 inline void multiply_group(const std::uint8_t* numbers, int first_half, int steps, std::ptrdiff_t ahead,
@@ -224,7 +224,7 @@ inline void grouped_block(const Layout& layout, int panel, int first_row, int ro
     });
 }
 
-// `steps` of eight of depth of one row, for panels that lie `size` bytes apart.
+// `steps` of depth eight of one row, for panels that are `size` bytes apart.
 template <class W, int kPanels>
 inline void add_steps_of_row(const std::uint8_t* numbers, std::ptrdiff_t size, int steps, std::ptrdiff_t ahead,
                              const std::int8_t* x, Ints (&sum)[kPanels][2]) {
@@ -258,7 +258,7 @@ inline void grouped_row(const Layout& layout, int panel) {
     for (auto& pair : total) pair[0] = pair[1] = splat(0.0F);
     RowGroups of_row = task.rounded;
     for (int g = 0; g < layout.groups; g++, header += layout.group, of_row = of_row.next()) {
-        // What follows a panel in memory is another of these: ask for what comes after them.
+        // The panel that follows in memory belongs to these panels: prefetch what follows all of them.
         const bool is_near_end = (g + 1) * layout.group + kAhead > size;
         const std::ptrdiff_t ahead = is_near_end ? kAhead + (kPanels - 1) * size : kAhead;
         const std::uint8_t* numbers = header + layout.header;

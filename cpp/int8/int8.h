@@ -1,13 +1,12 @@
-// Products of int8 weights and int8 activations: what a kernel file offers, and the layouts it shares
-// with the model. As in cpp/kernels, no standard containers here or in what is compiled for one
-// instruction set.
+// Products of int8 weights and int8 activations: what a kernel file offers, and the layouts it shares with the model.
+// As in cpp/kernels, no standard containers here or in what is compiled for one instruction set.
 //
-// A weight is an int8 from -127 to 127 times the scale of its output row. A row of activations is
-// rounded on the fly to int8 times a scale of its own. Sums are whole numbers, exact in any order: so
-// every instruction set gives the same bits, and so does `weft.compute.arithmetic.int8`, the twin in numpy.
+// A weight is an int8 from -127 to 127 times the scale of its output row. A row of activations is quantized on the
+// fly to int8 times a scale of its own. Sums are whole numbers, exact in any order: so every instruction set gives
+// the same bits, and so does `weft.compute.arithmetic.int8` in numpy.
 //
-// A cell is 64 bytes: 16 columns by 4 elements of depth, each weight plus 128 as one unsigned byte,
-// because the multipliers take an unsigned and a signed one. Panels are as those of cpp/kernels.
+// A cell is 64 bytes: 16 columns by 4 elements of depth, each weight plus 128 as one unsigned byte, because the
+// multiplication instructions take an unsigned and a signed byte. Panels have the layout of cpp/kernels.
 #pragma once
 
 #include <cstddef>
@@ -20,10 +19,10 @@
 namespace weft {
 
 constexpr int kInt8WeightShift = 128;  // added to a weight as it is stored
-// Beyond this depth a sum might not fit int32.
+// At a greater depth a sum might not fit int32.
 constexpr int kInt8MostDepth = 1 << 17;
 
-// One row of activations, in groups that each have a scale; all of a row may be one.
+// One row of activations, in groups with a scale each; the whole row may be one group.
 struct QuantizeTask {
     const void* x;
     bool is_bfloat16;  // otherwise float
@@ -33,7 +32,7 @@ struct QuantizeTask {
     RowGroups rounded;  // from this row on
 };
 
-// `x` is int8 [rows][x_stride], `panels` are unsigned bytes; what `kActivate` makes is float.
+// `x` is int8 [rows][x_stride], `panels` are unsigned bytes; the output of `kActivate` is float.
 struct Int8Task : GemmTask {
     const float* row_scales;
     const std::int32_t* row_sums;

@@ -1,5 +1,5 @@
-// int8 in NEON registers. Included after `add_products` of an instruction set: four columns by four of depth, of which
-// each register of `sum` gets one column's.
+// int8 in NEON registers. Included after `add_products` of an instruction set: four columns by depth four; each lane
+// of `sum` gets the sum of one column.
 #pragma once
 
 #include "kernels/lanes_neon.h"
@@ -43,7 +43,7 @@ inline Ints splat_ints(std::int32_t value) {
     const int32x4_t v = vdupq_n_s32(value);
     return {v, v, v, v};
 }
-// Less 16 zeros, each so many times.
+// Subtracts 16 zeros, each multiplied by `times`.
 inline Ints take_products(Ints x, const std::int16_t* zeros, std::int32_t times) {
     const auto take = [=](int32x4_t from, int first) {
         return vmlsq_s32(from, vmovl_s16(vld1_s16(zeros + first)), vdupq_n_s32(times));
@@ -54,7 +54,7 @@ inline Ints add(Ints x, Ints y) {
     return {vaddq_s32(x.a, y.a), vaddq_s32(x.b, y.b), vaddq_s32(x.c, y.c), vaddq_s32(x.d, y.d)};
 }
 inline std::int32_t sum_of(Ints x) { return vaddvq_s32(vaddq_s32(vaddq_s32(x.a, x.b), vaddq_s32(x.c, x.d))); }
-// Whole numbers as int8, and returned.
+// Stores whole numbers as int8, and returns them.
 inline Ints narrow_to_int8(std::int8_t* p, Lanes x) {
     const int32x4_t a = vcvtq_s32_f32(x.a);
     const int32x4_t b = vcvtq_s32_f32(x.b);
@@ -66,7 +66,7 @@ inline Ints narrow_to_int8(std::int8_t* p, Lanes x) {
     return {a, b, c, d};
 }
 
-// What int8 and four bits have in common once they are in registers.
+// The common part of int8 and four-bit numbers in registers.
 struct InRegisters {
     struct Cell {
         uint32x4_t columns[4];
@@ -93,7 +93,7 @@ private:
     static uint32x4_t load_columns(const std::uint8_t* p) { return vreinterpretq_u32_u8(vld1q_u8(p)); }
 };
 
-// Four bits: a cell is unpacked into two, each four of depth.
+// Four bits: a cell is unpacked into two cells of depth four each.
 struct FourBitsInRegisters : InRegisters {
     static void load_cells(const std::uint8_t* p, Cell (&cells)[2]) {
         const Cell both = load_bytes(p);
@@ -102,7 +102,7 @@ struct FourBitsInRegisters : InRegisters {
     }
 };
 
-// The same of codes, which are looked up.
+// Like FourBitsInRegisters, but the numbers are codes that are looked up.
 struct CodesInRegisters : FourBitsInRegisters {
     static void load_cells(const std::uint8_t* p, Cell (&cells)[2]) {
         const uint8x16_t table = vld1q_u8(kE2m1);

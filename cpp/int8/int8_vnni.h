@@ -30,14 +30,14 @@ inline Lanes widen_float16(const std::uint16_t* p) {
     return {_mm512_cvtph_ps(_mm256_loadu_si256(reinterpret_cast<const __m256i*>(p)))};
 }
 inline Ints splat_ints(std::int32_t value) { return {(SixteenInts)_mm512_set1_epi32(value)}; }
-// Less 16 zeros, each so many times.
+// Subtracts 16 zeros, each multiplied by `times`.
 inline Ints take_products(Ints a, const std::int16_t* zeros, std::int32_t times) {
     const __m512i wide = _mm512_cvtepi16_epi32(_mm256_loadu_si256(reinterpret_cast<const __m256i*>(zeros)));
     return {(SixteenInts)_mm512_sub_epi32((__m512i)a.v, _mm512_mullo_epi32(wide, _mm512_set1_epi32(times)))};
 }
 inline Ints add(Ints a, Ints b) { return {a.v + b.v}; }
 inline std::int32_t sum_of(Ints a) { return _mm512_reduce_add_epi32((__m512i)a.v); }
-// Whole numbers as int8, and returned.
+// Stores whole numbers as int8, and returns them.
 inline Ints narrow_to_int8(std::int8_t* p, Lanes a) {
     const __m512i whole = _mm512_cvtps_epi32(a.v);
     _mm_storeu_si128(reinterpret_cast<__m128i*>(p), _mm512_cvtepi32_epi8(whole));
@@ -65,7 +65,7 @@ struct Int8 {
     }
 };
 
-// Four bits: a cell is unpacked into two, each four of depth.
+// Four bits: a cell is unpacked into two cells of depth four each.
 struct Int4 {
     using Cell = Int8::Cell;
 
@@ -78,7 +78,7 @@ struct Int4 {
     static Ints dot(Ints sum, const Cell& cell, const std::int8_t* x) { return Int8::dot(sum, cell, x); }
 };
 
-// The same of codes, which are looked up.
+// Like Int4, but the numbers are codes that are looked up.
 struct E2m1 : Int4 {
     static void load_cells(const std::uint8_t* p, Cell (&cells)[2]) {
         const __m512i table = _mm512_broadcast_i32x4(_mm_load_si128(reinterpret_cast<const __m128i*>(kE2m1)));

@@ -28,7 +28,8 @@ inline Lanes widen_bfloat16(const std::uint16_t* p) {
     return r;
 }
 
-// Finite ones: the exponent is moved to its place, and made up for by a product, which is exact.
+// Widens finite float16 numbers: the exponent bits are shifted into place, and an exact multiplication corrects the
+// bias.
 inline Lanes widen_float16(const std::uint16_t* p) {
     Lanes r;
     for (int i = 0; i < kLanes; i++) {
@@ -44,7 +45,7 @@ inline Ints splat_ints(std::int32_t value) {
     for (std::int32_t& lane : r.v) lane = value;
     return r;
 }
-// Less 16 zeros, each so many times.
+// Subtracts 16 zeros, each multiplied by `times`.
 inline Ints take_products(Ints a, const std::int16_t* zeros, std::int32_t times) {
     for (int i = 0; i < kLanes; i++) a.v[i] -= zeros[i] * times;
     return a;
@@ -59,7 +60,7 @@ inline std::int32_t sum_of(Ints a) {
     for (const std::int32_t lane : a.v) total += lane;
     return total;
 }
-// Whole numbers as int8, and returned.
+// Stores whole numbers as int8, and returns them.
 inline Ints narrow_to_int8(std::int8_t* p, Lanes a) {
     Ints whole;
     for (int i = 0; i < kLanes; i++) {
@@ -90,7 +91,7 @@ struct Int8 {
     }
 };
 
-// Four bits: a cell is read as two, each four of depth.
+// Four bits: a cell is read as two cells of depth four each.
 struct Int4 {
     struct Cell {
         const std::uint8_t* bytes;
@@ -108,7 +109,7 @@ struct Int4 {
     }
 };
 
-// The same of codes, which are looked up.
+// Like Int4, but the numbers are codes that are looked up.
 struct E2m1 : Int4 {
     static Ints dot(Ints sum, const Cell& cell, const std::int8_t* x) {
         for (int i = 0; i < kLanes; i++)

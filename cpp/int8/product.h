@@ -9,12 +9,12 @@
 namespace weft {
 namespace {
 
-// Sums of one row and half a panel become floats: without the shift of the weights, times both scales.
+// Converts sums of one row and half a panel to floats: subtracts the shift of the weights, multiplies by both scales.
 inline Lanes scale_sums(Ints sums, float row_scale, std::int32_t row_sum, Lanes column_scales) {
     return mul(mul(to_floats(sums, Int8::kShift * row_sum), splat(row_scale)), column_scales);
 }
 
-// Of up to `kRows` rows. `multiply(sums)` gives the sums of a few rows and one panel.
+// Computes up to `kRows` rows. `multiply(sums)` gives the sums of a few rows and one panel.
 template <int kRows, class Multiply>
 inline void int8_block(const Int8Task& task, int panel, int first_row, int rows, const Multiply& multiply) {
     gemm_block<Float32, kRows>(task, panel, first_row, rows, [&](float* y, std::ptrdiff_t y_stride) {

@@ -7,7 +7,7 @@
 
 namespace weft {
 
-// The fastest that belong to `path`, one of `usable_paths()`. All of them give the same bits.
+// The fastest int8 kernels for `path`, one of `usable_paths()`. All int8 kernels give the same bits.
 const Int8Kernels& int8_kernels_of(const std::string& path);
 
 }  // namespace weft

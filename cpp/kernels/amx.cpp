@@ -1,4 +1,4 @@
-// Kernels for x86 CPUs that multiply whole tiles of bfloat16 (AMX). What is not a product is that of AVX-512.
+// Kernels for x86 CPUs that multiply whole tiles of bfloat16 (AMX). All other kernels are those of AVX-512.
 #include "kernels/bfloat16_avx512.h"
 
 namespace weft {
@@ -28,7 +28,7 @@ struct TiledBfloat16 : Bfloat16 {
 namespace weft {
 namespace {
 
-// One row: tile registers read memory more slowly than others, so the same sums are made in those.
+// One row: tile registers read memory more slowly than vector registers, so the same sums are computed in these.
 void gemm_one_row(const GemmTask& task) {
     for_columns<kRowPanels>(task.last_panel - task.first_panel, [&](int at, auto panels) {
         constexpr int kPanels = decltype(panels)::value;

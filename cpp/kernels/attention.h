@@ -1,10 +1,10 @@
 // Attention of a few rows of one sequence over its tiles of the KV cache.
 //
-// An online softmax over blocks of keys, which begin at the same positions in every task: scores, then the largest
-// so far, to which all that came before is rescaled where it has grown, then weights and their sum, lane by lane in
-// order of position, then values in order of position. Hidden keys weigh exactly 0, so which tiles a task reads
-// beyond a row's own changes no bit of that row, and neither does for how many blocks scores are kept at a time. The
-// two products are left to `Self`.
+// An online softmax over blocks of keys, which begin at the same positions in every task: scores; the maximum so far,
+// with earlier results rescaled where it has grown; weights and their sum, lane by lane in order of position; then
+// values in order of position. Hidden keys weigh exactly 0, so which tiles a task reads beyond a row's own changes no
+// bit of that row, and neither does the number of blocks whose scores are kept at a time. `Self` implements the two
+// products.
 #pragma once
 
 #include <cmath>
@@ -16,17 +16,18 @@
 namespace weft {
 namespace {
 
-// How far ahead, in bytes of what is read, keys and values are asked for.
+// Prefetch distance of keys and values, in bytes.
 constexpr std::ptrdiff_t kLead = 8192;
 
-// Rows of several sequences share the tiles that all begin with: they are read once for all, and then each
-// sequence's own. To a row that is the same order.
+// Rows of several sequences may share the tiles that all begin with: these are read once for all rows, and then each
+// sequence's own tiles. Each row sees the same order as alone.
 //
-// `Self` has score_turn(begin, end, head, later) and combine_turn(begin, end, head, later), for the rows of the
-// span, a head and tiles [begin, end): scores from queries and keys, `columns` of outputs from weights and values.
-// It takes `kTilesPerTurn` of one head before the next head.
+// `Self` has score_turn(begin, end, head, later) and combine_turn(begin, end, head, later), for the rows of the span,
+// a head and tiles [begin, end): scores from queries and keys, `columns` of outputs from weights and values. It
+// processes `kTilesPerTurn` tiles of one head before the next head.
 //
-// Threads that share a task divide what no sum runs over: tiles of scores, rows of weights, columns of outputs.
+// Threads that share a task divide dimensions over which nothing is summed: tiles of scores, rows of weights, columns
+// of outputs.
 template <class E, class Self>
 struct Attention {
     using Stored = typename E::Stored;
@@ -42,7 +43,8 @@ struct Attention {
         made_from = all.first_tile;
         blocks_at_once = attention_blocks_at_once(num_heads() * rows, t.num_shares);
         begin_turn(all.first_tile);
-        // No turn has more tiles. Odd, or rows would lie where they push each other out of the first cache.
+        // The maximum number of tiles in a turn. It is odd, because rows at even distances would evict each other
+        // from the first cache.
         const int num_tiles = all.end_tile - all.first_tile;
         width = static_cast<std::ptrdiff_t>(lesser(num_tiles, most_tiles()) | 1) * kLanes;
         head_size = static_cast<std::ptrdiff_t>(t.padded_dim) * kLanes;
@@ -111,7 +113,7 @@ protected:
     Stored* made;           // values of tiles from `made_from` on, where they are made of keys
     int made_from;
 
-    // From a tile of a head to another: so many tiles on, and from one head to the other in bytes.
+    // The distance from a tile of a head to another one: in tiles, and from head to head in bytes.
     struct Later {
         int tiles;
         std::ptrdiff_t bytes;
@@ -125,7 +127,7 @@ protected:
 
     int most_tiles() const { return blocks_at_once * kTilesPerBlock; }
 
-    // Blocks from that of this tile on, as many as are worked on at once.
+    // Begins a turn: as many blocks as are processed at once, from the block of this tile on.
     void begin_turn(int tile) {
         turn = {tile, lesser(all.end_tile, tile / kTilesPerBlock * kTilesPerBlock + most_tiles())};
     }
@@ -147,7 +149,8 @@ protected:
                 first_token * task.group, num_tokens * task.group, (end_key - 1) / kLanes + 1};
     }
 
-    // This turn's part of the whole task, or of what its sequences share and then of what is each one's own.
+    // Calls `body` for this turn's part of the task: the whole part, or first the shared tiles and then each
+    // sequence's own.
     template <class Body>
     void for_spans(const Body& body) {
         const auto with = [&](const std::int32_t* tiles, int first_key, int end_key, int first_token, int num_tokens) {
@@ -170,13 +173,13 @@ protected:
         }
     }
 
-    // Keys that a row at `position` sees; both rise with it.
+    // The first and the end of the keys that a row at `position` sees; both grow with the position.
     int first_key_of(int position) const { return position > task.before ? position - task.before : 0; }
     int end_key_of(int position) const {
         return task.after < task.end - position ? position + task.after + 1 : task.end;
     }
 
-    // Those that any of some tokens sees.
+    // The keys that at least one of these tokens sees.
     Range keys_of(int first_token, int last_token) const {
         int lowest = position_of(first_token);
         int highest = lowest;
@@ -188,7 +191,7 @@ protected:
         return {first_key_of(lowest), end_key_of(highest)};
     }
 
-    // Of some tiles those with keys that any of some rows sees: to the others these add nothing.
+    // The tiles with keys that at least one of these rows sees: other tiles add nothing.
     Range seen_of(Range tiles, int first_row, int num_rows) const {
         if (task.order != nullptr) return tiles;
         const Range keys = keys_of(first_row / task.group, (first_row + num_rows - 1) / task.group + 1);
@@ -221,18 +224,18 @@ protected:
         if (task.values == nullptr) made = take<Stored>(at, Self::kTilesPerTurn * head_size);
     }
 
-    // That a turn can have, where it begins within one.
+    // The maximum number of blocks in a turn that begins within a block.
     int num_blocks() const {
         const int all_blocks = (all.end_tile - 1) / kTilesPerBlock - all.first_tile / kTilesPerBlock + 1;
         return lesser(all_blocks, blocks_at_once);
     }
 
-    // Where this head's part of a tile begins, in the layer's keys or values.
+    // The offset of this head's part of a tile in the layer's keys or values.
     std::ptrdiff_t place(int index, int head) const {
         return span.tiles[index] * tile_size() + (task.first_head + head) * head_size;
     }
     std::ptrdiff_t tile_size() const { return task.num_kv_heads * (head_size + scale_size()); }
-    // Elements that the scales of a head of a tile take.
+    // Number of elements that the scales of one head of a tile occupy.
     static constexpr std::ptrdiff_t scale_size() {
         return E::kScaleBytes / static_cast<std::ptrdiff_t>(sizeof(Stored));
     }
@@ -276,15 +279,15 @@ protected:
             }
     }
 
-    // What is read kLead bytes after a tile of this head: a later head's, or the same of a later turn. The
-    // hardware does not see where a sequence's next tile is.
+    // The data that is read kLead bytes after a tile of this head: a later head's tile, or a tile of this head in a
+    // later turn. The hardware cannot predict where a sequence's next tile is.
     Later later_of(int head, int turn) const {
         const std::ptrdiff_t head_bytes = head_size * static_cast<std::ptrdiff_t>(sizeof(Stored));
         const int later = head + static_cast<int>((kLead - 1) / (turn * head_bytes)) + 1;
         return {later / num_heads() * turn, (later % num_heads() - head) * head_bytes};
     }
 
-    // The distance to that, in bytes; 0 where there is nothing more.
+    // The distance to that data in bytes; 0 if there is no more.
     std::ptrdiff_t ahead(int index, const Later& later) const {
         const int to = index + later.tiles;
         if (to >= span.whole_end) return 0;
@@ -292,7 +295,7 @@ protected:
         return (span.tiles[to] - span.tiles[index]) * tile_bytes + later.bytes;
     }
 
-    // What nothing has been added to. A sink is a score before all others.
+    // Initial values of a row, before any key is added. A sink counts as a score before all others.
     void begin_row(int at) {
         highest[at] = task.sinks == nullptr ? -INFINITY : sink_of(at) * kLog2E;
         store(totals + at * kLanes, splat(0.0F));
@@ -308,7 +311,7 @@ protected:
         }
     }
 
-    // By row, of the block that has this tile.
+    // Rescaling factors by row, for the block that contains this tile.
     float* rescales_of(int tile) const {
         return rescales + (tile / kTilesPerBlock - turn.begin / kTilesPerBlock) * num_heads() * rows;
     }
@@ -365,7 +368,7 @@ protected:
         for (int t = end; t < num_keys; t += kLanes) E::store_activation(w + t, none);
     }
 
-    // Returns what weights so far are to be multiplied by.
+    // Returns the factor that rescales the weights so far.
     float raise_highest(int at, float found) {
         const float before = highest[at];
         if (found <= before) return 1.0F;
@@ -376,8 +379,8 @@ protected:
     float sink_of(int at) const { return task.sinks[query_head(at / rows, at % rows)]; }
     int query_head(int head, int row) const { return (task.first_head + head) * task.group + row % task.group; }
 
-    // Where a tile holds tokens that no row sees, its values are copied without them: whatever was
-    // left there by another sequence may be NaN, and NaN times 0 is NaN. No int8 is.
+    // If a tile holds tokens that no row sees, its values are copied without them: values that another sequence left
+    // there may be NaN, and NaN times 0 is NaN. int8 values cannot be NaN.
     void clean_edges() {
         if constexpr (kIsScaled) return;
         if (task.values == nullptr) return;
@@ -409,7 +412,7 @@ protected:
                 store(outputs + at * task.padded_dim + i, splat(0.0F));
     }
 
-    // A row for which this is not where its block begins has nothing to be rescaled, or that is done.
+    // A row is rescaled only at the beginning of its block.
     void combine() {
         clean_edges();
         for_tiles_of_blocks(span.first_tile, span.end_tile, [&](int first, int end) {
@@ -440,7 +443,8 @@ protected:
                                     later_of(head, num_heads() == 1 ? 1 : step));
     }
 
-    // Keys of one head are its values. A few tiles at a time lie as values do, to be multiplied at once.
+    // For one head whose keys are its values: converts a few tiles at a time to the layout of values, and multiplies
+    // them.
     void combine_keys(int first, int last) {
         static_assert(Self::kTilesPerTurn <= kMostTilesPerTurn);
         for (int index = first; index < last; index += Self::kTilesPerTurn) {
@@ -451,7 +455,8 @@ protected:
         }
     }
 
-    // From cells of tokens by depth to cells of columns by token; what no row sees becomes 0, as in `clean`.
+    // Converts cells of tokens by depth to cells of columns by token; tokens that no row sees become 0, as in
+    // `clean`.
     void make_values(int index) {
         constexpr int kStep = E::kStep;
         const Stored* from = keys(index, 0);

@@ -8,9 +8,9 @@
 namespace weft {
 namespace {
 
-// With so few rows the next tile does not come by itself while this one is multiplied.
+// Up to this many rows, a tile must be prefetched, because multiplying the one before takes too little time.
 constexpr int kFewRows = 4;
-// Values of so many bytes are asked for together with the keys: they wait in the second cache.
+// Values of up to this many bytes are prefetched together with the keys: they wait in the second cache.
 constexpr std::ptrdiff_t kWaiting = 256 << 10;
 
 // Columns that fit the registers beside `kRows` rows: few rows alone would wait for each other's sums.
@@ -60,7 +60,7 @@ private:
         });
     }
 
-    // From a key to the value at the same place, in bytes, where that can wait in the second cache.
+    // The distance in bytes from a key to the value at the same place, if the value can wait in the second cache.
     std::ptrdiff_t to_values(int index) const {
         const auto head_bytes = this->head_size * static_cast<std::ptrdiff_t>(sizeof(Stored));
         if (task.values == nullptr || task.num_shares > 1) return 0;
@@ -68,7 +68,7 @@ private:
         return static_cast<const char*>(task.values) - static_cast<const char*>(task.keys);
     }
 
-    // All of a tile's at once, where rows are many.
+    // Prefetches all values of a tile at once, if there are many rows.
     void prefetch_values(int index, int head) const {
         const std::ptrdiff_t distance = to_values(index);
         if (distance == 0) return;
@@ -108,7 +108,7 @@ private:
         });
     }
 
-    // Many rows read a few columns of all tiles again and again: of a copy, whose cells lie one after the other.
+    // Many rows read a few columns of all tiles repeatedly, so they read a copy whose cells are contiguous.
     void combine_copies(int begin, int end, int head) {
         for_columns<kWide>(columns.end - columns.begin, [&](int at, auto count) {
             constexpr int kColumns = decltype(count)::value;
@@ -142,7 +142,8 @@ private:
         }
     }
 
-    // Weights of a few rows times the values of tiles [begin, end), added to what earlier tiles gave.
+    // Multiplies weights of a few rows by the values of tiles [begin, end), and adds the result to that of earlier
+    // tiles.
     template <int kRows, int kColumns>
     void combine_rows(int begin, int end, int head, int column, int first, const Later& later) {
         const std::ptrdiff_t at = static_cast<std::ptrdiff_t>(head) * rows + first;

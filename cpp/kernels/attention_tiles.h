@@ -31,7 +31,7 @@ public:
 
 private:
     static constexpr int kTilesPerTurn = 4;  // and as many streams from memory
-    // More find what they need in a cache: another task has just read it.
+    // More rows find their data in a cache, because another task has just read it.
     static constexpr int kRowsThatWait = kTileRows;
 
     TileShapes shapes;
@@ -45,7 +45,7 @@ private:
             body(span.first_row + row, span.num_rows - row < kMost ? span.num_rows - row : kMost);
     }
 
-    // What a few rows read after `count` cells of a tile.
+    // Prefetches the data that a few rows read after `count` cells of a tile.
     void prefetch_after(const Stored* cells, int count, int index, const Later& later) const {
         if (span.num_rows > kRowsThatWait) return;
         const std::ptrdiff_t distance = this->ahead(index, later);
@@ -91,7 +91,8 @@ private:
         });
     }
 
-    // Weights of a few rows times the values of tiles [begin, end), added to what earlier tiles gave.
+    // Multiplies weights of a few rows by the values of tiles [begin, end), and adds the result to that of earlier
+    // tiles.
     template <int kHigh, int kColumns>
     void combine_tiles(int begin, int end, int head, int column, int first, int height, const Later& later) {
         constexpr int kSteps = kLanes / E::kStep;  // of a tile's tokens
@@ -108,7 +109,7 @@ private:
             {out, task.padded_dim}, {out, task.padded_dim});
     }
 
-    // Of an int8 cache the cells are made, one column of a tile at a time: it is loaded at once.
+    // For an int8 cache the cells are widened, one column of a tile at a time, and loaded at once.
     const void* cells_at(const Stored* p, int count) {
         if constexpr (!Base::kIsScaled) return p;
         for (int s = 0; s < count; s++) E::store_cell(widened + s * kTileRowBytes, E::load_cell(p + s * kCell<E>));

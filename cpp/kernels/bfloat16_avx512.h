@@ -12,7 +12,7 @@
 namespace weft {
 namespace {
 
-// One instruction, which flushes subnormal results to zero as the products do.
+// One instruction, which flushes subnormal results to zero like the products.
 inline __m256i narrowed(Lanes a) { return (__m256i)_mm512_cvtneps_pbh(a.v); }
 
 struct Bfloat16 {

@@ -24,7 +24,7 @@ void delta_row(const DeltaRowTask& task) {
     }
 }
 
-// Of one row, `count` columns of the matrix: what it finds there for the key, and then what it leaves.
+// Processes one row for `count` columns of the matrix: reads the value stored for the key, then updates the matrix.
 inline void delta_scan_columns(const DeltaScanTask& task, int row, int first, int count) {
     const float* __restrict query = task.query + row * task.stride;
     const float* __restrict key = task.key + row * task.stride;

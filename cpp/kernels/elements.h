@@ -1,5 +1,5 @@
-// How a cell of weights or of the KV cache meets an activation, by type of element. Included after the
-// lanes of an instruction set; a path that multiplies bfloat16 itself brings its own `Bfloat16`.
+// Multiplication of cells of weights or of the KV cache by activations, per element type. Included after the lanes of
+// an instruction set; a path that multiplies bfloat16 itself brings its own `Bfloat16`.
 #pragma once
 
 #include <cstddef>
@@ -30,13 +30,13 @@ struct Float32 {
         return fma(splat(x[0]), cell.value, sum);
     }
     static void store_activation(Activation* p, Lanes a) { store(p, a); }
-    // 16 elements of depth into lane `lane` of successive cells.
+    // Stores 16 elements of depth into lane `lane` of successive cells.
     static void store_depth(Stored* cells, int lane, Lanes a) {
         float values[kLanes];
         store(values, a);
         for (int i = 0; i < kLanes; i++) cells[i * kLanes + lane] = values[i];
     }
-    // 16 columns of a cell, all at the same place of depth.
+    // Stores 16 columns of a cell, all at the same depth.
     static void store_columns(Stored* cell, int, Lanes a) { store(cell, a); }
 };
 

@@ -1,5 +1,5 @@
-// exp and what is made of it, of sums and products that are rounded one by one: without contraction these are the same
-// bits under any instruction set, and those of `weft.compute.arithmetic.exact`. A NaN comes out as a NaN.
+// exp and related functions, from sums and products that are rounded one by one: without contraction the bits are the
+// same under any instruction set, and the same as in `weft.compute.arithmetic.exact`. A NaN stays a NaN.
 #pragma once
 
 #include <cstdint>

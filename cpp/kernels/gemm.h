@@ -1,4 +1,4 @@
-// Rows times panels of weights, and what is done to the result while it is in the first cache.
+// Rows times panels of weights, and the processing of the result while it is in the first cache.
 #pragma once
 
 #include "kernels/math.h"
@@ -7,7 +7,7 @@
 namespace weft {
 namespace {
 
-// Rows handled before the next panel: their results wait in a buffer of the first cache.
+// Rows processed before the next panel: their results wait in a buffer in the first cache.
 constexpr int kBlockRows = 96;
 inline void add_bias(const GemmTask& task, int panel, int rows, float* y, std::ptrdiff_t y_stride) {
     if (task.bias == nullptr) return;
@@ -77,7 +77,7 @@ inline void finish_logits(const GemmTask& task, int panel, int first_row, int ro
     }
 }
 
-// Brings `rows` finished products of one panel to where they belong.
+// Writes `rows` finished products of one panel to their destination.
 template <class E>
 inline void finish(const GemmTask& task, int panel, int first_row, int rows, float* y,
                    std::ptrdiff_t y_stride) {
@@ -113,7 +113,7 @@ inline void gemm_one_row(const GemmTask& task) {
     });
 }
 
-// Of up to `kRows` rows. `multiply(y, y_stride)` gives the sums of a few rows and one panel.
+// Computes up to `kRows` rows. `multiply(y, y_stride)` gives the sums of a few rows and one panel.
 template <class E, int kRows, class Multiply>
 inline void gemm_block(const GemmTask& task, int panel, int first_row, int rows, const Multiply& multiply) {
     alignas(64) float waiting[kRows * kPanelColumns];
@@ -127,7 +127,7 @@ inline void gemm_block(const GemmTask& task, int panel, int first_row, int rows,
     finish<E>(task, panel, first_row, rows, y, y_stride);
 }
 
-// The same, but for sums that are changed many times: all of them wait, side by side.
+// Like `gemm_block`, for sums that are updated many times: all of them wait in one contiguous buffer.
 template <class E, int kRows, class Multiply>
 inline void waiting_block(const GemmTask& task, int panel, int first_row, int rows, const Multiply& multiply) {
     alignas(64) float y[kRows * kPanelColumns];

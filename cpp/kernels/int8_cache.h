@@ -1,8 +1,8 @@
-// A KV cache of int8: keys and values of a token and head are rounded by a scale of their own.
+// A KV cache of int8: keys and values of a token and head are quantized by a scale of their own.
 //
-// A cell holds the same 16 columns and depth as one of the model's own element, a byte each, and is widened
-// to that as it is loaded, which is exact. The scales of a tile, a float for each of its tokens, lie behind
-// all its heads; those of keys multiply scores, those of values the weights.
+// A cell holds the same 16 columns and depth as one of the model's own element, a byte each, and is widened to this
+// element when it is loaded, which is exact. The scales of a tile, a float per token, follow all its heads; scales of
+// keys multiply scores, scales of values multiply weights.
 #pragma once
 
 #include "kernels/elements.h"
@@ -31,7 +31,7 @@ inline Int8Rounding rounding_of(const float* x, int size) {
     return int8_rounding(found != found ? found : max_of(highest));
 }
 
-// One head of one token, `at(i)` says where element i goes. Returns its scale.
+// Quantizes one head of one token; `at(i)` is the index of element i in `to`. Returns the scale.
 template <class At>
 inline float round_head(const float* x, int size, std::int8_t* to, const At& at) {
     const Int8Rounding rounding = rounding_of(x, size);

@@ -1,16 +1,16 @@
-// What a kernel file offers, and the layouts that kernels and model agree on. No standard containers
-// here or in any file that is compiled for one instruction set: the linker may keep such a file's copy
-// of a shared template, and then an older CPU would run it.
+// The interface of a kernel file, and the layouts that kernels and model share. No standard containers here or in any
+// file that is compiled for one instruction set: the linker may keep such a file's copy of a shared template, and
+// then an older CPU would run it.
 //
-// A cell is 64 bytes: 16 columns by one element (float) or by a pair of elements (bfloat16) of depth.
-// Weights lie in panels of 32 output rows, [depth steps][2 cells]. A tile of the KV cache holds 16
-// tokens of one head: keys as [head_dim steps][cell of 16 tokens], values as [head_dim / 16][token
-// steps][cell of 16 elements]. So scores and outputs are the same product as every linear layer. Keys
-// and values lie apart, because they are read apart: hardware prefetches a stream without gaps, at
-// three times the rate of one with every other run of some kilobytes left out.
+// A cell is 64 bytes: 16 columns by one element (float) or by a pair of elements (bfloat16) of depth. Weights lie in
+// panels of 32 output rows, [depth steps][2 cells]. A tile of the KV cache holds 16 tokens of one head: keys as
+// [head_dim steps][cell of 16 tokens], values as [head_dim / 16][token steps][cell of 16 elements]. So scores and
+// outputs are computed like the products of linear layers. Keys and values are stored apart, because they are read
+// apart: hardware prefetches a stream without gaps at three times the rate of a stream that skips every other run of
+// some kilobytes.
 //
-// Whatever the number of rows, each sum runs over its depth in one chain from the first element to the
-// last. That is why a row gives the same bits alone and in company.
+// Whatever the number of rows, each sum runs over its depth in one chain from the first element to the last. That is
+// why a row gives the same bits alone and together with other rows.
 #pragma once
 
 #include <cstddef>
@@ -27,7 +27,7 @@ enum class Element { kBfloat16, kFloat32 };
 enum class Activation { kSilu, kGeluTanh, kRelu, kGelu, kTanh };
 enum class Finish { kStore, kActivate, kActivateAll, kLogits };
 enum class QkNorm { kNone, kHead, kFull };
-// What an attention task does. Threads that share one do all of a stage before any of the next.
+// Stages of an attention task. Threads that share a task finish a stage before they begin the next.
 enum class AttentionStage { kWhole, kScore, kWeigh, kCombine };
 
 constexpr int kMostTilesPerTurn = 8;  // of keys or values that attention takes at once
@@ -45,8 +45,8 @@ struct GemmTask {
     int first_panel;
     int last_panel;
     const float* bias;  // by packed column, or null
-    // What adapters add, before anything else is done to a sum; null: nothing. A row of it holds the columns
-    // from `first_panel` on. By row of the task: which one, from 1; 0: none.
+    // Results of adapters, added before anything else is done to a sum; null: none. A row of `added` holds the
+    // columns from `first_panel` on. By row of the task: the index of its row in `added`, from 1; 0: none.
     const float* added;
     std::ptrdiff_t added_stride;
     const std::int32_t* added_places;
@@ -64,7 +64,8 @@ struct GemmTask {
     float cap;  // 0: none
 };
 
-// Both padded with zeros; a null weight: no norm. Only layer norms have a bias, or null.
+// Weight and bias, padded with zeros; a null weight means no norm. Only layer norms have a bias; otherwise it is
+// null.
 struct NormVectors {
     const float* weight;
     const float* bias;
@@ -84,7 +85,7 @@ struct ResidualTask {
     float eps;
 };
 
-// One row's queries, keys and values, as they leave their product: norms, rope, and into the cache.
+// One row's queries, keys and values after their product: applies norms and rope, and writes to the cache.
 struct HeadsTask {
     float* qkv;  // [query heads + 2 * KV heads][padded head_dim], changed
     int num_heads;
@@ -104,7 +105,7 @@ struct HeadsTask {
     int lane;      // place of the token in the tile
 };
 
-// One row of latent attention, part by part as its products come; null leaves a part out.
+// One row of latent attention, in parts as their products are ready; null leaves a part out.
 struct LatentTask {
     float* low;  // of which queries are made, padded with zeros: normed, changed
     const float* low_norm;
@@ -130,7 +131,8 @@ struct LatentTask {
     float eps;
 };
 
-// A few rows of one sequence, or of several with the same tiles in front, for KV heads [first_head, last_head).
+// A few rows of one sequence, or of several sequences that begin with the same tiles, for KV heads [first_head,
+// last_head).
 struct AttentionTask {
     const void* query;  // activations, row 0 of the step
     void* out;          // activations, row 0 of the step
@@ -141,8 +143,9 @@ struct AttentionTask {
     const std::int32_t* positions;
     int first_row;
     int last_row;
-    // Rows of several sequences: row `order[i]` for i from `first_row` on, each of a sequence of its own, whose
-    // tiles begin with `tiles[row_tiles[row]]`. The first `shared_tiles` of all are the same. Else null.
+    // For rows of several sequences: row `order[i]` for i from `first_row` on, each of a different sequence, whose
+    // tiles begin at `tiles[row_tiles[row]]`. The first `shared_tiles` of all sequences are the same. Null for one
+    // sequence.
     const std::int32_t* order;
     const std::int64_t* row_tiles;
     int shared_tiles;
@@ -152,7 +155,7 @@ struct AttentionTask {
     int group;  // query heads of a KV head
     int head_dim;
     int padded_dim;
-    // A row sees its own key, so many before and after it, and none from `end` on.
+    // A row sees its own key, `before` keys before and `after` keys after it, and none from `end` on.
     int before;
     int after;
     int end;
@@ -161,7 +164,7 @@ struct AttentionTask {
     const float* sinks;  // by query head: a score that takes its part of the weights and has no value; null: none
     void* scratch;       // of all shares of the task
     AttentionStage stage = AttentionStage::kWhole;
-    // Of a stage: scores of some tiles, weights of some rows, some columns of what comes out.
+    // Share of a stage: scores of some tiles, weights of some rows, some columns of the output.
     int share = 0;
     int num_shares = 1;
 };
@@ -178,18 +181,18 @@ struct Kernels {
     void (*to_activations)(const float* from, void* to, int count);
     void (*heads)(const HeadsTask&);
     void (*attend)(const AttentionTask&);
-    // The same where the KV cache is int8.
+    // Like `heads` and `attend`, for an int8 KV cache.
     void (*int8_heads)(const HeadsTask&);
     void (*int8_attend)(const AttentionTask&);
     void (*latent)(const LatentTask&);
-    // What attention gives in a row, activations, times the sigmoid of its gates; `count` is a multiple of 16.
+    // Multiplies a row of attention outputs (activations) by the sigmoids of its gates; `count` is a multiple of 16.
     void (*gate_outputs)(const float* gates, void* row, int count);
     void (*convolve_channels)(const ChannelsTask&);
     void (*mamba_scan)(const MambaScanTask&);
     void (*delta_row)(const DeltaRowTask&);
     void (*delta_scan)(const DeltaScanTask&);
     void (*gated_norm)(const GatedNormTask&);
-    // For benchmarks: operations done in `rounds` of the micro-kernel, and one pass over memory.
+    // For benchmarks: the number of operations in `rounds` of the micro-kernel, and one pass over memory.
     double (*probe_arithmetic)(int rounds, float* sink);
     void (*probe_reading)(const void* data, std::size_t bytes, float* sink);
 };
@@ -198,39 +201,40 @@ inline int element_bytes(Element element) { return element == Element::kFloat32 
 
 inline int round_up(int value, int multiple) { return (value + multiple - 1) / multiple * multiple; }
 
-// Tokens of one sequence in an attention task of up to `rows`.
+// Number of tokens of one sequence in an attention task of up to `rows` rows.
 inline int attention_tokens(int rows, int group) { return group >= rows ? 1 : rows / group; }
 
-// Keys of so many tiles, from a multiple of as many on, are weighed together: bits depend on it.
+// Keys of this many tiles, beginning at a multiple of it, are weighted together; the bits of results depend on it.
 constexpr int kTilesPerBlock = 32;
-// Scores that a task keeps at a time, so that they and their weights stay in the second cache.
+// Number of scores that a task keeps at a time, so that they and their weights stay in the second cache.
 constexpr int kScoresAtOnce = 64 << 10;
 
-// Blocks whose scores are kept at a time, for `rows` of all heads of a task. Of one that threads share, all. Static:
-// each kernel file is to keep the copy that is made for its own instructions.
+// Number of blocks whose scores are kept at a time, for `rows` of all heads of a task; all blocks if threads share
+// the task. Static: each kernel file must keep the copy that is compiled for its own instructions.
 static inline int attention_blocks_at_once(int rows, int num_shares) {
     if (num_shares > 1) return 1 << 20;
     const int fitting = kScoresAtOnce / (rows * kTilesPerBlock * kLanes);
     return fitting > 1 ? fitting : 1;
 }
 
-// Bytes of `AttentionTask::scratch` of up to `rows` for keys in `num_tiles` tiles. Each share has queries of its own.
+// Size in bytes of `AttentionTask::scratch` for up to `rows` rows and keys in `num_tiles` tiles. Each share has
+// queries of its own.
 static inline std::size_t attention_scratch(int heads, int rows, int padded_dim, int num_tiles, int num_shares) {
     const std::size_t all_rows = static_cast<std::size_t>(heads) * static_cast<std::size_t>(rows);
     const std::size_t dim = static_cast<std::size_t>(padded_dim);
     const std::size_t of_block = all_rows * kTilesPerBlock * kLanes;
-    // Fewer rows than these keep scores of more blocks.
+    // A task with fewer rows keeps scores of more blocks.
     const std::size_t at_once = (of_block > kScoresAtOnce ? of_block : kScoresAtOnce) + all_rows * kLanes;
     std::size_t scores = all_rows * (static_cast<std::size_t>(num_tiles) + 1) * kLanes;
     if (num_shares == 1 && at_once < scores) scores = at_once;
     const std::size_t weighed = all_rows * (kLanes + 2) + scores / kLanes;  // what `Attention` keeps beside weights
-    // Values at the edges; or those of a turn, where they are made of keys, which one head has.
+    // Values of the edge tiles; or values of a turn, if they are made from keys, for one head.
     const std::size_t values = (2 * static_cast<std::size_t>(heads) + kMostTilesPerTurn) * dim * kLanes * 4;
     const std::size_t queries = static_cast<std::size_t>(num_shares) * (dim * 4 * all_rows + 64);
     return queries + 2 * scores * 4 + weighed * 4 + all_rows * dim * 4 + values + 1024;
 }
 
-// One function a file: the kernels of that path for weights of `element`.
+// One function per kernel file: the kernels of that path for weights of `element`.
 const Kernels& portable_kernels(Element element);
 const Kernels& avx2_kernels(Element element);
 const Kernels& avx512_kernels(Element element);

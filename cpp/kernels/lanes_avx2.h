@@ -90,7 +90,7 @@ inline float max_of(Lanes a) {
     return _mm_cvtss_f32(_mm_max_ss(two, _mm_movehdup_ps(two)));
 }
 
-// The upper halves, rounded to nearest even; a NaN stays one. Each in the low 16 bits of its lane.
+// The upper halves, rounded to nearest even; a NaN stays a NaN. Each result is in the low 16 bits of its lane.
 inline __m256i narrow_half(__m256 a) {
     const __m256i bits = _mm256_castps_si256(a);
     const __m256i odd = _mm256_and_si256(_mm256_srli_epi32(bits, 16), _mm256_set1_epi32(1));
@@ -134,8 +134,8 @@ inline void split_int8_pairs(const std::int8_t* p, Lanes& first, Lanes& second) 
     second = widen_words(_mm256_srai_epi16(pairs, 8));
 }
 
-// Into the second cache: asked of the first, a stream comes at half the rate. Not `_mm_prefetch`: GCC takes a
-// function that does nothing else for one without effect, and leaves out calls of it.
+// Prefetches into the second cache: into the first, a stream has half the rate. Not `_mm_prefetch`: GCC considers a
+// function that does nothing else to be without effect, and removes calls of it.
 inline void prefetch(const void* p) { asm volatile("prefetcht1 (%0)" : : "r"(p)); }
 
 }  // namespace

@@ -55,7 +55,7 @@ inline float max_of(Lanes a) {
     return _mm_cvtss_f32(_mm_max_ss(two, _mm_movehdup_ps(two)));
 }
 
-// The upper halves, rounded to nearest even; a NaN stays one.
+// The upper halves, rounded to nearest even; a NaN stays a NaN.
 inline void narrow_to(std::uint16_t* p, Lanes a) {
     const __m512i bits = _mm512_castps_si512(a.v);
     const __m512i odd = _mm512_and_si512(_mm512_srli_epi32(bits, 16), _mm512_set1_epi32(1));
@@ -88,8 +88,8 @@ inline void split_int8_pairs(const std::int8_t* p, Lanes& first, Lanes& second) 
     second.v = _mm512_cvtepi32_ps(_mm512_cvtepi16_epi32(_mm256_srai_epi16(pairs, 8)));
 }
 
-// Into the second cache: asked of the first, a stream comes at half the rate. Not `_mm_prefetch`: GCC takes a
-// function that does nothing else for one without effect, and leaves out calls of it.
+// Prefetches into the second cache: into the first, a stream has half the rate. Not `_mm_prefetch`: GCC considers a
+// function that does nothing else to be without effect, and removes calls of it.
 inline void prefetch(const void* p) { asm volatile("prefetcht1 (%0)" : : "r"(p)); }
 
 }  // namespace

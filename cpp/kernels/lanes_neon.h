@@ -15,7 +15,7 @@ struct Lanes {
     float32x4_t d;
 };
 
-// What `of` makes of each register.
+// Applies `of` to each register.
 template <class Of>
 inline Lanes each(Lanes x, const Of& of) {
     return {of(x.a), of(x.b), of(x.c), of(x.d)};
@@ -87,7 +87,7 @@ inline float max_of(Lanes x) {
     return vgetq_lane_f32(larger(two, vdupq_laneq_f32(two, 1)), 0);
 }
 
-// The upper halves, rounded to nearest even; a NaN stays one.
+// The upper halves, rounded to nearest even; a NaN stays a NaN.
 inline uint16x4_t narrow_four(float32x4_t x) {
     const uint32x4_t bits = vreinterpretq_u32_f32(x);
     const uint32x4_t odd = vandq_u32(vshrq_n_u32(bits, 16), vdupq_n_u32(1));
@@ -134,8 +134,8 @@ inline void split_int8_pairs(const std::int8_t* p, Lanes& first, Lanes& second) 
     second = widen_words(vshrq_n_s16(low, 8), vshrq_n_s16(high, 8));
 }
 
-// Into the second cache. Not `__builtin_prefetch`: GCC takes a function that does nothing else for one without
-// effect, and leaves out calls of it.
+// Prefetches into the second cache. Not `__builtin_prefetch`: GCC considers a function that does nothing else to be
+// without effect, and removes calls of it.
 inline void prefetch(const void* p) { asm volatile("prfm pldl2keep, [%0]" : : "r"(p)); }
 
 }  // namespace

@@ -1,4 +1,4 @@
-// 16 floats in plain C++: the compiler makes of it what the base architecture has.
+// 16 floats in plain C++: the compiler uses the vector instructions of the base architecture.
 #pragma once
 
 #include <cmath>
@@ -57,7 +57,7 @@ inline Lanes round_even(Lanes a) {
 inline Lanes scale_by_power(Lanes a, Lanes n) {
     Lanes r;
     for (int i = 0; i < 16; i++) {
-        // A NaN is no number to convert; `a` is NaN then too, and stays so.
+        // A NaN cannot be converted; `a` is NaN then too, and stays NaN.
         const float whole = n.v[i] == n.v[i] ? n.v[i] : 0.0F;
         const std::uint32_t bits = static_cast<std::uint32_t>(static_cast<std::int32_t>(whole) + 127) << 23;
         float power;

@@ -1,4 +1,4 @@
-// What is done to one row of latent attention between products: norms, rope, the write into the KV cache.
+// Processing of one row of latent attention between products: norms, rope, the write into the KV cache.
 #pragma once
 
 #include "kernels/rows.h"

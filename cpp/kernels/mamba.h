@@ -6,7 +6,7 @@
 namespace weft {
 namespace {
 
-// Of one row, `count` columns of the matrix.
+// Processes one row for `count` columns of the matrix.
 inline void mamba_scan_columns(const MambaScanTask& task, int row, int first, int count, float step, float decay) {
     float* __restrict x = task.x + row * task.stride + first;
     const float* __restrict b = task.b + row * task.stride;

@@ -1,4 +1,4 @@
-// exp and what is made of it, sixteen at a time. A NaN comes out as a NaN.
+// exp and related functions, sixteen at a time. A NaN stays a NaN.
 #pragma once
 
 #include "kernels/kernels.h"
@@ -24,7 +24,7 @@ inline Lanes exp(Lanes x) {
     return scale_by_power(p, n);
 }
 
-// 2^x within 2 units in the last place, for x up to 127; what is below 2^-126 comes out as that.
+// 2^x within 2 units in the last place, for x up to 127; smaller results than 2^-126 become 2^-126.
 inline Lanes exp2(Lanes x) {
     x = max(splat(-126.0F), x);
     const Lanes n = round_even(x);

@@ -80,7 +80,7 @@ struct Bfloat16 {
 
 private:
     static uint32x4_t load_pairs(const Stored* p) { return vreinterpretq_u32_u16(vld1q_u16(p)); }
-    // Of numbers that have no lower halves.
+    // Packs the upper halves of numbers whose lower halves are 0.
     static uint32x4_t upper_halves(float32x4_t first, float32x4_t second) {
         return vsriq_n_u32(vreinterpretq_u32_f32(second), vreinterpretq_u32_f32(first), 16);
     }

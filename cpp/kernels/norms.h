@@ -1,4 +1,4 @@
-// The residual stream of a row: what a part of a layer adds to it, and the norms around that.
+// The residual stream of a row: the addition of a layer part's result, and the norms around it.
 #pragma once
 
 #include <cmath>
@@ -8,7 +8,7 @@
 namespace weft {
 namespace {
 
-// 1 / sqrt(mean of squares + eps). Elements from `size` to `padded` are zeros and count for nothing.
+// 1 / sqrt(mean of squares + eps). Elements from `size` to `padded` must be zeros; they do not count.
 inline float inverse_rms(const float* x, int size, int padded, float eps) {
     Lanes squares = splat(0.0F);
     for (int i = 0; i < padded; i += kLanes) {
@@ -30,7 +30,7 @@ struct RmsNorm {
     }
 };
 
-// Elements from `size` on are no part of the row; they are left out, and must be zeros, as in weight and bias.
+// Elements from `size` on are padding: they are left out, and must be zeros, as in weight and bias.
 struct LayerNorm {
     Lanes mean;
     Lanes inverse;  // 1 / sqrt(variance + eps)
@@ -58,7 +58,7 @@ struct LayerNorm {
     }
 };
 
-// 16 elements at a time, normed if there is a weight: `put(i, value)`.
+// Calls `put(i, value)` for 16 elements at a time, normed if there is a weight.
 template <class Norm, class Put>
 inline void for_normed(const ResidualTask& task, const float* x, const NormVectors& by, const Put& put) {
     if (by.weight == nullptr) {

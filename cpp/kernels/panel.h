@@ -6,7 +6,7 @@
 namespace weft {
 namespace {
 
-// Depth handled at once: a tile of activations this deep stays in the first cache.
+// Depth processed at once: a tile of activations this deep stays in the first cache.
 template <class E>
 constexpr int kBlockDepth = 2048 / sizeof(typename E::Activation);
 
@@ -42,21 +42,21 @@ inline void sum_row(const GemmTask& task, int panel, typename E::Sum (&sum)[kPan
     constexpr int kStepsAhead = kAhead / (2 * kCellBytes);
     const int turn = num_steps > kStepsAhead ? num_steps - kStepsAhead : 0;
     add_steps<E, kPanels>(task, panel, 0, turn, kAhead, sum);
-    // What follows in memory is another panel of these; ask for the panel that comes after them.
+    // The panel that follows in memory belongs to these panels: prefetch the panel that follows all of them.
     const std::ptrdiff_t panel_bytes = static_cast<std::ptrdiff_t>(num_steps) * 2 * kCellBytes;
     add_steps<E, kPanels>(task, panel, turn, num_steps, kAhead + (kPanels - 1) * panel_bytes, sum);
 }
 
-// Cells of one panel, as deep as is handled at once; as many come next, right behind.
+// Cells of one panel, as deep as is processed at once; the same number follows in memory.
 struct Cells {
     bool is_prefetched;  // some tile of the cells before has asked for these
     bool has_next;
 };
 
-// Of cells at `w` the columns from `column` on, and what a tile of rows asks for while it reads them. All tiles read
-// all cells, the first takes them from memory: alone it would wait for them, and does for those that nobody asked for.
-// Later the first two passes over cells ask for those that come next, line after line and half of them each: so memory
-// is busy all along. They ask for each line twice where a step asks for two, which costs nothing that shows.
+// The columns of cells at `w` from `column` on, and what a tile of rows prefetches while it reads them. All tiles
+// read all cells; the first tile reads them from memory, and waits for cells that were not prefetched. Later, the
+// first two passes over cells prefetch the next cells, line by line and half of them each, so that memory is always
+// busy. If a step prefetches two lines, each line is prefetched twice, at no measurable cost.
 template <class E>
 inline PanelColumns<E, kWide> columns_of(const typename E::Stored* w, int column, int steps, const Cells& cells,
                                          int tile, int count) {
@@ -71,7 +71,7 @@ inline PanelColumns<E, kWide> columns_of(const typename E::Stored* w, int column
     return {first, at_hand, kStepBytes};
 }
 
-// By itself where it fills the registers: beside what calls it, gcc would keep the sums of some in memory.
+// Not inlined where it fills the registers: inlined into its caller, gcc would keep some sums in memory.
 template <class E, int kRows>
 [[gnu::noinline]] void product_alone(const typename E::Activation* x, std::ptrdiff_t x_stride,
                                      const PanelColumns<E, kWide>& columns, int steps, typename E::Number* y,
@@ -96,8 +96,8 @@ inline void multiply_cells(int rows, const typename E::Activation* x, std::ptrdi
         });
 }
 
-// Sums [rows][kPanelColumns] of some rows times one panel, block by block of depth: blocks of one size, so that each
-// asks for all of the next.
+// Sums [rows][kPanelColumns] of some rows times one panel, block by block of depth; blocks have one size, so that
+// each prefetches all of the next one.
 template <class E>
 inline void multiply_panel(const GemmTask& task, int panel, int first_row, int rows, typename E::Number* y) {
     const auto* x = static_cast<const typename E::Activation*>(task.x) + first_row * task.x_stride;

@@ -9,22 +9,22 @@ namespace {
 
 constexpr int kTiledBlockRows = 256;       // handled before the next panel
 constexpr int kTilesRows = 2 * kTileRows;  // multiplied together
-// So many steps of a panel, 36 KB of it, stay in the first cache while rows pass by.
+// This many steps of a panel, 36 KB, stay in the first cache while rows are streamed.
 constexpr int kStepsAtOnce = 18 * kTileSteps;
-// Lines of the next panel that are asked for with each tile of depth, where rows are many: fewer come too late,
-// and more keep the loads of this panel waiting.
+// Lines of the next panel that are prefetched with each tile of depth, for many rows: fewer lines arrive too late,
+// and more lines delay the loads of this panel.
 constexpr int kLinesAhead = 3;
-// Panels and activations of so many bytes stay in the second cache while the others pass by.
+// Panels, or activations, of this many bytes stay in the second cache while the other operand is streamed.
 constexpr std::ptrdiff_t kPanelsAtOnce = 768 << 10;
 constexpr std::ptrdiff_t kRowsAtOnce = 256 << 10;
 
-// How many pieces of `bytes` make up no more than `most`, but at least `fewest`.
+// The number of pieces of `bytes` that fit into `most`, but at least `fewest`.
 inline int how_many(std::ptrdiff_t most, std::ptrdiff_t bytes, int fewest) {
     const int count = static_cast<int>(most / bytes);
     return count > fewest ? count : fewest;
 }
 
-// All rows and panels of a task: `block(panel, first row, rows)`.
+// Calls `block(panel, first row, rows)` for all rows and panels of a task.
 template <class E, class Block>
 inline void for_blocks_in_tiles(const GemmTask& task, const Block& block) {
     const std::ptrdiff_t row_bytes = task.depth * static_cast<std::ptrdiff_t>(sizeof(typename E::Activation));
@@ -38,7 +38,7 @@ inline void for_blocks_in_tiles(const GemmTask& task, const Block& block) {
                 task.last_row - row < rows ? task.last_row : row + rows, block);
 }
 
-// Prefetches the panel behind one, a few lines at a time.
+// Prefetches the panel after the current one, a few lines at a time.
 template <class E>
 class NextPanel {
 public:
@@ -57,7 +57,7 @@ private:
     const char* const end_;
 };
 
-// One panel and its sums with some rows, which are handed from one range of steps to the next.
+// One panel and its sums with some rows; the sums are passed from one range of steps to the next.
 template <class E>
 struct PanelInTiles {
     TileShapes& shapes;
@@ -66,7 +66,8 @@ struct PanelInTiles {
     int first_row;
     int rows;
 
-    // Those of steps [begin, end), for one tile of rows after the other. `prefetches(cells)` before each tile of depth.
+    // Computes the sums of steps [begin, end), one tile of rows after the other. Calls `prefetches(cells)` before
+    // each tile of depth.
     template <Passing kPassing, class Prefetches>
     void multiply(int begin, int end, const Prefetches& prefetches, const TileRowsAt<const typename E::Number>& from,
                   const TileRowsAt<typename E::Number>& to) const {
@@ -85,7 +86,7 @@ struct PanelInTiles {
         }
     }
 
-    // Few rows wait for memory, and ask for what they need next.
+    // With few rows, memory is the bottleneck: they prefetch what they need next.
     void multiply_few(const TileRowsAt<typename E::Number>& y) const {
         const auto prefetches = [](const typename E::Stored* cells) {
             for (int cell = 0; cell < 2 * kTileSteps; cell++) prefetch(cells + cell * kCell<E>, kAheadAlone);
@@ -93,7 +94,7 @@ struct PanelInTiles {
         multiply<Passing::kCells>(0, task.depth / E::kStep, prefetches, {}, y);
     }
 
-    // Sums of many rows wait side by side until their last steps: `y` may be far apart.
+    // Sums of many rows wait in one contiguous buffer until their last steps, because rows of `y` may be far apart.
     void multiply_many(const TileRowsAt<typename E::Number>& y) const {
         alignas(64) typename E::Number waiting[kTiledBlockRows * kPanelColumns];
         NextPanel<E> next(task, panel);

@@ -1,4 +1,4 @@
-// What this machine can do at most, measured beside a benchmark: arithmetic in registers and reading.
+// Maximum throughput of this machine, measured beside a benchmark: arithmetic in registers, and reading memory.
 #pragma once
 
 #include "kernels/elements.h"
@@ -7,7 +7,7 @@ namespace weft {
 namespace {
 
 // Multiplies in registers only, as the micro-kernel does; returns the number of operations. Rows and lanes differ as
-// far as the compiler knows, and all are summed: else it would compute some of them, once.
+// far as the compiler knows, and all are summed: otherwise it would compute only some of them, once.
 template <class E>
 double probe_arithmetic(int rounds, float* sink) {
     constexpr int kRows = kMaxRows<E>;

@@ -8,15 +8,15 @@
 namespace weft {
 namespace {
 
-// How far ahead of its use, in bytes, a cell is asked for while weights stream from memory: from one of
-// several panels side by side, and from one alone.
+// Prefetch distance of cells in bytes, while weights stream from memory: for one of several panels side by side, and
+// for a single panel.
 constexpr int kAhead = 2048;
 constexpr int kAheadAlone = 6144;
 
 inline void prefetch(const void* p, std::ptrdiff_t ahead) { prefetch(static_cast<const char*>(p) + ahead); }
 
-// Columns of cells side by side: where each begins, and how far ahead of each to ask memory for more (0:
-// there is nothing to ask for, and asking for what is at hand costs nothing that shows).
+// Columns of cells side by side: where each begins, and the prefetch distance of each (0: nothing to prefetch;
+// prefetching data that is in the cache has no measurable cost).
 template <class E, int kWide>
 struct Columns {
     const typename E::Stored* cells[kWide];
@@ -27,7 +27,7 @@ struct Columns {
     void prefetch_beside(int s, int j) const { prefetch(cell(s, j), ahead[j]); }
 };
 
-// The same, and what lies `beside` each cell, in bytes, is asked for too.
+// Also prefetches the data `beside` bytes from each cell.
 template <class E, int kWide>
 struct TwoColumns : Columns<E, kWide> {
     std::ptrdiff_t beside[kWide];
@@ -38,8 +38,8 @@ struct TwoColumns : Columns<E, kWide> {
     }
 };
 
-// One or both columns of a panel, whose cells lie in turn. A step prefetches a line for each column, `prefetched_step`
-// bytes after those of the step before.
+// One or both columns of a panel, whose cells alternate. A step prefetches a line for each column, `prefetched_step`
+// bytes after the lines of the previous step.
 template <class E, int kWide>
 struct PanelColumns {
     const typename E::Stored* first;
@@ -50,7 +50,7 @@ struct PanelColumns {
     void prefetch_beside(int s, int j) const { prefetch(prefetched + s * prefetched_step + j * kCellBytes); }
 };
 
-// Whether the CPU multiplies two of so many rows at once, by two steps of depth.
+// True if the CPU multiplies two of these rows at once, by two steps of depth.
 template <class E, int kRows>
 concept InTwos = kRows > 1 && requires { typename E::TwoRows; };
 
@@ -84,7 +84,7 @@ inline void product(const typename E::Activation* x, std::ptrdiff_t x_stride, co
         for (int j = 0; j < kWide; j++) store(y + m * y_stride + j * kLanes, sum[m][j]);
 }
 
-// The same for them: `num_steps` is even; a last row without another is taken twice.
+// The same for pairs of rows: `num_steps` is even; an odd last row is computed twice.
 template <class E, int kRows, int kWide, class W>
     requires InTwos<E, kRows>
 inline void product(const typename E::Activation* x, std::ptrdiff_t x_stride, const W& w,
@@ -116,7 +116,7 @@ inline void product(const typename E::Activation* x, std::ptrdiff_t x_stride, co
         }
 }
 
-// A number as a type, so that a body can be made for each.
+// A number as a type, so that a body is compiled for each number.
 template <int kNumber>
 struct Constant {
     static constexpr int value = kNumber;
@@ -135,7 +135,7 @@ inline int num_tiles(int rows) {
     return (rows + kMaxRows<E> - 1) / kMaxRows<E>;
 }
 
-// Any number of rows in tiles of nearly equal height: `body(first row, height, tile)`.
+// Calls `body(first row, height, tile)` for any number of rows, in tiles of nearly equal height.
 template <class E, class Body>
 inline void for_tiles(int rows, const Body& body) {
     const int count = num_tiles<E>(rows);
@@ -146,7 +146,7 @@ inline void for_tiles(int rows, const Body& body) {
     }
 }
 
-// Any number of columns, as many at a time as `kMost` and then fewer: `body(first column, width)`.
+// Calls `body(first column, width)` for any number of columns, `kMost` at a time and then fewer.
 template <int kMost, class Body>
 inline void for_columns(int count, const Body& body) {
     int at = 0;

@@ -1,5 +1,6 @@
-// What recurrences have in common. Sums and products of two numbers, each sum in one order: the same bits on every
-// path, and those of `weft.compute.arithmetic.convolution`, `mamba` and `delta`. The compiler makes vectors of the loops.
+// The common part of recurrences. Sums and products of two numbers are rounded one by one, and each sum has one
+// order: so the bits are the same on every path, and in `weft.compute.arithmetic.convolution`, `mamba` and `delta`.
+// The compiler vectorizes the loops.
 #pragma once
 
 #include "kernels/exact.h"
@@ -10,7 +11,7 @@ namespace {
 
 constexpr int kScanColumns = 32;  // of a head's matrix, that rows go through before the next
 
-// A sum in sixteen parts, which are added up in the end.
+// A sum in sixteen partial sums, which are added in the end.
 inline float sum_of_squares(const float* row, int size) {
     float lanes[kLanes] = {};
     int i = 0;

@@ -1,11 +1,11 @@
-// What the kernels of recurrences are given: `weft.model.recurrence` says what each kind of layer computes.
+// Tasks of the kernels of recurrences; `weft.model.recurrence` describes what each kind of layer computes.
 #pragma once
 
 #include <cstddef>
 
 namespace weft {
 
-// One row of channels, each with the same one of the rows before it, and SiLU.
+// A short convolution of one row, each channel with the same channel of the previous rows, and SiLU.
 struct ChannelsTask {
     const float* const* rows;  // `width` of them, the oldest first
     const float* weights;      // [width][channels]
@@ -15,7 +15,7 @@ struct ChannelsTask {
     float* out;
 };
 
-// What all heads give in a row, normed by group and gated, in place: the one or the other first.
+// Norms the outputs of all heads in a row by group, and gates them, in place, in either order.
 struct GatedNormTask {
     float* row;
     const float* gate;
@@ -27,7 +27,7 @@ struct GatedNormTask {
     float eps;
 };
 
-// Mamba-2: rows of a sequence through the matrix of one head. What they give takes the place of x.
+// Mamba-2: runs rows of a sequence through the matrix of one head. The outputs replace x.
 struct MambaScanTask {
     float* matrix;  // [state_dim][head_dim]
     int state_dim;
@@ -46,8 +46,8 @@ struct MambaScanTask {
     float max_step;
 };
 
-// Gated delta nets: of one row queries and keys to length 1, and in place of b and a how much each head is mended and
-// what it keeps.
+// Gated delta nets: norms queries and keys of one row to length 1, and replaces b and a by each head's update rate
+// and decay.
 struct DeltaRowTask {
     float* queries;  // [num_key_heads][key_size], and keys likewise behind them
     int num_key_heads;
@@ -59,7 +59,7 @@ struct DeltaRowTask {
     int num_value_heads;
 };
 
-// Rows of a sequence through the matrix of one value head. What they give takes the place of values.
+// Runs rows of a sequence through the matrix of one value head. The outputs replace the values.
 struct DeltaScanTask {
     float* matrix;  // [key_size][value_size]
     int key_size;

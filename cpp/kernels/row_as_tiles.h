@@ -1,4 +1,4 @@
-// One row of bfloat16 times panels, in AVX-512 registers, to the bits of tile registers.
+// One row of bfloat16 times panels, in AVX-512 registers, with the same bits as tile registers.
 #pragma once
 
 #include <cstring>
@@ -9,7 +9,7 @@
 namespace weft {
 namespace {
 
-// Tile registers take subnormal numbers for zeros, and make none.
+// Tile registers treat subnormal inputs as zeros, and flush subnormal results to zero.
 class FlushSubnormals {
 public:
     FlushSubnormals() : before_(_mm_getcsr()) { _mm_setcsr(before_ | kFlush | kTakeAsZeros); }
@@ -23,7 +23,7 @@ private:
     const unsigned before_;
 };
 
-// Adds what one tile of depth, or what is left of one, gives: sums of first and of second elements apart.
+// Adds the result of one tile of depth, or of a partial one: sums of first and of second elements separately.
 template <int kPanels>
 inline void add_tile(const std::uint16_t* x, const std::uint16_t* w, std::ptrdiff_t panel_size, int steps,
                      std::ptrdiff_t ahead, Lanes (&sum)[kPanels][2]) {
@@ -65,7 +65,7 @@ inline void sum_row_as_tiles(const GemmTask& task, int panel, Lanes (&sum)[kPane
     for (auto& pair : sum) pair[0] = pair[1] = splat(0.0F);
     for (int step = 0; step < all_steps; step += kTileSteps) {
         const int left = all_steps - step;
-        // What follows in memory is another panel of these; ask for the panel that comes after them.
+        // The panel that follows in memory belongs to these panels: prefetch the panel that follows all of them.
         const std::ptrdiff_t others = left > kStepsAhead ? 0 : (kPanels - 1) * size * 2;
         add_tile<kPanels>(x + 2 * step, w + step * 2 * kPanelColumns, size, left < kTileSteps ? left : kTileSteps,
                           kAhead + others, sum);

@@ -1,4 +1,4 @@
-// What is done to one row between two products: norms of heads, rope, the write into the KV cache.
+// Processing of one row between two products: norms of heads, rope, the write into the KV cache.
 #pragma once
 
 #include "kernels/elements.h"
@@ -38,7 +38,7 @@ inline void norm_heads(const HeadsTask& task, float* x, int num_heads, const flo
     }
 }
 
-// Element i turns with element i + half.
+// Rotates element i with element i + half.
 inline void rotate(const HeadsTask& task, float* x, int num_heads) {
     const int half = task.half;
     for (int head = 0; head < num_heads; head++) {

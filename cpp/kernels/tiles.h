@@ -1,9 +1,9 @@
-// The micro-kernel in tile registers (Intel AMX): up to 32 rows of activations times one or two columns of
-// cells. A cell is a row of a tile: 16 columns by four bytes of depth.
+// The micro-kernel in tile registers (Intel AMX): up to 32 rows of activations times one or two columns of cells. A
+// cell is a row of a tile: 16 columns by four bytes of depth.
 //
-// One instruction adds up 16 such steps of depth. For bfloat16 it sums the first and the second elements of
-// all pairs apart, each from 0, and adds both to what there was; so sums are of the same bits for any number of
-// rows, but not those of other paths. The compiler knows nothing of what is in these registers.
+// One instruction sums 16 such steps of depth. For bfloat16 it sums the first and the second elements of all pairs
+// separately, each from 0, and adds both to the register; so sums have the same bits for any number of rows, but
+// other bits than on other paths. The compiler does not track these registers.
 #pragma once
 
 #include <cstddef>
@@ -23,7 +23,7 @@ inline void load_tile(const void* p, std::ptrdiff_t stride) {
     asm volatile("tileloadd (%0,%1), %%tmm%c2" : : "r"(p), "r"(stride), "i"(kTile) : "memory");
 }
 
-// The same past the first cache, which keeps what it has.
+// Loads a tile without displacing data in the first cache.
 template <int kTile>
 inline void load_passing_tile(const void* p, std::ptrdiff_t stride) {
     asm volatile("tileloaddt1 (%0,%1), %%tmm%c2" : : "r"(p), "r"(stride), "i"(kTile) : "memory");
@@ -39,8 +39,8 @@ inline void clear_tile() {
     asm volatile("tilezero %%tmm%c0" : : "i"(kTile));
 }
 
-// What the registers hold: sums of two tiles of rows by two columns in 0 to 3, their activations in 4 and 5,
-// cells in 6 and 7. A thread that is done with them gives them back, or each switch to it would save them.
+// Use of the registers: sums of two tiles of rows by two columns in 0 to 3, activations in 4 and 5, cells in 6 and 7.
+// A thread releases them when it is done: otherwise each context switch would save them.
 class TileShapes {
 public:
     TileShapes() = default;
@@ -48,7 +48,8 @@ public:
     TileShapes& operator=(const TileShapes&) = delete;
     ~TileShapes() { asm volatile("tilerelease"); }
 
-    // For `rows` of activations, from 1 to 32, and so many steps of depth. Clears the registers if that is new.
+    // Configures shapes for `rows` rows of activations, from 1 to 32, and `steps` of depth. A new configuration
+    // clears the registers.
     void set(int rows, int steps) {
         const int upper = rows < kTileRows ? rows : kTileRows;
         const int lower = rows > kTileRows ? rows - kTileRows : upper;
@@ -63,7 +64,7 @@ public:
     }
 
 private:
-    // As the instruction reads them.
+    // The layout that the instruction reads.
     struct alignas(64) Shapes {
         std::uint8_t palette = 1;
         std::uint8_t start_row = 0;
@@ -74,19 +75,20 @@ private:
     Shapes shapes_;
 };
 
-// What passes by the first cache, because the other is needed again.
+// The operand that bypasses the first cache, because the other operand is needed again.
 enum class Passing { kNone, kActivations, kCells };
 
-// Where rows of a product begin and how far apart they are, in elements.
+// The first row of a product, and the distance between rows in elements.
 template <class T>
 struct TileRowsAt {
     T* rows;
     std::ptrdiff_t stride;
 };
 
-// Sums of rows of one or two tiles times one or two columns, over `num_tiles` tiles of depth of the shapes that
-// are set: the activations of the next are `x_step` elements on, `cells(tile, column)` says where its cells are.
-// These are `cell_bytes` apart. The sums begin with what is in `from`, with 0 if that is null, and go to `to`.
+// Computes sums of rows of one or two tiles times one or two columns, over `num_tiles` tiles of depth in the
+// configured shapes: the activations of the next tile are `x_step` elements further, and `cells(tile, column)` points
+// to its cells, which are `cell_bytes` apart. The sums start from `from`, or from 0 if it is null, and are stored to
+// `to`.
 template <class E, int kHigh, int kWide, Passing kPassing, class CellsAt>
 inline void product_in_tiles(const TileRowsAt<const typename E::Activation>& x, int x_step, const CellsAt& cells,
                              std::ptrdiff_t cell_bytes, int num_tiles,
@@ -133,8 +135,8 @@ inline void product_in_tiles(const TileRowsAt<const typename E::Activation>& x, 
     if constexpr (kHigh == 2 && kWide == 2) store_tile<3>(lower_to + kLanes, to_bytes);
 }
 
-// The same for `rows` from 1 to 32 and any number of steps of depth: those that fill no tile come last.
-// `cells(step, column)`.
+// The same for `rows` from 1 to 32 and any number of steps of depth; steps that do not fill a tile come last.
+// `cells(step, column)` points to the cells.
 template <class E, int kWide, Passing kPassing, class CellsAt>
 inline void multiply_in_tiles(TileShapes& shapes, int rows, const TileRowsAt<const typename E::Activation>& x,
                               const CellsAt& cells, std::ptrdiff_t cell_bytes, int steps,

@@ -1,5 +1,5 @@
-// Products of two rows at once, as ARM's matrix instructions make them: two columns, 8 bytes deep, times two rows, to
-// four sums. Each sum is that of the instructions for one row, so which of them a row meets changes no bit.
+// Products of two rows at once by ARM's matrix instructions: two columns, 8 bytes deep, times two rows, give four
+// sums. Each sum equals that of the instructions for one row, so the choice of instructions changes no bit.
 #pragma once
 
 #include <arm_neon.h>
@@ -9,13 +9,13 @@
 namespace weft {
 namespace {
 
-// Sums of 16 columns and two rows; a register has those of two columns, row beside row.
+// Sums of 16 columns and two rows; a register holds the sums of two columns, row beside row.
 template <class Four>
 struct SumsOfTwoRows {
     Four v[8];
 };
 
-// Two cells, one behind the other in depth; a register has two columns.
+// Two cells that follow each other in depth; a register holds two columns.
 struct TwoCells {
     uint32x4_t v[8];
 };

@@ -7,9 +7,10 @@
 namespace weft {
 namespace {
 
-// Rows of a group that one thread multiplies with `a`.
+// Number of rows of a group that one thread multiplies with `a`.
 constexpr int kPieceRows = 48;
-// A single row is multiplied with several panels side by side; more rows with one after the other.
+// A single row is multiplied with several panels side by side; more rows are multiplied with one panel after the
+// other.
 constexpr int kPanelsOfOneRow = 4;
 
 float* floats(const Region& region) { return reinterpret_cast<float*>(region.data()); }
@@ -136,7 +137,7 @@ void AdapterStep::look_up(const Piece& piece, std::span<const std::int32_t> toke
     kernels_.to_activations(to, low(*piece.product, piece.first_row), (piece.last_row - piece.first_row) * rank);
 }
 
-// The rows of a piece as activations, one after the other: where they are, if they lie so already.
+// The rows of a piece as contiguous activations: in place if they are contiguous already, otherwise copied.
 RowsAt AdapterStep::rows_of(const Piece& piece, const RowsAt& x, int depth) const {
     const std::vector<int>& rows = piece.product->group->rows;
     const auto first = static_cast<std::size_t>(piece.first_row);
@@ -153,7 +154,7 @@ RowsAt AdapterStep::rows_of(const Piece& piece, const RowsAt& x, int depth) cons
     return taken;
 }
 
-// The second half, for panels [first_panel, last_panel), by place.
+// The second half of the addition, for panels [first_panel, last_panel), by place.
 void AdapterStep::add_panels(int first_panel, int last_panel, float* out, std::ptrdiff_t stride) const {
     for (const Product& one : products_) {
         const int rows = static_cast<int>(one.group->rows.size());

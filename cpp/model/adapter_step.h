@@ -1,5 +1,5 @@
-// What the adapters of a step's rows add to its products. Rows with the same adapter are multiplied with
-// it together; a row's result is its own, whoever else is in its group.
+// The additions of adapters to the products of a step. Rows with the same adapter are multiplied with it together; a
+// row's result does not depend on other rows in its group.
 #pragma once
 
 #include <algorithm>
@@ -14,7 +14,7 @@
 
 namespace weft {
 
-// Memory of one step's adapters; kept, and made larger when a step needs more.
+// Memory for the adapters of one step; kept between steps, and enlarged when a step needs more.
 struct AdapterSpace {
     RowBuffer taken;  // activations [depth], of rows that do not lie one after the other
     Region sums;      // float [rows][rank]
@@ -27,20 +27,20 @@ class AdapterStep {
 public:
     AdapterStep(const ModelSpec& spec, const Kernels& kernels, ThreadPool& pool, AdapterSpace& space);
 
-    // From now on the rows are these, by the adapter of each: null for none.
+    // Sets the rows, by the adapter of each: null for none.
     void take(std::vector<const Adapter*> by_row);
     bool is_idle() const { return groups_.empty(); }
 
-    // What is added to the embeddings of the rows; then, for each row, its embedding if that changes.
+    // Prepares the additions to the embeddings of the rows; then `embed` applies them row by row.
     void begin_embedding(std::span<const std::int32_t> token_ids);
     void embed(int row, int token, float* hidden) const;
 
-    // The first half of what is added to `x` times `matrix`; `x` has rows of activations, or of floats. The
-    // second half is `multiply`'s.
+    // Computes the first half of the additions to `x` times `matrix`; `x` has rows of activations, or of floats.
+    // `multiply` computes the second half.
     void begin(const Matrix& matrix, const RowsAt& x);
     bool has_begun() const { return !products_.empty(); }
     void end() { products_.clear(); }
-    // `gemm` of the task, with what is added. Threads do it for panels of their own.
+    // Runs `gemm` of the task with the additions. Threads do this for panels of their own.
     template <class Task, class Gemm>
     void multiply(int thread, Task task, Gemm gemm) const {
         const int end = task.last_panel;
@@ -55,7 +55,7 @@ public:
         }
     }
 
-    // Rows side by side whose adapter has a head of its own.
+    // A run of adjacent rows whose adapter has a head of its own.
     struct HeadRun {
         const Adapter* adapter;
         int first_row;
@@ -68,7 +68,7 @@ private:
         const Adapter* adapter;
         std::vector<int> rows;
     };
-    // A group's rows on their way through one delta.
+    // The product of a group's rows with one delta.
     struct Product {
         const Group* group;
         const Matrix* a;
@@ -76,7 +76,7 @@ private:
         int first_place;          // of its first row, among the rows of all products
         std::ptrdiff_t low_start;  // of its rows, in `low`
     };
-    // Some rows of a product, which one thread does.
+    // Some rows of a product, which one thread computes.
     struct Piece {
         const Product* product;
         int first_row;  // in the group

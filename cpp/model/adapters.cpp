@@ -19,7 +19,7 @@ void check_shape(const std::string& name, const Source& source, std::int64_t row
     refuse(name, "must have shape [" + std::to_string(rows) + ", " + std::to_string(columns) + "]");
 }
 
-// The rank of a part that is as deep and as wide as its matrix.
+// Returns the rank of a part, after checking that it has the inputs and outputs of its matrix.
 int checked_rank(const LowRank& part, int inputs, int outputs) {
     if (part.a.rows < 1 || part.a.rows > kMostRank) refuse(part.name + ": a", "must have from 1 to 4096 rows");
     check_shape(part.name + ": a", part.a, part.a.rows, inputs);
@@ -40,7 +40,7 @@ std::size_t num_elements(const Matrix& matrix) {
     return static_cast<std::size_t>(matrix.depth) * static_cast<std::size_t>(matrix.columns);
 }
 
-// A row of a table.
+// Widens a row of a table to floats.
 void widen_row(const Matrix& table, Element element, int row, float* out) {
     const Stored stored = element == Element::kFloat32 ? Stored::kFloat32 : Stored::kBfloat16;
     const Source source{table.panels, stored, table.columns, table.depth};
@@ -113,7 +113,7 @@ void Adapter::plan(const LowRank& part, const Weights& weights) {
     const Matrix* matrix = is_of_whole ? &head_ : place.matrix;
     Delta& delta = deltas_[matrix];
     int first_rank = delta.b.depth;
-    // The matrices of a fused module have one `a`, which is multiplied with once.
+    // The matrices of a fused module share one `a`, so rows are multiplied with it once.
     for (const Placed& other : placed_)
         if (other.matrix == matrix && other.part->a.data == part.a.data && other.part->a.rows == rank)
             first_rank = other.first_rank;
@@ -129,7 +129,7 @@ void Adapter::allocate() {
         delta.b.columns = matrix->columns;
         all.insert(all.end(), {&delta.a, &delta.b});
     }
-    // Each begins where a cell may begin.
+    // Each matrix begins at an aligned cell.
     const auto bytes_of = [&](const Matrix& matrix) {
         const std::size_t bytes = num_elements(matrix) * static_cast<std::size_t>(element_bytes(spec_.element));
         return (bytes + 63) / 64 * 64;
@@ -148,7 +148,7 @@ void Adapter::pack(const Placed& placed, ThreadPool& pool) {
     const Delta& delta = deltas_.at(placed.matrix);
     const Place& place = placed.place;
     const int rank = static_cast<int>(placed.part->a.rows);
-    // Inputs that lie side by side in the depth, as in `pack_matrix`.
+    // Inputs that are adjacent in the depth, as in `pack_matrix`.
     const int run = place.is_of_heads ? place.head_dim : place.columns;
     const int padded = place.is_of_heads ? round_up(run, kLanes) : run;
     pool.share(rank, 1, [&](int, int begin, int end) {

@@ -15,14 +15,14 @@
 
 namespace weft {
 
-// What is added to the matrix `name`: `b` [out][rank] times `a` [rank][in].
+// The addition to the matrix `name`: `b` [out][rank] times `a` [rank][in].
 struct LowRank {
     std::string name;
     Source a;
     Source b;
 };
 
-// What takes the place of "embed" or "head".
+// A replacement of "embed" or "head".
 struct Whole {
     std::string name;
     Source matrix;
@@ -33,8 +33,8 @@ struct AdapterParts {
     std::vector<Whole> whole;
 };
 
-// What is added to one packed matrix: rows times `a`, and that times `b`. Of matrices that are packed
-// into one, such as q, k and v, the ranks lie side by side; `b` is 0 where they do not belong together.
+// The addition to one packed matrix: rows times `a`, times `b`. If matrices such as q, k and v are packed into one,
+// their ranks are side by side, and `b` is 0 between a matrix and ranks of another one.
 struct Delta {
     Matrix a;
     Matrix b;
@@ -42,8 +42,8 @@ struct Delta {
     int rank() const { return b.depth; }  // padded
 };
 
-// Memory of an adapter that is on every matrix: by rank, of those that are packed alone, in pairs and in
-// threes. The ranks of those that are packed together lie side by side, and are padded together.
+// Memory of an adapter on every matrix, per rank: for matrices that are packed alone, in pairs, and in threes. Ranks
+// of matrices that are packed together are side by side, and are padded together.
 struct AdapterBytes {
     std::array<std::size_t, 3> per_rank;
     int padded_to;
@@ -58,20 +58,20 @@ public:
     Adapter(const Adapter&) = delete;
     Adapter& operator=(const Adapter&) = delete;
 
-    // What is added to products with `matrix`, which is the model's or `head()`; null: nothing.
+    // The addition to products with `matrix`, which is one of the model's or `head()`; null if there is none.
     const Delta* find(const Matrix& matrix) const;
-    // What takes the place of the model's head; null: nothing.
+    // The replacement of the model's head; null if there is none.
     const Matrix* head() const { return head_.panels == nullptr ? nullptr : &head_; }
 
-    // What takes the place of a token's embedding, into `out[0 .. hidden_size)`; false: nothing.
+    // Writes the replacement of a token's embedding to `out[0 .. hidden_size)`; returns false if there is none.
     bool embed(int token, float* out) const;
-    // What is added to the embedding: `low_of` the token, times this; null: nothing.
+    // The addition to an embedding is `low_of` the token times this matrix; null if there is none.
     const Matrix* embed_b() const { return embed_b_.panels == nullptr ? nullptr : &embed_b_; }
-    // `embed_b()->depth` elements of a token, widened.
+    // Writes the `embed_b()->depth` elements of a token, widened.
     void low_of(int token, float* out) const;
 
 private:
-    // One of the parts, and where it belongs.
+    // A part of the adapter, and the matrix that it belongs to.
     struct Placed {
         const LowRank* part;
         Place place;
@@ -92,7 +92,7 @@ private:
     std::map<const Matrix*, Delta> deltas_;  // by the matrix that they are added to
     Matrix head_;
     Matrix embed_b_;
-    // Tables: their columns are tokens, row by row, and not in panels.
+    // Tables with one row per token, not in panels.
     Matrix embed_a_;
     Matrix embedding_;
 };

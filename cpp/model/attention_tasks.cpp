@@ -5,7 +5,7 @@
 namespace weft {
 namespace {
 
-// Shares of the query heads: more than one where there are few pieces for the threads.
+// Number of shares of the query heads: more than one if there are few pieces for the threads.
 int latent_shares(const ModelSpec& spec, int num_pieces, int num_threads) {
     int shares = 1;
     while (shares < spec.num_heads && (num_pieces * shares < num_threads || spec.num_heads % shares != 0)) shares++;
@@ -24,7 +24,7 @@ AttentionTasks::AttentionTasks(const Plan& plan, const ModelSpec& spec, int num_
 int shares_of_task(const AttentionTasks& tasks, const ModelSpec& spec, int num_tiles, int num_threads) {
     if (spec.latent || tasks.count >= 2 * num_threads) return 1;
     const int num_columns = spec.padded_dim() / kLanes;
-    // What the last thread to end does, in tasks: this many, divided by as many shares as one has.
+    // The work of the last thread to finish, in units of a share.
     const auto turns = [&](int shares) { return (tasks.count * shares + num_threads - 1) / num_threads; };
     int best = 1;
     for (int shares = 2; shares <= std::min(num_columns, num_tiles / kTilesOfShare); shares++)

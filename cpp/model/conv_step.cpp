@@ -8,7 +8,7 @@
 namespace weft {
 namespace {
 
-// What a value becomes in a state: so it is in the step that computes it, too.
+// Rounds a value as a state stores it; the step that computes the value uses the rounded one too.
 float rounded(Element element, float value) {
     return element == Element::kBfloat16 ? widen_bfloat16(narrow_bfloat16(value)) : value;
 }
@@ -41,14 +41,14 @@ void ConvStep::for_rows(const Work& work) {
 void ConvStep::run(const LayerSpec& layer, const LayerWeights& weights, const RowsAt& wide, const RowsAt& out,
                    std::byte* states, bool needs_rows) {
     const Layer of{weights, wide, out, states, layer.conv_width - 1};
-    // A block that was begun is its sequence's own, and is read before anything of it is written. A full one may
-    // be another sequence's, which fills it in this very step: it is read when all is written.
+    // A block that was begun belongs to its sequence, and is read before it is written. A full block may belong to
+    // another sequence, which fills it in this very step, so it is read after all writes.
     for_rows([&](int, int row) { multiply(of, row); });
     if (of.keep > 0) for_rows([&](int, int row) { store(of, row); });
     if (needs_rows) for_rows([&](int thread, int row) { add_up(of, thread, row); });
 }
 
-// Where the row of a position lies, or is to lie.
+// Address of the row of a position in the states.
 std::byte* ConvStep::state(const Layer& layer, int sequence, int position) const {
     const std::int64_t size = parts_.kv.block_size;
     const auto place = static_cast<std::size_t>(sequence * parts_.batch.table_width + position / size);
@@ -57,14 +57,14 @@ std::byte* ConvStep::state(const Layer& layer, int sequence, int position) const
     return layer.states + (block * keep + static_cast<std::size_t>(position % size) % keep) * row_bytes();
 }
 
-// The same, of a position before the step, in a block that the step goes on with.
+// Address of the row of a position before the step, in a block that the step continues.
 std::byte* ConvStep::before(const Layer& layer, int sequence, int position) const {
     const auto keep = static_cast<std::size_t>(layer.keep);
     const std::size_t row = static_cast<std::size_t>(sequence) * keep + static_cast<std::size_t>(position) % keep;
     return parts_.space.before.data() + row * row_bytes();
 }
 
-// B * x, in place of B.
+// Replaces B by B * x.
 void ConvStep::multiply(const Layer& layer, int row) const {
     const int size = parts_.spec.hidden_size;
     float* b = layer.wide.floats(row);
@@ -83,7 +83,7 @@ void ConvStep::keep_before(const Layer& layer, int sequence) const {
         std::memcpy(before(layer, sequence, position), state(layer, sequence, position), row_bytes());
 }
 
-// Of each block the last rows that the step has of it, but for drafts.
+// Stores the last rows that the step has of each block, except drafts.
 void ConvStep::store(const Layer& layer, int row) const {
     const auto at = static_cast<std::size_t>(row);
     const int sequence = parts_.plan.sequence_by_row[at];

@@ -1,6 +1,6 @@
-// Short convolutions: each channel of a row with the same channel of the rows just before it. Those are rows of the
-// step, or lie in the states of blocks: the twin in numpy, `weft.compute.arithmetic.convolution`, says how. Sums and products
-// are the same bits on every path.
+// Short convolutions: each channel of a row with the same channel of the rows just before it. The previous rows are
+// in the step, or in the states of blocks; `weft.compute.arithmetic.convolution`, the same in numpy, describes how.
+// Sums and products have the same bits on every path.
 #pragma once
 
 #include <cstdint>
@@ -15,7 +15,7 @@
 
 namespace weft {
 
-// Memory of one layer's convolution; kept, and made larger when a step needs more.
+// Memory for one layer's convolution; kept between steps, and enlarged when a step needs more.
 struct ConvSpace {
     void make_room(const ModelSpec& spec, std::size_t sequences, int num_threads);
 
@@ -37,13 +37,13 @@ public:
 
     explicit ConvStep(const Parts& parts) : parts_(parts) {}
 
-    // From rows of B, C and x, side by side in `wide`, to what C lets through, in `out`; `states` of the layer
-    // [blocks][width - 1][hidden] go on. Without `needs_rows` only they do.
+    // Computes `out` (C times the convolution of B * x) from rows of B, C and x, side by side in `wide`; updates the
+    // layer's `states` [blocks][width - 1][hidden]. Without `needs_rows` only the states are computed.
     void run(const LayerSpec& layer, const LayerWeights& weights, const RowsAt& wide, const RowsAt& out,
              std::byte* states, bool needs_rows);
 
 private:
-    // A layer on its way through the step.
+    // A layer during the step.
     struct Layer {
         const LayerWeights& weights;
         const RowsAt& wide;

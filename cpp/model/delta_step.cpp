@@ -1,4 +1,4 @@
-// Gated delta nets: what `RecurrentStep` does of this kind.
+// Gated delta nets: the parts of `RecurrentStep` for this kind.
 #include "model/recurrent_step.h"
 
 namespace weft {

@@ -11,13 +11,13 @@
 namespace weft {
 namespace {
 
-// Rows that a thread takes at once for what is little work.
+// Number of rows that a thread takes at once for small pieces of work.
 constexpr int kFewRows = 8;
 
 bool is_rounded(const Matrix& matrix) { return matrix.is_int8() || matrix.groups; }
 
-// Keys of all but the best groups become the lowest there are. A group is as good as its best two together, or as its
-// best one.
+// Sets the keys of all but the best groups to the lowest value. Groups are ranked by the sum of their best two keys,
+// or by their best key.
 void leave_best_groups(const ExpertsSpec& experts, std::vector<float>& keys) {
     if (experts.groups_per_token == experts.num_groups) return;
     const auto size = keys.size() / static_cast<std::size_t>(experts.num_groups);
@@ -83,7 +83,7 @@ void ExpertStep::for_each_row(int rows, const Work& work) {
     });
 }
 
-// Logits in float32, whatever the model's type: which experts a row has may hang on the last bit.
+// Computes logits in float32, whatever the model's type: the choice of experts may depend on the last bit.
 void ExpertStep::route(const ExpertsSpec& experts, const LayerWeights& weights, const RowsAt& x, int rows) {
     const Matrix& router = weights.router;
     const bool is_float = x.element_bytes == sizeof(float);
@@ -103,7 +103,7 @@ void ExpertStep::route(const ExpertsSpec& experts, const LayerWeights& weights, 
     });
 }
 
-// The highest of `keys`, of equal ones the first, by number. Returns the highest of all.
+// Chooses the experts with the highest `keys`, of equal keys the first, in order of number. Returns the highest key.
 float ExpertStep::choose(const ExpertsSpec& experts, const float* keys, Choice* choices) {
     Choice* const end = choices + experts.per_token;
     for (Choice* next = choices; next < end; next++) {
@@ -119,7 +119,7 @@ float ExpertStep::choose(const ExpertsSpec& experts, const float* keys, Choice* 
     return largest;
 }
 
-// Then their weights. Numbers that are none give weights that are none.
+// Computes the weights of the chosen experts. NaN logits give NaN weights.
 void ExpertStep::choose_by_logits(const ExpertsSpec& experts, const float* logits, int row) {
     Choice* choices = choices_.data() + static_cast<std::ptrdiff_t>(row) * experts.per_token;
     Choice* const end = choices + experts.per_token;
@@ -138,7 +138,7 @@ void ExpertStep::choose_by_logits(const ExpertsSpec& experts, const float* logit
         one->weight = std::exp(logits[one->expert] - largest) / sum * experts.scale;
 }
 
-// Logits become scores where they stand.
+// Replaces logits by scores in place.
 void ExpertStep::choose_by_scores(const ExpertsSpec& experts, const std::vector<float>& correction, float* logits,
                                   int row) {
     Choice* choices = choices_.data() + static_cast<std::ptrdiff_t>(row) * experts.per_token;
@@ -182,7 +182,7 @@ void ExpertStep::count(ExpertLoads& loads) const {
     loads.most += most;
 }
 
-// The panels of all experts that have rows, as if they were one matrix.
+// Multiplies the panels of all experts with rows, as if they were one matrix.
 void ExpertStep::multiply(const std::vector<Matrix>& matrices, const RowsAt& x, Finish finish, const RowsAt& out) {
     const Matrix& any = matrices.front();
     if (is_rounded(any)) round(any, x);

@@ -1,5 +1,5 @@
 // The experts of a layer: each row goes through a few of them. Rows are sorted by expert, and an expert's panels are
-// read once for all of its rows. What a row gets depends on its own numbers alone, whoever else is in the step.
+// read once for all of its rows. A row's result depends on its own numbers only, not on other rows of the step.
 #pragma once
 
 #include <cstdint>
@@ -15,20 +15,20 @@
 
 namespace weft {
 
-// Memory of one layer's experts; kept, and made larger when a step needs more.
+// Memory for one layer's experts; kept between steps, and enlarged when a step needs more.
 struct ExpertSpace {
     void make_room(const ModelSpec& spec, std::size_t rows, int activation_bytes, int most_groups);
 
     RowBuffer widened;  // float [padded_hidden], what the router takes where activations are not floats
     RowBuffer logits;   // float [columns of the router]
-    // From here on with a row for each pair of a row and one of its experts, by expert.
+    // The following have a row for each pair of a row and one of its experts, ordered by expert.
     RowBuffer taken;    // activations [padded_hidden]
     RowBuffer inner;    // activations [padded inner], of int8 weights float
     RowBuffer results;  // float [padded_hidden]
     RoundedRows rounded;
 };
 
-// Of one layer, over all steps: how many rows each expert had, and how many the busiest of each step.
+// Counts of one layer over all steps: rows of each expert, and rows of the busiest expert per step.
 struct ExpertLoads {
     std::vector<std::int64_t> rows;
     std::int64_t most = 0;
@@ -47,8 +47,8 @@ public:
 
     explicit ExpertStep(const Parts& parts) : parts_(parts) {}
 
-    // From rows of activations to what a layer's experts make of them, in `out` [rows][padded_hidden]; where there is
-    // a shared one, what that gave stands there before.
+    // Computes the results of a layer's experts for rows of activations, in `out` [rows][padded_hidden], which holds
+    // the result of the shared expert, if any, on entry.
     void run(const ExpertsSpec& experts, const LayerWeights& weights, const RowsAt& x, int rows, const RowsAt& out,
              ExpertLoads& loads);
 

@@ -1,4 +1,4 @@
-// Rows of a checkpoint's tensor, shared out to threads.
+// Distributes the rows of a checkpoint's tensor to threads.
 #pragma once
 
 #include <algorithm>
@@ -9,8 +9,8 @@
 
 namespace weft {
 
-// Packs or copies rows in parallel, a panel's worth at a time. Of a file's map no more is kept than is
-// being read: else a checkpoint would be in memory twice when the last of it is packed.
+// Packs or copies rows in parallel, a panel's worth at a time. Pages of a file's map are dropped after reading:
+// otherwise a checkpoint would be in memory twice when its last tensor is packed.
 template <class Work>
 void for_rows(ThreadPool& pool, const Source& source, int rows, const Work& work) {
     constexpr int kChunk = 4 * kPanelColumns;
@@ -27,7 +27,7 @@ void for_rows(ThreadPool& pool, const Source& source, int rows, const Work& work
             if (last % kChunk == 0 || last == end) forget((last - 1) / kChunk * kChunk, last);
         }
     });
-    // Linux maps what lies around a page that is asked for, also what was forgotten already.
+    // Linux maps pages around an accessed page, including pages that were dropped already.
     forget(0, rows);
 }
 

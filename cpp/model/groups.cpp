@@ -8,14 +8,15 @@ namespace weft {
 namespace {
 
 constexpr int kEight = 8;  // of depth, in one or two cells
-// Of a row before the next: some cache lines of what is read; what panels have of them stays in the first cache.
+// Number of groups of a row that are packed before the next row: some cache lines of the source; the parts of panels
+// that they fill stay in the first cache.
 constexpr int kGroupsAtOnce = 16;
 
 void need(bool holds, const std::string& field, const std::string& allowed) {
     if (!holds) throw std::invalid_argument(field + " must " + allowed);
 }
 
-// Where a value of two or four bytes of a column lies among 32 of them.
+// Stores a value of two or four bytes of a column among those of 32 columns.
 void put(std::uint8_t* to, int lane, const void* from, std::int64_t index, std::size_t bytes) {
     std::uint8_t* place = to + static_cast<std::size_t>(lane) * bytes;
     const char* value = static_cast<const char*>(from) + static_cast<std::size_t>(index) * bytes;
@@ -36,7 +37,7 @@ bool are_finite(const GroupFormat& format, const Source& source, std::int64_t fi
     return format.offset != Offset::kMinimums || is_finite(values_of(source.offsets, format.scales), first, last);
 }
 
-// The nearest number of four bits; zero of what is no number.
+// Rounds values to the nearest four-bit numbers; NaN becomes zero.
 void round_numbers(const float* values, int count, float scale, float minimum, std::uint8_t* numbers) {
     const float inverse = scale > 0.0F ? 1.0F / scale : 0.0F;
     for (int i = 0; i < count; i++) {
@@ -46,7 +47,8 @@ void round_numbers(const float* values, int count, float scale, float minimum, s
     }
 }
 
-// Least squares for the numbers that the lowest and the highest value give, and then their nearest numbers.
+// Quantizes a group: scale and minimum by least squares for the numbers that the lowest and highest value give, then
+// the nearest numbers for these.
 void round_group(const float* values, int count, std::uint8_t* numbers, std::uint16_t& scale_bits,
                  std::uint16_t& minimum_bits) {
     float low = values[0];
@@ -76,20 +78,20 @@ void round_group(const float* values, int count, std::uint8_t* numbers, std::uin
     round_numbers(values, count, scale, widen_bfloat16(minimum_bits), numbers);
 }
 
-// Up to eight bytes. Of a length that is known a copy is one instruction, of another it is a call.
+// Copies up to eight bytes. A copy of a constant length is one instruction, any other copy is a call.
 void copy_eight(void* to, const void* from, int count) {
     if (count >= kEight) std::memcpy(to, from, kEight);
     else std::memcpy(to, from, static_cast<std::size_t>(count));
 }
 
-// Up to eight numbers, a byte each, the first in the lowest; behind them are zeros.
+// Returns up to eight numbers, one byte each, the first in the lowest byte; missing ones are zeros.
 std::uint64_t eight_of(const std::uint8_t* from, int count) {
     std::uint64_t eight = 0;
     copy_eight(&eight, from, count);
     return eight;
 }
 
-// Numbers of one group and column, eight of depth at a time; behind the row's end are zeros.
+// Stores the numbers of one group and column, eight of depth at a time; zeros follow the row's end.
 void put_numbers(const GroupFormat& format, const std::uint8_t* from, int count, int lane, std::uint8_t* to) {
     const int half = lane / kLanes * 64 + lane % kLanes * 4;
     for (int d = 0; d < count; d += kEight) {
@@ -107,7 +109,7 @@ void put_numbers(const GroupFormat& format, const std::uint8_t* from, int count,
     }
 }
 
-// Numbers of a group that lie in one half of neighbouring bytes: from where in a row, how many, and in which half.
+// Numbers of a group in one half of adjacent bytes: their place in the row, their count, and the half.
 struct Piece {
     std::int64_t place;
     int length;
@@ -128,7 +130,7 @@ std::vector<Piece> pieces_of(const Halves& halves, std::int64_t first, int count
     return pieces;
 }
 
-// A byte each.
+// Unpacks pieces to one byte per number.
 void take_apart(const std::vector<Piece>& pieces, const std::uint8_t* row, std::uint8_t* out) {
     for (const Piece& piece : pieces) {
         for (int i = 0; i < piece.length; i += kEight) {

@@ -1,4 +1,4 @@
-// Hidden states that go into a step and come out of one, for heads that predict further tokens.
+// Hidden states as inputs and outputs of a step, for heads that predict further tokens.
 #include <algorithm>
 #include <cstdint>
 #include <cstring>
@@ -10,7 +10,7 @@
 
 namespace weft {
 
-// Of each row the embedding and the hidden state, side by side in the batch: what the first layer begins with.
+// Computes the input of the first layer from each row's embedding and hidden state, side by side in the batch.
 void Step::join() {
     const Weights& weights = model_.weights_;
     const RowsAt& normed = model_.space_.normed.rows();
@@ -40,7 +40,7 @@ void Step::join() {
     });
 }
 
-// Of every row, after the last norm; then the rows that give logits move together.
+// Writes the hidden state of every row after the last norm; then moves the rows with logits together.
 void Step::give_hidden(std::span<float> hidden) {
     const RowsAt& normed = model_.space_.normed.rows();
     model_.pool_.share(all_.count, 1, [&](int, int begin, int end) {

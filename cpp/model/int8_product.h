@@ -1,4 +1,4 @@
-// One product of int8 rows by itself, for tests: what every path gives must be what numpy gives.
+// A single product of int8 rows, for tests: every path must give the same result as numpy.
 #pragma once
 
 #include <span>
@@ -8,12 +8,12 @@
 
 namespace weft {
 
-// Rows [rows][weights.columns] times `weights`, into `out` [rows][weights.rows], on the int8 kernels of
+// Multiplies rows [rows][weights.columns] by `weights`, into `out` [rows][weights.rows], with the int8 kernels of
 // `path`. Throws std::invalid_argument for sizes that do not fit each other.
 void multiply_int8(const std::string& path, std::span<const float> rows, const Source& weights,
                    std::span<float> out);
 
-// The same with weights in groups of that format.
+// The same for weights in groups of this format.
 void multiply_grouped(const std::string& path, const GroupFormat& format, std::span<const float> rows,
                       const Source& weights, std::span<float> out);
 

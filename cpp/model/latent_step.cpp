@@ -7,7 +7,7 @@
 namespace weft {
 namespace {
 
-// Rows of a head that are multiplied at once: what comes of them stays in the second cache.
+// Number of rows of a head that are multiplied at once: their results stay in the second cache.
 constexpr int kRowsOfHead = 64;
 
 int result_columns(const ModelSpec& spec) {
@@ -51,7 +51,7 @@ void LatentStep::leave(const LayerWeights& weights, const RowsAt& attended, int 
     by_head(weights.head_values, attended, spec_.padded_dim(), space_.by_head.rows(), size, size, rows);
 }
 
-// A head's part of a row is `from_size` elements from the last head's; of what comes, `count` elements are kept.
+// A head's part of a row is `from_size` elements after the previous head's; `count` elements of each result are kept.
 void LatentStep::by_head(const std::vector<Matrix>& matrices, const RowsAt& from, int from_size, const RowsAt& to,
                          int to_size, int count, int rows) const {
     const int columns = result_columns(spec_);

@@ -1,4 +1,4 @@
-// What latent attention has beside the products and the attention that all kinds have: see `LatentSpec`.
+// The parts of latent attention beyond the products and the attention of all models; see `LatentSpec`.
 #pragma once
 
 #include "kernels/kernels.h"
@@ -8,7 +8,7 @@
 
 namespace weft {
 
-// Memory of one step; kept, and made larger when a step needs more.
+// Memory for one step; kept between steps, and enlarged when a step needs more.
 struct LatentSpace {
     RowBuffer low;      // activations [padded query_rank]
     RowBuffer by_head;  // activations [heads][key_size], then [heads][padded value_size]
@@ -22,12 +22,12 @@ public:
     LatentStep(const ModelSpec& spec, const Kernels& kernels, ThreadPool& pool, LatentSpace& space)
         : spec_(spec), kernels_(kernels), pool_(pool), space_(space) {}
 
-    // The part of a row's task that does not change from row to row. `wide` is what the first product gave.
+    // The part of a row's task that does not change from row to row. `wide` is the result of the first product.
     LatentTask task(const LayerWeights& weights) const;
 
-    // Queries' own parts into the latent space, where attention takes them from.
+    // Maps each head's part of the queries into the latent space, to where attention reads them.
     void enter(const LayerWeights& weights, int rows, const RowsAt& query) const;
-    // What attention gave, to values of heads; they lie where `by_head` says.
+    // Maps the outputs of attention to values of heads, which `by_head` then holds.
     void leave(const LayerWeights& weights, const RowsAt& attended, int rows) const;
 
 private:

@@ -1,4 +1,4 @@
-// Where the weights of latent attention lie, and how those of heads come there.
+// Places of the weights of latent attention, and the packing of the weights of heads.
 #include <cstddef>
 #include <cstdint>
 #include <string>
@@ -32,7 +32,7 @@ void Weights::place_latent(const std::string& prefix, LayerWeights& layer, const
     missing_.insert(prefix + "kv_b");
 }
 
-// Rows of a head's keys and of its values, widened: those of keys are turned, with rows for columns.
+// Packs the rows of a head's keys and of its values, widened; those of keys are transposed.
 bool Weights::load_heads(LayerWeights& layer, const Source& source, ThreadPool& pool) const {
     const LatentSpec& latent = *spec_.latent;
     const int columns = latent.rank;

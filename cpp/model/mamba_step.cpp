@@ -1,4 +1,4 @@
-// Mamba-2: what `RecurrentStep` does of this kind.
+// Mamba-2: the parts of `RecurrentStep` for this kind.
 #include "model/recurrent_step.h"
 
 namespace weft {

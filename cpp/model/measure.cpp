@@ -25,8 +25,8 @@ double thread_seconds() {
     return static_cast<double>(now.tv_sec) + static_cast<double>(now.tv_nsec) * 1e-9;
 }
 
-// Seconds that each thread was running: what else the machine does does not count. Each asks its own
-// clock, because that of a process lags behind for threads that are running.
+// Measures the seconds that each thread was running, so that other load of the machine does not count. Each thread
+// reads its own clock, because the clock of the process lags behind for running threads.
 template <class Work>
 double seconds_of(ThreadPool& pool, int count, const Work& work) {
     std::atomic<double> total{0};

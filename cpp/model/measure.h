@@ -1,4 +1,4 @@
-// The limits of this machine, for benchmarks to be read against.
+// The limits of this machine, for comparison with benchmarks.
 #pragma once
 
 #include <string>

@@ -72,7 +72,7 @@ void Model::remove_adapter(int id) {
         throw std::invalid_argument("adapter_id " + std::to_string(id) + " is that of no adapter");
 }
 
-// By row of the step; empty if no sequence has one.
+// Adapters by row of the step; empty if no sequence has one.
 std::vector<const Adapter*> Model::adapters_of(const Batch& batch) const {
     std::vector<const Adapter*> by_row;
     bool is_any = false;
@@ -130,8 +130,8 @@ void Model::allocate_kv(std::int64_t num_blocks, std::int64_t block_size, std::i
         states_ = Region(spec_.num_convolutions() * static_cast<std::size_t>(num_blocks) * spec_.state_bytes(), false);
     if (slot_bytes > 0 && num_state_slots > 0)
         slots_ = Region(static_cast<std::size_t>(num_state_slots) * slot_bytes, false);
-    // Not for the first keys and values of a layer: the first token would take, and clear, huge pages in
-    // each, 120 MB of 30 layers, whatever the model's size.
+    // The first keys and values of a layer use small pages: otherwise the first token would allocate, and clear, a
+    // huge page in each, 120 MB for 30 layers, whatever the model's size.
     for (std::size_t begin = 0; begin < kv_.size(); begin += half)
         kv_.use_huge_pages(begin + kHugePage, begin + half);
     kv_shape_ = shape;
@@ -172,7 +172,7 @@ void Model::make_room(const Plan& plan, std::size_t num_sequences, std::size_t n
     scratch_bytes_ = attention_scratch(tasks.heads, plan.max_tokens * spec_.group(), spec_.padded_dim(),
                                        plan.max_tiles, num_shares);
     scratch_bytes_ = (scratch_bytes_ + 4095) / 4096 * 4096;
-    // Of threads that do a task each, and of tasks that threads share.
+    // One place per thread if each thread has its own task, one per task if threads share tasks.
     const int places = num_shares == 1 ? pool_.size() : std::max(pool_.size(), tasks.count);
     grow(space_.scratch, scratch_bytes_ * static_cast<std::size_t>(places));
 }

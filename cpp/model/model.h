@@ -22,12 +22,12 @@
 
 namespace weft {
 
-// Where the time of a step goes. Norms count as linear.
+// Parts of a step whose time is measured. Norms count as linear.
 enum class Part { kPrepare, kLinear, kCache, kAttention, kHead };
 constexpr int kNumParts = 5;
 constexpr std::array<const char*, kNumParts> kPartNames{"prepare", "linear", "cache", "attention", "head"};
 
-// Memory of one step's values; kept, and made larger when a step needs more.
+// Memory for the values of one step; kept between steps, and enlarged when a step needs more.
 struct Workspace {
     RowBuffer hidden;    // float [padded_hidden], the residual stream
     RowBuffer normed;    // activations [padded_hidden]
@@ -63,36 +63,35 @@ public:
     std::span<std::byte> packed_bytes() const { return weights_.packed_bytes(); }
     std::string vector_bytes();
 
-    // Has an adapter more, under an id of at least 1 that none has, or one less. Throws
-    // std::invalid_argument for another id, and for parts that fit no matrix of the model.
+    // Adds an adapter under an unused id of at least 1, or removes one. Throws std::invalid_argument for an invalid
+    // id, and for parts that fit no matrix of the model.
     void add_adapter(int id, const AdapterParts& parts);
     void remove_adapter(int id);
 
-    // Replaces the pool, and the states beside it. Throws std::invalid_argument for sizes that no pool can have, and
-    // where none is kept.
+    // Replaces the pool, and the states beside it. Throws std::invalid_argument for invalid sizes, and for a model
+    // without a pool.
     void allocate_kv(std::int64_t num_blocks, std::int64_t block_size, std::int64_t num_state_slots = 0);
 
-    // Runs one step; outputs [logit rows][output columns], logits or hidden states. Throws
-    // std::invalid_argument, before anything is changed, for a batch that does not fit the model or the pool.
-    // One call at a time.
-    // Where the batch wants them, the hidden states of all rows after the last norm come too, in `hidden`.
+    // Runs one step; outputs [logit rows][output columns], logits or hidden states. Throws std::invalid_argument,
+    // before anything is changed, for a batch that does not fit the model or the pool. One call at a time. If the
+    // batch wants them, also writes the hidden states of all rows after the last norm to `hidden`.
     void forward(const Batch& batch, std::span<float> outputs, std::span<float> hidden = {});
 
-    // The embeddings of tokens [tokens][hidden size]; and logits of hidden states, as the end of a step makes them:
-    // what a head for further tokens shares. Both throw std::invalid_argument for what does not fit.
+    // Embeddings of tokens [tokens][hidden size], and logits of hidden states as at the end of a step: the parts that
+    // a head for further tokens shares. Both throw std::invalid_argument for sizes or tokens that do not fit.
     void embed(std::span<const std::int32_t> token_ids, std::span<float> out);
     void logits(std::span<const float> hidden, std::span<float> outputs);
 
     // Seconds by part since the model was made.
     std::array<double, kNumParts> seconds() const { return seconds_; }
 
-    // By layer; no rows where a layer has no experts.
+    // Loads by layer; a layer without experts has no rows.
     const std::vector<ExpertLoads>& expert_loads() const { return expert_loads_; }
 
     const ModelSpec& spec() const { return spec_; }
     int num_threads() const { return pool_.size(); }
     void set_num_threads(int num_threads);
-    // The KV pool as it lies in memory: by layer all keys, then all values, in tiles; or keys that are values too.
+    // The KV pool's memory: by layer all keys, then all values, in tiles; or only keys, if they are the values too.
     std::span<std::byte> kv_bytes() const { return {kv_.data(), kv_.size()}; }
     // The states of blocks: by layer with a convolution [blocks][width - 1][hidden].
     std::span<std::byte> state_bytes() const { return {states_.data(), states_.size()}; }

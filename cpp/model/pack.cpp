@@ -22,7 +22,7 @@ std::byte* column_start(const Matrix& matrix, Element element, int column) {
 
 constexpr std::uint32_t kFloat32Exponent = 0x7F800000;
 
-// Elements that are widened at once.
+// Number of elements that are widened at once.
 constexpr int kRun = 256;
 
 template <class Bits>
@@ -32,7 +32,7 @@ Bits bits_at(const char* data, std::int64_t index) {
     return bits;
 }
 
-// Whether no exponent is all ones.
+// True if no exponent is all ones.
 template <class Bits>
 bool has_finite(const char* data, std::int64_t first, std::int64_t last, Bits exponent) {
     Bits found = 0;
@@ -41,13 +41,13 @@ bool has_finite(const char* data, std::int64_t first, std::int64_t last, Bits ex
     return found == 0;
 }
 
-// Place of an element of depth in a column: bfloat16 lies in pairs.
+// Place of an element of depth in a column: bfloat16 is stored in pairs.
 std::ptrdiff_t offset_of(std::ptrdiff_t depth, Element element) {
     if (element == Element::kFloat32) return depth * kPanelColumns;
     return depth / 2 * (2 * kPanelColumns) + depth % 2;
 }
 
-// The same for int8, which lies in fours.
+// Place of an element of depth for int8, which is stored in groups of four.
 std::ptrdiff_t int8_offset(std::ptrdiff_t depth) { return depth / 4 * (4 * kPanelColumns) + depth % 4; }
 
 }  // namespace

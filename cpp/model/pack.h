@@ -1,4 +1,4 @@
-// From rows of a checkpoint's tensor to columns of panels.
+// Packing of rows of a checkpoint's tensor into columns of panels.
 #pragma once
 
 #include <cstddef>
@@ -12,7 +12,7 @@
 
 namespace weft {
 
-// Numbers of four bits as a file has them in blocks: of each `run` bytes the low halves, and then the high ones.
+// Numbers of four bits in a file's blocks: each `run` bytes hold the low halves first, and then the high halves.
 struct Halves {
     std::int64_t run;  // bytes, of which a block has a multiple
     std::int64_t block_bytes;
@@ -20,7 +20,7 @@ struct Halves {
     std::int64_t row_step;
 };
 
-// kGrouped: numbers without sign, as `GroupFormat` means them, a byte each or in `Halves`.
+// kGrouped: unsigned numbers in the sense of `GroupFormat`, one byte each or in `Halves`.
 enum class Stored { kFloat32, kBfloat16, kFloat16, kInt8, kGrouped };
 
 constexpr std::size_t stored_bytes(Stored stored) {
@@ -34,9 +34,9 @@ struct Source {
     std::int64_t rows = 0;
     std::int64_t columns = 0;
     const void* scales = nullptr;  // floats by row, of int8: an element is its whole number times that
-    // The data is a file's read-only map, which may be forgotten page by page: it comes again when read.
+    // The data is a file's read-only map, whose pages may be dropped: they are read again on access.
     bool is_mapped = false;
-    // Of groups, by row: how many, their zeros (16 bits) or minimums, and what one value of either array takes.
+    // For groups: their number per row, their zeros (16 bits) or minimums, and the bytes per value of both arrays.
     std::int64_t groups = 0;
     const void* offsets = nullptr;
     std::size_t scale_size = sizeof(float);
@@ -67,7 +67,7 @@ inline float widen_bfloat16(std::uint16_t bits) {
     return value;
 }
 float widen_float16(std::uint16_t bits);
-// To nearest, ties to even.
+// Rounds to nearest, ties to even.
 inline std::uint16_t narrow_bfloat16(float value) {
     std::uint32_t bits;
     std::memcpy(&bits, &value, sizeof bits);
@@ -75,33 +75,34 @@ inline std::uint16_t narrow_bfloat16(float value) {
     return static_cast<std::uint16_t>((bits + 0x7FFF + ((bits >> 16) & 1)) >> 16);
 }
 
-// The scale of a row, of int8.
+// The scale of a row of int8.
 float scale_of(const Source& source, std::int64_t row);
 
-// Up to 256 elements of one row, from `start` on, widened.
+// Widens up to 256 elements of one row, from `start` on.
 void widen_elements(const Source& source, std::int64_t start, int count, float* out);
 
-// Any element of the tensor, widened. `index` counts row by row.
+// Returns an element of the tensor, widened. `index` counts row by row.
 float element_of(const Source& source, std::int64_t index);
 
-// Whether elements [first, last) are all numbers. `first` and `last` count row by row.
+// True if elements [first, last) are all finite. `first` and `last` count row by row.
 bool is_finite(const Source& source, std::int64_t first, std::int64_t last);
 
-// Elements [first, last), counted row by row, to the same places of `to`, as `element`.
+// Copies elements [first, last), counted row by row, to the same places of `to`, converted to `element`.
 void copy_elements(const Source& source, std::int64_t first, std::int64_t last, Element element, std::byte* to);
 
-// Elements [first, last) of a source row, to depth `depth` and on of one packed column.
+// Packs elements [first, last) of a source row to depths from `depth` on of one packed column.
 void pack_run(const Source& source, std::int64_t row, int first, int last, const Matrix& matrix,
               Element element, int column, int depth);
 
 // The largest magnitude of a source row; NaN if it holds NaN or infinity.
 float largest_of(const Source& source, std::int64_t row);
 
-// As `pack_run`, for a matrix of int8: each element times `inverse`, rounded; of int8 the whole numbers.
+// Like `pack_run`, for a matrix of int8: each element times `inverse`, rounded; an int8 source keeps its whole
+// numbers.
 void pack_int8_run(const Source& source, std::int64_t row, int first, int last, const Matrix& matrix,
                    float inverse, int column, int depth);
 
-// One packed column, widened, into `out[0 .. count)`.
+// Widens one packed column into `out[0 .. count)`.
 void unpack_column(const Matrix& matrix, Element element, int column, int count, float* out);
 
 }  // namespace weft

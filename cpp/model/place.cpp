@@ -12,7 +12,7 @@ namespace {
 
 constexpr int kPackDepth = 256;  // depth packed at once: 32 columns of it stay in the first cache
 
-// Numbers in groups as they are; floats are rounded first.
+// Packs numbers in groups unchanged; quantizes floats first.
 bool pack_grouped_rows(const Place& place, const Source& source, int first_row, int last_row) {
     const bool is_rounded = source.stored != Stored::kGrouped;
     Source rows = source;
@@ -49,7 +49,8 @@ bool pack_rows(const Place& place, const Source& source, Element element, int fi
             inverses[row - first_row] = rounding.inverse;
             matrix.scales[static_cast<std::size_t>(column_of(place, row))] = rounding.scale;
         }
-    // Inputs that lie side by side in the depth: a head for what takes the heads' output, else all.
+    // Inputs that are adjacent in the depth: one head for a matrix that takes the heads' output, otherwise all
+    // inputs.
     const int run = place.is_of_heads ? place.head_dim : place.columns;
     const int padded = place.is_of_heads ? round_up(run, kLanes) : run;
     for (int group = 0; group * run < place.columns; group++)

@@ -1,4 +1,4 @@
-// Where a matrix of a checkpoint goes in a packed one, and the packing.
+// The place of a checkpoint's matrix in a packed one, and the packing.
 #pragma once
 
 #include "model/pack.h"
@@ -6,11 +6,11 @@
 
 namespace weft {
 
-// How rows of a matrix of the checkpoint become columns of a packed one: heads are padded to whole lanes;
-// gate and up take turns in panels, 16 columns each; runs take turns in the checkpoint, each with columns of its own.
+// Mapping of rows of a checkpoint's matrix to columns of a packed one: heads are padded to whole lanes; gate and up
+// alternate in panels, 16 columns each; runs alternate in the checkpoint, each with columns of its own.
 enum class Order { kPlain, kHeads, kGate, kUp, kRuns };
 
-// So many rows, which come again in each turn; their columns, `step` further in each.
+// A number of rows that recurs in each turn of the checkpoint; their columns are `step` further in each turn.
 struct Run {
     int length;
     int first_column;
@@ -33,8 +33,8 @@ struct Place {
 // The packed column of a row.
 int column_of(const Place& place, int row);
 
-// Packs the whole matrix, as `element` or as int8 where the packed one is. False if it holds NaN or
-// infinity: it is looked at on the way, while it is in the cache.
+// Packs the whole matrix, as `element`, or as int8 if the packed matrix is int8. Returns false if it holds NaN or
+// infinity: values are checked while they are in the cache.
 bool pack_matrix(const Place& place, const Source& source, Element element, ThreadPool& pool);
 
 void pack_bias(const Place& place, const Source& source);

@@ -44,7 +44,7 @@ void check_sizes(const ModelSpec& spec, const Batch& batch) {
         if (batch.query_starts[i] >= batch.query_starts[i + 1]) refuse("query_starts must rise");
 }
 
-// What is looked up, and which rows are wanted.
+// Checks looked-up ids, and the wanted rows.
 void check_rows(const ModelSpec& spec, const Batch& batch) {
     check_range(batch.token_ids, spec.vocab_size, "token_ids");
     // A model without token types has one kind of token.
@@ -56,7 +56,7 @@ void check_rows(const ModelSpec& spec, const Batch& batch) {
     if (spec.num_positions > 0) check_range(batch.positions, spec.num_positions - spec.position_offset, "positions");
 }
 
-// Rows whose embeddings come with the batch.
+// Checks the rows whose embeddings come with the batch.
 void check_embeds(const ModelSpec& spec, const Batch& batch) {
     const auto& rows = batch.embed_rows;
     check_range(rows, static_cast<std::int64_t>(batch.token_ids.size()), "embed_rows");
@@ -67,7 +67,7 @@ void check_embeds(const ModelSpec& spec, const Batch& batch) {
     if (spec.joins_hidden && rows.size() != batch.token_ids.size()) refuse("embed_rows must be all rows: they are joined");
 }
 
-// Two threads would write the same place at once.
+// Checks that slots are distinct: otherwise two threads would write the same slot at once.
 void check_distinct(std::span<const std::int32_t> slots) {
     std::vector<std::int32_t> sorted(slots.begin(), slots.end());
     std::sort(sorted.begin(), sorted.end());
@@ -75,7 +75,7 @@ void check_distinct(std::span<const std::int32_t> slots) {
     if (twice != sorted.end()) refuse("slots has " + std::to_string(*twice) + " twice");
 }
 
-// Where keys and values lie in the pool.
+// Checks the slots and blocks of keys and values in the pool.
 void check_pool(const KvShape& kv, const Batch& batch) {
     if (kv.num_blocks == 0) refuse("there is no KV pool; call allocate_kv first");
     if (batch.slots.size() != batch.token_ids.size()) refuse("slots must have as many rows as token_ids");
@@ -89,7 +89,7 @@ void check_pool(const KvShape& kv, const Batch& batch) {
                 "positions");
 }
 
-// States are of whole sequences: their rows follow each other.
+// Checks that rows of a sequence are successive, as states require.
 void check_successive(const Batch& batch) {
     for (std::size_t i = 0; i + 1 < batch.query_starts.size(); i++) {
         const auto end = static_cast<std::size_t>(batch.query_starts[i + 1]);
@@ -99,7 +99,7 @@ void check_successive(const Batch& batch) {
     }
 }
 
-// Each goes on by one of its rows at least, and by no other's.
+// Checks that each state advances by at least one row, and only by rows of its own sequence.
 void check_state_rows(const Batch& batch) {
     if (batch.num_state_rows.empty()) return;
     if (batch.num_state_rows.size() + 1 != batch.query_starts.size())
@@ -109,7 +109,7 @@ void check_state_rows(const Batch& batch) {
             refuse_row("num_state_rows", i, "must be from 1 to the rows of its sequence");
 }
 
-// They lie in slots, of which one sequence writes each, and no other reads that.
+// Checks the slots of states: each slot is written by one sequence, and no other sequence reads it.
 void check_recurrences(const KvShape& kv, const Batch& batch) {
     const std::size_t sequences = batch.query_starts.size() - 1;
     if (kv.num_state_slots == 0) refuse("there are no slots of states; call allocate_kv with num_state_slots");
@@ -129,7 +129,7 @@ void check_recurrences(const KvShape& kv, const Batch& batch) {
     }
 }
 
-// Rows lie in their own blocks, and no other sequence writes those.
+// Checks that rows are in blocks of their own sequence, which no other sequence writes.
 void check_states(const KvShape& kv, const Batch& batch) {
     std::vector<std::pair<std::int32_t, std::size_t>> written;  // blocks, by whom
     for (std::size_t i = 0; i + 1 < batch.query_starts.size(); i++) {
@@ -149,7 +149,7 @@ void check_states(const KvShape& kv, const Batch& batch) {
             refuse("block_tables has " + std::to_string(written[i].first) + " twice among blocks that are written");
 }
 
-// A row sees what comes after it too: so its sequence is whole, and its positions count its rows.
+// Checks that sequences are whole, with positions from 0, because a row sees the rows after it too.
 void check_whole(const Batch& batch) {
     if (!batch.slots.empty()) refuse("slots must be empty where nothing is kept");
     if (!batch.block_tables.empty()) refuse("block_tables must be empty where nothing is kept");
@@ -175,7 +175,7 @@ struct Planner {
         return batch.block_tables.subspan(sequence * width, width);
     }
 
-    // Where the blocks are whole tiles, a tile of the sequence is one of the pool.
+    // If blocks are whole tiles, each tile of the sequence is a tile of the pool.
     void add_tiles(std::size_t sequence, int num_tiles) {
         const std::int64_t tiles_per_block = kv.block_size / kLanes;
         for (std::int64_t tile = 0; tile < num_tiles; tile++) {
@@ -184,7 +184,7 @@ struct Planner {
         }
     }
 
-    // Else its tokens are gathered from their slots into a tile of their own.
+    // Otherwise its tokens are gathered from their slots into separate tiles.
     void add_gathers(std::size_t sequence, int num_tokens) {
         for (std::int64_t token = 0; token < num_tokens; token++) {
             if (token % kLanes == 0) {
@@ -214,7 +214,7 @@ struct Planner {
         add_pieces(begin, end, {0, 0, first_tile});
     }
 
-    // A sequence that is whole lies in tiles of the step's own, one after the other.
+    // A whole sequence is stored in tiles of the step itself, one after the other.
     void add_whole_sequence(std::size_t sequence) {
         const int begin = batch.query_starts[sequence];
         const int end = batch.query_starts[sequence + 1];
@@ -227,7 +227,7 @@ struct Planner {
         add_pieces(begin, end, {0, 0, first_tile, 0, length});
     }
 
-    // A few rows each, otherwise as `piece`.
+    // Adds pieces of a few rows each; the other fields are those of `piece`.
     void add_pieces(int begin, int end, Piece piece) {
         plan.is_decode = plan.is_decode && end - begin == 1;
         for (int row = begin; row < end; row += tokens_of_piece) {
@@ -239,8 +239,9 @@ struct Planner {
     }
 };
 
-// Of a prompt, rows of a task that reads keys and values once for all of them: what it works on stays in the second
-// cache. Fewer, down to `least`, where there would be less than so many tasks for each thread.
+// Number of a prompt's rows in one task, which reads keys and values once for all of them: the task's data stays in
+// the second cache. A task has fewer rows, down to `least`, if there would be fewer than `kTasksOfThread` tasks per
+// thread.
 constexpr int kRowsOfTask = 96;
 constexpr int kTasksOfThread = 8;
 

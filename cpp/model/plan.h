@@ -1,4 +1,4 @@
-// One step: its rows as they come in, checked, and how attention divides them.
+// One step: its rows as given, the checks, and the division of attention.
 #pragma once
 
 #include <cstdint>
@@ -10,8 +10,8 @@
 
 namespace weft {
 
-// `weft.compute.protocols.runner.Batch`, as it comes in. Nothing of it is trusted before `make_plan`. Where the model is
-// not causal, there are no slots and no block tables.
+// `weft.compute.protocols.runner.Batch`, as given. It is untrusted before `make_plan`. For a model that is not
+// causal, there are no slots and no block tables.
 struct Batch {
     std::span<const std::int32_t> token_ids;
     std::span<const std::int32_t> positions;
@@ -26,19 +26,20 @@ struct Batch {
     std::span<const float> embeds;  // [embed_rows][input_size], in place of what token ids look up
     std::span<const std::int32_t> state_reads;   // by sequence, where slots hold states
     std::span<const std::int32_t> state_writes;
-    // By sequence, rows that its states go on by; those behind are drafts, and leave states as they are. Empty: all.
+    // By sequence, the number of rows that advance its states; later rows are drafts, and leave states unchanged.
+    // Empty: all rows.
     std::span<const std::int32_t> num_state_rows;
 
     bool wants_hidden = false;  // the hidden state of every row comes out too
 
-    // Behind the last such row of a sequence.
+    // The end of the rows of a sequence that advance its states.
     int state_end(int sequence) const {
         const auto at = static_cast<std::size_t>(sequence);
         return num_state_rows.empty() ? query_starts[at + 1] : query_starts[at] + num_state_rows[at];
     }
 };
 
-// Slots of the KV pool. Tiles hold 16 slots; blocks of whole tiles can be read where they lie.
+// Slots of the KV pool. Tiles hold 16 slots; blocks of whole tiles can be read in place.
 struct KvShape {
     std::int64_t num_blocks = 0;
     std::int64_t block_size = 0;
@@ -58,7 +59,7 @@ struct Piece {
     int end = std::numeric_limits<int>::max();  // position from which on a row sees nothing
 };
 
-// A tile that is put together from scattered slots, for blocks that are not whole tiles.
+// A tile that is gathered from scattered slots, for blocks that are not whole tiles.
 struct Gather {
     std::int64_t first_slot;  // in `Plan::gather_slots`
     int num_tokens;
@@ -68,7 +69,7 @@ struct Plan {
     int rows = 0;
     std::vector<Piece> pieces;
     std::vector<std::int32_t> slots;  // where the keys and values of a row go
-    // Tile of the pool, of the gathered ones or of the step's own, by tile of a sequence.
+    // By tile of a sequence: the index of a tile in the pool, in the gathered tiles, or in the step's own tiles.
     std::vector<std::int32_t> tiles;
     std::vector<Gather> gathers;      // by gathered tile
     std::vector<std::int32_t> gather_slots;
@@ -80,9 +81,9 @@ struct Plan {
     bool is_decode = true;  // no sequence has more than one row
 };
 
-// Throws std::invalid_argument, which names the field, for a batch that could lead outside of the
-// vocabulary, the KV pool, its own tables or its own rows, or that does not hold whole sequences where the
-// model is not causal. Attention's tasks have at least `attention_rows` where a sequence has as many.
+// Throws std::invalid_argument, which names the field, for a batch that could lead outside of the vocabulary, the KV
+// pool, its own tables or its own rows, or that does not hold whole sequences where the model is not causal. Tasks of
+// attention have at least `attention_rows` rows if a sequence has as many.
 Plan make_plan(const ModelSpec& spec, const KvShape& kv, const Batch& batch, int attention_rows, int num_threads);
 
 }  // namespace weft

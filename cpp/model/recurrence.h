@@ -1,5 +1,5 @@
-// Layers that keep a state of a sequence in a slot, in place of keys and values: what each kind is like, and the sizes
-// that all kinds have. A kind has its own rows in `weft::sizes`, a step (model/recurrent_step.h) and its matrices
+// Layers that keep a state per sequence in a slot, instead of keys and values: the kinds, and the sizes that all
+// kinds have. A kind has its own rows in `weft::sizes`, a step (model/recurrent_step.h) and its matrices
 // (model/recurrent_weights.cpp).
 #pragma once
 
@@ -23,8 +23,8 @@ struct MambaSpec {
     int inner_size() const { return num_heads * head_dim; }
 };
 
-// See `weft.model.recurrence.DeltaSpec`. `is_by_key_head` is of matrices as they are stored: rows of a step lie in
-// order, queries of all heads, keys, values and gates.
+// See `weft.model.recurrence.DeltaSpec`. `is_by_key_head` describes stored matrices: rows of a step always have
+// queries of all heads first, then keys, values and gates.
 struct DeltaSpec {
     int num_key_heads = 0;
     int num_value_heads = 0;
@@ -58,13 +58,13 @@ struct RecurrentSizes {
 
     int padded_inner() const { return round_up(inner_size, kLanes); }
     int first_unrounded() const { return round_up(made, kPanelColumns); }
-    // Floats of a row: of what the products make, and of channels on their way.
+    // Number of floats per row: of the results of the products, and of channels in between.
     int row_size() const { return unrounded == 0 ? made : first_unrounded() + round_up(unrounded, kPanelColumns); }
     int channels_size() const {
         const int outputs = first_output + padded_inner();
         return outputs > conv_size ? outputs : conv_size;
     }
-    // Floats of a sequence: rows that the convolution looks back at, then the matrices of heads.
+    // Number of floats per sequence: rows that the convolution looks back at, then the matrices of heads.
     std::ptrdiff_t kept_channels() const { return static_cast<std::ptrdiff_t>(conv_width - 1) * conv_size; }
     std::ptrdiff_t state_size() const { return kept_channels() + num_heads * head_state; }
 };

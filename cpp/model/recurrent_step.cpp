@@ -34,7 +34,7 @@ float* RecurrentStep::state(const Layer& layer, int sequence) const {
     return layer.slots + parts_.batch.state_writes[static_cast<std::size_t>(sequence)] * layer.sizes.state_size();
 }
 
-// From zeros, or from where another slot is.
+// Initializes a sequence's slot: with zeros, or with a copy of another slot.
 void RecurrentStep::go_on(const Layer& layer, int sequence) const {
     const auto at = static_cast<std::size_t>(sequence);
     const std::int32_t read = parts_.batch.state_reads[at];
@@ -62,7 +62,7 @@ void RecurrentStep::convolve(const Layer& layer, int row) const {
     std::visit([&](const auto& kind) { prepare(layer, kind, row); }, layer.spec);
 }
 
-// Drafts go on from a copy of the state.
+// Drafts continue from a copy of the state.
 void RecurrentStep::scan(const Layer& layer, int sequence, int head, int thread) {
     if (head == 0) keep_last(layer, sequence);  // all rows are convolved, and heads read what came of it
     const int row = first_row(sequence);
@@ -80,7 +80,7 @@ void RecurrentStep::scan(const Layer& layer, int sequence, int head, int thread)
     go_through(copy, end, first_row(sequence + 1));
 }
 
-// The rows that the convolution looks back at from the next one on; each comes from one further behind.
+// Stores the rows that the convolution looks back at from the next row on; each row is copied from a later place.
 void RecurrentStep::keep_last(const Layer& layer, int sequence) const {
     const int num_rows = parts_.batch.state_end(sequence) - first_row(sequence);
     const auto size = static_cast<std::size_t>(layer.sizes.conv_size);

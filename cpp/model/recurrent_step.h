@@ -1,6 +1,6 @@
-// Layers with a recurrence over the rows of a step: rows are convolved, all at once; then each head goes through the rows
-// of each sequence, in place in its slot; then rows are gated and normed. `weft.compute.arithmetic.mamba` and `delta` are the twins
-// in numpy, with the same bits. What a kind computes is in mamba_step.cpp and delta_step.cpp.
+// Layers with a recurrence over the rows of a step: rows are convolved, all at once; then each head goes through the
+// rows of each sequence, in place in its slot; then rows are gated and normed. `weft.compute.arithmetic.mamba` and
+// `delta` give the same bits in numpy. mamba_step.cpp and delta_step.cpp have the parts that differ between kinds.
 #pragma once
 
 #include <vector>
@@ -28,13 +28,14 @@ public:
 
     explicit RecurrentStep(const Parts& parts) : parts_(parts) {}
 
-    // From what the products made, side by side in `wide`, which changes, to what goes into the next one, in `out`. The
-    // states of the layer [slots][state_size] go on. Without `needs_rows` only they do.
+    // Computes the input of the next product, in `out`, from the results of the first products, side by side in
+    // `wide`, which is overwritten. Updates the states of the layer [slots][state_size]. Without `needs_rows` only
+    // the states are computed.
     void run(const RecurrentSpec& spec, const LayerWeights& weights, const RowsAt& wide, const RowsAt& out, float* slots,
              bool needs_rows);
 
 private:
-    // A layer on its way through the step.
+    // A layer during the step.
     struct Layer {
         const RecurrentSpec& spec;
         const RecurrentSizes sizes;
@@ -43,7 +44,7 @@ private:
         const RowsAt& out;
         float* slots;
     };
-    // Rows of a sequence on their way through a head.
+    // Rows of a sequence in one head.
     struct Scan {
         float* matrix;
         int head;
@@ -60,11 +61,12 @@ private:
     void scan(const Layer& layer, int sequence, int head, int thread);
     void keep_last(const Layer& layer, int sequence) const;
     void finish(const Layer& layer, int row) const;
-    // That which lies so many rows behind the first of those that a sequence goes on from.
+    // The channels of the row at `place`, counted from the first row that a sequence continues from.
     const float* channels(const Layer& layer, int sequence, int place) const;
     int first_row(int sequence) const { return parts_.batch.query_starts[static_cast<std::size_t>(sequence)]; }
 
-    // Of each kind: what is done to a convolved row before heads read it; a head; and the norm of what all heads give.
+    // Per kind: the preparation of a convolved row before heads read it, the scan of a head, and the norm of the
+    // outputs of all heads.
     void prepare(const Layer& layer, const MambaSpec& mamba, int row) const;
     void prepare(const Layer& layer, const DeltaSpec& delta, int row) const;
     void scan(const Layer& layer, const MambaSpec& mamba, const Scan& rows) const;

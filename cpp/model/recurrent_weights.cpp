@@ -1,4 +1,4 @@
-// Where the weights of layers lie that have a convolution or a recurrence in place of attention.
+// Places of the weights of layers with a convolution or a recurrence instead of attention.
 #include <string>
 #include <utility>
 #include <vector>
@@ -16,7 +16,7 @@ struct Part {
     std::vector<Run> runs{};  // where its rows take turns
 };
 
-// Those of the first product, those of the one that is never rounded, and the name of what leads out.
+// Parts of the first product, parts of the product that is never quantized, and the name of the last product.
 struct Products {
     std::vector<Part> made;
     std::vector<Part> unrounded;

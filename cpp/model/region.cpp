@@ -17,7 +17,7 @@ namespace weft {
 Region::Region(std::size_t bytes, bool is_huge) : size_(bytes) {
     if (bytes == 0) return;
     if (bytes > std::numeric_limits<std::size_t>::max() / 2) throw std::bad_alloc();
-    // A huge page must begin at a multiple of its size: map more, and use from such an address on.
+    // A huge page must begin at a multiple of its size: map more, and use the memory from such an address on.
     const bool is_large = bytes >= kHugePage;
     mapped_ = bytes + (is_large ? kHugePage : 0);
     int flags = MAP_PRIVATE | MAP_ANONYMOUS;
@@ -54,7 +54,7 @@ void Region::use_huge_pages(std::size_t begin, std::size_t end) {
     begin = (begin + kHugePage - 1) / kHugePage * kHugePage;
     if (begin >= end) return;
 #if defined(MADV_HUGEPAGE)
-    // A wish: streaming weights is 1.10 to 1.15 times as fast with it; refused is not an error.
+    // Advice to the kernel: streaming weights is 1.10 to 1.15 times as fast with huge pages. Refusal is not an error.
     (void)madvise(data_ + begin, end - begin, MADV_HUGEPAGE);
 #endif
 }
@@ -79,7 +79,7 @@ Region& Region::operator=(Region&& other) noexcept {
 
 void forget_pages(const void* first, std::size_t bytes) {
     if (bytes == 0) return;
-    // Whole pages, with what lies beside on the first and the last: to forget too much costs a fault.
+    // Whole pages, including neighbouring data on the first and last page: dropping too much costs only a page fault.
     const auto page = static_cast<std::uintptr_t>(sysconf(_SC_PAGESIZE));
     const std::uintptr_t begin = reinterpret_cast<std::uintptr_t>(first) / page * page;
     const std::uintptr_t end = (reinterpret_cast<std::uintptr_t>(first) + bytes + page - 1) / page * page;

@@ -9,10 +9,11 @@ namespace weft {
 class Region {
 public:
     Region() = default;
-    // Throws std::bad_alloc when the address space or the commit limit does not allow it. `is_huge`
-    // wishes for huge pages: else they are small, but for what `use_huge_pages` names.
+    // Throws std::bad_alloc when the address space or the commit limit does not allow it. `is_huge` requests huge
+    // pages: otherwise pages are small, except in the ranges of `use_huge_pages`.
     explicit Region(std::size_t bytes, bool is_huge = true);
-    // The first bytes of a file in memory, which other processes map too. Throws std::bad_alloc likewise.
+    // Maps the first bytes of a file in memory, which other processes map too. Throws std::bad_alloc in the same
+    // cases.
     static Region of_file(int file, std::size_t bytes, bool is_writable);
     ~Region();
     Region(Region&& other) noexcept;
@@ -20,7 +21,7 @@ public:
     Region(const Region&) = delete;
     Region& operator=(const Region&) = delete;
 
-    // For the huge pages that lie in [begin, end), before they are first touched.
+    // Requests huge pages within [begin, end), before these are first touched.
     void use_huge_pages(std::size_t begin, std::size_t end);
 
     std::byte* data() const { return data_; }
@@ -35,15 +36,15 @@ private:
 
 inline constexpr std::size_t kHugePage = std::size_t{2} << 20;
 
-// Forgets the pages of a file's read-only map that [first, first + bytes) lies on. They no longer count
-// as this process's memory, and whoever reads them again has them mapped again.
+// Drops the pages of a file's read-only map that contain [first, first + bytes). They no longer count as this
+// process's memory, and are mapped again on access.
 void forget_pages(const void* first, std::size_t bytes);
 
-// Gives what the C library's heap holds and does not use back to the operating system.
+// Returns unused memory of the C library's heap to the operating system.
 void trim_heap();
 
-// Makes a region that is too small larger, by half again: so that steps of slowly rising size do not map
-// anew each time. What it held is lost.
+// Enlarges a region that is too small, by half of its size at least, so that steps of slowly rising size do not map
+// memory each time. The contents are lost.
 void grow(Region& region, std::size_t bytes);
 
 }  // namespace weft

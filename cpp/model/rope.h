@@ -1,4 +1,4 @@
-// Rotary position embedding: by how much each pair of elements turns.
+// Rotary position embedding: the angles of the pairs of elements.
 #pragma once
 
 #include <cstdint>
@@ -6,13 +6,13 @@
 
 namespace weft {
 
-// Rotary frequencies, worked out in Python: radians a position, one for each pair of elements.
+// Rotary frequencies, computed in Python: radians per position, one for each pair of elements.
 struct Rope {
     std::vector<float> frequencies;
     float attention_factor = 1;
 };
 
-// Cosines of all pairs at a position, and then sines.
+// Computes cosines of all pairs at a position, then sines.
 void turn(const Rope& rope, std::int32_t position, float* cosines);
 
 }  // namespace weft

@@ -1,4 +1,4 @@
-// Rows of activations as int8, for matrices that are multiplied so.
+// Rows of activations as int8, for int8 and grouped matrices.
 #pragma once
 
 #include "int8/int8.h"
@@ -8,11 +8,11 @@
 
 namespace weft {
 
-// Kept from step to step, and made larger when one needs more.
+// Kept between steps, and enlarged when a step needs more.
 class RoundedRows {
 public:
-    // For `rows` of up to `depth` elements and `groups` groups; what was there is lost. Values of a group lie an odd
-    // number of cache lines apart from those of the next, as rows do, but close where rows are few.
+    // Makes room for `rows` of up to `depth` elements and `groups` groups; the contents are lost. Values of
+    // successive groups are an odd number of cache lines apart, like rows, but close together if there are few rows.
     void make_room(std::size_t rows, int depth, int groups) {
         numbers_.make_room(rows, depth, 1);
         constexpr std::size_t kLine = 64 / sizeof(float);
@@ -24,13 +24,14 @@ public:
                    static_cast<std::ptrdiff_t>(stride)};
     }
 
-    // Row `row` of `x`, in the groups of a matrix.
+    // Quantizes row `row` of `x`, in the groups of a matrix.
     void round(const Int8Kernels& kernels, const Matrix& matrix, const RowsAt& x, int row) const {
         kernels.quantize({x.row(row), x.element_bytes == 2, matrix.depth, matrix.group_depth(),
                           reinterpret_cast<std::int8_t*>(numbers_.rows().row(row)), groups_.from(row)});
     }
 
-    // A product of rows from `row` on with a matrix of int8, or with one in groups; `task` says the rest.
+    // The task of a product of rows from `row` on with a matrix of int8, or with one in groups; other fields are
+    // those of `task`.
     Int8Task int8_task(const Matrix& matrix, const GemmTask& task, int row) const {
         const RowGroups groups = groups_.from(row);
         return {of_numbers(task, row), groups.scales, groups.sums, matrix.scales.data()};

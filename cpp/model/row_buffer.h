@@ -1,4 +1,4 @@
-// The values of a step by row: where they lie, and memory for them.
+// The values of a step by row: their address, and memory for them.
 #pragma once
 
 #include <cstddef>
@@ -18,11 +18,11 @@ struct RowsAt {
     RowsAt from(std::ptrdiff_t index) const { return {row(index), stride, element_bytes}; }
 };
 
-// Kept from step to step, and made larger when one needs more.
+// Kept between steps, and enlarged when a step needs more.
 class RowBuffer {
 public:
-    // For `rows` of up to `width` elements; what was there is lost. Rows begin an odd number of cache lines
-    // apart: at powers of two, those that are read together would share a few sets of the first cache.
+    // Makes room for `rows` of up to `width` elements; the contents are lost. Rows begin an odd number of cache lines
+    // apart: at powers of two, rows that are read together would share a few sets of the first cache.
     void make_room(std::size_t rows, int width, int element_bytes) {
         constexpr int kLine = 64;
         const int lines = (width * element_bytes + kLine - 1) / kLine;
@@ -38,7 +38,7 @@ private:
     RowsAt rows_{};
 };
 
-// The rows that a part of a layer works on: all of the step, or in the end those whose states go on.
+// The rows that a part of a layer processes: all rows of the step, or in the last layer only the wanted ones.
 struct LayerRows {
     int count;
     RowsAt hidden;

@@ -1,4 +1,4 @@
-// A product: its task, and how that is shared out to threads: by panels, or where rows are many by those.
+// A product: its task, and its distribution to threads: by panels, or by rows if there are many rows.
 #pragma once
 
 #include <algorithm>
@@ -10,15 +10,15 @@
 
 namespace weft {
 
-// Up to so many rows, reading weights takes about as long as multiplying them.
+// Up to this many rows, reading weights takes about as long as multiplying them.
 constexpr int kRowsThatWait = 64;
-// With so many rows for each thread, it takes rows of its own and all weights, and finds in its caches what it
-// made of them in the part before.
+// With at least this many rows per thread, each thread takes its own rows and all weights, and finds its rows'
+// results of the previous part in its caches.
 constexpr int kRowsOfThread = 96;
-// Each piece of its rows reads all weights again: a piece has at least so many.
+// Minimum number of rows in a piece, because each piece reads all weights again.
 constexpr int kRowsOfPiece = 64;
 
-// `rows` rows times the whole matrix; what the finish asks beside `out` is the caller's to add.
+// The task of `rows` rows times the whole matrix; the caller adds other fields that the finish needs besides `out`.
 inline GemmTask gemm_task(const Matrix& matrix, const RowsAt& x, int rows, Finish finish, const RowsAt& out) {
     GemmTask task{};
     task.x = x.first;
@@ -34,11 +34,11 @@ inline GemmTask gemm_task(const Matrix& matrix, const RowsAt& x, int rows, Finis
     return task;
 }
 
-// `work(thread, task)` for ranges of panels that cover the matrix.
+// Calls `work(thread, task)` for ranges of panels that cover the matrix.
 template <class Task, class Work>
 void share_panels(ThreadPool& pool, const Matrix& matrix, const Task& task, const Work& work) {
-    // Long runs of panels for a few rows, which ask memory for the next one; otherwise small enough that
-    // threads end together even when one of them was interrupted.
+    // A few rows use long runs of panels, each of which prefetches the next; otherwise runs are short, so that
+    // threads finish together even if one was interrupted.
     const int chunks = pool.size() * (task.last_row <= kRowsThatWait ? 3 : 8);
     const int size = std::max(matrix.num_panels() / chunks, 1);
     pool.share(matrix.num_panels(), size, [&](int thread, int begin, int end) {
@@ -49,20 +49,21 @@ void share_panels(ThreadPool& pool, const Matrix& matrix, const Task& task, cons
     });
 }
 
-// Rows that a thread takes at once of `count`, in every part of a step the same: up to `pieces` of many.
+// Number of rows of `count` that a thread takes at once, the same in every part of a step; many rows are split into
+// up to `pieces` pieces per thread.
 inline int rows_at_once(const ThreadPool& pool, int count, int pieces) {
     if (count <= kRowsThatWait) return 1;
     const int wanted = std::clamp(count / (pool.size() * kRowsOfPiece), 1, pieces);
     return round_up((count - 1) / (pool.size() * wanted) + 1, kLanes);
 }
 
-// Of whole texts, activations that are multiplied with every panel before the next rows: they stay in the second
-// cache, and only weights pass. Of 32 texts a token took 1.09 times what it takes alone, and takes 1.01 with this
-// (MiniLM, 60 tokens each, processor time).
+// For encoders: bytes of activations that are multiplied with every panel before the next rows, so that they stay in
+// the second cache and only weights are streamed. With 32 texts, the time per token was 1.09 times that of one text
+// alone, and is 1.01 times with slabs (MiniLM, 60 tokens each, processor time).
 constexpr int kSlabBytes = 512 << 10;
 constexpr int kSlabRows = 96;  // a slab has a multiple of so many
 
-// `work(thread, task)` for ranges of panels that cover the product, slab after slab.
+// Calls `work(thread, task)` for ranges of panels that cover the product, slab after slab.
 template <class Task, class Work>
 void share_slabs(ThreadPool& pool, const Matrix& matrix, const Task& task, int row_bytes, const Work& work) {
     const int size = std::max(kSlabBytes / row_bytes / kSlabRows, 1) * kSlabRows;
@@ -74,7 +75,7 @@ void share_slabs(ThreadPool& pool, const Matrix& matrix, const Task& task, int r
     }
 }
 
-// `work(thread, task)` for ranges of rows or of panels that cover the product.
+// Calls `work(thread, task)` for ranges of rows or of panels that cover the product.
 template <class Task, class Work>
 void share_product(ThreadPool& pool, const Matrix& matrix, const Task& task, int pieces, const Work& work) {
     if (task.last_row < pool.size() * kRowsOfThread) return share_panels(pool, matrix, task, work);

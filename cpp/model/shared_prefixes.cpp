@@ -6,9 +6,10 @@
 namespace weft {
 namespace {
 
-// Sequences that have fewer tiles in common are read one by one.
+// Sequences with fewer tiles in common are processed one by one.
 constexpr int kFewestShared = 4;
-// What is read once for all is read head by head: it must spare one in so many of all tiles.
+// Shared tiles are read head by head, which costs something: sharing must save at least one in this many of all
+// tiles.
 constexpr std::int64_t kSparedOfTiles = 4;
 
 using Family = std::vector<Piece>;
@@ -23,7 +24,7 @@ struct Sharing {
 
     const std::int32_t* tiles_of(const Piece& piece) const { return plan.tiles.data() + piece.first_tile; }
 
-    // Those in front of the one that the piece's only row is written to.
+    // Number of tiles before the one that the piece's only row is written to.
     int whole_tiles(const Piece& piece) const {
         return positions[static_cast<std::size_t>(piece.first_row)] / kLanes;
     }
@@ -32,7 +33,7 @@ struct Sharing {
         return piece.last_row - piece.first_row == 1 && whole_tiles(piece) >= kFewestShared;
     }
 
-    // Pieces that may share, by one of their tiles: a tile in the cache has one beginning.
+    // Pieces that may share, by one of their tiles: a cached tile always has the same tiles before it.
     std::map<std::int32_t, Family> families() const {
         std::map<std::int32_t, Family> by_tile;
         for (const Piece& piece : plan.pieces)

@@ -7,8 +7,8 @@
 
 namespace weft {
 
-// Pieces of one row whose sequences begin with the same tiles become pieces of up to `most_rows`, which read
-// these once for all. Left out where that would spare little of what is read.
+// Joins pieces of one row whose sequences begin with the same tiles into pieces of up to `most_rows` rows, which read
+// these tiles once for all. Does nothing if that would save little reading.
 void share_prefixes(Plan& plan, std::span<const std::int32_t> positions, int most_rows);
 
 }  // namespace weft

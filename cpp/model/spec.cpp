@@ -221,7 +221,7 @@ void check(const ModelSpec& spec) {
         check_size(spec.num_outputs, "num_outputs");
         need(!spec.tied_head, "num_outputs", "0 where the head is the embedding");
     }
-    // Of what is scaled, only the largest is looked for.
+    // The scale must not be negative: the softmax finds the maximum of unscaled scores.
     need(spec.attention_scale >= 0, "attention_scale", "at least 0");
     need(spec.swiglu_limit >= 0 && (spec.swiglu_limit == 0 || spec.is_gated), "swiglu_limit",
          "at least 0, and 0 where there is no gate");

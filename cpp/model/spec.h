@@ -1,4 +1,4 @@
-// What a model is, as the step needs it: the C++ form of `weft.model.spec.ModelSpec`.
+// Description of a model for the step: the C++ form of `weft.model.spec.ModelSpec`.
 #pragma once
 
 #include <algorithm>
@@ -13,26 +13,26 @@
 
 namespace weft {
 
-// How the weights of linear layers are kept: as `element`, or as int8 with a scale for each output.
+// Storage of the weights of linear layers: as `element`, or as int8 with a scale per output.
 enum class Quantization { kNone, kInt8 };
 
 enum class Norm { kRms, kLayer };
 
-// What a layer norms, around attention and around the MLP alike: the input of either, what comes out of it,
-// both, or the sum of the two.
+// Placement of a layer's norms, around attention and around the MLP alike: on the input, on the output, on both, or
+// on their sum.
 enum class NormPlacement { kBefore, kAfter, kBoth, kSum };
 
-// An MLP of which each row goes through a few parts: those whose logits, by the router, are the highest; of equal ones
-// those with the lowest numbers. What they give is added up by their weights, in the order of their numbers.
+// Experts of a layer: each row uses the few experts with the highest router logits; of equal logits, those with the
+// lowest numbers. Their results are summed with their weights, in the order of their numbers.
 //
-// Or an expert's score is the logistic function of its logit, and those are chosen whose scores, with a learned
-// correction added, are the highest: among the experts of `groups_per_token` of `num_groups`, which are those where the
-// best two make the largest sum. Weights are of the scores without it. Of logits a group is as good as its best one.
+// Or an expert's score is the logistic function of its logit, and the experts with the highest sums of score and a
+// learned correction are chosen: from `groups_per_token` of `num_groups` groups, those with the largest sums of their
+// best two. Weights come from the scores without the correction. With logits, groups are ranked by their best one.
 struct ExpertsSpec {
     int count = 0;
     int per_token = 0;
     int inner_size = 0;
-    // Of one more that all rows go through, by a weight that does not depend on the others; 0: none.
+    // Size of one more expert that all rows use, with a weight that does not depend on the others; 0: none.
     int shared_size = 0;
     bool has_shared_gate = true;  // that weight is learned; else it is 1
     bool is_normalized = false;   // the weights of a row's experts add up to 1; else those of all of them do
@@ -48,8 +48,8 @@ struct ExpertsSpec {
     int router_columns() const { return count + (weighs_shared() ? 1 : 0); }
 };
 
-// Attention to one vector a token, of which all heads make their keys and values: see `weft.model.spec.LatentSpec`. The
-// model then has one KV head, whose `head_dim` elements are that vector.
+// Attention to one vector per token, from which all heads make their keys and values: see
+// `weft.model.spec.LatentSpec`. The model then has one KV head, whose `head_dim` elements are that vector.
 struct LatentSpec {
     int rank = 0;
     int rope_size = 0;
@@ -66,7 +66,7 @@ struct LayerSpec {
     bool has_attention_norm = true;  // may be left out where norms come before
     int conv_width = 0;  // in place of attention, a short convolution over so many rows; 0: none
     std::optional<RecurrentSpec> recurrence;  // in place of attention
-    // How weights lie, where they have scales by group; else as the whole model's.
+    // Formats of matrices with scales per group; others have the model's format.
     std::optional<GroupFormat> qkv_groups;  // or of what leads into what is in place of attention
     std::optional<GroupFormat> q_b_groups;  // of queries that are made of a vector of low rank
     std::optional<GroupFormat> o_groups;    // or of what leads out of it
@@ -86,8 +86,8 @@ struct ModelSpec {
     int head_dim = 0;
     std::vector<LayerSpec> layers;
     std::vector<Rope> ropes;
-    // A row sees those before it, whose keys and values lie in a pool from step to step. Otherwise it sees all of
-    // its sequence, which a step computes whole, and no keys or values are kept.
+    // True: a row sees the rows before it, whose keys and values are kept in a pool between steps. False: a row sees
+    // its whole sequence, which one step computes, and no keys or values are kept.
     bool is_causal = true;
     int num_positions = 0;    // learned ones; 0: none
     int position_offset = 0;  // row i takes position embedding i + position_offset
@@ -110,8 +110,8 @@ struct ModelSpec {
     float embedding_multiplier = 1;
     float residual_multiplier = 1;
     float logits_divisor = 1;
-    // Rows begin with a token's embedding and a hidden state, which come with the batch: each is normed and multiplied,
-    // and they are added up. There is no table of embeddings then.
+    // Rows begin with a token's embedding and a hidden state from the batch: each is normed and multiplied, and the
+    // results are added. Such a model has no embedding table.
     bool joins_hidden = false;
     bool has_head = true;  // without one, rows come out as hidden states after the last norm
     bool tied_head = false;
@@ -121,7 +121,7 @@ struct ModelSpec {
     bool has_int8_cache = false;  // keys and values are rounded to int8
 
     bool is_int8() const { return quantization == Quantization::kInt8; }
-    // Not where it hands on hidden states: they would be rounded for nothing.
+    // False for a head that passes hidden states on: quantizing them would gain nothing.
     bool has_int8_head() const { return is_int8() && num_outputs == 0; }
     bool has_norm_before() const { return norm_placement == NormPlacement::kBefore || norm_placement == NormPlacement::kBoth; }
     bool has_norm_after() const { return norm_placement == NormPlacement::kAfter || norm_placement == NormPlacement::kBoth; }
@@ -131,20 +131,22 @@ struct ModelSpec {
     int output_columns() const { return has_head ? head_columns() : hidden_size; }
     int group() const { return num_heads / num_kv_heads; }
     int padded_hidden() const { return round_up(hidden_size, kPanelColumns); }
-    // Where there is a gate, a panel has 16 columns of either.
+    // With a gate, a panel has 16 columns of gate and 16 of up.
     int padded_inner(int size) const { return round_up(size, is_gated ? kLanes : kPanelColumns); }
-    // Of what all rows of a layer go through; 0: there is no such MLP.
+    // Size of the MLP or shared expert that all rows of a layer use; 0: none.
     int mlp_size(const LayerSpec& layer) const { return layer.experts ? layer.experts->shared_size : intermediate_size; }
     int most_inner() const;  // of any MLP or expert, padded
     int padded_dim() const { return round_up(head_dim, kLanes); }
     int query_size() const { return num_heads * padded_dim(); }
-    // Of the first product of a layer: queries, keys and values, or what they are made of; and then gates.
+    // Columns of the first product of a layer: queries, keys and values, or the vectors that they are made from; then
+    // gates.
     int first_gate() const { return (num_heads + 2 * num_kv_heads) * padded_dim(); }
     int qkv_size() const {
         if (latent) return queries_size() + padded_dim();
         return first_gate() + (has_output_gate ? query_size() : 0);
     }
-    // Of latent attention: a head's query as it is made, all queries of the first product, and a head's values.
+    // Sizes of latent attention: a head's query before the latent space, all queries of the first product, and a
+    // head's values.
     int padded_query() const { return round_up(latent->key_size + latent->rope_size, kLanes); }
     int queries_size() const {
         return latent->query_rank > 0 ? round_up(latent->query_rank, kLanes) : num_heads * padded_query();
@@ -153,8 +155,8 @@ struct ModelSpec {
     int value_dim() const { return latent ? latent->value_size : head_dim; }
     int output_size() const { return num_heads * padded_value(); }  // what attention hands on
     int kv_parts() const { return latent ? 1 : 2; }  // keys and values; of latent attention they are the same
-    // Of a layer: columns of its first product; what a row hands on, as it lies in memory, and what the next product
-    // reads of that.
+    // Sizes of a layer: columns of its first product; width of a row for the next product in memory, and the part of
+    // it that the next product reads.
     int parts_size(const LayerSpec& layer) const;
     int mixed_size(const LayerSpec& layer) const;
     int out_depth(const LayerSpec& layer) const { return layer.has_attention() ? output_size() : mixed_size(layer); }
@@ -164,10 +166,10 @@ struct ModelSpec {
     int most_convolved() const;  // channels of a recurrence; 0: no layer has one
     std::size_t num_convolutions() const;
     std::size_t num_attentions() const;
-    // Whether blocks hold states beside keys and values, of layers with a convolution.
+    // True if blocks hold states of convolution layers beside keys and values.
     bool has_states() const { return num_convolutions() > 0; }
     std::size_t state_bytes() const;  // of a block, in one such layer
-    // Whether slots hold states of sequences, of layers with a recurrence; and how many floats a slot has.
+    // True if slots hold states of layers with a recurrence; and the number of floats per slot.
     bool has_recurrences() const { return most_convolved() > 0; }
     std::size_t slot_size() const;
     int kv_element_bytes() const { return has_int8_cache ? 1 : element_bytes(element); }

@@ -11,7 +11,7 @@
 namespace weft {
 namespace {
 
-// Rows rounded to int8 at a time: a few take less than it takes another thread to notice.
+// Number of rows quantized to int8 per thread: fewer take less time than another thread needs to start.
 constexpr int kRowsToRound = 8;
 
 float* floats(const Region& region) { return reinterpret_cast<float*>(region.data()); }
@@ -80,7 +80,7 @@ void Step::run(std::span<float> hidden) {
     lap(Part::kHead);
 }
 
-// The angles of the row's position.
+// Computes the rotations of the row's position.
 void Step::turn_row(int row) {
     const auto at = static_cast<std::size_t>(row);
     for (std::size_t rope = 0; rope < spec_.ropes.size(); rope++) {
@@ -90,7 +90,7 @@ void Step::turn_row(int row) {
     }
 }
 
-// The embeddings, and what the first layer begins with.
+// Computes a row's embedding, and the input of the first layer.
 void Step::prepare(int row) {
     const auto at = static_cast<std::size_t>(row);
     const Weights& weights = model_.weights_;
@@ -112,7 +112,7 @@ const float* Step::rotations(int rope, int row) const {
     return floats(model_.space_.rotations) + rope_starts_[at] + row * 2 * pairs;
 }
 
-// In the pool, or in the tiles that every layer of the step uses again.
+// Address of the layer's keys: in the pool, or in tiles that every layer of the step reuses.
 std::byte* Step::layer_keys(int index) const {
     if (!spec_.is_causal) return model_.space_.tiles.data();
     return model_.kv_of(index);
@@ -140,7 +140,7 @@ void Step::layer(int index) {
     lap(Part::kLinear);
 }
 
-// False where nothing is left to do: in the last layer of a step that wants no rows.
+// Returns false if nothing is left to do: in the last layer of a step that wants no rows.
 bool Step::convolution(int index, bool is_last) {
     const auto at = static_cast<std::size_t>(index);
     const bool goes_on = !is_last || has_ends();
@@ -150,7 +150,7 @@ bool Step::convolution(int index, bool is_last) {
     return goes_on;
 }
 
-// The same.
+// Like `convolution`, for a layer with a recurrence.
 bool Step::recurrence(int index, bool is_last) {
     const auto at = static_cast<std::size_t>(index);
     const bool goes_on = !is_last || has_ends();
@@ -170,8 +170,8 @@ bool Step::recurrence(int index, bool is_last) {
 
 bool Step::attention(int index, bool is_last) {
     ThreadPool& pool = model_.pool_;
-    // Every key and value is in its tile before any row reads: it may attend to others of this step. Tokens of
-    // one tile share cache lines, so neighbours in a prompt are written by one thread.
+    // Every key and value is written before any row reads, because a row may attend to other rows of this step.
+    // Tokens of one tile share cache lines, so one thread writes neighbouring tokens of a prompt.
     const int at_once =
         plan_.is_decode ? 1 : std::max(kLanes, rows_at_once(pool, all_.count, model_.kernels_.pieces));
     pool.share(all_.count, at_once, [&](int, int begin, int end) {
@@ -198,7 +198,7 @@ bool Step::attention(int index, bool is_last) {
     return true;
 }
 
-// Of one row: what is kept of it, from what the first product gave; and its queries, which may come later.
+// Writes one row's cached vector, from the result of the first product, and its queries, which may be ready later.
 void Step::write_latent(int index, int row, bool has_kept, bool has_queries) {
     const auto at = static_cast<std::size_t>(row);
     const int rope = *spec_.layers[static_cast<std::size_t>(index)].rope;
@@ -263,7 +263,7 @@ void Step::write_heads(int index, int row) {
     (spec_.has_int8_cache ? model_.kernels_.int8_heads : model_.kernels_.heads)(task);
 }
 
-// Puts a tile of a sequence together from the tiles that its slots are in.
+// Gathers a tile of a sequence from the tiles that contain its slots.
 void Step::gather(int index, int tile) {
     const Gather& from = plan_.gathers[static_cast<std::size_t>(tile)];
     const std::size_t bytes = spec_.tile_bytes();
@@ -297,7 +297,7 @@ void Step::gather(int index, int tile) {
     }
 }
 
-// Each task by a thread, or by several, stage after stage.
+// Runs each task on one thread, or on several, stage after stage.
 void Step::attend(int index) {
     ThreadPool& pool = model_.pool_;
     const LayerSpec& layer = spec_.layers[static_cast<std::size_t>(index)];
@@ -368,7 +368,7 @@ AttentionTask Step::attention_task(int index, int number) const {
     return task;
 }
 
-// In the last layer only the rows that are wanted go on.
+// Keeps only the wanted rows after the attention of the last layer.
 void Step::pick(int wanted, std::size_t attended_bytes) {
     const std::int32_t row = batch_.logit_rows[static_cast<std::size_t>(wanted)];
     const auto hidden = static_cast<std::size_t>(spec_.padded_hidden());
@@ -383,7 +383,7 @@ void Step::pick_adapters() {
     adapters_.take(std::move(picked));
 }
 
-// What follows attention: o, the MLP, and the norms around them.
+// The part of a layer after attention: o, the MLP, and the norms around them.
 void Step::finish_layer(int index, const LayerRows& rows) {
     ThreadPool& pool = model_.pool_;
     const auto at = static_cast<std::size_t>(index);
@@ -439,7 +439,7 @@ void Step::linear(const Matrix& matrix, const RowsAt& x, int rows, Finish finish
     adapters_.end();
 }
 
-// Rounds the rows to int8, then multiplies.
+// Quantizes the rows to int8, then multiplies.
 void Step::int8_linear(const Matrix& matrix, const RowsAt& x, const GemmTask& task) {
     const RoundedRows& rounded = model_.space_.rounded;
     const Int8Kernels& kernels = model_.int8_kernels_;
@@ -470,7 +470,7 @@ void Step::head() {
     int num_others = last_.count;
     for (const AdapterStep::HeadRun& run : runs) num_others -= run.num_rows;
     if (num_others > 0) linear(model_.weights_.head, normed, last_.count, Finish::kLogits, logits);
-    // Rows whose adapter has a head of its own are multiplied again, with that.
+    // Rows whose adapter has a head of its own are multiplied again, with this head.
     for (const AdapterStep::HeadRun& run : runs) {
         adapters_.take(std::vector<const Adapter*>(static_cast<std::size_t>(run.num_rows), run.adapter));
         linear(*run.adapter->head(), normed.from(run.first_row), run.num_rows, Finish::kLogits,

@@ -1,4 +1,4 @@
-// One step from token ids to logits or hidden states, part by part; the threads share out each part.
+// One step from token ids to logits or hidden states, part by part; the threads share each part.
 #pragma once
 
 #include <array>
@@ -16,9 +16,9 @@ public:
     Step(Model& model, const Batch& batch, const Plan& plan, std::span<float> outputs,
          std::vector<const Adapter*> adapters);
 
-    // With `hidden` [rows][hidden size] where the batch wants it.
+    // Runs the step; writes `hidden` [rows][hidden size] if the batch wants it.
     void run(std::span<float> hidden);
-    // The head alone, of hidden states as `run` gives them.
+    // Runs the head alone, on hidden states as `run` writes them.
     void run_head(std::span<const float> hidden);
 
     const std::array<double, kNumParts>& seconds() const { return seconds_; }
@@ -59,7 +59,7 @@ private:
     void head();
     void give_states();
     void lap(Part part);
-    // Whether anything comes out of the last layer.
+    // True if the last layer has outputs.
     bool has_ends() const { return last_.count > 0 || batch_.wants_hidden; }
 
     std::byte* layer_keys(int index) const;

@@ -17,8 +17,8 @@
 namespace weft {
 namespace {
 
-// Some tens of microseconds: within a step more work comes sooner than that, and after a step the
-// caller samples and plans, and needs the CPU.
+// Some tens of microseconds: within a step, more work arrives sooner; after a step, the caller samples and plans, and
+// needs the CPU.
 constexpr int kSpins = 3000;
 
 void pause_briefly() {
@@ -29,8 +29,8 @@ void pause_briefly() {
 #endif
 }
 
-// The next number of `text`, which is cut off there; -1 where there is none. Without a stream's locale: a module that
-// has libstdc++ linked in statically crashes in `stream >> number`.
+// Removes and returns the next number of `text`; -1 if there is none. Without a stream's locale: a module that has
+// libstdc++ linked in statically crashes in `stream >> number`.
 double take_number(std::string_view& text) {
     while (!text.empty() && (text.front() == ' ' || text.front() == '\t')) text.remove_prefix(1);
     long long value = -1;
@@ -40,7 +40,7 @@ double take_number(std::string_view& text) {
     return static_cast<double>(value);
 }
 
-// The first line of a file; empty where there is no such file.
+// Returns the first line of a file; empty if the file does not exist.
 std::string first_line(const std::string& path) {
     std::ifstream file(path);
     std::string line;
@@ -54,7 +54,7 @@ double read_number(const std::string& path) {
     return take_number(text);
 }
 
-// CPUs that the quota of one control group amounts to, or infinity.
+// Number of CPUs that the quota of one control group allows, or infinity.
 double quota_of(const std::string& group, bool unified) {
     constexpr double kNone = std::numeric_limits<double>::infinity();
     double quota = -1;
@@ -71,7 +71,7 @@ double quota_of(const std::string& group, bool unified) {
     return quota > 0 && period > 0 ? quota / period : kNone;
 }
 
-// Whether `word` is one of the words of `text`, which commas part.
+// True if `word` is one of the comma-separated words of `text`.
 bool has_word(const std::string& text, const std::string& word) {
     std::istringstream words(text);
     for (std::string one; std::getline(words, one, ',');)
@@ -79,7 +79,7 @@ bool has_word(const std::string& text, const std::string& word) {
     return false;
 }
 
-// The least quota from the group of this process up to the mount.
+// The smallest quota from the control group of this process up to the mount.
 double group_quota() {
     double least = std::numeric_limits<double>::infinity();
     std::ifstream groups("/proc/self/cgroup");
@@ -160,7 +160,7 @@ bool ThreadPool::has_chunks() const {
 
 bool ThreadPool::take(int thread) {
     if (!has_chunks()) return false;
-    // Whatever job this falls into, the old value tells the chunk of that very job.
+    // Whichever job is current here, the old value names a chunk of this very job.
     const std::uint64_t tickets = tickets_.fetch_add(1, std::memory_order_acq_rel);
     const std::uint64_t number = tickets & 0xFFFFFFFFU;
     if (number >= tickets >> 32) return false;
@@ -199,7 +199,8 @@ void ThreadPool::rest() {
         if (has_chunks()) return;
         pause_briefly();
     }
-    // Counted before the last look, so that whoever offers work either sees the count or is seen.
+    // Count this thread as a sleeper before the last check, so that a thread that offers work either sees the count
+    // or is seen here.
     sleepers_.fetch_add(1, std::memory_order_seq_cst);
     const std::uint32_t heard = bell_.load(std::memory_order_seq_cst);
     if (!has_chunks() && !is_over_.load()) bell_.wait(heard, std::memory_order_seq_cst);

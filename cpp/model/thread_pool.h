@@ -1,4 +1,4 @@
-// Threads that help the one that computes a step: whoever is free takes a piece of its current work.
+// Helper threads for the thread that computes a step: a free helper takes a piece of its current work.
 #pragma once
 
 #include <atomic>
@@ -8,14 +8,14 @@
 
 namespace weft {
 
-// CPUs that this process may use: its affinity and the quotas of its control groups, at least 1.
+// Number of CPUs that this process may use, by its affinity and the quotas of its control groups; at least 1.
 int available_cpus();
 
-// The same number; throws std::invalid_argument where no pool can have so many.
+// Returns the same number; throws std::invalid_argument if no pool can have this many threads.
 int checked_threads(int num_threads);
 
-// One thread, the caller, goes through the work part by part. It never waits for a helper that has
-// taken nothing: on a machine that is busy with other things a helper may not run for milliseconds.
+// One thread, the caller, goes through the work part by part. It never waits for a helper that has taken no work: on
+// a busy machine a helper may not run for milliseconds.
 class ThreadPool {
 public:
     // `num_threads` includes the caller.
@@ -26,11 +26,11 @@ public:
 
     int size() const { return size_; }
 
-    // Goes on with so many, while nothing is shared.
+    // Changes the number of threads; only between calls of `share`.
     void resize(int num_threads);
 
-    // `work(thread, begin, end)` for ranges that cover [0, count), each a multiple of `chunk` long but
-    // for the last. Returns when all is done. Called by one thread at a time; `work` must not throw.
+    // Calls `work(thread, begin, end)` for ranges that cover [0, count), each a multiple of `chunk` long except the
+    // last. Returns when all work is done. Called by one thread at a time; `work` must not throw.
     template <class Work>
     void share(int count, int chunk, const Work& work) {
         if (count <= 0) return;
@@ -56,7 +56,7 @@ private:
 
     void offer(std::uint32_t num_chunks);
     bool has_chunks() const;
-    // Takes the next chunk and does it; false if there was none.
+    // Takes and runs the next chunk; returns false if there was none.
     bool take(int thread);
     void wait_until_done(std::uint32_t num_chunks);
     void help(int thread);
@@ -66,11 +66,11 @@ private:
 
     int size_;
     std::vector<std::thread> threads_;
-    // Read only by who holds a chunk of it; and until that chunk is done it stays as it is.
+    // Read only by threads that hold a chunk of the job; it does not change until their chunks are done.
     Job job_;
-    // Each on a cache line of its own: they are written by different threads at different times.
-    // The upper half is the number of chunks, the lower how many were asked for: so that a helper
-    // that comes late asks for a chunk of the job that is current, or learns that there is none.
+    // Each on a cache line of its own: they are written by different threads at different times. The upper half is
+    // the number of chunks, the lower half the number of requested chunks: so a late helper requests a chunk of the
+    // current job, or finds that there is none.
     alignas(64) std::atomic<std::uint64_t> tickets_{0};
     alignas(64) std::atomic<std::uint32_t> done_{0};
     alignas(64) std::atomic<std::uint32_t> bell_{0};  // rings when sleepers are wanted

@@ -33,10 +33,10 @@ void check_shape(const std::string& name, const Source& source, int rows, int co
     refuse(name, "must have shape [" + std::to_string(rows) + ", " + std::to_string(columns) + "]");
 }
 
-// Whether the packed head gives the embedding too: not where it is rounded to int8.
+// True if the packed head also serves as the embedding, which an int8 head cannot.
 bool shares_embedding(const ModelSpec& spec) { return spec.tied_head && !spec.is_int8(); }
 
-// Elements of what is looked up.
+// Number of elements of lookup tables.
 std::size_t table_elements(const ModelSpec& spec) {
     const bool has_table = !shares_embedding(spec) && !spec.joins_hidden;
     const auto tokens = static_cast<std::size_t>(has_table ? spec.vocab_size : 0);
@@ -44,7 +44,7 @@ std::size_t table_elements(const ModelSpec& spec) {
     return (tokens + others) * static_cast<std::size_t>(spec.hidden_size);
 }
 
-// By shape of a packed matrix, summed over all of them.
+// Sums `bytes` over the shapes of all packed matrices.
 template <class Bytes>
 std::size_t sum_of_matrices(const ModelSpec& spec, const Bytes& bytes) {
     std::size_t sum = bytes(head_shape(spec)) + 2 * bytes(join_shape(spec));
@@ -59,7 +59,7 @@ std::size_t sum_of_matrices(const ModelSpec& spec, const Bytes& bytes) {
     return sum;
 }
 
-// What lies in the region: all but vectors.
+// Size of the region, which holds everything except vectors.
 std::size_t region_bytes(const ModelSpec& spec) {
     return sum_of_matrices(spec, [&](const PackedShape& shape) { return shape.bytes(spec.element); }) +
            table_elements(spec) * static_cast<std::size_t>(element_bytes(spec.element));
@@ -86,13 +86,13 @@ Region copy_of_file(int file, std::size_t bytes, ThreadPool& pool) {
     return region;
 }
 
-// Of the file: of the size of the region, to be packed, or as it was published.
+// The region of the file: with its full size, to be packed, or as it was published.
 Region region_of(const ModelSpec& spec, const std::optional<SharedFile>& file, ThreadPool& pool) {
     const std::size_t bytes = region_bytes(spec);
     if (!file) return Region(bytes);
     const auto length = static_cast<off_t>(bytes);
     if (!file->is_published) {
-        // Emptied first: what another packed, and did not publish, is not there any more.
+        // Truncate first: this removes weights that another process packed and did not publish.
         if (ftruncate(file->descriptor, 0) != 0 || ftruncate(file->descriptor, length) != 0) throw std::bad_alloc();
         return Region::of_file(file->descriptor, bytes, true);
     }
@@ -177,7 +177,7 @@ Weights::Weights(const ModelSpec& spec, const std::optional<SharedFile>& file, T
     if (file_ && file_->is_published) find_vectors();
 }
 
-// Always in the same order.
+// Visits the vectors, always in the same order.
 template <class Visit>
 void Weights::visit_vectors(const Visit& visit) {
     const auto of_matrix = [&](Matrix& matrix) {

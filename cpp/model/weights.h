@@ -15,7 +15,7 @@
 
 namespace weft {
 
-// Both padded; empty where the model has none.
+// Weight and bias, padded; empty if the model has none.
 struct NormWeights {
     std::vector<float> weight;
     std::vector<float> bias;
@@ -25,7 +25,7 @@ struct NormWeights {
     }
 };
 
-// By head, and by element of what heads give; empty where there is none.
+// Vectors by head, and by element of the heads' outputs; empty if the layer has none.
 struct RecurrentWeights {
     std::vector<float> step_bias;
     std::vector<float> a_log;
@@ -76,7 +76,7 @@ struct PackedShape {
                static_cast<std::size_t>(is_int8 ? 1 : element_bytes(is_float32 ? Element::kFloat32 : element));
     }
     std::size_t scale_bytes() const { return is_int8 && !groups ? static_cast<std::size_t>(columns) * sizeof(float) : 0; }
-    // Of a low-rank adapter of it, by rank: its `a` is as deep and its `b` as wide as the matrix.
+    // Number of elements per rank of an adapter on this matrix: its `a` is as deep and its `b` as wide as the matrix.
     std::size_t adapter_elements() const { return static_cast<std::size_t>(depth) + static_cast<std::size_t>(columns); }
 };
 
@@ -104,8 +104,8 @@ PackedShape join_shape(const ModelSpec& spec);  // of either matrix; empty where
 // Memory of matrices, their scales and tables; norms and biases are left out.
 std::size_t weight_bytes(const ModelSpec& spec);
 
-// A file in memory where the packed weights of a model are, for several processes: one packs them there and
-// publishes them, the others find them.
+// A file in memory for the packed weights of a model, shared by several processes: one packs and publishes them, the
+// others map them.
 struct SharedFile {
     int descriptor;
     bool is_published;
@@ -114,36 +114,37 @@ struct SharedFile {
 
 class Weights {
 public:
-    // Throws std::invalid_argument for a file where other weights were published.
+    // Throws std::invalid_argument for a file with other published weights.
     Weights(const ModelSpec& spec, const std::optional<SharedFile>& file, ThreadPool& pool);
     Weights(const Weights&) = delete;
     Weights& operator=(const Weights&) = delete;
 
-    // Takes over the tensor that Weft calls `name`, such as "embed" or "layers.3.gate.bias". Throws
-    // std::invalid_argument if this model has no such tensor or its shape is another one. False if it
-    // holds NaN or infinity: it is looked at on the way, while it is in the cache.
+    // Packs or copies the tensor with Weft's name `name`, such as "embed" or "layers.3.gate.bias". Throws
+    // std::invalid_argument if this model has no such tensor or its shape differs. Returns false if it holds NaN or
+    // infinity: values are checked while they are in the cache.
     bool load(const std::string& name, const Source& source, ThreadPool& pool);
 
-    // Name of a tensor that is needed and was not loaded, or "".
+    // Name of a required tensor that was not loaded, or "".
     std::string missing() const { return missing_.empty() ? "" : *missing_.begin(); }
 
-    // Writes what is not in the region behind it, into the file; after the last `load`. False if that failed.
+    // Writes data outside the region to the file after the region; call after the last `load`. Returns false if
+    // writing failed.
     bool publish();
 
-    // What a file of these weights has where they are published: this, and `vector_bytes` behind it.
+    // Contents of a published file of these weights: these bytes, followed by `vector_bytes`.
     std::span<std::byte> packed_bytes() const { return {region_.data(), used_}; }
     std::string vector_bytes();
 
-    // A token's embedding, into `out[0 .. hidden_size)`.
+    // Writes a token's embedding to `out[0 .. hidden_size)`.
     void embed(int token, float* out) const;
 
-    // Adds what a row's type and its position have learned, where the model has such.
+    // Adds the learned embeddings of a row's token type and position, if the model has them.
     void add_place(int token_type, int position, float* out) const;
 
-    // Of all matrices: how many groups the depth of one has at most.
+    // Maximum number of groups in the depth of a matrix.
     int most_groups() const { return most_groups_; }
 
-    // Where the matrix "layers.3.q" or "head" is. Throws std::invalid_argument if there is none.
+    // Place of a matrix such as "layers.3.q" or "head". Throws std::invalid_argument if there is none.
     const Place& place_of(const std::string& name) const;
 
     std::vector<LayerWeights> layers;

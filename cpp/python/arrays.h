@@ -1,4 +1,4 @@
-// What the files that know Python share: arrays of the caller, where they lie, and words for values.
+// Shared by the files that depend on Python: views of the caller's arrays, and names of values.
 #pragma once
 
 #include <nanobind/nanobind.h>
@@ -63,11 +63,11 @@ inline weft::Source source_of(const Rows& matrix) {
             static_cast<std::int64_t>(matrix.shape(1))};
 }
 
-// Numbers in groups; both other arrays are [rows][groups].
+// A source of numbers in groups; both other arrays are [rows][groups].
 weft::Source grouped_source(const std::string& name, const Numbers& numbers, const Tensor& scales,
                             const std::optional<Tensor>& offsets);
 
-// The same of numbers in halves of bytes, blocks [rows][blocks][bytes].
+// A source of numbers in halves of bytes, blocks [rows][blocks][bytes].
 weft::Source halved_source(const std::string& name, const Blocks& blocks, std::int64_t run, const Tensor& scales,
                            const std::optional<Tensor>& offsets);
 

@@ -1,4 +1,4 @@
-// Parts of a step by themselves, for tests, benchmarks and the reference.
+// Single parts of a step, for tests, benchmarks and the reference.
 #include <nanobind/stl/pair.h>
 #include <nanobind/stl/variant.h>
 #include <nanobind/stl/vector.h>
@@ -30,7 +30,8 @@ void multiply_grouped(const std::string& path, const weft::GroupFormat& format, 
     weft::multiply_grouped(path, format, {rows.data(), rows.size()}, source, {out.data(), out.size()});
 }
 
-// `vectors`: the convolution by row that it looks at, its bias or none, and those of heads and outputs.
+// `vectors`: the convolution's weights by row that it looks at, its bias or none, and the vectors of heads and
+// outputs.
 void recurrent_rows(const std::string& path, int num_threads, const weft::RecurrentSpec& recurrence, float norm_eps,
                     const std::vector<Row>& vectors, const Rows& rows, bool is_begun, const WritableRow& state,
                     Logits& out) {

@@ -1,4 +1,4 @@
-// From the logits of a step to tokens, and to log-probabilities.
+// Sampling and scoring: turns the logits of a step into tokens and log-probabilities.
 #include <algorithm>
 #include <memory>
 #include <mutex>
@@ -19,10 +19,11 @@ const weft::Passes& best_passes() {
 }
 
 // The threads that sample in this process: as many as a step has, and idle while one is computed. They start with the
-// first call. Never given up: a process that ends does not wait for them.
+// first call, and are never joined: an exiting process does not wait for them.
 class SharedWorkers {
 public:
-    // From the next call on; threads that are there end, so that the new ones run where the caller may run.
+    // Sets the number of threads from the next call on; existing threads end, so that new ones inherit the caller's
+    // CPU affinity.
     void use(int num_threads) {
         const std::lock_guard lock(mutex_);
         num_threads_ = weft::checked_threads(num_threads);
@@ -47,7 +48,7 @@ SharedWorkers& shared_workers() {
     return *workers;
 }
 
-// An array that is an attribute of `from`; nothing where that is None. Not converted, as a copy would be read.
+// An array attribute of `from`; empty if it is None. Not converted, because a conversion would read a copy.
 template <class Array>
 std::optional<Array> array_of(const nb::handle& from, const char* name) {
     const nb::object value = from.attr(name);
@@ -58,7 +59,7 @@ std::optional<Array> array_of(const nb::handle& from, const char* name) {
     return array;
 }
 
-// The spans of arrays, which are kept as long as this is.
+// Spans of arrays; this object keeps the arrays alive.
 class Arrays {
 public:
     template <class Array>
@@ -110,7 +111,7 @@ weft::Scoring read_scoring(const nb::handle& from, Arrays& arrays) {
             arrays.span<Ints>(from, "num_best")};
 }
 
-// An array of so many, which `fill(i)` gives.
+// An array of `size` values from `fill(i)`.
 template <class Value, class Fill>
 nb::object array_by(std::size_t size, const Fill& fill) {
     auto values = std::make_unique<Value[]>(std::max<std::size_t>(size, 1));
@@ -120,7 +121,7 @@ nb::object array_by(std::size_t size, const Fill& fill) {
     return nb::cast(nb::ndarray<nb::numpy, Value, nb::ndim<1>>(data, {size}, owner));
 }
 
-// One behind the other.
+// Concatenates a member of all rows.
 template <class Value, class Member>
 nb::object joined(const std::vector<weft::Scores>& rows, const Member& member) {
     std::vector<Value> all;
@@ -138,7 +139,8 @@ nb::object to_scores(const std::vector<weft::Scores>& rows) {
                           is_finite);
 }
 
-// See `weft::sample`; `choices` is a `Choices` of Python. Tokens, whether they are, and what `Scores` hold.
+// See `weft::sample`; `choices` is a `Choices` of Python. Returns tokens, whether their rows are finite, and the
+// arrays of `Scores`.
 nb::tuple sample(const Rows& logits, const nb::object& choices, bool is_processed, bool is_normalised) {
     if (logits.shape(1) < 1 || logits.shape(1) > 1 << 24)
         throw std::invalid_argument("logits must have from 1 to 2^24 columns");

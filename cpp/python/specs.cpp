@@ -1,4 +1,4 @@
-// What a model is, as attributes that Python sets.
+// The specs of a model, as attributes that Python sets.
 #include <nanobind/stl/array.h>
 #include <nanobind/stl/tuple.h>
 #include <nanobind/stl/variant.h>

@@ -17,7 +17,7 @@ bool has_any(std::span<const float> row) {
     return std::any_of(row.begin(), row.end(), [](float logit) { return logit > kNever; });
 }
 
-// A mask that would leave nothing is passed over, here and below.
+// A restriction that would leave no token is skipped, here and below.
 void keep_only(std::vector<float>& row, Tokens allowed) {
     if (std::none_of(allowed.begin(), allowed.end(), [&](std::int32_t token) { return logit_of(row, token) > kNever; }))
         return;
@@ -38,7 +38,7 @@ void take_out(std::vector<float>& row, Tokens forbidden) {
     for (std::size_t i = 0; i < forbidden.size(); i++) logit_of(row, forbidden[i]) = before[i];
 }
 
-// Goes through the tokens, each once, with how often it is there.
+// Calls `work` once per distinct token, with its number of occurrences.
 template <class Work>
 void count(Tokens tokens, std::size_t vocab_size, std::vector<std::int32_t>& counts, const Work& work) {
     counts.resize(vocab_size);
@@ -50,7 +50,7 @@ void count(Tokens tokens, std::size_t vocab_size, std::vector<std::int32_t>& cou
     }
 }
 
-// Repetition over all that was seen, each token once; frequency and presence over the output.
+// Applies the repetition penalty to all seen tokens, each once; frequency and presence penalties to the output.
 void penalise(std::vector<float>& row, const Choice& choice, std::vector<std::int32_t>& counts) {
     if (choice.repetition_penalty != 1.0F) {
         count(choice.seen, row.size(), counts, [&](std::int32_t token, std::int32_t) {
@@ -83,7 +83,7 @@ void copy_masked(const Passes& passes, std::span<const float> logits, const Choi
         passes.apply_mask(logits.data(), choice.mask.data(), static_cast<int>(logits.size()), scratch.row.data());
 }
 
-// A choice by temperature, from a row with a finite largest.
+// A random choice by temperature, from a row with a finite maximum.
 class Draw {
 public:
     Draw(const Passes& passes, const Row& row, const Choice& choice) : passes_(passes), row_(row), choice_(choice) {
@@ -91,7 +91,8 @@ public:
                  lowest_logit(), kLowest, row.size()};
     }
 
-    // Who wins a draw from all wins one from the nucleus, if it belongs there; else those before it are drawn from.
+    // The winner of a draw from all tokens also wins a draw from the nucleus, if it belongs to it; otherwise the
+    // tokens before it are drawn from.
     int run() {
         for (;;) {
             const int token = passes_.draw(task_);
@@ -101,7 +102,7 @@ public:
         }
     }
 
-    // The tokens that may be drawn, ascending.
+    // Returns the tokens that may be drawn, ascending.
     std::vector<int> candidates() const {
         return choice_.top_p < 1.0 ? nucleus() : row_.tokens_from(task_.floor);
     }
@@ -112,7 +113,7 @@ private:
     float logit_of(int token) const { return row_.logits()[static_cast<std::size_t>(token)]; }
     double to_score(float logit) const { return static_cast<double>(logit) / choice_.temperature; }
 
-    // Of min-p and top-k, as the least logit whose score is not below; ties with the k-th best stay.
+    // The bound of min-p and top-k, as the lowest logit whose score is not below it; ties with the k-th best stay.
     float lowest_logit() const {
         const double best = to_score(row_.largest());
         double floor = choice_.min_p > 0.0 ? best + std::log(choice_.min_p) : kNoScore;
@@ -138,7 +139,8 @@ private:
         return std::binary_search(tokens.begin(), tokens.end(), token);
     }
 
-    // The fewest best tokens whose weights reach top-p of all; at least one. Of equals the smaller first.
+    // The smallest set of best tokens whose weights reach top-p of the total; at least one. Of equal logits, smaller
+    // ids come first.
     std::vector<int> nucleus() const {
         std::vector<int> tokens = row_.tokens_from(task_.floor);
         std::stable_sort(tokens.begin(), tokens.end(), [this](int a, int b) { return logit_of(a) > logit_of(b); });

@@ -1,5 +1,5 @@
 // Chooses the next token of one sequence from its row of logits: masks, bias, penalties, truncation and the draw.
-// `weft.compute.protocols.sampler` says what is computed.
+// `weft.compute.protocols.sampler` describes the computation.
 #pragma once
 
 #include <cstdint>
@@ -12,7 +12,7 @@ namespace weft {
 
 using Tokens = std::span<const std::int32_t>;
 
-// What is done to the row, in this order. Tokens have been checked.
+// The processing of the row, in this order. Tokens must be checked already.
 struct Choice {
     std::span<const std::uint32_t> mask;  // empty: none
     std::int32_t forced = -1;             // the only one of the row, if it is not negative
@@ -41,7 +41,7 @@ struct Choice {
     }
 };
 
-// Memory of one thread, from row to row.
+// Memory of one thread, reused from row to row.
 struct Scratch {
     std::vector<float> row;
     std::vector<float> scores;
@@ -55,12 +55,12 @@ struct Chosen {
 
 Chosen choose(const Passes& passes, std::span<const float> logits, const Choice& choice, Scratch& scratch);
 
-// The row without what the mask forbids; in `scratch.row` where there is one.
+// The row without tokens that the mask forbids; in `scratch.row` if there is a mask.
 std::span<const float> masked(const Passes& passes, std::span<const float> logits, const Choice& choice,
                               Scratch& scratch);
 
-// The row as the draw sees it, in `scratch.row`: what cannot be drawn is minus infinity. `logits` has a finite largest
-// where the mask leaves any, and no NaN.
+// The row as the draw sees it, in `scratch.row`: tokens that cannot be drawn are minus infinity. `logits` must have
+// no NaN, and a finite maximum among the tokens that the mask leaves.
 std::span<const float> processed(const Passes& passes, std::span<const float> logits, const Choice& choice,
                                  Scratch& scratch);
 

@@ -15,7 +15,7 @@ constexpr double kSteps = 0x1p53;                      // that the noise's unifo
 
 constexpr int kFinalShift = 31;
 
-// All of the hash but its last step, which leaves the first `kFinalShift` bits as they are.
+// The hash without its last step, which does not change the first `kFinalShift` bits.
 inline std::uint64_t mix(std::uint64_t value) {
     value = (value ^ (value >> 30)) * 0xBF58476D1CE4E5B9U;
     return (value ^ (value >> 27)) * 0x94D049BB133111EBU;
@@ -26,7 +26,7 @@ inline std::uint64_t noise_bits(std::uint64_t key, int token) {
     return value ^ (value >> kFinalShift);
 }
 
-// The score by which tokens compete.
+// The score of a token in the draw.
 inline double noisy_score(const DrawTask& task, int token) {
     const std::uint64_t bits = noise_bits(task.key, token);
     const double uniform = (static_cast<double>(bits >> 11) + 0.5) * 0x1p-53;
@@ -39,10 +39,10 @@ inline bool takes_part(const DrawTask& task, int token) {
     return logit >= task.floor && (logit > task.end || (logit == task.end && token < task.end_token));
 }
 
-// Those of the least noise that are the same before the hash's last step.
+// The leading bits of the least sufficient noise that the hash's last step does not change.
 inline std::uint64_t first_bits(std::uint64_t least) { return least & ~(~std::uint64_t{0} >> kFinalShift); }
 
-// Whether one of the tokens of a block may have noise of at least so many bits.
+// True if a token of the block may have noise of at least `enough`.
 inline bool has_noise(std::uint64_t key, int first, std::uint64_t enough) {
     std::uint64_t value = key + (static_cast<std::uint64_t>(first) + 1) * kGamma;
     std::uint64_t found = 0;
@@ -53,8 +53,8 @@ inline bool has_noise(std::uint64_t key, int first, std::uint64_t enough) {
     return found != 0;
 }
 
-// What of 16 blocks may beat `lead`, by which the leader is ahead of the best logit alone. Noise is at most
-// -log(1 - u), so a token wins only if 1 - u is at most e^(score - leader), here from above.
+// For each of 16 blocks, an upper bound on the chance that a token beats the leader, which is `lead` ahead of the
+// best logit. Noise is at most -log(1 - u), so a token wins only if 1 - u is at most e^(score - leader).
 inline void find_chances(const DrawTask& task, int first_block, int num_blocks, double lead, float* chances) {
     float maxima[kLanes];
     for (int i = 0; i < kLanes; i++) maxima[i] = i < num_blocks ? task.maxima[first_block + i] : -INFINITY;
@@ -63,7 +63,7 @@ inline void find_chances(const DrawTask& task, int first_block, int num_blocks, 
     store(chances, mul(exp(sub(behind, splat(static_cast<float>(lead)))), splat(1.001F)));
 }
 
-// The leader after a block of which a token may win.
+// Updates the leader with a block in which a token may win.
 inline void compete(const DrawTask& task, int first, std::uint64_t enough, int& winner, double& leader) {
     const std::uint64_t key = task.key + (static_cast<std::uint64_t>(first) + 1) * kGamma;
     std::uint64_t bits[kScanBlock];
@@ -93,7 +93,7 @@ int draw(const DrawTask& task) {
         for (int i = 0; i < count; i++) {
             const float top = task.maxima[first_block + i];
             const double chance = static_cast<double>(chances[i]);
-            // Below the last nobody's noise is enough.
+            // Below the last bound no noise is sufficient.
             if (top < task.floor || top < task.end || chance < 0x1p-56) continue;
             const double needed = kSteps * (1.0 - chance) - 2.0;
             const std::uint64_t enough = first_bits(needed > 0.0 ? static_cast<std::uint64_t>(needed) << 11U : 0);

@@ -1,4 +1,4 @@
-// Passes over one row of logits, for choosing from it and scoring it: what is compiled for each instruction set. No
+// Passes over one row of logits, for choosing and scoring: the part that is compiled for each instruction set. No
 // standard containers here or in what those files include, as in kernels/kernels.h.
 #pragma once
 
@@ -8,8 +8,8 @@ namespace weft {
 
 constexpr int kScanBlock = 64;  // logits of which the largest is kept, to find others by
 
-// Who takes part in a draw: tokens whose logits are at least `floor`, and that come before `end_token` where all are
-// ordered by logit, of equals the smaller first.
+// The tokens of a draw: those whose logits are at least `floor`, and that precede `end_token` in the order by logit
+// (of equal logits, smaller ids first).
 struct DrawTask {
     const float* logits;
     const float* maxima;  // of each kScanBlock logits
@@ -22,32 +22,33 @@ struct DrawTask {
     int end_token;
 };
 
-// Sums of e^(logit / temperature) over those that take part, divided by that of the best.
+// Sums of e^(logit / temperature) over the tokens of the draw, divided by the best token's.
 struct Weights {
     double all;
     double before;  // those before a token in that order
 };
 
-// Of either sum, beside `all`: more than float32 loses in exponents, powers and sums of as many as a row has.
+// Bound on the error of either sum, relative to `all`: more than float32 loses in exponents, powers and sums over a
+// row.
 constexpr double kWeightsError = 4e-5;
 
 struct Passes {
-    // The largest of each kScanBlock logits, and of all. False if one of them all is NaN.
+    // Finds the maximum of each kScanBlock logits, and of all. Returns false if a logit is NaN.
     bool (*find_maxima)(const float* row, int count, float* maxima, float& largest);
-    // The winner of a draw.
+    // Returns the winner of a draw.
     int (*draw)(const DrawTask&);
-    // Of all that are at least `task.floor`, and of those before `token`, within kWeightsError. Quickly, `all` may be
-    // less: of blocks whose logits are all below the token's it has the largest alone.
+    // Weights of all tokens that are at least `task.floor`, and of those before `token`, within kWeightsError. With
+    // `is_quick`, `all` may be less: blocks whose logits are all below the token's count only their maximum.
     Weights (*weigh)(const DrawTask& task, int token, bool is_quick);
-    // The row without the tokens whose bits of the mask are not set.
+    // Writes the row without the tokens whose mask bits are not set.
     void (*apply_mask)(const float* row, const std::uint32_t* words, int count, float* out);
-    // The sum of e^(logit - largest), the difference in float32.
+    // Returns the sum of e^(logit - largest), with the difference in float32.
     double (*sum_exp)(const float* row, int count, float largest);
     void (*log_softmax)(const float* row, int count, double largest, double log_sum, float* out);
     int (*count_from)(const float* row, int count, float floor);
 };
 
-// One a file.
+// One function per file.
 const Passes& portable_passes();
 const Passes& avx2_passes();
 const Passes& avx512_passes();

@@ -27,7 +27,7 @@ float Row::nth_largest(int wanted) const {
     if (static_cast<std::size_t>(wanted) > maxima_.size()) {
         values.assign(logits_.begin(), logits_.end());
     } else {
-        // The same of the maxima is no larger than what is looked for: all that matter are above it.
+        // The nth largest of the block maxima is at most the nth largest logit, so only logits from it on matter.
         std::vector<float> maxima = maxima_;
         std::nth_element(maxima.begin(), maxima.begin() + nth, maxima.end(), std::greater<>());
         for (const int token : tokens_from(maxima[static_cast<std::size_t>(nth)]))

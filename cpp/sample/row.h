@@ -1,4 +1,4 @@
-// One row of logits while tokens are chosen from it: where its largest are, without sorting all of it.
+// One row of logits during sampling: finds its largest logits without sorting the whole row.
 #pragma once
 
 #include <span>
@@ -10,16 +10,16 @@ namespace weft {
 
 class Row {
 public:
-    // `logits` must stay as they are while this is used; there is one at least.
+    // `logits` must not change while this is used, and must not be empty.
     Row(const Passes& passes, std::span<const float> logits);
 
     std::span<const float> logits() const { return logits_; }
     int size() const { return static_cast<int>(logits_.size()); }
     const float* maxima() const { return maxima_.data(); }
-    // Whether there is something to choose: no NaN, and the largest is finite.
+    // True if a token can be chosen: there is no NaN, and the maximum is finite.
     bool is_finite() const { return is_finite_; }
     float largest() const { return largest_; }
-    // The first of the largest.
+    // The first token with the largest logit.
     int best() const;
 
     // The `wanted`-th largest, counted from 1; `wanted` is at most the number of logits.

@@ -1,5 +1,5 @@
-// Passes over one row of logits, for choosing from it and scoring it; passes.h says what each gives. What is done with
-// the few tokens that are left is in choose.cpp and score.cpp.
+// Passes over one row of logits, for choosing and scoring; passes.h describes their results. choose.cpp and score.cpp
+// process the few tokens that remain.
 #pragma once
 
 #include <cmath>
@@ -15,8 +15,8 @@ constexpr int kSumBlock = 1024;
 constexpr int kAhead = 1024;  // logits that are asked of memory before they are read: a page, where hardware stops
 constexpr double kFarBelow = -708.0;  // e to this is almost too small to be normal
 
-// e^x for x <= 0, within 1 unit in the last place; what is too small to be normal is next to 0. Plain
-// arithmetic, so that the compiler makes vectors of it.
+// e^x for x <= 0, within 1 unit in the last place; results too small to be normal are close to 0. Plain arithmetic,
+// so that the compiler vectorizes it.
 inline double exp_of(double x) {
     constexpr double kMagic = 6755399441055744.0;  // 1.5 * 2^52: adding it leaves no fraction
     x = x > kFarBelow ? x : kFarBelow;
@@ -42,10 +42,10 @@ inline double exp_of(double x) {
     return p * __builtin_bit_cast(double, power << 52);
 }
 
-// A number, or NaN.
+// Clamps a number to [-1, 1]; NaN stays NaN.
 inline Lanes clamped(Lanes value) { return min(splat(1.0F), max(splat(-1.0F), value)); }
 
-// The largest of up to a block of logits, by lane; a lane of `trace` becomes NaN if one of them is.
+// Returns the maximum of up to a block of logits, by lane; a lane of `trace` becomes NaN if one of its logits is NaN.
 inline Lanes block_max(const float* logits, int count, Lanes& trace) {
     float rest[kScanBlock];
     if (count < kScanBlock) {
@@ -77,7 +77,8 @@ bool find_maxima(const float* row, int count, float* maxima, float& largest) {
     return sum == sum;
 }
 
-// What weights of a row are made of, and their sums by lane: of all that take part, and of those before a token.
+// Factors for the weights of a row, and sums of weights by lane: of all tokens in the draw, and of those before a
+// token.
 struct Weighing {
     Lanes inverse;
     Lanes largest;
@@ -94,7 +95,7 @@ struct Weighing {
 
     Lanes weights_of(const float* logits) const { return exp2(mul(sub(load(logits), largest), inverse)); }
 
-    // The weights of those that are above `bound`, or at least that.
+    // Keeps the weights of logits above `bound`, or at least `bound`.
     template <bool kIsAbove>
     static Lanes keep(const float* logits, float bound, Lanes weights) {
         alignas(64) float kept[kLanes];
@@ -104,7 +105,7 @@ struct Weighing {
         return load(kept);
     }
 
-    // A block, in which those before the token are above `bound`.
+    // Adds a block in which exactly the logits above `bound` precede the token.
     void add_block(const float* logits, float bound) {
         for (int i = 0; i < kScanBlock; i += kLanes) {
             const Lanes weights = weights_of(logits + i);
@@ -113,7 +114,7 @@ struct Weighing {
         }
     }
 
-    // One that lies around the token, or at the row's end.
+    // Adds the block that contains the token, or that is at the row's end.
     void add_mixed(const DrawTask& task, int first, int token) {
         const float bound = task.logits[token];
         float logits[kScanBlock];
@@ -134,7 +135,8 @@ struct Weighing {
     }
 };
 
-// Adds the weights of the largest of up to 16 blocks that have nothing from `bound` on. True if all have none.
+// Adds the weights of the maxima of up to 16 blocks without logits from `bound` on. Returns true if none of the
+// blocks has any.
 inline bool add_maxima(const DrawTask& task, int first_block, int count, float bound, Weighing& weighing) {
     float maxima[kLanes];
     float highest = -INFINITY;
@@ -183,8 +185,8 @@ void apply_mask(const float* row, const std::uint32_t* words, int count, float* 
     for (int i = first; i < count; i++) out[i] = ((words[i / kBits] >> (i % kBits)) & 1U) != 0 ? row[i] : -INFINITY;
 }
 
-// The sum of e^x over numbers that `fill(first, count, x)` gives, a block of them at a time: each pass
-// over a block is one loop that the compiler makes vectors of, and no number is lost beside a large sum.
+// The sum of e^x over numbers that `fill(first, count, x)` writes, a block at a time: each pass over a block is one
+// loop that the compiler vectorizes, and no small number is lost in a large sum.
 template <class Fill>
 inline double sum_of_powers(int count, const Fill& fill) {
     double total = 0.0;

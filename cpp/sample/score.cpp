@@ -9,7 +9,7 @@
 namespace weft {
 namespace {
 
-// The best of a row, best first.
+// Returns the best tokens of a row, best first.
 std::vector<int> best_of(const Row& row, int wanted) {
     const float floor = std::max(row.nth_largest(wanted), std::numeric_limits<float>::lowest());
     std::vector<int> best = row.tokens_from(floor);
@@ -48,7 +48,7 @@ Scores score(const Passes& passes, std::span<const float> logits, std::span<cons
         add(token, passes.count_from(values.data(), count, values[static_cast<std::size_t>(token)]));
     const int wanted = num_best < 0 ? count : std::min(num_best, count);
     if (wanted == 0) return scores;
-    // Of the values, not of logits: different logits may have become equal.
+    // Ranks are those of the values, not of logits: different logits may have equal values.
     std::int32_t rank = 0;
     for (const int token : best_of(Row(passes, values), wanted)) add(token, ++rank);
     return scores;

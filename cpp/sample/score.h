@@ -1,4 +1,4 @@
-// Log-probabilities of a row, or its numbers as they are: of given tokens and of the best.
+// Log-probabilities of a row, or its unchanged numbers: for given tokens and for the best ones.
 #pragma once
 
 #include <cstdint>
@@ -9,7 +9,7 @@
 
 namespace weft {
 
-// `rank` is how many tokens have at least this value; of the best, which of them it is.
+// `ranks` are numbers of tokens with at least the value; for the best tokens, their place among them.
 struct Scores {
     std::vector<std::int32_t> tokens;
     std::vector<float> values;
@@ -17,8 +17,8 @@ struct Scores {
     bool is_finite = false;  // otherwise the row holds NaN, or has no finite largest, and there are none
 };
 
-// The `given` tokens, which have been checked, then the `num_best` best (-1: all), best first; of equals the smaller
-// first, and none that cannot come. `space` is for a row's values.
+// Scores the `given` tokens, which must be checked already, then the `num_best` best ones (-1: all), best first; of
+// equal values, smaller ids come first, and impossible tokens are left out. `space` is scratch memory for a row.
 Scores score(const Passes& passes, std::span<const float> logits, std::span<const std::int32_t> given, int num_best,
              bool is_normalised, std::vector<float>& space);
 

@@ -7,7 +7,7 @@
 
 namespace weft {
 
-// The fastest that belong to `path`, one of `usable_paths()`. All of them choose the same tokens.
+// The fastest passes for `path`, one of `usable_paths()`. All passes choose the same tokens.
 const Passes& passes_of(const std::string& path);
 
 }  // namespace weft

@@ -20,7 +20,7 @@ void check_size(const Span& values, std::size_t size, const char* field) {
         refuse(std::string(field) + " must have " + std::to_string(size) + " entries, not " + std::to_string(values.size()));
 }
 
-// Each value from `least` to below `end`.
+// Checks that each value is from `least` to below `end`.
 void check_range(std::span<const std::int32_t> values, std::int32_t least, std::size_t end, const char* field) {
     for (const std::int32_t value : values)
         if (value < least || value >= static_cast<std::int64_t>(end))
@@ -168,7 +168,7 @@ private:
         return score(passes_, values, given, scoring.num_best[place], mode.is_normalised, scratch.scores);
     }
 
-    // `work(place, scratch)` for each place. What it throws is thrown here, once all are done.
+    // Calls `work(place, scratch)` for each place. An exception from it is rethrown here once all places are done.
     template <class Work>
     void share(std::size_t count, const Work& work) {
         std::exception_ptr failure;

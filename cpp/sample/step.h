@@ -1,5 +1,5 @@
-// Chooses tokens from all rows of a step, and scores what is wanted of them, over the threads of a pool. Each row's
-// result depends on nothing but the row and its choice.
+// Chooses tokens from all rows of a step, and scores the requested ones, on the threads of a pool. Each row's result
+// depends only on the row and its choice.
 #pragma once
 
 #include <cstdint>
@@ -12,7 +12,7 @@
 
 namespace weft {
 
-// A list for each choice, or for each scored row; of an empty one there are none.
+// A list for each choice, or for each scored row; empty if no choice has one.
 struct Lists {
     std::span<const std::int32_t> starts;  // one more than there are lists
     Tokens values;
@@ -24,7 +24,7 @@ struct Lists {
     }
 };
 
-// `Choices` of `weft.compute.protocols.sampler`; of what no choice has, the span is empty.
+// `Choices` of `weft.compute.protocols.sampler`; the span of a field that no choice has is empty.
 struct Choices {
     std::span<const std::int32_t> rows;
     std::span<const double> temperatures;
@@ -71,7 +71,7 @@ struct Sampled {
     std::vector<Scores> scores;
 };
 
-// Threads that share the rows of a step, and what each keeps from step to step.
+// Threads that share the rows of a step, with memory that each keeps between steps.
 struct Workers {
     explicit Workers(int num_threads) : pool(num_threads), scratch(static_cast<std::size_t>(num_threads)) {}
 
@@ -79,8 +79,7 @@ struct Workers {
     std::vector<Scratch> scratch;
 };
 
-// Throws std::invalid_argument, before anything is done, for arrays that do not fit each other, and for a row or a
-// token that there is not.
+// Throws std::invalid_argument, before any work, for arrays of inconsistent sizes, and for unknown rows or tokens.
 Sampled sample(Workers& workers, const Passes& passes, const LogitRows& logits, const Choices& choices,
                const Scoring& scoring, ScoringMode mode);
 

@@ -1,7 +1,7 @@
-// Runs random models through random plans, good and bad, under the sanitizers (`make sanitize`).
+// Runs random models with random plans, valid and invalid, under the sanitizers (`make sanitize`).
 //
-// Every path of this CPU, both element types, int8 weights and caches, adapters and every switch of the spec are drawn; a
-// schedule in random chunks must give the bits of one token at a time, and a broken plan must be refused.
+// Every path of this CPU, both element types, int8 weights and caches, adapters and every switch of the spec are
+// drawn; a schedule in random chunks must give the bits of one token at a time, and a broken plan must be refused.
 // Where a model is not causal, sequences together must give the bits of each alone.
 #include <algorithm>
 #include <cmath>
@@ -43,7 +43,7 @@ void draw_head(Random& random, weft::ModelSpec& spec) {
     spec.logits_divisor = static_cast<float>(draw(random, 1, 2));
 }
 
-// Such a model has no embeddings of any kind.
+// Makes the model join pairs; it then has no embeddings of any kind.
 void join_hidden(weft::ModelSpec& spec) {
     spec.joins_hidden = true;
     spec.tied_head = spec.has_embed_norm = false;
@@ -91,7 +91,7 @@ weft::ModelSpec draw_spec(Random& random, bool is_causal) {
     return spec;
 }
 
-// An adapter of some of the model's matrices, and what its parts are read from.
+// An adapter of some of the model's matrices, with the memory of its parts.
 class RandomAdapter {
 public:
     RandomAdapter(const weft::ModelSpec& s, unsigned seed) : random_(seed) {
@@ -120,7 +120,7 @@ public:
 
     const weft::AdapterParts& parts() const { return parts_; }
 
-    // The same with one part that fits nothing.
+    // The same adapter with one part that fits no matrix.
     weft::AdapterParts broken() {
         weft::AdapterParts parts = parts_;
         if (parts.low_rank.empty()) parts.low_rank.push_back({"layers.0.q", {}, {}});
@@ -155,7 +155,7 @@ private:
     weft::AdapterParts parts_;
 };
 
-// Adapters 1 and 2; 3 was there and is gone.
+// Adds adapters 1 and 2; adapter 3 is added and removed again.
 void add_adapters(weft::Model& model, unsigned seed) {
     for (int id = 1; id <= 3; id++) {
         RandomAdapter adapter(model.spec(), seed * 4 + static_cast<unsigned>(id));
@@ -203,7 +203,7 @@ Pool draw_pool(Random& random, const std::vector<Ints>& sequences) {
     return pool;
 }
 
-// A token's type follows from the token, and whether it comes as an embedding.
+// The token decides its type, and whether it is passed as an embedding.
 void add_tokens(Arrays& to, const weft::ModelSpec& spec, std::size_t sequence, const Ints& tokens, int from, int until) {
     to.adapter_ids.push_back(static_cast<std::int32_t>(sequence % 3));
     for (int p = from; p < until; p++) {
@@ -235,7 +235,8 @@ void add_rows(Arrays& to, const weft::ModelSpec& spec, const Pool& pool, std::si
 
 bool gives_hidden(const weft::ModelSpec& spec) { return spec.has_head && !spec.has_norm_of_sum(); }
 
-// A step that gives hidden states too, and the head alone makes the same logits of them where there is no adapter.
+// Runs a step that also returns hidden states; without an adapter, the head alone must make the same logits from
+// them.
 void forward_hidden(weft::Model& model, const Arrays& arrays, std::vector<float>& logits) {
     const auto size = static_cast<std::size_t>(model.spec().hidden_size);
     const auto columns = static_cast<std::size_t>(model.spec().output_columns());
@@ -254,7 +255,7 @@ void forward_hidden(weft::Model& model, const Arrays& arrays, std::vector<float>
     }
 }
 
-// Logits of every position, from steps of up to `max_chunk` rows a sequence.
+// Returns logits of every position, from steps of up to `max_chunk` rows per sequence.
 std::vector<float> run(weft::Model& model, Random& random, const std::vector<Ints>& sequences, int max_chunk) {
     const Pool pool = draw_pool(random, sequences);
     const auto width = static_cast<int>(pool.tables[0].size());
@@ -275,7 +276,7 @@ std::vector<float> run(weft::Model& model, Random& random, const std::vector<Int
             const int left = static_cast<int>(sequences[i].size()) - done[i];
             if (left == 0 || draw(random, 0, 3) == 0) continue;
             const int chunk = draw(random, 1, std::min(left, max_chunk));
-            // States may go on by the first rows alone, and the others come again.
+            // States may advance by the first rows only; the other rows are then repeated.
             const int certain = draw(random, 0, 2) == 0 ? draw(random, 1, chunk) : chunk;
             const int first = 2 * static_cast<int>(i);
             const int read = first + states[i];
@@ -299,7 +300,7 @@ std::vector<float> run(weft::Model& model, Random& random, const std::vector<Int
     return all;
 }
 
-// Puts a wrong number somewhere. The plan may still be a good one; it must then be computed.
+// Puts a wrong number somewhere. The plan may still be valid; it must then be computed.
 constexpr int kWrong[] = {-1, 0, 1, 7, 64, 1 << 20, 2147483647, -2147483647 - 1};
 
 void damage(Ints& field, Random& random) {
@@ -335,7 +336,7 @@ int break_plans(weft::Model& model, Random& random, const Arrays& arrays) {
     return num_refused;
 }
 
-// The beginnings of all sequences in one step, with a pool for them.
+// Makes one step with the beginnings of all sequences, and a pool for them.
 Arrays begin_all(weft::Model& model, Random& random, const std::vector<Ints>& sequences) {
     Arrays arrays;
     const Pool pool = draw_pool(random, sequences);

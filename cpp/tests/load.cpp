@@ -12,12 +12,12 @@ namespace {
 
 using Random = std::mt19937;
 
-// A matrix as its checkpoint rounded it, in every fourth case.
+// Loads a matrix as quantized by its checkpoint, in every fourth case.
 bool load_int8(Model& model, const std::string& name, int rows, int columns, Random& random) {
     if (name.find("layers.") != 0 || columns < 2 || draw(random, 0, 3) > 0) return false;
     std::vector<std::int8_t> numbers(static_cast<std::size_t>(rows) * static_cast<std::size_t>(columns));
     for (std::int8_t& number : numbers) number = static_cast<std::int8_t>(draw(random, -128, 127));
-    // Where a file places them: a header of any length comes before.
+    // At any offset, as in a file after a header of any length.
     const auto offset = static_cast<std::size_t>(draw(random, 0, 3));
     std::vector<char> scales(static_cast<std::size_t>(rows) * sizeof(float) + offset);
     for (std::size_t row = 0; row < static_cast<std::size_t>(rows); row++) {

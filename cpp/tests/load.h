@@ -9,13 +9,13 @@
 
 namespace weft {
 
-// What makes queries, keys and values, by name: [rows, columns].
+// Matrices that make queries, keys and values, by name: [rows, columns].
 std::vector<std::tuple<std::string, int, int>> attention_matrices(const ModelSpec& s);
 
-// What leads into a recurrence and out of it, likewise.
+// Matrices into a recurrence and out of it, likewise.
 std::vector<std::tuple<std::string, int, int>> recurrent_matrices(const ModelSpec& s, const RecurrentSpec& recurrence);
 
-// Every weight, each by its name and the seed: the same ones in every model of the spec.
+// Loads every weight, drawn from its name and the seed: the same weights in every model of the spec.
 void load_all(Model& model, unsigned seed);
 
 }  // namespace weft

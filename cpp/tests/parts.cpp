@@ -50,7 +50,7 @@ bool is_refused(const Act& act) {
     return false;
 }
 
-// Rows of sequences with tiles in common, and what they attend to.
+// Rows of sequences with common tiles, and the data that they attend to.
 class PrefixTest {
 public:
     PrefixTest(Random& random, const Kernels& kernels) : kernels_(kernels), window_(draw(random, 0, 1) * 70) {
@@ -109,7 +109,7 @@ public:
                std::any_of(plan_.pieces.begin(), plan_.pieces.end(), [](const Piece& p) { return p.shared_tiles > 0; });
     }
 
-    // What attention gives, in the pieces of the plan or row by row, by as many threads for each task.
+    // Returns the outputs of attention, in the pieces of the plan or row by row, with `num_shares` threads per task.
     std::vector<std::byte> attend(bool in_pieces, int num_shares) const {
         std::vector<std::byte> out(query_.size());
         for (const Piece& piece : plan_.pieces) {
@@ -147,7 +147,7 @@ private:
 
     static constexpr int kWidth = kTilesPerBlock + 13;
 
-    // Numbers from -3.4 to 3.4, as floats or as their upper halves.
+    // Draws numbers from -3.4 to 3.4, as floats or as their upper halves.
     static std::vector<std::byte> draw_elements(Random& random, int count, int bytes) {
         const std::vector<float> floats = draw_floats(random, count);
         std::vector<std::byte> elements(floats.size() * static_cast<std::size_t>(bytes));
@@ -205,7 +205,7 @@ GroupFormat draw_format(Random& random) {
     return format;
 }
 
-// Of small exponents, in either type of 16 bits.
+// Draws scales with small exponents, in any type.
 std::vector<std::byte> draw_scales(Random& random, ScaleType type, std::size_t count) {
     std::vector<std::byte> bytes(count * static_cast<std::size_t>(bytes_of(type)));
     for (std::size_t i = 0; i < count; i++) {
@@ -218,7 +218,7 @@ std::vector<std::byte> draw_scales(Random& random, ScaleType type, std::size_t c
     return bytes;
 }
 
-// Products of weights in groups: the bits of the portable path, and parts that do not fit are refused.
+// Checks products of weights in groups: they have the bits of the portable path, and inconsistent sizes are refused.
 void check_grouped_products(Random& random, unsigned seed, const std::string& path) {
     for (int round = 0; round < 6; round++) {
         const int rows = draw(random, 1, 40);
@@ -243,7 +243,8 @@ void check_grouped_products(Random& random, unsigned seed, const std::string& pa
     }
 }
 
-// Numbers of four bits in halves of a file's bytes, wherever those lie: the products of the same, a byte each.
+// Checks that four-bit numbers in halves of a file's bytes, at any place, give the same products as numbers of one
+// byte each.
 void check_halved_products(Random& random, unsigned seed, const std::string& path) {
     for (int round = 0; round < 6; round++) {
         const int rows = draw(random, 1, 10);
@@ -407,7 +408,7 @@ Source GroupedArrays::source() const {
 
 GroupedArrays GroupedArrays::broken() const {
     GroupedArrays other = *this;
-    // All ones are no number in any of the types.
+    // All ones are NaN in every scale type.
     std::fill(other.scales_.end() - bytes_of(format_.scales), other.scales_.end(), std::byte{0xFF});
     return other;
 }
@@ -458,7 +459,7 @@ void check_attention_tasks(unsigned seed) {
     const int shares = shares_of_task(tasks, spec, num_tiles, num_threads);
     const int columns = spec.padded_dim() / kLanes;
     need(columns % shares == 0 && (shares == 1 || shares * kTilesOfShare <= num_tiles), "shares are too small, or unequal", seed);
-    // What the last thread to end does, in shares of that many to a task.
+    // The work of the last thread to finish, in shares, with `of_task` shares per task.
     const auto turns = [&](int of_task) { return (tasks.count * of_task + num_threads - 1) / num_threads; };
     need(turns(shares) <= turns(1) * shares, "sharing takes longer", seed);
     need(shares == 1 || turns(shares) < turns(1) * shares, "sharing gains nothing", seed);

@@ -1,4 +1,4 @@
-// Random inputs for parts of the core that no whole model is needed for; see fuzz.cpp.
+// Random inputs for parts of the core that need no whole model; see fuzz.cpp.
 #pragma once
 
 #include <random>
@@ -10,28 +10,29 @@
 
 namespace weft {
 
-// A number from `low` to `high`, both included.
+// Draws a number from `low` to `high`, both included.
 int draw(std::mt19937& random, int low, int high);
 
-// Ends the program where it does not hold, and says of which seed.
+// Ends the program, naming the seed, if the condition does not hold.
 void need(bool holds, const char* what, unsigned seed);
 
-// A layer's experts, of any sizes.
+// Draws a layer's experts of any sizes.
 ExpertsSpec draw_experts(std::mt19937& random);
 
-// Makes attention latent, of any sizes, and takes back what does not go with that.
+// Makes attention latent, with any sizes, and resets switches that exclude it.
 void draw_latent(std::mt19937& random, ModelSpec& spec);
 
-// Short convolutions of one width in place of attention, in some layers of some models; before `draw_formats`.
+// Draws short convolutions of one width instead of attention, in some layers of some models; call before
+// `draw_formats`.
 void draw_convolutions(std::mt19937& random, ModelSpec& spec);
 
-// Mamba-2 and gated delta nets in place of attention, likewise.
+// Draws Mamba-2 and gated delta nets instead of attention, likewise.
 void draw_recurrences(std::mt19937& random, ModelSpec& spec);
 
-// How the weights of linear layers lie, where other rounded weights are int8.
+// Draws the formats of linear layers; other quantized weights are int8.
 void draw_formats(std::mt19937& random, ModelSpec& spec);
 
-// That of a matrix, by the name that it is loaded by.
+// The format of a matrix, by the name under which it is loaded.
 const std::optional<GroupFormat>& format_of(const ModelSpec& spec, const std::string& name);
 
 // Random numbers in groups.
@@ -52,15 +53,15 @@ private:
     std::vector<std::byte> offsets_;
 };
 
-// Int8 products, and those of weights in groups: the bits of the portable path, rows that hold NaN or infinity
-// included; sizes that do not fit are refused.
+// Checks products of int8 weights and of weights in groups: they have the bits of the portable path, also for rows
+// with NaN or infinity; inconsistent sizes are refused.
 void check_products(unsigned seed, const std::string& path);
 
-// Attention is divided so that all heads are done, and threads share tasks only where all end sooner.
+// Checks that the tasks of attention cover all heads, and that threads share tasks only if all finish sooner.
 void check_attention_tasks(unsigned seed);
 
-// Rows of sequences that begin with the same tiles: planned to attend together, and to the bits of each alone, by
-// one thread or several.
+// Checks rows of sequences that begin with the same tiles: they are planned to attend together, with the bits of each
+// alone, on one thread or several.
 void check_shared_prefixes(unsigned seed, const std::string& path);
 
 }  // namespace weft

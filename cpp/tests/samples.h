@@ -1,15 +1,16 @@
-// Random steps for what chooses tokens and scores rows; see fuzz.cpp.
+// Random steps for sampling and scoring; see fuzz.cpp.
 #pragma once
 
 #include <string>
 
 namespace weft {
 
-// Random rows, masks and cut-offs: a token of the row comes and never one that is out, the same by any number of
-// threads, alone, and on the portable path. A row that is not finite has none, and leaves the others as they are.
+// Checks random rows, masks and restrictions: the chosen token is an allowed one of the row, and is the same with any
+// number of threads, alone, and on the portable path. A row that is not finite gives no token, and does not affect
+// the others.
 void check_samples(unsigned seed, const std::string& path);
 
-// Arrays that do not fit each other, and tokens that a row does not have, are refused.
+// Checks that inconsistent arrays, and tokens outside a row, are refused.
 void check_strange_samples(unsigned seed, const std::string& path);
 
 }  // namespace weft

@@ -26,9 +26,7 @@ async def merged(streams: Sequence[AsyncGenerator[T, None]]) -> AsyncGenerator[t
             task = asyncio.create_task(_pump(position, stream, slots[position], queue))
             task.add_done_callback(lambda _, position=position: queue.put_nowait((position, [])))  # type: ignore[misc]
             tasks.append(task)
-            await asyncio.sleep(
-                0
-            )  # one stream begins per turn of the event loop: others run between
+            await asyncio.sleep(0)  # one stream begins per turn of the event loop
         num_open = len(streams)
         while num_open:
             position, items = await queue.get()
