@@ -17,7 +17,7 @@ from tests.engine.test_data_parallel import by_hand, leave, sent
 from tests.engine.test_elastic import elastic_by_hand
 from tests.engine.test_front import HandClient
 from weft.core import errors
-from weft.core.errors import BadRequest, EngineDead, Key, NotFound, WeftError
+from weft.core.errors import BadRequest, EngineDead, Key, NotFound, RateLimited, WeftError
 from weft.core.values.kv_transfer import KEY, RemotePrompt
 from weft.core.values.types import (
     EngineLoad,
@@ -65,6 +65,13 @@ def test_an_error_is_the_same_elsewhere(kind):
     error = Fault.of(kind("what was wrong")).to_error()
     assert type(error) is kind
     assert str(error) == "what was wrong"
+
+
+def test_a_rate_limit_says_elsewhere_when_to_try_again():
+    """Clients read it from the header retry-after, whichever process answers."""
+    again = Fault.of(RateLimited("too many", 12.5)).to_error()
+    assert isinstance(again, RateLimited)
+    assert again.retry_after_s == 12.5
 
 
 def test_a_field_that_an_error_names_is_renamed_elsewhere_too():

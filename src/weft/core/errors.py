@@ -113,7 +113,7 @@ class Overloaded(WeftError):
 class RateLimited(Overloaded):
     """A rate limit of the caller's key is reached; a retry may succeed after `retry_after_s` seconds."""
 
-    def __init__(self, message: str, retry_after_s: float) -> None:
+    def __init__(self, message: str, retry_after_s: float = 1.0) -> None:
         super().__init__(message)
         self.retry_after_s = retry_after_s
 

@@ -3,7 +3,7 @@
 import msgspec
 
 from weft.core import errors
-from weft.core.errors import BadRequest, GenerationError, Key, NotFound, WeftError
+from weft.core.errors import BadRequest, GenerationError, Key, NotFound, RateLimited, WeftError
 
 _KINDS = {
     kind.__name__: kind
@@ -18,6 +18,7 @@ class Fault(msgspec.Struct, frozen=True, array_like=True):
     kind: str
     parts: list[tuple[str, bool]]
     parameter: str | None = None
+    retry_after_s: float | None = None
 
     @classmethod
     def of(cls, error: WeftError) -> "Fault":
@@ -25,7 +26,8 @@ class Fault(msgspec.Struct, frozen=True, array_like=True):
         parts = error.parts if isinstance(error, BadRequest) else (str(error),)
         parameter = error.parameter if isinstance(error, BadRequest | NotFound) else None
         marked = [(str(part), isinstance(part, Key)) for part in parts]
-        return cls(type(error).__name__, marked, parameter)
+        retry_after_s = error.retry_after_s if isinstance(error, RateLimited) else None
+        return cls(type(error).__name__, marked, parameter, retry_after_s)
 
     def to_error(self) -> WeftError:
         """Returns the error again."""
@@ -35,4 +37,6 @@ class Fault(msgspec.Struct, frozen=True, array_like=True):
             return kind(self.parameter, parts)
         if issubclass(kind, NotFound):
             return kind("".join(parts), self.parameter)
+        if issubclass(kind, RateLimited) and self.retry_after_s is not None:
+            return kind("".join(parts), self.retry_after_s)
         return kind("".join(parts))
