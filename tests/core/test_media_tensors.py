@@ -70,7 +70,7 @@ def test_what_fits_is_taken():
 @pytest.mark.parametrize(
     ("given", "words"),
     [
-        ([GIVEN, GIVEN], "one for each modality"),
+        ([GIVEN, GIVEN], "at most one entry per modality"),
         ([changed(placeholders=[])], "there is none"),
         ([changed(hashes=["a"])], "one is needed for each of 2"),
         ([changed(hashes=["a", ""])], "1 to 256 characters"),

@@ -72,5 +72,5 @@ async def test_what_is_done_again_and_again_outlives_a_failure(
     await over.wait()
     task.cancel()
     logged = [record for record in caplog.records if record.levelno == logging.ERROR]
-    assert [record.message for record in logged] == ["the sweep failed, and is tried again"] * 2
+    assert [record.message for record in logged] == ["the sweep failed and will be retried"] * 2
     assert all(record.exc_info for record in logged)

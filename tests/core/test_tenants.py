@@ -54,8 +54,8 @@ def test_with_salts_each_key_is_a_tenant(tmp_path):
     ("tenants", "others", "words"),
     [
         ([], {}, "tenants must hold at least one"),
-        ([A, A], {}, "a name is there twice"),
-        ([A, {"name": "b", "keys": ["first"]}], {}, "a key is there twice"),
+        ([A, A], {}, "duplicate name"),
+        ([A, {"name": "b", "keys": ["first"]}], {}, "duplicate key"),
         ([{"name": "a"}], {}, "keys of a must be one or more texts"),
         ([{"name": "a", "keys": [" x"]}], {}, "keys of a must be one or more texts"),
         ([{"name": "a b", "keys": ["x"]}], {}, "name"),

@@ -128,7 +128,7 @@ async def search_beams(
     With `num_logprobs` each beam has, for each of its tokens, a row of that many logprobs.
     """
     if request.prompt_embeds:
-        raise BadRequest("prompt_embeds", "prompt_embeds does not go with beam search")
+        raise BadRequest("prompt_embeds", "prompt_embeds cannot be combined with beam search")
     width = params.beam_width
     eos_token_ids = () if params.ignore_eos else client.model_config.eos_token_ids
     step = _Step(client, request, options, width)

@@ -74,7 +74,10 @@ class Prefiller(ABC):
         except self._failures as error:
             reason = str(error) or type(error).__name__
             log.warning(
-                "no prefill at %.80r: %s, request_id=%s", chosen.address, reason, request.request_id
+                "prefill at %.80r failed, the prompt is computed here: %s, request_id=%s",
+                chosen.address,
+                reason,
+                request.request_id,
             )
             return request
         params = msgspec.structs.replace(params, extra_args=to_extra_args(found))

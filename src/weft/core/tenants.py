@@ -182,7 +182,7 @@ def _check(rules: list[TenantRules], path: Path) -> None:
         ("key", [key for one in rules for key in one.keys]),
     ):
         if len(set(values)) != len(values):
-            raise ConfigError(f"{FLAG} {path}: a {what} is there twice")
+            raise ConfigError(f"{FLAG} {path}: duplicate {what}")
     for one in rules:
         if not one.keys or not all(key.strip() == key and key for key in one.keys):
             raise ConfigError(

@@ -23,7 +23,7 @@ class ReferenceBackend(CpuBackend):
         compute = super().configure(options, card)
         if options.num_threads is not None and card.is_causal:
             raise ConfigError(
-                "--num-threads is for the native runner; the reference leaves it to numpy"
+                "--num-threads does not apply to --compute reference, which leaves threads to numpy"
             )
         return compute
 

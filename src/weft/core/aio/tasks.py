@@ -53,7 +53,7 @@ async def every(interval_s: float, act: Callable[[], Awaitable[None] | None]) ->
         except Exception:  # noqa: BLE001 - the root of a task: what it keeps fresh must not grow stale for good
             if not is_failing:
                 task = asyncio.current_task()
-                _log.exception("%s failed, and is tried again", task and task.get_name())
+                _log.exception("%s failed and will be retried", task and task.get_name())
             is_failing = True
         else:
             is_failing = False

@@ -45,7 +45,7 @@ def check_length(name: str, tensor: Tensor) -> None:
 def check_tensors(batches: Sequence[MediaTensors]) -> None:
     """Raises `BadRequest` for tensors whose layout differs from their declaration."""
     if len({given.modality for given in batches}) < len(batches):
-        raise _refused("extra_mm_inputs", "there is one for each modality at most")
+        raise _refused("extra_mm_inputs", "at most one entry per modality is allowed")
     for given in batches:
         num_items = len(given.placeholders)
         if num_items == 0:

@@ -86,7 +86,7 @@ class OtlpTracer(Tracer):
         closing.start()
         closing.join(_CLOSE_S)
         if closing.is_alive():
-            log.warning("the collector of traces does not answer: the last spans are lost")
+            log.warning("the trace collector does not answer: the last spans are lost")
             self._exporter.shutdown()  # ends the exporter's retries, and with them both threads
 
     def _is_sampled(self, name: str, trace_id: int, parent: Parent | None) -> bool:
@@ -110,7 +110,7 @@ class OtlpTracer(Tracer):
         if waiting >= self._max_queue:
             if not self.num_dropped:
                 log.warning(
-                    "spans are dropped: %d wait for the collector of traces, and no more may",
+                    "spans are dropped: %d spans wait for the trace collector, which is the maximum",
                     waiting,
                 )
             self.num_dropped += 1
@@ -172,7 +172,7 @@ class SpanSeries(Collector):
     def collect(self) -> Iterator[CounterMetricFamily]:
         exported = CounterMetricFamily(
             "otel_sdk_exporter_span_exported",
-            "Spans that the collector of traces has, or that it could not be given.",
+            "Spans exported to the trace collector, by error type: empty for success.",
             labels=("error_type",),
         )
         exported.add_metric(("",), self._tracer.num_exported)
@@ -180,7 +180,7 @@ class SpanSeries(Collector):
         yield exported
         dropped = CounterMetricFamily(
             "otel_sdk_processor_span_processed",
-            "Spans that were dropped, because too many waited for the collector.",
+            "Spans dropped because too many waited for the trace collector.",
             labels=("error_type",),
         )
         dropped.add_metric(("queue_full",), self._tracer.num_dropped)

@@ -133,7 +133,9 @@ def _hybrid(parameters: Parameters) -> dict[str, object] | None:
         raise ConfigError(f"embedded:random: conv and {min(given)} are of different families")
     num_layers = parameters.integer("layers", 2, high=1024)
     if num_layers == 1 or width == 1:
-        raise ConfigError("embedded:random: conv must be at least 2, and so must layers be with it")
+        raise ConfigError(
+            "embedded:random: conv must be at least 2, and needs layers of at least 2"
+        )
     return {
         "model_type": "lfm2",
         "conv_L_cache": width,
@@ -203,7 +205,7 @@ def _latent(parameters: Parameters, hidden: int, head_dim: int) -> dict[str, obj
     query_rank = parameters.integer("latent_queries", 0, low=0, high=2**12)
     if rank == 0:
         if query_rank:
-            raise ConfigError("embedded:random: latent_queries is of latent attention; give latent")
+            raise ConfigError("embedded:random: latent_queries needs latent")
         return None
     others = {"kv_heads", "qk_norm", "sinks"} & parameters.values.keys()
     if others:

@@ -27,7 +27,7 @@ def delta_layers(
 ) -> tuple[LayerSpec, ...]:
     """Returns layers with attention and this rope, and layers with gated delta nets."""
     if fields.text("hidden_act") not in ("silu", "swish"):
-        fields.refuse("hidden_act", "silu, which is what goes with linear_attention")
+        fields.refuse("hidden_act", "silu, the only activation implemented with linear_attention")
     attention, delta = LayerSpec(rope=rope), LayerSpec(recurrence=_delta(fields, is_by_key_head))
     return tuple(attention if kind == _FULL else delta for kind in _kinds(fields, num_layers))
 
