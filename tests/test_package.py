@@ -138,8 +138,9 @@ def test_what_is_imported_is_what_is_declared():
     extras = project["optional-dependencies"]
     # That of `up` is a program; exporters of traces are imported by the protocol's name.
     otel = [need for need in extras["otel"] if "exporter" not in need]
-    imported = (extras[name] for name in ("epp", "kubernetes", "mcp"))
-    needs = [*project["dependencies"], *(need for extra in imported for need in extra), *otel]
+    imported = (extras[name] for name in ("epp", "gpu", "kubernetes", "mcp"))
+    # torch brings the Triton that fits it.
+    needs = [*project["dependencies"], *(n for extra in imported for n in extra), *otel, "triton"]
     assert imported_distributions() == {re.split(r"[><=]", need)[0] for need in needs}
 
 

@@ -13,7 +13,7 @@ def test_without_the_extra_the_flag_says_what_to_install(monkeypatch: pytest.Mon
     monkeypatch.delitem(sys.modules, "weft.core.observe.otlp", raising=False)
     monkeypatch.setitem(sys.modules, "opentelemetry.sdk.resources", None)
     with pytest.raises(
-        ConfigError, match=r"^--tracing needs OpenTelemetry: pip install 'weft\[otel\]'"
+        ConfigError, match=r"^--tracing needs OpenTelemetry: pip install 'weft-serve\[otel\]'"
     ):
         open_tracer("--tracing", "weft-epp")
 

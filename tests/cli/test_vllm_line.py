@@ -181,8 +181,8 @@ def test_a_directory_may_say_how_to_sample(tmp_path):
     (tmp_path / "generation_config.json").write_text('{"temperature": 0.7}')
     config = fitted("embedded:tiny", "--generation-config", str(tmp_path)).config
     assert config.model_config.default_sampling_params == {"temperature": 0.7}
-    with pytest.raises(ConfigError, match="max_new_tokens is unknown"):
-        fitted("embedded:tiny", "--override-generation-config", '{"max_new_tokens": 3}')
+    with pytest.raises(ConfigError, match="max_length is unknown"):
+        fitted("embedded:tiny", "--override-generation-config", '{"max_length": 3}')
 
 
 def test_values_of_the_config_are_replaced():

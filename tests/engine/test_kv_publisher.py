@@ -384,7 +384,7 @@ async def test_where_it_cannot_listen_is_said(tmp_path: Path):
 
 async def test_the_log_says_who_sees_the_events(tmp_path: Path, caplog: pytest.LogCaptureFixture):
     """Anyone who can connect reads a bound endpoint; only the listener reads a connected one."""
-    caplog.set_level("INFO")
+    caplog.set_level("INFO", "weft.engine")  # another test may have set the level of all of weft
     for endpoint, reach in (
         (f"ipc://{tmp_path}/own", "readable by anyone who can connect"),
         ("tcp://192.0.2.1:4000", "sent to the listener there"),

@@ -92,7 +92,7 @@ def post(body: bytes) -> bytes:
         b'{"prompt": "a", "prompt": "b"}',
         b'{"prompt": "a", "temperature": NaN}',
         b'{"prompt": "a", "temperature": 1e999}',
-        b'{"prompt": "a", "max_tokens": 1.0}',
+        b'{"prompt": "a", "max_tokens": 1.5}',
     ],
     ids=range(14),
 )

@@ -19,11 +19,19 @@ class SlowTemplate:
     source = ""
 
     def __init__(self):
+        self.processes = self
         self.is_asked = threading.Event()
         self.may_end = threading.Event()
         self.num_asked = 0
 
-    def render(self, *_args, **_kwargs):
+    def prepare(self, *_args, **_kwargs):
+        """There is nothing to render."""
+
+    async def run_soon(self, begin):
+        _, apart = begin()
+        return await asyncio.to_thread(self.render), apart
+
+    def render(self):
         self.num_asked += 1
         self.is_asked.set()
         assert self.may_end.wait(PATIENCE_S)

@@ -146,7 +146,7 @@ async def test_one_connection_too_many_is_refused():
     [
         ("GET", "/nowhere", 404, None),
         ("GET", "/", 404, None),
-        ("GET", "/v1/models/", 404, None),
+        ("GET", "/v1/models/", 200, None),
         ("GET", "/v1/responses/%FF", 404, None),
         ("POST", "/v1/messages/x/nowhere", 404, None),
         ("GET", "/test/chat/completions", 405, "POST"),
@@ -174,7 +174,7 @@ async def test_unknown_paths_and_methods(
         ("/v1/chat/completion", "/v1/chat/completions", False),
         ("/v1/v1/chat/completions", "/v1/chat/completions", False),
         ("/completions", "/v1/completions", False),
-        ("/v1/models/", "/v1/models", False),
+        ("/models/", "/v1/models", False),
         ("/v1/responses/resp_1/cance", "/v1/responses/{response_id}/cancel", False),
         ("/v1/message", "/v1/messages", True),
         ("/v1/v1/messages", "/v1/messages", True),

@@ -75,8 +75,8 @@ def _check_dimensions(dimensions: object, pooler: PoolerConfig) -> None:
     if not pooler.is_matryoshka:
         raise BadRequest(
             "dimensions",
-            "this model does not support Matryoshka embeddings: dimensions must be absent or "
-            f"{pooler.embedding_size}, got {dimensions}",
+            "this model does not support Matryoshka embeddings: dimensions must be absent, or the length of "
+            f"its embeddings, got {dimensions}",
             dimensions,
         )
     if not 1 <= dimensions <= pooler.embedding_size:
