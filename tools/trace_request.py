@@ -45,9 +45,9 @@ from weft.web.served import Served
 SOURCE = str(Path(__file__).resolve().parent.parent / "src" / "weft") + "/"
 # Functions and lines that a request may run.
 BOUNDS = {
-    "HTTP chat, streamed": (496, 2680),
-    "HTTP chat, whole": (476, 2560),
-    "gRPC Generate, streamed": (295, 1670),
+    "HTTP chat, streamed": (510, 2700),
+    "HTTP chat, whole": (500, 2620),
+    "gRPC Generate, streamed": (305, 1680),
 }
 ONCE = ("validate_params", "validate_prompt", "resolve_params", "validate_cache_salt")
 MEMORY = 1 << 30
