@@ -9,7 +9,7 @@ import sys
 import time
 
 from weft.core.values.types import SamplingParams
-from weft.engine.library.offline import LLM
+from weft.engine.llm.offline import LLM
 
 imported = time.monotonic()
 packed_bytes = int(sys.argv[4])

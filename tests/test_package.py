@@ -97,7 +97,7 @@ def test_nothing_that_serves_imports_torch():
     program = (
         "import sys, weft.cli.serving.serve, weft.cli.serving.loading, weft.cli.chat.chat, weft.cli.chat.complete\n"
         "import weft.engine.process, weft.engine.process_main\n"
-        "import weft.engine.library.offline\n"
+        "import weft.engine.llm.offline\n"
         "print(sorted({'torch', 'transformers', 'pydantic'} & set(sys.modules)))"
     )
     command = [sys.executable, "-c", program]

@@ -7,17 +7,17 @@ if TYPE_CHECKING:
     from weft.core.beam_search import BeamSearchParams as BeamSearchParams
     from weft.core.values.types import RequestOutput as RequestOutput
     from weft.core.values.types import SamplingParams as SamplingParams
-    from weft.engine.library.async_llm import AsyncLLM as AsyncLLM
-    from weft.engine.library.offline import LLM as LLM
+    from weft.engine.llm.async_llm import AsyncLLM as AsyncLLM
+    from weft.engine.llm.offline import LLM as LLM
 
 __version__ = "0.1.0"
 __all__ = ["LLM", "AsyncLLM", "BeamSearchParams", "RequestOutput", "SamplingParams"]
 
 # Loaded on first use: `import weft` costs nothing, and no server pays for what it does not use.
 _MODULES = {
-    "AsyncLLM": "weft.engine.library.async_llm",
+    "AsyncLLM": "weft.engine.llm.async_llm",
     "BeamSearchParams": "weft.core.beam_search",
-    "LLM": "weft.engine.library.offline",
+    "LLM": "weft.engine.llm.offline",
     "RequestOutput": "weft.core.values.types",
     "SamplingParams": "weft.core.values.types",
 }

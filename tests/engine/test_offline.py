@@ -11,7 +11,7 @@ from tests.busy import PATIENCE_S
 from tests.model.checkpoints import write_checkpoint
 from weft.core.errors import BadRequest, ConfigError, Unsupported
 from weft.core.values.types import SamplingParams
-from weft.engine.library.metric_values import Counter, Gauge, Histogram
+from weft.engine.llm.metric_values import Counter, Gauge, Histogram
 from weft.engine.start.progress import progress_bar
 
 SMALL = (

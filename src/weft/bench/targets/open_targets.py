@@ -25,7 +25,7 @@ from weft.core.errors import ConfigError, Unavailable, WeftError
 from weft.core.values.declare import refuse_unused
 from weft.core.values.params import PARAMETERS
 from weft.core.values.types import OutputKind, SamplingParams
-from weft.engine.library.async_llm import running
+from weft.engine.llm.async_llm import running
 from weft.engine.start.fit import find_and_fit
 from weft.model.hub import fetch
 from weft.model.open import find_model, is_hub_id

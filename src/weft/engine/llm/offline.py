@@ -34,8 +34,8 @@ from weft.core.values.types import (
 )
 from weft.core.values.weight_transfer import WeightTransferInitRequest, WeightTransferUpdateRequest
 from weft.engine.clients.data_parallel import start_engines
-from weft.engine.library.llm_tokenizer import LLMTokenizer
-from weft.engine.library.metric_values import Metric, read_metrics
+from weft.engine.llm.llm_tokenizer import LLMTokenizer
+from weft.engine.llm.metric_values import Metric, read_metrics
 from weft.engine.start.fit import Fitted, find_and_fit
 from weft.engine.start.progress import progress_bar
 from weft.model.open import Checkpoint
