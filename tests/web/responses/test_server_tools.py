@@ -386,8 +386,9 @@ async def test_a_request_may_bring_a_server_of_an_allowed_host(tools):
         assert made["tools"][0]["server_url"] == address
         assert "secret" not in str(made)
     async with handlers(f"station={address}") as to:
+        stranger = station(server_label="other", server_url="http://127.0.0.1:9/mcp")
         with pytest.raises(BadRequest, match="allowed-tool-hosts"):
-            await to.create(input=call(), tools=[station(server_url="http://127.0.0.1:9/mcp")])
+            await to.create(input=call(), tools=[stranger])
 
 
 @pytest.mark.parametrize(

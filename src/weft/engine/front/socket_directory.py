@@ -76,7 +76,7 @@ def remove_abandoned(where: str) -> None:
         with suppress(OSError):  # another user's directory, or removed meanwhile
             if _is_abandoned(path):
                 shutil.rmtree(path)
-                log.info("removed %s, left behind by a process that was killed", path)
+                log.debug("removed %s, left behind by a process that was killed", path)
 
 
 def _is_abandoned(path: Path) -> bool:
