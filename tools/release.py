@@ -56,7 +56,7 @@ def build(python: str, folder: Path) -> Path:
     # No isolated build twice: the environment of a build comes from pyproject.toml.
     run(python, "-m", "venv", folder / "venv")
     pip = (folder / "venv/bin/python", "-m", "pip", "--disable-pip-version-check")
-    run(*pip, "wheel", "--no-deps", "--wheel-dir", folder, ".")
+    run(*pip, "wheel", "--no-deps", "-C", "wheel.py-api=cp312", "--wheel-dir", folder, ".")
     (wheel,) = folder.glob("*.whl")
     if sys.platform == "linux":
         run(sys.executable, "-m", "auditwheel", "repair", "--wheel-dir", folder / "named", wheel)

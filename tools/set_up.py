@@ -175,12 +175,9 @@ def wheel_name() -> str:
     source = (ROOT / "src/weft/__init__.py").read_text(encoding="utf-8")
     found = re.search(r'^__version__ = "(.*)"', source, re.MULTILINE)
     assert found is not None
-    is_stable = sys.version_info >= (3, 12)  # pyproject.toml: wheel.py-api
-    python = (
-        "cp312-abi3" if is_stable else f"cp3{sys.version_info.minor}-cp3{sys.version_info.minor}"
-    )
+    python = f"cp{sys.version_info.major}{sys.version_info.minor}"
     platform_tag = re.sub(r"[-.]", "_", sysconfig.get_platform())
-    return f"weft_serve-{found[1]}-{native_digest()}-{python}-{platform_tag}.whl"
+    return f"weft_serve-{found[1]}-{native_digest()}-{python}-{python}-{platform_tag}.whl"
 
 
 def take_from_wheel(wheel: Path) -> bool:
