@@ -31,7 +31,6 @@ class GpuBackend:
 
     @property
     def sampler(self) -> Sampler:
-        """See `Backend`."""
         from weft.compute.gpu.choosing.sampler import GpuSampler  # noqa: PLC0415 - imports torch
 
         return GpuSampler()

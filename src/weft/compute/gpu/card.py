@@ -15,7 +15,7 @@ _HIDDEN = "CUDA_VISIBLE_DEVICES"
 
 @dataclass(frozen=True, slots=True)
 class Card:
-    """One NVIDIA card. `capability` is the version of its instructions, such as (9, 0)."""
+    """An NVIDIA card. `capability` is its compute capability, such as (9, 0)."""
 
     name: str
     capability: tuple[int, int]
@@ -32,7 +32,7 @@ class _Memory(ctypes.Structure):
 
 
 def is_interpreted() -> bool:
-    """Whether Triton's interpreter runs kernels on the CPU, in float32: for tests."""
+    """True if Triton's interpreter runs the kernels on the CPU, in float32; used by tests."""
     return os.environ.get("TRITON_INTERPRET") == "1"
 
 

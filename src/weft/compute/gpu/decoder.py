@@ -41,7 +41,7 @@ class _Layer:
 
 @dataclass(frozen=True, slots=True)
 class _Norms:
-    """Of attention, or of the MLP: of what goes in, of what comes out, and of the sum."""
+    """Norms of attention or of an MLP: before it, after it, and after the residual sum."""
 
     before: NormWeights | None
     after: NormWeights | None
@@ -104,7 +104,7 @@ class Decoder:
         self._add_norm(step, space, product, self._last_norm, wanted=step.wanted)
 
     def logits(self, wanted: torch.Tensor) -> torch.Tensor:
-        """Of normed rows, float32 [rows, vocab]; without a head, their hidden states."""
+        """Returns logits of the normed rows, float32 [rows, vocab]; hidden states if there is no head."""
         if self._head is None:
             return wanted[:, : self.spec.hidden_size].float()
         width = self.spec.vocab_size

@@ -1,4 +1,4 @@
-"""How kernels are launched on this card: tiles, stages and warps. None of it changes a bit of a result."""
+"""Launch parameters of kernels on this card: tiles, stages and warps. They do not change the bits of a result."""
 
 from dataclasses import dataclass
 from functools import cache
@@ -10,7 +10,7 @@ from weft.compute.gpu.card import is_interpreted
 
 
 def device() -> torch.device:
-    """Where tensors lie."""
+    """Device of all tensors."""
     return torch.device("cpu") if is_interpreted() else torch.device("cuda")
 
 
@@ -21,7 +21,7 @@ def power_of_two(count: int) -> int:
 
 @dataclass(frozen=True, slots=True)
 class Tile:
-    """Of a product: its size, and how its kernel runs."""
+    """Tile of a product: its size, and the launch parameters of its kernel."""
 
     rows: int
     outputs: int
@@ -30,7 +30,7 @@ class Tile:
     stages: int
 
     def options(self) -> dict[str, Any]:
-        """What Triton takes."""
+        """Keyword arguments of the launch."""
         return {"num_warps": self.warps, "num_stages": self.stages, **exact()}
 
 
@@ -85,7 +85,7 @@ class InterpretedTuning(Tuning):
 
 @cache
 def tuning() -> Tuning:
-    """That of this card."""
+    """Launch parameters for this card."""
     return InterpretedTuning() if is_interpreted() else Tuning()
 
 

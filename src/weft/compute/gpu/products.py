@@ -19,7 +19,7 @@ _FEW = 128  # rows at most that one tile of `few_rows` takes
 
 @dataclass(frozen=True, slots=True)
 class Ending:
-    """What a product's kernel makes of its sums before it stores them; `kind` as `kernels.products` has it."""
+    """Conversion of a product's sums before they are stored; for `kind` see `kernels.products`."""
 
     kind: str = "parts"
     activation: str = ""

@@ -72,11 +72,9 @@ class GpuRunner:
         return self._forward(batch, None)
 
     def forward_after(self, batch: Batch, device_token_ids: torch.Tensor) -> torch.Tensor:
-        """See `AsyncRunner`."""
         return self._forward(batch, device_token_ids)
 
     def wait(self, rows: torch.Tensor) -> None:
-        """See `AsyncRunner`."""
         for launched, end in self._ends:
             if launched is rows and end is not None:
                 end.synchronize()

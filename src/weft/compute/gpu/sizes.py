@@ -1,4 +1,4 @@
-"""What a model takes of a card's memory, before anything of it is there."""
+"""Memory that a model needs on a card, computed before anything is allocated."""
 
 from weft.model.card import ModelCard
 from weft.model.spec import ModelSpec
@@ -23,5 +23,5 @@ def resident_bytes(spec: ModelSpec, card: ModelCard) -> int:
 
 
 def kv_bytes_per_token(spec: ModelSpec) -> int:
-    """Of all layers, keys and values."""
+    """Bytes per token of the keys and values of all layers."""
     return 2 * spec.kv_size * spec.num_attention_layers * _ELEMENT

@@ -1,4 +1,4 @@
-"""What this backend computes, and what it refuses by name."""
+"""Models and options that this backend supports, and refusals of others by name."""
 
 from collections.abc import Iterator
 from importlib.util import find_spec
@@ -7,6 +7,7 @@ from weft.compute.cpu import unknown
 from weft.compute.gpu.card import Card, is_interpreted
 from weft.core.config.engine_options import EngineOptions
 from weft.core.errors import ConfigError
+from weft.core.extras import how_to_install
 from weft.model.card import ModelCard
 from weft.model.spec import ModelSpec
 
@@ -62,9 +63,7 @@ def check_card(card: Card | None) -> None:
     """Refuse a machine without a card that kernels run on, or without the packages for it."""
     missing = [package for package in _PACKAGES if find_spec(package) is None]
     if missing:
-        raise ConfigError(
-            f"--compute gpu needs {' and '.join(missing)}: pip install 'weft-serve[gpu]'"
-        )
+        raise ConfigError(f"--compute gpu needs {' and '.join(missing)}: {how_to_install('gpu')}")
     if card is None:
         raise ConfigError("--compute gpu: this machine shows no NVIDIA card (see nvidia-smi)")
     if card.capability < LEAST_CAPABILITY:

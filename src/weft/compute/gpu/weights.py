@@ -65,7 +65,7 @@ class Reader:
         return whole
 
     def matrix(self, prefix: str, *names: str, ending: Ending = PARTS) -> Matrix:
-        """The same, to multiply rows by, with their biases."""
+        """Reads weights and biases as one matrix for products."""
         bias = self._biases(prefix, names)
         return Matrix.of(self.padded(*(prefix + name for name in names)), ending, bias)
 
@@ -95,14 +95,14 @@ def padded_depth(depth: int) -> int:
 
 
 def up_ending(spec: ModelSpec) -> Ending:
-    """Of the product into an MLP's middle."""
+    """Ending of the product into an MLP's middle."""
     kind = "gated" if spec.is_gated else "plain"
     limit, alpha = spec.swiglu_limit or 0.0, spec.swiglu_alpha
     return Ending(kind, Activation(spec.activation).value, limit, alpha)
 
 
 def head_ending(spec: ModelSpec) -> Ending:
-    """Of the product into logits."""
+    """Ending of the product into logits."""
     return Ending("head", divisor=spec.logits_divisor, cap=spec.final_soft_cap or 0.0)
 
 

@@ -68,7 +68,7 @@ class Workspace:
         )
 
     def has_room(self, num_rows: int, num_wanted: int, num_lone_parts: int) -> bool:
-        """Whether a step so large fits."""
+        """True if the workspace holds a step of this size."""
         return (
             num_rows <= self.max_rows
             and num_wanted <= self.max_wanted

@@ -1,4 +1,4 @@
-"""What requests forbid, favour and penalise, done to copies of their rows on the card: all rows together."""
+"""Masks, bias and penalties of requests, applied on the card to copies of their rows, all rows together."""
 
 from dataclasses import dataclass
 
@@ -43,12 +43,12 @@ class _Entries:
         return rows[self.rows, self.tokens]
 
     def write(self, rows: torch.Tensor, values: torch.Tensor) -> None:
-        """Where a token comes twice its values are the same."""
+        """Writes a value for each entry; entries of the same token have equal values."""
         rows[self.rows, self.tokens] = values
 
 
 def constrain(logits: torch.Tensor, choices: Choices, sources: torch.Tensor) -> Constrained | None:
-    """What the draw of each choice sees; None where all see their rows as they are."""
+    """Returns the rows after masks, bias and penalties; None if no choice has any."""
     lists = (choices.allowed, choices.forbidden, choices.forbidden_ends, choices.biased)
     numbers = (
         choices.repetition_penalty,
@@ -97,7 +97,7 @@ def _masked(rows: torch.Tensor, choices: Choices) -> torch.Tensor:
 
 
 def _take_out(rows: torch.Tensor, choices: Choices) -> None:
-    """What may not come is minus infinity; what would leave nothing of a row is passed over."""
+    """Sets forbidden tokens to minus infinity; ignores a list that would leave a row without tokens."""
     vocab_size = rows.shape[1]
     if choices.allowed is not None:
         entries = _Entries.of(choices.allowed, vocab_size, "allowed")

@@ -22,7 +22,7 @@ _PROCESSED = (LogprobsMode.PROCESSED_LOGPROBS, LogprobsMode.PROCESSED_LOGITS)
 
 @dataclass(frozen=True, slots=True)
 class _Numbers:
-    """What each choice is made by, on the card."""
+    """Sampling parameters of all choices, on the card."""
 
     rows: torch.Tensor  # int64
     keys: torch.Tensor
@@ -49,14 +49,13 @@ class SampledOnCard:
     scores: PendingScores | None
 
     def result(self) -> Outcome:
-        """See `Sampled`."""
         token_ids, is_finite = self.chosen.wait()
         scores = None if self.scores is None else self.scores.result()
         return Outcome(token_ids, is_finite.astype(np.bool_), scores)
 
 
 class GpuSampler:
-    """See `Sampler`."""
+    """Samples tokens and computes logprobs on the card."""
 
     def sample(
         self,
@@ -64,7 +63,6 @@ class GpuSampler:
         choices: Choices,
         mode: LogprobsMode = LogprobsMode.RAW_LOGPROBS,
     ) -> SampledOnCard:
-        """See `Sampler`."""
         numbers = _send_numbers(choices)
         constrained = constrain(logits, choices, numbers.rows)
         rows = logits if constrained is None else constrained.rows
@@ -113,7 +111,7 @@ class _Seen:
 
 
 def _send_numbers(choices: Choices) -> _Numbers:
-    """All of them in one copy, as 64 bits each."""
+    """Copies the parameters of all choices to the card in one transfer, 64 bits each."""
     count = len(choices)
     whole = np.empty((6, count), np.int64)
     floats = whole.view(np.float64)

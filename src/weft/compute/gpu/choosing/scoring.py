@@ -31,7 +31,7 @@ class PendingScores:
     is_finite: ToHost  # [scored]
 
     def result(self) -> Scores:
-        """What is there of the best: those that can come."""
+        """Waits for the scores; the best tokens are those with a probability above 0."""
         token_ids, bits, ranks = self.packed.wait()
         values = bits.view(np.float32)
         counts = self.num_given + self.num_best
@@ -117,7 +117,7 @@ def _pack(
 
 
 def _ranks(values: torch.Tensor, owners: torch.Tensor, own: torch.Tensor) -> torch.Tensor:
-    """How many tokens of its row have at least each value."""
+    """Counts the tokens of each row that have at least each value."""
     counts = [
         (values[owners[i : i + _ROWS]] >= own[i : i + _ROWS, None]).sum(1, dtype=torch.int32)
         for i in range(0, len(own), _ROWS)

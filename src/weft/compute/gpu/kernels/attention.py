@@ -34,7 +34,9 @@ def add_keys(
     HAS_CAP: tl.constexpr,
     IS_SEEN: tl.constexpr,
 ):
-    """One tile of keys, from `first` on; only those before `stop` are read. `IS_SEEN`: all rows see all of them."""
+    """Adds a tile of keys from `first` on to the running softmax; keys from `stop` on are not read. `IS_SEEN` says
+    that all rows see all keys.
+    """
     c = tl.arange(0, BLOCK_D)
     keys = first + tl.arange(0, BN)
     is_there = keys < (first + BN if IS_SEEN else stop)

@@ -12,13 +12,13 @@ from triton.language.extra.cuda import gdc_launch_dependents, gdc_wait
 
 @triton.jit
 def tanh(x):
-    """Of float32, by the exponential: the interpreter has no other."""
+    """Tanh in float32, by the exponential: the interpreter has no tanh."""
     return 1.0 - 2.0 / (1.0 + tl.exp(2.0 * x))
 
 
 @triton.jit
 def _erf(x):
-    """As `weft.compute.arithmetic.activations` has it."""
+    """Error function, by the formula of `weft.compute.arithmetic.activations`."""
     x = tl.minimum(tl.maximum(x, -3.92), 3.92)
     q = x * x
     above = (
@@ -34,7 +34,7 @@ def _erf(x):
 
 @triton.jit
 def activate(x, ACTIVATION: tl.constexpr):
-    """One of `Activation`, of float32."""
+    """Applies an `Activation` in float32."""
     if ACTIVATION == "silu":
         y = x / (1.0 + tl.exp(-x))
     elif ACTIVATION == "gelu":
@@ -50,7 +50,7 @@ def activate(x, ACTIVATION: tl.constexpr):
 
 @triton.jit
 def middle(gate, up, ACTIVATION: tl.constexpr, LIMIT: tl.constexpr, ALPHA: tl.constexpr):
-    """What a gated MLP has between its products."""
+    """Activation of a gated MLP, applied to its gate and up products."""
     if LIMIT > 0:
         gate = tl.minimum(gate, LIMIT)
         up = tl.minimum(tl.maximum(up, -LIMIT), LIMIT)
@@ -75,7 +75,9 @@ def _finish(
     CAP: tl.constexpr,
     IS_TURNED: tl.constexpr,
 ):
-    """What is stored of the sums of a tile; `KIND` is "parts", "gated", "plain" (an MLP without gate) or "head"."""
+    """Converts the sums of a tile to the stored values; `KIND` is "parts", "gated", "plain" (an MLP without gate) or
+    "head".
+    """
     if HAS_BIAS:
         bias = tl.load(BIAS + rn, mask=is_out, other=0.0)
         acc += bias[:, None] if IS_TURNED else bias[None, :]
@@ -226,7 +228,7 @@ def many_rows(
     IS_SERIAL: tl.constexpr,
     PDL: tl.constexpr,
 ):
-    """The same for steps of many rows; `IS_SERIAL` adds the parts up in order, and OUT has one."""
+    """Product for steps of many rows; with `IS_SERIAL` the parts are added in order and OUT has a single part."""
     pm, pn = _tile_of(tl.program_id(0), tl.cdiv(M, BM), tl.cdiv(N, BN), 8)
     rm = pm * BM + tl.arange(0, BM)
     rn = pn * BN + tl.arange(0, BN)

@@ -20,7 +20,7 @@ def _value(order):
 
 @triton.jit
 def _measure(row, vocab, lowest, temperature, best, IS_WEIGHT: tl.constexpr, BLOCK: tl.constexpr):
-    """Of logits whose order is `lowest` or more the number, or the sum of weights; float64."""
+    """Counts the logits whose order is `lowest` or more, or sums their weights, in float64."""
     total = tl.zeros((BLOCK,), tl.float64)
     for first in range(0, vocab, BLOCK):
         token = first + tl.arange(0, BLOCK)
@@ -63,7 +63,7 @@ def find_bounds(
     stride,
     BLOCK: tl.constexpr,
 ):
-    """What a draw may take by min-p, top-k and top-p: logits above BOUNDS, and those equal to it up to token LAST."""
+    """Finds what min-p, top-k and top-p allow: logits above BOUNDS, and logits equal to it up to token LAST."""
     own = tl.program_id(0)
     temperature = tl.load(TEMPERATURES + own)
     min_p = tl.load(MIN_P + own)

@@ -26,7 +26,7 @@ class Inputs:
         self._arrays: dict[StepShape, StepArrays] = {}
 
     def has_room(self, size: int) -> bool:
-        """Whether a step of so many numbers fits."""
+        """True if the buffer holds a step of this many numbers."""
         return size <= self._size
 
     def send(self, shape: StepShape, batch: Batch, layout: Layout, spare_slot: int) -> StepArrays:

@@ -14,7 +14,7 @@ _NOTHING = np.empty(0, np.int32)
 
 @dataclass(frozen=True, slots=True)
 class StepShape:
-    """What a graph is captured for: a step is padded to it. Rows of padding write to a block of nobody."""
+    """Padded sizes of a step, for which a graph is captured. Padding rows write to a block that no sequence has."""
 
     num_rows: int
     num_wanted: int
@@ -41,7 +41,7 @@ class StepShape:
 
     @property
     def table_start(self) -> int:
-        """Where tables begin in the buffer."""
+        """Start of the block tables in the buffer."""
         return sum(self.sizes.values())
 
 
@@ -67,7 +67,7 @@ class StepArrays:
 
     @classmethod
     def of(cls, shape: StepShape, buffer: torch.Tensor) -> Self:
-        """Where `pack` puts them."""
+        """Returns the arrays as views of the buffer that `pack` fills."""
         views, start = {}, 0
         for name, size in shape.sizes.items():
             views[name] = buffer[start : start + size]
@@ -107,7 +107,7 @@ class Layout:
 
     @classmethod
     def of(cls, batch: Batch, rows_of_tile: int) -> Self:
-        """Of a batch."""
+        """Computes the layout of a batch."""
         starts, ends = batch.query_starts[:-1], batch.query_starts[1:]
         is_lone = ends - starts == 1
         lone = np.flatnonzero(is_lone).astype(np.int32)

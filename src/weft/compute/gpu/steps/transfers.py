@@ -38,7 +38,7 @@ class ToHost:
         return cls(host, copied)
 
     def wait(self) -> NDArray[Any]:
-        """Its numbers, once they are there."""
+        """Waits for the copy and returns its numbers."""
         if self.copied is not None:
             self.copied.synchronize()
         values: NDArray[Any] = self.host.numpy()
