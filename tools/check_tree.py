@@ -15,9 +15,8 @@ ROOT = Path(__file__).resolve().parent.parent
 MAX_LINES = 500
 MAX_FUNCTION_LINES = 60
 MAX_MODULES = 15  # of a package, beside its __init__.py
-DEVICE_CODE = (
-    "src/weft/compute/gpu/kernels/"  # a kernel is one function, with a line for each argument
-)
+# A kernel is one function, with a line for each argument
+DEVICE_CODE = "src/weft/compute/gpu/kernels/"
 VAGUE_NAMES = {"utils.py", "helpers.py", "common.py", "manager.py", "misc.py"}
 # Each of these runs, or may run, what it is given. (Modules such as pickle are banned by the linter.)
 EXECUTING_CALLS = {"eval", "exec", "__import__"}

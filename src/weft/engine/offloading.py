@@ -26,9 +26,8 @@ from weft.engine.weights.engine_model import EngineModel
 
 FIND_S = 5.0  # time at the start to find blocks of earlier processes
 FETCH_CHECK_S = 1.0  # period of checks for a second tier that hangs
-FLUSH_S = (
-    3.0  # time at the end to store the pool's blocks; below the 5 s after which an engine is killed
-)
+# Time at the end to store the pool's blocks; below the 5 s after which an engine is killed
+FLUSH_S = 3.0
 
 log = logging.getLogger("weft.engine")
 

@@ -80,9 +80,8 @@ PREFILL_CONFIG: Final = PICKER_CONFIG.replace(
 )
 _STOP_S: Final = 10.0
 _POLL_S: Final = 0.1
-_MAX_TMPDIR: Final = (
-    80  # bytes of its path, so that a socket in a directory inside has fewer than 108
-)
+# Bytes of its path, so that a socket in a directory inside has fewer than 108
+_MAX_TMPDIR: Final = 80
 _PICKER_PAUSES_S: Final = (0.25, 30.0)  # the first and the longest, before it is started again
 _SERVES: Final = re.compile(r"^Weft \S+ serves (.+), loaded in ", re.MULTILINE)
 _MAX_WORKERS: Final = 256

@@ -10,9 +10,8 @@ MAX_SLEEP_LEVEL = 2
 STALL_S = 30.0  # an engine without an answer for this long is unhealthy; no step takes as long
 HUNG_S = 60.0  # an engine process or node without an answer for this long is ended
 STUCK_S = 300.0  # an engine whose process answers but whose loop is stuck for this long is ended
-SERVER_HUNG_S = (
-    20.0  # limit for API servers, which never compute, and for the supervisor as they see it
-)
+# Limit for API servers, which never compute, and for the supervisor as they see it
+SERVER_HUNG_S = 20.0
 START_S = 120.0  # extra time for a starting process: imports and reads are slow on a busy machine
 
 

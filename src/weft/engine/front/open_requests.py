@@ -175,9 +175,8 @@ class OpenRequests:
         self._engine_ids: dict[str, set[str]] = {}  # by request id
         self.num_sequences = 0
         self.num_uncached_tokens = 0
-        self._num_prepared = (
-            0  # answers of requests in preparation: they hold places and are not open yet
-        )
+        # Answers of requests in preparation: they hold places and are not open yet
+        self._num_prepared = 0
         self._num_queued_tokens = 0
 
     def use(self, limits: SchedulerConfig) -> None:

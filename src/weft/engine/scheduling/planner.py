@@ -29,9 +29,8 @@ class Planner:
         tier: SecondTier | None,
     ) -> None:
         self.budget = StepBudget(config)
-        self.lacks_blocks = (
-            False  # the last plan ahead stopped because a sequence must be preempted
-        )
+        # The last plan ahead stopped because a sequence must be preempted
+        self.lacks_blocks = False
         self.num_preemptions = 0
         self.num_lookups = 0
         self.num_queried_tokens = 0

@@ -62,9 +62,8 @@ class Scheduler:
         self._recomputes = config.speculation is not None and config.speculation.recomputes
         self._queues = Queues()
         self.planner = Planner(config, self.cache, self._queues, max_scored_rows, tier)
-        self._waits_for_tier = (
-            False  # the last plan was empty, and sequences wait for fetched blocks
-        )
+        # The last plan was empty, and sequences wait for fetched blocks
+        self._waits_for_tier = False
         self._followed: Plan | None = None  # the plan in flight when the next one was made
         self._num_arrivals = 0
 

@@ -63,9 +63,8 @@ class Sequence:
     num_registered_blocks: int = 0
     state_slot: int | None = None  # place of the state after the planned tokens
     state_source: int | None = None  # the snapshot that the planned step reads
-    last_snapshot: bytes | None = (
-        None  # block hash of its answer's snapshot, which the next one replaces
-    )
+    # Block hash of its answer's snapshot, which the next one replaces
+    last_snapshot: bytes | None = None
     num_planned_tokens: int = 0
     num_computed_tokens: int = 0
     num_pending_tokens: int = 0  # sampled by a step in flight and not known yet: 0 or 1

@@ -74,9 +74,8 @@ class SamplerCall:
         self._logits = logits
         self._wanted = wanted
         self._mode = mode
-        self._is_draft = (
-            is_draft  # failures are logged at level debug: the step's own sampling meets them again
-        )
+        # Failures are logged at level debug: the step's own sampling meets them again
+        self._is_draft = is_draft
         self._sampled: Sampled | None
         try:
             self._sampled = self._sample(wanted)

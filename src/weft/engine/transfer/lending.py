@@ -43,9 +43,8 @@ class _Lease:
     uncomputed: set[int]  # block ids
     slot: int | None  # of the state after the last block, once it is computed
     num_holders: int = 1  # engines that know the lease and have not released it
-    shared_id: str | None = (
-        None  # id for all engines but the first, which must not learn the first one's request id
-    )
+    # Id for all engines but the first, which must not learn the first one's request id
+    shared_id: str | None = None
     changed: threading.Condition = field(default_factory=threading.Condition)
 
     def has(self, block_id: int, block_hash: bytes, *, is_state: bool) -> bool:

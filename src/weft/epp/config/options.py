@@ -10,9 +10,8 @@ from weft.core.values.declare import Flag
 
 DEFAULT_NAME = "default"
 DEFAULT_POOL_GROUP = "inference.networking.k8s.io"
-GRPC_ENGINE = (
-    "vllm-grpc"  # load and prefix-cache events over VllmEngine instead of /metrics and ZMQ
-)
+# Load and prefix-cache events over VllmEngine instead of /metrics and ZMQ
+GRPC_ENGINE = "vllm-grpc"
 _KEY = re.compile(r"[!-~]+")
 
 

@@ -21,9 +21,8 @@ class EndpointSpec:
     namespace: str = "default"
     metrics_port: int | None = None  # None: the port itself
     metrics_address: str | None = None  # None: the address itself
-    grpc_port: int | None = (
-        None  # for a server that speaks gRPC apart from HTTP; None: the port itself
-    )
+    # For a server that speaks gRPC apart from HTTP; None: the port itself
+    grpc_port: int | None = None
     labels: Mapping[str, str] = field(default_factory=dict)
     incarnation: str = ""  # another one is another server, whose caches are empty
 

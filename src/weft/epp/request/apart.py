@@ -34,9 +34,8 @@ class Job(msgspec.Struct, frozen=True, kw_only=True):
     is_grpc: bool
     num_bytes: int
     max_body_bytes: int
-    model: str | None = (
-        None  # the body is wanted with this model in it; else the request that it is
-    )
+    # The body is wanted with this model in it; else the request that it is
+    model: str | None = None
 
 
 class Packed(msgspec.Struct, frozen=True, array_like=True):

@@ -53,9 +53,8 @@ class ReasoningCounter:
         self._longest = max(map(len, self._ends))
         self._is_open = is_open
         self._detokenizer = detokenizer
-        self._tail = (
-            ""  # the start of the answer until it is decided; then what an end may have begun in
-        )
+        # The start of the answer until it is decided; then what an end may have begun in
+        self._tail = ""
         self._num_undecided = 0
 
     def count(self, token_ids: Sequence[int]) -> int:

@@ -93,9 +93,8 @@ class StatePool:
     def give_back(self, sequence: Sequence) -> None:
         """Releases the sequence's slots; a snapshot can be found until its slot is allocated again."""
         self._release_source(sequence)
-        sequence.last_snapshot = (
-            None  # must not be replaced: a preempted sequence may continue from it
-        )
+        # Must not be replaced: a preempted sequence may continue from it
+        sequence.last_snapshot = None
         if sequence.state_slot is not None:
             self.pool.release([sequence.state_slot])
             sequence.state_slot = None

@@ -42,9 +42,8 @@ class Call:
     is_grpc: bool
     body: bytes = b""
     max_body_bytes: int = 64 * 2**20  # also of what a compressed body unpacks to
-    is_on_loop: bool = (
-        False  # what may take longer than a few milliseconds to read is refused (413)
-    )
+    # What may take longer than a few milliseconds to read is refused (413)
+    is_on_loop: bool = False
 
     @property
     def is_json(self) -> bool:
