@@ -8,6 +8,7 @@ import pytest
 from tests.web.openai.calls import CHAT, COMPLETIONS, HELLO, make_call
 from tests.web.serving import ECHO, serving, weather_tool
 from weft.core.errors import BadRequest
+from weft.model.embedded.byte_tokenizer import IM_START_ID, SPECIALS
 from weft.model.tokenizers.post_processor import surround
 from weft.schema.chat import ChatBody, FunctionBody, ToolBody
 from weft.schema.completion import CompletionBody
@@ -100,7 +101,7 @@ BESIDE = {
 }
 
 # A tokenizer that adds a token to every text, so that not adding it can be told.
-ADDS_BOS = surround(("<|im_start|>", 4088), None)
+ADDS_BOS = surround((SPECIALS[1], IM_START_ID), None)
 
 
 async def chat_outcome(served, fields):

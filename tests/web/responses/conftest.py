@@ -13,7 +13,7 @@ from tests.web.serving import ECHO, QWEN, RANDOM, http_serving, serving
 def echo(wait):
     """What a server of the echo model serves, under two names, with a token before every text."""
     names = ["one", "two"]
-    settings = {"options": QWEN, "served_model_name": names, "tokenizer_config": ADDS_BOS}
+    settings = {"options": QWEN, "served_model_name": names, "post_processor": ADDS_BOS}
     with opened(wait, serving(ECHO, **settings)) as served:
         yield served
 
