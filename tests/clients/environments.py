@@ -97,25 +97,25 @@ class Environment:
 
 
 ENVIRONMENTS = (
-    Environment("openai-3", "openai_sdk.py", ("openai==3.52.0",)),
+    Environment("openai-3", "openai_sdk.py", ("openai==3.57.0",)),
     Environment("openai-2", "openai_sdk.py", ("openai==2.54.0",)),
-    Environment("anthropic", "anthropic_sdk.py", ("anthropic==2.11.0",)),
-    Environment("langchain-openai", "langchain_openai_sdk.py", ("langchain-openai==1.7.3",)),
+    Environment("anthropic", "anthropic_sdk.py", ("anthropic==2.14.0",)),
+    Environment("langchain-openai", "langchain_openai_sdk.py", ("langchain-openai==1.7.4",)),
     Environment(
         "llama-index",
         "llama_index_sdk.py",
         ("llama-index-llms-openai-like==0.8.1", "llama-index-embeddings-openai-like==0.4.0"),
     ),
-    Environment("litellm", "litellm_sdk.py", ("litellm==1.100.5",)),
+    Environment("litellm", "litellm_sdk.py", ("litellm==1.110.2",)),
     Environment("instructor", "instructor_sdk.py", ("instructor==1.17.0",)),
     Environment("pydantic-ai", "pydantic_ai_sdk.py", ("pydantic-ai-slim[openai]==2.68.0",)),
     Environment(
         "ai",
         "ai_sdk.mjs",
         (
-            "ai@6.0.326",
-            "@ai-sdk/openai@3.0.141",
-            "@ai-sdk/openai-compatible@2.0.91",
+            "ai@7.0.173",
+            "@ai-sdk/openai@4.0.118",
+            "@ai-sdk/openai-compatible@3.0.92",
             "zod@4.6.7",
         ),
         is_node=True,
@@ -126,9 +126,9 @@ ENVIRONMENTS = (
         # With what pip would find after minutes.
         (
             "langchain-community==0.4.2",
-            "langchain-core==1.7.2",
+            "langchain-core==1.8.4",
             "langchain-classic==1.0.8",
-            "langsmith==0.15.0",
+            "langsmith==0.15.1",
             "llama-index-core==0.14.25",
             "llama-index-llms-vllm==0.8.0",
         ),
@@ -141,11 +141,11 @@ AGENTS = (
     Environment(
         "claude-code",
         "",
-        ("@anthropic-ai/claude-code@2.1.197",),
+        ("@anthropic-ai/claude-code@2.1.332",),
         is_node=True,
         post_install="node_modules/@anthropic-ai/claude-code/install.cjs",
     ),
-    Environment("codex", "", ("@openai/codex@0.169.0",), is_node=True),
+    Environment("codex", "", ("@openai/codex@0.171.0",), is_node=True),
     Environment("aider", "", ("aider-chat==0.86.2",)),
 )
 

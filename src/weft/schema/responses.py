@@ -112,6 +112,7 @@ class ResponsesBody(SamplingFields, frozen=True, kw_only=True):
     include_reasoning: bool | None = None
     truncation: str | None = None
     metadata: dict[str, str] | None = None
+    client_metadata: dict[str, Any] | None = None
     user: str | None = None
     safety_identifier: str | None = None
     prompt_cache_key: str | None = None

@@ -8,6 +8,8 @@ import pytest
 from weft.core.errors import BadRequest
 from weft.schema.anthropic import PromptBody
 from weft.web.anthropic.conversation import is_prefill, to_messages
+from weft.web.anthropic.tools import to_tools
+from weft.web.chat.tools import listed_tools
 
 PNG = {"type": "base64", "media_type": "image/png", "data": "aGk="}
 
@@ -42,8 +44,10 @@ def result(call_id="c1", **fields):
 
 def converted(*messages, **fields):
     """What reaches the template."""
-    body = {"model": "m", "messages": list(messages), **fields}
-    return to_messages(msgspec.json.decode(json.dumps(body), type=PromptBody))
+    body = msgspec.json.decode(
+        json.dumps({"model": "m", "messages": list(messages), **fields}), type=PromptBody
+    )
+    return to_messages(body, tools=to_tools(body))
 
 
 def refusal(*messages, **fields):
@@ -199,7 +203,34 @@ def test_claude_codes_billing_header_is_left_out(number):
 
 
 def test_tools_that_a_search_found_are_read():
-    """Claude Code searches among deferred tools, all of which are in the prompt."""
+    """Claude Code searches among deferred tools: the result has the definition, and the list has it no more."""
     found = [{"type": "tool_reference", "tool_name": "read"}]
-    made = converted(assistant(call()), user(result(content=found)))
-    assert made[-1]["content"] == "Tool found: read"
+    conversation = assistant(call()), user(result(content=found))
+    assert converted(*conversation)[-1]["content"] == "Tool found: read"
+    read = {"name": "read", "description": "Reads.", "input_schema": {"type": "object"}}
+    deferred = {**read, "defer_loading": True}
+    assert converted(*conversation, tools=[read, {**read, "name": "f"}])[-1]["content"] == (
+        "Tool found: read"
+    )
+    made = converted(*conversation, tools=[{**read, "name": "f"}, deferred])
+    assert made[-1]["content"] == (
+        '<functions>\n<function>{"name": "read", "description": "Reads.", '
+        '"parameters": {"type": "object"}}</function>\n</functions>'
+    )
+
+
+def test_a_tool_is_listed_unless_a_result_defines_it():
+    """One that is deferred and not found yet, or alone, is in the prompt's list."""
+    found = user(result(content=[{"type": "tool_reference", "tool_name": "read"}]))
+    searching, read = {"name": "f", "input_schema": {}}, {"name": "read", "input_schema": {}}
+    deferred = {**read, "defer_loading": True}
+
+    def listed(tools, *messages):
+        body = {"model": "m", "messages": [assistant(call()), *messages], "tools": tools}
+        made = to_tools(msgspec.json.decode(json.dumps(body), type=PromptBody))
+        return [tool.name for tool in listed_tools(made)]
+
+    assert listed([searching, deferred]) == ["f", "read"]
+    assert listed([searching, deferred], found) == ["f"]
+    assert listed([searching, read], found) == ["f", "read"]
+    assert listed([deferred], found) == ["read"]

@@ -84,6 +84,23 @@ async def test_a_tool_that_nobody_can_call_is_left_out_and_said_so():
     assert made.parse().tools == []
 
 
+async def test_items_that_are_left_out_are_named():
+    """Each kind once, in the answer's header; the conversation goes on."""
+    search = {"type": "web_search_call", "id": "ws_1", "status": "completed"}
+    sealed = {"type": "reasoning", "id": "rs_1", "summary": [], "encrypted_content": "x"}
+    async with client_of(ECHO, options=QWEN, template=SCRIPT) as (client, _):
+        made = await client.responses.with_raw_response.create(
+            model=ECHO,
+            input=[HELLO, search, search, sealed],
+            max_output_tokens=4,
+            extra_body={"client_metadata": {"session_id": "1"}},
+        )
+    assert made.headers["warning"] == (
+        '299 - "web_search_call is left out of the input: no model here can read it", '
+        '299 - "encrypted reasoning is left out of the input: no model here can read it"'
+    )
+
+
 def test_a_grammar_is_told_to_the_model():
     """It is not held: the model reads it in the description."""
     grammar = {"type": "grammar", "syntax": "lark", "definition": 'start: "a"'}

@@ -13,7 +13,7 @@ from weft.core.errors import BadRequest
 from weft.schema.responses import ReasoningFields, ResponsesBody, ResponsesTool, TextFormat
 from weft.web.inference.call import to_model_call
 from weft.web.responses.create import Creation
-from weft.web.responses.unsupported import REFUSED
+from weft.web.responses.unsupported import LABELS, REFUSED
 
 INCLUDE = {"include": ["message.output_text.logprobs"]}
 TOOLS = {"tools": [flat_tool()]}
@@ -37,6 +37,7 @@ SAMPLES = {
     "conversation": "conv_x",
     "image": {"context_compression": "auto"},
     "prompt": {"id": "x"},
+    "client_metadata": {"session_id": "x"},
 }
 BESIDE = {
     **CHAT_BESIDE,
@@ -84,11 +85,12 @@ async def fate(served, name, companions, value):
 
 @pytest.mark.parametrize("field", msgspec.structs.fields(ResponsesBody), ids=lambda f: f.name)
 def test_every_field_has_a_fate(field, echo, wait):
-    """None is a mere label: what changes nothing else is repeated in the response."""
+    """What changes nothing else is repeated in the response, but for notes of clients."""
     name = field.encode_name
     companions, value = BESIDE.get(name) or ({}, SAMPLES.get(name, sample_of(field)))
     assert value is not None, f"no sample for {name}"
-    assert wait(fate(echo, name, companions, value)) in {"used", "refused"}
+    expected = {"label"} if name in LABELS else {"used", "refused"}
+    assert wait(fate(echo, name, companions, value)) in expected
 
 
 @pytest.mark.parametrize("name", sorted(INNER))

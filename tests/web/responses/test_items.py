@@ -122,7 +122,7 @@ def test_output_items_go_back_as_they_came():
 @pytest.mark.parametrize(
     ("item", "says"),
     [
-        ({"type": "web_search_call", "id": "x"}, "web_search_call"),
+        ({"type": "compaction", "encrypted_content": "x"}, "compaction"),
         ({"type": 1}, "type must be a string"),
         ({}, "id"),
         ({"role": "tool", "content": "x"}, "role must be one of"),
@@ -133,7 +133,6 @@ def test_output_items_go_back_as_they_came():
         (OUTPUT, "no call has the call_id"),
         ({**CALL, "arguments": {}}, "arguments"),
         ({**CALL, "namespace": 1}, "namespace"),
-        ({"type": "reasoning", "id": "x", "encrypted_content": "x"}, "encrypted_content"),
         ({**REASONING, "content": [{"type": "text", "text": "x"}]}, "reasoning_text"),
         ({"type": "item_reference", "id": "msg_x"}, "no stored item"),
     ],
@@ -144,6 +143,27 @@ def test_what_is_no_item_is_refused_by_its_place(item, says):
         read({"role": "user", "content": "x"}, item)
     assert refused.value.parameter == "input"
     assert "input[1]" in str(refused.value)
+
+
+def test_what_another_model_did_is_left_out():
+    """Searches of a server's, and reasoning that only its maker can read: nothing of it is a message."""
+    made = read(
+        {"role": "user", "content": "x"},
+        {"type": "web_search_call", "id": "ws_1", "action": {"type": "search", "query": "q"}},
+        {"type": "tool_search_call", "call_id": "c1", "arguments": {}},
+        {"type": "tool_search_output", "call_id": "c1", "tools": []},
+        {"type": "reasoning", "id": "rs_1", "summary": [], "encrypted_content": "x"},
+        ANSWER,
+    )
+    assert [message["role"] for message in made.messages] == ["user", "assistant"]
+    assert "reasoning" not in made.messages[-1]
+
+
+def test_a_summary_stands_for_encrypted_reasoning():
+    """It is the part of it that can be read."""
+    summary = [{"type": "summary_text", "text": "Hm."}]
+    made = read({"type": "reasoning", "summary": summary, "encrypted_content": "x"})
+    assert made.messages == [{"role": "assistant", "reasoning": "Hm."}]
 
 
 def test_references_do_not_multiply_what_they_name():

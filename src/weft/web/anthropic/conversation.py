@@ -17,6 +17,7 @@ from weft.schema.anthropic import (
     PromptBody,
     TextBlock,
     ThinkingBlock,
+    ToolReferenceBlock,
     ToolResultBlock,
     ToolUseBlock,
 )
@@ -32,6 +33,8 @@ from weft.web.anthropic.blocks import (
     to_part,
     to_texts,
 )
+from weft.web.chat.tools import definition
+from weft.web.chat.turn import Tool
 
 Message: TypeAlias = dict[str, Any]
 # Claude Code's first system text: no word for a model in it, and another one in each request, behind which
@@ -54,8 +57,22 @@ class _Speech:
     blocks: list[tuple[Place, Block]] = field(default_factory=list)
 
 
-def to_messages(body: PromptBody, *, takes_images: bool = False) -> list[Message]:
-    """The conversation, its system prompt first."""
+@dataclass(frozen=True, slots=True)
+class _Results:
+    """Types of the blocks in results of calls, and definitions of tools that results refer to, by name."""
+
+    types: PartTypes[Block]
+    definitions: Mapping[str, str]
+
+
+def to_messages(
+    body: PromptBody, *, takes_images: bool = False, tools: Sequence[Tool] = ()
+) -> list[Message]:
+    """The conversation, its system prompt first. `tools` may have some whose definitions are in its messages."""
+    reading = _Results(
+        IN_RESULT_SEEN if takes_images else IN_RESULT,
+        {tool.name: _defined(tool) for tool in tools if tool.is_in_message},
+    )
     types_by_role = _TYPES_WITH_IMAGES if takes_images else _TYPES_BY_ROLE
     messages: list[Message] = []
     system = to_texts(body.system or "", TEXT, Place("system", "system"))
@@ -68,9 +85,7 @@ def to_messages(body: PromptBody, *, takes_images: bool = False) -> list[Message
             case "system":
                 messages.append({"role": "system", "content": _content(speech.blocks)})
             case "user":
-                messages += _of_user(
-                    speech.blocks, open_calls, IN_RESULT_SEEN if takes_images else IN_RESULT
-                )
+                messages += _of_user(speech.blocks, open_calls, reading)
             case "assistant":
                 open_calls = _calls(speech.blocks)
                 messages.append(_of_assistant([block for _, block in speech.blocks]))
@@ -126,10 +141,10 @@ def _says_something(block: Block) -> bool:
 def _of_user(
     blocks: Sequence[tuple[Place, Block]],
     open_calls: dict[str, str],
-    in_results: PartTypes[Block],
+    reading: _Results,
 ) -> list[Message]:
     results = [
-        _result(block, at, open_calls, in_results)
+        _result(block, at, open_calls, reading)
         for at, block in blocks
         if isinstance(block, ToolResultBlock)
     ]
@@ -144,7 +159,7 @@ def _content(blocks: Sequence[tuple[Place, Block]]) -> str | list[Message]:
 
 
 def _result(
-    block: ToolResultBlock, at: Place, open_calls: dict[str, str], types: PartTypes[Block]
+    block: ToolResultBlock, at: Place, open_calls: dict[str, str], reading: _Results
 ) -> Message:
     name = open_calls.pop(block.tool_use_id, None)
     if name is None:
@@ -152,8 +167,8 @@ def _result(
             f".tool_use_id {block.tool_use_id[:64]!a} must be the id of a tool_use block of the "
             "assistant's last message, and have one result"
         )
-    blocks = read_blocks(block.content or "", types, at.field("content"))
-    parts = [to_part(inner, place) for place, inner in blocks]
+    blocks = read_blocks(block.content or "", reading.types, at.field("content"))
+    parts = [_part(inner, place, reading) for place, inner in blocks]
     images = [part for part in parts if part["type"] != "text"]
     text = "\n".join(part["text"] for part in parts if part["type"] == "text")
     if block.is_error:
@@ -165,6 +180,18 @@ def _result(
         "name": name,
         "content": [{"type": "text", "text": text}, *images] if images else text,
     }
+
+
+def _part(block: Block, at: Place, reading: _Results) -> Message:
+    if isinstance(block, ToolReferenceBlock) and block.tool_name in reading.definitions:
+        return {"type": "text", "text": reading.definitions[block.tool_name]}
+    return to_part(block, at)
+
+
+def _defined(tool: Tool) -> str:
+    """A tool's definition in the form that Claude Code announces to the model."""
+    written = json.dumps(definition(tool), ensure_ascii=False)
+    return f"<functions>\n<function>{written}</function>\n</functions>"
 
 
 def _calls(blocks: Sequence[tuple[Place, Block]]) -> dict[str, str]:

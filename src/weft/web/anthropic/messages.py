@@ -109,13 +109,15 @@ def to_turn(call: ModelCall, body: PromptBody) -> Turn:
         raise ThreadUnsupported
     if body.output_config is not None:
         refuse_unsupported(body.output_config, Place("output_config", "output_config"))
-    messages = to_messages(body, takes_images=takes("image", call.served.client.model_config.media))
+    tools = to_tools(body)
+    takes_images = takes("image", call.served.client.model_config.media)
+    messages = to_messages(body, takes_images=takes_images, tools=tools)
     continues = is_prefill(messages)
     return Turn(
         options=call.request_options(),
         messages=messages,
         params=_params(call, body),
-        tools=to_tools(body),
+        tools=tools,
         tool_choice=to_choice(body),
         parallel_tool_calls=is_parallel(body),
         template_kwargs=_template_kwargs(body),

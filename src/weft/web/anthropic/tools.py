@@ -1,18 +1,45 @@
 """Anthropic's tools, and who decides about them, in the words of a `Turn`."""
 
+from collections.abc import Collection, Iterator, Mapping
+from dataclasses import replace
 from typing import Any
 
 from weft.core.errors import BadRequest
-from weft.schema.anthropic import PromptBody, ToolBody
+from weft.schema.anthropic import MessageBody, PromptBody, ToolBody
 from weft.text.content import Place
 from weft.web.anthropic.unsupported import refuse_unsupported
 from weft.web.chat.turn import NamedTool, Tool, ToolChoice
 
 
 def to_tools(body: PromptBody) -> tuple[Tool, ...]:
-    """The tools on offer."""
+    """The tools on offer.
+
+    The definition of a deferred tool that a search has found stands in the search's result: in the list at
+    the prompt's beginning it would change all that follows, which the prefix cache then no longer has.
+    """
     place = Place("tools", "tools")
-    return tuple(_tool(tool, place[number]) for number, tool in enumerate(body.tools or ()))
+    given = body.tools or []
+    tools = tuple(_tool(tool, place[number]) for number, tool in enumerate(given))
+    deferred = {tool.name for tool in given if tool.defer_loading}
+    found = deferred.intersection(_found_names(body.messages)) if deferred else set()
+    if all(tool.name in found for tool in tools):
+        return tools
+    return tuple(replace(tool, is_in_message=tool.name in found) for tool in tools)
+
+
+def _found_names(messages: Collection[MessageBody]) -> Iterator[str]:
+    """Names that results of searches refer to."""
+    for message in messages:
+        for block in _objects(message.content):
+            for inner in _objects(block.get("content")):
+                name = inner.get("tool_name")
+                if inner.get("type") == "tool_reference" and isinstance(name, str):
+                    yield name
+
+
+def _objects(content: object) -> Iterator[Mapping[str, Any]]:
+    if isinstance(content, list):
+        yield from (block for block in content if isinstance(block, Mapping))
 
 
 def to_choice(body: PromptBody) -> ToolChoice:

@@ -39,7 +39,7 @@ LABELS: Mapping[type[msgspec.Struct], Mapping[str, str]] = {
     TextBlock: {"citations": "where an earlier answer had its text from"},
     ThinkingBlock: {"signature": "thinking is taken back whoever signed it"},
     ToolBody: {
-        "defer_loading": "every tool is in the prompt: a search for tools finds those that are there",
+        "defer_loading": "every tool is in the prompt, in its list or where a search has found it",
         "eager_input_streaming": "input is streamed as it is written, always",
     },
 }

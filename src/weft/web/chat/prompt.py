@@ -19,7 +19,7 @@ from weft.text.prompt_embeds import FIELD, check_enabled, read_base64
 from weft.text.templates.chat import ChatTemplate, RequestTemplates
 from weft.text.templates.render_processes import Rendering, RenderProcesses
 from weft.web.chat.media import take_media
-from weft.web.chat.tools import template_tools
+from weft.web.chat.tools import listed_tools, template_tools
 from weft.web.chat.turn import Turn
 from weft.web.served import Served
 
@@ -112,7 +112,7 @@ def _rendering(served: Served, turn: Turn) -> Rendering:
     is_hidden = turn.tool_choice == "none" and served.options.exclude_tools_when_tool_choice_none
     return template.prepare(
         template_messages(turn.messages, template.source),
-        tools=None if is_hidden else template_tools(turn.tools),
+        tools=None if is_hidden else template_tools(listed_tools(turn.tools)),
         documents=turn.documents,
         add_generation_prompt=turn.add_generation_prompt,
         continue_final_message=turn.continue_final_message,

@@ -65,9 +65,14 @@ def check_tools(tools: Sequence[Tool], choice: ToolChoice) -> None:
         _check_forced(tools, choice)
 
 
+def listed_tools(tools: Sequence[Tool]) -> list[Tool]:
+    """The tools that the prompt lists: all but those whose definitions stand in messages."""
+    return [tool for tool in tools if not tool.is_in_message]
+
+
 def template_tools(tools: Sequence[Tool]) -> list[dict[str, Any]] | None:
     """The tools in the shape that templates are written for; None for none."""
-    return [{"type": "function", "function": _function(tool)} for tool in tools] or None
+    return [{"type": "function", "function": definition(tool)} for tool in tools] or None
 
 
 def is_forced(choice: ToolChoice) -> bool:
@@ -182,7 +187,8 @@ def _is_list_of_text(value: object) -> bool:
     return isinstance(value, list) and all(isinstance(item, str) for item in value)
 
 
-def _function(tool: Tool) -> dict[str, Any]:
+def definition(tool: Tool) -> dict[str, Any]:
+    """The tool as a model reads it."""
     function: dict[str, Any] = {"name": tool.name}
     if tool.description is not None:
         function["description"] = tool.description

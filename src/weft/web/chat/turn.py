@@ -18,13 +18,15 @@ from weft.text.parsers.parts import Part
 class Tool:
     """A function the model may call. `parameters` is its JSON schema.
 
-    One that `is_strict` cannot be forced with a schema that no grammar holds in full.
+    One that `is_strict` cannot be forced with a schema that no grammar holds in full. The definition of one
+    that `is_in_message` stands in a message, and not in the prompt's list of tools.
     """
 
     name: str
     description: str | None = None
     parameters: Mapping[str, Any] | None = None
     is_strict: bool = False
+    is_in_message: bool = False
 
 
 @dataclass(frozen=True, slots=True)

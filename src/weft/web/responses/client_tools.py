@@ -20,6 +20,12 @@ PASSED_OVER = frozenset(
     "web_search web_search_preview local_shell shell apply_patch image_generation code_interpreter "
     "file_search computer_use_preview tool_search".split()
 )
+# Items of such tools, made for another model: no answer of this server's has any, and its model has seen none.
+_PASSED_OVER_ITEMS = frozenset(
+    "web_search_call image_generation_call code_interpreter_call file_search_call computer_call "
+    "computer_call_output shell_call shell_call_output apply_patch_call apply_patch_call_output "
+    "tool_search_call tool_search_output additional_tools".split()
+)
 _INPUT = "input"
 _INPUT_SCHEMA = {
     "type": "object",
@@ -36,6 +42,12 @@ class Called:
     name: str
     namespace: str | None = None
     is_custom: bool = False
+
+
+def is_passed_over(item: Mapping[str, Any]) -> bool:
+    """True for an item of a conversation that no model here has seen or can read."""
+    kind = item.get("type")
+    return isinstance(kind, str) and kind in _PASSED_OVER_ITEMS
 
 
 def flat_name(name: str, namespace: str | None) -> str:

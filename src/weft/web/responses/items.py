@@ -33,7 +33,7 @@ from weft.text.content import (
     read_parts,
     to_wire,
 )
-from weft.web.responses.client_tools import flat_name, to_arguments
+from weft.web.responses.client_tools import flat_name, is_passed_over, to_arguments
 
 Item = dict[str, Any]
 Message = dict[str, Any]
@@ -169,6 +169,21 @@ async def read_input(
     )
 
 
+def left_out_kinds(given: str | Sequence[Item]) -> list[str]:
+    """Kinds of input that `read_input` leaves out, each once and in order."""
+    if isinstance(given, str):
+        return []
+    kinds = (_left_out_kind(item) for item in given)
+    return list(dict.fromkeys(kind for kind in kinds if kind is not None))
+
+
+def _left_out_kind(item: Item) -> str | None:
+    if is_passed_over(item):
+        return str(item["type"])
+    is_sealed = item.get("type") == "reasoning" and item.get("encrypted_content")
+    return "encrypted reasoning" if is_sealed and not item.get("content") else None
+
+
 def as_items(output: Iterable[OutputItem]) -> list[Item]:
     """A response's own items as they may be given back: without log-probabilities, which nobody reads again."""
     items: list[Item] = msgspec.to_builtins([_without_logprobs(item) for item in output])
@@ -218,6 +233,8 @@ class _ItemReader:
     def add(self, item: Item, place: Place) -> None:
         if item.get("type") is None:
             item = {**item, "type": "message" if "role" in item else "item_reference"}
+        if is_passed_over(item):
+            return
         match read_part(item, _ITEMS, place):
             case MessageInput() as message:
                 self._add_message(message, place)
@@ -267,10 +284,6 @@ class _ItemReader:
             self.messages.append({"role": item.role, "content": content})
 
     def _add_reasoning(self, item: ReasoningInput, place: Place) -> None:
-        if item.encrypted_content is not None and item.content is None:
-            raise place.error(
-                ".encrypted_content cannot be read here; give the reasoning as content"
-            )
         content = _texts(item.content or (), _REASONING, place.field("content"))
         summary = _texts(item.summary, _SUMMARY, place.field("summary"))
         self._list("reasoning", "rs", item, content=item.content or [])

@@ -40,7 +40,7 @@ from weft.web.inference.fields import (
 )
 from weft.web.mcp.toolbox import Toolbox
 from weft.web.responses.client_tools import CLIENT_TYPES, PASSED_OVER, to_functions, to_shown
-from weft.web.responses.items import Message
+from weft.web.responses.items import Message, left_out_kinds
 from weft.web.responses.unsupported import LOGPROBS, check_tool
 
 _MAX_TOP_LOGPROBS = 20
@@ -95,6 +95,11 @@ def beyond_api(body: ResponsesBody) -> Iterable[Deviation]:
             yield Deviation(
                 "tools", f"the tool {tool.type} is left out: this server does not run it"
             )
+    yield from map(_left_out, left_out_kinds(body.input))
+
+
+def _left_out(kind: str) -> Deviation:
+    return Deviation("input", f"{kind} is left out of the input: no model here can read it")
 
 
 def to_response(

@@ -10,6 +10,8 @@ from weft.web.inference.fields import REFUSED as REFUSED_BY_CHAT
 from weft.web.inference.fields import refuse_unsupported
 from weft.web.responses.client_tools import CLIENT_TYPES, PASSED_OVER
 
+# Accepted with any value, and not even repeated.
+LABELS: Mapping[str, str] = {"client_metadata": "what Codex says of its session"}
 # `metadata`, `user`, `safety_identifier` and `prompt_cache_key` are only repeated.
 _OWN: Mapping[str, tuple[tuple[Any, ...], str]] = {
     "access_programs": (({},), "there are none"),
