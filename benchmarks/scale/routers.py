@@ -8,9 +8,9 @@ from typing import Protocol
 
 from benchmarks.scale.policies import Policy
 from benchmarks.scale.worker import Worker
+from weft.core.config.quantity import parse_duration_s
 from weft.epp.build import Picker, load_config, make_picker
 from weft.epp.config.options import PickerOptions
-from weft.epp.config.quantity import parse_duration_s
 from weft.epp.decision.tickets import Ending, Ticket
 from weft.epp.plugins.producers.precise_prefix import PrecisePrefixProducer
 from weft.epp.pool.endpoint import Endpoint, EndpointSpec, Load

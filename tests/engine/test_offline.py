@@ -10,9 +10,9 @@ import weft
 from tests.busy import PATIENCE_S
 from tests.model.checkpoints import write_checkpoint
 from weft.core.errors import BadRequest, ConfigError, Unsupported
+from weft.core.observe.progress_bar import progress_bar
 from weft.core.values.types import SamplingParams
 from weft.engine.llm.metric_values import Counter, Gauge, Histogram
-from weft.engine.start.progress import progress_bar
 
 SMALL = (
     "embedded:random?layers=1&hidden=32&heads=2&kv_heads=1&head_dim=16&intermediate=64&vocab=300"

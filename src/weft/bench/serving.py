@@ -24,8 +24,8 @@ from weft.bench.report.result import (
 )
 from weft.bench.report.table import lines
 from weft.bench.targets.open_targets import open_target
+from weft.core.observe.progress_bar import progress_bar
 from weft.core.observe.terminal import say
-from weft.engine.start.progress import progress_bar
 
 EXIT_FAILED = 1
 EXIT_INTERRUPTED = 130

@@ -5,10 +5,10 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Final
 
+from weft.core.config.quantity import parse_duration_s, parse_quantity
 from weft.core.errors import ConfigError
 from weft.epp.config.config import BandSpec, FlowControlSpec
 from weft.epp.config.parameters import Kind
-from weft.epp.config.quantity import parse_duration_s, parse_quantity
 from weft.epp.decision.plugin import (
     EVICTION_FILTER,
     EVICTION_ORDER,

@@ -3,10 +3,10 @@
 import logging
 from collections.abc import Callable
 
+from weft.core.config.quantity import parse_duration_s
 from weft.core.errors import ConfigError
 from weft.epp.assembly import Assembly
 from weft.epp.config.options import GRPC_ENGINE, PickerOptions
-from weft.epp.config.quantity import parse_duration_s
 from weft.epp.plugins.producers.precise_prefix import PrecisePrefixProducer
 from weft.epp.pool.clusters import (
     ClusterExtractorParameters,

@@ -6,7 +6,7 @@ from typing import Any, get_args
 
 from cyclopts import Token
 
-from weft.epp.config.quantity import parse_duration_s
+from weft.core.config.quantity import parse_duration_s
 
 _PATTERN = re.compile(r"(-?\d+(?:\.\d+)?)\s*([kKmMgGtT]?)(i?B)?")
 _POWERS = {"": 0, "k": 1, "m": 2, "g": 3, "t": 4}

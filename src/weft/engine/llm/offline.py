@@ -21,6 +21,7 @@ from weft.core.config.defaults import UNLIMITED_QUEUE
 from weft.core.config.engine_options import EngineOptions
 from weft.core.errors import BadRequest, Unsupported
 from weft.core.observe.metrics import Metrics
+from weft.core.observe.progress_bar import progress_bar
 from weft.core.values.types import (
     LoRARequest,
     OutputKind,
@@ -37,7 +38,6 @@ from weft.engine.clients.data_parallel import start_engines
 from weft.engine.llm.llm_tokenizer import LLMTokenizer
 from weft.engine.llm.metric_values import Metric, read_metrics
 from weft.engine.start.fit import Fitted, find_and_fit
-from weft.engine.start.progress import progress_bar
 from weft.model.open import Checkpoint
 from weft.text.templates.chat import ChatTemplate, Message
 from weft.text.tokenizer import read_special_tokens

@@ -4,10 +4,10 @@ from typing import Any
 
 import msgspec
 
+from weft.core.config.quantity import parse_duration_s, parse_quantity
 from weft.core.errors import ConfigError
 from weft.epp.config.decode import decode, parse_document
 from weft.epp.config.parameters import Part
-from weft.epp.config.quantity import parse_duration_s, parse_quantity
 
 # The newest first, and a deprecated group last; they say the same.
 API_VERSIONS = ("llm-d.ai/v1", "llm-d.ai/v1alpha1", "inference.networking.x-k8s.io/v1alpha1")

@@ -9,9 +9,9 @@ from collections.abc import Callable
 from contextlib import suppress
 from typing import Protocol
 
+from weft.core.config.quantity import parse_duration_s
 from weft.core.errors import ConfigError
 from weft.epp.config.parameters import Parameters, Port
-from weft.epp.config.quantity import parse_duration_s
 from weft.epp.metrics.series import PickerMetrics
 from weft.epp.pool.endpoint import Endpoint, Load
 from weft.epp.pool.http_get import GetFailed, KeepAliveGet

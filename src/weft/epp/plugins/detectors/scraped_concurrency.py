@@ -2,8 +2,8 @@
 
 from collections.abc import Sequence
 
+from weft.core.config.quantity import check_positive, parse_duration_s
 from weft.epp.config.parameters import AtLeastOne, Kind, Parameters
-from weft.epp.config.quantity import check_positive, parse_duration_s
 from weft.epp.decision.plugin import Surroundings, plugin
 from weft.epp.pool.endpoint import Endpoint
 

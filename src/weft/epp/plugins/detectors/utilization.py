@@ -5,8 +5,8 @@ from typing import Annotated
 
 import msgspec
 
+from weft.core.config.quantity import parse_duration_s
 from weft.epp.config.parameters import AtLeastOne, Kind, NotNegative, Parameters
-from weft.epp.config.quantity import parse_duration_s
 from weft.epp.decision.cycle import Cycle
 from weft.epp.decision.plugin import Surroundings, plugin
 from weft.epp.pool.endpoint import Endpoint

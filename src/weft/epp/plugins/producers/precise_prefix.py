@@ -10,8 +10,8 @@ from typing import Any, Final, Literal
 
 import msgspec
 
+from weft.core.config.quantity import check_positive, parse_duration_s
 from weft.epp.config.parameters import AtLeastOne, Kind, Parameters, Part, Share
-from weft.epp.config.quantity import check_positive, parse_duration_s
 from weft.epp.decision.cycle import Cycle, PrefixMatch, Schedule
 from weft.epp.decision.plugin import TOKENS, Surroundings, plugin
 from weft.epp.pool.endpoint import Endpoint

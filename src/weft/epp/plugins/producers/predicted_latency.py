@@ -8,8 +8,8 @@ from typing import Annotated, Final
 
 import msgspec
 
+from weft.core.config.quantity import parse_duration_s
 from weft.epp.config.parameters import Count, Ignored, Kind, Parameters, Positive
-from weft.epp.config.quantity import parse_duration_s
 from weft.epp.decision.cycle import Cycle, LatencyPredictions, Prediction, Schedule
 from weft.epp.decision.plugin import (
     APPROXIMATE,

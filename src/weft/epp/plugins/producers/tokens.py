@@ -8,10 +8,10 @@ from collections.abc import Iterable
 from pathlib import Path
 from typing import TYPE_CHECKING, Literal
 
+from weft.core.config.quantity import parse_duration_s
 from weft.core.errors import BadRequest, ConfigError
 from weft.core.values.prompts import pack_tokens
 from weft.epp.config.parameters import AtLeastOne, Kind, Parameters, Part
-from weft.epp.config.quantity import parse_duration_s
 from weft.epp.decision.cycle import Cycle
 from weft.epp.decision.plugin import TOKENS, Producer, Surroundings, plugin
 from weft.epp.request.values import InferenceRequest, NotRendered, Prompt, Refused

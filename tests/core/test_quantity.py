@@ -1,6 +1,6 @@
 import pytest
 
-from weft.epp.config.quantity import parse_duration_s, parse_quantity
+from weft.core.config.quantity import parse_duration_s, parse_quantity
 
 
 @pytest.mark.parametrize(
