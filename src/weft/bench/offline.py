@@ -2,6 +2,7 @@
 
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
+from importlib import import_module
 from typing import Any
 
 import msgspec
@@ -13,7 +14,7 @@ from weft.bench.options import LatencyOptions, OfflineOptions, PromptOptions
 from weft.bench.record import Prompt, State
 from weft.bench.report.result import write_document
 from weft.bench.serving import exit_status, under_way
-from weft.bench.targets.open_targets import Opened, open_engine, open_target
+from weft.bench.targets.open_targets import Opened, open_target
 from weft.core.config.engine_options import EngineOptions
 from weft.core.errors import ConfigError
 from weft.core.observe.terminal import say
@@ -83,7 +84,8 @@ async def _opened(offline: OfflineOptions, engine: EngineOptions) -> AsyncIterat
         refuse_unused(offline, OfflineOptions(), _OF_SERVERS, where)
         if offline.model is not None:
             engine = msgspec.structs.replace(engine, model=offline.model)
-        async with open_engine(engine, offline.temperature) as opened:
+        engines = import_module("weft.bench.targets.local_engine")  # it imports the engine
+        async with engines.open_engine(engine, offline.temperature) as opened:
             yield opened
     else:
         refuse_unused(engine, EngineOptions(), _OF_ENGINES, where)

@@ -1,4 +1,4 @@
-"""Opens the target that the flags name: a server over HTTP or gRPC, or an engine in this process."""
+"""Opens the target that the flags name: a server over HTTP or gRPC."""
 
 import asyncio
 import time
@@ -19,14 +19,10 @@ from weft.bench.targets.http_target import ENDPOINTS, HttpTarget, first_model, o
 from weft.bench.targets.http_wire import HttpWire
 from weft.bench.words import IdMaker, Maker, TextMaker, WordMaker, words
 from weft.core.address import join_host_port
-from weft.core.config.defaults import UNLIMITED_QUEUE
-from weft.core.config.engine_options import EngineOptions
 from weft.core.errors import ConfigError, Unavailable, WeftError
 from weft.core.values.declare import refuse_unused
 from weft.core.values.params import PARAMETERS
 from weft.core.values.types import OutputKind, SamplingParams
-from weft.engine.llm.async_llm import running
-from weft.engine.start.fit import find_and_fit
 from weft.model.hub import fetch
 from weft.model.open import find_model, is_hub_id
 from weft.model.tokenizers.tokenizer import read_tokenizer_files
@@ -66,22 +62,6 @@ async def open_target(options: TargetOptions, *, ignore_eos: bool) -> AsyncItera
 
 
 @asynccontextmanager
-async def open_engine(options: EngineOptions, temperature: float | None) -> AsyncIterator[Opened]:
-    """Load a model here; answers go on to their length."""
-    options = msgspec.structs.replace(options, **UNLIMITED_QUEUE)
-    fitted = find_and_fit(options, is_shared=True).with_tokenizer()
-    async with running(fitted) as client:
-        model = client.model_config
-        tokenizer = Tokenizer.from_files(
-            fitted.checkpoint.tokenizer_files, fitted.checkpoint.parsed_tokenizer
-        )
-        given = {} if temperature is None else {"temperature": temperature}
-        params = _params(model.default_sampling_params, given, ignore_eos=True)
-        target = EngineTarget(client, model.served_model_name, params)
-        yield Opened(target, IdMaker(min(model.vocab_size, tokenizer.vocab_size), tokenizer))
-
-
-@asynccontextmanager
 async def _over_grpc(options: TargetOptions, ignore_eos: bool) -> AsyncIterator[Opened]:
     place = join_host_port(options.host, options.port or _GRPC_PORT)
     place = place if options.base_url is None else options.base_url.removeprefix("grpc://")
@@ -92,7 +72,9 @@ async def _over_grpc(options: TargetOptions, ignore_eos: bool) -> AsyncIterator[
     )
     try:
         model = client.model_config
-        params = _params(model.default_sampling_params, _sampling(options), ignore_eos=ignore_eos)
+        params = sampling_params(
+            model.default_sampling_params, _sampling(options), ignore_eos=ignore_eos
+        )
         name = options.model or model.served_model_name
         tokenizer = await _tokenizer_of(client)
         vocab_size = model.vocab_size if tokenizer is None else tokenizer.vocab_size
@@ -150,7 +132,7 @@ async def _tokens_per_word(target: HttpTarget) -> float:
     return max((counts[1] - counts[0]) / (long - short), 0.1) if counts[1] else 1.0
 
 
-def _params(
+def sampling_params(
     defaults: dict[str, float | int], given: dict[str, Any], *, ignore_eos: bool
 ) -> SamplingParams:
     known = {k: v for k, v in defaults.items() if k in SamplingParams.__struct_fields__}
