@@ -5,7 +5,8 @@
 A wheel is built with each `--python` (this one by default): 3.11 has a wheel of its own, any later one makes the wheel
 of the stable ABI for 3.12 and later. `auditwheel` says which Linux systems a wheel runs on, and names it so. Each wheel
 answers a prompt in a fresh environment of every `--try` that takes it, in an empty folder and without a compiler on
-the PATH. A tag `vX.Y.Z` on the commit must be the version of the package.
+the PATH. The wheels of `packaging/` lie beside them, and tests/test_distributions.py runs these. A tag `vX.Y.Z`
+on the commit must be the version of the package.
 """
 
 import argparse
@@ -135,6 +136,8 @@ def main(arguments: Sequence[str]) -> None:
             sys.exit(f"no --try takes {wheel.name}")
         for one in tried:
             print(f"  {try_out(one, wheel)}", flush=True)
+    for part in sorted((ROOT / "packaging").iterdir()):
+        run(sys.executable, "-m", "build", "--wheel", "--outdir", OUT, part)
     (OUT / "CHANGES.md").write_text(changes(release), encoding="utf-8")
     (OUT / "SHA256SUMS").write_text(checksums(OUT), encoding="utf-8")
     print(f"{release}: {OUT.relative_to(ROOT)} has {len(list(OUT.iterdir()))} files")

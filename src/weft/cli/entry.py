@@ -12,12 +12,15 @@ from typing import NoReturn
 
 from weft import __version__
 from weft.cli.help import show, wanted
+from weft.core.extras import WHOLE, installed
 
 _PERIOD_S = 0.1
 
 
 def main() -> NoReturn:
     """Entry point of the `weft` command."""
+    if len(others := installed()) > 1:
+        sys.exit(_refuse(others))
     word = wanted(sys.argv[1:])
     if word is not None:
         signal.signal(signal.SIGPIPE, signal.SIG_DFL)  # `weft serve --help | head` ends in silence
@@ -30,6 +33,16 @@ def main() -> NoReturn:
             import_module("weft.cli.serving.serve")
     import_module("weft.cli.main").main()
     raise AssertionError("it has ended the process")
+
+
+def _refuse(distributions: list[str]) -> int:
+    """Distributions that overwrite each other's files may leave a mixture of two versions."""
+    print(
+        f"error: {' and '.join(distributions)} have the same files; run: pip uninstall {' '.join(distributions)}, "
+        f"then install one of them ({WHOLE} has all commands)",
+        file=sys.stderr,
+    )
+    return 2
 
 
 @contextmanager

@@ -13,6 +13,7 @@ from importlib import import_module
 from pathlib import Path
 from typing import TypedDict
 
+from weft.core.extras import PARTS, WHOLE
 from weft.core.observe.terminal import colours, say
 
 PAGES = Path(__file__).with_name("help.json")
@@ -45,7 +46,7 @@ def wanted(arguments: Sequence[str]) -> str | None:
 
 def show(arguments: Sequence[str], word: str) -> int | None:
     """Print the help of the command that is called, or what of it matches; None if there is no such command."""
-    pages: dict[str, Page] = json.loads(PAGES.read_bytes())
+    pages: dict[str, Page] = json.loads(as_called(PAGES.read_text("utf-8")))
     path = [argument for argument in arguments if not argument.startswith("-")]
     names = (" ".join(path[:length]) for length in range(len(path), 0 if path else -1, -1))
     command = next((name for name in names if name in pages), None)
@@ -67,9 +68,18 @@ def show(arguments: Sequence[str], word: str) -> int | None:
     if others:
         say(f"Of vLLM, see docs/reference/vllm-flags.md: {', '.join(sorted(others))}")
     if not panels and not others:
-        say(f'error: no flag of weft {command} has "{word}" in its help', file=sys.stderr)
+        error = as_called(f'error: no flag of weft {command} has "{word}" in its help')
+        say(error, file=sys.stderr)
         return 1
     return 0
+
+
+def as_called(text: str) -> str:
+    """Returns `text` with this program's name: `weft-picker` where `weft` says `weft epp`."""
+    for word, part in PARTS.items():
+        if sys.argv[0] == part:  # as `weft.cli.parts` sets it
+            return text.replace(f"weft {word}", part).replace(f"{WHOLE}[", f"{part}[")
+    return text
 
 
 def _matching(panels: Sequence[Panel], word: str) -> list[Panel]:

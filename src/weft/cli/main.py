@@ -10,8 +10,9 @@ from typing import NoReturn
 from cyclopts import CycloptsError, UnknownOptionError, UnusedCliTokensError
 
 from weft.cli.commands import EXIT_FAILED, EXIT_INTERRUPTED, EXIT_USAGE, make_app
-from weft.cli.help import show, wanted
+from weft.cli.help import as_called, show, wanted
 from weft.core.errors import BadRequest, ConfigError, WeftError
+from weft.core.extras import WHOLE
 from weft.core.observe.terminal import say
 from weft.core.values.declare import nearest_flag
 
@@ -34,7 +35,12 @@ def run(given: Sequence[str]) -> int:
             arguments = ["serve", *line.to_own_arguments(arguments[1:])]
         status = make_app()(arguments, exit_on_error=False, print_error=False)
     except CycloptsError as err:
-        say(f"error: {_describe(err)}", file=sys.stderr)
+        say(f"error: {as_called(_describe(err))}", file=sys.stderr)
+        return EXIT_USAGE
+    except ModuleNotFoundError as err:
+        if not (err.name or "").startswith("weft."):
+            raise
+        say(f"error: this needs all of Weft: pip install {WHOLE}", file=sys.stderr)
         return EXIT_USAGE
     except WeftError as err:
         log.debug("where this came from", exc_info=True)  # with --log-level debug
