@@ -14,11 +14,12 @@ ARGS ?=
 WORKERS ?= -n auto --dist worksteal
 SLOW_WORKERS ?= -n auto --dist loadfile
 
-.PHONY: help setup wheel serve test test-slow test-gpu test-clients test-vllm test-llama test-apiserver mutants sanitize sanitize-files check check-deploy fix bench bench-peers proto docs site release clean
+.PHONY: help setup wheel serve test test-slow test-repeat test-gpu test-clients test-vllm test-llama test-apiserver mutants sanitize sanitize-files check check-deploy fix bench bench-peers proto docs site release clean
 help:
 	@echo "make serve      start the server (ARGS=\"...\" are its arguments)"
 	@echo "make test       run the tests (ARGS=\"...\" go to pytest)"
 	@echo "make test-slow  run the tests that take minutes"
+	@echo "make test-repeat run the changed tests and a sample of the others 20 times under load (ARGS=\"--times 5\")"
 	@echo "make test-gpu   run the tests that need an NVIDIA card"
 	@echo "make test-clients run real clients' packages against a server, each in an environment of its own"
 	@echo "make test-vllm  run vLLM's engine behind our servers, on a CPU, in an environment of its own (3 GB)"
@@ -67,6 +68,10 @@ test: $(VENV)/dev.stamp
 
 test-slow: $(VENV)/site.stamp
 	$(BIN)/python -m pytest -m slow --timeout 1800 $(SLOW_WORKERS) $(ARGS)
+
+# For a change before it lands: which of its tests fail by chance.
+test-repeat: $(VENV)/dev.stamp
+	nice $(BIN)/python -m tools.repeat_tests $(ARGS)
 
 # On a machine with an NVIDIA card; without one, `make test-slow` runs the kernels in Triton's interpreter.
 test-gpu: $(VENV)/dev.stamp
