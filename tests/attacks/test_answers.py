@@ -11,12 +11,14 @@ from tests.slow import slow_but
 from weft.pb import vllm_engine_pb2 as pb
 
 MODEL = "embedded:random?layers=1&hidden=32&heads=2&kv_heads=1&head_dim=16&vocab=600&max_len=2048"
-# Tokens of 128 answers, with as many others beside each as are allowed without a flag.
-MANY = {"n": 128, "max_tokens": 48, "ignore_eos": True}
+# Tokens of 128 answers, with as many others beside each as are allowed without a flag: a million log-probabilities.
+MANY = {"n": 128, "max_tokens": 400, "ignore_eos": True}
+FEWER = MANY | {"max_tokens": 48}
 CHAT = {"messages": [{"role": "user", "content": "a"}], "logprobs": True, "top_logprobs": 20}
 COMPLETION = {"prompt": [65], "logprobs": 20}
 BEAMS = {"n": 128, "max_tokens": 4, "ignore_eos": True, "use_beam_search": True}
 ASKED = {
+    "chat of fewer tokens": ("/v1/chat/completions", CHAT | FEWER),
     "chat": ("/v1/chat/completions", CHAT | MANY),
     "chat, streamed": ("/v1/chat/completions", CHAT | MANY | {"stream": True}),
     "completions": ("/v1/completions", COMPLETION | MANY),
@@ -38,7 +40,7 @@ ASKED = {
 }  # fmt: skip
 GENERATE = pb.GenerateRequest(
     tokenized=pb.TokenizedInput(input_ids=[65]),
-    sampling_params=pb.SamplingParams(n=128, max_tokens=48, ignore_eos=True, logprobs=20),
+    sampling_params=pb.SamplingParams(n=128, max_tokens=400, ignore_eos=True, logprobs=20),
 )
 
 
@@ -61,7 +63,7 @@ def check(aimed: Target, ask) -> None:
     raise AssertionError(found)
 
 
-@pytest.mark.parametrize("name", slow_but({"chat", "beams"}, ASKED))
+@pytest.mark.parametrize("name", slow_but({"chat of fewer tokens", "beams"}, ASKED))
 def test_no_answer_holds_the_event_loop(aimed: Target, name: str):
     """A million log-probabilities are read, written and let go of a few thousand at a time."""
     path, body = ASKED[name]

@@ -336,3 +336,34 @@ def test_a_prompts_scores_come_in_parts_or_again_with_every_answer():
     whole = parts.pop()
     assert len(whole.prompt_logprobs) == len(PROMPT)
     assert whole == again.pop()
+
+
+def scored(index, num_tokens, finish_reason=FinishReason.LENGTH):
+    """An answer of which every token comes with a thousand log-probabilities."""
+    row = [(token_id % 300, -1.0, token_id + 1) for token_id in range(1000)]
+    rows = [row] * num_tokens
+    return output_of([7] * num_tokens, index, logprobs=rows, finish_reason=finish_reason)
+
+
+def test_deltas_with_many_log_probabilities_come_one_after_the_other():
+    """An output leaves what would take too long to write and to let go of; the last one has the end."""
+    request = stream(n=3, logprobs=20)
+    for index in range(3):
+        request.push(scored(index, 3))
+    outputs = []
+    while (output := request.pop()) is not None:
+        outputs.append(([answer.index for answer in output.outputs], output.is_finished))
+        assert request.has_more is not output.is_finished
+    assert outputs == [([0], False), ([1], False), ([2], True)]
+
+
+def test_a_delta_keeps_no_log_probabilities_that_it_emitted():
+    """A long stream would hold a million of them, and let go of them in one piece."""
+    request = stream(logprobs=20)
+    request.push(scored(0, 1, finish_reason=None))
+    first = request.pop().outputs[0]
+    request.push(scored(0, 2))
+    last = request.pop().outputs[0]
+    assert (len(first.logprobs), len(last.logprobs)) == (1, 2)
+    assert last.cumulative_logprob == -3.0
+    assert request._answers[0]._logprobs == []

@@ -92,6 +92,8 @@ class RequestStream:
         self._has_emitted_end = False
         self.error: str | None = None
         self.due = NOT_YET
+        # True if `pop` left something: all at once would hold the event loop. The reader pops again at once.
+        self.has_more = False
 
     def progress(self, index: int) -> tuple[int, FinishReason | None]:
         """Returns the number of tokens of an answer, and its finish reason."""
@@ -175,16 +177,33 @@ class RequestStream:
 
     def pop(self) -> RequestOutput | None:
         """Everything new since the last `pop`, in one output; None when there is nothing to emit yet."""
-        self.due = NOT_YET
+        self.due, self.has_more = NOT_YET, False
         if self._kind is _DELTA:
-            outputs = [answer.delta() for answer in self._answers if answer.is_due]
+            outputs = self._deltas()
         else:
             outputs = [answer.whole() for answer in self._answers] if self._is_whole_due() else []
         if not (outputs or self._is_lent_ahead):
             return None
         self._is_lent_ahead = False
-        self._has_emitted_end = self.is_finished
+        self._has_emitted_end = self.is_finished and not self.has_more
         return self._output(outputs)
+
+    def _deltas(self) -> list[CompletionOutput]:
+        """What is new of the answers, with about `MANY_SCORES` log-probabilities, or those of one answer.
+
+        They are read, written and let go of together.
+        """
+        deltas: list[CompletionOutput] = []
+        room = MANY_SCORES
+        for answer in self._answers:
+            if not answer.is_due:
+                continue
+            room -= answer.num_new_scores
+            if room < 0 and deltas:
+                self.due, self.has_more = SOON, True
+                break
+            deltas.append(answer.delta())
+        return deltas
 
     def _is_whole_due(self) -> bool:
         if self._kind is _FINAL_ONLY:
@@ -242,9 +261,8 @@ class _Answer:
         self._num_read = 0  # tokens that are in the texts
         self._has_silent_end = False  # the last token is no text
         self._rows: list[LogprobRow] = []  # of the last tokens, still as they came
-        self._logprobs: list[Any] | FlatLogprobs = (
-            FlatLogprobs() if request.params.flat_logprobs else []
-        )
+        self._logprobs = self._no_logprobs()  # of a delta, those that were not emitted
+        self._num_scored = 0  # tokens whose log-probabilities were read
         self._logprob_sum = 0.0
         self._num_emitted_texts = 0
         self.num_emitted_tokens = 0
@@ -269,6 +287,11 @@ class _Answer:
                 or (self.finish_reason is not None and not self._has_emitted_end)
             )
         return num_new >= interval
+
+    @property
+    def num_new_scores(self) -> int:
+        """Log-probabilities that the next delta has, near enough, whether they were read yet or not."""
+        return num_scores(self._rows) + num_scores(self._logprobs)
 
     def push(self, output: SequenceOutput) -> bool:
         """Take what is new; True at a stop string."""
@@ -319,7 +342,7 @@ class _Answer:
         self._num_emitted_texts = len(self._texts)
         self.num_emitted_tokens = len(self._token_ids)
         self._has_emitted_end = self.finish_reason is not None
-        assert not has_logprobs or len(self._logprobs) == len(self._token_ids), (
+        assert not has_logprobs or self._num_scored == len(self._token_ids), (
             "a token without log-probabilities"
         )
         return CompletionOutput(
@@ -335,10 +358,15 @@ class _Answer:
         )
 
     def _scored_since(self, first_token: int) -> Sequence[PositionLogprobs]:
-        """A copy, unless these are all that there will be: whoever has read those may let go of them."""
-        if first_token == 0 and self._has_emitted_end:
-            return self._logprobs
-        return self._logprobs[first_token:]
+        """A copy where they are shown again later; whoever has read the others may let go of them."""
+        scored = self._logprobs
+        if self._params.output_kind is _DELTA:
+            self._logprobs = self._no_logprobs()
+            return scored
+        return scored if self._has_emitted_end else scored[first_token:]
+
+    def _no_logprobs(self) -> list[Any] | FlatLogprobs:
+        return FlatLogprobs() if self._params.flat_logprobs else []
 
     def _ends_silently(self, output: SequenceOutput) -> bool:
         """True if the last token is a stop token and is not part of the text.
@@ -384,7 +412,7 @@ class _Answer:
         """Converts about `max_scores` logprobs, one row per token; returns the number converted."""
         if not self._rows:
             return 0
-        first, width = len(self._logprobs), len(self._rows[0])
+        first, width = self._num_scored, len(self._rows[0])
         end = min(len(self._token_ids), first + max(1, max_scores // width))
         token_ids = self._prompt_tail + self._token_ids[max(0, first - _REPAIR_TOKENS) : end]
         num_before = len(token_ids) - (end - first)
@@ -396,6 +424,7 @@ class _Answer:
             del self._rows[: end - first]
         else:
             self._rows.clear()  # what is left came after a stop string
+        self._num_scored = end
         return (end - first) * width
 
     def _show(self, text: str) -> None:
@@ -457,6 +486,6 @@ def num_scores_of(output: RequestOutput) -> int:
     return num_scores(output.prompt_logprobs) + of_answers
 
 
-def num_scores(rows: Sequence[PositionLogprobs | None] | None) -> int:
+def num_scores(rows: Sequence[LogprobRow | PositionLogprobs | None] | None) -> int:
     """Log-probabilities in these rows, which are about as long as the last of them."""
     return len(rows) * len(rows[-1] or ()) if rows else 0

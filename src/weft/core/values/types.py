@@ -308,7 +308,7 @@ class PoolingParams(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fi
     output_kind: OutputKind = OutputKind.FINAL_ONLY
 
 
-class Logprob(msgspec.Struct, frozen=True, array_like=True):
+class Logprob(msgspec.Struct, frozen=True, array_like=True, gc=False):
     """Logprob of one token at one position.
 
     `rank` is 1-based, ties counting against the token; None if unknown, because a wire has no field for it.

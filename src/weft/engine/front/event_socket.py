@@ -1,14 +1,17 @@
 """`EventSocket`: receives events of engines in other processes from a ZeroMQ socket, on the event loop."""
 
 import asyncio
+import time
 from collections.abc import Callable
 from typing import Any, Generic, TypeVar
 
 import msgspec
 import zmq
 
-# Frames that are handled in one turn of the event loop: an engine may send as fast as they are read.
+# Frames that are handled in one turn of the event loop: an engine may send as fast as they are read, and a frame with
+# the log-probabilities of 128 answers takes some milliseconds.
 _MAX_FRAMES = 32
+_MAX_TURN_S = 0.005
 _LAST_EVENTS_S = 0.05
 
 T = TypeVar("T")
@@ -47,9 +50,12 @@ class EventSocket(Generic[T]):
         """Handles the events that have arrived. All must be read: the socket's file descriptor becomes readable
         only once for them.
         """
+        ends_at = time.monotonic() + _MAX_TURN_S
         for _ in range(_MAX_FRAMES):
             if self._socket.closed or not int(self._socket.get(zmq.EVENTS)) & zmq.POLLIN:
                 return
             self.num_frames += 1
             self._take(self._decoder.decode(self._socket.recv(zmq.NOBLOCK)))
+            if time.monotonic() > ends_at:
+                break
         self._loop.call_soon(self._take_all)

@@ -112,7 +112,7 @@ class OpenRequest:
 
     async def wait(self) -> None:
         """Returns when the reader is woken and may pop; raises the error if there is one."""
-        if not self.is_woken:
+        if not (self.is_woken or (self._scored is not None and self._scored.has_more)):
             self._waiter = self._loop.create_future()
             await self._waiter
         self.is_woken = False

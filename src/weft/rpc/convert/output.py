@@ -1,6 +1,6 @@
 """Converts outputs to the wire: chunks and completes, with aligned logprobs."""
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 
 import msgspec
 
@@ -96,21 +96,21 @@ class WholeReply:
 
     def __init__(self, params: SamplingParams) -> None:
         self._params = params
-        self._complete_by_index: dict[int, pb.GenerateComplete] = {}
+        self._by_index: dict[int, pb.GenerateResponse] = {}
 
     def add(self, output: RequestOutput) -> None:
         """Keep the answers that have ended."""
         for answer in output.outputs:
             if answer.is_finished:
                 complete = to_complete(output, answer, self._params, output.prompt_logprobs)
-                self._complete_by_index[answer.index] = complete
+                self._by_index[answer.index] = pb.GenerateResponse(complete=complete)
 
-    def messages(self) -> list[pb.GenerateResponse]:
-        """Returns a complete for each answer, in order."""
-        if len(self._complete_by_index) != self._params.n:
+    def messages(self) -> Iterator[pb.GenerateResponse]:
+        """Yields a complete for each answer, in order, and forgets it: each may have megabytes."""
+        if len(self._by_index) != self._params.n:
             raise GenerationError("the engine ended the request before every answer was finished")
-        ordered = sorted(self._complete_by_index.items())
-        return [pb.GenerateResponse(complete=complete) for _, complete in ordered]
+        for index in range(self._params.n):
+            yield self._by_index.pop(index)
 
 
 def to_complete(

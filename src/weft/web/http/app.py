@@ -36,6 +36,7 @@ from weft.web.http.body import (
     field_names,
     read_body,
 )
+from weft.web.http.choices import has_several_choices, send_choices
 from weft.web.http.endpoint import Access, Answer, Call, Dialect, Endpoint, Events
 from weft.web.http.exchange import Exchange
 from weft.web.http.form import FORM, decode_form
@@ -350,6 +351,8 @@ class HttpApp:
             await write_events(exchange, answer, self._options.ping_interval_s)
         elif isinstance(answer, Response):
             await answer(exchange.scope, _nothing_more, exchange.send)
+        elif has_several_choices(answer):
+            await send_choices(exchange, answer)
         else:
             await exchange.answer(200, _json.encode(answer), {"content-type": "application/json"})
 
