@@ -83,3 +83,10 @@ def test_json_has_the_ids_that_a_record_brings():
     logging.getLogger("weft.engine").info("failed", extra=extra)
     record = json.loads(stream.getvalue())
     assert (record["request_id"], record["trace_id"]) == ("mine", "ab" * 16)
+
+
+def test_malformed_forms_are_not_logged(capsys):
+    """A caller who sends them by the thousand would fill the log; each is answered with its error."""
+    configure_logging("info")
+    logging.getLogger("python_multipart.multipart").warning("a malformed form")
+    assert capsys.readouterr().err == ""

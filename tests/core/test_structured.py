@@ -161,3 +161,21 @@ def test_a_schema_that_no_answer_can_meet_is_refused(key, count):
         with pytest.raises(BadRequest, match=f"{key} must be at most {MAX_COUNT}") as caught:
             validate_structured_outputs(params)
         assert caught.value.parameter == name
+
+
+@pytest.mark.parametrize("number", [-(2**63), -(2**63) + 512])
+@pytest.mark.parametrize(
+    "schema", [{"const": 0}, {"enum": [1, 0]}, {"const": {"a": [0]}}, {"items": {"enum": [[0]]}}]
+)
+def test_a_constant_that_ends_the_grammar_library_is_refused(number, schema):
+    """It crashes over these integers; the process that it would end also serves others."""
+    given = json.loads(json.dumps(schema).replace("0", str(number)))
+    with pytest.raises(BadRequest, match="must have no integer from -9223372036854775808"):
+        validate_structured_outputs(StructuredOutputsParams(json=given))
+
+
+def test_bounds_of_64_bits_are_taken():
+    """Libraries write them for every integer; and the next number is no danger."""
+    whole = {"type": "integer", "minimum": -(2**63), "default": -(2**63)}
+    for schema in (whole, {"const": -(2**63) + 513}, {"enum": [2**63, 10**400, -(10**400)]}):
+        validate_structured_outputs(StructuredOutputsParams(json=schema))

@@ -9,7 +9,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from decimal import Decimal
 from types import MappingProxyType
-from typing import Any
+from typing import Any, TypeGuard
 
 from weft.core.checks.json_schema_branches import are_disjoint, resolve
 from weft.core.checks.json_schema_patterns import without_assertions
@@ -32,7 +32,7 @@ _MAPS = ("properties", "patternProperties", "$defs", "definitions")
 _INNER = frozenset((*_SCHEMAS, *_LISTS, *_MAPS))
 LEAST = ("minLength", "minItems", "minProperties")
 _MOST = ("maxLength", "maxItems", "maxProperties")
-_BOUNDS = ("minimum", "exclusiveMinimum", "maximum", "exclusiveMaximum")
+BOUNDS = ("minimum", "exclusiveMinimum", "maximum", "exclusiveMaximum")
 _NOTES = frozenset({"title", "description", "$comment", "default", "examples", "type"})
 FORMATS = frozenset(
     "date-time time date duration email hostname ipv4 ipv6 uuid uri unknown".split()
@@ -117,18 +117,25 @@ class _Reader:
                 self.leave_out(made, key, place)
 
     def read_names(self, made: dict[str, Any], place: str) -> None:
-        """Rewrites `propertyNames` with an enumeration or a pattern as the pattern of all properties."""
+        """Rewrites `propertyNames` with an enumeration or a pattern as the pattern of all properties.
+
+        Names are texts: a rule of another type leaves the empty object only.
+        """
         if "propertyNames" not in made:
             return
         rule = resolve(made["propertyNames"], self._root)
-        if rule is True or (isinstance(rule, Mapping) and rule.keys() <= _NOTES):
+        if rule is True or (_takes_texts(rule) and rule.keys() <= _NOTES):
             del made["propertyNames"]  # names are always strings
             return
         names = _pattern_of(rule)
-        if names is None or made.keys() & {"properties", "patternProperties"}:
+        is_empty = rule is False or (isinstance(rule, Mapping) and not _takes_texts(rule))
+        if (names is None and not is_empty) or made.keys() & {"properties", "patternProperties"}:
             self.leave_out(made, "propertyNames", place)
             return
         del made["propertyNames"]
+        if is_empty:
+            made["additionalProperties"] = False
+            return
         made["patternProperties"] = {names: made.get("additionalProperties", True)}
         made["additionalProperties"] = False
 
@@ -160,7 +167,7 @@ class _Reader:
         """Removes bounds and factors of numbers that the library cannot compute, and bounds that every number meets."""
         kinds = made.get("type")
         is_integer = "integer" in _listed(kinds) and "number" not in _listed(kinds)
-        for key in [key for key in _BOUNDS if type(made.get(key)) in (int, float)]:
+        for key in [key for key in BOUNDS if type(made.get(key)) in (int, float)]:
             bound = made[key]
             is_outward = bound > 0 if key.endswith("aximum") else bound < 0
             if is_outward and abs(bound) >= _FLOAT64_MAX:
@@ -210,7 +217,7 @@ _REWRITES: Mapping[str, Callable[[_Reader, dict[str, Any], str], None]] = Mappin
     dict.fromkeys(UNHELD, _Reader.read_keywords)
     | {"propertyNames": _Reader.read_names, "oneOf": _Reader.read_one_of}
     | dict.fromkeys((*LEAST, *_MOST), _Reader.read_counts)
-    | dict.fromkeys((*_BOUNDS, "multipleOf"), _Reader.read_bounds)
+    | dict.fromkeys((*BOUNDS, "multipleOf"), _Reader.read_bounds)
     | dict.fromkeys(("format", "pattern"), _Reader.read_texts)
 )
 
@@ -235,6 +242,11 @@ def _is_factor(factor: Decimal) -> bool:
         return False
     number = int("".join(map(str, digits)))
     return -_MAX_DECIMALS <= exponent <= _MAX_DECIMALS and number * 10 ** max(exponent, 0) < 2**32
+
+
+def _takes_texts(rule: object) -> TypeGuard[Mapping[str, Any]]:
+    """True if the type of a schema allows texts."""
+    return isinstance(rule, Mapping) and ("type" not in rule or "string" in _listed(rule["type"]))
 
 
 def _pattern_of(rule: object) -> str | None:

@@ -10,7 +10,7 @@ from functools import partial
 from itertools import chain
 from typing import Any
 
-from weft.core.checks.json_schema import LEAST, MAX_COUNT, held
+from weft.core.checks.json_schema import BOUNDS, LEAST, MAX_COUNT, held
 from weft.core.errors import BadRequest
 from weft.core.values.types import StructuredOutputsParams
 from weft.core.values.unicode import encode_text
@@ -23,6 +23,9 @@ MAX_CHOICES = 4096
 # The grammar library unrolls counted repetitions.
 MAX_REPEATS = 10_000
 MAX_WHITESPACE_CHARS = 256
+# As a constant, an integer that float64 rounds to -2**63 ends the process of llguidance 1.9.1 (SIGSEGV).
+FATAL_NUMBERS = range(-(2**63), -(2**63) + 2**9 + 1)
+_NEVER_CONSTANTS = frozenset({*BOUNDS, "default", "examples"})
 _MAX_LISTED = 5
 _MAX_PLACE_CHARS = 60
 
@@ -188,7 +191,7 @@ def check_depth(
 
 
 def _check_sizes(kind: str, schema: dict[Any, Any]) -> None:
-    """Checks the minimum counts of a schema, and the repetitions of a pattern or grammar inside it."""
+    """Checks the minimum counts of a schema, its constants, and the repetitions of a pattern or grammar inside it."""
     for key in LEAST:
         count = schema.get(key)
         if isinstance(count, int | float) and count > MAX_COUNT:
@@ -196,6 +199,23 @@ def _check_sizes(kind: str, schema: dict[Any, Any]) -> None:
     for text in (schema.get("pattern"), schema.get("grammar")):
         if isinstance(text, str):
             _check_repeats(kind, text)
+    for key in schema.keys() - _NEVER_CONSTANTS:
+        if _has_fatal_number(schema[key]):
+            raise BadRequest(
+                kind,
+                f"{kind}: {key} must have no integer from {FATAL_NUMBERS[0]} to {FATAL_NUMBERS[-1]}",
+            )
+
+
+def _has_fatal_number(value: object) -> bool:
+    unread = [value]
+    while unread:
+        value = unread.pop()
+        if isinstance(value, list):
+            unread += value
+        elif isinstance(value, int) and value in FATAL_NUMBERS:
+            return True
+    return False
 
 
 def _too_deep(kind: str, max_depth: int) -> BadRequest:

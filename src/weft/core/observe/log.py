@@ -66,6 +66,8 @@ def configure_logging(
     root = logging.getLogger()
     root.handlers[:] = [handler]
     root.setLevel(logging.WARNING)
+    # A caller would fill the log: it warns of each malformed form, and the caller gets the same sentence with 400.
+    logging.getLogger("python_multipart").setLevel(logging.ERROR)
     logging.getLogger(_ROOT).setLevel(level.upper() if isinstance(level, str) else level)
     # A full disk behind the log must not stop the service, nor print a traceback for each line.
     logging.raiseExceptions = False
