@@ -151,7 +151,8 @@ docs: $(VENV)/dev.stamp
 site: docs $(VENV)/site.stamp
 	$(BIN)/python -m tools.make_site
 
-release: $(VENV)/core.stamp
+# The wheels are compiled in environments of their own, so this one needs no compiled core.
+release:
 	@$(SET_UP) release
 	$(BIN)/python -m tools.release $(ARGS)
 

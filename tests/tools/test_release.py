@@ -1,10 +1,13 @@
-"""tools.release"""
+"""tools.release and tools.try_install"""
 
+import subprocess
+import sys
 from pathlib import Path
 
 import pytest
 
 from tools import release
+from tools.try_install import COMPILERS
 
 
 def test_checksums_are_lines_that_sha256sum_reads(tmp_path: Path):
@@ -36,3 +39,44 @@ def test_a_wheel_is_tried_with_pythons_that_take_it(
     """Here with a Python 3.11: it takes no wheel of another version, nor of the stable ABI of 3.12."""
     monkeypatch.setattr(release, "run", lambda *_: "11")
     assert release.takes("python3.11", Path(f"weft_serve-0.1.0-{tag}-any.whl")) is is_taken
+
+
+@pytest.mark.parametrize(
+    ("has_compiler", "error"),
+    [(True, "a compiler is on the PATH: "), (False, "weft is not installed in ")],
+)
+def test_a_wheel_is_not_tried_where_its_answer_would_prove_nothing(
+    has_compiler: bool, error: str, tmp_path: Path
+):
+    """With a compiler on the PATH, or with Weft from a source tree, an answer says nothing about the wheel."""
+    if has_compiler:
+        (tmp_path / COMPILERS[0]).touch(mode=0o755)
+    shown = subprocess.run(
+        [sys.executable, "-S", release.PROGRAM], env={"PATH": str(tmp_path)},
+        capture_output=True, text=True, timeout=60, check=False,
+    )  # fmt: skip
+    assert shown.returncode == 1
+    assert error in shown.stderr
+
+
+def test_a_wheel_says_which_linux_it_runs_on_and_keeps_the_stable_abi(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+):
+    """The wheel of the stable ABI goes through auditwheel, which renames it, and through abi3audit."""
+    monkeypatch.setattr(release, "OUT", tmp_path / "out")
+    (tmp_path / "out").mkdir()
+    ran: list[str] = []
+
+    def run(*words: object, **_: object) -> str:
+        ran.append(" ".join(map(str, words)))
+        if "wheel" in words:
+            (tmp_path / "weft_serve-1-cp312-abi3-linux_x86_64.whl").touch()
+        if "auditwheel" in words:
+            (tmp_path / "named").mkdir()
+            (tmp_path / "named" / "weft_serve-1-cp312-abi3-manylinux_2_34_x86_64.whl").touch()
+        return ""
+
+    monkeypatch.setattr(release, "run", run)
+    monkeypatch.setattr(sys, "platform", "linux")
+    assert release.build("python3.12", tmp_path).name.endswith("manylinux_2_34_x86_64.whl")
+    assert [each for each in ran if "abi3audit --strict" in each]
