@@ -26,10 +26,11 @@ enum class Offset { kSymmetric, kZeros, kMinimums, kE2m1 };
 enum class ScaleType { kFloat32, kBfloat16, kFloat16 };
 
 struct GroupFormat {
-    int bits = 4;    // or 8
-    int group = 32;  // of depth: 16, 32, 64, 128, or, of four bits, 0 for all of a row
+    int bits = 4;  // 4 or 8
+    // Size of a group in depth: 16, 32, 64 or 128; with four bits also 0, for the whole row.
+    int group = 32;
     Offset offset = Offset::kSymmetric;
-    ScaleType scales = ScaleType::kFloat16;  // and of minimums
+    ScaleType scales = ScaleType::kFloat16;  // also the type of minimums
 
     bool operator==(const GroupFormat&) const = default;
 };
@@ -68,15 +69,15 @@ static inline std::ptrdiff_t panel_bytes(const GroupFormat& format, int depth) {
 // several rows at once.
 struct RowGroups {
     float* scales;       // NaN if the group holds NaN or infinity
-    std::int32_t* sums;  // of its numbers
-    float* scaled_sums;  // times the scale, as floats: so often does the row take a minimum
+    std::int32_t* sums;  // sums of the group's numbers
+    float* scaled_sums;  // the sums times the scale, as floats: factors of the weights' minimums
     std::ptrdiff_t stride;
 
     // Always inline: each kernel file must have its own copy.
     [[gnu::always_inline]] RowGroups from(std::ptrdiff_t row) const {
         return {scales + row, sums + row, scaled_sums + row, stride};
     }
-    [[gnu::always_inline]] RowGroups next() const { return from(stride); }  // of the group behind
+    [[gnu::always_inline]] RowGroups next() const { return from(stride); }  // of the next group
 };
 
 // `x` is int8 [rows][x_stride].

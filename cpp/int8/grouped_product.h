@@ -16,7 +16,7 @@ struct FourBits {
     using Element = E;
     static constexpr int kZero = kHalf;
     static constexpr std::int32_t kTaken = 0;
-    static constexpr int kBytes = 2 * kCellBytes;  // of eight of depth and a panel
+    static constexpr int kBytes = 2 * kCellBytes;  // bytes of eight steps of depth in a panel
 
     static void load_cells(const std::uint8_t* p, int half, typename E::Cell (&cells)[2]) {
         E::load_cells(p + half * kCellBytes, cells);
@@ -56,8 +56,8 @@ struct Layout {
 
     const GroupedTask& task;
     int groups;
-    int each;  // of depth
-    std::ptrdiff_t scales;  // the others are bytes
+    int each;  // number of elements of depth
+    std::ptrdiff_t scales;  // offset of the scales; the numbers before them are bytes
     std::ptrdiff_t header;
     std::ptrdiff_t group;
     std::ptrdiff_t panel;
@@ -213,7 +213,7 @@ inline void grouped_block(const Layout& layout, int panel, int first_row, int ro
                 const std::uint8_t* header = from;
                 RowGroups of_rows = task.rounded.from(first_row + first);
                 for (int g = 0; g < layout.groups; g++) {
-                    asm volatile("" : "+r"(tile_y));  // else gcc moves sums to registers, and spills them
+                    asm volatile("" : "+r"(tile_y));  // prevents gcc from keeping sums in registers and spilling them
                     const int steps = layout.depth_of(g) / kEight;
                     add_group<W, kOffset, kRows, kWide>(layout, header, half, steps, x, of_rows, tile_y, ahead);
                     header += layout.group;

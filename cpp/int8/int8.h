@@ -18,7 +18,7 @@
 
 namespace weft {
 
-constexpr int kInt8WeightShift = 128;  // added to a weight as it is stored
+constexpr int kInt8WeightShift = 128;  // added to every weight when it is stored
 // At a greater depth a sum might not fit int32.
 constexpr int kInt8MostDepth = 1 << 17;
 
@@ -26,17 +26,17 @@ constexpr int kInt8MostDepth = 1 << 17;
 struct QuantizeTask {
     const void* x;
     bool is_bfloat16;  // otherwise float
-    int depth;         // a multiple of 16
-    int group;         // the same
+    int depth;  // a multiple of 16
+    int group;  // group size; also a multiple of 16
     std::int8_t* out;
-    RowGroups rounded;  // from this row on
+    RowGroups rounded;  // results, from this row on
 };
 
 // `x` is int8 [rows][x_stride], `panels` are unsigned bytes; the output of `kActivate` is float.
 struct Int8Task : GemmTask {
     const float* row_scales;
     const std::int32_t* row_sums;
-    const float* column_scales;  // by packed column; 0 for those that pad
+    const float* column_scales;  // by packed column; 0 for padding columns
 };
 
 struct Int8Kernels {

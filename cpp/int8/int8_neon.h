@@ -117,7 +117,8 @@ struct Int8InRegisters : InRegisters {
     using Number = std::int32_t;
     using Sum = Ints;
     static constexpr int kStep = 4;
-    static constexpr std::int32_t kShift = kTakesBytes ? 128 : 0;  // taken off the weights, unless sums are of bytes
+    // Shift of the weights in sums; 0 if weights are shifted before.
+    static constexpr std::int32_t kShift = kTakesBytes ? 128 : 0;
 
     static Sum zero() { return splat_ints(0); }
     static Cell load_cell(const Stored* p) {

@@ -50,7 +50,7 @@ struct Int8 {
     using Number = std::int32_t;
     using Sum = Ints;
     static constexpr int kStep = 4;
-    static constexpr std::int32_t kShift = 128;  // sums are of weights as they are stored
+    static constexpr std::int32_t kShift = 128;  // sums are computed with the shifted weights
 
     struct Cell {
         __m512i bytes;

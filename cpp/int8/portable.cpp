@@ -76,7 +76,8 @@ struct Int8 {
     using Number = std::int32_t;
     using Sum = Ints;
     static constexpr int kStep = 4;
-    static constexpr std::int32_t kShift = 0;  // taken off the weights before they are multiplied
+    // Weights are shifted before the multiplication, so sums need no shift.
+    static constexpr std::int32_t kShift = 0;
 
     struct Cell {
         const Stored* bytes;

@@ -33,7 +33,8 @@ struct Attention {
     using Stored = typename E::Stored;
     using Act = typename E::Activation;
     static constexpr bool kIsScaled = E::kScaleBytes > 0;
-    static constexpr std::ptrdiff_t kColumnSize = kLanes * kLanes;  // of a tile of values
+    // Elements of a column of cells in a tile of values.
+    static constexpr std::ptrdiff_t kColumnSize = kLanes * kLanes;
 
     explicit Attention(const AttentionTask& t) : task(t) {
         tokens = t.last_row - t.first_row;
@@ -89,7 +90,7 @@ protected:
         int first_key, end_key;
         int first_tile, end_tile;
         int first_row, num_rows;
-        int whole_end;  // behind its last tile, of all turns
+        int whole_end;  // the end after the last tile, over all turns
     };
     struct Range {
         int begin, end;
@@ -97,20 +98,21 @@ protected:
 
     const AttentionTask& task;
     int tokens, rows;
-    Span all, span;  // of the task, and what is worked on
-    Range turn;      // tiles whose scores and weights are kept
+    Span all, span;  // the whole task, and the part being processed
+    Range turn;  // range of tiles whose scores and weights are kept
     int blocks_at_once;
     std::ptrdiff_t width, head_size;
-    Range columns;  // of outputs, this share's, each of `kLanes`
+    Range columns;  // columns of outputs of this share, in units of `kLanes`
     Act* queries;           // [heads][rows][padded_dim]
     float* scores;          // [heads][rows][width]
     Act* weights;           // [heads][rows][width]
     float* outputs;         // [heads][rows][padded_dim]
-    float* highest;         // [heads][rows], of all blocks so far; scaled, to the base of 2
-    float* totals;          // [heads][rows][kLanes], of weights so far
-    float* rescales;        // [blocks][heads][rows]: by what a block multiplies all that came before
+    float* highest;  // [heads][rows], maximum over all blocks so far; scaled, for powers of 2
+    float* totals;  // [heads][rows][kLanes], sums of weights so far
+    // [blocks][heads][rows], factors by which a block multiplies all earlier results.
+    float* rescales;
     Stored* edges[2];       // values of the first and of the last tile, [heads][head_size]
-    Stored* made;           // values of tiles from `made_from` on, where they are made of keys
+    Stored* made;  // values of the tiles from `made_from` on, if values are computed from keys
     int made_from;
 
     // The distance from a tile of a head to another one: in tiles, and from head to head in bytes.

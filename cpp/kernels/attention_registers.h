@@ -43,9 +43,11 @@ public:
     using Base::Base;
 
 private:
-    static constexpr int kTilesPerTurn = 8;  // as many columns as a few rows have registers for
-    static constexpr bool kCopies = kWide > 1;  // columns one by one gain nothing by it
-    static constexpr int kTilesThatCopy = 3;    // of rows: two gained nothing
+    static constexpr int kTilesPerTurn = 8;  // columns that fit the registers with a few rows
+    // Copying does not help if columns are processed one by one.
+    static constexpr bool kCopies = kWide > 1;
+    // Tiles of rows from which copying pays: with two it did not.
+    static constexpr int kTilesThatCopy = 3;
 
     alignas(64) Stored copies[kCopies ? kTilesPerBlock * kWide * Base::kColumnSize : 1];
 

@@ -30,7 +30,7 @@ public:
     using Base::Base;
 
 private:
-    static constexpr int kTilesPerTurn = 4;  // and as many streams from memory
+    static constexpr int kTilesPerTurn = 4;  // also the number of streams from memory
     // More rows find their data in a cache, because another task has just read it.
     static constexpr int kRowsThatWait = kTileRows;
 
@@ -95,7 +95,7 @@ private:
     // tiles.
     template <int kHigh, int kColumns>
     void combine_tiles(int begin, int end, int head, int column, int first, int height, const Later& later) {
-        constexpr int kSteps = kLanes / E::kStep;  // of a tile's tokens
+        constexpr int kSteps = kLanes / E::kStep;  // steps of the tokens in a tile
         const std::ptrdiff_t at = static_cast<std::ptrdiff_t>(head) * rows + first;
         const auto cells = [&](int tile, int j) {
             const Stored* p = this->values(begin + tile, head) + (column + j * kLanes) * kLanes;

@@ -6,7 +6,7 @@
 namespace weft {
 namespace {
 
-constexpr float kLengthEps = 1e-6F;  // of queries and keys, added to the square of their length
+constexpr float kLengthEps = 1e-6F;  // added to the squared length of queries and keys
 
 inline void bring_to_length(float* __restrict head, int size, float factor) {
     const float length = __builtin_sqrtf(sum_of_squares(head, size) + kLengthEps);

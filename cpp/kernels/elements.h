@@ -11,13 +11,13 @@ namespace weft {
 namespace {
 
 struct Float32 {
-    using Stored = float;      // of weights and of the KV cache
-    using Activation = float;  // of what they are multiplied with
-    using Number = float;  // of their sums
+    using Stored = float;  // type of stored weights, keys and values
+    using Activation = float;  // type of the activations that they are multiplied with
+    using Number = float;  // type of the sums
     using Sum = Lanes;
     static constexpr Element kElement = Element::kFloat32;
     static constexpr int kStep = 1;  // elements of depth in a cell
-    static constexpr int kScaleBytes = 0;  // of a head of a tile of the KV cache
+    static constexpr int kScaleBytes = 0;  // bytes of scales per head in a tile of the KV cache
 
     struct Cell {
         Lanes value;

@@ -12,7 +12,7 @@ namespace exact {
 inline float exp(float x) {
     x = x < -87.33F ? -87.33F : x;
     x = x > 88.37F ? 88.37F : x;
-    constexpr float kWhole = 12582912.0F;  // what is added so comes out as a whole number, whose bits lie at the end
+    constexpr float kWhole = 12582912.0F;  // adding it leaves a whole number in the lowest bits
     const float shifted = x * 1.44269504F + kWhole;
     const float whole = shifted - kWhole;
     // ln 2 in two parts, so that a whole number of the first is exact.
@@ -34,7 +34,8 @@ inline float silu(float x) { return x / (1.0F + exp(-x)); }
 
 // log(1 + e^x), the logarithm as a series in doubles.
 inline float softplus(float x) {
-    constexpr int kTerms = 12;  // in at most 1/9: beyond what a double holds of the first
+    // Terms in at most 1/9: later ones are below the precision of a double.
+    constexpr int kTerms = 12;
     const double raised = static_cast<double>(exp(x < 0 ? x : -x));
     const double part = raised / (2.0 + raised);
     const double square = part * part;

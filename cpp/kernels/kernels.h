@@ -30,7 +30,7 @@ enum class QkNorm { kNone, kHead, kFull };
 // Stages of an attention task. Threads that share a task finish a stage before they begin the next.
 enum class AttentionStage { kWhole, kScore, kWeigh, kCombine };
 
-constexpr int kMostTilesPerTurn = 8;  // of keys or values that attention takes at once
+constexpr int kMostTilesPerTurn = 8;  // maximum number of tiles of keys or values per turn
 
 constexpr int kInt8ScaleBytes = kLanes * 4;  // a float for each token of a head of a tile
 
@@ -40,7 +40,7 @@ struct GemmTask {
     std::ptrdiff_t x_stride;
     int first_row;
     int last_row;
-    const void* panels;  // the whole matrix
+    const void* panels;  // panels of the whole matrix
     int depth;           // padded to a multiple of 16
     int first_panel;
     int last_panel;
@@ -57,7 +57,8 @@ struct GemmTask {
     void* out;
     std::ptrdiff_t out_stride;
     Activation activation;
-    float swiglu_limit;  // of kActivate: gate and up are clamped there and joined as gpt-oss does it; 0: `activation`
+    // Limit of gate and up for kActivate, combined as in gpt-oss; 0: use `activation`.
+    float swiglu_limit;
     float swiglu_alpha;
     int columns;
     float divisor;
@@ -87,47 +88,49 @@ struct ResidualTask {
 
 // One row's queries, keys and values after their product: applies norms and rope, and writes to the cache.
 struct HeadsTask {
-    float* qkv;  // [query heads + 2 * KV heads][padded head_dim], changed
+    float* qkv;  // [query heads + 2 * KV heads][padded head_dim], overwritten
     int num_heads;
     int num_kv_heads;
     int head_dim;
     int padded_dim;
     QkNorm norm;
-    const float* q_norm;  // one head, or all of them
+    const float* q_norm;  // weights for one head, or for all heads
     const float* k_norm;
     float eps;
-    const float* cosine;  // null: no rope
+    const float* cosine;  // null if there is no rope
     const float* sine;
-    int half;     // rotary pairs
+    int half;  // number of rotary pairs
     void* query;   // activations, [query heads][padded head_dim]
-    void* keys;    // the token's tile, of the first KV head
+    void* keys;  // the token's tile of the first KV head
     void* values;  // the same
     int lane;      // place of the token in the tile
 };
 
 // One row of latent attention, in parts as their products are ready; null leaves a part out.
 struct LatentTask {
-    float* low;  // of which queries are made, padded with zeros: normed, changed
+    // The vector of low rank that queries are computed from, padded with zeros; normed in place.
+    float* low;
     const float* low_norm;
     int low_size;
     int low_padded;
-    void* low_out;  // activations
-    float* kept;    // [padded_dim]: `rank` elements to be normed, and those that turn; changed
+    void* low_out;  // output, as activations
+    float* kept;    // [padded_dim]: `rank` elements to be normed, then the rotary elements; overwritten
     const float* norm;
     int rank;
     int padded_dim;
     void* keys;      // the token's tile
     int lane;        // place of the token in the tile
-    float* queries;  // [heads][query_size]: `key_size` elements, and those that turn; changed
+    // [heads][query_size]: `key_size` elements, then the rotary elements; overwritten.
+    float* queries;
     int num_heads;
     int key_size;
     int query_size;
-    void* own;    // activations, [heads][key_size]
-    void* query;  // activations, [heads][padded_dim], from `rank` on
+    void* own;  // output: activations, [heads][key_size]
+    void* query;  // output: activations, [heads][padded_dim], elements from `rank` on
     const float* cosine;
     const float* sine;
-    int half;             // rotary pairs
-    bool is_interleaved;  // they lie side by side
+    int half;  // number of rotary pairs
+    bool is_interleaved;  // the elements of a pair are adjacent
     float eps;
 };
 
@@ -138,8 +141,8 @@ struct AttentionTask {
     void* out;          // activations, row 0 of the step
     std::ptrdiff_t stride;
     const void* keys;           // the layer's tiles, [tiles][KV heads][padded head_dim * 16]
-    const void* values;         // the same; null: the keys are the values
-    const std::int32_t* tiles;  // tile of the pool by tile of the sequence
+    const void* values;  // as keys; null: the values are computed from the keys
+    const std::int32_t* tiles;  // index of a tile in the pool, by index in the sequence
     const std::int32_t* positions;
     int first_row;
     int last_row;
@@ -152,7 +155,7 @@ struct AttentionTask {
     int first_head;
     int last_head;
     int num_kv_heads;
-    int group;  // query heads of a KV head
+    int group;  // number of query heads per KV head
     int head_dim;
     int padded_dim;
     // A row sees its own key, `before` keys before and `after` keys after it, and none from `end` on.
@@ -161,8 +164,9 @@ struct AttentionTask {
     int end;
     float scale;
     float cap;           // 0: none
-    const float* sinks;  // by query head: a score that takes its part of the weights and has no value; null: none
-    void* scratch;       // of all shares of the task
+    // By query head: a score that adds to the sum of weights and has no value; null: none.
+    const float* sinks;
+    void* scratch;  // for all shares of the task
     AttentionStage stage = AttentionStage::kWhole;
     // Share of a stage: scores of some tiles, weights of some rows, some columns of the output.
     int share = 0;
@@ -172,8 +176,10 @@ struct AttentionTask {
 struct Kernels {
     Element element;
     int activation_bytes;
-    int attention_rows;  // that a task of theirs should have at least: tokens times group, and one token or more
-    int pieces;  // of a product's many rows, for each thread: each piece reads all weights again
+    // Minimum rows of an attention task: tokens times group, and at least one token.
+    int attention_rows;
+    // Pieces per thread of a product with many rows; each piece reads all weights again.
+    int pieces;
     void (*gemm)(const GemmTask&);
     void (*rms_residual)(const ResidualTask&);
     void (*layer_residual)(const ResidualTask&);
@@ -227,7 +233,8 @@ static inline std::size_t attention_scratch(int heads, int rows, int padded_dim,
     const std::size_t at_once = (of_block > kScoresAtOnce ? of_block : kScoresAtOnce) + all_rows * kLanes;
     std::size_t scores = all_rows * (static_cast<std::size_t>(num_tiles) + 1) * kLanes;
     if (num_shares == 1 && at_once < scores) scores = at_once;
-    const std::size_t weighed = all_rows * (kLanes + 2) + scores / kLanes;  // what `Attention` keeps beside weights
+    // Memory of `Attention` besides the weights.
+    const std::size_t weighed = all_rows * (kLanes + 2) + scores / kLanes;
     // Values of the edge tiles; or values of a turn, if they are made from keys, for one head.
     const std::size_t values = (2 * static_cast<std::size_t>(heads) + kMostTilesPerTurn) * dim * kLanes * 4;
     const std::size_t queries = static_cast<std::size_t>(num_shares) * (dim * 4 * all_rows + 64);

@@ -49,7 +49,7 @@ inline void sum_row(const GemmTask& task, int panel, typename E::Sum (&sum)[kPan
 
 // Cells of one panel, as deep as is processed at once; the same number follows in memory.
 struct Cells {
-    bool is_prefetched;  // some tile of the cells before has asked for these
+    bool is_prefetched;  // an earlier tile of rows has prefetched these cells
     bool has_next;
 };
 

@@ -7,8 +7,8 @@
 namespace weft {
 namespace {
 
-constexpr int kTiledBlockRows = 256;       // handled before the next panel
-constexpr int kTilesRows = 2 * kTileRows;  // multiplied together
+constexpr int kTiledBlockRows = 256;  // rows processed before the next panel
+constexpr int kTilesRows = 2 * kTileRows;  // rows multiplied together
 // This many steps of a panel, 36 KB, stay in the first cache while rows are streamed.
 constexpr int kStepsAtOnce = 18 * kTileSteps;
 // Lines of the next panel that are prefetched with each tile of depth, for many rows: fewer lines arrive too late,
@@ -101,7 +101,8 @@ struct PanelInTiles {
         const auto prefetches = [&](const typename E::Stored*) { next.prefetch_more(); };
         const int steps = task.depth / E::kStep;
         const int times = (steps - 1) / kStepsAtOnce + 1;
-        const int at_once = round_up((steps - 1) / times + 1, kTileSteps);  // about as many each time
+        // Parts of about equal size.
+        const int at_once = round_up((steps - 1) / times + 1, kTileSteps);
         for (int begin = 0; begin < steps; begin += at_once) {
             const TileRowsAt<const typename E::Number> from{begin == 0 ? nullptr : waiting, kPanelColumns};
             const bool is_last = begin + at_once >= steps;

@@ -21,7 +21,7 @@ template <class E, int kWide>
 struct Columns {
     const typename E::Stored* cells[kWide];
     std::ptrdiff_t ahead[kWide];  // in bytes
-    std::ptrdiff_t step;          // from one cell of a column to the next, in elements
+    std::ptrdiff_t step;  // elements from one cell of a column to the next
 
     const typename E::Stored* cell(int s, int j) const { return cells[j] + s * step; }
     void prefetch_beside(int s, int j) const { prefetch(cell(s, j), ahead[j]); }
@@ -64,7 +64,8 @@ inline void product(const typename E::Activation* x, std::ptrdiff_t x_stride, co
 #pragma GCC unroll 8
         for (int j = 0; j < kWide; j++)
             sum[m][j] = accumulate ? load(y + m * y_stride + j * kLanes) : E::zero();
-    if (num_steps <= 0) __builtin_unreachable();  // else gcc keeps a copy of the first sums, on the stack
+    // Lets gcc avoid a copy of the first sums on the stack.
+    if (num_steps <= 0) __builtin_unreachable();
     for (int s = 0; s < num_steps; s++) {
         typename E::Cell cell[kWide];
 #pragma GCC unroll 8

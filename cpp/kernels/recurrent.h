@@ -9,7 +9,8 @@
 namespace weft {
 namespace {
 
-constexpr int kScanColumns = 32;  // of a head's matrix, that rows go through before the next
+// Columns of a head's matrix that all rows go through before the next columns.
+constexpr int kScanColumns = 32;
 
 // A sum in sixteen partial sums, which are added in the end.
 inline float sum_of_squares(const float* row, int size) {

@@ -7,7 +7,7 @@ namespace weft {
 
 // A short convolution of one row, each channel with the same channel of the previous rows, and SiLU.
 struct ChannelsTask {
-    const float* const* rows;  // `width` of them, the oldest first
+    const float* const* rows;  // `width` rows, oldest first
     const float* weights;      // [width][channels]
     const float* bias;         // [channels], or null
     int width;
@@ -22,7 +22,8 @@ struct GatedNormTask {
     const float* weight;
     int size;
     int num_groups;
-    std::ptrdiff_t weight_stride;  // floats from a group's weights to the next one's; 0: all have the same
+    // Floats between the weights of successive groups; 0: all groups share them.
+    std::ptrdiff_t weight_stride;
     bool is_gated_first;
     float eps;
 };
@@ -36,7 +37,7 @@ struct MambaScanTask {
     float* x;
     const float* b;
     const float* c;
-    std::ptrdiff_t stride;  // floats from a row's x, B and C to the next one's
+    std::ptrdiff_t stride;  // floats between x, B and C of successive rows
     const float* steps;
     std::ptrdiff_t step_stride;
     float step_bias;
@@ -49,7 +50,7 @@ struct MambaScanTask {
 // Gated delta nets: norms queries and keys of one row to length 1, and replaces b and a by each head's update rate
 // and decay.
 struct DeltaRowTask {
-    float* queries;  // [num_key_heads][key_size], and keys likewise behind them
+    float* queries;  // [num_key_heads][key_size]; keys follow in the same layout
     int num_key_heads;
     int key_size;
     float* b;  // [num_value_heads]
@@ -68,7 +69,7 @@ struct DeltaScanTask {
     const float* query;
     const float* key;
     float* value;
-    std::ptrdiff_t stride;  // floats from a row's query, key and value to the next one's
+    std::ptrdiff_t stride;  // floats between query, key and value of successive rows
     const float* betas;
     const float* decays;
     std::ptrdiff_t step_stride;

@@ -15,7 +15,7 @@ namespace weft {
 namespace {
 
 constexpr int kTileRows = 16;
-constexpr int kTileSteps = 16;      // of depth
+constexpr int kTileSteps = 16;  // maximum steps of depth
 constexpr int kTileRowBytes = 64;
 
 template <int kTile>

@@ -16,7 +16,7 @@ namespace weft {
 
 // Memory for the adapters of one step; kept between steps, and enlarged when a step needs more.
 struct AdapterSpace {
-    RowBuffer taken;  // activations [depth], of rows that do not lie one after the other
+    RowBuffer taken;  // activations [depth] of rows that are not adjacent
     Region sums;      // float [rows][rank]
     Region low;       // activations [rows][rank], rounded from `sums`
     Region added;     // float [threads][rows][columns of a few panels]
@@ -73,13 +73,13 @@ private:
         const Group* group;
         const Matrix* a;
         const Matrix* b;
-        int first_place;          // of its first row, among the rows of all products
-        std::ptrdiff_t low_start;  // of its rows, in `low`
+        int first_place;  // index of the group's first row among the rows of all products
+        std::ptrdiff_t low_start;  // start of its rows in `low`
     };
     // Some rows of a product, which one thread computes.
     struct Piece {
         const Product* product;
-        int first_row;  // in the group
+        int first_row;  // index in the group
         int last_row;
     };
 
@@ -102,7 +102,7 @@ private:
     std::vector<const Adapter*> by_row_;
     std::vector<Group> groups_;
     std::vector<Product> products_;
-    std::vector<std::int32_t> places_;  // by row, from 1; 0: nothing is added
+    std::vector<std::int32_t> places_;  // by row, counted from 1; 0: no addition
     int num_places_ = 0;
     std::ptrdiff_t low_size_ = 0;
     int panels_at_once_ = 1;

@@ -8,7 +8,8 @@ namespace weft {
 namespace {
 
 constexpr int kMostRank = 1 << 12;
-constexpr int kRankStep = kPanelColumns;  // ranks of what is packed together are padded to a multiple
+// Ranks of matrices that are packed together are padded to a multiple.
+constexpr int kRankStep = kPanelColumns;
 
 [[noreturn]] void refuse(const std::string& name, const std::string& what) {
     throw std::invalid_argument("adapter: " + name + " " + what);
@@ -52,8 +53,9 @@ void widen_row(const Matrix& table, Element element, int row, float* out) {
 
 AdapterBytes adapter_bytes(const ModelSpec& spec) {
     const auto width = static_cast<std::size_t>(element_bytes(spec.element));
-    std::array<std::size_t, 3> elements{};  // of matrices alone, in pairs and in threes
-    for (const LayerSpec& layer : spec.layers) {  // but not of experts
+    // Elements of matrices that are packed alone, in pairs, and in threes.
+    std::array<std::size_t, 3> elements{};
+    for (const LayerSpec& layer : spec.layers) {  // experts are left out
         const LayerShapes shapes = layer_shapes(spec, layer);
         elements[0] += shapes.o.adapter_elements() + shapes.down.adapter_elements() + shapes.q_b.adapter_elements();
         elements[spec.is_gated ? 1 : 0] += shapes.up.adapter_elements();
@@ -70,7 +72,8 @@ AdapterBytes adapter_bytes(const ModelSpec& spec) {
 Adapter::Adapter(const ModelSpec& spec, const Weights& weights, const AdapterParts& parts, ThreadPool& pool)
     : spec_(spec) {
     check_names(parts);
-    for (const Whole& whole : parts.whole) plan(whole);  // first: a delta may belong to one of them
+    // First, because a delta may belong to one of them.
+    for (const Whole& whole : parts.whole) plan(whole);
     for (const LowRank& part : parts.low_rank) plan(part, weights);
     allocate();
     for (const Whole& whole : parts.whole) pack(whole, pool);

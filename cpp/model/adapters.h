@@ -39,7 +39,7 @@ struct Delta {
     Matrix a;
     Matrix b;
 
-    int rank() const { return b.depth; }  // padded
+    int rank() const { return b.depth; }  // the padded rank
 };
 
 // Memory of an adapter on every matrix, per rank: for matrices that are packed alone, in pairs, and in threes. Ranks
@@ -75,8 +75,8 @@ private:
     struct Placed {
         const LowRank* part;
         Place place;
-        const Matrix* matrix;  // that it is added to
-        int first_rank;        // of those in its delta
+        const Matrix* matrix;  // the matrix that the part is added to
+        int first_rank;  // index of the part's first rank in its delta
     };
 
     void plan(const Whole& whole);
@@ -89,7 +89,7 @@ private:
     const ModelSpec spec_;
     Region region_;
     std::vector<Placed> placed_;
-    std::map<const Matrix*, Delta> deltas_;  // by the matrix that they are added to
+    std::map<const Matrix*, Delta> deltas_;  // by the matrix that is added to
     Matrix head_;
     Matrix embed_b_;
     // Tables with one row per token, not in panels.

@@ -19,7 +19,7 @@ namespace weft {
 struct ConvSpace {
     void make_room(const ModelSpec& spec, std::size_t sequences, int num_threads);
 
-    Region before;  // elements [sequences][width - 1][hidden], of blocks that the step writes again
+    Region before;  // [sequences][width - 1][hidden], elements of blocks that the step overwrites
     Region sums;    // float [threads][hidden]
 };
 
@@ -32,7 +32,7 @@ public:
         const Plan& plan;
         ThreadPool& pool;
         ConvSpace& space;
-        int at_once;  // rows that a thread takes
+        int at_once;  // rows per thread and turn
     };
 
     explicit ConvStep(const Parts& parts) : parts_(parts) {}
@@ -49,7 +49,7 @@ private:
         const RowsAt& wide;
         const RowsAt& out;
         std::byte* states;
-        int keep;  // rows that it looks back at
+        int keep;  // number of earlier rows that the convolution reads
     };
 
     template <class Work>

@@ -39,7 +39,7 @@ void leave_best_groups(const ExpertsSpec& experts, std::vector<float>& keys) {
 }  // namespace
 
 void ExpertSpace::make_room(const ModelSpec& spec, std::size_t rows, int activation_bytes, int most_groups) {
-    std::size_t most = 0;  // experts of a row
+    std::size_t most = 0;  // experts per row
     int columns = 0;
     int size = 0;
     for (const LayerSpec& layer : spec.layers) {

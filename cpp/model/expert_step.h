@@ -19,11 +19,11 @@ namespace weft {
 struct ExpertSpace {
     void make_room(const ModelSpec& spec, std::size_t rows, int activation_bytes, int most_groups);
 
-    RowBuffer widened;  // float [padded_hidden], what the router takes where activations are not floats
+    RowBuffer widened;  // float [padded_hidden], the router's input if activations are not floats
     RowBuffer logits;   // float [columns of the router]
     // The following have a row for each pair of a row and one of its experts, ordered by expert.
     RowBuffer taken;    // activations [padded_hidden]
-    RowBuffer inner;    // activations [padded inner], of int8 weights float
+    RowBuffer inner;  // activations [padded inner]; float for int8 weights
     RowBuffer results;  // float [padded_hidden]
     RoundedRows rounded;
 };
@@ -57,7 +57,7 @@ private:
     struct Choice {
         int expert;
         float weight;
-        int place;  // among all pairs, sorted by expert
+        int place;  // index among all pairs, sorted by expert
     };
     // Pairs of one expert.
     struct Run {
@@ -80,8 +80,8 @@ private:
     void add_up(const ExpertsSpec& experts, int row, float* out) const;
 
     const Parts parts_;
-    std::vector<Choice> choices_;  // [rows][per_token], by number
-    std::vector<int> rows_;        // by place
+    std::vector<Choice> choices_;  // [rows][per_token], by expert number
+    std::vector<int> rows_;  // row of each pair, by place
     std::vector<Run> runs_;
 };
 

@@ -7,7 +7,7 @@
 namespace weft {
 namespace {
 
-constexpr int kEight = 8;  // of depth, in one or two cells
+constexpr int kEight = 8;  // elements of depth, in one or two cells
 // Number of groups of a row that are packed before the next row: some cache lines of the source; the parts of panels
 // that they fill stay in the first cache.
 constexpr int kGroupsAtOnce = 16;
@@ -72,7 +72,7 @@ void round_group(const float* values, int count, std::uint8_t* numbers, std::uin
         squares += spread * spread;
     }
     const bool is_spread = high > low && squares > 0.0F;
-    scale_bits = narrow_bfloat16(is_spread ? products / squares : sum * 0.0F);  // NaN stays one
+    scale_bits = narrow_bfloat16(is_spread ? products / squares : sum * 0.0F);  // NaN gives NaN
     const float scale = widen_bfloat16(scale_bits);
     minimum_bits = narrow_bfloat16(mean - scale * mean_number);
     round_numbers(values, count, scale, widen_bfloat16(minimum_bits), numbers);
@@ -148,7 +148,8 @@ void check_format(const GroupFormat& format, const std::string& field) {
     const int groups[] = {16, 32, 64, 128};
     need(format.bits == 4 || format.bits == 8, field + ": bits", "be 4 or 8");
     need(format.bits == 4 || format.offset != Offset::kE2m1, field + ": bits", "be 4 where numbers are codes");
-    const bool is_row = format.group == 0 && format.bits == 4;  // sums of eight bits might not fit int32
+    // With eight bits, the sums of a whole row might exceed int32.
+    const bool is_row = format.group == 0 && format.bits == 4;
     need(is_row || std::find(groups, groups + 4, format.group) != groups + 4, field + ": group",
          "be 16, 32, 64 or 128, or 0 of four bits");
 }
@@ -169,7 +170,8 @@ void round_to_groups(const Source& source, std::int64_t first, std::int64_t last
 void check_groups(const std::string& name, const GroupFormat& format, const Source& source) {
     const std::string field = "tensor " + name;
     const bool is_offset = has_offsets(format);
-    if (source.stored != Stored::kGrouped && format == kRoundedFormat) return;  // rounded as it is packed
+    // Floats are quantized when they are packed.
+    if (source.stored != Stored::kGrouped && format == kRoundedFormat) return;
     need(source.stored == Stored::kGrouped && source.scales != nullptr, field, "have numbers in groups here");
     need((source.offsets != nullptr) == is_offset, field, is_offset ? "have offsets" : "have no offsets");
     need(source.groups == num_groups(format, static_cast<int>(source.columns)), field, "have a scale for each group");

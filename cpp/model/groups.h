@@ -25,7 +25,7 @@ constexpr GroupFormat kRoundedFormat = {4, 32, Offset::kMinimums, ScaleType::kBf
 struct RoundedGroups {
     std::uint8_t* numbers;    // [rows][columns]
     std::uint16_t* scales;    // [rows][groups]
-    std::uint16_t* minimums;  // the same
+    std::uint16_t* minimums;  // [rows][groups]
 };
 
 // Quantizes rows [first, last) of the source to rows from 0 on. A value that is not finite shows in its group's

@@ -62,7 +62,7 @@ GemmTask task_of(const Matrix& matrix, const Source& weights, std::span<float> o
     task.panels = matrix.panels;
     task.depth = matrix.depth;
     task.last_panel = matrix.num_panels();
-    task.finish = Finish::kLogits;  // leaves out the columns that pad
+    task.finish = Finish::kLogits;  // padding columns are left out
     task.out = out.data();
     task.out_stride = static_cast<std::ptrdiff_t>(weights.rows);
     task.columns = static_cast<int>(weights.rows);

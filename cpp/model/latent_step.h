@@ -12,7 +12,7 @@ namespace weft {
 struct LatentSpace {
     RowBuffer low;      // activations [padded query_rank]
     RowBuffer by_head;  // activations [heads][key_size], then [heads][padded value_size]
-    Region results;     // float, by thread: some rows of a head
+    Region results;  // float, by thread: results of a few rows of a head
 
     void make_room(const ModelSpec& spec, std::size_t rows, int activation_bytes, int num_threads);
 };

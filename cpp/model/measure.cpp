@@ -17,7 +17,7 @@ constexpr std::size_t kBytes = std::size_t{256} << 20;  // far more than a cache
 constexpr std::size_t kPiece = std::size_t{1} << 20;
 constexpr int kPieces = static_cast<int>(kBytes / kPiece);
 constexpr int kTurns = 8;
-constexpr int kRounds = 50000;  // a millisecond or less: some turn is not interrupted
+constexpr int kRounds = 50000;  // at most a millisecond, so that some rounds are not interrupted
 
 double thread_seconds() {
     timespec now;

@@ -8,7 +8,7 @@
 namespace weft {
 
 struct Limits {
-    double bytes_per_s;       // read from memory
+    double bytes_per_s;  // bytes read from memory
     double operations_per_s;  // multiplications and additions of the path's micro-kernel
 };
 

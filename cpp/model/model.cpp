@@ -120,7 +120,7 @@ void Model::allocate_kv(std::int64_t num_blocks, std::int64_t block_size, std::i
     if (shape.num_slots() > kMost - kLanes)
         throw std::invalid_argument("num_blocks * block_size must be less than 2^31 - 16");
     const std::lock_guard lock(mutex_);
-    kv_ = Region();  // first, so that two pools are never held at once
+    kv_ = Region();  // released first, so that two pools never exist at once
     states_ = Region();
     slots_ = Region();
     kv_shape_ = {};
@@ -139,7 +139,7 @@ void Model::allocate_kv(std::int64_t num_blocks, std::int64_t block_size, std::i
 
 void Model::make_room(const Plan& plan, std::size_t num_sequences, std::size_t num_logits) {
     const auto rows = static_cast<std::size_t>(plan.rows);
-    const std::size_t most = std::max(rows, num_logits);  // a row may give logits twice
+    const std::size_t most = std::max(rows, num_logits);  // a row may be requested twice
     const int act = kernels_.activation_bytes;
     const int hidden = spec_.padded_hidden();
     const int mixed = spec_.most_mixed();
@@ -148,7 +148,8 @@ void Model::make_room(const Plan& plan, std::size_t num_sequences, std::size_t n
     const int made = spec_.latent ? spec_.num_heads * spec_.padded_query() : 0;
     const int widest = round_up(std::max(spec_.most_made(), made), kPanelColumns);
     space_.wide.make_room(most, std::max(widest, hidden), sizeof(float));
-    space_.query.make_room(rows, mixed, act);  // as wide as what comes out: both have one stride
+    // As wide as the output, because both have the same stride.
+    space_.query.make_room(rows, mixed, act);
     space_.attended.make_room(rows, mixed, act);
     space_.inner.make_room(most, spec_.most_inner(), spec_.is_int8() ? sizeof(float) : act);
     if (spec_.is_int8()) {

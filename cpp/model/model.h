@@ -31,17 +31,18 @@ constexpr std::array<const char*, kNumParts> kPartNames{"prepare", "linear", "ca
 struct Workspace {
     RowBuffer hidden;    // float [padded_hidden], the residual stream
     RowBuffer normed;    // activations [padded_hidden]
-    RowBuffer wide;      // float [qkv columns, or those of what is in its place], or the result of o and down
+    RowBuffer wide;  // float [columns of the first product], or the result of o and down
     RowBuffer query;     // activations [query_size]
-    RowBuffer attended;  // activations [query_size], or what is handed on in place of attention
+    // Activations [query_size], or the output of the layer that replaces attention.
+    RowBuffer attended;
     RowBuffer convolved;  // float [most_convolved]
-    RowBuffer inner;     // activations [padded_inner], of int8 weights float
+    RowBuffer inner;  // activations [padded_inner]; float for int8 weights
     Region rotations;  // float [ropes][rows][cosines, sines]
-    Region tiles;      // of one layer, where no keys and values are kept
+    Region tiles;  // keys and values of one layer, if the model keeps none
     Region gathered;   // tiles put together from scattered slots
-    Region scratch;    // for attention, by thread
-    RoundedRows rounded;  // what a product of int8 begins with
-    RowBuffer last_hidden;  // rows of the last layer that are wanted
+    Region scratch;  // memory of attention, by thread
+    RoundedRows rounded;  // quantized input of an int8 product
+    RowBuffer last_hidden;  // the wanted rows of the last layer
     RowBuffer last_attended;
     AdapterSpace adapters;
     ExpertSpace experts;
@@ -104,14 +105,14 @@ private:
     void check_loaded() const;
     void make_room(const Plan& plan, std::size_t num_sequences, std::size_t num_logits);
     std::vector<const Adapter*> adapters_of(const Batch& batch) const;
-    std::size_t layer_bytes() const;  // of the pool: of all keys, then all values
+    std::size_t layer_bytes() const;  // bytes of a layer's keys in the pool, or of its values
     std::byte* kv_of(int layer) const;
     std::byte* states_of(int layer) const;
     float* slots_of(int layer) const;
 
     const ModelSpec spec_;
     const Kernels& kernels_;
-    const Kernels& float32_kernels_;  // of routers
+    const Kernels& float32_kernels_;  // for routers
     const Int8Kernels& int8_kernels_;
     ThreadPool pool_;
     Weights weights_;
@@ -120,10 +121,11 @@ private:
     Region kv_;
     Region states_;
     Region slots_;
-    std::vector<std::size_t> places_;  // of each layer, among those of its kind: with attention, or with a convolution
-    std::vector<std::size_t> slot_starts_;  // of each layer, floats of a slot that come before
+    // Index of each layer among the layers of its kind: with attention, or with a convolution.
+    std::vector<std::size_t> places_;
+    std::vector<std::size_t> slot_starts_;  // by layer: offset of its floats in a slot
     Workspace space_;
-    std::size_t scratch_bytes_ = 0;  // of one thread
+    std::size_t scratch_bytes_ = 0;  // for one thread
     std::array<double, kNumParts> seconds_{};
     std::vector<ExpertLoads> expert_loads_;
     std::mutex mutex_;

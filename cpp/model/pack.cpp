@@ -112,7 +112,7 @@ bool is_finite(const Source& source, std::int64_t first, std::int64_t last) {
             return first == last || has_finite<std::uint32_t>(static_cast<const char*>(source.scales),
                                                               first / source.columns,
                                                               (last - 1) / source.columns + 1, kFloat32Exponent);
-        case Stored::kGrouped:  // said while it is packed
+        case Stored::kGrouped:  // checked when it is packed
             return true;
     }
     return false;

@@ -14,7 +14,7 @@ namespace weft {
 
 // Numbers of four bits in a file's blocks: each `run` bytes hold the low halves first, and then the high halves.
 struct Halves {
-    std::int64_t run;  // bytes, of which a block has a multiple
+    std::int64_t run;  // bytes of a run; a block has a multiple
     std::int64_t block_bytes;
     std::int64_t block_step;  // bytes from one block of a row to the next
     std::int64_t row_step;
@@ -33,7 +33,7 @@ struct Source {
     Stored stored = Stored::kFloat32;
     std::int64_t rows = 0;
     std::int64_t columns = 0;
-    const void* scales = nullptr;  // floats by row, of int8: an element is its whole number times that
+    const void* scales = nullptr;  // for int8: a float per row, the factor of its whole numbers
     // The data is a file's read-only map, whose pages may be dropped: they are read again on access.
     bool is_mapped = false;
     // For groups: their number per row, their zeros (16 bits) or minimums, and the bytes per value of both arrays.
@@ -50,9 +50,9 @@ struct Matrix {
     int depth = 0;
     int columns = 0;
     std::vector<float> bias;    // by packed column, or empty
-    std::vector<float> scales;  // by packed column where the weights are int8, else empty
-    std::optional<GroupFormat> groups;  // where each panel has its scales by group
-    bool is_float32 = false;            // whatever the other matrices of the model are
+    std::vector<float> scales;  // by packed column for int8 weights, else empty
+    std::optional<GroupFormat> groups;  // set if each panel has scales by group
+    bool is_float32 = false;  // float32, even if the model's other matrices are not
 
     bool is_int8() const { return !scales.empty(); }
     int num_groups() const { return groups ? weft::num_groups(*groups, depth) : 1; }

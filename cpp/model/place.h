@@ -25,7 +25,7 @@ struct Place {
     int columns;
     Order order;
     int head_dim;
-    bool is_of_heads = false;  // the input, that is the depth, is the heads' output
+    bool is_of_heads = false;  // the depth of the matrix is the output of the heads
     bool takes_adapters = true;
     std::vector<Run> runs{};
 };

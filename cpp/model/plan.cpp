@@ -131,7 +131,7 @@ void check_recurrences(const KvShape& kv, const Batch& batch) {
 
 // Checks that rows are in blocks of their own sequence, which no other sequence writes.
 void check_states(const KvShape& kv, const Batch& batch) {
-    std::vector<std::pair<std::int32_t, std::size_t>> written;  // blocks, by whom
+    std::vector<std::pair<std::int32_t, std::size_t>> written;  // (block, writing sequence)
     for (std::size_t i = 0; i + 1 < batch.query_starts.size(); i++) {
         const auto begin = static_cast<std::size_t>(batch.query_starts[i]);
         const auto table = batch.block_tables.subspan(i * static_cast<std::size_t>(batch.table_width));

@@ -20,17 +20,18 @@ struct Batch {
     std::span<const std::int32_t> block_tables;  // [sequences][table_width]
     std::int64_t table_width = 0;
     std::span<const std::int32_t> logit_rows;
-    std::span<const std::int32_t> adapter_ids;  // by sequence, 0: none; empty: no sequence has one
+    // By sequence, 0: no adapter; empty: no sequence has one.
+    std::span<const std::int32_t> adapter_ids;
     std::span<const std::int32_t> token_types;  // empty: 0 everywhere
-    std::span<const std::int32_t> embed_rows;  // rows that begin with what is in `embeds`, ascending
-    std::span<const float> embeds;  // [embed_rows][input_size], in place of what token ids look up
-    std::span<const std::int32_t> state_reads;   // by sequence, where slots hold states
+    std::span<const std::int32_t> embed_rows;  // rows whose embeddings are in `embeds`, ascending
+    std::span<const float> embeds;  // [embed_rows][input_size], instead of looked-up embeddings
+    std::span<const std::int32_t> state_reads;  // by sequence, for slots of states
     std::span<const std::int32_t> state_writes;
     // By sequence, the number of rows that advance its states; later rows are drafts, and leave states unchanged.
     // Empty: all rows.
     std::span<const std::int32_t> num_state_rows;
 
-    bool wants_hidden = false;  // the hidden state of every row comes out too
+    bool wants_hidden = false;  // True: return the hidden state of every row too
 
     // The end of the rows of a sequence that advance its states.
     int state_end(int sequence) const {
@@ -43,7 +44,7 @@ struct Batch {
 struct KvShape {
     std::int64_t num_blocks = 0;
     std::int64_t block_size = 0;
-    std::int64_t num_state_slots = 0;  // for states of sequences, beside the pool
+    std::int64_t num_state_slots = 0;  // slots for the states of sequences
 
     std::int64_t num_slots() const { return num_blocks * block_size; }
     std::int64_t num_tiles() const { return (num_slots() + kLanes - 1) / kLanes; }
@@ -52,33 +53,34 @@ struct KvShape {
 
 // A few rows that attend together: of one sequence, or of several that begin with the same tiles.
 struct Piece {
-    int first_row;  // where tiles are shared, in `Plan::order`
+    int first_row;  // index in `Plan::order` if tiles are shared
     int last_row;
-    std::int64_t first_tile;  // of the sequence, in `Plan::tiles`; 0 where tiles are shared
+    // Index of the sequence's first tile in `Plan::tiles`; 0 if tiles are shared.
+    std::int64_t first_tile;
     int shared_tiles = 0;
-    int end = std::numeric_limits<int>::max();  // position from which on a row sees nothing
+    int end = std::numeric_limits<int>::max();  // a row sees no position from here on
 };
 
 // A tile that is gathered from scattered slots, for blocks that are not whole tiles.
 struct Gather {
-    std::int64_t first_slot;  // in `Plan::gather_slots`
+    std::int64_t first_slot;  // index in `Plan::gather_slots`
     int num_tokens;
 };
 
 struct Plan {
     int rows = 0;
     std::vector<Piece> pieces;
-    std::vector<std::int32_t> slots;  // where the keys and values of a row go
+    std::vector<std::int32_t> slots;  // destination of each row's keys and values
     // By tile of a sequence: the index of a tile in the pool, in the gathered tiles, or in the step's own tiles.
     std::vector<std::int32_t> tiles;
     std::vector<Gather> gathers;      // by gathered tile
     std::vector<std::int32_t> gather_slots;
     std::vector<std::int32_t> order;  // rows of pieces that share tiles
-    std::vector<int> sequence_by_row;  // where the model keeps states, else empty
-    std::vector<std::int64_t> row_tiles;  // where those of a row's sequence begin, in `tiles`
-    int max_tiles = 0;  // of one sequence
-    int max_tokens = 0;  // of one piece
-    bool is_decode = true;  // no sequence has more than one row
+    std::vector<int> sequence_by_row;  // empty unless the model keeps states
+    std::vector<std::int64_t> row_tiles;  // by row: index of its sequence's first tile in `tiles`
+    int max_tiles = 0;  // maximum number of tiles of a sequence
+    int max_tokens = 0;  // maximum number of tokens of a piece
+    bool is_decode = true;  // True if every sequence has one row
 };
 
 // Throws std::invalid_argument, which names the field, for a batch that could lead outside of the vocabulary, the KV

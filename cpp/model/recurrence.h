@@ -40,21 +40,23 @@ struct DeltaSpec {
 
 using RecurrentSpec = std::variant<MambaSpec, DeltaSpec>;
 
-constexpr int kMostConvWidth = 64;  // of any short convolution
+constexpr int kMostConvWidth = 64;  // limit for every short convolution
 
 struct RecurrentSizes {
-    int num_heads;      // each of which goes through a sequence by itself
+    int num_heads;  // each head goes through a sequence independently
     int made;           // columns of the first product
-    int unrounded;      // and of another one, which is never rounded; 0: there is none
-    int num_matrices;   // of the checkpoint, that each of these is made of
-    int first_channel;  // in what they make: of those that the convolution goes over
+    int unrounded;  // columns of a second product, which is never quantized; 0: there is none
+    int num_matrices;  // matrices of the checkpoint that form each of these products
+    int first_channel;  // first column of the result that the convolution reads
     int conv_size;
     int conv_width;
-    int first_output;  // in a row of channels: what heads give takes the place of some
-    int inner_size;    // of what all heads give
-    int num_scales;    // of that: one for each element, or for each of a head
-    int num_skips;     // weights of what goes past the state; 0: there are none
-    std::ptrdiff_t head_state;  // floats
+    // First column of the heads' outputs in a row of channels; they replace some of its values.
+    int first_output;
+    int inner_size;  // size of the outputs of all heads
+    // Weights that scale the outputs: one for each element, or one for each element of a head.
+    int num_scales;
+    int num_skips;  // weights that bypass the state; 0: none
+    std::ptrdiff_t head_state;  // floats of state per head
 
     int padded_inner() const { return round_up(inner_size, kLanes); }
     int first_unrounded() const { return round_up(made, kPanelColumns); }

@@ -64,7 +64,8 @@ void RecurrentStep::convolve(const Layer& layer, int row) const {
 
 // Drafts continue from a copy of the state.
 void RecurrentStep::scan(const Layer& layer, int sequence, int head, int thread) {
-    if (head == 0) keep_last(layer, sequence);  // all rows are convolved, and heads read what came of it
+    // All rows are convolved already, and heads read the results.
+    if (head == 0) keep_last(layer, sequence);
     const int row = first_row(sequence);
     const int end = parts_.batch.state_end(sequence);
     const std::ptrdiff_t size = layer.sizes.head_state;

@@ -23,7 +23,7 @@ public:
         const Plan& plan;
         ThreadPool& pool;
         const RowsAt& convolved;  // float [rows][channels_size of the widest layer]
-        int at_once;              // rows that a thread takes
+        int at_once;  // rows per thread and turn
     };
 
     explicit RecurrentStep(const Parts& parts) : parts_(parts) {}
@@ -49,8 +49,8 @@ private:
         float* matrix;
         int head;
         int num_rows;
-        float* channels;     // of the first row
-        const float* made;   // of the first row
+        float* channels;  // channels of the first row
+        const float* made;  // products of the first row
     };
 
     template <class Work>
@@ -75,7 +75,7 @@ private:
     GatedNormTask norm(const Layer& layer, const DeltaSpec& delta, int row) const;
 
     const Parts parts_;
-    std::vector<float> drafted_;  // by thread, the matrix of a head behind drafts
+    std::vector<float> drafted_;  // by thread: the matrix of a head after drafts
 };
 
 }  // namespace weft

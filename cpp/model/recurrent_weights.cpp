@@ -13,7 +13,7 @@ struct Part {
     const char* name;
     int rows;
     int first_column;
-    std::vector<Run> runs{};  // where its rows take turns
+    std::vector<Run> runs{};  // set if its rows alternate with those of other parts
 };
 
 // Parts of the first product, parts of the product that is never quantized, and the name of the last product.

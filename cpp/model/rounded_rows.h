@@ -48,7 +48,7 @@ private:
     }
 
     RowBuffer numbers_;
-    Region region_;  // what `groups_` points to
+    Region region_;  // memory of `groups_`
     RowGroups groups_{};
 };
 

@@ -10,7 +10,7 @@ namespace weft {
 // Rows of elements of one size.
 struct RowsAt {
     std::byte* first;
-    std::ptrdiff_t stride;  // from one row to the next, in elements
+    std::ptrdiff_t stride;  // elements between successive rows
     int element_bytes;
 
     std::byte* row(std::ptrdiff_t index) const { return first + index * stride * element_bytes; }

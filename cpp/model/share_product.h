@@ -61,7 +61,7 @@ inline int rows_at_once(const ThreadPool& pool, int count, int pieces) {
 // the second cache and only weights are streamed. With 32 texts, the time per token was 1.09 times that of one text
 // alone, and is 1.01 times with slabs (MiniLM, 60 tokens each, processor time).
 constexpr int kSlabBytes = 512 << 10;
-constexpr int kSlabRows = 96;  // a slab has a multiple of so many
+constexpr int kSlabRows = 96;  // the number of rows in a slab is a multiple
 
 // Calls `work(thread, task)` for ranges of panels that cover the product, slab after slab.
 template <class Task, class Work>

@@ -34,13 +34,15 @@ struct ExpertsSpec {
     int inner_size = 0;
     // Size of one more expert that all rows use, with a weight that does not depend on the others; 0: none.
     int shared_size = 0;
-    bool has_shared_gate = true;  // that weight is learned; else it is 1
-    bool is_normalized = false;   // the weights of a row's experts add up to 1; else those of all of them do
+    // True: the weight of the shared expert is learned; False: it is 1.
+    bool has_shared_gate = true;
+    // True: the weights of a row's chosen experts sum to 1; False: those of all experts do.
+    bool is_normalized = false;
     bool is_sigmoid = false;
     int num_groups = 1;
     int groups_per_token = 1;
-    float scale = 1;  // of the weights
-    float epsilon = 1e-20F;  // what scores that are brought to 1 are divided by is so much more than their sum
+    float scale = 1;  // factor of the weights
+    float epsilon = 1e-20F;  // added to the sum of scores before the division that normalizes them
     std::optional<GroupFormat> up_groups;
     std::optional<GroupFormat> down_groups;
 
@@ -55,24 +57,26 @@ struct LatentSpec {
     int rope_size = 0;
     int key_size = 0;
     int value_size = 0;
-    int query_rank = 0;  // 0: queries are made of the hidden state
+    int query_rank = 0;  // 0: queries are computed from the hidden state directly
     bool is_interleaved = true;
     float norm_eps = 0;
 };
 
 struct LayerSpec {
     std::optional<int> rope;    // index of a `Rope`
-    std::optional<int> window;  // keys that a row sees on either side, or before it if causal; its own included
-    bool has_attention_norm = true;  // may be left out where norms come before
-    int conv_width = 0;  // in place of attention, a short convolution over so many rows; 0: none
-    std::optional<RecurrentSpec> recurrence;  // in place of attention
+    // Number of keys that a row sees, itself included: on either side, or before it if causal.
+    std::optional<int> window;
+    bool has_attention_norm = true;  // may be False if the norms come before
+    int conv_width = 0;  // width of the short convolution that replaces attention; 0: none
+    std::optional<RecurrentSpec> recurrence;  // replaces attention
     // Formats of matrices with scales per group; others have the model's format.
-    std::optional<GroupFormat> qkv_groups;  // or of what leads into what is in place of attention
-    std::optional<GroupFormat> q_b_groups;  // of queries that are made of a vector of low rank
-    std::optional<GroupFormat> o_groups;    // or of what leads out of it
-    std::optional<GroupFormat> up_groups;  // of gate and up
+    std::optional<GroupFormat> qkv_groups;  // or of the first product of a layer without attention
+    std::optional<GroupFormat> q_b_groups;  // of the matrix from a vector of low rank to queries
+    std::optional<GroupFormat> o_groups;  // or of the last product of a layer without attention
+    std::optional<GroupFormat> up_groups;  // of the matrices gate and up
     std::optional<GroupFormat> down_groups;
-    std::optional<ExpertsSpec> experts;  // in place of the MLP, which is then the shared one's
+    // Instead of the MLP, whose fields then describe the shared expert.
+    std::optional<ExpertsSpec> experts;
 
     bool has_attention() const { return conv_width == 0 && !recurrence; }
 };
@@ -89,7 +93,7 @@ struct ModelSpec {
     // True: a row sees the rows before it, whose keys and values are kept in a pool between steps. False: a row sees
     // its whole sequence, which one step computes, and no keys or values are kept.
     bool is_causal = true;
-    int num_positions = 0;    // learned ones; 0: none
+    int num_positions = 0;  // number of learned position embeddings; 0: none
     int position_offset = 0;  // row i takes position embedding i + position_offset
     int num_token_types = 0;  // 0: none
     Norm norm = Norm::kRms;
@@ -101,9 +105,11 @@ struct ModelSpec {
     Activation activation = Activation::kSilu;
     float attention_scale = 0;     // 0: 1 / sqrt(head_dim)
     float attention_soft_cap = 0;  // 0: none
-    bool has_output_gate = false;  // what attention gives is multiplied by sigmoids, which queries' product makes too
-    bool has_sinks = false;        // each head has a score that takes its part of the weights and has no value
-    float swiglu_limit = 0;        // gate and up are clamped there and joined as gpt-oss does it; 0: by `activation`
+    // The output of attention is multiplied by sigmoids, whose inputs the query product computes.
+    bool has_output_gate = false;
+    // Each head has a score that adds to the sum of weights and has no value.
+    bool has_sinks = false;
+    float swiglu_limit = 0;  // limit of gate and up, combined as in gpt-oss; 0: use `activation`
     float swiglu_alpha = 1;
     float final_soft_cap = 0;      // 0: none
     std::optional<LatentSpec> latent;
@@ -113,12 +119,12 @@ struct ModelSpec {
     // Rows begin with a token's embedding and a hidden state from the batch: each is normed and multiplied, and the
     // results are added. Such a model has no embedding table.
     bool joins_hidden = false;
-    bool has_head = true;  // without one, rows come out as hidden states after the last norm
+    bool has_head = true;  // False: the outputs are hidden states after the last norm
     bool tied_head = false;
     int num_outputs = 0;  // columns of the head; 0: one for each token
-    Element element = Element::kFloat32;  // of activations, of the KV pool and of the embedding
+    Element element = Element::kFloat32;  // type of activations, KV pool and embeddings
     Quantization quantization = Quantization::kNone;
-    bool has_int8_cache = false;  // keys and values are rounded to int8
+    bool has_int8_cache = false;  // keys and values are quantized to int8
 
     bool is_int8() const { return quantization == Quantization::kInt8; }
     // False for a head that passes hidden states on: quantizing them would gain nothing.
@@ -127,7 +133,8 @@ struct ModelSpec {
     bool has_norm_after() const { return norm_placement == NormPlacement::kAfter || norm_placement == NormPlacement::kBoth; }
     bool has_norm_of_sum() const { return norm_placement == NormPlacement::kSum; }
     int head_columns() const { return num_outputs == 0 ? vocab_size : num_outputs; }
-    int input_size() const { return (joins_hidden ? 2 : 1) * hidden_size; }  // of a row that comes with the batch
+    // Size of a row whose embedding comes with the batch.
+    int input_size() const { return (joins_hidden ? 2 : 1) * hidden_size; }
     int output_columns() const { return has_head ? head_columns() : hidden_size; }
     int group() const { return num_heads / num_kv_heads; }
     int padded_hidden() const { return round_up(hidden_size, kPanelColumns); }
@@ -135,7 +142,7 @@ struct ModelSpec {
     int padded_inner(int size) const { return round_up(size, is_gated ? kLanes : kPanelColumns); }
     // Size of the MLP or shared expert that all rows of a layer use; 0: none.
     int mlp_size(const LayerSpec& layer) const { return layer.experts ? layer.experts->shared_size : intermediate_size; }
-    int most_inner() const;  // of any MLP or expert, padded
+    int most_inner() const;  // maximum over all MLPs and experts, padded
     int padded_dim() const { return round_up(head_dim, kLanes); }
     int query_size() const { return num_heads * padded_dim(); }
     // Columns of the first product of a layer: queries, keys and values, or the vectors that they are made from; then
@@ -153,27 +160,30 @@ struct ModelSpec {
     }
     int padded_value() const { return latent ? round_up(latent->value_size, kLanes) : padded_dim(); }
     int value_dim() const { return latent ? latent->value_size : head_dim; }
-    int output_size() const { return num_heads * padded_value(); }  // what attention hands on
-    int kv_parts() const { return latent ? 1 : 2; }  // keys and values; of latent attention they are the same
+    // Size of the output of attention.
+    int output_size() const { return num_heads * padded_value(); }
+    // 2 for keys and values; 1 for latent attention, where they are the same.
+    int kv_parts() const { return latent ? 1 : 2; }
     // Sizes of a layer: columns of its first product; width of a row for the next product in memory, and the part of
     // it that the next product reads.
     int parts_size(const LayerSpec& layer) const;
     int mixed_size(const LayerSpec& layer) const;
     int out_depth(const LayerSpec& layer) const { return layer.has_attention() ? output_size() : mixed_size(layer); }
-    int most_made() const;  // of all layers: columns of all that is made of its input
+    int most_made() const;  // maximum over all layers: columns of all products of a layer's input
     int most_mixed() const;
     int most_out_depth() const;
-    int most_convolved() const;  // channels of a recurrence; 0: no layer has one
+    int most_convolved() const;  // maximum number of channels of a recurrence; 0: no layer has one
     std::size_t num_convolutions() const;
     std::size_t num_attentions() const;
     // True if blocks hold states of convolution layers beside keys and values.
     bool has_states() const { return num_convolutions() > 0; }
-    std::size_t state_bytes() const;  // of a block, in one such layer
+    std::size_t state_bytes() const;  // bytes of a block in one convolution layer
     // True if slots hold states of layers with a recurrence; and the number of floats per slot.
     bool has_recurrences() const { return most_convolved() > 0; }
     std::size_t slot_size() const;
     int kv_element_bytes() const { return has_int8_cache ? 1 : element_bytes(element); }
-    std::size_t tile_bytes() const;  // of the keys of 16 tokens, all heads of a layer; the values take as much
+    // Bytes of the keys of 16 tokens in a layer, all heads; values take the same.
+    std::size_t tile_bytes() const;
     std::size_t kv_bytes_per_token() const {
         return is_causal ? static_cast<std::size_t>(kv_parts()) * num_attentions() * tile_bytes() / kLanes : 0;
     }

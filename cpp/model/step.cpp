@@ -349,7 +349,7 @@ AttentionTask Step::attention_task(int index, int number) const {
     task.group = spec_.group();
     task.head_dim = spec_.head_dim;
     task.padded_dim = spec_.padded_dim();
-    if (spec_.latent) {  // some of the query heads, of the one KV head, whose keys are its values
+    if (spec_.latent) {  // some query heads of the one KV head, whose keys are its values
         task.values = nullptr;
         task.group = spec_.group() / attention_tasks_.latent_shares;
         const std::ptrdiff_t elements = static_cast<std::ptrdiff_t>(number % num_groups) * task.group * task.padded_dim;

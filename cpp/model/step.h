@@ -53,7 +53,7 @@ private:
         const NormWeights& after;
         const NormWeights& sum;
         const NormWeights& before;
-        bool is_end = false;  // nobody multiplies what comes out
+        bool is_end = false;  // True if no product follows
     };
     void residual(const RowsAt& hidden, int row, const float* added, const Norms& norms);
     void head();
@@ -73,10 +73,11 @@ private:
     void (*const residual_)(const ResidualTask&);
     const AttentionTasks attention_tasks_;
     const float attention_scale_;
-    const std::size_t half_layer_;  // bytes of keys, or of values
-    std::vector<std::ptrdiff_t> rope_starts_;  // floats, in the workspace
+    const std::size_t half_layer_;  // bytes of a layer's keys, or of its values
+    std::vector<std::ptrdiff_t> rope_starts_;  // offsets in the workspace, in floats
     const std::vector<const Adapter*> adapter_by_row_;
-    std::vector<const float*> embed_by_row_;  // what comes with the batch, null elsewhere; empty: nothing does
+    // Embeddings that come with the batch, else null; empty if there are none.
+    std::vector<const float*> embed_by_row_;
     AdapterStep adapters_;
     ExpertStep experts_;
     LatentStep latent_;

@@ -73,7 +73,7 @@ private:
     // current job, or finds that there is none.
     alignas(64) std::atomic<std::uint64_t> tickets_{0};
     alignas(64) std::atomic<std::uint32_t> done_{0};
-    alignas(64) std::atomic<std::uint32_t> bell_{0};  // rings when sleepers are wanted
+    alignas(64) std::atomic<std::uint32_t> bell_{0};  // changes to wake sleeping threads
     alignas(64) std::atomic<int> sleepers_{0};
     alignas(64) std::atomic<bool> is_caller_asleep_{false};
     std::atomic<bool> is_over_{false};

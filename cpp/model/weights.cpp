@@ -299,7 +299,7 @@ void Weights::place_queries(const std::string& prefix, LayerWeights& layer) {
     const int kv_rows = s.num_kv_heads * s.head_dim;
     const int k_column = s.query_size();
     const int v_column = k_column + s.num_kv_heads * s.padded_dim();
-    if (s.has_output_gate) {  // a head's gates lie behind its query
+    if (s.has_output_gate) {  // the gates of a head follow its query
         const int dim = s.head_dim;
         const std::vector<Run> runs{{dim, 0, s.padded_dim()}, {dim, s.first_gate(), s.padded_dim()}};
         place_matrix(prefix + "q", {&layer.qkv, 0, 2 * q_rows, s.hidden_size, Order::kRuns, dim, false, true, runs});
@@ -333,7 +333,8 @@ void Weights::place_experts(const std::string& prefix, LayerWeights& layer, cons
         layer.expert_up.push_back(matrix_of(shapes.expert_up));
         layer.expert_down.push_back(matrix_of(shapes.expert_down));
     }
-    for (std::size_t i = 0; i < shapes.num_experts; i++)  // in vectors that do not grow any more
+    // These vectors do not grow any more, so pointers stay valid.
+    for (std::size_t i = 0; i < shapes.num_experts; i++)
         place_mlp(prefix + "experts." + std::to_string(i) + ".", layer.expert_up[i], layer.expert_down[i],
                   experts.inner_size, false);
 }
@@ -424,7 +425,7 @@ bool Weights::load(const std::string& name, const Source& source, ThreadPool& po
         return load_heads(*heads->second, source, pool);
     }
     if (source.stored == Stored::kGrouped && place == places_.end()) refuse(name, "must not be in groups");
-    if (table != tables_.end()) {  // which may be a matrix too
+    if (table != tables_.end()) {  // the table may also be stored as a matrix
         check_shape(name, source, table->second->count, spec_.hidden_size);
         is_finite = load_table(*table->second, source, pool);
     }

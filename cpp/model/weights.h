@@ -34,25 +34,25 @@ struct RecurrentWeights {
 };
 
 struct LayerWeights {
-    Matrix qkv;  // or what leads into a convolution: B, C and x; or into a recurrence
-    Matrix unrounded;  // what leads there too, and is rounded nowhere
-    Matrix q_b;  // queries of a vector of low rank
+    Matrix qkv;  // or the first product of a convolution (B, C and x) or of a recurrence
+    Matrix unrounded;  // the part of the first product that is never quantized
+    Matrix q_b;  // from a vector of low rank to queries
     std::vector<float> q_a_norm;  // padded
     std::vector<float> kv_a_norm;
-    std::vector<Matrix> head_keys;    // by head: from its own part of a query to the latent space
-    std::vector<Matrix> head_values;  // by head: from there to its value
-    Matrix o;                      // or what leads out of what is in place of attention
-    std::vector<float> conv;       // [width][channels], of the oldest row first
-    std::vector<float> conv_bias;  // where there is one
+    std::vector<Matrix> head_keys;  // by head: from its part of a query to the latent space
+    std::vector<Matrix> head_values;  // by head: from the latent space to its value
+    Matrix o;  // or the last product of a layer without attention
+    std::vector<float> conv;  // [width][channels], weights of the oldest row first
+    std::vector<float> conv_bias;  // empty if there is none
     RecurrentWeights recurrent;
-    Matrix up;  // gate and up take turns in panels where there is a gate
+    Matrix up;  // with a gate, panels alternate between gate and up
     Matrix down;
-    Matrix router;  // of the experts, and in its last column what weighs the shared one
-    std::vector<float> router_correction;  // by expert, of a router whose scores are sigmoids
+    Matrix router;  // of the experts; its last column gives the weight of the shared expert
+    std::vector<float> router_correction;  // by expert, for routers with sigmoid scores
     std::vector<Matrix> expert_up;
     std::vector<Matrix> expert_down;
-    std::vector<float> sinks;  // by query head, where there are some
-    NormWeights q_norm;  // of one head, or of all of them
+    std::vector<float> sinks;  // by query head; empty if there are none
+    NormWeights q_norm;  // for one head, or for all heads
     NormWeights k_norm;
     NormWeights attention_norm_before;
     NormWeights attention_norm_after;
@@ -94,12 +94,13 @@ struct LayerShapes {
     PackedShape head_key{};
     PackedShape head_value{};
     PackedShape unrounded{};
-    std::size_t num_made = 3;  // matrices that `qkv` is made of, and `unrounded`, if there is one
+    std::size_t num_made = 3;  // number of matrices that form `qkv` and `unrounded`
 };
 
 LayerShapes layer_shapes(const ModelSpec& spec, const LayerSpec& layer);
 PackedShape head_shape(const ModelSpec& spec);
-PackedShape join_shape(const ModelSpec& spec);  // of either matrix; empty where none joins
+// Shape of either matrix; empty if rows are not joined.
+PackedShape join_shape(const ModelSpec& spec);
 
 // Memory of matrices, their scales and tables; norms and biases are left out.
 std::size_t weight_bytes(const ModelSpec& spec);
@@ -109,7 +110,8 @@ std::size_t weight_bytes(const ModelSpec& spec);
 struct SharedFile {
     int descriptor;
     bool is_published;
-    bool is_copied = false;  // what is published is read into memory of this process, and not mapped
+    // Published weights are copied into this process's memory instead of mapped.
+    bool is_copied = false;
 };
 
 class Weights {
@@ -149,9 +151,10 @@ public:
 
     std::vector<LayerWeights> layers;
     NormWeights embed_norm;
-    NormWeights join_embed_norm;  // where rows are joined: of embeddings, and of hidden states
+    // For models that join embeddings and hidden states: norms of both.
+    NormWeights join_embed_norm;
     NormWeights join_hidden_norm;
-    Matrix join_embed;  // never rounded
+    Matrix join_embed;  // never quantized
     Matrix join_hidden;
     NormWeights norm;  // after the last layer
     Matrix head;
@@ -203,13 +206,14 @@ private:
     Region region_;
     std::size_t used_ = 0;
     int most_groups_ = 1;
-    Table tokens_;  // none where the head serves as the embedding
+    Table tokens_;  // empty if the head also serves as the embedding
     Table positions_;
     Table token_types_;
     std::map<std::string, Place> places_;
     std::map<std::string, Span> vectors_;
     std::map<std::string, Table*> tables_;
-    std::map<std::string, LayerWeights*> latents_;  // by name of the tensor that has all heads' keys and values
+    // By name of the tensor that holds the keys and values of all heads.
+    std::map<std::string, LayerWeights*> latents_;
     std::set<std::string> missing_;
 };
 

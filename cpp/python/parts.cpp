@@ -16,7 +16,7 @@ void multiply_int8(const std::string& path, const Rows& rows, const Rows& weight
     const weft::Source source{weights.data(), weft::Stored::kFloat32,
                               static_cast<std::int64_t>(weights.shape(0)),
                               static_cast<std::int64_t>(weights.shape(1))};
-    weft::kernels_of(path, weft::Element::kFloat32);  // refuses a path that this CPU cannot run
+    weft::kernels_of(path, weft::Element::kFloat32);  // throws for a path that this CPU cannot run
     if (rows.shape(1) != weights.shape(1)) throw std::invalid_argument("rows must be as wide as weights");
     weft::multiply_int8(path, {rows.data(), rows.size()}, source, {out.data(), out.size()});
 }
@@ -24,7 +24,7 @@ void multiply_int8(const std::string& path, const Rows& rows, const Rows& weight
 void multiply_grouped(const std::string& path, const weft::GroupFormat& format, const Rows& rows,
                       const Numbers& numbers, const Tensor& scales, const std::optional<Tensor>& offsets,
                       Logits& out) {
-    weft::kernels_of(path, weft::Element::kFloat32);  // refuses a path that this CPU cannot run
+    weft::kernels_of(path, weft::Element::kFloat32);  // throws for a path that this CPU cannot run
     const weft::Source source = grouped_source("weights", numbers, scales, offsets);
     if (rows.shape(1) != numbers.shape(1)) throw std::invalid_argument("rows must be as wide as weights");
     weft::multiply_grouped(path, format, {rows.data(), rows.size()}, source, {out.data(), out.size()});

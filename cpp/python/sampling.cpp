@@ -39,7 +39,7 @@ public:
 
 private:
     std::mutex mutex_;
-    int num_threads_ = 0;  // all CPUs
+    int num_threads_ = 0;  // 0 means all CPUs
     std::unique_ptr<weft::Workers> workers_;
 };
 

@@ -14,23 +14,23 @@ using Tokens = std::span<const std::int32_t>;
 
 // The processing of the row, in this order. Tokens must be checked already.
 struct Choice {
-    std::span<const std::uint32_t> mask;  // empty: none
-    std::int32_t forced = -1;             // the only one of the row, if it is not negative
-    Tokens allowed;                       // others may not come; empty: all may
-    Tokens forbidden;                     // may not come, and then neither
-    Tokens forbidden_ends;                // may these
-    Tokens biased;                        // gets what `bias` says
+    std::span<const std::uint32_t> mask;  // empty: no mask
+    std::int32_t forced = -1;  // the only token that may be chosen; negative: none
+    Tokens allowed;  // only these tokens may be chosen; empty: all
+    Tokens forbidden;  // tokens that may not be chosen
+    Tokens forbidden_ends;  // end tokens that may not be chosen
+    Tokens biased;  // tokens with an entry in `bias`
     std::span<const float> bias;
-    Tokens seen;  // prompt and output
+    Tokens seen;  // tokens of prompt and output
     Tokens output;
     float repetition_penalty = 1;
     float frequency_penalty = 0;
     float presence_penalty = 0;
-    double temperature = 0;  // 0: the best
+    double temperature = 0;  // 0: choose the best token
     double min_p = 0;
     std::int32_t top_k = 0;
     double top_p = 1;
-    std::uint64_t key = 0;  // of the noise
+    std::uint64_t key = 0;  // key of the noise
 
     bool has_penalty() const {
         return repetition_penalty != 1.0F || frequency_penalty != 0.0F || presence_penalty != 0.0F;
@@ -45,12 +45,12 @@ struct Choice {
 struct Scratch {
     std::vector<float> row;
     std::vector<float> scores;
-    std::vector<std::int32_t> counts;  // of tokens; zeros between two rows
+    std::vector<std::int32_t> counts;  // by token; all zeros between two rows
 };
 
 struct Chosen {
     std::int32_t token = 0;
-    bool is_finite = false;  // otherwise the row holds NaN, or has no finite largest
+    bool is_finite = false;  // False if the row holds NaN, or its maximum is not finite
 };
 
 Chosen choose(const Passes& passes, std::span<const float> logits, const Choice& choice, Scratch& scratch);

@@ -11,7 +11,7 @@ namespace weft {
 namespace {
 
 constexpr std::uint64_t kGamma = 0x9E3779B97F4A7C15U;  // as in `weft.engine.step.step_choices`
-constexpr double kSteps = 0x1p53;                      // that the noise's uniform number can take
+constexpr double kSteps = 0x1p53;  // number of values that the uniform number can take
 
 constexpr int kFinalShift = 31;
 

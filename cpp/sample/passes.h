@@ -6,17 +6,17 @@
 
 namespace weft {
 
-constexpr int kScanBlock = 64;  // logits of which the largest is kept, to find others by
+constexpr int kScanBlock = 64;  // size of the blocks whose maxima are kept, to find logits by
 
 // The tokens of a draw: those whose logits are at least `floor`, and that precede `end_token` in the order by logit
 // (of equal logits, smaller ids first).
 struct DrawTask {
     const float* logits;
-    const float* maxima;  // of each kScanBlock logits
+    const float* maxima;  // maximum of each kScanBlock logits
     int size;
-    int best;  // the first of the largest logits; it takes part
+    int best;  // the first token with the maximum logit; always part of the draw
     double temperature;
-    std::uint64_t key;  // of the noise
+    std::uint64_t key;  // key of the noise
     float floor;
     float end;  // the logit of `end_token`
     int end_token;
@@ -25,7 +25,7 @@ struct DrawTask {
 // Sums of e^(logit / temperature) over the tokens of the draw, divided by the best token's.
 struct Weights {
     double all;
-    double before;  // those before a token in that order
+    double before;  // sum over the tokens before `end_token` in that order
 };
 
 // Bound on the error of either sum, relative to `all`: more than float32 loses in exponents, powers and sums over a

@@ -30,7 +30,7 @@ public:
 
 private:
     std::span<const float> logits_;
-    std::vector<float> maxima_;  // of each kScanBlock logits
+    std::vector<float> maxima_;  // maximum of each kScanBlock logits
     bool is_finite_;
     float largest_;
 };

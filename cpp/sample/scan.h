@@ -12,8 +12,9 @@ namespace weft {
 namespace {
 
 constexpr int kSumBlock = 1024;
-constexpr int kAhead = 1024;  // logits that are asked of memory before they are read: a page, where hardware stops
-constexpr double kFarBelow = -708.0;  // e to this is almost too small to be normal
+// Prefetch distance in logits: a page, where the hardware prefetcher stops.
+constexpr int kAhead = 1024;
+constexpr double kFarBelow = -708.0;  // e to this power is almost too small for a normal double
 
 // e^x for x <= 0, within 1 unit in the last place; results too small to be normal are close to 0. Plain arithmetic,
 // so that the compiler vectorizes it.
@@ -118,7 +119,8 @@ struct Weighing {
     void add_mixed(const DrawTask& task, int first, int token) {
         const float bound = task.logits[token];
         float logits[kScanBlock];
-        float equals[kScanBlock];  // minus infinity but for those that are equal, and before
+        // The logits that are equal to the token's and before it; minus infinity elsewhere.
+        float equals[kScanBlock];
         for (int i = 0; i < kScanBlock; i++) {
             logits[i] = first + i < task.size ? task.logits[first + i] : -INFINITY;
             equals[i] = first + i < token && logits[i] == bound ? bound : -INFINITY;
@@ -151,7 +153,7 @@ inline bool add_maxima(const DrawTask& task, int first_block, int count, float b
 }
 
 Weights weigh(const DrawTask& task, int token, bool is_quick) {
-    constexpr int kBlocksAtOnce = kLanes;  // whose weights are added in float32
+    constexpr int kBlocksAtOnce = kLanes;  // blocks whose weights are summed in float32
     const float bound = task.logits[token];
     const float below = __builtin_nextafterf(bound, -INFINITY);
     const int num_blocks = (task.size + kScanBlock - 1) / kScanBlock;

@@ -14,7 +14,8 @@ struct Scores {
     std::vector<std::int32_t> tokens;
     std::vector<float> values;
     std::vector<std::int32_t> ranks;
-    bool is_finite = false;  // otherwise the row holds NaN, or has no finite largest, and there are none
+    // False if the row holds NaN, or its maximum is not finite: then there are no scores.
+    bool is_finite = false;
 };
 
 // Scores the `given` tokens, which must be checked already, then the `num_best` best ones (-1: all), best first; of

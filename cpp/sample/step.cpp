@@ -177,7 +177,7 @@ private:
             try {
                 for (int place = begin; place < end; place++)
                     work(static_cast<std::size_t>(place), workers_.scratch[static_cast<std::size_t>(thread)]);
-            } catch (...) {  // there is no more memory
+            } catch (...) {  // includes failed allocations
                 const std::lock_guard lock(mutex);
                 failure = std::current_exception();
             }

@@ -14,7 +14,7 @@ namespace weft {
 
 // A list for each choice, or for each scored row; empty if no choice has one.
 struct Lists {
-    std::span<const std::int32_t> starts;  // one more than there are lists
+    std::span<const std::int32_t> starts;  // one more entry than there are lists
     Tokens values;
 
     Tokens operator[](std::size_t place) const {
@@ -56,8 +56,8 @@ struct Scoring {
 };
 
 struct ScoringMode {
-    bool is_processed = false;   // what the draw sees of a row
-    bool is_normalised = true;   // log-probabilities of it
+    bool is_processed = false;  // True: score the row as the draw sees it
+    bool is_normalised = true;  // True: return log-probabilities of the row
 };
 
 struct LogitRows {

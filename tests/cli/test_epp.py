@@ -133,7 +133,7 @@ def test_explaining_needs_a_picker():
     """The line says which flags to look at."""
     shown = here("epp", "explain", "r", "--metrics-port", "1")
     assert shown.returncode == 1
-    assert "--host and --metrics-port say where" in shown.stderr
+    assert "give its address with --host and --metrics-port" in shown.stderr
 
 
 @pytest.mark.parametrize(

@@ -90,7 +90,7 @@ REFUSED = {
     "epp --zap-encoder=xml": "--zap-encoder must be json or console",
     # -- of all on one machine
     "up M --workers=0": "--workers must be between 1 and 256",
-    "up --prefill=1": "--prefill and --decode go together",
+    "up --prefill=1": "--prefill and --decode need each other",
     "up --prefill=1 --decode=-1": "--decode must be between 1 and 256",
     "up --buffered-body-bytes=0": "--buffered-body-bytes must be between 1 and 67108864",
     "up --envoy=/no/such": "--envoy /no/such: not a program",

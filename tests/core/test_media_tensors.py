@@ -71,8 +71,8 @@ def test_what_fits_is_taken():
     ("given", "words"),
     [
         ([GIVEN, GIVEN], "at most one entry per modality"),
-        ([changed(placeholders=[])], "there is none"),
-        ([changed(hashes=["a"])], "one is needed for each of 2"),
+        ([changed(placeholders=[])], "at least one placeholder"),
+        ([changed(hashes=["a"])], "one hash is needed for each of 2"),
         ([changed(hashes=["a", ""])], "1 to 256 characters"),
         ([changed(hashes=["a", "b" * 257])], "got 257"),
         ([with_tensor("scale", Tensor(dtype="float32", shape=(2,), data=bytes(4)))], "take 8 bytes, got 4"),
@@ -95,9 +95,9 @@ def test_a_layout_that_does_not_fit_is_refused(given: list[MediaTensors], words:
 @pytest.mark.parametrize(
     ("fields", "words"),
     [
-        ({"placeholders": [(1, 2), (5, 2)]}, "not in the prompt, which has 6"),
-        ({"placeholders": [(1, 2), (4, 0)]}, "not in the prompt"),
-        ({"placeholders": [(4, 1), (1, 4)]}, "begins in another"),
+        ({"placeholders": [(1, 2), (5, 2)]}, "outside the prompt, which has 6"),
+        ({"placeholders": [(1, 2), (4, 0)]}, "outside the prompt"),
+        ({"placeholders": [(4, 1), (1, 4)]}, "overlaps another"),
         ({"embed_token_id": 7}, "there is no 7"),
     ],
 )
@@ -112,7 +112,7 @@ def test_anchors_stand_for_what_is_there():
     """Those of tensors are taken; another one would be read as a word."""
     config = MediaConfig(max_items={"image": 2}, anchor_ids={"image": ANCHOR})
     check_anchors(IDS, Media(tensors=[GIVEN]), config)
-    with pytest.raises(BadRequest, match="1 tokens 9"):
+    with pytest.raises(BadRequest, match="1 placeholder tokens 9"):
         check_anchors([*IDS, ANCHOR], Media(tensors=[GIVEN]), config)
 
 

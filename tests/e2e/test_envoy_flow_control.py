@@ -124,7 +124,7 @@ async def test_who_waits_is_served_and_who_cannot_is_told_when(tmp_path: Path):
     assert refused.status_code == 429
     assert refused.headers["x-llm-d-request-dropped-reason"] == "rejected-saturated"
     assert 1 <= int(refused.headers["retry-after"]) <= 60
-    assert "as many requests wait as may" in refused.json()["error"]["message"]
+    assert "the queue is full" in refused.json()["error"]["message"]
     error = caught.value
     metadata = dict(error.trailing_metadata() or ()) | dict(error.initial_metadata() or ())
     assert error.code() is grpc.StatusCode.RESOURCE_EXHAUSTED

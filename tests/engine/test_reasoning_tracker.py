@@ -197,7 +197,7 @@ def test_a_marker_that_was_begun_is_completed():
                 "grammar_from_first_token": True,
             },
             {"end": "x"},
-            "rules the reasoning",
+            "applies to the reasoning",
         ),
     ],
 )

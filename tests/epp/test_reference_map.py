@@ -158,7 +158,7 @@ def test_every_key_of_a_type_is_known():
     ("name", "key", "value", "words"),
     [
         ("inflight-load-producer", "syncCrossReplicaState", True, "pickers share no state"),
-        ("pd-profile-handler", "primaryPort", 8000, "data-parallel-profile-handler has it"),
+        ("pd-profile-handler", "primaryPort", 8000, "it belongs to data-parallel-profile-handler"),
     ],
 )
 def test_a_key_that_is_refused_says_why(name: str, key: str, value: object, words: str):

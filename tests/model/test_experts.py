@@ -64,7 +64,7 @@ def test_experts_of_two_formats_are_said_to_be_rounded_again(tmp_path):
     stored["layers.1.experts.0.down"] = replace(ROUNDED, bits=8)
     said = describe_rounded_again(spec, stored)
     assert said.startswith("3 of these 3 matrices")
-    assert "or experts of a layer, of types that differ" in said
+    assert "or experts of a layer, if their types differ" in said
 
 
 def test_stacked_experts_lie_gate_before_up(tmp_path):
@@ -235,7 +235,7 @@ def test_tensors_of_experts_in_an_adapter_are_refused_by_name(tmp_path):
     lead = "base_model.model.model.layers.0.mlp.experts.1.gate_proj"
     tensors = {f"{lead}.lora_A.weight": np.zeros((4, 16), np.float32)}
     save_file(tensors, path / "adapter_model.safetensors")
-    with pytest.raises(ConfigError, match="is of the model's experts"):
+    with pytest.raises(ConfigError, match="is a module of the experts"):
         read_adapter(path, targets, max_rank=16)
 
 
@@ -248,8 +248,8 @@ def replace_steps(config):
     ("query", "message"),
     [
         ("experts=2&experts_per_token=3", "experts_per_token (3) must be at most experts (2)"),
-        ("shared=8", "shared is of experts"),
-        ("experts=4&shared=8&qk_norm=true", "shared and qk_norm are of different families"),
+        ("shared=8", "shared needs experts"),
+        ("experts=4&shared=8&qk_norm=true", "shared and qk_norm exclude each other"),
     ],
 )
 def test_random_models_refuse_what_no_family_has(query, message):

@@ -186,9 +186,12 @@ def test_what_would_change_the_result_is_refused_by_name(tmp_path, config, messa
 @pytest.mark.parametrize(
     ("key", "message"),
     [
-        (f"{ROOT}model.layers.9.self_attn.q_proj.lora_A.weight", "of no module of the model"),
-        (f"{ROOT}model.layers.0.attn.c_attn.lora_A.weight", "of no module of the model"),
-        (f"{ROOT}{Q}.lora_magnitude_vector", "of no module of the model"),
+        (
+            f"{ROOT}model.layers.9.self_attn.q_proj.lora_A.weight",
+            "belongs to no module of the model",
+        ),
+        (f"{ROOT}model.layers.0.attn.c_attn.lora_A.weight", "belongs to no module of the model"),
+        (f"{ROOT}{Q}.lora_magnitude_vector", "belongs to no module of the model"),
         (f"{Q}.lora_A.weight", "duplicate tensor"),
         (f"{ROOT}{Q}.weight", "would replace a module"),
         (f"{ROOT}model.layers.1.mlp.up_proj.lora_A.weight", "has only one of lora_A and lora_B"),
@@ -214,7 +217,7 @@ def test_a_module_that_was_not_named_is_refused(tmp_path):
 def test_an_adapter_of_nothing_is_refused(tmp_path):
     """It would answer as the model does."""
     path = write_adapter(tmp_path / "a", SPEC, tensors={}, targets=())
-    with pytest.raises(ConfigError, match="touches no module"):
+    with pytest.raises(ConfigError, match="changes no module"):
         read(path)
 
 

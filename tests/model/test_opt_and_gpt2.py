@@ -104,7 +104,7 @@ def targets_of(directory, config):
     [
         (OPT, {"fan_in_fan_out": True}, "fan_in_fan_out is True; it is not supported"),
         (GPT2, {"modules_to_save": ["wpe"]}, "names 'wpe'; only wte and lm_head can be replaced"),
-        (GPT2, {"target_modules": ["q_proj"]}, "it has wte, c_attn, c_proj, c_fc, lm_head"),
+        (GPT2, {"target_modules": ["q_proj"]}, "the model has wte, c_attn, c_proj, c_fc, lm_head"),
     ],
 )
 def test_an_adapter_that_does_not_fit_is_refused(config, lora, words, tmp_path):
@@ -129,7 +129,7 @@ def test_an_adapter_of_what_takes_none_is_refused(config, name, tmp_path):
     spec, targets = targets_of(tmp_path / "model", config)
     tensors = {f"base_model.model.{name}": np.zeros((4, 16), np.float32)}
     path = write_adapter(tmp_path / "adapter", spec, targets=("q_proj",), tensors=tensors)
-    with pytest.raises(ConfigError, match=f"{name[:25]}.*is of no module of the model"):
+    with pytest.raises(ConfigError, match=f"{name[:25]}.*belongs to no module of the model"):
         read_adapter(path, targets, max_rank=8)
 
 

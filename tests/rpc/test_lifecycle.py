@@ -169,7 +169,7 @@ async def test_reader_that_stops_reading_ends_its_request(caplog):
         assert engine.dropped == ["slow"]
         status, detail = await refusal(call)
         assert status == grpc.StatusCode.RESOURCE_EXHAUSTED
-        assert "took nothing for 0.3 s" in detail
+        assert "read nothing for 0.3 s" in detail
         await check_canary(VllmEngineStub(channel))
     await server.stop()
     assert [record for record in caplog.records if record.levelno > logging.INFO] == []

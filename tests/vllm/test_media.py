@@ -267,7 +267,7 @@ async def test_tensors_that_the_model_cannot_take_are_refused(server, expected, 
             pixels, ids, model_specific_tensors={"image_embeds": sizes}
         ),
         "got [1, 3, 32, 32]": batch(pixels, ids, model_specific_tensors={"n": sizes}, **flat),
-        "one image is to stand": batch(pixels, ids, mm_placeholders=[place]),
+        "one for each image": batch(pixels, ids, mm_placeholders=[place]),
         "there is no 7": batch(pixels, ids, im_token_id=7),
         "1 rows": batch(pixels.repeat(2, 0), ids),
     }
@@ -303,7 +303,7 @@ def bomb() -> str:
         (lambda: picture("data:image/png;base64,AAAA"), "no picture in one of the formats"),
         (lambda: picture(bomb()), "pixels"),
         (lambda: {"type": "image_url", "uuid": "never seen"}, "image"),
-        (lambda: {"type": "text", "text": "<image>"}, "one image is to stand"),
+        (lambda: {"type": "text", "text": "<image>"}, "one for each image"),
         (
             lambda: {"type": "input_audio", "input_audio": {"data": "AAAA", "format": "wav"}},
             "audio: this model takes none",

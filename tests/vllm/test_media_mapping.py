@@ -115,7 +115,7 @@ def test_anchors_may_be_fewer_than_items():
     config = MediaConfig(max_items={"image": 2}, anchor_ids={"image": 9})
     check_anchors([1, 2], Media(items=[image()]), config)
     check_anchors([1, 9], Media(items=[image()]), config)
-    with pytest.raises(BadRequest, match="2 tokens 9"):
+    with pytest.raises(BadRequest, match="2 placeholder tokens 9"):
         check_anchors([9, 9], Media(items=[image()]), config)
     with pytest.raises(BadRequest, match="0 of these are given"):
         check_anchors([9], None, config)

@@ -212,7 +212,7 @@ def test_what_cannot_be_heard_is_refused(server, data, words):
         (at("https://example.com/a.wav"), "is not among the hosts"),
         (at("file:///etc/hostname"), "is no file below the directory"),
         (at(None, uuid="never heard"), "audio"),
-        ({"type": "text", "text": "<|AUDIO|>"}, "one audio is to stand"),
+        ({"type": "text", "text": "<|AUDIO|>"}, "one for each audio"),
         ({"type": "video_url", "video_url": "data:,"}, "video: this model takes none"),
     ],
     ids=["base64", "host", "file", "uuid", "anchor", "video"],

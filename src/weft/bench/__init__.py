@@ -1,1 +1,1 @@
-"""Loads for servers and engines, and the figures of what came back: `weft bench`."""
+"""Load tests of servers and engines, and their results: `weft bench`."""

@@ -1,4 +1,4 @@
-"""When each request is sent, in seconds after the first moment."""
+"""Send times of requests, in seconds after the start."""
 
 import math
 

@@ -1,4 +1,4 @@
-"""Requests to send, from options, a seed and, for some, a file."""
+"""Requests to send, made from options, a seed and, for some datasets, a file."""
 
 from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
@@ -13,7 +13,7 @@ from weft.bench.words import Maker, join, lengths
 from weft.core.errors import ConfigError
 
 _FROM_FILES = ("sharegpt", "custom")
-# vLLM leaves out conversations beyond these, unless the length of answers is given.
+# vLLM's limits: conversations beyond them are left out, unless the output length is given.
 _MIN_TOKENS = 4
 _MAX_PROMPT_TOKENS = 1024
 _MAX_TOKENS = 2048
@@ -50,7 +50,7 @@ def check_prompts(options: PromptOptions) -> None:
 
 
 def make_prompts(options: PromptOptions, maker: Maker, rng: np.random.Generator) -> list[Prompt]:
-    """`num_prompts` requests, or fewer where the file has fewer and `no_oversample` is set."""
+    """`num_prompts` requests, or fewer if the file has fewer and `no_oversample` is set."""
     make: dict[str, Callable[[PromptOptions, Maker, np.random.Generator], list[Prompt]]] = {
         "random": _random,
         "prefix_repetition": _prefix_repetition,
@@ -92,7 +92,7 @@ def _prefix_repetition(
 
 
 def _sharegpt(options: PromptOptions, maker: Maker, rng: np.random.Generator) -> list[Prompt]:
-    """The first two turns of each conversation: the question, and how long the answer is."""
+    """The first two turns of each conversation: the question, and the length of the answer."""
     path = _path(options)
     fixed = options.output_len or options.sharegpt_output_len
     rows = _decode(_read(path), list[dict[str, Any]], str(path))
@@ -123,7 +123,7 @@ def _is_usable(num_in: int | None, num_out: int, *, is_fixed: bool) -> bool:
 
 
 def _custom(options: PromptOptions, maker: Maker, rng: np.random.Generator) -> list[Prompt]:
-    """Lines of JSON: `prompt` is a text, or messages; `output_tokens` counts if it is to."""
+    """Reads lines of JSON: `prompt` is a text or messages; `output_tokens` is used if the options say so."""
     del maker
     path = _path(options)
     fixed = options.output_len or options.custom_output_len
@@ -134,7 +134,9 @@ def _custom(options: PromptOptions, maker: Maker, rng: np.random.Generator) -> l
         row = _decode(line, dict[str, Any], f"{path}:{number}")
         output_len = row.get("output_tokens") if fixed == -1 else fixed
         if not isinstance(output_len, int) or output_len < 1:
-            raise ConfigError(f"{path}:{number}: --custom-output-len -1 needs output_tokens there")
+            raise ConfigError(
+                f"{path}:{number}: --custom-output-len -1 needs output_tokens in every line"
+            )
         prompts.append(Prompt(_content(row.get("prompt"), f"{path}:{number}"), output_len))
     return _sampled(prompts, options, rng)
 

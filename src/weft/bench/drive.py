@@ -1,4 +1,4 @@
-"""Sends requests when they are due and waits for their answers: bounded in count, in time and by Ctrl-C."""
+"""Sends requests at their times and waits for the answers; bounded in number, in time and by Ctrl-C."""
 
 import asyncio
 import time
@@ -19,7 +19,7 @@ class Run:
     num_unsent: int = 0
 
     def in_state(self, state: State) -> list[Record]:
-        """The requests that ended so, in the order they were due."""
+        """The requests that ended in this state, in the order of their send times."""
         return [record for record in self.records if record.state is state]
 
     @property
@@ -30,7 +30,7 @@ class Run:
 
 @dataclass(frozen=True, slots=True)
 class Bounds:
-    """When `stop` is set, or at the limit, what is open is given up, and counts as nothing."""
+    """Bounds of a run: when `stop` is set, or at the time limit, open requests are cancelled and not counted."""
 
     stop: asyncio.Event
     time_limit_s: float
@@ -44,7 +44,7 @@ async def drive(
     bounds: Bounds,
     advance: Callable[[], None] = lambda: None,
 ) -> Run:
-    """Send each prompt at its time; `advance` is called for each that ends."""
+    """Sends each prompt at its time; `advance` is called for each finished request."""
     began = time.perf_counter()
     slots: AbstractAsyncContextManager[object] = (
         nullcontext()
@@ -96,7 +96,7 @@ async def _send(target: Target, prompt: Prompt, record: Record) -> None:
     try:
         await target.send(prompt, record)
     except ConfigError:
-        raise  # not this request's fault: no other one could do better
+        raise  # an error of the configuration: every other request would fail too
     except WeftError as error:
         record.state, record.error = State.FAILED, str(error)
     else:

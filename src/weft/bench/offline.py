@@ -1,4 +1,4 @@
-"""`weft bench throughput` and `latency`: all at once, or batch after batch, in this process or on a server."""
+"""`weft bench throughput` and `latency`: all requests at once, or batch after batch, in this process or on a server."""
 
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
@@ -26,7 +26,7 @@ _PERCENTILES = (10, 25, 50, 75, 90, 99)
 
 
 async def throughput(offline: OfflineOptions, prompts: PromptOptions, engine: EngineOptions) -> int:
-    """Send everything at once. Figures and keys are those of `vllm bench throughput`."""
+    """Sends all requests at once. Results and keys are those of `vllm bench throughput`."""
     check_prompts(prompts)
     rng = np.random.default_rng(prompts.seed)
     async with _opened(offline, engine) as opened:
@@ -48,9 +48,10 @@ async def throughput(offline: OfflineOptions, prompts: PromptOptions, engine: En
 
 
 async def latency(offline: OfflineOptions, batch: LatencyOptions, engine: EngineOptions) -> int:
-    """Time one batch until its last token, again and again, with new prompts each time.
+    """Measures the time of one batch up to its last token, repeatedly, with new prompts each time, because a prefix
+    cache would know the old ones.
 
-    New ones, because a prefix cache would know the old. Keys are those of `vllm bench latency`.
+    Keys are those of `vllm bench latency`.
     """
     _check_latency(batch)
     rng = np.random.default_rng(batch.seed)

@@ -1,6 +1,7 @@
-"""Options of `weft bench`. Names and defaults are those of `vllm bench`.
+"""Options of `weft bench`.
 
-What a name of theirs means is in vLLM's documentation, docs.vllm.ai/en/latest/cli/bench/serve.
+Names and defaults are those of `vllm bench`, and vLLM's documentation explains them:
+docs.vllm.ai/en/latest/cli/bench/serve.
 """
 
 from dataclasses import dataclass
@@ -14,7 +15,7 @@ DATASETS = Literal["random", "sharegpt", "prefix_repetition", "custom"]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TargetOptions:
-    """Which server, over which API, and what every request carries."""
+    """The server, the API, and fields of every request."""
 
     backend: Annotated[
         Literal["openai", "vllm", "openai-chat", "grpc"],
@@ -179,7 +180,7 @@ class PromptOptions:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TrafficOptions:
-    """When it is sent, and for how long."""
+    """Times of the requests, and limits of the run."""
 
     request_rate: Annotated[
         float, Flag("Requests per second; inf sends all at once.", "Traffic")
@@ -325,7 +326,7 @@ class LatencyOptions:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SweepOptions:
-    """Which commands, with which settings, and where to."""
+    """Commands and settings of a sweep, and its output directory."""
 
     bench_cmd: Annotated[
         str, Flag('Benchmark command, such as "weft bench serve ...".', "Target")

@@ -1,4 +1,4 @@
-"""Measurements of one request, and the protocol of what sends requests."""
+"""Measurements of one request, and the protocol of targets."""
 
 import time
 from collections.abc import Mapping
@@ -52,7 +52,7 @@ class Record:
         self.started_at = self._last_at = time.perf_counter()
 
     def take(self) -> None:
-        """A message with tokens came now."""
+        """Records that a message with tokens arrived now."""
         now = time.perf_counter()
         if self.latency_s == 0.0:
             self.ttft_s = now - self.started_at
@@ -68,7 +68,7 @@ class Record:
 
     @property
     def queue_s(self) -> float:
-        """Time that it waited here for its turn, under a limit on concurrency."""
+        """Time that the request waited for the concurrency limit."""
         return self.started_at - self.arrived_at
 
     @property
@@ -85,4 +85,4 @@ class Target(Protocol):
     model: str
 
     async def send(self, prompt: Prompt, record: Record) -> None:
-        """Fill `record` until the answer is over; a `WeftError` says what went wrong."""
+        """Fills `record` until the answer ends; raises `WeftError` on failure."""

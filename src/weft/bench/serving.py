@@ -1,4 +1,4 @@
-"""`weft bench serve`: a load on a server, and its figures."""
+"""`weft bench serve`: runs a load on a server, and reports the results."""
 
 import asyncio
 import signal
@@ -32,7 +32,7 @@ EXIT_INTERRUPTED = 130
 
 
 async def serve(load: Load) -> int:
-    """Measure, print and save; the result is the exit status. What cannot be is refused before anything is sent."""
+    """Measures, prints and saves; returns the exit status. Invalid options are refused before anything is sent."""
     check_prompts(load.prompts)
     check_traffic(load.traffic)
     check_report(load.report)
@@ -47,14 +47,16 @@ async def serve(load: Load) -> int:
 def under_way(
     num: int, time_limit_s: float, max_concurrency: int | None = None, *, is_silent: bool
 ) -> Iterator[tuple[Bounds, Callable[[], None]]]:
-    """The bounds of so many requests, and what to call as each ends: a bar shows it, unless it is to be silent."""
+    """Yields the bounds of a run, and a function to call at the end of each request, which moves a progress bar
+    unless `is_silent`.
+    """
     with _stopping() as stop, progress_bar(num, is_wanted=not is_silent) as advance:
         yield Bounds(stop, time_limit_s, max_concurrency), advance
 
 
 @contextmanager
 def _stopping() -> Iterator[asyncio.Event]:
-    """Set by the first Ctrl-C, or SIGTERM; a second one ends the process."""
+    """An event that the first Ctrl-C, or SIGTERM, sets; a second one ends the process."""
     stop = asyncio.Event()
     loop = asyncio.get_running_loop()
     numbers = (signal.SIGINT, signal.SIGTERM)
@@ -74,7 +76,7 @@ def _stopping() -> Iterator[asyncio.Event]:
 
 
 def exit_status(run: Run, *, is_interrupted: bool) -> int:
-    """Say what went wrong; not 0 if nothing was completed, or somebody interrupted."""
+    """Prints failures; not 0 if no request was completed, or the run was interrupted."""
     failed = run.in_state(State.FAILED)
     num_cancelled = len(run.in_state(State.CANCELLED)) + run.num_unsent
     if failed:
@@ -87,7 +89,7 @@ def exit_status(run: Run, *, is_interrupted: bool) -> int:
 
 
 async def _measure(load: Load) -> tuple[Run, str, bool]:
-    """The run, the model's name, and whether somebody interrupted."""
+    """The run, the model's name, and whether the run was interrupted."""
     rng = np.random.default_rng(load.prompts.seed)
     ignore_eos = load.target.ignore_eos or load.prompts.dataset_name == "random"
     traffic = load.traffic

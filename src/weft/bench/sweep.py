@@ -42,7 +42,7 @@ class Setting:
     flags: Mapping[str, Any]
 
     def argv(self) -> list[str]:
-        """The flags as they are typed: true is the flag alone, false its --no- form, null nothing."""
+        """The flags as typed: true is the flag alone, false its --no- form, null no flag."""
         found: list[str] = []
         for key, value in self.flags.items():
             flag = "--" + key.replace("_", "-")
@@ -73,10 +73,10 @@ class _Row:
 
 
 def sweep(options: SweepOptions) -> int:
-    """Run them all, one after another; 1 if a run failed. What is done is kept on Ctrl-C."""
+    """Runs all combinations, one after another; returns 1 if a run failed. Results so far are kept on Ctrl-C."""
     if options.num_runs < 1:
         raise ConfigError("--num-runs must be at least 1")
-    signal.signal(signal.SIGINT, signal.default_int_handler)  # so that servers are stopped
+    signal.signal(signal.SIGINT, signal.default_int_handler)  # so that Ctrl-C stops the servers
     servers = read_settings(options.serve_params, "serve")
     loads = read_settings(options.bench_params, "bench")
     if options.serve_cmd is None and options.serve_params is not None:
@@ -94,7 +94,7 @@ def sweep(options: SweepOptions) -> int:
 
 
 def read_settings(path: Path | None, kind: str) -> list[Setting]:
-    """The rows of a file: a list of tables, named by what they say, or a table of named ones."""
+    """The rows of a file: a list of tables, named by their contents, or a table of named ones."""
     if path is None:
         return [Setting(kind, {})]
     try:
@@ -201,7 +201,7 @@ def _run(argv: Sequence[str], options: SweepOptions) -> bool:
 
 
 def _start(argv: Sequence[str], options: SweepOptions) -> subprocess.Popen[bytes]:
-    """`weft` is this installation's, on the PATH or not."""
+    """Starts a server; `weft` stands for this installation, even if it is not on the PATH."""
     if argv[0] == "weft":
         argv = [sys.executable, "-m", "weft.cli.main", *argv[1:]]
     output = None if options.show_stdout else subprocess.DEVNULL
@@ -220,7 +220,7 @@ def _file_name(name: str) -> str:
 
 
 def _plots(rows: Sequence[_Row]) -> Iterator[str]:
-    """Means over runs; a line joins what one server did under all loads."""
+    """Plots means over runs; a line connects the results of one server under all loads."""
     for x_key, x_label, y_key, y_label in _AXES:
         lines = []
         for name in dict.fromkeys(row.server for row in rows):

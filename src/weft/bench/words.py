@@ -1,4 +1,4 @@
-"""Prompts of a given number of tokens: as ids, as text by a tokenizer, or as words where there is none."""
+"""Prompts of a given number of tokens: as ids, as text made with a tokenizer, or as words without one."""
 
 from collections.abc import Sequence
 from typing import Protocol
@@ -8,7 +8,7 @@ import numpy as np
 from weft.bench.record import Content
 from weft.text.tokenizer import Tokenizer
 
-# Common words of one syllable or two, most of them one token to most tokenizers.
+# Common short words, most of which are one token in most tokenizers.
 _WORDS = (
     "time year way day man world life hand part child eye place work week case point home water room "
     "mother area money story fact month lot right study book job word side kind head house friend "
@@ -21,17 +21,17 @@ _MAX_TRIES = 10
 
 
 class Maker(Protocol):
-    """Makes prompts, and counts their tokens where it can."""
+    """Makes prompts, and counts their tokens if possible."""
 
     def make(self, num_tokens: int, rng: np.random.Generator) -> Content:
-        """Something random of about so many tokens."""
+        """A random prompt of about this many tokens."""
 
     def count(self, text: str) -> int | None:
         """Tokens of a text; None without a tokenizer."""
 
 
 class IdMaker:
-    """Ids, of exactly the length: for gRPC and for an engine of this process."""
+    """Makes ids, of exactly this length: for gRPC, and for engines in this process."""
 
     def __init__(self, vocab_size: int, tokenizer: Tokenizer | None) -> None:
         special = frozenset() if tokenizer is None else tokenizer.special_ids
@@ -47,14 +47,16 @@ class IdMaker:
 
 
 class TextMaker:
-    """Text that the tokenizer reads as so many tokens."""
+    """Makes text that the tokenizer splits into this many tokens."""
 
     def __init__(self, tokenizer: Tokenizer) -> None:
         self._tokenizer = tokenizer
         self._ids = IdMaker(tokenizer.vocab_size, tokenizer)
 
     def make(self, num_tokens: int, rng: np.random.Generator) -> str:
-        """Ids are drawn and written as text, which reads as other ids: cut or filled until it fits."""
+        """Random ids are decoded to text, which gives other ids when encoded: the text is cut or extended until it
+        fits.
+        """
         ids = self._ids.make(num_tokens, rng)
         for _ in range(_MAX_TRIES):
             text = self._tokenizer.decode(ids)
@@ -69,9 +71,9 @@ class TextMaker:
 
 
 class WordMaker:
-    """Words, as many as the server has been seen to take for so many tokens.
+    """Makes words, by the observed number of tokens per word.
 
-    The length is near, not exact: what is reported is what the server counted.
+    The length is approximate; the reported one is the server's count.
     """
 
     def __init__(self, tokens_per_word: float) -> None:
@@ -86,7 +88,7 @@ class WordMaker:
 
 
 def words(num_words: int, rng: np.random.Generator) -> str:
-    """So many words of a small vocabulary."""
+    """Random words of a small vocabulary."""
     return " ".join(rng.choice(_WORDS, num_words).tolist())
 
 

@@ -1,1 +1,3 @@
-"""argv to options; builds the objects and joins them. The only package that knows all the others."""
+"""Command lines: converts arguments to options, creates the objects and connects them. The only package that knows
+all others.
+"""

@@ -15,13 +15,13 @@ from weft.cli.arguments.settings import SOURCES
 
 EXIT_FAILED = 1
 EXIT_USAGE = 2
-EXIT_INTERRUPTED = 130  # what shells report for SIGINT
+EXIT_INTERRUPTED = 130  # the status that shells report for SIGINT
 
-# What each command's status can be beside its own.
+# Exit statuses of all commands.
 EXIT_STATUSES = {
     0: "done",
-    EXIT_FAILED: "failed: no server there, refused by it, or the engine died",
-    EXIT_USAGE: "wrong: arguments, environment, settings or a model that cannot be served",
+    EXIT_FAILED: "failed: the server cannot be reached or refused the request, or the engine died",
+    EXIT_USAGE: "invalid arguments, environment or settings, or a model that cannot be served",
     EXIT_INTERRUPTED: "interrupted by Ctrl-C",
 }
 
@@ -35,7 +35,7 @@ _SERVE_NOTES = (
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Command:
-    """`words` call it, after "weft"; `target` is its function, or an `App`, as "module:name"."""
+    """A command: `words` call it, after "weft"; `target` is its function, or an `App`, as "module:name"."""
 
     words: str
     target: str
@@ -296,7 +296,7 @@ COMMANDS = (
         ),
     ),
 )
-# Those that only hold others.
+# Command groups, which only contain other commands.
 GROUPS = {
     "bench": "Measure a server or an engine under load.",
     "bench sweep": "Measure under every combination of settings.",
@@ -304,7 +304,7 @@ GROUPS = {
 }
 
 
-# Of all commands, those that a first reader of `weft --help` may want to see called.
+# Commands whose examples `weft --help` shows.
 _FIRST = ("serve", "chat", "plan", "ps")
 
 
@@ -321,7 +321,7 @@ def _epilogue_of_group(words: str, statuses: Mapping[int, str]) -> str:
 
 
 def make_app() -> App:
-    """The commands, each by the name of its function."""
+    """An app with all commands, each by the name of its function."""
     app = App(
         name="weft",
         help="Serve a language model over HTTP and gRPC, and talk to it.",
@@ -337,14 +337,14 @@ def make_app() -> App:
 
 
 def call(target: str, *positional: Any, **named: Any) -> int:
-    """Call a command's function by its name, "module:function": its imports are too slow for `--help`."""
+    """Calls a command's function by its name, "module:function", imported only now, so that `--help` is fast."""
     module, _, function = target.partition(":")
     status: int = getattr(import_module(module), function)(*positional, **named)
     return status
 
 
 def branch(words: str, function: Callable[..., int]) -> App:
-    """A command that has others below it."""
+    """A command with subcommands."""
     (command,) = (each for each in COMMANDS if each.words == words)
     app = App(
         name=words.rsplit(maxsplit=1)[-1],
@@ -367,7 +367,7 @@ def _add_below(words: str, app: App) -> None:
     for command in COMMANDS:
         above, _, name = command.words.rpartition(" ")
         if above == words:
-            # An app says the rest of itself.
+            # A nested app sets its own usage and epilogue.
             shown = {"usage": command.usage, "help_epilogue": command.epilogue}
             rest = {} if command.has_others else shown
             app.command(command.target, name=name, help=command.help, **rest)

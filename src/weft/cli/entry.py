@@ -23,7 +23,8 @@ def main() -> NoReturn:
         sys.exit(_refuse(others))
     word = wanted(sys.argv[1:])
     if word is not None:
-        signal.signal(signal.SIGPIPE, signal.SIG_DFL)  # `weft serve --help | head` ends in silence
+        # So that `weft serve --help | head` ends without a traceback.
+        signal.signal(signal.SIGPIPE, signal.SIG_DFL)
         if (shown := show(sys.argv[1:], word)) is not None:
             sys.exit(shown)
     command, *arguments = sys.argv[1:] or [""]
@@ -47,7 +48,7 @@ def _refuse(distributions: list[str]) -> int:
 
 @contextmanager
 def _importing() -> Iterator[None]:
-    """Show that something happens, where it may take seconds from a cold disk."""
+    """Shows a message while imports run, which may take seconds from a cold disk."""
     progress = import_module("weft.core.observe.progress").Progress()
     status = import_module("weft.core.observe.terminal").StatusLine(sys.stderr)
     progress.enter("importing", 0.0)

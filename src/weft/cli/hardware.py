@@ -17,7 +17,7 @@ _LITTLE_BYTES = 1 << 30
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Check:
-    """A finding. `mend` is the fix; None if there is no problem."""
+    """A result of a check. `mend` is the fix; None if there is no problem."""
 
     area: str
     found: str
@@ -53,11 +53,11 @@ def check_cpu(
 
 
 def check_huge_pages(root: Path) -> Check:
-    """Weights and KV lie in huge pages where the system gives them to those who ask."""
+    """Checks that the system offers huge pages to programs that request them: weights and KV use them."""
     text = _read(root / _HUGE_PAGES)
     chosen = re.search(r"\[(\w+)\]", text)
     if chosen is None:
-        return Check(area="huge pages", found="this system does not say whether it has them")
+        return Check(area="huge pages", found="this system does not report whether it uses them")
     mend = None
     if chosen[1] == "never":
         mend = f"echo madvise | sudo tee /{_HUGE_PAGES}"
@@ -82,7 +82,7 @@ def check_cpu_quota(root: Path, num_cpus: int | None = None) -> Check:
     if quota is None or quota >= num_cpus:
         return Check(area="CPUs", found=f"{num_cpus} for this process, no lower quota")
     threads = max(1, math.floor(quota))
-    found = f"{num_cpus} for this process, of which its control group gives the time of {quota:g}"
+    found = f"{num_cpus} for this process; its control group limits it to the time of {quota:g}"
     if quota == threads:
         return Check(area="CPUs", found=found)
     return Check(
@@ -93,14 +93,14 @@ def check_cpu_quota(root: Path, num_cpus: int | None = None) -> Check:
 
 
 def check_numa(root: Path, num_cpus: int | None = None) -> Check:
-    """Over several nodes, half of the weights are read from the other's memory."""
+    """Checks the number of NUMA nodes: across nodes, half of the weights are read from the other node's memory."""
     nodes = {}
     for directory in sorted((root / "sys/devices/system/node").glob("node[0-9]*")):
         cpus = _cpu_list(_read(directory / "cpulist")) & _allowed_cpus(num_cpus)
         if cpus:
             nodes[directory.name.removeprefix("node")] = cpus
     if len(nodes) <= 1:
-        return Check(area="NUMA", found="one node" if nodes else "this system shows no nodes")
+        return Check(area="NUMA", found="one node" if nodes else "this system reports no nodes")
     most = max(nodes, key=lambda node: len(nodes[node]))
     return Check(
         area="NUMA",
@@ -118,7 +118,7 @@ def _allowed_cpus(num_cpus: int | None) -> set[int]:
 
 
 def _quota(root: Path) -> float | None:
-    """CPUs' worth of time, by the tightest control group that holds this process, of either version."""
+    """CPUs allowed by the tightest control group (version 1 or 2) of this process; None without a limit."""
     groups = root / "sys/fs/cgroup"
     quotas = []
     for line in _read(root / "proc/self/cgroup").splitlines():

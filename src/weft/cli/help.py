@@ -17,11 +17,11 @@ from weft.core.extras import PARTS, WHOLE
 from weft.core.observe.terminal import colours, say
 
 PAGES = Path(__file__).with_name("help.json")
-_NARROWEST = 20  # of the texts beside names, in columns
+_NARROWEST = 20  # minimum width of the column with texts
 
 
 class Panel(TypedDict):
-    """Flags or commands under a heading, each with what stands beside it."""
+    """Flags or commands under a heading, each with its help text."""
 
     title: str
     rows: list[tuple[str, str]]
@@ -36,7 +36,7 @@ class Page(TypedDict):
 
 
 def wanted(arguments: Sequence[str]) -> str | None:
-    """The word of --help, "" where none is given; None where no help is wanted."""
+    """The word of --help, "" without a word; None if no help is requested."""
     own = arguments[: arguments.index("--")] if "--" in arguments else arguments
     for argument in own:
         if argument == "-h" or argument.partition("=")[0] == "--help":
@@ -45,7 +45,7 @@ def wanted(arguments: Sequence[str]) -> str | None:
 
 
 def show(arguments: Sequence[str], word: str) -> int | None:
-    """Print the help of the command that is called, or what of it matches; None if there is no such command."""
+    """Prints the help of the given command, or the entries that match the word; None if there is no such command."""
     pages: dict[str, Page] = json.loads(as_called(PAGES.read_text("utf-8")))
     path = [argument for argument in arguments if not argument.startswith("-")]
     names = (" ".join(path[:length]) for length in range(len(path), 0 if path else -1, -1))
@@ -100,12 +100,12 @@ def _names(panels: Sequence[Panel]) -> set[str]:
 
 def _filled(paragraphs: Sequence[str]) -> list[str]:
     width = shutil.get_terminal_size().columns
-    # Command lines are among them, and flags have hyphens.
+    # Paragraphs may contain command lines, whose flags have hyphens.
     return [textwrap.fill(one, width, break_on_hyphens=False) for one in paragraphs]
 
 
 def _panels(panels: Sequence[Panel]) -> list[str]:
-    """Two columns each; a name too long for its own has a line."""
+    """Lines in two columns; a name too long for the first column gets its own line."""
     width = shutil.get_terminal_size().columns
     bold, plain = ("\x1b[1m", "\x1b[0m") if colours(sys.stdout) else ("", "")
     shown = []
@@ -127,5 +127,5 @@ def _flags_of_vllm(word: str) -> set[str]:
 
 
 def _folded(text: str) -> str:
-    """Without what words that mean the same may differ in."""
+    """The text without differences in case, hyphens and similar, for searching."""
     return text.lower().replace("_", "-")

@@ -20,7 +20,7 @@ log = logging.getLogger("weft.cli")
 
 
 def run(given: Sequence[str]) -> int:
-    """Run one command; the result is the exit status. Mistakes of the user end in one line."""
+    """Runs one command; returns the exit status. Errors of the user are printed on one line."""
     arguments = list(given)
     try:
         word = wanted(arguments)
@@ -28,10 +28,10 @@ def run(given: Sequence[str]) -> int:
             shown = show(arguments, word)
             if shown is not None:
                 return shown
-            # The parser says which commands there are.
+            # There is no such command: without its flags, the parser reports which commands exist.
             arguments = [argument for argument in arguments if not argument.startswith("-")]
         if arguments[:1] == ["serve"]:
-            line = import_module("weft.cli.vllm_line")  # as late as the command itself
+            line = import_module("weft.cli.vllm_line")  # imported late, like the command itself
             arguments = ["serve", *line.to_own_arguments(arguments[1:])]
         status = make_app()(arguments, exit_on_error=False, print_error=False)
     except CycloptsError as err:
@@ -43,7 +43,7 @@ def run(given: Sequence[str]) -> int:
         say(f"error: this needs all of Weft: pip install {WHOLE}", file=sys.stderr)
         return EXIT_USAGE
     except WeftError as err:
-        log.debug("where this came from", exc_info=True)  # with --log-level debug
+        log.debug("traceback of the error", exc_info=True)  # shown with --log-level debug
         say(f"error: {err}", file=sys.stderr)
         return EXIT_USAGE if isinstance(err, ConfigError | BadRequest) else EXIT_FAILED
     return status if isinstance(status, int) else 0
@@ -56,7 +56,8 @@ def _describe(error: CycloptsError) -> str:
         return f'unexpected argument "{extra}"; several words go in quotes: "..."'
     text = " ".join(str(error).split())
     if isinstance(error, UnknownOptionError):
-        # The parser takes what begins with "--no-" to be near whatever begins like that.
+        # For any unknown flag that begins with "--no-", the parser suggests another one with "--no-": that is
+        # dropped.
         said, _, near = text.partition(" Did you mean ")
         is_near = nearest_flag(error.token.keyword or error.token.value, [near.removesuffix("?")])
         command = " ".join(("weft", *(error.command_chain or ())))
@@ -67,11 +68,11 @@ def _describe(error: CycloptsError) -> str:
 
 def main() -> NoReturn:
     """Entry point of the `weft` command."""
-    # Until the command handles it: an import that is interrupted may swallow the exception and go on.
+    # Default handling until the command installs its own: an import that Ctrl-C interrupts may swallow the exception.
     signal.signal(signal.SIGINT, signal.SIG_DFL)
     try:
         status = run(sys.argv[1:])
-    except KeyboardInterrupt:  # where nobody handles Ctrl-C: it is no failure to explain
+    except KeyboardInterrupt:  # Ctrl-C without a handler is not a failure
         status = EXIT_INTERRUPTED
     sys.exit(status)
 

@@ -18,7 +18,7 @@ from weft.rpc.options import RpcOptions
 from weft.web.http.options import HttpOptions
 from weft.web.options import ApiOptions
 
-if TYPE_CHECKING:  # code reads them where they are declared
+if TYPE_CHECKING:  # code imports them from their own modules
     SampleFlags = object
 else:
     SampleFlags = sample_flags()
@@ -51,9 +51,9 @@ class LoadOptions:
 
 @flags(HttpOptions, RpcOptions, RankOptions)
 class ServeOptions(LoadOptions):
-    """Flags of `weft serve`, apart from the model itself.
+    """Flags of `weft serve`, apart from the model.
 
-    Those that set one field of `HttpOptions`, `RpcOptions` or `RankOptions` are declared there.
+    Flags that set a field of `HttpOptions`, `RpcOptions` or `RankOptions` are declared with that field.
     """
 
     http: Annotated[bool, Flag("Start the HTTP server.", "Server")] = True
@@ -132,7 +132,7 @@ class ServeOptions(LoadOptions):
     ] = None
 
     def ranks(self) -> RanksConfig | None:
-        """Which ranks this server has, where it does not have all of them."""
+        """The ranks of this server; None if it has all of them."""
         size = self.engine_options().data_parallel_size
         return read_ranks(pick(self, RankOptions), size)
 
@@ -223,7 +223,7 @@ class CompleteOptions:
 
 @flags(EngineOptions)
 class RunOptions:
-    """Flags of `weft run`, beside those of `weft chat`: the engine's."""
+    """Flags of `weft run`, in addition to those of `weft chat`."""
 
     port: Annotated[
         int, Flag("HTTP port of the server that runs while you chat; 0 takes a free one.", "Server")

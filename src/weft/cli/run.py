@@ -1,4 +1,4 @@
-"""`weft run`: a server on loopback for as long as a chat with it lasts."""
+"""`weft run`: serves a model on loopback while a chat with it lasts."""
 
 import signal
 import sys
@@ -31,8 +31,9 @@ def run(
     chat: ChatOptions,
     sample: SampleOptions,
 ) -> int:
-    """Start the server, talk with it, stop it."""
-    for number in (signal.SIGTERM, signal.SIGHUP):  # the server ends with us, whatever ends us
+    """Starts the server, runs the chat, stops the server."""
+    # Ends the server process when this process gets a signal.
+    for number in (signal.SIGTERM, signal.SIGHUP):
         signal.signal(number, lambda number, _: sys.exit(EXIT_SIGNALLED + number))
     check_port(_HOST, options.port, "--port")
     argv = [*weft_command(), "serve", model or DEFAULT_MODEL, "--host", _HOST]

@@ -1,4 +1,4 @@
-"""Results as people read them and as scripts do."""
+"""Output of results for people, and for scripts."""
 
 from collections.abc import Iterable, Sequence
 from typing import Any
@@ -15,7 +15,7 @@ def print_json(value: Any, *, is_line: bool = False) -> None:
 
 
 def print_block(title: str, rows: Iterable[tuple[str, str]]) -> None:
-    """A title, and what there is to say under it."""
+    """Prints a title with rows below it."""
     say(title)
     for name, text in rows:
         say(f"  {name:<12}{text}".rstrip())

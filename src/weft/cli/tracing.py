@@ -1,4 +1,4 @@
-"""The tracer of a command with servers, where its spans are wanted."""
+"""The tracer of a command with servers, if spans are requested."""
 
 from importlib import import_module
 from typing import TYPE_CHECKING
@@ -6,14 +6,14 @@ from typing import TYPE_CHECKING
 from weft.core.errors import ConfigError
 from weft.core.extras import how_to_install
 
-if TYPE_CHECKING:  # it brings OpenTelemetry, which need not be there
+if TYPE_CHECKING:  # imports OpenTelemetry, which is an extra
     from weft.core.observe.otlp import OtlpTracer
 
 
 def open_tracer(flag: str, service: str, *, endpoint: str | None = None) -> "OtlpTracer | None":
-    """A tracer for the spans that `flag` asks for; they go to `endpoint`, or where the environment says.
+    """A tracer for the spans that `flag` requests, exported to `endpoint` or as the environment says.
 
-    None where the environment has switched OpenTelemetry off. To be closed at the end.
+    None if the environment switches OpenTelemetry off. The caller closes it at the end.
     """
     if endpoint is not None and not endpoint.strip():
         raise ConfigError(f"{flag} must be an address, such as http://localhost:4317")

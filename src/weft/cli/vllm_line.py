@@ -1,7 +1,7 @@
-"""The arguments of `weft serve`, where they are written as for `vllm serve`: translated before they are parsed.
+"""Arguments of `weft serve` in the form of `vllm serve`: translated before they are parsed. vLLM's flags are
+recognized by full names and short forms only, not by prefixes.
 
-Flags of vLLM are known by their full names and short forms alone; none is guessed from how it begins.
-With `--engine vllm` those of its engine go to vLLM's own parser, word by word.
+With `--engine vllm`, flags of vLLM's engine are passed to vLLM's own parser.
 """
 
 import json
@@ -20,7 +20,7 @@ from weft.core.values.declare import nearest_flag
 from weft.vllm.convert.settings import READ_HERE
 
 _HELP = ("--help", "-h", "--version")
-_LEVEL = "-O"  # of optimisation: vLLM has -O3, -O 3 and -O.mode=3
+_LEVEL = "-O"  # flag of the optimization level: vLLM has -O3, -O 3 and -O.mode=3
 _SHORT = {f"--{name.replace('_', '-')}": short for name, short in SHORT.items()}
 
 
@@ -35,8 +35,10 @@ class _Line:
     def __init__(self, arguments: Sequence[str]) -> None:
         self._words = deque(arguments)
         self._out: list[str] = []
-        self._objects: dict[str, dict[str, Any]] = {}  # what dotted flags say, by the flag's name
-        # A list ends before the next flag, if the model cannot be what stands behind it.
+        # Values of dotted flags (--flag.key), by flag name.
+        self._objects: dict[str, dict[str, Any]] = {}
+        # A list flag takes all words up to the next flag if the model is named elsewhere: as the first argument, or
+        # with --model.
         has_model = any(word.partition("=")[0] == "--model" for word in arguments)
         self._is_model_named = has_model or not arguments[:1] or not arguments[0].startswith("-")
         pairs = pairwise(arguments)
@@ -79,7 +81,7 @@ class _Line:
         return self._is_vllm and flag.part is Part.ENGINE and flag.name not in READ_HERE
 
     def _pass_on(self, flag: VllmFlag, word: str, *, has_value: bool) -> None:
-        """A flag of vLLM's engine as it stands, with what belongs to it."""
+        """Passes a flag of vLLM's engine on unchanged, with its values."""
         words = [word]
         is_dotted = "." in word.partition("=")[0]
         if not has_value and (is_dotted or flag.kind is not Kind.SWITCH):
@@ -106,7 +108,9 @@ class _Line:
         for key in above:
             where = where.setdefault(key, {})
             if not isinstance(where, dict):
-                raise ConfigError(f"{flag.spellings[0]}.{path}: {key} is a value, and has no parts")
+                raise ConfigError(
+                    f"{flag.spellings[0]}.{path}: {key} has a plain value, so it has no keys below it"
+                )
         if last.endswith("+"):
             where.setdefault(last[:-1], []).append(json_value(value))
         else:

@@ -1,6 +1,6 @@
-"""The flags of vLLM by name, and what each value of one means here: a setting of ours, nothing, or a refusal.
+"""The flags of vLLM, and the meaning of each value here: a setting of Weft, no effect, or a refusal.
 
-`vllm_flags.tsv` has a row a flag. `weft serve`, its file of settings and `weft.LLM` read it.
+`vllm_flags.tsv` has one row per flag. `weft serve`, its settings file and `weft.LLM` use this table.
 """
 
 import csv
@@ -43,9 +43,10 @@ class Part(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class VllmFlag:
-    """A row of the table. `detail` has values, or pairs of values, separated by spaces; `*` is any value.
+    """A row of the table.
 
-    Behind the "=" of a pair stands the value that it is here, or a flag of ours that has it.
+    `detail` has values, or pairs of values, separated by spaces; `*` means any value. After the "=" of a pair comes
+    the value here, or a flag of Weft with that value.
     """
 
     spellings: tuple[str, ...]
@@ -75,7 +76,7 @@ class VllmFlag:
 
 @dataclass(frozen=True, slots=True)
 class Setting:
-    """A setting of ours. With a `note`, it came by another name."""
+    """A setting of Weft. A `note` means that it was given under another name."""
 
     name: str
     value: Any
@@ -110,9 +111,9 @@ def find_flag(name: str) -> VllmFlag | None:
 
 
 def translate(flag: VllmFlag, value: Any, shown: str) -> Setting | None:
-    """The setting of ours that `value` means; None where it changes nothing.
+    """The setting that `value` means; None if it has no effect.
 
-    `shown` is how the caller wrote it, for a `ConfigError` that says why it cannot be followed.
+    `shown` is the caller's spelling, for a `ConfigError` with the reason of a refusal.
     """
     other = flag.pairs.get(_text(value), "")
     if other.startswith("--"):  # the value has a flag of its own
@@ -170,7 +171,7 @@ def json_value(text: str) -> Any:
 
 
 def _text(value: Any) -> str:
-    """A value as the table writes it."""
+    """A value in the spelling of the table."""
     if isinstance(value, bool):
         return "true" if value else "false"
     if isinstance(value, dict | list):

@@ -17,7 +17,7 @@ from typing import Self
 from weft.core.errors import ConfigError
 
 ANY = "*"
-HOST_ADVICE = "ask by an address, localhost or a name under internal, or start the server with --allowed-hosts NAME"
+HOST_ADVICE = "use an IP address, localhost or a name under .internal, or start the server with --allowed-hosts NAME"
 _NAME = re.compile(r"[A-Za-z0-9]([A-Za-z0-9._-]{0,251}[A-Za-z0-9])?")
 # Addresses need no DNS lookup, so DNS rebinding cannot use them. Python and Envoy both read these expressions.
 _ADDRESSES = (r"[0-9]{1,3}(?:\.[0-9]{1,3}){3}", r"\[[0-9a-f:.]+\]")

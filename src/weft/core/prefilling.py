@@ -89,7 +89,7 @@ class Prefiller(ABC):
             parts = urlsplit(f"//{address}")
             host, port = ipaddress.ip_address(parts.hostname or ""), parts.port
         except ValueError as error:
-            raise PrefillError(f"it is no address with a port: {error}") from None
+            raise PrefillError(f"it is not an IP address with a port: {error}") from None
         if port is None or parts.path or not any(host in network for network in self._networks):
             raise PrefillError("it is not among the peers of --kv-transfer-config")
         return f"{f'[{host}]' if host.version == 6 else host}:{port}"

@@ -46,7 +46,7 @@ def open_tier(config: EngineConfig, model: EngineModel, wake: Callable[[], None]
     block_size, max_model_len = config.cache_config.block_size, config.model_config.max_model_len
     identity = repr((__version__, copies.kv_layout, block_size, max_model_len, weights))
     store = DirectoryBlocks.open(wanted.path, identity)
-    log.info("the KV cache's second tier is %s", store.directory)
+    log.info("second tier of the KV cache: %s", store.directory)
     tier = KvTier(store, wanted.num_bytes, wake, has_states=has_states)
     tier.wait_until_found(FIND_S)
     return tier

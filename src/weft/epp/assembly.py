@@ -1,4 +1,4 @@
-"""Makes the plugins of a configuration, and puts them in their places."""
+"""Creates the plugins of a configuration, and assigns them to profiles, stages and policies."""
 
 from collections.abc import Callable
 from time import monotonic

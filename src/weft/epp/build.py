@@ -1,4 +1,4 @@
-"""Opens a picker: what keeps its state fresh, and the whole."""
+"""Opens a picker, with the tasks that keep its pool, load data and indexes current."""
 
 import asyncio
 import logging
@@ -82,7 +82,7 @@ class Picker:
         self._closers.append(closer)
 
     def state(self, max_rows: int) -> Mapping[str, object]:
-        """Counts, and what there is, for whoever looks after the picker."""
+        """Counts and contents of the picker's state, for debugging: at most `max_rows` rows of each kind."""
         endpoints, now = list(self.pool), monotonic()
         return {
             "followed_requests": self.director.num_open,
@@ -123,7 +123,8 @@ class Picker:
             task.cancel()
         await asyncio.gather(*tasks, return_exceptions=True)
         closers, self._closers = self._closers, []
-        async with AsyncExitStack() as stack:  # each is called, whatever becomes of the others
+        # The stack closes every part, even if closing another part fails.
+        async with AsyncExitStack() as stack:
             for closer in reversed(closers):
                 stack.push_async_callback(closer)
 
@@ -135,7 +136,7 @@ def load_config(options: PickerOptions) -> ResolvedConfig:
 
 
 async def open_picker(options: PickerOptions) -> Picker:
-    """Start a picker; raises `ConfigError` before anything runs if it cannot be right."""
+    """Starts a picker; raises `ConfigError`, before anything runs, for an invalid configuration."""
     config = load_config(options)
     specs = _named_endpoints(config, options)
     for warning in config.warnings:
@@ -152,7 +153,7 @@ async def open_picker(options: PickerOptions) -> Picker:
 def make_picker(
     config: ResolvedConfig, options: PickerOptions, clock: Callable[[], float] = monotonic
 ) -> Picker:
-    """A picker at rest: it decides, by `clock`, but has no endpoints and asks nobody for their load."""
+    """Creates a picker that is not running: it decides, by `clock`, but has no endpoints and polls no load."""
     pool, metrics = Pool(), PickerMetrics()
     metrics.info.labels("", __version__).set(1)
     assembly = Assembly(config, pool, metrics, options.max_load_age_s, clock)
@@ -201,7 +202,7 @@ async def _start(picker: Picker, options: PickerOptions, specs: Sequence[Endpoin
 
 
 async def _follow_objects(picker: Picker, options: PickerOptions) -> None:
-    # Without names of its own, the picker takes the objects of any pool and namespace.
+    # Without a pool name or namespace, the picker accepts objects of any pool and namespace.
     files = ObjectFiles(
         options.objects,
         pool_name=options.pool_name,
@@ -217,7 +218,7 @@ async def _follow_objects(picker: Picker, options: PickerOptions) -> None:
         try:
             read()
         except ConfigError as error:
-            _log.error("%s; keeping the objects there are", error)
+            _log.error("%s; the present objects are kept", error)
 
     read()
     picker.spawn(watch(files.list_files, seen, reload), "objects")
@@ -231,7 +232,8 @@ async def _follow_cluster(picker: Picker, options: PickerOptions) -> None:
         selector=options.endpoint_selector,
         target_ports=options.endpoint_target_ports or "",
     )
-    # As in the reference, a selector alone is of no pool that objects could name. Files come before the API.
+    # As in the reference, a selector alone belongs to no pool that objects could name. Objects in files win over
+    # objects of the API.
     has_objects = options.endpoint_selector is None and not options.objects
     take_objects = picker.take_objects if has_objects else None
     picker.cluster = KubernetesDiscovery(wanted, picker.pool, take_objects=take_objects)

@@ -1,4 +1,4 @@
-"""From a configuration as written to one with nothing left to guess; every fault has its key's path."""
+"""Resolves a configuration: fills in defaults and checks references; errors name the path of the key."""
 
 import logging
 from collections.abc import Sequence
@@ -22,12 +22,12 @@ FLOW_CONTROL_GATE = "flowControl"
 _GATES = {FLOW_CONTROL_GATE: False, "haPopulateNonLeaderDatastore": True}
 
 
-Sources = tuple[tuple[str, tuple[str, ...]], ...]  # each with its extractors
+Sources = tuple[tuple[str, tuple[str, ...]], ...]  # each source with its extractors
 
 
 @dataclass(frozen=True, slots=True)
 class ResolvedProfile:
-    """Names of a profile's plugins, each in its place."""
+    """Names of a profile's plugins, by their function."""
 
     name: str
     filters: tuple[str, ...]
@@ -39,20 +39,21 @@ class ResolvedProfile:
 class ResolvedConfig:
     """A checked configuration, ready to be built."""
 
-    plugins: tuple[ResolvedPlugin, ...]  # each after those it refers to
+    # In order of references: each plugin after those that it refers to.
+    plugins: tuple[ResolvedPlugin, ...]
     profiles: tuple[ResolvedProfile, ...]
     handler: str
     detector: str
-    parsers: tuple[str, ...]  # types, in order
-    sources: Sources  # of load
+    parsers: tuple[str, ...]  # type names, in order
+    sources: Sources  # of load data
     telemetry: Sources
     discovery: str | None
-    flow: ResolvedFlow | None = None  # None: its feature gate is off
+    flow: ResolvedFlow | None = None  # None: the feature gate is off
     warnings: tuple[str, ...] = field(default=())
 
 
 def resolve(config: PickerConfig, *, allow_experimental: bool) -> ResolvedConfig:
-    """Check every reference and fill in what was left out; raises `ConfigError`."""
+    """Checks every reference and fills in defaults; raises `ConfigError`."""
     warnings: list[str] = []
     has_flow = _check_gates(config, warnings)
     plugins = NamedPlugins(allow_experimental, warnings)
@@ -106,7 +107,7 @@ def _check_gates(config: PickerConfig, warnings: list[str]) -> bool:
         )
     if config.flow_control is not None and not gates[FLOW_CONTROL_GATE]:
         warnings.append(
-            "flowControl: ignored but for saturationDetector, since its feature gate is off"
+            "flowControl: ignored except saturationDetector, since its feature gate is off"
         )
     return gates[FLOW_CONTROL_GATE]
 
@@ -174,7 +175,7 @@ def _profile(
 def _placed(plugins: NamedPlugins, name: str, path: str) -> ResolvedPlugin:
     plugin = plugins.find(name)
     if plugin is None:
-        return plugins.get(name, Kind.SCORER, path)  # raises, and says so
+        return plugins.get(name, Kind.SCORER, path)  # raises the error that names the wrong type
     if not plugin.row.kinds & {Kind.FILTER, Kind.SCORER, Kind.PICKER}:
         raise ConfigError(
             f"{path}: {name!r} is a {plugin.row.type_name}; a profile takes filters, scorers, a picker"
@@ -220,7 +221,7 @@ def _detector(config: PickerConfig, plugins: NamedPlugins) -> str:
 def _without_idle_policies(
     ordered: tuple[ResolvedPlugin, ...], flow: ResolvedFlow | None, warnings: list[str]
 ) -> tuple[ResolvedPlugin, ...]:
-    """Without the policies of flow control that nothing names: they would follow responses for nothing."""
+    """Leaves out policies that flow control does not name: they would make the picker follow responses for nothing."""
     used = set() if flow is None else flow.policies()
     idle = [each for each in ordered if each.row.kinds & FLOW_KINDS and each.name not in used]
     for plugin in idle:
@@ -260,7 +261,7 @@ def _sources(
             continue
         plugin = plugins.get(source.plugin_ref, Kind.SOURCE, f"{path}.pluginRef")
         if sources or len(source.extractors) > 1:
-            raise ConfigError(f"{path}: one source of load with one extractor is offered, no more")
+            raise ConfigError(f"{path}: only one source of load with one extractor is supported")
         sources.append((plugin.name, _extractors(source, path, plugins, Kind.EXTRACTOR)))
     _warn_of_idle(plugins, telemetry, warnings)
     if layer is not None and not layer.inject_defaults:
@@ -283,15 +284,15 @@ def _warn_of_idle(
     }
     for plugin in [*plugins.of(Kind.TELEMETRY_SOURCE), *plugins.of(Kind.TELEMETRY_EXTRACTOR)]:
         if plugin.name not in used:
-            why = "dataLayer.sources does not name it, with its other half"
+            why = "dataLayer.sources does not name it as a source with its extractor"
             warnings.append(f"{plugin.path}: {plugin.name!r} has no effect: {why}")
     for plugin in plugins.of(Kind.MODEL_LISTS):
-        why = "no plugin goes by which models endpoints list"
+        why = "no plugin uses the models that endpoints list"
         warnings.append(f"{plugin.path}: {plugin.name!r} has no effect: {why}")
 
 
 def _is_idle(source: SourceSpec, path: str, plugins: NamedPlugins) -> bool:
-    """True if the source has no effect here: plugins follow the pool without being told of endpoints."""
+    """True if the source has no effect here, because plugins need no notifications about endpoints."""
     found = plugins.find(source.plugin_ref)
     if found is None or not found.row.kinds & {Kind.NOTIFIER, Kind.MODEL_LISTS}:
         return False

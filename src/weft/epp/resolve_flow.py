@@ -1,4 +1,4 @@
-"""Flow control as written to flow control with nothing left to guess, its policies by name."""
+"""Resolves the configuration of flow control: fills in defaults, with policies by name."""
 
 import math
 from collections.abc import Mapping
@@ -28,7 +28,7 @@ _DEFAULT_BAND: Final = Limits(max_requests=5000, max_bytes=10**9)
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ResolvedBand:
-    """A band of flow control, its policies by name."""
+    """A band of flow control, with its policies by name."""
 
     limits: Limits
     ttl_s: float
@@ -38,7 +38,7 @@ class ResolvedBand:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ResolvedFlow:
-    """Flow control, its policies by name."""
+    """Flow control, with its policies by name."""
 
     limits: Limits
     no_endpoint_ttl_s: float
@@ -46,7 +46,7 @@ class ResolvedFlow:
     default_band: ResolvedBand
     default_negative_band: ResolvedBand
     usage_limit: str
-    eviction: tuple[str, str] | None  # filter and order
+    eviction: tuple[str, str] | None  # types of the filter and of the order policy
 
     def policies(self) -> set[str]:
         """Every policy that is used."""
@@ -56,7 +56,7 @@ class ResolvedFlow:
 
 
 def resolve_flow(spec: FlowControlSpec, plugins: NamedPlugins) -> ResolvedFlow:
-    """Fill in what was left out; raises `ConfigError`."""
+    """Fills in defaults; raises `ConfigError`."""
     path = "flowControl"
     ttl_s = _ttl_s(spec.default_request_ttl, _DEFAULT_TTL_S)
     named = {"defaultPriorityBand": spec.default_priority_band,
@@ -125,7 +125,7 @@ def _eviction(plugins: NamedPlugins) -> tuple[str, str]:
 
 
 def _amount(value: str | int | None, default: float) -> float:
-    """A limit; 0 stands for none."""
+    """A limit; 0 means no limit."""
     return default if value is None else parse_quantity(value) or math.inf
 
 

@@ -18,7 +18,7 @@ class ResolvedPlugin:
     name: str
     row: PluginType
     parameters: Parameters
-    path: str  # of its entry in the file; "" if it was filled in
+    path: str  # place of its entry in the file; empty for a default plugin
 
     def is_a(self, kind: Kind) -> bool:
         """True if the plugin has this kind."""
@@ -54,7 +54,7 @@ class NamedPlugins:
         self._by_name[name] = ResolvedPlugin(name, row, decoded, path)
 
     def require(self, name: str, path: str) -> ResolvedPlugin:
-        """The plugin of that name, whatever its kind."""
+        """The plugin with that name, of any kind; raises `ConfigError` if there is none."""
         plugin = self._by_name.get(name)
         if plugin is None:
             close = get_close_matches(name, self._by_name, 1)
@@ -70,7 +70,7 @@ class NamedPlugins:
         return plugin
 
     def find(self, name: str) -> ResolvedPlugin | None:
-        """The plugin of that name, if there is one."""
+        """The plugin with that name; None if there is none."""
         return self._by_name.get(name)
 
     def of(self, kind: Kind) -> list[ResolvedPlugin]:
@@ -78,7 +78,7 @@ class NamedPlugins:
         return [plugin for plugin in self._by_name.values() if plugin.is_a(kind)]
 
     def ensure(self, type_: str) -> str:
-        """A plugin of that name, made with default parameters if there is none."""
+        """Name of a plugin of that type; creates it with default parameters if there is none."""
         if type_ not in self._by_name:
             self.add(type_, type_, {}, "")
         return type_

@@ -47,7 +47,7 @@ class Telemetry:
             )
 
     def start(self) -> None:
-        """Begin; endpoints that join later are taken up as they come."""
+        """Starts polling; endpoints that join later are included."""
         for source, extractors in self._assembly.config.sources[:1]:
             if extractors:
                 self._pollers.append(self._poller(source, extractors[0]))
@@ -68,14 +68,14 @@ class Telemetry:
                 )
 
     async def close(self) -> None:
-        """End all of it."""
+        """Ends all tasks."""
         for poller in self._pollers:
             await poller.close()
         for subscriptions in self._subscriptions:
             await subscriptions.close()
 
     def engine_of(self, endpoint: Endpoint) -> str:
-        """Which kind of server it is."""
+        """The kind of engine of an endpoint."""
         engine = endpoint.labels.get(self._extractor.engine_label_key, self._default_engine)
         if engine != GRPC_ENGINE and engine not in self._series:
             _log.warning("%s: unknown engine %r, read as vllm", endpoint.host_port, engine)

@@ -15,7 +15,7 @@ _HEADERS = {"accept": "*/*", "accept-encoding": "identity", "user-agent": "weft"
 
 
 class Downloader:
-    """Used by one event loop. Nothing of the environment is read: no proxies, no passwords."""
+    """Downloads media; used on one event loop. Ignores proxies and passwords of the environment."""
 
     def __init__(self, sources: MediaSources) -> None:
         self._sources = sources
@@ -25,7 +25,7 @@ class Downloader:
         """Downloads `url`; every failure is a `BadRequest` that names `what` was to be downloaded."""
         try:
             return await self._get(url, what, max_bytes)
-        # A name may have what no name may have: that is an error of its encoding.
+        # a host name may be invalid, which shows as an encoding error
         except (httpx2.HTTPError, httpx2.InvalidURL, OSError, UnicodeError) as error:
             reason = type(error).__name__
             raise BadRequest(what, f"{what}: {shown(url)} cannot be fetched: {reason}") from error
@@ -77,7 +77,7 @@ class Downloader:
             if self._sources.allows_address(host, address):
                 return address
         raise BadRequest(
-            what, f"{what}: {host[:100]!r} is at a private address, which {DOMAINS} has to name too"
+            what, f"{what}: {host[:100]!r} has a private address, so {DOMAINS} must name it"
         )
 
     def _connections(self) -> httpx2.AsyncClient:
@@ -107,10 +107,12 @@ async def _body(response: httpx2.Response, what: str, url: str, max_bytes: int) 
 
 
 def too_large(what: str, max_bytes: int) -> BadRequest:
-    """The refusal of more bytes than there is room for."""
-    return BadRequest(what, f"{what}: the media of a prompt may have {max_bytes} more bytes here")
+    """The error for media beyond the remaining size."""
+    return BadRequest(
+        what, f"{what}: the media are too large: {max_bytes} more bytes are allowed in this prompt"
+    )
 
 
 def shown(url: str) -> str:
-    """A URL for a message: its beginning, without what may be secret in it."""
+    """The beginning of a URL for messages, without parts that may be secret."""
     return ascii(url.partition("?")[0][:100])

@@ -1,4 +1,4 @@
-"""`MediaFetcher`: items of a prompt to their bytes, wherever these are, within the limits of one prompt."""
+"""`MediaFetcher`: gets the bytes of a prompt's media from any source, within the limits of one prompt."""
 
 import asyncio
 import binascii
@@ -14,7 +14,7 @@ from weft.core.values.media import FIELD, Media, MediaItem
 from weft.media.download import Downloader, shown, too_large
 from weft.media.limits import LOCAL_PATH, MediaSources
 
-# Base64 of so many characters is read in some 100 µs.
+# Decoding this many characters of base64 takes about 100 µs.
 _MANY_CHARS = 100_000
 _SCHEMES = "data:, http:, https: or file:"
 
@@ -46,7 +46,8 @@ class MediaFetcher:
 
     async def _fetch(self, media: Media, num_left: int) -> Media:
         items: list[MediaItem] = []
-        for item in media.items:  # one by one: what is left for the next is known after the last
+        # One after the other: the bytes left for the next item are known after this one.
+        for item in media.items:
             data = item.data if item.url is None else await self._read(item.url, item, num_left)
             num_left -= len(data or b"")
             if num_left < 0:
@@ -103,7 +104,7 @@ def read_file_url(url: str, what: str, max_bytes: int, directory: Path | None) -
             data = _read_regular(handle, max_bytes)
         finally:
             os.close(handle)
-    except (OSError, ValueError):  # a path may have what no path may have
+    except (OSError, ValueError):  # a path may contain characters that no path allows
         raise BadRequest(
             what, f"{what}: {shown(url)} is no file below the directory of {LOCAL_PATH}"
         ) from None
@@ -120,7 +121,7 @@ def _open_below(directory: Path, url: str) -> int | None:
     path = Path(os.path.realpath(name))
     if directory not in path.parents:
         return None
-    # Not through a link that has come meanwhile, and not waiting for who writes to a pipe.
+    # Refuses a link that has replaced the file meanwhile, and does not wait for the writer of a pipe.
     return os.open(path, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC)
 
 

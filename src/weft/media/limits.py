@@ -12,9 +12,11 @@ from weft.core.values.media import MAX_BYTES
 
 _Address = ipaddress.IPv4Address | ipaddress.IPv6Address
 _GLOBAL_UNICAST = ipaddress.IPv6Network("2000::/3")
-# IPv6 addresses that end in the IPv4 address which they carry: of translators (RFC 6052), and IPv4-compatible ones.
+# Ranges of IPv6 addresses whose last 32 bits are an IPv4 address: of translators (RFC 6052), and IPv4-compatible
+# addresses.
 _CARRIERS = (ipaddress.IPv6Network("64:ff9b::/96"), ipaddress.IPv6Network("::/96"))
-_ISATAP = 0x5EFE  # the third quarter of an ISATAP address (RFC 5214), which ends in an IPv4 address
+# Marks an ISATAP address (RFC 5214) in its third quarter; its last quarter is an IPv4 address.
+_ISATAP = 0x5EFE
 DOMAINS = "--allowed-media-domains"
 LOCAL_PATH = "--allowed-local-media-path"
 
@@ -56,7 +58,7 @@ class MediaSources:
         directory: str | Path | None,
         limits: MediaLimits | None = None,
     ) -> Self:
-        """From the flags; `ConfigError` for what names no host, or no directory."""
+        """Creates the sources from flags; raises `ConfigError` for an invalid host or directory."""
         for domain in domains or ():
             if not is_host(domain):
                 raise ConfigError(
@@ -70,7 +72,7 @@ class MediaSources:
         return cls(domains=names, directory=path, limits=limits or MediaLimits())
 
     def allows_address(self, host: str, address: str) -> bool:
-        """True if an allowed host may have this address: a public one, or one that is named."""
+        """True if an allowed host may have this address: a public address, or one that is named."""
         ip = _reached(ipaddress.ip_address(address.partition("%")[0]))
         if _is_public(ip):
             return True
@@ -84,7 +86,7 @@ def _reached(ip: _Address) -> _Address:
     carried = ip.ipv4_mapped or ip.sixtofour
     is_last = (
         any(ip in network for network in _CARRIERS) and int(ip) > 1
-    )  # :: and ::1 are their own
+    )  # :: and ::1 contain no IPv4 address
     if carried is None and (is_last or int(ip) >> 32 & 0xFDFFFFFF == _ISATAP):
         carried = ipaddress.IPv4Address(int(ip) & 0xFFFFFFFF)
     return carried or ip

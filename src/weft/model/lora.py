@@ -130,8 +130,8 @@ class AdapterTargets:
         """Raises `ConfigError` if the path is that of an expert or a router."""
         if any(path == f"{p}{module}" for p in self.prefixes for module in self.of_experts):
             raise ConfigError(
-                f"{where} is of the model's experts; adapters are served on what every "
-                f"token goes through: {self.leaves}"
+                f"{where} is a module of the experts; adapters are supported only on modules "
+                f"that every token uses: {self.leaves}"
             )
 
     def matching(self, target: str) -> set[str]:
@@ -195,7 +195,7 @@ def read_adapter(path: Path, targets: AdapterTargets, *, max_rank: int) -> Adapt
     found = _sort(path, stored, targets)
     if not found:
         raise ConfigError(
-            f"{path}: the adapter touches no module of the model; it has {targets.leaves}"
+            f"{path}: the adapter changes no module of the model; the model has {targets.leaves}"
         )
     _check_complete(config, found)
     files = MappedFiles()
@@ -275,8 +275,8 @@ def _sort(
             targets.refuse_experts(f"{path / WEIGHTS_FILE}: tensor {shown(key)}", path_of)
         if suffix is None or module is None:
             raise ConfigError(
-                f"{path / WEIGHTS_FILE}: tensor {shown(key)} is of no module of the model; "
-                f"it has {targets.leaves}"
+                f"{path / WEIGHTS_FILE}: tensor {shown(key)} belongs to no module of the "
+                f"model; the model has {targets.leaves}"
             )
         part = _PARTS[suffix]
         if part == "whole" and module not in (targets.embed, _HEAD):

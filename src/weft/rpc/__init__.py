@@ -1,1 +1,1 @@
-"""The gRPC wire: `RpcServer` in front of an `EngineClient`, `RpcClient` as one on the far side."""
+"""The gRPC protocol: `RpcServer` serves an `EngineClient`, and `RpcClient` is an `EngineClient` of a remote server."""

@@ -30,12 +30,13 @@ _Metadata: TypeAlias = Iterable[tuple[str, str | bytes]]
 class Access(Enum):
     """Keys that a call requires, where keys are configured."""
 
-    API = "api"  # holders of an API key, or anybody when there is none
-    OWN = "own"  # the same for what was begun with the same key; holders of a control key for all
-    CONTROL = "control"  # holders of a control key; nobody when there is none
+    API = "api"  # holders of an API key; everyone if no key is set
+    # Holders of an API key, for requests made with the same key; holders of a control key, for all requests.
+    OWN = "own"
+    CONTROL = "control"  # holders of a control key; no one if no key is set
 
 
-# What is not here is Access.API. Events hold the tokens of everybody's prompts.
+# Methods that are not listed have Access.API. Events contain prompt tokens of all callers.
 ACCESS_BY_METHOD = MappingProxyType(
     {
         "Abort": Access.OWN,
@@ -67,7 +68,7 @@ class Keys:
         self._is_health_check_open = is_health_check_open
 
     def check(self, path: str, metadata: _Metadata) -> None:
-        """Raise `Unauthenticated` or `Forbidden` for a caller who may not call `path`."""
+        """Raises `Unauthenticated` or `Forbidden` for a caller who may not call `path`."""
         if path.startswith(_OPEN_PREFIX) or not (self._api or self._control):
             return
         if path == _HEALTH_CHECK and self._is_health_check_open:
@@ -95,7 +96,9 @@ class Keys:
         return key is not None and self._control.is_valid(key)
 
     def admit(self, client: EngineClient, metadata: _Metadata) -> EngineClient:
-        """Count a request, and give the engine as its tenant sees it; `RateLimited` beyond the tenant's limits."""
+        """Counts a request, and returns the engine as its tenant sees it; raises `RateLimited` beyond the tenant's
+        limits.
+        """
         key = _key_of(metadata) if self._api else None
         tenant = None if key is None else self._api.tenant_of(key)
         if tenant is not None:
@@ -108,7 +111,7 @@ class Keys:
         )
 
     def owner(self, metadata: _Metadata) -> bytes | None:
-        """Whom a request belongs to: its API key, or None where there is none to bring."""
+        """Owner of a request: its API key, or None if the server has no keys."""
         return _key_of(metadata) if self._api else None
 
 
@@ -134,7 +137,7 @@ class KeyGate(ServerInterceptor):  # type: ignore[type-arg]  # generic in the st
 
 
 def _key_of(metadata: _Metadata) -> bytes | None:
-    """The one key that was brought; None for none, or for several."""
+    """The caller's key; None if there is no key, or more than one."""
     given = [value for name, value in metadata if name == "authorization"]
     if len(given) != 1:
         return None

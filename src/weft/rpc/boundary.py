@@ -1,4 +1,4 @@
-"""The root of every call: whatever a handler raises becomes one gRPC status, and nothing leaks."""
+"""The top of every call: any exception of a handler becomes a gRPC status, without internal details."""
 
 import asyncio
 import logging
@@ -26,15 +26,13 @@ Context = ServicerContext[Any, Any]
 UnaryHandler = Callable[[Any, Context], Awaitable[Message]]
 StreamHandler = Callable[[Any, Context], Awaitable[None]]
 Failure: TypeAlias = tuple[StatusCode, str, tuple[tuple[str, bytes], ...]]
-# What a message may hold that no bound is on but that of calls.
+# Bytes of a message that are not counted against the limit of all messages: the number of calls bounds them.
 FREE_BYTES = 2**16
 
 
 class Held:
-    """A large request, or what stands for it; `release` is called when its call ends.
-
-    It is called by itself where the call never began. An answer that is a refusal is kept for a
-    while, with the frames it came from, so what is released lets go of the request.
+    """A large request, or its stand-in; `release` is called when its call ends, or by itself if the call never began.
+    grpc keeps a refused request and its frames for a while, so `release` drops the reference to the request.
     """
 
     __slots__ = ("__weakref__", "_give_back", "message")
@@ -45,7 +43,7 @@ class Held:
         self._give_back.atexit = False
 
     def release(self) -> None:
-        """Let go of the request, and let its bytes count no longer."""
+        """Drops the request, and its bytes from the budget."""
         self.message = None
         self._give_back()
 
@@ -79,7 +77,7 @@ def merged_signals(loop: asyncio.AbstractEventLoop) -> Iterator[None]:
 
         add_reader(file, on_readable)
 
-    # Of this one loop, and only while grpc starts: it takes no other way to register.
+    # Replaced on this loop only, while grpc starts: grpc offers no other way to register.
     loop.add_reader = add  # type: ignore[assignment, method-assign]
     try:
         yield
@@ -87,15 +85,15 @@ def merged_signals(loop: asyncio.AbstractEventLoop) -> Iterator[None]:
         del loop.add_reader
 
 
-# None stands for a request that was dropped, because there was no room.
+# None stands for a request that was dropped because the limit of bytes was reached.
 Received: TypeAlias = Message | Undecodable | Held | None
 Decode = Callable[[bytes], Received]
 
 
 class MessageBudget:
-    """The bytes of the large requests whose calls are open. One event loop owns it.
+    """The bytes of the large requests whose calls are open; owned by one event loop.
 
-    Those of at most `FREE_BYTES` do not count: small requests are taken while large ones are refused.
+    Requests of at most `FREE_BYTES` do not count: small requests are accepted while large ones are refused.
     """
 
     def __init__(self, max_bytes: int) -> None:
@@ -103,7 +101,7 @@ class MessageBudget:
         self._num_bytes = 0
 
     def decoder(self, decode: Callable[[bytes], Message | Undecodable]) -> Decode:
-        """`decode`, for those that there is room for."""
+        """Wraps `decode` so that it drops requests for which there is no room."""
 
         def decode_within(data: bytes) -> Received:
             size = len(data)
@@ -147,7 +145,7 @@ class CallWriter:
             await asyncio.wait({self._closing})
 
     async def write(self, message: Message) -> None:
-        """Write one message; `Overloaded` if that took so long that `source` was closed."""
+        """Writes one message; raises `Overloaded` if that took so long that `source` was closed."""
         try:
             with self._stall:
                 await self._context.write(message)
@@ -156,7 +154,7 @@ class CallWriter:
                 await asyncio.wait({self._closing})
         if self._closing is not None:
             raise Overloaded(
-                f"the reader took nothing for {self._timeout_s:g} s; the request was aborted"
+                f"the client read nothing for {self._timeout_s:g} s; the request was aborted"
             )
 
     def _close(self) -> None:
@@ -164,7 +162,7 @@ class CallWriter:
 
 
 def unary(name: str, handler: UnaryHandler, decode: Decode) -> "RpcMethodHandler[Any, Any]":
-    """`handler` as a call with one answer."""
+    """Makes `handler` a call with one answer."""
 
     async def call(request: Received, context: Context) -> Message:
         try:
@@ -173,16 +171,16 @@ def unary(name: str, handler: UnaryHandler, decode: Decode) -> "RpcMethodHandler
             failure = _to_failure(name, error, context)
         finally:
             _release(request)
-        # Outside the try: `abort` works by raising, and must not be caught and called again.
+        # Outside the try: `abort` raises, and its exception must not be caught here.
         return await _abort(name, failure, context)
 
     return unary_rpc_method_handler(call, decode, _encode)
 
 
 def stream(name: str, handler: StreamHandler, decode: Decode) -> "RpcMethodHandler[Any, Any]":
-    """`handler` as a call that writes its answers to the context.
+    """Makes `handler` a call that writes its answers to the context.
 
-    Writing, unlike yielding, is where a cancelled call raises CancelledError and nothing else.
+    In contrast to yielding, only writing raises CancelledError in a cancelled call, and no other exception.
     """
 
     async def call(request: Received, context: Context) -> None:
@@ -203,8 +201,8 @@ async def _abort(name: str, failure: Failure, context: Context) -> NoReturn:
     try:
         await context.abort(*failure)
     except InternalError:
-        # The caller left at this very moment, as when both sides see a deadline pass. Were it not
-        # caught, grpc would log a traceback for it.
+        # The caller has just left, for example because both sides saw a deadline pass. If this were not caught, grpc
+        # would log a traceback.
         log.debug("%s: the caller left before it received %s", name, failure[0].name)
         raise asyncio.CancelledError from None
 
@@ -217,7 +215,7 @@ def _decoded(request: Received) -> Message:
     message = request.message if isinstance(request, Held) else request
     if message is None:
         raise Overloaded(
-            "the server holds as many bytes of large requests as it may; send this one again soon"
+            "the maximum of bytes of large requests in memory is reached; send this request again soon"
         )
     if isinstance(message, Undecodable):
         raise message.error()
@@ -233,7 +231,7 @@ def _to_failure(name: str, error: Exception, context: Context) -> Failure:
     if isinstance(error, WeftError):
         return to_status(error.code), to_detail(error), to_trailing(error)
     if context.cancelled() or isinstance(error, InternalError):
-        # InternalError is what grpc raises when it sends on a call that is over.
+        # grpc raises InternalError if a message is sent on a call that has ended.
         log.debug("%s: the caller went away", name, exc_info=error)
         return StatusCode.CANCELLED, "the caller went away", ()
     incident = secrets.token_hex(8)

@@ -58,7 +58,7 @@ from weft.text.tokenizer import Tokenizer
 
 
 class RemoteClient(EngineClient):
-    """A client of engines in other servers: open until it is closed, whatever happens to the servers."""
+    """A client of engines in other servers; stays open until it is closed, even if the servers stop."""
 
     def __init__(self) -> None:
         self._closed = asyncio.Event()
@@ -81,7 +81,7 @@ class RemoteClient(EngineClient):
         return self._closed.is_set()
 
     async def is_tracing_enabled(self) -> bool:
-        """True: they are passed on, and the server knows whether it exports."""
+        """True: trace headers are passed on, and the server decides whether it exports spans."""
         return True
 
     @property
@@ -89,7 +89,7 @@ class RemoteClient(EngineClient):
         return EngineDead(f"the connection to {self.target} was closed")
 
     async def wait_closed(self) -> None:
-        """Return when this client has been closed; servers go on."""
+        """Returns when this client has been closed; the servers continue."""
         await self._closed.wait()
 
 
@@ -105,11 +105,11 @@ class RpcClient(RemoteClient):
         metrics: Metrics | None = None,
     ) -> None:
         super().__init__()
-        self.vllm_config = config  # by this name to callers written for vLLM
-        # A pool whose size the server does not report is no limit here.
+        self.vllm_config = config  # the name that callers written for vLLM use
+        # The server may not report the size of its KV pool; then the pool is not a limit here.
         info = EngineInfo.of(config)
         num_tokens = info.limits.max_pool_tokens or sys.maxsize
-        # Whether it takes part in transfers the server does not report either.
+        # The server does not report whether it takes part in KV transfers.
         limits = replace(
             info.limits,
             max_pool_tokens=num_tokens,
@@ -140,9 +140,9 @@ class RpcClient(RemoteClient):
         has_tokenizer: bool = True,
         metrics: Metrics | None = None,
     ) -> "RpcClient":
-        """Reach the server at `target` (host:port) and learn what it serves.
+        """Connects to the server at `target` (host:port) and reads its configuration.
 
-        With `has_tokenizer` its tokenizer is fetched too, so that outputs have text.
+        With `has_tokenizer`, its tokenizer is fetched too, so that outputs have text.
         """
         connection = Connection(target, credentials)
         try:
@@ -179,7 +179,7 @@ class RpcClient(RemoteClient):
             raise not_on_this_wire("priority")
         bare = options
         if isinstance(params, SamplingParams):
-            # What is said of reasoning the server reads; pooling refuses it.
+            # The server handles the parameters of reasoning; for pooling they are refused.
             bare = msgspec.structs.replace(
                 options, reasoning_ended=None, reasoning_parser_kwargs=None
             )
@@ -202,7 +202,7 @@ class RpcClient(RemoteClient):
         params: SamplingParams,
         options: RequestOptions,
     ) -> AsyncGenerator[RequestOutput, None]:
-        """A request is one message on this wire."""
+        """Raises `BadRequest`: the protocol sends a request in one message."""
         raise not_on_this_wire("a prompt in pieces")
 
     async def run(self, request: Request) -> AsyncGenerator[RequestOutput, None]:
@@ -271,7 +271,7 @@ class RpcClient(RemoteClient):
         return self._num_active
 
     async def check_health(self) -> None:
-        """Raise `Unavailable` if the server says that it is not healthy, or says nothing."""
+        """Raises `Unavailable` if the server reports that it is unhealthy, or does not answer."""
         answer = await self._connection.call("HealthCheck", pb.HealthCheckRequest(), timeout_s=5.0)
         if not answer.healthy:
             raise Unavailable(answer.message)
@@ -292,7 +292,7 @@ class RpcClient(RemoteClient):
     async def subscribe_kv_events(
         self, start_sequence_number: int | None = None
     ) -> AsyncGenerator[KvEventBatch, None]:
-        """Subscribes to cache events; the wire always replays, so None is refused."""
+        """Subscribes to cache events; the protocol always replays, so None is refused."""
         if start_sequence_number is None:
             raise BadRequest(
                 "start_sequence_number",
@@ -348,7 +348,7 @@ async def _fetch_load(connection: Connection) -> EngineLoad:
     try:
         answer = await connection.call("GetLoads", pb.GetLoadsRequest())
     except Unsupported:
-        return EngineLoad()  # older servers lack the call
+        return EngineLoad()  # older servers lack this call
     return to_engine_load(answer.loads[0]) if answer.loads else EngineLoad()
 
 
@@ -356,7 +356,7 @@ async def _fetch_tokenizer(connection: Connection) -> Tokenizer | None:
     try:
         files = await _fetch_tokenizer_files(connection)
     except (Unsupported, FailedPrecondition):
-        return None  # a server without tokenizer still serves token ids
+        return None  # without a tokenizer, the server still accepts token ids
     return await asyncio.to_thread(Tokenizer.from_files, files)
 
 

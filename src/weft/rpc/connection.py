@@ -1,4 +1,4 @@
-"""A channel to one server: its credentials, its calls, and gRPC statuses as our errors."""
+"""A channel to one server: credentials, calls, and the conversion of gRPC statuses to errors."""
 
 import asyncio
 from collections.abc import AsyncGenerator, AsyncIterator
@@ -17,12 +17,12 @@ from weft.rpc.methods import METHODS, VERSION_METADATA
 from weft.rpc.status import to_error
 from weft.wire.ports import client_args
 
-# A prompt of a long context, or the log-probabilities of one, comes in a single message.
+# A message may hold the prompt of a long context, or its logprobs.
 _MAX_MESSAGE_BYTES = 256 * 2**20
 _CHANNEL_ARGS = client_args(max_message_bytes=_MAX_MESSAGE_BYTES)
 _CALL_TIMEOUT_S = 30.0
 _HEALTH_TIMEOUT_S = 5.0
-# What asking a server for its health ends with when nothing works there any more.
+# Statuses of a health call to a server that does not work any more.
 _UNAVAILABLE = (
     grpc.StatusCode.DEADLINE_EXCEEDED,
     grpc.StatusCode.INTERNAL,
@@ -34,9 +34,10 @@ Metadata: TypeAlias = tuple[tuple[str, str | bytes], ...]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Credentials:
-    """Credentials for a server. `control_api_key` is sent with the calls that need a control key.
+    """Credentials for a server.
 
-    `tls_ca` is the certificate, or authority, to trust; without one the connection is not encrypted.
+    `control_api_key` is sent with the calls that need a control key. `tls_ca` is the trusted certificate or
+    authority; without it the connection is not encrypted.
     """
 
     api_key: str | None = None
@@ -44,7 +45,7 @@ class Credentials:
     tls_ca: Path | None = None
 
     def metadata(self, method: str) -> Metadata:
-        """The key that goes with `method`."""
+        """The key for `method`, as metadata."""
         is_control = ACCESS_BY_METHOD.get(method) is Access.CONTROL
         key = (self.control_api_key if is_control else None) or self.api_key
         return (("authorization", f"Bearer {key}"),) if key else ()
@@ -80,7 +81,7 @@ class Connection:
         timeout_s: float | None = _CALL_TIMEOUT_S,
         metadata: Metadata = (),
     ) -> Any:
-        """The one answer to `request`; `timeout_s` None waits as long as it takes."""
+        """The single response to `request`; `timeout_s` None waits without a limit."""
         async with self._our_errors():
             return await self._begin(name, request, timeout_s, metadata)
 
@@ -113,7 +114,7 @@ class Connection:
     def _begin(
         self, name: str, request: Message, timeout_s: float | None, metadata: Metadata = ()
     ) -> Any:
-        """A call: to be awaited, or, where it is answered with many, to be iterated."""
+        """Starts a call: it is awaited for a single response, or iterated for a stream."""
         method = METHODS[name]
         make = self._channel.unary_stream if method.is_streaming else self._channel.unary_unary
         invoke = make(
@@ -126,7 +127,7 @@ class Connection:
         try:
             yield
         except grpc.aio.AioRpcError as error:
-            # Some servers know no other word for an engine that died.
+            # Some servers report a dead engine as INTERNAL only.
             if error.code() is grpc.StatusCode.INTERNAL and not await self._is_healthy():
                 raise EngineDead(f"the engine of {self.target} has stopped") from error
             detail = error.details() or error.code().name

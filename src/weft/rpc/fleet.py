@@ -34,7 +34,7 @@ log = logging.getLogger("weft.rpc")
 T = TypeVar("T")
 
 _WATCH_INTERVAL_S = 1.0
-_WAITING_WEIGHT = 4  # a queue says more about the time to a first token than a full batch does
+_WAITING_WEIGHT = 4  # a queue delays the first token more than a full batch does
 
 
 @dataclass(slots=True, eq=False)
@@ -53,11 +53,11 @@ class _Member:
         return self.client.target
 
     def rank(self) -> tuple[int, int]:
-        """Smaller is chosen first."""
+        """Sort key: the smallest is chosen."""
         return (self.load + self.num_taken, self.num_open)
 
     async def refresh(self) -> None:
-        """Fetch its health and load."""
+        """Fetches the server's health and load."""
         try:
             await self.client.check_health()
             loads = await self._loads()
@@ -69,7 +69,7 @@ class _Member:
         self.set_healthy(True)
 
     async def _loads(self) -> list[EngineLoad]:
-        """None of a server that lacks the call, as older ones do: what was sent to it is all that is known."""
+        """Loads of the server; empty if an older server lacks the call: then only the requests sent to it are known."""
         try:
             return await self.client.get_loads()
         except Unsupported:
@@ -105,7 +105,7 @@ class Fleet(RemoteClient):
         timeout_s: float = 10.0,
         metrics: Metrics | None = None,
     ) -> "Fleet":
-        """Reach every server of `targets` (host:port); they have to serve the same model.
+        """Connects to every server of `targets` (host:port), which must serve the same model.
 
         In `metrics` each server is an engine.
         """
@@ -150,7 +150,7 @@ class Fleet(RemoteClient):
     async def _follow(
         self, run: Callable[[RpcClient], AsyncGenerator[T, None]]
     ) -> AsyncGenerator[T, None]:
-        """The outputs of the server that is chosen, or of the next if that one did not take it."""
+        """The outputs of the chosen server, or of the next one if that server did not accept the request."""
         member, refused_by, has_begun = self._choose(), None, False
         while True:
             member.num_taken += 1
@@ -191,11 +191,11 @@ class Fleet(RemoteClient):
         return sum(member.num_open for member in self._members)
 
     async def check_health(self) -> None:
-        """Raise `Unavailable` if no server was healthy when last checked, some second ago at most."""
+        """Raises `Unavailable` if no server was healthy at the last check, at most about a second ago."""
         self._choose()
 
     async def do_log_stats(self) -> None:
-        """Log one line a server."""
+        """Logs one line per server."""
         for member in self._members:
             log.info(
                 "%s: healthy=%s load=%d open here=%d",
@@ -257,7 +257,7 @@ class Fleet(RemoteClient):
 
 
 def _check_same_model(one: RpcClient, other: RpcClient) -> None:
-    """Names, vocabulary and context: what makes answers of one worth as much as of the other."""
+    """Compares names, vocabulary and context, which must be equal for the servers to be interchangeable."""
     for name in ("served_model_names", "vocab_size", "max_model_len", "eos_token_ids"):
         ours, theirs = getattr(one.model_config, name), getattr(other.model_config, name)
         if ours != theirs:

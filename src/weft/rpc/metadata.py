@@ -30,7 +30,7 @@ from weft.text.parsers.table import REASONING_PARSERS
 from weft.text.reasoning import shows_end
 from weft.text.tokenizer import Tokenizer
 
-# Bytes: some models end their reasoning with characters that are not ASCII.
+# Sent as bytes: the marker of some models is not ASCII.
 REASONING_END_METADATA = "x-weft-reasoning-end-bin"
 REASONING_ENDED_METADATA = "x-weft-reasoning-ended"
 
@@ -38,7 +38,7 @@ _ENDED = {"true": True, "false": False}
 
 
 def lora_request_of(context: Context, client: EngineClient) -> LoRARequest | None:
-    """The adapter that the call's metadata names. The name of the model itself, or none, is no adapter."""
+    """The adapter that the call's metadata names; None without a name, or for the name of the model itself."""
     metadata = context.invocation_metadata() or ()
     names = {str(value) for name, value in metadata if name == LORA_METADATA and value}
     if len(names) > 1:
@@ -55,7 +55,7 @@ def trace_headers_of(context: Context) -> dict[str, str]:
 
 
 def reasoning_of(context: Context) -> dict[str, Any]:
-    """The arguments of `EngineClient.generate` that the call's metadata gives; what is not given is left out."""
+    """The arguments of `EngineClient.generate` from the call's metadata; absent ones are left out."""
     found: dict[str, Any] = {}
     for name, value in context.invocation_metadata() or ():
         if name == REASONING_ENDED_METADATA:
@@ -75,7 +75,7 @@ def _to_text(name: str, value: str | bytes) -> str:
 
 
 def check_reasoning(server: ServerReport, params: SamplingParams, options: RequestOptions) -> None:
-    """Refuse what this wire cannot carry, and what `server` would get wrong without a word."""
+    """Refuses parameters that the protocol cannot carry, or that `server` would silently misinterpret."""
     kwargs = options.reasoning_parser_kwargs or {}
     if kwargs.keys() - {"end"}:
         raise not_on_this_wire("reasoning_parser_kwargs")
@@ -105,7 +105,7 @@ def check_ended(
 
 
 def with_reasoning(request: Request, options: RequestOptions) -> Request:
-    """The request with what the caller says of reasoning, which the server is to judge."""
+    """The request with the caller's reasoning options, which the server applies."""
     end = (options.reasoning_parser_kwargs or {}).get("end")
     return msgspec.structs.replace(
         request,
@@ -115,7 +115,7 @@ def with_reasoning(request: Request, options: RequestOptions) -> Request:
 
 
 def to_metadata(server: ServerReport, request: Request) -> Metadata:
-    """The metadata of a call. Of an adapter its name is sent: the server is to have it, wherever from."""
+    """The metadata of a call. An adapter is sent by name: the server must have it already."""
     metadata: list[tuple[str, str | bytes]] = []
     if (lora := request.lora_request) is not None:
         validate_lora_name(lora.lora_name)
@@ -131,7 +131,7 @@ def to_metadata(server: ServerReport, request: Request) -> Metadata:
 
 
 def params_for(server: ServerReport, request: Request) -> SamplingParams:
-    """The parameters, of which one says that reasoning has ended to a server that does not read metadata."""
+    """The parameters; one of them tells a server that does not read metadata that reasoning has ended."""
     params = request.params
     if server.is_ours or not request.reasoning_ended or not _has_constraint(params):
         return params

@@ -19,10 +19,10 @@ from weft.wire.message_bounds import (
 
 SERVICE = "vllm.grpc.engine.VllmEngine"
 
-# With the answer of GetServerInfo: a server of ours, which follows metadata that others do not know.
+# Sent with the answer of GetServerInfo: identifies a Weft server, which understands the x-weft metadata.
 VERSION_METADATA = "x-weft-version"
 
-# The calls that some servers, or all, refuse to everybody: with which status, and which servers.
+# Calls that some or all servers refuse to every caller: the status, the reason, and the servers concerned.
 REFUSALS = MappingProxyType(
     {
         "Generate": (StatusCode.UNIMPLEMENTED, "the model embeds"),
@@ -35,12 +35,12 @@ REFUSALS = MappingProxyType(
 )
 
 
-_BYTES_PER_ID = 5  # at most, of 32 bits
+_BYTES_PER_ID = 5  # maximum bytes of a 32-bit id
 
 
 @dataclass(frozen=True, slots=True)
 class Undecodable:
-    """Stands for a request that could not be decoded, so that the handler can say so."""
+    """Stands for a request that could not be decoded, so that the handler can report that."""
 
     message_name: str
     crowded_field: str | None = None
@@ -60,7 +60,7 @@ class Undecodable:
 
 @dataclass(frozen=True, slots=True)
 class RpcMethod:
-    """A call: its message types, and whether its answer is a stream."""
+    """A call: its message types, and whether it returns a stream."""
 
     name: str
     request_type: type[Message]
@@ -73,9 +73,9 @@ class RpcMethod:
         return f"/{SERVICE}/{self.name}"
 
     def decode_request(self, data: bytes, *, max_model_len: int = 0) -> Message | Undecodable:
-        """Decode, or say that it cannot be decoded: grpc answers UNKNOWN to an exception here.
+        """Decodes a request, or returns `Undecodable`: for an exception here, grpc would answer UNKNOWN.
 
-        The ids of a context are never too many.
+        The number of ids is limited to that of a context.
         """
         descriptor = self.request_type.DESCRIPTOR
         crowded = crowded_field(

@@ -34,7 +34,9 @@ def prefill_of(context: Context) -> Prefill | None:
 
 
 class RpcPrefiller(Prefiller):
-    """An answer comes when all of the prompt is computed: no message of a stream can say more before."""
+    """Prefills on another server, over gRPC. The answer arrives when the whole prompt is computed: no message of a
+    stream can say more earlier.
+    """
 
     way_failures = (grpc.aio.AioRpcError,)
 

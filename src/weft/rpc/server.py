@@ -1,4 +1,4 @@
-"""The gRPC server: ports, credentials, limits, health and the way it stops."""
+"""The gRPC server: ports, credentials, limits, health and shutdown."""
 
 import asyncio
 import logging
@@ -28,15 +28,15 @@ from weft.wire.tls import Pem, server_credentials
 log = logging.getLogger("weft.rpc")
 
 _MIN_MESSAGE_BYTES = 8 * 2**20
-_BYTES_PER_TOKEN = 12  # at most five for the id, and its text
-# After a drain has run out of time: how long aborted streams get to write their last message.
+_BYTES_PER_TOKEN = 12  # at most five bytes for the id, plus the text
+# Time that aborted streams get to write their last message, after the drain timeout.
 _ABORT_GRACE_S = 5.0
-# How long calls that never end by themselves (watches, event streams) get when the server stops.
+# Time that calls without an end of their own (watches, event streams) get when the server stops.
 _STOP_GRACE_S = 0.2
 
 
 class RpcServer:
-    """Serves an `EngineClient` over gRPC. Make, start and stop it on one event loop."""
+    """Serves an `EngineClient` over gRPC. Created, started and stopped on one event loop."""
 
     def __init__(
         self,
@@ -92,18 +92,18 @@ class RpcServer:
         return port
 
     def set_not_serving(self) -> None:
-        """Turn health at once, so that no more work comes; what is open goes on."""
+        """Reports unhealthy at once, so that no new requests arrive; open calls continue."""
         if self._watch is not None:
             self._watch.cancel()
         self._health.set_serving(False)
 
     async def drain(self, timeout_s: float) -> None:
-        """Refuse new requests, let open ones finish for `timeout_s`, abort the rest, then stop."""
+        """Refuses new requests, lets open ones finish for `timeout_s`, aborts the rest, then stops."""
         self.set_not_serving()
         self.service.generate.close()
         requests = self.service.generate.in_flight
         if not await requests.wait_idle(timeout_s):
-            # Aborted in the engine, not cancelled here: each caller gets its last message.
+            # Aborted in the engine instead of cancelled here, so that each caller gets its last message.
             log.warning("aborting %d requests that did not finish in time", len(requests.ids))
             with suppress(EngineDead):
                 await self._client.abort(requests.ids)
@@ -119,7 +119,7 @@ class RpcServer:
             await server.stop(_STOP_GRACE_S)
 
     async def _watch_engine(self) -> None:
-        """Make health follow the engine: a dead one shows within `health_interval_s` and a second."""
+        """Makes the health follow the engine: a dead engine shows after `health_interval_s` plus at most a second."""
 
         async def look() -> None:
             self._health.set_serving(await is_alive(self._client))
@@ -143,7 +143,7 @@ def _to_channel_args(options: RpcOptions, model: ModelConfig) -> ChannelArgs:
 
 
 def credentials(options: RpcOptions) -> grpc.ServerCredentials | None:
-    """For TLS; None where no file is given. `ConfigError` names the flag at fault."""
+    """Credentials for TLS; None without files. Raises `ConfigError` that names the flag."""
     cert, key, client_ca = options.tls_cert, options.tls_key, options.tls_client_ca
     if cert is None or key is None:
         if cert or key or client_ca:

@@ -1,4 +1,4 @@
-"""The span of one call, as OpenTelemetry names those of gRPC servers."""
+"""The trace span of one call, with OpenTelemetry's names for gRPC servers."""
 
 import asyncio
 from collections.abc import Iterator
@@ -13,7 +13,8 @@ from weft.core.observe.tracing import Tracer
 from weft.rpc.methods import SERVICE
 from weft.rpc.status import to_status
 
-# What is the server's own failure; the others are the caller's mistakes, and no errors of a server's span.
+# Statuses that are failures of the server; other statuses are the caller's errors, and do not mark a server span as
+# failed.
 _FAILURES: Final = frozenset({
     StatusCode.UNKNOWN, StatusCode.DEADLINE_EXCEEDED, StatusCode.UNIMPLEMENTED, StatusCode.INTERNAL,
     StatusCode.UNAVAILABLE, StatusCode.DATA_LOSS,
@@ -24,7 +25,9 @@ _FAILURES: Final = frozenset({
 def server_span(
     tracer: Tracer | None, method: str, request_id: str, headers: dict[str, str]
 ) -> Iterator[dict[str, str]]:
-    """Around the work for one call; how that is left says how the call ends. Yields the headers of what it calls."""
+    """Runs a call inside a span, whose status follows from how the block is left. Yields headers for requests to
+    other servers.
+    """
     REQUEST.set((request_id, headers.get("traceparent")))
     if tracer is None:
         yield headers

@@ -1,4 +1,4 @@
-"""The one table between our error codes and gRPC statuses, and its inverse for the client."""
+"""The table of Weft's error codes and gRPC statuses, and its inverse for the client."""
 
 from collections.abc import Iterable
 from typing import Any
@@ -21,9 +21,9 @@ from weft.core.errors import (
     WeftError,
 )
 
-# A status travels in a header line, and clients refuse long ones.
+# A status is sent in a header, and clients refuse long headers.
 MAX_DETAIL_CHARS = 1000
-# Behind a refusal: the field that is at fault, for clients that show it apart from the text.
+# Sent with a refusal: the invalid field, for clients that show it separately from the text.
 PARAMETER_METADATA = "x-weft-parameter-bin"
 _MAX_NAME_CHARS = 200
 
@@ -59,7 +59,7 @@ def to_status(code: Code) -> StatusCode:
 
 
 def to_detail(error: WeftError) -> str:
-    """The text of `error`, cut to what a status line can carry."""
+    """The text of `error`, cut to the length of a status line."""
     text = str(error) or type(error).__name__
     return text if len(text) <= MAX_DETAIL_CHARS else text[: MAX_DETAIL_CHARS - 1] + "…"
 
@@ -73,7 +73,7 @@ def to_trailing(error: WeftError) -> tuple[tuple[str, bytes], ...]:
 
 
 def to_error(status: StatusCode, detail: str, trailing: Iterable[Any] = ()) -> WeftError:
-    """The error a client raises for an answer of `status`; `trailing` are pairs of its metadata."""
+    """The exception that a client raises for `status`; `trailing` are pairs of metadata."""
     named = (value for name, value in trailing if name == PARAMETER_METADATA)
     value = next(named, None)
     parameter = value.decode(errors="replace") if isinstance(value, bytes) else value

@@ -1,1 +1,1 @@
-"""Bodies of the HTTP APIs as msgspec structs: what arrives, what is answered. No behaviour, no defaults of ours."""
+"""Bodies of the HTTP APIs as msgspec structs: requests and answers, without behaviour or server-specific defaults."""

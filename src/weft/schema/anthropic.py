@@ -98,7 +98,7 @@ class ThinkingBlock(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class RedactedThinkingBlock(msgspec.Struct, frozen=True, kw_only=True):
-    """Reasoning of an earlier answer that only its maker can read."""
+    """Reasoning of an earlier answer, encrypted by its server."""
 
     data: str
 
@@ -193,7 +193,7 @@ class OutputConfig(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class PromptBody(msgspec.Struct, frozen=True, kw_only=True):
-    """A conversation: all that its prompt is made of, and what it may be counted with."""
+    """A conversation: all fields that its prompt, and so its token count, depends on."""
 
     model: str
     messages: list[MessageBody]
@@ -234,7 +234,7 @@ class MessagesBody(PromptBody, frozen=True, kw_only=True):
 
 
 class Typed(msgspec.Struct, frozen=True, kw_only=True, tag_field="type"):
-    """An object whose `type` names its kind."""
+    """An object with a `type`."""
 
 
 class TextAnswer(Typed, frozen=True, kw_only=True, tag="text"):
@@ -244,14 +244,14 @@ class TextAnswer(Typed, frozen=True, kw_only=True, tag="text"):
 
 
 class ThinkingAnswer(Typed, frozen=True, kw_only=True, tag="thinking"):
-    """Reasoning. `signature` is not empty, because clients drop blocks that have none."""
+    """Reasoning. `signature` is not empty, because clients drop blocks without one."""
 
     thinking: str
     signature: str
 
 
 class ToolUseAnswer(Typed, frozen=True, kw_only=True, tag="tool_use"):
-    """A call that the model wants made; `input` is the object that it wrote, digit by digit."""
+    """A tool call; `input` is the object that the model wrote, unchanged."""
 
     id: str
     name: str
@@ -262,7 +262,7 @@ BlockAnswer: TypeAlias = TextAnswer | ThinkingAnswer | ToolUseAnswer
 
 
 class CacheCreation(msgspec.Struct, frozen=True, kw_only=True):
-    """Caching that is paid for; here it costs nothing."""
+    """Billed cache writes; always 0 here."""
 
     ephemeral_5m_input_tokens: int = 0
     ephemeral_1h_input_tokens: int = 0
@@ -287,7 +287,7 @@ class MessageUsage(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class MessageAnswer(msgspec.Struct, frozen=True, kw_only=True):
-    """The next message. Null reasons say that it has only begun."""
+    """The next message. Null stop reasons mean that it has only begun."""
 
     id: str
     type: str = "message"
@@ -328,7 +328,7 @@ class SignatureDelta(Typed, frozen=True, kw_only=True, tag="signature_delta"):
 
 
 class InputJsonDelta(Typed, frozen=True, kw_only=True, tag="input_json_delta"):
-    """More of a call's input; all pieces joined are one object."""
+    """A piece of a call's input; all pieces joined are one object."""
 
     partial_json: str
 

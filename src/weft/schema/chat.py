@@ -1,4 +1,4 @@
-"""Bodies of /v1/chat/completions. In a chunk, what is `UNSET` is left out and None is written as null."""
+"""Bodies of /v1/chat/completions. In chunks, `UNSET` fields are left out, and None is written as null."""
 
 from typing import Any
 
@@ -77,7 +77,7 @@ class FunctionCall(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class ToolCallBody(msgspec.Struct, frozen=True, kw_only=True):
-    """A call that the model wants made."""
+    """A tool call of the model."""
 
     id: str
     function: FunctionCall
@@ -126,14 +126,14 @@ class ChatAnswer(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class FunctionDelta(msgspec.Struct, frozen=True, kw_only=True):
-    """The name comes once, the arguments in pieces."""
+    """The name is sent once, the arguments in pieces."""
 
     name: str | UnsetType = UNSET
     arguments: str | UnsetType = UNSET
 
 
 class ToolCallDelta(msgspec.Struct, frozen=True, kw_only=True):
-    """More of the call `index` of one answer; id and type come with its name."""
+    """A piece of the call `index` of one answer; id and type are sent with its name."""
 
     index: int
     id: str | UnsetType = UNSET

@@ -1,4 +1,4 @@
-"""Bodies of /v1/completions. In a chunk every field is written, null where there is nothing to say."""
+"""Bodies of /v1/completions. In chunks all fields are written, null if they have no value."""
 
 from typing import Any
 
@@ -9,9 +9,9 @@ from weft.schema.usage import CompletionLogprobs, PromptLogprobs, Usage
 
 
 class CompletionBody(GenerationFields, frozen=True, kw_only=True):
-    """A request to go on with one text or several, as text or token ids."""
+    """A request to continue one or several texts, given as text or token ids."""
 
-    # A text, texts, ids or lists of ids; never a mixture.
+    # A text, a list of texts, a list of token ids, or a list of such lists; no mixture.
     prompt: str | list[str | int | list[int]] | None = None
     prompt_embeds: str | list[str] | None = None
     suffix: str | None = None

@@ -6,7 +6,7 @@ import msgspec
 
 T = TypeVar("T")
 Encoding = Literal["float", "base64", "bytes", "bytes_only"]
-# A text, texts, ids or lists of ids; never a mixture.
+# A text, a list of texts, a list of token ids, or a list of such lists; no mixture.
 Input = str | list[str | int | list[int]]
 
 
@@ -50,7 +50,7 @@ class EmbeddingBody(NumberFields, frozen=True, kw_only=True):
 
 
 class PoolingBody(NumberFields, frozen=True, kw_only=True):
-    """A request for whatever the model makes of each input."""
+    """A request for the output of any pooling task, for each input."""
 
     task: str | None = None
     use_activation: bool | None = None
@@ -63,7 +63,7 @@ class ClassifyBody(InputFields, frozen=True, kw_only=True):
 
 
 class ScoreBody(PoolingFields, frozen=True, kw_only=True):
-    """Texts to compare: one with one, one with each of several, or each with its counterpart."""
+    """Texts to compare: one with one, one with several, or each with its counterpart."""
 
     text_1: str | list[str] | None = None
     text_2: str | list[str] | None = None
@@ -73,13 +73,13 @@ class ScoreBody(PoolingFields, frozen=True, kw_only=True):
 
 
 class RerankDocument(msgspec.Struct, frozen=True, kw_only=True):
-    """A document as some clients write it."""
+    """A document in the form that some clients use."""
 
     text: str
 
 
 class RerankBody(PoolingFields, frozen=True, kw_only=True):
-    """Documents to bring into the order in which they answer a query. `top_n` 0 is all."""
+    """Documents to rank by their relevance for a query. `top_n` 0 returns all."""
 
     query: str
     documents: list[str | RerankDocument]

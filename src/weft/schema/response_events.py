@@ -8,14 +8,14 @@ from weft.schema.response_object import OutputItem, OutputPart, ResponseObject
 
 
 class EventLogprob(msgspec.Struct, frozen=True, kw_only=True):
-    """A token that might have come, in the form of events: without its bytes."""
+    """An alternative token, in the form of events: without its bytes."""
 
     token: str
     logprob: float
 
 
 class EventTokenLogprob(msgspec.Struct, frozen=True, kw_only=True):
-    """The token that came."""
+    """The sampled token."""
 
     token: str
     logprob: float
@@ -38,7 +38,7 @@ class ResponseQueued(ResponseEvent, frozen=True, kw_only=True, tag="response.que
 
 
 class ResponseInProgress(ResponseEvent, frozen=True, kw_only=True, tag="response.in_progress"):
-    """The engine works on it."""
+    """The engine has started the response."""
 
 
 class ResponseCompleted(ResponseEvent, frozen=True, kw_only=True, tag="response.completed"):

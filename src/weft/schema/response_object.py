@@ -54,7 +54,7 @@ class ReasoningItem(msgspec.Struct, frozen=True, kw_only=True, tag_field="type",
 class FunctionCallItem(
     msgspec.Struct, frozen=True, kw_only=True, tag_field="type", tag="function_call"
 ):
-    """A call that the model wants made; `arguments` is JSON text as the model wrote it."""
+    """A function call of the model; `arguments` is JSON text as the model wrote it."""
 
     id: str
     call_id: str
@@ -67,7 +67,7 @@ class FunctionCallItem(
 class CustomCallItem(
     msgspec.Struct, frozen=True, kw_only=True, tag_field="type", tag="custom_tool_call"
 ):
-    """A call of a custom tool that the model wants made; `input` is text."""
+    """A call of a custom tool; `input` is text."""
 
     id: str
     call_id: str
@@ -78,7 +78,7 @@ class CustomCallItem(
 
 
 class McpListedTool(msgspec.Struct, frozen=True, kw_only=True):
-    """A tool, as its server describes it."""
+    """A tool, as described by its server."""
 
     name: str
     description: str | None
@@ -98,7 +98,7 @@ class McpListToolsItem(
 
 
 class McpCallItem(msgspec.Struct, frozen=True, kw_only=True, tag_field="type", tag="mcp_call"):
-    """A call of a server's tool, made from here; one that failed has an `error` in place of an output."""
+    """A call of a server tool, made by this server; a failed call has an `error` instead of an output."""
 
     id: str
     server_label: str
@@ -113,7 +113,7 @@ class McpCallItem(msgspec.Struct, frozen=True, kw_only=True, tag_field="type", t
 class McpApprovalRequestItem(
     msgspec.Struct, frozen=True, kw_only=True, tag_field="type", tag="mcp_approval_request"
 ):
-    """A call that is made if the next request approves of it."""
+    """A call that is made if the next request approves it."""
 
     id: str
     server_label: str
@@ -137,7 +137,7 @@ OutputPart: TypeAlias = OutputText | ReasoningText
 
 
 class InputTokensDetails(msgspec.Struct, frozen=True, kw_only=True):
-    """`cached_tokens` were taken from the prefix cache; writing to it is not counted."""
+    """`cached_tokens` were read from the prefix cache; cache writes are not counted."""
 
     cached_tokens: int
     cache_write_tokens: int = 0
@@ -173,7 +173,7 @@ class IncompleteDetails(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class FunctionTool(msgspec.Struct, frozen=True, kw_only=True, tag_field="type", tag="function"):
-    """A tool, as the response repeats it."""
+    """A function tool, as responses show it."""
 
     name: str
     description: str | None
@@ -182,7 +182,7 @@ class FunctionTool(msgspec.Struct, frozen=True, kw_only=True, tag_field="type", 
 
 
 class CustomTool(msgspec.Struct, frozen=True, kw_only=True, tag_field="type", tag="custom"):
-    """A tool whose input is text, as the response repeats it."""
+    """A tool with text input, as responses show it."""
 
     name: str
     description: str | None
@@ -190,7 +190,7 @@ class CustomTool(msgspec.Struct, frozen=True, kw_only=True, tag_field="type", ta
 
 
 class NamespaceTool(msgspec.Struct, frozen=True, kw_only=True, tag_field="type", tag="namespace"):
-    """Tools under one name, as the response repeats them."""
+    """A namespace of tools, as responses show it."""
 
     name: str
     description: str | None
@@ -198,7 +198,7 @@ class NamespaceTool(msgspec.Struct, frozen=True, kw_only=True, tag_field="type",
 
 
 class McpTool(msgspec.Struct, frozen=True, kw_only=True, tag_field="type", tag="mcp"):
-    """A server, as the response repeats it: without what would open it to others."""
+    """A tool server, as responses show it: without credentials."""
 
     server_label: str
     server_url: str | None
@@ -223,7 +223,7 @@ class TextShown(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class ResponseObject(msgspec.Struct, frozen=True, kw_only=True):
-    """A response, at any time of its life."""
+    """A response in any state."""
 
     id: str
     object: str = "response"
@@ -266,7 +266,7 @@ class DeletedResponse(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class InputItemList(msgspec.Struct, frozen=True, kw_only=True):
-    """A page of a response's input items; ids are null where the page is empty."""
+    """A page of a response's input items; ids are null if the page is empty."""
 
     object: str = "list"
     data: list[dict[str, Any]]

@@ -1,4 +1,4 @@
-"""Bodies that /v1/responses takes, and the kinds of items in its `input`."""
+"""Bodies of /v1/responses, and the kinds of items in their `input`."""
 
 from typing import Any
 
@@ -37,14 +37,14 @@ class TextFields(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class McpToolFilter(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
-    """Some of a server's tools: those named, or those that say of themselves that they only read."""
+    """Some of a server's tools: by name, or those that are declared read-only."""
 
     tool_names: list[str] | None = None
     read_only: bool | None = None
 
 
 class McpApprovalFilter(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
-    """Which tools are called without an approval; all others need one."""
+    """The tools that are called without approval; all others need one."""
 
     always: McpToolFilter | None = None
     never: McpToolFilter | None = None
@@ -180,7 +180,7 @@ class CustomCallInput(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class ShellCallInput(msgspec.Struct, frozen=True, kw_only=True):
-    """A command that the model had run by its client, given back."""
+    """A shell command of the model, run by the client and returned as input."""
 
     call_id: str
     action: dict[str, Any]
@@ -213,7 +213,7 @@ class McpListToolsInput(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class McpCallInput(msgspec.Struct, frozen=True, kw_only=True):
-    """A call of a server's tool, given back with what it came to."""
+    """A call of a server tool, returned as input with its result."""
 
     server_label: str
     name: str

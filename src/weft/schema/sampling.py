@@ -10,7 +10,7 @@ from weft.core.values.types import StructuredOutputsParams
 
 
 class JsonSchemaFormat(msgspec.Struct, frozen=True, kw_only=True):
-    """The `json_schema` of a response format; `strict` is what a grammar always is."""
+    """The `json_schema` of a response format; grammars are always strict."""
 
     name: str | None = None
     description: str | None = None
@@ -67,7 +67,7 @@ class SamplingFields(ParameterFields, frozen=True, kw_only=True):
     logprob_token_ids: list[int] | None = None
     logit_bias: dict[str, float] | None = None
     truncation_side: str | None = None
-    # What the answer has to look like, in one of these ways.
+    # The form of the answer; at most one of these fields.
     response_format: ResponseFormat | None = None
     structured_outputs: StructuredOutputsParams | None = None
     guided_json: str | dict[str, Any] | None = None
@@ -78,11 +78,11 @@ class SamplingFields(ParameterFields, frozen=True, kw_only=True):
     guided_decoding_backend: str | None = None
     guided_whitespace_pattern: str | None = None
     structural_tag: str | None = None
-    # Beam search, in place of sampling.
+    # Beam search instead of sampling.
     use_beam_search: bool | None = None
     length_penalty: float | None = None
     early_stopping: bool | str | None = None
-    # Code of the caller's: not offered.
+    # Code from callers; refused.
     logits_processors: list[Any] | None = None
     vllm_xargs: dict[str, Any] | None = None
 

@@ -23,7 +23,7 @@ class SpeechForm(DrawFields, frozen=True, kw_only=True):
     stream_include_usage: bool | None = None
     stream_continuous_usage_stats: bool | None = None
     max_completion_tokens: int | None = None
-    # Of a beam search, and of programs of vLLM's: not offered.
+    # For beam search and for vLLM's own programs; refused.
     n: int | None = None
     use_beam_search: bool | None = None
     length_penalty: float | None = None
@@ -33,7 +33,7 @@ class SpeechForm(DrawFields, frozen=True, kw_only=True):
 
 
 class TranscriptionForm(SpeechForm, frozen=True, kw_only=True):
-    """A recording whose text is wanted."""
+    """A recording to transcribe."""
 
     timestamp_granularities: list[str] = msgspec.field(default=[], name="timestamp_granularities[]")
     chunking_strategy: str | None = None
@@ -45,7 +45,7 @@ class TranscriptionForm(SpeechForm, frozen=True, kw_only=True):
 
 
 class TranslationForm(SpeechForm, frozen=True, kw_only=True):
-    """A recording whose text is wanted in English, or in `to_language`."""
+    """A recording to translate to English, or to `to_language`."""
 
 
 class SpeechUsage(msgspec.Struct, frozen=True, kw_only=True):
@@ -56,7 +56,7 @@ class SpeechUsage(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class SpeechSegment(msgspec.Struct, frozen=True, kw_only=True):
-    """Some words, and when they are said; `no_speech_prob` is not known."""
+    """A segment of text with its times; `no_speech_prob` is unknown."""
 
     id: int
     seek: int
@@ -88,7 +88,7 @@ class SpeechDelta(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class SpeechChunkChoice(msgspec.Struct, frozen=True, kw_only=True):
-    """The only one; the last one says why there is no more."""
+    """The only choice; the last chunk has the finish reason."""
 
     delta: SpeechDelta
     finish_reason: str | UnsetType | None = UNSET

@@ -19,7 +19,7 @@ class TokensParams(SamplingParams, frozen=True, kw_only=True):
 
 
 class TokensBody(msgspec.Struct, frozen=True, kw_only=True):
-    """Token ids to go on with. `output_mode` "text" answers with the text beside the ids."""
+    """Token ids to continue. With `output_mode` "text", the answer has text besides the ids."""
 
     token_ids: list[int]
     sampling_params: TokensParams = TokensParams()
@@ -41,7 +41,7 @@ class TokensBody(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class IdLogprob(msgspec.Struct, frozen=True, kw_only=True):
-    """A token by its id; the likeliest has rank 1, and a rank that is not known is null."""
+    """A token by id; rank 1 is the likeliest, and an unknown rank is null."""
 
     token_id: int
     logprob: float
@@ -49,7 +49,7 @@ class IdLogprob(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class ChosenIdLogprob(IdLogprob, frozen=True, kw_only=True):
-    """The token that came; `top_logprobs` begins with it, those that might have come follow by rank."""
+    """The sampled token; `top_logprobs` begins with it, followed by alternatives by rank."""
 
     top_logprobs: list[IdLogprob]
 

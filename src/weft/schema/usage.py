@@ -17,7 +17,7 @@ class CompletionTokensDetails(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Usage(msgspec.Struct, frozen=True, kw_only=True):
-    """The prompt counts once, however many answers it got; their tokens are summed."""
+    """Token counts: the prompt counts once, for any number of answers, and the answers' tokens are summed."""
 
     prompt_tokens: int
     completion_tokens: int
@@ -35,7 +35,7 @@ class TopLogprob(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class TokenLogprob(msgspec.Struct, frozen=True, kw_only=True):
-    """The token that came, and those that might have."""
+    """The sampled token, and its alternatives."""
 
     token: str
     logprob: float
@@ -51,9 +51,9 @@ class ChatLogprobs(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class CompletionLogprobs(msgspec.Struct, frozen=True, kw_only=True):
-    """The older form: one list a kind. An echoed prompt's first token has no log-probability.
+    """The older form: one list per field.
 
-    `top_logprobs` is null where no tokens beside the ones that came were requested.
+    The first token of an echoed prompt has no logprob. `top_logprobs` is null if no alternatives were requested.
     """
 
     text_offset: list[int]

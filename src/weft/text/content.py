@@ -17,7 +17,7 @@ _Struct = TypeVar("_Struct", bound=msgspec.Struct)
 
 
 class Text(msgspec.Struct, frozen=True, kw_only=True):
-    """Text, whoever said it."""
+    """Text of any role."""
 
     text: str
 
@@ -38,7 +38,7 @@ Part: TypeAlias = Text | Refusal
 
 
 class Place(msgspec.Struct, frozen=True, gc=False):
-    """A place in a body: the field that an error names, and the path that its message begins with."""
+    """A place in a body: the field that an error names, and the path at the beginning of its message."""
 
     parameter: str
     path: str
@@ -47,7 +47,7 @@ class Place(msgspec.Struct, frozen=True, gc=False):
         return Place(self.parameter, f"{self.path}[{position}]")
 
     def field(self, name: str) -> "Place":
-        """A field of what is here."""
+        """A field inside this place."""
         return Place(self.parameter, f"{self.path}.{name}")
 
     def error(self, message: str) -> BadRequest:
@@ -72,7 +72,7 @@ class PartTypes(Generic[_Struct]):
     if_malformed: str
 
 
-# The parts of OpenAI's chat messages, which is the form of messages in here.
+# Parts of OpenAI's chat messages, which are also the internal form of messages.
 CHAT_PARTS: PartTypes[Part] = PartTypes(
     structs={"text": Text, "refusal": Refusal},
     refused={"prompt_embeds": "embeddings"},
@@ -115,7 +115,7 @@ def read_part(part: object, types: PartTypes[_Struct], place: Place) -> _Struct:
 
 
 def to_wire(part: Part) -> dict[str, Any]:
-    """The part as a message in OpenAI's form holds it."""
+    """The part in the form of OpenAI's messages."""
     match part:
         case Text(text=text):
             return {"type": "text", "text": text}
@@ -124,7 +124,7 @@ def to_wire(part: Part) -> dict[str, Any]:
 
 
 def spelled_out(message: Mapping[str, Any]) -> dict[str, Any]:
-    """The message with plain texts as parts of type text, and an assistant's thinking as its reasoning."""
+    """The message with plain text as parts of type text, and an assistant's thinking as its reasoning."""
     content = message.get("content")
     if not isinstance(content, list | tuple):
         return dict(message)
@@ -139,7 +139,7 @@ def spelled_out(message: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def joined_text(content: object) -> str:
-    """The text of a message's content, in either of its forms."""
+    """The text of a message's content, whether a string or a list of parts."""
     if isinstance(content, list):
         return "\n".join(str(part.get("text", "")) for part in content if isinstance(part, Mapping))
     return content if isinstance(content, str) else ""

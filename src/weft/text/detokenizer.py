@@ -1,6 +1,6 @@
-"""Token ids to text, a few at a time: the pieces concatenate to what decoding all at once gives.
+"""Converts token ids to text, a few at a time: the pieces joined equal the text of decoding all tokens at once.
 
-Bytes of a character that is not complete yet are held back, and become U+FFFD if it never is.
+Bytes of an incomplete character are held back, and become U+FFFD if it is never completed.
 """
 
 import codecs
@@ -12,16 +12,17 @@ from weft.text.pieces import PieceRule
 if TYPE_CHECKING:
     from weft.text.tokenizer import Tokenizer
 
-# A window of tokens whose text still ends in U+FFFD after this many is taken to really hold one.
+# Maximum number of tokens that wait for a character to complete: if their text still ends in U+FFFD, the text really
+# contains it.
 _MAX_OPEN_TOKENS = 8
 _UNKNOWN = "\ufffd"
 
 
 class Detokenizer(Protocol):
-    """The text of one growing list of tokens."""
+    """The text of a growing list of tokens."""
 
     def push(self, token_id: int) -> str:
-        """The text that this token completes; "" when a character is still open or nothing shows."""
+        """The text that this token completes; "" if a character is still incomplete or the token has no text."""
 
     def read(self, token_ids: Sequence[int]) -> str:
         """Returns the same text as pushing the tokens one by one."""
@@ -31,7 +32,7 @@ class Detokenizer(Protocol):
 
 
 class PieceDetokenizer:
-    """For tokenizers whose tokens are bytes whatever stands beside them: exact, and a few bytes of state."""
+    """For tokenizers whose tokens map to bytes independently of their neighbours: exact, with a few bytes of state."""
 
     __slots__ = ("_is_first", "_num_to_strip", "_open", "_rule", "_skips_special", "_tokenizer")
 
@@ -75,7 +76,7 @@ class PieceDetokenizer:
         return text
 
     def _first_piece(self, piece: bytes) -> bytes:
-        # Every occurrence goes, not only the leading one: that is what the Metaspace decoder does.
+        # All occurrences are replaced, not only the leading one, as in the Metaspace decoder.
         return piece.replace(b" ", b"") if self._rule.dropped_at_start else piece
 
     def _strip(self, text: str) -> str:
@@ -125,14 +126,14 @@ class WindowDetokenizer:
         return self._show(self._new_part(self._tokenizer.decode_window(self._window)))
 
     def _new_part(self, text: str) -> str:
-        # A decoder may change text it already gave (a space before punctuation); what was shown
-        # stays shown, and only the new tokens' own text follows.
+        # A decoder may change earlier text (a space before punctuation). Emitted text cannot change, so only the text
+        # of the new tokens is added.
         if text.startswith(self._shown_text):
             return text[len(self._shown_text) :]
         return self._tokenizer.decode_window(self._window[self._num_shown :])
 
     def _show(self, text: str) -> str:
-        """Count the whole window as shown, and keep only its last tokens as context for the next."""
+        """Marks the whole window as emitted, and keeps only its last tokens as context."""
         self._window = self._window[self._num_shown :]
         self._num_shown = len(self._window)
         self._shown_text = self._tokenizer.decode_window(self._window)
@@ -142,10 +143,10 @@ class WindowDetokenizer:
 def decode_bytes(
     data: bytes, has_byte_fallback: bool, *, is_final: bool = False
 ) -> tuple[str, bytes]:
-    """The text of the complete characters in `data`, and the bytes of one that is still open.
+    """The text of the complete characters in `data`, and the bytes of an incomplete one.
 
-    Invalid bytes become U+FFFD: one for each byte where the tokenizer falls back to bytes, else one
-    for each longest part of a character; so do the libraries these tokenizers come from.
+    Invalid bytes become U+FFFD: one for each byte if the tokenizer falls back to bytes, otherwise one for each
+    longest part of a character, as in the tokenizers' libraries.
     """
     if data.isascii():
         return data.decode("ascii"), b""

@@ -9,7 +9,7 @@ import tokenizers
 
 @dataclass(frozen=True, slots=True)
 class Encoded:
-    """Token ids, and for each which of two texts it is of (0 or 1)."""
+    """Token ids, each with the number of its text (0 or 1)."""
 
     ids: list[int]
     type_ids: list[int]
@@ -17,7 +17,7 @@ class Encoded:
 
 @dataclass(frozen=True, slots=True)
 class _Part:
-    """A token of the frame, or the place (`text` 0 or 1) of a text in it."""
+    """A token of the frame, or the place of a text (`text` 0 or 1)."""
 
     type_id: int
     token_id: int = 0
@@ -53,11 +53,11 @@ class Frame:
 
     @classmethod
     def pair(cls) -> Self:
-        """Two texts, one after the other."""
+        """Returns the frame of two texts, one after the other, without special tokens."""
         return cls((_Part(0, text=0), _Part(1, text=1)))
 
     def fill(self, texts: Sequence[Sequence[int]], max_tokens: int | None, side: str) -> Encoded:
-        """The texts in the frame, cut at their `side` so that there are at most `max_tokens`."""
+        """Puts the texts into the frame, truncated at `side` so that there are at most `max_tokens`."""
         if max_tokens is not None:
             room = max_tokens - sum(part.text is None for part in self.parts)
             texts = [

@@ -1,7 +1,6 @@
-"""`RequestStream`: one request's sequence outputs, made into the `RequestOutput`s of its output kind.
+"""`RequestStream`: combines the sequence outputs of one request to `RequestOutput`s of its output kind.
 
-The engine's own outputs and those that come over gRPC are assembled here alike: text, stop strings,
-deltas, log-probabilities.
+Outputs of the engine and of gRPC are handled alike: text, stop strings, deltas, logprobs.
 """
 
 import asyncio
@@ -29,26 +28,26 @@ from weft.text.detokenizer import Detokenizer
 from weft.text.stops import StopMatcher
 from weft.text.tokenizer import Tokenizer
 
-# Texts are made when they are emitted, of many tokens at once; where that is late, of so many.
+# Tokens become text when an output is emitted, many at once; if no output is due, after this many tokens.
 _MAX_UNREAD = 256
-# Tokens before one whose text may complete a character with it.
+# Number of earlier tokens whose text may complete a character together with a token.
 _REPAIR_TOKENS = 4
 
 
-# Log-probabilities: to read or to write so many takes 2 to 4 ms.
+# Number of logprobs whose reading or writing takes 2 to 4 ms.
 MANY_SCORES = 2048
 T = TypeVar("T")
 
 
 class Due(Enum):
-    """When the reader of a stream is to have what is new of it."""
+    """When a stream's reader should get the new parts of an output."""
 
-    NOT_YET = "not yet"  # there is nothing, or too little to emit
-    SOON = "soon"  # more of an answer
-    NOW = "now"  # the beginning or the end of one
+    NOT_YET = "not yet"  # nothing, or too little, to emit
+    SOON = "soon"  # further tokens of an answer
+    NOW = "now"  # the beginning or the end of an answer
 
 
-# To look a member up costs as much as a call, and there are ten in the way of a token.
+# Looking up an enum member costs as much as a call, and each token needs ten.
 NOT_YET, SOON, NOW = Due
 _DELTA, _FINAL_ONLY, _ERROR = OutputKind.DELTA, OutputKind.FINAL_ONLY, FinishReason.ERROR
 
@@ -83,12 +82,12 @@ class RequestStream:
         ]
         self._num_open = request.params.n
         self.is_finished = False
-        self._prompt_rows: list[LogprobRow] | None = None  # not read yet
+        self._prompt_rows: list[LogprobRow] | None = None  # None until they are read
         self._prompt_logprobs: Sequence[PositionLogprobs | None] | None = None
         self._num_cached_tokens: int | None = None
         self._has_emitted_prompt = False
         self._kv_transfer_params: dict[str, Any] | None = None
-        self._is_lent_ahead = False  # and its reader does not know
+        self._is_lent_ahead = False  # and the reader has not been told
         self._has_emitted_end = False
         self.error: str | None = None
         self.due = NOT_YET
@@ -101,10 +100,10 @@ class RequestStream:
         return answer.num_tokens, answer.finish_reason
 
     def push(self, output: SequenceOutput) -> bool:
-        """Take what is new of one answer. True when a stop string just ended it.
+        """Adds the new part of one answer.
 
-        The engine does not know about stop strings, so after True the caller has it end that answer.
-        Outputs of an answer that has ended are dropped: they were on their way already.
+        Returns True if a stop string has just ended it: the engine does not know of stop strings, so the caller must
+        make it end that answer. Later outputs of an ended answer are dropped, because they were on their way already.
         """
         if self._num_cached_tokens is None:
             self._num_cached_tokens = output.num_cached_tokens
@@ -112,7 +111,8 @@ class RequestStream:
                 self._request = replace(self._request, prompt_token_ids=output.prompt_token_ids)
         if output.prompt_logprobs is not None and self._prompt_logprobs is None:
             self._prompt_rows = self._prompt_rows or []
-            if not self._is_prompt_scored(self._prompt_rows):  # a server sends it with every answer
+            # The server sends prompt logprobs with every answer.
+            if not self._is_prompt_scored(self._prompt_rows):
                 self._prompt_rows += output.prompt_logprobs
         answer = self._answers[output.index]
         if answer.finish_reason is not None:
@@ -136,9 +136,8 @@ class RequestStream:
         return len(rows) >= len(self._request.prompt_token_ids) - 1
 
     async def read_scores_soon(self) -> None:
-        """Before `pop`, which does the same: of a long prompt or of many answers it takes half a second.
-
-        Here that is done on a thread, and in pieces between which others have a turn.
+        """Does the slow part of `pop` in advance, on a thread and in pieces: for a long prompt or many answers it
+        takes half a second.
         """
         if self._prompt_rows:
             num_scores = len(self._prompt_rows) * len(self._prompt_rows[-1])
@@ -176,7 +175,7 @@ class RequestStream:
         self.is_finished = True
 
     def pop(self) -> RequestOutput | None:
-        """Everything new since the last `pop`, in one output; None when there is nothing to emit yet."""
+        """The new parts since the last `pop`, as one output; None if there is nothing to emit yet."""
         self.due, self.has_more = NOT_YET, False
         if self._kind is _DELTA:
             outputs = self._deltas()
@@ -211,7 +210,7 @@ class RequestStream:
         return any(answer.is_due for answer in self._answers)
 
     def _due_after(self, answer: "_Answer") -> Due:
-        """When to emit, now that there is more of this answer."""
+        """When to emit, after more of this answer has arrived."""
         if self._kind is _FINAL_ONLY:
             return NOW if self.is_finished else NOT_YET
         if not answer.is_due:
@@ -253,16 +252,16 @@ class _Answer:
         self._detokenizer = _detokenizer(request, tokenizer)
         self._matcher = _matcher(request.params)
         self._ends_at_stops = ends_at_stops
-        self._is_cut = False  # a stop string has been found: no more text is shown
+        self._is_cut = False  # a stop string was found: no more text is emitted
         self._stop_ids = {*request.eos_token_ids, *(request.params.stop_token_ids or ())}
         self._stop_reason: int | str | None = None
         self._texts: list[str] = []
         self._token_ids: list[int] = []
-        self._num_read = 0  # tokens that are in the texts
-        self._has_silent_end = False  # the last token is no text
-        self._rows: list[LogprobRow] = []  # of the last tokens, still as they came
-        self._logprobs = self._no_logprobs()  # of a delta, those that were not emitted
-        self._num_scored = 0  # tokens whose log-probabilities were read
+        self._num_read = 0  # number of tokens that are in the texts
+        self._has_silent_end = False  # True if the last token has no text
+        self._rows: list[LogprobRow] = []  # logprobs of the last tokens, not converted yet
+        self._logprobs = self._no_logprobs()  # for deltas, those not emitted yet
+        self._num_scored = 0  # number of tokens whose logprobs were converted
         self._logprob_sum = 0.0
         self._num_emitted_texts = 0
         self.num_emitted_tokens = 0
@@ -294,7 +293,7 @@ class _Answer:
         return num_scores(self._rows) + num_scores(self._logprobs)
 
     def push(self, output: SequenceOutput) -> bool:
-        """Take what is new; True at a stop string."""
+        """Adds the new part; returns True at a stop string."""
         if output.logprobs:
             self._rows += output.logprobs
         if output.finish_reason is not None:
@@ -313,7 +312,7 @@ class _Answer:
         return False
 
     def finish(self, reason: FinishReason, stop_reason: int | str | None) -> None:
-        """End the answer; unless a stop string cut it, what was held back is shown."""
+        """Ends the answer; text that was held back is emitted, unless a stop string cut it off."""
         self.finish_reason = reason
         self._stop_reason = stop_reason
         if not self._is_cut:
@@ -331,7 +330,7 @@ class _Answer:
     def whole(self) -> CompletionOutput:
         """Everything so far."""
         self._read()
-        # One string from here on, so that the next whole output does not join every piece again.
+        # Joined now, so that the next complete output does not join all pieces again.
         self._texts = ["".join(self._texts)] if self._texts else []
         return self._output(0, 0)
 
@@ -358,7 +357,7 @@ class _Answer:
         )
 
     def _scored_since(self, first_token: int) -> Sequence[PositionLogprobs]:
-        """A copy where they are shown again later; whoever has read the others may let go of them."""
+        """The new rows: a copy if they are emitted again later, otherwise the list, which the reader may free."""
         scored = self._logprobs
         if self._params.output_kind is _DELTA:
             self._logprobs = self._no_logprobs()
@@ -382,7 +381,9 @@ class _Answer:
         )
 
     def _search(self, matcher: StopMatcher, token_ids: Sequence[int]) -> str | None:
-        """Take tokens one by one, so that a step of many reads like many steps, to the first stop string."""
+        """Takes tokens one by one up to the first stop string, so that one step with many tokens gives the same
+        result as many steps.
+        """
         num_after = len(self._token_ids) + len(token_ids) - self._has_silent_end
         for token_id in token_ids:
             self._token_ids.append(token_id)
@@ -400,7 +401,7 @@ class _Answer:
         return None
 
     def _read(self) -> None:
-        """Make text of the tokens that have come since the last time."""
+        """Converts the new tokens to text."""
         end = len(self._token_ids) - self._has_silent_end
         if self._num_read < end and self._matcher is None:
             unread = self._token_ids[self._num_read : end]
@@ -423,7 +424,7 @@ class _Answer:
         if end < len(self._token_ids):
             del self._rows[: end - first]
         else:
-            self._rows.clear()  # what is left came after a stop string
+            self._rows.clear()  # the rest follows a stop string
         self._num_scored = end
         return (end - first) * width
 
@@ -465,10 +466,7 @@ async def write_scores(num_scores: int, write: Callable[[], T]) -> T:
 
 
 async def let_go(*scored: Sequence[PositionLogprobs | None] | None) -> None:
-    """Free log-probabilities that were written, in pieces between which others have a turn.
-
-    To free a million takes 0.1 s.
-    """
+    """Frees logprobs that were written, in pieces with turns for other tasks: freeing a million takes 0.1 s."""
     for rows in scored:
         while isinstance(rows, list) and rows:
             del rows[-max(1, MANY_SCORES // max(1, len(rows[-1] or ()))) :]
@@ -481,11 +479,11 @@ async def let_go_of(output: RequestOutput) -> None:
 
 
 def num_scores_of(output: RequestOutput) -> int:
-    """Log-probabilities that are to be written of it, near enough."""
+    """Approximate number of logprobs in an output that will be written."""
     of_answers = sum(num_scores(answer.logprobs) for answer in output.outputs)
     return num_scores(output.prompt_logprobs) + of_answers
 
 
 def num_scores(rows: Sequence[LogprobRow | PositionLogprobs | None] | None) -> int:
-    """Log-probabilities in these rows, which are about as long as the last of them."""
+    """Number of logprobs in these rows, estimated from the last row."""
     return len(rows) * len(rows[-1] or ()) if rows else 0

@@ -27,7 +27,7 @@ class PieceRule:
     dropped_at_start: str = ""
 
     def piece(self, token: str, byte_by_char: Mapping[str, int]) -> bytes:
-        """The bytes of a token that is not the first of the text."""
+        """The bytes of a token that is not the first of a text."""
         if self.is_byte_level:
             if all(char in byte_by_char for char in token):
                 return bytes([byte_by_char[char] for char in token])
@@ -41,7 +41,7 @@ class PieceRule:
 
 
 def read_rule(decoder: Mapping[str, Any] | None) -> PieceRule | None:
-    """The rule for a decoder as tokenizer.json describes it, or None if tokens depend on each other."""
+    """The rule for a decoder described in tokenizer.json; None if the text of tokens depends on their neighbours."""
     if decoder is None:
         return None
     steps = decoder["decoders"] if decoder["type"] == "Sequence" else [decoder]
@@ -51,9 +51,9 @@ def read_rule(decoder: Mapping[str, Any] | None) -> PieceRule | None:
 
 
 def byte_by_char() -> dict[str, int]:
-    """The alphabet of byte-level BPE: one printable character for each byte.
+    """The alphabet of byte-level BPE: one printable character per byte.
 
-    Bytes that are printable in Latin-1 stand for themselves; the rest follow from U+0100 on, in order.
+    Bytes that are printable in Latin-1 represent themselves; the others follow from U+0100 on, in order.
     """
     printable = [*range(0x21, 0x7F), *range(0xA1, 0xAD), *range(0xAE, 0x100)]
     others = [byte for byte in range(256) if byte not in set(printable)]

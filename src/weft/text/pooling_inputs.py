@@ -1,4 +1,4 @@
-"""From what a caller gave `encode` to a checked `Request`: tokenise, cut, validate."""
+"""Converts the arguments of `encode` to a checked `Request`: tokenizes, truncates, validates."""
 
 from collections.abc import Mapping
 from typing import Any
@@ -28,7 +28,7 @@ _IDLE = SamplingParams(max_tokens=None, detokenize=False)
 
 
 class PoolingInputs:
-    """Makes the requests of `encode` for an engine with this config; safe to share between threads."""
+    """Makes the requests of `encode` for an engine with this config; thread-safe."""
 
     def __init__(
         self, config: EngineConfig, tokenizer: Tokenizer | None, *, limits: Limits
@@ -49,10 +49,10 @@ class PoolingInputs:
         engine_id: str,
         arrived_at: float,
     ) -> Request:
-        """The request that checked parameters and this prompt make.
+        """Makes a request of a prompt and checked parameters.
 
-        A text that is cut keeps the special tokens around it, and loses its end unless the tokenizer
-        or `truncation_side` says otherwise.
+        A truncated text keeps its special tokens, and loses its end unless the tokenizer or `truncation_side` says
+        otherwise.
         """
         for name in ("lora_request", "reasoning_ended"):
             if getattr(options, name) is not None:
@@ -110,7 +110,7 @@ class PoolingInputs:
         )
 
     def _usual(self, text: str, *, is_second: bool = False) -> str:
-        """The text as the model's authors feed it."""
+        """The text with the prefix that the model's authors prescribe."""
         assert self._pooler is not None
         text = text if is_second else self._pooler.prompt + text
         return text.lower() if self._pooler.lowercases else text

@@ -1,4 +1,4 @@
-"""`InputProcessor`: the one place in which a prompt and its parameters become a checked `Request`."""
+"""`InputProcessor`: converts a prompt and its parameters to a checked `Request`."""
 
 import asyncio
 import secrets
@@ -48,17 +48,17 @@ from weft.text.reasoning import read_reasoning
 from weft.text.tokenizer import Tokenizer
 
 Params = SamplingParams | PoolingParams
-# Checking a token id takes 50 ns: fewer are checked sooner than threads are switched.
+# Checking a token id takes 50 ns: for fewer ids a switch of threads would take longer.
 _MANY_IDS = 20_000
-# A prompt, or what makes it: called once the parameters are known to be good.
+# A prompt, or a function that makes it, called once the parameters are known to be valid.
 Source = PromptType | Callable[[], PromptType]
 
 
 class InputProcessor:
-    """For an engine with this config; safe to share between threads.
+    """Makes requests for an engine with this config; thread-safe.
 
-    `limits` are the config's own, unless somebody knows better. `clock` is monotonic, in seconds. Every
-    `engine_id` begins with `engine_id_prefix`.
+    `limits` replaces the limits of the config. `clock` is monotonic, in seconds. Every `engine_id` begins with
+    `engine_id_prefix`.
     """
 
     def __init__(
@@ -90,13 +90,13 @@ class InputProcessor:
         return self._read(given, params, options, arrived_at)
 
     async def prepare(self, prompt: Source, params: Params, options: RequestOptions) -> Request:
-        """`process`, for an event loop's thread: a long text does not hold it."""
+        """Like `process`, for the event loop's thread: long texts are processed on another thread."""
         arrived_at = self._clock()
         self._check(params, options)
         given = read_prompt(prompt() if callable(prompt) else prompt)
         read = partial(self._read, given, params, options, arrived_at)
         num_chars, num_ids = size_of(given)
-        # Bad words may be hundreds, each in two spellings.
+        # There may be hundreds of bad words, each in two spellings.
         if num_ids > _MANY_IDS or (isinstance(params, SamplingParams) and params.bad_words):
             return await asyncio.to_thread(read)
         return read() if self._tokenizer is None else await self._tokenizer.soon(num_chars, read)
@@ -104,7 +104,7 @@ class InputProcessor:
     async def prepare_piece(
         self, piece: StreamingInput, before: list[int], options: RequestOptions
     ) -> Request:
-        """The request that a piece of streaming input makes behind the tokens before it."""
+        """Makes the request for a piece of streaming input, which continues the tokens before it."""
         params = piece.sampling_params
         assert params is not None, "the session has filled it in"
         kwargs = {**(options.tokenization_kwargs or {}), "add_special_tokens": False}
@@ -147,12 +147,12 @@ class InputProcessor:
     def _read(
         self, prompt: Prompt, params: Params, options: RequestOptions, arrived_at: float
     ) -> Request:
-        """The request that checked parameters and this prompt make.
+        """Makes a request of a prompt and checked parameters.
 
-        A truncated prompt loses its start, unless the tokenizer or `truncation_side` says otherwise;
-        so does one that is given as token ids.
+        A truncated prompt loses its start, unless the tokenizer or `truncation_side` says otherwise; so does a prompt
+        of token ids.
         """
-        # No two requests share it, though callers may use an id again.
+        # Unique, even if a caller uses a request id again.
         engine_id = f"{self._prefix}{options.request_id}-{secrets.token_hex(4)}"
         if isinstance(params, PoolingParams):
             return self._pooling.read(prompt, params, options, engine_id, arrived_at)
@@ -182,7 +182,7 @@ class InputProcessor:
             prompt_token_ids=token_ids,
             params=resolved,
             eos_token_ids=self._eos_token_ids,
-            # Drawn here, once, so that a request that is computed again draws the same tokens.
+            # Drawn once, here, so that a preempted request samples the same tokens again.
             seed=secrets.randbits(63) if resolved.seed is None else resolved.seed,
             arrival_time=arrived_at,
             prompt=label_of(prompt) if options.prompt_text is None else options.prompt_text,
@@ -238,7 +238,7 @@ def _check_beside_media(media: Media, params: SamplingParams, how: Tokenization)
 
 
 def _check_options(options: RequestOptions) -> None:
-    """Adapter, tokenization and reasoning are checked where they are read."""
+    """Checks the options, except adapter, tokenization and reasoning, which are checked where they are used."""
     validate_request_id(options.request_id)
     validate_priority(options.priority)
     if options.prompt_text is not None:

@@ -25,9 +25,10 @@ from weft.core.values.prompts import EmbeddedTokens, EmbedsPart
 from weft.model.weights import BYTES_PER_ELEMENT, STORAGE, Tensor
 
 FIELD = "prompt_embeds"
-# They cross to the engine's process in one message.
+# The embeddings are sent to the engine's process in one message.
 MAX_BYTES = 128 << 20
-_MAX_HEADER_BYTES = 4096  # of one tensor: what torch and safetensors write has some hundred
+# For one tensor; headers written by torch and safetensors have some hundred bytes.
+_MAX_HEADER_BYTES = 4096
 _MAX_ZIP_ENTRIES = 64
 _ZIP = b"PK\x03\x04"
 _ZIP_ENTRY = b"PK\x01\x02"
@@ -41,7 +42,8 @@ _REBUILD = "torch._utils _rebuild_tensor_v2"
 _MARK = object()
 _PUSHED = frozenset("GLOBAL BINUNICODE BININT BININT1 BININT2 LONG1".split())
 _CONSTANTS = {"NEWTRUE": True, "NEWFALSE": False, "NONE": None, "EMPTY_TUPLE": (), "MARK": _MARK}
-_IDLE = ("PROTO", "BINPERSID")  # a storage is the tuple that describes it
+# Instructions that are skipped: a storage is represented by the tuple that describes it.
+_IDLE = ("PROTO", "BINPERSID")
 
 
 @dataclass(frozen=True, slots=True)
@@ -66,7 +68,7 @@ def read_array(given: object) -> EmbedsPart:
 
 
 def read_base64(text: str, limits: Limits) -> EmbedsPart:
-    """The tensor of a body's field, checked before its numbers are made; it takes some ms a megabyte."""
+    """Reads the tensor in a body's field; its size is checked before conversion, which takes some ms per megabyte."""
     check_enabled(limits)
     try:
         data = binascii.a2b_base64(text, strict_mode=True)
@@ -82,7 +84,7 @@ def read_base64(text: str, limits: Limits) -> EmbedsPart:
 
 
 def check_enabled(limits: Limits) -> None:
-    """Raise `BadRequest` where no embeddings are taken."""
+    """Raises `BadRequest` if the engine accepts no embeddings."""
     if limits.prompt_embeds_size is None:
         raise _bad("is taken by an engine with --enable-prompt-embeds, and not over gRPC")
 
@@ -98,7 +100,7 @@ def check_part(part: EmbedsPart, limits: Limits) -> None:
 
 
 def check_together(embeds: Sequence[EmbeddedTokens]) -> None:
-    """Raise `BadRequest` where those of one prompt are more than a message to the engine takes."""
+    """Raises `BadRequest` if the embeddings of a prompt exceed a message to the engine."""
     if sum(len(one.rows) for one in embeds) > MAX_BYTES:
         raise _bad(
             f"must have at most {MAX_BYTES} bytes as float32 in all parts of a prompt together"
@@ -121,7 +123,7 @@ def _part(shape: tuple[int, int], array: NDArray[np.float32]) -> EmbedsPart:
 
 
 def _shape(shape: object) -> tuple[int, int]:
-    """Two dimensions; vLLM's clients send a batch of one too."""
+    """Returns two dimensions; vLLM's clients also send a batch of one."""
     if isinstance(shape, tuple | list) and all(type(size) is int for size in shape):
         sizes = shape[1:] if len(shape) == 3 and shape[0] == 1 else shape
         if len(sizes) == 2 and min(sizes) >= 0:
@@ -138,7 +140,7 @@ def _check_shape(num_tokens: int, size: int, limits: Limits) -> None:
 
 
 def _of_safetensors(data: bytes) -> tuple[str, Any, bytes]:
-    """The one tensor of such a file: type, shape and bytes."""
+    """The single tensor of a safetensors file: type, shape and bytes."""
     if int.from_bytes(data[:8], "little") > _MAX_HEADER_BYTES:
         raise _bad("must be a file of safetensors, or of torch.save, with one tensor")
     try:
@@ -155,7 +157,7 @@ def _of_safetensors(data: bytes) -> tuple[str, Any, bytes]:
     return dtype, entry["shape"], entry["data"]
 
 
-# The library fails so over damaged files: the last three over places outside of the file, and over names.
+# Exceptions of the library for damaged files; the last three are for positions outside the file, and for names.
 _ZIP_ERRORS = (
     zipfile.BadZipFile, NotImplementedError, RuntimeError, EOFError, OSError, ValueError, struct.error,
     OverflowError,
@@ -174,7 +176,7 @@ def _of_torch(data: bytes) -> tuple[str, Any, bytes]:
 
 
 def _in_zip(file: zipfile.ZipFile) -> tuple[str, Any, bytes]:
-    # Read as they are listed: another entry of the same name might be a megabyte that unpacks to a thousand.
+    # Taken from the list of entries: a second entry of the same name could unpack to a thousand times its size.
     entries = {e.filename: e for e in file.infolist() if e.compress_type == zipfile.ZIP_STORED}
     pickles = [name for name in entries if name.endswith("/data.pkl")]
     if len(pickles) != 1 or entries[pickles[0]].file_size > _MAX_HEADER_BYTES:

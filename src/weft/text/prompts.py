@@ -20,9 +20,10 @@ from weft.text.tokenizer import Tokenizer
 
 _SIDES = ("left", "right")
 _KEYS = frozenset({"prompt", "prompt_token_ids", "prompt_embeds", "cache_salt"})
-# A normaliser may shorten text before it is cut into tokens, but not by more than this.
+# Maximum factor by which a normalizer shortens text before it is split into tokens.
 _SHRINKAGE = 4
-_NO_TOKEN = -1  # stands for a prompt's tokens where those around them are counted
+# Stands for the prompt's own tokens while the special tokens around them are counted.
+_NO_TOKEN = -1
 
 
 @dataclass(frozen=True, slots=True)
@@ -30,7 +31,7 @@ class Kind:
     """Handling of parts of one kind: the characters and ids to process, and their tokens."""
 
     size: Callable[[Any], tuple[int, int]]
-    encode: Callable[[Any, Any], list[int]]  # a part, and for texts a tokenizer
+    encode: Callable[[Any, Any], list[int]]  # arguments: a part, and the tokenizer for texts
 
 
 def _encode_text(part: TextPart, tokenizer: Tokenizer) -> list[int]:
@@ -40,10 +41,10 @@ def _encode_text(part: TextPart, tokenizer: Tokenizer) -> list[int]:
 KINDS: Mapping[type[Part], Kind] = {
     TextPart: Kind(lambda part: (len(part.text), 0), _encode_text),
     TokensPart: Kind(lambda part: (0, len(part.token_ids)), lambda part, _: part.token_ids),
-    # Hashing 32 bytes takes as long as checking an id.
+    # Hashing 32 bytes takes as long as checking a token id.
     EmbedsPart: Kind(lambda part: (0, len(part.rows) // 32), lambda part, _: [0] * part.num_tokens),
 }
-# Kinds that no model here takes, by the keys that vLLM's prompts have for them.
+# Kinds of inputs that no model here supports, by their keys in vLLM's prompts.
 REFUSED: Mapping[str, str] = {
     "multi_modal_data": "no model takes other input than text",
     "multi_modal_uuids": "no model takes other input than text",
@@ -68,7 +69,7 @@ class Tokenization:
 
 
 def read_prompt(given: PromptType) -> Prompt:
-    """Converts a caller's prompt to parts; `BadRequest` if it is not a prompt."""
+    """Converts a caller's prompt to parts; raises `BadRequest` for an invalid prompt."""
     match given:
         case Prompt():
             return _checked(given)
@@ -86,7 +87,7 @@ def read_prompt(given: PromptType) -> Prompt:
 
 
 def _read_dict(given: Mapping[Any, Any]) -> Prompt:
-    """Beside token ids and embeddings the text of a prompt is only its label."""
+    """Reads a dict; the text beside token ids or embeddings is only a label."""
     for key, reason in REFUSED.items():
         if given.get(key) is not None:
             raise BadRequest("prompt", f"{key} is not supported: {reason}")
@@ -103,7 +104,7 @@ def _read_dict(given: Mapping[Any, Any]) -> Prompt:
     if pair is not None and (text is None or token_ids is not None or embeds is not None):
         raise BadRequest("prompt_pair", "prompt_pair goes with a prompt that is text")
     if text is not None and (token_ids is not None or embeds is not None):
-        check_text("prompt", text)  # which is never read: the tokenizer checks the others
+        check_text("prompt", text)  # this text is not tokenized, so it is checked here
     if embeds is not None:
         part: Part = read_array(embeds)
     elif token_ids is not None:
@@ -153,7 +154,7 @@ def _ids_of(token_ids: object) -> list[int]:
 
 
 def label_of(prompt: Prompt) -> str | None:
-    """The text that outputs show; of a prompt of one text, that."""
+    """The text of a prompt that outputs repeat; None without one."""
     match prompt.parts:
         case (TextPart(text=text),) if prompt.label is None:
             return text
@@ -161,7 +162,7 @@ def label_of(prompt: Prompt) -> str | None:
 
 
 def size_of(prompt: Prompt) -> tuple[int, int]:
-    """Characters and token ids that there are to work through."""
+    """Number of characters and of token ids to process."""
     parts = prompt.parts if prompt.second is None else (*prompt.parts, prompt.second)
     sizes = [KINDS[type(part)].size(part) for part in parts]
     return sum(chars for chars, _ in sizes), sum(ids for _, ids in sizes)
@@ -203,10 +204,7 @@ def read_tokenization(
 def encode_prompt(
     prompt: Prompt, how: Tokenization, tokenizer: Tokenizer | None, limits: Limits
 ) -> tuple[list[int], list[EmbeddedTokens]]:
-    """The tokens of the parts of a prompt to be continued, one after the other, cut as it is to be.
-
-    With them, which of these come as embeddings.
-    """
+    """The tokens of all parts of a prompt, truncated as requested, and those parts that are embeddings."""
     if prompt.second is not None:
         raise BadRequest(
             "prompt_pair", "prompt_pair is for encode, which scores two texts together"
@@ -234,7 +232,7 @@ def encode_prompt(
 def _joined(
     prompt: Prompt, how: Tokenization, tokenizer: Tokenizer | None, limits: Limits
 ) -> tuple[list[int], list[EmbeddedTokens]]:
-    """Parts of several kinds, or embeddings alone; there is a tokenizer if any is text."""
+    """Tokens of parts of several kinds, or of embeddings alone; the tokenizer is needed only for texts."""
     token_ids: list[int] = []
     embeds: list[EmbeddedTokens] = []
     if tokenizer is not None:
@@ -256,7 +254,7 @@ def _joined(
 
 
 def truncated(token_ids: list[int], num_left: int | None, side: str, most: int) -> list[int]:
-    """The ids that a cut leaves: None is no cut, -1 leaves as many as may be."""
+    """The ids after truncation: None truncates nothing, -1 keeps as many as allowed."""
     if num_left is None:
         return token_ids
     if num_left == -1:
@@ -265,9 +263,9 @@ def truncated(token_ids: list[int], num_left: int | None, side: str, most: int) 
 
 
 def fitting(text: str, how: Tokenization, side: str, tokenizer: Tokenizer, limits: Limits) -> str:
-    """The text, or the part of it in which the tokens lie that a cut will leave."""
+    """The text, or the part of it that contains all tokens left after truncation."""
     if how.truncate_prompt_tokens is not None:
-        # What lies so far from the side that stays has no part in its tokens, and would cost time.
+        # Text so far from the side that is kept cannot affect the kept tokens, and would only cost time.
         most_chars = _most_chars(tokenizer, limits)
         text = text[-most_chars:] if side == "left" else text[:most_chars]
     check_length(len(text), tokenizer, limits)
@@ -275,7 +273,7 @@ def fitting(text: str, how: Tokenization, side: str, tokenizer: Tokenizer, limit
 
 
 def check_length(num_chars: int, tokenizer: Tokenizer, limits: Limits) -> None:
-    """Refuse a text that cannot fit before time is spent on cutting it into tokens."""
+    """Refuses a text that cannot fit, before it is tokenized."""
     most_chars = min(_most_chars(tokenizer, limits), limits.max_text_chars)
     if num_chars > most_chars:
         raise ContextLengthExceeded(
@@ -287,7 +285,7 @@ def check_length(num_chars: int, tokenizer: Tokenizer, limits: Limits) -> None:
 
 
 def no_tokenizer() -> BadRequest:
-    """The refusal of a text where nothing encodes it."""
+    """The error for text without a tokenizer."""
     return BadRequest("prompt", "this model has no tokenizer; give the prompt as prompt_token_ids")
 
 

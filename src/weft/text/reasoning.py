@@ -1,4 +1,4 @@
-"""Whether an answer begins with reasoning, and which text ends it, read from the options of the call."""
+"""Finds out whether an answer begins with reasoning, and which text ends it, from the options of a call."""
 
 from collections.abc import Mapping
 from typing import Any
@@ -9,7 +9,7 @@ from weft.core.values.unicode import encode_text
 from weft.text.tokenizer import Tokenizer
 
 MAX_END_CHARS = 64
-# The end of the prompt in which the marker is looked for: spaces may follow it.
+# Number of last prompt tokens in which the marker is searched: white space may follow the marker.
 _TAIL_TOKENS = 256
 
 
@@ -65,7 +65,7 @@ def _check_budget(params: SamplingParams, end: str | None) -> None:
         )
     if params.grammar_from_first_token and params.structured_outputs is not None:
         raise BadRequest(
-            name, f"{name} cannot be held where structured_outputs rules the reasoning too"
+            name, f"{name} cannot be enforced where structured_outputs applies to the reasoning too"
         )
 
 

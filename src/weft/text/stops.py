@@ -1,4 +1,4 @@
-"""Finds stop strings in text that arrives in pieces, and holds back what may be the start of one."""
+"""Finds stop strings in text that arrives in pieces, and holds back text that may begin one."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -6,7 +6,7 @@ from dataclasses import dataclass
 
 @dataclass(frozen=True, slots=True)
 class StopMatch:
-    """Text that may be emitted now, and the stop string that ended the text, if one did."""
+    """Text that may be emitted now, and the stop string that ended the answer, if any."""
 
     text: str
     stop: str | None = None
@@ -28,10 +28,10 @@ class StopMatcher:
         self._tail = ""
 
     def push(self, text: str, *, is_searched: bool = True) -> StopMatch:
-        """Take the next piece of text.
+        """Adds a piece of text.
 
-        With `is_searched` False no stop string may end in this piece (`min_tokens` is not reached
-        yet); one that begins in it may still end in a later one.
+        With `is_searched` False no stop string may end in this piece (`min_tokens` is not reached yet); one that
+        begins in it may still end in a later one.
         """
         if not self._stops:
             return StopMatch(text)
@@ -42,11 +42,11 @@ class StopMatcher:
             return self._end(whole, num_known, *match)
         cut = max(0, len(whole) - self._num_held)
         self._tail = whole[cut:]
-        # With the stop string included nothing that was shown can ever be taken back.
+        # If the stop string is included, emitted text never has to be taken back.
         return StopMatch(text if self._is_included else whole[:cut])
 
     def flush(self) -> str:
-        """The text held back, now that no more comes."""
+        """The text held back, at the end of the answer."""
         held = "" if self._is_included else self._tail
         self._tail = ""
         return held

@@ -30,16 +30,17 @@ from weft.text.frame import Encoded, Frame
 from weft.text.pieces import PieceRule, byte_by_char, read_rule
 
 TOKENIZER_FILE = "tokenizer.json"
-# Encoding takes a microsecond and some 200 bytes a character; nothing that fits a context comes near this.
+# Encoding takes about 1 µs and 200 bytes per character; a text that fits a context is far shorter.
 MAX_TEXT_CHARS = 16 * 1024 * 1024
-# Texts up to here are encoded at once, by the caller.
+# Texts up to this length are encoded at once, on the caller's thread.
 _SHORT_TEXT_CHARS = 4096
-# Longer ones wait for one of few threads, and those beyond this for a single one: that bounds memory.
+# Longer texts wait for one of these threads, and very long texts for a single thread: that bounds memory.
 _NUM_THREADS = 2
 _LONG_TEXT_CHARS = 2**18
-# A character has at most four bytes, so what the last tokens of a prompt may leave open lies in these.
+# Number of last prompt tokens that are kept: a character has at most four bytes, so an incomplete character lies
+# within them.
 _CONTEXT_TOKENS = 8
-# What a token's bytes may need before them to make a whole character.
+# Number of earlier tokens that may be needed to complete a character.
 _REPAIR_TOKENS = 4
 _T = TypeVar("_T")
 
@@ -93,7 +94,7 @@ class Tokenizer:
                 with panics_as(ValueError):
                     library = tokenizers.Tokenizer.from_buffer(files[TOKENIZER_FILE])
                 complete(library, config)
-            # The library's own JSON of the decoder; the file can be many megabytes.
+            # The library's JSON of the decoder alone; the whole file may have many megabytes.
             rule = read_rule(library.decoder and json.loads(library.decoder.__getstate__()))
         except Exception as error:  # the library has no narrower class for a bad file
             raise ConfigError(
@@ -121,7 +122,7 @@ class Tokenizer:
     @property
     def truncation_side(self) -> str:
         """Default side at which a prompt that is too long is truncated: "left" or "right"."""
-        # Without a word from the tokenizer the end of the prompt stays: it is what the answer follows.
+        # If the tokenizer does not say, the end of the prompt is kept: the answer continues it.
         return self.named_truncation_side or "left"
 
     def token_to_id(self, token: str) -> int | None:
@@ -135,18 +136,18 @@ class Tokenizer:
         return token
 
     def to_json(self) -> str:
-        """The text of a tokenizer.json that says the same; megabytes, made anew at each call."""
+        """The JSON of an equal tokenizer.json; megabytes, built at each call."""
         text: str = self._library.to_str()
         return text
 
     # -- text to ids --------------------------------------------------------------------------
 
     def encode(self, text: str, *, add_special_tokens: bool = True) -> list[int]:
-        """Token ids of `text`, with the tokens that the model expects around it unless switched off."""
+        """Token ids of `text`, with the model's special tokens around it unless switched off."""
         _check_text(text)
         try:
-            # A batch, though it is one: `encode` holds the interpreter's lock for the length of the text.
-            # Fast is without offsets: half the time, and half the memory.
+            # Encoded as a batch of one: `encode` holds the interpreter's lock all the time. "Fast" leaves out
+            # offsets, and takes half the time and memory.
             [encoding] = self._library.encode_batch_fast(
                 [text], add_special_tokens=add_special_tokens
             )
@@ -174,7 +175,7 @@ class Tokenizer:
         return self._frame(len(texts)).fill(ids, max_tokens, side)
 
     def with_special_tokens(self, token_ids: list[int]) -> list[int]:
-        """The ids of a text that was encoded in parts, with what the model expects around it."""
+        """The ids of a text that was encoded in parts, with the model's special tokens around them."""
         return self._frame(1).fill([token_ids], None, "left").ids
 
     def _frame(self, num_texts: int) -> Frame:
@@ -195,7 +196,7 @@ class Tokenizer:
         """Text of `token_ids`, as a text of its own."""
         if self.piece_rule is None and spaces_between_special_tokens:
             with panics_as(_refusal):
-                # A batch, because `decode` holds the interpreter's lock.
+                # Decoded as a batch, because `decode` holds the interpreter's lock.
                 [text] = self._library.decode_batch(
                     [list(token_ids)], skip_special_tokens=skip_special_tokens
                 )
@@ -250,7 +251,7 @@ class Tokenizer:
         return decode_bytes(open_bytes + own, has_fallback)[0]
 
     def token_to_bytes(self, token_id: int) -> bytes:
-        """The bytes that one token adds; those of its text where the decoder has no bytes."""
+        """The bytes that one token adds; if the decoder has no bytes, those of its text."""
         if self.piece_rule is None:
             return self.decode_window([token_id]).encode()
         return self.piece(token_id)
@@ -265,7 +266,7 @@ class Tokenizer:
             piece = b""
             if token is not None and self.piece_rule is not None:
                 piece = self.piece_rule.piece(token, self._alphabet)
-            # Bounded by the vocabulary: ids outside it are not remembered.
+            # Only ids of the vocabulary are stored, which bounds the table.
             if token is not None:
                 self._piece_by_id[token_id] = piece
         return piece
@@ -296,9 +297,8 @@ class Tokenizer:
 
 
 def open_tokenizer(files: Mapping[str, bytes], where: str) -> Tokenizer:
-    """The tokenizer of files that nobody has checked, once it was tried out; `ConfigError` if unusable.
-
-    They are a remote server's.
+    """Opens a remote server's tokenizer from its files, after a trial in another process; raises `ConfigError` if
+    unusable.
     """
     if TOKENIZER_FILE in files:
         try_out(files[TOKENIZER_FILE], f"{where}/{TOKENIZER_FILE}")
@@ -320,7 +320,7 @@ def read_special_tokens(files: Mapping[str, bytes]) -> Mapping[str, str]:
 def _measure(library: tokenizers.Tokenizer) -> tuple[int, int]:
     """Returns the largest id plus one, and the length of the longest token name."""
     num_tokens = library.get_vocab_size(with_added_tokens=True)
-    # Names by ids that leave no gap: to fetch all of a large vocabulary at once takes 0.2 s and 20 MB.
+    # Looked up id by id: fetching the whole vocabulary takes 0.2 s and 20 MB for a large one.
     names = [name for i in range(num_tokens) if (name := library.id_to_token(i)) is not None]
     if len(names) == num_tokens:
         return num_tokens, max(map(len, names), default=1)

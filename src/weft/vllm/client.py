@@ -63,11 +63,13 @@ from weft.vllm.speech_model import SpeechModel
 
 log = logging.getLogger("weft.engine")
 
-_IDLE_S = 1.0  # after so long without a report a check of health sends a ping
+_IDLE_S = 1.0  # time without a report from the engine, after which a health check sends a ping
 
 
 class VllmClient(VllmControls):
-    """Made inside a running event loop, of an `AsyncLLM` whose `stat_loggers` report to `meters`."""
+    """An `EngineClient` over vLLM. Created in a running event loop, from an `AsyncLLM` whose `stat_loggers` report to
+    `meters`.
+    """
 
     def __init__(
         self,
@@ -80,9 +82,9 @@ class VllmClient(VllmControls):
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
         super().__init__(llm, config)
-        self.vllm_config = config  # by this name to callers written for vLLM
+        self.vllm_config = config  # the name that callers written for vLLM use
         info = EngineInfo.of(config)
-        # What fits the pool is for vLLM to say: layers with a window hold less than all tokens.
+        # The pool's limit is left to vLLM: layers with a window hold fewer tokens.
         transfer = llm.vllm_config.kv_transfer_config
         limits = replace(
             info.limits,
@@ -110,7 +112,8 @@ class VllmClient(VllmControls):
         self._ping: asyncio.Task[Any] | None = None
         self._pinged_at = 0.0
         self._closing: asyncio.Task[None] | None = None
-        llm._run_output_handler()  # else the death of an engine before its first request goes unseen
+        # Without this task, the death of an engine before its first request goes unnoticed.
+        llm._run_output_handler()
         self._reading = None if events is None else asyncio.create_task(events.run())
         self._watching = asyncio.create_task(self._watch())
 
@@ -141,7 +144,7 @@ class VllmClient(VllmControls):
             raise
 
     async def _release_remote(self, params: AnyParams, options: RequestOptions) -> None:
-        """vLLM will not have the request: who computed its prompt may forget that."""
+        """Releases a remote prompt of a request that vLLM will not get."""
         extra_args = params.extra_args if isinstance(params, SamplingParams) else None
         given = extra_args.get(KEY) if isinstance(extra_args, dict) else None
         if self.info.limits.kv_role is not None and isinstance(given, dict) and given:
@@ -203,13 +206,14 @@ class VllmClient(VllmControls):
     async def _answer(
         self, request: Request, prompt: Any, index: int, stream: RequestStream, ended: bool | None
     ) -> AsyncGenerator[None, None]:
-        """Run one of the answers, and yield whenever there is more of it in the stream."""
+        """Runs one of the answers, and yields whenever the stream has more of it."""
         constraint = to_constraint(request.params.structured_outputs)
         with translated(next(iter(constraint), None) if constraint else None):
             outputs = self._llm.generate(
                 prompt,
                 to_sampling_params(to_sampling(request, index)),
-                request.request_id,  # by which it is aborted; vLLM makes it unique for itself
+                # Id used to abort the request; vLLM adds a unique suffix itself.
+                request.request_id,
                 lora_request=to_lora(request.lora_request),
                 trace_headers=request.trace_headers,
                 priority=request.priority,
@@ -220,7 +224,8 @@ class VllmClient(VllmControls):
                 async for output in outputs:
                     is_matched = stream.push(to_sequence_output(request, index, output))
                     yield
-                    if is_matched:  # a stop string, of which the engine knows nothing
+                    # Stop strings are found here, and the engine does not know of them.
+                    if is_matched:
                         return
 
     async def run_pooling(self, request: Request) -> AsyncGenerator[PoolingRequestOutput, None]:
@@ -239,7 +244,7 @@ class VllmClient(VllmControls):
 
     @contextmanager
     def _following(self, request: Request) -> Iterator[None]:
-        """A request while it is open."""
+        """Registers a request while it is open."""
         self._check_alive()
         self._open[request.engine_id] = request
         self._idle.clear()
@@ -314,7 +319,7 @@ class VllmClient(VllmControls):
                 config,
                 is_idle=not self._open,
                 num_loras=len(self.lora_requests),
-                # vLLM counts those of all ranks together.
+                # vLLM reports only the sum over all ranks.
                 num_waiting_tokens=self._llm.get_num_queued_tokens() if is_single else 0,
             )
             for meter in self._meters.values()
@@ -358,14 +363,14 @@ class VllmClient(VllmControls):
         if self._open and is_alive and not await is_set_within(self._idle, timeout_s):
             try:
                 await self.abort([request.request_id for request in self._open.values()])
-            except WeftError as error:  # they end with the engine
+            except WeftError as error:  # the requests end with the engine
                 log.warning("requests could not be aborted before the engine ends: %s", error)
         for task in (self._reading, self._ping):
             if task is not None:
                 task.cancel()
         if self._media is not None:
             await self._media.aclose()
-        # On a thread: it waits for its processes.
+        # On a thread, since it waits for vLLM's processes.
         await asyncio.to_thread(self._llm.shutdown, _SHUTDOWN_S)
         self._guard.close()
         await asyncio.wait({self._watching})
@@ -386,11 +391,13 @@ class VllmClient(VllmControls):
             raise self.dead_error
 
 
-_SHUTDOWN_S = 5.0  # for vLLM's processes to leave by themselves
+_SHUTDOWN_S = 5.0  # time for vLLM's processes to exit by themselves
 
 
 def _failure(request: Request, stream: RequestStream) -> WeftError:
-    """Why vLLM gave an answer up. Of a grammar that nothing satisfies its engine says no more, after a first token."""
+    """The error of an answer that vLLM aborted. For a grammar that cannot be satisfied, vLLM reports no reason after
+    the first token.
+    """
     assert stream.error is not None
     constraint = to_constraint(request.params.structured_outputs)
     if constraint and all(stream.progress(i)[0] <= 1 for i in range(request.params.n)):

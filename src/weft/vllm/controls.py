@@ -23,7 +23,7 @@ MAX_ADAPTERS = 1024  # whether loaded or not
 
 
 class VllmControls(EngineClient):
-    """The part of `VllmClient` that hands a call to vLLM and its refusal back."""
+    """The calls of `VllmClient` that are passed to vLLM, with its refusals converted to errors."""
 
     def __init__(self, llm: Any, config: EngineConfig) -> None:
         self._llm = llm
@@ -38,7 +38,7 @@ class VllmControls(EngineClient):
 
     @abstractmethod
     def _check_alive(self) -> None:
-        """Raise where no engine is there to answer."""
+        """Raises an error if the engine is not running."""
 
     @abstractmethod
     def _use_ranks(self, size: int) -> None:
@@ -225,7 +225,7 @@ class VllmControls(EngineClient):
             return bool(await self._llm.pin_lora(lora_id))
 
     def _check_lora(self, request: LoRARequest | None) -> None:
-        """Only what an operator has loaded: a request must not name a directory of its own."""
+        """Accepts only adapters that an operator has loaded: a request must not name a directory."""
         if request is not None and self._loras.get(request.lora_name) != request:
             raise NotFound(f"lora_name {request.lora_name!a} is not loaded", "lora_name")
 

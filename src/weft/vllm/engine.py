@@ -1,4 +1,4 @@
-"""vLLM itself: the one module that imports it. An engine is started here, and our values made its own."""
+"""The only module that imports vLLM: starts its engine, and converts values to vLLM's."""
 
 import asyncio
 import dataclasses
@@ -26,18 +26,18 @@ log = logging.getLogger("weft.engine")
 
 RELEASE = "0.32"
 _SERIES = "vllm:"
-_MERGED = "structured_outputs_config"  # of which this server decides a part
-# Before vLLM's first import, which reads them.
+_MERGED = "structured_outputs_config"  # this server sets a part of this structure
+# Environment variables that vLLM reads when it is first imported.
 _VARIABLES = {
-    "VLLM_LOGGING_STREAM": "ext://sys.stderr",  # standard output has the ready block
+    "VLLM_LOGGING_STREAM": "ext://sys.stderr",  # standard output is for the ready block
     "VLLM_NO_USAGE_STATS": "1",
-    "VLLM_MAX_IMAGE_PIXELS": str(2**26),  # decoded they take 200 MB
+    "VLLM_MAX_IMAGE_PIXELS": str(2**26),  # decoded, an image of this size takes 200 MB
     "VLLM_KV_EVENTS_USE_INT_BLOCK_HASHES": "0",
 }
 
 
 class VllmSeries:
-    """A collector of vLLM's own series, from the registry that its loggers fill."""
+    """A collector of vLLM's metric series, from the registry that its loggers fill."""
 
     def collect(self) -> Iterator[Metric]:
         """Yields vLLM's series; those of the process are collected elsewhere."""
@@ -49,7 +49,7 @@ class VllmSeries:
 
 
 def import_vllm() -> Any:
-    """The package; `ConfigError` if it is not there, or is another release."""
+    """Imports vLLM; raises `ConfigError` if it is missing, or another release."""
     for name, value in _VARIABLES.items():
         os.environ.setdefault(name, value)
     try:
@@ -66,7 +66,7 @@ def import_vllm() -> Any:
 
 
 def read_words(words: Sequence[str]) -> dict[str, Any]:
-    """Flags of vLLM's command line, as its own parser reads them; only those that are given."""
+    """The given flags of vLLM's command line, read by its own parser."""
     given = _parse(words)
     if _MERGED in given:
         chosen, usual = given[_MERGED], type(given[_MERGED])()
@@ -110,7 +110,7 @@ def start(settings: Mapping[str, Any], record: Callable[[int, Any, Any], None]) 
     for name in settings:
         if name not in known:
             raise ConfigError(f"--engine-args: {name} is no argument of vLLM {RELEASE}'s engine")
-    # vLLM makes objects of some of these by itself, and of the others only where its parser reads them.
+    # vLLM converts some of these to objects itself, and the others only in its command-line parser.
     objects = {name: value for name, value in settings.items() if isinstance(value, dict)}
     words = [f"{spelled(name)}={json.dumps(value)}" for name, value in objects.items()]
     settings = {**settings, **_parse(words)}
@@ -120,7 +120,7 @@ def start(settings: Mapping[str, Any], record: Callable[[int, Any, Any], None]) 
         is_ours = True
 
         def __init__(self, **_of_vllm: Any) -> None:
-            """Takes vLLM's arguments and needs none of them."""
+            """Accepts vLLM's arguments, and uses none of them."""
 
         def record(
             self, scheduler_stats: Any, iteration_stats: Any, *, engine_idx: int, **_others: Any
@@ -137,7 +137,8 @@ def start(settings: Mapping[str, Any], record: Callable[[int, Any, Any], None]) 
         raise ConfigError(f"vLLM refuses this configuration: {_line(error)}") from error
     try:
         llm = engine.from_vllm_config(config, stat_loggers=[Recorder])
-    except Exception as error:  # of its processes, its kernels, its packages: of any kind
+    # VLLM's processes, kernels and packages raise exceptions of any type.
+    except Exception as error:
         raise ConfigError(f"vLLM could not start: {_line(error)}") from error
     if llm.profiler is not None:
         llm.profiler = OneThread(llm.profiler)
@@ -145,10 +146,10 @@ def start(settings: Mapping[str, Any], record: Callable[[int, Any, Any], None]) 
 
 
 async def scale(llm: Any, size: int, drain_timeout: int) -> None:
-    """Change the number of its ranks, and go on hearing of each step."""
+    """Changes the number of ranks, and keeps the statistics of each step."""
     former = llm.logger_manager
     await llm.scale_elastic_ep(size, drain_timeout)
-    # For more ranks vLLM makes a new one, of its own loggers alone.
+    # With more ranks, vLLM replaces the logger manager by one with its own loggers only.
     if llm.logger_manager is not former:
         ours = [one for one in former.stat_loggers if getattr(one, "is_ours", False)]
         llm.logger_manager.stat_loggers += ours
@@ -205,10 +206,10 @@ def decode(
 
 
 def _frame_size(data: bytes) -> tuple[int, int]:
-    """As a video's header says it, whichever reader its frames are left to."""
+    """Width and height from a video's header, independent of the reader of its frames."""
     file = import_module("vllm.multimodal.video_decoders.opencv").OpenCVVideoBackendMixin
     opencv, opened = import_module("cv2"), file.open_video_capture(data)
-    # It is closed when it is collected: to release what reads of a Python object is a segmentation fault.
+    # Closed when the object is collected: releasing a reader of a Python object crashes the process.
     width, height = opencv.CAP_PROP_FRAME_WIDTH, opencv.CAP_PROP_FRAME_HEIGHT
     return int(opened.get(width)), int(opened.get(height))
 
@@ -227,7 +228,7 @@ def _reporting(loader: Any, on_chosen: Callable[[int], None]) -> Any:
 
 
 async def process(llm: Any, request: Request, media: Mapping[str, Any]) -> Any:
-    """A prompt with media, as its processor makes it of that, on a thread of its own: anchors become many tokens."""
+    """Runs the model's processor on a prompt with media, on a separate thread: each placeholder becomes many tokens."""
     texts = {"prompt": request.prompt, "cache_salt": request.cache_salt}
     given = {name: text for name, text in texts.items() if text is not None}
     prompt = {"prompt_token_ids": request.prompt_token_ids, **given, **media}
@@ -263,12 +264,12 @@ async def item_form(llm: Any, modality: Modality) -> ItemForm:
             log.warning("tensors of %s are not checked: %s", modality, _line(error))
             return ItemForm({}, None)
 
-    # On the only thread that vLLM has for this: its processors share what may not be shared.
+    # On the thread that vLLM has for this: its processors are not thread-safe.
     return await asyncio.get_running_loop().run_in_executor(llm.renderer._mm_executor, both)
 
 
 def to_multi_modal_input(llm: Any, request: Request, forms: Mapping[Modality, ItemForm]) -> Any:
-    """A prompt whose media are tensors, which no processor sees. Slow."""
+    """A prompt whose media are tensors, which bypass the processor. Slow."""
     assert request.media is not None
     there = import_module("vllm.multimodal.inputs")
     ids = import_module("torch").tensor(request.prompt_token_ids)
@@ -299,7 +300,7 @@ def to_multi_modal_input(llm: Any, request: Request, forms: Mapping[Modality, It
 
 
 def _to_torch(tensor: Tensor, made_dtype: str | None, model_dtype: Any) -> Any:
-    """Floats as the model's, integers as its processor's."""
+    """Converts a tensor: floats to the model's type, integers to the processor's."""
     torch = import_module("torch")
     numbers = torch.frombuffer(bytearray(tensor.data), dtype=getattr(torch, tensor.dtype))
     numbers = numbers.reshape(tensor.shape)
@@ -333,7 +334,7 @@ def _to_item(item: Mapping[str, Any], place: Any) -> Item:
         {
             name: (str(numbers.dtype).removeprefix("torch."), tuple(numbers.shape))
             for name, numbers in tensors.items()
-            if hasattr(numbers, "shape")  # no list of others
+            if hasattr(numbers, "shape")  # an array, not a list of arrays
         },
         place.get_num_embeds(),
     )
@@ -346,7 +347,7 @@ def to_prompt(request: Request) -> Any:
 
 
 def to_sampling_params(arguments: Mapping[str, Any]) -> Any:
-    """vLLM's parameters, which refuse what does not go together."""
+    """vLLM's parameters; raises an error for values that exclude each other."""
     there = import_module("vllm.sampling_params")
     values = dict(arguments)
     for name, kind in (

@@ -1,17 +1,19 @@
-"""`EngineGuard`: ends vLLM's engines when this process is gone. Killed, it cannot; and they would keep their memory."""
+"""`EngineGuard`: ends vLLM's engine processes if this process dies. A killed process cannot do that, and the engines
+would keep their memory.
+"""
 
 import subprocess
 from collections.abc import Sequence
 
 import psutil
 
-# The shell reads until the other end of the pipe is closed, as it is when its holder dies in whatever way.
+# The shell waits until the other end of the pipe is closed, which happens however its owner dies.
 _SCRIPT = 'read -r _; kill -9 "$@"'
-_ENGINE = "EngineCore"  # in the name that vLLM gives its processes; workers end with theirs
+_ENGINE = "EngineCore"  # in the names of vLLM's engine processes; their workers end with them
 
 
 class EngineGuard:
-    """A shell that waits beside the engines with these process ids, until `close`."""
+    """A shell process that waits, until `close`, to end the engines with these process ids."""
 
     def __init__(self, pids: Sequence[int]) -> None:
         self._shell = None
@@ -21,11 +23,11 @@ class EngineGuard:
                 stdin=subprocess.PIPE,
                 stdout=subprocess.DEVNULL,
                 stderr=subprocess.DEVNULL,
-                start_new_session=True,  # Ctrl-C is for us
+                start_new_session=True,  # the process must not get Ctrl-C
             )
 
     def close(self) -> None:
-        """The engines have ended: their ids may be others' soon. Idempotent."""
+        """Stops guarding: the engines have ended, and their ids may be reused. Idempotent."""
         shell, self._shell = self._shell, None
         if shell is not None:
             shell.kill()

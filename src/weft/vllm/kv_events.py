@@ -23,8 +23,8 @@ log = logging.getLogger("weft.engine")
 
 _LOOPBACK = "tcp://127.0.0.1"
 _MAX_MESSAGE_BYTES = 64 << 20
-_HWM = 100_000  # batches that may wait for us, as vLLM's publisher has it
-_MAX_TRIES = 20  # to find as many free ports in a row as there are ranks
+_HWM = 100_000  # maximum number of batches that wait to be read, as in vLLM's publisher
+_MAX_TRIES = 20  # attempts to find as many consecutive free ports as there are ranks
 
 
 class _Stored(msgspec.Struct, tag="BlockStored"):
@@ -67,7 +67,7 @@ class KvEventReader:
     def __init__(self, num_ranks: int) -> None:
         self.feed = KvEventFeed()
         self._num_published = 0
-        self._last: dict[int, int] = {}  # vLLM's number of the last batch, by rank
+        self._last: dict[int, int] = {}  # last sequence number, by rank
         self._context = zmq.asyncio.Context()
         self._socket = self._context.socket(zmq.SUB)
         self._socket.setsockopt(zmq.RCVHWM, _HWM)
@@ -82,16 +82,16 @@ class KvEventReader:
         return {"enable_kv_cache_events": True, "publisher": "zmq", "endpoint": endpoint}
 
     async def run(self) -> None:
-        """Publish what comes, until cancelled."""
+        """Publishes incoming events until cancelled."""
         while True:
             self._take(await self._socket.recv_multipart())
 
     def _take(self, frames: Sequence[bytes]) -> None:
-        """A topic, the batch's number and the batch. What cannot be read is missing when the next one comes."""
+        """Reads a message: topic, number and batch. An unreadable batch counts as missing."""
         try:
             _topic, number, payload = frames
             batch = _decoder.decode(payload)
-        except ValueError as error:  # msgspec's are of these
+        except ValueError as error:  # includes msgspec's exceptions
             log.warning("an event of the prefix cache could not be read: %s", error)
             return
         rank, sequence = batch.data_parallel_rank or 0, int.from_bytes(number, "big")
@@ -119,7 +119,7 @@ class KvEventReader:
 
 
 def to_event(event: _Stored | _Removed | _Cleared) -> KvEvent | None:
-    """Ours; None for what is not of the first group of blocks in the pool that is computed on."""
+    """Converts an event; None for events of other block groups, or of other media than the pool."""
     if isinstance(event, _Cleared):
         return AllBlocksCleared()
     if event.medium not in (None, Medium.POOL) or event.group_idx not in (None, 0):
@@ -141,14 +141,14 @@ def to_event(event: _Stored | _Removed | _Cleared) -> KvEvent | None:
 
 
 def _salt(event: _Stored) -> str | None:
-    """The one text among the first block's extra keys that is not the adapter's name; pictures have pairs."""
+    """The text among the first block's extra keys that is not the adapter's name; keys of media are pairs."""
     keys = (event.extra_keys or [None])[0] or []
     texts = [key for key in keys if isinstance(key, str) and key != event.lora_name]
     return texts[0] if texts else None
 
 
 def _media(keys: list[Any] | None) -> list[tuple[str, int]]:
-    """The pairs among a block's extra keys: an item's hash, and where it begins."""
+    """The pairs among a block's extra keys: hash and start of an item."""
     return [(str(key[0]), int(key[1])) for key in keys or () if isinstance(key, list | tuple)]
 
 
@@ -159,7 +159,7 @@ def _to_bytes(block_hash: int | bytes) -> bytes:
 
 
 def _bind(socket: "zmq.asyncio.Socket", num_ranks: int) -> int:
-    """The first of so many ports in a row on which the socket listens now."""
+    """Binds consecutive free ports; returns the first one."""
     for _ in range(_MAX_TRIES):
         first: int = socket.bind_to_random_port(_LOOPBACK)
         bound = [first]

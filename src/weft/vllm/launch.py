@@ -1,4 +1,4 @@
-"""An engine of vLLM's, from its settings to a client: loaded on a thread, followed on the event loop."""
+"""Starts vLLM's engine from settings, and creates its client: loaded on a thread, used on the event loop."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -30,7 +30,7 @@ class Launched:
     version: str
 
     async def connect(self, tokenizer: Tokenizer) -> VllmClient:
-        """The client of it, in a running event loop."""
+        """Creates the client, in a running event loop."""
         with translated():
             tasks = await self.llm.get_supported_tasks()
         config = with_pooler(self.config, self.llm.model_config, tasks)
@@ -42,8 +42,8 @@ class Launched:
 
 
 def launch(settings: Mapping[str, Any], tokenizer: Tokenizer) -> Launched:
-    """Load the weights, which takes minutes: on a thread. `ConfigError` says what vLLM refuses."""
-    # What is wrong with these is said before minutes have passed.
+    """Loads the weights, for minutes, on a thread. Raises `ConfigError` with vLLM's reason."""
+    # Checked before vLLM starts, which takes minutes.
     MediaSources.of(settings.get("allowed_media_domains"), settings.get("allowed_local_media_path"))
     num_ranks = settings.get("data_parallel_size", 1)
     most = max(num_ranks, MAX_ELASTIC_RANKS) if settings.get("enable_elastic_ep") else num_ranks
@@ -51,7 +51,7 @@ def launch(settings: Mapping[str, Any], tokenizer: Tokenizer) -> Launched:
     meters = {rank: LoadMeter(rank) for rank in range(num_ranks)}
 
     def record(rank: int, scheduler: Any, iteration: Any) -> None:
-        # With ranks elsewhere, the one that is here has a number of theirs.
+        # If other ranks run on other machines, the rank here keeps its number among all.
         meters.setdefault(rank, LoadMeter(rank)).record(scheduler, iteration)
 
     feeds = {} if events is None else {"kv_events_config": events.settings}

@@ -1,4 +1,4 @@
-"""`LoadMeter`: what vLLM reports of a rank after each step, as the load that routers read."""
+"""`LoadMeter`: converts vLLM's report after each step to the load of a rank."""
 
 import time
 from collections import deque
@@ -9,7 +9,7 @@ from weft.core.config.engine import EngineConfig
 from weft.core.values.types import EngineLoad
 
 _THROUGHPUT_WINDOW_S = 5.0
-_WINDOW_LOOKUPS = 1000  # prompts that the hit rate is about
+_WINDOW_LOOKUPS = 1000  # number of last prompts that the hit rate covers
 
 
 class LoadMeter:
@@ -19,9 +19,9 @@ class LoadMeter:
         self.last_report_at = clock()
         self._rank = rank
         self._clock = clock
-        self._recent: deque[tuple[float, int]] = deque()  # (when, tokens)
+        self._recent: deque[tuple[float, int]] = deque()  # (time, tokens)
         self._lookups: deque[tuple[int, int, int]] = deque()  # (prompts, tokens, tokens found)
-        self._num_prompts = 0  # of these lookups
+        self._num_prompts = 0  # sums over these lookups
         self._num_running = 0
         self._num_waiting = 0
         self._usage = 0.0
@@ -31,12 +31,12 @@ class LoadMeter:
         self._num_accepted = 0
 
     def record(self, scheduler: Any, iteration: Any) -> None:
-        """Take in `SchedulerStats` and `IterationStats`, either of which may be None."""
+        """Stores `SchedulerStats` and `IterationStats`, either of which may be None."""
         self.last_report_at = self._clock()
         if iteration is not None:
             self._recent.append((self.last_report_at, iteration.num_generation_tokens))
             self._num_preemptions += iteration.num_preempted_reqs
-            self._forget_old()  # here too: it may be that nobody reads
+            self._forget_old()  # also while recording, since the load may never be read
         if scheduler is None:
             return
         self._num_steps += 1
@@ -57,7 +57,7 @@ class LoadMeter:
     def read(
         self, config: EngineConfig, *, is_idle: bool, num_loras: int, num_waiting_tokens: int
     ) -> EngineLoad:
-        """The load now. An engine without a request reports nothing: what it said last is over then."""
+        """The present load. An engine without requests reports nothing, so its last report no longer counts."""
         self._forget_old()
         cache, loras = config.cache_config, config.lora_config
         num_held = 0 if is_idle else round(self._usage * cache.num_blocks)

@@ -1,6 +1,5 @@
-"""Media of a request to what vLLM takes, on threads.
-
-Files are fetched, looked at and decoded, for its processor; tensors are looked at, for its engine.
+"""Converts media of a request for vLLM, on threads: files are fetched, checked and decoded for its processor; tensors
+are checked for its engine.
 """
 
 import asyncio
@@ -25,11 +24,11 @@ from weft.vllm.engine import (
 )
 
 FORMATS = ("PNG", "JPEG", "WEBP", "GIF", "BMP")
-_MAX_DECODED_AT_ONCE = 4  # prompts
+_MAX_DECODED_AT_ONCE = 4  # maximum number of prompts whose media are decoded at the same time
 
 
 class MediaReader:
-    """`kwargs` are vLLM's of its readers: how items of each modality are decoded."""
+    """Reads media for one model; `kwargs` are vLLM's decoding arguments per modality."""
 
     def __init__(self, sources: MediaSources, kwargs: Mapping[str, Mapping[str, Any]]) -> None:
         self._limits = sources.limits
@@ -40,7 +39,7 @@ class MediaReader:
 
     @classmethod
     def of(cls, model_config: Any) -> Self:
-        """As vLLM's configuration of the model says; `ConfigError` for sources that are none."""
+        """Creates a reader from vLLM's configuration of the model; raises `ConfigError` for invalid media sources."""
         most = max_pixels()
         limits = MediaLimits() if most is None else MediaLimits(max_pixels=most)
         domains, directory = (
@@ -81,7 +80,7 @@ class FramePixels:
         self._num_pixels = 0
 
     def take(self, num_frames: int, width: int, height: int) -> None:
-        """Count those of one video; `BadRequest` where they are too many."""
+        """Counts the frames of one video; raises `BadRequest` if they are too many."""
         self._num_pixels += num_frames * width * height
         if self._num_pixels > self._most:
             raise BadRequest(
@@ -92,7 +91,7 @@ class FramePixels:
 
 
 class TensorReader:
-    """Media that come as tensors, of an `AsyncLLM`."""
+    """Reads media tensors for an `AsyncLLM`."""
 
     def __init__(self, llm: Any) -> None:
         self._llm = llm
@@ -119,7 +118,9 @@ class TensorReader:
 
 
 def to_multi_modal(media: Media, decoded: list[Any]) -> dict[str, Any]:
-    """By modality, as vLLM names and orders them; `decoded` are the items', None for one of a uuid alone."""
+    """Media by modality, in vLLM's names and order; `decoded` has the decoded items, None for an item with only a
+    uuid.
+    """
     data: dict[Modality, list[Any]] = {}
     uuids: dict[Modality, list[str | None]] = {}
     for item, value in zip(media.items, decoded, strict=True):
@@ -134,7 +135,7 @@ def to_multi_modal(media: Media, decoded: list[Any]) -> dict[str, Any]:
 
 
 def check_images(media: Media, max_pixels: int) -> None:
-    """Raise `BadRequest` for a picture that is none, and for more pixels than are taken, by what their headers say."""
+    """Raises `BadRequest` for invalid images, and for too many pixels by their headers."""
     files = [item.data for item in media.items if item.modality == "image" and item.data]
     num_pixels = 0
     for data in files:
@@ -155,8 +156,8 @@ def _size(data: bytes) -> tuple[int, int]:
             width, height = image.size
             return width, height
     except (pillow.DecompressionBombError, pillow.DecompressionBombWarning):
-        raise BadRequest("image", "image: it has more pixels than are taken") from None
-    except (OSError, SyntaxError, ValueError):  # as Pillow's readers of formats fail
+        raise BadRequest("image", "image: it has too many pixels") from None
+    except (OSError, SyntaxError, ValueError):  # exceptions of Pillow's readers
         raise BadRequest(
             "image", f"image: its bytes are no picture in one of the formats {', '.join(FORMATS)}"
         ) from None

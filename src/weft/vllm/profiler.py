@@ -1,4 +1,4 @@
-"""vLLM's profiler of this process, on a thread of its own."""
+"""Runs vLLM's profiler of this process on a separate thread."""
 
 from concurrent.futures import ThreadPoolExecutor
 from typing import Any
@@ -24,5 +24,5 @@ class OneThread:
         self._thread.submit(self._profiler.start).result()
 
     def stop(self) -> None:
-        """End it, and write it."""
+        """Stops the profiler, and writes the profile."""
         self._thread.submit(self._profiler.stop).result()

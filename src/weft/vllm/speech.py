@@ -29,19 +29,20 @@ from weft.text.tokenizer import Tokenizer
 from weft.vllm.convert.errors import decoding, translated
 from weft.vllm.speech_model import SpeechModel, prompt_token_ids
 
-_MAX_DECODED_AT_ONCE = 2  # each up to VLLM_MAX_AUDIO_DECODE_BYTES
+# Maximum number of recordings decoded at the same time, each up to VLLM_MAX_AUDIO_DECODE_BYTES.
+_MAX_DECODED_AT_ONCE = 2
 
 
 @dataclass(frozen=True, slots=True)
 class Clip:
-    """A request, and what vLLM's engine is given for it."""
+    """A request for one clip, and its input for vLLM's engine."""
 
     request: Request
     prompt: Any
     clean: Callable[[str, bool], str] = field(repr=False)
 
     def cleaned(self, output: RequestOutput) -> RequestOutput:
-        """With the text as callers are to have it."""
+        """The output with cleaned text."""
         answers = [
             msgspec.structs.replace(answer, text=self.clean(answer.text, output.is_finished))
             for answer in output.outputs
@@ -61,7 +62,7 @@ class SpeechReader:
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
         self._model = model
-        # Anchors of sound are in prompts that the model's own class has made.
+        # The prompts that the model's class makes already contain placeholders of audio.
         facts = msgspec.structs.replace(config.model_config, media=None)
         bare = msgspec.structs.replace(config, model_config=facts)
         self._inputs = InputProcessor(bare, tokenizer, limits=limits, clock=clock)
@@ -70,8 +71,8 @@ class SpeechReader:
     async def read(
         self, speech: Speech, params: SamplingParams, options: RequestOptions
     ) -> tuple[Recording, list[Clip]]:
-        """The clips of a recording, checked; the language is detected, where it is not given."""
-        # Parameters are looked at before the recording is: one token stands for its prompts.
+        """The checked clips of a recording; the language is detected unless it is given."""
+        # Parameters are checked before the recording is decoded; one token stands for its prompts.
         await self._inputs.prepare(TokensPrompt(prompt_token_ids=[0]), params, options)
         if params.n > 1:
             raise BadRequest("n", f"n must be 1: a recording has one answer, got {params.n}")
@@ -113,7 +114,9 @@ class SpeechReader:
 async def in_order(
     streams: Sequence[AsyncGenerator[RequestOutput, None]],
 ) -> AsyncGenerator[tuple[int, RequestOutput], None]:
-    """Outputs of all, which run at once: those of a later one wait until the earlier ones have finished."""
+    """Outputs of all clips, which run at the same time: outputs of a later clip wait until earlier ones have
+    finished.
+    """
     held: list[deque[RequestOutput]] = [deque() for _ in streams]
     current = 0
     async with aclosing(merged(streams)) as outputs:

@@ -43,7 +43,7 @@ class SpeechModel:
         )
 
     def check(self, speech: Speech) -> None:
-        """Raise for a language that is none."""
+        """Raises an error for an unknown language."""
         for name in ("language", "to_language"):
             code = getattr(speech, name)
             try:
@@ -53,7 +53,9 @@ class SpeechModel:
                 raise BadRequest(name, f"{name}: {error}", code) from error
 
     def decode(self, speech: Speech) -> tuple[list[Any], float]:
-        """The clips of a recording and its seconds; slow. What its header says is too long is not decoded."""
+        """The clips of a recording and its length in seconds; slow. A recording whose header shows that it is too
+        long is not decoded.
+        """
         settings = self._settings[speech.task]
         wave, rate = import_module("vllm.multimodal.media.audio").load_audio(
             io.BytesIO(speech.data), sr=settings.sample_rate, mono=True, **self._limits
@@ -77,7 +79,9 @@ class SpeechModel:
         return float(clip.shape[-1] / self._settings[task].sample_rate)
 
     async def detect_language(self, clip: Any, task: SpeechTask, request_id: str) -> str | None:
-        """The language of a clip, where the model detects it in a step of its own; None where it does so by itself."""
+        """The language of a clip, if the model detects it in a separate step; None if the model does so while
+        transcribing.
+        """
         if not self._class.supports_explicit_language_detection:
             return None
         tokenizer = self._llm.renderer.get_tokenizer()
@@ -138,7 +142,7 @@ class SpeechModel:
 
     @staticmethod
     def _with_timestamps(prompt: Any) -> Any:
-        """As Whisper is asked for them."""
+        """The prompt with Whisper's timestamps switched on."""
         decoder = prompt["decoder_prompt"]
         text = decoder["prompt"].replace(_NO_TIMESTAMPS, FIRST_TIMESTAMP)
         return {**prompt, "decoder_prompt": {**decoder, "prompt": text}}
@@ -175,5 +179,5 @@ def _unread(name: str) -> BadRequest:
 
 
 def prompt_token_ids(prompt: Any) -> list[int]:
-    """Token ids of an engine prompt; those of the decoder where there is an encoder."""
+    """Token ids of an engine prompt; for a model with an encoder, those of the decoder."""
     return list(prompt.get("decoder_prompt", prompt)["prompt_token_ids"])

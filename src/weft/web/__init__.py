@@ -1,1 +1,1 @@
-"""The HTTP server: OpenAI's and Anthropic's APIs, tokens in and out, and what operators ask for."""
+"""The HTTP server: OpenAI's and Anthropic's APIs, tokens in and out, and endpoints for operators."""

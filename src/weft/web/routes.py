@@ -1,4 +1,4 @@
-"""Every endpoint of a server, in one table by API: what is not here is not served, but for `weft.web.page`."""
+"""Every endpoint of a server, in one table by API; only `weft.web.page` adds others."""
 
 from collections.abc import Iterable, Iterator
 from dataclasses import replace
@@ -20,7 +20,7 @@ from weft.web.tokens import ENDPOINTS as TOKENS
 
 
 def all_endpoints(state: ServerState) -> tuple[Endpoint, ...]:
-    """The APIs, and what describes this server."""
+    """The endpoints of all APIs, and those that describe this server."""
     openai = (*OPENAI, *response_endpoints(Runs(state, ResponseLimits())))
     invocations = invocations_endpoint((*openai, *TOKENS, *POOLING))
     endpoints = (

@@ -10,7 +10,7 @@ from weft.text.tokenizer import Tokenizer
 from weft.web.mcp.servers import ToolServers
 from weft.web.options import ApiOptions
 
-if TYPE_CHECKING:  # it brings an HTTP client, which few servers need
+if TYPE_CHECKING:  # imports an HTTP client, which few servers need
     from weft.web.inference.prefiller import HttpPrefiller
 
 
@@ -34,15 +34,15 @@ class Served:
     stores_responses: bool = True
 
     async def prefilled(self, request: Request, options: RequestOptions) -> Request:
-        """The request, its prompt computed by another server if a router chose one."""
+        """The request; if a router chose a prefill server, after that server computes the prompt."""
         chosen = options.prefiller
-        # What another server is asked to compute is token ids.
+        # Another server can compute only prompts of token ids.
         if chosen is None or self.prefiller is None or request.prompt_embeds:
             return request
         return await self.prefiller.compute(request, chosen)
 
     def close(self) -> None:
-        """End what was opened for requests; takes seconds where a tool server holds on."""
+        """Releases resources of requests; takes seconds if a tool server hangs."""
         if self.tool_servers is not None:
             self.tool_servers.close()
 

@@ -1,7 +1,7 @@
-"""`grpc.health.v1`: whether each service serves, checked once or watched.
+"""`grpc.health.v1`: the health of each service, as single checks or watched.
 
-The library's servicer holds a lock while it writes to a watcher, so that one who does not read stops every
-change; it has no List either.
+Replaces the library's servicer, which holds a lock while it writes to a watcher, so that a watcher that does not read
+blocks every change, and which has no List.
 """
 
 import asyncio
@@ -22,9 +22,9 @@ _UNKNOWN = health_pb2.HealthCheckResponse(status=health_pb2.HealthCheckResponse.
 
 
 class Health:
-    """The state of each of `services`, none of which serves at first. One event loop owns it.
+    """The health of each of `services`, all not serving at first; owned by one event loop.
 
-    With `knows_all`, a service that is not among them has the state of "".
+    With `knows_all`, unknown services have the state of "".
     """
 
     def __init__(self, services: Iterable[str], *, knows_all: bool = False) -> None:
@@ -37,11 +37,11 @@ class Health:
         return self._response_by_service[service] is _SERVING
 
     def set_serving(self, is_serving: bool, services: Iterable[str] | None = None) -> None:
-        """Set the state and notify every watcher; of all services if none is named."""
+        """Sets the state of the named services, or of all, and notifies every watcher."""
         response = _SERVING if is_serving else _NOT_SERVING
         for service in self._response_by_service if services is None else services:
             self._response_by_service[service] = response
-        # Watchers hold the event they wait for; a fresh one is there before they wake.
+        # Watchers wait for the old event; the new one is in place before they wake.
         self._changed, changed = asyncio.Event(), self._changed
         changed.set()
 
@@ -93,7 +93,7 @@ class Health:
 
 
 def _decode(data: bytes) -> str | None:
-    """The service that is named; None if the message is none: grpc answers UNKNOWN to an exception here."""
+    """The requested service; None for an invalid message: for an exception here, grpc would answer UNKNOWN."""
     try:
         return str(health_pb2.HealthCheckRequest.FromString(data).service)
     except DecodeError:

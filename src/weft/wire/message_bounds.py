@@ -1,8 +1,8 @@
-"""A look at a message before it is decoded: how many parts it has.
+"""Counts the parts of a message before it is decoded.
 
-Decoding is one piece, in which nobody else is served, and an empty message of two bytes becomes fifty
-in memory. Messages, strings and entries of maps are counted, and so are the bytes of numbers: packed ones are
-cheap, but eight million of them still take 40 to 55 ms.
+Decoding blocks all other requests, and an empty message of two bytes takes fifty in memory. Messages, strings and map
+entries are counted, and also the bytes of packed numbers: these are cheap, but eight million of them still take 40 to
+55 ms.
 """
 
 import re
@@ -12,12 +12,12 @@ from google.protobuf.descriptor import FieldDescriptor
 
 from weft.core.values.patterns import NEVER_BYTES
 
-# An abort may name 10,000 requests. Looking at so many takes 12 ms.
+# An abort may name 10,000 requests. Scanning this many parts takes 12 ms.
 MAX_PARTS = 12_000
 MAX_UNPACKED_BYTES = 2**21
 MAX_PACKED_BYTES = 2**22
 
-# Numbers without a length, one after the other: their tag says so in its lowest three bits.
+# Numbers without a length prefix (varints): the lowest three bits of the tag mark them.
 _VARINT = rb"[\x80-\xff]{0,9}+[\x00-\x7f]"
 _NUMBERS = re.compile(
     rb"(?:[" + re.escape(bytes(range(0, 0x80, 8))) + rb"]" + _VARINT
@@ -39,7 +39,7 @@ def crowded_field(
     max_packed_bytes: int = MAX_PACKED_BYTES,
     max_parts: int = MAX_PARTS,
 ) -> str | None:
-    """The field in which there is more than there may be. What is no message is for the decoder to refuse."""
+    """The field that has too many parts; None if there is none. An invalid message is left to the decoder."""
     open_messages = [(0, len(data), descriptor)]
     num_parts = 0
     room, packed_room = MAX_UNPACKED_BYTES, max_packed_bytes
@@ -56,7 +56,7 @@ def crowded_field(
             num_parts += 1
             wire_type = tag & 7
             field = fields.get(tag >> 3)
-            # Groups are of the past, and could hide anything: nobody sends one.
+            # Groups are obsolete, and could hide other parts: they are refused.
             if num_parts > max_parts or room < _MAX_SHIFT or wire_type in _GROUPS:
                 return "a field" if field is None else field.name
             if wire_type != _LENGTH_DELIMITED:

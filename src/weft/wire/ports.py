@@ -17,27 +17,27 @@ def server_args(
     shares_port: bool = False,
 ) -> ChannelArgs:
     """Limits of every gRPC server: `max_calls` calls at once, `max_streams` of them on one connection."""
-    # Calls that nobody has taken up yet, about 15 kB each, those reset meanwhile among them. Beyond
-    # this many core cancels what comes, from whichever connection, and its own 1,000 are fewer than one
-    # connection may have: full of resets, one must leave room for the calls of the others.
+    # Maximum number of calls that wait to be handled, including calls that were reset; each takes about 15 kB. Above
+    # this, gRPC core cancels new calls of any connection. Its default of 1,000 is less than one connection may have:
+    # a connection full of resets must leave room for others.
     max_pending = max_calls + max_streams
     return [
         ("grpc.max_concurrent_streams", max_streams),
-        # Between the first and the second of these it would cancel by chance.
+        # Between the first and the second limit, core would cancel calls at random.
         ("grpc.server.max_pending_requests", max_pending),
         ("grpc.server.max_pending_requests_hard_limit", max_pending),
-        # A second server on the same port would silently take a part of the connections.
+        # With the option on, a second server on the same port would silently get part of the connections.
         ("grpc.so_reuseport", int(shares_port)),
         ("grpc.max_receive_message_length", max_receive_bytes),
         ("grpc.max_metadata_size", max_metadata_bytes),
         ("grpc.absolute_max_metadata_size", max_metadata_bytes),
-        # TLS and the first frames; grpc's own two minutes are long for a descriptor that nobody uses.
+        # For TLS and the first frames; grpc's default of two minutes holds an unused file descriptor too long.
         ("grpc.server_handshake_timeout_ms", int(handshake_timeout_s * 1000)),
-        # Gateways ping idle connections, and long calls that are not streamed.
+        # Gateways send pings on idle connections, and during long calls that are not streamed.
         ("grpc.http2.max_ping_strikes", 0),
         ("grpc.http2.min_ping_interval_without_data_ms", 10_000),
         ("grpc.keepalive_permit_without_calls", 1),
-        # A peer that vanished without a word is noticed, and what is open for it ends.
+        # Detects a peer that has vanished, and ends its calls.
         ("grpc.keepalive_time_ms", 60_000),
         ("grpc.keepalive_timeout_ms", 20_000),
     ]
@@ -48,8 +48,8 @@ def client_args(*, max_message_bytes: int) -> ChannelArgs:
     return [
         ("grpc.max_receive_message_length", max_message_bytes),
         ("grpc.max_send_message_length", max_message_bytes),
-        # Long calls that are not streamed are silent; pings find out when the other side is gone. A server that sets
-        # nothing ends a connection whose silent calls ping more often than this.
+        # Long calls that are not streamed are silent; pings detect a dead server. A server with default settings
+        # closes a connection that sends more pings than this.
         ("grpc.keepalive_time_ms", 300_000),
         ("grpc.keepalive_timeout_ms", 10_000),
     ]

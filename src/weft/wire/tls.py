@@ -1,4 +1,4 @@
-"""A server's TLS credentials, refused with a sentence where grpc would refuse without saying why."""
+"""A server's TLS credentials, with clear errors for files that grpc would refuse without a reason."""
 
 import ssl
 from dataclasses import dataclass

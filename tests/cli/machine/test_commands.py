@@ -45,8 +45,8 @@ def test_a_plan_counts_several_engines(capsys):
     argv = ["plan", "embedded:tiny", "--num-threads", "2", "--data-parallel-size", "2"]
     assert run([*argv, "--no-measure"]) == 0
     text = capsys.readouterr().out
-    assert "engines     2, each with what follows" in text
-    assert "which all map" in text
+    assert "engines     2, each with the values below" in text
+    assert "shared by all" in text
 
 
 def test_a_plan_measures_the_machine(capsys):

@@ -139,7 +139,7 @@ def test_a_quota_that_is_no_whole_number_is_found(tmp_path: Path, files: dict[st
 
 @pytest.mark.parametrize("limit", ["max 100000", "200000 100000", "800000 100000"])
 def test_other_quotas_are_fine(tmp_path: Path, limit: str):
-    """None, a whole number of CPUs, or more than there are."""
+    """None, a whole number of CPUs, or too much."""
     files = {"proc/self/cgroup": "0::/\n", "sys/fs/cgroup/cpu.max": limit + "\n"}
     assert check_cpu_quota(write(tmp_path, files), num_cpus=4).mend is None
 

@@ -475,7 +475,7 @@ ALSO_REFUSED = {
         "encode",
     ),
     "k8s-notification-source": (
-        config("k8s-notification-source"), "'k8s-notification-source' is refused: objects of Kubernetes",
+        config("k8s-notification-source"), "'k8s-notification-source' is refused: --pool-name watches",
     ),
     "discovery.peers": (
         config(

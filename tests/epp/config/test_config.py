@@ -102,7 +102,7 @@ REFUSALS = [
     ("plugins: [{type: queue-scorer}, {type: queue-scorer}]", "plugins[1].name: 'queue-scorer'"),
     (
         "plugins: [{type: k8s-notification-source}]",
-        "plugins[0].type: 'k8s-notification-source' is refused: objects",
+        "plugins[0].type: 'k8s-notification-source' is refused: --pool-name",
     ),
     ("plugins: [{type: utilization-filter}]", "plugins[0].type: 'utilization-filter' is experim"),
     ("plugins: [{type: prefix-cache-scorer, parameters: {prefixMatchInfoProducerName: x}}]",
@@ -145,11 +145,11 @@ REFUSALS = [
      "flowControl.priorityBands[0].maxRequest: unknown key"),
     ("dataLayer: {peerDiscovery: {pluginRef: x}}", "dataLayer.peerDiscovery: state shared"),
     (("plugins: [{type: metrics-data-source, name: a}, {type: metrics-data-source, name: b}]\n"
-     "dataLayer: {sources: [{pluginRef: a}, {pluginRef: b}]}"), "dataLayer.sources[1]: one source"),
+     "dataLayer: {sources: [{pluginRef: a}, {pluginRef: b}]}"), "dataLayer.sources[1]: only one source"),
     ("dataLayer: {discovery: {pluginRef: x}}", "dataLayer.discovery.pluginRef: no plugin"),
     ("plugins: [{type: file-discovery, parameters: {path: /e}}]",
      "plugins[0]: 'file-discovery' is not named in dataLayer.discovery"),
-    ("plugins: [{type: k8s-notification-source}]", "objects of Kubernetes are followed with --pool-name"),
+    ("plugins: [{type: k8s-notification-source}]", "--pool-name watches Kubernetes objects"),
     ("plugins: [{type: queue-scorer}]\nplugins: []", "key 'plugins' appears twice"),
     ("1: 2", "keys must be strings"),
     ("plugins: [", "not valid YAML"),

@@ -164,7 +164,7 @@ async def test_our_own_server_renders():
         ({"vllm": {"url": "localhost:8000"}}, "vllm.url must be http://HOST:PORT"),
         ({"vllm": {"url": "http://h", "timeout": "0s"}}, "vllm.timeout must be more than 0"),
         ({"vllm": {"URL": "http://h"}}, "vllm.URL: "),
-        ({"backend": "estimate", "vllm": {}}, "backend: estimate leaves nothing for vllm"),
+        ({"backend": "estimate", "vllm": {}}, "backend: estimate and vllm exclude each other"),
         ({"backend": "hf"}, "backend: "),
         ({"estimate": {"image": {"mode": "static"}}}, "needs static.staticToken"),
         ({"estimate": {"video": {}}}, "estimate.video: "),

@@ -56,7 +56,7 @@ def test_json_is_read_too(tmp_path: Path):
         ('{name: x, address: 10.0.0.1, port: "0"}', "endpoints[2]: port must be from 1 to 65535"),
         ("{name: x, address: 10.0.0.1, port: 1, weight: 1}", "endpoints[2].weight: unknown key"),
         ("{name: x, address: 'a b', port: 1}", "endpoints[2]: address must be"),
-        ("{name: a, address: 10.0.0.1, port: 1}", "endpoints[2].name: default/a is there already"),
+        ("{name: a, address: 10.0.0.1, port: 1}", "endpoints[2].name: duplicate default/a"),
         ("7", "endpoints[2]: expected `object`"),
     ],
 )
@@ -256,7 +256,7 @@ def test_weights_share_out(tmp_path: Path):
         (OBJECTIVE.replace("-5", "high"), ".spec.priority: expected `int`"),
         (OBJECTIVE.replace("priority", "prio"), ".spec.prio: unknown key"),
         (OBJECTIVE + "more: 1", ".more: unknown key"),
-        (OBJECTIVE + "---\n" + OBJECTIVE, "[1].metadata.name: 'batch' is there already"),
+        (OBJECTIVE + "---\n" + OBJECTIVE, "[1].metadata.name: duplicate 'batch'"),
         (rewrite("r", "", "{targets: []}"), ".spec.rules[0].targets: expected `array` of length"),
         (rewrite("r", "", "{targets: [{modelRewrite: a, weight: 1}, {modelRewrite: b}]}"),
          ".spec.rules[0]: targets: give every target a weight, or none"),

@@ -91,8 +91,8 @@ def test_halves_that_nothing_joins_are_reported():
         config_text=STARTING["samples/sim-epp-gpu"], allow_experimental_plugins=True
     )
     assert [each.partition(": ")[2] for each in load_config(options).warnings] == [
-        "'models-data-source' has no effect: no plugin goes by which models endpoints list",
-        "'models-data-extractor' has no effect: no plugin goes by which models endpoints list",
+        "'models-data-source' has no effect: no plugin uses the models that endpoints list",
+        "'models-data-extractor' has no effect: no plugin uses the models that endpoints list",
     ]
     text = STARTING["samples/sim-epp-gpu"].replace(
         '"pluginRef": "dcgm-extractor"', '"pluginRef": "d"'

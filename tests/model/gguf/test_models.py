@@ -367,7 +367,7 @@ def test_blocks_compute_what_they_mean(tmp_path, wide, kind):
     checkpoint = open_model(str(path))
     assert len(checkpoint.groups) == 7 * WIDE["num_hidden_layers"]
     assert {form.bits for form in checkpoint.groups.values()} == {checkpoint.card.stored_bits}
-    assert "all the same" not in notice_of(checkpoint)
+    assert "by row instead" not in notice_of(checkpoint)
     assert_near(str(path), expected)
 
 
@@ -436,7 +436,7 @@ def test_types_may_differ_from_matrix_to_matrix(tmp_path, wide):
     checkpoint = open_model(str(path))
     bits = {name.rpartition(".")[2]: form.bits for name, form in checkpoint.groups.items()}
     assert (bits["v"], bits["q"]) == (8, 4)
-    assert "6 of these 14 matrices are int8 by row all the same" in notice_of(checkpoint)
+    assert "6 of these 14 matrices are computed in int8 by row instead" in notice_of(checkpoint)
     assert_near(str(path))
 
 

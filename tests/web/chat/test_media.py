@@ -143,7 +143,7 @@ async def test_an_anchor_in_a_text_is_no_picture():
     template = TEMPLATE.replace("<{{ part['type'] }}>", "#")
     assert (await prepared([IMAGE], media=anchors, template=template)).prompt == "#"
     error = await refusal([IMAGE, {"type": "text", "text": "#"}], media=anchors, template=template)
-    assert "the prompt has 2 tokens 35" in str(error)
+    assert "the prompt has 2 placeholder tokens 35" in str(error)
     assert "1 of these are given" in str(error)
 
 

@@ -55,12 +55,12 @@ class _Sample:
     num_owners: int
 
 
-# Of values that count `weights` times each.
+# Statistic of values, where each value counts as often as its weight.
 _Weighted = Callable[[Floats, Floats], float]
 
 
 def compare(a: Path, b: Path, options: CompareOptions) -> int:
-    """Print the differences; write them too if that is asked for."""
+    """Prints the differences; also writes them to a file if requested."""
     if not 0 < options.confidence < 1:
         raise ConfigError("--confidence must be between 0 and 1")
     if options.resamples < 1:
@@ -142,7 +142,7 @@ def _sample(runs: Sequence[Document], key: str) -> _Sample | None:
 
 
 class _Details(msgspec.Struct):
-    """Fields read from a detailed result, ours or vLLM's; older ones of vLLM have no `latencies`."""
+    """Fields of a detailed result, of Weft or vLLM; older ones of vLLM have no `latencies`."""
 
     ttfts: list[float]
     itls: list[list[float]]
@@ -169,7 +169,7 @@ def _records(document: Document) -> Iterator[Record]:
 
 
 def _resampled(sample: _Sample, rng: np.random.Generator, size: int) -> Floats:
-    """Each kind of figure of each draw: as many requests as there are, some several times, some not."""
+    """Bootstrap statistics: each draw takes as many requests as there are, with replacement."""
     found = np.empty((size, len(_KINDS)))
     for row in range(size):
         chosen = rng.integers(sample.num_owners, size=sample.num_owners)
@@ -185,7 +185,7 @@ def _mean(values: Floats, weights: Floats) -> float:
 
 
 def _quantile(share: float) -> _Weighted:
-    """The first value that at least this share does not exceed."""
+    """The smallest value that at least this share of values does not exceed."""
 
     def quantile(values: Floats, weights: Floats) -> float:
         sums = np.cumsum(weights)
@@ -195,7 +195,7 @@ def _quantile(share: float) -> _Weighted:
     return quantile
 
 
-# Of all values as `bench serve` computes it, and of values with weights.
+# Each statistic as `bench serve` computes it, and for weighted values.
 _KINDS: dict[str, tuple[Callable[[Floats], float], _Weighted]] = {
     "mean": (lambda values: float(values.mean()), _mean),
     "median": (lambda values: float(np.median(values)), _quantile(0.5)),

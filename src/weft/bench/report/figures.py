@@ -141,7 +141,7 @@ def spread(
 
 
 def message_times(record: Record) -> NDArray[np.float64]:
-    """When each message with tokens came."""
+    """Arrival time of each message with tokens."""
     return record.started_at + record.ttft_s + np.cumsum([0.0, *record.gaps_s])
 
 

@@ -8,14 +8,14 @@ from itertools import pairwise
 
 WIDTH, HEIGHT = 640, 280
 _LEFT, _RIGHT, _TOP, _BOTTOM = 62, 14, 14, 44
-_MAX_POINTS = 600  # of a line; more are not seen
+_MAX_POINTS = 600  # maximum points of a line; more would not be visible
 _NUM_TICKS = 5
 _STEPS = (1, 2, 2.5, 5, 10)
 
 
 @dataclass(frozen=True, slots=True)
 class Line:
-    """Points of one colour, by their order in x. `has_dots` marks each, for the few of a sweep."""
+    """Points of one colour, ascending in x. `has_dots` marks each point, for the few points of a sweep."""
 
     name: str
     points: Sequence[tuple[float, float]]
@@ -25,7 +25,7 @@ class Line:
 
 @dataclass(frozen=True, slots=True)
 class Span:
-    """A bar from one x to another in a row of its own or of others; `kind` is its colour."""
+    """A bar from one x to another in a row; `kind` sets its colour."""
 
     row: int
     start: float

@@ -1,4 +1,4 @@
-"""The document of a run, with the keys that `vllm bench serve` writes, and its file."""
+"""The result of a run, with the keys of `vllm bench serve`, and its file."""
 
 import math
 from collections.abc import Iterable
@@ -73,7 +73,7 @@ def metrics_of(report: ReportOptions, traffic: TrafficOptions) -> list[Metric]:
 
 
 def details(run: Run) -> Document:
-    """Every request that ended, in the order they were due; what failed has an error, and no tokens."""
+    """All finished requests, in the order of their send times; failed ones have an error, and no tokens."""
     ended = [record for record in run.records if record.state is not State.CANCELLED]
     return {
         "input_lens": [record.input_tokens for record in ended],
@@ -105,7 +105,7 @@ def result_path(document: Document, report: ReportOptions) -> Path:
 
 
 def base_name(document: Document) -> str:
-    """The model's name without what is before its last slash."""
+    """The part of the model's name after the last slash."""
     return str(document["model_id"]).rsplit("/", 1)[-1]
 
 
@@ -115,7 +115,7 @@ def write_document(path: Path, document: Document, *, is_appended: bool = False)
 
 
 def write_file(path: Path, content: bytes, *, is_appended: bool = False) -> None:
-    """A `ConfigError` says why it cannot be written."""
+    """Writes a file; raises `ConfigError` with the reason of a failure."""
     try:
         path.parent.mkdir(parents=True, exist_ok=True)
         with path.open("ab" if is_appended else "wb") as file:
@@ -125,7 +125,7 @@ def write_file(path: Path, content: bytes, *, is_appended: bool = False) -> None
 
 
 def read_documents(path: Path) -> list[Document]:
-    """The runs in a file: one line each, ours or vLLM's."""
+    """The runs in a file, of Weft or vLLM, one per line."""
     try:
         lines = path.read_bytes().splitlines()
         found = [msgspec.json.decode(line, type=Document) for line in lines if line.strip()]

@@ -9,17 +9,17 @@ Row = tuple[str, str]
 _TOTALS = (
     ("completed", "Successful requests", "{:d}"),
     ("failed", "Failed requests", "{:d}"),
-    ("max_concurrency", "Most open at a time, as set", "{:d}"),
-    ("request_rate", "Requests a second, as set", "{}"),
+    ("max_concurrency", "Maximum concurrency (as set)", "{:d}"),
+    ("request_rate", "Request rate (as set)", "{}"),
     ("duration", "Duration (s)", "{:.2f}"),
     ("total_input_tokens", "Input tokens", "{:d}"),
     ("total_output_tokens", "Output tokens", "{:d}"),
-    ("request_throughput", "Requests a second", "{:.2f}"),
-    ("request_goodput", "Goodput (requests a second)", "{:.2f}"),
-    ("output_throughput", "Output tokens a second", "{:.2f}"),
-    ("max_output_tokens_per_s", "Most output tokens in a second", "{:.2f}"),
-    ("max_concurrent_requests", "Most requests open at a time", "{:d}"),
-    ("total_token_throughput", "Input and output tokens a second", "{:.2f}"),
+    ("request_throughput", "Request throughput (requests/s)", "{:.2f}"),
+    ("request_goodput", "Goodput (requests/s)", "{:.2f}"),
+    ("output_throughput", "Output throughput (tokens/s)", "{:.2f}"),
+    ("max_output_tokens_per_s", "Peak output throughput (tokens/s)", "{:.2f}"),
+    ("max_concurrent_requests", "Peak concurrent requests", "{:d}"),
+    ("total_token_throughput", "Total token throughput (tokens/s)", "{:.2f}"),
 )
 
 

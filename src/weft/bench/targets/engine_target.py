@@ -1,4 +1,4 @@
-"""An engine behind the `EngineClient` protocol: of this process, or of a gRPC server."""
+"""A target behind the `EngineClient` protocol: an engine of this process, or a gRPC server."""
 
 import itertools
 import uuid
@@ -15,7 +15,7 @@ _BROKEN = (FinishReason.ABORT, FinishReason.ERROR)
 
 
 class EngineTarget:
-    """Tokens are the ids that come; no text is made of them, as the wire has none."""
+    """Sends requests to an engine client; counts token ids, and makes no text of them."""
 
     def __init__(self, client: EngineClient, model: str, params: SamplingParams) -> None:
         self.model = model
@@ -24,7 +24,7 @@ class EngineTarget:
         self._ids = map(f"bench-{uuid.uuid4().hex[:8]}-{{}}".format, itertools.count())
 
     async def send(self, prompt: Prompt, record: Record) -> None:
-        """Every output is a message; one may hold several tokens."""
+        """Each output counts as a message; it may hold several tokens."""
         if isinstance(prompt.content, tuple):
             raise ConfigError("conversations need --backend openai-chat")
         params = msgspec.structs.replace(self._params, max_tokens=prompt.output_len)
@@ -32,7 +32,7 @@ class EngineTarget:
         async with aclosing(stream) as outputs:
             async for output in outputs:
                 if any(answer.finish_reason in _BROKEN for answer in output.outputs):
-                    raise GenerationError("the server gave the answer up")
+                    raise GenerationError("the server aborted the answer")
                 num_tokens = sum(len(answer.token_ids) for answer in output.outputs)
                 if num_tokens or (output.is_finished and not record.has_begun):
                     record.take()

@@ -1,4 +1,4 @@
-"""OpenAI's completions and chat completions, streamed, and timed as they come."""
+"""OpenAI's completions and chat completions as streams, with the arrival time of each message."""
 
 import os
 import re
@@ -24,7 +24,7 @@ ENDPOINTS = {
 DEFAULT_PORT = 8000
 _HEADER = re.compile(r"[!#$%&'*+.^`|~\w-]+ *: *[\x20-\x7e]*")
 _SHOWN_CHARS = 500
-_BROKEN = ("abort", "error")  # of vLLM, and of ours
+_BROKEN = ("abort", "error")  # finish reasons of failed answers, of vLLM and Weft
 
 
 class _Delta(msgspec.Struct):
@@ -124,11 +124,13 @@ class HttpTarget:
                 self._tokenizer.encode(record.text, add_special_tokens=False)
             )
         else:
-            raise GenerationError("the server counts no tokens (usage); --tokenizer would here")
+            raise GenerationError(
+                "the server reports no token counts (usage); give --tokenizer to count them here"
+            )
 
 
 def open_wire(options: TargetOptions) -> HttpWire:
-    """Without a limit on connections, so that the load is what the flags say."""
+    """Opens connections without a limit, so that only the flags limit the load."""
     headers = {"content-type": "application/json", "accept": "*/*"}
     key = options.api_key or os.environ.get("OPENAI_API_KEY")
     if key:
@@ -159,7 +161,7 @@ def _take(choice: _Choice, record: Record, pieces: list[str]) -> None:
         filter(None, (delta.reasoning, delta.reasoning_content, delta.content))
     )
     if choice.finish_reason in _BROKEN:
-        raise GenerationError("the server gave the answer up")
+        raise GenerationError("the server aborted the answer")
     begins, ends = delta.role is not None, choice.finish_reason is not None
     if text or delta.tool_calls or not (begins or ends) or (ends and not record.has_begun):
         record.take()
@@ -167,7 +169,7 @@ def _take(choice: _Choice, record: Record, pieces: list[str]) -> None:
 
 
 async def _events(response: Response) -> AsyncGenerator[bytes, None]:
-    """The data of each event but the last, which says only that it is the last."""
+    """The data of each event except the last, which only marks the end."""
     rest = b""
     async for data in response.pieces():
         *lines, rest = (rest + data).split(b"\n")
@@ -190,7 +192,7 @@ async def _refuse(response: Response) -> None:
 
 
 def _sentence(found: Any) -> str:
-    """Returns the message of an error object, whichever server made it."""
+    """Returns the message of an error object, for any kind of server."""
     while isinstance(found, dict) and (inner := found.get("error") or found.get("message")):
         found = inner
     return str(found)[:_SHOWN_CHARS]

@@ -45,7 +45,7 @@ _CALIBRATION_WORDS = (50, 250)
 
 @dataclass(frozen=True, slots=True)
 class Opened:
-    """Something to load, and what makes prompts for it."""
+    """A target, and the maker of its prompts."""
 
     target: Target
     maker: Maker
@@ -53,7 +53,7 @@ class Opened:
 
 @asynccontextmanager
 async def open_target(options: TargetOptions, *, ignore_eos: bool) -> AsyncIterator[Opened]:
-    """Reach the server, waiting for it as long as the flags allow."""
+    """Connects to the server, and waits for it as long as the flags allow."""
     unused = _OF_HTTP if options.backend == "grpc" else _OF_GRPC
     refuse_unused(options, TargetOptions(), unused, f"with --backend {options.backend}")
     over = _over_grpc if options.backend == "grpc" else _over_http
@@ -88,7 +88,7 @@ async def _tokenizer_of(client: RpcClient) -> Tokenizer | None:
     try:
         return Tokenizer.from_files(await client.get_tokenizer_files())
     except WeftError:
-        return None  # a server may have none; ids need none
+        return None  # some servers have no tokenizer, and prompts of token ids need none
 
 
 @asynccontextmanager
@@ -109,7 +109,7 @@ async def _over_http(options: TargetOptions, ignore_eos: bool) -> AsyncIterator[
 
 
 async def _wait_ready(wire: HttpWire, timeout_s: float) -> None:
-    """Asks until the server answers: not every one has a page that says when it is ready."""
+    """Repeats requests until the server answers: not all servers have a readiness page."""
     until = time.monotonic() + timeout_s
     while time.monotonic() < until:
         with suppress(Unavailable):
@@ -120,7 +120,7 @@ async def _wait_ready(wire: HttpWire, timeout_s: float) -> None:
 
 
 async def _tokens_per_word(target: HttpTarget) -> float:
-    """From what the server counts in a short and in a longer prompt: what is around them drops out."""
+    """Tokens per word, from the server's counts for a short and a longer prompt: constant parts cancel out."""
     rng = np.random.default_rng(0)
     counts = []
     for num_words in _CALIBRATION_WORDS:

@@ -25,12 +25,12 @@ _READERS: dict[str, Callable[[str], Any]] = {
     ".yaml": yaml.safe_load,
     ".yml": yaml.safe_load,
 }
-# A file that names another file would be a chain; one is enough.
+# Settings that a file may not have; a file that names another file would start a chain.
 _NOT_HERE = {"--config", NOTES, VLLM_WORDS, "*"}
 
 
 def read_settings(path: Path) -> dict[str, Any]:
-    """The table in `path`. Raises ConfigError, naming the file and what is wrong with it."""
+    """The table of settings in `path`. Raises ConfigError with the file and the error."""
     read = _READERS.get(path.suffix.lower())
     if read is None:
         raise ConfigError(f"--config {path}: the name must end in {', '.join(_READERS)}")
@@ -48,7 +48,7 @@ def read_settings(path: Path) -> dict[str, Any]:
 
 
 def apply(path: str, app: App, commands: tuple[str, ...], arguments: ArgumentCollection) -> None:
-    """Fill the arguments that are still empty from the file."""
+    """Sets the arguments that are still empty from the file."""
     table: dict[str, Any] = {}
     by_flag = {argument.name: argument for argument in arguments if argument.name not in _NOT_HERE}
     for key, value in read_settings(Path(path)).items():
@@ -91,7 +91,7 @@ def _check(path: str, name: str, value: object, by_flag: dict[str, Argument]) ->
     if any(item is None or isinstance(item, dict | list) for item in values):
         raise ConfigError(f'--config {path}: "{name}" must be a value or a list of values')
     if _takes_text(argument.hint) and not all(isinstance(item, str) for item in values):
-        # A file's number is not the text that was written: 0123 is 83, and 1.10 is 1.1.
+        # YAML and TOML convert numbers (0123 is 83, 1.10 is 1.1), so the text that was written is lost.
         raise ConfigError(f'--config {path}: "{name}" is text; put it in quotes')
 
 

@@ -1,4 +1,6 @@
-"""Flags of the command line, made of what stands beside the fields they set (`weft.core.values.declare`)."""
+"""Flags of the command line, generated from the declarations of the fields that they set
+(`weft.core.values.declare`).
+"""
 
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, make_dataclass
@@ -25,7 +27,7 @@ GROUPS = {
     name: Group(name, sort_key=position)
     for position, name in enumerate(
         (
-            *("Target", "Prompts", "Traffic", "Result"),  # of `weft bench`
+            *("Target", "Prompts", "Traffic", "Result"),  # panels of `weft bench`
             "Batch",
             *("Workers", "Configuration", "Pool"),
             *(
@@ -44,7 +46,7 @@ GROUPS = {
     )
 }
 
-# The few flags that people type, under the letters that llama.cpp and other clients have for them.
+# Short spellings of common flags, with the letters of llama.cpp and other clients.
 SHORT = {
     "model": "-m",
     "max_model_len": "-c",
@@ -56,7 +58,7 @@ SHORT = {
     "input_file": "-i",
     "output_file": "-o",
     "verbose": "-v",
-    "v": "-v",  # as the reference picker has it
+    "v": "-v",  # the spelling of the reference picker
 }
 
 
@@ -85,7 +87,7 @@ def flags(*kinds: type[Any]) -> Callable[[type[T]], type[T]]:
 
 
 def pick(given: object, options: type[T], **others: Any) -> T:
-    """`options`, with the values of those flags in `given`, and `others`, which come first."""
+    """`options`, with the values of the given flags of `given`, and with `others`, which win."""
     values = {}
     for field, flag in _flags(options):
         value = getattr(given, _name(field, flag))
@@ -104,12 +106,12 @@ def flags_under(owner: type[Any], heading: str) -> Iterator[tuple[str, Flag]]:
 
 
 def sample_flags() -> type[Any]:
-    """A dataclass with the parameters of a request that have a help text; None is not given."""
+    """A dataclass with the parameters of a request that have a help text; None means not given."""
     flags = []
     for parameter in PARAMETERS.values():
         if parameter.param.help is not None:
             flag = Flag(parameter.param.help, "Sampling", is_size=parameter.param.is_size)
-            # A text or a list of texts is a flag that may be repeated.
+            # A parameter of type text or list of texts is a repeatable flag.
             kind = list[str] if parameter.kind == str | list[str] | None else parameter.kind
             field = Declared(parameter.name, kind | None, (flag,))
             flags.append((field.name, _annotated(field, flag), None))
@@ -132,7 +134,7 @@ def _flags(options: type[Any]) -> Iterator[tuple[Declared, Flag]]:
 
 
 def _annotated(field: Declared, flag: Flag) -> Any:
-    # What may be repeated is a list, and None where it is not given.
+    # A repeatable field is a list, or None if the flag is not given.
     kind = list[get_args(field.type)[0]] | None if _is_tuple(field) else field.type  # type: ignore[misc]  # a type of run time
     only = field.only_type
     settings: dict[str, Any] = {}

@@ -1,4 +1,4 @@
-"""Settings from the environment and from a file, for what the command line did not give."""
+"""Settings from the environment and from a file, for options that the command line does not set."""
 
 import os
 from importlib import import_module
@@ -8,16 +8,16 @@ from cyclopts.config import Env
 
 from weft.core.errors import ConfigError, Unauthenticated
 
-# What a line or a file says of vLLM's flags, for the log; never written by users.
+# Messages about translated flags of vLLM, for the log; set internally, never by users.
 NOTES = "--translated"
-VLLM_WORDS = "--vllm-words"  # what a line says to vLLM's engine; likewise
+VLLM_WORDS = "--vllm-words"  # arguments for vLLM's engine; set internally, never by users
 _KEYS = ("--api-key", "--control-api-key")
 
 
 def apply_config_file(app: App, commands: tuple[str, ...], arguments: ArgumentCollection) -> None:
-    """Fill the arguments that are still empty from the file that --config names, if it does.
+    """Sets the arguments that are still empty from the file of --config.
 
-    The command line's parser calls this after argv and the environment, which thus win.
+    The parser calls this after argv and the environment, which therefore win.
     """
     path = next((a.tokens[0].value for a in arguments if a.name == "--config" and a.tokens), None)
     if path is not None:

@@ -1,4 +1,4 @@
-"""Numbers as people write them: "32k" tokens, "4GiB". Lower-case steps are 1000, upper-case 1024."""
+"""Numbers in human form: "32k" tokens, "4GiB". Lower-case units are powers of 1000, upper-case ones of 1024."""
 
 import re
 from collections.abc import Sequence
@@ -40,7 +40,7 @@ def parse_count(text: str) -> int:
 
 
 def size_converter(type_: Any, tokens: Sequence[Token]) -> int | str:
-    """`parse_size`, in the form the command line's parser calls; or a word that the type takes in its place."""
+    """`parse_size` with the parser's signature; also accepts the words that the type allows."""
     text = tokens[0].value
     words = (word for kind in get_args(type_) for word in get_args(kind))
     return text if text in words else parse_size(text)

@@ -1,4 +1,4 @@
-"""`weft batch`: the requests of a file, answered by an engine that is started for them or by a server."""
+"""`weft batch`: answers the requests of a file, with an engine that it starts or with a server."""
 
 import asyncio
 import sys
@@ -41,9 +41,9 @@ from weft.web.http.state import ServerState
 
 _PROGRESS_S = 5.0
 _CONNECT_TIMEOUT_S = 10.0
-_PAUSES_S = (0.5, 30.0)  # the first and the longest, before the next try
-_LONGEST_WAIT_S = 600.0  # whatever a server says
-# What the same request may be answered with later; all else is an answer.
+_PAUSES_S = (0.5, 30.0)  # first and longest pause before a retry
+_LONGEST_WAIT_S = 600.0  # upper limit of a pause that a server requests
+# Statuses after which the same request is retried; any other status is the answer.
 _TRANSIENT = frozenset({408, 429, 500, 502, 503, 504})
 
 
@@ -76,7 +76,7 @@ class Tally:
         try:
             usage = _usages.decode(body).usage
         except msgspec.MsgspecError:
-            return  # of a kind that counts no tokens
+            return  # a response of a kind without token counts
         if usage is not None:
             self.tokens_in += usage.prompt_tokens
             self.tokens_out += usage.completion_tokens or 0
@@ -90,7 +90,7 @@ class Tally:
 
 
 def batch(model: str | None, options: BatchOptions) -> int:
-    """Answer what has no answer yet."""
+    """Answers all requests that have no answer yet."""
     configure_logging("warning")
     _check(model, options)
     known = check_requests(options.input_file)
@@ -162,7 +162,7 @@ class _Target:
 
 
 class _Work:
-    """The requests that are left, for as many as are sent at once."""
+    """The remaining requests, shared by the tasks that send them."""
 
     def __init__(
         self,
@@ -179,7 +179,7 @@ class _Work:
         self._max_tries = max_tries
 
     async def run(self) -> None:
-        """Send them until none is left."""
+        """Sends requests until none is left."""
         for request in self._left:
             response = await self._answer(request)
             if response is not None:
@@ -219,7 +219,7 @@ def _to_response(answer: httpx2.Response) -> BatchResponse:
     try:
         msgspec.json.decode(body)
     except (msgspec.MsgspecError, ValueError):
-        # A gateway's page; in the file it is a JSON text.
+        # An error page of a gateway, not JSON: it is written as a JSON string.
         body = msgspec.json.encode(answer.text)
     return BatchResponse(
         status_code=answer.status_code,
@@ -242,7 +242,7 @@ async def _server(options: BatchOptions) -> AsyncIterator[_Target]:
 
 
 def _check_key(key: str | None, status: int) -> None:
-    """A key that is refused is so for all requests, and no answer to any."""
+    """Raises an error for a refused key: all further requests would be refused too."""
     if status in (httpx2.codes.UNAUTHORIZED, httpx2.codes.FORBIDDEN):
         raise wrong_key(key)
 

@@ -13,7 +13,7 @@ import msgspec
 
 from weft.core.errors import ConfigError
 
-# A body's own limit (docs/decisions/0013) and what stands around it.
+# The limit of a body (docs/decisions/0013), plus the fields around it.
 _MAX_LINE_BYTES = 13 * 2**20
 _MAX_ID_CHARS = 512
 
@@ -90,9 +90,9 @@ def _check(request: BatchRequest) -> None:
 
 
 class AnswerFile:
-    """The output, which grows by whole lines, so that a batch that was cut off goes on where it was.
+    """The output file, to which whole lines are added, so that an interrupted batch can continue.
 
-    `answered` are those that it held when it was opened.
+    `answered` are the ids that it had when it was opened.
     """
 
     def __init__(self, path: Path, known: set[str]) -> None:
@@ -114,7 +114,7 @@ class AnswerFile:
         self._file.seek(0)
         for number, line in _lines(self._file, path):
             if not line.endswith(b"\n"):
-                break  # cut off while it was written
+                break  # the last line was cut off while it was written
             try:
                 custom_id = _answers.decode(line).custom_id
             except msgspec.MsgspecError as error:
@@ -128,7 +128,7 @@ class AnswerFile:
         self._file.truncate(end)
 
     def write(self, custom_id: str, response: BatchResponse) -> None:
-        """Add an answer; it is in the file when this returns."""
+        """Adds an answer; it is in the file when this returns."""
         answer = BatchAnswer(
             id=f"batch_req_{uuid.uuid4().hex}", custom_id=custom_id, response=response
         )

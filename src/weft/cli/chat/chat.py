@@ -15,7 +15,8 @@ from weft.cli.shown import print_json
 from weft.core.errors import ConfigError
 
 _EMPTY = 'the message must not be empty: give one, as weft chat "...", or pipe it in'
-# Where the server is, once it is there; what ends with the conversation is entered into the stack.
+# Returns the options of the connection once the server is reachable; cleanup at the end of the conversation is
+# registered in the stack.
 Reach = Callable[[AsyncExitStack], Awaitable[ConnectOptions]]
 
 
@@ -23,7 +24,7 @@ def chat(
     message: str | None, options: ChatOptions, connect: ConnectOptions, sample: SampleOptions
 ) -> int:
     """Talk with the server that is named."""
-    check_address(connect.address)  # before a message is read, or missed
+    check_address(connect.address)  # before the message is read from standard input
 
     async def reach(stack: AsyncExitStack) -> ConnectOptions:
         del stack
@@ -33,7 +34,7 @@ def chat(
 
 
 def converse(message: str | None, options: ChatOptions, sample: SampleOptions, reach: Reach) -> int:
-    """Say the message, or what is piped in, and print the answer; or talk for as long as the user does."""
+    """Sends the message, or standard input, and prints the answer; or runs a conversation on the terminal."""
     handle_interrupts()
     if message is None and not sys.stdin.isatty():
         message = sys.stdin.read().strip()
@@ -51,7 +52,7 @@ def converse(message: str | None, options: ChatOptions, sample: SampleOptions, r
             else:
                 runner.run(_answer_once(talk, message, options))
         finally:
-            # A second Ctrl-C must not leave a server behind; closing takes seconds at the most.
+            # A second Ctrl-C must not leave a server process behind; closing takes at most seconds.
             signal.signal(signal.SIGINT, signal.SIG_IGN)
             runner.run(stack.aclose())
     return 0

@@ -1,4 +1,4 @@
-"""`weft complete`: one text in, its continuation out, as it comes."""
+"""`weft complete`: prints the continuation of a text while it is generated."""
 
 import asyncio
 import sys
@@ -11,7 +11,7 @@ from weft.cli.shown import print_json
 from weft.core.errors import ConfigError
 from weft.core.observe.terminal import say
 
-DEFAULT_MAX_TOKENS = 128  # a model that was never taught to stop fills its context
+DEFAULT_MAX_TOKENS = 128  # a model that was not trained to stop would fill its context
 
 
 def complete(

@@ -18,7 +18,7 @@ from weft.rpc.connection import Credentials
 
 
 def handle_interrupts() -> None:
-    """Make Ctrl-C a KeyboardInterrupt, which cancels what runs on the event loop."""
+    """Makes Ctrl-C raise KeyboardInterrupt, which cancels the work on the event loop."""
     signal.signal(signal.SIGINT, signal.default_int_handler)
 
 
@@ -53,7 +53,9 @@ async def connected(options: ConnectOptions) -> AsyncIterator[RpcClient]:
 def to_sampling_params(
     options: SampleOptions, client: EngineClient, *, max_tokens: int | None
 ) -> SamplingParams:
-    """The options over the model's own defaults, checked; text comes in deltas."""
+    """Sampling parameters: the options, with the model's defaults for unset ones, checked; text is returned as
+    deltas.
+    """
     defaults = client.model_config.default_sampling_params
     known = {
         name: value for name, value in defaults.items() if name in SamplingParams.__struct_fields__

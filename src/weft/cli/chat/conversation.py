@@ -1,4 +1,4 @@
-"""A conversation with a served model: what was said so far, and what is needed to say more."""
+"""A conversation with a served model: its messages, and the parameters of further requests."""
 
 import time
 import uuid
@@ -39,7 +39,7 @@ class Answer:
 
     @property
     def tokens_per_s(self) -> float | None:
-        """Tokens per second after the first token; None if there are none."""
+        """Tokens per second after the first token; None if there is only one."""
         passed_s = self.ended_at - self.first_at
         return (self.num_tokens - 1) / passed_s if self.num_tokens > 1 and passed_s > 0 else None
 
@@ -67,7 +67,7 @@ class Conversation:
         system: str | None,
         thinks: bool | None,
     ) -> "Conversation":
-        """Reach the server and learn how its model wants to be spoken to; refuses wrong parameters."""
+        """Connects to the server and reads the model's properties; refuses invalid parameters."""
         client = await stack.enter_async_context(connected(connect))
         params = to_sampling_params(sample, client, max_tokens=None)
         files = await client.get_tokenizer_files()
@@ -87,7 +87,7 @@ class Conversation:
 
     @property
     def model(self) -> str:
-        """The name it is served by."""
+        """Name of the served model."""
         return self._served.client.model_config.served_model_name
 
     @property
@@ -96,7 +96,7 @@ class Conversation:
         return self._with_system(self.messages)
 
     def clear(self) -> None:
-        """Forget what was said; the system message stays."""
+        """Clears the conversation; the system message stays."""
         self.messages = []
         self.last = Answer()
 
@@ -109,7 +109,7 @@ class Conversation:
         return self._answer(self.messages, text)
 
     def say_again(self) -> AsyncGenerator[Reasoning | Content, None]:
-        """Another answer to the last message, in place of the one that it had."""
+        """Generates another answer to the last message, which replaces the earlier one."""
         *earlier, question, _ = self.messages
         return self._answer(earlier, question["content"])
 

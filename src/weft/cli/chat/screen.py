@@ -23,7 +23,7 @@ _LABEL = "reasoning: "
 
 
 class Screen:
-    """`mode` is how reasoning is shown. `begin` comes before each answer, `end` behind it."""
+    """Shows answers. `mode` is the display of reasoning. `begin` is called before each answer, `end` after it."""
 
     def __init__(self, mode: Mode, unfolds_by: str) -> None:
         self.mode = mode
@@ -36,13 +36,13 @@ class Screen:
         self.begin(Answer())
 
     def begin(self, answer: Answer) -> None:
-        """Another answer, of which nothing is shown yet."""
+        """Begins another answer."""
         self._answer = answer
         self._is_reasoning = False
         self._is_line_open = False
 
     def show(self, part: Reasoning | Content) -> None:
-        """Print what is new."""
+        """Prints new parts."""
         if isinstance(part, Reasoning):
             self._is_reasoning = True
             self._show_reasoning(part.text)
@@ -68,7 +68,7 @@ class Screen:
         say()
 
     def note(self, text: str) -> None:
-        """A line of ours, beside what the model wrote."""
+        """Prints a message of the program, not of the model."""
         dims = self._dims and sys.stderr.isatty()
         print(f"{_DIM}[{text}]{_PLAIN}" if dims else f"[{text}]", file=sys.stderr, flush=True)
 
@@ -97,7 +97,7 @@ class Screen:
 
 
 def _tail(text: str, columns: int) -> str:
-    """The last words of a text, on one line of so many columns."""
+    """The last words of a text that fit a line of this width."""
     line = harmless(" ".join(text[-4 * max(columns, 1) :].split()))
     line = line[-max(columns, 0) :] if columns > 0 else ""
     while cell_len(line) > columns:
@@ -108,7 +108,7 @@ def _tail(text: str, columns: int) -> str:
 async def print_answer(
     screen: Screen, talk: Conversation, parts: AsyncGenerator[Reasoning | Content, None]
 ) -> None:
-    """Print an answer as it comes."""
+    """Prints an answer while it is generated."""
     is_begun = False
     try:
         async with aclosing(parts):

@@ -1,4 +1,4 @@
-"""A conversation on a terminal: lines are edited and remembered, and those that begin with / are commands."""
+"""A conversation on a terminal: lines can be edited and are remembered; lines that begin with / are commands."""
 
 import asyncio
 import json
@@ -42,12 +42,12 @@ class ChatSession:
         self._was_interrupted = False
         self._commands: dict[str, tuple[str, Callable[[str], None]]] = {
             "/help": ("what there is", self._help),
-            "/clear": ("forget what was said; the system message stays", self._clear),
-            "/system": ("TEXT: the system message from now on; without, show it", self._system),
+            "/clear": ("clear the conversation; keep the system message", self._clear),
+            "/system": ("TEXT: set the system message; without TEXT, show it", self._system),
             "/regen": ("answer the last message again", self._regenerate),
             "/reasoning": ("show the reasoning of the last answer", self._unfold),
             "/verbose": (
-                "say how many tokens a second each answer had, or no longer",
+                "switch the display of tokens per second on or off",
                 self._verbose,
             ),
             "/save": (
@@ -66,7 +66,8 @@ class ChatSession:
             multiline=True,
             prompt_continuation="  ",
             interrupt_exception=Interrupted,
-            # A terminal without escapes has a plainer prompt, which takes no output.
+            # On a terminal without escape sequences, prompt_toolkit uses a plainer prompt, which accepts no output
+            # object.
             output=None if sys.stdout.isatty() else create_output(always_prefer_tty=True),
         )
 
@@ -78,7 +79,8 @@ class ChatSession:
                 text = self._runner.run(self._input.prompt_async(_PROMPT)).strip()
             except EOFError:
                 return
-            except (Interrupted, KeyboardInterrupt) as error:  # the latter before it could be typed
+            # KeyboardInterrupt: Ctrl-C before the prompt was ready.
+            except (Interrupted, KeyboardInterrupt) as error:
                 is_empty = (
                     isinstance(error, KeyboardInterrupt) or not self._input.default_buffer.text
                 )
@@ -109,10 +111,11 @@ class ChatSession:
     def _answer(self, parts: AsyncGenerator[Reasoning | Content, None]) -> None:
         try:
             self._runner.run(print_answer(self._screen, self._talk, parts))
-        except KeyboardInterrupt:  # the runner has ended the answer; the conversation goes on
+        except KeyboardInterrupt:  # the runner has ended the answer; the conversation continues
             self._was_interrupted = True
             self._screen.note("stopped")
-        except BadRequest as err:  # too long, for instance: say so, and let the next message try
+        # For example a conversation that is too long: the error is shown, and the next message may work.
+        except BadRequest as err:
             say(f"error: {err}", file=sys.stderr)
             return
         if self._talk.last.finish_reason == "length":
@@ -146,7 +149,7 @@ class ChatSession:
         if self._talk.messages:
             self._answer(self._talk.say_again())
         else:
-            say("error: nothing was answered yet", file=sys.stderr)
+            say("error: there is no answer yet", file=sys.stderr)
 
     def _unfold(self, rest: str) -> None:
         del rest
@@ -159,7 +162,7 @@ class ChatSession:
 
     def _save(self, rest: str) -> None:
         if not rest:
-            say("error: say where to: /save FILE", file=sys.stderr)
+            say("error: give a file: /save FILE", file=sys.stderr)
             return
         path = Path(rest).expanduser()
         try:
@@ -206,7 +209,7 @@ def _open_history() -> History:
         if path.stat().st_size > _MAX_HISTORY_BYTES:
             _shorten(path)
     except OSError as err:
-        say(f"what you type is not remembered: {err}", file=sys.stderr)
+        say(f"the input history is not saved: {err}", file=sys.stderr)
         return InMemoryHistory()
     return FileHistory(path)
 

@@ -1,1 +1,1 @@
-"""Commands that look at this machine and at the servers on it; none of them loads a model."""
+"""Commands that inspect this machine and its servers; none of them loads a model."""

@@ -8,19 +8,20 @@ _SEQUENCE, _UTC_TIME, _GENERALIZED_TIME, _VERSION = 0x30, 0x17, 0x18, 0xA0
 _BEGIN, _END = "-----BEGIN CERTIFICATE-----", "-----END CERTIFICATE-----"
 _TIMES = {_UTC_TIME: "%y%m%d%H%M%SZ", _GENERALIZED_TIME: "%Y%m%d%H%M%SZ"}
 _PLACE_OF_VALIDITY = (
-    3  # after serial number, algorithm and issuer; a version may stand before these
+    # Fields before the dates: serial number, algorithm and issuer; a version field may come first.
+    3
 )
 
 
 def validity(path: Path) -> list[tuple[datetime, datetime]]:
-    """First and last moment of each certificate in the file, in order.
+    """First and last moment of validity of each certificate in the file, in order.
 
-    `OSError` where it cannot be read, `ValueError` where there is no certificate in it.
+    Raises `OSError` if it cannot be read, `ValueError` if it contains no certificate.
     """
     text = path.read_text(encoding="ascii", errors="replace")
     found = [_BEGIN + part.partition(_END)[0] + _END for part in text.split(_BEGIN)[1:]]
     if not found:
-        raise ValueError("there is no certificate in PEM form in it")
+        raise ValueError("it contains no certificate in PEM form")
     return [_dates(ssl.PEM_cert_to_DER_cert(pem)) for pem in found]
 
 
@@ -37,12 +38,12 @@ def _dates(der: bytes) -> tuple[datetime, datetime]:
 
 def _moment(kind: int, text: bytes) -> datetime:
     if kind not in _TIMES:
-        raise ValueError("its certificate has no dates where they belong")
+        raise ValueError("its certificate has no validity dates")
     return datetime.strptime(text.decode("ascii"), _TIMES[kind]).replace(tzinfo=UTC)
 
 
 def _elements(der: bytes) -> list[tuple[int, bytes]]:
-    """Tag and content of each element, one after the other."""
+    """Tag and content of each element."""
     elements = []
     at = 0
     while at < len(der):

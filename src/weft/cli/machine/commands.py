@@ -25,7 +25,7 @@ class OutputOptions:
 
 @flags()
 class PlanOptions:
-    """Flags of `weft plan`, beside those of `weft serve`."""
+    """Flags of `weft plan`, in addition to those of `weft serve`."""
 
     measure: Annotated[
         bool,
@@ -53,7 +53,7 @@ class TopOptions:
 
 @flags()
 class ConfigShowOptions:
-    """Flags of `weft config show`, beside those of `weft serve`."""
+    """Flags of `weft config show`, in addition to those of `weft serve`."""
 
     changed: Annotated[
         bool, Flag("Show only settings that differ from their default.", "Output", negatable=False)
@@ -150,4 +150,4 @@ def models_pull(name: str, *, options: PullOptions = PullOptions()) -> int:
     return call("weft.cli.machine.models:pull", name, options.revision, json=options.json)
 
 
-models_app = branch("models", models)  # loaded by name, when it is called
+models_app = branch("models", models)  # called by name, when the command runs

@@ -16,7 +16,7 @@ _UNSET = "-"
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Setting:
-    """`value` None is left to the start to choose; of a key there is only how many."""
+    """A setting. `value` None means that the start chooses the value; of keys only the number is shown."""
 
     name: str
     value: Any
@@ -25,7 +25,7 @@ class Setting:
 
 
 def run(arguments: Sequence[str], *, changed: bool, json: bool) -> int:
-    """Print the settings, or those alone that are no defaults."""
+    """Prints all settings, or only those that differ from the defaults."""
     line = read_serve_line(arguments)
     values = {"model": line.model}
     values |= {field.name: getattr(line.options, field.name) for field in fields(ServeOptions)}

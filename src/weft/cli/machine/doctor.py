@@ -36,7 +36,7 @@ _SOON = timedelta(days=14)
 
 
 def run(arguments: Sequence[str], *, json: bool, root: Path = Path("/")) -> int:
-    """Look at everything; 1 if there is a problem."""
+    """Runs all checks; returns 1 if there is a problem."""
     options = read_serve_line(arguments).options
     checks = [*check_versions(), *check_machine(root), *check_server(options)]
     findings = [check for check in checks if check.mend is not None]
@@ -68,7 +68,7 @@ def check_versions() -> Iterator[Check]:
 
 
 def check_machine(root: Path) -> Iterator[Check]:
-    """CPU, memory and what limits them; `root` holds /proc and /sys."""
+    """Checks CPU, memory and their limits; `root` contains /proc and /sys."""
     yield from check_cpu(root)
     yield check_huge_pages(root)
     yield check_memory(root)
@@ -120,7 +120,7 @@ def check_free(area: str, host: str, port: int, flag: str) -> Check:
 def check_pair(
     area: str, options: HttpOptions | RpcOptions, flag: str, cert: Path | None
 ) -> Iterator[Check]:
-    """A certificate and its key, as the server would load them; nothing where there is no TLS."""
+    """Checks that a certificate and its key can be loaded; nothing without TLS."""
     try:
         loaded = ssl_context(options) if isinstance(options, HttpOptions) else credentials(options)
     except ConfigError as error:

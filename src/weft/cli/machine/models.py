@@ -21,15 +21,17 @@ from weft.model.hub import fetch
 from weft.model.open import find_model, is_hub_id
 
 _CONFIG = "config.json"
-_DEPTH = 2  # directories/owner/name
+_DEPTH = 2  # depth of models below the directory: OWNER/NAME
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class DiskModel:
-    """`name` is what `weft serve` takes. `refusal` says why it cannot be served; None: it can."""
+    """A model on this disk. `name` is the argument for `weft serve`. `refusal` is the reason why it cannot be served;
+    None if it can.
+    """
 
     name: str
-    source: str  # "hub", "directory", "file" or "packed", which is weights of a model, for its next start
+    source: str  # "hub", "directory", "file" or "packed" (packed weights, for the next start)
     num_bytes: int
     model_type: str | None
     num_parameters: int | None
@@ -53,7 +55,7 @@ def show(directories: Sequence[Path], *, json: bool) -> int:
 
 
 def pull(name: str, revision: str | None, *, json: bool) -> int:
-    """Fetch what serving needs of a model of the Hub, and check that it can be served."""
+    """Downloads the files of a Hub model that serving needs, and checks that it can be served."""
     if not is_hub_id(name):
         raise ConfigError(f"{name}: pull takes a Hub id, OWNER/NAME")
     progress, status = Progress(), StatusLine(sys.stderr)
@@ -77,7 +79,7 @@ def pull(name: str, revision: str | None, *, json: bool) -> int:
 
 
 def remove(name: str, *, yes: bool, json: bool) -> int:
-    """Remove every revision of a model from the Hub's cache, and packed weights of it, after a question."""
+    """Removes every revision of a model from the Hub's cache, and its packed weights, after a confirmation."""
     cache = _scan()
     repo = next((one for one in _models(cache) if one.repo_id == name), None)
     packed = [one for one in all_packed(packed_directory()) if one.model == name]
@@ -104,7 +106,7 @@ def remove(name: str, *, yes: bool, json: bool) -> int:
 
 
 def cache_directory() -> Path:
-    """Directory of the Hub's cache; HF_HOME or HF_HUB_CACHE move it."""
+    """Directory of the Hub's cache; HF_HOME or HF_HUB_CACHE change it."""
     return Path(huggingface_hub.constants.HF_HUB_CACHE)
 
 
@@ -135,7 +137,7 @@ def _cached_models() -> Iterator[DiskModel]:
 
 
 def _in_directory(directory: Path) -> Iterator[DiskModel]:
-    """The checkpoints and GGUF files in it, and it itself if it is one."""
+    """The checkpoints and GGUF files in the directory, or the directory itself if it is a checkpoint."""
     patterns = ["/".join(["*"] * depth + [_CONFIG]) for depth in range(_DEPTH + 1)]
     for path in sorted({one.parent for pattern in patterns for one in directory.glob(pattern)}):
         size = sum(file.stat().st_size for file in path.iterdir() if file.is_file())
@@ -148,7 +150,7 @@ def _in_directory(directory: Path) -> Iterator[DiskModel]:
 
 
 def _parts(path: Path) -> list[Path]:
-    """The files of a GGUF model that are there; one that says nonsense of its parts is its own."""
+    """The present parts of a GGUF model; a file with invalid part numbers stands for itself."""
     with suppress(ConfigError):
         return [one for one in all_parts(path) if one.is_file()]
     return [path]
@@ -185,6 +187,6 @@ def _packed_models() -> Iterator[DiskModel]:
 
 def _cells(model: DiskModel) -> tuple[str, ...]:
     if model.source == "packed":
-        return model.name, format_bytes(model.num_bytes), "-", "packed, for its next start"
+        return model.name, format_bytes(model.num_bytes), "-", "packed weights, for the next start"
     served = "yes" if model.refusal is None else f"no: {model.refusal}"
     return model.name, format_bytes(model.num_bytes), model.model_type or "-", served

@@ -16,11 +16,11 @@ from weft.engine.start.fit import Fitted
 
 _MEASURED_BYTES = (
     1 << 30
-)  # the measurement reads 256 MiB; less than this free, it would disturb others
+)  # the measurement reads 256 MiB; with less memory free than this, it would disturb other programs
 
 
 def run(arguments: Sequence[str], *, measure: bool, json: bool) -> int:
-    """Find the model and fit it as `weft serve` would with these arguments; load nothing."""
+    """Finds the model and fits it like `weft serve` with these arguments, without loading it."""
     line = read_serve_line(arguments)
     if line.model is None:
         raise ConfigError("--remote runs no engine here; there is nothing to plan")
@@ -59,9 +59,9 @@ def _computed(fitted: Fitted) -> str:
 def _memory_rows(capacity: Capacity) -> Iterator[tuple[str, str]]:
     is_several = capacity.num_engines > 1
     if is_several:
-        yield "engines", f"{capacity.num_engines}, each with what follows"
-    whose = "all engines'" if is_several else "the engine's"
-    copies = ", which all map" if is_several and capacity.num_copies == 1 else ""
+        yield "engines", f"{capacity.num_engines}, each with the values below"
+    whose = "all engine processes" if is_several else "the engine process"
+    copies = ", shared by all" if is_several and capacity.num_copies == 1 else ""
     yield "weights", format_bytes(capacity.weight_bytes) + copies
     if capacity.draft_weight_bytes:
         yield (
@@ -98,12 +98,10 @@ def _memory_rows(capacity: Capacity) -> Iterator[tuple[str, str]]:
     )
     yield (
         "processes",
-        f"about {format_bytes(capacity.process_bytes)}: the front, and {whose} own",
+        f"about {format_bytes(capacity.process_bytes)}: the front process and {whose}",
     )
     left = capacity.free_bytes - capacity.total_bytes
-    state = (
-        f"{format_bytes(left)} left" if left >= 0 else f"{format_bytes(-left)} more than there are"
-    )
+    state = f"{format_bytes(left)} left" if left >= 0 else f"{format_bytes(-left)} too much"
     yield (
         "together",
         f"{format_bytes(capacity.total_bytes)} of {format_bytes(capacity.free_bytes)} free: {state}",

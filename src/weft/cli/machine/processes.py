@@ -17,12 +17,12 @@ from weft.core.observe.terminal import say
 
 COMMANDS = ("serve", "epp", "up")
 _MODULE = "weft.cli.main"
-_FEW = 4  # words between the interpreter and the command
+_FEW = 4  # maximum number of words between the interpreter and the command
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ServerProcess:
-    """A running command. `memory_bytes` and `addresses` are those of its children too."""
+    """A running command. `memory_bytes` and `addresses` include its child processes."""
 
     pid: int
     command: str
@@ -33,7 +33,7 @@ class ServerProcess:
 
 
 def run(*, json: bool) -> int:
-    """Print what is found; nothing found is no mistake."""
+    """Prints the servers; having none is not an error."""
     servers = sorted(find_servers(), key=lambda server: server.pid)
     if json:
         print_json(servers)
@@ -57,7 +57,7 @@ def find_servers() -> Iterator[ServerProcess]:
 
 
 def command_of(words: Sequence[str]) -> Sequence[str] | None:
-    """The command and its arguments, if a command line is one of a server of ours."""
+    """The command and its arguments, if the command line is that of a Weft server."""
     for place, word in enumerate(words[:_FEW]):
         is_ours = Path(word).name == "weft" or (word == _MODULE and words[place - 1] == "-m")
         if is_ours and words[place + 1 : place + 2] and words[place + 1] in COMMANDS:
@@ -87,7 +87,7 @@ def _describe(process: psutil.Process, words: Sequence[str]) -> ServerProcess:
 def _listens_on(process: psutil.Process) -> Iterator[str]:
     for connection in process.net_connections(kind="inet"):
         if connection.status == psutil.CONN_LISTEN and connection.laddr:
-            # gRPC listens on IPv4 by a socket of IPv6.
+            # gRPC accepts IPv4 connections on an IPv6 socket.
             host = connection.laddr.ip.removeprefix("::ffff:")
             yield join_host_port(host, connection.laddr.port)
 

@@ -1,4 +1,4 @@
-"""The arguments of `weft serve`, read as it reads them, for commands that serve nothing."""
+"""Reads the arguments of `weft serve`, for commands that inspect them."""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -14,7 +14,7 @@ from weft.core.errors import WeftError
 
 @dataclass(frozen=True, slots=True)
 class Origin:
-    """Source of a value: "flag", "environment", "file" or "default", and its name where there are several."""
+    """Source of a value: "flag", "environment", "file" or "default", with its name if there are several."""
 
     kind: str
     name: str | None = None
@@ -36,7 +36,7 @@ class ServeLine:
 
 
 def read_serve_line(arguments: Sequence[str]) -> ServeLine:
-    """Arguments, environment and file; mistakes in them are those of `weft serve`."""
+    """Reads arguments, environment and file; errors are the same as those of `weft serve`."""
     origins: dict[str, Origin] = {}
 
     def record(app: App, commands: tuple[str, ...], given: ArgumentCollection) -> None:
@@ -60,9 +60,9 @@ def read_serve_line(arguments: Sequence[str]) -> ServeLine:
 
 
 def model_in(command: str, arguments: Sequence[str], environment: Mapping[str, str]) -> str | None:
-    """The model of another process; None where its settings are in a file, or it has none."""
+    """The model of another process; None if it is set in a file, or there is none."""
     app = make_app()
-    app.config = ()  # its environment is not ours
+    app.config = ()  # the other process has its own environment
     try:
         given = to_own_arguments(arguments) if command == "serve" else arguments
         _, bound, _ = app.parse_args([command, *given], exit_on_error=False, print_error=False)

@@ -1,4 +1,4 @@
-"""`weft top`: the load of a server's engines, again and again, from its /metrics."""
+"""`weft top`: shows the load of a server's engines periodically, from its /metrics."""
 
 import signal
 import ssl
@@ -18,7 +18,7 @@ from weft.core.errors import ConfigError, Unavailable
 from weft.core.observe.metric_series import PREFIX
 from weft.core.observe.terminal import say
 
-_CLEAR = "\x1b[H\x1b[J"  # to the first line, and nothing below
+_CLEAR = "\x1b[H\x1b[J"  # moves the cursor to the first line and clears the screen
 _BAR = 30
 _TIMEOUT_S = 5.0
 _KEY_IS_WRONG = (401, 403)
@@ -43,12 +43,12 @@ class Sample:
     prompt_tokens_per_s: float
 
 
-# By model and engine: the values of its series by name, without the prefix.
+# Values of series by name, without the prefix; by model and engine.
 Scraped = Mapping[tuple[str, str], Mapping[str, float]]
 
 
 def run(options: TopOptions) -> int:
-    """Print samples until Ctrl-C, which is the way to end this, or one with `once`."""
+    """Prints samples until Ctrl-C, or a single sample with `once`."""
     if not options.interval > 0:
         raise ConfigError(f"--interval must be above 0, not {options.interval:g}")
     signal.signal(signal.SIGINT, signal.default_int_handler)
@@ -110,7 +110,7 @@ def _scrape(client: httpx2.Client, options: TopOptions) -> Scraped:
                 elif name != sample.name:
                     found[key][name] = sample.value
     except ValueError as error:
-        raise Unavailable(f"what {url}/metrics answers are no metrics ({error})") from error
+        raise Unavailable(f"{url}/metrics does not return metrics ({error})") from error
     engines = {key: values for key, values in found.items() if "num_requests_running" in values}
     if not engines:
         raise Unavailable(f"{url} has no engine's metrics (status {answer.status_code})")

@@ -1,4 +1,4 @@
-"""`weft epp`: opens a picker, serves it to Envoy, drains on SIGTERM. `weft epp explain`: why that one?"""
+"""`weft epp`: opens a picker, serves it to Envoy, drains on SIGTERM. `weft epp explain`: shows a decision."""
 
 import asyncio
 import json
@@ -30,7 +30,7 @@ from weft.epp.server.pages import PUBLIC, pages
 from weft.epp.server.server import Observers, PickerServer
 from weft.web.page import assets
 
-if TYPE_CHECKING:  # it brings OpenTelemetry, which need not be there
+if TYPE_CHECKING:  # imports OpenTelemetry, which is an extra
     from weft.core.observe.otlp import OtlpTracer
 
 log = logging.getLogger("weft.cli")
@@ -103,13 +103,13 @@ async def _serve(options: EppOptions, tracer: "OtlpTracer | None") -> int:
         server.health.drain()
         if picker.elector is not None:
             await picker.elector.release()
-        with suppress(Signalled):  # a second signal does not wait
+        with suppress(Signalled):  # a second signal ends the wait
             await signals.unless(server.drain(options.drain_timeout))
     return 0
 
 
 def _guard(options: EppOptions, picker: Picker, stack: AsyncExitStack) -> Guard | None:
-    """Authorization for the metrics port's pages; None means that everybody may read them. Raises `ConfigError`."""
+    """Authorization for the metrics port's pages; None if everyone may read them. Raises `ConfigError`."""
     if options.metrics_endpoint_auth is False:
         return None
     token = options.metrics_token()
@@ -127,7 +127,7 @@ def _guard(options: EppOptions, picker: Picker, stack: AsyncExitStack) -> Guard 
 
 
 def _routing_page() -> Mapping[str, Render]:
-    """The files of the page that shows, in a browser, what the metrics port has."""
+    """The files of the web page that shows the routing state."""
 
     def render(name: str, _query: Mapping[str, str]) -> Page:
         return Page(assets.read(name)[0], assets.content_type(name), headers=assets.HEADERS)
@@ -136,7 +136,7 @@ def _routing_page() -> Mapping[str, Render]:
 
 
 def explain(request_id: str, options: ExplainOptions) -> int:
-    """Print the account of one decision."""
+    """Prints the record of one decision."""
     file = options.metrics_token_file
     token = None if file is None else read_token(file)
     path = f"/debug/decisions?request_id={quote(request_id)}"
@@ -161,7 +161,7 @@ def _fetch(host: str, port: int, path: str, token: str | None) -> Any:
         return json.loads(body)
     except (OSError, HTTPException, ValueError) as error:
         raise Unavailable(
-            f"no picker answers at {host}:{port} ({error}); --host and --metrics-port say where"
+            f"no picker answers at {host}:{port} ({error}); give its address with --host and --metrics-port"
         ) from error
     finally:
         connection.close()

@@ -35,7 +35,7 @@ ConfigFile = Annotated[
 class EppOptions(ReferenceFlags):
     """Flags of `weft epp`.
 
-    Those that set one field of `PickerOptions`, `ServerOptions` or `PickerLimits` are declared there.
+    Flags that set a field of `PickerOptions`, `ServerOptions` or `PickerLimits` are declared with that field.
     """
 
     allowed_hosts: AllowedHosts = None
@@ -87,7 +87,7 @@ class EppOptions(ReferenceFlags):
     config: ConfigFile = None
 
     def metrics_token(self) -> str | None:
-        """The one token that pages of the metrics port want to see; None: there is none."""
+        """The token that pages of the metrics port require; None without one."""
         if self.metrics_token_file is None or self.metrics_endpoint_auth is False:
             return None
         return read_token(self.metrics_token_file)
@@ -210,7 +210,7 @@ class UpOptions:
 
 
 def read_token(path: Path) -> str:
-    """The token in a file; `ConfigError` if there is none that a header could carry."""
+    """The token in a file; raises `ConfigError` unless it can be sent as a header."""
     try:
         token = path.read_text(encoding="ascii").strip()
     except (OSError, UnicodeDecodeError) as error:
@@ -247,4 +247,4 @@ def up(model: str = EngineOptions().model, *, options: UpOptions = UpOptions()) 
     return call("weft.cli.up.up:up", model, options)
 
 
-epp_app = branch("epp", epp)  # loaded by name, when it is called
+epp_app = branch("epp", epp)  # called by name, when the command runs

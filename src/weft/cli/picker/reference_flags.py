@@ -16,7 +16,7 @@ _SERIES: Final = "name the series in core-metrics-extractor of the configuration
 _NOT_OFFERED: Final = "Not offered"
 _IDLE: Final = "Compatibility"
 _NO_EFFECT: Final = "No effect"
-_DEBUG_VERBOSITY: Final = 4  # from here on the reference logs what it calls debug
+_DEBUG_VERBOSITY: Final = 4  # from this level on, the reference logs debug messages
 
 
 def _off(reason: str) -> Flag:
@@ -29,7 +29,7 @@ def _idle(help_: str) -> Flag:
 
 @flags()
 class ReferenceFlags:
-    """As the reference names them."""
+    """Flags with the names of the reference picker."""
 
     v: Annotated[int | None, _idle("Verbosity; from 4 on, --log-level debug.")] = None
     zap_log_level: Annotated[

@@ -1,4 +1,4 @@
-"""The processes that `weft up` and `weft run` start: watched while they start and run, and never left behind."""
+"""Child processes of `weft up` and `weft run`: monitored from their start on, and never left behind."""
 
 import asyncio
 import ctypes
@@ -25,7 +25,7 @@ class ChildFailed(WeftError):
 
 
 class Child:
-    """A child process. Its standard error goes to `log` (ours if None), with its name in each line."""
+    """A child process. Its standard error goes to `log` (or to this process's), each line with the child's name."""
 
     def __init__(
         self,
@@ -52,7 +52,7 @@ class Child:
         *,
         log_format: LogFormat = "text",
     ) -> "Child":
-        """Start it in a session of its own: a Ctrl-C reaches us alone, and we stop all in order."""
+        """Starts the process in its own session: Ctrl-C reaches only this process, which stops its children in turn."""
         process = await asyncio.create_subprocess_exec(
             *argv,
             stdin=asyncio.subprocess.DEVNULL,
@@ -66,7 +66,9 @@ class Child:
         return cls(name, process, log, log_format)
 
     async def read_until(self, start: str) -> list[str]:
-        """Lines of its standard output up to one that begins so. `ChildFailed` if it ends before."""
+        """Lines of its standard output up to one with the prefix `start`. Raises `ChildFailed` if the process ends
+        first.
+        """
         assert self.process.stdout is not None
         lines: list[str] = []
         while line := (await self.process.stdout.readline()).decode(errors="replace").rstrip("\n"):
@@ -80,7 +82,7 @@ class Child:
 
     @property
     def last_line(self) -> str:
-        """The end of its standard error."""
+        """The last line of its standard error."""
         return self._last_lines[-1] if self._last_lines else "it said nothing"
 
     def failure(self) -> ChildFailed:
@@ -89,7 +91,7 @@ class Child:
         return ChildFailed(f"{self.name} ended with status {status}: {self.last_line}")
 
     async def stop(self, timeout_s: float) -> None:
-        """Terminate it; kill it, if it does not end."""
+        """Terminates the process; kills it if it does not end in time."""
         if self.process.returncode is None:
             self._signal(signal.SIGTERM)
             try:
@@ -107,7 +109,7 @@ class Child:
         try:
             os.killpg(self.process.pid, number)
         except ProcessLookupError:
-            pass  # it ended in this very moment
+            pass  # the process has just ended
 
     async def _relay_errors(self) -> None:
         assert self.process.stderr is not None
@@ -115,7 +117,7 @@ class Child:
             try:
                 line = await self.process.stderr.readline()
             except ValueError:
-                continue  # a line longer than any log's; the stream has dropped it
+                continue  # the line was too long, and the stream has dropped it
             if not line:
                 return
             text = line.decode(errors="replace").rstrip()
@@ -131,7 +133,7 @@ class Child:
 
 
 def _as_json(name: str, text: str) -> str:
-    """An object of JSON, whether the process wrote one or, as Envoy does, a line of text."""
+    """A log line as a JSON object, whether the process wrote JSON or, like Envoy, text."""
     try:
         fields = msgspec.json.decode(text, type=dict[str, Any])
     except msgspec.DecodeError:
@@ -140,7 +142,7 @@ def _as_json(name: str, text: str) -> str:
 
 
 def _die_with_parent() -> Callable[[], None]:
-    """Linux ends the child when this process ends, even by SIGKILL. Bound before the fork."""
+    """Makes Linux end the child when this process ends, even by SIGKILL. Prepared before the fork."""
     prctl = ctypes.CDLL(None).prctl
 
     def set_signal() -> None:
@@ -155,7 +157,7 @@ def weft_command() -> list[str]:
 
 
 def inherited_environment(num_processes: int) -> dict[str, str]:
-    """Ours, without settings that were meant for this command; cores are shared out."""
+    """This process's environment, without settings for this command; CPU cores are divided among the processes."""
     inherited = {name: value for name, value in os.environ.items() if not name.startswith("WEFT_")}
     threads = str(max(1, (os.cpu_count() or 1) // num_processes))
     return {"OMP_NUM_THREADS": threads, "OPENBLAS_NUM_THREADS": threads} | inherited

@@ -10,16 +10,15 @@ from weft.core.errors import ConfigError
 
 log = logging.getLogger("weft.cli")
 
-MIN_OPEN_FILES = 256  # the two processes need about 60; the rest are connections
+MIN_OPEN_FILES = 256  # the server's two processes need about 60; the rest is for connections
 WANTED_OPEN_FILES = 65536
 LOW_OPEN_FILES = 1024
-# What the front takes before any model: 150 MiB with two processors, and a stack for each thread of BLAS, of which
-# there are as many as processors.
+# Memory of the front process without a model: 150 MiB with two CPUs, plus the stack of a BLAS thread for each CPU.
 _MIN_DATA_BYTES, _DATA_BYTES_PER_CPU = 192 << 20, 10 << 20
 
 
 def check_data_limit() -> None:
-    """Refuse a limit of memory below which libraries abort or fail in native code, before any can say why."""
+    """Refuses a memory limit below which libraries abort or fail in native code without a clear error."""
     limit, _ = resource.getrlimit(resource.RLIMIT_DATA)
     least = _MIN_DATA_BYTES + len(os.sched_getaffinity(0)) * _DATA_BYTES_PER_CPU
     if limit != resource.RLIM_INFINITY and limit < least:
@@ -30,7 +29,7 @@ def check_data_limit() -> None:
 
 
 def raise_open_files() -> None:
-    """Take as many open files as the hard limit allows; refuse to start with hopelessly few."""
+    """Raises the limit of open files to the hard limit; refuses to start with far too few."""
     soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
     wanted = WANTED_OPEN_FILES if hard == resource.RLIM_INFINITY else min(hard, WANTED_OPEN_FILES)
     if soft != resource.RLIM_INFINITY and soft < wanted:
@@ -43,7 +42,7 @@ def raise_open_files() -> None:
             f"only {soft} open files are allowed; at least {MIN_OPEN_FILES} are needed: "
             f"raise the hard limit (ulimit -Hn)"
         )
-    log.warning("only %d open files are allowed: as many connections fail beyond that", soft)
+    log.warning("only %d open files are allowed: further connections will fail", soft)
 
 
 def check_port(host: str, port: int, flag: str = "--grpc-port") -> None:
@@ -60,9 +59,10 @@ def check_port(host: str, port: int, flag: str = "--grpc-port") -> None:
 
 
 def hold_port(host: str, port: int, flag: str) -> socket.socket:
-    """A port that processes of this server are to share: bound, not listened on. Port 0 becomes a free one.
+    """Binds a port that processes of this server share, without listening.
 
-    `ConfigError` where somebody else has it, who would get a part of the connections.
+    Port 0 chooses a free one. Raises `ConfigError` if another process uses the port, which would then get a part of
+    the connections.
     """
     check_port(host, port, flag)
     found = socket.getaddrinfo(host.strip("[]"), port, type=socket.SOCK_STREAM)
@@ -72,7 +72,7 @@ def hold_port(host: str, port: int, flag: str) -> socket.socket:
 def _bound(found: Any, shown: str, flag: str, *, is_shared: bool = False) -> socket.socket:
     family, kind, protocol, _, address = found
     held = socket.socket(family, kind, protocol)
-    # As the server does it: a port whose last connections still linger is free.
+    # As in the server: a port can be reused while former connections are closing.
     held.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
     if is_shared:
         held.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEPORT, 1)

@@ -1,4 +1,4 @@
-"""The signals that end a command with servers: SIGINT and SIGTERM, taken one after the other."""
+"""Signals that end a command with servers: SIGINT and SIGTERM, handled one after the other."""
 
 import asyncio
 import signal
@@ -24,7 +24,7 @@ class Signals:
         self._numbers: asyncio.Queue[int] = asyncio.Queue()
 
     def listen(self) -> None:
-        """From now on, on this event loop, they end nothing by themselves."""
+        """From now on, the signals are only recorded, on this event loop."""
         loop = asyncio.get_running_loop()
         for number in (signal.SIGINT, signal.SIGTERM):
             loop.add_signal_handler(number, self.put, number)
@@ -34,7 +34,7 @@ class Signals:
         self._numbers.put_nowait(number)
 
     async def take(self) -> Signalled:
-        """The next one."""
+        """Waits for the next signal."""
         return Signalled(await self._numbers.get())
 
     async def unless(self, work: Coroutine[Any, Any, T]) -> T:

@@ -1,20 +1,20 @@
-"""Files that outlive a command, each for its owner's eyes alone."""
+"""Files that remain after a command, readable only by their owner."""
 
 import os
 from pathlib import Path
 
 
 def state_file(name: str) -> Path:
-    """The file of that name in XDG_STATE_HOME/weft, made if it is not there; mode 600. `OSError` if it cannot be."""
+    """The file of that name in XDG_STATE_HOME/weft, created with mode 600 if it is missing. Raises `OSError`."""
     given = os.environ.get("XDG_STATE_HOME", "")
-    # What is relative is to be ignored, as the specification of these directories has it.
+    # A relative path is ignored: the XDG Base Directory specification says so.
     home = Path(given) if os.path.isabs(given) else Path.home() / ".local" / "state"
     directory = home / "weft"
     directory.mkdir(mode=0o700, parents=True, exist_ok=True)
     path = directory / name
     descriptor = os.open(path, os.O_CREAT | os.O_APPEND | os.O_WRONLY, 0o600)
     try:
-        os.fchmod(descriptor, 0o600)  # it may be older than this rule
+        os.fchmod(descriptor, 0o600)  # an existing file may have other permissions
     finally:
         os.close(descriptor)
     return path

@@ -48,7 +48,7 @@ def _read(text: str) -> _Module:
 
 
 async def load_lora_modules(client: EngineClient, modules: Sequence[LoRARequest]) -> None:
-    """Load each; the first that cannot be ends the start, and the engine with it."""
+    """Loads all modules; the first failure ends the start, and the engine with it."""
     try:
         for module in modules:
             await client.add_lora(module)

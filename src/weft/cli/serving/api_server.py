@@ -11,7 +11,7 @@ from importlib import import_module
 
 
 def main() -> int:
-    """Serve until the supervisor has it end, or has ended; the exit status."""
+    """Serves until the supervisor ends it, or has ended; returns the exit status."""
     for name in (signal.SIGINT, signal.SIGTERM):
         signal.signal(name, signal.SIG_IGN)
     status: int = import_module("weft.cli.serving.api_serving").serve(int(sys.argv[1]))

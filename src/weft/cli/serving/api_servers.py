@@ -1,4 +1,4 @@
-"""`weft serve --api-server-count K`: several API server processes; the first one has the engines."""
+"""`weft serve --api-server-count K`: several API server processes; the supervisor process has the engines."""
 
 import asyncio
 import logging
@@ -34,7 +34,7 @@ if TYPE_CHECKING:
 
 log = logging.getLogger("weft.cli")
 
-_KILL_GRACE_S = 10.0  # beyond the drain
+_KILL_GRACE_S = 10.0  # time after the drain timeout
 
 
 @dataclass(slots=True)
@@ -61,12 +61,12 @@ class _Process:
         return cls(process, await Channel.open(ours, FromServer))
 
     def kill(self) -> None:
-        """Unless it has ended."""
+        """Kills the process, unless it has ended."""
         with suppress(ProcessLookupError):
             self.process.kill()
 
     async def end(self, within_s: float) -> None:
-        """Wait for its end, and have it then."""
+        """Waits for the end of the process; kills it after `within_s`."""
         try:
             async with asyncio.timeout(within_s):
                 await self.process.wait()
@@ -89,7 +89,7 @@ class _Place:
 
     @property
     def live(self) -> list[AttachedServer]:
-        """The one that is there, if it is."""
+        """The running server in a list; empty if there is none."""
         return [] if self.server is None or self.server.is_closed else [self.server]
 
 
@@ -106,7 +106,7 @@ class ApiServers:
 
     @classmethod
     async def spawn(cls, count: int) -> "ApiServers":
-        """Start so many processes; they import meanwhile."""
+        """Starts the processes, which import modules meanwhile."""
         return cls([_Place(number, await _Process.spawn()) for number in range(count)])
 
     async def start(
@@ -116,7 +116,7 @@ class ApiServers:
         make: Callable[[str], Start],
         on_prepared: Callable[[], Any],
     ) -> int | None:
-        """Have all of them listen, once `on_prepared` was awaited; gRPC's port."""
+        """Makes all of them listen, after awaiting `on_prepared`; returns gRPC's port."""
         self._client, self._families, self._make = client, families, make
         self._known = client.vllm_config, []
         await gather_all(self._prepare(place) for place in self._places)
@@ -138,7 +138,7 @@ class ApiServers:
         why = str(self._client.dead_error) if is_dead else "the server is shutting down"
         for place in self._places:
             place.process.channel.send(EnginesStopped(why))
-            if place.server is None:  # it has nothing to end
+            if place.server is None:  # the process has no server to stop
                 place.process.kill()
         await self._wait(_KILL_GRACE_S)
 
@@ -169,7 +169,7 @@ class ApiServers:
         return await place.server.opened
 
     async def _supervise(self, place: _Place) -> None:
-        """Start it again whenever it ends, with growing pauses."""
+        """Restarts the process whenever it ends, with growing pauses."""
         pauses = Pauses()
         while True:
             began_at = time.monotonic()
@@ -202,13 +202,15 @@ class ApiServers:
     # -- what all of them see -----------------------------------------------------------------
 
     def _state(self) -> tuple[Any, list[Any]]:
-        """As it was last while no engine is there to say: those that come are brought to it."""
+        """The state of the engines; while no engine is running, the last known state, to which new engines are
+        brought.
+        """
         with suppress(Unavailable):
             return self._client.vllm_config, list(self._client.lora_requests.values())
         return self._known
 
     async def _share_state(self) -> None:
-        """Return when every one of them knows what a call has changed."""
+        """Returns when every API server knows the result of a call."""
         async with self._sharing:
             state = self._state()
             if state != self._known:
@@ -231,7 +233,7 @@ class ApiServers:
 
 
 async def _follow(number: int, process: _Process, server: AttachedServer) -> None:
-    """Do what an API server asks until it has gone; one that does not answer is killed."""
+    """Serves an API server's requests until it ends; kills it if it does not answer."""
 
     async def end_hung() -> None:
         await server.heartbeat.silence()
@@ -246,7 +248,7 @@ async def _follow(number: int, process: _Process, server: AttachedServer) -> Non
 
 
 class SupervisedServing(Serving):
-    """`Serving` whose process has the engines and no client; see `ApiServers`."""
+    """`Serving` for the supervisor process, which has the engines and no client; see `ApiServers`."""
 
     def __init__(
         self, model: str | None, options: ServeOptions, http_options: HttpOptions, started: float
@@ -285,7 +287,7 @@ class SupervisedServing(Serving):
         return replace(found, config=config)
 
     async def _open(self, loaded: Servable, client: EngineClient, http_port: int | None) -> None:
-        """Let requests in, elsewhere: until now this process has answered probes."""
+        """Starts to accept requests in the API servers: until now this process has answered probes."""
         from weft.cli.serving.api_serving import plain_options  # noqa: PLC0415 - imported by now
 
         options = plain_options(self._options)

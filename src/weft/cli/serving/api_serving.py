@@ -39,12 +39,12 @@ def plain_options(options: ServeOptions) -> dict[str, Any]:
 
 
 def read_options(plain: dict[str, Any]) -> ServeOptions:
-    """Options of `weft serve` that came from another process."""
+    """Options of `weft serve`, sent by another process."""
     return msgspec.convert(plain, ServeOptions, dec_hook=lambda _, text: Path(text))
 
 
 def serve(descriptor: int) -> int:
-    """Serve until the supervisor has it end, or has ended; the exit status."""
+    """Serves until the supervisor ends it, or has ended; returns the exit status."""
     raise_open_files()
     with asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner:
         return runner.run(_serve(socket.socket(fileno=descriptor)))
@@ -53,7 +53,7 @@ def serve(descriptor: int) -> int:
 async def _serve(end: socket.socket) -> int:
     channel: Channel[ToServer] = await Channel.open(end, ToServer)
     start = await channel.receive()
-    if not isinstance(start, Start):  # the supervisor has found no model to serve
+    if not isinstance(start, Start):  # the supervisor found no model to serve
         return 0
     options = read_options(start.options)
     configure_logging(options.log_level, log_format=options.log_format)

@@ -1,4 +1,4 @@
-"""The ready block: the last thing on the screen of a server that has started."""
+"""The ready block: the last lines that a server prints during its start."""
 
 import json
 import os
@@ -22,7 +22,7 @@ from weft.model.card import ModelCard
 
 Row = tuple[str, str]
 _INDENT = 10
-_COPIED = "try"  # rows for a shell
+_COPIED = "try"  # rows with commands to copy
 _STYLES = {"try": "0;1", "warn": "33"}  # bold, yellow
 
 
@@ -48,7 +48,7 @@ class Ready:
     has_keys: bool
     load_s: float
     num_api_servers: int = 1
-    parsers: str | None = None  # None: nothing is generated
+    parsers: str | None = None  # None if the model generates no text
     has_template: bool = False
     cautions: Sequence[str] = ()
 
@@ -100,7 +100,7 @@ def other_block(
 
 
 def show_block(lines: Sequence[str], file: TextIO | None = None) -> None:
-    """Print it: on a terminal as wide as that is, and in colour where it has some; else line by line."""
+    """Prints the block: on a terminal wrapped to its width, with colours if it has them; otherwise line by line."""
     file = sys.stdout if file is None else file
     if file.isatty():
         width = os.get_terminal_size(file.fileno()).columns or 80
@@ -109,7 +109,7 @@ def show_block(lines: Sequence[str], file: TextIO | None = None) -> None:
 
 
 def _fitted(lines: Sequence[str], width: int, *, has_colour: bool) -> Iterator[str]:
-    """Long rows in several lines; those to be copied so that they can be."""
+    """Wraps long rows; rows to be copied stay valid commands."""
     for number, line in enumerate(lines):
         name = line[:_INDENT].strip() if number else "title"
         room = max(width - 1, 2 * _INDENT)
@@ -125,7 +125,7 @@ def _fitted(lines: Sequence[str], width: int, *, has_colour: bool) -> Iterator[s
 
 
 def _continued(line: str, room: int) -> Iterator[str]:
-    """A command in lines that a shell reads as one, if it is too long: a flag begins each but the first."""
+    """Wraps a long command so that a shell reads it as one: each further line begins with a flag."""
     if len(line) <= room:
         yield line
         return
@@ -210,7 +210,7 @@ def _tier(offloading: KvOffloadingConfig) -> str:
 
 
 def _drafts(speculation: SpeculativeConfig | None) -> Iterator[str]:
-    """By which model, where it is one; what was said before takes nothing that is worth a row."""
+    """Describes the draft model, if there is one; n-gram drafts need no memory worth a row."""
     if speculation is not None and speculation.draft is not None:
         draft = speculation.draft
         yield (
@@ -235,7 +235,7 @@ def _http(address: Address, has_keys: bool) -> str:
 
 
 def http_url(address: Address) -> str:
-    """The address as clients are given it."""
+    """The URL for clients."""
     return f"{'https' if address.has_tls else 'http'}://{address.host_port}"
 
 
@@ -305,7 +305,7 @@ def _next(http: Address | None, *, has_cautions: bool = False) -> str:
 
 
 def program() -> list[str]:
-    """`weft` as the reader can type it: by its name if that finds it, else by its path or its module."""
+    """The `weft` command as the user can type it: by name if it is on the PATH, otherwise by path or module."""
     called = sys.argv[0]
     found = shutil.which("weft")
     is_script = os.path.basename(called) == "weft"

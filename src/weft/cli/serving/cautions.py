@@ -11,7 +11,7 @@ from weft.engine.start.fit import Fitted
 
 
 def cautions(found: Fitted, root: Path = Path("/"), num_cpus: int | None = None) -> Iterator[str]:
-    """Each in one sentence; nothing where all is well. `root` holds /proc and /sys."""
+    """Yields a sentence per warning. `root` contains /proc and /sys."""
     compute, cache = found.config.compute_config, found.config.cache_config
     if compute is None or not found.checkpoint.card.num_parameters:
         return

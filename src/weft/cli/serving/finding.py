@@ -1,7 +1,7 @@
-"""The first part of a start: the model is found and checked, and all that its engine must know decided.
+"""The first part of a start: finds and checks the model, and decides all settings that its engine needs.
 
-Its tokenizer is read, and what stands before the engine imported, later (`weft.cli.serving.loading`): while the
-engine reads the weights.
+The tokenizer is read, and the servers' modules are imported, later (`weft.cli.serving.loading`), while the engine
+reads the weights.
 """
 
 from weft.cli.options import ServeOptions
@@ -10,8 +10,8 @@ from weft.model.open import OnBytes
 
 
 def find(model: str, options: ServeOptions, on_bytes: OnBytes | None = None) -> Fitted:
-    """Find and check the model; `ConfigError` says what of it, or of the options, cannot be served.
+    """Finds and checks the model; raises `ConfigError` with the reason if the model or the options cannot be served.
 
-    Bytes of a download are reported to `on_bytes`.
+    Download progress is reported to `on_bytes`.
     """
     return find_and_fit(options.engine_options(model), on_bytes=on_bytes, ranks=options.ranks())

@@ -14,7 +14,7 @@ log = logging.getLogger("weft.cli")
 
 
 class HeadlessServing(Serving):
-    """`Serving` without a way in: its engines are reached over the connections that they open."""
+    """`Serving` without servers: its engines connect to the head."""
 
     async def run(self) -> int:
         """Keep the engines joined until a signal; the exit status."""
@@ -31,7 +31,7 @@ class HeadlessServing(Serving):
         assert ranks is not None
         assert ranks.link is not None
         log.info(
-            "no server: engines %s are for the head at %s",
+            "no server starts here: engines %s join the head at %s",
             ", ".join(map(str, local_ranks(found.config))),
             join_host_port(ranks.link.host, ranks.link.port),
         )

@@ -1,4 +1,4 @@
-"""The second part of a start: what serves a model is imported here, while its engine reads the weights."""
+"""The second part of a start: imports the servers' modules, while the engine reads the weights."""
 
 import time
 from collections.abc import Sequence
@@ -45,20 +45,20 @@ from weft.web.options import ApiOptions
 from weft.web.routes import all_endpoints
 from weft.web.served import Served
 
-# No file has them in its name.
+# Characters that file names do not contain: such a value is a template.
 _MARKS_OF_TEMPLATES = ("{{", "{%", "\n")
 _WANTS_PARTS = {"auto": None, "string": False, "openai": True}
 
 
 @dataclass(frozen=True, slots=True)
 class Loaded:
-    """A model, and how it is to be served."""
+    """A model, with all settings for serving it."""
 
     found: Fitted
     api_options: ApiOptions
     rpc_options: RpcOptions
     chat_template: str | None
-    parsers: str  # which, and why, in words
+    parsers: str  # description of the chosen parsers
     lora_modules: tuple[LoRARequest, ...] = ()
     num_api_servers: int = 1
 
@@ -68,9 +68,9 @@ class Loaded:
         child: EngineChild | None = None,
         on_loading: OnLoading = lambda num_bytes, all_bytes: None,
     ) -> EngineClient:
-        """Load the weights, in processes of their own, and the adapters to begin with.
+        """Starts the processes that load the weights, and loads the first adapters.
 
-        `child` is the first of them, if it was launched with the model's configuration already.
+        `child` is the first process, if it was launched already.
         """
         found = self.found
         given = (found.checkpoint, found.config, metrics, child, on_loading)
@@ -82,7 +82,7 @@ class Loaded:
         else:
             kind = DataParallelClient if found.config.has_ranks else ProcessClient
             client = await kind.start(*given)
-        trim_heap()  # to read a tokenizer of 150,000 tokens takes 80 MB for a moment
+        trim_heap()  # reading a tokenizer of 150,000 tokens takes 80 MB for a moment
         await load_lora_modules(client, self.lora_modules)
         return client
 
@@ -111,7 +111,7 @@ class Loaded:
         return served, all_endpoints(state)
 
     def print_ready(self, *, http: Address | None, grpc_port: int | None, load_s: float) -> None:
-        """The last words of a start."""
+        """Prints the ready block."""
         found = self.found
         compute = found.config.compute_config
         assert compute is not None
@@ -140,12 +140,12 @@ def rpc_address(options: RpcOptions, port: int) -> Address:
 
 
 def load(found: Fitted, options: ServeOptions) -> Loaded:
-    """Read the tokenizer and check how the model is to be served.
+    """Reads the tokenizer and checks the settings for serving.
 
-    `ConfigError` says what of the tokenizer or of the options cannot be followed.
+    Raises `ConfigError` with the reason if tokenizer or options are invalid.
     """
     rpc_options = to_rpc_options(options)
-    # The server reads these again: a bad file is refused now, not after the model has loaded.
+    # Read here first, so that an invalid file is reported before the model loads.
     credentials(rpc_options)
     template = read_template(options.chat_template)
     check_parsers(options)
@@ -205,7 +205,8 @@ def to_api_options(options: ServeOptions, chat_template: str | None) -> ApiOptio
     tool = choose_tool_parser(source) if name == "auto" else _named(name)
     name = given.reasoning_parser
     reasoning = choose_reasoning_parser(source) if name == "auto" else _named(name)
-    make_output_parser(reasoning=reasoning, tool=tool)  # refuses two that do not go together
+    # Raises an error if the two parsers do not go together.
+    make_output_parser(reasoning=reasoning, tool=tool)
     return pick(options, ApiOptions, tool_call_parser=tool, reasoning_parser=reasoning)
 
 
@@ -221,13 +222,13 @@ def to_rpc_options(options: ServeOptions) -> RpcOptions:
         salt_by_key=http.salt_by_key,
         hide_cached_tokens=http.hide_cached_tokens,
         control_api_keys=http.control_api_keys,
-        # Gateways render prompts by themselves: what "auto" reads off the template may not hold for them.
+        # Gateways render prompts themselves, so a parser that "auto" chose by the template may not fit.
         reasoning_parser=None if reasoning in ("auto", "none") else reasoning,
     )
 
 
 def check_parsers(options: ServeOptions) -> None:
-    """Refuse a parser that there is not, before the model is read."""
+    """Refuses an unknown parser, before the model is read."""
     api = pick(options, ApiOptions)
     for flag, name, known in (
         ("--tool-call-parser", api.tool_call_parser, TOOL_PARSERS.keys()),

@@ -28,7 +28,7 @@ _TIMEOUT_S = 10.0
 
 
 class Remote:
-    """The servers to reach. What they serve is known once `start_engine` has reached them."""
+    """The servers to connect to. Their model is known once `start_engine` has connected."""
 
     def __init__(self, options: ServeOptions, targets: Sequence[str]) -> None:
         self._options = options
@@ -37,7 +37,7 @@ class Remote:
         self._files: dict[str, bytes] = {}
 
     async def start_engine(self, metrics: Metrics) -> Fleet:
-        """Reach all servers, and learn what they serve."""
+        """Connects to all servers, and reads their configuration."""
         fleet = await Fleet.connect(
             self._targets,
             credentials=Credentials(
@@ -75,7 +75,7 @@ class Remote:
         return make_served(self._fleet, self._tokenizer, template, options), all_endpoints(state)
 
     def print_ready(self, *, http: Address | None, grpc_port: int | None, load_s: float) -> None:
-        """The last words of a start."""
+        """Prints the ready block."""
         del grpc_port
         assert http is not None, "reach refuses --no-http"
         block = other_block(
@@ -89,7 +89,7 @@ class Remote:
 
 
 def reach(model: str | None, options: ServeOptions) -> Remote:
-    """Check the options; nothing is reached yet."""
+    """Checks the options; connects to nothing yet."""
     refuse_engine_settings(model, options)
     if not options.http:
         raise ConfigError("--remote and --no-http together leave nothing to serve")
@@ -116,7 +116,7 @@ def to_targets(options: ServeOptions) -> list[str]:
 
 
 def refuse_engine_settings(model: str | None, options: ServeOptions) -> None:
-    """The servers behind have made their choices; one made here would change nothing."""
+    """Refuses engine settings, which would have no effect: the remote servers have their own."""
     if model is not None:
         raise ConfigError(f"MODEL ({model}) and --remote exclude each other")
     names = flag_names(EngineOptions, RpcOptions)

@@ -1,6 +1,6 @@
-"""`weft serve`: checks what can go wrong before the slow part, then hands over to `Serving`.
+"""`weft serve`: checks options before the slow part, then runs `Serving`.
 
-What it imports decides how soon HTTP answers; the rest is imported by then (`weft.cli.serving.loading`).
+The imports here delay the first HTTP answer; other modules are imported later (`weft.cli.serving.loading`).
 """
 
 import asyncio
@@ -43,7 +43,7 @@ def serve(model: str | None, *, options: ServeOptions) -> int:
     check(options)
     check_data_limit()
     raise_open_files()
-    # Child processes are programs of their own, and gRPC writes to the log that it is not ready for a fork.
+    # Child processes are started without fork, and gRPC would log a warning that it does not support fork.
     os.environ.setdefault("GRPC_ENABLE_FORK_SUPPORT", "false")
     http_options = to_http_options(options)
     host, is_headless = http_options.host, pick(options, RankOptions).headless
@@ -64,9 +64,10 @@ def serve(model: str | None, *, options: ServeOptions) -> int:
     finally:
         serving.close()
     if serving.is_loading:
-        # Its thread cannot be stopped, and what it imports does not bear to be torn down under it.
+        # The process exits without cleanup: the importing thread cannot be stopped, and may crash while modules are
+        # torn down.
         for child in import_module("multiprocessing").active_children():
-            child.kill()  # vLLM's: they would stay
+            child.kill()  # processes of vLLM, which would keep running
         sys.stdout.flush()
         sys.stderr.flush()
         os._exit(status)
@@ -74,7 +75,7 @@ def serve(model: str | None, *, options: ServeOptions) -> int:
 
 
 def check(options: ServeOptions) -> None:
-    """Refuse what would leave the server open by mistake, or without a way in."""
+    """Refuses options that would leave the server open by mistake, or without any server."""
     if not (math.isfinite(options.shutdown_timeout) and options.shutdown_timeout >= 0):
         raise ConfigError(
             f"--shutdown-timeout must be 0 or more seconds, not {options.shutdown_timeout}"
@@ -85,7 +86,7 @@ def check(options: ServeOptions) -> None:
         given = getattr(options, name)
         keys = [given] if isinstance(given, str) else given
         if keys is not None and (not keys or not all(key.strip() for key in keys)):
-            # An unset variable is no open door.
+            # An empty variable must not turn off authentication.
             raise ConfigError(f"--{name.replace('_', '-')} must not be empty")
     api = pick(options, ApiOptions)
     remote, vllm = options.remote is not None, options.engine == "vllm"
@@ -117,7 +118,7 @@ def _check_keys(given: ServeOptions) -> None:
         raise ConfigError(
             "--salt-by-key and --remote exclude each other: the protocol has no cache_salt; give it to the servers"
         )
-    # A file that cannot be read is refused now.
+    # An unreadable file is reported before the model loads.
     keys = ApiKeys(options.api_keys, options.api_key_file, salts=options.salt_by_key)
     is_own = not has_remote and given.engine == "weft"
     if keys.has_priorities and is_own and given.engine_options().scheduling_policy != "priority":
@@ -132,14 +133,17 @@ def _check_ranks(options: ServeOptions) -> None:
         other = "--engine vllm" if options.remote is None else "--remote"
         for field in fields(RankOptions):
             given = getattr(options, field.name)
-            if given is not None and given is not False:  # rank 0 is given too
+            if given is not None and given is not False:  # rank 0 counts as given
                 raise ConfigError(f"{spelled(field.name)} and {other} exclude each other")
         return
     ranks = options.ranks()
     if ranks is None or ranks.link is None:
         for name in ("data_parallel_address", "data_parallel_rpc_port"):
             if getattr(options, name) is not None:
-                log.info("%s changes nothing: no engine is to be reached there", spelled(name))
+                log.info(
+                    "%s has no effect: no engine on another machine has to reach this one",
+                    spelled(name),
+                )
     if ranks is not None and ranks.link is not None and options.api_server_count > 1:
         raise ConfigError(
             f"--api-server-count {options.api_server_count} does not go with engines of other machines, which "

@@ -1,6 +1,6 @@
 """Runs one engine and its servers, from the first answered probe to the end of draining.
 
-HTTP listens first; the model is found, and what serves it imported, on a thread meanwhile.
+HTTP listens first; the model is found, and modules are imported, on a thread meanwhile.
 """
 
 import asyncio
@@ -45,30 +45,30 @@ T = TypeVar("T")
 
 LOG_STATS_PERIOD_S = 5.0
 DEFAULT_MODEL = EngineOptions().model
-# Objects of 64 streams in flight pass Python's own threshold, 700, at every step, and are no garbage
-# (docs/decisions/0009).
+# With 64 streams, the number of live objects exceeds Python's default threshold of 700 at every step, and none of
+# them is garbage (docs/decisions/0009).
 _GC_THRESHOLD = 20_000
-EXIT_SIGNALLED = 128  # plus the signal's number, when it came before the server was ready
+EXIT_SIGNALLED = 128  # plus the number of the signal that came before the server was ready
 
 
 class Server(Protocol):
     """An API server: HTTP or gRPC."""
 
     async def drain(self, timeout_s: float) -> None:
-        """Refuse new requests, let open ones finish for `timeout_s`, then stop."""
+        """Refuses new requests, lets open ones finish for `timeout_s`, then stops."""
 
     async def stop(self) -> None:
         """End every request and stop listening. Idempotent."""
 
 
 class Servable(Protocol):
-    """A model with its engine, wherever that is, and how it is to be served."""
+    """A model with its engine, wherever it runs, and the settings for serving it."""
 
     async def start_engine(self, metrics: Metrics) -> EngineClient:
         """Starts the engine and returns its client; called once."""
 
     def make_rpc_server(self, client: EngineClient, tracer: Tracer | None) -> "RpcServer | None":
-        """The gRPC server of `client`, not started; None where there is to be none."""
+        """The gRPC server of `client`, not started; None without gRPC."""
 
     def serve_over_http(
         self, client: EngineClient, state: ServerState
@@ -76,7 +76,7 @@ class Servable(Protocol):
         """Returns the objects that HTTP endpoints use, and the endpoints."""
 
     def print_ready(self, *, http: Address | None, grpc_port: int | None, load_s: float) -> None:
-        """The last words of a start."""
+        """Prints the ready block."""
 
 
 class Serving:
@@ -105,7 +105,7 @@ class Serving:
         self._signals = Signals()
 
     def close(self) -> None:
-        """Send the last spans; once, after `run`."""
+        """Sends the last spans; called once, after `run`."""
         if self._tracer is not None:
             self._tracer.close()
 
@@ -165,7 +165,7 @@ class Serving:
     async def _open_servers(
         self, loaded: Servable, client: EngineClient, http_port: int | None
     ) -> int | None:
-        """Open those of this process; gRPC's port."""
+        """Starts the servers of this process; returns gRPC's port."""
         grpc_port = None
         grpc = loaded.make_rpc_server(client, self._tracer) if self._options.grpc else None
         if grpc is not None:
@@ -173,8 +173,8 @@ class Serving:
             grpc_port = await grpc.start()
         if http_port is not None:
             self._http.open(*loaded.serve_over_http(client, self._state))
-        # Collections then pass over what stays for ever: of the front's time while 64 clients
-        # stream, 6 → 3 % (benchmarks/serve.py, paced).
+        # Frozen objects are skipped in later collections: 6 → 3 % of the front's time with 64 streams
+        # (benchmarks/serve.py, paced).
         gc.collect()
         gc.freeze()
         gc.set_threshold(_GC_THRESHOLD)
@@ -182,7 +182,7 @@ class Serving:
 
     def _announce(self, loaded: Servable, http_port: int | None, grpc_port: int | None) -> None:
         if http_port is not None:
-            # What scripts wait for before their first request.
+            # Scripts wait for this line before their first request.
             log.info("Uvicorn running on %s", http_url(self._address(http_port)))
         loaded.print_ready(
             http=None if http_port is None else self._address(http_port),
@@ -191,9 +191,9 @@ class Serving:
         )
 
     async def _start_engine(self) -> "tuple[Loaded, EngineClient]":
-        """The engine's process loads the weights while we import what stands before it."""
+        """Starts the engine's process, which loads the weights while this process imports the servers' modules."""
         ranks = self._options.ranks()
-        # A head may have all engines on its nodes.
+        # A head may run all engines on other nodes.
         child = await EngineChild.spawn() if ranks is None or ranks.num_local else None
         try:
             self._progress.enter("reading the model's files", 0.1, 0.3)
@@ -212,7 +212,7 @@ class Serving:
         return loaded, client
 
     async def _start_other(self, source: str, title: str) -> tuple[Servable, EngineClient]:
-        """An engine that is not ours: what `source` makes on a thread, started."""
+        """Starts an engine of another kind, which `source` creates on a thread."""
         module, _, name = source.partition(":")
         loaded: Servable = await self._signals.unless(
             self._on_thread(
@@ -282,7 +282,7 @@ class Serving:
                 outcome: tuple[T | None, BaseException | None] = (work(), None)
             except BaseException as error:  # noqa: BLE001 - raised where it is waited for
                 outcome = (None, error)
-            with suppress(RuntimeError):  # the loop is closed: nobody waits any more
+            with suppress(RuntimeError):  # the loop is closed, so no task waits any more
                 loop.call_soon_threadsafe(finish, *outcome)
 
         self.is_loading = True

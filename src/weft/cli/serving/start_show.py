@@ -18,7 +18,9 @@ _LOG_PERIOD_S = 5.0
 
 @contextmanager
 def show_start(progress: Progress) -> Iterator[None]:
-    """In this block the start is shown on standard error: on its last line, or by lines of the log."""
+    """Shows the start's progress on standard error during the block: on the last line of a terminal, otherwise as log
+    lines.
+    """
     status = StatusLine(sys.stderr)
 
     def make_room(_record: logging.LogRecord) -> bool:

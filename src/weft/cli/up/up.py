@@ -28,7 +28,7 @@ from weft.core.observe.log import configure_logging
 from weft.core.values.kv_transfer import KvConnector, KvRole
 from weft.epp.server.limits import PickerLimits
 
-# Clients speak HTTP or the engine's protocol; over the latter workers report their load and cache.
+# Clients use HTTP or the engine's gRPC protocol; workers report load and cache over the latter.
 PICKER_CONFIG: Final = """\
 apiVersion: llm-d.ai/v1alpha1
 kind: EndpointPickerConfig
@@ -55,7 +55,7 @@ requestHandler:
   - pluginRef: vllmgrpc-parser
   - pluginRef: passthrough-parser
 """
-# The same, where some workers compute prompts of which the others have not cached so many tokens.
+# For prefill and decode workers: prefill workers compute prompts of which decode workers have cached too little.
 _PREFILL_PLUGINS: Final = """\
 - type: prefill-filter
 - type: decode-filter
@@ -80,19 +80,19 @@ PREFILL_CONFIG: Final = PICKER_CONFIG.replace(
 )
 _STOP_S: Final = 10.0
 _POLL_S: Final = 0.1
-# Bytes of its path, so that a socket in a directory inside has fewer than 108
+# Maximum bytes of the path, so that the path of a socket inside stays below 108 bytes
 _MAX_TMPDIR: Final = 80
-_PICKER_PAUSES_S: Final = (0.25, 30.0)  # the first and the longest, before it is started again
+_PICKER_PAUSES_S: Final = (0.25, 30.0)  # first and longest pause before the picker is started again
 _SERVES: Final = re.compile(r"^Weft \S+ serves (.+), loaded in ", re.MULTILINE)
 _MAX_WORKERS: Final = 256
-_AROUND_BODY_BYTES: Final = 2**16  # of the message in which Envoy sends it
+_AROUND_BODY_BYTES: Final = 2**16  # bytes around a body in Envoy's message
 _ROLE: Final = "llm-d.ai/role"
 _CONNECTOR: Final = KvConnector.SHM if hasattr(os, "memfd_create") else KvConnector.TCP
 _KV_ROLES: Final = {"prefill": KvRole.PRODUCER, "decode": KvRole.CONSUMER}
 
 
 def up(model: str, options: UpOptions) -> int:
-    """Start everything, and stop it on a signal."""
+    """Starts everything, and stops it on a signal."""
     configure_logging(options.log_level, log_format=options.log_format)
     if not 1 <= options.workers <= _MAX_WORKERS:
         raise ConfigError(f"--workers must be between 1 and {_MAX_WORKERS}, not {options.workers}")
@@ -103,7 +103,9 @@ def up(model: str, options: UpOptions) -> int:
         if not 0 <= count <= _MAX_WORKERS:
             raise ConfigError(f"{name} must be between 1 and {_MAX_WORKERS}, not {count}")
     if bool(options.prefill) != bool(options.decode):
-        raise ConfigError("--prefill and --decode go together: how many workers of each")
+        raise ConfigError(
+            "--prefill and --decode need each other: give the number of workers of each kind"
+        )
     binary = find_envoy(options.envoy)
     _check_free(options.host, options.port, "--port")
     _check_free(options.host, options.metrics_port, "--metrics-port")
@@ -115,29 +117,35 @@ def up(model: str, options: UpOptions) -> int:
 class Worker:
     """Addresses of a worker."""
 
-    http: str | None  # None with --no-http
+    http: str | None  # None if --no-http is set
     grpc: str
     model: str = ""
-    role: str | None = None  # of workers of two kinds: "prefill" or "decode"
+    role: str | None = None  # "prefill" or "decode", if there are both kinds
 
     @classmethod
     def from_banner(cls, lines: Sequence[str], role: str | None = None) -> "Worker":
-        """From the block that a server prints when it is ready."""
+        """Reads the block that a server prints when it is ready."""
         words = {line.split()[0]: line.split()[1] for line in lines if line.startswith("  ")}
         grpc, http = words.get("gRPC"), words.get("HTTP")
         if grpc is None:
-            raise ConfigError("--worker-args: not --no-grpc, over which the picker reads the load")
+            raise ConfigError(
+                "--worker-args must not contain --no-grpc: the picker reads the load over gRPC"
+            )
         if http is not None and not http.startswith("http://"):
-            raise ConfigError("--worker-args: no TLS, since nothing but Envoy talks to the workers")
+            raise ConfigError(
+                "--worker-args must not turn on TLS: only Envoy connects to the workers"
+            )
         found = _SERVES.search("\n".join(lines))
         assert found is not None, lines
         if role is not None and http is None:
-            raise ConfigError("--worker-args: not --no-http, with --prefill and --decode")
+            raise ConfigError(
+                "--worker-args must not contain --no-http together with --prefill and --decode"
+            )
         return cls(None if http is None else http.removeprefix("http://"), grpc, found[1], role)
 
     @property
     def endpoint(self) -> str:
-        """As the picker takes it."""
+        """The worker in the picker's form of endpoints."""
         if self.http is None:
             return self.grpc
         role = "" if self.role is None else f",{_ROLE}={self.role}"
@@ -145,7 +153,7 @@ class Worker:
 
 
 def _transfer(role: str, scratch: Path) -> str:
-    """`--kv-transfer-config` of a worker; all of them know a secret of this start."""
+    """`--kv-transfer-config` of a worker; all workers share a secret of this start."""
     path = scratch / "transfer"
     if not path.exists():
         path.touch(mode=0o600)
@@ -160,7 +168,7 @@ def _transfer(role: str, scratch: Path) -> str:
 
 
 class Stack:
-    """Everything that runs, in the order it was started; it stops the other way round."""
+    """All processes, in the order of their start; they are stopped in reverse order."""
 
     def __init__(self, model: str, options: UpOptions, binary: Path) -> None:
         self._model = model
@@ -176,7 +184,7 @@ class Stack:
     async def run(self) -> int:
         """Runs until a signal, or until the remaining processes are useless; returns the exit status."""
         self._signals.listen()
-        # What TMPDIR names may be too deep for a socket, and this is not.
+        # The path of TMPDIR may be too long for a socket; /tmp is short.
         short = None if len(os.fsencode(tempfile.gettempdir())) < _MAX_TMPDIR else "/tmp"  # noqa: S108
         with tempfile.TemporaryDirectory(prefix="weft-up-", dir=short) as scratch:
             try:
@@ -275,7 +283,8 @@ class Stack:
         return next(line.split()[1] for line in lines if line.startswith("  ext_proc"))
 
     async def _start_envoy(self, scratch: Path, picker: str, workers: Sequence[Worker]) -> None:
-        admin = scratch / "admin"  # its pages can end Envoy, and a port is open to every web page
+        # A socket, because the admin pages can stop Envoy, and web pages can reach ports.
+        admin = scratch / "admin"
         plan = EnvoyPlan(
             listen=(self._options.host.strip("[]"), self._options.port),
             picker=_split(picker),
@@ -291,7 +300,7 @@ class Stack:
         path.write_text(json.dumps(envoy_config(plan), indent=1))
         argv = [str(self._binary), "-c", str(path), "--disable-hot-restart"]
         argv += ["--log-level", "warning", "--concurrency", "2"]
-        # It would warn of every request that a dead picker does not see; that it died is said once.
+        # Envoy would log a warning for every request while the picker is down; the picker's end is logged once.
         argv += ["--component-log-level", "ext_proc:error"]
         self._envoy = envoy = await self._child("envoy", argv)
         while not await asyncio.to_thread(_is_envoy_ready, admin):
@@ -301,7 +310,7 @@ class Stack:
         self._say("Envoy is ready")
 
     async def _watch(self) -> None:
-        """Waits until a process ends that the others cannot do without."""
+        """Waits until a process ends that the others depend on."""
         try:
             async with asyncio.TaskGroup() as group:
                 for worker in self._workers:
@@ -320,13 +329,15 @@ class Stack:
         self._say(f"{worker.failure()}; {num_alive} workers are left")
 
     async def _watch_envoy(self) -> None:
-        """Nothing can be reached without it."""
+        """Waits for the end of Envoy, without which nothing can be reached."""
         assert self._envoy is not None
         await self._envoy.process.wait()
         raise self._envoy.failure()
 
     async def _watch_picker(self) -> None:
-        """Without it requests go round robin, unless they are to fail: then it is the end."""
+        """Waits for the end of the picker. Without it, requests go round robin; if they must fail instead, the stack
+        ends.
+        """
         pauses = Pauses(*_PICKER_PAUSES_S)
         while True:
             assert self._picker is not None
@@ -341,7 +352,7 @@ class Stack:
             self._say("the picker is back")
 
     async def _restart_picker(self, pauses: Pauses) -> None:
-        """Try until it runs, where Envoy looks for it."""
+        """Restarts the picker, at the same address, until it runs."""
         while True:
             await asyncio.sleep(pauses.next_s())
             try:
@@ -355,7 +366,7 @@ class Stack:
                 return
 
     async def _stop_all(self) -> None:
-        """Envoy first, so that nobody is sent to what is about to end."""
+        """Stops Envoy first, so that no requests reach processes that are about to end."""
         for child in (self._envoy, self._picker):
             if child is not None:
                 await child.stop(_STOP_S)

@@ -113,8 +113,8 @@ def describe_rounded_again(spec: ModelSpec, stored: Mapping[str, GroupFormat]) -
         return None
     experts = ", or experts of a layer" if any(layer.experts for layer in spec.layers) else ""
     return (
-        f"{count} of these {len(stored)} matrices are int8 by row all the same: q, k and v, or gate and up{experts}, "
-        f"of types that differ, or o of heads whose width is no multiple of {_LANES}."
+        f"{count} of these {len(stored)} matrices are computed in int8 by row instead: q, k and v, or gate and "
+        f"up{experts}, if their types differ, and o if the head width is not a multiple of {_LANES}."
     )
 
 

@@ -24,10 +24,10 @@ from weft.model.spec import ModelSpec
 
 
 class GpuBackend:
-    """Suits the models that it computes, where a card and the packages for it are there."""
+    """Supports the models that it can compute, if there are a card and the needed packages."""
 
     is_on_host = False
-    usual_memory_share: float | None = 0.92  # nothing else is to use the card
+    usual_memory_share: float | None = 0.92  # the card is assumed to be used by this server alone
 
     @property
     def sampler(self) -> Sampler:
@@ -82,7 +82,9 @@ class GpuBackend:
 def _card() -> Card:
     found = find_card()
     if found is None:
-        raise ConfigError("--compute gpu: the card of this machine is gone (see nvidia-smi)")
+        raise ConfigError(
+            "--compute gpu: the NVIDIA card of this machine has disappeared (see nvidia-smi)"
+        )
     return found
 
 

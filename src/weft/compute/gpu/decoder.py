@@ -16,7 +16,7 @@ from weft.compute.gpu.workspace import Workspace
 from weft.compute.rope import inverse_frequencies
 from weft.model.spec import LayerSpec, Norm, QkNorm, RopeSpec
 
-LOG2_E = 1.4426950408889634  # weights of keys are powers of two
+LOG2_E = 1.4426950408889634  # for powers of two in place of exponentials
 _HEADS_OF_A_PROGRAM = 8
 Rotations = tuple[torch.Tensor, torch.Tensor]
 Pool = tuple[
@@ -26,7 +26,7 @@ Pool = tuple[
 
 @dataclass(frozen=True, slots=True)
 class _Layer:
-    """The weights of one layer; a norm that the spec does not have is None."""
+    """The weights of one layer; a norm that the model lacks is None."""
 
     spec: LayerSpec
     qkv: Matrix
@@ -50,7 +50,7 @@ class _Norms:
 
 @dataclass(frozen=True, slots=True)
 class _Product:
-    """A product that lies in parts, on its way to the residual stream."""
+    """A product whose partial sums have not been added to the residual stream yet."""
 
     num_parts: int
     bias: torch.Tensor | None
@@ -61,7 +61,7 @@ _NOTHING = _Product(0, None, _Norms(None, None, None))
 
 
 class Decoder:
-    """Loaded weights. `forward` launches; it waits for nothing."""
+    """Loaded weights. `forward` launches kernels without waiting."""
 
     def __init__(self, reader: Reader, max_model_len: int) -> None:
         spec = self.spec = reader.spec

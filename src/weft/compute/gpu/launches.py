@@ -15,7 +15,7 @@ def device() -> torch.device:
 
 
 def power_of_two(count: int) -> int:
-    """The first that is no less."""
+    """The smallest power of two that is at least `count`."""
     return 1 << max(0, count - 1).bit_length()
 
 
@@ -36,19 +36,22 @@ class Tile:
 
 @dataclass(frozen=True, slots=True)
 class Tuning:
-    """The choices for one kind of card; figures beside them are of an H100 (docs/gpu.md)."""
+    """Launch parameters for one kind of card; times beside them are of an H100 (docs/gpu.md)."""
 
-    few_rows: int = 256  # a step of no more computes parts side by side, whatever its matrix
-    keys: int = 64  # of a tile of attention
-    part: int = 256  # keys of a part of attention: 512 → 256 is 6.2 → 5.9 ms a step (Llama 8B, one sequence)
-    lone_tile: int = 64  # heads beside each other that share keys, for tensor cores of 64 rows
+    # With at most this many rows, the parts of a product are computed in parallel, for every matrix.
+    few_rows: int = 256
+    keys: int = 64  # keys per tile of attention
+    # Keys per part of attention: 512 → 256 takes 6.2 → 5.9 ms a step (Llama 8B, one sequence).
+    part: int = 256
+    lone_tile: int = 64  # adjacent heads that share keys, for tensor cores of 64 rows
     lone_stages: int = 5  # 3 → 5: 14.8 → 14.4 ms (Llama 8B, 128 sequences)
-    tile: int = 128  # the same of several rows; 64: 1.75 → 2.13 ms a layer (8,192 rows)
+    # Rows per tile for sequences with several rows; 64: 1.75 → 2.13 ms a layer (8,192 rows).
+    tile: int = 128
     tile_stages: int = 2  # 3: 1.75 → 2.02 ms
 
     def few(self, height: int, part: int, kind: str) -> Tile:
         """For a step of few rows, of a matrix with parts of that depth."""
-        if kind == "gated":  # two tiles of weights for one of rows
+        if kind == "gated":  # two tiles of weights per tile of rows
             return Tile(height, 64, 64, 4, 4 if height <= 64 else 3)
         if kind == "head":
             return Tile(height, 128, 64, 8 if height > 64 else 4, 4)
@@ -68,7 +71,7 @@ class Tuning:
 
 @dataclass(frozen=True, slots=True)
 class InterpretedTuning(Tuning):
-    """Tiny tiles; a product's depth in one size, which the interpreter's sums follow."""
+    """Small tiles for the interpreter, with one size of depth, which determines its sums."""
 
     few_rows: int = 32
     keys: int = 16
@@ -91,10 +94,11 @@ def tuning() -> Tuning:
 
 @cache
 def exact() -> dict[str, Any]:
-    """Options of every launch: no product and sum is joined, so that kernels that share a formula share its bits.
+    """Options of every launch.
 
-    A kernel starts while the one before ends, where the card can (from capability 9.0 on), and waits for its results:
-    1.52 → 1.37 ms a step (Qwen3-0.6B, one sequence).
+    Products and sums are not fused, so that kernels with the same formula give the same bits. A kernel may start
+    before the previous one ends (compute capability 9.0 or later), and waits for its results: 1.52 → 1.37 ms a step
+    (Qwen3-0.6B, one sequence).
     """
     if is_interpreted():
         return {"PDL": False}

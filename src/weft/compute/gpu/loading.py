@@ -8,6 +8,6 @@ from weft.model.weights import Weights
 
 
 def load_runner(spec: ModelSpec, weights: Weights, dtype: str, max_model_len: int) -> GpuRunner:
-    """Read the weights; what does not fit the card is a `MemoryError`."""
+    """Reads the weights; raises `MemoryError` if they do not fit the card."""
     with refusing_memory():
         return GpuRunner(Reader(spec, weights, TYPES[dtype]), max_model_len=max_model_len)

@@ -1,4 +1,4 @@
-"""The card's memory: what is refused where it ends, and how it is given back."""
+"""The card's memory: errors when it is full, and releasing it."""
 
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -10,7 +10,7 @@ from weft.compute.gpu.card import is_interpreted
 
 @contextmanager
 def refusing_memory() -> Iterator[None]:
-    """Raise a `MemoryError` for what does not fit the card, as for what does not fit the host."""
+    """Raises `MemoryError` when the card's memory is full, as for the host's memory."""
     try:
         yield
     except torch.OutOfMemoryError as error:
@@ -18,6 +18,6 @@ def refusing_memory() -> Iterator[None]:
 
 
 def release_memory() -> None:
-    """Give the card what torch keeps of it and nobody uses."""
+    """Returns memory that torch caches without use to the card."""
     if not is_interpreted():
         torch.cuda.empty_cache()

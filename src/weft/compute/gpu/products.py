@@ -12,9 +12,9 @@ import torch
 from weft.compute.gpu import launches
 from weft.compute.gpu.kernels import products
 
-DEPTH = 64  # matrices are padded to a multiple of it
-SERIAL_ABOVE = 512  # rows, from which parts are computed one after the other
-_FEW = 128  # rows at most that one tile of `few_rows` takes
+DEPTH = 64  # depth of tiles; matrices are padded to a multiple
+SERIAL_ABOVE = 512  # number of rows above which parts are computed one after the other
+_FEW = 128  # maximum rows of one tile of `few_rows`
 
 
 @dataclass(frozen=True, slots=True)
@@ -34,7 +34,7 @@ PARTS = Ending()
 
 @dataclass(frozen=True, slots=True)
 class Matrix:
-    """Weights [out, depth], of "gated" twice as many rows. Whoever adds parts up adds `bias` too."""
+    """Weights [out, depth]; for "gated" products twice as many rows. The code that adds the parts adds `bias` too."""
 
     weights: torch.Tensor
     num_parts: int
@@ -45,7 +45,7 @@ class Matrix:
     def of(
         cls, weights: torch.Tensor, ending: Ending = PARTS, bias: torch.Tensor | None = None
     ) -> "Matrix":
-        """In parts where the ending allows it."""
+        """Creates a matrix; its product is in parts if the ending allows that."""
         num_parts = num_parts_of(*weights.shape) if ending.kind == "parts" else 1
         return cls(weights, num_parts, ending, bias)
 
@@ -55,7 +55,7 @@ class Matrix:
         return int(self.weights.shape[0]) // (2 if self.ending.kind == "gated" else 1)
 
     def __call__(self, rows: torch.Tensor, out: torch.Tensor) -> int:
-        """Multiply `rows` [rows, depth] into `out`; returns how many parts lie there, [parts, rows, outputs]."""
+        """Multiplies `rows` [rows, depth] into `out`; returns the number of parts there, [parts, rows, outputs]."""
         if len(rows) <= launches.tuning().few_rows:
             self._multiply_few(rows, out)
             return self.num_parts

@@ -18,8 +18,8 @@ from weft.compute.gpu.weights import Reader
 from weft.compute.gpu.workspace import Workspace
 from weft.compute.protocols.runner import Batch
 
-_ROWS = 512  # of a step, that there is room for from the start
-_INPUTS = 1 << 18  # numbers of a step's arrays, likewise
+_ROWS = 512  # rows of a step for which memory is allocated at the start
+_INPUTS = 1 << 18  # numbers in a step's arrays for which memory is allocated at the start
 _STEPS_IN_FLIGHT = 4
 _BLOCK = 1024
 
@@ -47,9 +47,9 @@ class GpuRunner:
         self._ends: deque[tuple[torch.Tensor, Any]] = deque(maxlen=_STEPS_IN_FLIGHT)
 
     def allocate_kv(self, *, num_blocks: int, block_size: int, num_state_slots: int = 0) -> None:
-        """Make the pool, [blocks, kv heads, block, head_dim] of keys and of values for each layer.
+        """Allocates the pool, [blocks, kv heads, block, head_dim] of keys and of values for each layer.
 
-        One block more than asked for takes what rows of padding write.
+        One extra block takes the writes of padding rows.
         """
         spec = self.spec
         shape = (num_blocks + 1, spec.num_kv_heads, block_size, spec.head_dim)
@@ -63,12 +63,12 @@ class GpuRunner:
         self._spare_slot = num_blocks * block_size
 
     def __del__(self) -> None:
-        """Give memory back to the card, where a sleep wants it to be free."""
+        """Releases memory, because a sleeping engine must free the card."""
         self.__dict__.clear()
         release_memory()
 
     def forward(self, batch: Batch) -> torch.Tensor:
-        """Launch one step; float32 logits [wanted, vocab] on the card, which belong to the caller."""
+        """Launches one step; returns float32 logits [wanted, vocab] on the card, which belong to the caller."""
         return self._forward(batch, None)
 
     def forward_after(self, batch: Batch, device_token_ids: torch.Tensor) -> torch.Tensor:
@@ -99,7 +99,8 @@ class GpuRunner:
     def _replay(self, arrays: StepArrays) -> None:
         graph = self._graphs.get(arrays.shape)
         if graph is None:
-            self._launch(arrays)  # compiles what is not compiled yet, which no capture allows
+            # Compiles kernels that are not compiled yet, which is impossible during a capture.
+            self._launch(arrays)
             graph = torch.cuda.CUDAGraph()
             with torch.cuda.graph(graph, capture_error_mode="thread_local"):
                 self._launch(arrays)
@@ -110,7 +111,7 @@ class GpuRunner:
         self._decoder.forward(arrays, self._pools, self._space)
 
     def _make_room(self, shape: StepShape, table_size: int) -> None:
-        """Graphs hold addresses: they go with the memory that a larger step outgrows."""
+        """Makes room for a larger step. Graphs contain addresses, so they are dropped together with the old memory."""
         space, size = self._space, shape.table_start + table_size
         lone_parts = shape.num_lone * shape.num_attention_parts
         if not self._inputs.has_room(size):
@@ -142,7 +143,7 @@ def _take_tokens(arrays: StepArrays, sampled: torch.Tensor) -> None:
 
 
 def _now() -> Any:
-    """An event behind all that is launched; None where nothing is in flight."""
+    """An event after all launched work; None if nothing is in flight."""
     if is_interpreted():
         return None
     event = torch.cuda.Event()

@@ -4,21 +4,22 @@ from weft.model.card import ModelCard
 from weft.model.spec import ModelSpec
 
 _ELEMENT = 2
-# What comes beside weights and pool: the driver's context, graphs, and what a step writes between kernels.
+# Memory beside weights and pool: the driver's context, graphs, and intermediate results of a step.
 _BESIDE_BYTES = 1 << 30
 _STEP_ROWS = 2048
 _FLOAT = 4
 
 
 def resident_bytes(spec: ModelSpec, card: ModelCard) -> int:
-    """Weights, and all that is there beside the KV pool."""
+    """Bytes of weights and other memory, without the KV pool."""
     widest = max(
         (spec.num_heads + 2 * spec.num_kv_heads) * spec.head_dim,
         spec.hidden_size,
     )
     of_row = _FLOAT * (spec.hidden_size + widest)
     of_row += _ELEMENT * (2 * spec.hidden_size + 2 * spec.output_size + spec.intermediate_size)
-    logits = _FLOAT * spec.vocab_size * 512  # of the largest step of single rows, twice on its way
+    # Logits of the largest step of single rows, allocated twice.
+    logits = _FLOAT * spec.vocab_size * 512
     return _ELEMENT * card.num_parameters + _STEP_ROWS * of_row + 2 * logits + _BESIDE_BYTES
 
 

@@ -14,34 +14,36 @@ from weft.model.spec import ModelSpec
 LEAST_CAPABILITY = (8, 0)
 TYPES = ("bfloat16", "float16")
 _MOST_HEAD_DIM = 256
-_MOST_HEADS_OF_KEYS = 64  # that share them
+_MOST_HEADS_OF_KEYS = 64  # maximum number of query heads that share a key head
 _PACKAGES = ("torch", "triton")
 
 
 def model_refusal(card: ModelCard) -> str | None:
-    """Why a model is not computed on a card; None if it is."""
+    """The reason why a model is not supported on a GPU; None if it is."""
     return next(_model_refusals(card), None)
 
 
 def _model_refusals(card: ModelCard) -> Iterator[str]:
     if not card.is_causal:
-        yield "encoders are not computed on a GPU yet"
+        yield "encoders are not supported on a GPU yet"
     if card.pooling is not None:
-        yield "models that pool are not computed on a GPU yet"
+        yield "pooling models are not supported on a GPU yet"
     if card.keeps_latents:
-        yield "latent attention is not computed on a GPU yet"
+        yield "latent attention is not supported on a GPU yet"
     if card.keeps_states:
-        yield "layers with states (convolutions, Mamba-2, gated delta nets) are not computed on a GPU yet"
+        yield "layers with states (convolutions, Mamba-2, gated delta nets) are not supported on a GPU yet"
     if card.num_idle_parameters:
-        yield "mixtures of experts are not computed on a GPU yet"
+        yield "mixtures of experts are not supported on a GPU yet"
     if card.dtype not in TYPES and not is_interpreted():
         yield f"a GPU computes in {' or '.join(TYPES)}, not in {card.dtype}; give --dtype bfloat16"
 
 
 def rounding_refusal(options: EngineOptions, card: ModelCard) -> str | None:
-    """Why a rounded form that a start would have is not computed; None if all is."""
+    """The reason why a quantized format is not supported; None if it is."""
     if card.stored_bits is not None and options.quantization is None:
-        return "rounded weights are not computed as they are stored on a GPU yet; --quantization none widens them"
+        return (
+            "quantized weights are not supported on a GPU yet; --quantization none dequantizes them"
+        )
     return None
 
 
@@ -50,17 +52,17 @@ def check_spec(spec: ModelSpec, name: str) -> None:
     group = spec.num_heads // spec.num_kv_heads
     if spec.head_dim > _MOST_HEAD_DIM or group > _MOST_HEADS_OF_KEYS:
         raise ConfigError(
-            f"--compute gpu: {name} has heads of {spec.head_dim} numbers, {group} to a key; at most {_MOST_HEAD_DIM} "
-            f"and {_MOST_HEADS_OF_KEYS} are computed"
+            f"--compute gpu: {name} has heads of size {spec.head_dim}, with {group} query heads per key head; at most "
+            f"{_MOST_HEAD_DIM} and {_MOST_HEADS_OF_KEYS} are supported"
         )
     if spec.has_output_gate:
         raise ConfigError(
-            f"--compute gpu: {name} has gates on its attention, which are not computed yet"
+            f"--compute gpu: {name} has gates on its attention, which are not supported yet"
         )
 
 
 def check_card(card: Card | None) -> None:
-    """Refuse a machine without a card that kernels run on, or without the packages for it."""
+    """Refuses a machine without a suitable card, or without the needed packages."""
     missing = [package for package in _PACKAGES if find_spec(package) is None]
     if missing:
         raise ConfigError(f"--compute gpu needs {' and '.join(missing)}: {how_to_install('gpu')}")
@@ -76,7 +78,7 @@ def check_card(card: Card | None) -> None:
 
 
 def check_options(options: EngineOptions, card: ModelCard) -> None:
-    """Refuse, by its flag, what an engine on a card does not do."""
+    """Refuses flags that an engine on a GPU does not support."""
     allowed = ("none",)
     if options.quantization not in (None, *allowed):
         raise ConfigError(

@@ -1,4 +1,4 @@
-"""Weights of a checkpoint, read onto the card in the form that its kernels take."""
+"""Reads the weights of a checkpoint to the card, in the layout of its kernels."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -16,12 +16,12 @@ TYPES: Mapping[str, torch.dtype] = {
     "float16": torch.float16,
     "float32": torch.float32,
 }
-_BIT_TYPES = {"bfloat16": np.int16}  # numpy has no such numbers: their bits travel
+_BIT_TYPES = {"bfloat16": np.int16}  # numpy lacks these types, so their bits are copied as integers
 
 
 @dataclass(frozen=True, slots=True)
 class NormWeights:
-    """A norm, or the lack of one; its offset is added already."""
+    """A norm, or none; its offset is added already."""
 
     weight: torch.Tensor
     bias: torch.Tensor | None
@@ -52,7 +52,7 @@ class Reader:
         return NormWeights(weight + self.spec.norm_offset, bias)
 
     def padded(self, *names: str) -> torch.Tensor:
-        """The matrices of one input, one below the other, with columns of zeros up to a whole depth."""
+        """The matrices of one input, joined by rows, with zero columns up to a multiple of the depth."""
         parts = [self.read(name, self.dtype) for name in names]
         depth = parts[0].shape[1]
         whole = torch.zeros(
@@ -70,7 +70,7 @@ class Reader:
         return Matrix.of(self.padded(*(prefix + name for name in names)), ending, bias)
 
     def _biases(self, prefix: str, names: tuple[str, ...]) -> torch.Tensor | None:
-        """Theirs, joined; zeros of a matrix that has none while another has some."""
+        """The joined biases; zeros for a matrix without one, if another one has a bias."""
         found = [self.vector(f"{prefix}{name}.bias") for name in names]
         if all(bias is None for bias in found):
             return None
@@ -90,7 +90,7 @@ class Reader:
 
 
 def padded_depth(depth: int) -> int:
-    """A depth as matrices have it."""
+    """The depth of a matrix after padding."""
     return -(-depth // DEPTH) * DEPTH
 
 

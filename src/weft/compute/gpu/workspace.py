@@ -1,4 +1,4 @@
-"""`Workspace`: what a step of so many rows writes between kernels, made once."""
+"""`Workspace`: memory for intermediate results of a step, allocated once."""
 
 from dataclasses import dataclass
 from typing import Self
@@ -17,17 +17,17 @@ class Workspace:
 
     max_rows: int
     max_wanted: int
-    max_lone_parts: int  # lone rows times parts of attention
+    max_lone_parts: int  # maximum of lone rows times parts of attention
     residual: torch.Tensor  # [rows, hidden] float32
     hidden: torch.Tensor  # [rows, hidden]
     wanted: torch.Tensor  # [wanted rows, hidden]
-    parts: torch.Tensor  # of any product, float32
+    parts: torch.Tensor  # partial sums of any product, float32
     queries: torch.Tensor  # [rows, heads, head_dim]
     attended: torch.Tensor  # [rows, heads * head_dim]
     middle: torch.Tensor  # [rows, intermediate]
     highest: torch.Tensor  # [lone rows, heads, parts of attention]
     totals: torch.Tensor
-    sums: torch.Tensor  # the same, of head_dim numbers each
+    sums: torch.Tensor  # of the same shape, with head_dim numbers each
     parts_done: torch.Tensor  # [lone rows, kv heads], zeros between launches
 
     @classmethod
@@ -77,7 +77,7 @@ class Workspace:
 
 
 def most_parts(matrix: Matrix, max_rows: int) -> int:
-    """Numbers that a product leaves at most, in parts or in one."""
+    """Maximum number of values that a product writes, in parts or whole."""
     if matrix.ending.kind != "parts":
         return 1
     return matrix.num_outputs * max(max_rows, matrix.num_parts * min(max_rows, SERIAL_ABOVE))

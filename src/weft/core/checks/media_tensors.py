@@ -49,18 +49,21 @@ def check_tensors(batches: Sequence[MediaTensors]) -> None:
     for given in batches:
         num_items = len(given.placeholders)
         if num_items == 0:
-            raise _refused("mm_placeholders", f"{given.modality}: there is none")
+            raise _refused(
+                "mm_placeholders", f"{given.modality}: at least one placeholder is needed"
+            )
         if len(given.hashes) != num_items:
             raise _refused(
                 "mm_hashes",
-                f"{given.modality}: one is needed for each of {num_items} placeholders, got "
+                f"{given.modality}: one hash is needed for each of {num_items} placeholders, got "
                 f"{len(given.hashes)}",
             )
         for name in given.hashes:
             check_text("mm_hashes", name)
             if not 1 <= len(name) <= MAX_HASH_CHARS:
                 raise _refused(
-                    "mm_hashes", f"each takes 1 to {MAX_HASH_CHARS} characters, got {len(name)}"
+                    "mm_hashes",
+                    f"each hash must have 1 to {MAX_HASH_CHARS} characters, got {len(name)}",
                 )
         for name, tensor in given.tensors.items():
             check_length(name, tensor)
@@ -99,14 +102,14 @@ def check_placeholders(batches: Sequence[MediaTensors], token_ids: Sequence[int]
     """Raises `BadRequest` for placeholders that lie outside the prompt or overlap each other."""
     end_of_last = 0
     for start, length, token_id in sorted(_placeholders(batches), key=lambda one: one[:2]):
-        where = f"the one of {length} tokens from token {start}"
+        where = f"the placeholder of {length} tokens at token {start}"
         if length < 1 or start + length > len(token_ids):
             raise _refused(
                 "mm_placeholders",
-                f"{where} is not in the prompt, which has {len(token_ids)} tokens",
+                f"{where} is outside the prompt, which has {len(token_ids)} tokens",
             )
         if start < end_of_last:
-            raise _refused("mm_placeholders", f"{where} begins in another one")
+            raise _refused("mm_placeholders", f"{where} overlaps another one")
         end_of_last = start + length
         if token_id is not None and token_id not in token_ids[start:end_of_last]:
             raise _refused("im_token_id", f"there is no {token_id} in {where}")

@@ -101,7 +101,8 @@ def check_strict(parameter: str, name: str, schema: Mapping[str, Any] | None) ->
     """
     if schema is not None and (places := unheld(dict(schema))):
         raise BadRequest(
-            parameter, f"{name}: strict must be absent or false, for no grammar holds {places}"
+            parameter,
+            f"{name}: strict must be absent or false, since no grammar can enforce {places}",
         )
 
 

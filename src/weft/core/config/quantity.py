@@ -35,7 +35,7 @@ def parse_quantity(value: str | int | float) -> int:
 
 
 def check_positive(**durations: str) -> None:
-    """Raises `ValueError` for what is no time to wait; keys are as they are in the file."""
+    """Raises `ValueError` for a time that is not above 0; keys are spelled as in the file."""
     for key, text in durations.items():
         if parse_duration_s(text) <= 0:
             raise ValueError(f"{key} must be more than 0, got {text!r}")

@@ -157,7 +157,7 @@ def _find(given: RankOptions, size: int) -> RanksConfig | None:
 def _headless(given: RankOptions, size: int) -> RanksConfig:
     if size == 1:
         raise ConfigError(
-            "--headless needs --data-parallel-size above 1, that of the head, of which it runs a part"
+            "--headless needs --data-parallel-size above 1: the head's value, of which this node runs a part"
         )
     start = _within("data_parallel_start_rank", given.data_parallel_start_rank or 0, 0, size - 1)
     num_local = given.data_parallel_size_local
@@ -172,7 +172,7 @@ def _check_together(given: RankOptions) -> None:
         (
             "data_parallel_external_lb",
             given.data_parallel_external_lb and not has_rank,
-            "needs --data-parallel-rank, the one that this server has",
+            "needs --data-parallel-rank, the rank of this server",
         ),
         (
             "data_parallel_rank",
@@ -192,7 +192,7 @@ def _check_together(given: RankOptions) -> None:
         (
             "headless",
             given.headless and given.data_parallel_hybrid_lb,
-            "does not go with --data-parallel-hybrid-lb, of which each node has a server",
+            "does not go with --data-parallel-hybrid-lb, where each node runs a server",
         ),
     ):
         if is_wrong:

@@ -133,8 +133,8 @@ def check_anchors(token_ids: list[int], media: Media | None, config: MediaConfig
         if num_anchors > num_items:
             raise BadRequest(
                 "prompt",
-                f"the prompt has {num_anchors} tokens {anchor}, at each of which one {modality} is to stand, "
-                f"and {num_items} of these are given",
+                f"the prompt has {num_anchors} placeholder tokens {anchor}, one for each {modality}, but "
+                f"{num_items} of these are given",
             )
 
 

@@ -224,7 +224,7 @@ class EngineControls(EngineClient):
         self._check_alive()
         extra_args = to_extra_args(kv_transfer_params)
         validate_params(SamplingParams(extra_args=extra_args), self.info.limits)
-        log.debug("a request was refused elsewhere, request_id=%s", request_id)
+        log.debug("a process refused a request, request_id=%s", request_id)
         self._release_remote(SamplingParams(extra_args=extra_args))
 
     def _release_remote(self, params: SamplingParams) -> None:
@@ -276,7 +276,9 @@ class EngineControls(EngineClient):
     async def start_weight_update(self, is_checkpoint_format: bool = True) -> None:
         self._transfer_config("start_weight_update")
         if is_checkpoint_format is not True:
-            message = "is_checkpoint_format must be true: names and forms are the checkpoint's"
+            message = (
+                "is_checkpoint_format must be true: tensors have the checkpoint's names and shapes"
+            )
             raise BadRequest("is_checkpoint_format", message)
         await self._checked(StartWeightUpdate(self._calls.next_id()))
 

@@ -117,7 +117,12 @@ class DraftPayoff:
             seconds = self._ended_at - self._planned_at
             size.count(self._num_tokens, seconds, is_drafted=self._is_drafted)
             if size.choice is not before:
-                log.debug("drafts pay=%s: %r, without %r", size.choice, size.drafted, size.plain)
+                log.debug(
+                    "speculation pays off: %s; with drafts %r, without %r",
+                    size.choice,
+                    size.drafted,
+                    size.plain,
+                )
         self._size = None
         self._planned_at = self._clock()
 

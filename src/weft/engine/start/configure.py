@@ -346,13 +346,13 @@ def _check_elsewhere(options: EngineOptions, ranks: RanksConfig | None) -> None:
     refused = {
         "--enable-elastic-ep": (
             options.enable_elastic_ep,
-            "how many ranks there are is known to other servers and nodes too",
+            "other servers and nodes rely on the number of ranks",
         )
     }
     if ranks.link is not None:
         refused["--weight-transfer-config"] = (
             options.weight_transfer_config is not None,
-            "engines of other machines do not map the weights that one has packed",
+            "engines on other machines cannot map the weights that this engine has packed",
         )
         refused["--kv-events-config"] = (
             ranks.is_headless and options.kv_events_config is not None,

@@ -10,7 +10,7 @@ class AccessEnded(PeerError):
     """The access was revoked: the blocks may belong to another sequence by now."""
 
     def __init__(self) -> None:
-        super().__init__("its blocks were taken back")
+        super().__init__("its blocks were released")
 
 
 class PoolAccess:

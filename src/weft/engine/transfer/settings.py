@@ -31,8 +31,8 @@ _CONNECTORS = MappingProxyType(
 _REFUSED = MappingProxyType(
     {
         "P2pNcclConnector": "it pushes from GPU to GPU, to addresses in request ids",
-        "LMCacheConnectorV1": "LMCache has no place here; see --kv-offloading-size for a second tier",
-        "OffloadingConnector": "it is --kv-offloading-size here",
+        "LMCacheConnectorV1": "LMCache is not supported; --kv-offloading-size adds a second tier",
+        "OffloadingConnector": "use --kv-offloading-size",
     }
 )
 

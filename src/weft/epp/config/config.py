@@ -9,7 +9,7 @@ from weft.core.errors import ConfigError
 from weft.epp.config.decode import decode, parse_document
 from weft.epp.config.parameters import Part
 
-# The newest first, and a deprecated group last; they say the same.
+# Accepted values of `apiVersion`, all with the same meaning: newest first, the deprecated group last.
 API_VERSIONS = ("llm-d.ai/v1", "llm-d.ai/v1alpha1", "inference.networking.x-k8s.io/v1alpha1")
 KIND = "EndpointPickerConfig"
 
@@ -86,7 +86,7 @@ class DiscoverySpec(Part, frozen=True, kw_only=True):
             raise ValueError("needs exactly one of pluginRef and endpoints")
 
     def named(self) -> tuple[str, str] | None:
-        """The plugin of the endpoints, after the key that names it."""
+        """The plugin that finds endpoints, with the key that names it; None if there is none."""
         if self.endpoints is not None:
             return "endpoints.pluginRef", self.endpoints.plugin_ref
         return None if self.plugin_ref is None else ("pluginRef", self.plugin_ref)
@@ -174,7 +174,7 @@ def read_config(text: str, source: str) -> PickerConfig:
 
 
 def _without_nulls(value: Any) -> Any:
-    """An empty key (`plugins:` and nothing after it) means the same as no key."""
+    """A key with an empty value (`plugins:`) counts as absent."""
     if isinstance(value, dict):
         return {key: _without_nulls(item) for key, item in value.items() if item is not None}
     if isinstance(value, list):

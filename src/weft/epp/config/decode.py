@@ -13,7 +13,7 @@ from weft.core.checks.allowed import explain
 from weft.core.errors import ConfigError
 
 MAX_DOCUMENT_BYTES = 1 << 20
-MAX_NODES = 200_000  # aliases can make a small document huge
+MAX_NODES = 200_000  # aliases can make a huge document of a small file
 MAX_DEPTH = 64
 
 _T = TypeVar("_T")
@@ -80,7 +80,7 @@ def decode(value: Any, into: type[_T], path: str) -> _T:
 
 
 def join(path: str, rest: str) -> str:
-    """Two parts of a key's path as one."""
+    """Joins two parts of a key's path."""
     rest = rest.removeprefix(".")
     if not path or not rest:
         return path or rest
@@ -104,7 +104,7 @@ def _explain(message: str, into: type, path: str) -> str:
 
 
 class _Plain:
-    """Checks that a document is what JSON could have said."""
+    """Checks that a document contains only values that JSON has."""
 
     def __init__(self, source: str) -> None:
         self._source = source

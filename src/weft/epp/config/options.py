@@ -1,4 +1,4 @@
-"""`PickerOptions`: what the person who starts a picker can say beyond the configuration file."""
+"""`PickerOptions`: options of a picker that are not in the configuration file."""
 
 import re
 from dataclasses import dataclass
@@ -10,7 +10,7 @@ from weft.core.values.declare import Flag
 
 DEFAULT_NAME = "default"
 DEFAULT_POOL_GROUP = "inference.networking.k8s.io"
-# Load and prefix-cache events over VllmEngine instead of /metrics and ZMQ
+# With this engine type, load and prefix-cache events come over gRPC (VllmEngine) instead of /metrics and ZMQ.
 GRPC_ENGINE = "vllm-grpc"
 _KEY = re.compile(r"[!-~]+")
 
@@ -115,13 +115,14 @@ class PickerOptions:
     emit_endpoint_scores: Annotated[
         bool, Flag("Include the score of each endpoint in dynamic metadata.", "Server")
     ] = False
-    ticket_ttl_s: float = 3600.0  # a tracked request whose end never came is forgotten after this
-    unseen_ttl_s: float = 10.0  # a pick counts as load this long where the server tells nothing
+    ticket_ttl_s: float = 3600.0  # a tracked request without an end is dropped after this time
+    # Time for which a pick counts as load if the server does not report it.
+    unseen_ttl_s: float = 10.0
     num_recorded_decisions: int = 1000
 
     @property
     def max_load_age_s(self) -> float:
-        """Older load is stale. Three polls at least: one that is late or fails proves nothing."""
+        """Load data older than this is stale: at least three polls, since one poll may be late or fail."""
         return max(self.metrics_staleness_threshold_s, 3 * self.refresh_metrics_interval_s)
 
     def __post_init__(self) -> None:
@@ -134,7 +135,7 @@ class PickerOptions:
                 raise ConfigError(f"{name} must be more than 0 and less than 1e6 seconds")
         for name in ("engine_api_key", "engine_control_api_key"):
             key = getattr(self, name)
-            if key is not None and not _KEY.fullmatch(key):  # a header carries it
+            if key is not None and not _KEY.fullmatch(key):  # the value is sent in a header
                 raise ConfigError(
                     f"--{name.replace('_', '-')} must not be empty, nor hold blanks or other than ASCII"
                 )

@@ -49,17 +49,17 @@ class Kind(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class Reference:
-    """A plugin that another one names, or takes by default."""
+    """A plugin that another plugin names, or uses by default."""
 
-    key: str  # the parameter, for messages
+    key: str  # name of the parameter, for error messages
     name: str
     kind: Kind
-    default_type: str | None = None  # made under its own name if nothing has that name
+    default_type: str | None = None  # type of the plugin that is created if no plugin has this name
 
 
 @dataclass(frozen=True, slots=True)
 class Refers:
-    """Says of a parameter that it names a plugin, if it is given."""
+    """Annotation of a parameter that names another plugin."""
 
     kind: Kind
     default_type: str
@@ -67,7 +67,7 @@ class Refers:
 
 @dataclass(frozen=True, slots=True)
 class Ignored:
-    """Says of a parameter that it is taken because files have it, and why there is nothing to set."""
+    """Annotation of a parameter that is accepted without effect, with the reason."""
 
     reason: str
 
@@ -78,7 +78,7 @@ _Note = TypeVar("_Note", bound=Refers | Ignored)
 class Parameters(
     msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True, rename="camel"
 ):
-    """Base of every plugin's parameters. `needs` are producers that must come first, whatever is set."""
+    """Base of every plugin's parameters. `needs` are types of producers that must run before the plugin."""
 
     needs: ClassVar[tuple[str, ...]] = ()
 
@@ -91,17 +91,17 @@ class Parameters(
                 yield Reference(field.encode_name, name, refers.kind, refers.default_type)
 
     def profiles(self) -> Iterable[tuple[str, str]]:
-        """The scheduling profiles these parameters name, each after its key."""
+        """The scheduling profiles that these parameters name, each with its key."""
         return ()
 
     def without_effect(self) -> Iterable[tuple[str, str]]:
-        """Keys that are set though nothing follows from it: each with the reason."""
+        """Yields the keys that are set without effect, each with the reason."""
         for field, ignored in self._noted(Ignored):
             if getattr(self, field.name) is not None:
                 yield field.encode_name, ignored.reason
 
     def set_keys(self) -> list[str]:
-        """The keys whose values are not their defaults."""
+        """Names of the keys whose values are not the defaults."""
         return [
             each.encode_name
             for each in structs.fields(self)
@@ -110,7 +110,8 @@ class Parameters(
 
     def _noted(self, kind: type[_Note]) -> Iterator[tuple[structs.FieldInfo, _Note]]:
         for field in structs.fields(self):
-            for hint in (field.type, *get_args(field.type)):  # it may stand in a union
+            # The annotation may be a member of a union.
+            for hint in (field.type, *get_args(field.type)):
                 for note in getattr(hint, "__metadata__", ()):
                     if isinstance(note, kind):
                         yield field, note

@@ -1,1 +1,1 @@
-"""From a request to an endpoint: plugins in profiles, and the account of what they said."""
+"""Decides on the endpoint of a request: plugins in profiles, and a record of their results."""

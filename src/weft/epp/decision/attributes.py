@@ -1,4 +1,4 @@
-"""Numbers that endpoints are compared by, beside their load: which plugin has them, under which name."""
+"""Attributes: numbers by which endpoints are compared, besides their load, with the plugins that provide them."""
 
 from collections.abc import Callable, Iterable
 from typing import Final, Protocol, runtime_checkable
@@ -8,7 +8,7 @@ from weft.epp.decision.plugin import METRICS_EXTRACTOR, Surroundings
 from weft.epp.pool.endpoint import Endpoint
 from weft.epp.pool.gpu import DCGM_EXTRACTOR
 
-# Older files have the two in one.
+# Older configuration files have both names in one.
 _COMBINED: Final = f"/{DCGM_EXTRACTOR}"
 
 Read = Callable[[Endpoint, float], float | None]
@@ -19,11 +19,11 @@ class AttributeSource(Protocol):
     """Implemented by extractors that hold values of their own."""
 
     def attribute(self, endpoint: Endpoint, name: str, now: float) -> float | None:
-        """The value; None if it is unknown, or too old."""
+        """The value; None if it is unknown or too old."""
 
 
 def attribute_references(key: str, attribute: str, producer: str | None) -> Iterable[Reference]:
-    """The extractor that has an attribute; none for "", which means whichever reads the load."""
+    """Yields a reference to the extractor of an attribute; an empty producer name means the extractor of the load."""
     _, name = _resolved(attribute, producer)
     if name:
         key = "producer" if producer is not None else key

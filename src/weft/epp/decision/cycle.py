@@ -13,9 +13,10 @@ class PrefixMatch:
     """Cached prefix per endpoint, in leading blocks of a request's prompts."""
 
     num_blocks: int
-    block_size: int  # tokens
-    held: Mapping[Endpoint, int]  # blocks
-    weight: Mapping[Endpoint, float]  # the same, each block weighted by the tier it lies in
+    block_size: int  # in tokens
+    held: Mapping[Endpoint, int]  # cached blocks per endpoint
+    # Cached blocks per endpoint, weighted by the tier that holds each block.
+    weight: Mapping[Endpoint, float]
 
     def num_tokens(self, endpoint: Endpoint, num_prompt_tokens: int) -> int:
         """Cached tokens of the prompt; the last block may be a partial one."""
@@ -26,14 +27,14 @@ class PrefixMatch:
 class Prediction:
     """Predicted latencies of a request at one endpoint, and the headroom to its SLO, in seconds.
 
-    The headroom for tokens is also that of the requests under way there, of which the strictest counts.
+    The headroom per token also respects the strictest SLO of the requests that run there.
     """
 
     ttft_s: float
-    tpot_s: float | None  # None: not predicted
-    ttft_headroom_s: float | None  # None: no objective
+    tpot_s: float | None  # None: no prediction
+    ttft_headroom_s: float | None  # None: the request has no objective
     tpot_headroom_s: float | None
-    num_requests: int  # sent there by this picker, and under way
+    num_requests: int  # running requests that this picker sent to the endpoint
 
     @property
     def meets(self) -> bool:
@@ -43,7 +44,7 @@ class Prediction:
 
 @dataclass(frozen=True, slots=True)
 class LatencyPredictions:
-    """A request's SLO, and its predictions; endpoints of which nothing is known have none."""
+    """A request's SLO, and its predictions by endpoint; endpoints with too little data have none."""
 
     slo: Slo
     of: Mapping[Endpoint, Prediction]
@@ -67,15 +68,15 @@ class Cycle:
     """State of one request's scheduling. Producers fill it; everything after them reads it."""
 
     request: InferenceRequest
-    model: str  # after rewriting: what the server is sent
+    model: str  # the model after rewriting, which the server gets
     candidates: Sequence[Endpoint]
-    now: float  # when its decision began, or until then when it came
+    now: float  # start of the decision; before the decision, arrival of the request
     ticket_id: int = 0
     arrived: float = 0.0
-    is_placed: bool = False  # its decision has begun
+    is_placed: bool = False  # True once the decision has begun
     priority: int = 0
     fairness_id: str = ""
-    # Each prompt as little-endian uint32 tokens. Text is packed four bytes a token.
+    # Each prompt as little-endian uint32 token ids; in text prompts, four bytes of text stand for a token.
     prompts: list[bytes] = field(default_factory=list)
     has_real_tokens: bool = False
     num_prompt_tokens: int = 0
@@ -83,12 +84,14 @@ class Cycle:
     chains: dict[str, list[list[int]]] = field(default_factory=dict)  # block hashes, by producer
     held_media: dict[str, Mapping[Endpoint, float]] = field(
         default_factory=dict
-    )  # shares, by producer
+    )  # cached shares of the prompt, by producer name
     predictions: dict[str, LatencyPredictions] = field(default_factory=dict)  # by producer name
     session_ids: dict[str, str] = field(default_factory=dict)  # by producer name
     runs: list[ProfileRun] = field(default_factory=list)
-    unreachable: Sequence[Endpoint] = ()  # left out before any profile: they refuse connections
-    request_headers: dict[str, str] = field(default_factory=dict)  # beside those of the schedule
+    # Endpoints that refuse connections: excluded before any profile runs.
+    unreachable: Sequence[Endpoint] = ()
+    # Headers to set, in addition to the schedule's.
+    request_headers: dict[str, str] = field(default_factory=dict)
     response_headers: dict[str, str] = field(default_factory=dict)
 
     def num_uncached_tokens(self, endpoint: Endpoint, producer: str) -> int:
@@ -102,10 +105,10 @@ class Cycle:
 class Schedule:
     """The result of a profile handler."""
 
-    primary: str  # name of the profile that chose the destination
-    picks: Mapping[str, Sequence[Endpoint]]  # by profile, those that ran
+    primary: str  # name of the profile whose pick is the destination
+    picks: Mapping[str, Sequence[Endpoint]]  # by name of each profile that ran
     set_headers: Mapping[str, str] = field(default_factory=dict)
-    destination: str | None = None  # None: the primary pick's own address
+    destination: str | None = None  # None: the address of the primary pick
 
     @property
     def target(self) -> Endpoint:

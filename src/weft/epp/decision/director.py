@@ -42,14 +42,15 @@ OBJECTIVE_HEADERS = ("x-llm-d-inference-objective", "x-gateway-inference-objecti
 FAIRNESS_HEADERS = ("x-llm-d-inference-fairness-id", "x-gateway-inference-fairness-id")
 REWRITE_HEADERS = ("x-llm-d-model-name-rewrite", "x-gateway-model-name-rewrite")
 DEFAULT_FAIRNESS_ID = "default-flow"
-# Clients write them, and plugins remember them. One more than a label may have, so that it is "other" there.
+# Clients choose fairness ids, and plugins store them, so their length is bounded: one more character than a label may
+# have, so that a cut id gets the label "other".
 _MAX_FAIRNESS_ID_CHARS = MAX_LABEL_CHARS + 1
 SCORES_KEY = "x-gateway-destination-endpoint-scores"
 
 
 @dataclass(frozen=True, slots=True)
 class ProducerStep:
-    """A data producer in its place."""
+    """A data producer and its name."""
 
     name: str
     plugin: Producer
@@ -67,17 +68,18 @@ class Parts:
     detector: Detector
     detector_name: str
     metrics: PickerMetrics
-    preparers: Sequence[Preparer]  # producers that wait for something
-    learners: Sequence[Learner]  # plugins that hear of every decision
-    followers: Sequence[FollowsResponse]  # plugins that must hear of every end
+    preparers: Sequence[Preparer]  # producers that await a result
+    learners: Sequence[Learner]  # plugins that are called after every decision
+    followers: Sequence[FollowsResponse]  # plugins that are called at the end of every response
     identities: Sequence[Identity] = ()
     admitters: Sequence[Admitter] = ()
     reporters: Sequence[Reporter] = ()
-    flow: FlowParts | None = None  # None: nobody waits, and a full pool sheds negative priorities
+    # None: no request waits; a saturated pool refuses requests of negative priority.
+    flow: FlowParts | None = None
 
 
 class Director:
-    """Decides: checks, data, profiles, and the counting of the decision before the next one."""
+    """Decides on each request: admission, producers, profiles; counts each decision before the next one begins."""
 
     def __init__(
         self, parts: Parts, options: PickerOptions, clock: Callable[[], float] = monotonic
@@ -104,12 +106,12 @@ class Director:
 
     @property
     def is_ready(self) -> bool:
-        """True if there is an endpoint to route to."""
+        """True if the pool has an endpoint."""
         return bool(self._pool.ready) and not self._is_closed
 
     @property
     def num_open(self) -> int:
-        """Followed requests whose end has not come."""
+        """Number of followed requests that have not ended."""
         return len(self._tickets)
 
     @property
@@ -123,13 +125,13 @@ class Director:
         return 0.0 if self._parts.flow is None else self._parts.flow.max_wait_s
 
     def close(self) -> None:
-        """Refuse everything from now on, and everybody who waits."""
+        """Refuses all further requests, and all that wait."""
         self._is_closed = True
         if self._flow is not None:
             self._flow.close()
 
     async def pick(self, request: InferenceRequest, subset: tuple[str, ...] | None) -> Decision:
-        """Choose where `request` goes and count it there at once; raises `Refused`."""
+        """Chooses the endpoint of a request, and counts the request there at once; raises `Refused`."""
         cycle = self._open_cycle(request, self._clock())
         try:
             if request.needs_model and not cycle.model:
@@ -146,7 +148,7 @@ class Director:
             raise
 
     def _place(self, cycle: Cycle, subset: tuple[str, ...] | None) -> Decision:
-        """Decide. Nothing waits in here: two requests never decide on the same picture."""
+        """Decides without awaiting anything, so that no two requests decide on the same state."""
         cycle.now = self._clock()
         cycle.is_placed = True
         cycle.candidates = self._candidates(cycle, subset)
@@ -165,7 +167,7 @@ class Director:
         return {}
 
     def on_first_token(self, ticket: Ticket) -> None:
-        """The first piece of the answer came."""
+        """Records that the first piece of the answer arrived."""
         if ticket.first_token_at is not None or ticket.is_over:
             return
         ticket.first_token_at = ticket.last_piece_at = self._clock()
@@ -177,7 +179,7 @@ class Director:
         self._wake()
 
     def on_piece(self, ticket: Ticket) -> None:
-        """Another piece of the answer came."""
+        """Records that another piece of the answer arrived."""
         if ticket.is_streaming and ticket.last_piece_at is not None:
             now = self._clock()
             ticket.num_pieces += 1
@@ -193,7 +195,7 @@ class Director:
         ticket.usage = usage
 
     def on_end(self, ticket: Ticket, ending: Ending) -> Mapping[str, Any]:
-        """The response is over; returns dynamic metadata by namespace. Only the first call counts."""
+        """Records the end of the response; returns dynamic metadata by namespace. Only the first call counts."""
         metadata: dict[str, dict[str, float]] = {}
         if self._end(ticket, ending) and ending is Ending.NATURAL:
             for plugin in self._parts.reporters:
@@ -202,7 +204,7 @@ class Director:
         return metadata
 
     def sweep(self) -> None:
-        """Forget requests whose end never came; called every few seconds."""
+        """Drops requests whose end was never reported; called every few seconds."""
         if self._flow is not None:
             self._flow.sweep()
         now = self._clock()
@@ -348,7 +350,7 @@ class Director:
         self.decisions.keep(cycle, outcome, duration_s=duration_s, stale=stale)
 
     def _update_gauges(self) -> None:
-        """Bring the pool's gauges up to date, before somebody reads them."""
+        """Updates the pool's gauges before they are read."""
         self._telemetry.pool(
             self._pool_name,
             self._pool.ready,
@@ -375,7 +377,7 @@ class Director:
         if not self._tickets.close(ticket):
             return False
         self._give_back(ticket)
-        if ending is Ending.ERROR and not 400 <= ticket.status < 500:  # no fault of the client's
+        if ending is Ending.ERROR and not 400 <= ticket.status < 500:  # not a client error
             ticket.endpoints[0].failed[ticket.id] = self._clock()
         self._report_times(ticket, ending)
         for plugin in self._parts.followers:
@@ -405,7 +407,7 @@ class Director:
 
 
 def _header(headers: Mapping[str, str], names: tuple[str, ...]) -> str:
-    """The first of several names for one header; the current name comes first."""
+    """Returns the first header of several possible names; the current name comes first."""
     for name in names:
         if value := headers.get(name):
             return value

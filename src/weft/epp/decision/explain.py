@@ -1,4 +1,4 @@
-"""Every decision can be looked up: who stood for election, who fell where, who got which score."""
+"""Records of decisions, for later look-up: the candidates, the filters that removed some, and every score."""
 
 import math
 import time
@@ -64,28 +64,31 @@ class DecisionRecord(msgspec.Struct, frozen=True, kw_only=True):
     """A decision, ready for JSON. It never contains prompt text."""
 
     request_id: str
-    time: float  # Unix
+    time: float  # Unix time
     duration_ms: float
     path: str
     model: str
     target_model: str
     priority: int
-    status: int  # 200, or what the request was refused with
+    status: int  # 200, or the status of the refusal
     message: str
     endpoints: list[str]
-    stale: list[str]  # candidates whose load was unknown or old
+    stale: list[str]  # candidates whose load was unknown or too old
     profiles: list[ProfileRecord]
     set_headers: dict[str, str]
     num_prompt_tokens: int
     cached_tokens: dict[str, dict[str, int]]  # by prefix producer, then by endpoint
     slo_ms: dict[str, float] = {}  # ttft and tpot, if the request has them
     latency: dict[str, dict[str, LatencyRecord]] = {}  # by producer, then by endpoint
-    unreachable: list[str] = []  # endpoints that refuse connections, and so were no candidates
+    # Endpoints that refused connections, and were therefore not candidates.
+    unreachable: list[str] = []
 
 
 @dataclass(frozen=True, slots=True)
 class RetainedPredictions:
-    """Four numbers an endpoint, NaN for none: a thousand decisions about hundreds of endpoints are many."""
+    """Predictions in compact form: four numbers per endpoint, NaN if missing, because there may be a thousand
+    decisions about hundreds of endpoints.
+    """
 
     slo: Slo
     endpoints: tuple[Endpoint, ...]
@@ -94,10 +97,10 @@ class RetainedPredictions:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PastDecision:
-    """A decision as it came; turned into a record only on request, which may be on another thread.
+    """A decision in its raw form, converted to a record only on request, perhaps on another thread.
 
-    Never the cycle or the request themselves: a thousand long prompts would fill the memory. Nor an exception,
-    whose traceback holds them.
+    Holds neither the cycle nor the request, whose prompts would fill the memory, nor an exception, whose traceback
+    holds them.
     """
 
     request_id: str
@@ -112,9 +115,9 @@ class PastDecision:
     latency: Mapping[str, RetainedPredictions]
     num_prompt_tokens: int
     request_headers: Mapping[str, str]
-    schedule: Schedule | None  # where the request went; None if it was refused
+    schedule: Schedule | None  # None if the request was refused
     status: int
-    message: str  # why it was
+    message: str  # reason of the refusal
     stale: Sequence[Endpoint]
     unreachable: Sequence[Endpoint]
 
@@ -127,7 +130,7 @@ class PastDecision:
         )
 
 
-# What a client wrote of a request is retained so far: a thousand long names would fill the memory.
+# Maximum characters kept of each text from a client: a thousand long names would fill the memory.
 _MAX_CHARS: Final = 256
 
 
@@ -149,7 +152,7 @@ class DecisionRing:
         duration_s: float,
         stale: Sequence[Endpoint],
     ) -> None:
-        """Note a decision; a repeated request id replaces the earlier one."""
+        """Stores a decision; a repeated request id replaces the earlier one."""
         if not self._capacity:
             return
         request_id = cycle.request.request_id
@@ -187,12 +190,12 @@ class DecisionRing:
         return self._entries.get(request_id)
 
     def newest(self, limit: int) -> list[PastDecision]:
-        """The last decisions as they came, newest first."""
+        """The last decisions in raw form, newest first."""
         return list(islice(reversed(self._entries.values()), limit))
 
 
 def to_record(entry: PastDecision) -> DecisionRecord:
-    """A decision, ready for JSON; of thousands of endpoints it takes a while."""
+    """Converts a decision for JSON; takes long for thousands of endpoints."""
     schedule = entry.schedule
     return DecisionRecord(
         request_id=entry.request_id,
@@ -247,7 +250,7 @@ def weighted(raw: float, weight: float) -> float:
 
 def slo_ms(entry: PastDecision) -> dict[str, float]:
     """Latency objectives of the request, if a predictor read them."""
-    for retained in entry.latency.values():  # all of one request
+    for retained in entry.latency.values():  # all predictions of one request
         wanted = (("ttft", retained.slo.ttft_s), ("tpot", retained.slo.tpot_s))
         return {name: round(each * 1000, 3) for name, each in wanted if each is not None}
     return {}

@@ -14,7 +14,7 @@ from weft.epp.pool.poller import EXTRACTOR_TYPE, SOURCE_TYPE
 from weft.epp.pool.pool import Pool
 from weft.epp.request.values import Usage
 
-# Types that others take when none is named.
+# Default types of plugins that other plugins refer to.
 TOKENS: Final = "token-producer"
 APPROXIMATE: Final = "approx-prefix-cache-producer"
 INFLIGHT: Final = "inflight-load-producer"
@@ -32,7 +32,7 @@ _Build = TypeVar("_Build", bound=Callable[[Any, Any], Any])
 _Parameters = TypeVar("_Parameters", bound=Parameters)
 
 
-# Parameters that name who computes what a plugin goes by.
+# Parameters that name the producer whose results a plugin uses.
 PrefixProducer = Annotated[str, Refers(Kind.PRODUCER, APPROXIMATE)]
 InflightProducer = Annotated[str, Refers(Kind.PRODUCER, INFLIGHT)]
 LatencyProducer = Annotated[str, Refers(Kind.PRODUCER, LATENCY)]
@@ -45,9 +45,10 @@ class Surroundings:
     name: str
     pool: Pool
     metrics: PickerMetrics
-    max_load_age_s: float  # older load says nothing
-    built: Mapping[str, Any]  # plugins this one referred to, and all built before, by name
-    clock: Callable[[], float] = monotonic  # the director's
+    max_load_age_s: float  # load that is older counts as unknown
+    # Plugins built so far, by name, including all that this plugin refers to.
+    built: Mapping[str, Any]
+    clock: Callable[[], float] = monotonic  # the director's clock
 
     def plugin(self, name: str) -> Any:
         """A plugin that was named in `references`."""
@@ -62,14 +63,15 @@ class PluginType:
     kinds: frozenset[Kind]
     build: Callable[[Any, Surroundings], Any]
     parameters: type[Parameters] = NoParameters
-    aliases: tuple[str, ...] = ()  # deprecated names
+    aliases: tuple[str, ...] = ()  # deprecated names of the type
     is_alpha: bool = False
-    replacement: str | None = None  # deprecated itself, in favour of this
-    extractor: str | None = None  # the type that `dataLayer.sources` must name for it to have data
+    replacement: str | None = None  # if set, the type is deprecated and this type replaces it
+    # Extractor that `dataLayer.sources` must name, or the plugin has no data.
+    extractor: str | None = None
 
 
 def built_elsewhere(_: object, __: object) -> None:
-    """For types whose parameters are read by whoever starts that part."""
+    """Stands for plugins that another part of the picker creates from their parameters."""
 
 
 def plugin_type(
@@ -79,12 +81,12 @@ def plugin_type(
     parameters: type[Parameters] = NoParameters,
     **more: Any,
 ) -> PluginType:
-    """A row of the registry; `more` is for its last columns."""
+    """A row of the registry; `more` sets the optional columns."""
     wanted = frozenset(kinds if isinstance(kinds, tuple) else (kinds,))
     return PluginType(type_name=type_name, kinds=wanted, build=build, parameters=parameters, **more)
 
 
-DECLARED: Final[dict[str, list[PluginType]]] = {}  # by module
+DECLARED: Final[dict[str, list[PluginType]]] = {}  # by Python module
 
 
 def plugin(
@@ -129,11 +131,11 @@ class Picker(Protocol):
     """Chooses among rated candidates."""
 
     def pick(self, candidates: Sequence[Endpoint], totals: Sequence[float]) -> list[Endpoint]:
-        """The chosen ones, best first; at least one."""
+        """Returns the chosen endpoints, best first; at least one."""
 
 
 class Producer(Protocol):
-    """Computes data for others, mostly before candidates are rated."""
+    """Computes data for other plugins, usually before candidates are filtered and scored."""
 
     def produce(self, cycle: Cycle) -> None:
         """Fill in the cycle."""
@@ -152,25 +154,25 @@ class Learner(Protocol):
     """Implemented by plugins that learn from decisions."""
 
     def picked(self, cycle: Cycle, schedule: Schedule) -> None:
-        """Learn where the request goes."""
+        """Called with the schedule of a request."""
 
 
 class Identity(Protocol):
-    """Says whose request it is, where the client does not name a flow."""
+    """Determines the fairness id of a request that names none."""
 
     def fairness_id(self, headers: Mapping[str, str]) -> str:
-        """The flow; "" if the headers do not say."""
+        """The fairness id; "" if the headers contain none."""
 
 
 class Admitter(Protocol):
-    """Says whether a request is taken."""
+    """Decides whether a request is admitted."""
 
     def admit(self, cycle: Cycle) -> None:
-        """Raises `Refused`; what producers found is there, and no endpoint is chosen yet."""
+        """Raises `Refused`; called after the producers, before an endpoint is chosen."""
 
 
 class Reporter(Protocol):
-    """Makes numbers for the gateway of what a response reported."""
+    """Computes numbers for the gateway from the usage that a response reported."""
 
     def report(self, usage: Usage) -> Mapping[str, Mapping[str, float]]:
         """Dynamic metadata, by namespace and key."""
@@ -181,7 +183,7 @@ class Closer(Protocol):
     """Implemented by plugins that hold something open."""
 
     async def aclose(self) -> None:
-        """Let go of it; the picker is closing."""
+        """Releases resources; the picker is closing."""
 
 
 class Profile(Protocol):
@@ -201,19 +203,21 @@ class Handler(Protocol):
 
 
 class Decider(Protocol):
-    """Says whether a stage is worth a second endpoint."""
+    """Decides whether a stage of a request runs on a separate endpoint."""
 
     def wants(self, cycle: Cycle, decode: Endpoint) -> bool:
         """True if the stage should run on another endpoint than `decode`."""
 
 
 class Detector(Protocol):
-    """Rates how full the pool is, or those of it that take a stage: "prefill", "decode", None for all."""
+    """Computes the saturation of the pool, or of the endpoints that serve a stage: "prefill" or "decode"; None for
+    all.
+    """
 
     def saturation(
         self, endpoints: Sequence[Endpoint], now: float, stage: str | None = None
     ) -> float:
-        """1.0 and above: no room, as the endpoints report it."""
+        """Saturation as the endpoints report it; 1.0 or more means no capacity."""
 
     def expected_saturation(
         self, endpoints: Sequence[Endpoint], now: float, stage: str | None = None
@@ -225,18 +229,18 @@ class Detector(Protocol):
 
 @runtime_checkable
 class FollowsUsage(Protocol):
-    """Implemented by plugins that learn what requests took; they follow responses too."""
+    """Implemented by plugins that use the token usage of responses; they make the picker follow responses."""
 
     def used(self, ticket_id: int, usage: Usage) -> None:
-        """Takes the usage that a response reported before its end."""
+        """Called with the usage that a response reported, before its end."""
 
 
 @runtime_checkable
 class FollowsTimes(Protocol):
-    """Implemented by plugins that learn how long whole responses took; they follow responses too."""
+    """Implemented by plugins that use the latencies of complete responses; they make the picker follow responses."""
 
     def timed(self, times: ResponseTimes) -> None:
-        """A response came to its natural end; before it is over."""
+        """Called at the natural end of a response, before `ended`."""
 
 
 @runtime_checkable
@@ -247,4 +251,4 @@ class FollowsResponse(Protocol):
         """The response began; from that alone nothing may follow."""
 
     def ended(self, ticket_id: int) -> None:
-        """The request is over, in whatever way."""
+        """Called at the end of a request, however it ends."""

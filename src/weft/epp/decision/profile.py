@@ -13,7 +13,7 @@ from weft.epp.request.values import Drop, Refused
 
 @dataclass(frozen=True, slots=True)
 class FilterStep:
-    """A filter in its place."""
+    """A filter and its name."""
 
     name: str
     plugin: Filter
@@ -22,7 +22,7 @@ class FilterStep:
 
 @dataclass(frozen=True, slots=True)
 class ScorerStep:
-    """A scorer in its place."""
+    """A scorer, its name and its weight."""
 
     name: str
     plugin: Scorer
@@ -32,7 +32,7 @@ class ScorerStep:
 
 @dataclass(frozen=True, slots=True)
 class PickerStep:
-    """A picker in its place."""
+    """A picker and its name."""
 
     name: str
     plugin: Picker

@@ -32,9 +32,9 @@ class PoolRoom:
         return self.by_stage()[EFFECTIVE]
 
     def by_stage(self) -> dict[str, float]:
-        """Every stage there is, and the fullest of them."""
+        """The highest saturation of each stage."""
         members = self._pool.ready
-        if members is not self._members:  # the pool makes a new list when it changes
+        if members is not self._members:  # the pool creates a new list whenever its members change
             self._members, self._stages = members, by_stage(members)
         now = self._clock()
         is_apart = len(self._stages) > 1

@@ -1,4 +1,4 @@
-"""Turns what happened to a request into the picker's series."""
+"""Records what happens to requests in the picker's metric series."""
 
 from collections.abc import Mapping, Sequence
 from functools import lru_cache, partial
@@ -14,13 +14,14 @@ from weft.epp.pool.endpoint import Endpoint
 from weft.epp.request.values import Refused
 
 _Labels = tuple[str, str, str, str]
-_Place = tuple[str, str, str]  # of an endpoint: its name, namespace and port
+_Place = tuple[str, str, str]  # name, namespace and port of an endpoint
 _MAX_SERIES = MAX_REQUEST_SERIES
-KEEP_LEFT_S = 300.0  # series of an endpoint that has left: all who read series have done so by then
+# Time after which the series of a removed endpoint are deleted: every scraper has read them by then.
+KEEP_LEFT_S = 300.0
 
 
 class _Series:
-    """The series of one set of labels: finding them again costs more than observing."""
+    """The series of one set of label values, cached because a look-up costs more than an observation."""
 
     __slots__ = ("input_tokens", "requests", "size")
 
@@ -51,7 +52,7 @@ class _ResponseSeries:
 
 
 class _Attempts:
-    """Decisions for each endpoint. Endpoints come and go for as long as a picker runs, and so do their series."""
+    """Decisions by endpoint. Series of removed endpoints are deleted after a while."""
 
     def __init__(self, counter: Counter) -> None:
         self._counter = counter
@@ -82,7 +83,9 @@ def _place(endpoint: Endpoint) -> _Place:
 
 
 class RequestMetrics:
-    """Observes requests; labels are capped here. `follows` says whether all ends will be reported."""
+    """Observes requests, and limits the number of label values. `follows` is True if the end of every response is
+    reported.
+    """
 
     def __init__(self, metrics: PickerMetrics, *, follows: bool) -> None:
         self._metrics = metrics
@@ -105,7 +108,7 @@ class RequestMetrics:
             priority,
         )
         if labels not in self._known_labels:
-            # A thousand values of one label and a thousand of another would be a million series.
+            # The limit is on combinations: a thousand values of each of two labels would be a million series.
             if len(self._known_labels) >= MAX_REQUEST_SERIES:
                 return (OTHER, OTHER, OTHER, priority)
             self._known_labels.add(labels)

@@ -21,23 +21,23 @@ class Ending(StrEnum):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ResponseTimes:
-    """When a response came, by the picker's clock, and in how many tokens."""
+    """Times of a response, by the picker's clock, and its number of tokens."""
 
     ticket_id: int
-    arrived: float  # the request
+    arrived: float  # arrival of the request
     first_token_at: float
     ended: float
-    num_tokens: int  # as reported, or else the pieces that came, as the reference counts them
+    num_tokens: int  # as reported, or else the number of received pieces, as in the reference
     is_streaming: bool
 
     @property
     def ttft_s(self) -> float:
-        """To the first token, since the request came."""
+        """Seconds from the request's arrival to the first token."""
         return self.first_token_at - self.arrived
 
     @property
     def tpot_s(self) -> float | None:
-        """Per token after the first; None if there were none."""
+        """Seconds per token after the first; None if there is only one token."""
         if self.num_tokens < 2:
             return None
         return (self.ended - self.first_token_at) / (self.num_tokens - 1)
@@ -48,39 +48,43 @@ class Ticket:
     """A request that was routed and whose response has not ended."""
 
     id: int
-    endpoints: Sequence[Endpoint]  # every one that works for it
+    endpoints: Sequence[Endpoint]  # all endpoints that work on the request
     started: float
-    labels: tuple[str, str, str, str]  # the request labels of the metrics
+    labels: tuple[str, str, str, str]  # values of the metrics' request labels
     is_streaming: bool
     is_followed: bool
-    num_prompt_tokens: int = 0  # as far as the picker knows
-    num_body_bytes: int = 0  # of the response
-    num_pieces: int = 0  # of it that came
+    num_prompt_tokens: int = 0  # as reported or estimated
+    num_body_bytes: int = 0  # of the response body
+    num_pieces: int = 0  # received pieces of the response body
     status: int = 200
     first_token_at: float | None = None
     last_piece_at: float | None = None
     usage: Usage = field(default_factory=Usage)
     is_over: bool = False
-    revoke: Callable[[], None] | None = None  # ends the response early; None: that is not possible
+    revoke: Callable[[], None] | None = None  # ends the response early; None if that is impossible
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Decision:
     """Destination of a request. Addresses are "host:port", IPv6 in brackets."""
 
-    endpoints: tuple[str, ...]  # the destination first; more only when a picker is configured to
-    set_headers: Mapping[str, str] = field(default_factory=dict)  # for the model server
-    response_headers: Mapping[str, str] = field(default_factory=dict)  # for the client
+    # The destination first; fallbacks only if the picker is configured to name them.
+    endpoints: tuple[str, ...]
+    set_headers: Mapping[str, str] = field(default_factory=dict)  # headers for the model server
+    response_headers: Mapping[str, str] = field(default_factory=dict)  # headers for the client
     metadata: Mapping[str, Any] = field(
         default_factory=dict
     )  # in dynamic metadata, under "envoy.lb"
-    rewritten_model: str | None = None  # the body must name this model instead
-    tracks_response: bool = False  # some plugin or metric needs the response phase
-    ticket: Ticket | None = None  # of what was scheduled; comes back with the response's events
+    rewritten_model: str | None = None  # model name to write into the body
+    tracks_response: bool = False  # True if a plugin or a metric needs the response phase
+    # Ticket of a scheduled request, passed on to the response's events.
+    ticket: Ticket | None = None
 
 
 class OpenTickets:
-    """Followed tickets, oldest first; swept, because an odd end must not leak one."""
+    """Followed tickets, oldest first; swept regularly, so that a response without a reported end is not kept for
+    ever.
+    """
 
     def __init__(self, ttl_s: float) -> None:
         self._ttl_s = ttl_s
@@ -95,7 +99,7 @@ class OpenTickets:
         return next(self._ids)
 
     def add(self, ticket: Ticket, now: float) -> None:
-        """Remember a followed ticket, from when it was sent on: how long it waited before does not count."""
+        """Adds a followed ticket, counted from the time of dispatch: the wait in the queue is left out."""
         self._open[ticket.id] = now, ticket
 
     def close(self, ticket: Ticket) -> bool:

@@ -1,4 +1,4 @@
-"""`Band`: the requests of one priority that wait, in queues that fairness and ordering choose from."""
+"""`Band`: the waiting requests of one priority, in queues from which the fairness and ordering policies choose."""
 
 import heapq
 from collections.abc import Callable, Iterator
@@ -9,7 +9,7 @@ from typing import Final
 from weft.epp.flow.item import Item, ItemHeap
 from weft.epp.flow.policies import BandParts, CostOrdering, FlowParts, Limits
 
-# An unconfigured band whose last request left this long ago no longer counts as one.
+# A band that is not configured is removed this long after its last request has left.
 IDLE_BAND_S: Final = 600.0
 
 
@@ -33,7 +33,7 @@ class Occupancy:
         )
 
     def add(self, num_requests: int, num_bytes: int) -> None:
-        """So much came, or left."""
+        """Counts requests and bytes that were added, or with negative numbers removed."""
         self.num_requests += num_requests
         self.num_bytes += num_bytes
 
@@ -49,14 +49,15 @@ class Queue(ItemHeap):
 class _CostQueue(Queue):
     """A queue whose flows are ordered by cost, and whose requests are ordered within each flow.
 
-    Costs are looked up when somebody may go: since they never fall, one that was noted is none too high.
+    Costs are read when a request may be dispatched: costs never fall, so a stored cost is at most the present one.
     """
 
     def __init__(self, ordering: CostOrdering) -> None:
         super().__init__()
         self._ordering = ordering
-        self._flows: dict[str, ItemHeap] = {}  # none is empty
-        # With the arrival of the first, for costs may be equal. Some are of flows that have left.
+        self._flows: dict[str, ItemHeap] = {}  # contains no empty queues
+        # Includes the arrival of the flow's first request, since costs may be equal. Some entries belong to flows
+        # that have left.
         self._costs: list[tuple[float, float, str]] = []
 
     def __len__(self) -> int:
@@ -96,14 +97,14 @@ class _CostQueue(Queue):
 
 
 class _Lengths:
-    """Queues by how many wait in each: who came last to the longest must be found among thousands."""
+    """Queues by their length, to find the newest request of the longest queue among thousands."""
 
     def __init__(self) -> None:
         self._queues: dict[int, dict[Queue, None]] = {}
-        self._longest = 0  # no queue is longer
+        self._longest = 0  # length of the longest queue, or more
 
     def moved(self, queue: Queue, before: int) -> None:
-        """A queue has another length than before; 0 is that of none."""
+        """Records a changed length of a queue; 0 removes the queue."""
         if before:
             level = self._queues[before]
             del level[queue]
@@ -116,7 +117,7 @@ class _Lengths:
             self._longest -= 1
 
     def newest(self, down_to: int) -> Iterator[Item]:
-        """The newest of the longest queue, and so on until none is longer than that."""
+        """Yields the newest request of the longest queue, repeatedly, until no queue is longer than `down_to`."""
         begun: list[Iterator[Item]] = []
         for length in range(self._longest, down_to, -1):
             level = self._queues.get(length, ())
@@ -135,7 +136,8 @@ class Band:
         self.parts = parts
         self.used = Occupancy(parts.limits)
         self.last_used = now
-        self._queues: dict[str, Queue] = {}  # none is empty; the one served longest ago is first
+        # Contains no empty queues; the flow that was served longest ago is first.
+        self._queues: dict[str, Queue] = {}
         self._lengths = _Lengths()
         ordering = parts.ordering
         self._new_queue: Callable[[], Queue] = (
@@ -149,7 +151,7 @@ class Band:
         return chain.from_iterable(queue.items for queue in self._queues.values())
 
     def add(self, item: Item) -> None:
-        """Have it wait."""
+        """Adds an item to its queue."""
         name = self.parts.fairness.queue_of(item.fairness_id)
         queue = self._queues.get(name)
         if queue is None:
@@ -213,7 +215,7 @@ class Bands:
         return iter(self._by_priority.values())
 
     def of(self, priority: int, now: float) -> Band:
-        """The band of a priority; opened if it is a new one."""
+        """The band of a priority; creates a band for a new priority."""
         found = self._by_priority.get(priority)
         return self._open(priority, now) if found is None else found
 
@@ -225,7 +227,7 @@ class Bands:
             yield from band.newest()
 
     def sweep(self, now: float) -> None:
-        """Forget bands that nobody configured and nobody used for long."""
+        """Removes bands that are not configured and were unused for long."""
         for band in list(self):
             is_configured = band.priority == 0 or band.priority in self._parts.bands
             if not is_configured and not band and now - band.last_used > IDLE_BAND_S:

@@ -1,7 +1,7 @@
-"""`FlowControl`: requests wait until the pool has room for them, and are sent when something changes.
+"""`FlowControl`: requests wait until the pool has capacity, and are dispatched on events: a request arrives, ends or
+gets its first token; an endpoint reports its load, joins or leaves.
 
-What changes: a request comes, ends or has its first token, an endpoint reports its load, joins or
-leaves. One event loop owns it.
+Belongs to one event loop.
 """
 
 import asyncio
@@ -19,11 +19,11 @@ from weft.epp.flow.policies import FlowParts
 from weft.epp.flow.series import FlowSeries
 from weft.epp.request.values import Drop, Refused
 
-# Nobody else's turn may wait longer than this many decisions, or ends of waits, take; nor much longer than that time.
+# Maximum number of decisions (or timeouts) handled in one turn of the event loop, so that other tasks wait no longer.
 _MAX_A_TURN: Final = 8
 _MAX_TURN_S: Final = 0.005
 _MAX_ENDS_A_TURN: Final = 256
-# Room that comes with time alone (load that turns stale) is found within this.
+# Period of the check for capacity that appears without an event, such as load that turns stale.
 _LOOK_AGAIN_S: Final = 1.0
 _RATE_WINDOW_S: Final = 10.0
 _MAX_RETRY_AFTER_S: Final = 60
@@ -35,16 +35,16 @@ _SHUTTING_DOWN: Final[_Refusal] = (
     Drop.SHUTTING_DOWN,
 )
 _REFUSALS: Final[Mapping[Outcome, _Refusal]] = MappingProxyType({
-    Outcome.REJECTED_CAPACITY: (429, "as many requests wait as may", Drop.SATURATED),
+    Outcome.REJECTED_CAPACITY: (429, "the queue is full: the maximum number of requests is waiting", Drop.SATURATED),
     Outcome.REJECTED_NO_ENDPOINTS: (
-        503, "no endpoint is available, and as many requests wait as may", Drop.NO_ENDPOINTS,
+        503, "no endpoint is available, and the queue is full", Drop.NO_ENDPOINTS,
     ),
     Outcome.REJECTED_OTHER: _SHUTTING_DOWN,
-    Outcome.EVICTED_TTL: (429, "the pool had no room in time", Drop.TTL_EXPIRED),
+    Outcome.EVICTED_TTL: (429, "the pool stayed saturated until the request's time to live ended", Drop.TTL_EXPIRED),
     Outcome.EVICTED_NO_ENDPOINTS: (
-        503, "no endpoint was available in time", Drop.NO_ENDPOINTS,
+        503, "no endpoint became available until the request's time to live ended", Drop.NO_ENDPOINTS,
     ),
-    Outcome.EVICTED_OTHER: (429, "as many requests wait as may, and another took its place", Drop.SATURATED),
+    Outcome.EVICTED_OTHER: (429, "the queue is full, and another request took the place of this one", Drop.SATURATED),
 })  # fmt: skip
 
 
@@ -80,7 +80,7 @@ class FlowControl:
         self._is_woken = False
         self._is_closed = False
         self._was_empty = room.is_empty
-        self._recent = 0.0  # dispatches, each counting less as it ages
+        self._recent = 0.0  # number of recent dispatches, with exponential decay
         self._recent_at = -math.inf
         self.evictor: Evictor | None = None
         if parts.eviction is not None:
@@ -105,7 +105,7 @@ class FlowControl:
         self._series.enqueued(item, perf_counter() - started, None)
         self._pump()
         if item.is_waiting:
-            if not item.is_timed:  # as it is when the pool has just emptied
+            if not item.is_timed:  # the pool may have become empty just now
                 self._watch(item, band)
             self._arm()
         try:
@@ -114,7 +114,7 @@ class FlowControl:
             if item.is_waiting:
                 self._end(item, Outcome.EVICTED_CANCELLED)
             elif not item.done.cancelled() and item.done.exception() is None:
-                item.abandon(item.done.result())  # it was sent on just before
+                item.abandon(item.done.result())  # the request was dispatched just before
             raise
         finally:
             item.let_go()
@@ -126,7 +126,7 @@ class FlowControl:
             asyncio.get_running_loop().call_soon(self._pump)
 
     def sweep(self) -> None:
-        """Forget what nobody uses; called every few seconds."""
+        """Removes unused state; called every few seconds."""
         self._bands.sweep(self._clock())
 
     def refresh_series(self) -> None:
@@ -134,7 +134,7 @@ class FlowControl:
         self._series.refresh(self._bands, self._used)
 
     def close(self) -> None:
-        """Refuse everybody who waits, and everybody who comes."""
+        """Refuses all waiting requests, and all further ones."""
         self._is_closed = True
         for band in self._bands:
             for item in list(band):
@@ -143,9 +143,10 @@ class FlowControl:
     # -- capacity -------------------------------------------------------------------------------
 
     def _make_room(self, item: Item, band: Band) -> Outcome | None:
-        """Why it cannot wait; None if it can, now that others have left for it.
+        """Makes room for an item in its band, if necessary by evicting others; returns the outcome of the refusal if
+        that fails.
 
-        A band's room is shared among its flows, and what is for all goes to the higher priority.
+        Flows share a band's room, and bands of higher priority take global room from lower ones.
         """
         leaving: dict[Item, None] = {}
         for used, others in (
@@ -170,7 +171,7 @@ class FlowControl:
     # -- dispatch -------------------------------------------------------------------------------
 
     def _pump(self) -> None:
-        """Send on those for whom there is room, a few at a time."""
+        """Dispatches the requests for which there is capacity, a few at a time."""
         self._is_woken = False
         if self._room.is_empty != self._was_empty:
             self._change_regime()
@@ -200,11 +201,12 @@ class FlowControl:
                 return band.next(self._clock())
             if self.evictor is not None:
                 self.evictor.reclaim(band.priority, len(band), saturation, ceiling)
-            break  # those below wait behind it, whatever their ceilings
+            break  # lower bands must wait too, whatever their ceilings
         return None
 
     def _dispatch(self, item: Item) -> None:
-        if item.done.done():  # whoever waited is gone, and about to say so: its flow keeps its turn
+        # The waiting task was cancelled and will report that; its flow keeps its turn.
+        if item.done.done():
             self._end(item, Outcome.EVICTED_CANCELLED)
             return
         now = self._clock()
@@ -247,7 +249,7 @@ class FlowControl:
         self._deadlines.push(item, item.deadline)
 
     def _change_regime(self) -> None:
-        """The pool has its first endpoint, or lost its last: everybody has another budget."""
+        """The pool got its first endpoint, or lost its last one: every waiting request gets the other time to live."""
         self._was_empty = self._room.is_empty
         self._deadlines = ItemHeap()
         for band in self._bands:
@@ -256,7 +258,7 @@ class FlowControl:
         self._arm()
 
     def _arm(self) -> None:
-        """Have the timer go off at the first deadline."""
+        """Sets the timer to the first deadline."""
         head = self._deadlines.head()
         if head is None or math.isinf(head.deadline):
             return
@@ -289,7 +291,7 @@ class FlowControl:
         return Refused(status, message, reason, retry_after_s=self._retry_after_s(reason))
 
     def _retry_after_s(self, reason: Drop) -> int | None:
-        """When those who wait now will have been sent on, as fast as it went of late."""
+        """Estimated seconds until the requests that wait now are dispatched, at the recent rate."""
         if reason is Drop.SHUTTING_DOWN:
             return None
         age_s = self._clock() - self._recent_at

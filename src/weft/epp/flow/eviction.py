@@ -1,4 +1,4 @@
-"""`Evictor`: ends requests in flight when others wait for their room."""
+"""`Evictor`: revokes running requests to make room for waiting ones of higher priority."""
 
 import heapq
 import math
@@ -10,15 +10,16 @@ from weft.epp.flow.item import Lease
 from weft.epp.flow.policies import EvictionParts
 from weft.epp.flow.series import FlowSeries
 
-# After the last of a round has ended, before the next: the servers' reports must have seen it.
+# Pause between the last confirmed eviction of a round and the next round, so that the servers' reports show the
+# effect.
 GRACE_S: Final = 0.5
-# A stream that does not end within this is counted as ended: one that hangs must not stop all others.
+# A stream that does not end within this time counts as ended: one hanging stream must not block further evictions.
 CONFIRMATION_TIMEOUT_S: Final = 10.0
 MAX_A_ROUND: Final = 8
 
 
 class Evictor:
-    """Ends those of a lower priority, a few at a time. Never twice on the same report of load."""
+    """Revokes running requests of lower priority, a few at a time, and at most once per report of load."""
 
     def __init__(
         self, parts: EvictionParts, series: FlowSeries, clock: Callable[[], float]
@@ -27,9 +28,10 @@ class Evictor:
         self._series = series
         self._clock = clock
         self._leases: dict[int, Lease] = {}
-        # Those that may be ended, by priority: whoever finds the pool full looks among them.
+        # Requests that may be evicted, by priority; searched when the pool is saturated.
         self._evictable: dict[int, dict[int, Lease]] = {}
-        self._pending: dict[int, float] = {}  # those that were ended, and when
+        # Evicted requests whose streams are still open, with the time of the eviction.
+        self._pending: dict[int, float] = {}
         self._quiet_until = -math.inf
 
     def opened(self, lease: Lease) -> None:
@@ -39,14 +41,14 @@ class Evictor:
             self._evictable.setdefault(lease.priority, {})[lease.id] = lease
 
     def ended(self, lease_id: int) -> None:
-        """A request is over, in whatever way."""
+        """Records the end of a request, however it ended."""
         self._forget(lease_id)
         issued = self._pending.pop(lease_id, None)
         if issued is not None:
             self._confirmed("confirmed", self._clock() - issued)
 
     def reclaim(self, priority: int, num_waiting: int, saturation: float, ceiling: float) -> None:
-        """Make room for `num_waiting` requests of a priority whose ceiling is reached."""
+        """Revokes requests to make room for `num_waiting` requests of a priority whose ceiling is reached."""
         now = self._clock()
         for lease_id in [each for each, issued in self._pending.items()
                          if now - issued > CONFIRMATION_TIMEOUT_S]:  # fmt: skip
@@ -54,7 +56,7 @@ class Evictor:
             self._confirmed("timed_out", None)
         if self._pending or now < self._quiet_until or ceiling <= 0 or not self._leases:
             return
-        # What one request takes is not known: the mean of those in flight.
+        # The load of a single request is unknown: the mean over the running requests is used.
         deficit = saturation - ceiling
         num_wanted = max(1, math.ceil(deficit * len(self._leases) / saturation))
         self._series.reclaim_target.set(deficit)

@@ -1,4 +1,4 @@
-"""A request that waits, what can become of it, heaps of such requests, and requests in flight."""
+"""Waiting requests, their outcomes, heaps of them, and leases of running requests."""
 
 import asyncio
 import heapq
@@ -30,23 +30,24 @@ class Outcome(StrEnum):
 
 @dataclass(slots=True, eq=False, kw_only=True)
 class Item:
-    """A waiting request. `place` chooses its endpoint and counts the request there, in one turn of the event loop.
+    """A waiting request.
 
-    `abandon` takes that back, where nobody is left to be sent.
+    `place` chooses its endpoint and counts the request there, in one turn of the event loop. `abandon` undoes that if
+    the waiting task was cancelled meanwhile.
     """
 
     priority: int
     fairness_id: str
     num_bytes: int
-    labels: tuple[str, str, str, str]  # those of a request's series, bounded
+    labels: tuple[str, str, str, str]  # values of the request labels, limited in number
     arrived: float
     place: Callable[[], Any]
     abandon: Callable[[Any], None]
     slo: Slo = field(default_factory=Slo)
-    own_ttl_s: float = math.inf  # as the request's header says
+    own_ttl_s: float = math.inf  # from the request's header
     deadline: float = math.inf
     is_waiting: bool = False
-    is_timed: bool = False  # its deadline is watched
+    is_timed: bool = False  # True while a timer watches its deadline
     done: "asyncio.Future[Any]" = field(
         default_factory=lambda: asyncio.get_running_loop().create_future()
     )
@@ -65,7 +66,7 @@ class Lease:
     id: int
     priority: int
     started: float
-    revoke: Callable[[], bool]  # ends it; whether that was possible
+    revoke: Callable[[], bool]  # revokes the request; returns False if that is impossible
 
 
 def own_ttl_s(headers: Mapping[str, str]) -> float:
@@ -85,10 +86,10 @@ def own_ttl_s(headers: Mapping[str, str]) -> float:
 
 
 class ItemHeap:
-    """Waiting items, the smallest number first.
+    """Waiting items, smallest number first.
 
-    Those that no longer wait are dropped when they are met, and all at once when they are most of the
-    heap: clients that come and leave must not make it grow.
+    Items that no longer wait are dropped when they reach the top, and all at once when they are most of the heap, so
+    that disconnected clients do not make it grow.
     """
 
     _MIN_SWEPT: Final = 32
@@ -102,11 +103,11 @@ class ItemHeap:
         return len(self._heap) - self._num_left
 
     def push(self, item: Item, order: float) -> None:
-        """Add one; among equals the first to come is the first."""
+        """Adds an item; of equal ones, the first added comes first."""
         heapq.heappush(self._heap, (order, next(self._numbers), item))
 
     def head(self) -> Item | None:
-        """The first; it stays."""
+        """The first item, which stays in the heap."""
         while self._heap and not self._heap[0][2].is_waiting:
             heapq.heappop(self._heap)
             self._num_left -= 1

@@ -12,46 +12,48 @@ class FairnessPolicy(Protocol):
     """Shares a band among its flows."""
 
     def queue_of(self, fairness_id: str) -> str:
-        """The queue that requests of this flow wait in."""
+        """Name of the queue for requests of this flow."""
 
     def choose(self, queues: Mapping[str, ItemHeap], now: float) -> str:
-        """The queue whose head is next. None is empty; the one served longest ago comes first."""
+        """Name of the queue whose first request is dispatched next. No queue is empty; the first one was served
+        longest ago.
+        """
 
 
 class OrderingPolicy(Protocol):
     """Orders the requests of a queue."""
 
     def order(self, item: Item, ttl_s: float) -> float:
-        """Smaller is earlier; `ttl_s` is what it may wait, infinite if that has no end."""
+        """Rank of an item, smaller first; `ttl_s` is its longest wait, infinite if there is no limit."""
 
 
 @runtime_checkable
 class CostOrdering(OrderingPolicy, Protocol):
-    """Orders first by what the flow of a request costs, which changes while the request waits."""
+    """Orders first by the cost of a request's flow, which changes while the request waits."""
 
     def cost(self, fairness_id: str) -> float:
-        """Smaller is earlier. It never falls: what time takes away, it takes from all flows alike."""
+        """Cost of a flow, smaller first. A cost never falls: decay lowers all flows' costs alike, and is left out."""
 
 
 class UsageLimitPolicy(Protocol):
-    """Says up to which saturation each band may send."""
+    """Sets the saturation up to which each band may dispatch."""
 
     def ceilings(self, priorities: Sequence[int], saturation: float) -> Sequence[float]:
         """Returns a ceiling for each priority; priorities are in descending order."""
 
 
 class EvictionFilter(Protocol):
-    """Says which requests in flight may be ended."""
+    """Decides which running requests may be revoked."""
 
     def accepts(self, lease: Lease) -> bool:
         """True if this request may be evicted."""
 
 
 class EvictionOrder(Protocol):
-    """Says which of them goes first."""
+    """Orders the requests that may be revoked."""
 
     def key(self, lease: Lease) -> tuple[float, ...]:
-        """Smaller goes earlier."""
+        """Sort key, smaller first."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -64,10 +66,10 @@ class Limits:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class BandParts:
-    """A band of one priority."""
+    """The plugins and limits of one band."""
 
     limits: Limits
-    ttl_s: float  # while there are endpoints
+    ttl_s: float  # time to live in the queue while the pool has endpoints
     fairness: FairnessPolicy
     ordering: OrderingPolicy
 
@@ -94,6 +96,6 @@ class FlowParts:
 
     @property
     def max_wait_s(self) -> float:
-        """The longest that anybody waits."""
+        """The longest possible wait of a request."""
         bands = (*self.bands.values(), self.default_band, self.default_negative_band)
         return max(self.no_endpoint_ttl_s, *(band.ttl_s for band in bands))

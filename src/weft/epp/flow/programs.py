@@ -1,4 +1,4 @@
-"""`Programs`: what policies remember of flows. Clients name them, so there is a bound to how many."""
+"""`Programs`: state of policies per flow. Clients choose flow names, so the number of flows is bounded."""
 
 import math
 from collections.abc import Callable, Iterable
@@ -8,7 +8,7 @@ _MAX_PROGRAMS: Final = 10_000
 
 
 class _Dated(Protocol):
-    at: float  # when something was last added
+    at: float  # time of the last addition
 
 
 _Program = TypeVar("_Program", bound=_Dated)
@@ -20,7 +20,7 @@ def decayed(amount: float, since_s: float, half_life_s: float) -> float:
 
 
 class Programs(Generic[_Program]):
-    """By name, the one used longest ago first. Idle ones are forgotten after `ttl_s`, 0 for never."""
+    """State by flow name, least recently used first. Unused entries are dropped after `ttl_s`; 0 means never."""
 
     def __init__(
         self,

@@ -16,7 +16,7 @@ _FLOW: Final = ("fairness_id", "priority", "inference_pool", "model_name", "targ
 
 
 class FlowSeries:
-    """Every one of them, for one pool."""
+    """Metric series of one pool's flow control."""
 
     def __init__(self, metrics: PickerMetrics, pool: str) -> None:
         self._pool = pool
@@ -97,7 +97,7 @@ class FlowSeries:
         ).labels(pool)
 
     def enqueued(self, item: Item, seconds: float, outcome: Outcome | None) -> None:
-        """A request was taken into its queue (None), or refused."""
+        """Records that a request was queued (None) or refused."""
         _, _, fairness_id, priority = item.labels
         named = "NotYetFinalized" if outcome is None else outcome
         self._enqueue_duration.labels(fairness_id, priority, named).observe(seconds)
@@ -111,7 +111,7 @@ class FlowSeries:
         ).observe(seconds)
 
     def revoked(self, priority: int) -> None:
-        """A request in flight was ended for one of this priority."""
+        """Records that a running request was revoked for a request of this priority."""
         self._issued.labels(str(priority), self._pool).inc()
 
     def revocation_ended(self, outcome: str, seconds: float | None) -> None:
@@ -121,7 +121,7 @@ class FlowSeries:
             self._confirmation.observe(seconds)
 
     def refresh(self, bands: Iterable[Band], used: Occupancy) -> None:
-        """Bring the gauges up to date, before somebody reads them."""
+        """Updates the gauges before they are read."""
         sizes: Counts[tuple[str, ...]] = Counts()
         num_bytes: Counts[tuple[str, ...]] = Counts()
         requests, volumes = {}, {}

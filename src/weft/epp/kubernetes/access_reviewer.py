@@ -1,7 +1,8 @@
-"""`AccessReviewer`: whether who sends a token may GET a page, by Kubernetes' word.
+"""`AccessReviewer`: asks Kubernetes whether the owner of a token may GET a page, like controller-runtime's filter for
+metrics: a TokenReview finds the user, and a SubjectAccessReview decides whether the user may `get` the path, a
+non-resource URL.
 
-As controller-runtime's filter for metrics does it: a TokenReview says whose the token is, a
-SubjectAccessReview whether they may `get` the path, a non-resource URL. Without an answer nobody may.
+Without an answer, access is refused.
 """
 
 import asyncio
@@ -27,13 +28,14 @@ _UNAVAILABLE: Final = 503
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ReviewLimits:
-    """For how long answers count, as in controller-runtime; and what questions and answers may take."""
+    """Times for which answers are cached, as in controller-runtime, and limits of requests to Kubernetes."""
 
     token_s: float = 60.0
     allowed_s: float = 300.0
     denied_s: float = 30.0
-    review_s: float = 8.0  # both together: the page that waits for them is given up after ten
-    max_at_once: int = 4  # strangers must not have us flood the API server
+    # For both reviews together; the page that waits for them is given up after 10 s.
+    review_s: float = 8.0
+    max_at_once: int = 4  # requests without access must not flood the API server
     max_entries: int = 1024  # of each cache
 
 
@@ -79,7 +81,7 @@ class _Cache(Generic[T]):
         self._entries: OrderedDict[bytes, tuple[float, T]] = OrderedDict()
 
     def get(self, key: bytes) -> tuple[T] | None:
-        """The value, in a tuple since it may be None."""
+        """The cached value, in a tuple because the value may be None."""
         found = self._entries.get(key)
         if found is None or self._clock() >= found[0]:
             return None
@@ -93,7 +95,7 @@ class _Cache(Generic[T]):
 
 
 class AccessReviewer:
-    """Guards pages by the tokens of Kubernetes. Make and close it on one event loop."""
+    """Guards pages by Kubernetes tokens. Created and closed on one event loop."""
 
     def __init__(
         self,
@@ -106,14 +108,14 @@ class AccessReviewer:
         self._users: _Cache[_User | None] = _Cache(limits.max_entries, clock)
         self._verdicts: _Cache[bool] = _Cache(limits.max_entries, clock)
         self._slots = asyncio.Semaphore(limits.max_at_once)
-        self._has_failed = False  # which is logged once
+        self._has_failed = False  # True once a failure was logged
 
     async def refusal(self, token: bytes | None, path: str) -> tuple[int, str] | None:
-        """Status and sentence for whom the page is not; None lets them see it."""
+        """Status and message of a refusal; None if the token may see the page."""
         if not token:
             return (
                 _UNAUTHORIZED,
-                "this page wants a token of Kubernetes: authorization: Bearer TOKEN",
+                "a Kubernetes token is needed: send the header authorization: Bearer TOKEN",
             )
         try:
             async with asyncio.timeout(self._limits.review_s):
@@ -121,9 +123,12 @@ class AccessReviewer:
         except (ApiFailure, TimeoutError, msgspec.DecodeError) as error:
             if not self._has_failed:
                 said = str(error) or "the API server does not answer"
-                _log.warning("nobody is shown the metrics port for now: %s", said)
+                _log.warning("access to the metrics port is refused for now: %s", said)
             self._has_failed = True
-            return _UNAVAILABLE, "Kubernetes cannot say now who may see this; the log has the cause"
+            return (
+                _UNAVAILABLE,
+                "access cannot be checked with Kubernetes now; the log has the cause",
+            )
         return refusal
 
     async def close(self) -> None:

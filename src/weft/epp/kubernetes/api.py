@@ -1,7 +1,7 @@
-"""`ApiServer`: requests to Kubernetes' API server, each bounded in bytes and time.
+"""`ApiServer`: requests to Kubernetes' API server, each bounded in bytes and time. lightkube finds the server and its
+credentials, in the cluster or from a kubeconfig.
 
-lightkube finds the server and its credentials, in the cluster or from a kubeconfig. What it makes of a
-watch is not used: it waits for ever on a dead connection, and forgets deletions after a 410.
+Its watch is not used: it waits for ever on a dead connection, and misses deletions after a 410.
 """
 
 import os
@@ -15,17 +15,18 @@ import msgspec
 from weft.core.errors import ConfigError
 from weft.core.extras import how_to_install
 
-# Less than callers wait: one that is cancelled while TLS is agreed on leaves its connection to the collector.
+# Below the timeouts of callers: a call that is cancelled during the TLS handshake leaves its connection to the
+# garbage collector.
 _CONNECT_S: Final = 4.0
 _MAX_MESSAGE_BYTES: Final = 64 * 2**10
 _MAX_RETRY_AFTER_S: Final = 60.0
 EXPIRED: Final = 410
 NOT_FOUND: Final = 404
-CONFLICT: Final = 409  # somebody else wrote since it was read
+CONFLICT: Final = 409  # the object has changed since it was read
 
 
 class ApiFailure(Exception):
-    """The API server refused, or could not be reached, or said what nobody understands (status 0)."""
+    """A request to the API server was refused or failed, or its answer cannot be read (status 0)."""
 
     def __init__(self, message: str, status: int = 0, retry_after_s: float = 0.0) -> None:
         super().__init__(message)
@@ -33,7 +34,7 @@ class ApiFailure(Exception):
         self.retry_after_s = retry_after_s
 
 
-# What servers and networks do; anything else is a defect, and its traceback is logged.
+# Expected failures of servers and networks; any other exception is a defect, and its traceback is logged.
 FORESEEN: Final = (ApiFailure, TimeoutError, msgspec.DecodeError)
 
 
@@ -57,7 +58,7 @@ class ApiServer:
         return await self._whole(request, max_bytes)
 
     async def write(self, method: str, path: str, body: bytes, max_bytes: int) -> bytes:
-        """POST or PUT an object; as it is afterwards."""
+        """Creates (POST) or replaces (PUT) an object; returns the stored object."""
         headers = {"content-type": "application/json"}
         request = self._client.build_request(
             method, path, content=body, headers=headers, timeout=_timeout(10)
@@ -78,7 +79,7 @@ class ApiServer:
     async def stream(
         self, path: str, params: Mapping[str, str], idle_s: float
     ) -> AsyncGenerator[AsyncGenerator[bytes, None], None]:
-        """An answer as it comes; without a byte for `idle_s` it counts as lost."""
+        """Streams a response; fails if no byte arrives for `idle_s`."""
         timeout = _timeout(idle_s)
         request = self._client.build_request("GET", path, params=dict(params), timeout=timeout)
         async with self._answer(request) as chunks:
@@ -91,7 +92,8 @@ class ApiServer:
         path = request.url.path
         try:
             response = await self._client.send(request, stream=True)
-        except Exception as error:  # also of credentials: a token's file, a program that makes one
+        # Includes failures of credentials: of a token file, or of a program that creates a token.
+        except Exception as error:
             raise ApiFailure(f"{path}: {error or type(error).__name__}") from error
         try:
             if not response.is_success:
@@ -144,7 +146,8 @@ def connect(namespace: str | None) -> ApiServer:
         config = (found.from_file(path) if path else found.from_env()).get()
         assert config is not None, "no context"
         client = client_adapter.AsyncClient(config, client_adapter.ConnectionParams())
-    except Exception as error:  # of lightkube, YAML, msgspec, OpenSSL: all mean one thing
+    # Lightkube, YAML, msgspec and OpenSSL raise different exceptions for an unusable configuration.
+    except Exception as error:
         raise ConfigError(
             f"cannot reach the Kubernetes API server: {error!r}; set KUBECONFIG, or use a pod's "
             "service account or ~/.kube/config"

@@ -1,4 +1,4 @@
-"""Keeps the pool in step with an InferencePool, or a selector, and the pods it selects."""
+"""Keeps the pool equal to the pods that an InferencePool, or a selector, selects."""
 
 import asyncio
 import logging
@@ -31,11 +31,11 @@ _FIRST_SYNC_S: Final = 10.0
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Wanted:
-    """What to follow: an InferencePool by name, or pods by a selector alone."""
+    """The InferencePool to follow, by name, or the selector of pods."""
 
     pool_name: str = ""
     pool_group: str = "inference.networking.k8s.io"
-    namespace: str | None = None  # None: the picker's own
+    namespace: str | None = None  # None: the picker's own namespace
     selector: str | None = None
     target_ports: str = ""
 
@@ -47,7 +47,7 @@ class Wanted:
                 )
 
     def members(self) -> Members | None:
-        """Members of the pool, where no InferencePool defines them; raises `ConfigError`."""
+        """Members of the pool if a selector alone defines them; None with an InferencePool. Raises `ConfigError`."""
         if self.selector is None:
             return None
         check_selector(self.selector)
@@ -68,7 +68,7 @@ class Wanted:
 
 
 class KubernetesDiscovery:
-    """Owns connections and tasks: `start` and `close` it on one event loop."""
+    """Owns connections and tasks, which `start` and `close` manage on one event loop."""
 
     def __init__(
         self,
@@ -86,7 +86,7 @@ class KubernetesDiscovery:
         self._tasks: list[asyncio.Task[None]] = []
         self._synced = asyncio.Event()
         self._members: Members | None = None
-        self._is_missed = False  # that there is no InferencePool is said once
+        self._is_missed = False  # True once a missing InferencePool was logged
         self._pods: Reflector[Pod] | None = None
         self._pods_task: asyncio.Task[None] | None = None
         self._pools: Reflector[InferencePool] | None = None
@@ -105,7 +105,7 @@ class KubernetesDiscovery:
         return self._synced.is_set()
 
     async def start(self) -> None:
-        """Begin; wait a while for the first pods, so that a picker seldom starts without them."""
+        """Starts, and waits a short while for the first pods, so that a picker seldom starts without endpoints."""
         self._follow(self._static)
         if self._pools is not None:
             self._tasks.append(asyncio.create_task(self._pools.run(), name="picker InferencePool"))
@@ -116,10 +116,12 @@ class KubernetesDiscovery:
             async with asyncio.timeout(_FIRST_SYNC_S):
                 await self._synced.wait()
         except TimeoutError:
-            _log.warning("no pods are known yet; health says so until they are")
+            _log.warning(
+                "no pods are known yet; the health check reports that until there are some"
+            )
 
     async def close(self) -> None:
-        """End all of it."""
+        """Ends all tasks and closes the connections."""
         tasks = [*self._tasks, *([self._pods_task] if self._pods_task else [])]
         for task in tasks:
             task.cancel()
@@ -137,7 +139,7 @@ class KubernetesDiscovery:
             self._follow(members)
 
     def _follow(self, members: Members | None) -> None:
-        """Follow other pods; those known stay until the others are."""
+        """Switches to the pods of other members; known pods stay until the new ones are listed."""
         former, self._members = self._members, members
         if members is not None:
             ports = ",".join(map(str, members.ports))
@@ -161,7 +163,7 @@ class KubernetesDiscovery:
         self._pods_task = asyncio.create_task(pods.run(), name="picker pods")
 
     def _pods_changed(self, pods: Reflector[Pod] | None = None) -> None:
-        """Put the ready ones into the pool. `pods` of a former selector no longer count."""
+        """Puts the ready pods into the pool. Pods of a former selector are ignored."""
         current = self._pods
         if current is None or self._members is None or not current.has_listed:
             return

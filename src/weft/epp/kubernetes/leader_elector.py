@@ -1,7 +1,7 @@
-"""`LeaderElector`: which of several pickers of a pool serves, by a Lease that one of them holds.
+"""`LeaderElector`: decides which of a pool's pickers leads, by a Lease that one of them holds.
 
-As client-go does it, so that both kinds of picker can stand for one Lease. A candidate goes by how long
-it has seen the Lease unchanged, and not by the times written there: clocks of machines differ.
+Compatible with client-go, so that both kinds of picker can compete for one Lease. A candidate measures itself how
+long the Lease was unchanged, and ignores the times in it: clocks of machines differ.
 """
 
 import asyncio
@@ -28,10 +28,10 @@ _VERSION: Final = "coordination.k8s.io/v1"
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LeaseTimes:
-    """The defaults of controller-runtime. A holder gives up well before others may take over."""
+    """Times with the defaults of controller-runtime. A leader stops well before another candidate may take over."""
 
-    duration_s: int = 15  # a Lease unchanged for so long is free
-    renew_deadline_s: float = 10.0  # a holder that could not renew for so long no longer leads
+    duration_s: int = 15  # a Lease that did not change for this long is free
+    renew_deadline_s: float = 10.0  # a holder that could not renew for this long stops leading
     retry_s: float = 2.0
 
 
@@ -49,7 +49,7 @@ class _LeaseSpec(msgspec.Struct, frozen=True, rename="camel"):
 
 
 class _Lease(msgspec.Struct, frozen=True):
-    """A Lease; of its metadata all is given back as it was."""
+    """A Lease; its metadata is written back unchanged."""
 
     metadata: dict[str, Any]
     spec: _LeaseSpec = _LeaseSpec()
@@ -66,7 +66,7 @@ class LeaderElector:
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
         self._api: ApiServer = connect(namespace)
-        # The name that llm-d's picker takes, so that no two lead one pool.
+        # The same name as llm-d's picker uses, so that no two pickers lead one pool.
         self._name = f"epp-{self._api.namespace}-{pool_name}.llm-d.ai"
         self._path = f"apis/{_VERSION}/namespaces/{self._api.namespace}/leases"
         self._identity = f"{socket.gethostname()}_{uuid.uuid4()}"
@@ -74,10 +74,11 @@ class LeaderElector:
         self._clock = clock
         self._seen: _LeaseSpec | None = None
         self._seen_at = 0.0
-        self._held: _Lease | None = None  # as it was written last, while it is ours
+        # The Lease as this picker last wrote it; None while another picker holds it.
+        self._held: _Lease | None = None
         self._renewed_at = 0.0
-        self._was_leader = False  # when that was logged last
-        self._has_failed = False  # which is logged once
+        self._was_leader = False  # state of the leadership when it was last logged
+        self._has_failed = False  # True once a failure was logged
         self._is_released = False
         self._writing = asyncio.Lock()
 
@@ -96,7 +97,7 @@ class LeaderElector:
             await asyncio.sleep(self._times.retry_s * random.uniform(1.0, 1.2))
 
     async def try_acquire_or_renew(self) -> None:
-        """Take the Lease if it is free, renew it if it is held; failures are logged."""
+        """Takes the Lease if it is free, or renews it if this candidate holds it; failures are logged."""
         try:
             async with asyncio.timeout(self._times.renew_deadline_s / 2), self._writing:
                 await self._attempt()
@@ -112,7 +113,7 @@ class LeaderElector:
             _log.info("%s the Lease %s", "leading by" if self._was_leader else "lost", self._name)
 
     async def release(self) -> None:
-        """Stand no more, and give the Lease back, so that nobody need wait for its end."""
+        """Stops competing, and releases the Lease, so that another candidate can take it at once."""
         self._is_released = True
         try:
             async with asyncio.timeout(self._times.retry_s), self._writing:
@@ -121,7 +122,7 @@ class LeaderElector:
                     spec = structs.replace(lease.spec, holder_identity="", lease_duration_seconds=1)
                     await self._write(structs.replace(lease, spec=spec))
         except FORESEEN as error:
-            _log.warning("Lease %s was not given back: %r", self._name, error)
+            _log.warning("Lease %s could not be released: %r", self._name, error)
 
     async def close(self) -> None:
         """Give the Lease back, and close connections. `run` has ended."""
@@ -131,7 +132,8 @@ class LeaderElector:
     async def _attempt(self) -> None:
         if self._is_released:
             return
-        started = self._clock()  # before it is sent: others count from when it is written
+        # Taken before the request is sent: other pickers count from the time of the write.
+        started = self._clock()
         try:
             found = await self._api.get(f"{self._path}/{self._name}", {}, _MAX_BYTES)
             lease = msgspec.json.decode(found, type=_Lease)
@@ -152,7 +154,7 @@ class LeaderElector:
             self._held = await self._write(_Lease(metadata, self._ours(spec)))
         except ApiFailure as error:
             if error.status == CONFLICT:
-                self._held = None  # somebody was faster; the next attempt reads who
+                self._held = None  # another picker wrote first; the next attempt reads its name
                 return
             raise
         self._seen, self._seen_at = self._held.spec, self._clock()
@@ -170,7 +172,7 @@ class LeaderElector:
         )
 
     async def _write(self, lease: _Lease) -> _Lease:
-        """Create it, or replace the version that was read; raises `ApiFailure` with 409 if it changed."""
+        """Creates the Lease, or replaces the version that was read; raises `ApiFailure` with 409 if it has changed."""
         is_new = "resourceVersion" not in lease.metadata
         body = msgspec.json.encode(
             {"apiVersion": _VERSION, "kind": "Lease", **msgspec.to_builtins(lease)}

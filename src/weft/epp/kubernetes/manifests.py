@@ -14,7 +14,7 @@ MAX_PORTS: Final = 8
 HTTP: Final = "http"
 H2C: Final = "kubernetes.io/h2c"
 
-# Label selectors, as the API server reads them; a value may be empty.
+# Syntax of label values, as the API server reads them; a value may also be empty.
 _WORD: Final = r"[A-Za-z0-9](?:[-A-Za-z0-9_.]{0,61}[A-Za-z0-9])?"
 _KEY: Final = rf"(?:[a-z0-9](?:[-a-z0-9.]{{0,251}}[a-z0-9])?/)?{_WORD}"
 _VALUE: Final = rf"\s*(?:{_WORD})?\s*"
@@ -89,7 +89,7 @@ class TargetPort(_Part, frozen=True):
 
 
 class Selector(_Part, frozen=True):
-    """Labels that all must be there."""
+    """Labels that a pod must have, all of them."""
 
     match_labels: _Pairs
 
@@ -129,24 +129,24 @@ class PoolV1(Object, frozen=True):
     spec: PoolSpec
 
     def members(self) -> Members:
-        """Whom it selects."""
+        """Members that the pool selects."""
         ports = tuple(port.number for port in self.spec.target_ports)
         return Members(_selector(self.spec.selector.match_labels), ports, self.spec.app_protocol)
 
 
 class PoolV1Alpha2(Object, frozen=True):
-    """An InferencePool as it was."""
+    """An InferencePool of API version v1alpha2."""
 
     spec: OlderPoolSpec
 
     def members(self) -> Members:
-        """Whom it selects."""
+        """Members that the pool selects."""
         return Members(_selector(self.spec.selector), (self.spec.target_port_number,))
 
 
-InferencePool = PoolV1 | PoolV1Alpha2  # of any version
+InferencePool = PoolV1 | PoolV1Alpha2  # of any API version
 
-# By API group: the version that is asked for, and how it reads.
+# By API group: the API version to request, and the type of its objects.
 POOL_TYPES: Final[dict[str, tuple[str, type[InferencePool]]]] = {
     "inference.networking.k8s.io": ("v1", PoolV1),
     "inference.networking.x-k8s.io": ("v1alpha2", PoolV1Alpha2),
@@ -165,7 +165,7 @@ def parse_ports(text: str) -> tuple[int, ...]:
 
 
 def check_selector(text: str) -> None:
-    """Refuse what the API server would not read as a label selector; raises `ConfigError`."""
+    """Checks that the API server would accept a label selector; raises `ConfigError`."""
     for requirement in _BETWEEN_REQUIREMENTS.split(text):
         if not _REQUIREMENT.fullmatch(requirement.strip()):
             raise ConfigError(

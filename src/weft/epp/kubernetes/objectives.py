@@ -1,4 +1,4 @@
-"""InferenceObjectives and InferenceModelRewrites of a pool, from whichever API group has them."""
+"""InferenceObjectives and InferenceModelRewrites of a pool, from all API groups that have them."""
 
 from collections.abc import Callable
 from typing import Final, TypeVar
@@ -7,10 +7,10 @@ from weft.epp.kubernetes.api import ApiServer
 from weft.epp.kubernetes.reflector import Kind, Object, Pace, Reflector
 from weft.epp.pool.objects import ModelRewrite, ObjectiveSpec, Objects, PoolRef, RewriteSpec
 
-# The first wins where both have an object of one name.
+# API groups of objects; if both have an object of the same name, the first group wins.
 _GROUPS: Final = ("llm-d.ai", "inference.networking.x-k8s.io")
 _VERSION: Final = "v1alpha2"
-# What the API server writes where an object of llm-d's names no group. No InferencePool is of it.
+# Default of a poolRef's group, which the API server fills in; no InferencePool has this group.
 _UNSAID_GROUP: Final = "llm-d.ai"
 
 
@@ -30,7 +30,7 @@ T = TypeVar("T", bound=Object)
 
 
 class FollowedObjects:
-    """Calls `changed` with all that is in force for one pool, whenever that changes."""
+    """Calls `changed` with all objects of one pool whenever one of them changes."""
 
     def __init__(
         self,

@@ -1,4 +1,4 @@
-"""`Reflector`: the objects of one kind, listed once and watched since; what was known outlives every fault."""
+"""`Reflector`: the objects of one kind, listed once and then watched; known objects stay during failures."""
 
 import asyncio
 import logging
@@ -17,9 +17,10 @@ _log = logging.getLogger(__name__)
 
 _PAGE: Final = 100
 _MAX_PAGE_BYTES: Final = 32 * 2**20
-_MAX_LINE_BYTES: Final = 4 * 2**20  # etcd takes objects of 1.5 MiB
+_MAX_LINE_BYTES: Final = 4 * 2**20  # etcd accepts objects of up to 1.5 MiB
 _LEAST_S: Final = 0.01
-_BUSY: Final = {0, 429, 500, 502, 503}  # say nothing of the place in the stream
+# Statuses that do not mean that the position in the stream is invalid.
+_BUSY: Final = {0, 429, 500, 502, 503}
 
 
 class Meta(msgspec.Struct, frozen=True, rename="camel"):
@@ -60,24 +61,24 @@ T = TypeVar("T", bound=Object)
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Kind(Generic[T]):
-    """Which objects, and what they are read as."""
+    """A kind of object: its path, and the type that it is decoded to."""
 
     path: str
     type: type[T]
     params: Mapping[str, str] = field(default_factory=dict)
-    is_optional: bool = False  # a cluster may have no such kind
+    is_optional: bool = False  # True if the cluster may lack this kind of object
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Pace:
-    """Timeouts and intervals; tests use shorter ones than clusters."""
+    """Timeouts and intervals; tests set shorter ones."""
 
     first_pause_s: float = 0.2
     max_pause_s: float = 10.0
-    steady_s: float = 1.0  # a watch that held as long ends a row of failures
+    steady_s: float = 1.0  # a watch of at least this length resets the pauses between retries
     list_s: float = 60.0
-    watch_s: float = 45.0  # then the stream is asked for anew: a dead connection is found so
-    idle_s: float = 60.0  # more than `watch_s`
+    watch_s: float = 45.0  # length of one watch; a new request then detects a dead connection
+    idle_s: float = 60.0  # longer than `watch_s`
     max_objects: int = 4096
 
 
@@ -96,13 +97,13 @@ class Reflector(Generic[T]):
         self._kind = kind
         self._changed = changed
         self._pace = pace
-        self._version: str | None = None  # None: list before watching
+        self._version: str | None = None  # None: list the objects before watching them
         self._pauses = Pauses(pace.first_pause_s, pace.max_pause_s, pace.steady_s)
         self._is_lost = False
         self._is_full = False
 
     async def run(self) -> None:
-        """List, then watch from there; again and again."""
+        """Lists the objects, then watches them, again and again."""
         while True:
             wait_s = 0.0
             started: float | None = None
@@ -118,8 +119,8 @@ class Reflector(Generic[T]):
             is_steady = started is not None and self._pauses.lasted(time.monotonic() - started)
             if is_steady and not wait_s:
                 continue
-            # A stream that ends at once is no failure, and must not become a busy loop either.
-            # No two pickers pause alike.
+            # A stream that ends at once is not a failure, but must not become a busy loop. The pause is random, so
+            # that several pickers do not retry together.
             await asyncio.sleep(max(self._pauses.next_s() * random.uniform(0.5, 1.0), wait_s))
 
     def _failed(self, error: Exception) -> float:
@@ -136,7 +137,7 @@ class Reflector(Generic[T]):
             level = logging.INFO if is_absent else logging.WARNING
             _log.log(
                 level,
-                "%s; keeping the %d objects there are",
+                "%s; the present %d objects are kept",
                 said,
                 len(self.objects),
                 exc_info=None if isinstance(error, FORESEEN) else error,
@@ -168,7 +169,7 @@ class Reflector(Generic[T]):
         return page.metadata.resource_version
 
     async def _watch(self) -> None:
-        """Events since the last one, until the stream ends."""
+        """Applies events since the last one, until the stream ends."""
         timeout_s = self._pace.watch_s * random.uniform(0.8, 1.0)
         params = {
             **self._kind.params,
@@ -184,7 +185,7 @@ class Reflector(Generic[T]):
                     for line in lines:
                         self._take(line)
                 finally:
-                    self._changed()  # once for all that came together
+                    self._changed()  # called once for all events that arrived together
 
     def _take(self, line: bytes) -> None:
         event = msgspec.json.decode(line, type=_Event)
@@ -201,7 +202,7 @@ class Reflector(Generic[T]):
         self._version = meta.resource_version or self._version
 
     def _keep(self, into: dict[str, T], raw: msgspec.Raw) -> None:
-        """Take an object over; one that cannot be read leaves what was known of it."""
+        """Stores an object; if it cannot be decoded, the earlier version stays."""
         meta = msgspec.json.decode(raw, type=Object).metadata
         key = _key(meta)
         try:
@@ -221,7 +222,7 @@ class Reflector(Generic[T]):
 
 
 async def _split(chunks: AsyncIterator[bytes]) -> AsyncIterator[list[bytes]]:
-    """Whole lines, those of a chunk together. What stands behind the last newline was torn off."""
+    """Yields complete lines, those of a chunk together. An incomplete line at the end is dropped."""
     rest = bytearray()
     async for chunk in chunks:
         rest += chunk

@@ -1,4 +1,4 @@
-"""`StrictestLimits`: the strictest SLO per token of the requests under way at each endpoint."""
+"""`StrictestLimits`: the strictest SLO per token of the requests that run at each endpoint."""
 
 from collections.abc import Hashable
 
@@ -11,7 +11,7 @@ class StrictestLimits:
         self._least: dict[Hashable, float] = {}
 
     def add(self, endpoint: Hashable, ticket_id: int, limit_s: float | None) -> None:
-        """A request was sent there."""
+        """Adds the limit of a request that was sent to the endpoint."""
         if limit_s is None:
             return
         self._of.setdefault(endpoint, {})[ticket_id] = limit_s
@@ -28,7 +28,7 @@ class StrictestLimits:
             self._least[endpoint] = min(limits.values())
 
     def strictest(self, endpoint: Hashable) -> float | None:
-        """Seconds per token; None if nobody has an SLO for it there."""
+        """Strictest limit in seconds per token; None if no request there has one."""
         return self._least.get(endpoint)
 
     def forget(self, endpoint: Hashable) -> None:

@@ -1,4 +1,6 @@
-"""`Predictor`: one latency of every endpoint, each learnt from its own responses, and from all while those are few."""
+"""`Predictor`: predicts one latency for every endpoint, from its own responses, or while these are few from those of
+all endpoints.
+"""
 
 import math
 from collections.abc import Hashable, Sequence
@@ -6,14 +8,15 @@ from typing import Final
 
 from weft.epp.latency.regression import LeastSquares
 
-# Nine of ten responses are to be faster than predicted: an SLO that is met on average is missed by half.
+# Predictions are upper bounds for nine of ten responses: with predicted means, half of the responses would miss their
+# SLO.
 QUANTILE: Final = 0.9
-# Fewer of its own responses than these say less than those of its fellows.
+# An endpoint with fewer samples of its own uses the model of all endpoints.
 MIN_SAMPLES: Final = 12
-# A clock that was set, or a response that hung: nothing to learn from.
+# A longer time means that the clock was set or the response hung: such a sample is not learned.
 MAX_SECONDS: Final = 3600.0
 _MIN_SECONDS: Final = 1e-6
-# How far one response moves the margin: much at first, a twentieth later.
+# Minimum weight of one response in the margin; the first responses have a larger weight.
 _MARGIN_STEP: Final = 0.05
 _MAX_LOG_MARGIN: Final = math.log(8.0)
 _LOG_RANGE: Final = (math.log(_MIN_SECONDS), math.log(MAX_SECONDS))
@@ -23,8 +26,7 @@ class LatencyModel:
     """Model of one latency at one endpoint: a least-squares fit of its logarithm, and a margin that covers nine of
     ten responses.
 
-    The logarithm because what counts is by which factor a prediction is wrong, and no time is below zero
-    (docs/decisions/0035 has the numbers).
+    The logarithm, because relative errors matter and times are positive (docs/decisions/0035 has the numbers).
     """
 
     def __init__(self, num_features: int) -> None:
@@ -42,9 +44,9 @@ class LatencyModel:
         return self.expected(features) * math.exp(self._log_margin)
 
     def learn(self, features: Sequence[float], seconds: float) -> None:
-        """Take in what a response took."""
+        """Updates the model with a measured time."""
         self.num_samples += 1
-        if self.num_samples > 1:  # the first was a guess at nothing
+        if self.num_samples > 1:  # the first prediction had no samples to rely on
             step = max(_MARGIN_STEP, 1 / self.num_samples)
             is_over = seconds > self.predict(features)
             moved = self._log_margin + step * (QUANTILE - (not is_over))
@@ -53,7 +55,7 @@ class LatencyModel:
 
 
 class Predictor:
-    """A model for each endpoint, and one for all of a role, for those of which too little is known."""
+    """A model for each endpoint, and one for each role, used for endpoints with too few samples."""
 
     def __init__(self, num_features: int) -> None:
         self._num_features = num_features
@@ -61,7 +63,7 @@ class Predictor:
         self._of_role: dict[str, LatencyModel] = {}
 
     def predict(self, endpoint: Hashable, role: str, features: Sequence[float]) -> float | None:
-        """Seconds; None while nobody of its role has shown enough."""
+        """Predicted seconds; None while the role has too few samples."""
         for model in (self._own.get(endpoint), self._of_role.get(role)):
             if model is not None and model.num_samples >= MIN_SAMPLES:
                 return model.predict(features)
@@ -70,8 +72,8 @@ class Predictor:
     def learn(
         self, endpoint: Hashable, role: str, features: Sequence[float], seconds: float
     ) -> None:
-        """Take in what a response of the endpoint took; what is no time at all is passed over."""
-        if not _MIN_SECONDS <= seconds <= MAX_SECONDS:  # false for NaN
+        """Updates the models with a measured time of the endpoint; invalid times are ignored."""
+        if not _MIN_SECONDS <= seconds <= MAX_SECONDS:  # also excludes NaN
             return
         if endpoint not in self._own:
             self._own[endpoint] = LatencyModel(self._num_features)
@@ -90,5 +92,5 @@ class Predictor:
         self._own.pop(endpoint, None)
 
     def forget_role(self, role: str) -> None:
-        """The last endpoint of it left."""
+        """Drops the model of a role whose last endpoint has left."""
         self._of_role.pop(role, None)

@@ -5,20 +5,21 @@ from collections.abc import Sequence
 from operator import mul
 from typing import Final
 
-# An old sample counts this much less with each new one: about a hundred are remembered.
+# Factor on the weight of old samples with each new sample: about a hundred samples count.
 _FORGETTING: Final = 0.99
-# How unsure the weights are at first: that of the constant most of all, so that what no sample has varied yet is
-# taken to change nothing. Features and targets are of the order of 1.
+# Initial variance of the weights. It is largest for the constant, so that a feature that no sample has varied yet
+# keeps a weight near 0. Features and targets have magnitudes around 1.
 _CONSTANT_VARIANCE: Final = 100.0
 _VARIANCE: Final = 1.0
-# What no sample shows for long would become ever less sure, and the next one that shows it would be believed blindly.
+# Limit of the trace: without it, the variance of a feature that stays 0 would grow, and the next sample with this
+# feature would have too much influence.
 _MAX_TRACE: Final = 1000.0
 
 
 class LeastSquares:
     """Recursive least squares with exponential forgetting.
 
-    The first feature is the constant 1. All numbers that come in must be finite.
+    The first feature is the constant 1. All inputs must be finite.
     """
 
     def __init__(self, num_features: int) -> None:
@@ -28,7 +29,7 @@ class LeastSquares:
         self._reset()
 
     def predict(self, features: Sequence[float]) -> float:
-        """The target that goes with these."""
+        """The predicted target."""
         return _dot(self._weights, features)
 
     def learn(self, features: Sequence[float], target: float) -> None:
@@ -49,7 +50,7 @@ class LeastSquares:
             for row, value in zip(self._covariance, spread, strict=True)
         ]
         if certainty <= 0.0 or not all(map(math.isfinite, self._weights)):
-            self._reset()  # rounding got the better of it
+            self._reset()  # rounding errors made the matrix invalid
 
     def _reset(self) -> None:
         n = self._num_features

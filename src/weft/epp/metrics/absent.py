@@ -1,4 +1,4 @@
-"""Series of the reference picker that are not written here, and why: for those who have them in a dashboard."""
+"""Series of the reference picker that this picker does not have, with reasons, for users of its dashboards."""
 
 from collections.abc import Mapping
 from types import MappingProxyType
@@ -10,7 +10,7 @@ _EVENTS: Final = (
 _MEDIA: Final = "Weft identifies media by name, not by kind"
 _ROLLOUTS: Final = "Weft does not follow rollouts of DisaggregatedSets yet"
 
-# By the current name, without prefix, as scraped.
+# By the current series name, without prefix, as scraped.
 ABSENT_SERIES: Final[Mapping[str, str]] = MappingProxyType(
     {
         "disaggregatedset_revision_gating_share": _ROLLOUTS,
@@ -27,6 +27,6 @@ ABSENT_SERIES: Final[Mapping[str, str]] = MappingProxyType(
         "kv_cache_events_subscriber_reconnections_total": _EVENTS,
         "kv_cache_events_zmq_errors_total": _EVENTS,
         "pd_decision_total": "disagg_decision_total counts these decisions, of every handler",
-        "plugin_data_scope_violations_total": "plugins are given what they name and can reach nothing else",
+        "plugin_data_scope_violations_total": "plugins get only the producers that they name",
     }
 )

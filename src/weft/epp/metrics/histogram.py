@@ -1,4 +1,6 @@
-"""Histograms with labels for one event loop, each set of values a `Tally`: a decision observes a dozen times."""
+"""Histograms with labels for one event loop, with a `Tally` per set of label values, since a decision makes a dozen
+observations.
+"""
 
 from collections.abc import Iterable, Iterator
 
@@ -9,14 +11,14 @@ from weft.core.observe.tally import Tally
 
 
 class Cells(Tally):
-    """The buckets of one set of label values, under the client library's name for adding."""
+    """The buckets of one set of label values, with the interface of the client library."""
 
     __slots__ = ()
     observe = Tally.add
 
 
 class Histogram(Collector):
-    """Cells by label values; one without labels is its own cells."""
+    """Cells by label values; a histogram without labels has a single set."""
 
     def __init__(
         self, name: str, text: str, labels: Iterable[str], bounds: Iterable[float]
@@ -41,6 +43,6 @@ class Histogram(Collector):
     def collect(self) -> Iterator[HistogramMetricFamily]:
         """Yields the metric family for the client library."""
         family = HistogramMetricFamily(self._name, self._text, labels=self._labels)
-        for values, cells in list(self._cells.items()):  # more may be added on another thread
+        for values, cells in list(self._cells.items()):  # another thread may add entries meanwhile
             family.add_metric(values, buckets=cells.buckets(), sum_value=cells.sum)
         yield family

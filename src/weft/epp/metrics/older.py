@@ -13,7 +13,7 @@ _EXTENSION: Final = "inference_extension_"
 _SCHEDULER: Final = "llm_d_inference_scheduler_"
 
 
-# By the current name, without prefix; both without the suffix of their type.
+# Older name of each series by its current name, both without prefix and without the suffix of their type.
 OLDER_NAMES: Final[Mapping[str, str]] = {
     "request": _OBJECTIVE + "request",
     "request_error": _OBJECTIVE + "request_error",
@@ -60,7 +60,7 @@ OLDER_NAMES: Final[Mapping[str, str]] = {
     "kv_cache_events_dedup_removed_hashes_suppressed": "kvcache_kvevents_dedup_removed_hashes_suppressed",
     "kv_cache_events_dedup_removed_hashes_forwarded": "kvcache_kvevents_dedup_removed_hashes_forwarded",
 }
-# Labels that had other names then; no other series has them.
+# Labels that were renamed; no other series has them.
 _OLDER_LABELS: Final = {"model_server_endpoint": "model_server_pod", "endpoint_name": "pod_name"}
 
 

@@ -1,4 +1,4 @@
-"""`Rows`: a gauge whose labels come and go, filled in whole before somebody reads it."""
+"""`Rows`: label values of a gauge that change, all replaced before the gauge is read."""
 
 from collections.abc import Mapping
 from typing import TypeVar
@@ -9,20 +9,20 @@ _Labels = TypeVar("_Labels", bound=tuple[str, ...])
 
 
 class Rows:
-    """The label sets of a gauge that one writer owns; other writers keep theirs."""
+    """The label values of a gauge that one writer owns; those of other writers stay."""
 
     def __init__(self, gauge: Gauge) -> None:
         self._gauge = gauge
         self._shown: dict[tuple[str, ...], Gauge] = {}
 
     def show(self, values: Mapping[_Labels, float]) -> None:
-        """These, and no others of before."""
+        """Replaces the writer's label values and their numbers."""
         for labels in self._shown.keys() - values.keys():
             self._gauge.remove(*labels)
             del self._shown[labels]
         for labels, value in values.items():
             if (
                 labels not in self._shown
-            ):  # finding one again takes five times as long as setting it
+            ):  # looking up a series takes five times as long as setting its value
                 self._shown[labels] = self._gauge.labels(*labels)
             self._shown[labels].set(value)

@@ -12,13 +12,15 @@ from weft.epp.metrics.histogram import Histogram
 from weft.epp.metrics.older import WithOlderNames
 
 PREFIX: Final = "llm_d_epp_"
-MAX_LABEL_VALUES = 1000  # model names, and fairness ids, per process; the rest is "other"
-MAX_REQUEST_SERIES = 4096  # combinations of the labels of a request, likewise
+# Maximum number of model names, and of fairness ids, per process; further ones become "other".
+MAX_LABEL_VALUES = 1000
+# Maximum number of combinations of the request labels; further ones become "other".
+MAX_REQUEST_SERIES = 4096
 OTHER = "other"
 REQUEST_LABELS = ("model_name", "target_model_name", "fairness_id", "priority")
 
-# The reference's buckets, so that pickers of both kinds add up; where it ends or begins too early
-# for what is measured here there are more.
+# The reference's buckets, so that the histograms of both pickers can be summed; more buckets are added below or above
+# where its range is too small.
 _SECONDS = (0.005, 0.025, 0.05, 0.1, 0.2, 0.4, 0.6, 0.8, 1.0, 1.25, 1.5, 2, 3, 4, 5, 6, 8, 10, 15,
             20, 30, 45, 60, 120, 180, 240, 300, 360, 480, 600, 900, 1200, 1800, 2700, 3600)  # fmt: skip
 SHORT_SECONDS = (1e-5, 2e-5, 5e-5, 1e-4, 2e-4, 5e-4, 1e-3, 2e-3, 5e-3, 1e-2, 2e-2, 5e-2, 0.1)
@@ -35,7 +37,8 @@ _PREDICTION_SECONDS = (1e-5, 2e-5, 5e-5, 1e-4, 5e-4, 1e-3, 2e-3, 5e-3, 0.01, 0.0
 _ITL_SECONDS = (0.001, 0.005, 0.01, 0.02, 0.04, 0.06, 0.08, 0.1, 0.15, 0.2, 0.3, 0.5, 0.75, 1, 2)
 _REQUEST_BYTES = tuple(64 * 2**power for power in range(25))
 _SMALL = (1, 8, 16, 32, 64, 128, 256, 512, 1024, 2048, 4096, 8192)
-_32778 = 32778  # where 32768 was meant; a boundary must be the same everywhere to add up
+# A typing error of the reference (for 32768); boundaries must be equal for sums over both pickers.
+_32778 = 32778
 _RESPONSE_BYTES = (*_SMALL, 16384, _32778, 65536, 262144, 1048576, 4194304)
 _INPUT_TOKENS = (*_SMALL, 16384, _32778, 65536, 131072, 262144, 524288, 1048576)
 _OUTPUT_TOKENS = (*_SMALL, 16384, 32768, 65536)
@@ -44,25 +47,26 @@ _HIT_BYTES = (0, *(16 * 2**power for power in range(13)), 262144, 1048576, 41943
 
 
 class Timer(Protocol):
-    """Takes durations; a histogram with its labels filled in."""
+    """Records durations: a histogram with its label values set."""
 
     def observe(self, amount: float) -> None:
         """Add one duration in seconds."""
 
 
 class NameCap:
-    """Lets the first values through and turns the rest into "other", and those that are too long.
+    """Passes the first values unchanged, and replaces further ones, and those that are too long, by "other".
 
-    Labels must neither grow for ever nor be too much for who reads them.
+    The number and the length of label values must be bounded.
     """
 
     def __init__(self, limit: int = MAX_LABEL_VALUES) -> None:
         self._limit = limit
         self._seen: set[str] = set()
-        self.allowed: frozenset[str] = frozenset()  # always let through: a person wrote them
+        # Label values from the configuration: never replaced by "other".
+        self.allowed: frozenset[str] = frozenset()
 
     def __call__(self, value: str) -> str:
-        """`value`, or "other" once there are too many, or if it is too long."""
+        """`value`, or "other" if it is too long or there are too many values."""
         if len(value) > MAX_LABEL_CHARS:
             return OTHER
         if value in self._seen or value in self.allowed:
@@ -75,16 +79,16 @@ class NameCap:
 
 @dataclass(frozen=True, slots=True)
 class Declared:
-    """A series there is, for the reference."""
+    """A series, as the reference pages list it."""
 
-    name: str  # as it is exposed
+    name: str  # the name as exposed
     kind: str
     labels: tuple[str, ...]
     text: str
 
 
 class PickerMetrics:
-    """Every series; each has its own registry, so that several pickers can live in one process."""
+    """All series; each picker has its own registry, so that several can run in one process."""
 
     def __init__(self) -> None:
         self.registry = CollectorRegistry()
@@ -103,7 +107,7 @@ class PickerMetrics:
         self._make_load_series()
 
     def before_text(self, refresh: Callable[[], None]) -> None:
-        """Call `refresh` before the series are read: what only readers need costs no request."""
+        """Registers `refresh`, which is called before the series are read."""
         self._refreshers.append(refresh)
 
     def text(self) -> bytes:
@@ -112,12 +116,12 @@ class PickerMetrics:
         return self.rendered()
 
     def refresh(self) -> None:
-        """Bring up to date what only readers need; on the event loop."""
+        """Calls the registered functions; on the event loop."""
         for refresh in self._refreshers:
             refresh()
 
     def rendered(self) -> bytes:
-        """The text as it is now; on any thread: with thousands of series it takes long."""
+        """The metrics page, from the present values; on any thread, because it takes long with thousands of series."""
         exposed = CollectorRegistry()
         exposed.register(WithOlderNames(self.registry, PREFIX))
         return generate_latest(exposed)
@@ -128,7 +132,7 @@ class PickerMetrics:
         return Counter(PREFIX + name, text, tuple(labels), registry=self.registry)
 
     def gauge(self, name: str, text: str, labels: Iterable[str] = ()) -> Gauge:
-        """A gauge; the same for all plugins of one type."""
+        """Returns a gauge, shared by all plugins of one type."""
         if name not in self._gauges:
             self._declare(name, "gauge", text, labels)
             self._gauges[name] = Gauge(PREFIX + name, text, tuple(labels), registry=self.registry)
@@ -147,7 +151,7 @@ class PickerMetrics:
         self.declared.append(Declared(PREFIX + name, kind, tuple(labels), text))
 
     def make_stream_series(self) -> None:
-        """Series of ext_proc streams; only if somebody wants them."""
+        """Creates the series of ext_proc streams, if they are switched on."""
         self.streams_inflight = self.gauge(
             "extproc_streams_inflight", "Number of open ext_proc streams."
         )
@@ -159,7 +163,7 @@ class PickerMetrics:
         )
 
     def make_index_series(self) -> "IndexSeries":
-        """Series of the precise prefix indexes; only if one of them is to be measured."""
+        """Creates the series of precise prefix indexes, if an index is to be measured."""
         if self._index is None:
             self._index = IndexSeries(self)
         return self._index
@@ -342,7 +346,7 @@ class PickerMetrics:
 
 
 class IndexSeries:
-    """Series of the precise prefix indexes, all of one picker together."""
+    """Series of precise prefix indexes, summed over all indexes of a picker."""
 
     def __init__(self, metrics: PickerMetrics) -> None:
         index, dedup = "kv_cache_index_", "kv_cache_events_dedup_removed_hashes_"
@@ -377,7 +381,7 @@ class IndexSeries:
 
 
 class LatencySeries:
-    """Series of predicted latencies; of several producers each has its name in the labels."""
+    """Series of predicted latencies; the labels name the producer."""
 
     def __init__(self, metrics: PickerMetrics) -> None:
         labels = ("plugin_name", "plugin_type", "model_name", "target_model_name")

@@ -1,4 +1,4 @@
-"""Admitters: whether a request is taken at all, once its data is known."""
+"""Admitters: decide whether a request is admitted, after the producers have run."""
 
 import random
 from typing import Annotated, Final
@@ -11,7 +11,7 @@ from weft.epp.decision.plugin import LATENCY, LatencyProducer, Plugin, Surroundi
 from weft.epp.pool.endpoint import Endpoint
 from weft.epp.request.values import Drop, Refused
 
-_COLD_KV_USAGE: Final = 0.02  # as in the reference
+_COLD_KV_USAGE: Final = 0.02  # the reference's value
 
 
 class ProbabilisticParameters(Parameters, frozen=True, kw_only=True):
@@ -25,7 +25,7 @@ class ProbabilisticParameters(Parameters, frozen=True, kw_only=True):
 
 @plugin("probabilistic-admitter", Kind.ADMITTER, ProbabilisticParameters)
 class ProbabilisticAdmitter:
-    """Sheds requests of negative priority by chance: the fuller the candidates, the more of them."""
+    """Refuses requests of negative priority with a probability that grows with the saturation of the candidates."""
 
     def __init__(self, parameters: ProbabilisticParameters, around: Surroundings) -> None:
         self._parameters = parameters
@@ -37,7 +37,7 @@ class ProbabilisticAdmitter:
             return
         ratios = [self._ratio(each, cycle.now) for each in cycle.candidates]
         saturation = sum(ratios) / len(ratios)
-        # Bounded first: a large power of a large queue has no float.
+        # The base is bounded first: a large power of a long queue overflows a float.
         chance = min(
             1.0, self._parameters.k * min(saturation, 1e3) ** min(self._parameters.power, 1e2)
         )
@@ -51,7 +51,7 @@ class ProbabilisticAdmitter:
 
     def _ratio(self, endpoint: Endpoint, now: float) -> float:
         if endpoint.is_stale(now, self._max_age_s):
-            return 1.0  # as in the reference: who reports nothing counts as full
+            return 1.0  # as in the reference, an endpoint without load data counts as full
         return max(
             endpoint.load.num_waiting / self._parameters.queue_depth_threshold,
             endpoint.load.kv_usage / self._parameters.kv_cache_util_threshold,
@@ -59,17 +59,17 @@ class ProbabilisticAdmitter:
 
 
 class LatencySloParameters(Parameters, frozen=True, kw_only=True):
-    """Names the producer whose latency predictions count."""
+    """Names the producer of the latency predictions."""
 
     latency_prediction_info_producer_name: LatencyProducer = LATENCY
 
 
 @plugin("latency-slo-admitter", Kind.ADMITTER, LatencySloParameters)
 class LatencySloAdmitter(Plugin[LatencySloParameters]):
-    """Sheds requests of negative priority whose SLO would be missed wherever they went."""
+    """Refuses requests of negative priority whose SLO every candidate would miss."""
 
     def admit(self, cycle: Cycle) -> None:
-        """Raises `Refused`. Who is idle, or hardly filled, may do better than predictions say."""
+        """Raises `Refused`, unless a candidate is idle or nearly empty: it may be faster than predicted."""
         known = cycle.predictions.get(self._parameters.latency_prediction_info_producer_name)
         if cycle.priority >= 0 or known is None or not known.slo:
             return

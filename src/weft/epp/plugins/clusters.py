@@ -1,4 +1,4 @@
-"""Plugins of a picker of clusters: its endpoints are the gateways of clusters that have pickers of their own."""
+"""Plugins for a picker of clusters: its endpoints are the gateways of clusters, which have their own pickers."""
 
 from collections.abc import Sequence
 from typing import Final
@@ -27,7 +27,7 @@ from weft.epp.pool.endpoints_file import ClustersFileParameters
 
 @plugin("multicluster-queue-scorer", Kind.SCORER, is_alpha=True, extractor=CLUSTER_EXTRACTOR)
 class ClusterQueueScorer(Plugin[NoParameters]):
-    """A shorter queue is better, on average over a cluster; a cluster that reports none scores 0.0."""
+    """Prefers shorter queues, on average over a cluster; a cluster that reports none scores 0.0."""
 
     def score(self, _: Cycle, candidates: Sequence[Endpoint]) -> list[float]:
         """1.0 for the shortest queue, 0.0 for the longest."""
@@ -44,7 +44,7 @@ class ClusterQueueScorer(Plugin[NoParameters]):
     extractor=CLUSTER_EXTRACTOR,
 )
 class ClusterKvUsageScorer(Plugin[NoParameters]):
-    """More free KV cache is better, on average over a cluster; a cluster that reports none scores 0.0."""
+    """Prefers more free KV cache, on average over a cluster; a cluster that reports none scores 0.0."""
 
     def score(self, _: Cycle, candidates: Sequence[Endpoint]) -> list[float]:
         """The free share."""

@@ -1,6 +1,6 @@
-"""Plugins that keep the pool's data current: sources of load, readers of their answers, the endpoints file.
+"""Registry rows of plugins that keep the pool's data current: load sources, extractors, the endpoints file.
 
-They are started by whoever builds the picker; here are only their rows.
+Other modules create them.
 """
 
 from typing import Final
@@ -13,11 +13,11 @@ from weft.epp.pool.poller import MetricsSourceParameters
 
 
 class ModelListParameters(MetricsSourceParameters, frozen=True, kw_only=True):
-    """Is taken and does nothing: no plugin here goes by which models an endpoint lists."""
+    """Parameters that are accepted without effect: no plugin here uses the models that endpoints list."""
 
 
 class NotifierParameters(NoParameters, frozen=True, kw_only=True):
-    """Is taken and does nothing: plugins here follow the pool by themselves."""
+    """Parameters that are accepted without effect: plugins here follow the pool without notifications."""
 
 
 ROWS: Final = (

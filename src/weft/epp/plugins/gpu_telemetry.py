@@ -13,15 +13,15 @@ class GpuTelemetry:
     """The attribute `GPUUtilization`, 0 to 1: that of an endpoint's busiest GPU."""
 
     def __init__(self, _: NoParameters, around: Surroundings) -> None:
-        self._values: dict[Endpoint, tuple[float, float]] = {}  # each with how long it is good
+        self._values: dict[Endpoint, tuple[float, float]] = {}  # value and time of expiry
         around.pool.on_left(self._forget)
 
     def observe(self, endpoint: Endpoint, utilization: float, good_until: float) -> None:
-        """Take over what the exporter reported."""
+        """Stores a value that the exporter reported."""
         self._values[endpoint] = utilization, good_until
 
     def attribute(self, endpoint: Endpoint, name: str, now: float) -> float | None:
-        """The value; None if it is unknown, or too old to go by."""
+        """The value; None if it is unknown or too old."""
         value, good_until = self._values.get(endpoint, (None, 0.0))
         return value if name == UTILIZATION and now <= good_until else None
 

@@ -1,4 +1,4 @@
-"""`agent-identity`: whose request it is, by the session headers that coding agents send."""
+"""`agent-identity`: the fairness id of a request, from session headers of coding agents."""
 
 from collections.abc import Mapping
 from typing import Final
@@ -15,14 +15,14 @@ _SESSION_HEADERS: Final = (
 
 
 class AgentIdentityParameters(Parameters, frozen=True, kw_only=True):
-    """More headers to look at, after those that are known."""
+    """Additional headers, read after the known ones."""
 
     additional_session_headers: tuple[Name, ...] = ()
 
 
 @plugin("agent-identity", Kind.IDENTITY, AgentIdentityParameters, is_alpha=True)
 class AgentIdentity:
-    """The first session header of a request; a fairness id that the client names comes before it."""
+    """The first session header of a request; a fairness id that the client sends wins."""
 
     def __init__(self, parameters: AgentIdentityParameters, _: Surroundings) -> None:
         added = (name.lower() for name in parameters.additional_session_headers)

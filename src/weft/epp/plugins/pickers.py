@@ -12,17 +12,19 @@ from weft.epp.pool.endpoint import Endpoint
 
 
 class PickerParameters(Parameters, frozen=True, kw_only=True):
-    """More than one endpoint only for gateways that read a fallback list."""
+    """Number of endpoints to return; more than one is for gateways that read a fallback list."""
 
     max_num_of_endpoints: Annotated[int, msgspec.Meta(ge=1, le=100)] = 1
 
 
 @plugin("max-score-picker", Kind.PICKER, PickerParameters)
 class MaxScorePicker(Plugin[PickerParameters]):
-    """The highest totals. Ties go to who has least under way, then to who was picked longest ago."""
+    """Chooses the highest totals. Ties go to the endpoint with the fewest running requests, then to the one picked
+    longest ago.
+    """
 
     def pick(self, candidates: Sequence[Endpoint], totals: Sequence[float]) -> list[Endpoint]:
-        """The best ones. Equal scores are spread, so that a burst finds no favourite."""
+        """Returns the best endpoints. Equal scores are spread, so that a burst does not go to one endpoint."""
         if self._parameters.max_num_of_endpoints == 1:
             best = max(totals)
             tied = [candidates[i] for i, total in enumerate(totals) if total == best]
@@ -35,7 +37,7 @@ class MaxScorePicker(Plugin[PickerParameters]):
 
 @plugin("random-picker", Kind.PICKER, PickerParameters)
 class RandomPicker(Plugin[PickerParameters]):
-    """Any, with equal chance."""
+    """Chooses any endpoint, with equal probability."""
 
     def pick(self, candidates: Sequence[Endpoint], totals: Sequence[float]) -> list[Endpoint]:
         """A random sample."""
@@ -46,11 +48,13 @@ class RandomPicker(Plugin[PickerParameters]):
 
 @plugin("weighted-random-picker", Kind.PICKER, PickerParameters)
 class WeightedRandomPicker(Plugin[PickerParameters]):
-    """Chance in proportion to the total (A-Res sampling); all totals 0 or less: any."""
+    """Chooses with probabilities proportional to the totals (A-Res sampling); if all totals are 0 or less, with equal
+    ones.
+    """
 
     def pick(self, candidates: Sequence[Endpoint], totals: Sequence[float]) -> list[Endpoint]:
-        """A weighted sample; those without weight come last, and only to fill up."""
-        # U^(1/w) underflows for small w; log(U)/w orders the same and does not.
+        """A weighted sample; endpoints without weight come last, to fill up the number."""
+        # U^(1/w) underflows for small w; log(U)/w has the same order and does not underflow.
         keys = [
             (1, -random.expovariate(1.0) / total) if total > 0 else (0, random.random())
             for total in totals
@@ -60,5 +64,5 @@ class WeightedRandomPicker(Plugin[PickerParameters]):
 
 
 def freshness(endpoint: Endpoint) -> tuple[int, int]:
-    """Smaller for who has less under way, and then for who was picked longer ago."""
+    """Sort key: fewest running requests first, then the endpoint that was picked longest ago."""
     return len(endpoint.unseen), endpoint.last_pick

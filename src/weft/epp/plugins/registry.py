@@ -1,7 +1,7 @@
-"""The table of plugin types: what a configuration may name, and what is refused with a reason.
+"""The table of plugin types: those that a configuration may name, and those that are refused with a reason.
 
-A module of this package declares its classes with `plugin`, and has in `ROWS` what is built elsewhere; a new one is
-found without being named here.
+Modules of this package declare classes with `plugin`, and list in `ROWS` the types that are built elsewhere; new
+modules are found automatically.
 """
 
 from collections.abc import Iterator, Mapping
@@ -17,7 +17,7 @@ from weft.epp.request.parsers.table import PARSERS
 
 
 def find_rows(package: ModuleType) -> Iterator[PluginType]:
-    """The rows of every module below a package but this one."""
+    """Yields the rows of every module of a package, except this one."""
     for module in walk_packages(package.__path__, f"{package.__name__}."):
         if not module.ispkg and module.name != __name__:
             yield from getattr(import_module(module.name), "ROWS", ())
@@ -31,7 +31,7 @@ PLUGIN_TYPES: Final[Mapping[str, PluginType]] = MappingProxyType(
 
 REFUSED_TYPES: Final[Mapping[str, str]] = MappingProxyType(
     {
-        "k8s-notification-source": "objects of Kubernetes are followed with --pool-name, by no plugin",
+        "k8s-notification-source": "--pool-name watches Kubernetes objects; no plugin is needed",
         "destination-endpoint-served-verifier": "it is for conformance tests of gateways only",
         "disaggregatedset-rollout-screener": "Weft does not follow rollouts of DisaggregatedSets yet",
     }

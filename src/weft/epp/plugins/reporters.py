@@ -23,19 +23,19 @@ class AttributeKey(Part, frozen=True, kw_only=True):
 
 
 class Attribute(Part, frozen=True, kw_only=True):
-    """A number, as a CEL expression over `usage`, and whether there is one."""
+    """A CEL expression over `usage` that computes a number, and a condition for reporting it."""
 
     key: AttributeKey
     expression: Name
-    condition: str = ""  # "": always
+    condition: str = ""  # empty: always true
 
 
 class ReporterParameters(Parameters, frozen=True, kw_only=True):
-    """The expression that is evaluated for each response, and where its result goes.
+    """The expression that is evaluated for each response, and the place of its result.
 
-    `usage` has prompt_tokens, completion_tokens, total_tokens and prompt_tokens_details.cached_tokens,
-    and the first two also as input_tokens and output_tokens, whichever API the response is of; what
-    the response does not report is absent.
+    `usage` has prompt_tokens, completion_tokens, total_tokens and prompt_tokens_details.cached_tokens, and also
+    input_tokens and output_tokens for the first two, whatever the API; fields that the response does not report are
+    absent.
     """
 
     attributes: Annotated[tuple[Attribute, ...], msgspec.Meta(min_length=1)]
@@ -58,7 +58,7 @@ class AttributeReporter:
         self._failed: set[str] = set()
 
     def report(self, usage: Usage) -> dict[str, dict[str, float]]:
-        """The numbers, by namespace and name. One that cannot be made is left out."""
+        """The numbers by namespace and name; a number that cannot be computed is left out."""
         variables = {"usage": _variables(usage)}
         found: dict[str, dict[str, float]] = {}
         for key, expression, condition in self._attributes:
@@ -67,11 +67,12 @@ class AttributeReporter:
                     continue
                 value = expression.execute(variables)
                 if isinstance(value, bool) or not isinstance(value, int | float):
-                    raise TypeError(f"it gives {type(value).__name__}, and no number")
+                    raise TypeError(f"it gives {type(value).__name__}, not a number")
                 if not math.isfinite(value):
                     raise ValueError(f"it gives {value}")
             except (ArithmeticError, LookupError, RuntimeError, TypeError, ValueError) as error:
-                if key.name not in self._failed:  # the next response will say the same
+                # Logged once: later responses would repeat the failure.
+                if key.name not in self._failed:
                     self._failed.add(key.name)
                     _log.warning("%s: %s is not reported: %r", self._name, key.name, error)
                 continue
@@ -93,9 +94,9 @@ def _variables(usage: Usage) -> dict[str, object]:
 
 
 def _compile(expression: str, path: str) -> Any:
-    """The program; `ConfigError` if it is none, or reads anything but `usage`."""
+    """Compiles an expression; raises `ConfigError` if it is invalid or reads anything besides `usage`."""
     try:
-        # Only here: it is an extra, and takes a quarter of a second to load.
+        # Imported late: the package is an extra, and takes 0.25 s to load.
         import cel  # noqa: PLC0415
     except ImportError as error:
         raise ConfigError(f"{path}: needs a package: {how_to_install('epp')}") from error

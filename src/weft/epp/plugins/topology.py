@@ -1,4 +1,4 @@
-"""`topology-extractor`, and the filter and the scorer that go by it: stages near each other exchange blocks sooner."""
+"""`topology-extractor`, with its filter and scorer: endpoints near each other exchange blocks faster."""
 
 from collections.abc import Mapping, Sequence
 from types import MappingProxyType
@@ -10,14 +10,14 @@ from weft.epp.decision.plugin import Surroundings, plugin
 from weft.epp.pool.endpoint import Endpoint
 
 EXTRACTOR: Final = "topology-extractor"
-# From the nearest to the farthest, each with its score: as fast as blocks travel, roughly.
+# From the nearest to the farthest level, each with its score: roughly the relative speed of transfers.
 LEVELS: Final[Mapping[str, float]] = MappingProxyType(
     {"host": 1.0, "rack": 0.2, "zone": 0.05, "region": 0.02}
 )
 
 
 class ExtractorParameters(Parameters, frozen=True, kw_only=True):
-    """The labels that say where an endpoint is; without one for hosts, its address does."""
+    """The labels with an endpoint's location; without a label for the host, its address stands for the host."""
 
     hostname: Name | None = None
     rack: Name | None = None
@@ -27,7 +27,7 @@ class ExtractorParameters(Parameters, frozen=True, kw_only=True):
 
 @plugin(EXTRACTOR, Kind.TOPOLOGY, ExtractorParameters, is_alpha=True)
 class TopologyExtractor:
-    """Says how near two endpoints are."""
+    """Finds the nearest topology level that two endpoints share."""
 
     def __init__(self, parameters: ExtractorParameters, _: Surroundings) -> None:
         self._labels = {
@@ -35,7 +35,7 @@ class TopologyExtractor:
         }
 
     def nearest(self, one: Endpoint, other: Endpoint) -> str | None:
-        """The first level that they share; None: they share none that is known."""
+        """The nearest level that two endpoints share; None if no shared level is known."""
         for level, label in self._labels.items():
             if label is not None:
                 place = one.labels.get(label)
@@ -60,13 +60,13 @@ class FilterParameters(ScorerParameters, frozen=True, kw_only=True):
 
 @plugin("topology-affinity-scorer", Kind.SCORER, ScorerParameters, is_alpha=True)
 class TopologyScorer:
-    """Nearer to the endpoint that decodes is better; 0.0 for all while there is none."""
+    """Prefers endpoints near the decode endpoint; 0.0 for all if there is none yet."""
 
     def __init__(self, parameters: ScorerParameters, around: Surroundings) -> None:
         self._extractor: TopologyExtractor = around.plugin(parameters.topology_producer_name)
 
     def score(self, cycle: Cycle, candidates: Sequence[Endpoint]) -> list[float]:
-        """By the nearest level that they share."""
+        """Scores by the nearest shared level."""
         peer = _peer(cycle)
         if peer is None:
             return [0.0] * len(candidates)
@@ -76,7 +76,7 @@ class TopologyScorer:
 
 @plugin("topology-affinity-filter", Kind.FILTER, FilterParameters, is_alpha=True)
 class TopologyFilter:
-    """Keeps the endpoints near the one that decodes; all while there is none."""
+    """Keeps the endpoints near the decode endpoint; all of them if there is none yet."""
 
     def __init__(self, parameters: FilterParameters, around: Surroundings) -> None:
         self._extractor: TopologyExtractor = around.plugin(parameters.topology_producer_name)

@@ -1,1 +1,1 @@
-"""The endpoints there are, what is known of them, and where that comes from."""
+"""The pool of endpoints: discovery, load data and objects."""

@@ -1,4 +1,4 @@
-"""Whole clusters as endpoints: their load is what the picker of each reports of its own pool."""
+"""Clusters as endpoints: their load is the average that their own pickers report."""
 
 from statistics import fmean
 from typing import Final
@@ -50,7 +50,7 @@ class ClusterReader:
         self._reader = SeriesReader({self._kv.name, self._queue.name})
 
     async def read_page(self, page: bytes) -> Load | None:
-        """The averages, as attributes and as the load of an endpoint; None if there is neither."""
+        """The averages, as attributes and as load; None if the page has neither."""
         return self._load(await read_page(self._reader, page))
 
     def _load(self, found: SamplesBySeries) -> Load | None:
@@ -61,7 +61,7 @@ class ClusterReader:
             attributes[QUEUE_ATTRIBUTE] = max(0.0, fmean(queues))
         if not attributes:
             return None
-        # Detectors rate a cluster as they rate an endpoint: the averages are per endpoint.
+        # Saturation detectors rate a cluster like an endpoint, so its values are averages per endpoint.
         return Load(
             num_waiting=as_count(attributes.get(QUEUE_ATTRIBUTE, 0.0)),
             kv_usage=attributes.get(KV_ATTRIBUTE, 0.0),

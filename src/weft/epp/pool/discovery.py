@@ -1,4 +1,4 @@
-"""Keeps the pool in step with what it was made from: hostnames are resolved, files looked at, again and again."""
+"""Keeps the pool current: resolves host names, and checks files for changes, periodically."""
 
 import asyncio
 import ipaddress
@@ -31,14 +31,15 @@ def is_ip_address(text: str) -> bool:
 
 
 class Resolver:
-    """Turns addresses into IP addresses; a name keeps its address for as long as that is one of its own."""
+    """Resolves addresses to IP addresses; a name keeps its address as long as the name server returns it."""
 
     def __init__(self) -> None:
         self._last: dict[str, str] = {}
-        self._failed: set[str] = set()  # reported once, until they are found again
+        # Names whose failure was logged; removed when they resolve again.
+        self._failed: set[str] = set()
 
     async def resolve_all(self, specs: Sequence[EndpointSpec]) -> list[tuple[EndpointSpec, str]]:
-        """Each spec with its address; those that cannot be resolved are left out."""
+        """Returns each spec with its IP address; specs that cannot be resolved are left out."""
         hosts = await asyncio.gather(*(self._resolve(spec.address) for spec in specs))
         return [(spec, host) for spec, host in zip(specs, hosts, strict=True) if host is not None]
 
@@ -50,7 +51,7 @@ class Resolver:
             async with asyncio.timeout(_RESOLVE_TIMEOUT_S):
                 found = await loop.getaddrinfo(name, None, type=socket.SOCK_STREAM)
         except (OSError, UnicodeError, TimeoutError) as error:
-            # A name server's bad minute must not empty the pool.
+            # A short failure of the name server must not empty the pool: the last addresses are kept.
             last = self._last.get(name)
             if name not in self._failed:
                 self._failed.add(name)
@@ -73,7 +74,7 @@ async def put_endpoints(pool: Pool, specs: Sequence[EndpointSpec], resolver: Res
 
 
 async def follow_names(pool: Pool, specs: Sequence[EndpointSpec], resolver: Resolver) -> None:
-    """Look their hostnames up again and again, until cancelled. `resolver` knows what they were."""
+    """Resolves the host names periodically, until cancelled. `resolver` holds the last addresses."""
     await every(RESOLVE_EVERY_S, lambda: put_endpoints(pool, specs, resolver))
 
 

@@ -1,4 +1,4 @@
-"""`Endpoint`: one routable engine, its labels, its load as last reported, and what was sent to it since."""
+"""`Endpoint`: one routable engine, with its labels, its last reported load, and the requests sent since."""
 
 import ipaddress
 from collections.abc import Callable, Mapping
@@ -7,7 +7,7 @@ from dataclasses import dataclass, field, replace
 from weft.core.address import join_host_port
 from weft.core.errors import ConfigError
 
-# A request needs this long to get from a decision into the server's own counters.
+# Time from a decision until the request shows in the server's own counters.
 TRAVEL_S = 0.05
 
 
@@ -19,12 +19,12 @@ class EndpointSpec:
     address: str
     port: int
     namespace: str = "default"
-    metrics_port: int | None = None  # None: the port itself
-    metrics_address: str | None = None  # None: the address itself
-    # For a server that speaks gRPC apart from HTTP; None: the port itself
+    metrics_port: int | None = None  # None: the serving port
+    metrics_address: str | None = None  # None: the serving address
+    # Port of gRPC if the server has a separate one; None: the serving port
     grpc_port: int | None = None
     labels: Mapping[str, str] = field(default_factory=dict)
-    incarnation: str = ""  # another one is another server, whose caches are empty
+    incarnation: str = ""  # a new value means a new server, whose caches are empty
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -42,15 +42,15 @@ class Load:
 
     num_waiting: int = 0
     num_running: int = 0
-    kv_usage: float = 0.0  # 0..1
-    block_size: int = 0  # tokens; 0 where it is unknown
+    kv_usage: float = 0.0  # 0 to 1
+    block_size: int = 0  # in tokens; 0 if unknown
     num_blocks: int = 0
     adapters: Adapters = Adapters()
     attributes: Mapping[str, float] = field(default_factory=dict)  # custom metrics by key
 
 
 UNKNOWN_LOAD = Load()
-# More requests than any server has. What a server reports is added up and divided: no sum may have no float.
+# More requests than any server has. Reported values are summed and divided, so they are bounded to keep sums finite.
 _MAX_REPORTED = 2**31
 
 
@@ -64,7 +64,7 @@ def as_count(reported: float) -> int:
     return int(min(max(0, reported), _MAX_REPORTED))
 
 
-_MAX_DIGITS = 9  # that are read of a port; of thousands Python reads none
+_MAX_DIGITS = 9  # maximum digits of a port; Python refuses to parse thousands of digits
 
 
 def split_host_port(text: str) -> tuple[str, int | None]:
@@ -125,20 +125,20 @@ class Endpoint:
 
     spec: EndpointSpec
     host: str
-    slot: int  # small and unique among live endpoints: a bit in the prefix indexes
-    changed: Callable[[], None] = lambda: None  # called when its load was reported
+    slot: int  # a small number, unique among live endpoints: its bit in the prefix indexes
+    changed: Callable[[], None] = lambda: None  # called when the endpoint's load was reported
     name: str = field(init=False)
     labels: Mapping[str, str] = field(init=False)
-    host_port: str = field(init=False)  # its identity, and where HTTP goes
+    host_port: str = field(init=False)  # identity of the endpoint, and address of HTTP requests
     grpc_host_port: str = field(init=False)
     load: Load = UNKNOWN_LOAD
     loaded_at: float | None = None
-    num_poll_failures: int = 0  # in a row
-    is_refusing: bool = False  # nobody listened at the serving port when last tried
+    num_poll_failures: int = 0  # consecutive failures
+    is_refusing: bool = False  # the serving port refused the last connection
     last_pick: int = 0
-    # Picks the server's counters cannot show yet: ticket id to the time of the pick, oldest first.
+    # Picks that the server's counters do not show yet: ticket id to time of the pick, oldest first.
     unseen: dict[int, float] = field(default_factory=dict)
-    # Requests that failed there since it last reported: a server that is dead has nothing in flight.
+    # Requests that failed there since the last report: a dead server has no running requests.
     failed: dict[int, float] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
@@ -150,16 +150,16 @@ class Endpoint:
 
     @property
     def expected_waiting(self) -> int:
-        """Requests waiting there, to compare endpoints by: as reported, and the picks since.
+        """Number of waiting requests for comparing endpoints: the reported number plus later picks, so that a burst
+        between two polls does not go to one endpoint.
 
-        A burst between two polls must not pile up at one endpoint. Whether an endpoint is full is
-        another question: an idle one takes what was just sent to it at once, so `load` alone decides.
+        Saturation is decided by `load` alone: an idle endpoint starts picked requests at once.
         """
         return self.load.num_waiting + len(self.unseen)
 
     @property
     def expected_running(self) -> int:
-        """Requests running there, to compare endpoints by: as reported, and the picks since."""
+        """Number of running requests for comparing endpoints: the reported number plus later picks."""
         return self.load.num_running + len(self.unseen)
 
     @property
@@ -187,12 +187,12 @@ class Endpoint:
         return self.grpc_host_port if is_grpc else self.host_port
 
     def observe(self, load: Load, *, polled_at: float) -> None:
-        """Take over what the server reported when polled at `polled_at`."""
+        """Stores a load report of a poll that was sent at `polled_at`."""
         self.load = load
         self.loaded_at = polled_at
         self.num_poll_failures = 0
         self.is_refusing = False
-        # Older picks are in the server's counters, or they are over.
+        # Older picks are already in the server's counters, or have ended.
         _forget(self.unseen, polled_at - TRAVEL_S)
         _forget(self.failed, polled_at)
         self.changed()
@@ -208,7 +208,7 @@ class Endpoint:
         self.observe(counts, polled_at=polled_at)
 
     def forget(self, before: float) -> None:
-        """Drop what happened before a moment, where no report says any more."""
+        """Drops picks and failures from before a moment, if no reports arrive any more."""
         _forget(self.unseen, before)
         _forget(self.failed, before)
 

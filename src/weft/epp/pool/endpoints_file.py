@@ -1,4 +1,4 @@
-"""`file-discovery`: endpoints listed in a YAML or JSON file; bad entries are reported, good ones load."""
+"""`file-discovery`: endpoints from a YAML or JSON file; invalid entries are reported, valid ones are used."""
 
 import logging
 from pathlib import Path
@@ -26,7 +26,7 @@ class FileDiscoveryParameters(Parameters, frozen=True, kw_only=True):
 
 
 class ClustersFileParameters(FileDiscoveryParameters, frozen=True, kw_only=True):
-    """The file of clusters: labels `metricsAddress` and `metricsPort` say where the picker of one reports."""
+    """The file of clusters: the labels `metricsAddress` and `metricsPort` locate the picker of a cluster."""
 
 
 class Entry(Part, frozen=True, kw_only=True):
@@ -48,12 +48,12 @@ class Entry(Part, frozen=True, kw_only=True):
         check_address(self.address, "address")
 
     def metrics_at(self) -> tuple[str | None, str | int | None]:
-        """The address, where it is another one, and the port of its metrics."""
+        """The address of the metrics, if it differs, and their port."""
         return None, self.metrics_port
 
 
 class ClusterEntry(Entry, frozen=True, kw_only=True):
-    """A cluster: its picker may report at another address than its gateway has."""
+    """A cluster, whose picker may have another address than its gateway."""
 
     def __post_init__(self) -> None:
         super().__post_init__()
@@ -63,7 +63,7 @@ class ClusterEntry(Entry, frozen=True, kw_only=True):
             parse_port(port or self.port, "labels.metricsPort")
 
     def metrics_at(self) -> tuple[str | None, str | int | None]:
-        """As its labels say, or like any endpoint."""
+        """From the labels; without labels, as for any endpoint."""
         address = self.labels.get("metricsAddress")
         if not address:
             return super().metrics_at()
@@ -71,7 +71,7 @@ class ClusterEntry(Entry, frozen=True, kw_only=True):
 
 
 def check_address(address: str, key: str) -> None:
-    """Raises `ValueError` if it is neither an IP address nor a hostname."""
+    """Raises `ValueError` unless it is an IP address or a host name."""
     if any(character.isspace() or character in "/@,[]" for character in address):
         raise ValueError(f"{key} must be an IP address or a hostname, got {address!r}")
 
@@ -86,7 +86,7 @@ def parse_port(value: str | int, key: str) -> int:
 def read_endpoints(
     path: Path, *, are_clusters: bool = False
 ) -> tuple[list[EndpointSpec], list[str]]:
-    """The good entries, and what is wrong with the others; raises `ConfigError` if all of it is wrong."""
+    """The valid entries, and the errors of the others; raises `ConfigError` if no entry can be read."""
     try:
         with path.open("rb") as file:
             raw = file.read(MAX_DOCUMENT_BYTES + 1)
@@ -124,16 +124,16 @@ class EndpointsFile:
         await self.resolve()
 
     async def reload(self) -> None:
-        """Read it again; a broken file leaves the pool as it is."""
+        """Reads the file again; an invalid file leaves the pool unchanged."""
         try:
             await self.load()
         except ConfigError as error:
-            _log.error("%s; keeping the %d endpoints there are", error, len(self._pool))
+            _log.error("%s; the present %d endpoints are kept", error, len(self._pool))
         else:
             _log.info("%s: now %d endpoints", self.path, len(self._specs))
 
     async def resolve(self) -> None:
-        """Look up the hostnames again. What is read meanwhile is newer than what that finds."""
+        """Resolves the host names again. If the file was read meanwhile, the result is dropped."""
         specs = self._specs
         found = await self._resolver.resolve_all(specs)
         if specs is self._specs:
@@ -151,7 +151,7 @@ def _sort_out(entries: list[Any], are_clusters: bool) -> tuple[list[EndpointSpec
             continue
         key = f"{entry.namespace}/{entry.name}"
         if key in good:
-            problems.append(f"endpoints[{i}].name: {key} is there already")
+            problems.append(f"endpoints[{i}].name: duplicate {key}")
             continue
         metrics_address, metrics_port = entry.metrics_at()
         grpc_port = entry.grpc_port

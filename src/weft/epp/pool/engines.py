@@ -33,7 +33,7 @@ class CustomMetric(Part, frozen=True, kw_only=True):
 
 
 class EngineConfig(Part, frozen=True, kw_only=True):
-    """The series of one kind of model server; what is left out keeps its built-in name, if it has one."""
+    """The series of one kind of model server; series left out keep their built-in names, if there are any."""
 
     name: str
     queued_requests_spec: str | None = None
@@ -49,7 +49,7 @@ class EngineConfig(Part, frozen=True, kw_only=True):
 
     def __post_init__(self) -> None:
         for spec in self.given().values():
-            if spec:  # empty: the server has no such series
+            if spec:  # empty if the server has no such series
                 parse_series_spec(spec)
 
     def given(self) -> dict[str, str]:
@@ -67,7 +67,7 @@ class EngineConfig(Part, frozen=True, kw_only=True):
 
 
 class ExtractorParameters(Parameters, frozen=True, kw_only=True):
-    """Which server an endpoint is, and what its series are called."""
+    """The engine kind of each endpoint, and the names of its series."""
 
     engine_label_key: str = "llm-d.ai/engine-type"
     default_engine: str = "vllm"
@@ -87,10 +87,11 @@ class EngineSeries:
     running: tuple[SeriesSpec, ...] = ()
     kv_usage: tuple[SeriesSpec, ...] = ()
     lora: tuple[SeriesSpec, ...] = ()
-    cache_info: tuple[SeriesSpec, ...] = ()  # with sizes in two labels
+    # Series whose labels hold block size and number of blocks.
+    cache_info: tuple[SeriesSpec, ...] = ()
     block_size_label: str = "block_size"
     num_blocks_label: str = "num_gpu_blocks"
-    block_size: tuple[SeriesSpec, ...] = ()  # with the size as its value
+    block_size: tuple[SeriesSpec, ...] = ()  # series whose value is the block size
     num_blocks: tuple[SeriesSpec, ...] = ()
     custom: tuple[tuple[str, SeriesSpec], ...] = ()
     path: str = "/metrics"
@@ -116,7 +117,7 @@ ENGINES: Final[Mapping[str, EngineSeries]] = MappingProxyType(
             cache_info=_specs("sglang:cache_config_info"),
             block_size_label="page_size",
             num_blocks_label="num_pages",
-            block_size=_specs("sglang:page_size"),  # in place of the labels, from 0.5.11 on
+            block_size=_specs("sglang:page_size"),  # replaces the labels from version 0.5.11 on
             num_blocks=_specs("sglang:num_pages"),
         ),
         "trtllm-serve": EngineSeries(
@@ -125,7 +126,7 @@ ENGINES: Final[Mapping[str, EngineSeries]] = MappingProxyType(
             kv_usage=_specs("trtllm_kv_cache_utilization"),
             block_size=_specs("trtllm_kv_cache_tokens_per_block"),
             num_blocks=_specs("trtllm_kv_cache_max_blocks"),
-            path="/prometheus/metrics",  # at /metrics it has JSON
+            path="/prometheus/metrics",  # /metrics returns JSON
         ),
         "triton-tensorrt-llm": EngineSeries(
             queued=_specs("nv_trt_llm_request_metrics{request_type=waiting}"),
@@ -143,7 +144,7 @@ ENGINES: Final[Mapping[str, EngineSeries]] = MappingProxyType(
 
 
 def configured(config: EngineConfig) -> EngineSeries:
-    """A built-in engine with what a configuration changes, or a new one."""
+    """A built-in engine with configured changes, or a new engine."""
     series = ENGINES.get(config.name, EngineSeries())
     changes: dict[str, Any] = {
         field: _specs(text) if text else () for field, text in config.given().items()
@@ -174,7 +175,7 @@ class LoadReader:
         self._reader = SeriesReader({spec.name for group in groups for spec in group})
 
     async def read_page(self, page: bytes) -> Load | None:
-        """The load on a page, which may be long; None if that has none of the expected series, or too much."""
+        """The load from a page, which may be long; None if the page has none of the expected series, or too many."""
         return self._load(await read_page(self._reader, page))
 
     def read(self, text: str) -> Load | None:
@@ -213,7 +214,7 @@ def _first(
 
 
 def _total(samples: Sequence[Sample]) -> int:
-    """Over the ranks of a server. One without a priority is the total of those with one."""
+    """Sums over the ranks of a server. A series without a priority label is the total of those with one."""
     whole = [sample for sample in samples if not sample.labels.get("priority")]
     return as_count(sum(map(as_count, finite(whole or samples))))
 

@@ -50,7 +50,7 @@ class Sample:
     value: float
 
 
-SamplesBySeries = dict[str, list[Sample]]  # by the name of the series
+SamplesBySeries = dict[str, list[Sample]]  # by series name
 
 
 def pieces(page: bytes) -> Iterator[str]:
@@ -64,7 +64,7 @@ def pieces(page: bytes) -> Iterator[str]:
 
 
 class SeriesReader:
-    """Finds the lines of the series it was made for."""
+    """Finds lines of chosen series."""
 
     def __init__(self, names: Iterable[str]) -> None:
         wanted = "|".join(sorted(map(re.escape, names), key=len, reverse=True))
@@ -74,7 +74,7 @@ class SeriesReader:
         )
 
     def read(self, text: str, found: SamplesBySeries | None = None) -> SamplesBySeries:
-        """Samples, added to those `found` before; a line with a broken number is as good as absent."""
+        """Adds samples to those `found` before; lines with invalid numbers are skipped."""
         found = {} if found is None else found
         for match in self._line.finditer(text):
             try:
@@ -85,12 +85,12 @@ class SeriesReader:
         return found
 
 
-# Of all series that are read: a server has one for each rank and adapter. So many are added up in 5 ms.
+# Limit for all series that are read: a server has one for each rank and adapter. Summing this many takes 5 ms.
 _MAX_SAMPLES: Final = 4096
 
 
 async def read_page(reader: SeriesReader, page: bytes) -> SamplesBySeries:
-    """The samples on a page, which may be long; none at all if they are too many."""
+    """The samples of a page, which may be long; none if there are too many."""
     found: SamplesBySeries = {}
     turns = Turns()
     for text in pieces(page):
@@ -117,7 +117,7 @@ def select(found: Mapping[str, Sequence[Sample]], spec: SeriesSpec) -> list[Samp
 
 
 def _labels(text: str) -> dict[str, str]:
-    """Up to the first that is none."""
+    """Parses labels up to the first invalid one."""
     labels, at = {}, 0
     while (found := _LABEL.match(text, at)) is not None:
         key, value = found.groups()

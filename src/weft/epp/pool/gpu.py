@@ -26,11 +26,11 @@ DCGM_SOURCE: Final = "dcgm-data-source"
 DCGM_EXTRACTOR: Final = "dcgm-extractor"
 UTILIZATION: Final = "GPUUtilization"
 _SERIES: Final = "DCGM_FI_DEV_GPU_UTIL"  # in percent
-_POD: Final = "pod"  # the label that says whose GPU it is
+_POD: Final = "pod"  # label with the name of the pod that uses the GPU
 
 
 class GpuSourceParameters(MetricsSourceParameters, frozen=True, kw_only=True):
-    """Where the exporter's page is: at the endpoint's address, on a port of its own."""
+    """Port and path of the exporter's page, at the endpoint's address."""
 
     port: Port = 9400
 
@@ -48,8 +48,8 @@ class GpuReader:
         """Returns the utilization of the endpoint's busiest GPU, 0 to 1; None if the page has no GPU of this
         endpoint.
 
-        An exporter that says whose each GPU is has all those of its node: a GPU that is somebody
-        else's, or nobody's, says nothing then.
+        Exporters that label GPUs with their pods report all GPUs of a node: then GPUs of other pods, or of none, are
+        ignored.
         """
         samples = (await read_page(self._reader, page)).get(_SERIES, [])
         if any(each.labels.get(_POD) for each in samples):
@@ -60,7 +60,7 @@ class GpuReader:
 
 
 class GpuPoller(Poller):
-    """Polls exporters; what they say, and their failures, leave the load of endpoints alone."""
+    """Polls exporters; their values and failures do not affect the load of endpoints."""
 
     def __init__(
         self,
@@ -78,7 +78,7 @@ class GpuPoller(Poller):
         super().__init__(pool, metrics, make_source, interval_s, (DCGM_SOURCE, DCGM_EXTRACTOR))
 
     async def _pause(self) -> None:
-        """Nothing that is sent or waits makes it shorter."""
+        """Waits for the full interval, whatever requests are sent or wait."""
         await asyncio.sleep(self._interval_s * random.uniform(0.9, 1.1))
 
     def _took(self, endpoint: Endpoint, load: Load, polled_at: float) -> None:

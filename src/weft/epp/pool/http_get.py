@@ -1,6 +1,7 @@
-"""A keep-alive HTTP/1.1 GET of one path of one server: all that scraping needs, at a tenth of a library's cost.
+"""A keep-alive HTTP/1.1 GET of one path of one server: enough for scraping, at a tenth of a library's cost.
 
-100 endpoints every 50 ms take 7 % of a core so, 68 % with httpx2 (`docs/decisions/0015`, benchmarks/poll.py).
+Polling 100 endpoints every 50 ms takes 7 % of a core, and 68 % with httpx2 (`docs/decisions/0015`,
+benchmarks/poll.py).
 """
 
 import asyncio
@@ -31,7 +32,8 @@ class KeepAliveGet:
         path: str,
         *,
         tls: ssl.SSLContext | None = None,
-        name: str | None = None,  # of the server, where `host` is the address that it was found at
+        # Name of the server, if `host` is an address that the name resolved to.
+        name: str | None = None,
         key: str | None = None,
     ) -> None:
         self._host, self.port, self._tls, self._name = host, port, tls, name or host
@@ -53,10 +55,10 @@ class KeepAliveGet:
             if not is_reused:
                 raise
         except BaseException:
-            # What is left of a half-read answer must not be taken for the next one.
+            # The rest of a half-read response must not be read as the next response.
             self.close()
             raise
-        # A reused connection may have been closed by the server meanwhile: once more, on a new one.
+        # The server may have closed a reused connection: retry once on a new connection.
         try:
             return await self._exchange()
         except BaseException:
@@ -131,7 +133,7 @@ async def _read_chunks(reader: asyncio.StreamReader) -> bytes:
             raise ValueError("the body is too long")
         body += await reader.readexactly(size)
         await reader.readexactly(2)
-        await turns.yield_if_due()  # many may have come already
+        await turns.yield_if_due()  # many chunks may be in the buffer already
     for _ in range(_MAX_TRAILERS):
         if not (await reader.readline()).strip():
             return bytes(body)
@@ -151,7 +153,8 @@ async def _gunzip(body: bytes) -> bytes:
     turns = Turns()
     for start in range(0, len(body), _PIECE_BYTES):
         piece, made = body[start : start + _PIECE_BYTES], _PIECE_BYTES
-        while piece or made == _PIECE_BYTES:  # there may be more to come of what was put in
+        # The decompressor may hold more output for the input so far.
+        while piece or made == _PIECE_BYTES:
             before = len(plain)
             plain += inflater.decompress(piece, _PIECE_BYTES)
             piece, made = inflater.unconsumed_tail, len(plain) - before

@@ -1,4 +1,4 @@
-"""Objectives and model rewrites: what the manifests say, and the two questions they answer."""
+"""Objectives and model rewrites: their manifests, and the look-ups of priority and model."""
 
 import random
 from collections.abc import Iterable, Mapping, Sequence
@@ -49,7 +49,7 @@ class RuleTarget(Part, frozen=True, kw_only=True):
 
 
 class Rule(Part, frozen=True, kw_only=True):
-    """Which requests, and what becomes of them."""
+    """A rewrite rule: matches and targets."""
 
     matches: list[RuleMatch] = []
     targets: Annotated[list[RuleTarget], msgspec.Meta(min_length=1)]
@@ -64,9 +64,9 @@ class Rule(Part, frozen=True, kw_only=True):
 
     @property
     def models(self) -> tuple[str, ...]:
-        """The models whose requests it is for; none: of every model."""
+        """The models whose requests match; empty if all requests do."""
         named = tuple(match.model.value for match in self.matches if match.model is not None)
-        # A match without conditions matches everything, whatever stands beside it.
+        # A match without conditions matches every request, so then the other matches do not restrict the object.
         return named if len(named) == len(self.matches) else ()
 
 
@@ -82,7 +82,7 @@ class ModelRewrite:
     """An InferenceModelRewrite. Objects are ordered oldest first; those without a date come last."""
 
     name: str
-    created: str  # RFC 3339; "" if the manifest has none
+    created: str  # in RFC 3339 format; empty if the manifest has none
     rules: Sequence[Rule]
 
 

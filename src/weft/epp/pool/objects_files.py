@@ -37,12 +37,13 @@ class ObjectFiles:
         pool_group: str | None = None,
     ) -> None:
         self._paths = tuple(paths)
-        self._pool_name = pool_name  # None: objects of any pool count
-        self._pool_group = pool_group  # of that name; None, there or in an object: any
-        self._namespace = namespace  # None: objects of any namespace count
+        self._pool_name = pool_name  # None: objects of any pool are accepted
+        # Group of that pool; None, here or in an object, matches any group.
+        self._pool_group = pool_group
+        self._namespace = namespace  # None: objects of any namespace are accepted
 
     def list_files(self) -> list[Path]:
-        """Every file there is now, in order."""
+        """All present files, in order."""
         files: list[Path] = []
         for path in self._paths:
             if path.is_dir():
@@ -75,7 +76,7 @@ class ObjectFiles:
             objective = decode(head.spec, ObjectiveSpec, f"{where}.spec")
             if self._is_ours(objective.pool_ref, head.name, where):
                 if head.name in priorities:
-                    raise ConfigError(f"{where}.metadata.name: {head.name!r} is there already")
+                    raise ConfigError(f"{where}.metadata.name: duplicate {head.name!r}")
                 priorities[head.name] = objective.priority
         else:
             rewrite = decode(head.spec, RewriteSpec, f"{where}.spec")

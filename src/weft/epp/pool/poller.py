@@ -1,4 +1,4 @@
-"""Polls every endpoint's load, each on its own clock, and keeps account of what cannot be read."""
+"""Polls the load of every endpoint, each with its own timer, and counts failures."""
 
 import asyncio
 import logging
@@ -27,25 +27,25 @@ EXTRACTOR_TYPE = "core-metrics-extractor"
 class PageReader(Protocol):
     """Turns a page of metrics into a load."""
 
-    path: str  # where servers have the page
+    path: str  # default path of the metrics page
 
     async def read_page(self, page: bytes) -> Load | None:
         """The load; None if the page has none of the expected series."""
 
 
 _PATH = re.compile(r"/[^\s\x00-\x1f\x7f]*")
-_BASE_TICK_S = 0.05  # of intervals, and the shortest time from one poll to the next
-_HURRY = 10  # so many times as often while requests come, or wait
-_MAX_POLLS_PER_S = 250  # of all endpoints together, unless the interval asks for more
+_BASE_TICK_S = 0.05  # intervals are multiples of this; also the shortest time between two polls
+_HURRY = 10  # factor on the poll rate while requests arrive or wait
+_MAX_POLLS_PER_S = 250  # limit for all endpoints together, unless the interval requires more
 
 
 class MetricsSourceParameters(Parameters, frozen=True, kw_only=True):
     """How metrics of endpoints are fetched."""
 
     scheme: str = "http"
-    path: str | None = None  # None: where the engine has them, mostly /metrics
+    path: str | None = None  # None: the default path of the engine, usually /metrics
     port: Port | None = None  # None: the endpoint's metrics port
-    interval: str | None = None  # None: the picker's
+    interval: str | None = None  # None: the picker's interval
     insecure_skip_verify: bool = True
     ca_cert_path: str | None = None
     client_cert_path: str | None = None
@@ -65,10 +65,10 @@ class MetricsSourceParameters(Parameters, frozen=True, kw_only=True):
 
 
 class Unreadable(Exception):
-    """The server answered, but with none of the series it was expected to have."""
+    """The server's page has none of the expected series."""
 
 
-# What servers and networks do.
+# Expected failures of servers and networks.
 _FORESEEN = (Unreadable, GetFailed, OSError, EOFError, TimeoutError, ssl.SSLError)
 
 
@@ -80,7 +80,7 @@ def defect_in(error: Exception) -> Exception | None:
 class LoadSource(Protocol):
     """Polls one endpoint."""
 
-    port: int | None  # where it polls; None: on another host than the one that serves
+    port: int | None  # the polled port; None if the metrics are on another host than the server
 
     async def load(self) -> Load:
         """Returns the current load; raises `OSError`, `GetFailed` or `Unreadable`."""
@@ -104,7 +104,7 @@ class HttpLoadSource:
         body = await self._get.fetch()
         load = await self._reader.read_page(body)
         if load is None:
-            raise Unreadable("none of the expected series is there, or too many of them")
+            raise Unreadable("the page has none of the expected series, or too many")
         return load
 
     async def close(self) -> None:
@@ -126,7 +126,7 @@ class Poller:
         self._pool = pool
         self._make_source = make_source
         self._metrics = metrics
-        self._types = types  # of its source and its extractor, as series name them
+        self._types = types  # types of the source and the extractor, as in the series' labels
         self._interval_s = interval_s
         self._tasks: dict[Endpoint, asyncio.Task[None]] = {}
         pool.on_left(self._stop)
@@ -164,11 +164,10 @@ class Poller:
             await source.close()
 
     async def _pause(self) -> None:
-        """Waits until the next poll is due, or less while requests are sent or wait for room.
-
-        Whichever endpoint they are sent to: one that is passed over for its queue must say when that has gone.
+        """Waits until the next poll is due, or shorter while requests are sent or wait, to any endpoint: an endpoint
+        that is avoided for its queue must report when the queue is gone.
         """
-        # Spread, so that the endpoints are not all polled in the same millisecond.
+        # Random, so that not all endpoints are polled in the same millisecond.
         spread = random.uniform(0.9, 1.1)
         soonest_s = self._soonest_s()
         num_stirs = self._pool.num_stirs
@@ -178,17 +177,18 @@ class Poller:
         with suppress(TimeoutError):
             async with asyncio.timeout((self._interval_s - soonest_s) * spread):
                 await self._pool.stirred.wait()
-                await asyncio.sleep(soonest_s * random.random())  # all of them waited for it
+                # Random, because many tasks wait for the same event.
+                await asyncio.sleep(soonest_s * random.random())
 
     def _soonest_s(self) -> float:
-        """The shortest time from one poll to the next: many endpoints must not be too much work."""
+        """The shortest time between two polls, which bounds the work for many endpoints."""
         for_all_s = len(self._pool) / _MAX_POLLS_PER_S
         return min(self._interval_s, max(_BASE_TICK_S, self._interval_s / _HURRY, for_all_s))
 
     async def poll(
         self, endpoint: Endpoint, source: LoadSource, clock: Callable[[], float]
     ) -> None:
-        """Poll once; whatever goes wrong is counted, and the last known load stays."""
+        """Polls once; failures are counted, and the last known load stays."""
         polled_at = clock()
         try:
             async with asyncio.timeout(POLL_TIMEOUT_S):

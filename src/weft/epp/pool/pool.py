@@ -1,4 +1,4 @@
-"""`Pool`: the endpoints there are now, and who wants to hear of those that left."""
+"""`Pool`: the present endpoints, and listeners for changes."""
 
 import asyncio
 import random
@@ -16,15 +16,15 @@ class Pool:
         self._on_joined: list[Callable[[Endpoint], None]] = []
         self._on_left: list[Callable[[Endpoint], None]] = []
         self._on_load: list[Callable[[], None]] = []
-        self.loads_wanted = False  # somebody waits for the next ones
+        self.loads_wanted = False  # True if a request waits for the next load reports
         self.num_stirs = 0
-        self.stirred = asyncio.Event()  # set for a moment, for those that wait by then
+        self.stirred = asyncio.Event()  # pulsed: wakes the tasks that wait at that moment
         self._free_slots: list[int] = []
-        self._num_holds: dict[Endpoint, int] = {}  # on slots of endpoints that left
+        self._num_holds: dict[Endpoint, int] = {}  # holds on the slots of endpoints that have left
         self._num_slots = 0
 
     def on_joined(self, listener: Callable[[Endpoint], None]) -> None:
-        """Call `listener` for each endpoint there is, now and later."""
+        """Calls `listener` for each present and future endpoint."""
         self._on_joined.append(listener)
         for endpoint in self._ready:
             listener(endpoint)
@@ -34,11 +34,11 @@ class Pool:
         self._on_left.append(listener)
 
     def on_load(self, listener: Callable[[], None]) -> None:
-        """Call `listener` whenever an endpoint has reported its load."""
+        """Calls `listener` whenever an endpoint reports its load."""
         self._on_load.append(listener)
 
     def stir(self) -> None:
-        """Some load is about to change: reports are wanted soon."""
+        """Announces that load is about to change, so that polls come soon."""
         self.num_stirs += 1
         self.stirred.set()
         self.stirred.clear()
@@ -48,11 +48,11 @@ class Pool:
             listener()
 
     def hold_slot(self, endpoint: Endpoint) -> None:
-        """Let no other endpoint have the slot of this one, which is leaving, before `release_slot`."""
+        """Reserves the slot of an endpoint that is leaving, until `release_slot`."""
         self._num_holds[endpoint] = self._num_holds.get(endpoint, 0) + 1
 
     def release_slot(self, endpoint: Endpoint) -> None:
-        """Nothing stands under its slot any more."""
+        """Releases a slot: no index uses it any more."""
         self._num_holds[endpoint] -= 1
         if not self._num_holds[endpoint]:
             del self._num_holds[endpoint]
@@ -60,7 +60,7 @@ class Pool:
 
     @property
     def ready(self) -> Sequence[Endpoint]:
-        """Every endpoint whose address is known."""
+        """All endpoints with a resolved address."""
         return self._ready
 
     def __iter__(self) -> Iterator[Endpoint]:
@@ -70,7 +70,7 @@ class Pool:
         return len(self._ready)
 
     def replace(self, source: str, found: Iterable[tuple[EndpointSpec, str]]) -> None:
-        """Make `found` (spec, IP address) all that `source` has; unchanged ones keep their state."""
+        """Makes `found` (spec, IP address) the endpoints of `source`; unchanged ones keep their state."""
         wanted = {f"{spec.namespace}/{spec.name}": (spec, host) for spec, host in found}
         for key, endpoint in list(self._by_key.items()):
             if key[0] == source and not _is_same(endpoint, wanted.get(key[1])):
@@ -80,7 +80,7 @@ class Pool:
                 self._add((source, name), spec, host)
 
     def select(self, subset: tuple[str, ...] | None) -> Sequence[Endpoint]:
-        """The endpoints a gateway allows: all (None), or those named as "ip" or "ip:port"."""
+        """The endpoints that a gateway allows: all for None, or those named as "ip" or "ip:port"."""
         if subset is None:
             return self._ready
         allowed = {split_host_port(entry) for entry in subset}
@@ -96,7 +96,8 @@ class Pool:
         slot = self._free_slots.pop() if self._free_slots else self._num_slots
         self._num_slots = max(self._num_slots, slot + 1)
         endpoint = Endpoint(spec, host=host, slot=slot, changed=self._loaded)
-        # Ties go to who was picked longest ago; a random start keeps several pickers apart.
+        # Ties go to the endpoint that was picked longest ago; the random start value makes several pickers choose
+        # differently.
         endpoint.last_pick = -random.randrange(1, 1 << 30)
         self._by_key[key] = endpoint
         self._ready = list(self._by_key.values())
@@ -108,7 +109,7 @@ class Pool:
         self._ready = list(self._by_key.values())
         for listener in self._on_left:
             listener(endpoint)
-        # Only now: the listeners have cleared the slot's bits, or hold it for as long as that takes.
+        # Only after the listeners, which have cleared the slot's bits or hold the slot until they have.
         if endpoint not in self._num_holds:
             self._free_slots.append(endpoint.slot)
 

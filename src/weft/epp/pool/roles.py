@@ -1,4 +1,4 @@
-"""Which part of the work an endpoint takes, by its label."""
+"""Roles of endpoints, from a label."""
 
 from collections.abc import Sequence
 from typing import Final
@@ -29,7 +29,7 @@ def encodes(endpoint: Endpoint) -> bool:
 
 
 def by_stage(endpoints: Sequence[Endpoint]) -> dict[str, Sequence[Endpoint]]:
-    """The endpoints of each stage that has some; one that takes both stands under both."""
+    """The endpoints of each stage; an endpoint for both stages is in both."""
     stages = {
         "prefill": [each for each in endpoints if prefills(each)],
         "decode": [each for each in endpoints if decodes(each)],

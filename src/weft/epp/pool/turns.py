@@ -7,14 +7,14 @@ _TURN_S: Final = 0.005
 
 
 class Turns:
-    """Made when the work begins, on the loop, whose clock it goes by: in virtual time no turn is over."""
+    """The turn of a task on the event loop, by the loop's clock: in virtual time no turn ends."""
 
     def __init__(self) -> None:
         self._clock = asyncio.get_running_loop().time
         self._until = self._clock() + _TURN_S
 
     async def yield_if_due(self) -> None:
-        """Let everything else run that is ready, if this has taken its turn; to be called after each step."""
+        """Lets other tasks run if this task's turn has ended; called after each step of the work."""
         if self._clock() > self._until:
             await asyncio.sleep(0)
             self._until = self._clock() + _TURN_S

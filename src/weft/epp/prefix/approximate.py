@@ -1,11 +1,11 @@
-"""The approximate prefix index: which endpoint was sent which blocks, bounded as its cache is."""
+"""The approximate prefix index: blocks of prompts that were sent to each endpoint, bounded like its cache."""
 
 from collections import OrderedDict
 from collections.abc import Iterable, Sequence
 
 from weft.epp.pool.endpoint import Endpoint
 
-_MAX_REMOVED = 2048  # at once
+_MAX_REMOVED = 2048  # removed in one go
 
 
 class ApproximateIndex:
@@ -23,7 +23,7 @@ class ApproximateIndex:
         return len(self._holders)
 
     def add(self, endpoint: Endpoint, hashes: Iterable[int], *, capacity: int) -> None:
-        """Note that `endpoint` is about to compute these blocks; drop its oldest beyond `capacity`."""
+        """Records that `endpoint` is about to compute these blocks; drops its oldest beyond `capacity`."""
         recent = self._recent.get(endpoint)
         if recent is None:
             recent = self._recent[endpoint] = OrderedDict()
@@ -44,7 +44,7 @@ class ApproximateIndex:
             pass
 
     def remove_some(self, endpoint: Endpoint) -> bool:
-        """Forget a part of it, which takes some milliseconds at most; whether there was any."""
+        """Removes some blocks of an endpoint, within a few milliseconds; returns False if there were none."""
         recent = self._recent.get(endpoint)
         if recent is None:
             return False

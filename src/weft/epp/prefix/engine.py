@@ -1,4 +1,4 @@
-"""An engine over VllmEngine: its load and its prefix-cache events, as the picker's own values."""
+"""An engine over the VllmEngine protocol: its load and prefix-cache events, converted to the picker's values."""
 
 from collections.abc import AsyncGenerator, Iterable, Iterator
 from dataclasses import dataclass
@@ -32,7 +32,7 @@ _TIER_NAMES = {
 _OPTIONS = (
     *client_args(max_message_bytes=MAX_BATCH_BYTES),
     ("grpc.max_reconnect_backoff_ms", 5_000),
-    # Endpoints come and go; a channel of a former one at the same address must not be shared.
+    # Without this, a new endpoint at a former endpoint's address would share its channel.
     ("grpc.use_local_subchannel_pool", 1),
 )
 
@@ -50,13 +50,13 @@ class EngineBatch:
     """A message of the event stream; a load record has no events."""
 
     sequence: int
-    events: Iterable[Event]  # made as they are taken
+    events: Iterable[Event]  # decoded lazily
     load: Load | None
     is_load_only: bool
 
 
 class EngineConnection:
-    """A channel to one engine. Its events may take a control key, all else takes an API key."""
+    """A channel to one engine. Events may need a control key, other calls need an API key."""
 
     def __init__(
         self, endpoint: Endpoint, api_key: str | None = None, control_api_key: str | None = None
@@ -88,7 +88,7 @@ class EngineConnection:
         return str(reply.served_model_name or reply.model_path)
 
     async def batches(self) -> AsyncGenerator[EngineBatch, None]:
-        """Every batch the engine still has, then new ones and load records; raises `EngineFailed`."""
+        """Yields the engine's buffered batches, then new batches and load records; raises `EngineFailed`."""
         request = common_pb2.SubscribeKvEventsRequest(load_records_before_first_batch=True)
         call = self._stub.SubscribeKvEvents(request, metadata=self._control_key)
         try:
@@ -139,7 +139,7 @@ def _events(message: common_pb2.KvEventBatch) -> Iterator[Event]:
             case "cleared":
                 yield Cleared()
             case _:
-                pass  # a kind from the future says nothing about blocks we know of
+                pass  # an unknown kind of event, of a newer server: no effect on known blocks
 
 
 def _stored(stored: common_pb2.KvBlocksStored) -> Iterator[Event]:
@@ -148,7 +148,7 @@ def _stored(stored: common_pb2.KvBlocksStored) -> Iterator[Event]:
     for block in stored.blocks:
         tokens = pack_tokens(block.token_ids)
         if not 0 < len(tokens) <= 4 * MAX_BLOCK_SIZE:
-            break  # what comes after it has no parent we know
+            break  # later blocks have no known parent
         extra = _extra(block, stored, is_first=parent is None)
         yield Stored(
             hashes=[block_hash(block.block_hash)],
@@ -166,11 +166,12 @@ def _stored(stored: common_pb2.KvBlocksStored) -> Iterator[Event]:
 def _extra(
     block: common_pb2.KvBlock, stored: common_pb2.KvBlocksStored, *, is_first: bool
 ) -> Extra:
-    """As events over ZeroMQ have it: media, then the salt. vLLM repeats adapter and salt among the keys."""
+    """Extra keys as in ZeroMQ events: media, then the salt. vLLM repeats adapter and salt among the keys."""
     extra: list[str | int | None] = []
     for key in block.extra_keys:
         match key.WhichOneof("key"):
-            case "text" if key.text != stored.lora_name:  # which is in the chain's root already
+            # The root of the chain already includes the adapter's name.
+            case "text" if key.text != stored.lora_name:
                 extra.append(key.text)
             case "number":
                 extra.append(key.number)

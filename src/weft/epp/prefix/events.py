@@ -1,7 +1,7 @@
-"""Events of an engine's prefix cache as values, and their msgpack form, map- or array-shaped.
+"""Events of an engine's prefix cache, decoded from msgpack maps or arrays.
 
-Only what is needed of a message is decoded, field by field: any value may stand anywhere, and a byte
-of it may become fifty. Events of many blocks are several, so that others have a turn between.
+Only the needed fields are decoded, one by one: a message may contain any values, and each byte may take fifty as
+objects. An event with many blocks is split, so that other tasks get a turn.
 """
 
 import struct
@@ -15,11 +15,11 @@ from weft.core.values.prompts import pack_tokens
 from weft.epp.prefix.keys import Extra
 
 DEFAULT_TIER: Final = "gpu"
-# A step of 100,000 tokens takes half of it.
+# A step of 100,000 tokens takes half of this.
 MAX_BATCH_BYTES: Final = 2**20
 _MAX_EVENTS: Final = 2**16
-MAX_BLOCKS: Final = 512  # of one event
-MAX_BLOCK_SIZE: Final = 2**13  # and tokens of one event
+MAX_BLOCKS: Final = 512  # per event
+MAX_BLOCK_SIZE: Final = 2**13  # per event
 _MAX_EXTRA_BYTES: Final = 2**14
 _MASK: Final = (1 << 64) - 1
 T = TypeVar("T")
@@ -29,7 +29,7 @@ _STORED_FIELDS: Final = (
     "lora_name", "extra_keys", "group_idx",
 )  # fmt: skip
 _REMOVED_FIELDS: Final = ("block_hashes", "medium", "group_idx")
-# Events may be arrays, in which a place means what the engine says it does.
+# Events may be arrays; the engine defines the meaning of each position.
 _PLACES: Final = {
     "vllm": {"BlockStored": _STORED_FIELDS, "BlockRemoved": _REMOVED_FIELDS},
     "sglang": {"BlockStored": _STORED_FIELDS[:6], "BlockRemoved": _REMOVED_FIELDS[:2]},
@@ -37,21 +37,21 @@ _PLACES: Final = {
 
 
 class Malformed(Exception):
-    """A message that is not what engines send."""
+    """A message that does not have the form of events."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Stored:
     """Blocks that were computed or loaded, in the order of their tokens."""
 
-    hashes: Sequence[int]  # opaque: the engine's own
+    hashes: Sequence[int]  # opaque hashes of the engine
     parent: int | None
-    tokens: bytes  # little-endian uint32
+    tokens: bytes  # as little-endian uint32
     block_size: int
     tier: str = DEFAULT_TIER
     group: int | None = None
     lora_name: str | None = None
-    extras: Sequence[Extra | None] = ()  # by block; empty: none has any
+    extras: Sequence[Extra | None] = ()  # one entry per block; empty if no block has extra keys
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -81,7 +81,7 @@ class _MapBatch(msgspec.Struct):
 
 
 class _ArrayEvent(msgspec.Struct, array_like=True):
-    """The places after the type; newer engines append some, older ones leave the last ones out."""
+    """The fields after the type; newer engines add fields at the end, older ones lack the last ones."""
 
     type: str
     p0: msgspec.Raw = msgspec.Raw()
@@ -137,7 +137,7 @@ _raws = msgspec.msgpack.Decoder(list[msgspec.Raw] | None)
 
 
 def decode_batch(payload: bytes, engine: str = "vllm") -> Iterator[Event]:
-    """The events of one message of such an engine; raises `Malformed`."""
+    """Yields the events of one message; raises `Malformed`."""
     places = _PLACES[engine]
     try:
         if len(payload) > MAX_BATCH_BYTES:
@@ -151,7 +151,7 @@ def decode_batch(payload: bytes, engine: str = "vllm") -> Iterator[Event]:
 
 
 def block_hash(value: object) -> int:
-    """An engine's hash as 64 bits: ints as they are, the low 64 bits of bytes."""
+    """An engine's hash as 64 bits: ints unchanged, the low 64 bits of bytes."""
     if isinstance(value, bytes):
         return int.from_bytes(value[-8:], "big")
     if isinstance(value, int) and not isinstance(value, bool):
@@ -160,7 +160,7 @@ def block_hash(value: object) -> int:
 
 
 def tier_of(medium: object) -> str:
-    """The tier a medium names; engines that do not say mean the device."""
+    """The tier of a medium; without a medium, the device."""
     return medium.lower() if isinstance(medium, str) and medium else DEFAULT_TIER
 
 
@@ -174,11 +174,11 @@ def _decode(kind: str, fields: _Fields) -> Iterator[Event]:
         case "AllBlocksCleared":
             yield Cleared()
         case _:
-            pass  # a kind from the future says nothing about blocks we know of
+            pass  # an unknown kind of event, of a newer engine: no effect on known blocks
 
 
 def removals(hashes: Sequence[int | bytes], tier: str, group: int | None) -> Iterator[Removed]:
-    """Events of so many blocks as one may have."""
+    """Splits removals into events of bounded size."""
     for start in range(0, len(hashes), MAX_BLOCKS):
         some = [block_hash(each) for each in hashes[start : start + MAX_BLOCKS]]
         yield Removed(hashes=some, tier=tier, group=group)
@@ -214,7 +214,7 @@ def _read(decoder: "msgspec.msgpack.Decoder[T]", raw: msgspec.Raw) -> T | None:
 
 
 def _small(raw: msgspec.Raw) -> Any:
-    """Whatever it is."""
+    """Decodes any value, if it is short."""
     if len(memoryview(raw)) > _MAX_EXTRA_BYTES:
         raise Malformed("a value is too long")
     return _read(_any, raw)

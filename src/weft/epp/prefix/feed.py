@@ -20,8 +20,8 @@ class Step(Enum):
 
 
 class EventFeed:
-    """Applies batches in order. Whenever batches are missing for good, the endpoint is cleared:
-    holding too little costs a cache miss, holding what was dropped misleads every decision after it.
+    """Applies batches in order. If batches are lost, the endpoint is cleared: a missing block costs a cache miss, but
+    a wrong block misleads every later decision.
     """
 
     def __init__(
@@ -36,16 +36,16 @@ class EventFeed:
         self._events = metrics.kv_events
         self._engine = engine
         self._model = ""
-        self.last: int | None = None  # sequence number
+        self.last: int | None = None  # last sequence number
         self._is_after_replay = False
         self._is_closed = False
 
     def close(self) -> None:
-        """Apply nothing more: the endpoint has left, and its place may be another's."""
+        """Applies nothing more: the endpoint has left, and its slot may be reused."""
         self._is_closed = True
 
     def name_model(self, model: str) -> None:
-        """Take over what the engine calls its model; "" says nothing."""
+        """Stores the engine's model name; "" means unknown."""
         if model and model != self._model:
             self._model = model
             self._index.base_models[self._endpoint] = model
@@ -56,11 +56,12 @@ class EventFeed:
             return Step.NEXT
         if sequence > self.last:
             return Step.GAP
-        # Live messages that a replay already brought come once more; without one it is a new engine.
+        # After a replay, live messages may repeat what the replay had; without a replay, a repeated number means that
+        # the engine has restarted.
         return Step.REPEATED if self._is_after_replay else Step.RESTARTED
 
     async def apply_payload(self, sequence: int, payload: bytes) -> None:
-        """Apply a msgpack batch; one that cannot be read is counted and dropped."""
+        """Applies a msgpack batch; an invalid batch is counted and dropped."""
         events, turns = [], Turns()
         try:
             for event in decode_batch(payload, self._engine):
@@ -69,12 +70,12 @@ class EventFeed:
         except Malformed:
             self.note("malformed")
             events = []
-        if len(payload) > MAX_BATCH_BYTES:  # blocks that were dropped may be in it
+        if len(payload) > MAX_BATCH_BYTES:  # the batch may contain removals of blocks
             await clear_in_turns(self._index, self._endpoint)
         await self.apply(sequence, events)
 
     async def apply(self, sequence: int, events: Iterable[Event]) -> None:
-        """Apply the next batch; others have a turn between."""
+        """Applies the next batch; other tasks get turns in between."""
         turns, num_events = Turns(), 0
         for event in events:
             if self._is_closed:
@@ -90,23 +91,23 @@ class EventFeed:
         self.note("applied", num_events)
 
     def replayed(self) -> None:
-        """A replay has ended: live messages up to here are known already."""
+        """Records the end of a replay: live messages up to here are duplicates."""
         self._is_after_replay = True
 
     async def clear(self, outcome: str) -> None:
-        """Forget what the endpoint holds and begin anew."""
+        """Drops the endpoint's blocks, and starts again."""
         await clear_in_turns(self._index, self._endpoint)
         self.last = None
         self._is_after_replay = False
         self.note(outcome)
 
     def note(self, outcome: str, amount: int = 1) -> None:
-        """Count what became of events."""
+        """Counts events by outcome."""
         self._events.labels(outcome).inc(amount)
 
 
 async def clear_in_turns(index: PreciseIndex, endpoint: Endpoint) -> None:
-    """Forget what an endpoint holds; that may be a million blocks."""
+    """Drops all blocks of an endpoint, perhaps a million, in turns."""
     turns = Turns()
     while index.clear_some(endpoint):
         await turns.yield_if_due()

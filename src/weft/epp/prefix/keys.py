@@ -1,7 +1,7 @@
-"""Keys of both prefix indexes: each block's key is its parent's, its tokens and its extras hashed.
+"""Keys of both prefix indexes: the key of a block is a hash of its parent's key, its tokens and its extra keys.
 
-The precise index has two algorithms: FNV-64a over canonical CBOR of [parent, tokens, extra], and
-XXH64 over fixed-width bytes. The approximate one has XXH64 over the hashes of blocks.
+The precise index has two algorithms: FNV-64a over canonical CBOR of [parent, tokens, extra], and XXH64 over
+fixed-width bytes. The approximate index uses XXH64 over the hashes of blocks.
 """
 
 import struct
@@ -62,7 +62,7 @@ class KeyAlgorithm(Protocol):
     """An algorithm that computes block keys."""
 
     def root(self, model: str) -> int:
-        """The parent of a prompt's first block."""
+        """The parent key of a prompt's first block."""
 
     def block(self, parent: int, tokens: bytes, extra: Extra | None) -> int:
         """The key of one full block of little-endian uint32 tokens."""
@@ -116,7 +116,7 @@ def make_keys(algorithm: str, seed: str) -> KeyAlgorithm:
 def chain_keys(
     keys: KeyAlgorithm, tokens: bytes, *, block_size: int, parent: int, first_extra: Extra | None
 ) -> list[int]:
-    """Keys of the full blocks of `tokens`; the first one has `first_extra`."""
+    """Keys of the full blocks of `tokens`; `first_extra` is for the first block."""
     return list(
         iter_keys(keys, tokens, block_size=block_size, parent=parent, first_extra=first_extra)
     )
@@ -137,7 +137,7 @@ def iter_keys(
 def chain_hashes(
     tokens: bytes, *, block_size: int, max_blocks: int, model: str, cache_salt: str
 ) -> list[int]:
-    """The approximate index's: one per block of four-byte tokens; the last, partial one has one too."""
+    """Hashes for the approximate index: one per block of four-byte tokens, including a partial last block."""
     digest = xxhash.xxh64_intdigest
     pack = _PAIR.pack
     width = 4 * block_size

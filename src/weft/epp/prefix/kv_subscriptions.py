@@ -1,4 +1,4 @@
-"""Keeps one event subscription per endpoint, over gRPC or ZeroMQ as the endpoint speaks."""
+"""Keeps one event subscription per endpoint, over gRPC or ZeroMQ."""
 
 import asyncio
 import logging
@@ -38,12 +38,12 @@ def parse_selector(text: str) -> dict[str, str]:
 
 
 class PodDiscoveryConfig(Part, frozen=True, kw_only=True):
-    """Where each endpoint publishes its events, and which endpoints do."""
+    """The endpoints that publish events, and the addresses of their publishers."""
 
     socket_port: Port = 5557
     replay_socket_port: Port | None = None
     pod_label_selector: str = ""
-    pod_namespace: str = ""  # "": of every namespace
+    pod_namespace: str = ""  # empty: pods of every namespace
 
     def __post_init__(self) -> None:
         parse_selector(self.pod_label_selector)
@@ -52,10 +52,11 @@ class PodDiscoveryConfig(Part, frozen=True, kw_only=True):
 class KvEventsConfig(Part, frozen=True, kw_only=True):
     """Sources of events. Endpoints that speak VllmEngine send events over gRPC regardless."""
 
-    zmq_endpoint: str | None = None  # bound here, for engines that connect to the picker
+    zmq_endpoint: str | None = None  # address that the picker binds, for engines that connect to it
     topic_filter: str = "kv@"
-    engine_type: Literal["vllm", "sglang"] = "vllm"  # what the places in an array mean
-    concurrency: AtLeastOne = 4  # how many endpoints' replays are read at once
+    # Defines the meaning of array positions in events.
+    engine_type: Literal["vllm", "sglang"] = "vllm"
+    concurrency: AtLeastOne = 4  # number of replays that are read at once
     discover_pods: bool = True
     pod_discovery_config: PodDiscoveryConfig = PodDiscoveryConfig()
 
@@ -79,10 +80,11 @@ class KvSubscriptions:
         self._is_grpc = is_grpc
         self._connect = connect
         self._context = zmq.asyncio.Context()
-        self._context.set(zmq.MAX_SOCKETS, self._context.get(zmq.SOCKET_LIMIT))  # one an endpoint
+        # One socket per endpoint.
+        self._context.set(zmq.MAX_SOCKETS, self._context.get(zmq.SOCKET_LIMIT))
         self._selector = parse_selector(events.pod_discovery_config.pod_label_selector)
         self._tasks: dict[Endpoint, asyncio.Task[None]] = {}
-        # Each may bring the whole history of an engine: not all of a large pool's at once.
+        # A replay may bring an engine's whole history: only a few run at once in a large pool.
         self._replays = asyncio.Semaphore(events.concurrency)
         self._hub: asyncio.Task[None] | None = None
         self._hub_feeds: dict[Endpoint, EventFeed] = {}
@@ -118,12 +120,12 @@ class KvSubscriptions:
         self._tasks[endpoint] = asyncio.create_task(self._follow(run, endpoint), name=name)
 
     async def _follow(self, run: Callable[[Endpoint], Awaitable[None]], endpoint: Endpoint) -> None:
-        """Follow, and begin anew whatever goes wrong: one odd engine must not be lost for good."""
+        """Runs a subscription, and starts it again after any failure, so that no engine is lost for good."""
         while True:
             try:
                 await run(endpoint)
             except Exception:  # noqa: BLE001 - the root of the task; the endpoint is followed anew
-                _log.exception("prefix-cache events of %s", endpoint.host_port)
+                _log.exception("reading prefix-cache events of %s failed", endpoint.host_port)
             await clear_in_turns(self._index, endpoint)
             await asyncio.sleep(_MAX_PAUSE_S)
 
@@ -178,11 +180,12 @@ class KvSubscriptions:
                     error: Exception = EngineFailed("the stream ended")
                 except EngineFailed as failed:
                     error = failed
-                # What happened meanwhile is unknown, and the engine may be another one now.
+                # Events were missed, and the engine may have restarted: all blocks of the endpoint are dropped.
                 await clear_in_turns(self._index, endpoint)
                 self._metrics.kv_events.labels("disconnected").inc()
                 pauses.lasted(monotonic() - started)
-                if str(error) != last_error:  # an engine that is away for an hour is logged once
+                # Logged once, not for each attempt while the engine is down.
+                if str(error) != last_error:
                     last_error = str(error)
                     _log.warning("prefix-cache events of %s: %s", endpoint.host_port, error)
                 await asyncio.sleep(pauses.next_s() * random.uniform(0.5, 1.0))

@@ -9,16 +9,16 @@ from weft.epp.pool.turns import Turns
 
 
 class Leaving:
-    """Clears an index for each endpoint that leaves. Its slot is nobody else's until that is done."""
+    """Clears an index for each endpoint that leaves. The endpoint's slot is reserved until then."""
 
     def __init__(self, pool: Pool, clear_some: Callable[[Endpoint], bool]) -> None:
         self._pool = pool
-        self._clear_some = clear_some  # a part; whether there was any
+        self._clear_some = clear_some  # clears a part; returns False if nothing was left
         self._tasks: set[asyncio.Task[None]] = set()
         pool.on_left(self._left)
 
     async def aclose(self) -> None:
-        """End what is under way; the picker is closing."""
+        """Ends running tasks; the picker is closing."""
         tasks = list(self._tasks)
         for task in tasks:
             task.cancel()
@@ -26,7 +26,7 @@ class Leaving:
 
     def _left(self, endpoint: Endpoint) -> None:
         if not (self._clear_some(endpoint) and self._clear_some(endpoint)):
-            return  # mostly, that was all
+            return  # usually, the first part was everything
         self._pool.hold_slot(endpoint)
         task = asyncio.create_task(self._clear(endpoint), name=f"clear {endpoint.host_port}")
         self._tasks.add(task)

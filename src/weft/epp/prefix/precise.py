@@ -8,13 +8,14 @@ from weft.epp.pool.endpoint import Endpoint
 from weft.epp.prefix.events import Cleared, Event, Removed, Stored
 from weft.epp.prefix.keys import Extra, KeyAlgorithm
 
-SPECULATIVE = "speculative"  # tier of blocks that were sent but not yet confirmed
-_MAX_CLEARED = 2048  # at once
-# Of what is first stored so much goes together, a part of all: finding the first of a dictionary takes as long as
-# many were dropped before it.
+# Tier of blocks whose request was routed, and whose storage is not confirmed yet.
+SPECULATIVE = "speculative"
+_MAX_CLEARED = 2048  # cleared in one go
+# Blocks are evicted in batches of this size, oldest first: finding the first key of a dictionary takes time for each
+# key that was removed before it.
 _MAX_EVICTED = 2048
 _EVICTED_SHARE = 64
-_MAX_ADAPTERS = 4096  # names that are remembered; engines choose them
+_MAX_ADAPTERS = 4096  # maximum number of adapter names, which engines choose
 _Place = tuple[str, int | None]  # tier, KV-cache group
 
 
@@ -22,8 +23,8 @@ _Place = tuple[str, int | None]  # tier, KV-cache group
 class _Block:
     """A block of an engine: the key that it completes, and the state of the key chain after it."""
 
-    key: int  # of the last full block of ours up to its end
-    tail: bytes  # its tokens beyond that
+    key: int  # key of the last full block up to this block's end
+    tail: bytes  # tokens after that full block
     keys: tuple[int, ...]
     num_tokens: int
     places: set[_Place] = field(default_factory=set)
@@ -35,7 +36,7 @@ class _Holding:
 
     blocks: dict[int, _Block] = field(default_factory=dict)  # by the engine's hash
     counts: dict[str, dict[int, int]] = field(default_factory=dict)  # by tier, then by key
-    num_tokens: int = 0  # of the blocks
+    num_tokens: int = 0  # tokens of the blocks
 
 
 class PreciseIndex:
@@ -48,12 +49,13 @@ class PreciseIndex:
         self.block_size = block_size
         self.num_orphans = 0  # blocks whose parent is unknown
         self.num_evictions = 0
-        self.num_stored = 0  # keys of endpoints, over all time; each tier counts
+        self.num_stored = 0  # keys stored by all endpoints since the start, counted per tier
         self.num_dropped = 0
-        self.num_retained = 0  # of keys that were removed, but stand for other blocks too
+        self.num_retained = 0  # removals without effect, since the key stands for other blocks too
         self.num_removed = 0
-        self.adapters: dict[str, None] = {}  # named by events, the last of them last
-        self.base_models: dict[Endpoint, str] = {}  # as events or servers reported
+        self.adapters: dict[str, None] = {}  # adapter names from events, most recent last
+        # Base model names, as reported by events or servers.
+        self.base_models: dict[Endpoint, str] = {}
         self._max_keys = max_keys
         tiers = sorted({**weights, SPECULATIVE: 1.0}.items(), key=lambda item: -item[1])
         self._weights = tuple(tiers)
@@ -66,7 +68,7 @@ class PreciseIndex:
         return sum(map(len, self._holders.values()))
 
     def apply(self, endpoint: Endpoint, event: Event, *, model: str) -> None:
-        """Take one event over. `model` is the base model of the endpoint."""
+        """Applies one event. `model` is the base model of the endpoint."""
         match event:
             case Stored():
                 if event.tier in self._holders:
@@ -82,7 +84,7 @@ class PreciseIndex:
             pass
 
     def clear_some(self, endpoint: Endpoint) -> bool:
-        """Forget a part of it, which takes some milliseconds at most; whether there was any."""
+        """Removes some blocks of an endpoint, within a few milliseconds; returns False if there were none."""
         holding = self._holdings.get(endpoint)
         if holding is None:
             return False
@@ -98,17 +100,17 @@ class PreciseIndex:
         return True
 
     def add_speculative(self, endpoint: Endpoint, keys: Sequence[int]) -> None:
-        """Hold blocks before the engine says so."""
+        """Adds blocks that the engine has not confirmed yet."""
         self._add(endpoint, self._holding(endpoint), SPECULATIVE, keys)
 
     def remove_speculative(self, endpoint: Endpoint, keys: Sequence[int]) -> None:
         """Take that back."""
         holding = self._holdings.get(endpoint)
-        if holding is not None:  # else cleared meanwhile
+        if holding is not None:  # otherwise the endpoint was cleared meanwhile
             self._take_back(endpoint, holding, SPECULATIVE, keys)
 
     def match(self, keys: Sequence[int]) -> list[tuple[int, int, float]]:
-        """Masks of endpoints that do not overlap, blocks held from the first on unbroken, their weight."""
+        """Returns disjoint masks of endpoints, each with its number of unbroken leading blocks and their weight."""
         ended: list[tuple[int, int, float]] = []
         tiers = [(self._holders[tier].get, weight) for tier, weight in self._weights]
         alive: dict[float, int] = {0.0: -1}
@@ -227,7 +229,7 @@ class PreciseIndex:
             holding.num_tokens -= block.num_tokens
 
     def _drop_oldest(self, endpoint: Endpoint, holding: _Holding) -> None:
-        """An engine that stores, and never says what it dropped, must not fill the memory."""
+        """Limits an endpoint's blocks: an engine may store blocks without ever reporting removals."""
         limit = self._max_keys * self.block_size
         for name in list(islice(holding.blocks, _MAX_EVICTED)):
             if holding.num_tokens <= limit:
@@ -236,7 +238,7 @@ class PreciseIndex:
             self._drop_from(endpoint, holding, name, block, block.places.copy())
 
     def _add(self, endpoint: Endpoint, holding: _Holding, tier: str, keys: Sequence[int]) -> None:
-        """Count them once more; a prompt has sixteen thousand."""
+        """Increments the counts of keys; a prompt may have sixteen thousand."""
         counts, holders = holding.counts.setdefault(tier, {}), self._holders[tier]
         bit, num_before = 1 << endpoint.slot, len(counts)
         for key in keys:
@@ -252,7 +254,7 @@ class PreciseIndex:
     def _take_back(
         self, endpoint: Endpoint, holding: _Holding, tier: str, keys: Sequence[int]
     ) -> int:
-        """Count them once less, those that are still there; of how many some are left."""
+        """Decrements the counts of present keys; returns the number of keys with a remaining count."""
         counts, bit, num_left = holding.counts.get(tier, {}), 1 << endpoint.slot, 0
         for key in keys:
             count = counts.get(key, 0)
@@ -274,7 +276,7 @@ class PreciseIndex:
             del holders[key]
 
     def _evict(self, tier: str) -> None:
-        """Drop the keys that were first stored longest ago, for every endpoint."""
+        """Drops the keys that were stored first, for all endpoints."""
         holders = self._holders[tier]
         share = min(self._max_keys // _EVICTED_SHARE, _MAX_EVICTED)
         num_evicted = max(len(holders) - self._max_keys, share)

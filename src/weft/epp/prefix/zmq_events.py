@@ -1,6 +1,6 @@
 """Events over ZeroMQ: one SUB socket per endpoint, with replay; or one socket that all engines connect to.
 
-A socket that has a message gives it at once: who awaits one after the other lets nobody else have a turn.
+A socket with queued messages returns at once, so reading must yield to other tasks explicitly.
 """
 
 import asyncio
@@ -20,7 +20,7 @@ _log = logging.getLogger(__name__)
 
 REPLAY_TIMEOUT_S = 5.0
 _END = (1 << 64) - 1  # the sequence number that ends a replay
-# Of one part; a longer one ends the connection. What is longer than a batch may be is read and dropped.
+# Limit of one message part: a longer part ends the connection. A part above the size of a batch is read and dropped.
 _MAX_MESSAGE_BYTES = 8 << 20
 
 
@@ -39,7 +39,8 @@ class ZmqSubscriber:
         self._feed = feed
         self._host = endpoint.host
         self._topic = topic.encode()
-        self._replays = replays  # a turn for each; meanwhile live messages wait in the socket
+        # Limits concurrent replays; live messages wait in the socket meanwhile.
+        self._replays = replays
 
     async def run(self, port: int, replay_port: int | None) -> None:
         """Follow until cancelled."""
@@ -79,7 +80,7 @@ class ZmqSubscriber:
         await feed.apply_payload(sequence, payload)
 
     async def _replay(self, start: int, until: int | None, port: int) -> bool:
-        """Request batches from `start`; whether they came, at least up to before `until`."""
+        """Requests the batches from `start` on; returns True if all before `until` arrived."""
         async with self._replays:
             has_ended = await self._request_replay(start, port)
         if has_ended:
@@ -173,7 +174,7 @@ class ZmqHub:
 
 
 def split_message(frames: Sequence[bytes]) -> tuple[str, int, bytes] | None:
-    """Topic, sequence number and payload; None if the frames are not these."""
+    """Topic, sequence number and payload; None if the frames have another form."""
     if len(frames) != 3 or len(frames[1]) != 8:
         return None
     return frames[0].decode("utf-8", "replace"), int.from_bytes(frames[1], "big"), frames[2]

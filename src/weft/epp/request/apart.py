@@ -1,7 +1,8 @@
-"""The process that reads large bodies, so that the picker's own goes on: `python -m weft.epp.request.apart`.
+"""The process that reads large bodies, so that the picker's own process is not blocked: `python -m
+weft.epp.request.apart`.
 
-On its standard input come jobs, on its standard output go results: a length of four bytes and a
-message (msgpack, of fixed fields), then the bytes of a body if there is one. It ends with its input.
+Jobs arrive on standard input, results leave on standard output: a four-byte length and a message (msgpack with fixed
+fields), followed by a body if there is one. The process ends when its input closes.
 """
 
 import gc
@@ -20,7 +21,7 @@ from weft.epp.request.reading import read, renamed
 from weft.epp.request.values import InferenceRequest, Prompt, Refused
 
 LENGTH_BYTES: Final = 4
-# What reading may take, with what the process has anyway: four times the largest body by default.
+# Memory limit of the reading process: this base plus four times the largest body.
 _BASE_BYTES: Final = 64 * 2**20
 _BYTES_PER_BYTE: Final = 3
 
@@ -34,7 +35,7 @@ class Job(msgspec.Struct, frozen=True, kw_only=True):
     is_grpc: bool
     num_bytes: int
     max_body_bytes: int
-    # The body is wanted with this model in it; else the request that it is
+    # If set, the result is the body with this model name; otherwise the result is the parsed request.
     model: str | None = None
 
 
@@ -63,18 +64,18 @@ class Result(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     is_schedulable: bool = True
 
     def to_request(self, call: Call, parser: str) -> InferenceRequest:
-        """With what did not travel: headers and the like."""
+        """The request, with the parts that were not sent to the process, such as headers."""
         same = {name: getattr(self, name) for name in _SAME}
         prompts = tuple(map(_unpacked, self.prompts))
         return replace(call.to_request(parser), prompts=prompts, **same)
 
 
-# What a result and a request call alike.
+# Attributes that have the same names in results and requests.
 _SAME: Final = (
     "model", "needs_model", "cache_salt", "is_streaming", "max_tokens", "media", "has_adapter",
     "is_schedulable",
 )  # fmt: skip
-_TEXT: Final = ("utf-8", "surrogatepass")  # JSON may spell lone surrogates
+_TEXT: Final = ("utf-8", "surrogatepass")  # JSON may contain lone surrogates
 _jobs = msgspec.msgpack.Decoder(Job)
 encode = msgspec.msgpack.Encoder().encode
 decode_result = msgspec.msgpack.Decoder(Result).decode
@@ -82,8 +83,9 @@ decode_result = msgspec.msgpack.Decoder(Result).decode
 
 def main() -> None:
     """Runs jobs from standard input until it closes."""
-    signal.signal(signal.SIGINT, signal.SIG_IGN)  # a Ctrl-C is for the picker, which ends us
-    gc.disable()  # bodies make many objects and no circles
+    # Ctrl-C is for the picker, which ends this process.
+    signal.signal(signal.SIGINT, signal.SIG_IGN)
+    gc.disable()  # bodies create many objects and no reference cycles
     jobs, results = sys.stdin.buffer, sys.stdout.buffer
     while head := jobs.read(LENGTH_BYTES):
         job = _jobs.decode(jobs.read(int.from_bytes(head, "big")))

@@ -1,6 +1,6 @@
-"""Readers of response bodies: fed as the bytes come, however they are cut, they gather the usage.
+"""Readers of response bodies: they get the bytes in pieces of any size, and collect the token usage.
 
-A reader only looks. It never fails, holds a bounded number of bytes, and gives up on what is larger.
+A reader never changes the body, never fails, holds a bounded number of bytes, and gives up on larger parts.
 """
 
 from abc import ABC, abstractmethod
@@ -38,7 +38,7 @@ class JsonReader:
         self.has_output = False
 
     def feed(self, data: bytes) -> None:
-        """Keep it, unless there is too much."""
+        """Collects the body, up to a limit."""
         self.has_output = self.has_output or bool(data)
         if self._held is not None:
             self._held += data
@@ -54,9 +54,9 @@ class EventReader:
     """Server-sent events. Lines end in LF, CR LF or CR; an event ends at an empty line."""
 
     def __init__(self) -> None:
-        self._tail: list[bytes] = []  # pieces of a line whose end has not come
+        self._tail: list[bytes] = []  # pieces of an incomplete line
         self._num_tail = 0
-        self._data: list[bytes] = []  # of an event whose end has not come
+        self._data: list[bytes] = []  # data lines of an incomplete event
         self._num_held = 0
         self._ends_in_cr = False
         self._usage: Usage | None = None
@@ -67,7 +67,7 @@ class EventReader:
         if not data:
             return
         if self._ends_in_cr and data[:1] == b"\n":
-            data = data[1:]  # the other half of a line end that was cut
+            data = data[1:]  # the second half of a line end that was split
         self._ends_in_cr = data[-1:] == b"\r"
         if b"\r" in data:
             data = data.replace(b"\r\n", b"\n").replace(b"\r", b"\n")
@@ -79,7 +79,7 @@ class EventReader:
         self._bound()
 
     def usage(self) -> Usage | None:
-        """The last event need not be closed by an empty line."""
+        """Also reads a last event that has no empty line after it."""
         if self._tail:
             self._take(self._whole_line())
         self._end_event()
@@ -115,7 +115,7 @@ class EventReader:
 
     def _bound(self) -> None:
         if self._num_tail > MAX_HELD_BYTES:
-            self._tail = [b":"]  # the rest of that line reads as a comment
+            self._tail = [b":"]  # so that the rest of that line is read as a comment
             self._num_tail = 1
         if self._num_held > MAX_HELD_BYTES:
             self._data.clear()
@@ -129,8 +129,8 @@ class FrameReader(ABC):
         self._encoding = encoding
         self._held: list[bytes] = []
         self._num_held = 0
-        self._num_wanted = HEAD_BYTES  # of what is held, before there is anything to take
-        self._num_skipped = 0  # bytes still to come of a message that is passed over
+        self._num_wanted = HEAD_BYTES  # bytes to buffer before the next read
+        self._num_skipped = 0  # remaining bytes of a message that is skipped
         self.has_output = False
 
     @abstractmethod
@@ -139,7 +139,7 @@ class FrameReader(ABC):
 
     @abstractmethod
     def _read(self, message: bytes) -> None:
-        """Look at one."""
+        """Reads the counts of one message."""
 
     def feed(self, data: bytes) -> None:
         """Take whole frames; keep the rest."""
@@ -186,8 +186,8 @@ class VllmReader(FrameReader):
         super().__init__(encoding)
         self._decode = read_embedded if path.endswith("/Embed") else read_generated
         self._prompt = self._cached = 0
-        # Servers disagree on whether a chunk counts its own tokens or all so far. Its ids are
-        # beyond dispute; the counts decide only where there are no ids.
+        # Some servers count the tokens of a chunk, others all tokens so far. Token ids are reliable; the counts are
+        # used only without ids.
         self._num_ids = self._most_counted = self._completed = 0
         self._saw_any = False
 
@@ -224,7 +224,7 @@ class VertexReader(FrameReader):
         self._usage: Usage | None = None
 
     def usage(self) -> Usage | None:
-        """From whichever form it had."""
+        """Usage from whichever fields the server filled."""
         streamed = self._events.usage()
         return self._usage if streamed is None else merge(self._usage, streamed)
 
@@ -239,13 +239,13 @@ class VertexReader(FrameReader):
 
 
 class NoReader:
-    """A body without usage: one only sees that it comes."""
+    """A body without token usage: only the arrival of bytes is recorded."""
 
     def __init__(self) -> None:
         self.has_output = False
 
     def feed(self, data: bytes) -> None:
-        """Note that there was something."""
+        """Records that bytes arrived."""
         self.has_output = self.has_output or bool(data)
 
     def usage(self) -> Usage | None:

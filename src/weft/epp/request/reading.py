@@ -1,4 +1,4 @@
-"""From a body to a request: unpacked, parsed, and its prompts cut to what is ever compared."""
+"""Converts a body to a request: unpacked, parsed, and with prompts cut to the compared length."""
 
 from dataclasses import replace
 from typing import Final
@@ -14,9 +14,9 @@ _MAX_MODEL_CHARS: Final = 1024
 
 
 def read(parser: Parser, call: Call) -> InferenceRequest:
-    """The request; `Refused` if that cannot be read.
+    """Parses a call; raises `Refused` if the body is invalid.
 
-    A body that says it is no JSON, and is none, may be the server's business.
+    A body that is declared as another type than JSON, and is not JSON, is left to the server.
     """
     try:
         request = parser.parse(_plain(call))
@@ -32,12 +32,12 @@ def read(parser: Parser, call: Call) -> InferenceRequest:
 
 
 def renamed(parser: Parser, call: Call, model: str) -> bytes:
-    """The body of a call that was read, unpacked, with another model in it."""
+    """The unpacked body of a parsed call, with another model name."""
     return parser.rename(_plain(call), model)
 
 
 def _plain(call: Call) -> Call:
-    """The body as parsers read it. gRPC compresses each message instead, which is theirs."""
+    """The call with an unpacked body. In gRPC, each message is compressed separately, which parsers handle."""
     if call.is_grpc:
         return call
     encoding = call.headers.get("content-encoding", "identity").strip().lower()
@@ -52,7 +52,7 @@ def _plain(call: Call) -> Call:
 
 
 def _compared(prompts: tuple[Prompt, ...]) -> tuple[Prompt, ...]:
-    """As many prompts as are compared, the last of them cut, with what was left out counted."""
+    """The compared prompts, the last one cut, with the remaining tokens counted."""
     room = _MAX_COMPARED_BYTES
     compared: list[Prompt] = []
     for i, prompt in enumerate(prompts):

@@ -1,7 +1,6 @@
-"""The model's name on its way back: the client named one and sees that one.
+"""Replaces the served model's name in responses by the name that the client sent.
 
-Bytes go in and out as they come. A name that is cut in two waits for its second half; nothing else
-is held back.
+Works on bytes in pieces: a name that is split waits for its second half, and nothing else is held back.
 """
 
 import re
@@ -10,13 +9,13 @@ from typing import Final
 import msgspec
 
 _KEY: Final = b'"model"'
-# White space that JSON allows around the colon. Bounded, so that what is held back is bounded too.
+# Maximum white space around the colon, which JSON allows; the bound limits the text that is held back.
 _MAX_SPACE: Final = 8
 _SPACES: Final = b" \t\r\n"
 
 
 class Rename:
-    """Replaces `"model": "served"` by the requested name, wherever it stands in a body."""
+    """Replaces `"model": "served"` by the requested name, anywhere in a body."""
 
     def __init__(self, served: str, requested: str) -> None:
         self._name = msgspec.json.encode(served)

@@ -19,7 +19,7 @@ _TokenId = Annotated[int, msgspec.Meta(ge=0, le=MAX_TOKEN_ID)]
 
 
 class _Rendered(msgspec.Struct):
-    """A prompt as `/inference/v1/generate` would take it; the rest of it is of no interest here."""
+    """A prompt in the form of `/inference/v1/generate`; other fields are ignored."""
 
     token_ids: list[_TokenId]
 
@@ -29,12 +29,12 @@ _members = msgspec.json.Decoder(dict[str, msgspec.Raw])
 
 
 class RenderClient:
-    """Sends a request's own body to the `/render` beside the path that it is for."""
+    """Sends a request's body to the `/render` endpoint of its path."""
 
     def __init__(self, url: str, *, timeout_s: float, chat_timeout_s: float, model: str) -> None:
         self._timeout_s = timeout_s
         self._chat_timeout_s = max(timeout_s, chat_timeout_s)
-        self._model = model  # of texts that name none
+        self._model = model  # for requests without a model name
         self._http = httpx2.AsyncClient(base_url=url.rstrip("/"), timeout=None)
 
     def can_render(self, request: InferenceRequest) -> bool:
@@ -84,7 +84,7 @@ def _endpoint(request: InferenceRequest) -> str | None:
 
 
 def _body(request: InferenceRequest, model: str) -> bytes:
-    """The request's own body, unpacked, with the model that the server gets; of a text, one around it."""
+    """The request's unpacked body, with the model name for the server; for text, a body is made around it."""
     if request.is_grpc or request.path.endswith("/generate"):
         return msgspec.json.encode({"model": model or None, "prompt": request.prompts[0].text})
     body = b"".join(request.body)

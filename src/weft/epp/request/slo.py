@@ -1,4 +1,4 @@
-"""`Slo`: how fast a request says that its response must be."""
+"""`Slo`: latency objectives that a request sets."""
 
 import math
 from collections.abc import Mapping
@@ -7,14 +7,14 @@ from typing import Final
 
 from weft.epp.request.values import Refused
 
-# The current name of each, then the older one.
+# The current header name, then the older one.
 _TTFT_HEADERS: Final = ("x-llm-d-slo-ttft-ms", "x-slo-ttft-ms")
 _TPOT_HEADERS: Final = ("x-llm-d-slo-tpot-ms", "x-slo-tpot-ms")
 
 
 @dataclass(frozen=True, slots=True)
 class Slo:
-    """Service-level objectives: seconds to the first token, and per token after it; None where there is none."""
+    """Service-level objectives: seconds to the first token, and per token after it; None without an objective."""
 
     ttft_s: float | None = None
     tpot_s: float | None = None

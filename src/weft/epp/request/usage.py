@@ -9,10 +9,10 @@ import msgspec
 
 from weft.epp.request.values import Usage
 
-# Most events say nothing of usage; looking for its name first spares decoding them.
+# Most events have no usage; searching for these bytes first avoids decoding them.
 _MARKS: Final = (b'"usage":{', b'"usage": {', b'"meta_info"')
-_MAX_OBJECTS: Final = 8192  # in a list of answers: each may become one of ours
-# Decoding takes 5 ms for a MiB, on the event loop. Of longer text only what follows the last mark is read.
+_MAX_OBJECTS: Final = 8192  # maximum number of objects decoded from a list of answers
+# Decoding a MiB takes 5 ms on the event loop; of longer texts only the part after the last mark is read.
 _MAX_DECODED_BYTES: Final = 2**19
 _MAX_COUNTS_CHARS: Final = 4096
 _LAST_USAGE: Final = b'"usage":'
@@ -28,7 +28,7 @@ class Details(msgspec.Struct):
 
 
 class Counts(msgspec.Struct):
-    """Every dialect's names for the same three numbers."""
+    """Names of the three counts in every API."""
 
     prompt_tokens: Count | None = None
     completion_tokens: Count | None = None
@@ -41,10 +41,11 @@ class Counts(msgspec.Struct):
     cache_creation_input_tokens: Count | None = None
 
     def to_usage(self) -> Usage:
-        """In our terms: the prompt is all of the prompt, cached or not."""
+        """The counts in this module's terms: prompt tokens include cached ones."""
         prompt, completion = self.prompt_tokens, self.completion_tokens
         if prompt is None and self.input_tokens is not None:
-            # Anthropic counts what came from the cache, or went there, apart from the rest.
+            # Anthropic counts tokens that were read from the cache, or written to it, apart from the other input
+            # tokens.
             apart = (self.cache_read_input_tokens, self.cache_creation_input_tokens)
             prompt = self.input_tokens + sum(count or 0 for count in apart)
         details = self.prompt_tokens_details or self.input_tokens_details
@@ -63,7 +64,7 @@ class Wrapped(msgspec.Struct):
 
 
 class Body(msgspec.Struct):
-    """A response, or one event of it."""
+    """A response, or one event of a stream."""
 
     usage: Counts | None = None
     response: Wrapped | None = None
@@ -71,7 +72,7 @@ class Body(msgspec.Struct):
     meta_info: Counts | None = None
 
     def counts(self) -> Counts | None:
-        """Wherever this dialect keeps them."""
+        """The counts, wherever the API has them; None without counts."""
         for holder in (self, self.response, self.message):
             if holder is not None and holder.usage is not None:
                 return holder.usage
@@ -120,7 +121,7 @@ def add(usages: list[Usage]) -> Usage:
 
 
 def merge(older: Usage | None, newer: Usage) -> Usage:
-    """The newer counts, and the older ones where the newer say nothing."""
+    """The newer counts, completed by older ones."""
     if older is None:
         return newer
     said = {name: count for name, count in asdict(newer).items() if count is not None}

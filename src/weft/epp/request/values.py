@@ -1,4 +1,4 @@
-"""The values between the wire and the picker: what was requested, why it was refused, what the response reported."""
+"""Values between the protocols and the picker: parsed requests, refusals, and reported usage."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -6,47 +6,45 @@ from enum import StrEnum
 from types import MappingProxyType
 from typing import Final
 
-# Of all prompts of a request together. Prefixes are compared by these; the rest is counted.
+# Maximum number of tokens compared, for all prompts of a request together; further tokens are only counted.
 MAX_COMPARED_TOKENS: Final = 2**20
 
 
 @dataclass(frozen=True, slots=True)
 class Prompt:
-    """A prompt in the form that prefix hashing needs. Exactly one of the first three fields is not None.
+    """A prompt in the form that prefix hashing needs.
 
-    `text` is everything that precedes the answer, in order (tools first, then role and content of
-    each message). `token_ids` came tokenised and are hashed as they are; `packed` are such ids as
-    little-endian uint32.
+    Exactly one of the first three fields is not None. `text` is everything before the answer, in order (tools first,
+    then role and content of each message). `token_ids` were sent by the client and are hashed unchanged; `packed` are
+    such ids as little-endian uint32.
     """
 
     text: str | None = None
     token_ids: tuple[int, ...] | None = None
     packed: bytes | None = None
-    num_left_out: int = 0  # tokens beyond those that are compared; of a text, estimated
+    num_left_out: int = 0  # number of tokens that are not compared; estimated for text
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class InferenceRequest:
-    """A request as its parser understood it. `headers` has lower-case names (gRPC: the metadata)."""
+    """A parsed request. `headers` has lower-case names (for gRPC: the metadata)."""
 
     request_id: str
     path: str
     headers: Mapping[str, str]
-    parser: str  # type of the parser that read it
-    model: str = ""  # empty where the wire has none (gRPC)
-    needs_model: bool = False  # the server wants one: the request's own, or one that is filled in
+    parser: str  # type name of the parser
+    model: str = ""  # empty if the protocol has no model name (gRPC)
+    needs_model: bool = False  # True if the server needs a model name: the request's, or a default
     prompts: tuple[Prompt, ...] = ()
     cache_salt: str = ""
     is_streaming: bool = False
     max_tokens: int | None = None
     num_body_bytes: int = 0
-    body: tuple[bytes, ...] = ()  # as it came, for as long as the request is being placed
-    media: tuple[
-        str, ...
-    ] = ()  # what tells each image, video and sound apart; "" where nothing does
+    body: tuple[bytes, ...] = ()  # the body as received, kept until the request is scheduled
+    media: tuple[str, ...] = ()  # hash of each image, video and sound; empty string if unknown
     is_grpc: bool = False
-    has_adapter: bool = False  # `model` is a LoRA adapter, and no other name for the base model
-    is_schedulable: bool = True  # False: any ready endpoint will do (GET, HealthCheck, ...)
+    has_adapter: bool = False  # True if `model` names a LoRA adapter, not the base model
+    is_schedulable: bool = True  # False: any ready endpoint can serve it (GET, HealthCheck, ...)
 
 
 class Drop(StrEnum):
@@ -60,7 +58,7 @@ class Drop(StrEnum):
     EVICTED = "evicted"
 
 
-# HTTP status to the word for it, in bodies and metrics.
+# Error word of each HTTP status, in bodies and metrics.
 _WORDS: Final = MappingProxyType({
     400: "BadRequest",
     404: "NotFound",
@@ -76,9 +74,9 @@ _WORDS: Final = MappingProxyType({
 
 
 class Refused(Exception):
-    """A request that is answered here: the HTTP status, a message, and the dropped reason if any.
+    """A request that the picker answers itself: HTTP status, message, and reason of the drop, if any.
 
-    `retry_after_s` says when it may be worth another try.
+    `retry_after_s` suggests when to retry.
     """
 
     def __init__(
@@ -97,17 +95,17 @@ class Refused(Exception):
 
     @property
     def word(self) -> str:
-        """The status in one word."""
+        """The status as a word."""
         return _WORDS.get(self.status, "Unknown")
 
 
 class NotRendered(Exception):
-    """The server that renders prompts did not say what the tokens are."""
+    """The render server did not return token ids."""
 
 
 @dataclass(frozen=True, slots=True)
 class Usage:
-    """Token counts the response reported; None where it did not."""
+    """Token counts that the response reported; None if it did not."""
 
     num_prompt_tokens: int | None = None
     num_completion_tokens: int | None = None

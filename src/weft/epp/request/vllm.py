@@ -1,4 +1,4 @@
-"""vLLM's engine protocol, as far as a picker reads it: prompts of requests, usage of responses."""
+"""vLLM's engine protocol, as far as the picker reads it: prompts of requests, usage of responses."""
 
 import hashlib
 from collections.abc import Sequence
@@ -21,12 +21,12 @@ SERVICE: Final = "vllm.grpc.engine.VllmEngine"
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ParsedPrompt:
-    """A prompt and the parameters that matter here."""
+    """A prompt, and the parameters that routing needs."""
 
     prompt: Prompt
     is_streaming: bool = False
     max_tokens: int | None = None
-    media: tuple[str, ...] = ()  # hashes of what stands at placeholders
+    media: tuple[str, ...] = ()  # hashes of the media at the placeholders
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -36,12 +36,12 @@ class TokenCounts:
     num_prompt_tokens: int
     num_cached_tokens: int = 0
     num_completion_tokens: int = 0
-    num_new_tokens: int = 0  # token ids in the message itself, if that is a chunk
+    num_new_tokens: int = 0  # number of token ids in the message, if it is a chunk
     is_complete: bool
 
 
 def crowded(message: bytes, max_parts: int, *, is_generate: bool) -> str | None:
-    """The field of a request in which there are more parts than are read."""
+    """The field of a request that has too many parts to be read; None if there is none."""
     kind = GenerateRequest if is_generate else EmbedRequest
     return crowded_field(message, kind.DESCRIPTOR, max_parts=max_parts)
 
@@ -54,7 +54,7 @@ def read_generate(message: bytes) -> ParsedPrompt | None:
         return None
     sampling = request.sampling_params
     max_tokens = sampling.max_tokens if sampling.HasField("max_tokens") else None
-    # Tensors by the hashes of what they were made of, in each modality; addresses as they are.
+    # Tensors are identified by the hashes of their sources, for each modality; URLs by themselves.
     tensors = (request.mm_inputs, *request.extra_mm_inputs)
     media = (
         *(each for inputs in tensors for each in inputs.mm_hashes),

@@ -1,4 +1,4 @@
-"""The pages behind the metrics port: HTTP/1.1, GET only, one request a connection, nothing that grows."""
+"""The pages on the metrics port: HTTP/1.1, GET only, one request per connection, with bounded memory."""
 
 import asyncio
 import logging
@@ -14,7 +14,8 @@ from weft.core.errors import ConfigError
 log = logging.getLogger("weft.epp")
 
 _MAX_HEAD_BYTES: Final = 16 * 2**10
-_MAX_SILENT: Final = 64  # connections without a request; another one ends the oldest
+# Maximum number of connections without a request; a further one closes the oldest.
+_MAX_SILENT: Final = 64
 _MAX_ANSWERED: Final = 64
 _TIMEOUT_S: Final = 10.0
 
@@ -36,7 +37,7 @@ class Guard(Protocol):
     """Authorization for pages, by bearer token."""
 
     async def refusal(self, token: bytes | None, path: str) -> tuple[int, str] | None:
-        """Status and sentence for whom the page is not; None lets them see it."""
+        """Status and message of a refusal; None if access is allowed."""
 
 
 class TokenGuard:
@@ -46,18 +47,18 @@ class TokenGuard:
         self._tokens = KeyRing([token])
 
     async def refusal(self, token: bytes | None, path: str) -> tuple[int, str] | None:
-        """401, or None."""
+        """401 without the right token; None with it."""
         if token is not None and self._tokens.is_valid(token):
             return None
-        return 401, "this page wants the metrics token: authorization: Bearer TOKEN"
+        return 401, "the metrics token is needed: send the header authorization: Bearer TOKEN"
 
 
 class AdminServer:
-    """Pages by path; each gets the query, one value a name.
+    """Serves pages by path; a page gets the query, with one value per name.
 
-    A guard says who may see them, and all want a name in `hosts`, but for those in `public`:
-    supervisors have no token, and names of their own. `files` are the same for everybody, and want the
-    name alone: a browser has no token before it has the page to type it into.
+    A guard decides on access, and the Host header must be in `hosts`, except for pages in `public`: probes have no
+    token, and other host names. `files` are static and need only the right Host: a browser needs the page before the
+    user can enter a token.
     """
 
     def __init__(
@@ -74,7 +75,8 @@ class AdminServer:
         self._guard = guard
         self._public = frozenset(public)
         self._server: asyncio.Server | None = None
-        self._silent: dict[asyncio.StreamWriter, None] = {}  # have not sent a request, oldest first
+        # Connections without a request yet, oldest first.
+        self._silent: dict[asyncio.StreamWriter, None] = {}
         self._num_answered = 0
 
     async def start(self, host: str, port: int) -> int:
@@ -91,7 +93,7 @@ class AdminServer:
         return int(self._server.sockets[0].getsockname()[1])
 
     async def stop(self) -> None:
-        """Stop listening. Open answers are cut; they are short."""
+        """Stops listening. Running responses are cut off; they are short."""
         if self._server is not None:
             self._server.close()
             self._server = None
@@ -106,9 +108,9 @@ class AdminServer:
                 else:
                     await self._respond(writer, head)
         except (OSError, EOFError):
-            pass  # nobody is connected any more, or nobody reads
+            pass  # the peer has disconnected, or does not read
         finally:
-            writer.transport.abort()  # a page that nobody reads is not held for them
+            writer.transport.abort()  # a page that the peer does not read is dropped
 
     async def _read_head(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> bytes:
         """A request's head. The connection that has been silent longest makes room for another."""
@@ -150,7 +152,7 @@ class AdminServer:
         return await _render(render, query)
 
     async def _refusal(self, path: str, head: bytes) -> Page | None:
-        """For whom the page is not."""
+        """The refusal page, or None if access is allowed."""
         if path in self._public:
             return None
         for host in _headers(head, b"host"):
@@ -181,8 +183,8 @@ async def _render(render: Render, query: Mapping[str, str]) -> Page:
     try:
         page = render(query)
         return page if isinstance(page, Page) else await page
-    except Exception:  # the root of a request
-        log.exception("a page failed")
+    except Exception:  # top of a request: the error is logged
+        log.exception("an admin page failed")
         return _text(500, "the page failed; the log has the cause")
 
 

@@ -1,4 +1,4 @@
-"""`BodyReader`: bodies to requests. Those that take long in a process apart: decoding holds the interpreter's lock."""
+"""`BodyReader`: parses bodies; long ones in a separate process, because decoding holds the interpreter's lock."""
 
 import asyncio
 import logging
@@ -15,28 +15,28 @@ from weft.epp.request.values import InferenceRequest, Refused
 
 log = logging.getLogger("weft.epp")
 
-# Up to here a body takes at most some hundred milliseconds in the process apart.
+# A body up to this size takes at most some hundred milliseconds in the reading process.
 _MAX_SHORT_BYTES: Final = 2 * 2**20
 _PIECE_BYTES: Final = 64 * 2**10
 _MAX_READ_S: Final = 30.0
 
 
 class BodyReader:
-    """Reads short bodies on the event loop, and others in two processes: one for bodies up to 2 MiB.
+    """Parses short bodies on the event loop, and others in two processes: one of them for bodies up to 2 MiB.
 
-    A process starts with the first body that it is to read, and reads one at a time.
+    A process starts with its first body, and handles one body at a time.
     """
 
     def __init__(self) -> None:
         self._short, self._long = _ReadingProcess(), _ReadingProcess()
 
     async def read(self, parser: Parser, call: Call, body: Sequence[bytes]) -> InferenceRequest:
-        """The request of `call`, whose body came in pieces; `Refused` if that cannot be read."""
+        """Parses the request of `call`, whose body arrived in pieces; raises `Refused` if it is invalid."""
         if (here := _here(call, body)) is not None:
             try:
                 return replace(read(parser, here), body=tuple(body))
             except Refused as refused:
-                if refused.status != 413:  # it takes too long to be read here
+                if refused.status != 413:  # the body takes too long to be read in this process
                     raise
         result, _ = await self._process(call, body).submit(parser, call, body, None)
         request = result.to_request(call, parser.type)
@@ -56,7 +56,7 @@ class BodyReader:
         return made
 
     async def close(self) -> None:
-        """End the processes, if there are any."""
+        """Ends the processes that were started."""
         await self._short.close()
         await self._long.close()
 
@@ -100,14 +100,14 @@ class _ReadingProcess:
                 log.warning("the process that reads large bodies ended: %r", error)
                 raise Refused(413, "the body is too large to be read") from error
             finally:
-                if not is_done:  # it is in the middle of something
+                if not is_done:  # the process is in the middle of a body
                     await self.close()
         if result.status != 200:
             raise Refused(result.status, result.message)
         return result, made
 
     async def close(self) -> None:
-        """End the process, if there is one."""
+        """Ends the process, if it was started."""
         process, self._process = self._process, None
         if process is not None:
             if process.returncode is None:
@@ -124,7 +124,8 @@ class _ReadingProcess:
             for start in range(0, len(chunk), _PIECE_BYTES):
                 process.stdin.write(chunk[start : start + _PIECE_BYTES])
                 await process.stdin.drain()
-                await asyncio.sleep(0)  # while the process keeps up, `drain` gives nobody a turn
+                # Gives other tasks a turn: `drain` does not while the process keeps up.
+                await asyncio.sleep(0)
         head = await process.stdout.readexactly(LENGTH_BYTES)
         result = decode_result(await process.stdout.readexactly(int.from_bytes(head, "big")))
         made = []
@@ -148,7 +149,7 @@ class _ReadingProcess:
 
 
 def _here(call: Call, body: Sequence[bytes]) -> Call | None:
-    """The call with its body to be read on the event loop; None if that would take too long for its length."""
+    """The call with its body, to be read on the event loop; None if the body is too long for that."""
     if sum(map(len, body)) > MAX_READ_BYTES:
         return None
     max_bytes = min(call.max_body_bytes, MAX_READ_BYTES)

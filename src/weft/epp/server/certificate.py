@@ -1,4 +1,4 @@
-"""The picker's certificate: from a directory, read again when it changes, or one of its own making."""
+"""The picker's certificate: from a directory, reloaded when it changes, or self-signed."""
 
 import logging
 import threading
@@ -15,7 +15,7 @@ from weft.wire.tls import Pem, server_credentials
 log = logging.getLogger("weft.epp")
 
 _NAMES: Final = ("tls.crt", "tls.key")
-_VALID: Final = timedelta(days=3650)  # a picker that runs on must not stop being one
+_VALID: Final = timedelta(days=3650)  # long, because a picker that runs on does not renew it
 
 
 def from_directory(path: Path, *, reloads: bool) -> grpc.ServerCredentials:
@@ -25,15 +25,15 @@ def from_directory(path: Path, *, reloads: bool) -> grpc.ServerCredentials:
     if not reloads:
         return fixed
     reader = _Reader(cert, key)
-    # None says that nothing has changed.
-    changed: Any = reader.changed  # the stubs do not know of that
+    # The callback returns None if nothing has changed.
+    changed: Any = reader.changed  # the type stubs lack this return value
     return grpc.dynamic_ssl_server_credentials(reader.read(), changed)
 
 
 def self_signed(host: str) -> grpc.ServerCredentials:
-    """A certificate that nobody has signed, for gateways that insist on TLS and check no name."""
+    """A self-signed certificate, for gateways that require TLS and do not verify names."""
     try:
-        # Only here: most pickers need none, and the package is an extra.
+        # Imported late: most pickers need no self-signed certificate, and the package is an extra.
         from cryptography import x509  # noqa: PLC0415
         from cryptography.hazmat.primitives import hashes, serialization  # noqa: PLC0415
         from cryptography.hazmat.primitives.asymmetric import ec  # noqa: PLC0415
@@ -52,7 +52,7 @@ def self_signed(host: str) -> grpc.ServerCredentials:
         .issuer_name(name)
         .public_key(key.public_key())
         .serial_number(x509.random_serial_number())
-        .not_valid_before(now - timedelta(minutes=5))  # clocks differ
+        .not_valid_before(now - timedelta(minutes=5))  # allows for clocks that differ
         .not_valid_after(now + _VALID)
         .add_extension(x509.SubjectAlternativeName([x509.DNSName(each) for each in hosts]), False)
         .sign(key, hashes.SHA256())
@@ -66,7 +66,7 @@ def self_signed(host: str) -> grpc.ServerCredentials:
 
 
 class _Reader:
-    """Reads the pair anew when a file has changed. gRPC calls it on threads of its own."""
+    """Reloads certificate and key when a file has changed. gRPC calls it on its own threads."""
 
     def __init__(self, cert: Pem, key: Pem) -> None:
         self._cert, self._key = cert, key
@@ -74,18 +74,19 @@ class _Reader:
         self._seen = self._marks()
 
     def read(self) -> grpc.ServerCertificateConfiguration:
-        """The pair as it is now."""
+        """Reads certificate and key."""
         pair = (self._key.read(), self._cert.read())
         return grpc.ssl_server_certificate_configuration([pair])
 
     def changed(self) -> grpc.ServerCertificateConfiguration | None:
-        """The pair if it is another one, and one that can be served; None otherwise."""
+        """The new pair if the files have changed and are valid; otherwise None."""
         with self._lock:
             try:
                 marks = self._marks()
                 if marks == self._seen:
                     return None
-                server_credentials(self._cert, self._key)  # in the middle of a change it is no pair
+                # While files are being replaced, certificate and key may not match.
+                server_credentials(self._cert, self._key)
                 found = self.read()
             except (ConfigError, OSError) as error:
                 log.warning("the certificate is not read again yet: %s", error)

@@ -12,9 +12,8 @@ from weft.epp.pool.endpoint import Endpoint
 
 
 def summary(entry: PastDecision) -> Mapping[str, Any]:
-    """Returns the picked endpoint, the runner-up, and each scorer's share of both. Contains no prompt text.
-
-    Nothing of any other endpoint: it is made for each request, on the event loop.
+    """Returns the picked endpoint, the runner-up, and each scorer's share of both; no prompt text, and no other
+    endpoints, since this runs for each request on the event loop.
     """
     schedule = entry.schedule
     picked = schedule.picks[schedule.primary] if schedule else ()
@@ -43,7 +42,7 @@ def _shown(run: ProfileRun) -> list[Endpoint]:
 
 
 def _latency(entry: PastDecision, picked: Sequence[Endpoint]) -> Mapping[str, Any]:
-    """The SLO and what the picked endpoint leaves of it, where latency is predicted."""
+    """The SLO, and the headroom at the picked endpoint, if latencies are predicted."""
     known = {
         producer: {
             each.host_port: msgspec.to_builtins(predicted(of, of.endpoints.index(each)))
@@ -70,7 +69,7 @@ def _profile(run: ProfileRun, shown: Sequence[Endpoint]) -> Mapping[str, Any]:
 
 
 def lines(record: Mapping[str, Any]) -> Iterator[str]:
-    """A decision as `/debug/decisions` has it, for a person to read."""
+    """A decision of `/debug/decisions` as readable text."""
     status, message = record["status"], record["message"]
     outcome = ", ".join(record["endpoints"]) if status == 200 else f"refused, {status}: {message}"
     yield f"request {record['request_id']}: {outcome}"

@@ -1,4 +1,6 @@
-"""Envoy's ext_proc messages to values and back. Pure; nothing else of this package sees them."""
+"""Converts Envoy's ext_proc messages to values and back. Without side effects; no other module of this package uses
+them.
+"""
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from itertools import islice
@@ -29,13 +31,13 @@ from weft.pb.ext_proc_pb2 import (
 )
 from weft.pb.ext_proc_type_pb2 import HttpStatus
 
-# For the rest of this package, which sees protobuf only through here.
+# Other modules of this package import protobuf types from here only.
 __all__ = ["ProcessingRequest", "ProcessingResponse"]
 
 SERVICE: Final = "envoy.service.ext_proc.v3.ExternalProcessor"
 METHOD: Final = "Process"
 METADATA_NAMESPACE: Final = "envoy.lb"
-# Envoy's limit for one piece of a streamed body is 64 KiB; the reference stays below it as well.
+# Envoy limits a piece of a streamed body to 64 KiB; the reference stays below this limit as well.
 MAX_PIECE_BYTES: Final = 62_000
 MAX_LAST_PIECE_BYTES: Final = 8_000
 FULL_DUPLEX: Final = BodySendMode.FULL_DUPLEX_STREAMED
@@ -43,18 +45,20 @@ BUFFERED: Final = BodySendMode.BUFFERED
 
 _OVERWRITE: Final = HeaderValueOption.OVERWRITE_IF_EXISTS_OR_ADD
 _TRAILERS: Final = TrailersResponse()
-# HTTP status to gRPC's number, for callers that speak it.
+# HTTP status to gRPC status, for gRPC callers.
 _GRPC: Final = MappingProxyType(
     {400: 3, 404: 5, 412: 9, 413: 8, 415: 12, 429: 8, 431: 8, 500: 13, 503: 14, 504: 4}
 )
-# Of endpoints that a gateway names, read in a few milliseconds.
+# Maximum number of endpoints in a subset hint; reading this many takes a few milliseconds.
 _MAX_SUBSET: Final = 8192
 _MAX_SUBSET_CHARS: Final = 256 * 2**10
-_MAX_MESSAGE: Final = 2000  # a gRPC status message travels in a header
+_MAX_MESSAGE: Final = 2000  # a gRPC status message is sent as a header
 
 
 class Undecodable:
-    """Stands for bytes that are no message, so that the stream can say so: grpc answers UNKNOWN to an exception."""
+    """Stands for bytes that are not a valid message, so that the stream can report that: for an exception, grpc would
+    answer UNKNOWN.
+    """
 
 
 def decode(data: bytes) -> ProcessingRequest | Undecodable:
@@ -74,10 +78,7 @@ def encode(answer: ProcessingResponse) -> bytes:
 
 
 def read_headers(message: HttpHeaders, most: int | None = None) -> dict[str, str]:
-    """Names, in lower case whatever the gateway's, to values; a repeated name has its values joined.
-
-    `most` reads no more than the first so many.
-    """
+    """Headers by lower-case name; values of a repeated name are joined. Reads at most the first `most` headers."""
     return _to_dict(message.headers, most)
 
 
@@ -86,7 +87,7 @@ def read_trailers(message: HttpTrailers) -> dict[str, str]:
     return _to_dict(message.trailers)
 
 
-# One string each, of names that nearly all requests have: thousands of requests may wait.
+# Shared strings for the names that nearly all requests have: thousands of requests may wait.
 _NAMES: Final = {
     name: name
     for name in (
@@ -101,7 +102,7 @@ _NAMES: Final = {
 def _to_dict(message: HeaderMap, most: int | None = None) -> dict[str, str]:
     headers: dict[str, list[str]] = {}
     for header in islice(message.headers, most):
-        raw = header.raw_value  # or, from a gateway before 1.27, a string
+        raw = header.raw_value  # a gateway before 1.27 sends a string
         value = raw.decode("utf-8", "replace") if raw else header.value
         name = header.key.lower()
         headers.setdefault(_NAMES.get(name, name), []).append(value)
@@ -114,7 +115,9 @@ def headers_size(message: HttpHeaders) -> int:
 
 
 def read_subset(metadata: Metadata) -> tuple[str, ...] | None:
-    """The endpoints the gateway allows; None if it does not say, () if it allows none. `Refused` for too many."""
+    """The endpoints that the gateway allows; None if it does not restrict them, () if it allows none. Raises
+    `Refused` if there are too many.
+    """
     if SUBSET_NAMESPACE not in metadata.filter_metadata:
         return None
     fields = metadata.filter_metadata[SUBSET_NAMESPACE].fields
@@ -122,7 +125,7 @@ def read_subset(metadata: Metadata) -> tuple[str, ...] | None:
         return None
     hint = fields[SUBSET_HINT]
     if hint.WhichOneof("kind") == "string_value":
-        # Some gateways write one string with commas; the protocol says a list.
+        # Some gateways send one string with commas; the protocol defines a list.
         _check_subset(len(hint.string_value), _MAX_SUBSET_CHARS, "characters")
         return tuple(part for name in hint.string_value.split(",") if (part := name.strip()))
     _check_subset(len(hint.list_value.values), _MAX_SUBSET, "endpoints")
@@ -146,7 +149,7 @@ def request_headers(
     remove_headers: Iterable[str],
     metadata: Mapping[str, Any] | None,
 ) -> ProcessingResponse:
-    """The answer that sends a request on its way."""
+    """The answer that lets a request continue."""
     common = CommonResponse(
         header_mutation=_mutation(set_headers, remove_headers), clear_route_cache=True
     )
@@ -157,12 +160,12 @@ def request_headers(
 
 
 def held_headers() -> ProcessingResponse:
-    """The answer to headers whose body Envoy holds: it sends that next, and the request stays where it is."""
+    """The answer to headers whose body Envoy holds: Envoy sends the body next, before the request continues."""
     return ProcessingResponse(request_headers=HeadersResponse(response=CommonResponse()))
 
 
 def held_body() -> ProcessingResponse:
-    """The answer to a body that Envoy holds, which goes on as it is."""
+    """The answer to a body that Envoy holds: the body continues unchanged."""
     return ProcessingResponse(request_body=BodyResponse(response=CommonResponse()))
 
 
@@ -191,10 +194,10 @@ def response_headers(set_headers: Mapping[str, str]) -> ProcessingResponse:
 
 
 def request_body(body: Sequence[bytes], *, is_last: bool) -> Iterator[ProcessingResponse]:
-    """A part of a request's body, as it came or in smaller pieces, as Envoy takes them.
+    """A part of a request's body, split into pieces that Envoy accepts.
 
-    The last piece of a large one is empty: small enough to reach Envoy in one read with the end of
-    the stream that follows it, so that nothing can come between them.
+    The last piece of a large body is empty, so that Envoy reads it together with the end of the stream, with nothing
+    in between.
     """
     num_bytes = sum(map(len, body))
     if num_bytes <= MAX_PIECE_BYTES:
@@ -210,7 +213,7 @@ def request_body(body: Sequence[bytes], *, is_last: bool) -> Iterator[Processing
 def response_body(
     body: bytes, *, is_last: bool, metadata: Mapping[str, Any] | None = None
 ) -> Iterator[ProcessingResponse]:
-    """A part of a response's body; `metadata`, by namespace, goes with its last piece."""
+    """A part of a response's body; `metadata`, by namespace, is sent with its last piece."""
     answer = None
     for piece, is_last_piece in pieces(body, is_last=is_last):
         if answer is not None:
@@ -263,7 +266,7 @@ def refusal(refused: Refused, *, is_grpc: bool) -> ProcessingResponse:
 
 
 def pieces(body: bytes, *, is_last: bool) -> Iterator[tuple[bytes, bool]]:
-    """Cut to what Envoy takes at once. Nothing and not the last is nothing to send."""
+    """Splits data into pieces that Envoy accepts. Empty data is sent only as the last piece."""
     if len(body) <= MAX_PIECE_BYTES:
         if body or is_last:
             yield body, is_last
@@ -275,7 +278,7 @@ def pieces(body: bytes, *, is_last: bool) -> Iterator[tuple[bytes, bool]]:
 
 
 def add_metadata(answer: ProcessingResponse, metadata: Mapping[str, Any] | None) -> None:
-    """Dynamic metadata of one answer, by namespace."""
+    """Sets the dynamic metadata of one answer, by namespace."""
     if metadata:
         answer.dynamic_metadata.CopyFrom(to_struct(metadata))
 
@@ -289,7 +292,7 @@ def to_struct(values: Mapping[str, Any]) -> Struct:
 
 
 def _set_value(field: Value, value: Any) -> None:
-    """Write one value; what JSON does not know becomes its text."""
+    """Writes one value; a value that JSON lacks is written as text."""
     match value:
         case None:
             field.null_value = 0  # type: ignore[assignment]

@@ -1,4 +1,4 @@
-"""`grpc.health.v1`: what a gateway and a supervisor check before they send work."""
+"""`grpc.health.v1`: health checks for gateways and supervisors."""
 
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -18,19 +18,18 @@ class Standing:
     """Conditions, besides endpoints, that decide whether a picker should get requests."""
 
     may_serve: Callable[[], bool] = lambda: True
-    is_leader: Callable[[], bool] = lambda: True  # among the pickers of its pool
+    is_leader: Callable[[], bool] = lambda: True  # True if this picker leads those of its pool
 
 
 ALONE: Final = Standing()
 
 
 class PickerHealth:
-    """Live while the process answers; serving until it drains; ready while there is where to send.
+    """Live while the process answers; serving until the drain; ready while there are endpoints.
 
-    Of several pickers that elect a leader, only the leader is ready, and serves the processor.
-
-    A picker without endpoints still serves: its 503 says more than a gateway's own error would. Probes
-    of charts have names of their own, such as `inference-extension`; they all see whether it serves.
+    If pickers elect a leader, only the leader is ready and serves ext_proc. A picker without endpoints still serves,
+    because its 503 is more helpful than the gateway's error. Probes of Helm charts use service names such as
+    `inference-extension`; all of them report whether the picker serves.
     """
 
     def __init__(self, is_ready: Callable[[], bool], standing: Standing = ALONE) -> None:
@@ -53,7 +52,7 @@ class PickerHealth:
         return self._reported.handler()
 
     def start(self) -> None:
-        """The first state of every name."""
+        """Sets the first state of every service."""
         self._reported.set_serving(True, (LIVENESS,))
         self.refresh()
 

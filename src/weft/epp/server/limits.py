@@ -1,4 +1,4 @@
-"""Bounds on what a peer can make the picker hold."""
+"""Limits on what a peer can make the picker store."""
 
 from dataclasses import dataclass
 from typing import Annotated
@@ -32,16 +32,16 @@ class PickerLimits:
 
 
 class Held:
-    """Bytes of bodies that wait for their last piece."""
+    """Bytes of bodies that are not complete yet."""
 
     def __init__(self, max_bytes: int) -> None:
         self._max_bytes = max_bytes
         self.num_bytes = 0
 
     def take(self, num_bytes: int) -> None:
-        """Account for a piece before it is retained; `Refused` when there is no room."""
+        """Reserves memory for a piece; raises `Refused` if the limit is reached."""
         if self.num_bytes + num_bytes > self._max_bytes:
-            raise Refused(503, "the picker holds as many request bytes as it may; try again")
+            raise Refused(503, "the maximum of request bytes in memory is reached; try again")
         self.num_bytes += num_bytes
 
     def give(self, num_bytes: int) -> None:

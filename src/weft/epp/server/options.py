@@ -44,8 +44,8 @@ class ServerOptions:
     enable_cert_reload: Annotated[
         bool, Flag("Reload the certificate files of --cert-path when they change.", "Server")
     ] = False
-    is_self_signed: bool = False  # TLS with a certificate of its own making, without a `cert_path`
-    handshake_timeout_s: float = 10.0  # of TLS and the first frames
+    is_self_signed: bool = False  # TLS with a self-signed certificate, without `cert_path`
+    handshake_timeout_s: float = 10.0  # for TLS and the first HTTP/2 frames
     measures_streams: Annotated[
         bool,
         Flag(

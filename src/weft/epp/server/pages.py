@@ -1,4 +1,4 @@
-"""Pages of the metrics port: series, decisions, counts, health. They never show a prompt."""
+"""Pages of the metrics port: series, decisions, counts, health. No page contains prompt text."""
 
 import asyncio
 from collections.abc import Awaitable, Callable, Iterable, Mapping
@@ -11,7 +11,7 @@ from weft.epp.server.admin import Page, Render
 from weft.epp.server.server import PickerServer
 
 _MAX_ROWS: Final = 100
-# Of endpoints in the last decisions together, each some 50 bytes of an answer.
+# Maximum number of endpoints listed in all returned decisions together; each takes about 50 bytes.
 _MAX_MENTIONS: Final = 200_000
 PUBLIC: Final = ("/healthz", "/livez", "/readyz")
 
@@ -22,9 +22,9 @@ def pages(
     ring: DecisionRing,
     state_of: Callable[[int], Mapping[str, object]],
 ) -> Mapping[str, Render]:
-    """The pages by path. `state_of` gives what there is besides open requests, so many rows of each kind."""
+    """The pages by path. `state_of(max_rows)` returns state besides open requests."""
 
-    turn = asyncio.Lock()  # decisions among thousands of endpoints take memory too
+    turn = asyncio.Lock()  # one at a time: decisions among thousands of endpoints take memory
 
     async def metrics(_query: Mapping[str, str]) -> Page:
         return Page(await metrics_text(), "text/plain; version=0.0.4; charset=utf-8")
@@ -67,12 +67,12 @@ def pages(
 
 def _limit(query: Mapping[str, str]) -> int:
     text = query.get("limit", "")
-    # Of thousands of digits Python reads none.
+    # Cut first: Python refuses to parse thousands of digits.
     return min(int(text[:9]), _MAX_ROWS) if text.isascii() and text.isdigit() else _MAX_ROWS
 
 
 def _encode_all(decisions: Iterable[PastDecision]) -> bytes:
-    """The newest ones, so many that the answer is bounded; each by itself, as encoding lets no other thread run."""
+    """The newest decisions, within a bound; encoded one by one, since encoding blocks other threads."""
     encoded: list[bytes] = []
     left = _MAX_MENTIONS
     for one in decisions:

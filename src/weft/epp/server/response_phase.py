@@ -1,4 +1,4 @@
-"""The response phase of one request: passes everything on, and reports to the director what it saw."""
+"""The response phase of one request: passes everything on, and reports tokens, usage and the end to the director."""
 
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
@@ -17,7 +17,7 @@ from weft.epp.server.ext_proc import ProcessingRequest, ProcessingResponse
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Followed:
-    """A routed request whose response is followed. Nothing of its body: that would be held for as long."""
+    """A routed request whose response is followed. Holds nothing of the request's body, so that the body is freed."""
 
     path: str
     model: str
@@ -37,7 +37,7 @@ def has_reason_to_follow(request: InferenceRequest, decision: Decision) -> bool:
 
 
 class ResponsePhase:
-    """The response of one request. Without `followed` it passes unread."""
+    """The response of one request; without `followed` it is passed on unread."""
 
     def __init__(self, listener: Director, followed: Followed | None) -> None:
         self._listener = listener
@@ -110,7 +110,7 @@ class ResponsePhase:
         is_plain = headers.get("content-encoding", "identity") == "identity"
         is_renamed = (
             served is not None and requested and served != requested
-        )  # who named none sees the served name
+        )  # a request without a model name sees the served name
         if served is not None and is_renamed and is_plain and not followed.is_grpc:
             self._rename = Rename(served, requested)
 

@@ -1,4 +1,6 @@
-"""The picker's gRPC servers: Envoy's external processor with health, health alone, and how they stop."""
+"""The picker's gRPC servers: Envoy's external processor with health checks, a server for health checks alone, and
+their shutdown.
+"""
 
 import asyncio
 import logging
@@ -31,7 +33,7 @@ from weft.wire.ports import ChannelArgs, bind, server_args
 log = logging.getLogger("weft.epp")
 
 _HEALTH_INTERVAL_S: Final = 0.25
-# A gateway notices that health has turned at its next check; until then requests still come.
+# A gateway notices the changed health at its next check; until then it still sends requests.
 _QUIET_S: Final = 1.0
 _STOP_GRACE_S: Final = 1.0
 
@@ -48,18 +50,19 @@ class Ports:
 
 @dataclass(slots=True, eq=False)
 class _Stream:
-    """An open stream; what stopping it takes."""
+    """An open stream, with the state that is needed to stop it."""
 
     services: InitVar[Services]
     is_one_too_many: InitVar[bool]
     task: asyncio.Task[Any]
     started: float
     exchange: Exchange = field(init=False)
-    is_waiting: bool = False  # for a message or a pick: it can be told to end at once
+    # True while the stream waits for a message or a decision, so it can be ended at once.
+    is_waiting: bool = False
     is_stopped: bool = False
     is_evicted: bool = False
     was_answered: bool = False
-    response_s: float = 0.0  # spent on the response's messages
+    response_s: float = 0.0  # processing time of the response's messages
 
     def __post_init__(self, services: Services, is_one_too_many: bool) -> None:
         self.exchange = Exchange(
@@ -78,7 +81,7 @@ class _Stream:
         return self.exchange.evict() if self.is_evicted else self.exchange.shut_down()
 
     def account(self, metrics: WireMetrics, message_at: float) -> None:
-        """A message that came at that time is dealt with."""
+        """Records the time spent on a message that arrived at `message_at`."""
         now = time.monotonic()
         if self.was_answered:
             self.response_s += now - message_at
@@ -97,7 +100,7 @@ class Observers:
 
 
 class PickerServer:
-    """Serves one director. Make, start and stop it on one event loop."""
+    """Serves one director. Created, started and stopped on one event loop."""
 
     def __init__(
         self,
@@ -142,7 +145,7 @@ class PickerServer:
         place, tls = partial(join_host_port, options.host), _credentials(options)
         ports = Ports(
             bind(main, place(options.grpc_port), tls, flag="--grpc-port"),
-            # In plain text even beside TLS, which kubelet's probes do not speak.
+            # Plain text even if TLS is on: kubelet's probes do not use TLS here.
             bind(health, place(options.grpc_health_port), None, flag="--grpc-health-port"),
         )
         for server in self._servers:
@@ -153,7 +156,7 @@ class PickerServer:
         return ports
 
     async def drain(self, timeout_s: float) -> None:
-        """Turn health, answer what still comes until it is quiet or time is up, then stop."""
+        """Reports unhealthy, answers further requests until there are none or the time is up, then stops."""
         self.health.drain()
         deadline = time.monotonic() + timeout_s
         self._last_start = max(self._last_start, time.monotonic())
@@ -190,18 +193,19 @@ class PickerServer:
         return server
 
     def _handler(self) -> "grpc.GenericRpcHandler[Any, Any]":
-        # "Stream in, one out", although many go out: the last answer is what the handler returns, and
-        # is then written together with the stream's end. Between the two there must be no gap. A
-        # model server that answers at once would fill it, and Envoy drops response bytes that it
-        # has sent to a processor which leaves (5 % of the bodies, measured with Envoy 1.40).
+        # Declared as "stream in, one out", although several messages are sent: then grpc writes the last one, which
+        # the handler returns, together with the end of the stream. With a gap between the two, Envoy drops response
+        # bytes that it has already sent to a processor that leaves (5 % of the bodies of fast model servers, measured
+        # with Envoy 1.40).
         process = grpc.stream_unary_rpc_method_handler(
             self._process,
-            request_deserializer=ext_proc.decode,  # answers are encoded by hand: grpc does so only for one answer
+            # Messages are encoded by this code: grpc encodes only the returned one.
+            request_deserializer=ext_proc.decode,
         )
         return grpc.method_handlers_generic_handler(ext_proc.SERVICE, {ext_proc.METHOD: process})
 
     async def _process(self, _requests: object, context: Context) -> bytes:
-        """Handles one HTTP request. It is the root of its task: every failure ends here, with an answer."""
+        """Handles one HTTP request. The top of its task: every failure ends here, with an answer."""
         task = asyncio.current_task()
         assert task is not None
         is_full = len(self._streams) >= self._options.limits.max_streams
@@ -222,13 +226,13 @@ class PickerServer:
             code = grpc.StatusCode.INVALID_ARGUMENT
             return await _abort(context, code, str(error))
         except grpc.aio.AbortError:
-            code = grpc.StatusCode.CANCELLED  # `_run` aborts with no other
+            code = grpc.StatusCode.CANCELLED  # `_run` aborts with no other status
             raise
         except grpc.aio.InternalError as error:
-            # Nothing can be written any more: the gateway left, as it does when its client leaves.
+            # Nothing can be sent any more: the gateway has left, as it does when its client disconnects.
             code = grpc.StatusCode.CANCELLED
             raise asyncio.CancelledError from error
-        except Exception:  # the root of a stream
+        except Exception:  # top of a stream: the error is logged
             log.exception("a request failed inside the picker")
             if stream.exchange.is_answered:
                 code = grpc.StatusCode.INTERNAL
@@ -245,7 +249,7 @@ class PickerServer:
         self._metrics.ended(time.monotonic() - stream.started, code)
 
     async def _run(self, stream: _Stream, context: Context) -> ProcessingResponse:
-        """Answer each message; the result is the last answer."""
+        """Answers each message; returns the last answer."""
         exchange = stream.exchange
         while True:
             stream.is_waiting = True
@@ -254,8 +258,8 @@ class PickerServer:
             message = await context.read()
             if isinstance(message, ext_proc.Undecodable):
                 raise ProtocolError("the message is no ProcessingRequest")
-            if not isinstance(message, ProcessingRequest):  # the end of the stream
-                # Not cleanly: to a gateway that still waits that would mean "carry on".
+            if not isinstance(message, ProcessingRequest):  # the stream has ended
+                # Not a normal end: to a waiting gateway, that would mean "continue".
                 return await _abort(context, grpc.StatusCode.CANCELLED, "the request ended early")
             message_at = time.monotonic()
             pending = exchange.receive(message)
@@ -280,14 +284,14 @@ async def _abort(context: Context, code: grpc.StatusCode, message: str) -> NoRet
 
 
 def _max_calls(options: ServerOptions) -> int:
-    # Beyond what gets a proper refusal there is only this.
+    # Limit of calls: above the number of streams, so that further streams get a proper refusal.
     return 2 * options.limits.max_streams
 
 
 def _channel_args(options: ServerOptions) -> ChannelArgs:
     limits = server_args(
         max_calls=_max_calls(options),
-        max_streams=_max_calls(options),  # a gateway may need one connection only
+        max_streams=_max_calls(options),  # all streams may come over a single connection
         max_receive_bytes=options.max_receive_bytes,
         handshake_timeout_s=options.handshake_timeout_s,
     )
@@ -295,7 +299,7 @@ def _channel_args(options: ServerOptions) -> ChannelArgs:
 
 
 def _credentials(options: ServerOptions) -> grpc.ServerCredentials | None:
-    """For TLS; None without. `ConfigError` names the flag."""
+    """Credentials for TLS; None without TLS. Raises `ConfigError` that names the flag."""
     if options.cert_path is not None:
         return from_directory(options.cert_path, reloads=options.enable_cert_reload)
     return self_signed(options.host) if options.is_self_signed else None

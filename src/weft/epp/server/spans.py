@@ -1,4 +1,4 @@
-"""The picker's spans, by the names of the reference: `gateway.request`, and in it what deciding takes."""
+"""The picker's trace spans, with the names of the reference: `gateway.request`, which contains the decision."""
 
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -16,7 +16,7 @@ class RequestSpan:
     def __init__(self, tracer: Tracer, call: Call) -> None:
         self._span = tracer.begin("gateway.request", call.headers)
         self._span.set("gen_ai.request.id", call.request_id)
-        # What the model server is to find in place of what came.
+        # Trace headers that replace the client's, for the model server.
         self.headers = self._span.headers
         REQUEST.set((call.request_id, self.headers["traceparent"]))
 
@@ -34,12 +34,12 @@ class RequestSpan:
             span.end()
 
     def refused(self, refused: Refused) -> None:
-        """The request is answered here."""
+        """Records that the picker answers the request itself."""
         self._span.set("http.response.status_code", refused.status)
         self._span.fail(refused.message)
 
     def end(self, *, is_cut: bool) -> None:
-        """The stream is over; `is_cut` where that came before its time."""
+        """Ends the span; `is_cut` is True if the stream ended early."""
         if is_cut:
             self._span.fail("the client or the gateway went away")
         self._span.end()

@@ -1,7 +1,7 @@
-"""An ext_proc stream: the messages of one HTTP request in, answers out. No sockets here.
+"""An ext_proc stream: messages of one HTTP request in, answers out; no sockets.
 
-The body is gathered until the parser can read it, the director picks, and the request goes on its
-way. Then the stream is done, unless something is to be learned from the response.
+The body is collected until the parser can read it, the director picks an endpoint, and the request continues. Then
+the stream ends, unless a plugin or metric needs the response.
 """
 
 import asyncio
@@ -34,8 +34,9 @@ from weft.epp.server.stream_metrics import WireMetrics
 log = logging.getLogger("weft.epp")
 
 _MAX_REQUEST_ID = 256
-_MAX_REFUSED_HEADERS = 64  # that are read of too many: the protocol's come first
-_MAX_EXPLANATION = 4096  # gateways and clients bound what headers may hold
+# Maximum number of headers that are read of a request with too many; the protocol's own come first.
+_MAX_REFUSED_HEADERS = 64
+_MAX_EXPLANATION = 4096  # gateways and clients limit the size of headers
 _BODY_MODES = (ext_proc.FULL_DUPLEX, ext_proc.BUFFERED)
 _BODY_MODE_NAMES = "FULL_DUPLEX_STREAMED or BUFFERED"
 
@@ -54,29 +55,29 @@ class Services:
     held: Held
     metrics: WireMetrics
     reader: BodyReader
-    explain: Explain | None = None  # a recent decision in a few words, for the client to see
+    explain: Explain | None = None  # if set, describes recent decisions in a response header
     tracer: Tracer | None = None
 
 
 class ProtocolError(Exception):
-    """The gateway sent what cannot follow what it sent before."""
+    """The gateway sent a message out of order."""
 
 
 class Phase(Enum):
-    """Which messages may come next."""
+    """The messages that may come next."""
 
-    START = auto()  # the request's headers
-    GATHER = auto()  # its body, which is buffered until the end
-    PASS = auto()  # its body, which goes on as it comes
-    RESPONSE = auto()  # the request is answered; the response is followed
+    START = auto()  # expects the request headers
+    GATHER = auto()  # expects the request body, and buffers it
+    PASS = auto()  # expects the request body, and passes it on unread
+    RESPONSE = auto()  # the decision was sent; expects the response
     DONE = auto()
 
 
 class Exchange:
-    """State of one stream. `receive` takes each message and gives what to answer.
+    """State of one stream.
 
-    `is_one_too_many` refuses the request once it is known which protocol the client speaks.
-    `interrupt` is called when a response that is followed is to end with `evict`.
+    `receive` takes each message and returns the answers. `is_one_too_many` makes it refuse the request once the
+    client's protocol is known. `interrupt` is called if a followed response is to end with `evict`.
     """
 
     def __init__(
@@ -96,27 +97,27 @@ class Exchange:
         self._parser: Parser | None = None
         self._chunks: list[bytes] = []
         self._num_bytes = 0
-        self._dropped: list[str] = []  # headers that no longer hold
-        self._is_held = False  # the body, by the gateway, until it is answered
+        self._dropped: list[str] = []  # headers to remove, because their values are no longer right
+        self._is_held = False  # True if the gateway holds the body until the decision
         self._can_follow = True
-        self._is_counted = False  # by the director, which counts what it refuses
+        self._is_counted = False  # True once the director has counted the request or its refusal
         self._response: ResponsePhase | None = None
         self._span: RequestSpan | None = None
 
     @property
     def is_done(self) -> bool:
-        """Nothing more is to be said; the stream can be closed."""
+        """True if nothing more has to be sent, so the stream can be closed."""
         return self._phase is Phase.DONE
 
     @property
     def is_answered(self) -> bool:
-        """The request is on its way, or refused."""
+        """True if the request was routed or refused."""
         return self._phase in {Phase.PASS, Phase.RESPONSE, Phase.DONE}
 
     def receive(self, message: ProcessingRequest) -> Awaitable[Iterator[ProcessingResponse]]:
-        """Answers to one message, in order; a refusal is the last there is.
+        """Answers to one message, in order; a refusal is always the last.
 
-        The message is not held while they are waited for: those of thousands that wait would be much.
+        The message is not held during waits, because thousands may wait.
         """
         try:
             return self._completed(self._on_message(message))
@@ -145,7 +146,7 @@ class Exchange:
             return iter((self.refuse(refused),))
 
     def refuse(self, refused: Refused) -> ProcessingResponse:
-        """End this stream with a refusal."""
+        """Ends this stream with a refusal."""
         self._release()
         self._phase = Phase.DONE
         if not self._is_counted:
@@ -159,14 +160,14 @@ class Exchange:
         return self.refuse(Refused(503, "the picker is shutting down", Drop.SHUTTING_DOWN))
 
     def evict(self) -> ProcessingResponse:
-        """The answer to a request whose room is needed for others, after it was sent on."""
+        """The answer that ends a routed request, because flow control evicted it."""
         if self._response is not None:
             self._response.abandon(Ending.EVICTED)
-        self._is_counted = True  # as the end of a response
+        self._is_counted = True  # counted as the end of a response
         return self.refuse(Refused(429, "request evicted by flow control", Drop.EVICTED))
 
     def close(self) -> None:
-        """The stream is over; if that came early, whoever follows the response is notified."""
+        """Records the end of the stream; if it is early, plugins that follow the response are notified."""
         self._release()
         is_cut = self._phase is not Phase.DONE
         self._phase = Phase.DONE
@@ -207,7 +208,7 @@ class Exchange:
                 return iter((ext_proc.held_headers(),) if self._is_held else ())
 
     def _read_opening(self, message: ProcessingRequest, most: int | None) -> None:
-        """First of all, so that even a refusal knows which protocol the client speaks."""
+        """Handles the first message, so that even a refusal knows the client's protocol."""
         headers = ext_proc.read_headers(message.request_headers, most)
         self._headers = headers
         self._call = Call(
@@ -223,7 +224,7 @@ class Exchange:
 
     def _check_modes(self, message: ProcessingRequest) -> None:
         if not message.HasField("protocol_config"):
-            return  # an older gateway does not say
+            return  # an older gateway does not report its mode
         modes = message.protocol_config
         has_body = not message.request_headers.end_of_stream
         if has_body and modes.request_body_mode not in _BODY_MODES:
@@ -246,7 +247,7 @@ class Exchange:
                 return iter((ext_proc.held_body(),))
             return ext_proc.request_body((piece.body,), is_last=piece.end_of_stream)
         if self._phase is Phase.RESPONSE and piece.end_of_stream and not piece.body:
-            return iter(())  # Envoy 1.35 to 1.37 may end a body larger than 1 MB twice
+            return iter(())  # Envoy 1.35 to 1.37 may send the end of a body above 1 MB twice
         self._buffer(piece.body)
         if not (piece.end_of_stream or self._is_held):
             return iter(())
@@ -257,12 +258,12 @@ class Exchange:
             self._end_request()
             return iter((ext_proc.request_trailers(),))
         if self._phase is not Phase.GATHER:
-            raise ProtocolError("request trailers came out of turn")
+            raise ProtocolError("request trailers came out of order")
         return self._schedule(is_last=False)
 
     def _buffer(self, data: bytes) -> None:
         if self._phase is not Phase.GATHER:
-            raise ProtocolError("a piece of the request's body came out of turn")
+            raise ProtocolError("a piece of the request's body came out of order")
         self._check_body_size(self._num_bytes + len(data))
         if data:
             self._services.held.take(len(data))
@@ -275,7 +276,7 @@ class Exchange:
             raise Refused(413, f"the request's body is larger than {limit} bytes")
 
     async def _schedule(self, *, is_last: bool) -> Iterator[ProcessingResponse]:
-        """The request is whole: read it, pick, send it on."""
+        """Parses the complete request, picks an endpoint, and lets the request continue."""
         assert self._parser is not None
         reader = self._services.reader
         body: Sequence[bytes] = tuple(self._chunks)
@@ -288,7 +289,7 @@ class Exchange:
         if decision.rewritten_model is not None and decision.rewritten_model != request.model:
             body = renamed = await self._renamed(decision, decision.rewritten_model, body)
             if not self._call.is_grpc:
-                self._dropped.append("content-encoding")  # what was unpacked goes on as it is
+                self._dropped.append("content-encoding")  # the unpacked body is passed on
             elif (name := self._parser.model_header) is not None:
                 decision = _with_header(decision, name, decision.rewritten_model)
         head = self._route(request, decision, self._parser.dialect, Phase.PASS)
@@ -304,7 +305,7 @@ class Exchange:
     async def _renamed(
         self, decision: Decision, model: str, body: Sequence[bytes]
     ) -> Sequence[bytes]:
-        """The body with another model, held in place of the one that came, which may have been packed."""
+        """The body with another model name, which replaces the received, perhaps compressed, body in memory."""
         assert self._parser is not None
         ending = Ending.DISCONNECTED
         is_renamed = False
@@ -317,7 +318,7 @@ class Exchange:
         except Refused:
             ending = Ending.ERROR
             raise
-        finally:  # it was counted where it does not go, be it that its client has left
+        finally:  # counted also if it is not passed on because its client has disconnected
             if not is_renamed and decision.ticket is not None and decision.tracks_response:
                 self._services.director.on_end(decision.ticket, ending)
         self._num_bytes = num_bytes
@@ -326,7 +327,7 @@ class Exchange:
     def _in_order(
         self, head: Iterator[ProcessingResponse], body: Sequence[bytes], *, is_last: bool
     ) -> Iterator[ProcessingResponse]:
-        """Headers, body, trailers: Envoy insists. The body is held until Envoy has taken it."""
+        """Headers, body, trailers, in the order that Envoy requires. The body is held until Envoy has taken it."""
         yield from head
         yield from ext_proc.request_body(body, is_last=is_last)
         self._release()
@@ -353,7 +354,7 @@ class Exchange:
             raise Refused(503, f"no endpoint was chosen within {limit_s:g} s") from error
 
     def _route_anywhere(self, phase: Phase) -> Iterator[ProcessingResponse]:
-        """For what is not inference: a model list, a health check, a call without a prompt."""
+        """Routes requests that are not inference: model lists, health checks, calls without a prompt."""
         decision = self._pick_any()
         self._phase = phase
         return iter((self._head(decision, is_followed=False),))
@@ -383,7 +384,8 @@ class Exchange:
             )
             self._response = ResponsePhase(self._services.director, followed)
         elif ticket is not None and decision.tracks_response:
-            # The gateway keeps responses to itself: what would be counted until the end is over now.
+            # The gateway does not send responses to the picker: all that is counted until the response ends, ends
+            # now.
             self._services.director.on_end(ticket, Ending.NATURAL)
         self._phase = phase
         return iter((self._head(decision, is_followed=is_followed),))
@@ -398,7 +400,7 @@ class Exchange:
         removed = control_headers(name for name in self._headers if name not in added)
         removed += [name for name in self._dropped if name in self._headers]
         if is_followed and not self._call.is_grpc and "accept-encoding" in self._headers:
-            # A compressed response could neither be read nor have its model renamed.
+            # A compressed response can neither be read nor have its model renamed.
             removed.append("accept-encoding")
         return ext_proc.request_headers(
             added, removed, {**decision.metadata, DESTINATION: destination}
@@ -439,7 +441,7 @@ class Exchange:
 
 
 def _explained(decision: Decision, summary: Mapping[str, Any] | None) -> Decision:
-    """The decision with its own reasons, in a header for the client and in metadata."""
+    """The decision with its explanation, in a response header and in metadata."""
     if summary is None:
         return decision
     text = msgspec.json.encode(summary).decode()[:_MAX_EXPLANATION]
@@ -455,6 +457,6 @@ def _with_header(decision: Decision, name: str, value: str) -> Decision:
 
 
 def _announced(headers: Mapping[str, str]) -> int:
-    """The length a client announces; 0 if it does not, or says nonsense."""
+    """The length that a client announces; 0 if there is none or it is invalid."""
     text = headers.get("content-length", "")
     return int(text) if text.isascii() and text.isdigit() and len(text) < 19 else 0

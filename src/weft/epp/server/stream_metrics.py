@@ -7,7 +7,7 @@ import grpc
 from weft.epp.metrics.series import PickerMetrics
 from weft.epp.request.values import Refused
 
-# gRPC's codes as its Go implementation spells them, which is what dashboards filter by.
+# gRPC status names as spelled by Go's grpc, which dashboards filter by.
 _CODES: Final = {
     code: "OK"
     if code is grpc.StatusCode.OK
@@ -20,7 +20,7 @@ _NO_LABELS: Final = ("", "", "", "")
 
 
 class WireMetrics:
-    """Series of one server. Those of streams are only there if they are switched on."""
+    """Series of one server; series of streams exist only if they are switched on."""
 
     def __init__(self, metrics: PickerMetrics, *, measures_streams: bool = False) -> None:
         self._metrics = metrics
@@ -29,12 +29,12 @@ class WireMetrics:
             metrics.make_stream_series()
 
     def refused(self, refused: Refused) -> None:
-        """A request was refused before the director could count it: nothing is known of it."""
+        """Counts a request that was refused before the director could count it: its model is unknown."""
         self._metrics.request.labels(*_NO_LABELS).inc()
         self._metrics.request_error.labels(*_NO_LABELS, refused.word).inc()
 
     def answered(self, seconds: float) -> None:
-        """A request is on its way, or refused, so long after its headers came."""
+        """Records the time from the headers of a request to its routing or refusal."""
         self._metrics.request_processing.observe(seconds)
 
     def followed(self, seconds: float) -> None:

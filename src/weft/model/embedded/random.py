@@ -130,7 +130,9 @@ def _hybrid(parameters: Parameters) -> dict[str, object] | None:
         "latent_queries",
     } & parameters.values.keys()
     if given:
-        raise ConfigError(f"embedded:random: conv and {min(given)} are of different families")
+        raise ConfigError(
+            f"embedded:random: conv and {min(given)} exclude each other: no model family has both"
+        )
     num_layers = parameters.integer("layers", 2, high=1024)
     if num_layers == 1 or width == 1:
         raise ConfigError(
@@ -187,7 +189,9 @@ def _layer_types(parameters: Parameters, key: str) -> list[str]:
     """Returns the layer types of a family with recurrent states; refuses parameters of other families."""
     given = parameters.values.keys() - {*_BESIDE_STATES, key}
     if given:
-        raise ConfigError(f"embedded:random: {key} and {min(given)} are of different families")
+        raise ConfigError(
+            f"embedded:random: {key} and {min(given)} exclude each other: no model family has both"
+        )
     num_layers = parameters.integer("layers", 2, high=1024)
     if num_layers == 1:
         raise ConfigError(f"embedded:random: layers must be at least 2 with {key}")
@@ -209,7 +213,9 @@ def _latent(parameters: Parameters, hidden: int, head_dim: int) -> dict[str, obj
         return None
     others = {"kv_heads", "qk_norm", "sinks"} & parameters.values.keys()
     if others:
-        raise ConfigError(f"embedded:random: latent and {min(others)} are of different families")
+        raise ConfigError(
+            f"embedded:random: latent and {min(others)} exclude each other: no model family has both"
+        )
     count = parameters.integer("experts", 4, high=4096)
     return {
         "model_type": "deepseek_v3",
@@ -237,7 +243,7 @@ def _experts(parameters: Parameters, hidden: int, qk_norm: bool) -> dict[str, ob
     shared = parameters.integer("shared", 0, low=0, high=2**18)
     given = {"experts_per_token", "shared", "sinks"} & parameters.values.keys()
     if count == 0 and given:
-        raise ConfigError(f"embedded:random: {min(given)} is of experts; say how many with experts")
+        raise ConfigError(f"embedded:random: {min(given)} needs experts, the number of experts")
     if count == 0:
         return None
     if per_token > count:
@@ -245,11 +251,15 @@ def _experts(parameters: Parameters, hidden: int, qk_norm: bool) -> dict[str, ob
             f"embedded:random: experts_per_token ({per_token}) must be at most experts ({count})"
         )
     if shared and qk_norm:
-        raise ConfigError("embedded:random: shared and qk_norm are of different families")
+        raise ConfigError(
+            "embedded:random: shared and qk_norm exclude each other: no model family has both"
+        )
     if parameters.flag("sinks"):
         if shared or qk_norm:
             other = "shared" if shared else "qk_norm"
-            raise ConfigError(f"embedded:random: sinks and {other} are of different families")
+            raise ConfigError(
+                f"embedded:random: sinks and {other} exclude each other: no model family has both"
+            )
         return {
             "model_type": "gpt_oss",
             "num_local_experts": count,

@@ -331,6 +331,6 @@ def _notice(source: _Source) -> str:
         if plan.name in source.groups
     )
     return (
-        f"The file's {' and '.join(kinds)} weights are computed in their own numbers, and other linear layers "
-        "in int8; --quantization none widens them."
+        f"The file's {' and '.join(kinds)} weights are computed in their stored format, and other linear layers "
+        "in int8; --quantization none dequantizes them."
     )

@@ -43,7 +43,7 @@ class Int8Format:
     @property
     def notice(self) -> str:
         return (
-            "The checkpoint's int8 weights are widened as they are read; --quantization int8 computes with "
+            "The checkpoint's int8 weights are dequantized while loading; --quantization int8 computes with "
             "them as they are, and rounds the head too."
         )
 
@@ -79,7 +79,7 @@ class PackedFormat:
     def notice(self) -> str:
         if self._is_by_row and self.num_bits == 8:
             return (
-                "The checkpoint's weights of 8 bits are widened as they are read; --quantization int8 computes "
+                "The checkpoint's 8-bit weights are dequantized while loading; --quantization int8 computes "
                 "with them as they are, and rounds the head too."
             )
         return describe_bits(f"{self.num_bits} bits", self.groups("float16"))

@@ -111,11 +111,11 @@ def describe_bits(bits: str, form: GroupFormat | None) -> str:
     """Returns the notice of a checkpoint with weights of `bits` bits."""
     if form is not None:
         return (
-            f"The checkpoint's weights of {bits} are computed as they are, and other linear layers in int8; "
-            "--quantization none widens them."
+            f"The checkpoint's weights of {bits} are computed in their stored format, and other linear layers in int8; "
+            "--quantization none dequantizes them."
         )
     return (
-        f"The checkpoint's weights of {bits} are widened as they are read; --quantization int8 rounds them "
+        f"The checkpoint's weights of {bits} are dequantized while loading; --quantization int8 quantizes them "
         "again, to half the memory of bfloat16."
     )
 

@@ -1,4 +1,4 @@
-"""The Embed call: token ids in, one embedding out, and no engine work left behind."""
+"""The Embed call: token ids in, one embedding out; however the call ends, the engine's request ends too."""
 
 import uuid
 from contextlib import aclosing
@@ -16,7 +16,7 @@ from weft.rpc.spans import server_span
 
 
 class EmbedCall:
-    """Serves Embed, among the requests in flight of `generate`. One event loop owns it."""
+    """Serves Embed; its requests count among those in flight of `generate`. Owned by one event loop."""
 
     def __init__(
         self, client: EngineClient, generate: GenerateCall, tracer: Tracer | None = None
@@ -25,13 +25,13 @@ class EmbedCall:
         self._tracer = tracer
         self._limits = client.info.limits
         self._generate = generate
-        # Gateways pad as the tokenizer's file says; those of encoders are often saved with padding on.
-        # A decoder's padding id may well be the one that ends its texts.
+        # Gateways pad as the tokenizer's file says, and encoders are often saved with padding on. A decoder is left
+        # alone: its padding id may be its end-of-sequence id.
         is_encoder = not client.info.chunks_prompts
         self._padding_id = client.model_config.pad_token_id if is_encoder else None
 
     async def __call__(self, message: pb.EmbedRequest, context: Context) -> pb.EmbedResponse:
-        """Serve one request."""
+        """Serves one request."""
         self._generate.receive()
         pooler = self._client.info.pooler
         embedding = to_embed_input(message, pooler, self._limits, self._padding_id)

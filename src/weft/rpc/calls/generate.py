@@ -1,4 +1,4 @@
-"""The Generate call: checked request in, chunks and completes out, and no engine work left behind."""
+"""The Generate call: a request in, chunks and completes out; however the call ends, the engine's request ends too."""
 
 import asyncio
 import time
@@ -31,7 +31,7 @@ from weft.text.outputs import let_go_of, num_scores_of, write_scores
 
 
 class InFlight:
-    """The ids of the requests in flight: refuses duplicates. One event loop owns it."""
+    """The ids of the requests in flight; refuses duplicates. Owned by one event loop."""
 
     def __init__(self) -> None:
         self._owner_by_id: dict[str, bytes | None] = {}
@@ -50,7 +50,7 @@ class InFlight:
 
     @contextmanager
     def hold(self, request_id: str, owner: bytes | None = None) -> Iterator[None]:
-        """Use `request_id` for the length of the block; `AlreadyExists` if it is in use."""
+        """Reserves `request_id` during the block; raises `AlreadyExists` if it is in use."""
         if request_id in self._owner_by_id:
             raise AlreadyExists(f"request_id {request_id!r} is in use by a request in flight")
         self._owner_by_id[request_id] = owner
@@ -63,12 +63,12 @@ class InFlight:
                 self._idle.set()
 
     async def wait_idle(self, timeout_s: float) -> bool:
-        """Wait until none is in use; False if that takes longer than `timeout_s`."""
+        """Waits until no id is in use; returns False after `timeout_s`."""
         return await is_set_within(self._idle, timeout_s)
 
 
 class GenerateCall:
-    """Serves Generate. One event loop owns it."""
+    """Serves Generate. Owned by one event loop."""
 
     def __init__(
         self,
@@ -86,7 +86,8 @@ class GenerateCall:
         self._limits = client.info.limits
         self._write_timeout_s = write_timeout_s
         self._is_closed = False
-        self.prefiller: RpcPrefiller | None = None  # where this engine fetches prompts from others
+        # Set if this engine fetches prompts from other engines.
+        self.prefiller: RpcPrefiller | None = None
         self.last_receive_time = time.time()
         self.in_flight = InFlight()
 
@@ -95,13 +96,13 @@ class GenerateCall:
         self._is_closed = True
 
     def receive(self) -> None:
-        """Note that a request has come; `Unavailable` once closed."""
+        """Records the arrival of a request; raises `Unavailable` once closed."""
         self.last_receive_time = time.time()
         if self._is_closed:
             raise Unavailable("the server is shutting down; send the request to another one")
 
     async def __call__(self, request: pb.GenerateRequest, context: Context) -> None:
-        """Serve one request."""
+        """Serves one request."""
         self.receive()
         generation = to_generation(request, self._limits, self._client.model_config.media)
         request_id = generation.request_id or f"weft-{uuid.uuid4().hex}"
@@ -116,22 +117,22 @@ class GenerateCall:
             client = self.client_of(context)
             async with until_deadline(context):
                 prepared = await self._prepare(client, request_id, generation, context, headers)
-                # Now, so that the caller holds a stream that it can cancel before the first answer; but
-                # after the checks, because a refusal with nothing before it may be retried elsewhere.
+                # Sent now, so that the caller can cancel before the first answer; after the checks, because a refusal
+                # without metadata before it may be retried on another server.
                 await context.send_initial_metadata(())
                 await self._serve(client, prepared, context)
 
     def client_of(self, context: Context) -> EngineClient:
-        """The engine as this caller sees it, whose request counts now."""
+        """The engine as this caller sees it; counts the request."""
         return self._keys.admit(self._client, context.invocation_metadata() or ())
 
     def hold(self, request_id: str, context: Context) -> AbstractContextManager[None]:
-        """Count a request of this caller as in flight."""
+        """Counts a request of this caller as in flight."""
         owner = self._keys.owner(context.invocation_metadata() or ())
         return self.in_flight.hold(request_id, owner)
 
     async def _serve(self, client: EngineClient, request: Request, context: Context) -> None:
-        # Whatever ends this call, closing the generator ends the request in the engine.
+        # Closing the generator, however this call ends, ends the request in the engine.
         async with aclosing(client.run(request)) as outputs:
             if request.params.output_kind is OutputKind.DELTA:
                 await self._reply_as_stream(outputs, request.params, context)
@@ -163,7 +164,7 @@ class GenerateCall:
             return await self.prefiller.compute(request, chosen)
 
     def _reasoning(self, params: SamplingParams) -> dict[str, Any]:
-        """Returns the reasoning arguments that a constraint needs, where the call does not say them."""
+        """Returns the reasoning arguments that a constraint needs, if the call does not set them."""
         if self._reasoning_end is None or params.structured_outputs is None:
             return {}
         return {"reasoning_parser_kwargs": {"end": self._reasoning_end}}

@@ -1,4 +1,4 @@
-"""The SubscribeKvEvents call: the prefix cache's changes as they happen, and load while there are none."""
+"""The SubscribeKvEvents call: changes of the prefix cache as they happen, and load records in between."""
 
 import asyncio
 import time
@@ -15,7 +15,7 @@ from weft.rpc.convert.kv_events import KvEventWriter
 
 T = TypeVar("T")
 
-# Each may hold what a step stored, and decoding it takes up to a millisecond.
+# Batches decoded ahead: each may hold the blocks of a step, and takes up to a millisecond to decode.
 _NUM_AHEAD = 8
 
 
@@ -30,12 +30,12 @@ class KvEventsCall:
     async def __call__(
         self, request: common_pb2.SubscribeKvEventsRequest, context: Context
     ) -> None:
-        """Serve one subscriber until it leaves or the engine ends."""
+        """Serves one subscriber until it disconnects or the engine ends."""
         if not self._client.info.has_kv_events:
             raise Unsupported("there are no prefix-cache events: prefix caching is off")
         batches = self._client.subscribe_kv_events(request.start_sequence_number)
         subscriber = _Subscriber(self._client, max_load_age_s=self._heartbeat_s)
-        # An older subscriber would take a load record before the first batch for a repeated batch.
+        # An older subscriber would mistake a load record before the first batch for a repeated batch.
         wants_heartbeats = request.load_records_before_first_batch
         await context.send_initial_metadata(())
         async with (
@@ -68,7 +68,7 @@ class _Subscriber:
 
     async def batch(self, batch: KvEventBatch) -> common_pb2.KvEventBatch:
         """The changes of one step, with a load that is not older than a heartbeat."""
-        # That goes through the engine's mailbox, and so waits for the end of a step.
+        # The call goes through the engine's mailbox, so it waits for the end of a step.
         if time.monotonic() - self._loaded_at >= self._max_load_age_s:
             await self._read_loads()
         rank = batch.data_parallel_rank
@@ -88,9 +88,10 @@ class _Subscriber:
 async def with_ticks(
     source: AsyncGenerator[T, None], interval_s: float
 ) -> AsyncGenerator[T | None, None]:
-    """Yield what `source` yields, and None after every `interval_s` of silence. Owns `source`.
+    """Yields the items of `source`, and None after every `interval_s` without one.
 
-    What is there already is read ahead: a turn of a busy loop for each item, and the reader falls behind for good.
+    Owns `source`. Ready items are read ahead: otherwise a reader on a busy loop gets one item per turn, and falls
+    behind.
     """
     items: asyncio.Queue[T | None] = asyncio.Queue()
     room = asyncio.Semaphore(_NUM_AHEAD)
@@ -119,6 +120,6 @@ async def with_ticks(
                 yield item
             await filling
         finally:
-            # A generator that still runs cannot be closed: stop it, and wait until it has.
+            # A running generator cannot be closed: cancel it first, and wait.
             filling.cancel()
             await asyncio.gather(filling, return_exceptions=True)

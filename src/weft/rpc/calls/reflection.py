@@ -1,4 +1,4 @@
-"""`grpc.reflection.v1` beside `v1alpha`, which is all the library has: they differ in their package's name alone."""
+"""`grpc.reflection.v1` in addition to `v1alpha`, which the library implements: only their package names differ."""
 
 from collections.abc import Sequence
 from typing import Any
@@ -28,7 +28,7 @@ def reflection_handlers(services: Sequence[str]) -> tuple["GenericRpcHandler[Any
 def _handler(
     service: ServiceDescriptor, servicer: ReflectionServicer
 ) -> "GenericRpcHandler[Any, Any]":
-    """`servicer` speaks the older version's messages, whose bytes are those of the newer one."""
+    """A handler for the newer version; `servicer` uses the messages of the older one, which have the same bytes."""
     call = stream_stream_rpc_method_handler(
         servicer.ServerReflectionInfo,
         reflection_pb2.ServerReflectionRequest.FromString,
@@ -50,7 +50,7 @@ def _new_service() -> ServiceDescriptor:
 def _renamed() -> FileDescriptorProto:
     old = FileDescriptorProto()
     reflection_pb2.DESCRIPTOR.CopyToProto(old)
-    old.ClearField("options")  # other languages' packages, and that it is deprecated
+    old.ClearField("options")  # options name packages of other languages, and the deprecation
     return text_format.Parse(
         text_format.MessageToString(old).replace("v1alpha", "v1"), FileDescriptorProto()
     )

@@ -36,7 +36,7 @@ _FLUSH_RETRY_S = 0.05
 
 
 class Service:
-    """Everything `VllmEngine` answers. One event loop owns it."""
+    """The calls of `VllmEngine`. Owned by one event loop."""
 
     def __init__(
         self,
@@ -70,7 +70,7 @@ class Service:
         self.embed = EmbedCall(client, self.generate, tracer)
 
     def handler(self) -> "GenericRpcHandler[Any, Any]":
-        """The service's calls; a test checks that none is missing."""
+        """The handler of all calls; a test checks that none is missing."""
         unary: dict[str, boundary.UnaryHandler] = {
             "Embed": self.embed,
             "HealthCheck": self._health_check,
@@ -111,7 +111,7 @@ class Service:
         metadata = context.invocation_metadata() or ()
         ids = list(request.request_ids)
         if not self._keys.may_control(metadata):
-            # What is somebody else's is passed over like what nobody has: an id is no secret to probe.
+            # Ids of other callers' requests are ignored like unknown ids, so that callers cannot probe for ids.
             ids = self.generate.in_flight.owned(ids, self._keys.owner(metadata))
         if ids:
             await self._client.abort(ids)
@@ -169,7 +169,7 @@ class Service:
                     success=False,
                     message="requests in flight hold cached blocks; nothing was dropped",
                 )
-            # The engine has no event for "no request holds a block", and asking is cheap.
+            # The engine sends no event when the last block is released, and a repeated call is cheap.
             await asyncio.sleep(_FLUSH_RETRY_S)
         return common_pb2.FlushCacheResponse(success=True, message="the prefix cache is empty")
 
@@ -199,7 +199,7 @@ async def is_alive(client: EngineClient) -> bool:
             await client.check_health()
     except (WeftError, TimeoutError):
         return False
-    except Exception:  # whatever it is, the engine has not answered
+    except Exception:  # any failure means that the engine has not answered
         log.exception("the check of the engine's health failed")
         return False
     return True

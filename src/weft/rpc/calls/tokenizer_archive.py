@@ -1,4 +1,4 @@
-"""The tokenizer's files as one zip, the same bytes every time, cut in pieces for the wire and back."""
+"""The tokenizer's files as a zip archive with reproducible bytes, split into pieces for the protocol."""
 
 import asyncio
 import hashlib
@@ -12,17 +12,17 @@ from weft.pb import common_pb2
 
 PIECE_BYTES = 64 * 1024
 
-# What a client accepts from a server it does not control.
+# Limits of what a client accepts from a server that it does not control.
 MAX_FILES = 50
 MAX_PACKED_BYTES = 200 * 2**20
 MAX_UNPACKED_BYTES = 500 * 2**20
 
 _METHODS = (zipfile.ZIP_STORED, zipfile.ZIP_DEFLATED)
 
-# What reading a broken archive raises.
+# Exceptions of the library for a broken archive.
 _DAMAGE = (zipfile.BadZipFile, zlib.error, EOFError, RuntimeError, ValueError)
 
-# Part of every entry's header; a fixed one keeps the archive's hash the same on every server.
+# A constant time in each entry's header: the archive's hash is then the same on every server.
 _TIMESTAMP = (1980, 1, 1, 0, 0, 0)
 
 
@@ -58,7 +58,7 @@ def pack(files: Mapping[str, bytes]) -> bytes:
 
 
 def to_chunks(packed: bytes) -> Iterator[common_pb2.GetTokenizerChunk]:
-    """The archive in pieces; the last one carries the hash of the whole."""
+    """Splits the archive into pieces; the last piece carries the hash of the whole."""
     last = (len(packed) - 1) // PIECE_BYTES
     for number in range(last + 1):
         data = packed[number * PIECE_BYTES : (number + 1) * PIECE_BYTES]
@@ -67,7 +67,7 @@ def to_chunks(packed: bytes) -> Iterator[common_pb2.GetTokenizerChunk]:
 
 
 def unpack(packed: bytes, sha256: str) -> dict[str, bytes]:
-    """The files of an archive that came over the wire: plain names, whole, and not too many."""
+    """Unpacks a received archive, after checking its hash, file names, and sizes."""
     if hashlib.sha256(packed).hexdigest() != sha256:
         raise GenerationError("the tokenizer archive is damaged: its SHA-256 does not match")
     try:
@@ -85,7 +85,7 @@ def _check_entries(entries: Sequence[zipfile.ZipInfo]) -> None:
         raise ValueError("a file name occurs twice")
     if any(entry.compress_type not in _METHODS for entry in entries):
         raise ValueError("an entry is packed with an unknown method")
-    # Declared sizes can be trusted: reading stops with an error where an entry holds more.
+    # The declared sizes can be trusted: reading raises an error if an entry holds more.
     num_bytes = sum(entry.file_size for entry in entries)
     if len(names) > MAX_FILES or num_bytes > MAX_UNPACKED_BYTES:
         raise ValueError(

@@ -1,4 +1,4 @@
-"""Chunks and completes of Generate, from the wire: to the outputs of sequences, as an engine emits them."""
+"""Converts chunks and completes of Generate to outputs of sequences, in the engine's form."""
 
 from collections.abc import Sequence
 from typing import Any, Protocol
@@ -63,7 +63,7 @@ class RemoteAnswers:
         return [output] if held is None else [held, output]
 
     def _complete(self, complete: pb.GenerateComplete) -> list[SequenceOutput]:
-        # A stream's last tokens came in chunks before.
+        # In a stream, the last tokens were sent in earlier chunks.
         is_whole = self._request.params.output_kind is OutputKind.FINAL_ONLY
         output = self._output(complete, complete.output_ids if is_whole else ())
         self._open.remove(complete.index)
@@ -109,12 +109,12 @@ class RemoteAnswers:
         return [self._to_row(*row) for row in rows]
 
     def _to_prompt_rows(self, logprobs: pb.InputLogProbs) -> list[LogprobRow]:
-        """Without the first token's, which nothing precedes."""
+        """Rows of the prompt, without the first token, which has no logprob."""
         rows = zip(logprobs.token_ids, logprobs.token_logprobs, _tops_of(logprobs), strict=True)
         return [self._to_row(token_id, value.value, top) for token_id, value, top in rows][1:]
 
     def _to_row(self, token_id: int, logprob: float, top: pb.TopLogProbs) -> LogprobRow:
-        """The token that came first, then the best, each with its rank if that is known."""
+        """A row with the sampled token first, then the best tokens, each with its rank if known."""
         listed = zip(top.token_ids, top.values, strict=True)
         best = sorted(listed, key=lambda pair: -pair[1])
         ids = [one for one, _ in best]

@@ -1,4 +1,4 @@
-"""Embed, both ways: the wire carries token ids and one vector, and nothing else is to be said."""
+"""Converts Embed messages in both directions: they hold token ids and one vector."""
 
 from dataclasses import dataclass
 
@@ -13,7 +13,7 @@ from weft.rpc.convert.request import not_on_this_wire
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class EmbedInput:
-    """An `EmbedRequest` in our terms. `request_id` None: the server is to make one."""
+    """The content of an `EmbedRequest`. `request_id` None: the server generates an id."""
 
     request_id: str | None
     prompt: TokensPrompt
@@ -51,7 +51,7 @@ def to_embed_response(output: PoolingRequestOutput) -> pb.EmbedResponse:
 
 
 def to_embed_request(request: Request) -> pb.EmbedRequest:
-    """Translate a checked request; what is not to be said on this wire is refused by name."""
+    """Converts a checked request; refuses parameters for which the message has no field."""
     pooling = request.pooling
     assert pooling is not None
     if pooling.task != "embed":

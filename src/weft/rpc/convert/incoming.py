@@ -20,7 +20,7 @@ from weft.pb import vllm_engine_pb2 as pb
 from weft.rpc.convert.kv_events import TIERS
 
 _MEDIA = {tier: medium for medium, tier in TIERS.items()}
-# The wire has one pooling call, and says nothing of how it is answered.
+# The protocol has one pooling call, and does not report the model's pooling tasks.
 _EMBEDDER = PoolerConfig(kinds={"embed": PoolingKind.LAST}, normalize=True, embedding_size=0)
 
 
@@ -40,7 +40,7 @@ class ServerReport:
 
 
 def to_server_report(info: pb.GetServerInfoResponse, *, is_ours: bool = False) -> ServerReport:
-    """Translate. A server of ours says in metadata that it is one."""
+    """Converts a server's report; a Weft server identifies itself in metadata."""
     begins_at_once = info.constrained_decoding_start == "first_token"
     return ServerReport(
         is_paused=info.is_paused,
@@ -80,14 +80,14 @@ def to_engine_config(
 
 
 def to_model_config(info: pb.GetModelInfoResponse, dtype: str) -> ModelConfig:
-    """The wire does not say the limit on logprobs: the server checks that one."""
+    """Converts the model's configuration; the server itself checks the limit on logprobs, which the message lacks."""
     defaults = info.default_sampling_params_json
     return ModelConfig(
         model=info.model_path,
         served_model_names=(info.served_model_name or info.model_path,),
         model_type=info.model_type,
         architectures=tuple(info.architectures),
-        dtype=dtype.removeprefix("torch."),  # as vLLM's server has it
+        dtype=dtype.removeprefix("torch."),  # the form that vLLM's server sends
         vocab_size=info.vocab_size,
         max_model_len=info.max_context_length,
         eos_token_ids=tuple(info.eos_token_ids),
@@ -101,7 +101,7 @@ def to_model_config(info: pb.GetModelInfoResponse, dtype: str) -> ModelConfig:
 
 
 def to_engine_load(load: pb.SchedulerLoad) -> EngineLoad:
-    """Translate; what the wire does not carry stands at 0."""
+    """Converts a load; values that the message lacks are 0."""
     return EngineLoad(
         data_parallel_rank=load.dp_rank,
         num_running=load.num_running_reqs,
@@ -116,7 +116,7 @@ def to_engine_load(load: pb.SchedulerLoad) -> EngineLoad:
 
 
 def to_kv_event_batch(batch: common_pb2.KvEventBatch) -> KvEventBatch:
-    """Translate. Hashes come back as the 8 bytes that travelled."""
+    """Converts a batch; hashes are the 8 bytes that were sent."""
     return KvEventBatch(
         sequence_number=batch.sequence_number,
         timestamp=batch.timestamp,

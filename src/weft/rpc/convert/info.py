@@ -18,9 +18,8 @@ SERVER_TYPE = "vllm-grpc"
 _REQUEST_COUNTS = ("num_running_reqs", "num_waiting_reqs", "num_total_reqs", "max_running_requests")
 _TOKEN_COUNTS = ("num_used_tokens", "max_total_num_tokens", "token_usage")
 
-# The sections a caller may ask for, and the fields of a load that each one fills. Those without any
-# name what the message has no field for, such as adapters (the load records of SubscribeKvEvents have),
-# or what this engine does not have.
+# Sections that a caller may request, with the load fields that each fills. A section without fields has no field in
+# the message (adapters are in the load records of SubscribeKvEvents) or does not exist in this engine.
 _FIELDS_BY_SECTION = MappingProxyType(
     {
         "core": frozenset(field.name for field in pb.SchedulerLoad.DESCRIPTOR.fields),
@@ -51,7 +50,7 @@ def to_model_info(model: ModelConfig) -> pb.GetModelInfoResponse:
         eos_token_ids=model.eos_token_ids,
         pad_token_id=model.pad_token_id or 0,
         bos_token_id=model.bos_token_id or 0,
-        # One token must still fit behind a prompt that is to be answered.
+        # A prompt for generation must leave room for at least one token.
         max_req_input_len=model.max_model_len - (model.runner_type == "generate"),
         default_sampling_params_json=json.dumps(defaults, sort_keys=True) if defaults else "",
     )
@@ -66,9 +65,10 @@ def to_server_info(
     uptime_s: float,
     reasoning_parser: str | None = None,
 ) -> pb.GetServerInfoResponse:
-    """Facts of the server. What belongs to KV transfer and media stays empty: there is none.
+    """The server's properties.
 
-    So does what is said of reasoning where no `reasoning_parser` finds its end.
+    Fields of KV transfer and media stay empty, because they are not supported; the fields of reasoning stay empty
+    without a `reasoning_parser`.
     """
     return pb.GetServerInfoResponse(
         active_requests=num_active_requests,

@@ -31,7 +31,7 @@ class KvEventWriter:
     def batch(
         self, batch: KvEventBatch, load: EngineLoad | None, *, age_s: float
     ) -> pb.KvEventBatch:
-        """The changes of one step, with the load of its rank as it was `age_s` ago."""
+        """The changes of one step, with the load of its rank from `age_s` ago."""
         self._last_sequence_number = batch.sequence_number
         return pb.KvEventBatch(
             sequence_number=batch.sequence_number,
@@ -42,7 +42,7 @@ class KvEventWriter:
         )
 
     def heartbeat(self, load: EngineLoad, now: float) -> pb.KvEventBatch:
-        """A load record: no events, and the sequence number of the last batch again."""
+        """A load record: no events, and again the sequence number of the last batch."""
         record = self._load(load, age_s=0.0)
         record.load_only = True
         record.cache_hit_rate = load.cache_hit_rate
@@ -106,12 +106,12 @@ def to_int64(block_hash: bytes) -> int:
 
 
 def _medium(medium: Medium) -> str | None:
-    """The word for it; of the pool it goes without saying."""
+    """Name of the medium; None for the pool."""
     return None if medium is Medium.POOL else medium
 
 
 def _media_keys(event: BlockStored, block: int) -> list[pb.KvBlockExtraKey]:
-    """By which a block differs from one with the same tokens."""
+    """The extra keys by which a block differs from another block with the same tokens."""
     items = event.media[block] if event.media else []
     return [
         pb.KvBlockExtraKey(multimodal=pb.KvMultimodalKey(identifier=name, offset=offset))

@@ -18,14 +18,14 @@ from weft.pb import vllm_engine_pb2 as pb
 
 MEDIA_REFS = "media_refs"
 EXTRA_TENSORS = "extra_mm_inputs"
-# Memory of this machine, or of another: a sender must not have to be trusted with either.
+# Payloads in memory of this machine or of another are refused: the server would have to trust the sender.
 REFUSED_PAYLOADS = frozenset({"shm", "remote"})
 _MODALITIES: Mapping[int, Modality] = {
     common_pb2.IMAGE: "image",
     common_pb2.AUDIO: "audio",
     common_pb2.VIDEO: "video",
 }
-# The name that models have for what `pixel_values` holds, unless `encoder_input_key` is another.
+# Name of the tensor in `pixel_values`, unless `encoder_input_key` sets another.
 _PIXELS = "pixel_values"
 _PIXELS_OF_VIDEOS = "pixel_values_videos"
 
@@ -40,7 +40,9 @@ def media_field(request: pb.GenerateRequest) -> str | None:
 
 
 def to_media(request: pb.GenerateRequest) -> Media | None:
-    """Translate; None where there are none. What they have to do with each other and the prompt is not checked."""
+    """Converts the media; None if there are none. Their consistency with each other and with the prompt is checked
+    later.
+    """
     if media_field(request) is None:
         return None
     return Media(items=_to_items(request.media_refs), tensors=_to_tensors(request))
@@ -65,7 +67,7 @@ def _to_items(refs: pb.MediaRefs) -> list[MediaItem]:
 def _to_tensors(request: pb.GenerateRequest) -> list[MediaTensors]:
     batches = [request.mm_inputs] if request.HasField(TENSORS) else []
     batches.extend(request.extra_mm_inputs)
-    # All of them, before a byte of one is copied.
+    # The total size is checked before any tensor is copied.
     total = sum(
         num_bytes(name, data.dtype, data.shape)
         for batch in batches
@@ -90,7 +92,8 @@ def _to_batch(batch: pb.MultimodalInputs) -> MediaTensors:
     modality = _MODALITIES.get(batch.modality or common_pb2.IMAGE)
     if modality is None:
         raise BadRequest(TENSORS, f"{TENSORS}.modality must be IMAGE, AUDIO or VIDEO")
-    if not batch.HasField(_PIXELS):  # as of a prompt that another server has computed
+    # A batch without pixels, for example of a prompt that another server has computed.
+    if not batch.HasField(_PIXELS):
         raise Unsupported(f"{TENSORS} without {_PIXELS} is not supported yet")
 
     def named(name: str) -> str:

@@ -14,25 +14,25 @@ from weft.core.values.types import (
 )
 from weft.pb import vllm_engine_pb2 as pb
 
-# Stands for a log-probability of minus infinity or none at all: JSON made of it must stay valid.
+# Stands for a logprob of minus infinity, or for a missing one, so that JSON made of it is valid.
 LOWEST_LOGPROB = -9999.0
 
 PromptLogprobs = Sequence[PositionLogprobs | None]
 
 
 class StreamedReply:
-    """Turns the outputs of one request into messages, and knows which answers have ended."""
+    """Converts the outputs of one request to messages, and tracks which answers have ended."""
 
     def __init__(self, params: SamplingParams) -> None:
         self._params = params
         self._open = set(range(params.n))
-        self._silent = set(range(params.n))  # answers whose first message is still to come
+        self._silent = set(range(params.n))  # answers whose first message has not been sent
         self._plain_by_index: dict[int, pb.GenerateResponse] = {}
 
     def messages(self, output: RequestOutput) -> list[pb.GenerateResponse]:
-        """The chunk of every answer with new tokens, and right after it the complete if it has ended.
+        """The chunk of every answer with new tokens, followed by its complete if the answer has ended.
 
-        They are good until the next call.
+        The messages are valid until the next call.
         """
         messages: list[pb.GenerateResponse] = []
         for answer in output.outputs:
@@ -58,7 +58,7 @@ class StreamedReply:
     def _to_plain_chunk(
         self, output: RequestOutput, answer: CompletionOutput
     ) -> pb.GenerateResponse:
-        """An earlier chunk with the tokens of this one: to make one takes three times as long."""
+        """An earlier chunk, reused with this chunk's tokens: creating a message takes three times as long."""
         message = self._plain_by_index[answer.index]
         chunk = message.chunk
         chunk.token_ids[:] = answer.token_ids
@@ -92,7 +92,7 @@ class StreamedReply:
 
 
 class WholeReply:
-    """Gathers the finished answers of one request that is not streamed."""
+    """Collects the finished answers of one request that is not streamed."""
 
     def __init__(self, params: SamplingParams) -> None:
         self._params = params
@@ -119,7 +119,7 @@ def to_complete(
     params: SamplingParams,
     prompt_logprobs: PromptLogprobs | None,
 ) -> pb.GenerateComplete:
-    """The end of one answer; `answer.token_ids` is everything, or the last delta of a stream."""
+    """The end of one answer; `answer.token_ids` holds all tokens, or in a stream the last new ones."""
     complete = pb.GenerateComplete(
         index=answer.index,
         output_ids=answer.token_ids,
@@ -138,7 +138,7 @@ def to_complete(
     if transfer is not None:
         complete.kv_transfer_params_json = msgspec.json.encode(transfer).decode()
         host, port = transfer.get("remote_host"), transfer.get("remote_port")
-        if isinstance(host, str) and isinstance(port, int):  # some connectors have other names
+        if isinstance(host, str) and isinstance(port, int):  # other connectors may use other keys
             complete.kv_transfer_params.remote_host = host
             complete.kv_transfer_params.remote_port = port
     match answer.stop_reason:

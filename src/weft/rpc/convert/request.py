@@ -37,22 +37,22 @@ from weft.rpc.convert.media import REFUSED_PAYLOADS, media_field, to_media
 
 MAX_FLUSH_TIMEOUT_S = 3600.0
 
-# Fields that are refused by name, by the message they are of.
+# Fields that are refused, by message type.
 REFUSED_FIELDS = MappingProxyType(
     {
-        # Where traces go and what is in them the engine's operator has chosen.
+        # The server's operator decides on the path and the content of traces, so these fields are refused.
         "StartProfileRequest": frozenset(common_pb2.StartProfileRequest.DESCRIPTOR.fields_by_name)
         - {"num_steps"},
         "TensorData": REFUSED_PAYLOADS,
     }
 )
 MAX_TOKEN_IDS = 1_000_000
-MAX_TRANSFER_CHARS = 1 << 20  # of JSON: sixteen for each block that a request may have
+MAX_TRANSFER_CHARS = 1 << 20  # characters of JSON: sixteen for each block that a request may have
 _TRANSFER_JSON = "kv_transfer_params_json"
 _UINT32_MAX = 2**32 - 1
 _FLOAT32 = struct.Struct("<f")
 
-# What they are where the message does not say. A number without presence is no other than 0.
+# Defaults of absent fields. A number without presence cannot be told from 0.
 _UNSET: dict[str, Any] = {
     p.name: False if p.kind is bool else None if p.is_optional else p.default
     for p in PARAMETERS.values()
@@ -81,7 +81,9 @@ class Generation:
 def to_generation(
     request: pb.GenerateRequest, limits: Limits, media: MediaConfig | None = None
 ) -> Generation:
-    """Translate; what is refused here is what only this wire knows of. `media` is what the model takes of them."""
+    """Converts a request; refuses only what is specific to this protocol. `media` describes the media that the model
+    accepts.
+    """
     if media is None and (name := media_field(request)) is not None:
         raise BadRequest(name, f"{name}: this model reads text only")
     params = to_params(request.sampling_params, is_streaming=request.stream)
@@ -140,7 +142,7 @@ def _to_prompt(request: pb.GenerateRequest, params: SamplingParams, limits: Limi
     media = to_media(request)
     match request.WhichOneof("input"):
         case "text":
-            # Megabytes, made anew at each look.
+            # Read once: protobuf builds the text, up to megabytes, at each access.
             if not (text := request.text):
                 raise BadRequest("text", "text must not be empty")
             if media is None:
@@ -162,9 +164,9 @@ def _to_token_ids(
     tokenized: pb.TokenizedInput, params: SamplingParams, limits: Limits
 ) -> list[int]:
     token_ids = tokenized.input_ids
-    # Refuse by length before millions of ids are copied.
+    # Checked by length, before millions of ids are copied.
     if params.truncate_prompt_tokens is not None:
-        # The engine truncates, on the side its tokenizer says, and checks what is left.
+        # The engine truncates, on the side that its tokenizer sets, and checks the rest.
         max_given = max(MAX_TOKEN_IDS, limits.max_model_len)
         if len(token_ids) > max_given:
             raise BadRequest(
@@ -177,7 +179,7 @@ def _to_token_ids(
 
 
 def _refuse_fields(request: Message) -> None:
-    # Not `ListFields`, which makes a text of all that is there.
+    # Not `ListFields`, which copies every field that is set.
     for field in request.DESCRIPTOR.fields:
         name = field.name
         if name not in REFUSED_FIELDS[request.DESCRIPTOR.name]:
@@ -187,10 +189,10 @@ def _refuse_fields(request: Message) -> None:
 
 
 def check_carried(params: SamplingParams) -> None:
-    """Refuse params that this wire has no field for. Zeros that mean "unset" are out of range."""
+    """Refuses params for which the message has no field. Zeros that mean "unset" are out of range."""
     for name in _NOT_CARRIED:
         value = getattr(params, name)
-        if value or type(value) is int:  # a budget of 0 is one too
+        if value or type(value) is int:  # a budget of 0 counts as set
             raise not_on_this_wire(name)
     if params.seed is not None and params.seed not in _INT32:
         raise BadRequest(
@@ -224,14 +226,15 @@ def _to_json(transfer: dict[str, Any]) -> str:
 
 
 def not_on_this_wire(name: str) -> BadRequest:
-    """The error for something that only an engine in this process can be given."""
+    """The error for a parameter that only an engine in the same process can get."""
     return BadRequest(name, f"{name} cannot be sent over gRPC")
 
 
 def to_message(params: SamplingParams) -> pb.SamplingParams:
     """Translate checked parameters."""
     message = pb.SamplingParams(**{name: getattr(params, name) for name in _UNSET})
-    message.top_k = min(max(params.top_k, 0), _UINT32_MAX)  # below 0 and huge are both "off"
+    # Negative and huge values both mean "off".
+    message.top_k = min(max(params.top_k, 0), _UINT32_MAX)
     message.stop.extend(params.stop_strings)
     message.stop_token_ids.extend(params.stop_token_ids or ())
     for token_id, bias in (params.logit_bias or {}).items():
@@ -242,7 +245,7 @@ def to_message(params: SamplingParams) -> pb.SamplingParams:
 
 
 def to_params(message: pb.SamplingParams, *, is_streaming: bool) -> SamplingParams:
-    """Translate; a number that is unset takes its neutral value. Ranges are not checked here."""
+    """Converts the parameters; unset numbers get their neutral values. Ranges are checked later."""
     numbers = _UNSET.copy()
     for field, value in message.ListFields():
         name = field.name
@@ -255,14 +258,14 @@ def to_params(message: pb.SamplingParams, *, is_streaming: bool) -> SamplingPara
         stop=list(message.stop) or None,
         stop_token_ids=_to_ids("stop_token_ids", message.stop_token_ids) or None,
         logit_bias={key: _shortest(value) for key, value in message.logit_bias.items()} or None,
-        # The caller gets token ids; text is made only to search it for stop strings.
+        # The caller gets token ids; text is needed only to search for stop strings.
         detokenize=bool(message.stop),
         output_kind=OutputKind.DELTA if is_streaming else OutputKind.FINAL_ONLY,
     )
 
 
 def _to_ids(name: str, token_ids: Sequence[int]) -> list[int]:
-    """A copy, refused by length before it is made; how many there may be depends on the vocabulary."""
+    """A copy of the ids; refused by length before copying. The maximum depends on the vocabulary."""
     if len(token_ids) > MAX_TOKEN_IDS:
         raise BadRequest(name, f"{name} takes at most {MAX_TOKEN_IDS} ids, got {len(token_ids)}")
     return list(token_ids)

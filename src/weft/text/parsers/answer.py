@@ -80,7 +80,8 @@ class TextParser:
     __slots__ = ("_spaces",)
 
     def __init__(self) -> None:
-        self._spaces: list[str] | None = []  # that the answer began with; None behind them
+        # White space at the beginning of the answer; None after the beginning.
+        self._spaces: list[str] | None = []
 
     def feed(self, text: str) -> list[Part]:
         if self._spaces is None:
@@ -94,7 +95,7 @@ class TextParser:
 
 
 class _MarkerFilter:
-    """Takes markers out of text that comes in pieces."""
+    """Removes markers from text that arrives in pieces."""
 
     __slots__ = ("_held", "_markers")
 
@@ -128,14 +129,14 @@ def read_answer(
     *,
     is_open: bool | None,
 ) -> Reading[None]:
-    """Reasoning, if the family has any and the prompt has not closed it; then text and calls."""
+    """Reads reasoning, if the family has it and the prompt has not closed it; then text and calls."""
     before, marker = "", None
     if reasoning is not None and is_open is not False:
         before, marker = yield from read_reasoning(context, reasoning, is_open=is_open)
     tags = () if reasoning is None else reasoning.answer_tags
     answer = _TextAndCalls(context, tool, tags)
     if marker is not None and not answer.knows(marker):
-        # It ends the reasoning of these models also where nobody looks for their calls.
+        # For these models the marker ends the reasoning even if no tool parser reads their calls.
         context.collector.content(marker)
         marker = None
     yield from answer.read(before, marker)
@@ -144,11 +145,11 @@ def read_answer(
 def read_reasoning(
     context: ParseContext, family: ReasoningFamily, *, is_open: bool | None
 ) -> Reading[tuple[str, str | None]]:
-    """Read the reasoning. What it took of the answer: white space, and the mark of a call."""
+    """Reads the reasoning. Returns what it consumed of the answer: white space, and the marker of a call."""
     space = yield from context.buffer.skip_space()
     start = yield from context.buffer.take_any(Markers(family.starts))
     if start is not None:
-        # White space belongs to the mark, on either side of it.
+        # White space on either side belongs to the marker.
         yield from context.buffer.skip_space()
     elif is_open or family.may_omit_start:
         context.collector.reasoning(space)
@@ -163,7 +164,7 @@ def read_reasoning(
 
 
 class _TextAndCalls:
-    """The answer proper: text, in which calls are looked for if there is a family for them."""
+    """Reads the answer after the reasoning: text, and calls if the family has a format for them."""
 
     __slots__ = ("_closers", "_context", "_family", "_marks", "_openers", "_sections", "_tags")
 
@@ -183,10 +184,10 @@ class _TextAndCalls:
         return marker in self._marks.literals
 
     def read(self, space: str, marker: str | None) -> Reading[None]:
-        """Read to the end. `space` and `marker` were taken from the start of the text already.
+        """Reads to the end.
 
-        White space at the start and behind a call waits: before another call and after the last it is
-        only layout.
+        `space` and `marker` were consumed from the start of the text already. White space at the start and after a
+        call is held back: before another call and after the last one it is only layout.
         """
         buffer, collector = self._context.buffer, self._context.collector
         is_start = True
@@ -208,13 +209,13 @@ class _TextAndCalls:
             marker, is_start = None, False
 
     def _peek_start(self) -> Reading[str | None]:
-        """An empty mark if the answer begins with a call that needs none."""
+        """Returns an empty marker if the answer begins with a call that needs none."""
         first = yield from self._context.buffer.peek()
         starts = "" if self._family is None else self._family.starts
         return "" if first and first in starts else None
 
     def _read_marked(self, space: str, marker: str) -> Reading[str]:
-        """Read what begins with `marker`; the white space that is undecided behind it."""
+        """Reads the part that begins with `marker`; returns white space after it that is undecided."""
         buffer, collector = self._context.buffer, self._context.collector
         if marker in self._tags:
             yield from buffer.skip_space()
@@ -225,7 +226,7 @@ class _TextAndCalls:
             return ""
         buffer.mark(space + marker)
         while marker in self._sections:
-            # Some write a word or the call's name once more between two marks.
+            # Some models repeat a word or the call's name between two markers.
             yield from buffer.skip_space()
             yield from buffer.take_while(NAME)
             yield from buffer.skip_space()
@@ -239,7 +240,7 @@ class _TextAndCalls:
         try:
             yield from form.read(self._context)
         except Malformed:
-            # Of a call that was announced nothing is content; of one that was not, everything is.
+            # If the call was announced to the reader, the rest is dropped; otherwise all of it is content.
             collector.content(buffer.take_marked())
         buffer.take_marked()
         return ""

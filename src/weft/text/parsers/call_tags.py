@@ -16,7 +16,7 @@ from weft.text.parsers.forms.harmony import REASONING_TAG, TURN_START
 _NAME = "get_weather"
 _NUMBER = ":0"
 _ANY_NUMBER = {"type": "regex", "pattern": ":[0-9]{1,4}"}
-# What models put between their reasoning and a call.
+# White space that models write between their reasoning and a call.
 _SPACES = ("", "\n", "\n\n", " ")
 
 
@@ -32,7 +32,9 @@ class _Layout:
 
     @classmethod
     def of(cls, family: ToolFamily, end_texts: Sequence[str]) -> "_Layout | None":
-        """As the example has it. What ends the model's turn is not written: the turn's end is."""
+        """Derives the layout from the family's example. The tokens that end the model's turn are left out: the end of
+        the turn replaces them.
+        """
         form = family.form or JsonArguments()
         sample = form.sample_of(family.example)
         before, name, rest = family.example.partition(_NAME)
@@ -63,7 +65,8 @@ def call_tag(
     layout = _Layout.of(family, end_texts)
     if layout is None:
         return None
-    is_single = family.is_harmony or not is_parallel  # the end of a call in harmony is the turn's
+    # In harmony, the end of a call is the end of the turn.
+    is_single = family.is_harmony or not is_parallel
     number = const(f":{num_earlier_calls}") if is_single else _ANY_NUMBER
     end = _shared(layout.after, layout.between)
     separator = layout.between.removeprefix(end)

@@ -30,13 +30,15 @@ class ToolFamily:
     sections: tuple[str, ...] = ()
     closers: tuple[str, ...] = ()
     starts: str = ""
-    # The marks are special tokens of these models' tokenizers: text decoded without those has none.
+    # The markers are special tokens of these models' tokenizers: text that was decoded without special tokens has
+    # none.
     needs_special_tokens: bool = True
-    # Calls have ids of the form `functions.NAME:N`, with N counted over the whole conversation.
+    # Ids of calls have the form `functions.NAME:N`, with N counted over the whole conversation.
     counts_ids: bool = False
-    # Calls have ids of nine letters and digits: these models' templates refuse others.
+    # Ids of calls have nine letters and digits: the templates of these models refuse others.
     has_short_ids: bool = False
-    # A chat template that contains all of these belongs to the family; none: it is not recognised.
+    # A chat template that contains all of these strings belongs to the family; if empty, templates are not
+    # recognized.
     template_marks: tuple[str, ...] = ()
 
     @property
@@ -52,11 +54,11 @@ class ReasoningFamily:
     models: str
     starts: tuple[str, ...] = ("<think>",)
     ends: tuple[str, ...] = ("</think>",)
-    # The start may be missing although the prompt does not end with it.
+    # The start marker may be missing although the prompt does not end with it.
     may_omit_start: bool = False
-    # A chat template without this word is of a model that does not reason, and never omits the start.
+    # A chat template without this word belongs to a model that does not reason, and never omits the start marker.
     switch: str = ""
-    # Marks of tool calls that end the reasoning too, and are read again as what they are.
+    # Markers of tool calls that also end the reasoning, and are then read as the start of a call.
     implicit_ends: tuple[str, ...] = ()
     # Tags around the answer, which are not part of it.
     answer_tags: tuple[str, ...] = ()
@@ -65,10 +67,10 @@ class ReasoningFamily:
     is_harmony: bool = False
 
     def with_template(self, source: str) -> "ReasoningFamily":
-        """The family as a model with this chat template is of it."""
+        """The family, adapted to a model with this chat template."""
         return self if self.switch in source else replace(self, may_omit_start=False)
 
     @property
     def reasoning_end(self) -> str:
-        """The last text that the model writes before its answer."""
+        """The last text of the reasoning, before the answer."""
         return self.ends[0]

@@ -1,4 +1,4 @@
-"""Parsers for answers that a grammar forces to be calls, whatever the model's own format is."""
+"""Parsers for answers that a grammar forces to be tool calls in JSON, independent of the model's own format."""
 
 from collections.abc import Sequence
 
@@ -24,9 +24,10 @@ def forced_parser(
     end_markers: Sequence[str] = (),
     first_id: int | None = None,
 ) -> OutputParser:
-    """For `[{"name": ..., "parameters": {...}}, ...]`, behind reasoning if there is any; of one `name` its arguments.
+    """Parses `[{"name": ..., "parameters": {...}}, ...]`, or with `name` the arguments of one call, after optional
+    reasoning.
 
-    With `first_id`, ids of the form `functions.NAME:N` are made, counted from there.
+    With `first_id`, ids have the form `functions.NAME:N`, counted from there.
     """
     context = ParseContext(TextBuffer(), PartCollector(first_id), {})
     if name is None:

@@ -5,7 +5,7 @@ import re
 
 from weft.text.parsers.streams import CutOff, Malformed, Reading, Sink, TextBuffer
 
-# Python's own JSON reader fails beyond some hundreds; no tool takes anything near this.
+# Python's JSON reader fails at some hundreds of levels; no tool needs nearly as many.
 MAX_DEPTH = 128
 
 _CLOSERS = {"{": "}", "[": "]"}
@@ -24,7 +24,7 @@ class _Inside(enum.Enum):
 
 
 class JsonScanner:
-    """Follows the brackets and strings of one value; whether the rest is JSON, it does not ask."""
+    """Follows brackets and strings of one value to its end; does not check that it is valid JSON."""
 
     __slots__ = ("_closers", "_inside")
 

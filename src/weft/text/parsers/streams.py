@@ -18,11 +18,11 @@ _SPACE = re.compile(r"\s*")
 
 
 class Malformed(Exception):
-    """The text is not what the format says."""
+    """The text violates the format."""
 
 
 class CutOff(Malformed):
-    """The text ended in the middle of what the format says."""
+    """The text ended within the format."""
 
 
 class Markers:
@@ -74,7 +74,7 @@ class TextBuffer:
         self.is_ended = False
 
     def add(self, text: str) -> None:
-        """Put more text behind what is there."""
+        """Adds text at the end."""
         self._text = self._text[self._at :] + text
         self._at = 0
 
@@ -83,7 +83,7 @@ class TextBuffer:
         self.is_ended = True
 
     def mark(self, text: str = "") -> None:
-        """Remember what is taken from here on, as if `text` had been taken already."""
+        """Starts recording the consumed text; the record begins with `text`."""
         self._marked = [text]
 
     def take_marked(self) -> str:
@@ -98,13 +98,13 @@ class TextBuffer:
         return self._text[self._at : self._at + 1]
 
     def take_one(self) -> Reading[str]:
-        """Take the next character, which must come."""
+        """Takes the next character; raises `CutOff` at the end of the text."""
         if (yield from self.peek()) == "":
             raise CutOff
         return self._take(self._at + 1)
 
     def take_while(self, pattern: re.Pattern[str]) -> Reading[str]:
-        """Take all that matches `pattern`, which is a set of characters any number of times."""
+        """Takes all text that matches `pattern`, which must be a repeated set of characters."""
         pieces: list[str] = []
         while True:
             match = pattern.match(self._text, self._at)
@@ -115,11 +115,11 @@ class TextBuffer:
             yield
 
     def skip_space(self) -> Reading[str]:
-        """Take white space, if there is any."""
+        """Takes white space, if there is any."""
         return (yield from self.take_while(_SPACE))
 
     def take_any(self, markers: Markers) -> Reading[str | None]:
-        """Take one of `markers` if it comes next."""
+        """Takes one of `markers` if it comes next; otherwise returns None."""
         while True:
             for marker in markers.literals:
                 if self._text.startswith(marker, self._at):
@@ -130,7 +130,7 @@ class TextBuffer:
             yield
 
     def expect(self, markers: Markers) -> Reading[str]:
-        """Take one of `markers`, which must come next; `CutOff` if the text ends before it is whole."""
+        """Takes one of `markers`, which must come next; raises `CutOff` if the text ends first."""
         marker = yield from self.take_any(markers)
         if marker is not None:
             return marker
@@ -143,7 +143,7 @@ class TextBuffer:
         raise CutOff
 
     def until(self, markers: Markers, sink: Sink) -> Reading[str | None]:
-        """Give `sink` the text before the next marker, and take the marker; None if none comes."""
+        """Passes the text before the next marker to `sink`, and takes the marker; None if there is no marker."""
         while True:
             end, marker = markers.find(self._text, self._at, is_ended=self.is_ended)
             if end > self._at:
@@ -155,7 +155,7 @@ class TextBuffer:
             yield
 
     def scan(self, scanner: Callable[[str, int], int | None], sink: Sink) -> Reading[bool]:
-        """Give `sink` text up to where `scanner` sees the end; False if the text ends before that."""
+        """Passes text to `sink` up to the end that `scanner` finds; False if the text ends first."""
         while True:
             end = scanner(self._text, self._at)
             taken = self._take(len(self._text) if end is None else end)
@@ -174,9 +174,9 @@ class TextBuffer:
 
 
 class PartCollector:
-    """Collects parts between two looks at them; neighbours of one kind become one part.
+    """Collects parts until they are taken; adjacent parts of one kind are joined.
 
-    With `first_id`, a call without an id of its own gets `functions.NAME:N`, counted from there.
+    With `first_id`, a call without an id gets `functions.NAME:N`, counted from there.
     """
 
     __slots__ = ("_first_id", "_kind", "_parts", "_texts", "num_calls")
@@ -209,7 +209,7 @@ class PartCollector:
         self.num_calls += 1
 
     def take(self) -> list[Part]:
-        """The parts since the last time."""
+        """Returns the parts since the last call."""
         self._join()
         parts, self._parts = self._parts, []
         return parts

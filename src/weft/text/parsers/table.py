@@ -1,4 +1,4 @@
-"""From names, a chat template or a prompt to the parser of one answer."""
+"""Chooses the parser of an answer by names, chat template or prompt."""
 
 from collections.abc import Mapping, Sequence
 from typing import Any, TypeVar
@@ -32,7 +32,7 @@ def make_output_parser(
     num_earlier_calls: int = 0,
     end_markers: Sequence[str] = (),
 ) -> OutputParser:
-    """The parser of one answer, by the families' names; see `make_parser`."""
+    """The parser of one answer, by the names of the families; see `make_parser`."""
     return make_parser(
         _named("reasoning_parser", REASONING_PARSERS, reasoning),
         _named("tool_call_parser", TOOL_PARSERS, tool),
@@ -44,18 +44,18 @@ def make_output_parser(
 
 
 def choose_tool_parser(template_source: str) -> str | None:
-    """The family whose calls a chat template writes; None if it writes none that are known."""
+    """The family whose calls a chat template writes; None for an unknown format."""
     return _first_match(template_source, TOOL_PARSERS)
 
 
 def choose_reasoning_parser(template_source: str) -> str | None:
-    """The family whose reasoning a chat template knows; None if there are none."""
+    """The family whose reasoning a chat template writes; None without reasoning."""
     return _first_match(template_source, REASONING_PARSERS)
 
 
 def starts_in_reasoning(prompt_text: str, family: ReasoningFamily) -> bool | None:
     """Returns True if a rendered prompt leaves reasoning open, False if it closes it, None if neither."""
-    # Only what stands last counts: earlier turns and users' texts may hold these marks too.
+    # Only the end of the prompt counts: earlier turns and user texts may contain the markers too.
     prompt = prompt_text.rstrip()
     if prompt.endswith(family.starts):
         return True

@@ -320,7 +320,7 @@ _FAMILIES = {
     ),
 }  # fmt: skip
 
-# vLLM has several names for what is one format here.
+# Names of vLLM for a format that has another name here.
 ALIASES: Mapping[str, str] = MappingProxyType({
     "deepseek_v4": "deepseek_v32",
     "ernie45": "hermes",

@@ -20,11 +20,11 @@ from weft.text.templates.template_facts import TemplateFacts
 log = logging.getLogger("weft.text")
 Message = Mapping[str, Any]
 
-# A call, its variables, the messages, one of them, its parts, one of them.
+# Nesting of the template's variables: call, variables, messages, message, parts, part.
 _PIECE_DEPTH = 6
 
-# What a caller's `chat_template_kwargs` may not set: the arguments that have their own way in, the
-# functions templates rely on, and the options that other engines pass along beside them.
+# Names that a caller's `chat_template_kwargs` may not set: arguments with their own parameters, functions that
+# templates use, and options that other engines pass to templates.
 RESERVED_NAMES = frozenset(
     "self messages conversation tools documents add_generation_prompt continue_final_message "
     "chat_template tokenize tokenizer_kwargs padding truncation max_length return_tensors "
@@ -32,7 +32,7 @@ RESERVED_NAMES = frozenset(
     "lipsum cycler joiner".split()
 )
 
-MAX_TEMPLATE_CHARS = 128 * 1024  # of a request; those of models have some thousands
+MAX_TEMPLATE_CHARS = 128 * 1024  # of a request's template; templates of models have some thousands
 _MAX_OPENED = 16
 
 
@@ -56,7 +56,8 @@ class ChatTemplate:
     ) -> None:
         self.source = source
         self._special_tokens = dict(special_tokens)
-        if processes is None:  # the model's own, whose faults are those of the configuration
+        # The model's own template: its errors are errors of the configuration.
+        if processes is None:
             _check_syntax(source)
         self._wants_parts = wants_parts
         self._facts: dict[bool, TemplateFacts] = {}
@@ -64,7 +65,7 @@ class ChatTemplate:
         self.processes = processes or RenderProcesses(limits or RenderLimits())
 
     def facts(self, *, has_tools: bool) -> TemplateFacts:
-        """Which forms of messages the template takes beside tools, or without; found once, in a process."""
+        """The forms of messages that the template accepts, with tools or without; found once, in a process."""
         facts = self._facts.get(has_tools)
         if facts is None:
             setup = {"special_tokens": self._special_tokens, "has_tools": has_tools}
@@ -99,7 +100,7 @@ class ChatTemplate:
         With `continue_final_message` the prompt ends inside the last message, for the model to go on.
         `template_kwargs` reach the template as they are: any JSON, and none of `RESERVED_NAMES`.
         """
-        # A mapping, not keywords: a caller's names would meet our own, and Python's answer to that.
+        # A mapping instead of keywords, so that a caller's names cannot clash with this function's parameters.
         kwargs = template_kwargs or {}
         self._check_kwargs(kwargs)
         if add_generation_prompt and continue_final_message:
@@ -145,9 +146,9 @@ class ChatTemplate:
 
 
 class RequestTemplates:
-    """Templates that come with requests, under the limits of the model's own.
+    """Templates from requests, with the same limits as the model's own.
 
-    They share processes that are none of the model's template: one that hangs holds up its like alone.
+    They have separate processes: a template that hangs delays only other templates of requests.
     """
 
     def __init__(
@@ -160,10 +161,10 @@ class RequestTemplates:
         self._special_tokens = special_tokens
         self._wants_parts = wants_parts
         self.processes = RenderProcesses(limits or RenderLimits())
-        self._opened: dict[str, ChatTemplate] = {}  # the latest, whose facts are known
+        self._opened: dict[str, ChatTemplate] = {}  # recently used templates, with their facts
 
     def open(self, source: str) -> ChatTemplate:
-        """The template of one request; `BadRequest` for what is none. Reading it may take its time."""
+        """The template of one request; raises `BadRequest` if it is invalid. May take long."""
         if len(source) > MAX_TEMPLATE_CHARS:
             raise BadRequest(
                 "chat_template", f"chat_template has more than {MAX_TEMPLATE_CHARS} characters"
@@ -187,7 +188,7 @@ class RequestTemplates:
 
 
 def _mark_end(conversation: list[dict[str, Any]], marker: str) -> None:
-    """Put a mark after the last message's text. Its space shows later whether the template trims."""
+    """Puts a marker after the last message's text. A space in it shows later whether the template trims text."""
     last = conversation[-1]
     if isinstance(last["content"], str):
         last["content"] += marker + " "
@@ -234,7 +235,7 @@ def _to_line(value: object, max_chars: int) -> str:
 
 
 def _pieces(value: object, max_chars: int, depth: int) -> Iterator[str]:
-    """JSON text in pieces: the library holds the interpreter's lock for the length of one."""
+    """JSON text in pieces, because the library holds the interpreter's lock while it encodes one."""
     if isinstance(value, str) and len(value) > max_chars:
         raise _too_long(max_chars)
     if depth and isinstance(value, dict) and value:
@@ -263,6 +264,6 @@ def _piece(value: object) -> str:
     text = json.dumps(value, allow_nan=False, ensure_ascii=False)
     try:
         text.encode()
-    except UnicodeEncodeError:  # half of a surrogate pair, for which UTF-8 has no bytes
+    except UnicodeEncodeError:  # half of a surrogate pair has no UTF-8 encoding
         return json.dumps(value)
     return text

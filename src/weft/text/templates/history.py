@@ -21,7 +21,7 @@ _Message: TypeAlias = dict[str, Any]
 
 _SYSTEM_ROLES = ("system", "developer")
 _RESULT_ROLES = ("tool", "function")
-# Roles whose contents templates read as those of another.
+# Roles whose content has the same form as that of another role.
 _SIMILAR_ROLES = {"developer": "system", "function": "tool"}
 SHORT_ID_LENGTH, SHORT_ID_LETTERS = 9, string.ascii_letters + string.digits
 _SHORT_ID = re.compile(f"[a-zA-Z0-9]{{{SHORT_ID_LENGTH}}}")
@@ -81,7 +81,7 @@ def _as_read(text: str, role: str, facts: TemplateFacts) -> str | list[dict[str,
 
 
 def _parts(content: object, position: int) -> list[dict[str, Any]]:
-    """Parts of text; what an assistant refused it said, like any text."""
+    """Parts of text; an assistant's refusal becomes text."""
     if content is None:
         return []
     place = Place("messages", f"messages[{position}].content")
@@ -126,7 +126,7 @@ def _arguments(given: object, *, as_text: bool) -> object:
 
 
 def short_id(call_id: str) -> str:
-    """The id where it has nine letters and digits; else nine that are always the same for it."""
+    """The id if it has nine letters and digits; otherwise an id of nine characters derived from it."""
     if _SHORT_ID.fullmatch(call_id):
         return call_id
     digest = hashlib.sha256(call_id.encode(errors="surrogatepass")).digest()
@@ -136,7 +136,7 @@ def short_id(call_id: str) -> str:
 
 
 def _without_text(message: _Message) -> list[_Message]:
-    """A message with calls as one whose content is null, behind one with its text if it has any."""
+    """Splits a message with text and calls: first the text, then the calls with null content."""
     if not message.get("tool_calls"):
         return [message]
     calling = {**message, "content": None}
@@ -167,7 +167,7 @@ def _one_call_a_message(messages: Sequence[_Message]) -> list[_Message]:
 def _call_by_call(
     message: _Message, calls: Sequence[Any], results: Sequence[_Message]
 ) -> list[_Message]:
-    """Results that name none of the calls stay behind the last."""
+    """Splits calls, each with its results; results without a matching call follow the last one."""
     split: list[_Message] = []
     left = list(results)
     calling: _Message = {**message}
@@ -184,9 +184,9 @@ def _call_by_call(
 
 
 def _merge_systems(messages: list[_Message], facts: TemplateFacts) -> list[_Message]:
-    """Join system texts that the template would refuse, or leave out, to the first one.
+    """Joins system texts that the template would refuse or leave out to the first one.
 
-    A template that takes none gets them in the first message of the user.
+    If the template has no system role, they go into the first user message.
     """
     leading = list(takewhile(_is_system, messages))
     rest = messages[len(leading) :]
@@ -201,7 +201,7 @@ def _merge_systems(messages: list[_Message], facts: TemplateFacts) -> list[_Mess
 
 
 def _merge_users(messages: list[_Message], facts: TemplateFacts) -> list[_Message]:
-    """Join a user's message to the one before it where the template refuses it there."""
+    """Joins a user message to the one before it, if the template refuses two in a row."""
     merged: list[_Message] = []
     for message in messages:
         before = merged[-1]["role"] if merged and message["role"] == "user" else None
@@ -219,7 +219,7 @@ def _is_system(message: _Message) -> bool:
 
 
 def _joined(messages: Sequence[_Message]) -> _Message:
-    """The first message with the contents of all."""
+    """The first message, with the contents of all messages."""
     contents = [message["content"] for message in messages]
     if all(isinstance(content, str) for content in contents):
         return {**messages[0], "content": "\n\n".join(contents)}

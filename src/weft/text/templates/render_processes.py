@@ -17,9 +17,10 @@ from typing import Any, Final, Self, TypeVar
 from weft.core.aio.worker import Worker
 from weft.core.errors import BadRequest
 
-# The JSON of so many characters is rendered in some 20 ms.
+# Rendering messages with this many characters of JSON takes about 20 ms.
 _MAX_SHORT_CHARS: Final = 2**15
-# Of each kind, on a machine with processors for them. A process starts when all others of its kind are busy.
+# Maximum processes of each kind, if the machine has as many CPUs. A process starts when all others of its kind are
+# busy.
 _MAX_PROCESSES: Final = 4
 _NUM_THREADS: Final = 8
 T = TypeVar("T")
@@ -67,7 +68,7 @@ class RenderProcesses:
         num_each = max(1, min(_MAX_PROCESSES, (os.cpu_count() or 1) // 4))
         self.limits = limits
         self._short, self._long = _Processes(limits, 2 * num_each), _Processes(limits, num_each)
-        # Threads of their own: whoever waits for a process keeps nobody else from a thread.
+        # Separate threads: a request that waits for a process must not occupy a thread that others need.
         self._threads = ThreadPoolExecutor(_NUM_THREADS, "weft-template")
         self._threads_of_long = ThreadPoolExecutor(num_each, "weft-template-long")
 
@@ -76,7 +77,9 @@ class RenderProcesses:
         return rendering.finish((self._long if rendering.is_long else self._short).call(rendering))
 
     async def run_soon(self, begin: Callable[[], tuple[Rendering, T]]) -> tuple[str, T]:
-        """The text of the rendering that `begin` makes on a thread, and what else `begin` returns."""
+        """Returns the rendered text of the rendering that `begin` creates on a thread, and the other result of
+        `begin`.
+        """
 
         def run_short() -> tuple[Rendering, str | None, T]:
             rendering, found = begin()
@@ -95,7 +98,7 @@ class RenderProcesses:
 
 
 class _Processes:
-    """At most so many, each of which answers one call at a time. The one that was used last is used next."""
+    """A bounded number of processes, each of which handles one call at a time. The process used last is used next."""
 
     def __init__(self, limits: RenderLimits, most: int) -> None:
         self._limits = limits
@@ -134,7 +137,7 @@ class _Processes:
         return str(answer["text"])
 
     def close(self) -> None:
-        for _ in range(self._most):  # whoever is being answered has the answer first
+        for _ in range(self._most):  # started after the response to the waiting request
             self._turns.acquire()
         try:
             while self._idle:

@@ -25,13 +25,13 @@ def main() -> None:
 
 def _answer(setup: dict[str, Any], line: str) -> dict[str, str]:
     try:
-        head, _, tail = line.partition("\t")  # JSON writes no tab as it is
+        head, _, tail = line.partition("\t")  # JSON text contains no unescaped tab
         source, call = json.loads(head)["source"], json.loads(tail)
         if "special_tokens" in call:
             return {"text": _facts(source, call, setup["max_chars"])}
         now = datetime.fromisoformat(call["now"])
-        # Compiled for each call: it costs a millisecond, and evaluates constant expressions, so it
-        # belongs under the limits too.
+        # Compiled for each call, under the limits too: compiling evaluates constant expressions. It takes a
+        # millisecond.
         template = make_environment(lambda: now).from_string(source)
         return {"text": render(template, call["variables"], setup["max_chars"])}
     except TemplateRefusal as error:

@@ -16,11 +16,11 @@ import jinja2.sandbox
 
 
 class TemplateRefusal(Exception):
-    """The template called `raise_exception`: it does not take these messages."""
+    """The template called `raise_exception`, because it does not accept the messages."""
 
 
 class OutputTooLong(Exception):
-    """The rendered text passed its bound."""
+    """The rendered text exceeds the limit."""
 
 
 def make_environment(now: Callable[[], datetime]) -> jinja2.sandbox.ImmutableSandboxedEnvironment:
@@ -38,7 +38,7 @@ def make_environment(now: Callable[[], datetime]) -> jinja2.sandbox.ImmutableSan
 
 
 def render(template: jinja2.Template, variables: Mapping[str, Any], max_chars: int) -> str:
-    """The text of the template, or `OutputTooLong` as soon as it is."""
+    """The rendered text; raises `OutputTooLong` as soon as it exceeds the limit."""
     parts: list[str] = []
     num_chars = 0
     for part in template.generate(variables):
@@ -50,7 +50,7 @@ def render(template: jinja2.Template, variables: Mapping[str, Any], max_chars: i
 
 
 class _GenerationTag(jinja2.ext.Extension):
-    """`{% generation %}` marks what a model wrote, for training; in a prompt it is only its content."""
+    """`{% generation %}`, which marks a model's text for training; in a prompt it only renders its content."""
 
     tags = {"generation"}
 

@@ -11,7 +11,7 @@ from typing import Any, TypeAlias
 import msgspec
 
 _Message: TypeAlias = dict[str, Any]
-# The text of a conversation with tools; None where the template raises.
+# Renders a conversation with tools; returns None if the template raises.
 Renderer: TypeAlias = Callable[[Sequence[_Message], Sequence[Mapping[str, Any]] | None], str | None]
 
 _ONE, _TWO, _NAME, _KEY, _VALUE = "weftone", "wefttwo", "weftname", "weftkey", "weftvalue"
@@ -45,26 +45,26 @@ class TemplateFacts(msgspec.Struct, frozen=True, kw_only=True):
     takes_late_system: bool = True
     takes_two_users: bool = True
     takes_user_after_result: bool = True
-    # The arguments of past calls are joined as text, not read as an object.
+    # The template joins the arguments of past calls as text, and does not read them as an object.
     takes_argument_text: bool = False
-    # Calls are written only in messages whose content is null.
+    # The template writes calls only in messages whose content is null.
     needs_null_content: bool = False
-    # Ids of calls that are not nine letters and digits are refused.
+    # The template refuses ids of calls that are not nine letters and digits.
     needs_short_ids: bool = False
     takes_parallel_calls: bool = True
     writes_tools: bool = True
 
     def with_parts(self) -> "TemplateFacts":
-        """The facts of a template that is said to read lists of parts."""
+        """The facts if the server is configured to pass contents as lists of parts."""
         return msgspec.structs.replace(self, part_roles=frozenset(ROLES))
 
     def without_parts(self) -> "TemplateFacts":
-        """The facts of a template that is said to read texts alone."""
+        """The facts if the server is configured to pass contents as strings."""
         return msgspec.structs.replace(self, part_roles=frozenset(), textless_roles=frozenset())
 
 
 def find_facts(render: Renderer, *, has_tools: bool) -> TemplateFacts:
-    """The facts of the template that `render` renders with, where there are tools or there are none."""
+    """The facts of the template behind `render`, with or without tools."""
     probe = _Probe(render, [_TOOL] if has_tools else None)
     contents = _content_facts(probe)
     calls = _find_call_form(probe)
@@ -125,7 +125,7 @@ class _Probe:
         return self._rendered(messages) is not None
 
     def text(self, messages: Sequence[_Message]) -> str:
-        """The text of the messages, empty where the template raises."""
+        """The rendered text of the messages; empty if the template raises."""
         return self._rendered(messages) or ""
 
     def _rendered(self, messages: Sequence[_Message]) -> str | None:
@@ -139,7 +139,7 @@ class _Probe:
 
 
 class _CallForm(msgspec.Struct, frozen=True):
-    """The form of messages with calls: arguments as text or as an object, and what stands for no content."""
+    """The form of messages with calls: arguments as text or as an object, and the value of an empty content."""
 
     is_text: bool = False
     content: str | None = ""
@@ -167,7 +167,7 @@ class _CallForm(msgspec.Struct, frozen=True):
 
 
 def _find_call_form(probe: _Probe) -> _CallForm | None:
-    """The first form whose arguments are written as JSON, or taken apart; None where there is none."""
+    """The first form in which the template writes the arguments; None if there is none."""
     forms = (_CallForm(is_text, content) for content in ("", None) for is_text in (False, True))
     for form in forms:
         text = probe.text(form.conversation())
@@ -180,7 +180,7 @@ def _find_call_form(probe: _Probe) -> _CallForm | None:
 
 # -- contents ---------------------------------------------------------------------------------
 
-# The order matters: conversations of later roles hold messages of earlier ones.
+# The order matters: the conversations of later roles contain messages of earlier roles.
 ROLES: Mapping[str, Callable[[_CallForm, object], list[_Message]]] = {
     "user": lambda _, content: [_user(content)],
     "assistant": lambda _, content: [_user(), _assistant(content), _user()],
@@ -190,7 +190,7 @@ ROLES: Mapping[str, Callable[[_CallForm, object], list[_Message]]] = {
 
 
 def _content_facts(probe: _Probe) -> dict[str, Any]:
-    """The forms of contents by role. From here on the probe writes texts as they are read."""
+    """The accepted forms of contents by role. From here on the probe passes texts in these forms."""
     one, two = ({"type": "text", "text": word} for word in (_ONE, _TWO))
     part_roles = set()
     for role, conversation in ROLES.items():

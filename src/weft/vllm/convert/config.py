@@ -1,4 +1,4 @@
-"""Converts vLLM's resolved configuration to the one that our servers read; pure, by field names."""
+"""Converts vLLM's resolved configuration to Weft's; without side effects, by field names."""
 
 from collections.abc import Mapping, Sequence
 from typing import Any
@@ -28,7 +28,7 @@ def to_engine_config(
     model, cache, scheduler = config.model_config, config.cache_config, config.scheduler_config
     ranks = config.parallel_config.data_parallel_size
     lora = config.lora_config
-    # An encoder holds nothing, though vLLM counts a block.
+    # An encoder has no KV cache, although vLLM counts one block.
     num_blocks = 0 if model.attn_type == "encoder_only" else cache.num_gpu_blocks or 0
     return EngineConfig(
         model_config=ModelConfig(
@@ -74,7 +74,7 @@ def to_engine_config(
 
 
 def with_pooler(config: EngineConfig, model: Any, tasks: Sequence[str]) -> EngineConfig:
-    """With the tasks of a pooling model, which are known once it is loaded."""
+    """The configuration with the tasks of a pooling model, which are known once it is loaded."""
     if config.model_config.runner_type != "pooling":
         return config
     kind = PoolingKind((model.pooler_config.seq_pooling_type or "LAST").lower())
@@ -90,7 +90,7 @@ def with_pooler(config: EngineConfig, model: Any, tasks: Sequence[str]) -> Engin
 
 
 def with_media(config: EngineConfig, limits: Mapping[str, int], model: Any) -> EngineConfig:
-    """With what a prompt may have beside text, by the limits that its processor says."""
+    """The configuration with the media that a prompt may contain, by the limits of the model's processor."""
     known = {modality: limits[modality] for modality in MODALITIES if modality in limits}
     if not any(known.values()):
         return config
@@ -103,7 +103,7 @@ def with_media(config: EngineConfig, limits: Mapping[str, int], model: Any) -> E
 
 
 def _anchor(modality: Modality, hf_config: Any) -> int | None:
-    """The token at which an item stands, by either name that models' configurations have for it."""
+    """The placeholder token of an item, under either name that models' configurations use."""
     for name in (f"{modality}_token_id", f"{modality}_token_index"):
         if isinstance(token := getattr(hf_config, name, None), int):
             return token
@@ -111,7 +111,7 @@ def _anchor(modality: Modality, hf_config: Any) -> int | None:
 
 
 def to_eos_ids(tokenizers: int | None, generation: Mapping[str, Any]) -> tuple[int, ...]:
-    """As vLLM has them: the tokenizer's own first, then those of generation_config.json."""
+    """The end-of-sequence ids as in vLLM: the tokenizer's first, then those of generation_config.json."""
     given = generation.get("eos_token_id")
     listed = given if isinstance(given, list) else [given]
     return tuple(dict.fromkeys(i for i in (tokenizers, *listed) if i is not None))

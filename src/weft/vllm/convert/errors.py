@@ -17,11 +17,11 @@ from weft.core.errors import (
     WeftError,
 )
 
-# A call of vLLM's engine that failed is a bare Exception; of these its operator has to hear.
+# vLLM raises a bare Exception for a failed call; these texts mean that the operator has not enabled the feature.
 _NOT_SET_UP = ("not enabled", "not configured", "not initialized", "must be enabled")
 
-_LATE = "timed out"  # what a call says that its workers did not answer
-_UNKNOWN = "has no attribute"  # what a worker says of a method by a name that it does not have
+_LATE = "timed out"  # in the text of a call whose workers did not answer
+_UNKNOWN = "has no attribute"  # in the text of a call to a method that vLLM's workers lack
 _OF_WORKER = re.compile(r"Worker failed with error '(.*)', please check", re.DOTALL)
 
 
@@ -38,7 +38,7 @@ def _generation_error(error: BaseException, parameter: str | None) -> WeftError:
     return to_weft_error(cause, parameter)
 
 
-# The first of an error's classes that is here counts.
+# The first class of the error's MRO that is in the table decides.
 TABLE: Mapping[str, Callable[[BaseException, str | None], WeftError]] = {
     "EngineDeadError": lambda _error, _parameter: EngineDead(),
     "EngineGenerateError": _generation_error,
@@ -57,7 +57,7 @@ TABLE: Mapping[str, Callable[[BaseException, str | None], WeftError]] = {
 
 
 def to_weft_error(error: BaseException, parameter: str | None = None) -> WeftError:
-    """The error that a caller gets; `parameter` is what was at fault where vLLM does not say."""
+    """The error for the caller; `parameter` names the invalid field if vLLM does not."""
     if isinstance(error, WeftError):
         return error
     for kind in type(error).__mro__:
@@ -69,7 +69,7 @@ def to_weft_error(error: BaseException, parameter: str | None = None) -> WeftErr
     if parameter == "lora_path" and (found := _OF_WORKER.search(text)):
         return BadRequest(
             parameter, f"{parameter}: {found[1]}"
-        )  # it is an adapter's files that fail
+        )  # raised for an adapter whose files are invalid
     if _LATE in text:
         return DeadlineExceeded(text)
     if any(words in text for words in _NOT_SET_UP):
@@ -84,7 +84,7 @@ def translated(parameter: str | None = None) -> Iterator[None]:
         yield
     except WeftError:
         raise
-    except Exception as error:  # vLLM's have no common base, and some no class of their own
+    except Exception as error:  # vLLM's exceptions have no common base class
         raise to_weft_error(error, parameter) from error
 
 
@@ -98,7 +98,7 @@ def decoding(parameter: str) -> Iterator[None]:
         if str(error).startswith(f"{parameter}:"):
             raise
         raise BadRequest(parameter, f"{parameter}: {error}") from error
-    except GenerationError as error:  # of a library below vLLM's readers: of any class
+    except GenerationError as error:  # any exception of a library that vLLM uses to read media
         raise BadRequest(
             parameter, f"{parameter}: its bytes are in none of the known formats"
         ) from error

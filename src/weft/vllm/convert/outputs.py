@@ -28,7 +28,7 @@ def to_sequence_output(request: Request, index: int, output: Any) -> SequenceOut
         num_cached_tokens=output.num_cached_tokens or 0,
         prompt_token_ids=None if request.media is None else output.prompt_token_ids,
         finish_reason=reason,
-        # That of a repetition is the reason once more, in words.
+        # For a repetition, vLLM's stop reason only repeats the finish reason in words.
         stop_reason=answer.stop_reason if reason is FinishReason.STOP else None,
         error=_FAILED if reason is FinishReason.ERROR else None,
         num_draft_tokens=0 if drafts is None else drafts.num_draft_tokens,
@@ -38,7 +38,7 @@ def to_sequence_output(request: Request, index: int, output: Any) -> SequenceOut
 
 
 def to_rows(flat: Any) -> list[LogprobRow] | None:
-    """The rows of vLLM's `FlatLogprobs`, whose columns are read: it makes an object of every entry."""
+    """Rows of vLLM's `FlatLogprobs`, read by column, because reading by entry creates an object for each."""
     if not flat:
         return None
     ids, logprobs, ranks = flat.token_ids, flat.logprobs, flat.ranks
@@ -50,7 +50,7 @@ def to_rows(flat: Any) -> list[LogprobRow] | None:
 
 
 def to_pooling_output(request: Request, output: Any) -> PoolingRequestOutput:
-    """A `PoolingRequestOutput`; its numbers are a tensor."""
+    """Converts a `PoolingRequestOutput`, whose numbers are a tensor."""
     data = output.outputs.data
     return PoolingRequestOutput(
         request_id=request.request_id,

@@ -12,36 +12,34 @@ from weft.core.errors import BadRequest
 from weft.core.values.kv_transfer import KEY
 from weft.core.values.types import Request, SamplingParams, StructuredOutputsParams
 
-# Of `SamplingParams`: what becomes something else on the way.
+# Fields of `SamplingParams` that are converted to other fields.
 CHANGED = (
     "seed", "logprobs", "prompt_logprobs", "logprob_token_ids", "skip_reading_prefix_cache",
     "structured_outputs", "grammar_from_first_token", "repetition_detection",
 )  # fmt: skip
-# What is done before vLLM has the request, or with what it gives back.
+# Fields that this server applies before or after vLLM's work.
 DONE_HERE = (
     "n", "stop", "include_stop_str_in_output", "truncate_prompt_tokens", "flat_logprobs",
     "detokenize", "skip_special_tokens", "spaces_between_special_tokens", "output_kind",
     "stream_interval",
 )  # fmt: skip
-REFUSED = {"thinking_token_budget": "vLLM takes it and does not hold it"}
-# vLLM has the others under the same name, with the same meaning.
+REFUSED = {"thinking_token_budget": "vLLM accepts it but does not enforce it"}
+# vLLM has all other fields, with the same name and meaning.
 SAME = tuple(
     name
     for name in SamplingParams.__struct_fields__
     if name not in {*CHANGED, *DONE_HERE, *REFUSED}
 )
 _CONSTRAINTS = ("json", "json_object", "regex", "choice", "grammar", "structural_tag")
-REFUSED_OF_CONSTRAINTS = {
-    "whitespace_pattern": "vLLM writes JSON without whitespace, or as it likes"
-}
+REFUSED_OF_CONSTRAINTS = {"whitespace_pattern": "vLLM has no setting for this whitespace"}
 
 
 def check_params(params: SamplingParams) -> None:
-    """Refuse by name what this engine would ignore."""
+    """Refuses parameters that this engine would ignore."""
     for name, why in REFUSED.items():
         if getattr(params, name) is not None:
             raise BadRequest(name, f"{name} is not supported by this engine: {why}")
-    if params.extra_args and params.n > 1:  # each answer is a request of its own there
+    if params.extra_args and params.n > 1:  # vLLM gets a separate request for each answer
         raise BadRequest(KEY, f"{KEY} goes with n=1, got {params.n}")
     constraint = params.structured_outputs
     if constraint is None:
@@ -61,7 +59,7 @@ def to_sampling(request: Request, index: int) -> dict[str, Any]:
     detection = params.repetition_detection
     return {name: getattr(params, name) for name in SAME} | {
         "n": 1,
-        # Without one, vLLM draws for all requests of a step at once, which is faster.
+        # Without a seed, vLLM samples all requests of a step at once, which is faster.
         "seed": None if params.seed is None else params.seed + index,
         "logprobs": None if params.logprob_token_ids else params.logprobs,
         "logprob_token_ids": params.logprob_token_ids,
@@ -75,7 +73,7 @@ def to_sampling(request: Request, index: int) -> dict[str, Any]:
 
 
 def to_constraint(constraint: StructuredOutputsParams | None) -> dict[str, Any] | None:
-    """Arguments of vLLM's `StructuredOutputsParams`; only what is set may be given."""
+    """Arguments of vLLM's `StructuredOutputsParams`; only fields that are set."""
     if constraint is None:
         return None
     given = {name: getattr(constraint, name) for name in _CONSTRAINTS}
@@ -83,9 +81,9 @@ def to_constraint(constraint: StructuredOutputsParams | None) -> dict[str, Any] 
 
 
 def reasoning_ended(request: Request, *, has_parser: bool) -> bool | None:
-    """Tells vLLM whether reasoning has ended, which matters where a constraint waits for that.
+    """Tells vLLM whether reasoning has ended, which matters for a constraint that waits for it.
 
-    With None it decides by its own parser; that is of no consequence without a constraint.
+    With None, vLLM decides with its own parser, which has no effect without a constraint.
     """
     params = request.params
     if params.structured_outputs is None:
@@ -101,7 +99,7 @@ def reasoning_ended(request: Request, *, has_parser: bool) -> bool | None:
 
 
 def to_pooling(request: Request) -> dict[str, Any]:
-    """Arguments of vLLM's `PoolingParams`. What is called normalize here is the activation of an embedding there."""
+    """Arguments of vLLM's `PoolingParams`. Weft's `normalize` is vLLM's `use_activation` for embeddings."""
     params = request.pooling
     assert params is not None
     if request.token_type_ids is not None:

@@ -1,4 +1,4 @@
-"""From flags of ours to arguments of vLLM's engine, by the names of its fields; pure."""
+"""Converts Weft's flags to arguments of vLLM's engine, by field names; without side effects."""
 
 import json
 from collections.abc import Mapping
@@ -9,9 +9,9 @@ from weft.core.errors import ConfigError
 from weft.core.values.declare import spelled
 
 FLAG = "--engine-args"
-MAX_RANKS = 1024  # each has a port for its cache events
-MAX_ELASTIC_RANKS = 64  # likewise, from the start on
-# Of `EngineOptions`: what vLLM has under the same name. It is given where it was set.
+MAX_RANKS = 1024  # each rank has a port for its cache events
+MAX_ELASTIC_RANKS = 64  # ports are reserved at the start, for all ranks that may be added
+# Fields of `EngineOptions` that vLLM has under the same name; passed on if set.
 SAME = (
     "revision", "tokenizer", "hf_overrides", "generation_config", "override_generation_config", "dtype",
     "runner", "pooler_config", "data_parallel_size", "max_model_len", "max_num_seqs",
@@ -21,7 +21,7 @@ SAME = (
     "max_lora_rank", "kv_transfer_config", "enable_elastic_ep",
 )  # fmt: skip
 RENAMED = {"kv_cache_bytes": "kv_cache_memory_bytes", "memory_share": "gpu_memory_utilization"}
-# Given in words of their own, or in other ways.
+# Fields that are passed on under other names or in other ways.
 OWN = ("model", "served_model_name", "structured_outputs_in_reasoning")
 _IN_ARGS = f"give vLLM's own in {FLAG}, or on the command line"
 _BY_TOKENS = "vLLM cuts prompts by tokens: give --max-num-batched-tokens a number, or --long-prefill-token-threshold"
@@ -40,17 +40,17 @@ REFUSED = {
     "weight_transfer_config": _IN_ARGS,
     "enable_prompt_embeds": "prompts reach vLLM's engines as token ids",
 }  # fmt: skip
-# What the front has to know too: these are read here, and given to vLLM as above.
+# Fields that this server needs too: they are read here, and passed on like those above.
 READ_HERE = (
     "model", "served_model_name", "tokenizer", "revision", "reasoning_parser", "enable_lora",
     "disable_log_stats", "otlp_traces_endpoint",
 )  # fmt: skip
-# What this server decides, so that it can keep what it promises.
+# Settings that this server decides, because its promises depend on them.
 DECIDED = (
     "model", "served_model_name", "reasoning_parser", "kv_events_config", "disable_log_stats",
     "skip_tokenizer_init", "trust_remote_code",
 )  # fmt: skip
-# JSON without white space, as our engine writes it; xgrammar alone of vLLM's backends can be told so.
+# JSON without white space, as Weft's engine writes it; only xgrammar among vLLM's backends has this setting.
 _COMPACT = {"backend": "xgrammar", "disable_any_whitespace": True}
 
 
@@ -87,7 +87,7 @@ def to_settings(
     if options.structured_outputs_in_reasoning:
         constraints["enable_in_reasoning"] = True
     if constraints["backend"] != _COMPACT["backend"]:
-        constraints.pop("disable_any_whitespace", None)  # which other backends refuse
+        constraints.pop("disable_any_whitespace", None)  # other backends refuse this setting
     return {
         **given,
         **extra,
@@ -112,7 +112,7 @@ def read_engine_args(text: str | None) -> dict[str, Any]:
 
 
 def _value(name: str, value: Any) -> Any:
-    """As a field holds it: an object, where the flag is the JSON of one."""
+    """The value of a field: an object, if the flag is JSON of one."""
     if name.endswith(("_config", "_overrides")) and isinstance(value, str) and value[:1] == "{":
         try:
             return json.loads(value)

@@ -12,9 +12,10 @@ from weft.core.values.media import TENSORS, MediaTensors
 
 Layout = Literal["batched", "flat_from_sizes", "shared"]
 
-# What an encoder has made, which would go around it. vLLM takes that only where its operator trusts every caller.
+# Ending of inputs that hold encoder outputs, and so bypass the encoder. vLLM accepts them only if its operator trusts
+# every caller.
 _AROUND_ENCODER = "_embeds"
-# Before hashes of callers, so that none is that of an item whose tensors are vLLM's own.
+# Prefix of hashes from callers, so that they cannot equal the hash of an item that vLLM made itself.
 _PREFIX = "tensors:"
 
 
@@ -35,7 +36,7 @@ class ItemForm:
 
     @classmethod
     def of(cls, one: Item, other: Item) -> Self:
-        """By two that are as different as they can be."""
+        """The form shared by two items that differ as much as possible."""
         tensors = {
             name: _common(made, other.tensors.get(name)) for name, made in one.tensors.items()
         }
@@ -49,7 +50,7 @@ class ItemForm:
         return None if common is None else common[0]
 
     def check(self, item: Item) -> None:
-        """Raise `BadRequest` for one that is made otherwise. It may have more tensors, and lack some."""
+        """Raises `BadRequest` for an item of another form. Extra and missing tensors are allowed."""
         for name, (dtype, shape) in item.tensors.items():
             if (common := self.tensors.get(name)) is None:
                 continue

@@ -1,1 +1,3 @@
-"""Endpoints around the APIs: probes, facts, tokens as text, control, and what is refused by name."""
+"""Endpoints besides the inference APIs: probes, server information, tokenization, control, and paths that are
+refused.
+"""

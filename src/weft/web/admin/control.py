@@ -41,7 +41,7 @@ class Reset(msgspec.Struct, frozen=True):
 
 
 class AbortBody(msgspec.Struct, frozen=True, kw_only=True):
-    """Ids as the engine knows them; those of nothing open are passed over."""
+    """Request ids of the engine; ids of requests that are not open are ignored."""
 
     request_ids: list[str]
 

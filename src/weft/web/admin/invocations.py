@@ -1,4 +1,4 @@
-"""`/invocations`: SageMaker's one path, which leads to the API that the body's fields belong to."""
+"""`/invocations`: SageMaker's only path, which serves the API that the body's fields belong to."""
 
 import dataclasses
 from collections.abc import Collection, Iterable
@@ -8,7 +8,7 @@ import msgspec
 from weft.core.errors import BadRequest, Unsupported
 from weft.web.http.endpoint import Answer, Call, Endpoint, endpoint
 
-# The first row whose fields are all there decides; None leaves it to what the model does.
+# The first row whose fields are all in the body decides; None stands for the endpoint of the model's task.
 _TARGETS = (
     (("prompt",), "/v1/completions"),
     (("query", "documents"), "/rerank"),
@@ -19,7 +19,7 @@ _TARGETS = (
     (("input", "task"), "/pooling"),
     (("input",), None),
 )
-# Of a model that pools, by the first of its tasks that there is.
+# For pooling models: the endpoint of the first of these tasks that the model supports.
 _POOLING = (("embed", "/v1/embeddings"), ("classify", "/classify"))
 
 
@@ -50,7 +50,7 @@ def invocations_endpoint(endpoints: Iterable[Endpoint]) -> Endpoint:
 
 
 def target_of(names: Collection[str], tasks: Collection[str]) -> str | None:
-    """The path for a body of these fields, and a model with these pooling tasks; None for none."""
+    """The path for a body with these fields, and a model with these pooling tasks; None if there is none."""
     for wanted, path in _TARGETS:
         if not set(wanted) <= set(names):
             continue

@@ -49,7 +49,7 @@ async def _load(call: Call) -> Answer:
     await client.add_lora(
         LoRARequest(
             lora_name=body.lora_name,
-            # By chance, so that nobody has to remember which were given out.
+            # A random id, so that no table of used ids is needed.
             lora_int_id=1 + secrets.randbelow(_MAX_ID) if known is None else known.lora_int_id,
             lora_path=body.lora_path,
             load_inplace=body.load_inplace,

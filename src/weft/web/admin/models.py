@@ -1,4 +1,4 @@
-"""`/v1/models`: the names the model answers to, and the adapters that may be asked for in its place."""
+"""`/v1/models`: the names of the served model, and the adapters that requests may name instead."""
 
 import msgspec
 
@@ -21,7 +21,7 @@ class ModelCard(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class ModelList(msgspec.Struct, frozen=True, kw_only=True):
-    """Every name, the main one first."""
+    """All names, the main one first."""
 
     object: str = "list"
     data: list[ModelCard]

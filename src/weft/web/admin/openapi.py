@@ -1,4 +1,4 @@
-"""`/openapi.json`, made from the endpoints: what is served and what is described cannot differ."""
+"""`/openapi.json`, generated from the endpoints, so that the description always matches the server."""
 
 import re
 from collections.abc import Iterable, Sequence
@@ -92,7 +92,7 @@ def _operation_id(endpoint: Endpoint) -> str:
 def _responses(endpoint: Endpoint, schema_by_kind: dict[str, Any]) -> dict[str, Any]:
     kind = {Dialect.OPENAI: OpenAiError, Dialect.ANTHROPIC: AnthropicError}[endpoint.dialect]
     error = {"description": "An error.", "content": _json(schema_by_kind[repr(kind)])}
-    refusal = {**error, "description": "Something that this server, or its model, does not have."}
+    refusal = {**error, "description": "A feature that this server or its model does not have."}
     if endpoint.is_refused:
         return {"404": refusal, "default": error}
     answers: dict[str, Any] = {}

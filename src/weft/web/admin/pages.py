@@ -62,12 +62,12 @@ async def _server_info(call: Call) -> Answer:
 
 
 def page_endpoints(state: ServerState, others: Sequence[Endpoint]) -> tuple[Endpoint, ...]:
-    """The pages of a server that has `others` beside them, and describes them all."""
+    """The pages of a server; they describe these pages and the `others`."""
 
     async def metrics(_call: Call) -> Answer:
         return Response(await state.expose(), headers={"content-type": CONTENT_TYPE})
 
-    @cache  # made at the first request: a start has better things to do
+    @cache  # built at the first request, to keep the start fast
     def description(model: str) -> bytes:
         return msgspec.json.encode(describe((*others, *pages), model))
 
@@ -85,10 +85,10 @@ def page_endpoints(state: ServerState, others: Sequence[Endpoint]) -> tuple[Endp
         get(
             "/requests",
             _requests,
-            "Answers under way: phase, times and KV blocks of each; no text, no ids.",
+            "Running answers: phase, times and KV blocks of each; no text, no ids.",
             Requests,
         ),
-        get("/server_info", _server_info, "What the engine runs with.", ServerInfo),
+        get("/server_info", _server_info, "Configuration of the engine.", ServerInfo),
         get("/metrics", metrics, "Series for Prometheus, as text."),
         get("/openapi.json", openapi, "This description; /docs is a page of it."),
     )

@@ -1,4 +1,4 @@
-"""Paths that other servers have and this one does not: refused by name, so that nobody has to guess."""
+"""Paths of other servers' APIs that this server refuses, with the reason."""
 
 from typing import Any
 

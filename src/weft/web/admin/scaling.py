@@ -1,4 +1,4 @@
-"""More or fewer engines while they serve, for holders of a control key."""
+"""Changes the number of engines of a running server, for holders of a control key."""
 
 import msgspec
 

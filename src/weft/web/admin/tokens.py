@@ -1,4 +1,4 @@
-"""`/tokenize` and `/detokenize`: what a request's text is in tokens, and the other way round."""
+"""`/tokenize` and `/detokenize`: the tokens of a text or conversation, and the text of tokens."""
 
 import asyncio
 from functools import partial
@@ -18,7 +18,7 @@ from weft.web.served import Served
 
 
 class TokenizeBody(msgspec.Struct, frozen=True, kw_only=True):
-    """Either `prompt` or `messages`. Unset `add_special_tokens` is true for the first only."""
+    """Either `prompt` or `messages`. If unset, `add_special_tokens` is true for `prompt` only."""
 
     model: str | None = None
     prompt: str | None = None
@@ -97,7 +97,7 @@ def _to_tokens(
 
 
 async def _text(served: Served, body: TokenizeBody) -> tuple[str, bool]:
-    """The text to encode, and whether special tokens usually go around it."""
+    """The text to encode, and whether special tokens are added to it by default."""
     if (body.prompt is None) == (body.messages is None):
         raise BadRequest("prompt", "give either prompt or messages")
     if body.mm_processor_kwargs is not None:

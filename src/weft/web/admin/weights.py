@@ -8,7 +8,7 @@ from weft.web.http.endpoint import Answer, Call
 
 
 class StartUpdate(msgspec.Struct, frozen=True, kw_only=True):
-    """Names and forms of what comes are those of the checkpoint."""
+    """The update uses the checkpoint's tensor names and shapes."""
 
     is_checkpoint_format: bool = True
 

@@ -1,4 +1,4 @@
-"""Blocks of a message, each as the struct of its type; and those that are read as text, as text."""
+"""Blocks of a message, as structs by type, and their conversion to text and to parts of OpenAI's messages."""
 
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
@@ -47,7 +47,7 @@ _IMAGE_TYPES = ("image/jpeg", "image/png", "image/gif", "image/webp")
 TEXT = _types("text")
 READABLE = _types("text", "document", "search_result")
 OF_USER = _types(*READABLE.structs, "tool_result")
-# Where the model looks at pictures.
+# Blocks that a model with image inputs can read.
 SEEN = _types(*READABLE.structs, "image")
 OF_USER_SEEN = _types(*OF_USER.structs, "image")
 IN_RESULT = _types(*READABLE.structs, "tool_reference")
@@ -58,7 +58,7 @@ OF_ASSISTANT = _types("text", "thinking", "redacted_thinking", "tool_use")
 def read_blocks(
     content: str | Sequence[Mapping[str, Any]], types: PartTypes[Block], place: Place
 ) -> Iterator[tuple[Place, Block]]:
-    """The blocks of `content`, each with its place, and with no field that requests what is not offered."""
+    """The blocks of `content`, each with its place; raises `BadRequest` for fields of unsupported features."""
     for at, block in read_parts(content, types, place):
         refuse_unsupported(block, at)
         if isinstance(block, DocumentBlock | SearchResultBlock) and block.citations is not None:
@@ -92,7 +92,7 @@ def to_text(block: Block, place: Place) -> str:
 
 
 def to_part(block: Block, place: Place) -> dict[str, Any]:
-    """A block of one of the types `IN_RESULT_SEEN`, as messages in OpenAI's form hold it."""
+    """Converts a block of one of the types `IN_RESULT_SEEN` to a part of OpenAI's messages."""
     if isinstance(block, ImageBlock):
         url = _image_url(block.source, place.field("source"))
         return {"type": "image_url", "image_url": {"url": url}}
@@ -133,6 +133,6 @@ def _document(block: DocumentBlock, place: Place) -> str:
 
 
 def _tagged(tag: str, text: str, **facts: str | None) -> str:
-    """Text whose beginning and end a model can tell from what is around it."""
+    """Puts text between tags, so that the model recognizes its beginning and end."""
     lines = [f"<{name}>{fact}</{name}>" for name, fact in facts.items() if fact]
     return "\n".join([f"<{tag}>", *lines, "<content>", text, "</content>", f"</{tag}>"])

@@ -1,7 +1,7 @@
-"""Anthropic's messages as the messages of a `Turn`, which are in OpenAI's shape.
+"""Converts Anthropic's messages to those of a `Turn`, which have OpenAI's form.
 
-A user's tool results become messages of their own before the rest of what the user said. Neighbours
-of one role are one message.
+A user's tool results become messages of their own before the rest of the user's message. Adjacent messages of one
+role are joined.
 """
 
 import json
@@ -37,8 +37,8 @@ from weft.web.chat.tools import definition
 from weft.web.chat.turn import Tool
 
 Message: TypeAlias = dict[str, Any]
-# Claude Code's first system text: no word for a model in it, and another one in each request, behind which
-# nothing of the prompt would be found in the prefix cache.
+# Claude Code's first system text: not meant for the model, and different in each request, so that nothing after it
+# would be found in the prefix cache.
 _BILLING = re.compile(r"\s*x-anthropic-billing-header:[^\n]*\s*")
 _Role: TypeAlias = Literal["user", "assistant", "system"]
 _TYPES_BY_ROLE: Mapping[_Role, PartTypes[Block]] = {
@@ -68,7 +68,7 @@ class _Results:
 def to_messages(
     body: PromptBody, *, takes_images: bool = False, tools: Sequence[Tool] = ()
 ) -> list[Message]:
-    """The conversation, its system prompt first. `tools` may have some whose definitions are in its messages."""
+    """The conversation, with its system prompt first. `tools` may include some that are defined in its messages."""
     reading = _Results(
         IN_RESULT_SEEN if takes_images else IN_RESULT,
         {tool.name: _defined(tool) for tool in tools if tool.is_in_message},
@@ -79,7 +79,8 @@ def to_messages(
     system = [text for text in system if not _BILLING.fullmatch(text)]
     if any(system):
         messages.append({"role": "system", "content": "".join(system)})
-    open_calls: dict[str, str] = {}  # names by id, of the assistant's last message
+    # Names by id, of the tool_use blocks in the assistant's last message.
+    open_calls: dict[str, str] = {}
     for speech in _merged(body.messages, types_by_role):
         match speech.role:
             case "system":
@@ -106,7 +107,7 @@ def is_prefill(messages: Sequence[Message]) -> bool:
 def _merged(
     messages: Sequence[MessageBody], types_by_role: Mapping[_Role, PartTypes[Block]]
 ) -> list[_Speech]:
-    """The messages' blocks, neighbours of one role together. An assistant may have said nothing."""
+    """The blocks of all messages, joined for adjacent messages of one role. An assistant's message may be empty."""
     merged: list[_Speech] = []
     for position, message in enumerate(messages):
         place = Place("messages", "messages")[position]
@@ -153,7 +154,7 @@ def _of_user(
 
 
 def _content(blocks: Sequence[tuple[Place, Block]]) -> str | list[Message]:
-    """Parts for templates that tell them apart; one part is its text."""
+    """Parts for templates that accept parts; for a single text, its string."""
     parts = [to_part(block, at) for at, block in blocks]
     return parts[0]["text"] if len(parts) == 1 and "text" in parts[0] else parts
 
@@ -172,7 +173,7 @@ def _result(
     images = [part for part in parts if part["type"] != "text"]
     text = "\n".join(part["text"] for part in parts if part["type"] == "text")
     if block.is_error:
-        # Templates know no failed calls; the model has to read it.
+        # Templates have no field for failed calls, so the text tells the model.
         text = f"Error: {text}"
     return {
         "role": "tool",

@@ -1,4 +1,4 @@
-"""/v1/messages: the body to a `Turn`, and a turn's events to the message or its stream."""
+"""/v1/messages: converts the body to a `Turn`, and the turn's events to a message or a stream."""
 
 from collections.abc import AsyncGenerator, Mapping
 from contextlib import aclosing
@@ -32,12 +32,12 @@ from weft.web.http.sse import named_event
 from weft.web.inference.call import ModelCall, model_endpoint
 from weft.web.served import Served
 
-# What the newer one no longer takes is served to both; in the one before them, events have no names.
-# Betas mean nothing by themselves: the fields that they add are served or refused like all others.
+# Fields that the newer version dropped are accepted with both; versions before the first one listed have unnamed
+# events. The beta header has no effect: fields of betas are accepted or refused like all others.
 _VERSIONS = ("2023-06-01", "2026-10-21")
-# Templates that know levels know three.
+# Templates with effort levels have three of them.
 _EFFORTS = {"xhigh": "high", "max": "high"}
-# What the engine calls otherwise than this API, where it refuses a value.
+# This API's names of parameters, by the engine's names in error messages.
 _NAMES = {"stop": "stop_sequences", "json": "output_config.format", "prompt": "messages"}
 _EXAMPLE = {"messages": [{"role": "user", "content": "Hello!"}]}
 
@@ -90,7 +90,7 @@ async def count_tokens(call: ModelCall) -> Answer:
 
 
 def check_version(headers: Mapping[str, str]) -> None:
-    """Refuse a version of the API that is not spoken here; clients without one are let in."""
+    """Refuses an unsupported version of the API; requests without a version are accepted."""
     version = headers.get("anthropic-version")
     if version is not None and version not in _VERSIONS:
         raise BadRequest(
@@ -103,7 +103,7 @@ def check_version(headers: Mapping[str, str]) -> None:
 
 
 def to_turn(call: ModelCall, body: PromptBody) -> Turn:
-    """The turn that `body` requests, every field of it used or refused."""
+    """Converts `body` to a turn; every field is used or refused."""
     refuse_unsupported(body)
     if isinstance(body, MessagesBody) and body.thread is not None:
         raise ThreadUnsupported
@@ -155,7 +155,7 @@ def _params(call: Call, body: PromptBody) -> SamplingParams:
         max_tokens=max_tokens,
         stop=body.stop_sequences,
         structured_outputs=form,
-        # Where no reasoning is told from the answer, there is none to bound.
+        # Without a reasoning parser the reasoning cannot be recognized, so the budget cannot be applied.
         thinking_token_budget=budget if call.served.options.reasoning_parser else None,
     )
 
@@ -189,7 +189,7 @@ def _thinking_budget(thinking: ThinkingBody | None, max_tokens: int | None) -> i
         )
     budget = thinking.budget_tokens
     if (budget is None) == (thinking.type == "enabled"):
-        raise BadRequest("thinking", "thinking.budget_tokens goes with type enabled, always")
+        raise BadRequest("thinking", "thinking.budget_tokens and type enabled need each other")
     if thinking.type == "disabled" and thinking.display is not None:
         raise BadRequest("thinking", "thinking.display goes with thinking: type is disabled")
     if budget is not None and not 0 < budget < (max_tokens or budget + 1):
@@ -203,7 +203,7 @@ def _template_kwargs(body: PromptBody) -> dict[str, Any]:
     """Returns the template's keyword arguments; fields that are not requested keep the template's defaults."""
     kwargs: dict[str, Any] = {}
     if body.thinking is not None:
-        # Templates know this switch by either name.
+        # Templates use either name for the switch.
         thinks = body.thinking.type != "disabled"
         kwargs["enable_thinking"] = kwargs["thinking"] = thinks
     if body.output_config is not None and body.output_config.effort is not None:

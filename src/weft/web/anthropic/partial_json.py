@@ -1,4 +1,4 @@
-"""An object that was cut off, closed where it makes sense: what the official clients make of a stream's pieces."""
+"""Closes a JSON object that was cut off, as the official clients do with a stream's pieces."""
 
 import re
 from collections.abc import Iterator
@@ -16,13 +16,13 @@ _CLOSERS = {"{": "}", "[": "]"}
 
 
 def completed(text: str) -> str:
-    """`text` up to its last complete value, with the brackets closed that are open there.
+    """`text` up to its last complete value, with open brackets closed.
 
-    A text that is whole comes back as it is; one that has not begun is an empty object.
+    A complete text is unchanged; an empty one gives an empty object.
     """
     closers: list[str] = []
     end = 0
-    is_value = True  # whether what comes is a value, and not a key
+    is_value = True  # True if a value is expected next, not a key
     for match in _tokens(text):
         match match.lastgroup:
             case "open":
@@ -38,7 +38,7 @@ def completed(text: str) -> str:
                 is_value = True
             case _ if is_value:
                 end = match.end()
-    # Behind the last complete value no bracket was opened or closed.
+    # No bracket was opened or closed after the last complete value.
     return text[:end] + "".join(reversed(closers)) if end else "{}"
 
 

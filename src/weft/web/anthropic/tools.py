@@ -1,4 +1,4 @@
-"""Anthropic's tools, and who decides about them, in the words of a `Turn`."""
+"""Converts Anthropic's tools and tool choice to those of a `Turn`."""
 
 from collections.abc import Collection, Iterator, Mapping
 from dataclasses import replace
@@ -72,8 +72,8 @@ def is_parallel(body: PromptBody) -> bool:
 def _tool(tool: ToolBody, place: Place) -> Tool:
     if tool.type not in {None, "custom"}:
         raise place.error(
-            f": tools of type {tool.type[:64]!a} are not offered: this server runs none of its "
-            "own and knows no schemas but those it is given; use a tool of type custom"
+            f": tools of type {tool.type[:64]!a} are not offered: this server runs no tools "
+            "itself and has no built-in schemas; use a tool of type custom"
         )
     for name in ("name", "input_schema"):
         if getattr(tool, name) is None:
@@ -88,6 +88,6 @@ def _tool(tool: ToolBody, place: Place) -> Tool:
 
 
 def _parameters(tool: ToolBody) -> dict[str, Any]:
-    """The schema, with the examples where JSON schemas have theirs."""
+    """The schema, with the tool's examples in the keyword `examples`."""
     schema = tool.input_schema or {}
     return schema | {"examples": tool.input_examples} if tool.input_examples else schema

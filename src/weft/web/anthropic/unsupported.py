@@ -1,4 +1,4 @@
-"""Fields and kinds of Anthropic's bodies that change nothing here: refused by name, or only labels."""
+"""Fields and block types of Anthropic's API without effect here: refused with a reason, or accepted as labels."""
 
 from collections.abc import Iterable, Mapping
 from types import MappingProxyType
@@ -25,44 +25,45 @@ from weft.web.http.problem import HttpError
 from weft.web.inference import fields
 
 _CACHE = "every prompt is looked up in the prefix cache, and stays in it as long as there is room"
-_TOOLSETS = "toolsets are Anthropic's own"
+_TOOLSETS = "toolsets exist only in Anthropic's service"
+_NO_SERVERS = "this path calls no tool servers"
 
-# Accepted with any value: they say who the caller is, or what was so before; not what to answer.
+# Accepted with any value: they identify the caller, or describe earlier turns, and do not affect the answer.
 LABELS: Mapping[type[msgspec.Struct], Mapping[str, str]] = {
     CacheControl: {"type": _CACHE, "ttl": _CACHE},
     MessagesBody: {
-        "diagnostics": "they are of Anthropic's cache",
-        "metadata": "the caller's own notes",
+        "diagnostics": "the diagnostics are about Anthropic's cache",
+        "metadata": "notes for the caller's own records",
     },
-    PromptBody: {"speed": "there is one speed"},
-    RedactedThinkingBlock: {"data": "only its maker can read it"},
-    TextBlock: {"citations": "where an earlier answer had its text from"},
-    ThinkingBlock: {"signature": "thinking is taken back whoever signed it"},
+    PromptBody: {"speed": "all requests have the same speed"},
+    RedactedThinkingBlock: {"data": "only the server that made the data can read it"},
+    TextBlock: {"citations": "citations of earlier answers are not shown to the model"},
+    ThinkingBlock: {"signature": "thinking is accepted with any signature"},
     ToolBody: {
         "defer_loading": "every tool is in the prompt, in its list or where a search has found it",
-        "eager_input_streaming": "input is streamed as it is written, always",
+        "eager_input_streaming": "tool input is always streamed as the model writes it",
     },
 }
-# The same in every struct that has them.
+# The same fields, in every struct that has them.
 LABELS_ANYWHERE: Mapping[str, str] = {"cache_control": _CACHE}
 
-# By name: the values that request what happens anyway, and why no other is taken. Null is always one.
+# By name: the values that have no effect here, and why any other value is refused. Null is always accepted.
 REFUSED: Mapping[type[msgspec.Struct], Mapping[str, tuple[tuple[Any, ...], str]]] = {
     PromptBody: {
         "billing_policy": ((), "nothing is billed"),
         "compaction": ((), "conversations are not compacted"),
         "context_management": (
             ({}, {"edits": []}, {"edits": [{"type": "clear_thinking_20251015", "keep": "all"}]}),
-            "conversations are used as they are sent",
+            "conversations are never edited by the server",
         ),
-        "mcp_servers": (([],), "this server calls no other"),
+        "mcp_servers": (([],), _NO_SERVERS),
     },
     MessagesBody: {
         "container": ((), "this server has no containers"),
         "fallback_credit_token": ((), "no other model answers in place of this one"),
         "fallbacks": (([],), "no other model answers in place of this one"),
-        "inference_geo": ((), "this server is where it is"),
-        "service_tier": (("auto", "standard_only"), "there is one tier"),
+        "inference_geo": ((), "the server runs in one place"),
+        "service_tier": (("auto", "standard_only"), "all requests have the same service tier"),
     },
     OutputConfig: {"task_budget": ((), "there is no budget beyond max_tokens")},
     Citations: {"enabled": ((False,), "citations are not offered")},
@@ -76,7 +77,7 @@ REFUSED: Mapping[type[msgspec.Struct], Mapping[str, tuple[tuple[Any, ...], str]]
 _TEXT_ONLY = "this server reads text only"
 _SERVER_TOOL = "this server runs no tools of its own"
 
-# Kinds of blocks that are known, and why they are not taken.
+# Known kinds of blocks, with the reason why they are refused.
 REFUSED_BLOCKS: Mapping[str, str] = {
     "advisor_tool_result": _SERVER_TOOL,
     "bash_code_execution_tool_result": _SERVER_TOOL,
@@ -86,9 +87,9 @@ REFUSED_BLOCKS: Mapping[str, str] = {
     "container_upload": "this server has no containers",
     "fallback": "no other model answers in place of this one",
     "image": _TEXT_ONLY,
-    "mcp_tool_listing": "this server calls no other",
-    "mcp_tool_result": "this server calls no other",
-    "mcp_tool_use": "this server calls no other",
+    "mcp_tool_listing": _NO_SERVERS,
+    "mcp_tool_result": _NO_SERVERS,
+    "mcp_tool_use": _NO_SERVERS,
     "server_tool_use": _SERVER_TOOL,
     "text_editor_code_execution_tool_result": _SERVER_TOOL,
     "tool_addition": "tools stay the same through a conversation",
@@ -100,9 +101,9 @@ REFUSED_BLOCKS: Mapping[str, str] = {
 
 
 def refuse_unsupported(struct: msgspec.Struct, place: Place | None = None) -> None:
-    """Raise `BadRequest` for the first field of `struct` that requests what is not offered.
+    """Raises `BadRequest` for the first field of `struct` that requests an unsupported feature.
 
-    `place` is where the struct is; None for the body itself.
+    `place` is the struct's place; None for the body itself.
     """
     for kind in type(struct).__mro__:
         if kind in REFUSED:
@@ -122,7 +123,9 @@ def beyond_api(body: PromptBody) -> Iterable[Deviation]:
 
 
 class ThreadUnsupported(HttpError):
-    """Refuses a conversation that the server is to keep; by the details clients send it whole instead."""
+    """Refuses a conversation that the server would have to store; the error's details make clients send the whole
+    conversation.
+    """
 
     details = MappingProxyType(
         {

@@ -1,6 +1,6 @@
-"""A turn's events in Anthropic's words: blocks one after another, each begun, added to, ended.
+"""Converts a turn's events to Anthropic's: blocks one after another, each with start, deltas and stop.
 
-The message in one piece is what these events add up to.
+The message in one piece is the sum of these events.
 """
 
 from collections.abc import Iterator
@@ -37,7 +37,7 @@ from weft.text.parsers.parts import Arguments, Content, Part, Reasoning, ToolCal
 from weft.web.anthropic.partial_json import completed
 from weft.web.chat.turn import Began, Ended, TurnDelta, TurnEvent, TurnReason
 
-# Nothing here verifies reasoning that comes back, and so it is not signed.
+# The server does not verify reasoning that clients send back, so it does not sign it.
 SIGNATURE: Final = "unsigned"
 _OUR_CALLS: Final = "chatcmpl-tool-"
 _THEIR_CALLS: Final = "toolu_"
@@ -45,10 +45,7 @@ _THEIR_CALLS: Final = "toolu_"
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class MessageShape:
-    """Form of an answer, streamed or not.
-
-    Reasoning that is not shown still has its place: a block without text.
-    """
+    """Form of an answer, streamed or not. Hidden reasoning still appears as a block, without text."""
 
     id: str
     model: str
@@ -57,9 +54,10 @@ class MessageShape:
 
 
 class MessageWriter:
-    """Turns events into Anthropic's. Whitespace between blocks of other types makes no block.
+    """Converts events to Anthropic's.
 
-    `message` is the answer in one piece, once all events are in.
+    Whitespace between blocks of other types makes no block. `message` is the answer in one piece, once all events
+    were added.
     """
 
     def __init__(self, shape: MessageShape) -> None:
@@ -72,8 +70,8 @@ class MessageWriter:
         self._stop: int | str | None = None
         self._content: list[BlockAnswer] = []
         self._open: BlockAnswer | None = None
-        self._pieces: list[str] = []  # of the block that is open
-        self._held = ""  # whitespace that begins a text, if text follows
+        self._pieces: list[str] = []  # text pieces of the open block
+        self._held = ""  # leading whitespace of a text, sent only if text follows
         self._has_calls = False
         self.message = MessageAnswer(
             id=shape.id,
@@ -85,7 +83,7 @@ class MessageWriter:
         )
 
     def events(self, event: TurnEvent) -> Iterator[StreamEvent]:
-        """The events that one of the turn's makes."""
+        """The events for one event of the turn."""
         match event:
             case Began():
                 self._num_prompt_tokens = len(event.prompt_token_ids)
@@ -114,7 +112,7 @@ class MessageWriter:
         end, usage = self._end(), self._usage()
         yield from self._close()
         if not self._content:
-            # Clients read the first block of every answer.
+            # Clients access the first block of every answer, so there must be one.
             text = self._held
             yield from self._begin(TextAnswer(text=""))
             if text:
@@ -145,7 +143,7 @@ class MessageWriter:
                     ToolUseAnswer(id=_call_id(call_id or ""), name=name, input=msgspec.Raw(b"{}"))
                 )
             case Arguments(text=text):
-                # Clients cannot read whitespace with nothing behind it.
+                # Clients refuse a text block that is only whitespace.
                 if text := text if self._pieces else text.lstrip():
                     yield self._more(InputJsonDelta(partial_json=text), text)
             case _:
@@ -187,12 +185,12 @@ class MessageWriter:
             case "tool_calls":
                 reason = "tool_use"
             case "stop":
-                # A call that was named by the caller ends like any answer.
+                # A call that tool_choice forced ends with the usual reason.
                 reason = "tool_use" if self._has_calls else "end_turn"
             case "repetition":
                 reason = "end_turn"
             case "abort":
-                # There is no reason for this, and the answer is not what was requested.
+                # The API has no stop reason for an abort, and the answer is incomplete.
                 raise Unavailable("the request was aborted on the server")
             case _:
                 assert_never(self._reason)
@@ -215,7 +213,7 @@ def _whole(begun: BlockAnswer, text: str) -> BlockAnswer:
         case ThinkingAnswer():
             return ThinkingAnswer(thinking=text, signature=SIGNATURE)
         case ToolUseAnswer(id=call_id, name=name):
-            # Cut off at a limit, it is as much of an object as there is.
+            # A call that was cut off at a limit is closed to a valid object.
             made = msgspec.Raw(completed(text).encode())
             return ToolUseAnswer(id=call_id, name=name, input=made)
         case _:
@@ -223,7 +221,7 @@ def _whole(begun: BlockAnswer, text: str) -> BlockAnswer:
 
 
 def _call_id(call_id: str) -> str:
-    """An id of our own in Anthropic's style; one that the model wrote is as it wrote it."""
+    """An id in Anthropic's style; an id that the model wrote is kept."""
     if call_id.startswith(_OUR_CALLS):
         return _THEIR_CALLS + call_id.removeprefix(_OUR_CALLS)
     return call_id

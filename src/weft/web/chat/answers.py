@@ -1,4 +1,4 @@
-"""A turn's answers: what they are made of, and one of them as it comes, from text to parts."""
+"""A turn's answers: their format, and the reader that converts one answer's text to parts."""
 
 import secrets
 from collections.abc import Mapping, Sequence
@@ -30,7 +30,7 @@ from weft.web.chat.tools import forced_calls, is_forced, is_own_format, template
 from weft.web.chat.turn import NamedTool, Turn, TurnDelta, TurnReason
 from weft.web.served import Served
 
-# An error is raised.
+# Reasons that are not listed raise an error.
 _REASONS: Mapping[FinishReason, TurnReason] = {
     FinishReason.STOP: "stop",
     FinishReason.LENGTH: "length",
@@ -40,9 +40,9 @@ _REASONS: Mapping[FinishReason, TurnReason] = {
 
 
 class ReasoningCounter:
-    """Follows one answer until its reasoning is over; the marks around them count as well.
+    """Counts the reasoning tokens of one answer, markers included.
 
-    `is_open` None: whether there is reasoning shows at the answer's start.
+    `is_open` None: the answer's start shows whether there is reasoning.
     """
 
     def __init__(
@@ -53,7 +53,7 @@ class ReasoningCounter:
         self._longest = max(map(len, self._ends))
         self._is_open = is_open
         self._detokenizer = detokenizer
-        # The start of the answer until it is decided; then what an end may have begun in
+        # Before the decision: the start of the answer. Afterwards: text that may be the start of an end marker
         self._tail = ""
         self._num_undecided = 0
 
@@ -110,13 +110,13 @@ class AnswerFormat:
     tools: Sequence[Mapping[str, Any]]
 
     def make_call_id(self) -> str:
-        """An id for a call to which the model gave none, of a form that its template takes back."""
+        """An id for a call without one, in a form that the template accepts in later turns."""
         if self.has_short_ids:
             return "".join(secrets.choice(SHORT_ID_LETTERS) for _ in range(SHORT_ID_LENGTH))
         return self.turn.call_id_prefix + secrets.token_hex(16)
 
     def parser(self) -> OutputParser:
-        """A parser for one answer."""
+        """Creates a parser for one answer."""
         choice = self.turn.tool_choice
         if self.tool is None and is_forced(choice):
             return forced_parser(
@@ -157,12 +157,12 @@ class AnswerFormat:
 
 
 def choose_format(served: Served, turn: Turn, prompt: str, params: SamplingParams) -> AnswerFormat:
-    """The format of the answers to a rendered prompt; `params` say what rules them."""
+    """The format of the answers to a rendered prompt; `params` hold the constraints."""
     reasoning = _reasoning_family(served, turn)
     tool = _tool_family(served, turn, params)
     is_open = None if reasoning is None else _is_open(turn, prompt, reasoning)
     is_ruled = params.structured_outputs is not None or params.thinking_token_budget is not None
-    # In harmony what rules the calls rules the reasoning before them too.
+    # In harmony, a constraint on the calls includes the reasoning before them.
     has_ruled_reasoning = tool is not None and tool.is_harmony and is_forced(turn.tool_choice)
     if reasoning is not None and is_open is None and is_ruled and not has_ruled_reasoning:
         is_open = _reasons_by_default(served, turn, reasoning)
@@ -185,7 +185,7 @@ def choose_format(served: Served, turn: Turn, prompt: str, params: SamplingParam
 def forced_format(served: Served, turn: Turn) -> StructuredOutputsParams | None:
     """Returns the constraint for a turn that must call tools; None for other turns."""
     family = _calling_family(served)
-    # In harmony reasoning is part of the format, unless it has begun already or is counted.
+    # In harmony, the format includes the reasoning, unless the reasoning has begun already or its tokens are counted.
     has_own_reasoning = turn.continue_final_message or turn.params.thinking_token_budget is not None
     if family is not None and family.is_harmony and has_own_reasoning:
         family = None
@@ -199,7 +199,7 @@ def forced_format(served: Served, turn: Turn) -> StructuredOutputsParams | None:
 
 
 def with_special_tokens(served: Served, turn: Turn, params: SamplingParams) -> SamplingParams:
-    """The parameters with which the engine's texts hold what the parser looks for."""
+    """The parameters that make the engine's texts contain the markers that the parser needs."""
     if not _needs_special_tokens(
         _reasoning_family(served, turn), _tool_family(served, turn, params)
     ):
@@ -229,7 +229,7 @@ def _calling_family(served: Served) -> ToolFamily | None:
 
 
 def _tool_family(served: Served, turn: Turn, params: SamplingParams) -> ToolFamily | None:
-    """The family whose calls are looked for: where the model may make some, or must in their format."""
+    """The family whose calls are parsed: if the model may write calls, or must write them in its own format."""
     family = _calling_family(served)
     if is_forced(turn.tool_choice):
         return family if is_own_format(params) else None
@@ -245,20 +245,20 @@ def _tool_family(served: Served, turn: Turn, params: SamplingParams) -> ToolFami
 
 
 def _is_open(turn: Turn, prompt: str, family: ReasoningFamily) -> bool | None:
-    """Whether the prompt, or the text of a continued message, is inside reasoning; None if it does not say."""
+    """True if the prompt, or the text of a continued message, ends inside reasoning; None if unknown."""
     if not turn.continue_final_message:
         return starts_in_reasoning(prompt, family)
-    # The template ends the prompt inside the message, so that it ends with the message's text.
+    # The rendered prompt ends with the last message's text, which the answer continues.
     text = prompt[-len(joined_text(turn.messages[-1].get("content"))) :]
     is_begun = any(start in text for start in family.starts)
     return is_begun and not any(end in text for end in family.ends)
 
 
 def _reasons_by_default(served: Served, turn: Turn, family: ReasoningFamily) -> bool:
-    """Whether a model with optional reasoning reasons, where the prompt leaves it open.
+    """True if a model with optional reasoning reasons although the prompt leaves that open.
 
-    A constraint that waited for the end of reasoning that never comes would rule nothing. Models that
-    can be asked not to reason have a word for it in their templates, and reason without it.
+    A constraint that waits for an end of reasoning that never comes would have no effect. Templates of models whose
+    reasoning can be switched off contain a certain word; these models reason by default.
     """
     return family.may_omit_start or family.is_harmony or "enable_thinking" in _source(served, turn)
 
@@ -269,24 +269,24 @@ def _end_markers(served: Served) -> tuple[str, ...]:
 
 
 def _num_calls(turn: Turn) -> int:
-    """Calls made so far; some families number theirs through the whole conversation."""
+    """Number of earlier calls; some families number calls through the whole conversation."""
     return sum(len(message.get("tool_calls") or ()) for message in turn.messages)
 
 
 class AnswerReader:
-    """Turns one answer's outputs, each with what is new, into deltas."""
+    """Converts the outputs of one answer to deltas."""
 
     def __init__(self, form: AnswerFormat, counter: ReasoningCounter | None) -> None:
         self._form = form
         self._parser = form.parser()
         self._turn = form.turn
-        # An answer that has to be calls holds no other text, unless the end cut one before its name.
+        # An answer with a forced call has no other text, except when it was cut off before the call's name.
         self._has_content = not is_forced(form.turn.tool_choice)
         self._counter = counter
         self._has_called = False
 
     def read(self, output: CompletionOutput) -> TurnDelta:
-        """The delta that an output makes; it may have no parts."""
+        """The delta of an output; it may have no parts."""
         found = self._parser.feed(output.text) if output.text else []
         reason = output.finish_reason
         if reason is not None:
@@ -303,7 +303,7 @@ class AnswerReader:
         )
 
     def _visible(self, part: Part) -> Part | None:
-        """The part as the caller is to see it; None where not at all."""
+        """The part as the caller gets it; None if it is hidden."""
         if isinstance(part, Content):
             return part if self._has_content else None
         if isinstance(part, Reasoning):
@@ -318,9 +318,9 @@ class AnswerReader:
         return part
 
     def _reason(self, reason: FinishReason) -> TurnReason:
-        """The engine's reason, unless it stopped to have its calls made.
+        """The engine's reason; "tool_calls" if the model stopped after calls.
 
-        A call that was cut off by a limit is not to be made, so "length" stays what it is.
+        A call that was cut off at a limit must not be run, so "length" stays.
         """
         is_named = isinstance(self._turn.tool_choice, NamedTool)
         if reason is FinishReason.STOP and self._has_called and not is_named:

@@ -1,4 +1,4 @@
-"""An answer in one piece: the fold of the events that a stream would have emitted."""
+"""An answer in one piece: the sum of the events that a stream would send."""
 
 from collections.abc import AsyncGenerator, Sequence
 from contextlib import aclosing
@@ -47,7 +47,7 @@ class WholeTurn:
 
 
 async def fold(events: AsyncGenerator[TurnEvent, None]) -> WholeTurn:
-    """Read a turn to its end."""
+    """Reads a turn to its end."""
     collectors: dict[int, _Collector] = {}
     began: Began | None = None
     ended: Ended | None = None

@@ -1,4 +1,4 @@
-"""Media in the messages of a turn, as OpenAI's chat and vLLM spell them: taken out, with placeholders left behind."""
+"""Extracts media from the messages of a turn, in the forms of OpenAI's chat and vLLM; placeholders remain."""
 
 from collections.abc import Mapping, Sequence
 from typing import Any, TypeAlias
@@ -19,14 +19,14 @@ class Address(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Sound(msgspec.Struct, frozen=True, kw_only=True):
-    """Sound in base64; `format` is its file's, such as wav."""
+    """Audio in base64; `format` is the file format, such as wav."""
 
     data: str
     format: str
 
 
 class ImagePart(msgspec.Struct, frozen=True, kw_only=True):
-    """A picture; with a `uuid` alone one that the engine has seen under it."""
+    """An image; with only a `uuid`, an image that the engine has received before."""
 
     image_url: Address | str | None = None
     uuid: str | None = None
@@ -50,7 +50,7 @@ class AudioPart(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class InputAudioPart(msgspec.Struct, frozen=True, kw_only=True):
-    """Sound in the body itself, as OpenAI has it."""
+    """Audio in the body, in OpenAI's form."""
 
     input_audio: Sound | None = None
     uuid: str | None = None
@@ -75,14 +75,14 @@ PARTS: PartTypes[MediaPart] = PartTypes(
     if_malformed="{placed_error}",
 )
 _DETAILS = (None, "auto", "high", "original")
-# Other names and forms that vLLM has for them.
+# vLLM's other types and forms of media parts, which are refused.
 _NOT_TAKEN = frozenset("image_embeds audio_embeds image_pil video audio image input_image".split())
 
 
 def take_media(
     messages: Sequence[Message], processor_kwargs: Mapping[str, Any] | None
 ) -> tuple[Sequence[Message], Media | None]:
-    """The messages without their media, and these in order; None where there are none."""
+    """The messages with placeholders instead of media, and the media in order; None if there are none."""
     items: list[MediaItem] = []
     bare = [_without_media(message, position, items) for position, message in enumerate(messages)]
     if not items and processor_kwargs is None:
@@ -111,7 +111,7 @@ def _part(given: object, place: Place, items: list[MediaItem]) -> object:
 
 
 def _url(part: MediaPart, place: Place) -> str | None:
-    """None where the `uuid` stands for it."""
+    """The URL; None if only a `uuid` is given."""
     if isinstance(part, InputAudioPart):
         sound = part.input_audio
         if sound is not None and not sound.format.isalnum():
@@ -137,7 +137,7 @@ def _address(part: ImagePart | VideoPart | AudioPart, place: Place) -> str | Non
         return address
     if address.detail not in _DETAILS:
         raise place.error(
-            ".image_url.detail must be absent, auto, high or original: pictures are looked at as the "
-            "model's processor does; mm_processor_kwargs may change that"
+            ".image_url.detail must be absent, auto, high or original: the model's processor "
+            "decides on the resolution; mm_processor_kwargs may change it"
         )
     return address.url

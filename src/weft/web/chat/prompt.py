@@ -29,7 +29,7 @@ _TEXTS = ("tool_call_id", "name", "reasoning", "reasoning_content", "refusal")
 
 
 async def render(served: Served, turn: Turn) -> str:
-    """The conversation as text, as the model's template writes it, or the request's own."""
+    """Renders the conversation with the model's template or the request's."""
     processes = render_processes(served, turn.chat_template)
     text, _ = await processes.run_soon(lambda: (_rendering(served, turn), None))
     return text
@@ -37,7 +37,7 @@ async def render(served: Served, turn: Turn) -> str:
 
 @dataclass(frozen=True, slots=True)
 class Rendered:
-    """A conversation as text; with marks for parts that are embeddings, these by mark; and its media."""
+    """A rendered conversation, with its media, and its embeddings by the markers in the text."""
 
     text: str
     embeds: Mapping[str, EmbedsPart]
@@ -65,7 +65,7 @@ async def render_turn(served: Served, turn: Turn) -> Rendered:
 
 
 def _take_media(turn: Turn, config: MediaConfig | None) -> tuple[Turn, Media | None]:
-    """The turn with placeholders where its media were, and these; parts of media stay where none are taken."""
+    """The turn with placeholders instead of media, and the media; unchanged if the model accepts no media."""
     if config is None:
         if turn.mm_processor_kwargs:
             raise BadRequest(PROCESSOR_KWARGS, f"{PROCESSOR_KWARGS}: this model reads text only")
@@ -77,7 +77,7 @@ def _take_media(turn: Turn, config: MediaConfig | None) -> tuple[Turn, Media | N
 
 
 def trusted_template(served: Served, source: str | None) -> str | None:
-    """The template of a request; `BadRequest` unless this server renders those of requests."""
+    """The template of a request; raises `BadRequest` if the server does not accept templates of requests."""
     if source is not None and served.request_templates is None:
         raise BadRequest(
             "chat_template",
@@ -88,7 +88,7 @@ def trusted_template(served: Served, source: str | None) -> str | None:
 
 
 def render_processes(served: Served, source: str | None) -> RenderProcesses:
-    """The processes in which a conversation is rendered; `BadRequest` where there is no template for it."""
+    """The processes that render a conversation; raises `BadRequest` if there is no template."""
     templates: RequestTemplates | ChatTemplate | None = served.chat_template
     if trusted_template(served, source) is not None:
         templates = served.request_templates
@@ -100,7 +100,7 @@ def render_processes(served: Served, source: str | None) -> RenderProcesses:
 
 
 def find_template(served: Served, source: str | None) -> ChatTemplate:
-    """The template to render with: the request's, if it has one, or the model's. It may take its time."""
+    """The template to render with: the request's, or else the model's. May take long."""
     if source is not None and served.request_templates is not None:
         return served.request_templates.open(source)
     assert served.chat_template is not None, "there are processes for it"
@@ -123,10 +123,10 @@ def _rendering(served: Served, turn: Turn) -> Rendering:
 async def prepare(
     served: Served, prompt: PromptType, params: SamplingParams, options: RequestOptions
 ) -> Request:
-    """Everything about a request that can be refused before the engine knows of it.
+    """Makes the engine's request, and raises all errors that can be found before the engine gets it.
 
-    Unlike the engine, which lets an answer end at the end of the context, an explicit `max_tokens`
-    that does not fit is refused: the caller counted on it.
+    An explicit `max_tokens` that exceeds the context is refused, while the engine itself would end the answer there:
+    the caller relied on that number.
     """
     client = served.client
     check_priority(client, options.priority)
@@ -136,7 +136,7 @@ async def prepare(
 
 
 def with_salt(prompt: PromptType, cache_salt: str | None) -> PromptType:
-    """The prompt as the engine takes it."""
+    """The prompt with its cache salt, in the engine's form."""
     if cache_salt is None:
         return prompt
     if isinstance(prompt, Prompt):
@@ -149,13 +149,13 @@ def with_salt(prompt: PromptType, cache_salt: str | None) -> PromptType:
 
 
 def tokenization_kwargs(*, add_special_tokens: bool, truncation_side: str | None) -> dict[str, Any]:
-    """`tokenization_kwargs` of what a body says."""
+    """The `tokenization_kwargs` for the fields of a body."""
     side = {} if truncation_side is None else {"truncation_side": truncation_side}
     return {"add_special_tokens": add_special_tokens, **side}
 
 
 def check_priority(client: EngineClient, priority: int) -> None:
-    """A priority means something to an engine that goes by priorities."""
+    """Raises `BadRequest` for a priority if the engine does not schedule by priority."""
     policy = client.info.policy
     if priority != 0 and policy != "priority":
         raise BadRequest(
@@ -174,7 +174,7 @@ def template_messages(
 
 
 def check_messages(messages: Sequence[Mapping[str, Any]]) -> None:
-    """Raise `BadRequest` for a message that no template could take for what it is."""
+    """Raises `BadRequest` for a message with an invalid structure."""
     for position, message in enumerate(messages):
         where = f"messages[{position}]"
         if not isinstance(message, Mapping):
@@ -187,7 +187,7 @@ def check_messages(messages: Sequence[Mapping[str, Any]]) -> None:
             )
         _check_texts(message, _TEXTS, where)
         _check_calls(message.get("tool_calls"), where)
-        # An assistant may have said nothing: clients send such answers back as they were.
+        # An assistant's message may have no content: clients send such answers back unchanged.
         if message.get("content") is None and role != "assistant":
             raise BadRequest(
                 "messages", f"{where}.content is missing; only an assistant's message goes without"
@@ -230,15 +230,15 @@ def _readable(message: Mapping[str, Any], template: str) -> Mapping[str, Any]:
         readable["role"] = "system"
     reasoning = readable.get("reasoning", readable.get("reasoning_content"))
     if reasoning is not None:
-        # Templates were written for either name.
+        # Some templates read one name, some the other.
         readable["reasoning"] = readable["reasoning_content"] = reasoning
-        # That of gpt-oss has a third, and takes it of calls without content only.
+        # The template of gpt-oss reads a third name, and only in messages with calls and without content.
         if ".thinking" in template and message.get("tool_calls") and not message.get("content"):
             readable["thinking"] = reasoning
     if message.get("content") is None and message.get("refusal"):
         readable["content"] = message["refusal"]
     if not message.get("tool_calls"):
-        # Many templates only ask whether it is there.
+        # Many templates only check whether the key exists.
         readable.pop("tool_calls", None)
     return readable
 
@@ -277,7 +277,7 @@ def _take_embeds(turn: Turn, limits: Limits) -> tuple[Turn, dict[str, EmbedsPart
 
 
 def _join_embeds(text: str, taken: Mapping[str, EmbedsPart]) -> str | Prompt:
-    """A rendered conversation with the embeddings where their marks are."""
+    """Puts embeddings at their markers in a rendered conversation."""
     if not taken:
         return text
     pieces = re.split(f"({'|'.join(taken)})", text)
@@ -308,6 +308,6 @@ def _is_embeds(part: object) -> bool:
 
 
 def _parts_of(message: object) -> Sequence[Any]:
-    """None where it is no message, which is found out later, or one of a text."""
+    """The parts of a message; None for text, and for an invalid message, which is refused later."""
     content = message.get("content") if isinstance(message, Mapping) else None
     return content if isinstance(content, list | tuple) else ()

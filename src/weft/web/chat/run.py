@@ -1,4 +1,6 @@
-"""`run_turn`: a `Turn` in, its `TurnEvent`s out. The only place where a conversation meets the engine."""
+"""`run_turn`: runs a `Turn` in the engine and yields its `TurnEvent`s. Only this module connects conversations to the
+engine.
+"""
 
 from collections.abc import AsyncGenerator, Callable, Iterator, Sequence
 from contextlib import aclosing, contextmanager
@@ -33,27 +35,27 @@ from weft.web.chat.turn import Began, Ended, Turn, TurnDelta, TurnEvent
 from weft.web.http.sse import EventSink
 from weft.web.served import Served
 
-# Fields of an item, which is a part of a message.
+# Fields of a media item, which is a part of a message.
 _OF_MEDIA = frozenset((*MODALITIES, FIELD, "uuid"))
 
 
 @dataclass(frozen=True, slots=True)
 class PreparedTurn:
-    """A turn that has been checked: what its answers are made of, and the engine's request."""
+    """A checked turn: the format of its answers, and the engine's request."""
 
     form: AnswerFormat
     request: Request
 
 
 class TurnSink(EventSink):
-    """Takes the outputs of a turn; `encode` makes what is sent of a delta."""
+    """Takes the outputs of a turn; `encode` converts a delta to the bytes that are sent."""
 
     __slots__ = ("_write", "read")
 
     def __init__(self, encode: Callable[[TurnEvent], list[bytes]]) -> None:
         super().__init__(self._events)
         self._write = encode
-        self.read: Callable[[CompletionOutput], TurnDelta]  # from the turn's begin on
+        self.read: Callable[[CompletionOutput], TurnDelta]  # set when the turn begins
 
     def _events(self, output: RequestOutput) -> list[bytes]:
         events: list[bytes] = []
@@ -121,7 +123,7 @@ def run_request(
     length_penalty: float | None,
     sink: EventSink | None,
 ) -> AsyncGenerator[RequestOutput, None]:
-    """What the engine samples, or the best beams where there is a `length_penalty`, for which no sink is needed."""
+    """The outputs of the engine, or of a beam search if there is a `length_penalty`, which needs no sink."""
     if length_penalty is None:
         return client.run(request) if sink is None else client.run_into(request, sink)
     options = msgspec.structs.replace(options, request_id=request.request_id)
@@ -134,7 +136,7 @@ async def prepare_turn(served: Served, turn: Turn) -> PreparedTurn:
         raise BadRequest(
             "n", f"n must be at most {served.options.max_n}, got {turn.params.n}", turn.params.n
         )
-    # Templates are rendered a few at a time: a request that is to be refused does not wait for its turn.
+    # Only a few templates are rendered at once: a request that will be refused must not wait for its turn.
     with served.client.preparing(turn.params.n):
         return await _prepared(served, turn)
 
@@ -158,9 +160,10 @@ async def _prepared(served: Served, turn: Turn) -> PreparedTurn:
 
 @contextmanager
 def _naming_fields(turn: Turn) -> Iterator[None]:
-    """What is wrong with a constraint that forces a call is wrong with its tools, and with media, with messages.
+    """Renames fields in errors: errors of a constraint that forces a call are about tools, and errors of media about
+    messages.
 
-    All else bears the names that the body has.
+    Other fields get the names that the body has for them.
     """
     try:
         yield
@@ -173,7 +176,7 @@ def _naming_fields(turn: Turn) -> Iterator[None]:
 
 
 def _params(served: Served, turn: Turn) -> SamplingParams:
-    """The caller's parameters, with what this turn needs beside them."""
+    """The caller's parameters, with the additions that this turn needs."""
     kind = OutputKind.DELTA if turn.is_streamed else OutputKind.FINAL_ONLY
     forced = forced_format(served, turn)
     if forced is None:

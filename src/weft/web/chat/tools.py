@@ -1,4 +1,4 @@
-"""Tools: the check of what a caller offers, what the template sees, and the constraint that forces a call."""
+"""Tools: checks of a caller's tools, their form for templates, and the constraint that forces a call."""
 
 import json
 from collections.abc import Mapping, Sequence
@@ -19,13 +19,13 @@ from weft.text.parsers.call_tags import call_tag
 from weft.text.parsers.families import ToolFamily
 from weft.web.chat.turn import NamedTool, Tool, ToolChoice, Turn
 
-# Agents with servers of tools send hundreds.
+# Agents with many tool servers send hundreds of tools.
 MAX_TOOLS = 1024
 MAX_TOOL_DEPTH = 128
-# All tools together, as JSON: they are part of the prompt.
+# Size of all tools together, as JSON: they become part of the prompt.
 MAX_TOOL_CHARS = 1024 * 1024
-# Of one array of calls: a model that was never shown it does not stop by itself, and would fill its
-# context with calls. In its own format it begins each of them by itself, and nothing is counted.
+# Maximum number of calls in a forced JSON array: a model that was not trained on such arrays does not stop by itself,
+# and would fill its context with calls. In the model's own format the number is not limited.
 MAX_FORCED_CALLS = 32
 
 _DATA = frozenset({"const", "enum", "default", "example", "examples"})
@@ -39,9 +39,9 @@ _NO_PARAMETERS: Mapping[str, Any] = {
 
 
 def check_tools(tools: Sequence[Tool], choice: ToolChoice) -> None:
-    """Raise `BadRequest` unless all tools can be called and the choice is among them.
+    """Raises `BadRequest` unless all tools are valid and the choice names one of them.
 
-    Schemas are read as such where a call is forced; else they are part of the prompt, and no more.
+    Schemas are checked only if a call is forced; otherwise they are just a part of the prompt.
     """
     if len(tools) > MAX_TOOLS:
         raise BadRequest("tools", f"tools takes at most {MAX_TOOLS} tools, got {len(tools)}")
@@ -71,7 +71,7 @@ def listed_tools(tools: Sequence[Tool]) -> list[Tool]:
 
 
 def template_tools(tools: Sequence[Tool]) -> list[dict[str, Any]] | None:
-    """The tools in the shape that templates are written for; None for none."""
+    """The tools in the form that templates expect; None for none."""
     return [{"type": "function", "function": definition(tool)} for tool in tools] or None
 
 
@@ -90,8 +90,8 @@ def forced_calls(
 ) -> StructuredOutputsParams | None:
     """Returns the constraint for a forced tool call; None if the caller forces none.
 
-    It is what the model was taught where its family has a format that can say these tools. Else a named
-    call is its arguments alone, and required calls are an array of `{"name", "parameters"}`.
+    The constraint uses the model's own format if its family can express these tools; otherwise a named call is its
+    arguments alone, and required calls are an array of `{"name", "parameters"}`.
     """
     choice = turn.tool_choice
     if not is_forced(choice):
@@ -111,7 +111,7 @@ def forced_calls(
         )
     if tag is not None:
         own = StructuredOutputsParams(structural_tag=json.dumps(tag, ensure_ascii=False))
-        with suppress(BadRequest):  # too large; the array says less
+        with suppress(BadRequest):  # too large to build; the array's schema is used without it
             validate_structured_outputs(own)
             return own
     schema = _arguments_schema(tools[0]) if named else _calls_schema(tools, is_parallel=is_parallel)
@@ -133,7 +133,7 @@ def _check_name(name: str, position: int) -> None:
 
 
 def _check_parameters(tool: Tool, position: int) -> int:
-    """The schema's length; `BadRequest` where it cannot be that of an object."""
+    """Length of the schema; raises `BadRequest` if it is not the schema of an object."""
     if tool.parameters is None:
         return 0
     where = _place_of(tool, position)
@@ -152,7 +152,7 @@ def _check_parameters(tool: Tool, position: int) -> int:
 
 
 def _check_forced(tools: Sequence[Tool], choice: ToolChoice) -> None:
-    """The answer has to follow the schemas of these tools, one of which its name tells."""
+    """Checks the schemas of tools whose calls are forced, and that their names differ."""
     by_name: dict[str, Tool] = {}
     for position, tool in enumerate(tools):
         if isinstance(choice, NamedTool) and tool.name != choice.name:
@@ -172,7 +172,7 @@ def _check_forced(tools: Sequence[Tool], choice: ToolChoice) -> None:
 
 
 def _parameters(tool: Tool) -> dict[str, Any]:
-    """The schema as a template sees it: an object in which nothing is null."""
+    """The schema for a template: an object without null values."""
     schema = tool.parameters or _NO_PARAMETERS
     check_depth("tools", schema, MAX_TOOL_DEPTH)
     plain: dict[str, Any] = without_nulls(schema)
@@ -192,7 +192,7 @@ def definition(tool: Tool) -> dict[str, Any]:
     function: dict[str, Any] = {"name": tool.name}
     if tool.description is not None:
         function["description"] = tool.description
-    # Templates write this without asking whether it is there.
+    # Templates read this key without checking that it exists.
     function["parameters"] = _parameters(tool)
     return function
 
@@ -230,9 +230,9 @@ def _calls_schema(tools: Sequence[Tool], *, is_parallel: bool) -> dict[str, Any]
 
 
 def _moved(schema: Any, root: str, *, is_map: bool = False) -> Any:
-    """A schema that is no longer a document of its own: its references start at `root`.
+    """A schema that was moved into another document: its references get the prefix `root`.
 
-    A `$ref` that is data stays as it is; in a map from names to schemas no key has a meaning.
+    A `$ref` that is data stays; in a map from names to schemas, keys have no meaning.
     """
     if isinstance(schema, list):
         return [_moved(item, root) for item in schema]

@@ -1,7 +1,7 @@
-"""A conversation turn as values: what is asked for (`Turn`) and what comes back (`TurnEvent`).
+"""A conversation turn as values: the request (`Turn`) and its results (`TurnEvent`).
 
-Each API translates its body to a `Turn` and its events from `TurnEvent`s, in pure functions; an
-answer in one piece is the fold of the same events, so that streams and answers cannot differ.
+Each API converts its body to a `Turn`, and `TurnEvent`s to its own events, in functions without side effects. An
+answer in one piece is the sum of the same events, so streams and whole answers cannot differ.
 """
 
 from collections.abc import Mapping, Sequence
@@ -16,10 +16,10 @@ from weft.text.parsers.parts import Part
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Tool:
-    """A function the model may call. `parameters` is its JSON schema.
+    """A function that the model may call.
 
-    One that `is_strict` cannot be forced with a schema that no grammar holds in full. The definition of one
-    that `is_in_message` stands in a message, and not in the prompt's list of tools.
+    `parameters` is its JSON schema. If it `is_strict`, a call is forced only if a grammar can enforce the whole
+    schema. If it `is_in_message`, its definition is in a message instead of the prompt's list of tools.
     """
 
     name: str
@@ -31,7 +31,7 @@ class Tool:
 
 @dataclass(frozen=True, slots=True)
 class NamedTool:
-    """The model has to call this one."""
+    """The model must call this tool."""
 
     name: str
 
@@ -77,7 +77,7 @@ TurnReason: TypeAlias = Literal["stop", "length", "tool_calls", "abort", "repeti
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Began:
-    """The first event of every turn: the prompt is known and the engine has taken the request."""
+    """The first event of every turn: the prompt is known, and the engine has accepted the request."""
 
     prompt: str
     prompt_token_ids: list[int]
@@ -102,7 +102,7 @@ class TurnDelta(msgspec.Struct, frozen=True, kw_only=True, gc=False):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Ended:
-    """The last event of every turn that did not fail."""
+    """The last event of every turn without an error."""
 
     num_cached_tokens: int
     prompt_logprobs: Sequence[PositionLogprobs | None] | None = None

@@ -1,7 +1,6 @@
-"""The ASGI application: routes, keys, bodies, the handler, every error's way to the client, and the count of
-it all.
+"""The ASGI application: routing, keys, bodies, handlers, errors and metrics.
 
-Handlers are cancelled when the client leaves, which ends what they asked of the engine.
+A handler is cancelled when the client disconnects, which aborts its request in the engine.
 """
 
 import asyncio
@@ -49,13 +48,14 @@ from weft.web.served import Served
 
 log = logging.getLogger("weft.web")
 
-# What is there without a key, and before the model is.
+# Access levels of endpoints that need no key, and answer before the model is loaded.
 _KEYLESS: Final = (Access.OPEN, Access.PAGE)
 _PARAMETER = re.compile(r"\{(\w+)(:path)?\}")
 _ANTHROPIC_PREFIX = b"/v1/messages"
 _MAX_QUERY_FIELDS = 100
-_LARGE_BODY = 2**16  # looked through in a tenth of a millisecond
-_MAX_COMPARED: Final = 100  # characters of a path that leads nowhere: 1 ms
+_LARGE_BODY = 2**16  # bodies below this size are parsed in 0.1 ms
+# Maximum characters of an unknown path that are compared with known paths; takes 1 ms.
+_MAX_COMPARED: Final = 100
 _json = msgspec.json.Encoder()
 _FINE_BUCKETS: Final = (0.01, 0.025, 0.05, 0.075, 0.1, 0.25, 0.5, 0.75, 1, 1.5, 2, 2.5, 3, 3.5, 4,
                         4.5, 5, 7.5, 10, 30, 60)  # fmt: skip
@@ -64,14 +64,14 @@ _COARSE_BUCKETS: Final = (0.1, 0.5, 1)
 
 @dataclass(frozen=True, slots=True)
 class RouteMatch:
-    """An endpoint and what its path holds."""
+    """An endpoint, and the values of its path parameters."""
 
     endpoint: Endpoint
     path_parameters: Mapping[str, str]
 
 
 class Router:
-    """`{name}` in a path is one segment, `{name:path}` all that is left."""
+    """Finds endpoints by path: `{name}` matches one segment, `{name:path}` the rest of the path."""
 
     def __init__(self, endpoints: Iterable[Endpoint]) -> None:
         self.endpoints = tuple(endpoints)
@@ -117,7 +117,7 @@ class Router:
         raise self._nowhere(raw_path)
 
     def _nowhere(self, raw_path: bytes) -> HttpError:
-        """404, as the API of the nearest path writes it."""
+        """404, in the form of the API with the nearest path."""
         by_path = {_PARAMETER.sub(r"{\1}", each.path): each for each in self.endpoints}
         path = raw_path[:_MAX_COMPARED].decode("latin-1")
         nearest = next(iter(get_close_matches(path, by_path, n=1)), None)
@@ -153,7 +153,7 @@ def _text(value: bytes) -> str:
 
 
 class Traffic:
-    """Labels are the endpoints' own paths and HTTP's methods: clients cannot make new ones."""
+    """Metrics of requests. Labels are paths of endpoints and HTTP methods, so clients cannot create new ones."""
 
     def __init__(self, registry: CollectorRegistry) -> None:
         self._requests = Counter(
@@ -180,7 +180,7 @@ class Traffic:
         )
 
     def observe(self, exchange: Exchange) -> None:
-        """Count a request that is over. Nobody's answer counts as 4xx: the client hung up."""
+        """Counts a finished request. A request whose client disconnected before the response counts as 4xx."""
         status = f"{(exchange.status or 499) // 100}xx"
         elapsed_s = time.monotonic() - exchange.started_at
         self._requests.labels(exchange.handler, exchange.method, status).inc()
@@ -191,7 +191,7 @@ class Traffic:
 
 
 class HttpApp:
-    """Serves the endpoints of its router; until the state is open, only those open to anybody."""
+    """Serves the endpoints of its router; before the state is open, only those that need no key."""
 
     def __init__(self, state: ServerState, options: HttpOptions, probes: Router) -> None:
         self._state = state
@@ -208,7 +208,7 @@ class HttpApp:
         self._router = router
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        """Serve one request. Raises nothing: whatever goes wrong ends this request alone."""
+        """Serves one request. Never raises: every failure ends this request only."""
         exchange = Exchange(scope, send, self._options.write_timeout_s)
         REQUEST.set((exchange.label, exchange.headers.get("traceparent")))
         dialect = dialect_of(exchange.raw_path)
@@ -240,12 +240,13 @@ class HttpApp:
             await exchange.end()
             return
         if dialect_of(exchange.raw_path) is Dialect.ANTHROPIC:
-            # Where Anthropic's clients look for it, answers and errors alike.
+            # Anthropic's clients read the request id from this header, in responses and errors.
             exchange.extra_headers["request-id"] = exchange.label
         is_open = self._probes.is_open(exchange.raw_path)
         if not is_open:
             self._gate.let_in(exchange)
-            _ = self._state.served  # nothing else is said of paths before the start is over
+            # Raises while the server starts: until then, all paths give the same error.
+            _ = self._state.served
         router = self._probes if is_open else self._router or self._probes
         found = router.find(exchange.method, exchange.raw_path)
         endpoint = found.endpoint
@@ -278,7 +279,7 @@ class HttpApp:
     async def _answer_while_wanted(
         self, exchange: Exchange, receive: Receive, found: RouteMatch, body: bytes
     ) -> None:
-        """Run the handler and send its answer, until the client leaves or the server ends."""
+        """Runs the handler and sends its answer, until the client disconnects or the server ends."""
         work = asyncio.create_task(self._answer(exchange, found, body))
         watch = asyncio.create_task(_wait_until_disconnected(exchange, receive))
         try:
@@ -308,7 +309,7 @@ class HttpApp:
         is_open = endpoint.access in _KEYLESS
         return Call(
             body=None if endpoint.body is None else await self._decode(exchange, body, endpoint),
-            # Probes answer before there is anything to serve; they know the state, and read no call.
+            # Probes answer before the model is loaded; they use the state only.
             served=cast(Served, None) if is_open else self._served_to(exchange.tenant),
             request_id=exchange.request_id,
             label=exchange.label,
@@ -340,7 +341,7 @@ class HttpApp:
             is_by_value = self._strictness.is_by_value(endpoint)
             value = decode_body(body, endpoint.body, is_by_value=is_by_value)
             if len(body) > _LARGE_BODY:
-                # A second look takes as long again: others are served between.
+                # Decoding a second time takes as long again: other requests get a turn first.
                 await asyncio.sleep(0)
             names = field_names(body, endpoint.body)
         exchange.extra_headers |= self._strictness.judge(endpoint, names, value)
@@ -359,7 +360,7 @@ class HttpApp:
 
 async def _wait_until_disconnected(exchange: Exchange, receive: Receive) -> None:
     while (await receive())["type"] != "http.disconnect":
-        pass  # what is left of a body that nobody asked for
+        pass  # the rest of a body that the endpoint did not read
     exchange.cut(ClientDisconnected())
 
 
@@ -368,7 +369,7 @@ async def _nothing_more() -> Any:
 
 
 async def _fail(exchange: Exchange, error: Exception, dialect: Dialect) -> None:
-    """Send the error: as an answer, as a stream's last event, or by hanging up."""
+    """Sends the error: as a response, as a stream's last event, or by closing the connection."""
     if not isinstance(error, WeftError | HttpError):
         log.error("request %s failed", exchange.request_id, exc_info=error)
     problem = to_problem(error, exchange.request_id)
@@ -384,7 +385,7 @@ async def _fail(exchange: Exchange, error: Exception, dialect: Dialect) -> None:
         else:
             exchange.abort()
     except ClientDisconnected:
-        pass  # nobody is there to read it
+        pass  # the client has disconnected
 
 
 def _query(scope: Scope, repeatable: tuple[str, ...]) -> dict[str, str]:
@@ -403,6 +404,6 @@ def _query(scope: Scope, repeatable: tuple[str, ...]) -> dict[str, str]:
             query[name] += f",{value}"
             continue
         if name in query:
-            raise BadRequest(name[:100], f"{name[:100]!r} is in the query twice")
+            raise BadRequest(name[:100], f"duplicate {name[:100]!r} in the query")
         query[name] = value
     return query

@@ -1,5 +1,5 @@
-"""A request's body: received within limits of size and time, looked at on the way, decoded without a second
-guess, and compared with what its API knows.
+"""A request's body: received within limits of size and time, scanned on the way, decoded strictly, and compared with
+the fields of its API.
 """
 
 import asyncio
@@ -28,12 +28,12 @@ from weft.web.http.unpack import ENCODINGS, Unpacker, encoding_of
 log = logging.getLogger("weft.web")
 
 JSON = "application/json"
-# Numbers, strings and the like: a token id is one. So many are decoded in 20 ms.
+# Maximum number of numbers, strings and literals, such as token ids: this many are decoded in 20 ms.
 MAX_VALUES = 2**19
-# Objects, arrays and keys: everybody who works through a body does so part by part.
+# Maximum number of objects, arrays and keys: code that handles a body loops over them.
 MAX_PARTS = 2**16
 
-# What a request may hold that no bound is on but that of connections.
+# Bytes of a request that are not counted against the limit of all bodies: the number of connections bounds them.
 FREE_BYTES = 2**16
 
 _KEYS = re.compile(
@@ -46,16 +46,19 @@ _MAX_MESSAGE_CHARS = 200
 _MISSING = re.compile(r"missing required field `([^`]+)`")
 _PATH = re.compile(r" - at `\$\.?([^`]*)`$")
 _MAX_NAME_CHARS = 100
-# A caller can make up names, and so lines of the log: after these it gets only its headers.
+# Maximum number of logged warnings: callers choose field names, and could fill the log. Later warnings are sent as
+# headers only.
 _MAX_LOGGED = 1000
 
 
 class ClientDisconnected(Exception):
-    """The other side has hung up; nobody is there to answer."""
+    """The client has closed the connection."""
 
 
 def check_content(headers: Mapping[str, str], kind: str) -> None:
-    """Refuse a body that is not of this `kind`. Without a type, too: browsers send that across origins."""
+    """Refuses a body of another content type. A missing type is refused too, because browsers send such requests
+    across origins.
+    """
     encoding = encoding_of(headers)
     if encoding not in ENCODINGS:
         raise HttpError(
@@ -67,9 +70,9 @@ def check_content(headers: Mapping[str, str], kind: str) -> None:
 
 
 class BodyBudget:
-    """The bytes of all bodies that are being received or held. One event loop owns it.
+    """The bytes of all bodies that are being received or held; owned by one event loop.
 
-    The first `FREE_BYTES` of each are not counted: small bodies are taken while large ones are refused.
+    The first `FREE_BYTES` of each body do not count: small bodies are accepted while large ones are refused.
     """
 
     def __init__(self, max_bytes: int) -> None:
@@ -78,9 +81,9 @@ class BodyBudget:
 
     @contextmanager
     def share(self) -> Iterator[Callable[[int], None]]:
-        """Hold a body for the length of the block: what to call with its size so far, each time it has grown.
+        """Counts a body during the block.
 
-        That raises 429 where the body has no room beside the others.
+        The yielded function is called with the body's size whenever it has grown; it raises 429 if there is no room.
         """
         counted = 0
 
@@ -90,7 +93,7 @@ class BodyBudget:
             if self._num_bytes + more > self._max_bytes:
                 raise HttpError(
                     429,
-                    "the server holds as many bytes of large bodies as it may; send this one again soon",
+                    "the maximum of bytes of large bodies in memory is reached; send this request again soon",
                     headers={"connection": "close"},
                 )
             counted += more
@@ -109,10 +112,11 @@ async def read_body(
     scan: "BodyScan | None",
     grow: Callable[[int], None],
 ) -> bytes:
-    """The whole body, unpacked; 413 beyond the limits and 408 when it comes too slowly.
+    """The whole unpacked body; raises 413 beyond the limits, which apply to the unpacked size, and 408 if it arrives
+    too slowly.
 
-    The limits are of what it unpacks to. `grow` is of a `BodyBudget`. JSON is looked at on the way, so that it can be
-    decoded in one piece; without a `scan` it is a form.
+    `grow` belongs to a `BodyBudget`. JSON is scanned on the way, so that it can be decoded in one piece; without a
+    `scan` the body is a form.
     """
     limit = options.max_form_bytes if scan is None else options.max_body_bytes
     is_too_large = int(headers.get("content-length", "0")) > limit
@@ -134,9 +138,9 @@ async def read_body(
             if scan is not None:
                 await _look(scan, body)
             elif len(piece) >= SLICE_BYTES:
-                await asyncio.sleep(0)  # a packet may unpack to megabytes
+                await asyncio.sleep(0)  # gives other tasks a turn: a packet may unpack to megabytes
     if is_too_large:
-        # At once: what the client still sends is dropped while it reads the answer (`LingeringTransport`).
+        # Raised at once: `LingeringTransport` drops what the client still sends while it reads the response.
         raise HttpError(
             413, f"the body is larger than {limit} bytes", headers={"connection": "close"}
         )
@@ -146,19 +150,19 @@ async def read_body(
         scan.end()
     whole = bytes(body)
     if len(whole) > SLICE_BYTES:
-        await asyncio.sleep(0)  # decoding it takes a turn of its own
+        await asyncio.sleep(0)  # gives other tasks a turn before decoding, which takes long
     return whole
 
 
 async def _look(scan: "BodyScan", body: bytearray) -> None:
-    """Look at what has come, except for less than a slice; others get a turn after each."""
+    """Scans the received data, except for less than a slice; other tasks get a turn after each slice."""
     while len(body) - scan.num_bytes >= SLICE_BYTES:
         scan.feed(bytes(body[scan.num_bytes : scan.num_bytes + SLICE_BYTES]))
         await asyncio.sleep(0)
 
 
 async def _next_chunk(receive: Receive, within_s: float) -> tuple[bytes, bool]:
-    # Not `asyncio.timeout`: a budget that is spent must not let another chunk through.
+    # Not `asyncio.timeout`, which accepts another chunk after the time has run out.
     if within_s <= 0:
         raise _too_slow()
     try:
@@ -191,8 +195,8 @@ def decode_body(body: bytes, kind: Any, *, is_by_value: bool = False) -> Any:
 def _decode(body: bytes, kind: Any, *, is_by_value: bool) -> Any:
     try:
         return msgspec.json.decode(body, type=kind, strict=not is_by_value)
-    except msgspec.DecodeError as error:  # ValidationError is one of these
-        text = explain(error, kind)  # which may repeat what was sent
+    except msgspec.DecodeError as error:  # includes ValidationError
+        text = explain(error, kind)  # the text may repeat parts of the body
         if len(text) > _MAX_MESSAGE_CHARS:
             place = text[-_MAX_MESSAGE_CHARS:].rpartition(" - at `")[2]
             text = f"{text[:_MAX_MESSAGE_CHARS]}... - at `{place}"
@@ -213,7 +217,7 @@ def _place(text: str) -> str:
 
 
 class BodyScan:
-    """Given a body piece by piece, in order; raises 413 as soon as it is too much. It has seen `num_bytes`."""
+    """Scans a body piece by piece, in order; raises 413 as soon as it is too large. `num_bytes` were scanned."""
 
     def __init__(self, max_values: int = MAX_VALUES) -> None:
         self._max_values = max_values
@@ -261,9 +265,10 @@ class BodyScan:
             self._refuse_repeated_keys(data)
 
     def _refuse_repeated_keys(self, data: bytes) -> None:
-        """Valid JSON in which a key comes twice means different things to different readers."""
+        """Refuses duplicate keys: different readers would use different values."""
         at = 0
-        while match := _KEYS.match(data, at):  # no search, which would begin anew at every byte
+        # `match` at each position, not `search`, which would scan the rest of the body each time.
+        while match := _KEYS.match(data, at):
             at = match.end()
             if match[1] == b"{":
                 self._objects.append(set())
@@ -306,7 +311,7 @@ class Strictness:
         return not (self._is_strict or endpoint.is_strict)
 
     def judge(self, endpoint: Endpoint, names: Iterable[str], value: Any) -> dict[str, str]:
-        """The headers that report deviations. `BadRequest` names the first where none is taken."""
+        """The headers that report deviations; raises `BadRequest` with the first one if they are not accepted."""
         found = [*unknown_fields(names, endpoint.body), *endpoint.deviations(value)]
         if not found:
             return {}
@@ -314,7 +319,7 @@ class Strictness:
             raise BadRequest(found[0].parameter, found[0].reason)
         for deviation in found:
             self._log(endpoint.path, deviation)
-        # 299: about the request, and to be shown to a person.
+        # Code 299: a warning about this request, to be shown to a person.
         return {"warning": ", ".join(f'299 - "{_quotable(one.reason)}"' for one in found)}
 
     def _log(self, path: str, deviation: Deviation) -> None:
@@ -332,9 +337,9 @@ def field_names(body: bytes, kind: Any) -> Iterable[str]:
 
 
 def unknown_fields(names: Iterable[str], kind: Any) -> Iterable[Deviation]:
-    """The first of `names` that is no field of a `kind`."""
+    """Yields a deviation for the first of `names` that is not a field of `kind`."""
     for name in names:
-        # Not `structs.fields`, which reads all types anew: of a chat body, 0.8 ms.
+        # Not `structs.fields`, which resolves all types each time: 0.8 ms for a chat body.
         known = kind.__struct_encode_fields__
         if name not in known:
             shown = name[:_MAX_NAME_CHARS]
@@ -349,5 +354,5 @@ def _hint(kind: type[msgspec.Struct], name: str) -> str:
 
 
 def _quotable(text: str) -> str:
-    """As a header may hold it between quotes."""
+    """The text in a form that a header may contain between quotes."""
     return text.encode("ascii", "replace").decode().replace("\\", "/").replace('"', "'")

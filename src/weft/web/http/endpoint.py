@@ -1,6 +1,6 @@
-"""An endpoint is a value: its route, what it takes and gives, who may call it, and the function behind it.
+"""An endpoint as a value: its route, types of body and answer, access, and handler.
 
-The server, the keys, the errors, `/openapi.json` and the tests are all made from these values.
+The server, the errors, `/openapi.json` and the tests are all derived from these values.
 """
 
 from collections.abc import AsyncGenerator, Awaitable, Callable, Iterable, Mapping
@@ -18,10 +18,10 @@ from weft.web.served import Served
 class Access(Enum):
     """Callers that an endpoint accepts."""
 
-    OPEN = "open"  # anybody: probes
-    PAGE = "page"  # anybody, by a name that is allowed: files that are the same for all
-    API = "api"  # holders of an API key, or anybody when none is set
-    CONTROL = "control"  # holders of a control key; nobody when none is set
+    OPEN = "open"  # everyone: probes
+    PAGE = "page"  # everyone, with an allowed Host header: static files
+    API = "api"  # holders of an API key; everyone if no key is set
+    CONTROL = "control"  # holders of a control key; no one if no key is set
 
 
 class Dialect(Enum):
@@ -31,11 +31,11 @@ class Dialect(Enum):
     ANTHROPIC = "anthropic"
 
 
-PARTS: Final = "weft.parts"  # of the scope's extensions: a `PartWriter`
+PARTS: Final = "weft.parts"  # key in the ASGI scope's extensions: a `PartWriter`
 
 
 class PartWriter(Protocol):
-    """Sends parts of a body at once, where that needs no waiting."""
+    """Sends parts of a body at once, if that is possible without waiting."""
 
     @property
     def takes_parts(self) -> bool:
@@ -55,9 +55,9 @@ class PartSink(Protocol):
 class Events:
     """A stream of server-sent events, encoded by the handler (`weft.web.http.sse`).
 
-    An error that `source` raises is written as the dialect's error event, and nothing after it. The
-    source is closed as soon as the client leaves or reads nothing for too long. What goes through `sink`,
-    the source does not yield.
+    An error that `source` raises is sent as the dialect's error event, the last one. The source is closed as soon as
+    the client disconnects, or reads nothing for too long. Outputs that go through `sink` are not yielded by the
+    source.
     """
 
     source: AsyncGenerator[bytes, None]
@@ -71,14 +71,14 @@ Answer: TypeAlias = msgspec.Struct | Events | Response
 
 @dataclass(frozen=True, slots=True)
 class Deviation:
-    """A part of a body that goes beyond its API: the field, and a sentence about it."""
+    """A part of a body that exceeds its API: the field, and a sentence about it."""
 
     parameter: str
     reason: str
 
 
 def no_deviations(_body: Any) -> Iterable[Deviation]:
-    """For APIs that have no limits besides the enforced ones."""
+    """For APIs without limits besides those that are always enforced."""
     return ()
 
 

@@ -1,4 +1,4 @@
-"""A request and its response on the ASGI side: the caller, what has been sent, and how to end it early."""
+"""A request and its response in ASGI terms: the caller, the sent data, and functions to end it early."""
 
 import asyncio
 import re
@@ -16,13 +16,14 @@ from weft.core.tenants import Tenant
 from weft.web.http.body import ClientDisconnected
 from weft.web.http.endpoint import PARTS, PartWriter
 
-ABORT = "weft.abort"  # of the scope's extensions: hangs up at once, whatever is still unsent
+# Key in the ASGI scope's extensions: closes the connection at once, without sending the rest.
+ABORT = "weft.abort"
 _SLASHES = re.compile(rb"//+")
 _LABEL = re.compile(r"[\x21-\x7e]{1,128}")
 
 
 class Exchange:
-    """Owned by the task that serves the request; `cut` may be called by others on the same loop."""
+    """The exchange of one request, owned by the task that serves it; other tasks on the same loop may call `cut`."""
 
     def __init__(self, scope: Scope, send: Send, write_timeout_s: float) -> None:
         self.scope = scope
@@ -33,7 +34,8 @@ class Exchange:
         given = self.headers.get("x-request-id", "")
         self.label = given if _LABEL.fullmatch(given) else self.request_id
         self.extra_headers: dict[str, str] = {}
-        self.handler = "none"  # for metrics: an endpoint's path, never what a client made up
+        # Label of metrics: an endpoint's path, never a path that a client invented.
+        self.handler = "none"
         self.started_at = time.monotonic()
         self.status: int | None = None
         self.is_event_stream = False
@@ -51,7 +53,7 @@ class Exchange:
         self._parts: PartWriter | None = extensions.get(PARTS)
 
     def begin_span(self, tracer: Tracer) -> None:
-        """Trace it from here on: who is asked in turn finds this span in the headers."""
+        """Begins a trace span; requests to other servers continue it."""
         span = self.span = tracer.begin(f"{self.method} {self.handler}", self.headers)
         span.set("http.request.method", self.method)
         span.set("http.route", self.handler)
@@ -74,7 +76,7 @@ class Exchange:
         return asyncio.get_running_loop().time() - self._stall.began_at
 
     def cut(self, reason: BaseException) -> None:
-        """End it early: what runs is cancelled, and `reason` is the answer."""
+        """Ends the exchange early: cancels its task, and sends `reason` as the response."""
         if not self.ending.done():
             self.ending.set_result(reason)
 
@@ -94,7 +96,7 @@ class Exchange:
         await self.send({"type": "http.response.start", "status": status, "headers": raw})
 
     async def write(self, data: bytes) -> None:
-        """Send a part of the body. What `send` does of the rest is a tenth of the work for a token."""
+        """Sends a part of the body. This is a shortcut of `send` with a tenth of its cost per token."""
         if not data or self.is_ended:
             return
         self.num_bytes_out += len(data)
@@ -117,16 +119,16 @@ class Exchange:
             self._parts.write_part(data)
 
     async def end(self, data: bytes = b"") -> None:
-        """Send the last part of the body."""
+        """Sends the last part of the body."""
         await self.send({"type": "http.response.body", "body": data, "more_body": False})
 
     async def answer(self, status: int, body: bytes, headers: Mapping[str, str]) -> None:
-        """Send an answer in one piece."""
+        """Sends a response in one piece."""
         await self.start(status, {"content-length": str(len(body)), **headers})
         await self.end(body)
 
     async def send(self, message: Message) -> None:
-        """Send one ASGI message; hang up on a reader that takes nothing for too long."""
+        """Sends one ASGI message; closes the connection if the client reads nothing for too long."""
         if self.is_ended:
             return
         is_last = self._note(message)
@@ -140,7 +142,7 @@ class Exchange:
             raise ClientDisconnected
 
     def _note(self, message: Message) -> bool:
-        """Count what is sent; whether that is the end."""
+        """Counts the data that is sent; returns True at the end of the response."""
         if message["type"] == "http.response.start":
             self.status = message["status"]
             ours = {"x-request-id": self.label, "x-content-type-options": "nosniff"}
@@ -156,9 +158,9 @@ class Exchange:
 
 
 def _tidied(raw_path: bytes) -> bytes:
-    """A path of the APIs under /v1 without slashes too many: clients join an address that ends in one with a path.
+    """A path under /v1 without repeated slashes: clients append paths to addresses that end in a slash.
 
-    Other paths are what they say: a proxy may have a rule for exactly one of them.
+    Other paths are unchanged: a proxy may have a rule for exactly that path.
     """
     path = _SLASHES.sub(b"/", raw_path).rstrip(b"/")
     return path if path.startswith(b"/v1/") else raw_path

@@ -21,30 +21,30 @@ _MAX_FIELDS = 256
 _MAX_FIELD_BYTES = 2**18
 _PLACE = re.compile(r" - at `\$\.(.*?)(?:\[(?:\d+|\.\.\.)\])?`$")
 _QUOTED = re.compile(r"`([^`]*)`")
-_LIST = "[]"  # fields whose names end so may come several times
+_LIST = "[]"  # a field whose name ends like this may be repeated
 
 
 class _Parser(MultiPartParser):
-    spool_max_size = 2**62  # nothing of a caller's is written to a disk
+    spool_max_size = 2**62  # uploaded files stay in memory, and are never written to disk
     is_complete = False
 
     def on_end(self) -> None:
         self.is_complete = True
 
     def close(self) -> None:
-        """Close the files, also one that has not come whole."""
+        """Closes the files, including an incomplete one."""
         for file in self._files_to_close_on_error:
             file.close()
 
 
 async def decode_form(body: bytes, content_type: str, kind: Any) -> tuple[Any, list[str]]:
-    """`body` as a `kind`, and the names that it has. `BadRequest` names the field at fault."""
+    """Decodes `body` as a `kind`; also returns the names of its fields. `BadRequest` names the invalid field."""
     values = await _read(body, content_type)
     for name in _files(kind) & values.keys():
         if not isinstance(values[name], bytes):
             raise BadRequest(name, f"{name} must be a file: a part with a filename")
     try:
-        # Numbers and booleans come as text.
+        # Form fields are text, so numbers and booleans are converted.
         value = msgspec.convert(values, kind, strict=False, builtin_types=(bytes,))
     except msgspec.ValidationError as error:
         text = str(error)
@@ -107,7 +107,7 @@ def _add(values: dict[str, Any], name: str, content: bytes | str) -> None:
 
 
 async def _slices(body: bytes) -> AsyncGenerator[bytes, None]:
-    """Others get a turn after each."""
+    """Yields the body in slices; other tasks get a turn after each."""
     view = memoryview(body)
     for start in range(0, len(body), SLICE_BYTES):
         yield bytes(view[start : start + SLICE_BYTES])

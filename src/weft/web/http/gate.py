@@ -1,4 +1,4 @@
-"""`Gate`: who may call what, with which keys, by which names and from which pages."""
+"""`Gate`: decides who may call an endpoint, by key, Host header and origin."""
 
 from collections.abc import Mapping
 from typing import Final
@@ -16,9 +16,9 @@ _MAX_HEADER_CHARS: Final = 500
 
 
 class Gate:
-    """The keys of one server, and the origins whose pages may read its answers.
+    """The keys of one server, and the origins whose web pages may read its responses.
 
-    Who may call what is decided by the raw path, before anything of a request is read: default-deny.
+    Access is decided by the raw path, before the request is read; the default is to deny.
     """
 
     def __init__(self, options: HttpOptions) -> None:
@@ -28,7 +28,7 @@ class Gate:
         self._hosts = HostRule(options.host, options.allowed_hosts)
 
     def let_in(self, exchange: Exchange) -> None:
-        """Refuse a caller without any key or by a strange name, for known and unknown paths alike."""
+        """Refuses a caller without any valid key, or with a wrong Host header, for known and unknown paths alike."""
         keys = _keys(exchange.headers)
         is_known = any(map(self._api.is_valid, keys)) or any(map(self._control.is_valid, keys))
         if self._api and not is_known:
@@ -36,7 +36,7 @@ class Gate:
         self._check_host(exchange)
 
     def check(self, access: Access, exchange: Exchange) -> None:
-        """Refuse a caller whose key is for something else."""
+        """Refuses a caller whose key does not give this access."""
         keys = _keys(exchange.headers)
         match access:
             case Access.OPEN:
@@ -50,7 +50,9 @@ class Gate:
                 self._check_control(exchange, keys)
 
     def admit(self, endpoint: Endpoint, exchange: Exchange) -> None:
-        """Find whose key it is, and count what is a request; `RateLimited` beyond the tenant's limits."""
+        """Finds the tenant of the key, and counts inference requests; raises `RateLimited` beyond the tenant's
+        limits.
+        """
         if self._api and endpoint.access is Access.API:
             tenants = map(self._api.tenant_of, _keys(exchange.headers))
             exchange.tenant = next(filter(None, tenants), None)
@@ -66,11 +68,12 @@ class Gate:
         if not self._control:
             raise HttpError(403, "control is off: start the server with --control-api-key")
         if "origin" in exchange.headers:
-            raise HttpError(403, "control is not for web pages")
-        # A page may have its own name point here; keys apart, it gets no further than its name.
+            raise HttpError(403, "web pages may not call control endpoints")
+        # A web page can point its own host name to this address (DNS rebinding): its Host header gives it away.
         if not self._hosts.is_own(exchange.headers.get("host", "")):
             raise HttpError(
-                403, "control takes an address, localhost, --host or --allowed-hosts as Host"
+                403,
+                "for control, the Host header must be an IP address, localhost, --host or one of --allowed-hosts",
             )
         if not any(map(self._control.is_valid, keys)):
             raise Unauthenticated("a control key is needed: send Authorization: Bearer KEY")
@@ -87,18 +90,20 @@ class Gate:
         }
 
     def check_form(self, exchange: Exchange) -> None:
-        """Refuse a form from another site's page: unlike JSON, browsers send it without a question first."""
+        """Refuses a form from a web page of another site: in contrast to JSON, browsers send forms without a
+        preflight request.
+        """
         headers = exchange.headers
         origin = headers.get("origin")
         is_own = origin is not None and origin.partition("://")[2] == headers.get("host")
         if origin is not None and not is_own and not self.cors_headers(headers):
             raise HttpError(
                 403,
-                "pages of this origin may send no forms: --allowed-origins names those that may",
+                "web pages of this origin may not send forms; --allowed-origins lists the origins that may",
             )
 
     def preflight_headers(self, exchange: Exchange) -> dict[str, str] | None:
-        """The answer to a browser that asks first, which it does without a key; None if it does not."""
+        """The response to a browser's preflight request, which has no key; None for other requests."""
         if exchange.method != "OPTIONS" or not exchange.extra_headers:
             return None
         if "access-control-request-method" not in exchange.headers:

@@ -1,4 +1,4 @@
-"""Settings of the HTTP server: what users choose, and limits that hold for everybody."""
+"""Settings of the HTTP server: options of users, and limits for all requests."""
 
 import re
 from dataclasses import dataclass
@@ -118,7 +118,7 @@ class HttpOptions:
         return bool(self.api_keys) or self.api_key_file is not None
 
     def check(self) -> None:
-        """Raise `ConfigError`, naming the flag, for what would leave the server open or useless."""
+        """Raises `ConfigError` with the flag's name for settings that would leave the server open or useless."""
         if not all(key.strip() for key in (*self.api_keys, *self.control_api_keys)):
             raise ConfigError("--api-key and --control-api-key must not be empty")
         for origin in self.allowed_origins:

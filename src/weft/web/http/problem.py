@@ -1,6 +1,6 @@
-"""The one table between our error codes and HTTP: status, OpenAI's type and code, Anthropic's type.
+"""The table of Weft's error codes and HTTP: status, OpenAI's type and code, Anthropic's type.
 
-What never reaches a handler (paths, sizes, keys) has its rows here as well, by status.
+Errors that occur outside of handlers (paths, sizes, keys) have rows by status.
 """
 
 import math
@@ -14,9 +14,9 @@ from msgspec import UNSET, UnsetType
 from weft.core.errors import BadRequest, Code, NotFound, RateLimited, WeftError
 from weft.web.http.endpoint import Dialect
 
-_INVALID = "invalid_request_error"  # to both
+_INVALID = "invalid_request_error"  # the type in both dialects
 _RETRY_SOON = {"retry-after": "1"}
-# A repetition cannot help: the official clients ask this header before their rule for 5xx.
+# Retrying is useless: official clients read this header before their rule for 5xx statuses.
 _NO_RETRY = {"x-should-retry": "false"}
 
 
@@ -45,7 +45,8 @@ _ROW_BY_CODE = {
     Code.UNAVAILABLE: _Row(
         503, "server_error", "service_unavailable", "overloaded_error", _RETRY_SOON
     ),
-    # No 5xx: a gateway counts those as faults of the server, asks again, and takes it out (0063).
+    # Not a 5xx status: gateways count those as server faults, retry, and remove the server from the pool
+    # (docs/decisions/0063).
     Code.UNSUPPORTED: _Row(400, _INVALID, "unsupported", _INVALID),
     Code.INTERNAL: _Row(500, "server_error", "internal_error", "api_error"),
 }
@@ -60,20 +61,20 @@ _ROW_BY_STATUS = {
         _Row(408, _INVALID, "request_timeout", "timeout_error"),
         _Row(413, _INVALID, "request_too_large", "request_too_large"),
         _Row(415, _INVALID, "unsupported_media_type", _INVALID),
-        # As OpenAI says it of servers of tools.
+        # OpenAI's error for failures of tool servers.
         _Row(424, "external_connector_error", "http_error", "api_error"),
         _Row(431, _INVALID, "headers_too_large", "request_too_large"),
         _Row(503, "server_error", "service_unavailable", "overloaded_error", _RETRY_SOON),
     )
 }
-# Anthropic's clients know 529 as "overloaded", and 503 as nothing in particular.
+# Anthropic's clients treat 529 as "overloaded", and have no meaning for 503.
 _ANTHROPIC_STATUS = {503: 529}
 
 
 class HttpError(Exception):
-    """A request that HTTP itself refuses, before or beside any handler."""
+    """An error of the HTTP layer, raised before or outside of a handler."""
 
-    details: Mapping[str, Any] | None = None  # what programs go by, in Anthropic's dialect
+    details: Mapping[str, Any] | None = None  # details for programs, in Anthropic's dialect
 
     def __init__(
         self,
@@ -90,12 +91,12 @@ class HttpError(Exception):
         self.headers = headers or {}
         self.code = code
         self.parameter = parameter
-        self.dialect = dialect  # None: that of the path
+        self.dialect = dialect  # None: the dialect of the path
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Problem:
-    """An error as callers see it."""
+    """An error in the form that callers get."""
 
     row: _Row
     message: str
@@ -142,7 +143,7 @@ class OpenAiErrorDetail(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class OpenAiError(msgspec.Struct, frozen=True, kw_only=True):
-    """The body of an answer that is an error, as OpenAI writes it."""
+    """The body of an error response in OpenAI's form."""
 
     error: OpenAiErrorDetail
 
@@ -156,7 +157,7 @@ class AnthropicErrorDetail(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class AnthropicError(msgspec.Struct, frozen=True, kw_only=True):
-    """The body of an answer that is an error, as Anthropic writes it."""
+    """The body of an error response in Anthropic's form."""
 
     type: str = "error"
     error: AnthropicErrorDetail
@@ -189,5 +190,5 @@ def to_problem(error: BaseException, request_id: str) -> Problem:
 
 
 def to_http_status(code: Code) -> int:
-    """The status of `code` where the dialect has no other."""
+    """The status of `code`, unless the dialect has a different one."""
     return _ROW_BY_CODE[code].status

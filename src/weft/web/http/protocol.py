@@ -1,4 +1,4 @@
-"""uvicorn's HTTP/1.1 protocol, and what it leaves out: limits on heads, on their time, and on connections."""
+"""uvicorn's HTTP/1.1 protocol with additional limits: on the size and time of request heads, and on connections."""
 
 import asyncio
 import uuid
@@ -36,7 +36,7 @@ class LingeringTransport(asyncio.Transport):
             self._plain.close()
             return
         self._timer = asyncio.get_running_loop().call_later(self._linger_s, self._plain.close)
-        if self._plain.can_write_eof():  # not with TLS, where the answer has to say its length
+        if self._plain.can_write_eof():  # not with TLS, where the response must declare its length
             self._plain.write_eof()
         self._plain.resume_reading()
 
@@ -46,7 +46,7 @@ class LingeringTransport(asyncio.Transport):
         self._plain.close()
 
     def forget(self) -> None:
-        """The connection is lost: there is nothing to wait for."""
+        """Stops the timer: the connection is lost."""
         if self._timer is not None:
             self._timer.cancel()
 
@@ -55,12 +55,12 @@ class LingeringTransport(asyncio.Transport):
         return self._timer is not None or self._plain.is_closing()
 
     def write(self, data: bytes | bytearray | memoryview) -> None:
-        """Send, unless it was said that nothing more comes."""
+        """Sends data, unless sending has ended."""
         if self._timer is None:
             self._plain.write(data)
 
     def abort(self) -> None:
-        """Close at once, whatever is unsent."""
+        """Closes the connection at once, without sending the rest."""
         self.forget()
         self._plain.abort()
 
@@ -83,24 +83,25 @@ _REASONS = {
     431: "Request Header Fields Too Large",
     503: "Service Unavailable",
 }
-_LINE_OVERHEAD = 4  # of a header: ": " and the line's end
+_LINE_OVERHEAD = 4  # bytes beside name and value of a header: ": " and the line end
 _TLS_HELLO = b"\x16\x03"
 _VERSIONS = ("1.0", "1.1")
-# More than any length has; Python reads no numbers of thousands of digits, be they zeros.
+# No real length has more digits; Python refuses to parse thousands of digits, even zeros.
 _MAX_LENGTH_DIGITS = 19
-# Of who sends nothing more, or has no place here, nothing is read to the end.
+# With these statuses the rest of the request is not read: the client sends nothing more, or the server has no room
+# for it.
 _HANG_UP = (408, 503)
 
 
 class Connections(UvicornState):
-    """The open connections of one server, the head of every answer, and the moment when all are closed."""
+    """The open connections of one server, common response headers, and an event for the moment when all are closed."""
 
     def __init__(self) -> None:
         super().__init__()
         self.all_lost = asyncio.Event()
 
     def note_lost(self) -> None:
-        """Note whether there are any."""
+        """Updates the event after a connection was lost."""
         if not self.connections:
             self.all_lost.set()
         else:
@@ -118,12 +119,12 @@ class LimitedProtocol(HttpToolsProtocol):
         self._is_in_head = True
         self._num_head_bytes = 0
         self._has_refused = False
-        self._timer: asyncio.TimerHandle | None = None  # for what is to come from the client
+        self._timer: asyncio.TimerHandle | None = None  # timeout of the next bytes from the client
 
     # -- connection -----------------------------------------------------------------------------
 
     def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
-        """Refuse one connection too many; give the others their time for a first head."""
+        """Refuses a connection above the limit; for others, starts the timeout of the first head."""
         self._lingering = LingeringTransport(
             transport, self._has_more_to_come, self._options.linger_s
         )
@@ -142,7 +143,7 @@ class LimitedProtocol(HttpToolsProtocol):
         self._open_connections.note_lost()
 
     def data_received(self, data: bytes) -> None:
-        """Parse; what does not end its head within the limit is refused."""
+        """Parses data; refuses a head that exceeds the limit."""
         if self.transport.is_closing():
             return
         if self._is_in_head:
@@ -164,14 +165,14 @@ class LimitedProtocol(HttpToolsProtocol):
         """Start to count; requests that follow on a connection have their own limits."""
         super().on_message_begin()
         if not self._is_in_head:
-            # What is in this packet already is counted when the head is complete.
+            # The bytes of this packet are counted when the head is complete.
             self._is_in_head, self._num_head_bytes = True, 1
             self._expect_head()
         extensions: dict[str, Any] = {ABORT: self._abort, PARTS: self}
         self.scope["extensions"] = extensions
 
     def on_header(self, name: bytes, value: bytes) -> None:
-        """Headers after the body are counted with the head, and dropped: nobody may read them."""
+        """Headers after the body (trailers) count as part of the head, and are dropped."""
         if self._is_in_head:
             super().on_header(name, value)
             return
@@ -180,7 +181,7 @@ class LimitedProtocol(HttpToolsProtocol):
             self._stop(self._too_large())
 
     def on_headers_complete(self) -> None:
-        """Refuse what two readers could understand in two ways, before anybody acts on it."""
+        """Refuses an ambiguous request, before any handler gets it."""
         sizes = (len(name) + len(value) + _LINE_OVERHEAD for name, value in self.headers)
         self._num_head_bytes = len(self.url) + sum(sizes)
         if self._num_head_bytes > self._options.max_head_bytes:
@@ -193,15 +194,15 @@ class LimitedProtocol(HttpToolsProtocol):
         super().on_headers_complete()
 
     def on_message_complete(self) -> None:
-        """The next thing to come is another head, for which the connection may idle."""
+        """Starts the timeout of the next head, during which the connection may idle."""
         self._stop_timer()
         super().on_message_complete()
-        self.cycle.more_body = False  # also where the answer was there before
+        self.cycle.more_body = False  # also if the response was complete before
 
     def on_response_complete(self) -> None:
-        """Give a body that nobody reads some time to end: who still sends would not see the answer."""
+        """Lets an unread body end within a short time: a client that still sends would not see the response."""
         super().on_response_complete()
-        # Not so where the next request, already under way on this connection, is the one that goes on.
+        # Not if the next request on this connection, which has begun already, is the one to continue.
         is_unread = self.cycle.response_complete and self.cycle.more_body
         if is_unread and not self.transport.is_closing():
             self._timer = self.loop.call_later(self._options.linger_s, self._lingering.close_now)
@@ -230,7 +231,7 @@ class LimitedProtocol(HttpToolsProtocol):
     def _on_slow_head(self) -> None:
         if self._num_head_bytes:
             self._refuse(HttpError(408, "the head came too slowly"))
-        else:  # opened in case it is needed, as proxies do: no request, so no answer
+        else:  # opened ahead of use, as proxies do: without a request there is no response
             self._lingering.close_now()
 
     def _stop_timer(self) -> None:
@@ -253,12 +254,12 @@ class LimitedProtocol(HttpToolsProtocol):
         return cycle is not None and cycle.more_body
 
     def _abort(self) -> None:
-        # Who was sent a reason why there is no answer is not to lose it.
+        # A client that was refused must be able to read the reason.
         if not self._has_refused:
             self.transport.abort()
 
     def _refuse(self, error: HttpError) -> None:
-        """Answer and close, unless an answer is under way: then just close."""
+        """Sends an error and closes the connection; only closes it if a response has begun."""
         self._stop_timer()
         if self.transport.is_closing():
             return
@@ -282,7 +283,7 @@ class LimitedProtocol(HttpToolsProtocol):
             self.transport.close()
         cycle: RequestResponseCycle | None = self.cycle
         if cycle is not None and not cycle.response_complete:
-            # Whoever waits for the rest of the body need not; the answer is given.
+            # Ends the endpoint's wait for the rest of the body: the response has been sent.
             cycle.disconnected = True
             cycle.message_event.set()
 
@@ -291,7 +292,8 @@ class LimitedProtocol(HttpToolsProtocol):
         cycle: RequestResponseCycle | None = self.cycle
         if cycle is None or cycle.response_complete:
             return True
-        # In its own body: a head that is refused behind a whole request has to wait for that answer.
+        # The refused request must be first in line: a refused head that follows a complete request waits for that
+        # request's response.
         return not self._is_in_head and not cycle.response_started and not self.pipeline
 
 
@@ -303,12 +305,12 @@ def _framing_problem(version: str, headers: list[tuple[bytes, bytes]]) -> str | 
     if lengths and codings:
         return "content-length and transfer-encoding exclude each other"
     if len(lengths) > 1 or not all(value.isdigit() for value in lengths):
-        return "content-length must be there once, as a number"
+        return "exactly one content-length with a number is needed"
     if any(len(value) > _MAX_LENGTH_DIGITS for value in lengths):
         return f"content-length has more than {_MAX_LENGTH_DIGITS} digits"
     if len(codings) > 1 or any(value.strip().lower() != b"chunked" for value in codings):
         return "transfer-encoding must be chunked"
     num_hosts = sum(name == b"host" for name, _ in headers)
     if num_hosts > 1 or (num_hosts == 0 and version != "1.0"):
-        return "host must be there once"
+        return "exactly one host header is needed"
     return None

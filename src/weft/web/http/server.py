@@ -1,4 +1,4 @@
-"""The HTTP server: a port, TLS, and the way it starts before the model is there and stops after it."""
+"""The HTTP server: a port, TLS, its start before the model is loaded, and its shutdown."""
 
 import asyncio
 import logging
@@ -22,14 +22,14 @@ from weft.web.served import Served
 
 log = logging.getLogger("weft.web")
 
-# After a drain has run out of time: how long streams that are cut get to write their last event.
+# Time that cut streams get to write their last event, after the drain timeout.
 _CUT_GRACE_S = 1.0
 _BACKLOG = 2048
 _MAX_PORT = 65535
 
 
 class HttpServer:
-    """Make, start and stop it on one event loop. `probes` are answered from the start."""
+    """Serves an application. Created, started and stopped on one event loop. `probes` answer from the start."""
 
     def __init__(
         self, state: ServerState, options: HttpOptions, probes: Iterable[Endpoint]
@@ -52,7 +52,7 @@ class HttpServer:
             interface="asgi3",
             lifespan="off",
             log_config=None,
-            # Its warnings are about what clients do wrong, and clients read it in the answer.
+            # Uvicorn warns of invalid requests; clients get these errors in responses.
             log_level=logging.ERROR,
             proxy_headers=False,
             timeout_keep_alive=int(options.keep_alive_s),
@@ -65,7 +65,7 @@ class HttpServer:
             partial(LimitedProtocol, config, self._connections, options),
             sock=listener,
             ssl=self._ssl,
-            # A handshake that nobody ends holds a descriptor, and is not among the connections yet.
+            # A connection in its TLS handshake holds a file descriptor, and does not count as a connection yet.
             ssl_handshake_timeout=options.tls_handshake_timeout_s if self._ssl else None,
             backlog=_BACKLOG,
         )
@@ -78,11 +78,11 @@ class HttpServer:
         self._state.open(served)
 
     def set_not_serving(self) -> None:
-        """Fail readiness and refuse new requests at once; what is open goes on."""
+        """Fails readiness and refuses new requests at once; open requests continue."""
         self._state.is_draining = True
 
     async def drain(self, timeout_s: float) -> None:
-        """Refuse new requests, let open ones finish for `timeout_s`, cut the rest, then stop."""
+        """Refuses new requests, lets open ones finish for `timeout_s`, cuts the rest, then stops."""
         self.set_not_serving()
         if not await self._state.wait_idle(timeout_s):
             log.warning(
@@ -91,7 +91,7 @@ class HttpServer:
         await self.stop()
 
     async def stop(self) -> None:
-        """End every request, with an error that says so, and stop listening. Idempotent."""
+        """Ends every request with an error, and stops listening. Idempotent."""
         self.set_not_serving()
         if self._server is None:
             return
@@ -103,7 +103,7 @@ class HttpServer:
             self._clock.cancel()
         for connection in list(self._connections.connections):
             connection.shutdown()
-        # Closing waits for what is unsent; a client that reads nothing must not hold the process.
+        # Closing waits for unsent data: a client that does not read must not keep the process alive.
         self._connections.note_lost()
         with suppress(TimeoutError):
             async with asyncio.timeout(_CUT_GRACE_S):
@@ -147,7 +147,7 @@ def _listen(options: HttpOptions) -> socket.socket:
 
 
 def ssl_context(options: HttpOptions) -> ssl.SSLContext | None:
-    """TLS as the files say; None without files. `ConfigError` names the flag at fault."""
+    """The TLS context of the certificate files; None without files. Raises `ConfigError` that names the flag."""
     cert, key = options.ssl_certfile, options.ssl_keyfile
     if cert is None or key is None:
         if cert or key:

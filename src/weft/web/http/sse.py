@@ -1,6 +1,6 @@
-"""Server-sent events: how they are encoded, and how a stream of them is written.
+"""Server-sent events: their encoding, and the writing of a stream.
 
-A stream that fails ends in an error event and nothing after it, so that it never looks complete.
+A stream that fails ends with an error event, so that it never looks complete.
 """
 
 import asyncio
@@ -19,10 +19,10 @@ PING: Final = b": ping\n\n"
 _HEADERS: Final = {
     "content-type": "text/event-stream; charset=utf-8",
     "cache-control": "no-cache",
-    "x-accel-buffering": "no",  # proxies that gather answers would hold events back
+    "x-accel-buffering": "no",  # otherwise proxies that buffer responses hold events back
 }
-_ANY_TEXT: Final = "\0any text\0"  # nothing else in an event is this
-# Of a stream, in one turn of the event loop: of its smallest events, some milliseconds.
+_ANY_TEXT: Final = "\0any text\0"  # a placeholder that occurs nowhere else in an event
+# Bytes of a stream that are written in one turn of the event loop: some milliseconds for the smallest events.
 _BYTES_AT_ONCE: Final = 2**16
 _encoder = msgspec.json.Encoder()
 
@@ -33,14 +33,14 @@ def data_event(value: Any) -> bytes:
 
 
 def named_event(name: str, value: Any) -> bytes:
-    """An event with a name, as Anthropic and the Responses API send them."""
+    """An event with a name, as in Anthropic's API and the Responses API."""
     return b"event: %b\ndata: %b\n\n" % (name.encode(), _encoder.encode(value))
 
 
 class EventOfText:
-    """Events without a name that differ in one text: what surrounds it is encoded once.
+    """Events without a name that differ in one text: the text around it is encoded once.
 
-    `make` gives the event's value for a text. Of what streaming a token of a chat costs, a sixth.
+    `make` gives the event's value for a text. Saves a sixth of the cost of streaming a token of a chat.
     """
 
     __slots__ = ("_after", "_before")
@@ -56,17 +56,17 @@ class EventOfText:
 
 
 class EventSink:
-    """A `weft.core.client.Sink`: the way of a stream's events past the task that writes it; `encode` makes them.
+    """A `weft.core.client.Sink` that writes a stream's events without its task; `encode` makes them, and they are
+    written at once.
 
-    They leave in one write. Closed until the stream has begun, and while the client reads nothing: then
-    outputs are merged.
+    Closed until the stream has begun, and while the client does not read: then outputs are merged.
     """
 
     __slots__ = ("_encode", "parts")
 
     def __init__(self, encode: Callable[[RequestOutput], list[bytes]]) -> None:
         self._encode = encode
-        self.parts: PartWriter | None = None  # once the stream has begun
+        self.parts: PartWriter | None = None  # set once the stream has begun
 
     @property
     def is_open(self) -> bool:
@@ -87,10 +87,10 @@ def error_event(body: bytes, dialect: Dialect) -> bytes:
 
 
 async def write_events(exchange: Exchange, events: Events, ping_interval_s: float) -> None:
-    """Send every event of `events.source`, and a comment in every silence of `ping_interval_s`.
+    """Sends every event of `events.source`, and a comment after every silence of `ping_interval_s`.
 
-    Headers wait for the first event, or the first silence: what fails before has a status of its own.
-    The source is closed at the end, whichever that is.
+    The headers are sent with the first event or comment, so that earlier errors have their own status. The source is
+    always closed at the end.
     """
     async with aclosing(events.source) as source:
         first = asyncio.ensure_future(anext(source, b""))
@@ -107,18 +107,18 @@ async def write_events(exchange: Exchange, events: Events, ping_interval_s: floa
                 async for event in source:
                     await exchange.write(event)
                     if exchange.num_bytes_out - turned_at >= _BYTES_AT_ONCE:
-                        # Of a source that has everything, to a client that keeps up, nothing else waits.
+                        # Gives other tasks a turn: a source with many ready items and a fast client would never wait.
                         await asyncio.sleep(0)
                         turned_at = exchange.num_bytes_out
         finally:
-            # A generator that still runs cannot be closed: stop it, and wait until it has.
+            # A running generator cannot be closed: cancel it first, and wait.
             first.cancel()
             await asyncio.wait({first})
     await exchange.end()
 
 
 class _Pinger:
-    """Sends comments while nothing else is sent. One task a stream, not one an event."""
+    """Sends comments during silence. There is one task per stream, not per event."""
 
     def __init__(self, exchange: Exchange, interval_s: float) -> None:
         self._exchange = exchange

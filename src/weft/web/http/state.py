@@ -21,7 +21,7 @@ class Work(Protocol):
     """Work for a client: an exchange, or a task that continues after the client has left."""
 
     def cut(self, reason: BaseException) -> None:
-        """End it early."""
+        """Ends the exchange early."""
 
 
 class ServerState:
@@ -39,7 +39,7 @@ class ServerState:
         self.tracer = tracer
         self.progress = Progress(started)
         self.is_draining = False
-        # Of several API servers: the series of all of them, in place of those of `registry`.
+        # With several API servers: returns the series of all of them, instead of those of `registry`.
         self.all_series: Callable[[], Awaitable[bytes]] | None = None
         self._served: Served | None = None
         self._open: set[Work] = set()
@@ -54,7 +54,7 @@ class ServerState:
         self.progress.finish()
 
     async def close(self) -> None:
-        """End what was opened for requests, when all of them have ended."""
+        """Releases resources of requests, after all requests have ended."""
         if self._served is not None:
             await asyncio.to_thread(self._served.close)
 
@@ -63,14 +63,14 @@ class ServerState:
         """The served model. Raises `Unavailable` during startup and shutdown."""
         if self._served is None:
             raise Unavailable(
-                f"the server is starting ({self.progress.phase}); /startupz says how far it is"
+                f"the server is starting ({self.progress.phase}); /startupz shows the progress"
             )
         if self.is_draining:
             raise Unavailable("the server is shutting down")
         return self._served
 
     async def check_health(self) -> None:
-        """Raise what keeps this server from answering a request now."""
+        """Raises the error that prevents this server from answering a request now."""
         client = self.served.client
         if client.errored:
             raise client.dead_error
@@ -88,7 +88,7 @@ class ServerState:
 
     @property
     def num_open(self) -> int:
-        """Requests being served, probes apart."""
+        """Number of requests being served, without probes."""
         return len(self._open)
 
     @contextmanager

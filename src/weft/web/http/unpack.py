@@ -1,4 +1,4 @@
-"""Compressed bodies, unpacked piece by piece as they come: no more at a time than others can wait for."""
+"""Unpacks compressed bodies piece by piece, each small enough not to delay other tasks."""
 
 import zlib
 from collections.abc import Iterator, Mapping
@@ -18,7 +18,7 @@ def encoding_of(headers: Mapping[str, str]) -> str:
 
 
 class Unpacker:
-    """A body of one of `ENCODINGS`; `BadRequest` for what is not of it."""
+    """Unpacks a body with one of `ENCODINGS`; raises `BadRequest` for invalid data."""
 
     def __init__(self, encoding: str) -> None:
         self._encoding = encoding
@@ -26,7 +26,7 @@ class Unpacker:
         self._stream = None if bits is None else zlib.decompressobj(bits)
 
     def feed(self, data: bytes) -> Iterator[bytes]:
-        """What `data` goes on with, in slices; the caller stops where it is enough."""
+        """Yields the unpacked data in slices; the caller stops at its limit."""
         stream = self._stream
         if stream is None:
             yield data
@@ -39,7 +39,7 @@ class Unpacker:
             yield piece
             data = stream.unconsumed_tail
         if data or stream.unused_data:
-            raise BadRequest(None, f"the body goes on behind its {self._encoding} stream")
+            raise BadRequest(None, f"the body has more data after its {self._encoding} stream")
 
     def end(self) -> None:
         """The body is complete."""

@@ -1,4 +1,4 @@
-"""Fields that every generating endpoint reads from a call, besides those of its own API."""
+"""Fields that every generating endpoint reads from a call, in addition to those of its API."""
 
 import time
 from collections.abc import Awaitable, Callable, Iterator, Mapping, Sequence
@@ -23,19 +23,19 @@ from weft.web.options import ApiOptions
 from weft.web.served import Served
 
 _RANK_HEADER = "x-data-parallel-rank"
-# An answer is encoded in one piece; so many take 20 ms.
+# A response is encoded in one piece; this many characters take 20 ms.
 MAX_REPEATED_CHARS = 8 * 2**20
-CHARS_PER_ID = 4  # as long as a token id takes to encode
+CHARS_PER_ID = 4  # characters that take as long to encode as a token id
 
 ModelHandler: TypeAlias = "Callable[[ModelCall], Awaitable[Answer]]"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ModelCall(Call):
-    """A call, and all that its headers and body say of who is to answer it: read once, before the handler.
+    """A call, with the model and options that its headers and body name, read before the handler.
 
-    `model` is the name that the answer bears, a served one or that of the adapter `lora_request`. `label`
-    may come from the body too.
+    `model` is the name in the answer: a served name, or that of the adapter `lora_request`. `label` may come from the
+    body too.
     """
 
     model: str
@@ -96,7 +96,7 @@ def for_model(handler: ModelHandler, *, is_blank_none: bool = False) -> Handler:
 
 
 async def to_model_call(call: Call, *, is_blank_none: bool = False) -> ModelCall:
-    """The call with what it says of the model; `NotFound` for a model that nobody serves."""
+    """Reads the model of a call; raises `NotFound` for an unknown one."""
     name: str | None = call.body.model
     model, lora_request = resolve_model(call.served, None if is_blank_none and name == "" else name)
     given = {field.name: getattr(call, field.name) for field in fields(Call)}
@@ -110,14 +110,14 @@ async def to_model_call(call: Call, *, is_blank_none: bool = False) -> ModelCall
 
 
 def resolve_model(served: Served, name: str | None) -> tuple[str, LoRARequest | None]:
-    """The name that the answer bears, and the adapter of that name; None is the model served first."""
+    """The name in the answer, and the adapter with that name; None stands for the first served name."""
     if name is None:
         return served.client.model_config.served_model_names[0], None
     return name, served.lora_request(name)
 
 
 def _label(call: Call) -> str:
-    """The client's label: its header, or what it wrote into the body, or else our own id."""
+    """The client's label from the header or the body; otherwise the server's request id."""
     written = getattr(call.body, "request_id", None)
     if call.label == call.request_id and written is not None:
         return _usable(written) or call.label
@@ -125,7 +125,7 @@ def _label(call: Call) -> str:
 
 
 def _usable(label: str) -> str | None:
-    """The label, unless it cannot be shown: a bad one costs the client its label, not its answer."""
+    """The label if it is printable; an invalid label is ignored, and the request is served."""
     try:
         validate_request_id(label)
     except BadRequest:
@@ -134,20 +134,20 @@ def _usable(label: str) -> str | None:
 
 
 def rank_of(headers: Mapping[str, str]) -> int | None:
-    """The rank that a router chose; what is no number is ignored."""
+    """The rank that a router chose; a value that is not a number is ignored."""
     text = headers.get(_RANK_HEADER, "").strip()
     return int(text) if text.isascii() and text.isdigit() and len(text) <= 9 else None
 
 
 async def _trace(served: Served, headers: Mapping[str, str]) -> Mapping[str, str] | None:
-    """The trace that a request belongs to, where traces are exported."""
+    """The trace headers of a request, if traces are exported."""
     found = {name: headers[name] for name in TRACE_HEADERS if name in headers}
     return found if found and await served.client.is_tracing_enabled() else None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Heading:
-    """Header fields of an answer and of each of its chunks."""
+    """Fields that begin an answer and each of its chunks."""
 
     id: str
     created: int
@@ -156,7 +156,7 @@ class Heading:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class AnswerDetails:
-    """Parts of an answer besides its text."""
+    """The optional parts of an answer."""
 
     has_usage: bool
     has_running_usage: bool
@@ -202,7 +202,7 @@ def check_stream_options(options: StreamOptions | None, *, is_streamed: bool) ->
 
 
 def check_streamable(fields: GenerationFields) -> None:
-    """A prompt's log-probabilities come with an answer in one piece only."""
+    """Refuses prompt logprobs in a stream."""
     if fields.stream and fields.prompt_logprobs is not None:
         raise BadRequest("prompt_logprobs", "prompt_logprobs are not available when stream is true")
 
@@ -217,7 +217,7 @@ def naming(names: Mapping[str, str]) -> Iterator[None]:
 
 
 def check_repeated(name: str, num_chars: int) -> None:
-    """Refuse to repeat prompts that are too long together, each as often as it has answers."""
+    """Refuses prompts that would be repeated too often: each is repeated in all of its answers."""
     if num_chars > MAX_REPEATED_CHARS:
         raise BadRequest(
             name,
@@ -234,7 +234,7 @@ def to_usage(
     num_cached_tokens: int | None = None,
     num_reasoning_tokens: int = 0,
 ) -> Usage:
-    """Token counts with the details that are wanted; `num_cached_tokens` None is not known yet."""
+    """Token counts with the requested details; `num_cached_tokens` None means unknown."""
     cached: PromptTokensDetails | UnsetType = UNSET
     if details.has_cached_tokens and num_cached_tokens is not None:
         cached = PromptTokensDetails(cached_tokens=num_cached_tokens)

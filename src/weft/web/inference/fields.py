@@ -1,4 +1,4 @@
-"""The fields that bodies share: those of sampling to `SamplingParams`, those that are refused, OpenAI's limits.
+"""Fields that several APIs share: conversion to `SamplingParams`, refused fields, and OpenAI's limits.
 
 Ranges are checked by `weft.core.checks.validate`.
 """
@@ -25,21 +25,21 @@ _GUIDED = ("json", "json_object", "regex", "choice", "grammar")
 MAX_STOPS = 4
 _UNLIMITED = -1
 
-# Accepted with any value: they say who asks and how to group, not what to answer.
+# Accepted with any value: they identify callers or group requests, and do not affect the answer.
 LABELS: Mapping[str, str] = {
     "user": "a name for the caller's own records",
-    "metadata": "the caller's own notes; nothing is stored that they could be found by",
+    "metadata": "notes for the caller's own records; requests are not stored, so nothing can be searched by them",
     "safety_identifier": "a name for the caller's own records",
     "prompt_cache_key": "every prompt is looked up in the prefix cache, whatever its key",
     "store": "completions are not stored, and no later request can ask for one",
 }
 
-# The same inside other fields.
+# Such fields inside other fields.
 INNER_LABELS: Mapping[str, str] = {
     "response_format.json_schema.name": "a name for the caller's own records",
     "response_format.json_schema.description": "a note for the caller's own records",
     "response_format.json_schema.strict": (
-        "the answer always follows the schema; a schema that no grammar holds in full is refused with it"
+        "the answer always follows the schema; with strict, a schema that no grammar can enforce in full is refused"
     ),
     "tools.function.strict": (
         "a forced call always follows its schema, which is held to it as above; one of the model's own "
@@ -47,45 +47,48 @@ INNER_LABELS: Mapping[str, str] = {
     ),
 }
 
-_NO_BEAMS = "chat and text completions of OpenAI's API search beams"
+_NO_BEAMS = "beam search is for OpenAI's chat and text completions"
 
-# By name: the values that ask for what happens anyway, and why no other is taken. Null is always one.
+# By name: the values that have no effect here, and why any other value is refused. Null is always accepted.
 REFUSED: Mapping[str, tuple[tuple[Any, ...], str]] = {
     "audio": ((), "this server answers in text"),
     "best_of": ((), "ask for n answers and choose among them"),
-    "early_stopping": ((False,), "a beam search goes on until no beam can go on"),
+    "early_stopping": ((False,), "beam search always continues until no beam can improve"),
     "function_call": (("auto", "none"), "it was replaced by tool_choice"),
     "functions": (([],), "it was replaced by tools"),
-    "guided_decoding_backend": (("auto", "guidance", "llguidance"), "there is one, llguidance"),
-    "kv_transfer_params": (({},), "chat and text completions take part in KV transfer"),
+    "guided_decoding_backend": (
+        ("auto", "guidance", "llguidance"),
+        "llguidance is the only backend",
+    ),
+    "kv_transfer_params": (({},), "KV transfer is for chat and text completions"),
     "length_penalty": ((1.0,), _NO_BEAMS),
-    "logits_processors": (([],), "code of callers is not run"),
-    "mm_processor_kwargs": (({},), "media are taken in messages"),
+    "logits_processors": (([],), "the server does not run code from callers"),
+    "mm_processor_kwargs": (({},), "only messages may contain media"),
     "modalities": ((["text"],), "this server answers in text"),
     "moderation": ((), "no moderation is offered"),
     "prediction": ((), "predicted outputs are not offered"),
-    "prompt_cache_options": (({},), "the prefix cache has no options of a request"),
-    # A prefix that is gone sooner costs time, and changes no answer.
+    "prompt_cache_options": (({},), "the prefix cache has no options per request"),
+    # The value only affects how long a prefix stays cached: a shorter time costs speed and changes no answer.
     "prompt_cache_retention": (("in_memory", "in-memory", "24h"), "the prefix cache is in memory"),
-    "service_tier": (("auto", "default"), "there is one tier"),
+    "service_tier": (("auto", "default"), "all requests have the same service tier"),
     "suffix": (("",), "suffix is not currently supported"),
     "use_beam_search": ((False,), _NO_BEAMS),
     "vllm_xargs": (({},), "this engine has no further arguments"),
     "web_search_options": (({},), "this server does not search"),
 }
 
-# What chat and completions of OpenAI's API do take.
+# Fields that OpenAI's chat and completions accept, but not with beam search.
 REFUSED_BESIDE_BEAMS = {
     name: row
     for name, row in REFUSED.items()
     if row[1] != _NO_BEAMS and name != "kv_transfer_params"
 }
-# What messages may have beside them, where the model reads more than text.
+# Fields that are refused if the messages contain media.
 REFUSED_BESIDE_MEDIA = {
     name: row for name, row in REFUSED_BESIDE_BEAMS.items() if name != "mm_processor_kwargs"
 }
 
-# What means the same to a search as to sampling; constraints are looked for where all of them meet.
+# Parameters that mean the same in beam search and sampling; constraints are checked elsewhere.
 _OF_BEAMS = frozenset(
     "n max_tokens ignore_eos include_stop_str_in_output skip_special_tokens truncate_prompt_tokens "
     "truncation_side use_beam_search length_penalty early_stopping response_format structured_outputs "
@@ -101,10 +104,9 @@ def refuse_unsupported(
     at: str = "",
     parameter: str | None = None,
 ) -> None:
-    """Raise `BadRequest` for the first field of `body` that asks for what is not offered.
+    """Raises `BadRequest` for the first field of `body` that requests an unsupported feature.
 
-    `at` is where a struct inside a body is; errors name the field's path there, unless it is `parameter`
-    that they are to name.
+    `at` is the place of a struct inside a body; errors name the field's path there, or `parameter` if it is given.
     """
     for name, key in zip(body.__struct_fields__, body.__struct_encode_fields__, strict=True):
         if key not in table:
@@ -118,9 +120,8 @@ def refuse_unsupported(
 
 
 def beyond_openai(fields: SamplingFields | SamplingParams) -> Iterable[Deviation]:
-    """Four stop strings, biases from -100 to 100; and what is taken without being so.
-
-    A completion is not stored, and of a schema a grammar does not hold everything.
+    """Yields deviations from OpenAI's API: more than four stop strings, biases beyond ±100, `store`, and schemas that
+    a grammar cannot enforce in full.
     """
     stop, bias = fields.stop, fields.logit_bias
     if isinstance(stop, list) and len(stop) > MAX_STOPS:
@@ -131,7 +132,7 @@ def beyond_openai(fields: SamplingFields | SamplingParams) -> Iterable[Deviation
         )
     if bias and any(abs(value) > LOGIT_BIAS_CLAMP for value in bias.values()):
         limit = f"{LOGIT_BIAS_CLAMP:g}"
-        yield Deviation("logit_bias", f"logit_bias beyond {limit} or -{limit} counts as that")
+        yield Deviation("logit_bias", f"logit_bias is limited to -{limit} and {limit}")
     if isinstance(fields, GenerationFields) and fields.store:
         yield Deviation("store", "store is ignored: completions are not stored")
     if isinstance(fields, SamplingFields):
@@ -145,7 +146,7 @@ def beyond_openai(fields: SamplingFields | SamplingParams) -> Iterable[Deviation
 def report_unheld(name: str, schema: Mapping[str, Any] | str | None) -> Iterable[Deviation]:
     """Yields the parts of the schema in the field `name` that no grammar enforces."""
     if schema is not None and (places := unheld(schema)):
-        yield Deviation(name, f"{name}: no grammar holds {places}; an answer may break that")
+        yield Deviation(name, f"{name}: no grammar can enforce {places}; an answer may violate it")
 
 
 def to_params(
@@ -157,7 +158,7 @@ def to_params(
 ) -> SamplingParams:
     """Converts `fields` to sampling parameters; absent fields come from `defaults`, the model's own.
 
-    `max_tokens` and `logprobs` mean something else in every API; `max_tokens` -1 is no limit.
+    The caller passes `max_tokens` and `logprobs`, which differ between APIs; `max_tokens` -1 means no limit.
     """
     given = {name: value for name in _SAME if (value := getattr(fields, name)) is not None}
     transfer = getattr(fields, "kv_transfer_params", None)
@@ -193,7 +194,7 @@ def to_length_penalty(
         raise BadRequest("kv_transfer_params", message)
     for name in SamplingFields.__struct_fields__:
         value = getattr(body, name)
-        # Nothing is drawn, which is what a temperature of 0 asks for.
+        # Beam search samples nothing, like a temperature of 0.
         neutral = (
             None,
             getattr(SamplingParams(), name, None),
@@ -214,7 +215,7 @@ def to_length_penalty(
 def num_logprobs(body: ChatBody | ResponsesBody, *, is_on: bool, switch: str) -> int | None:
     """Number of alternatives per token; `switch` names the field that turns logprobs on."""
     if is_on:
-        # With ids of the caller's choice their number follows from them.
+        # With ids that the caller chose, their number is known.
         return body.top_logprobs if body.logprob_token_ids else body.top_logprobs or 0
     for name in ("top_logprobs", "logprob_token_ids"):
         if getattr(body, name):
@@ -242,7 +243,7 @@ def to_constraint(fields: SamplingFields) -> StructuredOutputsParams | None:
     if len(constraints) > 1:
         names = list(constraints)
         raise BadRequest(
-            names[1], f"only one of {' and '.join(names)} can decide what the answer looks like"
+            names[1], f"only one of {' and '.join(names)} can set the form of the answer"
         )
     if fields.guided_whitespace_pattern is not None and not constraints.keys() & {
         "guided_json",
@@ -261,7 +262,7 @@ def to_constraint(fields: SamplingFields) -> StructuredOutputsParams | None:
 
 
 def _constraints(fields: SamplingFields) -> list[tuple[str, StructuredOutputsParams]]:
-    """Every constraint that is given, with its field."""
+    """All constraints that are given, each with its field."""
     constraints: list[tuple[str, StructuredOutputsParams | None]] = [
         ("structured_outputs", fields.structured_outputs),
         ("response_format", _of_format(fields.response_format)),

@@ -22,17 +22,17 @@ from weft.text.outputs import MANY_SCORES
 from weft.text.tokenizer import Tokenizer
 
 _T = TypeVar("_T")
-_FEW_ROWS = 16  # an answer of hundreds of them is made of JSON, and not of their objects
-FLOOR = -9999.0  # JSON has no infinity
-_LAST = sys.maxsize  # a token whose rank is not known
+_FEW_ROWS = 16  # an answer with more rows is built as JSON text instead of objects
+FLOOR = -9999.0  # stands for minus infinity, which JSON lacks
+_LAST = sys.maxsize  # sorts a token of unknown rank last
 
 
 @dataclass(frozen=True, slots=True)
 class LogprobWriter:
-    """Writes one request's log-probabilities.
+    """Writes one request's logprobs.
 
-    `num_top` tokens are shown beside the one that came, -1 for all there are; `chosen_ids` are shown
-    in their place where the caller named them.
+    `num_top` tokens are shown in addition to the sampled one, -1 for all; if the caller names `chosen_ids`, these are
+    shown instead.
     """
 
     tokenizer: Tokenizer
@@ -41,7 +41,7 @@ class LogprobWriter:
     chosen_ids: Sequence[int] | None = None
 
     def chat(self, rows: Sequence[PositionLogprobs]) -> ChatLogprobs:
-        """The form of chat: one object a token."""
+        """Logprobs in the form of chat: one object per token."""
         return ChatLogprobs(content=in_pieces(rows, self._token))
 
     def ids(self, rows: Sequence[PositionLogprobs]) -> IdLogprobs:
@@ -58,11 +58,11 @@ class LogprobWriter:
         rows: Sequence[PositionLogprobs | None],
         first_offset: int,
     ) -> tuple[CompletionLogprobs, int]:
-        """The form of completions: one list a kind; with it the offset of what follows.
+        """Logprobs in the form of completions: one list per field; also returns the next offset.
 
         Offsets count the characters of the tokens' own texts.
         """
-        # Who asks for no other tokens gets no lists of them, as from OpenAI.
+        # Without top_logprobs the lists are left out, as OpenAI does.
         has_tops = self.num_top != 0 or self.chosen_ids is not None
         written = CompletionLogprobs(
             text_offset=[],
@@ -81,7 +81,7 @@ class LogprobWriter:
         return written, offset
 
     def _token(self, row: PositionLogprobs) -> TokenLogprob:
-        token_id, entry = next(iter(row.items()))  # the sampled one comes first
+        token_id, entry = next(iter(row.items()))  # the sampled token comes first
         return TokenLogprob(
             token=self._name(token_id, self._text(token_id, entry)),
             logprob=_floored(entry),
@@ -97,7 +97,7 @@ class LogprobWriter:
         )
 
     def _ids(self, row: PositionLogprobs) -> ChosenIdLogprob:
-        """The sampled token is the first of those shown, and counts as one of `num_top`."""
+        """Logprobs of chosen ids: the sampled token comes first, and counts as one of `num_top`."""
         is_whole = self.chosen_ids is not None or self.num_top == -1
         shown = len(row) if is_whole else max(self.num_top, 1)
         tops = [
@@ -119,7 +119,9 @@ class LogprobWriter:
         return ordered if self.num_top == -1 else ordered[: self.num_top]
 
     def _tops_by_name(self, row: PositionLogprobs) -> dict[str, float]:
-        """The token that came is always among them. Of tokens with one text the likeliest is shown."""
+        """Logprobs by token text, always including the sampled token. Of tokens with equal texts, the likeliest is
+        shown.
+        """
         named: dict[str, float] = {}
         for token_id, entry in row.items():
             name = self._name(token_id, self._text(token_id, entry))
@@ -150,9 +152,9 @@ def to_prompt_logprobs(
 def in_pieces(
     rows: Sequence[PositionLogprobs | None], write: Callable[[PositionLogprobs], _T]
 ) -> list[_T]:
-    """Rows written for an answer, null for None. Many are their JSON, made a few at a time.
+    """Writes rows for an answer, null for None.
 
-    Encoding holds the interpreter's lock, and so does freeing what was encoded.
+    Many rows become JSON text, a few at a time, because encoding and freeing hold the interpreter's lock.
     """
 
     def written(part: Sequence[PositionLogprobs | None]) -> list[Any]:
@@ -166,7 +168,7 @@ def in_pieces(
 
 
 def of_pieces(pieces: list[bytes]) -> list[Any]:
-    """A list in an answer, of the JSON of its items."""
+    """A list in an answer, made of the JSON of its items."""
     return cast("list[Any]", msgspec.Raw(b"[" + b",".join(pieces) + b"]")) if pieces else []
 
 

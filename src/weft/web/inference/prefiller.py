@@ -1,4 +1,4 @@
-"""`HttpPrefiller`: prompts are computed by other HTTP servers, and lent while they still are."""
+"""`HttpPrefiller`: other HTTP servers compute prompts, and lend their blocks while they compute."""
 
 import asyncio
 import logging
@@ -17,17 +17,18 @@ PATH = "/inference/v1/generate"
 _DATA = b"data: "
 _DONE = b"data: [DONE]"
 
-_Found: TypeAlias = asyncio.Future[dict[str, Any] | None]  # what fetches the prompt
+# The transfer parameters with which the prompt is fetched.
+_Found: TypeAlias = asyncio.Future[dict[str, Any] | None]
 
 log = logging.getLogger("weft.prefill")
 
 
 class HttpPrefiller(Prefiller):
-    """Follows each answer to its end: who leaves before has the prompt's computation aborted."""
+    """Reads each response to its end, because an earlier disconnect would abort the computation of the prompt."""
 
     way_failures = (
         httpx2.HTTPError,
-        UnicodeError,  # of a header of the client's that is no ASCII
+        UnicodeError,  # a client's header that is not ASCII
     )
 
     def __init__(
@@ -72,10 +73,9 @@ class HttpPrefiller(Prefiller):
     async def _follow(
         self, url: str, content: bytes, headers: dict[str, str], found: _Found
     ) -> None:
-        """The answer, to its end; what is looked for stands in one of its events, or in none."""
+        """Reads the response to its end; one of its events may hold the transfer parameters."""
         timeout = httpx2.Timeout(self._timeout_s, connect=CONNECT_S)
-        # It speaks plain HTTP and follows no redirects: certificates, whose list takes long to read, are for
-        # nothing here.
+        # Plain HTTP without redirects, so the certificates, which take long to load, are not needed.
         try:
             async with (
                 asyncio.timeout(self._timeout_s),
@@ -90,8 +90,8 @@ class HttpPrefiller(Prefiller):
         except Exception as error:  # noqa: BLE001 - the root of a task: who waits has it
             if not found.done():
                 found.set_exception(error)
-            else:  # who fetches finds out
-                log.debug("a prefill was left: %s", error)
+            else:  # the fetching engine will report it
+                log.debug("a prefill was cancelled: %s", error)
         finally:
             found.cancel()
 

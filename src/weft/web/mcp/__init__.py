@@ -1,1 +1,1 @@
-"""Servers of tools that speak the Model Context Protocol: which there are, what they have, and calls of it."""
+"""Tool servers of the Model Context Protocol: their configuration, sessions, and calls of their tools."""

@@ -1,4 +1,4 @@
-"""The client of the `mcp` package, which takes seconds to import, within limits on what it receives."""
+"""A client of the `mcp` package with limits on received data; the package takes seconds to import."""
 
 import json
 from collections.abc import AsyncIterator, Callable, Mapping, Sequence
@@ -17,12 +17,12 @@ from weft.web.mcp.values import CallResult, ToolLimits, ToolServerError, failed,
 
 
 class ToolClient:
-    """A connection. Methods raise what the package does."""
+    """A connection. Methods raise the package's exceptions."""
 
     def __init__(self, client: Client, limits: ToolLimits) -> None:
         self._client = client
         self._limits = limits
-        # Of a client that is closed, the package tells nothing.
+        # Read now: a closed client does not report it any more.
         about = client.server_info
         self.server_name = "" if about is None else about.name
 
@@ -93,7 +93,7 @@ async def open_client(
 
 
 class _Bounded(httpx2.AsyncHTTPTransport):
-    """Connections that together receive no more than so many bytes, none of them compressed."""
+    """Connections that may receive a limited number of bytes together, uncompressed only."""
 
     def __init__(self, max_bytes: int) -> None:
         super().__init__()
@@ -140,7 +140,7 @@ def _to_result(result: CallToolResult, max_chars: int) -> CallResult:
 
 
 def _refused(text: str) -> CallResult:
-    """A call that the tool itself, or this server, says is none."""
+    """The result of a call that the tool or this server refused."""
     content: Sequence[Mapping[str, str]] = [{"type": "text", "text": text}]
     return CallResult(
         text=f"Error: {text}", error={"type": "mcp_tool_execution_error", "content": content}
@@ -148,7 +148,7 @@ def _refused(text: str) -> CallResult:
 
 
 def _text(block: ContentBlock) -> str:
-    """A block as a model of texts can read it."""
+    """A block as text."""
     if block.type == "text":
         return block.text
     if block.type == "resource":

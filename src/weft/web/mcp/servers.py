@@ -1,4 +1,4 @@
-"""Which MCP servers may be called: those that the operator named, and those of hosts that requests may name."""
+"""The MCP servers that requests may use: those that the operator named, and those on allowed hosts."""
 
 import asyncio
 import math
@@ -18,13 +18,13 @@ from weft.web.options import ApiOptions
 
 _PORTS = {"http": 80, "https": 443}
 _MAX_URL = 2048
-# The first and the longest, between calls of a server that did not answer.
+# First and longest pause between attempts to reach a server that did not answer.
 _PAUSES_S = (30.0, 600.0)
 
 
 @dataclass(frozen=True, slots=True)
 class ToolServer:
-    """An MCP server of the operator. Without a `label` it is known by the name that it reports."""
+    """An MCP server of the operator. Without a `label`, the name that the server reports is its label."""
 
     label: str | None
     url: str
@@ -39,7 +39,7 @@ class NamedServers:
 
 
 def read_servers(options: ApiOptions) -> NamedServers | None:
-    """The servers that the flags name, None for none; `ConfigError` for what is no server."""
+    """The servers that the flags name; None for none. Raises `ConfigError` for an invalid value."""
     if options.tool_server is None and options.allowed_tool_hosts is None:
         return None
     named = NamedServers(
@@ -69,12 +69,14 @@ class ToolServers:
     async def connect(
         self, label: str, server_url: str | None, headers: Mapping[str, str], place: Place
     ) -> Session:
-        """A session with the server that a request means; `BadRequest` for one that it may not name."""
+        """Opens a session with the server that a request names; raises `BadRequest` if it is not allowed."""
         url = await self.find(label, server_url, place)
         return await self._sessions.open(label, url, headers)
 
     async def find(self, label: str, server_url: str | None, place: Place) -> str:
-        """The address of the server that a request means: the operator's by that label, else the one it names."""
+        """The address of the server that a request names: the operator's with that label, otherwise the request's
+        own.
+        """
         wanted = None if server_url is None else check_url(server_url, place.field("server_url"))
         urls = await self._urls(label)
         if server_url is not None and wanted is not None and label not in urls:
@@ -93,7 +95,7 @@ class ToolServers:
         self._sessions.close()
 
     def _check_host(self, wanted: SplitResult, place: Place) -> None:
-        """Refuse an address whose host the operator does not allow."""
+        """Refuses an address whose host is not allowed."""
         allowed = self._named.allowed_hosts
         if allowed.isdisjoint({(wanted.hostname, None), (wanted.hostname, _port(wanted))}):
             raise place.error(
@@ -102,7 +104,9 @@ class ToolServers:
             )
 
     async def _urls(self, label: str) -> dict[str, str]:
-        """The operator's servers by their labels. Those without one are called only if `label` is no other's."""
+        """The operator's servers by label. Servers without a label are asked for their name only if no other server
+        has `label`.
+        """
         urls = {one.label: one.url for one in self._named.servers if one.label is not None}
         if label not in urls:
             names = await asyncio.gather(*(one.name() for one in self._unlabelled))
@@ -113,10 +117,10 @@ class ToolServers:
 
 
 class _Unlabelled:
-    """A server that is known by the name that it gives itself, which is called for once.
+    """A server that is known by its reported name, which is requested once.
 
-    One that does not answer is left alone for a while, each time for longer: who names a server that nobody
-    knows does not wait for it again.
+    After a failure the server is not contacted for a while, each time longer, so that later requests do not wait for
+    it.
     """
 
     def __init__(self, url: str, sessions: Sessions) -> None:
@@ -142,7 +146,7 @@ class _Unlabelled:
 
 
 def check_url(text: str, place: Place) -> SplitResult:
-    """The parts of an address over HTTP; `BadRequest` for any other."""
+    """Splits an HTTP address; raises `BadRequest` for any other."""
     try:
         parts = urlsplit(text)
         has_host = parts.scheme in _PORTS and parts.hostname and parts.port != 0
@@ -171,7 +175,7 @@ def _server(word: str) -> ToolServer:
     if not equals or "/" in label:
         label, address = "", word
     if "://" not in address:
-        # As vLLM takes it.
+        # vLLM's form of the address.
         address = f"http://{address}/sse"
     try:
         parts = check_url(address, Place("tool_server", f"--tool-server {word}"))

@@ -1,7 +1,7 @@
-"""Sessions with MCP servers, through the `mcp` package, on a thread of their own.
+"""Sessions with MCP servers, through the `mcp` package, on a separate thread: data from a server is read and checked
+there, without delaying the server's event loop.
 
-What a server sends is read and checked there: the servers' event loop waits for none of it. The package
-takes seconds to import, and is imported there too, when the first session is opened.
+The package, which takes seconds to import, is imported there when the first session opens.
 """
 
 import asyncio
@@ -33,7 +33,7 @@ class Sessions:
         self._num_open = 0
 
     async def open(self, label: str, url: str, headers: Mapping[str, str]) -> "Session":
-        """A session that is connected; `ToolServerError` says why there is none."""
+        """Opens a connected session; raises `ToolServerError` with the reason of a failure."""
         if self._num_open >= self._limits.max_sessions:
             raise Overloaded(f"{self._num_open} sessions with tool servers are open; wait for one")
         self._num_open += 1
@@ -60,7 +60,7 @@ class Sessions:
     def _started(self) -> asyncio.AbstractEventLoop:
         if self._loop is None:
             self._loop = asyncio.new_event_loop()
-            # A daemon: a server that does not let go holds up no end of the process.
+            # A daemon thread: a hanging tool server must not keep the process alive.
             self._thread = threading.Thread(
                 target=_run, args=(self._loop,), name="weft-tools", daemon=True
             )
@@ -93,12 +93,12 @@ class Session:
         self._is_closing = asyncio.Event()
 
     def begin(self, url: str, headers: Mapping[str, str], on_end: Callable[[], object]) -> None:
-        """Connect. `on_end` is called on any thread, when there is no connection any more."""
+        """Starts to connect. `on_end` is called, on any thread, when the connection has ended."""
         held = asyncio.run_coroutine_threadsafe(self._hold(url, headers), self._loop)
         held.add_done_callback(lambda _: on_end())
 
     async def connected(self) -> None:
-        """Wait until it is."""
+        """Waits for the connection."""
         await asyncio.wrap_future(self._connected)
 
     @property
@@ -111,12 +111,12 @@ class Session:
         return await self._on_thread(self._list())
 
     async def call(self, name: str, arguments: dict[str, Any]) -> CallResult:
-        """Make a call. Whatever goes wrong is its result."""
+        """Calls a tool. A failure becomes the call's result."""
         return await self._on_thread(self._call(name, arguments))
 
     def close(self) -> None:
-        """End it, soon; idempotent."""
-        with suppress(RuntimeError):  # its thread has ended already, and the session with it
+        """Ends the session soon; idempotent."""
+        with suppress(RuntimeError):  # the thread and its session have ended already
             self._loop.call_soon_threadsafe(self._is_closing.set)
 
     async def _on_thread(self, work: Coroutine[Any, Any, T]) -> T:
@@ -145,14 +145,15 @@ class Session:
                     )
                 )
         finally:
-            if not self._connected.done():  # cancelled with the others, while its caller waits
+            # Cancelled together with the other tasks, while its caller waits.
+            if not self._connected.done():
                 self._connected.set_exception(ToolServerError("the server is shutting down"))
 
     async def _list(self) -> tuple[McpListedTool, ...]:
         try:
             async with asyncio.timeout(self._limits.call_timeout_s):
                 return await self._connected.result().list_tools()
-        except Exception as error:  # the package's own, of any kind
+        except Exception as error:  # the package raises exceptions of many types
             raise ToolServerError(
                 f"the tool server {self.label!r} does not list its tools: {reason(error)}"
             ) from error

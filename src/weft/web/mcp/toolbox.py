@@ -1,4 +1,4 @@
-"""The tools of servers that one response may call: which there are, which need an approval, and calls of them."""
+"""The server tools that one response may call: their list, the approvals they need, and their calls."""
 
 import json
 from collections.abc import Callable, Collection, Mapping, Sequence
@@ -12,12 +12,12 @@ from weft.web.mcp.servers import ToolServers
 from weft.web.mcp.sessions import Session
 from weft.web.mcp.values import CallResult, ToolServerError, failed
 
-_INVALID_PARAMS = -32602  # of JSON-RPC
+_INVALID_PARAMS = -32602  # error code of JSON-RPC
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class WantedServer:
-    """A server as a request names it. `is_allowed` and `needs_approval` are rules for its tools."""
+    """A server named in a request. `is_allowed` and `needs_approval` are rules for its tools."""
 
     label: str
     url: str | None
@@ -73,11 +73,11 @@ class Toolbox:
             session.close()
 
     def listed(self, label: str) -> list[McpListedTool]:
-        """The tools of one server that may be called."""
+        """The allowed tools of one server."""
         return [tool.listed for tool in self.tools.values() if tool.label == label]
 
     async def call(self, label: str, name: str, arguments: str) -> CallResult:
-        """Make a call, with JSON as a model wrote it. Whatever goes wrong is its result."""
+        """Calls a tool, with arguments as JSON from the model. A failure becomes the call's result."""
         tool = self.tools.get(name)
         if tool is None or tool.label != label:
             return failed("mcp_protocol_error", _INVALID_PARAMS, f"{label!a} has no tool {name!a}")

@@ -11,7 +11,7 @@ _MAX_ERROR_CHARS = 500
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ToolLimits:
-    """`max_turns` and `max_calls` are of one response, `max_received_bytes` and `max_session_s` of one session."""
+    """Limits: `max_turns` and `max_calls` per response, `max_received_bytes` and `max_session_s` per session."""
 
     max_turns: int = 32
     max_calls: int = 128
@@ -26,7 +26,7 @@ class ToolLimits:
 
 
 class ToolServerError(WeftError):
-    """A server of tools does not do what it is to."""
+    """A tool server failed."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -40,7 +40,7 @@ class CallResult:
 
 
 def failed(kind: str, code: int, message: str) -> CallResult:
-    """A call that came to nothing."""
+    """The result of a failed call."""
     return CallResult(
         text=f"Error: {message}", error={"type": kind, "code": code, "message": message}
     )

@@ -1,4 +1,4 @@
-"""/v1/chat/completions: the body to a `Turn`, and a turn's events to the answer or its chunks."""
+"""/v1/chat/completions: converts the body to a `Turn`, and the turn's events to an answer or its chunks."""
 
 from dataclasses import asdict
 from functools import partial
@@ -46,7 +46,7 @@ from weft.web.inference.fields import (
 from weft.web.inference.logprobs import to_prompt_logprobs
 from weft.web.openai.chat_stream import ChatShape, chat_stream
 
-# What the engine calls otherwise: `logprobs` is a switch here.
+# This API's name of the parameter that the engine calls `logprobs`, which is a switch here.
 _NAMES = {"logprobs": "top_logprobs"}
 _NEWER_NAMES = {**_NAMES, "max_tokens": "max_completion_tokens"}
 EXAMPLE = {"messages": [{"role": "user", "content": "Hello!"}], "max_tokens": 32}
@@ -163,24 +163,24 @@ def _params(call: Call, body: ChatBody, tools: tuple[Tool, ...]) -> SamplingPara
         and body.response_format is not None
         and params.structured_outputs is not None
     ):
-        # It is about the content, and an answer that has to be calls has none.
+        # The format is for the content, and an answer with a forced call has none.
         return msgspec.structs.replace(params, structured_outputs=None)
     return params
 
 
 def _max_tokens(body: ChatBody) -> int | None:
-    """`max_completion_tokens`, or its older name."""
+    """`max_completion_tokens`, or the older `max_tokens`."""
     newer, older = body.max_completion_tokens, body.max_tokens
     if newer is not None and older is not None and newer != older:
         raise BadRequest(
             "max_tokens",
-            f"max_tokens is {older} and max_completion_tokens {newer}: they are two names of one thing",
+            f"max_tokens is {older} and max_completion_tokens {newer}: they are two names of the same setting",
         )
     return older if newer is None else newer
 
 
 def _adds_prompt(body: ChatBody) -> bool:
-    """The default, unless the last message is to be continued."""
+    """True by default, unless the last message is to be continued."""
     if body.add_generation_prompt is None:
         return not body.continue_final_message
     return body.add_generation_prompt
@@ -213,7 +213,7 @@ def to_shape(call: ModelCall, body: ChatBody, turn: Turn) -> ChatShape:
 
 
 def to_answer(turn: WholeTurn, shape: ChatShape) -> ChatAnswer:
-    """A turn that has ended, in one piece."""
+    """The answer of a finished turn, in one piece."""
     details = shape.details
     return ChatAnswer(
         **asdict(shape.head),
@@ -254,7 +254,7 @@ def _choice(answer: WholeAnswer, shape: ChatShape) -> ChatChoice:
 
 
 def _content(answer: WholeAnswer, shape: ChatShape) -> str | None:
-    """Null where calls or reasoning came in its place; a forced call's is empty."""
+    """Null if there are only calls or reasoning; empty for a forced call."""
     content = answer.content
     if content is None and (shape.has_forced_call or not (answer.calls or answer.reasoning)):
         content = ""
@@ -262,7 +262,7 @@ def _content(answer: WholeAnswer, shape: ChatShape) -> str | None:
 
 
 def _echoed(body: ChatBody, role: str) -> str:
-    """The last message's text, where it is to be repeated and the answer goes on with it."""
+    """The last message's text, if it is to be repeated before its continuation."""
     if not body.echo or not body.messages or body.messages[-1].get("role") != role:
         return ""
     return joined_text(body.messages[-1].get("content"))

@@ -1,4 +1,4 @@
-"""The chunks of a chat completion: a turn's events, one by one, in OpenAI's words."""
+"""Converts a turn's events to the chunks of a chat completion."""
 
 from collections import defaultdict
 from collections.abc import AsyncGenerator, Iterator
@@ -55,7 +55,7 @@ async def _chat_events(
     async with aclosing(events):
         async for event in events:
             if isinstance(event, Began):
-                # Each answer's first chunk may have the prompt's ids: they are sent one by one.
+                # The first chunk of each answer may have all ids of the prompt, so they are sent one by one.
                 for first in writer.chunks(event):
                     yield data_event(first)
                 continue
@@ -73,11 +73,11 @@ class _Progress:
     num_tokens: int = 0
     num_reasoning_tokens: int = 0
     logprobs: list[PositionLogprobs] = field(default_factory=list)
-    plain: EventOfText | None = None  # once there was one
+    plain: EventOfText | None = None  # set once there was such an event
 
 
 class ChunkWriter:
-    """Turns events into chunks. What shows nothing yet is retained for the chunk that does."""
+    """Converts events to chunks. Parts without visible text wait for the next chunk."""
 
     def __init__(self, shape: ChatShape) -> None:
         self._shape = shape
@@ -87,20 +87,20 @@ class ChunkWriter:
         self._has_plain = not (details.has_token_ids or details.has_running_usage)
 
     def num_scores_of(self, event: TurnEvent) -> int:
-        """Log-probabilities that an event's chunk may hold: many, where the client lagged."""
+        """Number of logprobs in an event's chunk: many if the client lagged behind."""
         if not isinstance(event, TurnDelta) or event.logprobs is None:
             return 0
         return num_scores(self._progress[event.index].logprobs) + num_scores(event.logprobs)
 
     def encoded(self, event: TurnEvent) -> list[bytes]:
-        """The chunks that an event makes, as they are sent."""
+        """The encoded chunks of an event."""
         plain = self._plain_event(event)
         if plain is not None:
             return [plain]
         return [data_event(chunk) for chunk in self.chunks(event)]
 
     def _plain_event(self, event: TurnEvent) -> bytes | None:
-        """The one event of a delta that is text and nothing else, as most are; None for others."""
+        """The encoded event of a delta that is only text, the usual case; None for others."""
         if (
             not self._has_plain
             or not isinstance(event, TurnDelta)

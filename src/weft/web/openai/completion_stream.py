@@ -32,7 +32,7 @@ class CompletionShape:
 
 
 class PromptWriter:
-    """The answers to one prompt, numbered from `first_index`."""
+    """Writes the answers to one prompt, numbered from `first_index`."""
 
     def __init__(self, position: int, shape: CompletionShape) -> None:
         self._shape = shape
@@ -67,7 +67,7 @@ class PromptWriter:
         return [data_event(self.chunk(choice)) for choice in self.choices(output)]
 
     def _plain_event(self, output: RequestOutput) -> bytes | None:
-        """The one event of a delta that is text and nothing else, as most are; None for others."""
+        """The encoded event of a delta that is only text, the usual case; None for others."""
         if not self._has_plain or len(output.outputs) != 1:
             return None
         answer = output.outputs[0]
@@ -82,7 +82,7 @@ class PromptWriter:
         return plain.of(answer.text)
 
     def chunk(self, choice: CompletionChunkChoice) -> CompletionChunk:
-        """A choice with what stands around it."""
+        """A chunk with one choice."""
         head = self._shape.head
         return CompletionChunk(
             id=head.id,
@@ -124,9 +124,9 @@ class PromptWriter:
         token_ids = [] if is_hidden else answer.token_ids
         self.num_tokens[answer.index] += len(token_ids)
         has_ids = shape.details.has_token_ids
-        # A stream that begins with the prompt begins with its ids too, asked for or not.
+        # A stream that echoes the prompt begins with its ids, even if they were not requested.
         has_prompt_ids = has_ids or (shape.is_streamed and self._echo is not None)
-        # Who asks for ids gets the prompt as ids, and not as text too.
+        # If ids are requested, the prompt is sent as ids, not as text.
         before = self._echo or "" if is_first and not has_ids else ""
         ended = None if answer.finish_reason is None else answer.finish_reason.value
         return CompletionChunkChoice(

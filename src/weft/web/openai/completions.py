@@ -58,17 +58,17 @@ from weft.web.openai.completion_stream import (
 from weft.web.served import Served
 
 _NAMES = {"prompt_token_ids": "prompt"}
-DEFAULT_MAX_TOKENS = 16  # as published
+DEFAULT_MAX_TOKENS = 16  # the default of OpenAI's API
 EXAMPLE = {"prompt": "The capital of France is", "max_tokens": 16}
-# Every prompt has n answers, and each of them a place in the queue.
+# Every prompt has n answers, and each answer takes a place in the queue.
 MAX_ANSWERS = MAX_N
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class CompletionJob:
-    """A body understood: what the engine is to be given, and how its outputs are written.
+    """A parsed body: the engine's requests, and the form of the answers.
 
-    With a `length_penalty` beams are searched.
+    With a `length_penalty`, beams are searched.
     """
 
     requests: list[Request]
@@ -97,7 +97,7 @@ async def create_completion(call: ModelCall) -> Answer:
     if not body.stream:
         return await _answer(_outputs(call.served, job), job)
     writers = job.writers()
-    # Of several prompts each holds the others back; many log-probabilities are written on a thread.
+    # With several prompts, each stream would delay the others; many logprobs are written on a thread.
     has_sink = len(writers) == 1 and job.shape.logprobs is None
     sink = EventSink(writers[0].events) if has_sink else None
     outputs = _outputs(call.served, job, sink)
@@ -140,7 +140,7 @@ async def to_job(call: ModelCall, body: CompletionBody) -> CompletionJob:
         options=call.request_options(body.priority),
         length_penalty=length_penalty,
         shape=shape,
-        # An echo's are asked for with `logprobs`.
+        # Logprobs of an echoed prompt are requested with `logprobs`.
         has_prompt_rows=params.prompt_logprobs is not None,
     )
 
@@ -149,9 +149,9 @@ async def to_job(call: ModelCall, body: CompletionBody) -> CompletionJob:
 
 
 def check_body(body: CompletionBody) -> None:
-    """Refuse what is not offered, and what contradicts itself."""
+    """Refuses unsupported features, and fields that contradict each other."""
     if body.best_of is not None and body.best_of == (1 if body.n is None else body.n):
-        body = msgspec.structs.replace(body, best_of=None)  # all that are made are shown
+        body = msgspec.structs.replace(body, best_of=None)  # all generated answers are returned
     refuse_unsupported(body, REFUSED_BESIDE_BEAMS)
     check_streamable(body)
     if body.echo and body.prompt_embeds:
@@ -166,7 +166,7 @@ def completion_params(served: Served, body: CompletionBody) -> SamplingParams:
     params = to_params(
         body,
         served.client.model_config.default_sampling_params,
-        # The engine computes a prompt on the way to a token.
+        # The engine computes a prompt only if at least one token is generated.
         max_tokens=1 if _is_prompt_only(body) else max_tokens,
         logprobs=body.logprobs,
     )
@@ -181,7 +181,7 @@ def _is_prompt_only(body: CompletionBody) -> bool:
 
 
 def split_prompts(prompt: str | list[str | int | list[int]] | None) -> list[str | list[int]]:
-    """The prompts, each a text or ids; `BadRequest` for a mixture and for none."""
+    """The prompts, each a text or ids; raises `BadRequest` for a mixture, or if there are none."""
     if isinstance(prompt, str):
         return [prompt]
     if not prompt:
@@ -197,7 +197,7 @@ def split_prompts(prompt: str | list[str | int | list[int]] | None) -> list[str 
 
 
 async def given_prompts(body: CompletionBody, limits: Limits) -> list[str | list[int] | Prompt]:
-    """The prompts in the order of their answers: embeddings first, and beside them no empty text."""
+    """The prompts in the order of their answers: embeddings first, without an empty text beside them."""
     if not body.prompt_embeds:
         return [*split_prompts(body.prompt)]
     texts = [body.prompt_embeds] if isinstance(body.prompt_embeds, str) else body.prompt_embeds
@@ -238,7 +238,7 @@ async def prepare_all(
     with served.client.preparing(len(given) * params.n):
         for position, prompt in enumerate(given):
             if position:
-                await asyncio.sleep(0)  # a short one takes no turn of its own
+                await asyncio.sleep(0)  # a short prompt needs no separate turn of the event loop
             own = msgspec.structs.replace(options, request_id=f"{call.request_id}-{position}")
             salted = with_salt(prompt, body.cache_salt)
             with naming(_NAMES):
@@ -247,7 +247,7 @@ async def prepare_all(
 
 
 async def _echo(served: Served, request: Request, params: SamplingParams) -> str:
-    """The prompt's text: as it was given, unless it came as ids or was cut."""
+    """The prompt's text: as given, or decoded if it came as ids or was truncated."""
     if request.prompt is not None and params.truncate_prompt_tokens is None:
         return request.prompt
     return await asyncio.to_thread(
@@ -263,7 +263,7 @@ async def _echo(served: Served, request: Request, params: SamplingParams) -> str
 def _outputs(
     served: Served, job: CompletionJob, sink: EventSink | None = None
 ) -> AsyncGenerator[tuple[int, RequestOutput], None]:
-    """The outputs of all prompts; nothing has begun before the first is asked for."""
+    """The outputs of all prompts; the requests start when the first output is awaited."""
     run = partial(
         run_request, served.client, options=job.options, length_penalty=job.length_penalty
     )
@@ -273,7 +273,7 @@ def _outputs(
 async def _answer(
     outputs: AsyncGenerator[tuple[int, RequestOutput], None], job: CompletionJob
 ) -> CompletionAnswer:
-    """Everything in one piece: each prompt's one output, written as a stream would."""
+    """The answer in one piece: each prompt's single output, written as a stream would write it."""
     shape = job.shape
     writers = job.writers()
     choices: list[CompletionChoice] = []

@@ -35,7 +35,7 @@ async def render_chat(call: ModelCall) -> Answer:
     """
     body: ChatBody = call.body
     turn = to_turn(call, body)
-    to_shape(call, body, turn)  # refuses what a chat would be refused for
+    to_shape(call, body, turn)  # raises the errors that a chat request would get
     prepared = await prepare_turn(call.served, turn)
     if prepared.request.media is not None:
         raise BadRequest(
@@ -70,7 +70,7 @@ def _rendered(
     params: SamplingParams,
     body: ChatBody | CompletionBody,
 ) -> TokensBody:
-    # As given, but for the room that was left: the request's own have lost their constraints already.
+    # As in the request, except the resolved max_tokens: the prepared parameters no longer have the constraints.
     given = msgspec.structs.asdict(params) | {"max_tokens": request.params.max_tokens}
     return TokensBody(
         token_ids=request.prompt_token_ids,

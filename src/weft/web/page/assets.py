@@ -1,4 +1,4 @@
-"""The pages' files, and how browsers are to treat them; for whoever serves them, so it imports no server."""
+"""The web pages' files and their HTTP headers; imports no server, because several servers use it."""
 
 import hashlib
 from functools import cache
@@ -12,7 +12,7 @@ TYPES: Final = {
     ".js": "text/javascript; charset=utf-8",
     ".svg": "image/svg+xml",
 }
-# Scripts and styles from this server's files alone, nothing that text could become, no other server.
+# Scripts and styles come from this server's files only; no inline code, no other server.
 POLICY: Final = (
     "default-src 'none'; script-src 'self'; style-src 'self'; img-src 'self'; connect-src 'self'; "
     "base-uri 'none'; form-action 'none'; frame-ancestors 'none'; require-trusted-types-for 'script'; "
@@ -23,7 +23,7 @@ HEADERS: Final = {
     "referrer-policy": "no-referrer",
     "cross-origin-opener-policy": "same-origin",
     "cross-origin-resource-policy": "same-origin",
-    # A browser asks each time, and is answered 304: after an update no file is of another version.
+    # Browsers revalidate each time and get 304: after an update, all files are of the same version.
     "cache-control": "no-cache",
 }
 _COMMON: Final = ("api.js", "dom.js", "start.js", "style.css", "icon.svg")
@@ -49,8 +49,8 @@ def content_type(name: str) -> str:
     return TYPES[Path(name).suffix]
 
 
-@cache  # read when first asked for: a start has better things to do
+@cache  # read at the first request, to keep the start fast
 def read(name: str) -> tuple[bytes, str]:
-    """The file, and its entity tag."""
+    """A file's content, and its entity tag."""
     data = (STATIC / name).read_bytes()
     return data, f'"{hashlib.sha256(data).hexdigest()[:32]}"'

@@ -1,6 +1,6 @@
-"""The pages' files as endpoints: the same bytes for everybody, before the model is there and without a key.
+"""The web pages' files as endpoints: static, available without a key and before the model is loaded.
 
-Whatever a page shows it gets from the APIs, with the key that its reader typed into it.
+All data on the pages come from the APIs, with the key that the user enters.
 """
 
 from typing import Final

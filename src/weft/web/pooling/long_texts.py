@@ -15,8 +15,8 @@ from weft.web.inference.call import ModelCall
 from weft.web.pooling.numbers import write_numbers
 from weft.web.pooling.run import Prompts, run_all
 
-_MAX_PIECES = 2048  # of one HTTP request
-_MAX_CHARS = 2**21  # of one text, unless the server says how many of its tokens are embedded
+_MAX_PIECES = 2048  # per HTTP request
+_MAX_CHARS = 2**21  # per text, unless the server sets how many tokens of a text are embedded
 
 
 def is_cutting(pooler: PoolerConfig, params: PoolingParams) -> bool:
@@ -31,7 +31,7 @@ async def embed_long(
     params: PoolingParams,
     pooler: PoolerConfig,
 ) -> list[PoolingRequestOutput]:
-    """The embedding of each prompt, whatever its length."""
+    """The embedding of each prompt, of any length."""
     length = call.served.client.model_config.max_model_len
     texts = [await _token_ids(call, prompt, prompts, pooler) for prompt in prompts.prompts]
     cuts = [[ids[i : i + length] for i in range(0, max(len(ids), 1), length)] for ids in texts]
@@ -98,13 +98,13 @@ def _check_length(call: ModelCall, text: str, pooler: PoolerConfig) -> None:
 def average(
     token_ids: list[int], pieces: Sequence[PoolingRequestOutput], *, is_normal: bool
 ) -> PoolingRequestOutput:
-    """The mean of the pieces' vectors, each weighing as many tokens as it has."""
+    """The mean of the pieces' vectors, weighted by their numbers of tokens."""
     if len(pieces) == 1:
         return pieces[0]
     weights = np.array([len(piece.prompt_token_ids) for piece in pieces], np.float32)
     vectors = np.array([np.asarray(piece.data, np.float32) for piece in pieces])
     mean = (vectors * weights[:, None]).sum(axis=0) / weights.sum()
-    if is_normal:  # the mean of vectors of length 1 is shorter
+    if is_normal:  # normalized again: the mean of unit vectors is shorter than 1
         mean = mean / max(float(np.sqrt((mean * mean).sum())), 1e-12)
     return msgspec.structs.replace(
         pieces[0], prompt_token_ids=token_ids, data=mean.astype(np.float32).tolist()

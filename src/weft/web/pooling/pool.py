@@ -1,4 +1,4 @@
-"""/v1/embeddings: one vector for each input; /pooling: whatever the model makes of it; /classify: its class."""
+"""/v1/embeddings: one vector per input; /pooling: the output of any pooling task; /classify: the class."""
 
 from dataclasses import asdict
 from functools import partial
@@ -22,7 +22,7 @@ from weft.web.pooling.long_texts import embed_long, is_cutting
 from weft.web.pooling.numbers import number_format, raw_answer, to_list, write_numbers
 from weft.web.pooling.run import pooler_of, read_inputs, run_all, usage_of
 
-# Clients of embeddings write an empty name where they mean the model that there is.
+# Clients of embeddings send an empty name for the only model.
 pooling_endpoint = partial(model_endpoint, is_blank_none=True)
 _EXAMPLE = {"input": "The capital of France"}
 
@@ -72,7 +72,7 @@ async def create_pooling(call: ModelCall) -> Answer:
     form = number_format(body)
     prompts = await read_inputs(call, body)
     params = PoolingParams(
-        # The task of an embedder where the body names none: one vector of each input.
+        # Default task of an embedding model: one vector per input.
         task="embed" if body.task is None and "embed" in tasks else body.task,
         normalize=body.normalize,
         use_activation=body.use_activation,

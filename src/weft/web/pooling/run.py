@@ -1,4 +1,4 @@
-"""From a pooling body to prompts, and those through the engine at once: what every pooling API does alike."""
+"""The common part of the pooling APIs: reads prompts from a body, and runs them in the engine."""
 
 import asyncio
 from collections.abc import Sequence
@@ -30,9 +30,9 @@ from weft.web.inference.call import ModelCall, naming
 from weft.web.inference.fields import refuse_unsupported
 from weft.web.served import Served
 
-# As OpenAI has it: each input is a request of its own, and takes a place in the queue.
+# OpenAI's limit. Each input is a request of its own and takes a place in the queue.
 MAX_INPUTS = 2048
-# Of one HTTP request; enough to fill steps, and few enough to leave places for others.
+# Maximum running inputs of one HTTP request: enough to fill steps, and few enough to leave places for others.
 _MAX_OPEN = 128
 
 
@@ -58,13 +58,13 @@ def pooler_of(served: Served, *tasks: str) -> PoolerConfig:
 
 
 def check_fields(served: Served, body: PoolingFields) -> None:
-    """Refuse what is not offered, before anything is tokenised."""
+    """Refuses unsupported fields, before anything is tokenized."""
     refuse_unsupported(body)
     check_priority(served.client, body.priority or 0)
 
 
 async def read_inputs(call: ModelCall, body: InputFields) -> Prompts:
-    """The inputs of a body, in one of their two forms."""
+    """The inputs of a body, in either of their two forms."""
     check_fields(call.served, body)
     if body.messages is not None and body.input is not None:
         raise BadRequest("messages", "give input or messages, not both")
@@ -79,7 +79,7 @@ async def read_inputs(call: ModelCall, body: InputFields) -> Prompts:
 
 
 def tokenization(body: PoolingFields, *, add_special_tokens: bool) -> dict[str, Any]:
-    """`tokenization_kwargs`, with what the body leaves open."""
+    """`tokenization_kwargs`, with defaults for fields that the body leaves out."""
     given = body.add_special_tokens
     return tokenization_kwargs(
         add_special_tokens=add_special_tokens if given is None else given,
@@ -116,7 +116,7 @@ def _turn(call: ModelCall, body: InputFields, messages: list[dict[str, Any]]) ->
 async def run_all(
     call: ModelCall, body: PoolingFields, prompts: Prompts, params: PoolingParams
 ) -> list[PoolingRequestOutput]:
-    """The output of each prompt, in their order. The first that fails ends the others."""
+    """The outputs of all prompts, in order. The first failure ends the other requests."""
     client = call.served.client
     names: dict[str, str] = {}
     if isinstance(body, InputFields):
@@ -127,7 +127,8 @@ async def run_all(
 
     async def run(position: int, prompt: PromptType) -> PoolingRequestOutput:
         async with gate:
-            async with turn:  # one begins in each turn of the event loop: others come between
+            # One input begins in each turn of the event loop, so that others can run between.
+            async with turn:
                 await asyncio.sleep(0)
             options = msgspec.structs.replace(
                 call.request_options(body.priority),

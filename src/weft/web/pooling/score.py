@@ -73,7 +73,7 @@ async def create_ranking(call: ModelCall) -> Answer:
         raise BadRequest("documents", "documents must hold at least one text")
     pairs = [(body.query, text) for text in texts]
     scores, usage = await _scores(call, body, pairs, is_scaled=body.use_activation)
-    # Sorting is stable: documents that score alike stay in their order.
+    # Sorting is stable: documents with equal scores keep their order.
     order = sorted(range(len(texts)), key=lambda index: -scores[index])
     shows = body.return_documents is not False
     return RerankAnswer(
@@ -98,7 +98,7 @@ def _pairs(body: ScoreBody) -> list[Pair]:
     if len(given) != 1:
         raise BadRequest("text_1", "give either text_1 and text_2, or queries and documents")
     first, second = (_texts(getattr(body, name)) for name in given[0])
-    _check_number(max(len(first), len(second)))  # of which pairs are made
+    _check_number(max(len(first), len(second)))  # the texts are scored in pairs
     return pair_up(first, second, given[0])
 
 
@@ -149,7 +149,7 @@ async def _by_cross_encoder(
 
 
 async def _render(template: ChatTemplate, query: str, document: str) -> str:
-    """The pair as the model's score template writes it."""
+    """Renders the pair with the model's score template."""
     messages = [{"role": "query", "content": query}, {"role": "document", "content": document}]
     text, _ = await template.processes.run_soon(
         lambda: (template.prepare(messages, add_generation_prompt=False), None)
@@ -160,7 +160,7 @@ async def _render(template: ChatTemplate, query: str, document: str) -> str:
 async def _by_embeddings(
     call: ModelCall, body: PoolingFields, pairs: list[Pair]
 ) -> tuple[list[float], PoolingUsage]:
-    """Every text is embedded once, however many it is compared with."""
+    """Scores by embeddings; every text is embedded once, however many texts it is compared with."""
     texts = list(dict.fromkeys(text for pair in pairs for text in pair))
     params = PoolingParams(task="embed", truncate_prompt_tokens=body.truncate_prompt_tokens)
     kwargs = tokenization(body, add_special_tokens=True)
@@ -175,7 +175,7 @@ async def _by_embeddings(
 def _usage_of_pairs(
     pairs: Sequence[tuple[PoolingRequestOutput, PoolingRequestOutput]], call: ModelCall
 ) -> PoolingUsage:
-    """As the reference counts: both texts of each pair, and the padding that it puts between them, if there is any."""
+    """Usage as the reference counts: both texts of each pair, and padding between them, if there is any."""
     padding = 0 if call.served.tokenizer.pad_token_id is None else 1
     total = sum(len(a.prompt_token_ids) + padding + len(b.prompt_token_ids) for a, b in pairs)
     return PoolingUsage(prompt_tokens=total, total_tokens=total)

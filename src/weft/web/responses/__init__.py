@@ -15,7 +15,7 @@ _ONE = "/v1/responses/{response_id}"
 
 
 def response_endpoints(runs: Runs) -> tuple[Endpoint, ...]:
-    """The endpoints of one server, which share what it makes and stores."""
+    """The endpoints of one server, which share its running and stored responses."""
     creation, reads = Creation(runs), ResponseReads(runs)
     return (
         model_endpoint(

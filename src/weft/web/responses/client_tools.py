@@ -1,7 +1,8 @@
-"""Tools that the client runs, as the model calls them: functions, custom tools of text, and namespaces of both.
+"""Tools that the client runs, in the form that the model sees: functions, custom tools with text input, and
+namespaces of both.
 
-A model knows functions with flat names. A tool of a namespace is called by both names, and a custom tool has
-one argument, which is its text. Items of calls have the client's own words again.
+The model knows only functions with flat names: a tool of a namespace gets a combined name, and a custom tool has one
+argument, its text. Items of calls use the client's names again.
 """
 
 import json
@@ -14,8 +15,8 @@ from weft.schema.responses import ResponsesTool
 from weft.web.chat.turn import Tool
 
 CLIENT_TYPES = ("function", "custom", "namespace")
-# Tools that only their maker's server runs, or whose calls have items of their own: no model here can call
-# them, and a client that offers them does well without.
+# Tools that only OpenAI's servers can run, or whose calls have item types of their own: models here cannot call them,
+# and clients work without them.
 PASSED_OVER = frozenset(
     "web_search web_search_preview local_shell shell apply_patch image_generation code_interpreter "
     "file_search computer_use_preview tool_search".split()
@@ -37,7 +38,7 @@ _INPUT_SCHEMA = {
 
 @dataclass(frozen=True, slots=True)
 class Called:
-    """A tool of the client's, found by the name that the model calls it by."""
+    """A tool of the client's, found by the name that the model used."""
 
     name: str
     namespace: str | None = None
@@ -71,7 +72,7 @@ def to_functions(tool: ResponsesTool, namespace: str | None = None) -> Iterator[
 
 
 def _description(tool: ResponsesTool) -> str | None:
-    """A custom tool's description, with the grammar that its input is to follow."""
+    """A custom tool's description, with the grammar of its input."""
     form = tool.format or {}
     if form.get("type") != "grammar":
         return tool.description
@@ -82,7 +83,7 @@ def _description(tool: ResponsesTool) -> str | None:
 
 
 def to_shown(tool: ResponsesTool) -> FunctionTool | CustomTool | NamespaceTool:
-    """A tool of the client's as the response repeats it."""
+    """A tool of the client's as the response shows it."""
     name = tool.name or ""
     if tool.type == "namespace":
         shown = [to_shown(inner) for inner in tool.tools or ()]
@@ -119,7 +120,7 @@ def to_arguments(text: str) -> str:
 
 
 def to_input(arguments: str) -> str:
-    """The input that a model wrote as arguments; of arguments that were cut off, as they are."""
+    """The input of a custom tool, from its arguments; arguments that were cut off are returned unchanged."""
     try:
         read: Any = json.loads(arguments)
     except ValueError:

@@ -1,4 +1,4 @@
-"""POST /v1/responses: check everything that can be refused, then answer, stream, or leave it to a task."""
+"""POST /v1/responses: checks the request completely, then answers, streams, or starts a background task."""
 
 import dataclasses
 import time
@@ -26,18 +26,18 @@ from weft.web.responses.server_tools import open_toolbox, to_items, to_toolbox
 from weft.web.responses.tool_loop import PreparedRequest
 from weft.web.responses.unsupported import check_body, check_store
 
-# What this API calls otherwise than chat and the engine do.
+# This API's names of parameters, by the names in chat and the engine.
 _NAMES = {"messages": "input", "prompt": "input", "max_tokens": "max_output_tokens"}
 
 
 class PreviousResponseNotFound(BadRequest):
-    """No response of this id is stored: clients send the whole conversation when they see this code."""
+    """No response with this id is stored; clients then send the whole conversation."""
 
     api_code = "previous_response_not_found"
 
 
 class Creation:
-    """The handler, with what it shares with the others."""
+    """The handler of POST /v1/responses, with the objects that it shares with other handlers."""
 
     def __init__(self, runs: Runs) -> None:
         self._runs = runs
@@ -48,12 +48,12 @@ class Creation:
         request = await self._check(call, body)
         prepare = partial(_with_turns, call, body)
         if body.background and request.toolbox is not None:
-            # Its client waits for no server: what they say is a matter of the response.
+            # A background request returns at once: failures of tool servers are reported in its response.
             await request.toolbox.find()
             return self._in_background(Run(call.served, request, self._log(body), prepare), body)
         try:
             request = await prepare(request)
-        except ToolServerError as error:  # as OpenAI has it
+        except ToolServerError as error:  # OpenAI's form of the error
             raise HttpError(424, str(error), parameter="tools") from error
         try:
             return await self._answer(call, body, request)
@@ -78,7 +78,7 @@ class Creation:
         return run.response
 
     async def prepare(self, call: ModelCall, body: ResponsesBody) -> PreparedRequest:
-        """The request, checked: what is wrong with it raises here, before anything has begun."""
+        """Checks a request; raises all its errors before anything has begun."""
         return await _with_turns(call, body, await self._check(call, body))
 
     async def _check(self, call: ModelCall, body: ResponsesBody) -> PreparedRequest:
@@ -158,7 +158,7 @@ class Creation:
 async def _with_turns(
     call: ModelCall, body: ResponsesBody, request: PreparedRequest
 ) -> PreparedRequest:
-    """The request with the tools of its servers, and with what the engine is to do first."""
+    """Adds the tools of the request's servers, and the engine's first turns."""
     toolbox, turn, later = request.toolbox, request.turn, request.later_turn
     listed: list[McpListToolsItem] = []
     try:
@@ -189,10 +189,10 @@ async def _with_turns(
 
 @contextmanager
 def _own_words(body: ResponsesBody) -> Iterator[None]:
-    """Whatever refuses the request meanwhile names the fields of this API."""
+    """Renames fields in errors to the names of this API."""
     names = _NAMES
     if body.text is not None and body.text.format is not None:
-        names = {**_NAMES, "json": "text.format"}  # what the engine calls a schema
+        names = {**_NAMES, "json": "text.format"}  # the engine's name of a schema
     with naming(names):
         yield
 

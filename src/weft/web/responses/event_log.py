@@ -1,4 +1,4 @@
-"""The events of a response in the background, buffered for clients that follow them, now or later."""
+"""The events of a background response, buffered for clients that follow them now or later."""
 
 import asyncio
 from collections import deque
@@ -17,13 +17,13 @@ class EventLog:
     def __init__(self, max_bytes: int) -> None:
         self._max_bytes = max_bytes
         self._events: deque[bytes] = deque()
-        self._first = 0  # the number of the oldest in the buffer
+        self._first = 0  # number of the oldest event in the buffer
         self._is_ended = False
         self._is_changed = asyncio.Event()
         self.num_bytes = 0
 
     def append(self, event: bytes) -> None:
-        """Buffer an encoded event; its number is one more than the last one's."""
+        """Adds an encoded event, with the next number."""
         self._events.append(event)
         self.num_bytes += len(event)
         while self.num_bytes > self._max_bytes and len(self._events) > 1:
@@ -32,12 +32,12 @@ class EventLog:
         self._wake()
 
     def end(self) -> None:
-        """Nothing more will come: followers have all there is."""
+        """Ends the log: followers get no further events."""
         self._is_ended = True
         self._wake()
 
     async def follow(self, after: int) -> AsyncGenerator[bytes, None]:
-        """Every event with a number above `after`, those to come included, until the end."""
+        """Yields every event with a number above `after`, present and future ones, until the end."""
         number = after + 1
         while True:
             while number < self._first + len(self._events):

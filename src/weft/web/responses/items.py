@@ -1,4 +1,4 @@
-"""Items of the Responses API to chat messages, and to the form in which they are listed."""
+"""Converts items of the Responses API to chat messages, and to the form in which they are listed."""
 
 import asyncio
 import json
@@ -103,27 +103,28 @@ def _only(name: str) -> PartTypes[Text]:
     return PartTypes(structs={name: Text}, if_unknown=message, if_malformed=message)
 
 
-# What is listed of an item, beside its id and type: all that it has and that means something.
+# An item lists all of its fields except these, its id and its type.
 _UNLISTED = frozenset(("id", "encrypted_content", "namespace"))
 _LISTED = {
     kind: tuple(name for name in struct.__struct_fields__ if name not in _UNLISTED)
     for kind, struct in _ITEMS.structs.items()
 }
 _REASONING, _SUMMARY = _only("reasoning_text"), _only("summary_text")
-# A reference is short and its item may be long: no template takes more than this anyway.
+# Limit of stored items that a request refers to: references are short, and their items may be long. No template
+# accepts more than this anyway.
 _MAX_REFERRED_BYTES = 16 * 1024 * 1024
-# Items in one turn of the event loop: 2 ms.
+# Items converted in one turn of the event loop: 2 ms.
 _AT_ONCE = 1000
 
 
 def new_id(prefix: str) -> str:
-    """An id that nobody can guess: who knows it was given it."""
+    """A random id that cannot be guessed: knowing it gives access."""
     return f"{prefix}_{secrets.token_hex(16)}"
 
 
 @dataclass(frozen=True, slots=True)
 class ApprovedCall:
-    """A call of a server's tool that waited for its approval, and has it."""
+    """A call of a server tool that waited for its approval, and got it."""
 
     request_id: str
     label: str
@@ -185,7 +186,7 @@ def _left_out_kind(item: Item) -> str | None:
 
 
 def as_items(output: Iterable[OutputItem]) -> list[Item]:
-    """A response's own items as they may be given back: without log-probabilities, which nobody reads again."""
+    """A response's items in the form of inputs: without logprobs."""
     items: list[Item] = msgspec.to_builtins([_without_logprobs(item) for item in output])
     return items
 
@@ -207,7 +208,7 @@ def to_messages(output: Iterable[Item]) -> list[Message]:
 
 
 class _ItemReader:
-    """Takes items one by one. Reasoning, text and calls of one turn of the model are one message."""
+    """Reads items one by one. Reasoning, text and calls of one model turn become one message."""
 
     def __init__(
         self,
@@ -321,7 +322,7 @@ class _ItemReader:
         if not isinstance(output, str):
             output = [_listed(part, "input_text") for part in parts]
         self._list(kind, "fco", item, output=output)
-        # Some templates show a tool's output with its name.
+        # Some templates show the tool's name with its output.
         self.messages.append(
             {
                 "role": "tool",
@@ -345,14 +346,14 @@ class _ItemReader:
     def _add_made(
         self, call_id: str, call: McpCallInput | McpApprovalRequestItem, text: str
     ) -> None:
-        """A call of a server's tool and what it came to, as a model reads them."""
+        """Adds a call of a server tool, and its result, for the model."""
         self._say_call(call_id, {"name": call.name, "arguments": call.arguments})
         self.messages.append(
             {"role": "tool", "tool_call_id": call_id, "name": call.name, "content": text}
         )
 
     def _add_approval(self, item: McpApprovalResponseInput, place: Place) -> None:
-        """A call to be made; or one that was not allowed, which the model is to know."""
+        """Adds an approved call, to be made; or tells the model that a call was not allowed."""
         request_id = item.approval_request_id
         request = self._request_by_id.get(request_id)
         if request is None:
@@ -376,7 +377,7 @@ class _ItemReader:
             self._add_made(request_id, request, f"The user did not allow this call{reason}")
 
     def _say_call(self, call_id: str, function: Mapping[str, str]) -> None:
-        """A call, in the message of the model that goes on."""
+        """Adds a call to the open message of the model."""
         last = self._open_message()
         if last is None:
             last = {"role": "assistant"}
@@ -385,7 +386,7 @@ class _ItemReader:
         last.setdefault("tool_calls", []).append(call)
 
     def _list(self, kind: str, prefix: str, item: _Owned, **changed: Any) -> None:
-        """Add the item as it is listed: with an id, and where it may have one a status."""
+        """Adds the item to the list: with an id, and if its type has one, a status."""
         fields = {name: getattr(item, name) for name in _LISTED[kind]}
         listed = {"id": item.id or new_id(prefix), "type": kind, **fields, **changed}
         if "status" in listed:
@@ -396,7 +397,7 @@ class _ItemReader:
         return [part for _, part in read_parts(content, self._types, place)]
 
     def _open_message(self) -> Message | None:
-        """The message of the model that goes on, if one does."""
+        """The open message of the model; None if there is none."""
         last = self.messages[-1] if self.messages else None
         return last if last is not None and last["role"] == "assistant" else None
 
@@ -418,14 +419,14 @@ def _texts(parts: Sequence[Item], types: PartTypes[Text], place: Place) -> list[
 
 
 def _error_text(error: Item | str) -> str:
-    """Text of a failed call, as a model read it."""
+    """Error text of a failed call, for the model."""
     if isinstance(error, str):
         return f"Error: {error}"
     return f"Error: {error['message'] if 'message' in error else joined_text(error.get('content'))}"
 
 
 def _listed(part: Part | InputImage, kind: str) -> Item:
-    """A part as it is listed."""
+    """A part in the form in which it is listed."""
     if isinstance(part, InputImage):
         return {"type": "input_image", "image_url": part.image_url, "detail": part.detail}
     if isinstance(part, Refusal):

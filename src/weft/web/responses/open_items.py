@@ -1,4 +1,4 @@
-"""Items of a response while they come: each begins, grows and ends in its own events."""
+"""Items of a response while they are generated, each with events for its start, its deltas and its end."""
 
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -71,7 +71,7 @@ class OpenItem(ABC):
 
     @property
     def text(self) -> str:
-        """As far as it is written."""
+        """The text so far."""
         return "".join(self._texts)
 
     def begin(self) -> Iterator[StreamEvent]:
@@ -96,7 +96,7 @@ class OpenItem(ABC):
 
     @abstractmethod
     def item(self, status: str) -> OutputItem:
-        """The item as it is now; one that is in progress is empty."""
+        """The item in its present state; one in progress is empty."""
 
     def _event(self, kind: Callable[..., StreamEvent], **fields: Any) -> StreamEvent:
         """The response's next event."""
@@ -128,7 +128,7 @@ def scored(writer: LogprobWriter, rows: Sequence[PositionLogprobs]) -> list[Scor
 
 
 class OpenMessage(OpenItem):
-    """A message of one text."""
+    """A message with a single text."""
 
     _prefix, _delta, _done, _whole = "msg", TextDelta, TextDone, "text"
     _part_place = _FIRST_PART
@@ -138,7 +138,7 @@ class OpenMessage(OpenItem):
         self._tokens: list[ScoredToken] = []
 
     def add(self, text: str, tokens: Sequence[ScoredToken] = ()) -> Iterator[StreamEvent]:
-        """More of the text, and the tokens that made it where they are requested."""
+        """Adds text, and its tokens if they are requested."""
         self._texts.append(text)
         self._tokens += tokens
         yield self._event(TextDelta, **self._place, delta=text, logprobs=_in_event(tokens))
@@ -193,7 +193,7 @@ class OpenCall(OpenItem):
 
 
 class OpenCustomCall(OpenCall):
-    """A call of a custom tool. The model writes its input as JSON, which is text when all of it is there."""
+    """A call of a custom tool. The model writes its input as JSON, so its text is known only at the end."""
 
     _prefix = "ctc"
 
@@ -219,9 +219,9 @@ class OpenCustomCall(OpenCall):
 
 
 class OpenServerCall(OpenItem):
-    """A call of a server's tool: written like a function's, then made; `finish` is its end, not `end`.
+    """A call of a server tool: first written like a function call, then made; it ends with `finish`, not `end`.
 
-    One that was approved of is there with all its arguments.
+    An approved call has all its arguments from the start.
     """
 
     _prefix, _delta, _done = "mcp", McpArgumentsDelta, McpArgumentsDone
@@ -258,7 +258,7 @@ class OpenServerCall(OpenItem):
         yield self._event(ItemDone, item=self.finished(result))
 
     def finished(self, result: CallResult | None) -> McpCallItem:
-        """The item at its end."""
+        """The complete item."""
         if result is None:
             return self.item("incomplete")
         if result.error is None:
@@ -277,7 +277,7 @@ class OpenServerCall(OpenItem):
 
 
 class OpenApproval(OpenItem):
-    """A call that needs an approval. Nobody sees it before all of it is written."""
+    """A call that needs an approval; not shown before it is complete."""
 
     _prefix = "mcpr"
 

@@ -21,7 +21,7 @@ _MAX_DIGITS = 9
 
 
 class ResponseReads:
-    """The handlers. A response that is not there, or was not to be stored, is not found."""
+    """The handlers that read stored responses. An unknown response, or one that is not stored, is not found."""
 
     def __init__(self, runs: Runs) -> None:
         self._runs = runs

@@ -1,4 +1,4 @@
-"""A body of /v1/responses to a `Turn`, and to the response as it is when it begins. Pure."""
+"""Converts a body of /v1/responses to a `Turn`, and to the initial response; without side effects."""
 
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from typing import Any
@@ -76,8 +76,8 @@ def to_turn(
             body.chat_template_kwargs,
         ),
         include_reasoning=body.include_reasoning is not False,
-        # Where tokens of reasoning are told from those of text, outputs have to come one by one; and a
-        # run in the background is seen to begin.
+        # Streamed inside the engine: logprobs of text must be separated from those of reasoning, and a background run
+        # must be seen to begin.
         is_streamed=bool(body.stream or body.background or wants_logprobs(body)),
         truncation_side=body.truncation_side or ("left" if _is_cut(body) else None),
         cache_salt=body.cache_salt,
@@ -105,7 +105,7 @@ def _left_out(kind: str) -> Deviation:
 def to_response(
     body: ResponsesBody, params: SamplingParams, *, response_id: str, model: str, created_at: int
 ) -> ResponseObject:
-    """The response before anything has come of it: what was requested, and nothing else."""
+    """The response at its beginning: the request's fields, without any output."""
     text, reasoning = body.text or TextFields(), body.reasoning or ReasoningFields()
     return ResponseObject(
         id=response_id,
@@ -145,7 +145,7 @@ def wants_logprobs(body: ResponsesBody) -> bool:
 
 
 def unforced(body: ResponsesBody) -> ResponsesBody:
-    """The body for what follows on a call: whatever had to be called has been."""
+    """The body for the turn after a call: a forced tool choice no longer applies."""
     choice = body.tool_choice
     if isinstance(choice, ResponsesToolChoice) and choice.type == "allowed_tools":
         return msgspec.structs.replace(
@@ -224,7 +224,7 @@ def _wanted(
     tools: Sequence[tuple[str | None, Tool]],
     labels: Collection[str | None],
 ) -> tuple[str | None, str | None]:
-    """A server's label and a tool's name; no name: all of its tools."""
+    """A server's label and a tool's name; no name stands for all tools of the server."""
     name, label = wanted.get("name"), wanted.get("server_label")
     match wanted.get("type"):
         case "function" if isinstance(name, str):
@@ -248,7 +248,7 @@ def _wanted(
 
 
 def _shown(tool: ResponsesTool) -> FunctionTool | CustomTool | NamespaceTool | McpTool:
-    """A tool as the response repeats it."""
+    """A tool as the response shows it."""
     if tool.type == "mcp":
         return McpTool(
             server_label=tool.server_label or "",
@@ -294,10 +294,10 @@ def _uncut_params(call: Call, body: ResponsesBody, choice: ToolChoice) -> Sampli
     if params.structured_outputs is not None:
         raise BadRequest(
             "structured_outputs",
-            "only one of text.format and structured_outputs can decide what the answer looks like",
+            "only one of text.format and structured_outputs can set the form of the answer",
         )
     if is_forced(choice):
-        # It is about the text, and an answer that has to be calls has none.
+        # The format is for the text, and an answer with a forced call has none.
         return params
     return msgspec.structs.replace(params, structured_outputs=constraint)
 

@@ -1,4 +1,4 @@
-"""Responses while they are made: in the foreground, where the client waits, or in the background."""
+"""Running responses: in the foreground, while the client waits, or in the background."""
 
 import asyncio
 import logging
@@ -22,9 +22,9 @@ _TERMINAL = frozenset(("completed", "incomplete", "failed", "cancelled"))
 
 
 class Run:
-    """A response from its beginning to its end. `error` is the failure of a response that had begun.
+    """A response from its beginning to its end.
 
-    `prepare` is what is left to do of its request, where that may take long.
+    `error` is the failure of a response that had begun. `prepare` is remaining, possibly long work on its request.
     """
 
     def __init__(
@@ -53,7 +53,7 @@ class Run:
 
     @property
     def response(self) -> ResponseObject:
-        """The response as it is now."""
+        """The response in its present state."""
         return self._writer.response
 
     @property
@@ -62,7 +62,7 @@ class Run:
         return self.is_stored and self._writer.has_started
 
     def start(self) -> list[StreamEvent]:
-        """The first events, of a response that exists before the engine has taken it."""
+        """The first events of a response that exists before the engine has accepted it."""
         return list(self._writer.start())
 
     async def events(self) -> AsyncGenerator[StreamEvent, None]:
@@ -79,7 +79,7 @@ class Run:
             async with aclosing(ToolLoop(self._served, self.request, writer).events()) as events:
                 async for event in events:
                     yield event
-        except Exception as error:  # the root of a response, which has to have an end
+        except Exception as error:  # top of a response's task: the response must end
             if not writer.has_started:
                 raise
             self.error = error
@@ -87,20 +87,20 @@ class Run:
                 yield made
 
     def log_error(self) -> None:
-        """Log what nobody raised on purpose, where no client receives it."""
+        """Logs an unexpected error that no client receives."""
         if self.error is not None and not isinstance(self.error, WeftError):
             log.error(
                 "request %s failed", self.request.turn.options.request_id, exc_info=self.error
             )
 
     def cancelled(self) -> list[StreamEvent]:
-        """The events that are missing where it ended before its time."""
+        """The final events of a response that was ended early."""
         if self.response.status in _TERMINAL:
             return []
         return list(self._writer.cancel())
 
     def cut(self, reason: BaseException) -> None:
-        """End it early, in the background, where it has a task of its own."""
+        """Ends a background response early, by its task."""
         del reason
         if self.task is not None:
             self.task.cancel()
@@ -120,7 +120,7 @@ class Runs:
         self._num_background = 0
 
     def get(self, response_id: str) -> Run | None:
-        """The one that makes this response; None where it is not to be had, or has ended."""
+        """The running response with this id; None if it is unknown or has ended."""
         run = self._runs.get(response_id)
         return run if run is not None and run.is_stored else None
 
@@ -136,7 +136,7 @@ class Runs:
             )
 
     async def in_foreground(self, run: Run) -> AsyncGenerator[StreamEvent, None]:
-        """A run's events. Closing this, as when the client leaves, cancels the response."""
+        """A run's events. Closing the generator, for example when the client disconnects, cancels the response."""
         self._runs[run.id] = run
         try:
             async with aclosing(run.events()) as events:
@@ -146,11 +146,11 @@ class Runs:
             self._end(run)
 
     def start_background(self, run: Run) -> None:
-        """Begin a run that goes on whoever listens."""
+        """Starts a run that continues without a listening client."""
         self.check_room()
         self._runs[run.id] = run
         self._num_background += 1
-        # At once, not in the task: that may be cancelled before it runs.
+        # Appended before the task runs, since the task may be cancelled before.
         _append(run, run.start())
         held = ExitStack()
         held.enter_context(self._state.hold(run))
@@ -158,7 +158,7 @@ class Runs:
         run.task.add_done_callback(lambda _: self._end_background(run, held))
 
     async def cancel(self, run: Run) -> None:
-        """End a run in the background, and wait until it has."""
+        """Cancels a background run, and waits for its end."""
         assert run.task is not None
         run.task.cancel()
         await asyncio.wait({run.task})
@@ -170,7 +170,7 @@ class Runs:
         run.log_error()
 
     def _end_background(self, run: Run, held: ExitStack) -> None:
-        """However its task ended: even if that was before it ran at all."""
+        """Handles the end of the task, even if the task was cancelled before it ran."""
         self._num_background -= 1
         with held:
             self._end(run)
@@ -195,14 +195,14 @@ class Runs:
 
 
 def _append(run: Run, events: Iterable[StreamEvent]) -> None:
-    """Buffer events for followers, where there may be some."""
+    """Buffers events, if followers are possible."""
     if run.log is not None:
         for event in events:
             run.log.append(encoded(event))
 
 
 def encoded(event: StreamEvent) -> bytes:
-    """An event as it is sent: under the name that is its type."""
+    """An encoded event; its name is its type."""
     name = event.__struct_config__.tag
     assert isinstance(name, str)
     return named_event(name, event)

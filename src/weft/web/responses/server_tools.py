@@ -20,7 +20,7 @@ _LABEL = re.compile(r"[A-Za-z0-9_.-]{1,64}")
 _HEADER = re.compile(r"[A-Za-z0-9!#$%&'*+.^_`|~-]{1,128}")
 _MAX_HEADERS = 32
 _MAX_HEADER_CHARS = 8192
-# They say how a message travels, which is not for a request to say.
+# Headers that control the transport, which a request may not set.
 _OWN_HEADERS = frozenset(
     "accept accept-encoding connection content-length content-type cookie expect host keep-alive "
     "last-event-id mcp-protocol-version mcp-session-id proxy-authorization te trailer "
@@ -31,7 +31,7 @@ _OWN_HEADERS = frozenset(
 def to_toolbox(
     body: ResponsesBody, servers: ToolServers | None, conversation: RequestInput
 ) -> Toolbox | None:
-    """The servers that a request names, none of them called yet; None where it names none."""
+    """The servers that a request names, not contacted yet; None if it names none."""
     place = Place("tools", "tools")
     wanted = [
         _wanted(tool, place[position])
@@ -52,13 +52,13 @@ def to_toolbox(
 
 
 async def open_toolbox(toolbox: Toolbox, body: ResponsesBody, conversation: RequestInput) -> None:
-    """Connect to its servers and list their tools; `ToolServerError` for one that does not answer."""
+    """Connects to the servers and lists their tools; raises `ToolServerError` if one does not answer."""
     await toolbox.open({tool.name for tool in body.tools or () if tool.name is not None})
     _check_approved(conversation, toolbox)
 
 
 def to_items(toolbox: Toolbox | None, known_labels: frozenset[str]) -> list[McpListToolsItem]:
-    """The tools of each server whose tools are not known to the conversation."""
+    """List items for the servers whose tools the conversation does not know yet."""
     if toolbox is None:
         return []
     return [
@@ -69,7 +69,7 @@ def to_items(toolbox: Toolbox | None, known_labels: frozenset[str]) -> list[McpL
 
 
 def check_server(tool: ResponsesTool, place: Place) -> None:
-    """Refuse what no server could be named by."""
+    """Raises `BadRequest` for an invalid server specification."""
     if tool.server_label is None or not _LABEL.fullmatch(tool.server_label):
         raise place.error(
             ".server_label must have 1 to 64 letters, digits, underscores, dots and dashes"

@@ -17,7 +17,7 @@ from weft.web.responses.event_log import EventLog
 from weft.web.responses.items import Item, Message, RequestInput, as_items, to_messages
 
 _MIB = 1024 * 1024
-# Of all responses that one request refers to, in one turn of the event loop: a little more than one body.
+# Maximum bytes of stored responses that one request opens in one turn of the event loop: a little more than a body.
 MAX_OPENED_BYTES = 16 * _MIB
 
 
@@ -65,7 +65,7 @@ class StoredResponse:
         return len(self.items) + len(self.output)
 
     def input_items(self) -> list[Item]:
-        """The items of its own input."""
+        """The items of the request's own input."""
         items: list[Item] = msgspec.json.decode(self.items)
         return items
 
@@ -107,7 +107,7 @@ def to_stored(
 
 
 class ResponseStore:
-    """The oldest go first, when there are too many, when they take too much, or with age."""
+    """Stored responses. The oldest are dropped if there are too many, if they take too much memory, or by age."""
 
     def __init__(self, limits: ResponseLimits, clock: Callable[[], float] = time.monotonic) -> None:
         self._limits = limits
@@ -120,19 +120,19 @@ class ResponseStore:
         return len(self._stored)
 
     def put(self, stored: StoredResponse) -> None:
-        """Store a response, unless it alone is larger than all may be."""
+        """Stores a response, unless it alone exceeds the limit."""
         self._stored[stored.id] = stored
         self._owner_by_item.update(dict.fromkeys(stored.own_item_ids, stored.id))
         self.num_bytes += stored.num_bytes
         self._forget_old()
 
     def get(self, response_id: str) -> StoredResponse | None:
-        """The response, if it is still there."""
+        """The response, if it is still stored."""
         self._forget_old()
         return self._stored.get(response_id)
 
     def delete(self, response_id: str) -> bool:
-        """Forget a response; whether it was there."""
+        """Deletes a response; returns True if it was stored."""
         self._forget_old()
         if response_id not in self._stored:
             return False
@@ -140,9 +140,9 @@ class ResponseStore:
         return True
 
     def item_finder(self) -> Callable[[str], Item | None]:
-        """A function that finds items of any response that is still there, for one request.
+        """Returns a function that finds items of stored responses, for one request.
 
-        It opens each response once, and refuses to open more than `MAX_OPENED_BYTES` of them.
+        It decodes each response once, and refuses to decode more than `MAX_OPENED_BYTES` in all.
         """
         self._forget_old()
         opened: dict[str, dict[str, Item]] = {}

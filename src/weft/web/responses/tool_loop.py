@@ -1,4 +1,4 @@
-"""From a request to the events of its response: a turn, or as many as the calls of servers' tools make."""
+"""Runs the turns of a response: one, or several if server tools are called."""
 
 import dataclasses
 from collections.abc import AsyncGenerator
@@ -22,7 +22,7 @@ from weft.web.responses.open_items import OpenServerCall, ScoredToken, scored
 from weft.web.responses.writer import ResponseWriter
 from weft.web.served import Served
 
-_LIMIT_REACHED = -32000  # JSON-RPC's first number for errors of a server's own
+_LIMIT_REACHED = -32000  # JSON-RPC's first code for errors that servers define
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -48,13 +48,13 @@ class PreparedRequest:
     known_labels: frozenset[str] = frozenset()
 
     def close(self) -> None:
-        """Give back what it holds; idempotent."""
+        """Releases its resources; idempotent."""
         if self.toolbox is not None:
             self.toolbox.close()
 
 
 class ToolLoop:
-    """Model, calls, results, and the model again, within the limits of the request and of its toolbox."""
+    """Runs the model, its calls, and the model again with the results, within the limits of request and toolbox."""
 
     def __init__(self, served: Served, request: PreparedRequest, writer: ResponseWriter) -> None:
         self._served = served
@@ -107,7 +107,7 @@ class ToolLoop:
                     yield made
 
     async def _scored(self, event: TurnEvent) -> list[ScoredToken] | None:
-        """A delta's tokens, written; None where they are not requested."""
+        """A delta's tokens with logprobs; None if they are not requested."""
         logprobs = self._request.logprobs
         if logprobs is None or not isinstance(event, TurnDelta) or event.logprobs is None:
             return None
@@ -116,7 +116,7 @@ class ToolLoop:
         )
 
     async def _calls(self) -> AsyncGenerator[StreamEvent, None]:
-        """The calls of a turn, one after the other."""
+        """Makes the calls of a turn, one after the other."""
         for call in self._writer.calls_to_make():
             result = await self._made(call)
             for event in self._writer.finish_call(call, result):
@@ -138,9 +138,9 @@ class ToolLoop:
         return most if wanted is None else min(most, wanted)
 
     def _next_turn(self) -> Turn | None:
-        """The turn that goes on with what calls came to; None where the response may have no more tokens.
+        """The turn that continues with the results of calls; None if no tokens are left for the response.
 
-        After the last turn but one, or the last call, the model has to do without.
+        Before the last turn, or after the last call, tools are switched off.
         """
         request, turn = self._request, self._request.later_turn
         params = turn.params
@@ -172,6 +172,6 @@ class ToolLoop:
         except ContextLengthExceeded:
             if turn.params.max_tokens is None:
                 raise
-            # Less room is left than the request allows: the answer ends where the context does.
+            # Less room is left than the request allows: the answer may fill the context.
             params = msgspec.structs.replace(turn.params, max_tokens=None)
             return await prepare_turn(self._served, dataclasses.replace(turn, params=params))

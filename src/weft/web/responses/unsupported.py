@@ -1,4 +1,4 @@
-"""Fields and values of the Responses API that are not offered here: refused by name."""
+"""Fields and values of the Responses API that are refused, with reasons."""
 
 from collections.abc import Mapping
 from typing import Any
@@ -10,44 +10,44 @@ from weft.web.inference.fields import REFUSED as REFUSED_BY_CHAT
 from weft.web.inference.fields import refuse_unsupported
 from weft.web.responses.client_tools import CLIENT_TYPES, PASSED_OVER
 
-# Accepted with any value, and not even repeated.
+# Accepted with any value, and not returned in the response.
 LABELS: Mapping[str, str] = {"client_metadata": "what Codex says of its session"}
-# `metadata`, `user`, `safety_identifier` and `prompt_cache_key` are only repeated.
+# `metadata`, `user`, `safety_identifier` and `prompt_cache_key` are only returned in the response.
 _OWN: Mapping[str, tuple[tuple[Any, ...], str]] = {
-    "access_programs": (({},), "there are none"),
+    "access_programs": (({},), "there are no access programs"),
     "context_management": (([],), "contexts are not compacted"),
     "conversation": ((), "conversations are not stored; chain responses by previous_response_id"),
     "enable_response_messages": ((False,), "prompts are not repeated in answers"),
     "image": (({},), "this server takes text only"),
-    "max_tokens": ((), "its name here is max_output_tokens"),
+    "max_tokens": ((), "use max_output_tokens"),
     "n": ((1,), "a response is one answer"),
     "prompt": ((), "prompt templates are not stored"),
-    "prompt_logprobs": ((), "responses hold nothing of the prompt's tokens"),
+    "prompt_logprobs": ((), "responses contain no logprobs of the prompt"),
     "request_id": ((), "a response's id is the server's own; X-Request-Id labels the request"),
-    "response_format": ((), "its name here is text.format"),
+    "response_format": ((), "use text.format"),
 }
-# These mean something here.
+# Fields that chat completions refuse and this API supports.
 _MEANT = frozenset(("store", "mm_processor_kwargs"))
 REFUSED = {**{name: row for name, row in REFUSED_BY_CHAT.items() if name not in _MEANT}, **_OWN}
 
 _REASONING: Mapping[str, tuple[tuple[Any, ...], str]] = {
-    "context": (("auto",), "which earlier reasoning is in the prompt is up to the chat template"),
-    "mode": (("standard",), "there is one"),
+    "context": (("auto",), "the chat template decides which earlier reasoning is in the prompt"),
+    "mode": (("standard",), "there is one mode"),
     "summary": (("auto", "concise", "detailed"), "reasoning is written in full"),
     "generate_summary": (("auto",), "reasoning is written in full"),
 }
 _EFFORTS = ("none", "minimal", "low", "medium", "high", "xhigh", "max")
 _TOOL: Mapping[str, tuple[tuple[Any, ...], str]] = {
-    "allowed_callers": ((["direct"],), "calls are the model's own"),
-    "async": ((False,), "a call's output is in the next request"),
+    "allowed_callers": ((["direct"],), "only the model itself calls tools"),
+    "async": ((False,), "the client sends a call's output in its next request"),
     "connector_id": (
         (),
         "there are no connectors; servers are named by server_url or server_label",
     ),
-    "output_schema": ((), "outputs are taken as they are"),
+    "output_schema": ((), "outputs of tools are not checked against a schema"),
     "tunnel_id": ((), "there are no tunnels; servers are named by server_url or server_label"),
 }
-# What is said of tools of servers alone, and of functions alone.
+# Fields that only tools of servers have; the others are for functions only.
 _OF_SERVERS = frozenset(
     "server_label server_url server_description allowed_tools require_approval authorization headers "
     "connector_id tunnel_id".split()
@@ -59,8 +59,8 @@ _OWN_FIELDS: Mapping[str, frozenset[str]] = {
     "mcp": _OF_SERVERS,
 }
 _OF_SOME = frozenset().union(*_OWN_FIELDS.values())
-# The others are of tools that are not offered, whose items never come: including more of these includes
-# nothing. Reasoning is written as it is, and needs no encrypted form to be given back.
+# Other values belong to tools that are not offered, and add nothing. Reasoning is returned as text, so its encrypted
+# form is not needed.
 LOGPROBS = "message.output_text.logprobs"
 INCLUDABLE = frozenset(
     (
@@ -80,7 +80,7 @@ MAX_METADATA_CHARS = 512
 
 
 def check_body(body: ResponsesBody) -> None:
-    """Raise `BadRequest` for the first field that requests what is not offered, or contradicts another."""
+    """Raises `BadRequest` for the first field that requests an unsupported feature, or contradicts another field."""
     refuse_unsupported(body, REFUSED)
     if body.truncation not in (None, "auto", "disabled"):
         raise BadRequest(
@@ -108,7 +108,7 @@ def check_body(body: ResponsesBody) -> None:
     if body.previous_response_id is not None and body.previous_input_messages:
         raise BadRequest(
             "previous_input_messages",
-            "previous_input_messages and previous_response_id are two pasts; give one of them",
+            "previous_input_messages and previous_response_id exclude each other: each holds the earlier conversation",
         )
 
 
@@ -116,7 +116,7 @@ _NEEDS_STORE = ("background", "previous_response_id", "store")
 
 
 def check_store(body: ResponsesBody) -> None:
-    """Refuse what needs responses that are stored, where none are."""
+    """Refuses fields that need stored responses, if the server does not store them."""
     for name in _NEEDS_STORE:
         if getattr(body, name) not in (None, False):
             raise BadRequest(
@@ -127,7 +127,7 @@ def check_store(body: ResponsesBody) -> None:
 
 
 def check_include(names: list[str] | tuple[str, ...]) -> None:
-    """Refuse what no response could include."""
+    """Refuses values that no response can include."""
     for name in names:
         if name not in INCLUDABLE:
             raise BadRequest(

@@ -1,4 +1,4 @@
-"""A turn's events to a response's. The response in one piece is what these events add up to."""
+"""Converts a turn's events to those of a response. The response in one piece is the sum of these events."""
 
 import itertools
 import time
@@ -70,13 +70,14 @@ class ResponseWriter:
         self._called = called_by_name(response.tools)
         self._toolbox: Toolbox | None = None
         self._listed: Sequence[McpListToolsItem] = ()
-        self._output: list[OutputItem | None] = []  # None: not done
+        self._output: list[OutputItem | None] = []  # None for an item that is not complete
         self._item: OpenItem | None = None
-        self._tokens: list[ScoredToken] = []  # that no text has come for yet
-        self._num_skipped = 0  # of the next tokens, which are reasoning and no part of a message
+        self._tokens: list[ScoredToken] = []  # tokens whose text has not arrived yet
+        self._num_skipped = 0  # number of next tokens that are reasoning, so not part of a message
         self._call_ids: set[str] = set()
-        self._calls: list[OpenServerCall] = []  # that are written and not made
-        self._is_silent = True  # nothing has come of this turn
+        # Calls that the model wrote and that have not run yet.
+        self._calls: list[OpenServerCall] = []
+        self._is_silent = True  # True until this turn has an output
         self._num_prompt_tokens = 0
         self._num_cached_tokens = 0
         self.num_tokens = 0
@@ -97,13 +98,13 @@ class ResponseWriter:
             yield ResponseQueued(sequence_number=next(self._numbers), response=self.response)
 
     def offer(self, toolbox: Toolbox | None, listed: Sequence[McpListToolsItem]) -> None:
-        """The tools of servers, of which those `listed` are shown as it begins."""
+        """Adds the tools of servers; those in `listed` are shown at the beginning."""
         self._toolbox, self._listed = toolbox, listed
 
     def add(
         self, event: TurnEvent, tokens: Sequence[ScoredToken] | None = None
     ) -> Iterator[StreamEvent]:
-        """The events that one of its turn makes; `tokens` are a delta's, where they are requested."""
+        """The events for one event of a turn; `tokens` are the delta's, if they are requested."""
         match event:
             case Began():
                 yield from self.begin()
@@ -118,7 +119,7 @@ class ResponseWriter:
                 assert_never(event)
 
     def begin(self) -> Iterator[StreamEvent]:
-        """Work on it begins, unless it has: the tools of servers come first."""
+        """Begins the work on the response once: first lists the tools of servers."""
         if self.is_begun:
             return
         self.is_begun = True
@@ -130,13 +131,13 @@ class ResponseWriter:
             yield from self._list(item)
 
     def calls_to_make(self) -> list[OpenServerCall]:
-        """The calls of the turn that has ended, which are to be made; none if it was cut short."""
+        """The calls to make after the turn that has ended; none if it was cut off."""
         if self._reason in ("length", "abort"):
             return []
         return list(self._calls)
 
     def begin_approved(self, call: ApprovedCall) -> Iterator[StreamEvent]:
-        """A call of an earlier response, approved of since. It is to be made like the others."""
+        """A call of an earlier response, approved since; made like other calls."""
         opened = OpenServerCall(
             self._numbers,
             len(self._output),
@@ -149,7 +150,7 @@ class ResponseWriter:
         yield from self._close("completed")
 
     def finish_call(self, call: OpenServerCall, result: CallResult | None) -> Iterator[StreamEvent]:
-        """A call came to this."""
+        """Adds the result of a call."""
         self._calls.remove(call)
         yield from call.finish(result)
         self._put(call.index, call.finished(result))
@@ -191,7 +192,7 @@ class ResponseWriter:
         self._num_reasoning_tokens += event.num_reasoning_tokens
         if tokens is not None:
             self._tokens += tokens
-            # Reasoning comes first, and is counted when it is certain that it is some.
+            # Reasoning comes before text, and its tokens are counted once they are known to be reasoning.
             self._num_skipped += event.num_reasoning_tokens
             num_dropped = min(self._num_skipped, len(self._tokens))
             del self._tokens[:num_dropped]
@@ -217,14 +218,14 @@ class ResponseWriter:
                 yield from self._open(self._open_call(name, call_id))
             case Arguments(text=text):
                 self._tokens.clear()
-                # Calls come one after the other: these are of the latest.
+                # Calls follow each other: these pieces belong to the latest call.
                 assert isinstance(self._item, OpenCall | OpenServerCall | OpenApproval)
                 yield from self._item.add(text)
             case _:
                 assert_never(part)
 
     def _say(self, text: str) -> Iterator[StreamEvent]:
-        """More of a message. All tokens come with it that belong to no reasoning and no calls."""
+        """Adds text of a message, with all tokens that belong to neither reasoning nor calls."""
         if not isinstance(self._item, OpenMessage):
             yield from self._close("completed")
             yield from self._open(OpenMessage(self._numbers, len(self._output)))
@@ -233,7 +234,7 @@ class ResponseWriter:
         yield from self._item.add(text, tokens)
 
     def _open_call(self, name: str, call_id: str | None) -> OpenItem:
-        """A call of the client's function, or of a server's tool, with its approval or without."""
+        """Opens an item for a call: of the client's function, or of a server tool, with or without approval."""
         tool = None if self._toolbox is None else self._toolbox.tools.get(name)
         index = len(self._output)
         if tool is not None and not tool.needs_approval:
@@ -273,7 +274,7 @@ class ResponseWriter:
             self._put(item.index, item.item(status))
 
     def _close_all(self) -> Iterator[StreamEvent]:
-        """Nothing more comes of what is open."""
+        """Closes all open items."""
         yield from self._close("incomplete")
         for call in list(self._calls):
             yield from self.finish_call(call, None)
@@ -284,7 +285,7 @@ class ResponseWriter:
         self.response = msgspec.structs.replace(self.response, output=output)
 
     def _unused(self, call_id: str | None) -> str:
-        """The call's id, unless another has it: outputs are given back by these."""
+        """The call's id, or a new one if it is taken: clients return outputs by these ids."""
         if call_id is None or call_id in self._call_ids:
             call_id = new_id("call")
         self._call_ids.add(call_id)
@@ -296,7 +297,7 @@ class ResponseWriter:
         if self._reason == "abort":
             return
         if self._tokens and isinstance(self._item, OpenMessage):
-            yield from self._say("")  # tokens that ended it without a text of their own
+            yield from self._say("")  # tokens that ended the message and have no text
         if self._is_silent:
             yield from self._open(OpenMessage(self._numbers, len(self._output)))
         yield from self._close("incomplete" if self._reason == "length" else "completed")

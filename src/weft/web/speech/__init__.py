@@ -37,7 +37,7 @@ ENDPOINTS: tuple[Endpoint, ...] = (
         "/v1/audio/transcriptions",
         SpeechTask.TRANSCRIBE,
         TranscriptionForm,
-        "What is said in a recording, in one piece or streamed",
+        "Transcribe a recording; the text comes in one piece or as a stream",
     ),
     _endpoint(
         "/v1/audio/translations",

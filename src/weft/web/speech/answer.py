@@ -1,4 +1,4 @@
-"""/v1/audio/transcriptions and translations: a form to a recording, and what the engine hears to the answer."""
+"""/v1/audio/transcriptions and translations: converts a form to a recording, and the engine's outputs to an answer."""
 
 import math
 from collections.abc import AsyncGenerator, Iterator
@@ -69,7 +69,7 @@ async def answer_speech(task: SpeechTask, call: ModelCall) -> Answer:
     text = _join([clip.output.outputs[0].text for clip in clips], clips[0].recording)
     if form.response_format == "text":
         return PlainTextResponse(text)
-    is_counted = task is SpeechTask.TRANSCRIBE  # OpenAI's translations are only a text
+    is_counted = task is SpeechTask.TRANSCRIBE  # in OpenAI's API, a translation has only a text
     return SpeechAnswer(text=text, usage=_usage(clips[0].recording) if is_counted else UNSET)
 
 
@@ -84,7 +84,7 @@ def _usage(recording: Recording) -> SpeechUsage:
 async def _verbose(
     call: ModelCall, task: SpeechTask, clips: list[ClipOutput], model: SpeechConfig
 ) -> SpeechAnswer:
-    """With the times of what is said."""
+    """The answer with timestamps of segments."""
     recording = clips[0].recording
     assert model.first_timestamp_id is not None, "the form was checked"
     writer = SegmentWriter(
@@ -115,7 +115,7 @@ def _segments(writer: SegmentWriter, clips: list[ClipOutput]) -> list[list[Speec
 
 @dataclass(slots=True, kw_only=True)
 class ChunkWriter:
-    """The chunks of a stream; usage counts tokens, those of all clips so far."""
+    """Writes the chunks of a stream; usage counts the tokens of all clips so far."""
 
     head: Heading
     name: str
@@ -137,7 +137,7 @@ class ChunkWriter:
         self._has_text = self._has_text or bool(answer.text)
         self._is_cut = self._is_cut or answer.finish_reason is FinishReason.LENGTH
         if clip.is_finished:
-            # One clip that was cut is a text that was.
+            # If one clip was cut off, the whole text counts as cut off.
             reason = FinishReason.LENGTH if self._is_cut else answer.finish_reason
             yield self._chunk(
                 SpeechChunkChoice(

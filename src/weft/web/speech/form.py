@@ -1,4 +1,4 @@
-"""A form to what the engine is given; each field is used or refused by name."""
+"""Converts a form to the engine's input; each field is used, or refused with a reason."""
 
 from collections.abc import Mapping
 from typing import Any
@@ -13,11 +13,11 @@ from weft.web.inference.fields import refuse_unsupported
 
 FORMATS = ("json", "text", "verbose_json")
 VERBOSE = "verbose_json"
-_SPEAKERS = "this server does not tell speakers apart"
-_NO_BEAMS = "beams are searched for chat and text completions"
-# By name: the values that ask for what happens anyway, and why no other is taken.
+_SPEAKERS = "this server does not distinguish speakers"
+_NO_BEAMS = "beam search is for chat and text completions"
+# By name: the values that have no effect here, and why any other value is refused.
 REFUSED: Mapping[str, tuple[tuple[Any, ...], str]] = {
-    "chunking_strategy": (("auto",), "a long recording is cut where it is quiet"),
+    "chunking_strategy": (("auto",), "a long recording is always cut at quiet places"),
     "include[]": (([],), "log-probabilities come with verbose_json alone, as averages"),
     "include_stop_str_in_output": ((False,), "there are no stop strings"),
     "known_speaker_names[]": (([],), _SPEAKERS),
@@ -36,7 +36,7 @@ _REFUSED_FORMATS = {
 
 
 def check_form(form: SpeechForm, model: SpeechConfig) -> None:
-    """Refuse what is not offered, and what contradicts itself."""
+    """Refuses unsupported features, and fields that contradict each other."""
     refuse_unsupported(form, REFUSED)
     _check_format(form, model)
     if not form.file:
@@ -87,7 +87,7 @@ def _check_granularities(form: TranscriptionForm) -> None:
 
 
 def to_speech(form: SpeechForm, task: SpeechTask) -> Speech:
-    """The recording, and what is to be done with it."""
+    """The recording, and the task."""
     return Speech(
         task=task,
         data=form.file,

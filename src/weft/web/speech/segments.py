@@ -1,4 +1,4 @@
-"""Segments of a clip: its tokens between marks of time, which models write where a segment begins and ends."""
+"""Segments of a clip: its tokens between timestamp tokens, which the model writes at the start and end of a segment."""
 
 import zlib
 from collections.abc import Callable, Iterator
@@ -7,12 +7,12 @@ from dataclasses import dataclass, field
 from weft.core.values.speech import ClipOutput
 from weft.schema.speech import SpeechSegment
 
-_STEP_S = 0.02  # between two marks
+_STEP_S = 0.02  # time between two timestamp tokens
 
 
 @dataclass(slots=True)
 class _Open:
-    """A segment that has no end yet."""
+    """A segment without an end yet."""
 
     start_s: float
     tokens: list[int] = field(default_factory=list)

@@ -1,4 +1,4 @@
-"""Tokens in and out (/inference/v1/generate), and a text with what follows it (/generate)."""
+"""Tokens in and out (/inference/v1/generate), and text with its continuation (/generate)."""
 
 from weft.web.tokens.generate import generate
 from weft.web.tokens.simple import simple_generate

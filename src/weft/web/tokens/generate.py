@@ -1,4 +1,4 @@
-"""/inference/v1/generate: the body's own parameters go to the engine as they are."""
+"""/inference/v1/generate: passes the body's parameters to the engine unchanged."""
 
 import time
 from collections.abc import AsyncGenerator, Mapping
@@ -25,10 +25,10 @@ from weft.web.inference.call import (
 from weft.web.inference.fields import beyond_openai, refuse_unsupported
 from weft.web.tokens.writer import TokensShape, write_events
 
-# By name: the values that ask for what happens anyway, and why no other is taken.
+# By name: the values that have no effect here, and why any other value is refused.
 REFUSED: Mapping[str, tuple[tuple[Any, ...], str]] = {
     "content_parts": (([],), "this server takes text only"),
-    "ec_transfer_params": (({},), "no encoder runs apart from this engine"),
+    "ec_transfer_params": (({},), "this engine has no separate encoder"),
     "features": ((), "this server takes text only"),
     "reasoning_parser_kwargs": (
         ({}, {"chat_template_kwargs": {}}),
@@ -36,7 +36,7 @@ REFUSED: Mapping[str, tuple[tuple[Any, ...], str]] = {
     ),
     "token_offsets": (
         ([],),
-        "prompts are token ids, and nothing depends on their places in a text",
+        "prompts are token ids, and nothing depends on their positions in a text",
     ),
 }
 
@@ -79,7 +79,7 @@ async def generate(call: ModelCall) -> Answer:
 
 
 def check_body(call: Call, body: TokensBody) -> None:
-    """Refuse what is not offered, and what contradicts itself."""
+    """Refuses unsupported features, and fields that contradict each other."""
     refuse_unsupported(body, REFUSED)
     if body.output_mode == "text" and not body.sampling_params.detokenize:
         raise BadRequest(

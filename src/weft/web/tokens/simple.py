@@ -1,4 +1,4 @@
-"""/generate: a text with what follows it. Streamed, every line repeats all there is so far."""
+"""/generate: a text with its continuation. In a stream, every line repeats the whole text so far."""
 
 from collections.abc import AsyncGenerator
 from contextlib import aclosing
@@ -55,7 +55,7 @@ async def simple_generate(call: Call) -> Answer:
 
 
 def check_params(call: Call, params: SamplingParams) -> None:
-    """Refuse what this endpoint could not show."""
+    """Refuses parameters whose results this endpoint cannot return."""
     if params.n > call.served.options.max_n:
         raise BadRequest("n", f"n must be at most {call.served.options.max_n}, got {params.n}")
     for name in ("prompt_logprobs", "logprob_token_ids"):
@@ -69,7 +69,7 @@ def _whole(prompt: str, output: RequestOutput) -> SimpleAnswer:
 
 
 class _Lines(Response):
-    """A line of JSON for each output. One that fails is cut off, so that it does not look complete."""
+    """Writes a line of JSON for each output. A failed stream is cut off, so that it does not look complete."""
 
     media_type = "application/x-ndjson"
 
@@ -83,7 +83,7 @@ class _Lines(Response):
         self._rest = rest
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        """Send all; closing `rest`, and with it the engine's request, however it ends."""
+        """Sends all lines; closing `rest` ends the engine's request, however the response ends."""
         del scope, receive
         texts: dict[int, str] = {}
         async with aclosing(self._rest):

@@ -1,4 +1,4 @@
-"""Outputs as /inference/v1/generate answers them: one answer, or chunks of a stream."""
+"""Converts outputs for /inference/v1/generate: one answer, or chunks of a stream."""
 
 from collections import Counter
 from collections.abc import AsyncGenerator
@@ -26,7 +26,7 @@ from weft.text.outputs import num_scores, write_scores
 from weft.web.http.sse import DONE, data_event
 from weft.web.inference.logprobs import LogprobWriter, to_prompt_logprobs
 
-# Weights are those of the checkpoint from start to end; this is what trainers call the first ones.
+# The server does not version its weights; trainers call the first version "default".
 _WEIGHTS = "default"
 
 
@@ -59,7 +59,7 @@ class TokensShape:
     def chunk(
         self, answer: CompletionOutput, output: RequestOutput, num_tokens: int
     ) -> TokensChunk | TextChunk:
-        """`num_tokens` of the answer have come, those of `answer` among them."""
+        """A chunk; `num_tokens` of the answer were sent so far, including this chunk's."""
         usage = self.usage(output, num_tokens) if self.has_running_usage else UNSET
         chunk = self._chunk([self._choice(answer, num_tokens)], usage)
         return replace(chunk, kv_transfer_params=output.kv_transfer_params or UNSET)
@@ -70,7 +70,7 @@ class TokensShape:
         return replace(chunk, kv_transfer_params=output.kv_transfer_params or UNSET)
 
     def end(self, output: RequestOutput, num_tokens: int) -> TokensChunk | TextChunk:
-        """The last chunk: no answer, and the usage of all."""
+        """The last chunk: no answer, but the usage of all."""
         return self._chunk([], self.usage(output, num_tokens))
 
     def usage(self, output: RequestOutput, num_tokens: int) -> Usage:

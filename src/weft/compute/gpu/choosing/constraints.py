@@ -13,11 +13,11 @@ _NEVER = float("-inf")
 
 @dataclass(frozen=True, slots=True)
 class Constrained:
-    """Rows as the draw sees them before it divides and cuts off, and as they are scored, one for each choice."""
+    """Rows before temperature and truncation, and rows for scoring, one for each choice."""
 
     rows: torch.Tensor  # [choices, vocab]
-    masked: torch.Tensor | None  # as their masks leave them; None: as they were
-    is_finite: torch.Tensor  # [choices], whether there is something to choose from
+    masked: torch.Tensor | None  # the rows after masking; None if no row is masked
+    is_finite: torch.Tensor  # [choices], True if some token is allowed and all values are numbers
 
 
 @dataclass(frozen=True, slots=True)
@@ -76,7 +76,7 @@ def constrain(logits: torch.Tensor, choices: Choices, sources: torch.Tensor) -> 
 
 
 def _is_finite(rows: torch.Tensor) -> torch.Tensor:
-    return torch.isfinite(rows.amax(1))  # NaN spreads through the largest
+    return torch.isfinite(rows.amax(1))  # a NaN anywhere makes the maximum NaN
 
 
 def _is_forced(choices: Choices, rows: torch.Tensor) -> torch.Tensor:
@@ -145,7 +145,7 @@ def _penalise(rows: torch.Tensor, choices: Choices) -> None:
 
 
 def _force(rows: torch.Tensor, unchanged: torch.Tensor, choices: Choices) -> None:
-    """A forced token comes whatever else is said: it is the only one of its row."""
+    """Gives a forced token all of its row, whatever other settings say."""
     forced = choices.forced_token_ids
     assert forced is not None
     if int(forced.max()) >= rows.shape[1]:
@@ -154,6 +154,7 @@ def _force(rows: torch.Tensor, unchanged: torch.Tensor, choices: Choices) -> Non
         )
     own = to_card(np.flatnonzero(forced >= 0))
     tokens = to_card(forced[forced >= 0].astype(np.int64))
-    values = unchanged[own, tokens].clamp(min=torch.finfo(rows.dtype).min)  # above what cannot come
+    # Above minus infinity, which stays for excluded tokens.
+    values = unchanged[own, tokens].clamp(min=torch.finfo(rows.dtype).min)
     rows[own] = _NEVER
     rows[own, tokens] = values

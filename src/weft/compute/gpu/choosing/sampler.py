@@ -1,6 +1,6 @@
-"""`GpuSampler`: tokens and log-probabilities from logits on the card, for all rows of a step together.
+"""`GpuSampler`: samples tokens and computes logprobs from logits on the card, for all rows of a step together.
 
-Only what was chosen and asked for comes to the host, in one copy that `result` waits for.
+Only the results are copied to the host, once; `result` waits for that copy.
 """
 
 from dataclasses import dataclass
@@ -16,7 +16,7 @@ from weft.compute.gpu.steps.transfers import ToHost, to_card
 from weft.compute.protocols.sampler import Choices, Outcome
 from weft.core.values.logprobs import LogprobsMode
 
-_BLOCK = 4096  # tokens of a program
+_BLOCK = 4096  # tokens that one program handles
 _PROCESSED = (LogprobsMode.PROCESSED_LOGPROBS, LogprobsMode.PROCESSED_LOGITS)
 
 
@@ -26,7 +26,7 @@ class _Numbers:
 
     rows: torch.Tensor  # int64
     keys: torch.Tensor
-    temperatures: torch.Tensor  # float64, as what follows
+    temperatures: torch.Tensor  # float64, like the fields below
     min_p: torch.Tensor
     top_p: torch.Tensor
     top_k: torch.Tensor  # int64
@@ -34,7 +34,7 @@ class _Numbers:
 
 @dataclass(frozen=True, slots=True)
 class Bounds:
-    """The lowest logit that a draw may take, and of those equal to it the last token."""
+    """The lowest logit that may be drawn, and the last allowed token among those with exactly this logit."""
 
     lowest: torch.Tensor  # [choices] float32
     last: torch.Tensor  # [choices] int32
@@ -42,10 +42,10 @@ class Bounds:
 
 @dataclass(frozen=True, slots=True)
 class SampledOnCard:
-    """A `Sampled` under way."""
+    """A `Sampled` whose computation may still be running."""
 
     device_token_ids: torch.Tensor
-    chosen: ToHost  # [2, choices]: tokens, and whether rows are finite
+    chosen: ToHost  # [2, choices]: tokens, and whether the rows are finite
     scores: PendingScores | None
 
     def result(self) -> Outcome:
@@ -80,7 +80,7 @@ class GpuSampler:
 
 @dataclass(frozen=True, slots=True)
 class _Seen:
-    """Rows as they are scored."""
+    """Rows in the form in which they are scored."""
 
     logits: torch.Tensor
     mode: LogprobsMode
@@ -89,7 +89,9 @@ class _Seen:
     bounds: Bounds | None
 
     def rows(self, rows: torch.Tensor, places: torch.Tensor) -> torch.Tensor:
-        """A copy of each of `rows` of the logits, as the choice at its place sees it; a place of -1 is of none."""
+        """A copy of each of `rows` of the logits, as modified for the choice at its place; for a place of -1,
+        unmodified.
+        """
         seen = self.logits[rows]
         is_chosen = places >= 0
         own = places.clamp(min=0)
@@ -122,7 +124,7 @@ def _send_numbers(choices: Choices) -> _Numbers:
     floats[4] = 1.0 if choices.top_p is None else choices.top_p
     whole[5] = 0 if choices.top_k is None else choices.top_k
     forced = choices.forced_token_ids
-    if forced is not None:  # it comes whatever else is said
+    if forced is not None:  # a forced token is chosen whatever the other settings are
         floats[2:5, forced >= 0] = np.array([[0.0], [0.0], [1.0]])
         whole[5, forced >= 0] = 0
     sent = to_card(whole)
@@ -131,7 +133,7 @@ def _send_numbers(choices: Choices) -> _Numbers:
 
 
 def _at_own_rows(numbers: _Numbers) -> _Numbers:
-    """For rows that were copied, one for each choice."""
+    """The same numbers for copied rows, one for each choice."""
     rows = torch.arange(len(numbers.rows), device=numbers.rows.device)
     return _Numbers(
         rows, numbers.keys, numbers.temperatures, numbers.min_p, numbers.top_p, numbers.top_k

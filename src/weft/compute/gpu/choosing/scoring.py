@@ -1,4 +1,4 @@
-"""Log-probabilities of rows on the card, with ranks, and the best tokens beside those that were asked for."""
+"""Logprobs of rows on the card, with ranks: of given tokens, and of the best ones."""
 
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -13,17 +13,19 @@ from weft.compute.protocols.runner import IntArray
 from weft.compute.protocols.sampler import Scores, Scoring
 from weft.core.values.logprobs import LogprobsMode
 
-_ROWS = 32  # scored at once: their sums are of float64
-_FEW_BEST = 64  # more are sorted
+_ROWS = 32  # rows scored at once, which bounds the float64 sums
+_FEW_BEST = 64  # for more best tokens, the rows are sorted
 _BLOCK = 4096
 _LOGITS = (LogprobsMode.RAW_LOGITS, LogprobsMode.PROCESSED_LOGITS)
-# From rows of the logits, and places of choices, to copies of the rows as they are scored.
+# Takes rows of the logits and places of choices; returns copies of the rows as they are scored.
 See = Callable[[torch.Tensor, torch.Tensor], torch.Tensor]
 
 
 @dataclass(frozen=True, slots=True)
 class PendingScores:
-    """Scores on their way. Of each scored row there are its given tokens, and then places for its best."""
+    """Scores that are being copied to the host. Each scored row has its given tokens, followed by places for its
+    best.
+    """
 
     num_given: IntArray  # [scored]
     num_best: IntArray  # [scored]
@@ -80,10 +82,10 @@ def _log_softmax(rows: torch.Tensor) -> torch.Tensor:
 
 
 def _given(scoring: Scoring, own: slice, chosen: torch.Tensor) -> torch.Tensor:
-    """The tokens of these rows that are scored whatever they are, flat; first of each the chosen one."""
+    """The given tokens of these rows in one array; in each row the chosen token comes first."""
     starts = scoring.given.starts
     choices = scoring.choices[own]
-    flat: list[int] = []  # a chosen token as -1 - its choice
+    flat: list[int] = []  # the chosen token is marked by -1 - its choice
     for place, choice in enumerate(choices.tolist(), own.start):
         flat += [-1 - choice] if choice >= 0 else []
         flat += scoring.given.values[starts[place] : starts[place + 1]].tolist()
@@ -96,7 +98,7 @@ def _given(scoring: Scoring, own: slice, chosen: torch.Tensor) -> torch.Tensor:
 def _pack(
     values: torch.Tensor, given: torch.Tensor, num_given: NDArray[np.int_], num_best: IntArray
 ) -> torch.Tensor:
-    """[3, entries] of these rows, as `PendingScores` has them."""
+    """[3, entries] of these rows, in the layout of `PendingScores`."""
     owners = to_card(np.repeat(np.arange(len(num_given)), num_given))
     own = values[owners, given]
     ranks = _ranks(values, owners, own)
@@ -126,7 +128,7 @@ def _ranks(values: torch.Tensor, owners: torch.Tensor, own: torch.Tensor) -> tor
 
 
 def _best(values: torch.Tensor, count: int) -> tuple[torch.Tensor, torch.Tensor]:
-    """The largest of each row, best first, and of equals the first: tokens and values, [rows, count]."""
+    """The largest values of each row, best first, smaller ids first among equals: tokens and values, [rows, count]."""
     if count > _FEW_BEST:
         found, tokens = torch.sort(values, dim=1, descending=True, stable=True)
         return tokens[:, :count], found[:, :count].contiguous()

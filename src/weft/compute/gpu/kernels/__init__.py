@@ -1,1 +1,1 @@
-"""The kernels. Each row's sums have one order, which batch, chunks and tiles do not change: see `docs/gpu.md`."""
+"""The kernels. The order of each row's sums does not depend on batch, chunks or tiles: see `docs/gpu.md`."""

@@ -68,7 +68,7 @@ def add_keys(
 
 @triton.jit
 def merge(m, total, acc, m2, total2, acc2):
-    """Two parts as one; a part without keys changes nothing."""
+    """Merges two parts; a part without keys changes nothing."""
     highest = tl.maximum(m, m2)
     base = tl.where(highest == float("-inf"), 0.0, highest)
     a = tl.exp2(m - base)
@@ -90,5 +90,5 @@ def weighed(m, total, acc, SINKS, head, is_real, HAS_SINKS: tl.constexpr):
 
 @triton.jit
 def first_key(position, WINDOW: tl.constexpr):
-    """The first that a row sees."""
+    """The first key that a row sees."""
     return tl.maximum(position - (WINDOW - 1), 0) if WINDOW > 0 else position * 0

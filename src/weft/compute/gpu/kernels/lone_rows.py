@@ -1,4 +1,4 @@
-"""Attention of sequences with one row in the step: their parts of keys side by side."""
+"""Attention of sequences with one row in the step: their parts of keys are computed in parallel."""
 
 import triton
 import triton.language as tl
@@ -41,7 +41,7 @@ def _merge_parts(
     acc = tl.zeros((BLOCK_G, BLOCK_D), tl.float32)
     for part in range(
         first_part, last_part + 1
-    ):  # read past the first-level cache: other programs wrote them
+    ):  # bypasses the L1 cache, because other programs wrote the values
         m2 = tl.load(PM + place + part, mask=is_real, other=0.0, cache_modifier=".cg")
         total2 = tl.load(PL + place + part, mask=is_real, other=1.0, cache_modifier=".cg")
         acc2 = tl.load(
@@ -93,9 +93,10 @@ def lone_rows(
     HAS_SINKS: tl.constexpr,
     PDL: tl.constexpr,
 ):
-    """OUT of row ROWS[i], for all heads that share keys: each program takes a part, and the last to end merges all.
+    """Computes OUT of row ROWS[i], for all heads that share keys: each program computes a part, and the last one to
+    finish merges all.
 
-    DONE [lone rows, HK] counts the parts that are done, and is 0 again behind the last.
+    DONE [lone rows, HK] counts finished parts, and is reset to 0 by the last.
     """
     if PDL:
         gdc_wait()

@@ -189,7 +189,7 @@ def _add_to(
     BM: tl.constexpr,
     BN: tl.constexpr,
 ):
-    """Store sums, added to those that are there if `is_more`; in halves, for the registers that it takes."""
+    """Stores sums, added to earlier ones if `is_more`; in two halves, to save registers."""
     HALF: tl.constexpr = BN // 2
     left, right = tl.split(tl.permute(tl.reshape(sums, (BM, 2, HALF)), (0, 2, 1)))
     rows = first_row + tl.arange(0, BM)[:, None]
@@ -239,7 +239,7 @@ def many_rows(
     w = W + rn[None, :].to(tl.int64) * K + rk[:, None]
     if PDL:
         gdc_wait()
-    own = tl.program_id(1)  # 0 where parts are serial
+    own = tl.program_id(1)  # 0 if the parts are computed one after the other
     out = OUT + (own.to(tl.int64) * M + rm[:, None]) * out_stride + rn[None, :]
     is_tile = is_row[:, None] & is_out[None, :]
     for turn in range(PARTS if IS_SERIAL else 1):
@@ -261,7 +261,7 @@ def many_rows(
         if PDL and (turn == PARTS - 1 or not IS_SERIAL):
             gdc_launch_dependents()
         if PARTS > 1 and IS_SERIAL:
-            tl.debug_barrier()  # sums of parts lie in memory, not in registers, which do not hold two
+            tl.debug_barrier()  # partial sums are kept in memory, because registers cannot hold two
             _add_to(OUT, pm * BM, pn * BN, acc, M, N, out_stride, turn > 0, BM, BN)
         else:
             acc = _finish(

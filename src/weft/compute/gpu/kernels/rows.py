@@ -1,4 +1,4 @@
-"""Kernels of whole rows: where a step begins, and what lies between products around the residual stream."""
+"""Kernels on whole rows: the beginning of a step, and the work between products around the residual stream."""
 
 import triton
 import triton.language as tl
@@ -7,7 +7,7 @@ from triton.language.extra.cuda import gdc_launch_dependents, gdc_wait
 
 @triton.jit
 def take_tokens(IDS, SOURCES, SAMPLED, M, BLOCK: tl.constexpr):
-    """Give the rows whose token the step before has sampled that token; SOURCES has its place, or -1."""
+    """Sets the token of rows whose token the previous step has sampled; SOURCES has its index, or -1."""
     row = tl.program_id(0) * BLOCK + tl.arange(0, BLOCK)
     source = tl.load(SOURCES + row, mask=row < M, other=-1)
     tl.store(IDS + row, tl.load(SAMPLED + source, mask=source >= 0, other=0), mask=source >= 0)
@@ -28,7 +28,7 @@ def enter(
     BLOCK: tl.constexpr,
     PDL: tl.constexpr,
 ):
-    """R [rows, H] float32: the embedding of each token, and of its position where those are learned."""
+    """Computes R [rows, H] float32: the embedding of each token, plus that of its position if positions are learned."""
     if PDL:
         gdc_wait()
     row = tl.program_id(0).to(tl.int64)

@@ -6,14 +6,14 @@ import triton.language as tl
 
 @triton.jit
 def _order(x):
-    """Whole numbers in the order of floats; both zeros are one."""
+    """Integers in the order of the floats; both zeros are equal."""
     bits = (x + 0.0).to(tl.int32, bitcast=True)
     return bits ^ ((bits >> 31) & 0x7FFFFFFF)
 
 
 @triton.jit
 def _value(order):
-    """The float of such a number."""
+    """The float of such an integer."""
     bits = order ^ ((order >> 31) & 0x7FFFFFFF)
     return bits.to(tl.float32, bitcast=True)
 
@@ -95,7 +95,8 @@ def find_bounds(
         floor = _lowest(row, vocab, goal, floor, temperature, best, True, BLOCK)
         above = _measure(row, vocab, floor + 1, temperature, best, True, BLOCK)
         weight = tl.exp(_value(floor.to(tl.int32)).to(tl.float64) / temperature - best)
-        wanted = tl.maximum(tl.ceil((goal - above) / weight), 1.0)  # of those equal to the bound
+        # Number of tokens equal to the bound that are kept.
+        wanted = tl.maximum(tl.ceil((goal - above) / weight), 1.0)
         found = tl.full((), 0, tl.int32)
         for first in range(0, vocab, BLOCK):
             token = first + tl.arange(0, BLOCK)
@@ -136,9 +137,10 @@ def draw_blocks(
     HAS_BOUNDS: tl.constexpr,
     BLOCK: tl.constexpr,
 ):
-    """The best of each block of a row, with noise where there is a temperature: BEST, TOKENS [choices, blocks].
+    """Finds the best token of each block of a row, with noise if there is a temperature: BEST, TOKENS [choices,
+    blocks].
 
-    HIGHEST is the largest logit of a block, or NaN where it holds one.
+    HIGHEST is the largest logit of a block, or NaN if it contains one.
     """
     own = tl.program_id(1)
     block = tl.program_id(0)
@@ -177,7 +179,7 @@ def draw(
     HAS_FLAGS: tl.constexpr,
     BLOCK: tl.constexpr,
 ):
-    """OUT [2, choices]: the token of each choice, the first of the best; and whether its row has numbers."""
+    """OUT [2, choices]: the token of each choice, the first of equal ones; and whether its row is valid."""
     own = tl.program_id(0)
     block = tl.arange(0, BLOCK)
     is_block = block < num_blocks
@@ -195,13 +197,15 @@ def draw(
         is_finite = ((not is_none) & (top < float("inf")) & (top > float("-inf"))).to(tl.int32)
     tl.store(
         OUT + own, tl.minimum(token, vocab - 1)
-    )  # a number that next rows may read, whatever the row holds
+    )  # a valid number for the next rows to read, whatever the row contains
     tl.store(OUT + num_choices + own, is_finite)
 
 
 @triton.jit
 def find_best(VALUES, TOKENS, FOUND, num_best, vocab, BLOCK: tl.constexpr):
-    """The `num_best` largest of each row of VALUES, best first, of equals the first; TOKENS, FOUND [rows, num_best]."""
+    """Finds the `num_best` largest values of each row of VALUES, best first, smaller ids first among equals; TOKENS,
+    FOUND [rows, num_best].
+    """
     own = tl.program_id(0).to(tl.int64)
     row = VALUES + own * vocab
     before = tl.full((), float("inf"), tl.float32)

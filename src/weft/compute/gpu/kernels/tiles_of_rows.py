@@ -1,4 +1,4 @@
-"""Attention of several rows of a sequence: their parts of keys one after the other."""
+"""Attention of several rows of a sequence: their parts of keys are computed one after the other."""
 
 import triton
 import triton.language as tl
@@ -36,10 +36,10 @@ def tiles_of_rows(
     HAS_SINKS: tl.constexpr,
     PDL: tl.constexpr,
 ):
-    """OUT of rows [TILE_ROWS[i], TILE_ENDS[i]), as many as go beside each other with all heads that share keys."""
+    """Computes OUT of rows [TILE_ROWS[i], TILE_ENDS[i]), together for all heads that share keys."""
     if PDL:
         gdc_wait()
-    tile = tl.num_programs(1) - 1 - tl.program_id(1)  # those with the most keys begin first
+    tile = tl.num_programs(1) - 1 - tl.program_id(1)  # tiles with the most keys start first
     kv_head = tl.program_id(0)
     GROUP: tl.constexpr = HQ // HK
     ROWS: tl.constexpr = BM // GROUP
@@ -57,12 +57,13 @@ def tiles_of_rows(
     q = tl.load(Q + (rows * HQ + head)[:, None] * D + c[None, :], mask=is_stored, other=0.0)
     positions = tl.load(POSITIONS + rows, mask=is_real, other=-1)
     stop = tl.max(positions, 0) + 1
-    seen = first_key(tl.load(POSITIONS + first_row), WINDOW)  # rows of a sequence ascend
+    # Positions of a sequence's rows ascend.
+    seen = first_key(tl.load(POSITIONS + first_row), WINDOW)
     table = TABLES + tl.load(TILE_SEQUENCES + tile).to(tl.int64) * tl.load(STRIDE)
     m = tl.full((BM,), float("-inf"), tl.float32)
     total = tl.zeros((BM,), tl.float32)
     acc = tl.zeros((BM, BLOCK_D), tl.float32)
-    # All rows see the keys from `clear` to `full`, in whole tiles.
+    # The keys from `clear` to `full` are visible to all rows; both are multiples of a tile.
     clear = (tl.maximum(stop - WINDOW, 0) + BN - 1) // BN * BN if WINDOW > 0 else 0
     full = (tl.load(POSITIONS + first_row) + 1) // BN * BN
     for start in range(seen // PART * PART, stop, PART):

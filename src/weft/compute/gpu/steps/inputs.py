@@ -1,4 +1,4 @@
-"""`Inputs`: how the arrays of steps reach the card, in one copy each that nobody waits for."""
+"""`Inputs`: copies the arrays of a step to the card, in one asynchronous copy."""
 
 import torch
 
@@ -7,11 +7,11 @@ from weft.compute.gpu.card import is_interpreted
 from weft.compute.gpu.steps.step import Layout, StepArrays, StepShape, pack
 from weft.compute.protocols.runner import Batch
 
-_NUM_HOST_BUFFERS = 3  # steps whose arrays may be on their way at once
+_NUM_HOST_BUFFERS = 3  # maximum number of steps whose arrays are being copied
 
 
 class Inputs:
-    """A buffer of `size` numbers on the card, where graphs find them, and buffers in pinned memory."""
+    """A buffer of `size` numbers on the card, whose address graphs use, and buffers in pinned memory."""
 
     def __init__(self, size: int) -> None:
         self._size = size
@@ -30,11 +30,11 @@ class Inputs:
         return size <= self._size
 
     def send(self, shape: StepShape, batch: Batch, layout: Layout, spare_slot: int) -> StepArrays:
-        """Copy a batch to the card, in the order of what is launched."""
+        """Copies a batch to the card, in stream order."""
         self._turn = (self._turn + 1) % _NUM_HOST_BUFFERS
         host, copied = self._host[self._turn], self._copied[self._turn]
         if copied is not None:
-            copied.synchronize()  # long done, unless three steps are under way
+            copied.synchronize()  # returns at once, unless three steps are in flight
         end = pack(host.numpy(), shape, batch, layout, spare_slot)
         self._on_card[:end].copy_(host[:end], non_blocking=True)
         if copied is not None:

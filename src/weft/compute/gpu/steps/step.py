@@ -1,4 +1,6 @@
-"""`StepArrays`: a step as kernels take it. `pack` writes it into one buffer, which one copy brings to the card."""
+"""`StepArrays`: the arrays of a step for the kernels. `pack` writes them into one buffer, which is copied to the card
+at once.
+"""
 
 from dataclasses import dataclass
 from typing import Self
@@ -53,16 +55,16 @@ class StepArrays:
     token_ids: torch.Tensor  # [rows]
     token_sources: (
         torch.Tensor
-    )  # [rows], places in what the step before has sampled; -1: `token_ids` has the token
+    )  # [rows], index in the tokens that the previous step sampled; -1: the token is in `token_ids`
     positions: torch.Tensor  # [rows]
     slots: torch.Tensor  # [rows]
     wanted: torch.Tensor  # [wanted], rows whose logits are wanted
-    lone_rows: torch.Tensor  # [lone], of sequences with one row
+    lone_rows: torch.Tensor  # [lone], rows of sequences with one row
     lone_sequences: torch.Tensor  # [lone]
     tile_sequences: torch.Tensor  # [tiles]
-    tile_rows: torch.Tensor  # [tiles], the first
-    tile_ends: torch.Tensor  # [tiles], behind the sequence's last
-    table_stride: torch.Tensor  # [1], blocks of a sequence's table
+    tile_rows: torch.Tensor  # [tiles], first row
+    tile_ends: torch.Tensor  # [tiles], end of the sequence's rows
+    table_stride: torch.Tensor  # [1], number of blocks in a row of `tables`
     tables: torch.Tensor  # [sequences * stride]
 
     @classmethod
@@ -97,7 +99,7 @@ class StepArrays:
 
 @dataclass(frozen=True, slots=True)
 class Layout:
-    """The rows of a batch by how they attend: sequences with one row, and tiles of the others' rows."""
+    """The rows of a batch by kind of attention: sequences with one row, and tiles of other rows."""
 
     lone_rows: IntArray
     lone_sequences: IntArray
@@ -122,8 +124,8 @@ class Layout:
 def pack(
     buffer: NDArray[np.int32], shape: StepShape, batch: Batch, layout: Layout, spare_slot: int
 ) -> int:
-    """Write a batch, padded to `shape`, into the buffer; returns how many numbers of it are used."""
-    arrays: dict[str, tuple[IntArray, int]] = {  # and what pads them
+    """Writes a batch, padded to `shape`, into the buffer; returns the number of used entries."""
+    arrays: dict[str, tuple[IntArray, int]] = {  # and the value that pads each array
         "table_stride": (np.array([batch.block_tables.shape[1]], np.int32), 0),
         "token_ids": (batch.token_ids, 0),
         "token_sources": (_NOTHING if batch.token_sources is None else batch.token_sources, -1),

@@ -6,7 +6,7 @@ from weft.compute.gpu.launches import power_of_two
 from weft.compute.gpu.steps.step import Layout, StepShape
 from weft.compute.protocols.runner import Batch
 
-# Rows of steps in which every sequence has one: what they take grows in steps of a tile at most.
+# Padded numbers of rows of steps with one row per sequence; neighbours differ by at most one tile.
 _LONE_ROWS = (
     1,
     2,
@@ -35,7 +35,7 @@ _SEQUENCES = (16, 64, 256, 512)
 
 
 def exact_shape(batch: Batch, layout: Layout, part: int) -> StepShape:
-    """A step as it is."""
+    """The shape of a step without padding."""
     return StepShape(
         num_rows=len(batch.token_ids),
         num_wanted=len(batch.logit_rows),
@@ -46,7 +46,7 @@ def exact_shape(batch: Batch, layout: Layout, part: int) -> StepShape:
 
 
 def padded_shape(batch: Batch, layout: Layout, part: int) -> StepShape | None:
-    """The next size up; None for a step so large, or so rare, that a graph would gain nothing."""
+    """The next larger padded shape; None for a step so large, or so rare, that a graph does not pay off."""
     rows, wanted, lone = len(batch.token_ids), len(batch.logit_rows), len(layout.lone_rows)
     parts = power_of_two(_num_parts(batch, layout, part))
     if lone == rows:

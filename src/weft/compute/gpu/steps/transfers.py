@@ -1,4 +1,4 @@
-"""Small arrays on their way to the card and back, which the host does not wait for until it reads them."""
+"""Asynchronous copies of small arrays to the card and back; the host waits only when it reads them."""
 
 from dataclasses import dataclass
 from typing import Any, Self
@@ -12,7 +12,7 @@ from weft.compute.gpu.card import is_interpreted
 
 
 def to_card(values: NDArray[Any]) -> torch.Tensor:
-    """A copy on the card, in the order of what is launched."""
+    """A copy on the card, in stream order."""
     tensor = torch.from_numpy(np.ascontiguousarray(values))
     if is_interpreted():
         return tensor.clone()
@@ -21,14 +21,14 @@ def to_card(values: NDArray[Any]) -> torch.Tensor:
 
 @dataclass(frozen=True, slots=True)
 class ToHost:
-    """A tensor on its way to the host."""
+    """A tensor that is being copied to the host."""
 
     host: torch.Tensor
-    copied: Any  # an event; None where there is no card
+    copied: Any  # an event; None without a card
 
     @classmethod
     def of(cls, tensor: torch.Tensor) -> Self:
-        """Begin to copy it."""
+        """Starts the copy."""
         if is_interpreted():
             return cls(tensor.clone(), None)
         host = torch.empty(tensor.shape, dtype=tensor.dtype, pin_memory=True)

@@ -1,4 +1,4 @@
-"""`concurrency-detector`: what is under way against what is allowed."""
+"""`concurrency-detector`: running requests or tokens, relative to a limit per endpoint."""
 
 from collections.abc import Sequence
 from typing import Literal
@@ -11,7 +11,7 @@ from weft.epp.pool.endpoint import Endpoint
 
 
 class ConcurrencyParameters(Parameters, frozen=True, kw_only=True):
-    """An endpoint is full at this many requests, or tokens, under way."""
+    """Number of running requests, or tokens, at which an endpoint is full."""
 
     concurrency_mode: Literal["requests", "tokens", "hybrid"] = "requests"
     max_concurrency: AtLeastOne = 100
@@ -37,7 +37,8 @@ class ConcurrencyDetector:
         # All have the same capacity, so the mean of ratios is the ratio of sums.
         return sum(map(self._ratio, endpoints)) / len(endpoints)
 
-    expected_saturation = saturation  # what is under way is counted here, and so never late
+    # The picker itself counts running requests, so the value is never stale.
+    expected_saturation = saturation
 
     def keep(self, cycle: Cycle, candidates: Sequence[Endpoint]) -> Sequence[Endpoint]:
         """Returns the endpoints below their limit; all of them if none is."""

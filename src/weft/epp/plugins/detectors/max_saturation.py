@@ -1,4 +1,4 @@
-"""`max-saturation-detector`: several detectors, of which the one that finds least room counts."""
+"""`max-saturation-detector`: the highest saturation of several detectors."""
 
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Annotated, Literal
@@ -13,7 +13,7 @@ _Stages = Annotated[tuple[Literal["prefill", "decode"], ...], msgspec.Meta(min_l
 
 
 class MaxSaturationParameters(Parameters, frozen=True, kw_only=True):
-    """Which detectors, and which of them see one stage only."""
+    """The detectors, and those that are used for one stage only."""
 
     detectors: Annotated[tuple[str, ...], msgspec.Meta(min_length=1)]
     stages: Mapping[str, _Stages] = {}
@@ -32,14 +32,14 @@ class MaxSaturationParameters(Parameters, frozen=True, kw_only=True):
 
 @plugin("max-saturation-detector", Kind.DETECTOR, MaxSaturationParameters)
 class MaxSaturationDetector:
-    """The greatest saturation that one of several detectors finds; 0 for a stage that none of them sees."""
+    """The highest saturation of several detectors; 0 for a stage that no detector covers."""
 
     def __init__(self, parameters: MaxSaturationParameters, around: Surroundings) -> None:
         self._detectors: dict[str, Detector] = {
             name: around.plugin(name) for name in parameters.detectors
         }
         self._stages = parameters.stages
-        self._found: dict[tuple[str, str], float] = {}  # by detector and stage
+        self._found: dict[tuple[str, str], float] = {}  # last value by detector and stage
         self._gauge = around.metrics.gauge(
             "flow_control_detector_saturation",
             "Last saturation reported by each detector of a max-saturation-detector, by stage.",

@@ -1,4 +1,4 @@
-"""`scraped-concurrency-detector`: requests under way as endpoints report them, which every picker sees alike."""
+"""`scraped-concurrency-detector`: running requests as endpoints report them, equal for all pickers."""
 
 from collections.abc import Sequence
 
@@ -9,7 +9,9 @@ from weft.epp.pool.endpoint import Endpoint
 
 
 class ScrapedParameters(Parameters, frozen=True, kw_only=True):
-    """An endpoint is full at so many requests. What was sent there counts until a report has it, or so long."""
+    """Number of requests at which an endpoint is full, and the time for which sent requests count before they are
+    reported.
+    """
 
     max_concurrency: AtLeastOne = 100
     metrics_staleness_threshold: str = "2s"
@@ -24,17 +26,18 @@ class ScrapedParameters(Parameters, frozen=True, kw_only=True):
 
 @plugin("scraped-concurrency-detector", Kind.DETECTOR, ScrapedParameters, is_alpha=True)
 class ScrapedConcurrencyDetector:
-    """Requests that run and wait anywhere in the pool, against the room of the stage's endpoints.
+    """Running and waiting requests of the whole pool, relative to the capacity of the stage's endpoints: of the whole
+    pool, since a request in prefill will decode.
 
-    Anywhere, since a request in prefill will decode. An endpoint that no longer reports counts with what it last
-    said, and has no room; a stage of which none reports counts as free, as with `utilization-detector`.
+    An endpoint that no longer reports counts with its last report, and without capacity. A stage without any reports
+    counts as free, as in `utilization-detector`.
     """
 
     def __init__(self, parameters: ScrapedParameters, around: Surroundings) -> None:
         self._pool = around.pool
         self._max_concurrency = parameters.max_concurrency
         own_s = parse_duration_s(parameters.metrics_staleness_threshold)
-        # Never less than the polls can keep: a tighter one would call every endpoint stale.
+        # Not below the period of polls: with a smaller limit every endpoint would count as stale.
         self._max_age_s = max(own_s, around.max_load_age_s)
         self._window_s = parse_duration_s(parameters.own_dispatch_window)
 
@@ -48,7 +51,7 @@ class ScrapedConcurrencyDetector:
     ) -> float:
         since = now - self._window_s
         sent = {
-            ticket_id  # once, where prefill runs apart
+            ticket_id  # requests whose prefill runs on another endpoint are counted once
             for each in self._pool.ready
             for ticket_id, at in each.unseen.items()
             if at >= since

@@ -13,11 +13,11 @@ from weft.epp.pool.endpoint import Endpoint
 
 
 class UtilizationParameters(Parameters, frozen=True, kw_only=True):
-    """An endpoint is full at this queue or this KV use."""
+    """Queue length and KV usage at which an endpoint is full."""
 
     queue_depth_threshold: AtLeastOne = 5
     kv_cache_util_threshold: Annotated[float, msgspec.Meta(gt=0, le=1)] = 0.8
-    metrics_staleness_threshold: str | None = None  # None: the picker's
+    metrics_staleness_threshold: str | None = None  # None: the picker's limit
     headroom: NotNegative = 0.0
 
     def __post_init__(self) -> None:
@@ -28,17 +28,17 @@ class UtilizationParameters(Parameters, frozen=True, kw_only=True):
 
 @plugin("utilization-detector", (Kind.DETECTOR, Kind.FILTER), UtilizationParameters)
 class UtilizationDetector:
-    """Mean over the endpoints of the worse of queue and KV use, each against its threshold.
+    """Mean over the endpoints of the larger of queue and KV usage, each relative to its threshold.
 
-    Endpoints that report nothing are left out, and a pool that reports nothing counts as free: a
-    picker whose polls fail must not shed the load of servers that are well.
+    Endpoints without reports are left out, and a pool without reports counts as free: a picker whose polls fail must
+    not refuse requests of healthy servers.
     """
 
     def __init__(self, parameters: UtilizationParameters, surroundings: Surroundings) -> None:
         self._parameters = parameters
         text = parameters.metrics_staleness_threshold
         own = 0.0 if text is None else parse_duration_s(text)
-        # Never less than the polls can keep: a tighter one would call every endpoint stale.
+        # Not below the period of polls: with a smaller limit every endpoint would count as stale.
         self._max_age_s = max(own, surroundings.max_load_age_s)
 
     def saturation(

@@ -1,4 +1,4 @@
-"""`endpoint-attribute-filter`: a custom metric, and what it must be."""
+"""`endpoint-attribute-filter`: keeps endpoints by a condition on a custom metric."""
 
 import operator
 from collections.abc import Callable, Iterable, Mapping, Sequence
@@ -32,18 +32,18 @@ class Threshold(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields
 
 
 class ThresholdAlgorithm(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """The one way to decide there is."""
+    """The only algorithm."""
 
     threshold: Threshold
     type: Literal["threshold"] = "threshold"
 
 
 class AttributeFilterParameters(Parameters, frozen=True, kw_only=True):
-    """A custom metric, and what it must be."""
+    """The custom metric and the condition."""
 
     attribute: str
     algorithm: ThresholdAlgorithm
-    producer: str | None = None  # None: the extractor of the load
+    producer: str | None = None  # None: the extractor of the load data
     on_missing: Literal["Pass", "Fail"] = "Pass"
     fallback_on_empty: bool = False
 
@@ -54,7 +54,7 @@ class AttributeFilterParameters(Parameters, frozen=True, kw_only=True):
 
 @plugin("endpoint-attribute-filter", Kind.FILTER, AttributeFilterParameters, is_alpha=True)
 class AttributeFilter:
-    """Keeps the endpoints whose custom metric compares as wanted."""
+    """Keeps the endpoints whose custom metric meets the condition."""
 
     def __init__(self, parameters: AttributeFilterParameters, around: Surroundings) -> None:
         self._read = attribute_reader(parameters.attribute, parameters.producer, around)

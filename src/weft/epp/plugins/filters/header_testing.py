@@ -1,4 +1,4 @@
-"""`header-based-testing-filter`: lets a test say which endpoint it wants."""
+"""`header-based-testing-filter`: keeps the endpoints that a header names, for tests."""
 
 from collections.abc import Sequence
 
@@ -11,7 +11,7 @@ from weft.epp.pool.endpoint import Endpoint, split_host_port
 
 @plugin("header-based-testing-filter", Kind.FILTER)
 class HeaderTestingFilter(Plugin[NoParameters]):
-    """Keeps the endpoints a header names, in its order; all of them if there is no header."""
+    """Keeps the endpoints that a header names, in its order; all of them without the header."""
 
     def keep(self, cycle: Cycle, candidates: Sequence[Endpoint]) -> Sequence[Endpoint]:
         """Returns the endpoints that the header names as "IP" or "IP:port"."""

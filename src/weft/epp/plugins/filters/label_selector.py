@@ -38,7 +38,7 @@ class Expression(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_field
 
 
 class SelectorParameters(Parameters, frozen=True, kw_only=True):
-    """A label selector; all of it must hold."""
+    """A label selector; an endpoint must meet all of it."""
 
     match_labels: dict[str, str] = {}
     match_expressions: list[Expression] = []

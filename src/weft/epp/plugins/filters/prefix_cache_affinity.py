@@ -1,4 +1,4 @@
-"""`prefix-cache-affinity-filter`: stay where the prefix is, unless waiting there costs more."""
+"""`prefix-cache-affinity-filter`: keeps the endpoints that have the prefix, unless waiting there costs more."""
 
 import random
 from collections.abc import Iterable, Mapping, Sequence
@@ -21,7 +21,7 @@ from weft.epp.decision.plugin import (
 from weft.epp.plugins.producers.inflight_load import InflightLoad
 from weft.epp.pool.endpoint import Endpoint
 
-# By source of TTFTs: keys of the other one.
+# By source of the TTFT: parameters that are only for the other source.
 _OTHERS: Final = {
     "prefillThroughput": {"latencyPredictionInfoProducerName"},
     "latencyPredictor": {"peakPrefillThroughput", "inFlightLoadProducerName"},
@@ -29,7 +29,7 @@ _OTHERS: Final = {
 
 
 class PrefixAffinityParameters(Parameters, frozen=True, kw_only=True):
-    """When an endpoint counts as holding the prefix, and what staying may cost."""
+    """Share of the prompt that an endpoint must have cached, and the accepted cost of waiting there."""
 
     affinity_threshold: Share = 0.80
     exploration_probability: Share = 0.0
@@ -41,12 +41,12 @@ class PrefixAffinityParameters(Parameters, frozen=True, kw_only=True):
     latency_prediction_info_producer_name: LatencyProducer = LATENCY
 
     def references(self) -> Iterable[Reference]:
-        """Prefixes, and what is under way or what comes of it."""
+        """Yields the producers of prefixes, and of in-flight load or latency predictions."""
         left_out = _OTHERS[self.ttft_source]
         return (each for each in super().references() if each.key not in left_out)
 
     def without_effect(self) -> Iterable[tuple[str, str]]:
-        """Keys of the other source."""
+        """Yields the set parameters of the other TTFT source."""
         for key in self.set_keys():
             if key in _OTHERS[self.ttft_source]:
                 yield key, f"ttftSource is {self.ttft_source}"
@@ -63,7 +63,9 @@ class PrefixAffinityFilter:
             self._inflight = surroundings.plugin(parameters.in_flight_load_producer_name)
 
     def keep(self, cycle: Cycle, candidates: Sequence[Endpoint]) -> Sequence[Endpoint]:
-        """The sticky ones; all if there are none, when exploring, or when they are too busy."""
+        """Returns the endpoints that have the prefix; all of them if there are none, if they are too busy, or to
+        explore.
+        """
         parameters = self._parameters
         match = cycle.prefixes.get(parameters.prefix_match_info_producer_name)
         if match is None or not match.num_blocks:
@@ -86,7 +88,7 @@ class PrefixAffinityFilter:
         ttft_s = self._ttft_s(cycle, candidates)
         here = [ttft_s[each] for each in sticky if each in ttft_s]
         there = [ttft_s[each] for each in candidates if each in ttft_s and each not in passing]
-        # As in the reference: what cannot be compared holds nobody.
+        # As in the reference: without predictions for both groups, the request is not bound to the cached endpoints.
         return not here or not there or min(here) - min(there) > allowed_s
 
     def _ttft_s(self, cycle: Cycle, candidates: Sequence[Endpoint]) -> Mapping[Endpoint, float]:

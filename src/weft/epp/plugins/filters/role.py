@@ -1,4 +1,4 @@
-"""`decode-filter`, `prefill-filter`, `encode-filter`: who takes which part of the work."""
+"""`decode-filter`, `prefill-filter`, `encode-filter`: keep the endpoints of one role."""
 
 from collections.abc import Callable, Sequence
 
@@ -10,7 +10,7 @@ from weft.epp.pool.roles import decodes, encodes, prefills
 
 
 class RoleFilter:
-    """Keeps the endpoints that take one part of the work."""
+    """Keeps the endpoints that serve one stage."""
 
     def __init__(self, takes: Callable[[Endpoint], bool]) -> None:
         self._takes = takes

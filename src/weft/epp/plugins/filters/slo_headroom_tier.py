@@ -1,4 +1,4 @@
-"""`slo-headroom-tier-filter`: those that meet the request's SLO, and seldom those that do not."""
+"""`slo-headroom-tier-filter`: keeps the endpoints that meet the request's SLO, and sometimes the others."""
 
 import random
 from collections.abc import Sequence
@@ -18,7 +18,7 @@ class HeadroomTierParameters(Parameters, frozen=True, kw_only=True):
 
 @plugin("slo-headroom-tier-filter", Kind.FILTER, HeadroomTierParameters)
 class HeadroomTierFilter(Plugin[HeadroomTierParameters]):
-    """Keeps one of two tiers; all, while nothing is known."""
+    """Keeps the endpoints of one tier; all endpoints if there are no predictions."""
 
     def keep(self, cycle: Cycle, candidates: Sequence[Endpoint]) -> Sequence[Endpoint]:
         """Returns the endpoints that meet the SLO or, with a small probability, the others. An endpoint without a

@@ -11,7 +11,7 @@ from weft.epp.pool.endpoint import Endpoint
 
 
 class Condition(Part, frozen=True, kw_only=True):
-    """A cap on one number."""
+    """An upper limit of one metric."""
 
     metric: Literal["active-requests", "running-requests", "waiting-queue", "kv-cache-utilization"]
     max_value: NotNegative

@@ -1,1 +1,1 @@
-"""Policies of flow control: who is next, in which order, up to which saturation, and who is evicted."""
+"""Policies of flow control: fairness, ordering, usage limits and eviction."""

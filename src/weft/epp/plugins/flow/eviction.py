@@ -1,4 +1,4 @@
-"""Which requests in flight may be ended for others, and which of them first."""
+"""Eviction policies: which running requests may be revoked, and in which order."""
 
 from weft.epp.config.parameters import Kind, NoParameters
 from weft.epp.decision.plugin import EVICTION_FILTER, EVICTION_ORDER, Plugin, plugin

@@ -1,4 +1,4 @@
-"""Ordering policies: who is first in a queue."""
+"""Ordering policies: the order of requests within a queue."""
 
 import math
 

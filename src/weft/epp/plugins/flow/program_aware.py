@@ -1,4 +1,6 @@
-"""`program-aware-fairness`: who got least of the pool lately is next, or the deepest session; waits count."""
+"""`program-aware-fairness`: the next flow is the one with the least recent service, or the session with the most
+turns; waiting times count too.
+"""
 
 import math
 from collections.abc import Iterable, Mapping, Sequence
@@ -31,7 +33,7 @@ class ProgramParameters(Parameters, frozen=True, kw_only=True):
     eviction_sweep_seconds: Positive = 300.0
 
     def without_effect(self) -> Iterable[tuple[str, str]]:
-        """Keys of the other strategy."""
+        """Yields the set parameters of the other strategy."""
         other = "turnPriority" if self.strategy == "las" else "las"
         for key in self.set_keys():
             if key.startswith(other):
@@ -44,10 +46,10 @@ class _Program:
 
     at: float
     service: float = 0.0
-    num_waits: int = 0  # those that are over: as many as were sent on
+    num_waits: int = 0  # number of finished waits: one for each dispatched request
     wait_s: float = 0.0
     num_open: int = 0
-    ended: float = math.inf  # when the last of its requests did
+    ended: float = math.inf  # end of the last request
 
     @property
     def mean_wait_s(self) -> float:
@@ -56,10 +58,11 @@ class _Program:
 
 @plugin("program-aware-fairness", Kind.FAIRNESS, ProgramParameters)
 class ProgramAware(FollowsResponse):
-    """Least attained service first, or the session that has had most turns; waits count in both.
+    """Prefers the flow with the least attained service, or the session with the most turns; both strategies include
+    waiting times.
 
-    Of service, prompts count once and what was generated twice. A session that has had many turns has
-    its prefix in a cache, and is nearer to its end.
+    Service counts prompt tokens once and generated tokens twice. A session with many turns probably has its prefix
+    cached, and is closer to its end.
     """
 
     def __init__(self, parameters: ProgramParameters, around: Surroundings) -> None:
@@ -102,7 +105,7 @@ class ProgramAware(FollowsResponse):
             for queue in queues.values()
         ]
         scores = self._service_scores if self._is_by_service else self._turn_scores
-        # Among equals the longest wait, and then the one served longest ago.
+        # Ties go to the longest wait, and then to the flow that was served longest ago.
         _, _, first = max(
             zip(scores(names, waits, now), waits, range(0, -len(names), -1), strict=True)
         )
@@ -131,7 +134,8 @@ class ProgramAware(FollowsResponse):
         opened = self._open.pop(ticket_id, None)
         program = None if opened is None else self._programs.get(opened[0])
         if program is not None:
-            program.num_open = max(0, program.num_open - 1)  # it may have been forgotten meanwhile
+            # The program may have been removed and created again meanwhile.
+            program.num_open = max(0, program.num_open - 1)
             program.ended = self._clock()
 
     def _service_scores(
@@ -155,13 +159,13 @@ class ProgramAware(FollowsResponse):
         )
 
     def _turn(self, name: str, arrived: float) -> int:
-        """Which turn of its session a request is. Those that name no flow are not one session."""
+        """Number of the turn of its session that a request is. Requests without a flow name are not a session."""
         program = self._programs.get(name)
         if program is None or name == DEFAULT_FAIRNESS_ID:
             return 1
         limit_s = self._parameters.turn_priority_inactivity_seconds or math.inf
         if not program.num_open and arrived - program.ended > limit_s:
-            return 1  # its prefix has gone from the caches
+            return 1  # the program's prefix is no longer cached
         return program.num_waits + 1
 
     def _service(self, name: str, now: float) -> float:
@@ -171,7 +175,7 @@ class ProgramAware(FollowsResponse):
         return decayed(program.service, now - program.at, self._parameters.las_half_life_seconds)
 
     def _of(self, name: str) -> _Program:
-        """The flow, with its service as it counts now, as the one used last."""
+        """The record of a flow, with decayed service, marked as used last."""
         now = self._clock()
         service = self._service(name, now)
         program = self._programs.used(name)
@@ -183,7 +187,7 @@ class ProgramAware(FollowsResponse):
         attained: dict[tuple[str, ...], float] = {}
         waits: dict[tuple[str, ...], tuple[float, int]] = {}
         for name, program in self._programs.items():
-            label = (self._metrics.fairness_ids(name),)  # many of them may be "other"
+            label = (self._metrics.fairness_ids(name),)  # many names may share the label "other"
             attained[label] = attained.get(label, 0.0) + self._service(name, now)
             wait_s, num_waits = waits.get(label, (0.0, 0))
             waits[label] = (wait_s + program.wait_s, num_waits + program.num_waits)

@@ -1,4 +1,4 @@
-"""`program-score-ordering-policy`: in one queue, requests of flows that had fewest turns and tokens of late first."""
+"""`program-score-ordering-policy`: one queue; requests of flows with the fewest recent turns and tokens come first."""
 
 import math
 from dataclasses import dataclass
@@ -22,7 +22,7 @@ class ProgramScoreParameters(Parameters, frozen=True, kw_only=True):
     weight_tokens: NotNegative = 0.01
     half_life_seconds: NotNegative = 60.0
     rescore_interval_seconds: Annotated[
-        NotNegative | None, Ignored("the order is always that of the moment")
+        NotNegative | None, Ignored("the order always uses the present scores")
     ] = None
     eviction_ttl_seconds: NotNegative = 3600.0
     eviction_sweep_seconds: Positive = 300.0
@@ -39,7 +39,7 @@ class _Program:
 
 @plugin("program-score-ordering-policy", Kind.ORDERING, ProgramScoreParameters)
 class ProgramScore(FollowsResponse):
-    """A turn for each request that is sent on, and the tokens of its prompt and response; both decay."""
+    """Each dispatched request adds a turn, and its prompt and output tokens, to its flow; both decay."""
 
     def __init__(self, parameters: ProgramScoreParameters, around: Surroundings) -> None:
         self._parameters = parameters
@@ -62,13 +62,13 @@ class ProgramScore(FollowsResponse):
         around.metrics.before_text(self._update_gauges)
 
     def order(self, item: Item, _: float) -> float:
-        """Within a flow: who came first."""
+        """Orders requests of one flow by arrival."""
         return item.arrived
 
     def cost(self, fairness_id: str) -> float:
-        """The logarithm of what the flow cost, as of a moment that is the same for all.
+        """Logarithm of a flow's cost, as of a fixed moment.
 
-        All decay alike, so that time alone changes no order: what is compared grows with what is added.
+        All costs decay alike, so decay changes no order, and costs that are compared only grow.
         """
         parameters, program = self._parameters, self._programs.get(fairness_id)
         if program is None:
@@ -114,7 +114,7 @@ class ProgramScore(FollowsResponse):
         now = self._clock()
         sums: dict[tuple[str, ...], tuple[float, float]] = {}
         for name, program in self._programs.items():
-            label = (self._metrics.fairness_ids(name),)  # many of them may be "other"
+            label = (self._metrics.fairness_ids(name),)  # many names may share the label "other"
             before, had = sums.get(label, (0.0, 0.0)), self._now(program, now)
             sums[label] = (before[0] + had[0], before[1] + had[1])
         self._turns.show({label: turns for label, (turns, _) in sums.items()})

@@ -9,7 +9,7 @@ from weft.epp.decision.plugin import STATIC_LIMIT, Plugin, Surroundings, plugin
 
 @plugin(STATIC_LIMIT, Kind.USAGE_LIMIT)
 class StaticLimit(Plugin[NoParameters]):
-    """Everybody up to 1."""
+    """All bands may dispatch up to saturation 1."""
 
     def ceilings(self, priorities: Sequence[int], _: float) -> Sequence[float]:
         return [1.0] * len(priorities)
@@ -42,7 +42,7 @@ class Holdback(Plugin[HoldbackParameters]):
 
 @plugin("soft-reflective-ceiling-policy", Kind.USAGE_LIMIT, is_alpha=True)
 class SoftReflectiveCeiling:
-    """The fuller the pool, the lower the ceilings; whoever they close out still goes now and then."""
+    """Ceilings fall as the pool fills; a band whose ceiling is exceeded still dispatches a request now and then."""
 
     def __init__(self, _: NoParameters, __: Surroundings) -> None:
         self._num_calls = 0

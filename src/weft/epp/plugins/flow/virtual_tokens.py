@@ -1,4 +1,4 @@
-"""`vtc-fairness-policy`: turns by tokens, so that a flow of long prompts has fewer of them."""
+"""`vtc-fairness-policy`: turns by tokens, so that a flow with long prompts gets fewer turns."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
@@ -9,9 +9,9 @@ from weft.epp.decision.cycle import Cycle, Schedule
 from weft.epp.decision.plugin import Surroundings, plugin
 from weft.epp.flow.item import ItemHeap
 
-_OUTPUT_TOKENS: Final = 128  # a request's, as the reference takes them
+_OUTPUT_TOKENS: Final = 128  # assumed output tokens of a request, the reference's value
 _BYTES_A_TOKEN: Final = 4
-_MAX_COUNTERS: Final = 10_000  # clients name flows
+_MAX_COUNTERS: Final = 10_000  # limits the counters, since clients choose flow names
 
 
 class VirtualTokensParameters(Parameters, frozen=True, kw_only=True):
@@ -23,7 +23,7 @@ class VirtualTokensParameters(Parameters, frozen=True, kw_only=True):
 
 @dataclass(slots=True)
 class _Band:
-    """Counters of the flows of one priority that are ahead of `floor`; all others stand at it."""
+    """Counters of the flows of one priority that exceed `floor`; other flows are at `floor`."""
 
     floor: float = 0.0
     counters: dict[str, float] = field(default_factory=dict)
@@ -31,11 +31,11 @@ class _Band:
 
 @plugin("vtc-fairness-policy", Kind.FAIRNESS, VirtualTokensParameters)
 class VirtualTokens:
-    """The flow with the lowest counter is next; each request that is sent on adds what it costs.
+    """The flow with the lowest counter is next; each dispatched request adds its cost.
 
-    Virtual Token Counter (Sheng et al., "Fairness in Serving Large Language Models", OSDI 2024), charged by
-    estimate, as in the reference: no response is followed. Who comes, or comes back, begins where those
-    stand who waited: nobody saves up turns.
+    Virtual Token Counter (Sheng et al., "Fairness in Serving Large Language Models", OSDI 2024), with estimated
+    costs, as in the reference: responses are not followed. A new or returning flow starts at the counters of the
+    waiting flows, so that an idle flow does not save up turns.
     """
 
     def __init__(self, parameters: VirtualTokensParameters, _: Surroundings) -> None:
@@ -58,7 +58,7 @@ class VirtualTokens:
         """Charges the flow for a request when it is dispatched."""
         band = self._bands.get(cycle.priority)
         if band is None:
-            return  # another policy's
+            return  # the request was queued under another policy
         num_input = cycle.num_prompt_tokens or cycle.request.num_body_bytes / _BYTES_A_TOKEN
         weights = self._parameters
         cost = weights.input_token_weight * num_input + weights.output_token_weight * _OUTPUT_TOKENS

@@ -1,1 +1,1 @@
-"""Profile handlers: which scheduling profiles a request runs through, and what follows from them."""
+"""Profile handlers: choose the scheduling profiles of a request, and combine their picks into a schedule."""

@@ -12,13 +12,13 @@ class PrefixDeciderParameters(Parameters, frozen=True, kw_only=True):
     """Minimum number of uncached prompt tokens for a separate prefill; 0 means never separate."""
 
     non_cached_tokens: Count = 0
-    prompt_tokens: Count = 0  # and how long the prompt must be
+    prompt_tokens: Count = 0  # minimum length of the prompt
     prefix_match_info_producer_name: PrefixProducer = APPROXIMATE
 
 
 @plugin(PREFIX_DECIDER, Kind.DECIDER, PrefixDeciderParameters)
 class PrefixDecider(Plugin[PrefixDeciderParameters]):
-    """Prefills apart when the decoder would have much to compute."""
+    """Uses a separate prefill endpoint if the decoder would have to compute many tokens."""
 
     def wants(self, cycle: Cycle, decode: Endpoint) -> bool:
         """True if enough of the prompt is not cached at the decode endpoint."""
@@ -31,7 +31,7 @@ class PrefixDecider(Plugin[PrefixDeciderParameters]):
 
 @plugin("always-disagg-pd-decider", Kind.DECIDER)
 class AlwaysDecider(Plugin[NoParameters]):
-    """Always apart."""
+    """Always uses a separate endpoint."""
 
     def wants(self, cycle: Cycle, decode: Endpoint) -> bool:
         return True
@@ -39,7 +39,7 @@ class AlwaysDecider(Plugin[NoParameters]):
 
 @plugin("always-disagg-multimodal-decider", Kind.DECIDER)
 class MediaDecider(Plugin[NoParameters]):
-    """Apart when there is media to encode."""
+    """Uses a separate encode endpoint if there are media."""
 
     def wants(self, cycle: Cycle, decode: Endpoint) -> bool:
         """True if the request has media."""

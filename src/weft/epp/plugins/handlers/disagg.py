@@ -1,4 +1,4 @@
-"""Disaggregated serving: decode here, and encode or prefill elsewhere when that pays."""
+"""Disaggregated serving: decode on one endpoint, and encode or prefill on others if that pays off."""
 
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Annotated, Final
@@ -14,14 +14,12 @@ from weft.epp.pool.endpoint import Endpoint
 from weft.epp.request.values import Refused
 
 STAGES = ("decode", "encode", "prefill")
-# Keys by which the reference finds cached prefixes.
-_Ignored = Annotated[
-    str | None, Ignored("the decider names the producer whose prefixes it goes by")
-]
+# Parameters with which the reference finds cached prefixes.
+_Ignored = Annotated[str | None, Ignored("the decider names the prefix producer that it uses")]
 
 
 class StageProfiles(Part, frozen=True, kw_only=True):
-    """The scheduling profile of each stage; a stage without a profile of its name is off."""
+    """The scheduling profile of each stage; a stage without a named profile is off."""
 
     decode: str = "decode"
     prefill: str | None = None
@@ -44,7 +42,8 @@ class DisaggParameters(Parameters, frozen=True, kw_only=True):
     decode_profile: str | None = None
     prefill_profile: str | None = None
     encode_profile: str | None = None
-    decider_plugin_name: str | None = None  # of the prefill stage, the only one there once was
+    # For the prefill stage, once the only stage besides decode.
+    decider_plugin_name: str | None = None
     prefill_decider_plugin_name: str | None = None
     encode_decider_plugin_name: str | None = None
 
@@ -73,14 +72,14 @@ class DisaggParameters(Parameters, frozen=True, kw_only=True):
                 yield Reference(key, name, Kind.DECIDER)
 
     def profiles(self) -> Iterable[tuple[str, str]]:
-        """The profiles that were named, and decode's in any case."""
+        """The named profiles, and decode's in any case."""
         for stage in STAGES:
             key, name = self.profile(stage)
             if name:
                 yield key, name
 
     def decider(self, stage: str) -> tuple[str, str | None]:
-        """A stage's decider, after the key that names it."""
+        """The decider of a stage, with the key that names it."""
         if stage == "prefill" and self.decider_plugin_name:
             return "deciderPluginName", self.decider_plugin_name
         flat: str | None = getattr(self, f"{stage}_decider_plugin_name")
@@ -89,7 +88,7 @@ class DisaggParameters(Parameters, frozen=True, kw_only=True):
         return f"deciders.{stage}", getattr(self.deciders, stage)
 
     def profile(self, stage: str) -> tuple[str, str | None]:
-        """A stage's profile, after the key that names it."""
+        """The profile of a stage, with the key that names it."""
         flat: str | None = getattr(self, f"{stage}_profile")
         if flat:
             return f"{stage}Profile", flat
@@ -109,7 +108,7 @@ class PdParameters(Parameters, frozen=True, kw_only=True):
 
     def __post_init__(self) -> None:
         if self.primary_port:
-            raise ValueError("primaryPort is refused: data-parallel-profile-handler has it")
+            raise ValueError("primaryPort is refused: it belongs to data-parallel-profile-handler")
 
     def profiles(self) -> Iterable[tuple[str, str]]:
         """Both profiles."""
@@ -135,7 +134,7 @@ class DisaggHandler:
         self._model_names = around.metrics.model_names
 
     def schedule(self, cycle: Cycle, profiles: Mapping[str, Profile]) -> Schedule:
-        """The picks of every stage that ran, and the headers that name them to the decoder."""
+        """The picks of all stages that ran, with the headers that name them to the decoder."""
         decode = self._profiles["decode"]
         picks = {decode: profiles[decode].run(cycle, cycle.candidates).picked}
         headers: dict[str, str] = {}
@@ -160,7 +159,7 @@ class DisaggHandler:
         try:
             return profile.run(cycle, cycle.candidates).picked
         except Refused:
-            # Nobody to do it apart: the decoder does all of it.
+            # no endpoint for this stage: the decoder does its work
             return ()
 
     def _wants(self, stage: str, cycle: Cycle, decode: Endpoint) -> bool:
@@ -170,7 +169,7 @@ class DisaggHandler:
 
 @plugin("pd-profile-handler", Kind.HANDLER, PdParameters, replacement="disagg-profile-handler")
 def pd_handler(parameters: PdParameters, around: Surroundings) -> DisaggHandler:
-    """The older plugin, in terms of the newer one."""
+    """The older plugin type, built from the parameters of the newer one."""
     profiles = StageProfiles(decode=parameters.decode_profile, prefill=parameters.prefill_profile)
     deciders = StageDeciders(prefill=parameters.decider_plugin_name)
     return DisaggHandler(DisaggParameters(profiles_=profiles, deciders=deciders), around)
@@ -184,7 +183,7 @@ class HeadersParameters(Parameters, frozen=True, kw_only=True):
 
 
 def _header(stage: str, picked: Sequence[Endpoint], *, is_grpc: bool) -> dict[str, str]:
-    """The decoder speaks to the others as the client speaks to it."""
+    """The header that names an endpoint; the decoder uses the client's protocol, gRPC or HTTP, to reach it."""
     addresses = [endpoint.address(is_grpc=is_grpc) for endpoint in picked]
     if stage == "prefill":
         return {PREFILLER: addresses[0]}

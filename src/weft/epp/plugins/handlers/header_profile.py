@@ -9,7 +9,7 @@ from weft.epp.request.values import Refused
 
 
 class HeaderHandlerParameters(Parameters, frozen=True, kw_only=True):
-    """The header, and the profile of requests without it."""
+    """The header, and the profile for requests without the header."""
 
     header_name: Name = "EPP-Profile"
     default_profile: str = "decode"

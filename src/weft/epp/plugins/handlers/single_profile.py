@@ -9,7 +9,7 @@ from weft.epp.decision.plugin import Plugin, Profile, plugin
 
 @plugin("single-profile-handler", Kind.HANDLER)
 class SingleProfileHandler(Plugin[NoParameters]):
-    """Runs the only profile there is."""
+    """Runs the only scheduling profile."""
 
     def schedule(self, cycle: Cycle, profiles: Mapping[str, Profile]) -> Schedule:
         """Returns the pick of the only profile."""

@@ -1,1 +1,1 @@
-"""Data producers: compute once per request what filters, scorers and handlers then read."""
+"""Data producers: compute data once per request for filters, scorers and handlers."""

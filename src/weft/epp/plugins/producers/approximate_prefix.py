@@ -1,4 +1,4 @@
-"""`approx-prefix-cache-producer`: guesses what endpoints hold from what they were sent."""
+"""`approx-prefix-cache-producer`: estimates the cached prefixes of endpoints from the requests sent to them."""
 
 from collections import Counter
 from typing import Annotated
@@ -15,25 +15,27 @@ from weft.epp.prefix.keys import chain_hashes
 from weft.epp.prefix.leaving import Leaving
 from weft.epp.request.values import MAX_COMPARED_TOKENS
 
-MIN_BLOCK_SIZE = 64  # smaller blocks cost memory and time and add little
+MIN_BLOCK_SIZE = 64  # smaller blocks cost memory and time with little gain
 PREFILL_PROFILE = "prefill"
 
 
 class ApproximateParameters(Parameters, frozen=True, kw_only=True):
-    """Bounds of the index; `auto_tune` prefers what the servers report of their caches."""
+    """Bounds of the index; with `auto_tune`, values that servers report replace the configured ones."""
 
     needs = (TOKENS,)
     auto_tune: bool = True
     block_size_tokens: AtLeastOne = 16
-    block_size: Count = 0  # deprecated: in characters
+    block_size: Count = 0  # deprecated; in characters
     max_prefix_tokens_to_match: Annotated[int, msgspec.Meta(ge=0, le=MAX_COMPARED_TOKENS)] = 131072
-    max_prefix_blocks_to_match: Count = 2048  # only if the former is 0
+    max_prefix_blocks_to_match: Count = 2048  # used only if maxPrefixTokensToMatch is 0
     lru_capacity_per_server: AtLeastOne = 31250
 
 
 @plugin(APPROXIMATE, Kind.PRODUCER, ApproximateParameters)
 class ApproximatePrefixProducer:
-    """Hashes the prompt, looks up who was sent its blocks, and notes who is sent them now."""
+    """Hashes the prompt, looks up the endpoints that got its blocks before, and records the endpoints that get them
+    now.
+    """
 
     def __init__(self, parameters: ApproximateParameters, surroundings: Surroundings) -> None:
         self._parameters = parameters
@@ -57,7 +59,7 @@ class ApproximatePrefixProducer:
         cycle.prefixes[self._name] = self._match(cycle, chains, block_size)
 
     def picked(self, cycle: Cycle, schedule: Schedule) -> None:
-        """Note where the blocks will be: at the destination, and where the prefill runs."""
+        """Records the blocks of a scheduled request: at the destination, and at the prefill endpoint."""
         match = cycle.prefixes[self._name]
         target = schedule.target
         targets = {target, *schedule.picks.get(PREFILL_PROFILE, ())[:1]}
@@ -92,7 +94,7 @@ class ApproximatePrefixProducer:
 
 
 def hash_prompts(cycle: Cycle, block_size: int, max_blocks: int) -> list[list[int]]:
-    """The hashes of each prompt's first blocks."""
+    """Hashes of each prompt's first blocks."""
     return [
         chain_hashes(
             prompt,

@@ -1,6 +1,6 @@
-"""`burst-prefix-cache-producer`: requests that come at once with the same prompt go to the same server.
+"""`burst-prefix-cache-producer`: sends simultaneous requests with the same prompt to the same server.
 
-Until the first of them is computed no cache knows their prompt, and load alone would spread them.
+Until the first of them is computed, no cache contains their prompt, and load balancing alone would spread them.
 """
 
 import asyncio
@@ -20,7 +20,8 @@ from weft.epp.pool.endpoint import Endpoint
 from weft.epp.pool.pool import reachable
 from weft.epp.request.values import MAX_COMPARED_TOKENS
 
-_MAX_BLOCKS: Final = 2048  # of a prompt, where no number of tokens is given
+# Maximum length of a compared prefix if maxPrefixTokensToMatch is not set.
+_MAX_BLOCKS: Final = 2048
 _MAX_WINDOW_MS: Final = 10_000
 _OrUnlimited = Annotated[int, msgspec.Meta(ge=-1)]
 
@@ -32,7 +33,7 @@ class BurstParameters(Parameters, frozen=True, kw_only=True):
     window_duration_ms: Annotated[int, msgspec.Meta(ge=1, le=_MAX_WINDOW_MS)] = 100
     max_batch_size: _OrUnlimited = 1000
     max_per_replica: _OrUnlimited = -1
-    min_colocate_blocks: Count = 0  # 0: only prompts that are the same to the end
+    min_colocate_blocks: Count = 0  # 0: only identical prompts are placed together
     block_size_tokens: AtLeastOne = 64
     balance_by: Literal["requests", "tokens"] = "requests"
     max_prefix_tokens_to_match: Annotated[int, msgspec.Meta(ge=0, le=MAX_COMPARED_TOKENS)] = 0
@@ -61,7 +62,7 @@ class Prompts:
 
 
 class Batch:
-    """Requests of one window, and where each that is not alone is wanted."""
+    """The requests of one window, and the chosen endpoint of each request that shares its prompt."""
 
     def __init__(self) -> None:
         self.is_closed = asyncio.Event()
@@ -71,7 +72,7 @@ class Batch:
 
 @plugin("burst-prefix-cache-producer", Kind.PRODUCER, BurstParameters, is_alpha=True)
 class BurstProducer(Producer):
-    """Holds each request back until its window is over, and matches those with company to one endpoint."""
+    """Delays each request until its window ends, and assigns requests with shared prompts to one endpoint."""
 
     def __init__(self, parameters: BurstParameters, around: Surroundings) -> None:
         self._parameters = parameters
@@ -80,7 +81,7 @@ class BurstProducer(Producer):
         self._gathering: Batch | None = None
 
     async def prepare(self, cycle: Cycle) -> None:
-        """Wait for the others of the window; then a full match where the request is wanted, and none elsewhere."""
+        """Waits for the end of the window; then reports a full match at the chosen endpoint, and none elsewhere."""
         prompts = self._read(cycle)
         if not prompts.num_blocks:
             return
@@ -99,7 +100,7 @@ class BurstProducer(Producer):
         hashed = hash_prompts(cycle, parameters.block_size_tokens, parameters.max_blocks)
         chains = [chain for chain in hashed if chain]
         beginning = chains[0][least - 1] if least and chains and len(chains[0]) >= least else None
-        # Each hash holds those before it.
+        # The last hash of a chain covers the whole prompt.
         return Prompts(tuple(chain[-1] for chain in chains), beginning, sum(map(len, chains)))
 
     def _open(self) -> Batch:
@@ -111,7 +112,8 @@ class BurstProducer(Producer):
     def _close(self, batch: Batch) -> None:
         if batch is self._gathering:
             self._gathering = None
-            # Of equals the first is taken: a window with one shared prompt must not have a favourite.
+            # Endpoints are ordered by last use, and ties go to the first: a window in which all requests share a
+            # prompt must not prefer one endpoint for ever.
             endpoints = sorted(reachable(self._pool.ready), key=freshness)
             batch.wanted = place(
                 batch.prompts, endpoints, self._parameters.max_per_replica,
@@ -127,10 +129,11 @@ def place(
     *,
     by_tokens: bool = False,
 ) -> Mapping[int, Endpoint]:
-    """An endpoint for every request that shares its prompt with another, by ticket; `most` are for one in a row.
+    """Chooses an endpoint for every request that shares its prompt with another one, by ticket; an endpoint gets at
+    most `most` requests in a row.
 
-    Those that are the same go first, and long ones before short ones. One that begins like one before it
-    goes where that went, until that endpoint has its fair share: of requests, or of what is to be computed.
+    Identical prompts go first, and long ones before short ones. A prompt with the same beginning as an earlier one
+    goes to the same endpoint, until that has its fair share of requests, or of tokens to compute.
     """
 
     def size(each: Prompts) -> int:

@@ -1,4 +1,4 @@
-"""`p2p-source-producer`: names the server to take cached blocks from, where that beats computing them."""
+"""`p2p-source-producer`: names a server from which cached blocks are fetched, if that is faster than computing them."""
 
 import random
 

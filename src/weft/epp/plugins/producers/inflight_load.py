@@ -1,4 +1,4 @@
-"""`inflight-load-producer`: requests and prompt tokens under way at each endpoint."""
+"""`inflight-load-producer`: running requests and prompt tokens of each endpoint."""
 
 from dataclasses import dataclass
 
@@ -17,11 +17,11 @@ from weft.epp.pool.endpoint import Endpoint
 
 
 class InflightParameters(Parameters, frozen=True, kw_only=True):
-    """Whether estimated output tokens count, and whose cached prefixes are subtracted."""
+    """Whether estimated output tokens count, and the producer whose cached prefixes are subtracted."""
 
     needs = (TOKENS,)
     add_estimated_output_tokens: bool = False
-    output_ratio: NotNegative = 1.5  # generated per prompt token
+    output_ratio: NotNegative = 1.5  # estimated generated tokens per prompt token
     max_estimated_output_tokens: Count | None = None
     prefix_match_info_producer_name: PrefixProducer | None = None
     sync_cross_replica_state: bool = False
@@ -42,13 +42,16 @@ class _Share:
 
 @plugin(INFLIGHT, Kind.PRODUCER, InflightParameters)
 class InflightLoad(Producer):
-    """Adds at the decision; takes tokens off at the first token, the request at its end."""
+    """Adds a request and its tokens at the decision; subtracts the tokens at the first token, and the request at its
+    end.
+    """
 
     def __init__(self, parameters: InflightParameters, surroundings: Surroundings) -> None:
         self._parameters = parameters
         self._name = surroundings.name
         self._fairness_ids = surroundings.metrics.fairness_ids
-        self._rows: dict[tuple[str, ...], tuple[int, int]] = {}  # by labels; none is all zero
+        # By label values; rows of zeros are removed.
+        self._rows: dict[tuple[str, ...], tuple[int, int]] = {}
         self._requests = Rows(surroundings.metrics.inflight_requests)
         self._tokens = Rows(surroundings.metrics.inflight_tokens)
         surroundings.metrics.before_text(self._publish)
@@ -58,11 +61,11 @@ class InflightLoad(Producer):
         surroundings.pool.on_left(self._forget)
 
     def num_requests(self, endpoint: Endpoint) -> int:
-        """Requests under way there."""
+        """Number of running requests at the endpoint."""
         return self._num_requests.get(endpoint, 0)
 
     def num_tokens(self, endpoint: Endpoint) -> int:
-        """Uncached prompt tokens under way there."""
+        """Number of uncached prompt tokens of running requests at the endpoint."""
         return self._num_tokens.get(endpoint, 0)
 
     def picked(self, cycle: Cycle, schedule: Schedule) -> None:
@@ -93,7 +96,7 @@ class InflightLoad(Producer):
         parameters = self._parameters
         producer = parameters.prefix_match_info_producer_name
         if producer is None:
-            # Whoever matched prefixes for a scorer did it for this count too.
+            # The producer whose prefixes a scorer uses serves this estimate too.
             producer = next(iter(cycle.prefixes), "")
         num_tokens = cycle.num_uncached_tokens(endpoint, producer)
         if not parameters.add_estimated_output_tokens:

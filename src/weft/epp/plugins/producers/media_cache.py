@@ -1,4 +1,4 @@
-"""`mm-embeddings-cache-producer`: who was sent a request's images, videos and sounds before."""
+"""`mm-embeddings-cache-producer`: endpoints that got a request's images, videos and sounds before."""
 
 from collections import Counter
 from itertools import islice
@@ -15,9 +15,9 @@ from weft.epp.prefix.holders import by_endpoint
 from weft.epp.prefix.leaving import Leaving
 
 ENCODE_PROFILE = "encode"
-_MIB_PER_ITEM = 2  # what the embeddings of a picture take, roughly, whichever it is
+_MIB_PER_ITEM = 2  # rough size of the embeddings of any image
 _DEFAULT_MIB = 4096
-_MAX_ITEMS = 1024  # of a request; no encoder takes as many
+_MAX_ITEMS = 1024  # per request; no encoder gets as many
 _AtLeastOneItem = Annotated[int, msgspec.Meta(ge=_MIB_PER_ITEM)]
 
 
@@ -34,7 +34,7 @@ class MediaCacheParameters(Parameters, frozen=True, kw_only=True):
 
 @plugin(MEDIA_CACHE, Kind.PRODUCER, MediaCacheParameters)
 class MediaCacheProducer:
-    """Notes which media went where, as many as fit into a server's cache."""
+    """Records which media were sent to each endpoint, as many as fit its cache."""
 
     def __init__(self, parameters: MediaCacheParameters, around: Surroundings) -> None:
         size = parameters.cache_size or parameters.older_cache_size or _DEFAULT_MIB
@@ -64,6 +64,6 @@ class MediaCacheProducer:
 
 
 def _items(cycle: Cycle) -> list[int]:
-    """Each of the request's media once, so many of them; one that nothing tells apart is none."""
+    """The distinct media of a request, up to a maximum; media without a hash are left out."""
     names = islice(dict.fromkeys(filter(None, cycle.request.media)), _MAX_ITEMS)
     return [xxh64_intdigest(f"{cycle.model}\0{name}".encode()) for name in names]

@@ -1,4 +1,4 @@
-"""`precise-prefix-cache-producer`: what endpoints hold, as their engines report; needs real tokens."""
+"""`precise-prefix-cache-producer`: cached prefixes of endpoints, as their engines report them; needs token ids."""
 
 import asyncio
 import logging
@@ -24,7 +24,7 @@ from weft.epp.prefix.precise import PreciseIndex
 _log = logging.getLogger(__name__)
 
 TYPE = "precise-prefix-cache-producer"
-# Prompts are compared by as many of their first tokens: more would hold up other requests.
+# Maximum number of leading tokens of a prompt that are compared: more would delay other requests.
 MAX_KEYED_TOKENS: Final = 2**18
 _KEYS_AT_ONCE: Final = 2048
 
@@ -33,7 +33,7 @@ class TokenProcessorConfig(Part, frozen=True, kw_only=True):
     """How tokens become block keys. Keys never leave the picker, so the cheap hash is the default."""
 
     block_size_tokens: AtLeastOne = 16
-    block_size: AtLeastOne | None = None  # the older name
+    block_size: AtLeastOne | None = None  # older name of blockSizeTokens
     hash_seed: str = ""
     hash_algorithm: Literal["cbor-fnv", "xxh64"] = "xxh64"
 
@@ -52,7 +52,7 @@ class BlockIndexConfig(Part, frozen=True, kw_only=True):
     redis_config: dict[str, object] | None = None
     cost_aware_memory_config: dict[str, object] | None = None
     enable_metrics: bool = False
-    metrics_logging_interval: int | str | None = None  # nanoseconds, or a duration
+    metrics_logging_interval: int | str | None = None  # in nanoseconds, or as a duration
 
     def __post_init__(self) -> None:
         if self.redis_config is not None or self.cost_aware_memory_config is not None:
@@ -110,7 +110,7 @@ class PreciseParameters(Parameters, frozen=True, kw_only=True):
 
 @plugin(TYPE, Kind.PRODUCER, PreciseParameters)
 class PrecisePrefixProducer:
-    """Keys the prompt's full blocks and looks up who holds an unbroken run of them."""
+    """Computes the keys of the prompt's full blocks, and looks up the endpoints with an unbroken run of them."""
 
     def __init__(self, parameters: PreciseParameters, around: Surroundings) -> None:
         self.events = parameters.kv_events_config
@@ -131,7 +131,7 @@ class PrecisePrefixProducer:
             if indexer.kv_block_index_config.enable_metrics
             else None
         )
-        self._reported = (0, 0, 0, 0)  # what the series have of the index's counts
+        self._reported = (0, 0, 0, 0)  # counts of the index that the series already include
         self._size = around.metrics.prefix_size.labels(self._name, TYPE)
         around.metrics.before_text(self._publish)
         self._hit_ratio = around.metrics.prefix_hit_ratio.labels(self._name, TYPE)
@@ -140,7 +140,7 @@ class PrecisePrefixProducer:
         self.aclose = leaving.aclose
 
     async def prepare(self, cycle: Cycle) -> None:
-        """Key the prompts; of long ones a part at a time, since others wait."""
+        """Computes the keys; of long prompts in parts, so that other requests get a turn."""
         if not cycle.has_real_tokens:
             return
         keys, salt = self.index.keys, cycle.request.cache_salt
@@ -162,7 +162,7 @@ class PrecisePrefixProducer:
         cycle.chains[self._name] = chains
 
     def produce(self, cycle: Cycle) -> None:
-        """Fill in the match; without real tokens there is none."""
+        """Stores the match in the cycle; without token ids there is none."""
         self._drop_old_guesses(cycle.now)
         chains = cycle.chains.get(self._name)
         if chains is None:
@@ -177,7 +177,7 @@ class PrecisePrefixProducer:
             self._series.best_runs.inc(best)
 
     def picked(self, cycle: Cycle, schedule: Schedule) -> None:
-        """Measure the hit, and hold the blocks there until events confirm them, if wanted."""
+        """Measures the hit and, if configured, adds speculative blocks until events confirm them."""
         match = cycle.prefixes.get(self._name)
         if match is None or not match.num_blocks:
             return
@@ -218,10 +218,10 @@ class PrecisePrefixProducer:
             counter.inc(now - before)
 
     def _model(self, cycle: Cycle) -> str:
-        """The name in the keys: an adapter's or a base model's, as events name it.
+        """The model name in the keys: that of an adapter or of the base model, as in events.
 
-        A gRPC request names no model, and clients may use an alias that no event knows: with one
-        base model in the pool, it is meant. An adapter's blocks are never the base model's.
+        A gRPC request names no model, and clients may use an alias that events lack: if the pool has a single base
+        model, its name is used. Blocks of an adapter are never shared with the base model.
         """
         model, bases = cycle.model, set(self.index.base_models.values())
         if (

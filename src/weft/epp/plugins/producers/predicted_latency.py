@@ -29,19 +29,23 @@ from weft.epp.plugins.producers.inflight_load import InflightLoad
 from weft.epp.pool.endpoint import Endpoint
 from weft.epp.request.slo import Slo, read_slo
 
-_PREFILL: Final = "prefill"  # the profile, and the role, that the reference knows by this name
+_PREFILL: Final = "prefill"  # the reference's name of the profile, and of the role
 _MAX_AMOUNT: Final = 1e9
-_NOT_SAMPLED: Final = Ignored("a response's mean time per token is learnt, no single tokens")
+_NOT_SAMPLED: Final = Ignored(
+    "the mean time per token of a response is learned, not the time of each token"
+)
 
 
 class PredictedLatencyParameters(Parameters, frozen=True, kw_only=True):
     """Settings of the latency predictor. No setting names a server: the models run in the picker."""
 
     needs = (TOKENS,)
-    streaming_mode: bool = False  # first tokens and those after them; without it whole responses
+    # True: predict TTFT and TPOT; False: predict the duration of whole responses.
+    streaming_mode: bool = False
     slo_buffer_factor: Positive = 1.0
-    context_ttl: str | int = msgspec.field(default="5m", name="contextTTL")  # a number: nanoseconds
-    predict_in_produce: bool = True  # False: only learn
+    # A number is in nanoseconds.
+    context_ttl: str | int = msgspec.field(default="5m", name="contextTTL")
+    predict_in_produce: bool = True  # False: learn without predicting
     endpoint_role_label: str = ""
     prefix_match_info_producer_name: PrefixProducer = APPROXIMATE
     in_flight_load_producer_name: InflightProducer = INFLIGHT
@@ -54,7 +58,7 @@ class PredictedLatencyParameters(Parameters, frozen=True, kw_only=True):
             raise ValueError(f"contextTTL must be more than 0, got {self.context_ttl!r}")
         if self.use_encoder_cache_features:
             raise ValueError(
-                "useEncoderCacheFeatures is refused: the models know nothing of encoders' caches"
+                "useEncoderCacheFeatures is refused: the models have no features of encoder caches"
             )
 
     @property
@@ -66,12 +70,12 @@ class PredictedLatencyParameters(Parameters, frozen=True, kw_only=True):
 
 @dataclass(slots=True)
 class _Open:
-    """A request that was sent on: what was known when it was, which is what its times are learnt with."""
+    """A running request with the features at its decision, which its measured times are learned with."""
 
     placed: float
     target: Endpoint
-    prefill: Endpoint  # the target, where prefill does not run apart
-    features: Sequence[float]  # of the prefill
+    prefill: Endpoint  # the endpoint of the prefill; the destination if prefill is not separate
+    features: Sequence[float]  # features of the prefill endpoint
     decode_features: Sequence[float]
     slo: Slo
     predicted_ttft_s: float | None
@@ -134,7 +138,7 @@ class _Account:
 
 @plugin(LATENCY, Kind.PRODUCER, PredictedLatencyParameters)
 class PredictedLatency:
-    """Predicts at each decision, and learns at each first token and end."""
+    """Predicts latencies at each decision, and learns from first tokens and ends of responses."""
 
     def __init__(self, parameters: PredictedLatencyParameters, around: Surroundings) -> None:
         self._parameters = parameters
@@ -147,7 +151,7 @@ class PredictedLatency:
         self.tpot = Predictor(num_features=4)
         self._limits = StrictestLimits()
         self._open: dict[int, _Open] = {}  # by ticket, oldest first
-        # What the decision that is being made goes by. None of it waits, so there is one at a time.
+        # Features of the decision that is being made; no step of a decision awaits, so there is only one at a time.
         self._seen_by = 0
         self._seen: Mapping[Endpoint, tuple[Sequence[float], Sequence[float]]] = {}
         self._account = _Account(around.metrics, around.name)
@@ -157,7 +161,7 @@ class PredictedLatency:
         """Predictions for every candidate of which enough is known; raises `Refused` for an unreadable SLO."""
         self._drop_old()
         slo = read_slo(cycle.request.headers)
-        # Now, for learning too: once it is picked, the request counts as under way itself.
+        # The features for learning are taken now: after the pick, the request itself counts as running.
         self._seen_by = cycle.ticket_id
         self._seen = {
             each: (self._features(cycle, each), self._decode_features(each))
@@ -176,7 +180,7 @@ class PredictedLatency:
         cycle.predictions[self._name] = LatencyPredictions(slo, found)
 
     def picked(self, cycle: Cycle, schedule: Schedule) -> None:
-        """Remember what is known now: it is what will have led to the times that are seen."""
+        """Stores the present features of a request: its measured times will be learned with them."""
         known = cycle.predictions.get(self._name)
         target = schedule.target
         apart = schedule.picks.get(_PREFILL)
@@ -196,21 +200,21 @@ class PredictedLatency:
         self._limits.add(target, cycle.ticket_id, known.slo.tpot_s)
 
     def first_token(self, ticket_id: int) -> None:
-        """The time to the first token is known, whatever becomes of the rest."""
+        """Learns the time to the first token, however the response ends."""
         opened = self._open.get(ticket_id)
         if opened is not None and self._parameters.streaming_mode:
             seconds = self._clock() - opened.placed
             self._learn(self.ttft, opened.prefill, opened.features, seconds)
 
     def timed(self, times: ResponseTimes) -> None:
-        """The response is whole: learn, and say what was predicted and what was missed."""
+        """Learns from a complete response, and records predictions and missed objectives."""
         opened = self._open.get(times.ticket_id)
         if opened is None:
             return
         if self._parameters.streaming_mode and times.is_streaming:
             first_s, next_s = times.ttft_s, times.tpot_s
         elif self._parameters.streaming_mode:
-            return  # its first token came with its last
+            return  # the response came in one piece, so there is no TPOT
         else:
             first_s, next_s = times.ended - times.arrived, None
             seconds = times.ended - opened.placed
@@ -246,7 +250,7 @@ class PredictedLatency:
         found = {}
         for each, (_, features) in self._seen.items():
             role = self._role(each)
-            # Who only computes prompts generates nothing.
+            # A prefill endpoint generates no tokens.
             seconds = None if role == _PREFILL else self.tpot.predict(each, role, features)
             if seconds is not None:
                 found[each] = seconds
@@ -298,7 +302,9 @@ class PredictedLatency:
         )
 
     def _num_requests(self, endpoint: Endpoint) -> int:
-        """Under way there: as this picker counts them, or more, where there are other pickers."""
+        """Number of running requests at the endpoint: the picker's own count, or the reported one if larger, because
+        there may be other pickers.
+        """
         reported = endpoint.load.num_running + endpoint.expected_waiting
         return max(reported, self._inflight.num_requests(endpoint))
 
@@ -306,7 +312,7 @@ class PredictedLatency:
         return endpoint.labels.get(self._parameters.endpoint_role_label, "")
 
     def _drop_old(self) -> None:
-        """Requests of which nothing was heard for too long: their times would say nothing."""
+        """Drops requests without news for too long: their times would be meaningless."""
         oldest = self._clock() - self._ttl_s
         while self._open:
             ticket_id, opened = next(iter(self._open.items()))
@@ -321,7 +327,8 @@ class PredictedLatency:
             predictor.forget(endpoint)
             if is_last:
                 predictor.forget_role(role)
-        # What is under way there ends unheard: a late response must not bring the endpoint back.
+        # Responses that are still running there are not learned: a late response must not add the removed endpoint
+        # again.
         leaving = [
             ticket_id
             for ticket_id, opened in self._open.items()
@@ -335,4 +342,4 @@ class PredictedLatency:
 
 def _log(amount: float) -> float:
     """log(1 + amount), with a non-finite amount taken as finite: servers may report anything."""
-    return math.log1p(min(amount, _MAX_AMOUNT)) if amount > 0.0 else 0.0  # false for NaN
+    return math.log1p(min(amount, _MAX_AMOUNT)) if amount > 0.0 else 0.0  # also excludes NaN

@@ -1,4 +1,4 @@
-"""`session-id-producer`: makes a session's id known to the plugins that go by it."""
+"""`session-id-producer`: provides a session's id to other plugins."""
 
 from http.cookies import CookieError, SimpleCookie
 
@@ -8,7 +8,7 @@ from weft.epp.decision.plugin import Surroundings, plugin
 
 
 class SessionIdParameters(Parameters, frozen=True, kw_only=True):
-    """Exactly one place to find the id in."""
+    """The header or the cookie with the id; exactly one of them."""
 
     header_name: Name | None = None
     cookie_name: Name | None = None
@@ -20,7 +20,7 @@ class SessionIdParameters(Parameters, frozen=True, kw_only=True):
 
 @plugin("session-id-producer", Kind.PRODUCER, SessionIdParameters)
 class SessionIdProducer:
-    """Makes a session's id known to the plugins that go by it."""
+    """Provides a session's id to other plugins."""
 
     def __init__(self, parameters: SessionIdParameters, around: Surroundings) -> None:
         self._name = around.name
@@ -28,7 +28,7 @@ class SessionIdProducer:
         self._cookie = parameters.cookie_name
 
     def produce(self, cycle: Cycle) -> None:
-        """Fill in the id, if the request has one."""
+        """Stores the id in the cycle, if the request has one."""
         if value := self._read(cycle):
             cycle.session_ids[self._name] = value
 

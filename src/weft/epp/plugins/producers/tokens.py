@@ -1,4 +1,4 @@
-"""`token-producer`: prompts as tokens, or as what stands in for them."""
+"""`token-producer`: token ids of prompts, or estimates of them."""
 
 import asyncio
 import logging
@@ -68,17 +68,17 @@ class ImageEstimate(Part, frozen=True, kw_only=True):
 
 
 class EstimateParameters(Part, frozen=True, kw_only=True):
-    """Token counts of media where tokens are estimated; 0 unless configured."""
+    """Token counts of media, if tokens are estimated; 0 unless configured."""
 
     image: ImageEstimate | None = None
 
 
 class RenderParameters(Part, frozen=True, kw_only=True):
-    """The server that renders prompts: any vLLM or Weft that serves the model."""
+    """The server that renders prompts: any vLLM or Weft server with the model."""
 
     url: str = "http://localhost:8000"
     timeout: str = "5s"
-    mm_timeout: str = "30s"  # of chats, which may hold media
+    mm_timeout: str = "30s"  # for chats, which may contain media
 
     def __post_init__(self) -> None:
         if not re.fullmatch(r"https?://[^\s/?#]+(/[^\s?#]*)?", self.url):
@@ -92,14 +92,14 @@ class TokenParameters(Parameters, frozen=True, kw_only=True):
     """How text becomes tokens: by another server, by the tokenizer in the directory `model_name`, or by an estimate."""
 
     model_name: str = ""
-    backend: Literal["vllm", "estimate"] | None = None  # None: as the other keys say
+    backend: Literal["vllm", "estimate"] | None = None  # None: decided by the other parameters
     estimate: EstimateParameters | None = None
     vllm: RenderParameters | None = None
     uds_tokenizer_config: dict[str, object] | None = None
 
     def __post_init__(self) -> None:
         if self.backend == "estimate" and self.vllm is not None:
-            raise ValueError("backend: estimate leaves nothing for vllm to do; give one of them")
+            raise ValueError("backend: estimate and vllm exclude each other")
         if self.uds_tokenizer_config is not None:
             raise ValueError(f"udsTokenizerConfig is refused: {_NO_SOCKET}")
 
@@ -110,16 +110,16 @@ class TokenParameters(Parameters, frozen=True, kw_only=True):
 
     @property
     def rendering(self) -> RenderParameters | None:
-        """The server that renders, if one is wanted."""
+        """The server that renders prompts, if configured."""
         return RenderParameters() if self.backend == "vllm" and self.vllm is None else self.vllm
 
 
 @plugin(TOKENS, Kind.PRODUCER, TokenParameters, aliases=("tokenizer",))
 class TokenProducer(Producer):
-    """Token ids pass unchanged. Text is tokenised, or packed four UTF-8 bytes a pseudo token.
+    """Token ids pass unchanged.
 
-    Text that the server will put through a chat template is not what the server will compute; its
-    tokens serve for lengths and approximate prefixes, but do not count as real ones.
+    Text is tokenized, or packed at four UTF-8 bytes per pseudo token. Text for a chat template is not what the server
+    computes: its tokens are used for lengths and approximate prefixes, and do not count as real token ids.
     """
 
     def __init__(self, parameters: TokenParameters, around: Surroundings) -> None:
@@ -140,7 +140,7 @@ class TokenProducer(Producer):
             )  # fmt: skip
 
     async def prepare(self, cycle: Cycle) -> None:
-        """Fill in the prompts. Text is tokenised on another thread: it takes many milliseconds."""
+        """Stores the prompts in the cycle. Text is tokenized on another thread, because that takes milliseconds."""
         tokenizer = self._tokenizer
         prompts = cycle.request.prompts
         if all(each.text is None for each in prompts):
@@ -154,7 +154,8 @@ class TokenProducer(Producer):
         try:
             packed = await asyncio.to_thread(_encode_all, tokenizer, prompts)
         except BadRequest:
-            self._pack(cycle)  # the server will say what is wrong with it; it is routed there
+            # The request is invalid: it is routed all the same, and the server returns the error.
+            self._pack(cycle)
             return
         _fill(cycle, packed, has_real_tokens=_is_raw(cycle.request))
 
@@ -164,13 +165,14 @@ class TokenProducer(Producer):
             await self._renderer.aclose()
 
     async def _render(self, cycle: Cycle, renderer: "RenderClient") -> bool:
-        """True if the render server returned the tokens. A request is routed without them too."""
+        """Returns True if the render server returned the tokens. Without them the request is routed all the same."""
         if not renderer.can_render(cycle.request):
             return False
         try:
             packed = await renderer.render(cycle.request, cycle.model)
         except NotRendered as error:
-            if str(error) != self._last_failure:  # a server that is away for an hour is logged once
+            # Logged once, not for each request while the server is down.
+            if str(error) != self._last_failure:
                 self._last_failure = str(error)
                 _log.warning("%s: not rendered, tokens are estimated: %s", self._name, error)
             return False
@@ -214,7 +216,7 @@ def _encode_all(tokenizer: "Tokenizer", prompts: tuple[Prompt, ...]) -> list[byt
 
 
 def _is_raw(request: InferenceRequest) -> bool:
-    """True if the server tokenizes the text as it is, without a chat template."""
+    """True if the server tokenizes the text unchanged, without a chat template."""
     path = request.path
     return (
         request.is_grpc
@@ -227,7 +229,7 @@ def _open_renderer(parameters: TokenParameters) -> "RenderClient | None":
     rendering = parameters.rendering
     if rendering is None:
         return None
-    # Only here: a picker that asks nobody needs no HTTP client, which takes 50 ms to load.
+    # Imported late: a picker that does not render prompts needs no HTTP client, which takes 50 ms to load.
     from weft.epp.request.rendering import RenderClient  # noqa: PLC0415
 
     return RenderClient(
@@ -242,7 +244,7 @@ def _open_tokenizer(name: str) -> "Tokenizer | None":
     if not name:
         return None
     try:
-        # Only here: a picker that estimates needs no tokenizer library.
+        # Imported late: a picker that estimates token counts needs no tokenizer library.
         from weft.text.tokenizer import tokenizer_in  # noqa: PLC0415
     except ImportError as error:
         raise ConfigError(f"{TOKENS}.parameters.modelName: needs a package: {error}") from error

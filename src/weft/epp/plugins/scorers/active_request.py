@@ -1,4 +1,4 @@
-"""`active-request-scorer`: requests under way, counted by the picker itself."""
+"""`active-request-scorer`: running requests, as the picker counts them."""
 
 from collections.abc import Sequence
 from typing import Annotated
@@ -23,10 +23,10 @@ class ActiveRequestParameters(Parameters, frozen=True, kw_only=True):
 
 @plugin("active-request-scorer", Kind.SCORER, ActiveRequestParameters)
 class ActiveRequestScorer:
-    """Fewer requests under way is better, relative to the busiest candidate.
+    """Prefers fewer running requests, relative to the busiest candidate.
 
-    Those that failed at an endpoint count until it reports again: of a server that is dead all would fail at
-    once, and it would always have the fewest.
+    Failed requests count until the endpoint reports again: otherwise a dead server, where requests fail at once,
+    would always have the fewest.
     """
 
     def __init__(self, parameters: ActiveRequestParameters, around: Surroundings) -> None:
@@ -34,7 +34,7 @@ class ActiveRequestScorer:
         self._inflight: InflightLoad = around.plugin(parameters.in_flight_load_producer_name)
 
     def score(self, _: Cycle, candidates: Sequence[Endpoint]) -> list[float]:
-        """1.0 when idle; busy ones by their distance from the busiest."""
+        """1.0 for idle endpoints; for others, the distance from the busiest."""
         idle, best = self._parameters.idle_threshold, self._parameters.max_busy_score
         counts = [
             self._inflight.num_requests(endpoint) + len(endpoint.failed) for endpoint in candidates

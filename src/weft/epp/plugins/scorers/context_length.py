@@ -1,4 +1,4 @@
-"""`context-length-aware`: endpoints made for prompts of this length; a scorer, and a filter if wanted."""
+"""`context-length-aware`: prefers endpoints for prompts of this length; a scorer, and optionally a filter."""
 
 import re
 from collections.abc import Sequence
@@ -9,8 +9,9 @@ from weft.epp.decision.plugin import TOKENS, Plugin, plugin
 from weft.epp.pool.endpoint import Endpoint
 
 _RANGE = re.compile(r"\s*(\d{1,12})\s*-\s*(\d{1,12})\s*", re.ASCII)
-_SCALE = 10_000  # tokens: the width at which a range is half as specific as a point
-_FLOOR = 0.3  # what lies in a range scores above this, what lies out of it below
+# In tokens: a range of this width gets half the score for specificity that a range of one length gets.
+_SCALE = 10_000
+_FLOOR = 0.3  # ranges that contain the length score above this value, other ranges below it
 
 
 class ContextLengthParameters(Parameters, frozen=True, kw_only=True):
@@ -34,7 +35,7 @@ class ContextLengthAware(Plugin[ContextLengthParameters]):
         return [each for each in candidates if self._takes(each, cycle.num_prompt_tokens)]
 
     def score(self, cycle: Cycle, candidates: Sequence[Endpoint]) -> list[float]:
-        """Above 0.3 in range, below out of it, 0.5 without a label, 0.0 for a label that is wrong."""
+        """Above 0.3 if the length is in the range, below if not; 0.5 without the label; 0.0 for an invalid label."""
         length = cycle.num_prompt_tokens
         return [self._score(endpoint, length) for endpoint in candidates]
 
@@ -52,7 +53,7 @@ class ContextLengthAware(Plugin[ContextLengthParameters]):
 
 
 def parse_ranges(text: str) -> list[tuple[int, int]]:
-    """The ranges of a label; none if any part of it is wrong."""
+    """The ranges of a label; empty if a part of it is invalid."""
     ranges = []
     for part in text.split(","):
         match = _RANGE.fullmatch(part)
@@ -70,5 +71,5 @@ def _fit(length: int, low: int, high: int) -> float:
     if not width:
         return 1.0
     tightness, room = 1 / (1 + width / _SCALE), (high - length) / width
-    # Never 0.3 itself, which would tie with the nearest range that does not hold the prompt.
+    # Above 0.3, which would tie with the nearest range that does not contain the length.
     return max(_FLOOR + 1e-9, _FLOOR + (1 - _FLOOR) * (0.7 * tightness + 0.3 * room))

@@ -46,11 +46,11 @@ class LinearAlgorithm(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_
 
 
 class AttributeScorerParameters(Parameters, frozen=True, kw_only=True):
-    """A custom metric and how it rates."""
+    """A custom metric, and how its values map to scores."""
 
     attribute_key: str
     algorithm: LinearAlgorithm
-    producer: str | None = None  # None: the extractor of the load
+    producer: str | None = None  # None: the extractor of the load data
 
     def references(self) -> Iterable[Reference]:
         """References the plugin that reads the attribute."""
@@ -59,7 +59,7 @@ class AttributeScorerParameters(Parameters, frozen=True, kw_only=True):
 
 @plugin("endpoint-attribute-scorer", Kind.SCORER, AttributeScorerParameters, is_alpha=True)
 class AttributeScorer:
-    """Linear in one custom metric; endpoints without it score 0.0."""
+    """A linear score of one custom metric; endpoints without the metric score 0.0."""
 
     def __init__(self, parameters: AttributeScorerParameters, around: Surroundings) -> None:
         self._read = attribute_reader(parameters.attribute_key, parameters.producer, around)
@@ -67,7 +67,7 @@ class AttributeScorer:
         self._fixed = parameters.algorithm.normalization.fixed_range
 
     def score(self, cycle: Cycle, candidates: Sequence[Endpoint]) -> list[float]:
-        """0.0 at the bad end, 1.0 at the good one."""
+        """0.0 at the worst value, 1.0 at the best."""
         values = [self._read(endpoint, cycle.now) for endpoint in candidates]
         known = [value for value in values if value is not None]
         if not known:

@@ -17,14 +17,14 @@ class HeaderLabelParameters(Parameters, frozen=True, kw_only=True):
 
 @plugin("header-label-affinity-scorer", Kind.SCORER, HeaderLabelParameters, is_alpha=True)
 class HeaderLabelScorer:
-    """Endpoints labelled as the request's header says are better."""
+    """Prefers endpoints whose label equals the request's header."""
 
     def __init__(self, parameters: HeaderLabelParameters, _: Surroundings) -> None:
         self._header = parameters.header_name.lower()
         self._label = parameters.label_key
 
     def score(self, cycle: Cycle, candidates: Sequence[Endpoint]) -> list[float]:
-        """1.0 if they are equal; all 0.0 without the header."""
+        """1.0 if label and header are equal; 0.0 for all without the header."""
         wanted = cycle.request.headers.get(self._header)
         if not wanted:
             return [0.0] * len(candidates)

@@ -1,4 +1,4 @@
-"""`latency-scorer`: where the SLO is met, and by how much, as the predictions say."""
+"""`latency-scorer`: prefers endpoints that are predicted to meet the SLO, by their headroom."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -19,7 +19,8 @@ from weft.epp.decision.plugin import (
 from weft.epp.pool.endpoint import Endpoint
 
 _NO_RANGE_S: Final = 1e-12
-_STEPS: Final = 100  # of the score; none that is compared has less than one of them
+# Number of steps of the score; every endpoint that is compared gets at least one.
+_STEPS: Final = 100
 
 
 class LatencyScorerParameters(Parameters, frozen=True, kw_only=True):
@@ -37,7 +38,7 @@ class LatencyScorerParameters(Parameters, frozen=True, kw_only=True):
 
 @dataclass(frozen=True, slots=True)
 class _Room:
-    """A candidate in the comparison: its headroom in seconds, negative where it would miss the SLO."""
+    """A candidate with its headroom in seconds; negative if it would miss the SLO."""
 
     index: int
     ttft_s: float
@@ -48,14 +49,14 @@ class _Room:
 
 @plugin("latency-scorer", Kind.SCORER, LatencyScorerParameters)
 class LatencyScorer:
-    """Endpoints that meet the SLO, or else those that miss them least."""
+    """Prefers endpoints that meet the SLO, otherwise those that miss it least."""
 
     def __init__(self, parameters: LatencyScorerParameters, _: Surroundings) -> None:
         self._parameters = parameters
         self._prefers_most = parameters.headroom_selection_strategy == "most"
 
     def score(self, cycle: Cycle, candidates: Sequence[Endpoint]) -> list[float]:
-        """0 for those that are not compared; by load and prefix while there is no prediction at all."""
+        """0 for endpoints that are not compared; without any predictions, a score by load and prefix."""
         known = cycle.predictions.get(self._parameters.latency_prediction_info_producer_name)
         rooms = [] if known is None else _rooms(known, candidates)
         if not rooms:

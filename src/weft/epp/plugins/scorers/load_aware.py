@@ -9,7 +9,7 @@ from weft.epp.pool.endpoint import Endpoint
 
 
 class LoadAwareParameters(Parameters, frozen=True, kw_only=True):
-    """A queue this long is as bad as any longer one."""
+    """Queue length from which the score is the worst."""
 
     threshold: AtLeastOne = 128
 

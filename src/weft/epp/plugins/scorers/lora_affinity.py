@@ -1,4 +1,4 @@
-"""`lora-affinity-scorer`: where the request's adapter is, or fits."""
+"""`lora-affinity-scorer`: prefers endpoints that have the request's adapter, or room for it."""
 
 from collections.abc import Sequence
 
@@ -13,7 +13,7 @@ class LoraAffinityScorer(Plugin[NoParameters]):
     """Prefers endpoints that have the request's adapter loaded, then those with room for it."""
 
     def score(self, cycle: Cycle, candidates: Sequence[Endpoint]) -> list[float]:
-        """1.0 active, 0.8 room for it, 0.6 waiting to be loaded, else 0.0."""
+        """1.0 if the adapter is active, 0.8 with room for it, 0.6 if it waits to be loaded, otherwise 0.0."""
         return [_adapter_score(endpoint, cycle.model) for endpoint in candidates]
 
 

@@ -16,7 +16,7 @@ class MediaScorerParameters(Parameters, frozen=True, kw_only=True):
 
 @plugin("mm-embeddings-cache-scorer", Kind.SCORER, MediaScorerParameters)
 class MediaScorer(Plugin[MediaScorerParameters]):
-    """More of the request's media is better; each counts the same."""
+    """Prefers endpoints with more of the request's media; all media count alike."""
 
     def score(self, cycle: Cycle, candidates: Sequence[Endpoint]) -> list[float]:
         """The share that the endpoint was sent before; 0.0 for all without media."""

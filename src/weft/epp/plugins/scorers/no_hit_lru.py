@@ -15,7 +15,8 @@ class NoHitLruParameters(Parameters, frozen=True, kw_only=True):
 
     prefix_plugin_type: str = PREFIX_SCORER
     prefix_plugin_name: str | None = None
-    prefix_match_info_producer_name: PrefixProducer | None = None  # in place of a scorer
+    # Instead of prefixPluginName, which names a scorer.
+    prefix_match_info_producer_name: PrefixProducer | None = None
     lru_size: AtLeastOne = 1024
 
     def __post_init__(self) -> None:
@@ -28,7 +29,7 @@ class NoHitLruParameters(Parameters, frozen=True, kw_only=True):
         return self.prefix_plugin_name or self.prefix_plugin_type
 
     def references(self) -> Iterable[Reference]:
-        """The producer, or the prefix scorer that names it."""
+        """Yields the producer, or the prefix scorer that names it."""
         if self.prefix_match_info_producer_name is not None:
             yield from super().references()
             return
@@ -38,7 +39,7 @@ class NoHitLruParameters(Parameters, frozen=True, kw_only=True):
 
 @plugin("no-hit-lru-scorer", Kind.SCORER, NoHitLruParameters)
 class NoHitLruScorer:
-    """Spreads requests that hit no cache: whoever served one longest ago comes first."""
+    """Spreads requests without a cache hit: prefers the endpoint that got such a request longest ago."""
 
     def __init__(self, parameters: NoHitLruParameters, around: Surroundings) -> None:
         if parameters.prefix_match_info_producer_name is not None:
@@ -47,11 +48,11 @@ class NoHitLruScorer:
             scorer: PrefixScorer = around.plugin(parameters.scorer)
             self._producer = scorer.producer
         self._size = parameters.lru_size
-        self._used: OrderedDict[Endpoint, None] = OrderedDict()  # longest ago first
+        self._used: OrderedDict[Endpoint, None] = OrderedDict()  # oldest use first
         around.pool.on_left(lambda endpoint: self._used.pop(endpoint, None))
 
     def score(self, cycle: Cycle, candidates: Sequence[Endpoint]) -> list[float]:
-        """0.5 for all on any hit; else 1.0 for the never used, falling to 0.0 for the last used."""
+        """0.5 for all if there is a hit; otherwise from 1.0 for endpoints never used to 0.0 for the one used last."""
         if not self._is_cold(cycle):
             return [0.5] * len(candidates)
         among = set(candidates)
@@ -63,7 +64,7 @@ class NoHitLruScorer:
         return [1.0 - rank.get(endpoint, 0) / last for endpoint in candidates]
 
     def picked(self, cycle: Cycle, schedule: Schedule) -> None:
-        """A cold request makes its endpoints the last used."""
+        """Records that a request without a hit went to these endpoints."""
         if not self._is_cold(cycle):
             return
         for picks in schedule.picks.values():

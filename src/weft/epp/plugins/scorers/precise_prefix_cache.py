@@ -1,4 +1,4 @@
-"""`precise-prefix-cache-scorer`: the deprecated plugin that is producer and scorer in one."""
+"""`precise-prefix-cache-scorer`: the deprecated plugin that combines producer and scorer."""
 
 from weft.epp.config.parameters import Kind
 from weft.epp.decision.plugin import Surroundings, plugin
@@ -13,7 +13,7 @@ from weft.epp.plugins.scorers.prefix_cache import PrefixScorer, PrefixScorerPara
     replacement="precise-prefix-cache-producer with prefix-cache-scorer",
 )
 class PrecisePrefixScorer(PrecisePrefixProducer):
-    """The deprecated plugin that is producer and scorer in one."""
+    """The deprecated plugin that combines producer and scorer."""
 
     def __init__(self, parameters: PreciseParameters, around: Surroundings) -> None:
         super().__init__(parameters, around)

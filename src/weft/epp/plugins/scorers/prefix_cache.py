@@ -12,7 +12,7 @@ PREFIX_SCORER: Final = "prefix-cache-scorer"
 
 
 class PrefixScorerParameters(Parameters, frozen=True, kw_only=True):
-    """Which producer to read, and how much the length of the match counts beside its share."""
+    """The producer to read, and the weight of the match's length beside its share of the prompt."""
 
     prefix_match_info_producer_name: PrefixProducer = APPROXIMATE
     match_length_weight: Share = 0.0

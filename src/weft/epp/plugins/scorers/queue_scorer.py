@@ -19,7 +19,7 @@ def fewest_is_best(counts: Sequence[float]) -> list[float]:
 
 @plugin("queue-scorer", Kind.SCORER)
 class QueueScorer(Plugin[NoParameters]):
-    """Fewer waiting requests is better, relative to the other candidates."""
+    """Prefers fewer waiting requests, relative to the other candidates."""
 
     def score(self, _: Cycle, candidates: Sequence[Endpoint]) -> list[float]:
         """1.0 for the shortest queue, 0.0 for the longest."""
@@ -28,7 +28,7 @@ class QueueScorer(Plugin[NoParameters]):
 
 @plugin("running-requests-size-scorer", Kind.SCORER)
 class RunningScorer(Plugin[NoParameters]):
-    """Fewer running requests is better, relative to the other candidates."""
+    """Prefers fewer running requests, relative to the other candidates."""
 
     def score(self, _: Cycle, candidates: Sequence[Endpoint]) -> list[float]:
         """1.0 for the fewest running, 0.0 for the most."""

@@ -14,7 +14,7 @@ from weft.epp.decision.plugin import Surroundings, plugin
 from weft.epp.pool.endpoint import Endpoint
 
 MAX_SESSIONS = 100_000
-_MAX_ID_CHARS = 256  # clients write them
+_MAX_ID_CHARS = 256  # clients choose the ids
 
 
 class EncodedHeaderConfig(Part, frozen=True, kw_only=True):
@@ -43,7 +43,7 @@ class SessionParameters(Parameters, frozen=True, kw_only=True):
     """Whether the client carries the endpoint itself, or the picker remembers the session."""
 
     strategy: Literal["encoded_endpoint_header", "session_id"] = "encoded_endpoint_header"
-    profile_name: str | None = None  # None: the profile that chose the destination
+    profile_name: str | None = None  # None: the profile whose pick is the destination
     encoded_endpoint_header_config: EncodedHeaderConfig = EncodedHeaderConfig()
     session_id_config: SessionIdConfig = SessionIdConfig()
 
@@ -51,7 +51,7 @@ class SessionParameters(Parameters, frozen=True, kw_only=True):
 @plugin("session-affinity-scorer", Kind.SCORER, SessionParameters, is_alpha=True)
 @plugin("session-affinity-filter", Kind.FILTER, SessionParameters, is_alpha=True)
 class SessionAffinity:
-    """1.0 for the session's endpoint, or only that endpoint; everybody alike for a new session."""
+    """Scores the session's endpoint 1.0, or keeps only that endpoint; a new session has no preference."""
 
     def __init__(self, parameters: SessionParameters, _: Surroundings) -> None:
         self._parameters = parameters
@@ -68,12 +68,12 @@ class SessionAffinity:
         return [float(endpoint.name == name) for endpoint in candidates]
 
     def keep(self, cycle: Cycle, candidates: Sequence[Endpoint]) -> Sequence[Endpoint]:
-        """Only the session's endpoint, if it is a candidate."""
+        """Returns only the session's endpoint, if it is a candidate; otherwise all candidates."""
         name = self._endpoint_name(cycle)
         return [endpoint for endpoint in candidates if endpoint.name == name] or candidates
 
     def picked(self, cycle: Cycle, schedule: Schedule) -> None:
-        """Remember the endpoint, or give it to the client to carry."""
+        """Stores the endpoint of the session, or sends it to the client in a token."""
         picks = schedule.picks.get(self._parameters.profile_name or schedule.primary)
         if not picks:
             return
@@ -116,7 +116,7 @@ class SessionAffinity:
 
 
 def decode_token(token: str) -> str | None:
-    """The endpoint name in a client's token; None if it is no token of ours."""
+    """The endpoint name in a client's token; None if the token is invalid."""
     try:
         return base64.b64decode(token, validate=True).decode() or None
     except (binascii.Error, ValueError):

@@ -1,4 +1,4 @@
-"""`token-load-scorer`: prompt tokens under way, counted by the picker itself."""
+"""`token-load-scorer`: prompt tokens of running requests, as the picker counts them."""
 
 from collections.abc import Sequence
 
@@ -18,13 +18,13 @@ class TokenLoadParameters(Parameters, frozen=True, kw_only=True):
 
 @plugin("token-load-scorer", Kind.SCORER, TokenLoadParameters)
 class TokenLoadScorer:
-    """Fewer prompt tokens under way is better, against a fixed scale."""
+    """Prefers fewer prompt tokens of running requests, on a fixed scale."""
 
     def __init__(self, parameters: TokenLoadParameters, around: Surroundings) -> None:
         self._threshold = parameters.queue_threshold_tokens
         self._inflight: InflightLoad = around.plugin(parameters.in_flight_load_producer_name)
 
     def score(self, _: Cycle, candidates: Sequence[Endpoint]) -> list[float]:
-        """1.0 for none, falling to 0.0 at the threshold."""
+        """1.0 for no tokens, falling to 0.0 at the threshold."""
         threshold, num_tokens = self._threshold, self._inflight.num_tokens
         return [1.0 - min(1.0, num_tokens(endpoint) / threshold) for endpoint in candidates]

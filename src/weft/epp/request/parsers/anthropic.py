@@ -1,4 +1,4 @@
-"""Anthropic's Messages API, and its counter of tokens."""
+"""Anthropic's Messages API, including its token count."""
 
 from dataclasses import replace
 from typing import Final
@@ -55,7 +55,7 @@ class AnthropicParser(JsonParser):
         if not messages:
             raise malformed("messages must be a list with at least one message")
         content = _content(body, messages)
-        # Tokens that are counted are not computed, and no cache will hold them.
+        # Requests that only count tokens compute nothing, so no cache will hold their prompts.
         is_counted = call.path.endswith(COUNT_TOKENS)
         return replace(
             call.to_request(self.type),

@@ -1,4 +1,4 @@
-"""JSON bodies: decoded strictly, only as far as is needed, and changed in one member only."""
+"""JSON bodies: decoded strictly, as far as routing needs, and changed in a single member."""
 
 import hashlib
 import re
@@ -15,7 +15,7 @@ from weft.epp.request.values import MAX_COMPARED_TOKENS, Prompt, Refused
 
 T = TypeVar("T")
 
-# What decoding may raise. Invalid UTF-8 and endless nesting have errors of their own.
+# Exceptions of the decoder; invalid UTF-8 and too deep nesting raise their own.
 UNREADABLE: Final = (msgspec.DecodeError, UnicodeDecodeError, RecursionError)
 
 TokenId = Annotated[int, msgspec.Meta(ge=0, le=MAX_TOKEN_ID)]
@@ -30,28 +30,28 @@ def is_given(raw: msgspec.Raw) -> bool:
 
 
 class Part(msgspec.Struct):
-    """A piece of content. Whatever is not text counts by its bytes."""
+    """A part of the content. Parts that are not text count by their bytes."""
 
     type: msgspec.Raw = ABSENT
     text: msgspec.Raw = ABSENT
 
 
-# What lists and objects become takes many times their bytes: nobody writes a conversation of so many
-# values, keys, objects and arrays. Lists of token ids are cut instead.
+# Maximum number of values, keys, objects and arrays: decoded, they take many times their bytes, and no real
+# conversation has as many. Longer lists of token ids are cut instead of refused.
 MAX_PARTS: Final = 2**18
 _members = msgspec.json.Decoder(dict[str, msgspec.Raw])
 _text = msgspec.json.Decoder(str)
 
 
 def decode_body(decoder: "msgspec.json.Decoder[T]", body: bytes) -> T:
-    """The body as the decoder's type; `Refused` with a sentence if it is not that."""
+    """Decodes the body; raises `Refused` with a message if it does not fit the type."""
     if not body:
         raise malformed("the request has no body; a JSON object is expected")
     return _decode(decoder, body, "the body")
 
 
 def decode_member(decoder: "msgspec.json.Decoder[T]", raw: msgspec.Raw, name: str) -> T | None:
-    """A member that may hold a great many parts, which are counted before; None if it was not sent."""
+    """Decodes a member that may have very many parts, which are counted first; None if the member is absent."""
     if not is_given(raw):
         return None
     _check_parts(memoryview(raw), b",:[{", name)
@@ -59,7 +59,7 @@ def decode_member(decoder: "msgspec.json.Decoder[T]", raw: msgspec.Raw, name: st
 
 
 def rename_model(body: bytes, model: str) -> bytes:
-    """The body with another model. The other members keep their bytes and their order."""
+    """The body with another model name. Other members keep their bytes and order."""
     _check_parts(memoryview(body), b":", "the body")
     members = decode_body(_members, body)
     members["model"] = msgspec.Raw(msgspec.json.encode(model))
@@ -70,7 +70,7 @@ def _decode(decoder: "msgspec.json.Decoder[T]", text: bytes | msgspec.Raw, name:
     try:
         return decoder.decode(text)
     except msgspec.ValidationError as err:
-        raise malformed(f"{name} is not what this path takes: {err}") from err
+        raise malformed(f"{name} is not valid for this path: {err}") from err
     except RecursionError as err:
         raise malformed(f"{name} is nested too deeply") from err
     except (msgspec.DecodeError, UnicodeDecodeError) as err:
@@ -81,7 +81,7 @@ def _decode(decoder: "msgspec.json.Decoder[T]", text: bytes | msgspec.Raw, name:
 
 
 def _check_parts(view: memoryview, marks: bytes, name: str) -> None:
-    if len(view) <= MAX_PARTS:  # a part takes a byte at the least
+    if len(view) <= MAX_PARTS:  # every part has at least one byte
         return
     pieces, num_parts = JsonPieces(), 0
     for start in range(0, len(view), SLICE_BYTES):
@@ -102,9 +102,9 @@ class JsonParser(Parser):
 
 
 def to_prompts(raw: msgspec.Raw, name: str) -> tuple[Prompt, ...]:
-    """Each prompt of a field that may hold one or several, as text or as token ids.
+    """The prompts of a field that holds one or several, as text or token ids.
 
-    Of what is long only the beginning is decoded, and the rest counted by its commas or its bytes.
+    Only the beginning of a long prompt is decoded; the rest is counted by commas or bytes.
     """
     view = memoryview(raw)
     try:
@@ -116,7 +116,8 @@ def to_prompts(raw: msgspec.Raw, name: str) -> tuple[Prompt, ...]:
 def _head_of_prompts(view: memoryview, name: str) -> tuple[Prompt, ...]:
     start, kind, decoder = _shape(view)
     end = _cut(view, kind)
-    if decoder is _text or (kind == b'"' and end == 0):  # a text, or a first text that is long
+    # A text, or a list whose first text is long.
+    if decoder is _text or (kind == b'"' and end == 0):
         text, num_left_out = read_text(view[start:])
         return (Prompt(text=text, num_left_out=num_left_out),)
     if end is None:
@@ -129,7 +130,7 @@ def _head_of_prompts(view: memoryview, name: str) -> tuple[Prompt, ...]:
 
 
 def read_text(view: memoryview) -> tuple[str, int]:
-    """A JSON string, as much of it as is compared; and how many tokens are left out, near enough."""
+    """Reads the part of a JSON string that is compared; returns it with the estimated number of remaining tokens."""
     if len(view) <= _MAX_TEXT_BYTES:
         try:
             return _text.decode(view), 0
@@ -142,7 +143,7 @@ def read_text(view: memoryview) -> tuple[str, int]:
     while True:
         try:
             return _text.decode(bytes(view[:end]) + b'"'), (len(view) - end) // 4
-        except UNREADABLE:  # a character or an escape was cut
+        except UNREADABLE:  # the cut fell inside a character or an escape
             end -= 1
             if end < _MAX_TEXT_BYTES - _MAX_ESCAPE_BYTES:
                 raise
@@ -162,14 +163,14 @@ def _to_prompts(value: PromptField, name: str) -> tuple[Prompt, ...]:
             return (Prompt(token_ids=value),)
 
 
-# A union of arrays is beyond the decoder, so the first characters choose.
+# The decoder cannot read a union of arrays, so the first characters of the list decide its type.
 _texts = msgspec.json.Decoder(tuple[str, ...])
 _ids = msgspec.json.Decoder(TokenIds, strict=False)
 _many_ids = msgspec.json.Decoder(tuple[TokenIds, ...], strict=False)
 _SHAPE: Final = re.compile(rb'(?:\[\s*)?(["\[]?)')
-# So much of a list is decoded: more than is compared of ids that are written densely.
+# Maximum bytes of a list that are decoded: enough for all ids that are compared, if written without spaces.
 _MAX_LIST_BYTES: Final = 8 * 2**20
-_MAX_TEXT_BYTES: Final = 8 * 2**20  # a character may take four times as many
+_MAX_TEXT_BYTES: Final = 8 * 2**20  # a character may take four bytes
 _MAX_ESCAPE_BYTES: Final = 12
 _MAX_PROMPTS: Final = 1024
 _LAST_OF_IDS: Final = re.compile(rb"\](?=\s*,)")
@@ -212,16 +213,16 @@ def _cut_texts(view: memoryview) -> int | None:
 
 
 class Content:
-    """Gathers what a conversation holds, in order: its text, as far as it is compared, and its media."""
+    """Collects the contents of a conversation in order: text, up to the compared length, and media."""
 
     def __init__(self) -> None:
         self._pieces: list[str] = []
         self._room = 4 * MAX_COMPARED_TOKENS
-        self._num_left_out = 0  # tokens
-        self.media: list[str] = []  # hashes
+        self._num_left_out = 0  # in tokens
+        self.media: list[str] = []  # hashes of the media
 
     def add(self, content: msgspec.Raw) -> None:
-        """A message's content; what is not text stands as a hash of its bytes."""
+        """Adds a message's content; parts that are not text are represented by hashes."""
         if content is ABSENT:
             return
         if bytes(memoryview(content)[:1]) != b"[":
@@ -231,7 +232,7 @@ class Content:
             self._add_part(raw)
 
     def add_text(self, text: str, num_left_out: int = 0) -> None:
-        """So much of it as there is room for."""
+        """Adds as much of the text as there is room for."""
         if not text and not num_left_out:
             return
         num_chars = min(len(text), self._room)
@@ -244,7 +245,7 @@ class Content:
         return Prompt(text="".join(self._pieces), num_left_out=self._num_left_out)
 
     def _add_value(self, value: msgspec.Raw) -> None:
-        """A text as it is, and anything else as it is written."""
+        """Adds a text unchanged, and any other value as JSON."""
         if bytes(memoryview(value)[:1]) == b'"':
             self.add_text(*read_text(memoryview(value)))
         else:
@@ -275,17 +276,17 @@ def digest(value: bytes | memoryview | msgspec.Raw) -> str:
 
 
 def short_text(text: str) -> str:
-    """A stand-in for a text that is only compared: itself, or a hash of it where it is long."""
+    """A text that is only compared: unchanged if it is short, otherwise a hash."""
     if len(text) <= 1024:
         return text
     return digest(text.encode("utf-8", "surrogatepass"))
 
 
 def raw_text(raw: msgspec.Raw) -> str:
-    """A stand-in for a value that is only compared: its text, or a hash of it where it is long."""
+    """A value that is only compared: as text if it is short, otherwise a hash."""
     if not is_given(raw):
         return ""
     view = memoryview(raw)
-    if len(view) > 1024:  # an image in base64 would otherwise be most of the prompt
+    if len(view) > 1024:  # most of the prompt would otherwise be an image in base64
         return digest(view)
     return bytes(view).decode("utf-8", "replace")

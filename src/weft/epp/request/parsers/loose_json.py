@@ -1,4 +1,4 @@
-"""JSON as the picker reads it: by value, and without a judgement. What is wrong with a request the server says."""
+"""Lenient reading of JSON by value; errors in a request are left to the server."""
 
 import json
 import re
@@ -6,7 +6,7 @@ from typing import Final
 
 import msgspec
 
-# Of a body that is not JSON as it stands: reading it again takes a few milliseconds for so many bytes.
+# Maximum size of a body with lenient JSON that is repaired: reading it again takes a few milliseconds.
 _MAX_MENDED_BYTES: Final = 2**18
 _TRUE: Final = frozenset({"true", "1", "yes", "on", "y", "t"})
 _ESCAPE: Final = re.compile(
@@ -16,7 +16,7 @@ _MAX_NUMBER_CHARS: Final = 40
 _text = msgspec.json.Decoder(str)
 
 
-# A member that was not sent. (`Raw | None` would refuse everything but null.)
+# Stands for a missing member. (`Raw | None` would accept only null.)
 ABSENT = msgspec.Raw()
 
 
@@ -26,7 +26,7 @@ def to_flag(raw: msgspec.Raw) -> bool:
 
 
 def to_whole(raw: msgspec.Raw) -> int | None:
-    """A member's number, such as 12.0; None where it is no whole number from 0."""
+    """A whole number of at least 0, even if written as 12.0; otherwise None."""
     try:
         number = float(_bare(raw))
     except ValueError:
@@ -35,7 +35,7 @@ def to_whole(raw: msgspec.Raw) -> int | None:
 
 
 def to_text(raw: msgspec.Raw) -> str:
-    """A member's text; none of another type."""
+    """The text of a member; "" for another type."""
     if raw is ABSENT:
         return ""
     if bytes(memoryview(raw)[:1]) != b'"':
@@ -48,9 +48,10 @@ def to_text(raw: msgspec.Raw) -> str:
 
 
 def mend(body: bytes | memoryview) -> bytes | None:
-    """JSON without what other readers take: NaN is null, and half of a surrogate pair a mark.
+    """Repairs JSON that strict readers refuse: NaN becomes null, half of a surrogate pair becomes a replacement
+    character.
 
-    None where there is nothing of the kind, or where it is too long to be read again.
+    None if there is nothing to repair, or the body is too long to be read again.
     """
     if len(body) > _MAX_MENDED_BYTES:
         return None
@@ -62,13 +63,13 @@ def mend(body: bytes | memoryview) -> bytes | None:
 
 
 def _paired(escape: re.Match[str]) -> str:
-    """An escape that stands for a character, or a mark for half of one."""
+    """Returns an escape that is a character, and a replacement for half of a surrogate pair."""
     text = escape[0]
     return "\\ufffd" if len(text) == len("\\ud800") else text
 
 
 def _bare(raw: msgspec.Raw) -> str:
-    """A short value without its quotes."""
+    """A short value without quotes."""
     view = memoryview(raw)
     if len(view) > _MAX_NUMBER_CHARS:
         return ""

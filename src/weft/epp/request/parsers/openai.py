@@ -34,7 +34,7 @@ class Message(msgspec.Struct):
     output: msgspec.Raw = ABSENT
 
     def add_to(self, content: Content) -> None:
-        """Adds the message as the model sees it, closely enough to compare prefixes."""
+        """Adds the message roughly as the model sees it, which is enough to compare prefixes."""
         content.add_text(to_text(self.role) or to_text(self.type))
         content.add(self.content)
         rest = raw_text(self.tool_calls) + to_text(self.arguments) + raw_text(self.output)
@@ -71,7 +71,7 @@ _messages = msgspec.json.Decoder(list[Message])
 
 
 class OpenAiParser(JsonParser):
-    """Claims OpenAI's paths wherever they are mounted."""
+    """Claims OpenAI's paths under any prefix."""
 
     type = "openai-parser"
     suffixes = (
@@ -87,11 +87,11 @@ class OpenAiParser(JsonParser):
     dialect = Dialect.OPENAI
 
     def parse(self, call: Call) -> InferenceRequest:
-        """The request behind one of the paths; it alone says which members there must be."""
+        """Parses the body by the path, which decides on the required members."""
         body = decode_body(_body, call.body)
         path = call.path.removesuffix("/render")
         request = to_request(call, self.type, body, *_prompts(path, body))
-        if path != call.path:  # what is rendered is not computed, and no cache will hold it
+        if path != call.path:  # a rendered prompt is not computed, so no cache will hold it
             request = replace(request, prompts=(), media=())
         return request
 
@@ -113,12 +113,12 @@ def to_request(
 
 
 def parse_chat(call: Call, parser: str) -> InferenceRequest:
-    """A chat, whatever the path says."""
+    """Parses a chat, for any path."""
     body = decode_body(_body, call.body)
     return to_request(call, parser, body, *_chat(body))
 
 
-# Prompts, and the media among them.
+# Prompts, and the media in them.
 _Prompts = tuple[tuple[Prompt, ...], tuple[str, ...]]
 
 

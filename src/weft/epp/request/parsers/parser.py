@@ -27,22 +27,22 @@ class Dialect(Enum):
 class Reads(Enum):
     """How much of a request a parser needs before routing."""
 
-    BODY = "body"  # all of it
-    HEADERS = "headers"  # the body is no business of the picker's, and passes through as it comes
-    NOTHING = "nothing"  # nor are the headers: any endpoint will do
+    BODY = "body"  # headers and body
+    HEADERS = "headers"  # headers only: the body is passed on unread
+    NOTHING = "nothing"  # neither: any endpoint can serve the request
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Call:
-    """A request as it came in."""
+    """A request as received."""
 
-    path: str  # without the query, and without a slash at the end
+    path: str  # without the query and a final slash
     headers: Mapping[str, str]
     request_id: str
     is_grpc: bool
     body: bytes = b""
-    max_body_bytes: int = 64 * 2**20  # also of what a compressed body unpacks to
-    # What may take longer than a few milliseconds to read is refused (413)
+    max_body_bytes: int = 64 * 2**20  # also limits the unpacked size of a compressed body
+    # True on the event loop: bodies that take more than a few milliseconds to read are refused (413)
     is_on_loop: bool = False
 
     @property
@@ -52,7 +52,7 @@ class Call:
         return kind in {"", "application/json"} or kind.endswith("+json")
 
     def to_request(self, parser: str) -> InferenceRequest:
-        """Returns the request as far as it is known without its body."""
+        """Returns the request without the values that only the body has."""
         return InferenceRequest(
             request_id=self.request_id,
             path=self.path,
@@ -64,18 +64,19 @@ class Call:
 
 
 def path_of(target: str) -> str:
-    """The path of a request's target, by which a parser claims it. Several slashes are one."""
+    """The path of a request's target, with repeated slashes merged; parsers claim requests by it."""
     return _SLASHES.sub("/", target.partition("?")[0]).rstrip("/") or "/"
 
 
 class Parser(ABC):
-    """Reads one dialect."""
+    """Reads one API."""
 
-    type: ClassVar[str]  # its name in a configuration
-    # Ends of the paths it claims, on whole segments; one that begins with "/" is a whole path. None: whatever is left.
+    type: ClassVar[str]  # type name in configurations
+    # Endings of paths that this parser claims, in whole segments; an entry that begins with "/" is a whole path.
+    # None: all paths that no other parser claims.
     suffixes: ClassVar[tuple[str, ...]] = ()
-    dialect: ClassVar[Dialect]  # how responses report usage
-    model_header: ClassVar[str | None] = None  # that names the model, where bodies do not
+    dialect: ClassVar[Dialect]  # how responses report token usage
+    model_header: ClassVar[str | None] = None  # header with the model name, if bodies have none
 
     def reads(self, _path: str) -> Reads:
         """Returns how much of a request to this path the parser needs."""
@@ -86,15 +87,15 @@ class Parser(ABC):
         """The request. Raises `Refused` with status 400 when that cannot be read."""
 
     def rename(self, call: Call, _model: str) -> bytes:
-        """The body of a parsed call with another model in it; as it is, where it names none."""
+        """The body of a parsed call with another model name; unchanged if bodies have no model name."""
         return call.body
 
 
 def malformed(message: str) -> Refused:
-    """The client can fix this; the message says what was wrong."""
+    """The error for a malformed request; the message says what is wrong."""
     return Refused(400, message)
 
 
 def unscheduled(call: Call, parser: str) -> InferenceRequest:
-    """Any endpoint will do."""
+    """A request that any endpoint can serve."""
     return replace(call.to_request(parser), is_schedulable=False)

@@ -1,7 +1,7 @@
-"""Bodies as they travel to plain bytes: out of gRPC's frames, and unpacked.
+"""Decodes bodies: gRPC frames and compression.
 
-A frame is five bytes of head (is it compressed, how long), then the message. What is unpacked is
-never more than a bound, at a cost that the number of compressed bytes bounds.
+A frame has a head of five bytes (compressed flag, length), followed by the message. The unpacked size is bounded, and
+the cost is bounded by the compressed size.
 """
 
 import zlib
@@ -15,15 +15,15 @@ HEAD_BYTES: Final = 5
 # zlib's window bits: 31 reads gzip, 15 its own format.
 _WINDOW_BITS: Final = {"gzip": 31, "x-gzip": 31, "deflate": 15}
 ENCODINGS: Final = ("gzip", "deflate", "identity")
-# Several streams in a row are one body. Each costs as much as kilobytes of one, so there may be as
-# many as writers make of the largest body: bgzip cuts at 64 KiB.
+# A body may consist of several streams; each costs as much time as kilobytes of data. The limit allows what common
+# writers produce for the largest body: bgzip starts a new stream every 64 KiB.
 MAX_STREAMS: Final = 1024
-# What follows the end of a stream is copied out: never more than this.
+# Data after the end of a stream is copied; the copy is limited to this size.
 _PIECE_BYTES: Final = 16 * 2**10
 
 
 def first_message(call: Call) -> bytes:
-    """The message of a unary call, unpacked. What follows it is no business of the picker's."""
+    """The unpacked message of a unary call; later frames are ignored."""
     body = call.body
     if len(body) < HEAD_BYTES:
         raise malformed(f"invalid gRPC payload: {len(body)} bytes are no frame")
@@ -53,7 +53,7 @@ def unpack(message: bytes, encoding: str, max_bytes: int) -> bytes:
 
 
 def frame(message: bytes) -> bytes:
-    """A message as one frame, not compressed."""
+    """A message as one uncompressed frame."""
     return b"\0" + len(message).to_bytes(4, "big") + message
 
 

@@ -9,18 +9,18 @@ from typing import Final
 from weft.epp.request.values import Refused
 
 MAX_READ_S: Final = 0.005
-# The most that a part of a body takes, measured on a core of 2.8 GHz: an object becomes a message or a piece of
-# content, a comma ends a value, and a character may be an escape.
+# Maximum reading time of each part of a body, measured on a core of 2.8 GHz: an object may become a message or a
+# content part, a comma ends a value, and a character may be an escape.
 _OBJECT_S: Final = 6e-6
 _VALUE_S: Final = 0.5e-6
 _BYTE_S: Final = 2e-8
 MAX_READ_BYTES: Final = int(MAX_READ_S / _BYTE_S)
-# Parts of a protobuf message: each takes 2 µs, mostly as a string of a list.
+# Maximum parts of a protobuf message: each takes 2 µs, mostly as a string of a list.
 MAX_READ_PARTS: Final = 2048
 
 
 def check_reading_time(body: bytes) -> None:
-    """Raise `Refused` (413) if reading this unpacked body may take longer than `MAX_READ_S`."""
+    """Raises `Refused` (413) if reading this unpacked body may take longer than `MAX_READ_S`."""
     if _longest_s(body) > MAX_READ_S:
         raise Refused(413, "the body takes too long to be read on the event loop")
 

@@ -14,13 +14,13 @@ from weft.epp.request.values import InferenceRequest
 
 
 class PassthroughParser(Parser):
-    """Whatever no other parser claims: routed by load alone, its body never looked at."""
+    """Serves all paths that no other parser claims: routed by load, without reading the body."""
 
     type = "passthrough-parser"
     dialect = Dialect.NONE
 
     def reads(self, _path: str) -> Reads:
-        """The body passes as it comes, however long."""
+        """The body is passed on unread, whatever its length."""
         return Reads.HEADERS
 
     def parse(self, call: Call) -> InferenceRequest:
@@ -55,13 +55,13 @@ class ParserTable:
         for parser in parsers:
             for suffix in parser.suffixes:
                 claims.setdefault(suffix, parser)
-        # Longest first, so that the first that fits is the longest that fits.
+        # Longest first, so that the first match is the longest match.
         ordered = sorted(claims.items(), key=lambda claim: -len(claim[0]))
         self._claims = tuple((_pattern(suffix), parser) for suffix, parser in ordered)
         self._fallback = next((parser for parser in parsers if not parser.suffixes), None)
 
     def find(self, path: str) -> Parser | None:
-        """The parser of a path (without its query), or None if nobody claims it."""
+        """The parser that claims a path (without its query); None if there is none."""
         for (is_whole, is_service, text), parser in self._claims:
             if is_whole:
                 if path == text:
@@ -75,7 +75,7 @@ class ParserTable:
 
 
 def _pattern(suffix: str) -> tuple[bool, bool, str]:
-    """Is it the whole path; is it a service whose methods are all meant; and the text to compare."""
+    """Splits a suffix: is it a whole path, is it a service with all its methods, and the text to compare."""
     if suffix.startswith("/"):
         return True, False, suffix
     if suffix.endswith("/*"):

@@ -18,7 +18,7 @@ from weft.epp.request.values import InferenceRequest
 
 
 class VllmSampling(msgspec.Struct):
-    """The one sampling parameter that matters here."""
+    """The only sampling parameter that routing needs."""
 
     max_tokens: msgspec.Raw = ABSENT
 
@@ -41,7 +41,7 @@ class VllmBody(msgspec.Struct):
 
 
 class SglangSampling(msgspec.Struct):
-    """The one sampling parameter that matters here."""
+    """The only sampling parameter that routing needs."""
 
     max_new_tokens: msgspec.Raw = ABSENT
 
@@ -51,7 +51,7 @@ class SglangBody(msgspec.Struct):
 
     text: msgspec.Raw = ABSENT
     input_ids: msgspec.Raw = ABSENT
-    sampling_params: msgspec.Raw = ABSENT  # one, or a list
+    sampling_params: msgspec.Raw = ABSENT  # one object, or a list
     stream: msgspec.Raw = ABSENT
     extra_key: msgspec.Raw = ABSENT  # a text, or a list of them
     image_data: msgspec.Raw = ABSENT
@@ -76,7 +76,7 @@ class VllmHttpParser(JsonParser):
     dialect = Dialect.OPENAI
 
     def parse(self, call: Call) -> InferenceRequest:
-        """The ids are hashed as they are."""
+        """Parses token ids, which are hashed unchanged."""
         body = decode_body(_vllm_body, call.body)
         prompts = to_prompts(body.token_ids, "token_ids") if is_given(body.token_ids) else ()
         if len(prompts) != 1 or prompts[0].token_ids is None:
@@ -89,7 +89,7 @@ class VllmHttpParser(JsonParser):
             call.to_request(self.type),
             model=body.model or "",
             prompts=prompts,
-            # Placeholders look alike whatever stands there, so what does is part of the identity.
+            # Placeholder tokens are equal for all media, so the hashes of the media become part of the cache key.
             cache_salt="".join([to_text(body.cache_salt), *media]),
             media=tuple(media),
             is_streaming=to_flag(body.stream),

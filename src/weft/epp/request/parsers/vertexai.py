@@ -1,7 +1,7 @@
-"""Vertex AI's PredictionService over gRPC: JSON bodies inside a protobuf message inside a frame.
+"""Vertex AI's PredictionService over gRPC: JSON bodies in a protobuf message in a frame.
 
-Only two fields of two messages are read, so the protobuf is walked by hand: the prediction request's
-field 2 (an HttpBody), and that one's field 2 (the data).
+Only two fields are needed, so the protobuf is parsed by hand: field 2 of the prediction request (an HttpBody), and
+its field 2 (the data).
 """
 
 from collections.abc import Iterator
@@ -20,11 +20,11 @@ _CHAT: Final = f"{SERVICE}/ChatCompletions"
 _RAW: Final = (f"{SERVICE}/RawPredict", f"{SERVICE}/StreamRawPredict")
 _HTTP_BODY: Final = 2
 _DATA: Final = 2
-_MAX_FIELDS: Final = 1024  # of a message; a prediction request has three
+_MAX_FIELDS: Final = 1024  # per message; a prediction request has three
 
 
 class VertexAiParser(Parser):
-    """Claims the service; what it cannot read goes to any endpoint."""
+    """Claims the service; requests that cannot be parsed go to any endpoint."""
 
     type = "vertexai-parser"
     suffixes = (_CHAT, *_RAW, f"{SERVICE}/*")
@@ -35,7 +35,7 @@ class VertexAiParser(Parser):
         return Reads.BODY if path.endswith((_CHAT, *_RAW)) else Reads.NOTHING
 
     def parse(self, call: Call) -> InferenceRequest:
-        """A chat must be one; a raw prediction may be anything."""
+        """Parses a chat, which must be valid, or a raw prediction, which may be anything."""
         if self.reads(call.path) is Reads.NOTHING:
             return unscheduled(call, self.type)
         inner = replace(call, body=http_body_data(first_message(call)))
@@ -46,7 +46,7 @@ class VertexAiParser(Parser):
         return replace(request, parser=self.type, num_body_bytes=len(call.body))
 
     def rename(self, call: Call, model: str) -> bytes:
-        """The model is in the JSON; the lengths around it change with it."""
+        """Replaces the model in the JSON, and the lengths around it."""
         message = first_message(call)
         fields = list(_fields(message))
         renamed = []
@@ -82,7 +82,7 @@ def http_body_data(message: bytes) -> bytes:
 
 
 def field_bytes(message: bytes, wanted: int) -> bytes:
-    """A length-delimited field of a message; empty if it is not there."""
+    """A length-delimited field of a message; empty if it is absent."""
     return next((_value(raw) for number, raw in _fields(message) if number == wanted), b"")
 
 
@@ -126,7 +126,7 @@ def _field(number: int, value: bytes) -> bytes:
 
 
 def _varint(data: bytes, at: int) -> tuple[int, int]:
-    """The number at `at`, and where it ends."""
+    """The varint at `at`, and the position after it."""
     number = 0
     for shift in range(0, 70, 7):
         if at >= len(data):

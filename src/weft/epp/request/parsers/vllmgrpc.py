@@ -1,4 +1,4 @@
-"""vLLM's engine protocol: Generate and Embed are scheduled, its other calls go anywhere."""
+"""vLLM's engine protocol: Generate and Embed are scheduled, other calls go to any endpoint."""
 
 from dataclasses import replace
 from typing import Final
@@ -13,7 +13,7 @@ from weft.wire.message_bounds import MAX_PARTS
 
 GENERATE: Final = f"{SERVICE}/Generate"
 EMBED: Final = f"{SERVICE}/Embed"
-# An id of one byte takes four in memory; what is smaller than this is read, whatever is in it.
+# Parsed, a one-byte token id takes four bytes; a message below this size is always parsed.
 _MAX_SURE_BYTES: Final = 2**25
 
 
@@ -30,7 +30,7 @@ class VllmGrpcParser(Parser):
         return Reads.BODY if path.endswith((GENERATE, EMBED)) else Reads.NOTHING
 
     def parse(self, call: Call) -> InferenceRequest:
-        """Token ids are hashed as they are; a text goes through the estimate or a tokenizer."""
+        """Parses token ids, which are hashed unchanged, or text, whose tokens are estimated or computed."""
         if self.reads(call.path) is Reads.NOTHING:
             return unscheduled(call, self.type)
         message = first_message(call)
@@ -41,7 +41,7 @@ class VllmGrpcParser(Parser):
                 413, f"{field} has more parts than {max_parts}, which are too many to read"
             )
         parsed = read_generate(message) if is_generate else read_embed(message)
-        if parsed is None and len(message) > _MAX_SURE_BYTES:  # there may be no memory for it
+        if parsed is None and len(message) > _MAX_SURE_BYTES:  # memory may not suffice
             raise Refused(413, "invalid gRPC payload: the message is too large to be read")
         if parsed is None:
             what = "a GenerateRequest with tokenized or text"
@@ -54,7 +54,7 @@ class VllmGrpcParser(Parser):
             model=adapter,
             has_adapter=bool(adapter),
             prompts=(parsed.prompt,),
-            # Placeholders look alike whatever stands there, so what does is part of the identity.
+            # Placeholder tokens are equal for all media, so the hashes of the media become part of the cache key.
             cache_salt="".join(parsed.media),
             media=parsed.media,
             is_streaming=parsed.is_streaming,

@@ -1,24 +1,24 @@
-"""The arguments of a call as parts of a structural tag: whole as JSON, or one by one where a form has them so."""
+"""Formats of a call's arguments for structural tags: as one JSON object, or one by one if the form writes them so."""
 
 import json
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, TypeAlias
 
-# A format of a structural tag, as it stands there.
+# A format of a structural tag, as JSON.
 Format: TypeAlias = dict[str, Any]
 
-# The arguments that every family's example has.
+# Arguments in the example of every family.
 JSON_SAMPLE = '{"city": "Paris"}'
 
-# What may be said of an object whose members are written one by one. More would not be followed.
+# Keywords that are supported for an object whose members are constrained one by one.
 _READ = frozenset({"type", "properties", "required", "additionalProperties"})
 _NOTES = frozenset(
     "title description $schema $id $comment $defs definitions default examples example deprecated".split()
 )
 _DEFINITIONS = ("$defs", "definitions")
 
-# What is written more than once for a schema, at most: optional members in front, and definitions.
+# Maximum number of parts that are written repeatedly for a schema: leading optional members, and definitions.
 _MAX_WAYS = 256
 _MAX_COPIED_CHARS = 64 * 1024
 
@@ -33,17 +33,17 @@ class Member:
 
 
 def const(text: str) -> Format:
-    """A text as it stands."""
+    """A format that matches exactly this text."""
     return {"type": "const_string", "value": text}
 
 
 def one_of(formats: Sequence[Format]) -> Format:
-    """Whichever of them."""
+    """A format that matches any of the formats."""
     return formats[0] if len(formats) == 1 else {"type": "or", "elements": list(formats)}
 
 
 def either(formats: Sequence[Format | None]) -> Format | None:
-    """Whichever of them; None where one of them is None, or there is none."""
+    """A format that matches any of the formats; None if one of them is None, or there are none."""
     known = [one for one in formats if one is not None]
     return one_of(known) if known and len(known) == len(formats) else None
 
@@ -64,13 +64,13 @@ def is_plain(schema: Mapping[str, Any], *keys: str) -> bool:
 
 
 def values_of(schema: Mapping[str, Any]) -> list[Any]:
-    """The values that a schema lists, if it does."""
+    """The values that a schema lists; empty if it lists none."""
     values = schema.get("enum", [schema["const"]] if "const" in schema else [])
     return values if isinstance(values, list) else []
 
 
 def members_of(schema: Mapping[str, Any]) -> list[Member] | None:
-    """The parameters in their order; None where the schema says more than which there are."""
+    """The parameters in order; None if the schema restricts more than its properties."""
     if not schema.keys() <= _READ | _NOTES:
         return None
     properties = schema.get("properties", {})
@@ -93,7 +93,7 @@ def members_of(schema: Mapping[str, Any]) -> list[Member] | None:
 def listed(
     members: Sequence[Member], formats: Sequence[Format | None], separator: str
 ) -> Format | None:
-    """The members in their order, without some that need not be there; None where that cannot be written."""
+    """The members in order, where optional ones may be left out; None if that cannot be expressed."""
     written = [one for one in formats if one is not None]
     num_optional = next(
         (place for place, member in enumerate(members) if member.is_required), len(members)
@@ -103,7 +103,7 @@ def listed(
     followers = [
         _follower(member, one, separator) for member, one in zip(members, written, strict=True)
     ]
-    # No separator before the first that is there: one of the optional ones in front, or what they stand before.
+    # No separator before the first member that is present: a leading optional member, or the member after those.
     ways = [
         sequence(written[first], *followers[first + 1 :])
         for first in range(min(num_optional + 1, len(members)))

@@ -10,7 +10,7 @@ from weft.text.parsers.forms.arguments import JSON_SAMPLE, Format, json_value
 from weft.text.parsers.json_scan import read_json
 from weft.text.parsers.streams import Malformed, Markers, PartCollector, Reading, TextBuffer
 
-# Letters, digits and what stands in names of functions; never white space or the start of a marker.
+# Characters of function names: letters, digits and some signs, but never white space or the start of a marker.
 NAME = re.compile(r"[\w.:/$-]*")
 
 _FENCE = Markers(("```",))
@@ -26,7 +26,7 @@ class ParseContext:
     schemas: Mapping[str, Mapping[str, Any]]
 
     def announce(self, name: str, call_id: str | None = None) -> None:
-        """Say that a call begins. From here on the text is no longer held: it is not content."""
+        """Announces that a call begins. From here on its text cannot become content any more."""
         if not name:
             raise Malformed
         self.buffer.take_marked()
@@ -51,7 +51,7 @@ class Form(Protocol):
 
 
 class JsonArguments:
-    """The half of a form that writes, where arguments are a JSON object."""
+    """For forms whose arguments are a JSON object: the format for structural tags."""
 
     __slots__ = ()
 
@@ -65,7 +65,7 @@ class JsonArguments:
 
 
 def read_arguments(context: ParseContext, name: str, call_id: str | None = None) -> Reading[None]:
-    """Announce a call and pass on the JSON object that comes next, as the model writes it."""
+    """Announces a call, and passes on the JSON object that follows, as the model writes it."""
     if (yield from context.buffer.peek()) == "{":
         context.announce(name, call_id)
         yield from read_json(context.buffer, context.collector.arguments)
@@ -78,9 +78,9 @@ def read_arguments(context: ParseContext, name: str, call_id: str | None = None)
 def give_arguments(
     context: ParseContext, value: str, name: str, call_id: str | None = None
 ) -> None:
-    """Announce a call and pass on a value that is there as a whole.
+    """Announces a call, and passes on its complete arguments.
 
-    Models write an object; or a string that holds the object's JSON; or null for none.
+    Models write an object, a string with the object's JSON, or null for no arguments.
     """
     if value.startswith('"'):
         value = decode_string(value).strip() or "{}"
@@ -94,7 +94,7 @@ def give_arguments(
 
 
 def skip_fence(buffer: TextBuffer) -> Reading[None]:
-    """Take the mark that begins or ends a Markdown code block, if it comes next."""
+    """Skips the marker of a Markdown code block, if it comes next."""
     yield from buffer.skip_space()
     if (yield from buffer.take_any(_FENCE)) is not None:
         yield from buffer.take_any(_LANGUAGE)
@@ -102,7 +102,7 @@ def skip_fence(buffer: TextBuffer) -> Reading[None]:
 
 
 def decode_string(text: str) -> str:
-    """The text that a JSON string stands for; `Malformed` if it is none that can be sent."""
+    """The text of a JSON string; raises `Malformed` if it is invalid or cannot be encoded."""
     try:
         value = json.loads(text, strict=False)
         value.encode()

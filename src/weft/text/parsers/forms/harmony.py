@@ -1,4 +1,4 @@
-"""Harmony, the channels of gpt-oss: every message has a header that says what its text is."""
+"""Harmony, the channels of gpt-oss: every message has a header that gives the kind of its text."""
 
 import re
 
@@ -9,10 +9,10 @@ from weft.text.parsers.streams import Markers, Reading, Sink
 _START, _CHANNEL, _MESSAGE = "<|start|>", "<|channel|>", "<|message|>"
 _BODY_ENDS = Markers((_START, _CHANNEL, "<|end|>", "<|call|>", "<|return|>"))
 _HEADER_MARKS = Markers((*_BODY_ENDS.literals, _MESSAGE, "<|constrain|>"))
-# The prompt ends inside a header, behind the role; an answer that goes on otherwise has no headers.
+# The prompt ends inside a header, after the role; an answer that does not continue the header has no headers.
 _HEADER_STARTS = Markers((*_HEADER_MARKS.literals, "to=functions."))
 
-# How a model thinks before a call, and how its next message begins: for the tag that forces one.
+# Text of the reasoning before a call, and start of the next message: used by the tag that forces a call.
 REASONING_TAG: Format = {
     "type": "tag",
     "begin": f"{_CHANNEL}analysis{_MESSAGE}",
@@ -44,7 +44,7 @@ def read_harmony(context: ParseContext, *, is_open: bool | None) -> Reading[None
 
 
 def _read_header(context: ParseContext, mark: str) -> Reading[str | None]:
-    """The text between `mark` and the message; None if none comes."""
+    """The text between `mark` and the message; None if no message follows."""
     pieces = [mark]
     while True:
         found = yield from context.buffer.until(_HEADER_MARKS, pieces.append)
@@ -58,7 +58,7 @@ def _read_header(context: ParseContext, mark: str) -> Reading[str | None]:
 
 
 def _read_body(context: ParseContext, header: str) -> Reading[str | None]:
-    """Pass a message's text on; the mark that ended it."""
+    """Passes a message's text on; returns the marker that ended it."""
     called = _RECIPIENT.search(header)
     if called is not None:
         return (yield from _read_call(context, called.group(1)))

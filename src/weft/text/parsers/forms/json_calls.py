@@ -21,16 +21,17 @@ _COLON = Markers(":")
 _NEXT = Markers(",}")
 _CLOSE = Markers("}")
 _BETWEEN = re.compile(r"[\s,;]*")
-# Models close more brackets than they opened more often than they mean something by it.
+# Models write too many closing brackets by mistake; extra ones are ignored.
 _SPARE = re.compile(r"[\s\]}]*")
 
 
 @dataclass(frozen=True, slots=True)
 class JsonCalls(JsonArguments):
-    """`{"name": ..., "arguments": {...}}`, the keys in any order, `parameters` as good as `arguments`.
+    """Calls as `{"name": ..., "arguments": {...}}`, with keys in any order, and `parameters` as an alternative to
+    `arguments`.
 
-    With `needs_arguments`, an object that has not just a call's keys is none: answers may be JSON too.
-    With `is_fenced` the calls may stand in a Markdown code block, opened or not.
+    With `needs_arguments`, an object with other keys is not a call: answers may be JSON too. With `is_fenced`, the
+    calls may be in a Markdown code block, with or without its opening marker.
     """
 
     needs_arguments: bool = False
@@ -84,7 +85,7 @@ class JsonCalls(JsonArguments):
 
 
 def _read_key(buffer: TextBuffer) -> Reading[str | None]:
-    """The next key and its colon; None at the end of the object."""
+    """Reads the next key and its colon; returns None at the end of the object."""
     yield from buffer.skip_space()
     if (yield from buffer.peek()) != '"':
         yield from buffer.expect(_CLOSE)
@@ -109,7 +110,7 @@ def _read_separator(buffer: TextBuffer) -> Reading[str]:
 
 
 def _skip_members(buffer: TextBuffer) -> Reading[None]:
-    """The members behind the arguments, which say nothing that is needed."""
+    """Skips the members after the arguments."""
     while (yield from _read_separator(buffer)) == ",":
         if (yield from _read_key(buffer)) is None:
             return

@@ -1,4 +1,4 @@
-"""Python literals, as models write them in calls, turned into JSON text. Nothing is evaluated."""
+"""Converts Python literals, as models write them in calls, to JSON text, without evaluating them."""
 
 import json
 import re
@@ -9,7 +9,7 @@ from weft.text.parsers.streams import Malformed, Reading, TextBuffer
 
 _MAX_DEPTH = 64
 
-# No alternative here can begin where another ends, so nothing is tried twice.
+# No alternative can begin where another one ends, so the expression does not backtrack.
 _TOKEN = re.compile(
     rf"""\s*+(?:
     (?P<text>[rR]?(?:'''(?:[^\\']|\\.|'(?!''){NEVER})*+'''|\"""(?:[^\\"]|\\.|"(?!""){NEVER})*+\"""
@@ -36,7 +36,7 @@ _CLOSERS = {"(": ")", "[": "]", "{": "}"}
 
 
 def json_string(text: str) -> str:
-    """`text` as a JSON string; only what could not be sent as UTF-8 is escaped without need."""
+    """`text` as a JSON string; besides JSON's own escapes, only characters without UTF-8 encoding are escaped."""
     try:
         text.encode()
     except UnicodeEncodeError:
@@ -69,7 +69,7 @@ def _tokens(text: str) -> list[tuple[str, str]]:
 
 
 def _value(tokens: list[tuple[str, str]], at: int, pieces: list[str], depth: int) -> int:
-    """Put the value that begins at `at` into `pieces`; where the next token is."""
+    """Adds the value that begins at `at` to `pieces`; returns the position of the next token."""
     if at >= len(tokens) or depth == _MAX_DEPTH:
         raise Malformed
     kind, text = tokens[at]
@@ -123,7 +123,7 @@ def _word(text: str) -> str:
 
 
 def _number(text: str) -> str:
-    """JSON wants digits on both sides of the point, and no zeros in front."""
+    """A number in JSON's spelling: digits on both sides of the point, no leading zeros."""
     text = text.replace("_", "")
     sign, digits = ("-", text[1:]) if text.startswith("-") else ("", text)
     size = re.search(r"[eE]|$", digits)
@@ -159,7 +159,7 @@ _CONVERTERS: Mapping[str, Callable[[str], str]] = {
 
 
 def read_literal(buffer: TextBuffer) -> Reading[str]:
-    """Take the text of a literal, up to the comma or bracket that must follow it."""
+    """Reads the text of a literal, up to the comma or bracket that must follow it."""
     pieces: list[str] = []
     closers: list[str] = []
     while True:
@@ -179,7 +179,7 @@ def read_literal(buffer: TextBuffer) -> Reading[str]:
 
 
 def _read_quoted(buffer: TextBuffer, quote: str, pieces: list[str]) -> Reading[None]:
-    """The rest of a text, from behind its first quote."""
+    """Reads the rest of a string, after its first quote."""
     num_quotes = 1
     if (yield from buffer.peek()) == quote:
         pieces.append((yield from buffer.take_one()))

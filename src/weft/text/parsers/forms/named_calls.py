@@ -58,7 +58,7 @@ class NamedCalls(JsonArguments):
 
 @dataclass(frozen=True, slots=True)
 class NamedOrJsonCalls(JsonArguments):
-    """Either form, decided by the first character: a name, or the bracket that opens JSON."""
+    """Either form, chosen by the first character: a name, or the bracket that opens JSON."""
 
     named: NamedCalls
     json: JsonCalls
@@ -70,7 +70,7 @@ class NamedOrJsonCalls(JsonArguments):
 
 
 def _split_id(written: str) -> tuple[str, str | None]:
-    """Name and id of `functions.NAME:N`; what is written otherwise is a name without an id."""
+    """Name and id of `functions.NAME:N`; any other text is a name without an id."""
     name, found, number = written.rpartition(":")
     if not found or not number.isdecimal():
         return written.removeprefix("functions."), None

@@ -1,4 +1,4 @@
-"""Calls as Python writes them: `[name(key=value, ...), ...]`, with literals only."""
+"""Calls in Python syntax: `[name(key=value, ...), ...]`, with literals only."""
 
 import re
 from collections.abc import Mapping
@@ -32,14 +32,14 @@ _BETWEEN = re.compile(r"[\s,;]*")
 _STARTS_NAME = re.compile(r"[\w.-]")
 
 _SAMPLE = "city='Paris'"
-# Beside JSON's own strings: models write both quotes.
+# Strings in single quotes, in addition to JSON's: models write both.
 _SINGLE_QUOTED = {"type": "regex", "pattern": r"""'([^'\\\n]|\\['"\\nrt])*'"""}
 _WORDS = {"boolean": ("True", "False", "true", "false"), "null": ("None", "null")}
 
 
 @dataclass(frozen=True, slots=True)
 class PythonCalls:
-    """Each argument is passed on when its value is whole. With `needs_list`, brackets are a must."""
+    """Reads calls; each argument is passed on when its value is complete. With `needs_list`, brackets are required."""
 
     needs_list: bool = False
 
@@ -94,7 +94,7 @@ class PythonCalls:
 
 
 def _to_json(value: str) -> str:
-    """A value that is no literal is passed on as text: the tool may make more of it than we can."""
+    """A literal as JSON; any other text becomes a string, for the tool to interpret."""
     try:
         return to_json(value)
     except Malformed:

@@ -1,4 +1,4 @@
-"""Calls whose parameters stand between tags, each as plain text: JSON is made of them."""
+"""Calls whose parameters are plain text between tags, converted to JSON."""
 
 import json
 import re
@@ -30,7 +30,7 @@ _SAMPLE_KEY, _SAMPLE_VALUE = "city", "Paris"
 
 @dataclass(frozen=True, slots=True)
 class Tags:
-    """The tags of one family. The call's own first tag is the family's opening marker, up to the name."""
+    """The tags of one family. The family's opening marker is the tag that begins a call, up to the name."""
 
     name_end: str
     key_start: str
@@ -38,9 +38,9 @@ class Tags:
     value_end: str
     call_end: str
     value_start: str = ""
-    # The template writes values on lines of their own: one line break on each side is not the value's.
+    # The template writes each value on its own lines: one line break on each side does not belong to the value.
     is_padded: bool = False
-    # What the end of a key says of its value; for the others the parameter's schema decides.
+    # Types of a value by the end of its key's tag; None: the parameter's schema decides.
     kinds_by_key_end: Mapping[str, frozenset[str]] | None = None
 
 
@@ -55,7 +55,7 @@ class TaggedCalls:
         self._members = Markers((tags.key_start, tags.call_end))
         self._key_ends = Markers(tags.key_ends)
         self._value_start = Markers((tags.value_start,)) if tags.value_start else None
-        # Some models forget a value's end tag before the call's.
+        # Some models leave out a value's end tag before the end tag of the call.
         self._value_ends = Markers((tags.value_end, tags.call_end))
 
     def read(self, context: ParseContext) -> Reading[None]:
@@ -112,7 +112,7 @@ class TaggedCalls:
     def _ways(
         self, frame: "_Frame", schema: Mapping[str, Any], kinds: frozenset[str]
     ) -> list[Format | None]:
-        """The ways to write a value that is read as one of `kinds`; None is one that there is not."""
+        """The formats for a value of each of `kinds`; None for a kind that cannot be written."""
         choices = schema.get("anyOf")
         if isinstance(choices, list) and choices and is_plain(schema, "anyOf"):
             rest = {key: value for key, value in schema.items() if key != "anyOf"}
@@ -123,14 +123,16 @@ class TaggedCalls:
             return [self._text(frame, schema, kinds)]
         is_bare = is_plain(schema, "format")
         if "string" not in own or (kinds == ANY_KIND and not is_bare):
-            # A quoted text is read as JSON where no type is said.
+            # Without a declared type, quoted text is read as JSON.
             return [frame.json(schema)]
         return [frame.around({"type": "any_text"}) if is_bare else None]
 
     def _text(
         self, frame: "_Frame", schema: Mapping[str, Any], kinds: frozenset[str] = TEXT_KIND
     ) -> Format | None:
-        """A value that is written as it is; None where it would not be read back, or its schema not followed."""
+        """The format of a value that is written as text; None if it would be parsed back differently, or its schema
+        cannot be enforced.
+        """
         values = values_of(schema)
         if values and is_plain(schema, "enum", "const"):
             texts = [value if isinstance(value, str) else json.dumps(value) for value in values]
@@ -173,7 +175,7 @@ class TaggedCalls:
                 mark = yield from context.buffer.expect(self._members)
 
     def _read_value(self, context: ParseContext, kinds: frozenset[str]) -> Reading[str]:
-        """Pass on a value as JSON; the mark that ended it."""
+        """Passes on a value as JSON; returns the marker that ended it."""
         if is_text(kinds):
             return (yield from self._read_text(context))
         pieces: list[str] = []
@@ -222,7 +224,7 @@ def _escaped(sink: Sink) -> Sink:
 
 @dataclass(frozen=True, slots=True)
 class _Frame:
-    """The texts before and behind a value that is written."""
+    """The text before and after a value."""
 
     start: str
     end: str

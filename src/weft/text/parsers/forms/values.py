@@ -1,4 +1,4 @@
-"""Text that a model wrote for one parameter, as the JSON that the parameter's schema says."""
+"""Converts the text of a parameter to JSON of the type that its schema allows."""
 
 import json
 from collections.abc import Mapping
@@ -16,7 +16,7 @@ _SPELLINGS = {"true": "true", "false": "false", "null": "null", "none": "null"}
 
 
 def kinds_of(schema: object, depth: int = 0) -> frozenset[str]:
-    """The JSON types that a schema may take; all of them where it does not say."""
+    """The JSON types that a schema allows; all of them if it does not restrict the type."""
     if not isinstance(schema, Mapping) or depth == _MAX_SCHEMA_DEPTH:
         return ANY_KIND
     declared = schema.get("type")
@@ -42,7 +42,7 @@ def is_text(kinds: frozenset[str]) -> bool:
 
 
 def typed_json(text: str, kinds: frozenset[str]) -> str:
-    """`text` as JSON of one of `kinds`; a string where it is of none of them."""
+    """`text` as JSON of one of `kinds`; as a string if it has none of these types."""
     value = text.strip()
     value = _SPELLINGS.get(value.lower(), value)
     if value[:1] in ("{", "[") and not _is_json(value):
@@ -52,14 +52,14 @@ def typed_json(text: str, kinds: frozenset[str]) -> str:
             return json_string(text)
     elif not _is_json(value):
         return json_string(text)
-    # A quoted text is a string in quotes where strings need none, and JSON where nothing is said.
+    # Quoted text: if the type is string, the quotes belong to the text; without a type, it is JSON.
     is_meant = not value.startswith('"') or kinds == ANY_KIND
     return value if is_meant and _kinds_of_json(value) & kinds else json_string(text)
 
 
 def _is_json(text: str) -> bool:
     try:
-        # Numbers stay text: they are passed on as written, and huge ones cost nothing.
+        # Numbers are kept as text: they are passed on as written, and huge ones cost nothing.
         json.loads(text, parse_constant=_refuse, parse_int=str, parse_float=str)
     except (ValueError, RecursionError):
         return False
