@@ -200,7 +200,7 @@ def _sequence(request_id: str, lent: dict[str, object]) -> Sequence:
         seed=0,
         arrival_time=0.0,
     )
-    return Sequence.of(request, 0, (0, 0))
+    return Sequence(request, 0, (0, 0))
 
 
 class Memcpy:

@@ -41,7 +41,7 @@ def stored(number: int) -> BlockStored:
 
 def sequence() -> Sequence:
     """Somebody who waits for blocks."""
-    return Sequence.of(make_request("r", [5, 6], SamplingParams()), 0, (0, 0))
+    return Sequence(make_request("r", [5, 6], SamplingParams()), 0, (0, 0))
 
 
 @contextmanager

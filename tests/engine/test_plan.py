@@ -18,7 +18,7 @@ def make_sequence(number, num_tokens):
     """A sequence of so many tokens, and blocks for them; no token and no block is another's."""
     prompt = list(range(100 * number, 100 * number + num_tokens))
     request = make_request(f"r{number}", prompt, SamplingParams())
-    sequence = Sequence.of(request, 0, (0, number))
+    sequence = Sequence(request, 0, (0, number))
     sequence.block_ids = array("i", range(10 * number, 10 * number - -num_tokens // BLOCK_SIZE + 1))
     return sequence
 

@@ -79,7 +79,7 @@ def test_penalties_know_no_tokens_of_such_a_prompt():
     """The ids that stand for it were said by nobody."""
     embeds = [EmbeddedTokens(start=1, num_tokens=2, rows=bytes(8))]
     request = make_request("r", [5, 0, 0, 6], DRAWN, prompt_embeds=embeds)
-    sequence = Sequence.of(request, 0, (0, 0))
+    sequence = Sequence(request, 0, (0, 0))
     sequence.append(7, 100)
     assert sequence.seen_token_ids == [5, 6, 7]
 

@@ -6,8 +6,9 @@ from collections.abc import Callable
 
 from weft.core.config.engine import EngineConfig
 from weft.core.observe.stats import StepStats, TransferStats
-from weft.core.values.types import EngineLoad
+from weft.core.values.types import EngineLoad, SequenceOutput
 from weft.engine.kv.kv_tier import KvTier
+from weft.engine.scheduling.plan import Plan
 from weft.engine.scheduling.scheduler import Scheduler
 
 _THROUGHPUT_WINDOW_S = 5.0
@@ -38,10 +39,11 @@ class LoadMeter:
         self._num_computed_tokens = 0  # of the last step, until `take_stats` reports it
         self._reported: tuple[int, ...] = ()
 
-    def count_step(self, num_tokens: int, *, num_computed_tokens: int) -> None:
-        """Counts a step that computed `num_computed_tokens` and generated `num_tokens`."""
+    def count_step(self, plan: Plan, outputs: list[SequenceOutput]) -> None:
+        """Counts a step and the tokens that it computed and generated."""
+        num_tokens = sum([len(output.token_ids) for output in outputs])
         self._num_steps += 1
-        self._num_computed_tokens = num_computed_tokens
+        self._num_computed_tokens = plan.num_tokens
         self._recent.append((self._clock(), num_tokens))
         self._num_recent_tokens += num_tokens
 

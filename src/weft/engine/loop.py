@@ -131,7 +131,7 @@ class EngineLoop:
             self._make_finisher(),
             self._compute_masks,
             self._follow_plan,
-            self._count,
+            self._meter.count_step,
             self._report,
         )
         self._steps = open_steps(self._parts, model, forward)
@@ -209,6 +209,8 @@ class EngineLoop:
     def _compute_masks(self, plan: Plan) -> None:
         """Computes grammar masks on another thread, during the forward pass."""
         ruled = [e.sequence for e in plan.entries if e.samples and e.sequence.grammar is not None]
+        if not ruled:
+            return
         running = (s for s in ruled if s.status is SequenceStatus.RUNNING)
         grammars = [g for s in running if (g := s.ruling_grammar) is not None]
         if grammars:
@@ -218,10 +220,6 @@ class EngineLoop:
         """Stores blocks that the plan will overwrite, as far as the tier wants them."""
         if self._offloading is not None:
             self._offloading.follow_plan(self._model.runner)
-
-    def _count(self, plan: Plan, outputs: list[SequenceOutput]) -> None:
-        num_tokens = sum([len(output.token_ids) for output in outputs])
-        self._meter.count_step(num_tokens, num_computed_tokens=plan.num_tokens)
 
     def _report(self, outputs: list[SequenceOutput], *, has_changed: bool = False) -> None:
         kv_events = self._take_kv_events()

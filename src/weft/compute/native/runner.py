@@ -123,7 +123,12 @@ class NativeModel:
         """Returns the time spent since the start, by part of a step."""
         return self._model.seconds()
 
-    def _run(self, batch: Batch, hidden: FloatArray | None = None) -> FloatArray:
+    def forward(self, batch: Batch, hidden: FloatArray | None = None) -> FloatArray:
+        """Returns logits of the wanted rows, [wanted, vocab]; hidden states for a model without a head.
+
+        `hidden` is filled with the states of all rows. Raises `ValueError` for an inconsistent batch or an unknown
+        adapter.
+        """
         outputs = np.empty((len(batch.logit_rows), self._num_outputs), np.float32)
         self._model.forward(batch, outputs, hidden)
         return outputs
@@ -175,16 +180,9 @@ class NativeRunner(NativeModel, HostBlocks):
     def remove_adapter(self, adapter_id: int) -> None:
         self._model.remove_adapter(adapter_id)
 
-    def forward(self, batch: Batch) -> FloatArray:
-        """Returns logits of the wanted rows, [wanted, vocab]; hidden states for a model without a head.
-
-        Raises `ValueError` for an inconsistent batch or an unknown adapter.
-        """
-        return self._run(batch)
-
     def forward_hidden(self, batch: Batch) -> tuple[FloatArray, FloatArray]:
         hidden = np.empty((len(batch.token_ids), self.spec.hidden_size), np.float32)
-        return self._run(batch, hidden), hidden
+        return self.forward(batch, hidden), hidden
 
     def embed(self, token_ids: IntArray) -> FloatArray:
         rows = np.empty((len(token_ids), self.spec.hidden_size), np.float32)
@@ -238,14 +236,14 @@ class NativeEncoder(NativeModel):
     def allocate_kv(self, *, num_blocks: int, block_size: int, num_state_slots: int = 0) -> None:
         """Does nothing: every step computes its prompts whole."""
 
-    def forward(self, batch: Batch) -> FloatArray:
+    def forward(self, batch: Batch, hidden: FloatArray | None = None) -> FloatArray:
         """Returns hidden states after the last layer, [wanted, hidden].
 
         Raises `ValueError` for an inconsistent batch, and for one with adapters or with a part of a prompt.
         """
         if batch.adapter_ids is not None:
             raise ValueError("adapter_ids must be None: there are no adapters here")
-        return self._run(batch)
+        return super().forward(batch, hidden)
 
 
 @dataclass(frozen=True, slots=True)

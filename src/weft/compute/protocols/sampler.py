@@ -4,7 +4,7 @@ A step is one call: `Choices` holds the sampling of its rows as arrays, and `Cho
 """
 
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from itertools import accumulate
 from operator import attrgetter
 from typing import Any, Protocol, TypeVar
@@ -37,8 +37,8 @@ class Choice(msgspec.Struct, frozen=True, kw_only=True, eq=False):
     forbidden: Sequence[int] = ()
     forbidden_ends: Sequence[int] = ()
     bias: Mapping[int, float] = {}
-    seen: Sequence[int] | IntArray = ()
-    output: Sequence[int] | IntArray = ()
+    seen: Sequence[int] = ()
+    output: Sequence[int] = ()
     repetition_penalty: float = 1.0
     frequency_penalty: float = 0.0
     presence_penalty: float = 0.0
@@ -51,6 +51,9 @@ class Choice(msgspec.Struct, frozen=True, kw_only=True, eq=False):
 
 _FIELDS = Choice.__struct_fields__
 _fields = attrgetter(*_FIELDS)
+# Fields of `Choice` that change a row, except its mask.
+_changes = attrgetter(*(name for name in _FIELDS if name not in ("mask", "temperature", "key")))
+_NO_CHANGES = _changes(Choice())
 
 
 def reads_seen(params: SamplingParams) -> bool:
@@ -168,14 +171,23 @@ class Choices:
         cls, rows: Sequence[int], choices: Sequence[Choice], scoring: Scoring | None = None
     ) -> "Choices":
         """Returns the choices of `rows`, as arrays."""
-        columns = zip(*map(_fields, choices), strict=True) if choices else [()] * len(_FIELDS)
-        by = dict(zip(_FIELDS, columns, strict=True))
+        plain = cls(
+            rows=np.array(rows, np.int32),
+            temperatures=np.array([choice.temperature for choice in choices], np.float64),
+            keys=np.array([choice.key for choice in choices], np.uint64),
+            scoring=scoring,
+        )
+        if all(one.mask is None and _changes(one) == _NO_CHANGES for one in choices):
+            return plain
+        return plain._with_changes(choices)
+
+    def _with_changes(self, choices: Sequence[Choice]) -> "Choices":
+        """Adds the fields of the choices beside temperatures and keys."""
+        by = dict(zip(_FIELDS, zip(*map(_fields, choices), strict=True), strict=True))
         masks = {place: mask for place, mask in enumerate(by["mask"]) if mask is not None}
         biased = _lists([[*bias] for bias in by["bias"]]) if any(by["bias"]) else None
-        return cls(
-            rows=np.array(rows, np.int32),
-            temperatures=np.array(by["temperature"], np.float64),
-            keys=np.array(by["key"], np.uint64),
+        return replace(
+            self,
             masks=np.stack([*masks.values()]) if masks else None,
             masked=np.array([*masks], np.int32) if masks else None,
             forced_token_ids=_forced(by["forced_token_id"]),
@@ -192,7 +204,6 @@ class Choices:
             min_p=_numbers(by["min_p"], 0.0, np.float64),
             top_k=_numbers([max(0, min(k, _MAX_TOP_K)) for k in by["top_k"]], 0, np.int32),
             top_p=_numbers(by["top_p"], 1.0, np.float64),
-            scoring=scoring,
         )
 
 

@@ -19,7 +19,7 @@ from weft.engine.drafting.draft_blocks import DraftBlocks
 from weft.engine.drafting.draft_sampler import DraftSampler, Guess
 from weft.engine.scheduling.drafter import Drafts, Grow
 from weft.engine.scheduling.drafts import DraftKv
-from weft.engine.scheduling.plan import block_tables, slots_of
+from weft.engine.scheduling.plan import padded_tables, slots_of
 from weft.engine.scheduling.sequence import Sequence
 from weft.engine.weights.draft_model import DraftModel
 
@@ -111,7 +111,7 @@ class ModelDrafter:
         ]
         places = np.concatenate(positions)
         sequences = [guess.sequence for guess in guesses]
-        tables = block_tables(sequences)
+        tables = padded_tables([sequence.block_ids for sequence in sequences])
         # The model may sample padding ids beyond the tokenizer's, which the draft model's embedding lacks.
         token_ids = np.array([t for guess in guesses for t in guess.token_ids], np.int32)
         token_ids[token_ids >= self._model.config.vocab_size] = 0

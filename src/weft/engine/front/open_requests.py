@@ -100,15 +100,13 @@ class OpenRequest:
         """True if no more output will come from the engine."""
         return self.error is not None or self.stream.is_finished
 
-    def observe_end(self) -> None:
+    def observe_end(self, observed: ObservedRequest) -> None:
         """Reports to the metrics the end of all answers, finished or given up."""
-        if self.observed is None:
-            return
         given_up = FinishReason.ABORT if self.error is None else FinishReason.ERROR
-        for index in self.observed.open_answers:
+        for index in observed.open_answers:
             num_tokens, reason = self.stream.progress(index)
-            self.observed.take(index, num_tokens, reason or given_up)
-        self.observed.end_trace(is_in_engine=self.is_sent and self.error is None)
+            observed.take(index, num_tokens, reason or given_up)
+        observed.end_trace(is_in_engine=self.is_sent and self.error is None)
 
     async def wait(self) -> None:
         """Returns when the reader is woken and may pop; raises the error if there is one."""

@@ -6,7 +6,7 @@
 from array import array
 from collections.abc import Mapping
 from collections.abc import Sequence as Seq
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from operator import attrgetter
 from typing import TypeAlias, assert_never
 
@@ -15,12 +15,12 @@ import numpy as np
 
 from weft.compute.pooler import Collected
 from weft.compute.protocols.runner import Batch, FloatArray, IntArray
-from weft.core.values.types import LogprobRow, PoolingKind, Request
+from weft.core.values.types import LogprobRow, PoolingKind
 from weft.engine.scheduling.sequence import Sequence
 
 # Rare attributes are looked up in all entries: with `map` and these getters in a third of the time of a loop.
 _draft_token_ids = attrgetter("draft_token_ids")
-_prompt_embeds = attrgetter("prompt_embeds")
+_has_extras = attrgetter("has_extras")
 _samples = attrgetter("samples")
 _token_type_ids = attrgetter("token_type_ids")
 
@@ -74,11 +74,6 @@ class Plan:
         """Number of rows of the step."""
         return sum([e.num_tokens + len(e.draft_token_ids) for e in self.entries])
 
-    @property
-    def has_drafts(self) -> bool:
-        """True if an entry has drafts."""
-        return any(map(_draft_token_ids, self.entries))
-
     def to_batch(
         self, block_size: int, sampled_places: Mapping[Sequence, int] | None = None
     ) -> Batch:
@@ -87,14 +82,8 @@ class Plan:
         """
         token_ids, positions, query_starts, logit_rows = self._rows()
         sequences = [entry.sequence for entry in self.entries]
-        requests = [sequence.request for sequence in sequences]
-        embed_rows, embeds = self._embeds(requests)
-        state_reads, state_writes = self._states()
-        num_state_rows = None
-        if self.has_drafts:
-            num_state_rows = np.array([entry.num_tokens for entry in self.entries], np.int32)
-        tables = block_tables(sequences)
-        return Batch(
+        tables = padded_tables([sequence.block_ids for sequence in sequences])
+        batch = Batch(
             token_ids=token_ids,
             positions=positions,
             slots=slots_of(tables, positions, query_starts, block_size),
@@ -102,15 +91,17 @@ class Plan:
             prompt_lens=np.array([s.num_prompt_tokens for s in sequences], np.int32),
             block_tables=tables,
             logit_rows=logit_rows,
-            token_types=self._token_types(requests),
-            adapter_ids=_adapter_ids(requests),
-            embed_rows=embed_rows,
-            embeds=embeds,
-            state_reads=state_reads,
-            state_writes=state_writes,
-            num_state_rows=num_state_rows,
-            token_sources=self._token_sources(sampled_places) if sampled_places else None,
         )
+        if any(map(_has_extras, sequences)):
+            batch = self._with_extras(batch)
+        if sequences[0].state_slot is not None:
+            batch = self._with_states(batch)
+        if any(map(_draft_token_ids, self.entries)):
+            num_rows = [entry.num_tokens for entry in self.entries]
+            batch = replace(batch, num_state_rows=np.array(num_rows, np.int32))
+        if sampled_places:
+            batch = replace(batch, token_sources=self._token_sources(sampled_places))
+        return batch
 
     def _rows(self) -> tuple[IntArray, IntArray, IntArray, IntArray]:
         """Returns `token_ids`, `positions`, `query_starts` and `logit_rows` of the batch."""
@@ -160,23 +151,34 @@ class Plan:
             row += entry.num_rows
         return sources
 
-    def _states(self) -> tuple[IntArray | None, IntArray | None]:
-        """Returns the slots where each entry's state is read and written; None for a model without states."""
-        if not self.entries or self.entries[0].sequence.state_slot is None:
-            return None, None
+    def _with_states(self, batch: Batch) -> Batch:
+        """Adds the slots where each entry's state is read and written."""
         written = [entry.sequence.state_slot for entry in self.entries]
         read = (entry.sequence.state_source for entry in self.entries)
         sources = [
             own if source is None else source for own, source in zip(written, read, strict=True)
         ]
-        return np.array(sources, np.int32), np.array(written, np.int32)
+        return replace(
+            batch,
+            state_reads=np.array(sources, np.int32),
+            state_writes=np.array(written, np.int32),
+        )
 
-    def _embeds(self, requests: list[Request]) -> tuple[IntArray | None, FloatArray | None]:
-        """Returns the rows whose prompt came as embeddings, and these embeddings; None if there are none, as
-        mostly.
-        """
-        if not any(map(_prompt_embeds, requests)):
-            return None, None
+    def _with_extras(self, batch: Batch) -> Batch:
+        """Adds what some requests bring beside tokens: embeddings, pairs of texts, adapters."""
+        requests = [entry.sequence.request for entry in self.entries]
+        adapter_ids = [request.lora_id or 0 for request in requests]
+        embed_rows, embeds = self._embeds()
+        return replace(
+            batch,
+            token_types=self._token_types() if any(map(_token_type_ids, requests)) else None,
+            adapter_ids=np.array(adapter_ids, np.int32) if any(adapter_ids) else None,
+            embed_rows=embed_rows,
+            embeds=embeds,
+        )
+
+    def _embeds(self) -> tuple[IntArray | None, FloatArray | None]:
+        """Returns the rows whose prompt came as embeddings, and these embeddings; None if there are none."""
         first_row = 0
         places: list[int] = []
         rows: list[FloatArray] = []
@@ -192,10 +194,8 @@ class Plan:
             first_row += entry.num_rows
         return (np.array(places, np.int32), np.concatenate(rows)) if rows else (None, None)
 
-    def _token_types(self, requests: list[Request]) -> IntArray | None:
-        """Returns which of two texts each row belongs to; None without pairs of texts."""
-        if not any(map(_token_type_ids, requests)):
-            return None
+    def _token_types(self) -> IntArray:
+        """Returns which of two texts each row belongs to."""
         types: list[int] = []
         for entry in self.entries:
             given = entry.sequence.request.token_type_ids or [0] * entry.sequence.num_tokens
@@ -233,18 +233,8 @@ Result: TypeAlias = SampledRow | PooledRow | FailedRow
 Part: TypeAlias = tuple[Plan, list[Result]]
 
 
-def _adapter_ids(requests: list[Request]) -> IntArray | None:
-    adapter_ids = [request.lora_id or 0 for request in requests]
-    return np.array(adapter_ids, np.int32) if any(adapter_ids) else None
-
-
-def block_tables(sequences: Seq[Sequence]) -> IntArray:
-    """Returns the block tables, [sequences, max blocks]."""
-    return padded_tables([sequence.block_ids for sequence in sequences])
-
-
 def padded_tables(block_ids: "Seq[array[int]]") -> IntArray:
-    """Returns the block ids of each sequence as rows, padded with 0."""
+    """Returns the block tables, [sequences, max blocks]: the block ids of each sequence, padded with 0."""
     # Joined as bytes: 0.96 → 0.50 ms of Python per step (benchmarks/step.py, 32 sequences of 8,192).
     tables = [ids.tobytes() for ids in block_ids]
     width = max(map(len, tables))

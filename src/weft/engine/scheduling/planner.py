@@ -94,15 +94,16 @@ class Planner:
             found = self._cache.find(sequence)
             if not self._cache.fits(sequence, found, reserved):
                 return  # no sequence overtakes the first, or a long prompt would wait for ever
-            if self._starts_fetch(sequence, found):
+            if self._tier is not None and self._starts_fetch(self._tier, sequence, found):
                 reserved += self._cache.num_missing([sequence])
                 continue
             num_cached = len(found) * self._cache.block_size
             budget = self.budget.left_for(sequence, num_cached)
             if sequence.num_tokens - num_cached > budget and not self._config.chunks_prompts:
                 return  # it runs in the next step, whose whole budget holds any prompt
-            chunk = self._cache.next_chunk(sequence, num_cached, budget)
-            num_tokens = min(chunk, self._scorable(sequence, entries))
+            num_tokens = self._cache.next_chunk(sequence, num_cached, budget)
+            if sequence.params.prompt_logprobs is not None:
+                num_tokens = min(num_tokens, self._scorable(sequence, entries))
             if not num_tokens:
                 return  # it runs when the sequences before it have scored their prompts
             self._start(sequence, found)
@@ -117,19 +118,19 @@ class Planner:
             return sys.maxsize
         return self.max_scored_rows - sum(entry.num_leading for entry in entries.values())
 
-    def _starts_fetch(self, sequence: Sequence, found: list[int]) -> bool:
+    def _starts_fetch(self, tier: SecondTier, sequence: Sequence, found: list[int]) -> bool:
         """True if more of the sequence's prefix is in the second tier; the sequence waits for these blocks from now
         on.
         """
-        if self._tier is None or sequence.has_fetched:
+        if sequence.has_fetched:
             return False
         blocks = self._cache.find_blocks(sequence)  # for some, only the state may be missing
         missing = self._cache.readable_hashes(sequence)[len(found) :]
-        if not self._tier.start_fetch(sequence, missing, len(blocks) - len(found)):
+        if not tier.start_fetch(sequence, missing, len(blocks) - len(found)):
             return False
         # Held, so that they are not evicted meanwhile.
         num_cached = self._cache.hold(sequence, blocks, has_state=False)
-        num_placed = self._tier.num_placed(sequence) * self._cache.block_size
+        num_placed = tier.num_placed(sequence) * self._cache.block_size
         is_grown = self._cache.grow(sequence, num_cached + num_placed)
         assert is_grown, "the whole sequence fits, so its fetched blocks do"
         self._queues.fetch(sequence)

@@ -59,6 +59,7 @@ class Scheduler:
         self.num_corrupted = 0
         self.drafts = DraftCounts()
         self._drafting: Drafting | None = None
+        self.is_drafting = False  # `draft` may add drafts to a plan
         self._recomputes = config.speculation is not None and config.speculation.recomputes
         self._queues = Queues()
         self.planner = Planner(config, self.cache, self._queues, max_scored_rows, tier)
@@ -77,11 +78,6 @@ class Scheduler:
     def open_sequences(self) -> Iterator[Sequence]:
         """Yields running sequences, then waiting ones; each in scheduling order."""
         return self._queues.in_order()
-
-    @property
-    def is_drafting(self) -> bool:
-        """True if `draft` may add drafts to a plan."""
-        return self._drafting is not None
 
     @property
     def num_running(self) -> int:
@@ -124,6 +120,7 @@ class Scheduler:
         assert self.config.speculation is not None
         most = self.config.speculation.num_speculative_tokens
         self._drafting = Drafting(drafter, payoff, self.drafts, most, self.max_model_len)
+        self.is_drafting = True
 
     # -- requests come and go -----------------------------------------------------------------
 
@@ -134,15 +131,12 @@ class Scheduler:
         """
         assert request.engine_id not in self._queues.by_engine_id, request.engine_id
         priority = request.priority if self.config.policy == "priority" else 0
-        first = self._num_arrivals
+        first, now = self._num_arrivals, self.stopwatch.tick()
         sequences = [
-            Sequence.of(request, index, (priority, first + index))
+            Sequence(request, index, (priority, first + index), queued_at=now)
             for index in range(request.params.n)
         ]
         self._num_arrivals += len(sequences)
-        self.stopwatch.tick()
-        for sequence in sequences:
-            self.stopwatch.queue(sequence)
         is_compiling = request.grammar is not None or request.reasoning is not None
         self._queues.add(sequences, is_compiling=is_compiling)
 
@@ -233,7 +227,8 @@ class Scheduler:
             sequence = entry.sequence
             if sequence.status is not _RUNNING:
                 continue
-            self.cache.keep_state(sequence, sequence.num_planned_tokens)
+            if self.cache.states is not None:
+                self.cache.states.keep(sequence, sequence.num_planned_tokens)
             num_tokens = sequence.num_tokens + 1
             is_last = num_tokens >= min(sequence.max_num_tokens, self.max_model_len)
             sequence.num_pending_tokens = int(entry.samples and not is_last)
@@ -244,10 +239,11 @@ class Scheduler:
             return None
         if self._drafting is not None:
             self._drafting.begin_step()
-        plan = self.planner.plan(self.admission, self.stopwatch.tick(), is_ahead=is_ahead)
+        now = self.stopwatch.tick()
+        plan = self.planner.plan(self.admission, now, is_ahead=is_ahead)
         for entry in () if plan is None else plan.entries:
             if entry.sequence.scheduled_at is None:
-                self.stopwatch.schedule(entry.sequence)
+                entry.sequence.scheduled_at = now
         self._waits_for_tier = plan is None and any(True for _ in self._queues.fetching())
         return plan
 
@@ -261,7 +257,7 @@ class Scheduler:
         """Commits the results of a step: advances and finishes sequences; returns their outputs."""
         self.planner.budget.end(self.stopwatch.tick())
         # Otherwise states were kept when the step after this one was planned.
-        keeps_states = plan is not self._followed
+        states = None if plan is self._followed else self.cache.states
         outputs = []
         for entry, result in zip(plan.entries, results, strict=True):
             sequence = entry.sequence
@@ -272,10 +268,15 @@ class Scheduler:
                 self.drafts.accept(entry.draft_position)
                 sequence.num_accepted_tokens += 1
             if entry.draft_position is None or not self._recomputes:
-                self._advance(sequence, entry.start + entry.num_tokens)
-                if keeps_states:
-                    self.cache.keep_state(sequence, sequence.num_computed_tokens)
-            output = self._commit_result(entry, result)
+                end = sequence.num_computed_tokens = entry.start + entry.num_tokens
+                # Accepted drafts are computed without having been planned.
+                sequence.num_planned_tokens = max(sequence.num_planned_tokens, end)
+                if states is not None:
+                    states.keep(sequence, end)
+            if isinstance(result, SampledRow):
+                output = self._commit_sampled(entry, result)
+            else:
+                output = self._commit_other(sequence, result)
             if output is not None:
                 outputs.append(output)
         if self._drafting is not None:
@@ -293,21 +294,14 @@ class Scheduler:
         if self._drafting is not None:
             self._drafting.forget()
 
-    def _advance(self, sequence: Sequence, num_tokens: int) -> None:
-        """Sets the number of computed tokens. Accepted drafts are computed without having been planned."""
-        sequence.num_computed_tokens = num_tokens
-        sequence.num_planned_tokens = max(sequence.num_planned_tokens, num_tokens)
-
-    def _commit_result(self, entry: PlannedRows, result: Result) -> SequenceOutput | None:
-        match result:
-            case SampledRow():
-                return self._commit_sampled(entry, result)
-            case PooledRow():
-                return self._commit_pooled(entry.sequence, result)
-            case FailedRow():
-                self.num_corrupted += result.is_corrupt
-                self.cache.distrust(entry.sequence.block_ids)
-                return self._end(entry.sequence, FinishReason.ERROR, error=result.error)
+    def _commit_other(
+        self, sequence: Sequence, result: PooledRow | FailedRow
+    ) -> SequenceOutput | None:
+        if isinstance(result, PooledRow):
+            return self._commit_pooled(sequence, result)
+        self.num_corrupted += result.is_corrupt
+        self.cache.distrust(sequence.block_ids)
+        return self._end(sequence, FinishReason.ERROR, error=result.error)
 
     def _commit_sampled(self, entry: PlannedRows, row: SampledRow) -> SequenceOutput | None:
         sequence = entry.sequence
@@ -361,7 +355,8 @@ class Scheduler:
         return sequence.output(finish_reason=reason, error=error)
 
     def _remove(self, sequence: Sequence) -> None:
-        self.end_fetch(sequence)
+        if sequence.status is SequenceStatus.FETCHING:
+            self.end_fetch(sequence)
         is_request_over = self._queues.remove(sequence)
         self.stopwatch.end(sequence)
         self.cache.give_back(sequence)

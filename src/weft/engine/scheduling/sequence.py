@@ -56,9 +56,8 @@ class Sequence:
     request: Request
     index: int
     order: tuple[int, int]
-    token_ids: list[int] = field(default_factory=list)
-    # 32 bits, as in a batch.
-    block_ids: "array[int]" = field(default_factory=lambda: array("i"))
+    token_ids: list[int] = field(default_factory=list)  # begins as the prompt
+    block_ids: "array[int]" = field(init=False)  # 32 bits, as in a batch
     block_hashes: list[bytes] = field(default_factory=list)
     num_registered_blocks: int = 0
     state_slot: int | None = None  # place of the state after the planned tokens
@@ -80,22 +79,26 @@ class Sequence:
     repetition: RepetitionDetector | None = None
     reasoning: ReasoningTracker | None = None
     draft_state: NgramLookup | DraftKv | None = None  # owned by the drafter
-    queued_at: float | None = None  # these four times are set by the stopwatch
+    queued_at: float | None = None  # these four times are read by the stopwatch
     scheduled_at: float | None = None
     first_token_at: float | None = None
     last_token_at: float | None = None
     collected: Collected | None = None
     # Values of the request that every step reads: its params, the number of prompt tokens, the maximum number of prompt
-    # and output tokens, the tokens that end the answer, and whether the params change rows only by the temperature.
+    # and output tokens, the tokens that end the answer, whether tokens are drawn from unchanged rows by temperature
+    # alone and without logprobs, and whether there is more than tokens to compute with.
     params: SamplingParams = field(init=False)
     num_prompt_tokens: int = field(init=False)
     max_num_tokens: int = field(init=False)
     temperature: float = field(init=False)
     end_token_ids: frozenset[int] = field(init=False)
     is_plain: bool = field(init=False)
+    has_extras: bool = field(init=False)  # embeddings, a pair of texts or an adapter
 
     def __post_init__(self) -> None:
         request = self.request
+        self.token_ids = self.token_ids or list(request.prompt_token_ids)
+        self.block_ids = array("i")
         self.params = params = request.params
         self.num_prompt_tokens = len(request.prompt_token_ids)
         most = sys.maxsize if params.max_tokens is None else params.max_tokens
@@ -103,25 +106,17 @@ class Sequence:
         self.temperature = 0.0 if params.is_greedy else params.temperature
         eos_token_ids = () if params.ignore_eos else request.eos_token_ids
         self.end_token_ids = frozenset((*eos_token_ids, *(params.stop_token_ids or ())))
-        self.is_plain = _is_plain(params) and not request.bad_token_ids
-
-    @classmethod
-    def of(
-        cls,
-        request: Request,
-        index: int,
-        order: tuple[int, int],
-    ) -> "Sequence":
-        """Makes the answer `index` of a request; nothing of it is computed yet."""
-        repetition = request.params.repetition_detection
-        is_watched = repetition is not None and repetition.max_pattern_size
-        return cls(
-            request=request,
-            index=index,
-            order=order,
-            token_ids=list(request.prompt_token_ids),
-            repetition=RepetitionDetector(repetition) if repetition and is_watched else None,
+        self.is_plain = (
+            params.logprobs is None
+            and params.allowed_token_ids is None
+            and not params.logit_bias
+            and not request.bad_token_ids
+            and bool(_changes(params) == _NO_CHANGES)
         )
+        self.has_extras = bool(request.prompt_embeds or request.token_type_ids or request.lora_id)
+        repetition = params.repetition_detection
+        if repetition is not None and repetition.max_pattern_size:
+            self.repetition = RepetitionDetector(repetition)
 
     def output(self, **delta: Any) -> SequenceOutput:
         """Returns an output with `delta`, and the counts that every output has."""
@@ -252,13 +247,3 @@ class Sequence:
             if is_repeating and self.num_output_tokens >= params.min_tokens:
                 return FinishReason.REPETITION, None
         return None, None
-
-
-def _is_plain(params: SamplingParams) -> bool:
-    """True if tokens are drawn from unchanged rows by temperature alone, and no logprobs are requested."""
-    return (
-        params.logprobs is None
-        and params.allowed_token_ids is None
-        and not params.logit_bias
-        and bool(_changes(params) == _NO_CHANGES)
-    )

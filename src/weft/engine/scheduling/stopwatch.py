@@ -35,15 +35,6 @@ class Stopwatch:
         self._now = self._clock()
         return self._now
 
-    def queue(self, sequence: Sequence) -> None:
-        """Notes that the sequence has arrived."""
-        sequence.queued_at = self._now
-
-    def schedule(self, sequence: Sequence) -> None:
-        """Notes that the sequence runs. Only the first call counts: waiting after a preemption is not queue time."""
-        if sequence.scheduled_at is None:
-            sequence.scheduled_at = self._now
-
     def count_token(self, sequence: Sequence) -> None:
         """Counts a token of the sequence."""
         self.num_generated_tokens += 1

@@ -103,7 +103,7 @@ class SamplerCall:
 
     def _sample(self, wanted: Seq[Wanted]) -> Sampled:
         choices = _to_choices(wanted)
-        if not len(choices) and choices.scoring is None:
+        if not choices.rows.size and choices.scoring is None:
             return SampledOnHost(Outcome(np.empty(0, np.int32), np.empty(0, np.bool_)))
         return self._sampler.sample(self._logits, choices, self._mode)
 
@@ -122,24 +122,24 @@ class SamplerCall:
 
 
 def _to_choices(wanted: Seq[Wanted]) -> Choices:
-    chosen = [one for one in wanted if one.row is not None]
-    rows = [one.row for one in chosen if one.row is not None]
-    return Choices.of(rows, [one.choice for one in chosen], _to_scoring(wanted))
-
-
-def _to_scoring(wanted: Seq[Wanted]) -> Scoring | None:
+    rows: list[int] = []
+    choices: list[Choice] = []
     scores: list[Score] = []
-    choices: list[int] = []
-    num_chosen = 0
+    scored: list[int] = []  # the choice of each score
     for one in wanted:
-        scores += one.prompt_scores
-        choices += [-1] * len(one.prompt_scores)
+        if one.prompt_scores:
+            scores += one.prompt_scores
+            scored += [-1] * len(one.prompt_scores)
         if one.score is not None:
             scores.append(one.score)
-            choices.append(num_chosen)
-        num_chosen += one.row is not None
-    if not scores:
-        return None
+            scored.append(len(rows))
+        if one.row is not None:
+            rows.append(one.row)
+            choices.append(one.choice)
+    return Choices.of(rows, choices, _to_scoring(scores, scored) if scores else None)
+
+
+def _to_scoring(scores: list[Score], choices: list[int]) -> Scoring:
     return Scoring(
         rows=np.array([score.row for score in scores], np.int32),
         choices=np.array(choices, np.int32),

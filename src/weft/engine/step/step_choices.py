@@ -21,23 +21,13 @@ _GAMMA = 0x9E3779B97F4A7C15  # 2**64 / golden ratio, the increment of SplitMix64
 _M1, _M2 = 0xBF58476D1CE4E5B9, 0x94D049BB133111EB
 
 
-def is_plain(sequence: Sequence) -> bool:
-    """True if the next token depends only on temperature and its row of logits."""
-    if not sequence.is_plain:
-        return False
-    min_tokens = sequence.params.min_tokens
-    if min_tokens and sequence.num_output_tokens < min_tokens:
-        return False
-    if sequence.grammar is None and sequence.reasoning is None:
-        return True
-    return sequence.ruling_grammar is None and sequence.forced_token_id is None
-
-
 def next_choice(sequence: Sequence, drafted: Seq[int] = ()) -> Choice:
     """Returns the choice of the next token, or of the token after the `drafted` ones, which follow no grammar.
 
     Raises `GrammarFailed` if the grammar allows no further token.
     """
+    if sequence.grammar is None and sequence.reasoning is None:
+        return to_choice(sequence, drafted)
     grammar = sequence.ruling_grammar
     mask = None if grammar is None else grammar.mask()
     return to_choice(sequence, drafted, mask=mask, forced_token_id=sequence.forced_token_id)
@@ -53,7 +43,8 @@ def to_choice(
     """Returns the choice of the next token, as if the `drafted` tokens were output already."""
     params = sequence.params
     position = sequence.num_output_tokens + len(drafted)
-    if mask is None and forced_token_id is None and is_plain(sequence):
+    forbidden_ends = early_ends(sequence, position)
+    if sequence.is_plain and mask is None and forced_token_id is None and not forbidden_ends:
         temperature = sequence.temperature
         key = noise_key(sequence.seed, position) if temperature else 0
         return Choice(temperature=temperature, key=key)
@@ -62,7 +53,7 @@ def to_choice(
         forced_token_id=forced_token_id,
         allowed=params.allowed_token_ids,
         forbidden=bad_ends(sequence, drafted) if sequence.request.bad_token_ids else (),
-        forbidden_ends=early_ends(sequence, position),
+        forbidden_ends=forbidden_ends,
         bias=params.logit_bias or {},
         seen=[*sequence.seen_token_ids, *drafted] if reads_seen(params) else (),
         output=[*sequence.output_token_ids, *drafted] if reads_output(params) else (),

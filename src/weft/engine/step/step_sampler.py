@@ -40,7 +40,7 @@ class StepSampler:
 
     def finish(self, rows: Rows, plan: Plan) -> Iterator[Part]:
         """Yields one token of each sequence, then further tokens of sequences whose drafts were accepted."""
-        return self.start(rows, plan).parts()
+        return StepSample(self, rows, plan).parts()
 
     def start(self, rows: Rows, plan: Plan) -> "StepSample":
         """Starts sampling all rows that can be sampled before any token is known."""
@@ -60,7 +60,7 @@ class StepSample:
         self._rows = rows
         self._plan = plan
         self._chains: list[_Chain] = []
-        self._call = self._call_for(self._want_all())
+        self._call = SamplerCall(sampler.backend, rows, self._want_all(), sampler.mode)
 
     @property
     def device_token_ids(self) -> Any:
@@ -72,6 +72,8 @@ class StepSample:
         results = self._call.results() if self._plan.entries else []
         count = len(self._plan.entries)
         yield self._plan, results[:count]
+        if not self._chains:
+            return
         foreseen = iter(results[count:])
         for chain in self._chains:
             chain.results = [next(foreseen) for _ in chain.draft_token_ids if chain.is_foreseen]
@@ -90,8 +92,9 @@ class StepSample:
         row = 0
         for entry in self._plan.entries:
             one = Wanted(entry.sequence.request)
-            one.prompt_scores = _prompt_scores(entry, row)
-            row += entry.num_leading
+            if entry.num_leading:
+                one.prompt_scores = _prompt_scores(entry, row)
+                row += entry.num_leading
             if entry.samples:
                 self._want_token(one, entry.sequence, row)
                 row += 1
@@ -120,7 +123,10 @@ class StepSample:
             return  # the sequence has ended since the step was launched: this token is dropped
         try:
             one.choice = next_choice(sequence, drafted)
-            one.score = _score(sequence, row)
+            if sequence.params.logprobs is not None:
+                given = sequence.params.logprob_token_ids
+                num_best = sequence.params.logprobs if given is None else 0
+                one.score = Score(row, given or (), num_best)
         except GrammarFailed as failure:
             one.failure = FailedRow(error=failure.in_answer)
         except Exception:  # ends this request only
@@ -138,31 +144,18 @@ class StepSample:
             one = Wanted(chain.sequence.request)
             self._want_token(one, chain.sequence, chain.first_row + depth)
             wanted.append(one)
-        for chain, result in zip(chains, self._call_for(wanted).results(), strict=True):
+        call = SamplerCall(self._sampler.backend, self._rows, wanted, self._sampler.mode)
+        for chain, result in zip(chains, call.results(), strict=True):
             chain.results.append(result)
-
-    def _call_for(self, wanted: list[Wanted]) -> SamplerCall:
-        return SamplerCall(self._sampler.backend, self._rows, wanted, self._sampler.mode)
 
 
 def _prompt_scores(entry: PlannedRows, first_row: int) -> list[Score]:
     """Returns the scores of the prompt tokens that follow each leading row."""
-    if not entry.num_leading:
-        return []
     num_best = entry.sequence.params.prompt_logprobs
     assert num_best is not None, "leading rows are wanted for their scores"
     first = entry.start + 1
     tokens = entry.sequence.token_ids[first : first + entry.num_leading]
     return [Score(first_row + i, [token_id], num_best) for i, token_id in enumerate(tokens)]
-
-
-def _score(sequence: Sequence, row: int) -> Score | None:
-    params = sequence.params
-    if params.logprobs is None:
-        return None
-    if params.logprob_token_ids is None:
-        return Score(row, (), params.logprobs)
-    return Score(row, params.logprob_token_ids, 0)
 
 
 @dataclass(slots=True, eq=False)

@@ -21,11 +21,6 @@ class BlockPool:
         self._on_evict = on_evict
 
     @property
-    def num_free(self) -> int:
-        """Number of blocks without holders, labelled or not."""
-        return len(self._free)
-
-    @property
     def num_held(self) -> int:
         """Number of blocks with holders."""
         return self.num_blocks - len(self._free)
@@ -34,9 +29,14 @@ class BlockPool:
         """Returns the blocks without holders, in order of reuse."""
         return list(self._free)
 
-    def num_free_among(self, block_ids: Iterable[int]) -> int:
-        """Returns how many of these blocks have no holders: sharing them reduces `num_free` by that number."""
-        return sum(1 for block_id in block_ids if not self._num_holders[block_id])
+    @property
+    def num_free(self) -> int:
+        """Number of blocks without holders, labelled or not."""
+        return len(self._free)
+
+    def num_free_beside(self, block_ids: Iterable[int]) -> int:
+        """Returns how many blocks are left without holders when these are shared."""
+        return len(self._free) - sum(not self._num_holders[block_id] for block_id in block_ids)
 
     def allocate(self, num_blocks: int) -> list[int]:
         """Allocates blocks for one holder. The caller has checked that they are free."""

@@ -217,11 +217,6 @@ class PrefixCache:
             return num_tokens
         return self.states.end_of_chunk(sequence, start, start + num_tokens) - start
 
-    def keep_state(self, sequence: Sequence, end: int) -> None:
-        """Notes a step that ends at `end` and is computed before any later one: its state may become a snapshot."""
-        if self.states is not None:
-            self.states.keep(sequence, end)
-
     def give_back(self, sequence: Sequence) -> None:
         """Releases all blocks of the sequence; computed blocks can be found until they are allocated again."""
         if self.lent is not None:
@@ -338,7 +333,7 @@ class PrefixCache:
 
     def _has_room(self, pool: BlockPool, count: int, beside: Seq[int] = ()) -> bool:
         """True if `count` blocks of a pool are free, `beside` not counted; ends leases as far as needed."""
-        if count <= pool.num_free - pool.num_free_among(beside):
+        if count <= pool.num_free_beside(beside):
             return True
         return self.lent is not None and self.lent.make_room(pool, count, beside)
 

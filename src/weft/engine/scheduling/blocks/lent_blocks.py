@@ -135,9 +135,9 @@ class LentBlocks:
         """
         lent = Counter(self.slots() if pool is self._slot_pool else self)
         only_lent = {b for b, num_lent in lent.items() if pool.num_holders(b) == num_lent}
-        missing = count - pool.num_free + pool.num_free_among(beside)
+        missing = count - pool.num_free_beside(beside)
         if len(only_lent.difference(beside)) < missing:
             return False
-        while pool.num_free - pool.num_free_among(beside) < count:
+        while pool.num_free_beside(beside) < count:
             self.end(next(iter(self._held)))
         return True
