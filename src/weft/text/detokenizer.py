@@ -65,7 +65,7 @@ class PieceDetokenizer:
             return "".join(map(self.push, token_ids))
         tokenizer = self._tokenizer
         if self._skips_special:
-            token_ids = [i for i in token_ids if not tokenizer.is_special(i)]
+            token_ids = [i for i in token_ids if i not in tokenizer.special_ids]
         data = self._open + b"".join(map(tokenizer.piece, token_ids))
         text, self._open = decode_bytes(data, self._rule.has_byte_fallback)
         return text

@@ -75,6 +75,7 @@ class RequestStream:
         self._request = request
         self.sink = sink
         self._kind = request.params.output_kind
+        self._has_scores = request.params.logprobs is not None
         self._tokenizer = tokenizer if request.params.detokenize else None
         self._answers = [
             _Answer(index, request, self._tokenizer, ends_at_stops=ends_at_stops)
@@ -179,8 +180,10 @@ class RequestStream:
         self.due, self.has_more = NOT_YET, False
         if self._kind is _DELTA:
             outputs = self._deltas()
+        elif self._is_whole_due():
+            outputs = [answer.output(is_whole=True) for answer in self._answers]
         else:
-            outputs = [answer.whole() for answer in self._answers] if self._is_whole_due() else []
+            outputs = []
         if not (outputs or self._is_lent_ahead):
             return None
         self._is_lent_ahead = False
@@ -197,11 +200,12 @@ class RequestStream:
         for answer in self._answers:
             if not answer.is_due:
                 continue
-            room -= answer.num_new_scores
-            if room < 0 and deltas:
-                self.due, self.has_more = SOON, True
-                break
-            deltas.append(answer.delta())
+            if self._has_scores:
+                room -= answer.num_new_scores
+                if room < 0 and deltas:
+                    self.due, self.has_more = SOON, True
+                    break
+            deltas.append(answer.output())
         return deltas
 
     def _is_whole_due(self) -> bool:
@@ -249,8 +253,18 @@ class _Answer:
         self._params: SamplingParams = request.params
         self._tokenizer = tokenizer
         self._prompt_tail = request.prompt_token_ids[-_REPAIR_TOKENS:]
-        self._detokenizer = _detokenizer(request, tokenizer)
-        self._matcher = _matcher(request.params)
+        params = self._params
+        self._detokenizer: Detokenizer | None = None
+        if tokenizer is not None:
+            self._detokenizer = tokenizer.detokenizer(
+                skip_special_tokens=params.skip_special_tokens,
+                spaces_between_special_tokens=params.spaces_between_special_tokens,
+                prompt_token_ids=request.prompt_token_ids,
+            )
+        self._matcher: StopMatcher | None = None
+        if params.stop:
+            is_included = params.include_stop_str_in_output
+            self._matcher = StopMatcher(params.stop_strings, is_included=is_included)
         self._ends_at_stops = ends_at_stops
         self._is_cut = False  # a stop string was found: no more text is emitted
         self._stop_ids = {*request.eos_token_ids, *(request.params.stop_token_ids or ())}
@@ -322,19 +336,14 @@ class _Answer:
             if self._detokenizer is not None:
                 self._show(self._detokenizer.flush())
 
-    def delta(self) -> CompletionOutput:
-        """Returns the part that is new since the last output."""
+    def output(self, *, is_whole: bool = False) -> CompletionOutput:
+        """Returns the part that is new since the last output, or everything so far."""
         self._read()
-        return self._output(self._num_emitted_texts, self.num_emitted_tokens)
-
-    def whole(self) -> CompletionOutput:
-        """Everything so far."""
-        self._read()
-        # Joined now, so that the next complete output does not join all pieces again.
-        self._texts = ["".join(self._texts)] if self._texts else []
-        return self._output(0, 0)
-
-    def _output(self, first_text: int, first_token: int) -> CompletionOutput:
+        first_text, first_token = self._num_emitted_texts, self.num_emitted_tokens
+        if is_whole:
+            # Joined now, so that the next complete output does not join all pieces again.
+            self._texts = ["".join(self._texts)] if self._texts else []
+            first_text = first_token = 0
         has_logprobs = self._params.logprobs is not None
         while has_logprobs and self.read_scores(MANY_SCORES):
             pass
@@ -431,22 +440,6 @@ class _Answer:
     def _show(self, text: str) -> None:
         if text:
             self._texts.append(text)
-
-
-def _detokenizer(request: Request, tokenizer: Tokenizer | None) -> Detokenizer | None:
-    if tokenizer is None:
-        return None
-    return tokenizer.detokenizer(
-        skip_special_tokens=request.params.skip_special_tokens,
-        spaces_between_special_tokens=request.params.spaces_between_special_tokens,
-        prompt_token_ids=request.prompt_token_ids,
-    )
-
-
-def _matcher(params: SamplingParams) -> StopMatcher | None:
-    if not params.stop_strings:
-        return None
-    return StopMatcher(params.stop_strings, is_included=params.include_stop_str_in_output)
 
 
 def _logprobs_of(

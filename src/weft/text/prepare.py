@@ -159,7 +159,7 @@ class InputProcessor:
         kwargs = options.tokenization_kwargs or {}
         how = read_tokenization(kwargs, params.truncate_prompt_tokens, self._limits)
         validate_cache_salt(prompt.cache_salt)
-        if params.stop_strings and self._tokenizer is None:
+        if params.stop and self._tokenizer is None:
             raise BadRequest("stop", "stop strings need a tokenizer, and this model has none")
         if prompt.media is not None:
             check_media(prompt.media, self._media)
@@ -191,7 +191,7 @@ class InputProcessor:
             data_parallel_rank=options.data_parallel_rank,
             trace_headers=options.trace_headers,
             lora_request=options.lora_request,
-            bad_token_ids=self._bad_token_ids(resolved.bad_words or ()),
+            bad_token_ids=self._bad_token_ids(resolved.bad_words) if resolved.bad_words else [],
             reasoning=self._reasoning(resolved, options, token_ids),
             prompt_embeds=embeds,
             media=prompt.media,
@@ -211,8 +211,6 @@ class InputProcessor:
         As vLLM has it, so that answers are the same: the second spelling counts only if it begins with
         another token and has as many.
         """
-        if not bad_words:
-            return []
         if self._tokenizer is None:
             raise BadRequest("bad_words", "bad_words need a tokenizer, and this model has none")
         found: list[list[int]] = []

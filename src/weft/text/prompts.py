@@ -164,8 +164,11 @@ def label_of(prompt: Prompt) -> str | None:
 def size_of(prompt: Prompt) -> tuple[int, int]:
     """Number of characters and of token ids to process."""
     parts = prompt.parts if prompt.second is None else (*prompt.parts, prompt.second)
-    sizes = [KINDS[type(part)].size(part) for part in parts]
-    return sum(chars for chars, _ in sizes), sum(ids for _, ids in sizes)
+    num_chars = num_ids = 0
+    for part in parts:
+        chars, ids = KINDS[type(part)].size(part)
+        num_chars, num_ids = num_chars + chars, num_ids + ids
+    return num_chars, num_ids
 
 
 def read_tokenization(
@@ -186,7 +189,8 @@ def read_tokenization(
         raise BadRequest("add_special_tokens", "add_special_tokens must be true or false")
     if side is not None and side not in _SIDES:
         raise BadRequest("truncation_side", 'truncation_side must be "left" or "right"')
-    validate_truncation(num_left, limits)
+    if num_left is not None:
+        validate_truncation(num_left, limits)
     if None not in (num_left, num_by_params) and num_left != num_by_params:
         raise BadRequest(
             "truncate_prompt_tokens",
@@ -218,11 +222,16 @@ def encode_prompt(
             raise no_tokenizer()
         case (TextPart(text=text),):
             assert tokenizer is not None
-            text = fitting(text, how, side, tokenizer, limits)
+            if how.truncate_prompt_tokens is None:
+                check_length(len(text), tokenizer, limits)
+            else:
+                text = fitting(text, how, side, tokenizer, limits)
             token_ids = tokenizer.encode(text, add_special_tokens=how.add_special_tokens)
         case parts:
             token_ids, embeds = _joined(prompt, how, tokenizer, limits)
-    if embeds and how.truncate_prompt_tokens is not None:
+    if how.truncate_prompt_tokens is None:
+        return token_ids, embeds
+    if embeds:
         raise BadRequest(
             "truncate_prompt_tokens", "truncate_prompt_tokens does not go with prompt_embeds"
         )

@@ -54,7 +54,8 @@ class Tokenizer:
     `vocab_size` is one more than the largest id, and `max_token_chars` the length of the longest name, added
     tokens included. `special_ids` are those of special tokens, `special_tokens` the ones that
     tokenizer_config.json names (`bos_token`, `eos_token`, ...); `named_truncation_side` is the side that it
-    names, if any. `piece_rule` is how tokens become bytes; None when they depend on their neighbours.
+    names, if any; `truncation_side` that of prompts: "left" or "right". `piece_rule` is how tokens become
+    bytes; None when they depend on their neighbours.
     """
 
     def __init__(
@@ -72,6 +73,8 @@ class Tokenizer:
         self.vocab_size, self.max_token_chars = _measure(library)
         self.special_tokens: Mapping[str, str] = _special_tokens(config)
         self.named_truncation_side = _truncation_side(config)
+        # If the tokenizer does not say, the end of the prompt is kept: the answer continues it.
+        self.truncation_side = self.named_truncation_side or "left"
         self._frame_by_num_texts: dict[int, Frame] = {}
         self._threads = ThreadPoolExecutor(_NUM_THREADS, "weft-tokenizer")
         self._thread_of_long = ThreadPoolExecutor(1, "weft-tokenizer-long")
@@ -118,12 +121,6 @@ class Tokenizer:
     def pad_token_id(self) -> int | None:
         """The id of `pad_token`, if it is named and known."""
         return self._named_id("pad_token")
-
-    @property
-    def truncation_side(self) -> str:
-        """Default side at which a prompt that is too long is truncated: "left" or "right"."""
-        # If the tokenizer does not say, the end of the prompt is kept: the answer continues it.
-        return self.named_truncation_side or "left"
 
     def token_to_id(self, token: str) -> int | None:
         """The id of a token by its name."""

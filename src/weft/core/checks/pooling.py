@@ -27,7 +27,8 @@ def validate_pooling(
     task = _task(params.task, pooler.tasks)
     _check_fields(params, task)
     _check_dimensions(params.dimensions, pooler)
-    validate_truncation(params.truncate_prompt_tokens, limits)
+    if params.truncate_prompt_tokens is not None:
+        validate_truncation(params.truncate_prompt_tokens, limits)
     if params.output_kind != OutputKind.FINAL_ONLY:
         raise BadRequest("output_kind", "output_kind must be final_only: there is one output")
     return msgspec.structs.replace(params, task=task)

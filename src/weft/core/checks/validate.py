@@ -7,7 +7,8 @@ the field's name, the given value and the allowed values.
 import logging
 import sys
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
+from functools import partial
 from typing import Any, Self
 
 import msgspec
@@ -64,6 +65,16 @@ class Limits:
     has_foreign_transfers: bool = False  # another process checks the transfer parameters
     max_new_tokens: int | None = None  # per answer; None: limited by the context length only
     prompt_embeds_size: int | None = None  # per row; None: embeddings are refused
+    # Maximum number of prompt and output tokens of a sequence: the context length, or the whole KV pool.
+    max_sequence_len: int = field(init=False)
+    # Maximum number of characters of a text that is tokenized, even if truncation would shorten it.
+    max_text_chars: int = field(init=False)
+
+    def __post_init__(self) -> None:
+        set_once = partial(object.__setattr__, self)
+        set_once("max_sequence_len", min(self.max_model_len, self.max_pool_tokens))
+        most_chars = max(MAX_SHORT_TEXT_CHARS, MAX_CHARS_PER_TOKEN * self.max_model_len)
+        set_once("max_text_chars", most_chars)
 
     @classmethod
     def of(cls, config: EngineConfig) -> Self:
@@ -78,16 +89,6 @@ class Limits:
             prompt_embeds_size=config.prompt_embeds_size,
         )
 
-    @property
-    def max_sequence_len(self) -> int:
-        """Maximum number of prompt and output tokens of a sequence: the context length, or the whole KV pool."""
-        return min(self.max_model_len, self.max_pool_tokens)
-
-    @property
-    def max_text_chars(self) -> int:
-        """Maximum number of characters of a text that is tokenized, even if truncation would shorten it."""
-        return max(MAX_SHORT_TEXT_CHARS, MAX_CHARS_PER_TOKEN * self.max_model_len)
-
 
 def validate_params(params: SamplingParams, limits: Limits) -> None:
     """Checks everything about `params` that needs no prompt."""
@@ -95,7 +96,6 @@ def validate_params(params: SamplingParams, limits: Limits) -> None:
         raise BadRequest("sampling_params", f"must be SamplingParams, got {shown(params)}")
     _check_types(params)
     _check_ranges(params, limits)
-    _check_lengths(params, limits)
     for name, check in _IF_GIVEN.items():
         value = getattr(params, name)
         if value is not None:
@@ -152,31 +152,20 @@ def resolve_params(
             f"{num_prompt_tokens}, got {params.min_tokens}",
             params.min_tokens,
         )
-    prompt_logprobs = _resolve_logprobs(params.prompt_logprobs, limits)
+    resolved = _resolve_sampling(params, limits)
+    for name, resolve in _RESOLVED_IF_GIVEN.items():
+        value = getattr(params, name)
+        if value is not None:
+            resolved[name] = resolve(value, limits)
+    if params.logprob_token_ids:
+        resolved["logprobs"] = len(params.logprob_token_ids)
+    prompt_logprobs = resolved.get("prompt_logprobs")
     if prompt_logprobs is not None:
         _check_scores(num_prompt_tokens, prompt_logprobs + 1, params.n)
-    budget = params.thinking_token_budget
-    return msgspec.structs.replace(
-        params,
-        **_resolve_sampling(params, limits),
-        max_tokens=max_tokens,
-        seed=None if params.seed == -1 else params.seed,
-        thinking_token_budget=None if budget == -1 else budget,
-        stop=list(params.stop_strings) or None,
-        stop_token_ids=_unique(params.stop_token_ids),
-        allowed_token_ids=_unique(params.allowed_token_ids),
-        logit_bias=_resolve_bias(params.logit_bias),
-        bad_words=list(dict.fromkeys(params.bad_words or ())) or None,
-        logprobs=(
-            len(params.logprob_token_ids)
-            if params.logprob_token_ids
-            else _resolve_logprobs(params.logprobs, limits)
-        ),
-        extra_args=params.extra_args or None,
-        prompt_logprobs=prompt_logprobs,
-        output_kind=OutputKind(params.output_kind),
         # A cached block has no logits, so a prompt that is to be scored is computed in full.
-        skip_reading_prefix_cache=params.skip_reading_prefix_cache or prompt_logprobs is not None,
+        resolved["skip_reading_prefix_cache"] = True
+    return msgspec.structs.replace(
+        params, **resolved, max_tokens=max_tokens, output_kind=OutputKind(params.output_kind)
     )
 
 
@@ -226,25 +215,8 @@ def _check_ranges(params: SamplingParams, limits: Limits) -> None:
             check_integer(integer.name, value, integer.param.low, integer.param.high)
 
 
-def _check_lengths(params: SamplingParams, limits: Limits) -> None:
-    if params.max_tokens is not None and params.min_tokens > params.max_tokens:
-        raise BadRequest(
-            "min_tokens",
-            (
-                Key("min_tokens"),
-                " must be at most ",
-                Key("max_tokens"),
-                f" ({params.max_tokens}), got {params.min_tokens}",
-            ),
-            params.min_tokens,
-        )
-    validate_truncation(params.truncate_prompt_tokens, limits)
-
-
-def validate_truncation(num_tokens: int | None, limits: Limits) -> None:
+def validate_truncation(num_tokens: int, limits: Limits) -> None:
     """Checks the number of prompt tokens to keep; -1 means as many as fit the context."""
-    if num_tokens is None:
-        return
     check_integer("truncate_prompt_tokens", num_tokens, -1, limits.max_model_len)
     if num_tokens == 0:
         raise BadRequest(
@@ -253,6 +225,16 @@ def validate_truncation(num_tokens: int | None, limits: Limits) -> None:
 
 
 # -- parameters that are None when not given; arguments: name, value, all parameters, limits -------
+
+
+def _check_max_tokens(name: str, most: int, params: SamplingParams, _limits: Limits) -> None:
+    least = params.min_tokens
+    if least > most:
+        raise BadRequest(
+            "min_tokens",
+            (Key("min_tokens"), " must be at most ", Key(name), f" ({most}), got {least}"),
+            least,
+        )
 
 
 def _check_stops(name: str, stop: Any, params: SamplingParams, limits: Limits) -> None:
@@ -375,6 +357,10 @@ def _check_repetition(name: str, given: Any, _params: SamplingParams, _limits: L
 
 
 _IF_GIVEN: Mapping[str, Callable[[str, Any, SamplingParams, Limits], None]] = {
+    "max_tokens": _check_max_tokens,
+    "truncate_prompt_tokens": lambda _name, given, _params, limits: validate_truncation(
+        given, limits
+    ),
     "stop": _check_stops,
     "logprob_token_ids": _check_scored_ids,
     "logprobs": _check_logprobs,
@@ -416,23 +402,40 @@ def _check_scores(num_prompt_tokens: int, num_each: int, num_answers: int) -> No
         )
 
 
-def _resolve_logprobs(value: int | None, limits: Limits) -> int | None:
-    if value is None or value is False:
+def _resolve_logprobs(value: int, limits: Limits) -> int | None:
+    if value is False:
         return None
     return limits.vocab_size if value == -1 else min(int(value), limits.vocab_size)
 
 
-def _resolve_bias(logit_bias: dict[int, float] | None) -> dict[int, float] | None:
-    if not logit_bias:
-        return None
-    return {
+def _resolve_bias(logit_bias: dict[int, float], _limits: Limits) -> dict[int, float] | None:
+    clamped = {
         int(key): max(-LOGIT_BIAS_CLAMP, min(LOGIT_BIAS_CLAMP, float(value)))
         for key, value in logit_bias.items()
     }
+    return clamped or None
 
 
-def _unique(token_ids: Sequence[int] | None) -> list[int] | None:
-    return list(dict.fromkeys(token_ids)) if token_ids else None
+def _unless_off(value: int, _limits: Limits) -> int | None:
+    return None if value == -1 else value
+
+
+def _unique(values: Sequence[Any], _limits: Limits) -> list[Any] | None:
+    return list(dict.fromkeys(values)) or None
+
+
+_RESOLVED_IF_GIVEN: Mapping[str, Callable[[Any, Limits], Any]] = {
+    "seed": _unless_off,
+    "thinking_token_budget": _unless_off,
+    "stop": lambda stop, _limits: [stop] if isinstance(stop, str) else list(stop) or None,
+    "stop_token_ids": _unique,
+    "allowed_token_ids": _unique,
+    "logit_bias": _resolve_bias,
+    "bad_words": _unique,
+    "logprobs": _resolve_logprobs,
+    "prompt_logprobs": _resolve_logprobs,
+    "extra_args": lambda given, _limits: given or None,
+}
 
 
 def _check_token_ids(name: str, token_ids: Sequence[Any], limits: Limits) -> None:

@@ -102,7 +102,8 @@ class ChatTemplate:
         """
         # A mapping instead of keywords, so that a caller's names cannot clash with this function's parameters.
         kwargs = template_kwargs or {}
-        self._check_kwargs(kwargs)
+        if kwargs:
+            self._check_kwargs(kwargs)
         if add_generation_prompt and continue_final_message:
             raise BadRequest(
                 "continue_final_message",

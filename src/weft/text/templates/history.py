@@ -64,8 +64,10 @@ def _content(
 ) -> str | list[dict[str, Any]]:
     given, role = message.get("content"), message["role"]
     role = _SIMILAR_ROLES.get(role, role)
+    if isinstance(given, str):
+        return _as_read(given, role, facts)
     parts = _parts(given, position)
-    if role in facts.part_roles and not isinstance(given, str):
+    if role in facts.part_roles:
         return parts or _as_read("", role, facts)
     if any(part["type"] in MODALITIES for part in parts):
         raise BadRequest(
@@ -85,10 +87,9 @@ def _parts(content: object, position: int) -> list[dict[str, Any]]:
     if content is None:
         return []
     place = Place("messages", f"messages[{position}].content")
-    if not isinstance(content, str | Sequence):
+    if not isinstance(content, Sequence):
         raise place.error(" must be a string, a list of parts or null")
-    given = [{"type": "text", "text": content}] if isinstance(content, str) else content
-    return [_part(part, place[at]) for at, part in enumerate(given)]
+    return [_part(part, place[at]) for at, part in enumerate(content)]
 
 
 def _part(given: object, place: Place) -> dict[str, Any]:
@@ -188,6 +189,8 @@ def _merge_systems(messages: list[_Message], facts: TemplateFacts) -> list[_Mess
 
     If the template has no system role, they go into the first user message.
     """
+    if not any(map(_is_system, messages)):
+        return messages
     leading = list(takewhile(_is_system, messages))
     rest = messages[len(leading) :]
     late = [] if facts.takes_late_system else list(filter(_is_system, rest))
@@ -202,6 +205,8 @@ def _merge_systems(messages: list[_Message], facts: TemplateFacts) -> list[_Mess
 
 def _merge_users(messages: list[_Message], facts: TemplateFacts) -> list[_Message]:
     """Joins a user message to the one before it, if the template refuses two in a row."""
+    if facts.takes_two_users and facts.takes_user_after_result:
+        return messages
     merged: list[_Message] = []
     for message in messages:
         before = merged[-1]["role"] if merged and message["role"] == "user" else None
