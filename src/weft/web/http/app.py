@@ -32,7 +32,6 @@ from weft.web.http.body import (
     Strictness,
     check_content,
     decode_body,
-    field_names,
     read_body,
 )
 from weft.web.http.choices import has_several_choices, send_choices
@@ -53,7 +52,6 @@ _KEYLESS: Final = (Access.OPEN, Access.PAGE)
 _PARAMETER = re.compile(r"\{(\w+)(:path)?\}")
 _ANTHROPIC_PREFIX = b"/v1/messages"
 _MAX_QUERY_FIELDS = 100
-_LARGE_BODY = 2**16  # bodies below this size are parsed in 0.1 ms
 # Maximum characters of an unknown path that are compared with known paths; takes 1 ms.
 _MAX_COMPARED: Final = 100
 _json = msgspec.json.Encoder()
@@ -86,13 +84,10 @@ class Router:
                 raise ConfigError(f"duplicate endpoint {endpoint.method} {endpoint.path}")
             methods[endpoint.method] = endpoint
         self._patterns = [(_to_pattern(path), methods) for path, methods in patterns.items()]
-        self._open_paths = frozenset(
+        # Paths that need no API key.
+        self.open_paths = frozenset(
             endpoint.path.encode() for endpoint in self.endpoints if endpoint.access in _KEYLESS
         )
-
-    def is_open(self, raw_path: bytes) -> bool:
-        """True if the exact path needs no API key."""
-        return raw_path in self._open_paths
 
     def find(self, method: str, raw_path: bytes) -> RouteMatch:
         """The endpoint; 404 for an unknown path and 405 for a known one with another method."""
@@ -242,7 +237,7 @@ class HttpApp:
         if dialect_of(exchange.raw_path) is Dialect.ANTHROPIC:
             # Anthropic's clients read the request id from this header, in responses and errors.
             exchange.extra_headers["request-id"] = exchange.label
-        is_open = self._probes.is_open(exchange.raw_path)
+        is_open = exchange.raw_path in self._probes.open_paths
         if not is_open:
             self._gate.let_in(exchange)
             # Raises while the server starts: until then, all paths give the same error.
@@ -270,6 +265,7 @@ class HttpApp:
                 scan = None if endpoint.is_form else BodyScan(self._max_values())
                 body = await read_body(receive, exchange.headers, self._options, scan, grow)
                 exchange.num_bytes_in = len(body)
+                exchange.field_names = [] if scan is None else scan.field_names()
             await self._answer_while_wanted(exchange, receive, found, body)
 
     def _max_values(self) -> int:
@@ -307,6 +303,7 @@ class HttpApp:
     async def _to_call(self, exchange: Exchange, found: RouteMatch, body: bytes) -> Call:
         endpoint = found.endpoint
         is_open = endpoint.access in _KEYLESS
+        given: bytes = exchange.scope.get("query_string", b"")
         return Call(
             body=None if endpoint.body is None else await self._decode(exchange, body, endpoint),
             # Probes answer before the model is loaded; they use the state only.
@@ -315,7 +312,7 @@ class HttpApp:
             label=exchange.label,
             headers=exchange.headers,
             path_parameters=found.path_parameters,
-            query=_query(exchange.scope, endpoint.repeatable),
+            query=_query(given, endpoint.repeatable) if given else {},
             raw_body=body,
             decode=partial(self._decode, exchange, body),
         )
@@ -340,10 +337,7 @@ class HttpApp:
         else:
             is_by_value = self._strictness.is_by_value(endpoint)
             value = decode_body(body, endpoint.body, is_by_value=is_by_value)
-            if len(body) > _LARGE_BODY:
-                # Decoding a second time takes as long again: other requests get a turn first.
-                await asyncio.sleep(0)
-            names = field_names(body, endpoint.body)
+            names = exchange.field_names
         exchange.extra_headers |= self._strictness.judge(endpoint, names, value)
         return value
 
@@ -388,10 +382,10 @@ async def _fail(exchange: Exchange, error: Exception, dialect: Dialect) -> None:
         pass  # the client has disconnected
 
 
-def _query(scope: Scope, repeatable: tuple[str, ...]) -> dict[str, str]:
+def _query(given: bytes, repeatable: tuple[str, ...]) -> dict[str, str]:
     try:
         pairs = parse_qsl(
-            scope.get("query_string", b"").decode("ascii"),
+            given.decode("ascii"),
             keep_blank_values=True,
             max_num_fields=_MAX_QUERY_FIELDS,
             errors="strict",

@@ -4,7 +4,7 @@ import asyncio
 import re
 import time
 import uuid
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 from starlette.types import Message, Scope, Send
@@ -41,6 +41,7 @@ class Exchange:
         self.is_event_stream = False
         self.is_ended = False
         self.num_bytes_in = 0
+        self.field_names: Sequence[str] = ()  # of the body, where it is a JSON object
         self.num_bytes_out = 0
         self.span: Span | None = None
         self.tenant: Tenant | None = None

@@ -29,25 +29,24 @@ class Gate:
 
     def let_in(self, exchange: Exchange) -> None:
         """Refuses a caller without any valid key, or with a wrong Host header, for known and unknown paths alike."""
-        keys = _keys(exchange.headers)
-        is_known = any(map(self._api.is_valid, keys)) or any(map(self._control.is_valid, keys))
-        if self._api and not is_known:
-            raise Unauthenticated(_KEY_ADVICE)
+        if self._api:
+            keys = _keys(exchange.headers)
+            if not (any(map(self._api.is_valid, keys)) or any(map(self._control.is_valid, keys))):
+                raise Unauthenticated(_KEY_ADVICE)
         self._check_host(exchange)
 
     def check(self, access: Access, exchange: Exchange) -> None:
         """Refuses a caller whose key does not give this access."""
-        keys = _keys(exchange.headers)
         match access:
             case Access.OPEN:
                 return
             case Access.PAGE:
                 self._check_host(exchange)
             case Access.API:
-                if self._api and not any(map(self._api.is_valid, keys)):
+                if self._api and not any(map(self._api.is_valid, _keys(exchange.headers))):
                     raise Unauthenticated(_KEY_ADVICE)
             case Access.CONTROL:
-                self._check_control(exchange, keys)
+                self._check_control(exchange, _keys(exchange.headers))
 
     def admit(self, endpoint: Endpoint, exchange: Exchange) -> None:
         """Finds the tenant of the key, and counts inference requests; raises `RateLimited` beyond the tenant's

@@ -4,8 +4,8 @@ A stream that fails ends with an error event, so that it never looks complete.
 """
 
 import asyncio
-from collections.abc import Callable
-from contextlib import aclosing
+from collections.abc import AsyncIterator, Callable
+from contextlib import aclosing, asynccontextmanager
 from typing import Any, Final
 
 import msgspec
@@ -99,7 +99,7 @@ async def write_events(exchange: Exchange, events: Events, ping_interval_s: floa
             if first.done():
                 first.result()
             await exchange.start(200, {**_HEADERS, **events.headers}, is_event_stream=True)
-            async with _Pinger(exchange, ping_interval_s):
+            async with _pinging(exchange, ping_interval_s):
                 await exchange.write(await first)
                 if events.sink is not None:
                     events.sink.parts = exchange
@@ -117,25 +117,22 @@ async def write_events(exchange: Exchange, events: Events, ping_interval_s: floa
     await exchange.end()
 
 
-class _Pinger:
+@asynccontextmanager
+async def _pinging(exchange: Exchange, interval_s: float) -> AsyncIterator[None]:
     """Sends comments during silence. There is one task per stream, not per event."""
+    task = asyncio.create_task(_ping(exchange, interval_s))
+    try:
+        yield
+    finally:
+        task.cancel()
+        await asyncio.wait({task})
 
-    def __init__(self, exchange: Exchange, interval_s: float) -> None:
-        self._exchange = exchange
-        self._interval_s = interval_s
 
-    async def __aenter__(self) -> None:
-        self._task = asyncio.create_task(self._run())
-
-    async def __aexit__(self, *_error: object) -> None:
-        self._task.cancel()
-        await asyncio.wait({self._task})
-
-    async def _run(self) -> None:
-        silent_s = self._exchange.silent_s
-        while True:
-            await asyncio.sleep(max(self._interval_s - silent_s, 0.001))
-            silent_s = self._exchange.silent_s
-            if silent_s >= self._interval_s:
-                await self._exchange.write(PING)
-                silent_s = 0.0
+async def _ping(exchange: Exchange, interval_s: float) -> None:
+    silent_s = exchange.silent_s
+    while True:
+        await asyncio.sleep(max(interval_s - silent_s, 0.001))
+        silent_s = exchange.silent_s
+        if silent_s >= interval_s:
+            await exchange.write(PING)
+            silent_s = 0.0
