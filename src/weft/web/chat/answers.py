@@ -156,20 +156,49 @@ class AnswerFormat:
         }
 
 
-def choose_format(served: Served, turn: Turn, prompt: str, params: SamplingParams) -> AnswerFormat:
+@dataclass(frozen=True, slots=True)
+class Families:
+    """Families whose reasoning and calls are parsed in a turn's answers; `calling` is that of the server.
+
+    With `needs_special_tokens` their markers are special tokens, which texts usually omit.
+    """
+
+    reasoning: ReasoningFamily | None
+    tool: ToolFamily | None
+    calling: ToolFamily | None
+    needs_special_tokens: bool
+
+
+def choose_families(served: Served, turn: Turn, params: SamplingParams) -> Families:
+    """Returns the families of a turn; `params` hold the constraint on forced calls."""
+    name = served.options.reasoning_parser
+    reasoning = None
+    if name is not None:
+        reasoning = REASONING_PARSERS[name].with_template(_source(served, turn))
+    calling = _calling_family(served)
+    tool = _tool_family(served, turn, params, calling)
+    needs_special_tokens = (reasoning is not None and reasoning.needs_special_tokens) or (
+        tool is not None and tool.needs_special_tokens
+    )
+    return Families(reasoning, tool, calling, needs_special_tokens)
+
+
+def choose_format(
+    served: Served, turn: Turn, prompt: str, params: SamplingParams, families: Families
+) -> AnswerFormat:
     """The format of the answers to a rendered prompt; `params` hold the constraints."""
-    reasoning = _reasoning_family(served, turn)
-    tool = _tool_family(served, turn, params)
-    is_open = None if reasoning is None else _is_open(turn, prompt, reasoning)
-    is_ruled = params.structured_outputs is not None or params.thinking_token_budget is not None
-    # In harmony, a constraint on the calls includes the reasoning before them.
-    has_ruled_reasoning = tool is not None and tool.is_harmony and is_forced(turn.tool_choice)
-    if reasoning is not None and is_open is None and is_ruled and not has_ruled_reasoning:
-        is_open = _reasons_by_default(served, turn, reasoning)
+    reasoning, tool, calling = families.reasoning, families.tool, families.calling
+    is_open = None
+    if reasoning is not None:
+        is_open = _is_open(turn, prompt, reasoning)
+        is_ruled = params.structured_outputs is not None or params.thinking_token_budget is not None
+        # In harmony, a constraint on the calls includes the reasoning before them.
+        has_ruled_reasoning = tool is not None and tool.is_harmony and is_forced(turn.tool_choice)
+        if is_open is None and is_ruled and not has_ruled_reasoning:
+            is_open = _reasons_by_default(served, turn, reasoning)
     if served.client.info.structured_outputs_in_reasoning and params.structured_outputs:
         is_open = False
-    has_markers = _needs_special_tokens(reasoning, tool) and turn.params.skip_special_tokens
-    calling = _calling_family(served)
+    has_markers = families.needs_special_tokens and turn.params.skip_special_tokens
     return AnswerFormat(
         turn=turn,
         reasoning=reasoning,
@@ -178,7 +207,7 @@ def choose_format(served: Served, turn: Turn, prompt: str, params: SamplingParam
         end_markers=_end_markers(served) if has_markers else (),
         first_id=_num_calls(turn) if calling is not None and calling.counts_ids else None,
         has_short_ids=calling is not None and calling.has_short_ids,
-        tools=template_tools(turn.tools) or (),
+        tools=(template_tools(turn.tools) or ()) if turn.tools else (),
     )
 
 
@@ -198,25 +227,6 @@ def forced_format(served: Served, turn: Turn) -> StructuredOutputsParams | None:
     )
 
 
-def with_special_tokens(served: Served, turn: Turn, params: SamplingParams) -> SamplingParams:
-    """The parameters that make the engine's texts contain the markers that the parser needs."""
-    if not _needs_special_tokens(
-        _reasoning_family(served, turn), _tool_family(served, turn, params)
-    ):
-        return params
-    return msgspec.structs.replace(params, skip_special_tokens=False)
-
-
-def _needs_special_tokens(*families: ReasoningFamily | ToolFamily | None) -> bool:
-    """True if the markers of reasoning or tool calls are special tokens, which texts usually omit."""
-    return any(family is not None and family.needs_special_tokens for family in families)
-
-
-def _reasoning_family(served: Served, turn: Turn) -> ReasoningFamily | None:
-    name = served.options.reasoning_parser
-    return None if name is None else REASONING_PARSERS[name].with_template(_source(served, turn))
-
-
 def _source(served: Served, turn: Turn) -> str:
     """The text of the template that the turn is rendered with."""
     own = "" if served.chat_template is None else served.chat_template.source
@@ -228,9 +238,10 @@ def _calling_family(served: Served) -> ToolFamily | None:
     return None if name is None else TOOL_PARSERS[name]
 
 
-def _tool_family(served: Served, turn: Turn, params: SamplingParams) -> ToolFamily | None:
+def _tool_family(
+    served: Served, turn: Turn, params: SamplingParams, family: ToolFamily | None
+) -> ToolFamily | None:
     """The family whose calls are parsed: if the model may write calls, or must write them in its own format."""
-    family = _calling_family(served)
     if is_forced(turn.tool_choice):
         return family if is_own_format(params) else None
     if not turn.tools or turn.tool_choice != "auto":

@@ -45,7 +45,7 @@ class Rendered:
 
     def to_prompt(self, cache_salt: str | None) -> PromptType:
         """Returns the prompt for the engine."""
-        prompt = _join_embeds(self.text, self.embeds)
+        prompt = _join_embeds(self.text, self.embeds) if self.embeds else self.text
         if self.media is not None:
             whole = Prompt(parts=(TextPart(prompt),)) if isinstance(prompt, str) else prompt
             prompt = msgspec.structs.replace(whole, media=self.media)
@@ -112,7 +112,7 @@ def _rendering(served: Served, turn: Turn) -> Rendering:
     is_hidden = turn.tool_choice == "none" and served.options.exclude_tools_when_tool_choice_none
     return template.prepare(
         template_messages(turn.messages, template.source),
-        tools=None if is_hidden else template_tools(listed_tools(turn.tools)),
+        tools=None if is_hidden or not turn.tools else template_tools(listed_tools(turn.tools)),
         documents=turn.documents,
         add_generation_prompt=turn.add_generation_prompt,
         continue_final_message=turn.continue_final_message,
@@ -186,7 +186,8 @@ def check_messages(messages: Sequence[Mapping[str, Any]]) -> None:
                 f"{where}.role must be one of {', '.join(ROLES)}, got {str(role)[:40]!a}",
             )
         _check_texts(message, _TEXTS, where)
-        _check_calls(message.get("tool_calls"), where)
+        if message.get("tool_calls") is not None:
+            _check_calls(message["tool_calls"], where)
         # An assistant's message may have no content: clients send such answers back unchanged.
         if message.get("content") is None and role != "assistant":
             raise BadRequest(
@@ -195,8 +196,6 @@ def check_messages(messages: Sequence[Mapping[str, Any]]) -> None:
 
 
 def _check_calls(calls: object, where: str) -> None:
-    if calls is None:
-        return
     if not isinstance(calls, list):
         raise BadRequest("messages", f"{where}.tool_calls must be a list")
     for position, call in enumerate(calls):
@@ -278,8 +277,6 @@ def _take_embeds(turn: Turn, limits: Limits) -> tuple[Turn, dict[str, EmbedsPart
 
 def _join_embeds(text: str, taken: Mapping[str, EmbedsPart]) -> str | Prompt:
     """Puts embeddings at their markers in a rendered conversation."""
-    if not taken:
-        return text
     pieces = re.split(f"({'|'.join(taken)})", text)
     parts: list[Part] = [taken.get(piece) or TextPart(piece) for piece in pieces if piece]
     if [part for part in parts if isinstance(part, EmbedsPart)] != list(taken.values()):

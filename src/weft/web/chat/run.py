@@ -25,9 +25,9 @@ from weft.core.values.types import (
 from weft.web.chat.answers import (
     AnswerFormat,
     AnswerReader,
+    choose_families,
     choose_format,
     forced_format,
-    with_special_tokens,
 )
 from weft.web.chat.prompt import prepare, render_turn, tokenization_kwargs
 from weft.web.chat.tools import check_tools, is_forced
@@ -80,7 +80,9 @@ async def run_turn(
         prepared = await prepare_turn(served, turn)
     form, request = prepared.form, prepared.request
     readers = [
-        AnswerReader(form, form.counter(served, request.prompt_token_ids))
+        AnswerReader(
+            form, form.counter(served, request.prompt_token_ids) if form.reasoning else None
+        )
         for _ in range(request.params.n)
     ]
 
@@ -138,24 +140,23 @@ async def prepare_turn(served: Served, turn: Turn) -> PreparedTurn:
         )
     # Only a few templates are rendered at once: a request that will be refused must not wait for its turn.
     with served.client.preparing(turn.params.n):
-        return await _prepared(served, turn)
-
-
-async def _prepared(served: Served, turn: Turn) -> PreparedTurn:
-    check_tools(turn.tools, turn.tool_choice)
-    params = with_special_tokens(served, turn, _params(served, turn))
-    rendered = await render_turn(served, turn)
-    form = choose_format(served, turn, rendered.text, params)
-    options = msgspec.structs.replace(
-        turn.options,
-        tokenization_kwargs=tokenization_kwargs(
-            add_special_tokens=turn.add_special_tokens, truncation_side=turn.truncation_side
-        ),
-        **form.engine_arguments(params),
-    )
-    prompt = rendered.to_prompt(turn.cache_salt)
-    with _naming_fields(turn):
-        return PreparedTurn(form, await prepare(served, prompt, params, options))
+        check_tools(turn.tools, turn.tool_choice)
+        params = _params(served, turn)
+        families = choose_families(served, turn, params)
+        if families.needs_special_tokens:
+            params = msgspec.structs.replace(params, skip_special_tokens=False)
+        rendered = await render_turn(served, turn)
+        form = choose_format(served, turn, rendered.text, params, families)
+        options = msgspec.structs.replace(
+            turn.options,
+            tokenization_kwargs=tokenization_kwargs(
+                add_special_tokens=turn.add_special_tokens, truncation_side=turn.truncation_side
+            ),
+            **form.engine_arguments(params),
+        )
+        prompt = rendered.to_prompt(turn.cache_salt)
+        with _naming_fields(turn):
+            return PreparedTurn(form, await prepare(served, prompt, params, options))
 
 
 @contextmanager
@@ -178,8 +179,7 @@ def _naming_fields(turn: Turn) -> Iterator[None]:
 def _params(served: Served, turn: Turn) -> SamplingParams:
     """The caller's parameters, with the additions that this turn needs."""
     kind = OutputKind.DELTA if turn.is_streamed else OutputKind.FINAL_ONLY
-    forced = forced_format(served, turn)
-    if forced is None:
+    if not is_forced(turn.tool_choice):
         return msgspec.structs.replace(turn.params, output_kind=kind)
     if turn.length_penalty is not None:
         raise BadRequest("tool_choice", "a call cannot be forced with use_beam_search")
@@ -188,4 +188,5 @@ def _params(served: Served, turn: Turn) -> SamplingParams:
             "tool_choice",
             "tool_choice forces a tool call and structured_outputs another form; give one of them",
         )
+    forced = forced_format(served, turn)
     return msgspec.structs.replace(turn.params, output_kind=kind, structured_outputs=forced)

@@ -43,6 +43,8 @@ def check_tools(tools: Sequence[Tool], choice: ToolChoice) -> None:
 
     Schemas are checked only if a call is forced; otherwise they are just a part of the prompt.
     """
+    if not tools and choice in ("auto", "none"):
+        return
     if len(tools) > MAX_TOOLS:
         raise BadRequest("tools", f"tools takes at most {MAX_TOOLS} tools, got {len(tools)}")
     num_chars = 0

@@ -5,6 +5,7 @@ from collections.abc import Awaitable, Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, fields
 from functools import wraps
+from operator import attrgetter
 from typing import Any, TypeAlias
 
 from msgspec import UNSET, UnsetType
@@ -22,6 +23,8 @@ from weft.web.inference.logprobs import LogprobWriter
 from weft.web.options import ApiOptions
 from weft.web.served import Served
 
+_CALL_FIELDS = tuple(field.name for field in fields(Call) if field.name != "label")
+_call_fields = attrgetter(*_CALL_FIELDS)
 _RANK_HEADER = "x-data-parallel-rank"
 # A response is encoded in one piece; this many characters take 20 ms.
 MAX_REPEATED_CHARS = 8 * 2**20
@@ -67,14 +70,15 @@ class ModelCall(Call):
             trace_headers=self.trace_headers,
             priority=priority or 0,
             data_parallel_rank=self.data_parallel_rank,
-            prefiller=self._prefiller(),
+            prefiller=self._prefiller() if PREFILLER in self.headers else None,
         )
 
     def _prefiller(self) -> Prefill | None:
-        address = self.headers.get(PREFILLER)
-        if address is None or self.served.prefiller is None:
+        if self.served.prefiller is None:
             return None
-        return Prefill(address=address, authorization=self.headers.get("authorization"))
+        return Prefill(
+            address=self.headers[PREFILLER], authorization=self.headers.get("authorization")
+        )
 
 
 def model_endpoint(
@@ -99,13 +103,15 @@ async def to_model_call(call: Call, *, is_blank_none: bool = False) -> ModelCall
     """Reads the model of a call; raises `NotFound` for an unknown one."""
     name: str | None = call.body.model
     model, lora_request = resolve_model(call.served, None if is_blank_none and name == "" else name)
-    given = {field.name: getattr(call, field.name) for field in fields(Call)}
+    headers = call.headers
+    is_traced = not headers.keys().isdisjoint(TRACE_HEADERS)
     return ModelCall(
-        **{**given, "label": _label(call)},
+        **dict(zip(_CALL_FIELDS, _call_fields(call), strict=True)),
+        label=_label(call) if call.label == call.request_id else call.label,
         model=model,
         lora_request=lora_request,
-        data_parallel_rank=rank_of(call.headers),
-        trace_headers=await _trace(call.served, call.headers),
+        data_parallel_rank=rank_of(headers) if _RANK_HEADER in headers else None,
+        trace_headers=await _trace(call.served, headers) if is_traced else None,
     )
 
 
@@ -117,11 +123,9 @@ def resolve_model(served: Served, name: str | None) -> tuple[str, LoRARequest | 
 
 
 def _label(call: Call) -> str:
-    """The client's label from the header or the body; otherwise the server's request id."""
+    """The client's label from the body; otherwise the server's request id. No header has a label."""
     written = getattr(call.body, "request_id", None)
-    if call.label == call.request_id and written is not None:
-        return _usable(written) or call.label
-    return call.label
+    return call.label if written is None else _usable(written) or call.label
 
 
 def _usable(label: str) -> str | None:
@@ -142,7 +146,7 @@ def rank_of(headers: Mapping[str, str]) -> int | None:
 async def _trace(served: Served, headers: Mapping[str, str]) -> Mapping[str, str] | None:
     """The trace headers of a request, if traces are exported."""
     found = {name: headers[name] for name in TRACE_HEADERS if name in headers}
-    return found if found and await served.client.is_tracing_enabled() else None
+    return found if await served.client.is_tracing_enabled() else None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -171,7 +175,8 @@ def to_details(call: Call, fields: GenerationFields, *, reads_reasoning: bool) -
     """Combines the body's fields with the server's options; `reads_reasoning` if a parser reads reasoning in texts."""
     options = call.served.options
     stream_options = fields.stream_options
-    check_stream_options(stream_options, is_streamed=bool(fields.stream))
+    if stream_options is not None:
+        check_stream_options(stream_options, is_streamed=bool(fields.stream))
     has_usage, has_running_usage = usage_of_stream(options, stream_options)
     return AnswerDetails(
         has_usage=has_usage,
@@ -193,11 +198,11 @@ def usage_of_stream(options: ApiOptions, given: StreamOptions | None) -> tuple[b
     return has_usage, has_usage and bool(given and given.continuous_usage_stats)
 
 
-def check_stream_options(options: StreamOptions | None, *, is_streamed: bool) -> None:
+def check_stream_options(options: StreamOptions, *, is_streamed: bool) -> None:
     """Refuses stream options on a call that is not streamed, and obfuscation."""
-    if options is not None and not is_streamed:
+    if not is_streamed:
         raise BadRequest("stream_options", "stream_options needs stream to be true")
-    if options is not None and options.include_obfuscation:
+    if options.include_obfuscation:
         raise BadRequest("stream_options", "include_obfuscation must be absent or false")
 
 

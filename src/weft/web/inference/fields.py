@@ -3,7 +3,7 @@
 Ranges are checked by `weft.core.checks.validate`.
 """
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from typing import Any
 
 import msgspec
@@ -137,8 +137,10 @@ def beyond_openai(fields: SamplingFields | SamplingParams) -> Iterable[Deviation
         yield Deviation("store", "store is ignored: completions are not stored")
     if isinstance(fields, SamplingFields):
         form = None if fields.response_format is None else fields.response_format.json_schema
-        yield from report_unheld("response_format", None if form is None else form.schema)
-        yield from report_unheld("guided_json", fields.guided_json)
+        if form is not None:
+            yield from report_unheld("response_format", form.schema)
+        if fields.guided_json is not None:
+            yield from report_unheld("guided_json", fields.guided_json)
     if fields.structured_outputs is not None:
         yield from report_unheld("structured_outputs", fields.structured_outputs.json)
 
@@ -178,10 +180,10 @@ def to_length_penalty(
     it.
     """
     penalty = 1.0 if body.length_penalty is None else body.length_penalty
-    if not body.use_beam_search:
-        if penalty != 1.0:
-            raise BadRequest("length_penalty", "length_penalty needs use_beam_search", penalty)
+    if not body.use_beam_search and penalty == 1.0:
         return None
+    if not body.use_beam_search:
+        raise BadRequest("length_penalty", "length_penalty needs use_beam_search", penalty)
     check_number("length_penalty", penalty, -MAX_PENALTY, MAX_PENALTY)
     if body.stream:
         raise BadRequest(
@@ -261,20 +263,18 @@ def to_constraint(fields: SamplingFields) -> StructuredOutputsParams | None:
     return None
 
 
-def _constraints(fields: SamplingFields) -> list[tuple[str, StructuredOutputsParams]]:
-    """All constraints that are given, each with its field."""
-    constraints: list[tuple[str, StructuredOutputsParams | None]] = [
-        ("structured_outputs", fields.structured_outputs),
-        ("response_format", _of_format(fields.response_format)),
-    ]
+def _constraints(fields: SamplingFields) -> Iterator[tuple[str, StructuredOutputsParams]]:
+    """Yields all constraints that are given, each with its field."""
+    if fields.structured_outputs is not None:
+        yield "structured_outputs", fields.structured_outputs
+    if fields.response_format is not None and fields.response_format.type != "text":
+        yield "response_format", _of_format(fields.response_format)
     for kind in _GUIDED:
         value: Any = getattr(fields, f"guided_{kind}")
         if value is not None and value is not False:
-            constraints.append((f"guided_{kind}", _guided(kind, value, fields)))
+            yield f"guided_{kind}", _guided(kind, value, fields)
     if fields.structural_tag is not None:
-        tag = StructuredOutputsParams(structural_tag=fields.structural_tag)
-        constraints.append(("structural_tag", tag))
-    return [(name, constraint) for name, constraint in constraints if constraint is not None]
+        yield "structural_tag", StructuredOutputsParams(structural_tag=fields.structural_tag)
 
 
 def _guided(kind: str, value: object, fields: SamplingFields) -> StructuredOutputsParams:
@@ -282,12 +282,8 @@ def _guided(kind: str, value: object, fields: SamplingFields) -> StructuredOutpu
     return msgspec.convert({kind: value, "whitespace_pattern": pattern}, StructuredOutputsParams)
 
 
-def _of_format(response_format: ResponseFormat | None) -> StructuredOutputsParams | None:
-    if response_format is None:
-        return None
+def _of_format(response_format: ResponseFormat) -> StructuredOutputsParams:
     match response_format.type:
-        case "text":
-            return None
         case "json_object":
             return StructuredOutputsParams(json_object=True)
         case "json_schema":

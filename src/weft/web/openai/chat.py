@@ -83,21 +83,29 @@ def to_turn(call: ModelCall, body: ChatBody) -> Turn:
     """Converts a body to a turn; every field of the body is used or refused."""
     refuse_unsupported(body, REFUSED_BESIDE_MEDIA)
     check_streamable(body)
-    tools = to_tools(body)
-    params = _params(call, body, tools)
+    tools = tuple(_tool(tool, position) for position, tool in enumerate(body.tools or ()))
+    params = _params(call, body)
+    choice = to_choice(body, tools)
+    if is_forced(choice) and body.response_format is not None:
+        # The format is for the content, and an answer with a forced call has none.
+        params = msgspec.structs.replace(params, structured_outputs=None)
+    if body.add_generation_prompt is None:  # unless the last message is to be continued
+        adds_prompt = not body.continue_final_message
+    else:
+        adds_prompt = body.add_generation_prompt
     return Turn(
         options=call.request_options(body.priority),
         messages=body.messages,
         params=params,
         tools=tools,
-        tool_choice=to_choice(body, tools),
+        tool_choice=choice,
         parallel_tool_calls=body.parallel_tool_calls is not False,
         documents=body.documents,
         chat_template=trusted_template(call.served, body.chat_template),
         template_kwargs=template_kwargs(
             body.reasoning_effort, body.verbosity, body.chat_template_kwargs
         ),
-        add_generation_prompt=_adds_prompt(body),
+        add_generation_prompt=adds_prompt,
         continue_final_message=bool(body.continue_final_message),
         add_special_tokens=bool(body.add_special_tokens),
         include_reasoning=body.include_reasoning is not False,
@@ -108,11 +116,6 @@ def to_turn(call: ModelCall, body: ChatBody) -> Turn:
         mm_processor_kwargs=body.mm_processor_kwargs,
         names=_NAMES if body.max_completion_tokens is None else _NEWER_NAMES,
     )
-
-
-def to_tools(body: ChatBody) -> tuple[Tool, ...]:
-    """The functions on offer."""
-    return tuple(_tool(tool, position) for position, tool in enumerate(body.tools or ()))
 
 
 def to_choice(body: ChatBody, tools: tuple[Tool, ...]) -> ToolChoice:
@@ -151,21 +154,13 @@ def _tool(tool: ToolBody, position: int) -> Tool:
     )
 
 
-def _params(call: Call, body: ChatBody, tools: tuple[Tool, ...]) -> SamplingParams:
-    params = to_params(
+def _params(call: Call, body: ChatBody) -> SamplingParams:
+    return to_params(
         body,
         call.served.client.model_config.default_sampling_params,
         max_tokens=_max_tokens(body),
         logprobs=num_logprobs(body, is_on=bool(body.logprobs), switch="logprobs to be true"),
     )
-    if (
-        is_forced(to_choice(body, tools))
-        and body.response_format is not None
-        and params.structured_outputs is not None
-    ):
-        # The format is for the content, and an answer with a forced call has none.
-        return msgspec.structs.replace(params, structured_outputs=None)
-    return params
 
 
 def _max_tokens(body: ChatBody) -> int | None:
@@ -179,13 +174,6 @@ def _max_tokens(body: ChatBody) -> int | None:
     return older if newer is None else newer
 
 
-def _adds_prompt(body: ChatBody) -> bool:
-    """True by default, unless the last message is to be continued."""
-    if body.add_generation_prompt is None:
-        return not body.continue_final_message
-    return body.add_generation_prompt
-
-
 # -- whole turn to answer -----------------------------------------------------------------------
 
 
@@ -195,8 +183,7 @@ def to_shape(call: ModelCall, body: ChatBody, turn: Turn) -> ChatShape:
     role = call.served.options.response_role
     if not turn.add_generation_prompt and body.messages:
         role = str(body.messages[-1].get("role"))
-    echo = _echoed(body, role)
-    check_repeated("echo", turn.params.n * len(echo))
+    echo = _echoed(body, role, turn.params.n) if body.echo and body.messages else ""
     return ChatShape(
         head=call.heading("chatcmpl"),
         details=details,
@@ -261,8 +248,10 @@ def _content(answer: WholeAnswer, shape: ChatShape) -> str | None:
     return content if not shape.echo else shape.echo + (content or "")
 
 
-def _echoed(body: ChatBody, role: str) -> str:
-    """The last message's text, if it is to be repeated before its continuation."""
-    if not body.echo or not body.messages or body.messages[-1].get("role") != role:
+def _echoed(body: ChatBody, role: str, num_answers: int) -> str:
+    """The last message's text, if the answer continues that message."""
+    if body.messages[-1].get("role") != role:
         return ""
-    return joined_text(body.messages[-1].get("content"))
+    text = joined_text(body.messages[-1].get("content"))
+    check_repeated("echo", num_answers * len(text))
+    return text

@@ -5,6 +5,7 @@ from collections.abc import AsyncGenerator, Iterator
 from contextlib import aclosing
 from dataclasses import dataclass, field
 from functools import partial
+from itertools import starmap
 from typing import assert_never
 
 from msgspec import UNSET, UnsetType
@@ -59,9 +60,13 @@ async def _chat_events(
                 for first in writer.chunks(event):
                     yield data_event(first)
                 continue
-            for chunk in await write_scores(
-                writer.num_scores_of(event), partial(writer.encoded, event)
-            ):
+            if isinstance(event, TurnDelta) and event.logprobs is not None:
+                chunks = await write_scores(
+                    writer.num_scores_of(event), partial(writer.encoded, event)
+                )
+            else:
+                chunks = writer.encoded(event)
+            for chunk in chunks:
                 yield chunk
     yield DONE
 
@@ -84,12 +89,11 @@ class ChunkWriter:
         self._progress: defaultdict[int, _Progress] = defaultdict(_Progress)
         self._num_prompt_tokens = 0
         details = shape.details
+        self._has_running_usage = details.has_running_usage
         self._has_plain = not (details.has_token_ids or details.has_running_usage)
 
-    def num_scores_of(self, event: TurnEvent) -> int:
+    def num_scores_of(self, event: TurnDelta) -> int:
         """Number of logprobs in an event's chunk: many if the client lagged behind."""
-        if not isinstance(event, TurnDelta) or event.logprobs is None:
-            return 0
         return num_scores(self._progress[event.index].logprobs) + num_scores(event.logprobs)
 
     def encoded(self, event: TurnEvent) -> list[bytes]:
@@ -97,7 +101,7 @@ class ChunkWriter:
         plain = self._plain_event(event)
         if plain is not None:
             return [plain]
-        return [data_event(chunk) for chunk in self.chunks(event)]
+        return list(map(data_event, self.chunks(event)))
 
     def _plain_event(self, event: TurnEvent) -> bytes | None:
         """The encoded event of a delta that is only text, the usual case; None for others."""
@@ -197,14 +201,12 @@ class ChunkWriter:
             created=head.created,
             model=head.model,
             choices=[choice],
-            usage=self._running_usage(choice.index),
+            usage=self._running_usage(choice.index) if self._has_running_usage else UNSET,
             prompt_token_ids=prompt_token_ids,
         )
 
-    def _running_usage(self, index: int) -> Usage | UnsetType:
+    def _running_usage(self, index: int) -> Usage:
         """Usage of one answer so far."""
-        if not self._shape.details.has_running_usage:
-            return UNSET
         progress = self._progress[index]
         return to_usage(
             self._shape.details,
@@ -216,17 +218,20 @@ class ChunkWriter:
 
 def to_delta(parts: list[Part]) -> ChatDelta:
     """Returns all parts in one delta: the header of a tool call and its first arguments share an entry."""
-    reasoning = "".join(part.text for part in parts if isinstance(part, Reasoning)) or UNSET
-    content = "".join(part.text for part in parts if isinstance(part, Content)) or UNSET
+    content = reasoning = ""
     calls: dict[int, list[ToolCall | Arguments]] = {}
     for part in parts:
-        if isinstance(part, ToolCall | Arguments):
+        if isinstance(part, Content):
+            content += part.text
+        elif isinstance(part, Reasoning):
+            reasoning += part.text
+        else:
             calls.setdefault(part.index, []).append(part)
     return ChatDelta(
-        content=content,
-        reasoning=reasoning,
-        reasoning_content=reasoning,
-        tool_calls=[_call_delta(index, parts) for index, parts in calls.items()] or UNSET,
+        content=content or UNSET,
+        reasoning=reasoning or UNSET,
+        reasoning_content=reasoning or UNSET,
+        tool_calls=list(starmap(_call_delta, calls.items())) or UNSET,
     )
 
 

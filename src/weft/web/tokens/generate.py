@@ -85,7 +85,8 @@ def check_body(call: Call, body: TokensBody) -> None:
         raise BadRequest(
             "output_mode", 'output_mode "text" needs sampling_params.detokenize to be true'
         )
-    check_stream_options(body.stream_options, is_streamed=bool(body.stream))
+    if body.stream_options is not None:
+        check_stream_options(body.stream_options, is_streamed=bool(body.stream))
     if body.stream and body.sampling_params.prompt_logprobs is not None:
         raise BadRequest(
             "sampling_params.prompt_logprobs",
