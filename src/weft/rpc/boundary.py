@@ -8,6 +8,7 @@ import weakref
 from collections.abc import AsyncGenerator, Awaitable, Callable, Iterator
 from contextlib import contextmanager
 from functools import partial
+from operator import methodcaller
 from typing import Any, NoReturn, TypeAlias
 
 from google.protobuf.message import Message
@@ -28,6 +29,7 @@ StreamHandler = Callable[[Any, Context], Awaitable[None]]
 Failure: TypeAlias = tuple[StatusCode, str, tuple[tuple[str, bytes], ...]]
 # Bytes of a message that are not counted against the limit of all messages: the number of calls bounds them.
 FREE_BYTES = 2**16
+_serialized = methodcaller("SerializeToString")
 
 
 class Held:
@@ -174,7 +176,7 @@ def unary(name: str, handler: UnaryHandler, decode: Decode) -> "RpcMethodHandler
         # Outside the try: `abort` raises, and its exception must not be caught here.
         return await _abort(name, failure, context)
 
-    return unary_rpc_method_handler(call, decode, _encode)
+    return unary_rpc_method_handler(call, decode, _serialized)
 
 
 def stream(name: str, handler: StreamHandler, decode: Decode) -> "RpcMethodHandler[Any, Any]":
@@ -194,7 +196,7 @@ def stream(name: str, handler: StreamHandler, decode: Decode) -> "RpcMethodHandl
             _release(request)
         await _abort(name, failure, context)
 
-    return unary_stream_rpc_method_handler(call, decode, _encode)
+    return unary_stream_rpc_method_handler(call, decode, _serialized)
 
 
 async def _abort(name: str, failure: Failure, context: Context) -> NoReturn:
@@ -205,10 +207,6 @@ async def _abort(name: str, failure: Failure, context: Context) -> NoReturn:
         # would log a traceback.
         log.debug("%s: the caller left before it received %s", name, failure[0].name)
         raise asyncio.CancelledError from None
-
-
-def _encode(message: Message) -> bytes:
-    return message.SerializeToString()
 
 
 def _decoded(request: Received) -> Message:

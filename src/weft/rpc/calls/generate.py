@@ -173,14 +173,14 @@ class GenerateCall:
         self, outputs: AsyncGenerator[RequestOutput, None], params: SamplingParams, context: Context
     ) -> None:
         reply = StreamedReply(params)
+        has_scores = params.logprobs is not None or params.prompt_logprobs is not None
         async with CallWriter(context, outputs, self._write_timeout_s) as writer:
             async for output in outputs:
-                count = num_scores_of(output)
-                messages = (
-                    await write_scores(count, partial(_all_of, reply, output))
-                    if count
-                    else reply.messages(output)
-                )
+                if has_scores:
+                    write = partial(reply.messages, output)
+                    messages = await write_scores(num_scores_of(output), write)
+                else:
+                    messages = reply.messages(output)
                 for message in messages:
                     await writer.write(message)
         reply.end()
@@ -194,10 +194,6 @@ class GenerateCall:
             await let_go_of(output)
         for message in reply.messages():
             await context.write(message)
-
-
-def _all_of(reply: StreamedReply, output: RequestOutput) -> list[pb.GenerateResponse]:
-    return list(reply.messages(output))
 
 
 @asynccontextmanager

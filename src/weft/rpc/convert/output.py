@@ -1,6 +1,7 @@
 """Converts outputs to the wire: chunks and completes, with aligned logprobs."""
 
 from collections.abc import Iterator, Sequence
+from typing import Any, TypeAlias
 
 import msgspec
 
@@ -18,6 +19,7 @@ from weft.pb import vllm_engine_pb2 as pb
 LOWEST_LOGPROB = -9999.0
 
 PromptLogprobs = Sequence[PositionLogprobs | None]
+Scores: TypeAlias = dict[str, Any]  # by field of a message
 
 
 class StreamedReply:
@@ -25,6 +27,7 @@ class StreamedReply:
 
     def __init__(self, params: SamplingParams) -> None:
         self._params = params
+        self._has_scores = params.logprobs is not None or params.prompt_logprobs is not None
         self._open = set(range(params.n))
         self._silent = set(range(params.n))  # answers whose first message has not been sent
         self._plain_by_index: dict[int, pb.GenerateResponse] = {}
@@ -45,8 +48,7 @@ class StreamedReply:
                 messages.append(to_message(output, answer))
             if answer.finish_reason is not None:
                 self._open.remove(index)
-                prompt_logprobs = self._take_prompt_logprobs(output, index)
-                complete = to_complete(output, answer, self._params, prompt_logprobs)
+                complete = to_complete(output, answer, **self._take_scores(output, answer))
                 messages.append(pb.GenerateResponse(complete=complete))
         return messages
 
@@ -67,28 +69,27 @@ class StreamedReply:
         return message
 
     def _to_chunk(self, output: RequestOutput, answer: CompletionOutput) -> pb.GenerateResponse:
-        prompt_logprobs = self._take_prompt_logprobs(output, answer.index)
+        scores = self._take_scores(output, answer)
         chunk = pb.GenerateStreamChunk(
             index=answer.index,
             token_ids=answer.token_ids,
             prompt_tokens=len(output.prompt_token_ids),
             completion_tokens=len(answer.token_ids),
             cached_tokens=output.num_cached_tokens,
-            output_logprobs=to_output_logprobs(answer, self._params.logprobs),
-            input_logprobs=to_input_logprobs(
-                output.prompt_token_ids, prompt_logprobs, self._params.prompt_logprobs
-            ),
+            **scores,
         )
         message = pb.GenerateResponse(chunk=chunk)
-        if not (chunk.HasField("output_logprobs") or chunk.HasField("input_logprobs")):
+        if not any(scores.values()):
             self._plain_by_index[answer.index] = message
         return message
 
-    def _take_prompt_logprobs(self, output: RequestOutput, index: int) -> PromptLogprobs | None:
-        if index not in self._silent:
-            return None
-        self._silent.remove(index)
-        return output.prompt_logprobs
+    def _take_scores(self, output: RequestOutput, answer: CompletionOutput) -> Scores:
+        """Returns the scores for a message of this answer; those of the prompt come in its first."""
+        if not self._has_scores:
+            return {}
+        is_first = answer.index in self._silent
+        self._silent.discard(answer.index)
+        return to_scores(output, answer, self._params, is_first=is_first)
 
 
 class WholeReply:
@@ -102,7 +103,7 @@ class WholeReply:
         """Keep the answers that have ended."""
         for answer in output.outputs:
             if answer.is_finished:
-                complete = to_complete(output, answer, self._params, output.prompt_logprobs)
+                complete = to_complete(output, answer, **to_scores(output, answer, self._params))
                 self._by_index[answer.index] = pb.GenerateResponse(complete=complete)
 
     def messages(self) -> Iterator[pb.GenerateResponse]:
@@ -113,11 +114,25 @@ class WholeReply:
             yield self._by_index.pop(index)
 
 
-def to_complete(
+def to_scores(
     output: RequestOutput,
     answer: CompletionOutput,
     params: SamplingParams,
-    prompt_logprobs: PromptLogprobs | None,
+    *,
+    is_first: bool = True,
+) -> Scores:
+    """The fields of a message that hold log-probabilities; those of the prompt only if it `is_first`."""
+    prompt_logprobs = output.prompt_logprobs if is_first else None
+    return {
+        "output_logprobs": to_output_logprobs(answer, params.logprobs),
+        "input_logprobs": to_input_logprobs(
+            output.prompt_token_ids, prompt_logprobs, params.prompt_logprobs
+        ),
+    }
+
+
+def to_complete(
+    output: RequestOutput, answer: CompletionOutput, **scores: Any
 ) -> pb.GenerateComplete:
     """The end of one answer; `answer.token_ids` holds all tokens, or in a stream the last new ones."""
     complete = pb.GenerateComplete(
@@ -129,10 +144,7 @@ def to_complete(
         cached_tokens=output.num_cached_tokens,
         spec_draft_tokens=answer.num_draft_tokens,
         spec_accepted_tokens=answer.num_accepted_tokens,
-        output_logprobs=to_output_logprobs(answer, params.logprobs),
-        input_logprobs=to_input_logprobs(
-            output.prompt_token_ids, prompt_logprobs, params.prompt_logprobs
-        ),
+        **scores,
     )
     transfer = output.kv_transfer_params
     if transfer is not None:

@@ -84,14 +84,15 @@ def to_generation(
     """Converts a request; refuses only what is specific to this protocol. `media` describes the media that the model
     accepts.
     """
-    if media is None and (name := media_field(request)) is not None:
+    name = media_field(request)
+    if media is None and name is not None:
         raise BadRequest(name, f"{name}: this model reads text only")
     params = to_params(request.sampling_params, is_streaming=request.stream)
     if request.HasField(_TRANSFER_JSON) or request.HasField(KEY):
         params = msgspec.structs.replace(params, extra_args=_to_extra_args(request))
     return Generation(
         request_id=request.request_id or None,
-        prompt=partial(_to_prompt, request, params, limits),
+        prompt=partial(_to_prompt, request, params, limits, has_media=name is not None),
         prompt_text=request.tokenized.original_text or None,
         params=params,
         data_parallel_rank=(
@@ -138,8 +139,10 @@ def to_num_steps(request: common_pb2.StartProfileRequest) -> int | None:
     return request.num_steps if request.HasField("num_steps") else None
 
 
-def _to_prompt(request: pb.GenerateRequest, params: SamplingParams, limits: Limits) -> PromptType:
-    media = to_media(request)
+def _to_prompt(
+    request: pb.GenerateRequest, params: SamplingParams, limits: Limits, *, has_media: bool
+) -> PromptType:
+    media = to_media(request) if has_media else None
     match request.WhichOneof("input"):
         case "text":
             # Read once: protobuf builds the text, up to megabytes, at each access.
@@ -256,7 +259,9 @@ def to_params(message: pb.SamplingParams, *, is_streaming: bool) -> SamplingPara
         top_k=message.top_k,
         structured_outputs=_to_structured_outputs(message),
         stop=list(message.stop) or None,
-        stop_token_ids=_to_ids("stop_token_ids", message.stop_token_ids) or None,
+        stop_token_ids=(
+            _to_ids("stop_token_ids", message.stop_token_ids) if message.stop_token_ids else None
+        ),
         logit_bias={key: _shortest(value) for key, value in message.logit_bias.items()} or None,
         # The caller gets token ids; text is needed only to search for stop strings.
         detokenize=bool(message.stop),
