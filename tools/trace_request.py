@@ -45,9 +45,9 @@ from weft.web.served import Served
 SOURCE = str(Path(__file__).resolve().parent.parent / "src" / "weft") + "/"
 # Functions and lines that a request may run.
 BOUNDS = {
-    "HTTP chat, streamed": (510, 2700),
-    "HTTP chat, whole": (500, 2620),
-    "gRPC Generate, streamed": (305, 1680),
+    "HTTP chat, streamed": (400, 2360),
+    "HTTP chat, whole": (390, 2290),
+    "gRPC Generate, streamed": (230, 1420),
 }
 ONCE = ("validate_params", "validate_prompt", "resolve_params", "validate_cache_salt")
 MEMORY = 1 << 30
