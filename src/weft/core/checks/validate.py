@@ -228,8 +228,7 @@ def validate_truncation(num_tokens: int, limits: Limits) -> None:
 
 
 def _check_max_tokens(name: str, most: int, params: SamplingParams, _limits: Limits) -> None:
-    least = params.min_tokens
-    if least > most:
+    if (least := params.min_tokens) > most:
         raise BadRequest(
             "min_tokens",
             (Key("min_tokens"), " must be at most ", Key(name), f" ({most}), got {least}"),
@@ -358,9 +357,7 @@ def _check_repetition(name: str, given: Any, _params: SamplingParams, _limits: L
 
 _IF_GIVEN: Mapping[str, Callable[[str, Any, SamplingParams, Limits], None]] = {
     "max_tokens": _check_max_tokens,
-    "truncate_prompt_tokens": lambda _name, given, _params, limits: validate_truncation(
-        given, limits
-    ),
+    "truncate_prompt_tokens": lambda _, given, _params, limits: validate_truncation(given, limits),
     "stop": _check_stops,
     "logprob_token_ids": _check_scored_ids,
     "logprobs": _check_logprobs,
