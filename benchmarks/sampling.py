@@ -29,7 +29,7 @@ NUM_SEEN = 2_000
 
 def kinds(rng: np.random.Generator) -> dict[str, Choice]:
     """What requests ask for, by name."""
-    seen = rng.integers(0, VOCAB, NUM_SEEN).astype(np.int32)
+    seen: list[int] = rng.integers(0, VOCAB, NUM_SEEN).tolist()  # as the engine gives them
     return {
         "greedy": Choice(),
         "temperature 1": Choice(temperature=1.0),
