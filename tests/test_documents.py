@@ -29,6 +29,7 @@ ELSEWHERE = {
 }
 # By how a command begins.
 NOT_RUN = {
+    "python -m tests.fuzz": "an hour for each parser; tests/fuzz runs a few inputs of each",
     "docker ": "needs Docker; make check-deploy checks the files",
     "helm install ": "needs a cluster; make check-deploy has helm render and check the chart",
     "kubectl ": "needs a cluster; make check-deploy checks what is applied",

@@ -37,6 +37,7 @@ PROJECT = (
     "CONTRIBUTING.md",
     "docs/style.md",
     "docs/extending.md",
+    "docs/fuzzing.md",
     "docs/mutants.md",
     "docs/sanitizers.md",
     "CHANGELOG.md",

@@ -61,6 +61,29 @@ AREAS = {
         "tests/faults/test_http_wire.py",
     ],
     "rpc": ["tests/rpc"],
+    "text/outputs.py": ["tests/engine/test_outputs.py", "tests/engine/test_outputs_streaming.py"],
+    "epp/request": [
+        "tests/epp/request",
+        "tests/epp/server/test_buffered_bodies.py",
+        "tests/epp/server/test_response_phase.py",
+    ],
+    "engine/step": [
+        "tests/engine/test_sampler.py",
+        "tests/engine/test_step_budget.py",
+        "tests/engine/test_steps_ahead.py",
+        "tests/engine/test_not_numbers.py",
+    ],
+    "engine/transfer": [
+        "tests/engine/test_circuit_breaker.py",
+        "tests/engine/test_transfer_wire.py",
+        "tests/engine/test_transfer_settings.py",
+        "tests/engine/test_transfer_trust.py",
+        "tests/engine/test_unproven.py",
+        "tests/engine/test_slow_peers.py",
+        "tests/engine/test_transfer_chunks.py",
+        "tests/engine/test_shared_leases.py",
+        "tests/engine/test_kv_transfer.py",
+    ],
 }
 PRELOADED = ("grpc", "httpx2", "numpy", "prometheus_client", "pytest", "uvicorn")
 PATIENCE = 10  # times what the tests take unchanged; a mutant may well wait for ever

@@ -45,3 +45,10 @@ def test_the_longest_answer_holds_no_loop():
     usage = usage_of(body)
     assert is_bounded(time.thread_time() - began_s)
     assert usage == Usage(3, 4, 1)
+
+
+def test_a_list_of_answers_has_the_sum_of_their_usage():
+    """SGLang answers several prompts so; a list of thousands is not read."""
+    one = {"meta_info": {"prompt_tokens": 1, "completion_tokens": 2}}
+    assert usage_of(json.dumps([one, one]).encode()) == Usage(2, 4)
+    assert usage_of(json.dumps([one] * 4097).encode()) is None

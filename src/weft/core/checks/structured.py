@@ -25,6 +25,7 @@ MAX_REPEATS = 10_000
 MAX_WHITESPACE_CHARS = 256
 # As a constant, an integer that float64 rounds to -2**63 ends the process of llguidance 1.9.1 (SIGSEGV).
 FATAL_NUMBERS = range(-(2**63), -(2**63) + 2**9 + 1)
+_FATAL_DIGITS = "-9223372036854775"  # all of them begin so
 _NEVER_CONSTANTS = frozenset({*BOUNDS, "default", "examples"})
 _MAX_LISTED = 5
 _MAX_PLACE_CHARS = 60
@@ -129,6 +130,8 @@ def _parsed(kind: str, text: object, max_depth: int) -> Any:
     except ValueError as error:
         raise BadRequest(kind, f"{kind} is not valid JSON: {error}") from error
     check_depth(kind, value, max_depth, partial(_check_sizes, kind))
+    if _FATAL_DIGITS in text:
+        check_depth(kind, value, max_depth, partial(_check_constants, kind))
     return value
 
 
@@ -192,7 +195,7 @@ def check_depth(
 
 
 def _check_sizes(kind: str, schema: dict[Any, Any]) -> None:
-    """Checks the minimum counts of a schema, its constants, and the repetitions of a pattern or grammar inside it."""
+    """Checks the minimum counts of a schema, and the repetitions of a pattern or grammar inside it."""
     for key in LEAST:
         count = schema.get(key)
         if isinstance(count, int | float) and count > MAX_COUNT:
@@ -200,6 +203,10 @@ def _check_sizes(kind: str, schema: dict[Any, Any]) -> None:
     for text in (schema.get("pattern"), schema.get("grammar")):
         if isinstance(text, str):
             _check_repeats(kind, text)
+
+
+def _check_constants(kind: str, schema: dict[Any, Any]) -> None:
+    """Checks that a schema, and all lists in it, have no number over which the grammar library ends its process."""
     for key in schema.keys() - _NEVER_CONSTANTS:
         if _has_fatal_number(schema[key]):
             raise BadRequest(
