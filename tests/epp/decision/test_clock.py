@@ -3,10 +3,10 @@
 import asyncio
 
 from benchmarks.scale.virtual_time import run_virtually
+from weft.core.aio.turns import Turns
 from weft.epp.build import load_config, make_picker
 from weft.epp.config.options import PickerOptions
 from weft.epp.pool.endpoint import EndpointSpec
-from weft.epp.pool.turns import Turns
 from weft.epp.request.values import InferenceRequest, Prompt
 
 

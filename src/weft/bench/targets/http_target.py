@@ -11,9 +11,10 @@ import msgspec
 
 from weft.bench.options import TargetOptions
 from weft.bench.record import Prompt, Record
-from weft.bench.targets.http_wire import HttpWire, Response
+from weft.bench.targets.http_wire import HttpWire
 from weft.core.address import join_host_port
 from weft.core.errors import ConfigError, GenerationError
+from weft.http.client import Response
 from weft.text.tokenizer import Tokenizer
 
 ENDPOINTS = {

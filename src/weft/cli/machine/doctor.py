@@ -25,10 +25,10 @@ from weft.cli.shown import print_json
 from weft.compute.native import _core
 from weft.core.errors import ConfigError
 from weft.core.observe.terminal import say
+from weft.http.tls import server_tls
 from weft.rpc.options import RpcOptions
 from weft.rpc.server import credentials
 from weft.web.http.options import HttpOptions
-from weft.web.http.server import ssl_context
 
 EXIT_FINDINGS = 1
 _LIBRARIES = ("grpcio", "numpy", "tokenizers", "llguidance")
@@ -122,7 +122,11 @@ def check_pair(
 ) -> Iterator[Check]:
     """Checks that a certificate and its key can be loaded; nothing without TLS."""
     try:
-        loaded = ssl_context(options) if isinstance(options, HttpOptions) else credentials(options)
+        loaded = (
+            server_tls(options.ssl_certfile, options.ssl_keyfile)
+            if isinstance(options, HttpOptions)
+            else credentials(options)
+        )
     except ConfigError as error:
         yield Check(
             area=area, found=str(error), mend=f"weft serve {flag} CERT.pem ...  # and its own key"

@@ -11,8 +11,8 @@ from typing import Final
 
 import msgspec
 
+from weft.core.aio.turns import Turns
 from weft.core.values.patterns import NEVER
-from weft.epp.pool.turns import Turns
 
 _LABEL = re.compile(r'\s*+([a-zA-Z_]\w*+)\s*+=\s*+"((?:[^"\\]++|\\.)*+)"\s*+(?:,|$)', re.ASCII)
 _ESCAPE = re.compile(r"\\(.)")

@@ -1,20 +1,14 @@
-"""A keep-alive HTTP/1.1 GET of one path of one server: enough for scraping, at a tenth of a library's cost.
+"""A keep-alive GET of one path of one server: enough for scraping."""
 
-Polling 100 endpoints every 50 ms takes 7 % of a core, and 68 % with httpx2 (`docs/decisions/0015`,
-benchmarks/poll.py).
-"""
-
-import asyncio
-import contextlib
 import ssl
 import zlib
 
 from weft.core.address import join_host_port
-from weft.epp.pool.turns import Turns
+from weft.core.aio.turns import Turns
+from weft.http.client import BadResponse, Connection, Limits
 
 MAX_BODY_BYTES = 16 << 20
-_MAX_HEAD_BYTES = 64 << 10
-_MAX_TRAILERS = 64
+_LIMITS = Limits(body=MAX_BODY_BYTES)
 _PIECE_BYTES = 64 << 10
 
 
@@ -42,15 +36,14 @@ class KeepAliveGet:
             f"GET {path} HTTP/1.1\r\nHost: {join_host_port(self._name, port)}\r\nAccept: text/plain\r\n"
             f"{authorization}Accept-Encoding: gzip\r\nUser-Agent: weft-epp\r\n\r\n"
         ).encode("latin-1", "replace")
-        self._reader: asyncio.StreamReader | None = None
-        self._writer: asyncio.StreamWriter | None = None
+        self._connection: Connection | None = None
 
     async def fetch(self) -> bytes:
         """The body; raises `OSError`, `TimeoutError` by the caller's limit, or `GetFailed`."""
-        is_reused = self._writer is not None
+        is_reused = self._connection is not None
         try:
             return await self._exchange()
-        except (OSError, EOFError):
+        except OSError:
             self.close()
             if not is_reused:
                 raise
@@ -67,84 +60,26 @@ class KeepAliveGet:
 
     def close(self) -> None:
         """Drop the connection."""
-        if self._writer is not None:
-            with contextlib.suppress(Exception):
-                self._writer.close()
-        self._reader = self._writer = None
+        if self._connection is not None:
+            self._connection.close()
+        self._connection = None
 
     async def _exchange(self) -> bytes:
-        if self._writer is None:
-            self._reader, self._writer = await asyncio.open_connection(
-                self._host,
-                self.port,
-                ssl=self._tls,
-                server_hostname=None if self._tls is None else self._name,
-                limit=_MAX_HEAD_BYTES,
-            )
-        assert self._reader is not None
-        self._writer.write(self._request)
-        await self._writer.drain()
+        if self._connection is None:
+            self._connection = await Connection.open(self._host, self.port, self._tls, self._name)
         try:
-            return await self._read_answer(self._reader)
-        except (ValueError, zlib.error, asyncio.LimitOverrunError) as error:
+            response = await self._connection.send(self._request, _LIMITS)
+            body = await response.read()
+            if not response.can_follow:
+                self.close()
+            if response.status != 200:
+                raise GetFailed(f"status {response.status}")
+            is_packed = response.headers.get(b"content-encoding") == b"gzip"
+            return await _gunzip(body) if is_packed else body
+        except BadResponse as error:
+            raise GetFailed(str(error)) from error
+        except (ValueError, zlib.error) as error:
             raise GetFailed(f"not an HTTP answer: {error}") from error
-
-    async def _read_answer(self, reader: asyncio.StreamReader) -> bytes:
-        head = await reader.readuntil(b"\r\n\r\n")
-        lines = head.decode("latin-1").split("\r\n")
-        headers = {
-            key.strip().lower(): value.strip()
-            for key, _, value in (line.partition(":") for line in lines[1:])
-        }
-        body = await _read_body(reader, headers)
-        if headers.get("connection", "").lower() == "close" or lines[0].startswith("HTTP/1.0"):
-            self.close()
-        parts = lines[0].split(" ", 2)
-        if len(parts) < 2 or not parts[0].startswith("HTTP/1."):
-            raise ValueError("no HTTP/1 status line")
-        if parts[1] != "200":
-            raise GetFailed(f"status {parts[1]}")
-        if headers.get("content-encoding") == "gzip":
-            return await _gunzip(body)
-        return body
-
-
-async def _read_body(reader: asyncio.StreamReader, headers: dict[str, str]) -> bytes:
-    if "chunked" in headers.get("transfer-encoding", "").lower():
-        return await _read_chunks(reader)
-    if "content-length" in headers:
-        length = int(headers["content-length"])
-        if not 0 <= length <= MAX_BODY_BYTES:
-            raise ValueError(f"a body of {length} bytes")
-        return await reader.readexactly(length)
-    body = bytearray()
-    while chunk := await reader.read(_PIECE_BYTES):
-        body += chunk
-        if len(body) > MAX_BODY_BYTES:
-            raise ValueError("the body is too long")
-    return bytes(body)
-
-
-async def _read_chunks(reader: asyncio.StreamReader) -> bytes:
-    body = bytearray()
-    turns = Turns()
-    while size := _chunk_size(await reader.readline()):
-        if len(body) + size > MAX_BODY_BYTES:
-            raise ValueError("the body is too long")
-        body += await reader.readexactly(size)
-        await reader.readexactly(2)
-        await turns.yield_if_due()  # many chunks may be in the buffer already
-    for _ in range(_MAX_TRAILERS):
-        if not (await reader.readline()).strip():
-            return bytes(body)
-    raise ValueError("too many trailers")
-
-
-def _chunk_size(line: bytes) -> int:
-    size = int(line.split(b";")[0], 16)
-    if size < 0:
-        raise ValueError("a chunk of negative length")
-    return size
 
 
 async def _gunzip(body: bytes) -> bytes:

@@ -16,6 +16,7 @@ from weft.epp.metrics.series import PickerMetrics
 from weft.epp.pool.endpoint import Endpoint, Load
 from weft.epp.pool.http_get import GetFailed, KeepAliveGet
 from weft.epp.pool.pool import Pool
+from weft.http.tls import client_tls
 
 _log = logging.getLogger(__name__)
 
@@ -253,12 +254,9 @@ def http_sources(
 def make_tls(parameters: MetricsSourceParameters) -> ssl.SSLContext:
     """Returns the TLS context that checks servers' certificates and presents ours; raises `ConfigError`."""
     try:
-        context = ssl.create_default_context(cafile=parameters.ca_cert_path)
+        context = client_tls(parameters.ca_cert_path, is_insecure=parameters.insecure_skip_verify)
         if parameters.client_cert_path and parameters.client_key_path:
             context.load_cert_chain(parameters.client_cert_path, parameters.client_key_path)
     except OSError as error:
         raise ConfigError(f"dataLayer.sources: a certificate cannot be read: {error}") from error
-    if parameters.insecure_skip_verify:
-        context.check_hostname = False
-        context.verify_mode = ssl.CERT_NONE
     return context

@@ -3,9 +3,9 @@
 from collections.abc import Iterable
 from enum import Enum
 
+from weft.core.aio.turns import Turns
 from weft.epp.metrics.series import PickerMetrics
 from weft.epp.pool.endpoint import Endpoint
-from weft.epp.pool.turns import Turns
 from weft.epp.prefix.events import MAX_BATCH_BYTES, Cleared, Event, Malformed, decode_batch
 from weft.epp.prefix.precise import PreciseIndex
 

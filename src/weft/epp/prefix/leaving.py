@@ -3,9 +3,9 @@
 import asyncio
 from collections.abc import Callable
 
+from weft.core.aio.turns import Turns
 from weft.epp.pool.endpoint import Endpoint
 from weft.epp.pool.pool import Pool
-from weft.epp.pool.turns import Turns
 
 
 class Leaving:

@@ -11,9 +11,9 @@ import zmq
 import zmq.asyncio
 
 from weft.core.address import join_host_port
+from weft.core.aio.turns import Turns
 from weft.core.errors import ConfigError
 from weft.epp.pool.endpoint import Endpoint
-from weft.epp.pool.turns import Turns
 from weft.epp.prefix.feed import EventFeed, Step
 
 _log = logging.getLogger(__name__)

@@ -3,7 +3,6 @@
 import asyncio
 import logging
 import socket
-import ssl
 import time
 from collections.abc import Iterable
 from contextlib import suppress
@@ -13,6 +12,7 @@ from functools import partial
 from uvicorn.config import Config
 
 from weft.core.errors import ConfigError, Unavailable
+from weft.http.tls import server_tls
 from weft.web.http.app import HttpApp, Router
 from weft.web.http.endpoint import Endpoint
 from weft.web.http.options import HttpOptions
@@ -41,7 +41,7 @@ class HttpServer:
         self._connections = Connections()
         self._server: asyncio.Server | None = None
         self._clock: asyncio.TimerHandle | None = None
-        self._ssl = ssl_context(options)
+        self._ssl = server_tls(options.ssl_certfile, options.ssl_keyfile)
 
     async def start(self) -> int:
         """Listen, and answer probes; the port that was bound. `ConfigError` if that is impossible."""
@@ -144,26 +144,3 @@ def _listen(options: HttpOptions) -> socket.socket:
         ) from error
     listener.setblocking(False)
     return listener
-
-
-def ssl_context(options: HttpOptions) -> ssl.SSLContext | None:
-    """The TLS context of the certificate files; None without files. Raises `ConfigError` that names the flag."""
-    cert, key = options.ssl_certfile, options.ssl_keyfile
-    if cert is None or key is None:
-        if cert or key:
-            raise ConfigError("TLS needs both --ssl-certfile and --ssl-keyfile")
-        return None
-    for flag, path in (("--ssl-certfile", cert), ("--ssl-keyfile", key)):
-        try:
-            path.read_bytes()
-        except OSError as error:
-            raise ConfigError(f"{flag}: cannot read {path}: {error.strerror}") from error
-    context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
-    try:
-        context.load_cert_chain(cert, key)
-    except (ssl.SSLError, ValueError) as error:
-        raise ConfigError(
-            f"--ssl-certfile {cert} and --ssl-keyfile {key} are not a certificate and its key "
-            "in PEM form"
-        ) from error
-    return context
