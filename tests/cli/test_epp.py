@@ -261,7 +261,7 @@ def test_a_second_signal_does_not_wait():
         ({"metrics_cert_dir": "/c"}, "--metrics-cert-dir is refused: the metrics port"),
         ({"metrics_client_ca_file": "/c"}, "--metrics-client-ca-file is refused"),
         ({"total_queued_requests_metric": "a"}, "--total-queued-requests-metric is refused: name"),
-        ({"feature_gates": "a=true"}, "--feature-gates is refused: gates stand in featureGates"),
+        ({"feature_gates": "a=true"}, "--feature-gates is refused: set featureGates"),
     ],
 )
 def test_what_is_not_offered_is_refused_by_name(setting: dict, words: str):

@@ -92,13 +92,13 @@ def test_values_that_change_nothing_are_taken_without_a_word(name: str, value: o
 @pytest.mark.parametrize(
     ("name", "value", "words"),
     [
-        ("tensor-parallel-size", "2", "leave it out, or have vLLM"),
+        ("tensor-parallel-size", "2", "leave it out, or use vLLM"),
         ("pipeline_parallel_size", 2, "one process on one machine"),
         ("data_parallel_multi_port_external_lb", True, "start one for each"),
         ("structured-outputs-config", {"disable_any_whitespace": True}, "disable_any_whitespace"),
         ("structured-outputs-config", {"unheard": 1}, "unheard is not supported"),
         ("limit-mm-per-prompt", '{"image": 2}', "prompts are text"),
-        ("load-format", "pt", "safetensors, or GGUF .* convert others"),
+        ("load-format", "pt", "safetensors, or GGUF .* convert other formats"),
         ("load-format", "dummy", "serve embedded:random"),
         ("hf-token", "t", "set HF_TOKEN"),
         ("rope-theta", "1e6", "--hf-overrides"),

@@ -387,7 +387,7 @@ async def test_the_log_says_who_sees_the_events(tmp_path: Path, caplog: pytest.L
     caplog.set_level("INFO", "weft.engine")  # another test may have set the level of all of weft
     for endpoint, reach in (
         (f"ipc://{tmp_path}/own", "readable by anyone who can connect"),
-        ("tcp://192.0.2.1:4000", "sent to the listener there"),
+        ("tcp://192.0.2.1:4000", "sent to the process that listens there"),
     ):
         caplog.clear()
         Source(tmp_path, endpoint=endpoint, replay_endpoint=None).publisher.close()

@@ -126,7 +126,7 @@ def _open_below(directory: Path, url: str) -> int | None:
 
 
 def _read_regular(handle: int, max_bytes: int) -> bytes:
-    """At most a byte more than `max_bytes`."""
+    """Returns the file's first `max_bytes` + 1 bytes: the extra byte shows the caller that it is too long."""
     if not stat.S_ISREG(os.fstat(handle).st_mode):
         raise OSError("not a regular file")
     with open(handle, "rb", closefd=False) as file:

@@ -46,14 +46,12 @@ class ReferenceFlags:
         str | None, _idle("VersionTLS12, which is what gRPC serves; others are refused.")
     ] = None
 
-    enable_pprof: Annotated[
-        bool, _off("there is no Go runtime to profile; py-spy can, from outside")
-    ] = False
+    enable_pprof: Annotated[bool, _off("there is no Go runtime to profile; use py-spy")] = False
     refresh_prometheus_metrics_interval: Annotated[
-        str | None, _off("gauges are brought up to date whenever somebody reads them")
+        str | None, _off("gauges are updated whenever the metrics are read")
     ] = None
     tls_cipher_suites: Annotated[
-        str | None, _off("gRPC chooses; set GRPC_SSL_CIPHER_SUITES in the environment")
+        str | None, _off("gRPC chooses them; set GRPC_SSL_CIPHER_SUITES in the environment")
     ] = None
     metrics_cert_dir: Annotated[str | None, _off(_METRICS_TLS)] = None
     metrics_client_ca_file: Annotated[str | None, _off(_METRICS_TLS)] = None
@@ -62,15 +60,17 @@ class ReferenceFlags:
     kv_cache_usage_percentage_metric: Annotated[str | None, _off(_SERIES)] = None
     lora_info_metric: Annotated[str | None, _off(_SERIES)] = None
     cache_info_metric: Annotated[str | None, _off(_SERIES)] = None
-    feature_gates: Annotated[
-        str | None, _off("gates stand in featureGates of the configuration")
-    ] = None
+    feature_gates: Annotated[str | None, _off("set featureGates in the configuration file")] = None
 
     plugin_state_staleness_threshold: Annotated[
-        str | None, _off("what is remembered of a request ends with it, or after an hour")
+        str | None,
+        _off("plugins' state of a request is deleted when it ends, at the latest after an hour"),
     ] = None
     fairness_id_metric_label_limit: Annotated[
-        str | None, _off("a thousand fairness ids have series of their own; the rest is other")
+        str | None,
+        _off(
+            "the first thousand fairness ids have metric series of their own; all others share one"
+        ),
     ] = None
 
     def refuse_what_is_not_offered(self) -> None:

@@ -149,7 +149,11 @@ class KvPublisher:
             (socket.bind if is_bound else socket.connect)(place)
         except zmq.ZMQError as error:
             raise ConfigError(f"{FLAG}: {name} {place}: {error.strerror}") from error
-        reach = "readable by anyone who can connect" if is_bound else "sent to the listener there"
+        reach = (
+            "readable by anyone who can connect"
+            if is_bound
+            else "sent to the process that listens there"
+        )
         log.info("cache events, which contain prompt tokens: %s %s, %s", name, place, reach)
 
     def _take_subscriptions(self) -> None:
