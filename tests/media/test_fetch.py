@@ -104,7 +104,7 @@ async def test_all_items_share_one_limit():
     """Three of 400 bytes are more than 1000, before the third is decoded."""
     one = data_url(b"x" * 400)
     assert len(await fetched(one, one)) == 2
-    assert "may have 200 more bytes" in await refusal(one, one, one)
+    assert "200 more bytes are allowed" in await refusal(one, one, one)
 
 
 async def test_bytes_and_uuids_stay_as_they_are():
@@ -228,8 +228,8 @@ async def test_redirects_stay_with_http(target):
 @pytest.mark.parametrize(
     ("answer", "words"),
     [
-        (ok(b"x" * 1001), "may have 1000 more bytes"),
-        (b"HTTP/1.1 200 OK\r\n\r\n" + b"x" * 5000, "may have 1000 more bytes"),
+        (ok(b"x" * 1001), "1000 more bytes are allowed"),
+        (b"HTTP/1.1 200 OK\r\n\r\n" + b"x" * 5000, "1000 more bytes are allowed"),
         (ok(b"x", "content-encoding: gzip"), "compressed"),
         (b"HTTP/1.1 404 Not Found\r\ncontent-length: 0\r\n\r\n", "status 404"),
         (b"HTTP/1.1 500 Oh\r\ncontent-length: 0\r\n\r\n", "status 500"),
@@ -296,7 +296,7 @@ async def test_nothing_else_is_read(tmp_path):
         assert "is no file below the directory" in reason
     for url in (f"file://host{inside}/x", "file:secret", "file:///dev/zero", "file://[x/"):
         assert "is no file below the directory" in await refusal(url, directory=inside)
-    assert "may have 1000 more bytes" in await refusal(f"file://{inside}/large", directory=inside)
+    assert "1000 more bytes are allowed" in await refusal(f"file://{inside}/large", directory=inside)
 
 
 async def test_what_is_no_file_leaves_no_descriptor_open(tmp_path):
