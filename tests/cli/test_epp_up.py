@@ -210,8 +210,11 @@ def test_workers_may_speak_grpc_alone():
 @pytest.mark.parametrize(
     ("lines", "words"),
     [
-        (["  HTTP    http://127.0.0.1:1 (no TLS)"], "not --no-grpc"),
-        (["  HTTP    https://127.0.0.1:1 (TLS)", "  gRPC    127.0.0.1:2 (TLS)"], "no TLS"),
+        (["  HTTP    http://127.0.0.1:1 (no TLS)"], "must not contain --no-grpc"),
+        (
+            ["  HTTP    https://127.0.0.1:1 (TLS)", "  gRPC    127.0.0.1:2 (TLS)"],
+            "must not turn on TLS",
+        ),
     ],
 )
 def test_workers_that_nobody_behind_envoy_can_reach_are_refused(lines: list[str], words: str):

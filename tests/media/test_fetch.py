@@ -296,7 +296,9 @@ async def test_nothing_else_is_read(tmp_path):
         assert "is no file below the directory" in reason
     for url in (f"file://host{inside}/x", "file:secret", "file:///dev/zero", "file://[x/"):
         assert "is no file below the directory" in await refusal(url, directory=inside)
-    assert "1000 more bytes are allowed" in await refusal(f"file://{inside}/large", directory=inside)
+    assert "1000 more bytes are allowed" in await refusal(
+        f"file://{inside}/large", directory=inside
+    )
 
 
 async def test_what_is_no_file_leaves_no_descriptor_open(tmp_path):

@@ -408,5 +408,5 @@ async def test_a_second_empty_end_of_a_body_is_passed_over():
     assert not stream.exchange.is_done
     answers = await stream.send(response_headers())
     assert [answer.WhichOneof("response") for answer in answers] == ["response_headers"]
-    with pytest.raises(ProtocolError, match="out of turn"):
+    with pytest.raises(ProtocolError, match="out of order"):
         await stream.send(request_body(b"more", end=True))
