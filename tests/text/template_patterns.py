@@ -31,7 +31,9 @@ _PATTERN = """
       or (before == 'tool' and not facts.takes_user_after_result)
   ) %}{{ raise_exception('a user text may not stand here') }}{% endif %}
   {%- set calls = message.tool_calls or [] %}
-  {%- if facts.needs_null_content and content is not none %}{% set calls = [] %}{% endif %}
+  {%- if (facts.needs_null_content and content is not none) or not facts.writes_calls %}
+    {%- set calls = [] %}
+  {%- endif %}
   {%- if calls | length > 1 and not facts.takes_parallel_calls %}
     {{- raise_exception('one call at once') }}
   {%- endif %}
@@ -43,7 +45,7 @@ _PATTERN = """
     {%- else %}{% for key, value in call.function.arguments | items %}[{{ key }}={{ value }}]{% endfor %}
     {%- endif %}
   {%- endfor %}
-  {%- if content is none %}
+  {%- if content is none or (role == 'tool' and not facts.takes_results) %}
   {%- elif role in facts.textless_roles and role not in facts.part_roles %}{{ content[0].text }}
   {%- elif role in facts.textless_roles %}{% for part in content %}{{ part.text }}{% endfor %}
   {%- elif content is string %}{{ content }}

@@ -234,13 +234,12 @@ def test_a_template_that_makes_too_much_is_stopped(source):
     "source",
     [
         "{{ ''.__class__.__mro__[1].__subclasses__() }}",
-        "{{ messages.append(1) }}",
         "{{ cycler.__init__.__globals__.os.system('true') }}",
         "{{ none_such.attribute }}",
     ],
 )
 def test_a_template_cannot_leave_the_sandbox(source):
-    """No interpreter internals, no changing of what it was given."""
+    """No interpreter internals; what it was given is a copy of its own."""
     with (
         ChatTemplate(source, TOKENS) as template,
         pytest.raises(BadRequest, match="template failed"),

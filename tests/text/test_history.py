@@ -1,12 +1,16 @@
 """Conversations go on whatever is in their history: each form that a template refuses becomes one that it takes."""
 
+import json
 import re
 
 import pytest
 
 from tests.text.template_patterns import InProcess, distinct_facts, pattern
+from weft.text.parsers.parts import Arguments, ToolCall
+from weft.text.parsers.table import make_output_parser
 from weft.text.templates.history import normalise_messages, short_id
 from weft.text.templates.template_facts import TemplateFacts
+from weft.text.templates.told_calls import family_of
 
 
 def call(call_id, arguments):
@@ -93,6 +97,48 @@ def test_parallel_calls_follow_each_other_where_a_template_takes_one_at_once():
         ("tool", "b"),
         ("tool", "x"),
     ]
+
+
+CALLS = {"role": "assistant", "content": "Wait.", "tool_calls": [call("c1", '{"key": "é"}')]}
+
+
+@pytest.mark.parametrize(
+    ("parser", "written"),
+    [
+        (None, '<tool_call>\n{"name": "f", "arguments": {"key": "é"}}\n</tool_call>'),
+        ("lfm2", "<|tool_call_start|>[f(key='é')]<|tool_call_end|>"),
+        ("granite", '<|tool_call|>[{"name": "f", "arguments": {"key": "é"}}]'),
+        ("llama3_json", '{"name": "f", "parameters": {"key": "é"}}'),
+        ("glm45", '<tool_call>\n{"name": "f", "arguments": {"key": "é"}}\n</tool_call>'),
+    ],
+)
+def test_calls_that_a_template_does_not_write_are_texts_of_the_model(parser, written):
+    """In the form of the model's parser where that is JSON or Python, which reads the same call again."""
+    facts, family = TemplateFacts(writes_calls=False), family_of("", parser)
+    (message,) = normalise_messages([CALLS], facts, family)
+    assert message == {"role": "assistant", "content": f"Wait.\n{written}"}
+    if parser in ("lfm2", "granite", "llama3_json"):
+        reader = make_output_parser(reasoning=None, tool=parser)
+        parts = [*reader.feed(written), *reader.finish()]
+        assert parts[0] == ToolCall(0, "f")
+        arguments = "".join(part.text for part in parts if isinstance(part, Arguments))
+        assert json.loads(arguments) == {"key": "é"}
+
+
+def test_results_that_a_template_does_not_write_are_texts_of_the_user():
+    """Parts stay parts where the user's are; the order of calls and results stays."""
+    result = {"role": "tool", "tool_call_id": "c1", "content": [text_part("a"), text_part("b")]}
+    facts = TemplateFacts(writes_calls=False, takes_results=False, takes_two_users=False)
+    _, told = normalise_messages([CALLS, result, {"role": "user", "content": "So?"}], facts)
+    assert told == {
+        "role": "user",
+        "content": "<tool_response>\na\nb\n</tool_response>\n\nSo?",
+    }
+    facts = TemplateFacts(takes_results=False, part_roles=frozenset({"user"}))
+    _, told = normalise_messages([CALLS, result], facts)
+    assert [part["text"] for part in told["content"]] == [
+        "<tool_response>", "a", "b", "</tool_response>",
+    ]  # fmt: skip
 
 
 def test_a_template_that_takes_everything_gets_everything_as_it_is():

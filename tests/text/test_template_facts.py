@@ -3,6 +3,7 @@
 import pytest
 
 from tests.text.template_patterns import InProcess, distinct_facts, pattern, published_facts
+from weft.text.templates.chat import ChatTemplate
 from weft.text.templates.template_facts import TemplateFacts
 
 # Names that are content in one branch and calls in another, as in Mistral's templates.
@@ -56,6 +57,22 @@ def test_parts_are_wanted_where_they_are_written_as_text(source, roles, textless
     """Neither a loop over the name of contents nor a macro around them says whether they may be lists."""
     facts = InProcess(source).facts
     assert (facts.part_roles, facts.textless_roles) == (roles, textless)
+
+
+def test_a_template_may_keep_lists_of_its_own():
+    """Kimi K2's count calls in a list, and llama.cpp's for DeepSeek R1 write a filter's values as JSON."""
+    source = """{% set seen = namespace(ids=[]) %}{% for m in messages %}{% set _ = seen.ids.append(m.role) %}
+{%- endfor %}{{ seen.ids | map('upper') | tojson }}"""
+    assert InProcess(source).render([{"role": "user", "content": "x"}]) == '["USER"]'
+
+
+def test_a_template_cannot_change_what_others_read():
+    """Its messages and tools are copies of its rendering's own."""
+    changing = "{% for t in tools %}{% set _ = t.function.clear() %}{% endfor %}{{ messages }}"
+    with ChatTemplate(changing, {}) as template:
+        template.facts(has_tools=True)
+    with ChatTemplate("{{ tools | tojson }}{{ messages }}", {}) as template:
+        assert template.facts(has_tools=True).writes_tools
 
 
 def test_a_template_that_always_raises_has_the_facts_of_one_that_takes_no_form():

@@ -180,6 +180,7 @@ def make_served(
     """Returns the objects that HTTP endpoints use, for a client of any engine."""
     how: dict[str, Any] = {
         "wants_parts": _WANTS_PARTS[options.chat_template_content_format],
+        "tool_parser": options.tool_call_parser,
         "limits": RenderLimits.for_texts(client.info.limits.max_text_chars),
     }
     tokens = tokenizer.special_tokens

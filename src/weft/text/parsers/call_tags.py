@@ -4,14 +4,16 @@ All of it is taken from the family's row: the example of one call is cut at its 
 and what is around them is what the model has to write around others.
 """
 
+import json
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
 from weft.text.parsers.families import ToolFamily
 from weft.text.parsers.forms.arguments import Format, const, one_of, sequence
-from weft.text.parsers.forms.form import JsonArguments
+from weft.text.parsers.forms.form import JSON_SAMPLE, JsonArguments
 from weft.text.parsers.forms.harmony import REASONING_TAG, TURN_START
+from weft.text.parsers.forms.python_calls import PythonCalls
 
 _NAME = "get_weather"
 _NUMBER = ":0"
@@ -86,6 +88,20 @@ def call_tag(
     start = _start(family, layout.before, has_reasoning=has_reasoning)
     whole = sequence(start, calls, *_tail(layout.after.removeprefix(end), separator))
     return {"type": "structural_tag", "format": whole}
+
+
+def write_call(family: ToolFamily, name: str, arguments: Mapping[str, Any]) -> str | None:
+    """A call as models of the family write it; None where the arguments are neither JSON nor Python's."""
+    layout = _Layout.of(family, ())
+    if layout is None or family.is_harmony or family.counts_ids:
+        return None
+    if isinstance(family.form, PythonCalls):
+        written = ", ".join(f"{key}={value!r}" for key, value in arguments.items())
+    elif layout.sample == JSON_SAMPLE:
+        written = json.dumps(arguments, ensure_ascii=False)
+    else:
+        return None
+    return f"{layout.before}{name}{layout.middle}{written}{layout.after}"
 
 
 def _content(

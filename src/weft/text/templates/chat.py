@@ -16,6 +16,7 @@ from weft.text.templates.history import normalise_messages
 from weft.text.templates.render_processes import Rendering, RenderLimits, RenderProcesses
 from weft.text.templates.template import make_environment
 from weft.text.templates.template_facts import TemplateFacts
+from weft.text.templates.told_calls import family_of
 
 log = logging.getLogger("weft.text")
 Message = Mapping[str, Any]
@@ -40,7 +41,8 @@ class ChatTemplate:
     """Chat template of a model. Safe to share between threads.
 
     `source` is its text. With `wants_parts` messages' contents reach it as lists of parts, where they are
-    given so, rather than as strings; None is what it does with either.
+    given so, rather than as strings; None is what it does with either. A template that writes no past calls
+    gets them as texts in the form of `tool_parser`'s family; None is the family that the template names.
     Its processes start with the first renderings, again after one that had to be killed, and end with
     `close` or when nothing refers to the template any more.
     """
@@ -51,10 +53,12 @@ class ChatTemplate:
         special_tokens: Mapping[str, str],
         *,
         wants_parts: bool | None = None,
+        tool_parser: str | None = None,
         limits: RenderLimits | None = None,
         processes: RenderProcesses | None = None,
     ) -> None:
         self.source = source
+        self._family = family_of(source, tool_parser)
         self._special_tokens = dict(special_tokens)
         # The model's own template: its errors are errors of the configuration.
         if processes is None:
@@ -109,7 +113,8 @@ class ChatTemplate:
                 "continue_final_message",
                 "continue_final_message and add_generation_prompt exclude each other",
             )
-        conversation = normalise_messages(messages, self.facts(has_tools=bool(tools)))
+        facts = self.facts(has_tools=bool(tools))
+        conversation = normalise_messages(messages, facts, self._family)
         marker = secrets.token_hex(16) if continue_final_message else None
         if marker is not None:
             _mark_end(conversation, marker)
@@ -157,10 +162,12 @@ class RequestTemplates:
         special_tokens: Mapping[str, str],
         *,
         wants_parts: bool | None = None,
+        tool_parser: str | None = None,
         limits: RenderLimits | None = None,
     ) -> None:
         self._special_tokens = special_tokens
         self._wants_parts = wants_parts
+        self._tool_parser = tool_parser
         self.processes = RenderProcesses(limits or RenderLimits())
         self._opened: dict[str, ChatTemplate] = {}  # recently used templates, with their facts
 
@@ -176,6 +183,7 @@ class RequestTemplates:
                 source,
                 self._special_tokens,
                 wants_parts=self._wants_parts,
+                tool_parser=self._tool_parser,
                 processes=self.processes,
             )
             template.facts(has_tools=False)

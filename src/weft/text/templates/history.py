@@ -15,27 +15,34 @@ from typing import Any, TypeAlias
 from weft.core.errors import BadRequest
 from weft.core.values.media import MODALITIES
 from weft.text.content import CHAT_PARTS, Place, Placeholder, Refusal, Text, read_part, to_wire
+from weft.text.parsers.families import ToolFamily
+from weft.text.templates.call_arguments import read_arguments
 from weft.text.templates.template_facts import TemplateFacts
+from weft.text.templates.told_calls import RESULT_ROLES, USUAL_FAMILY, tell_calls
 
 _Message: TypeAlias = dict[str, Any]
 
 _SYSTEM_ROLES = ("system", "developer")
-_RESULT_ROLES = ("tool", "function")
 # Roles whose content has the same form as that of another role.
 _SIMILAR_ROLES = {"developer": "system", "function": "tool"}
 SHORT_ID_LENGTH, SHORT_ID_LETTERS = 9, string.ascii_letters + string.digits
 _SHORT_ID = re.compile(f"[a-zA-Z0-9]{{{SHORT_ID_LENGTH}}}")
 
 
-def normalise_messages(messages: object, facts: TemplateFacts) -> list[_Message]:
+def normalise_messages(
+    messages: object, facts: TemplateFacts, family: ToolFamily = USUAL_FAMILY
+) -> list[_Message]:
     """Messages in the form that a template with these facts takes.
+
+    Past calls that it does not write become texts of `family`.
 
     Contents become strings (text parts joined by newlines) or lists of parts; arguments of past calls,
     JSON text on the wire, become objects or stay text, and `{}` where they are neither.
     """
     if isinstance(messages, str) or not isinstance(messages, Sequence) or not messages:
         raise BadRequest("messages", "messages must be a list of at least one message")
-    normal = [_normalise(message, position, facts) for position, message in enumerate(messages)]
+    told = tell_calls(messages, facts, family)
+    normal = [_normalise(message, position, facts) for position, message in enumerate(told)]
     if facts.needs_null_content:
         normal = [part for message in normal for part in _without_text(message)]
     if not facts.takes_parallel_calls:
@@ -114,16 +121,11 @@ def _normal_call(call: object, facts: TemplateFacts) -> object:
 
 
 def _arguments(given: object, *, as_text: bool) -> object:
-    """Arguments that are no JSON object, because a model's call was cut off or malformed, are `{}`."""
-    if isinstance(given, Mapping):
-        return json.dumps(given, ensure_ascii=False) if as_text else given
-    try:
-        parsed = json.loads(given) if isinstance(given, str) else None
-    except (ValueError, RecursionError):
-        parsed = None
-    if not isinstance(parsed, dict):
-        return "{}" if as_text else {}
-    return given if as_text else parsed
+    """Arguments as an object, or as the JSON text of one: the client's own where it is that."""
+    read = read_arguments(given)
+    if not as_text:
+        return read
+    return given if read and isinstance(given, str) else json.dumps(read, ensure_ascii=False)
 
 
 def short_id(call_id: str) -> str:
@@ -158,7 +160,7 @@ def _one_call_a_message(messages: Sequence[_Message]) -> list[_Message]:
             split.append(message)
             continue
         end = position
-        while end < len(messages) and messages[end]["role"] in _RESULT_ROLES:
+        while end < len(messages) and messages[end]["role"] in RESULT_ROLES:
             end += 1
         split += _call_by_call(message, calls, messages[position:end])
         position = end
@@ -211,7 +213,7 @@ def _merge_users(messages: list[_Message], facts: TemplateFacts) -> list[_Messag
     for message in messages:
         before = merged[-1]["role"] if merged and message["role"] == "user" else None
         if (before == "user" and not facts.takes_two_users) or (
-            before in _RESULT_ROLES and not facts.takes_user_after_result
+            before in RESULT_ROLES and not facts.takes_user_after_result
         ):
             merged[-1] = _joined([merged[-1], message])
         else:

@@ -6,6 +6,7 @@ place of variables, the answer is the template's facts.
 """
 
 import json
+from copy import deepcopy
 from datetime import datetime
 from functools import partial
 from typing import Any
@@ -50,7 +51,7 @@ def _facts(source: str, call: dict[str, Any], max_chars: int) -> str:
     template = make_environment(datetime.now).from_string(source)
 
     def render_probe(messages: Any, tools: Any) -> str | None:
-        variables = {"messages": list(messages), "tools": tools, "documents": None}
+        variables = {"messages": deepcopy(messages), "tools": deepcopy(tools), "documents": None}
         try:
             return render(
                 template,

@@ -4,7 +4,7 @@ Nothing here bounds time or memory: `weft.text.templates.render_worker` does, in
 """
 
 import json
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from datetime import datetime
 from typing import Any
 
@@ -23,9 +23,12 @@ class OutputTooLong(Exception):
     """The rendered text exceeds the limit."""
 
 
-def make_environment(now: Callable[[], datetime]) -> jinja2.sandbox.ImmutableSandboxedEnvironment:
-    """An environment in which templates written for `apply_chat_template` render the same text."""
-    environment = jinja2.sandbox.ImmutableSandboxedEnvironment(
+def make_environment(now: Callable[[], datetime]) -> jinja2.sandbox.SandboxedEnvironment:
+    """An environment in which templates written for `apply_chat_template` render the same text.
+
+    Templates may change lists, as Kimi K2's do: they are their own, or copies that one rendering reads.
+    """
+    environment = jinja2.sandbox.SandboxedEnvironment(
         trim_blocks=True,
         lstrip_blocks=True,
         extensions=[_GenerationTag, jinja2.ext.loopcontrols],
@@ -73,7 +76,15 @@ def _to_json(
         indent=indent,
         separators=separators,
         sort_keys=sort_keys,
+        default=_filtered,
     )
+
+
+def _filtered(value: object) -> list[Any]:
+    """The values that Jinja's filters (map, select) yield one by one."""
+    if isinstance(value, Iterator):
+        return list(value)
+    raise TypeError(f"Object of type {type(value).__name__} is not JSON serializable")
 
 
 def _refuse(message: object) -> None:

@@ -52,6 +52,9 @@ class TemplateFacts(msgspec.Struct, frozen=True, kw_only=True):
     # The template refuses ids of calls that are not nine letters and digits.
     needs_short_ids: bool = False
     takes_parallel_calls: bool = True
+    # The template writes the calls of earlier messages, and the results of calls.
+    writes_calls: bool = True
+    takes_results: bool = True
     writes_tools: bool = True
 
     def with_parts(self) -> "TemplateFacts":
@@ -71,7 +74,8 @@ def find_facts(render: Renderer, *, has_tools: bool) -> TemplateFacts:
     return TemplateFacts(
         **contents,
         **_order_facts(probe),
-        **({} if calls is None else _call_facts(probe, calls)),
+        **_result_facts(probe, calls or _CallForm(is_told=True)),
+        **({"writes_calls": False} if calls is None else _call_facts(probe, calls)),
         writes_tools=not has_tools
         or probe.writes(_NAME, messages=[_user()])
         or probe.writes(_NAME, messages=[_system("Be kind."), _user()]),
@@ -100,7 +104,15 @@ def _call_facts(probe: "_Probe", calls: "_CallForm") -> dict[str, Any]:
         "needs_null_content": calls.content is None,
         "needs_short_ids": not writes(_VALUE, calls.conversation(call_id=_FOREIGN_ID)),
         "takes_parallel_calls": writes(_TWO, calls.parallel_conversation()),
-        "takes_user_after_result": probe.takes([*calls.conversation(), _user()]),
+    }
+
+
+def _result_facts(probe: "_Probe", calls: "_CallForm") -> dict[str, Any]:
+    takes_results = probe.writes(_ONE, messages=calls.conversation(_ONE))
+    return {
+        "takes_results": takes_results,
+        "takes_user_after_result": not takes_results
+        or probe.takes([*calls.conversation(), _user()]),
     }
 
 
@@ -139,10 +151,14 @@ class _Probe:
 
 
 class _CallForm(msgspec.Struct, frozen=True):
-    """The form of messages with calls: arguments as text or as an object, and the value of an empty content."""
+    """The form of messages with calls: arguments as text or as an object, and the value of an empty content.
+
+    With `is_told` calls are texts, since the template writes no others.
+    """
 
     is_text: bool = False
     content: str | None = ""
+    is_told: bool = False
 
     def conversation(self, result: object = "done", call_id: str = _SHORT_ID) -> list[_Message]:
         """A question, a call and its result."""
@@ -155,6 +171,8 @@ class _CallForm(msgspec.Struct, frozen=True):
         return [_user(), calling, _result(_SHORT_ID, "done"), _result(_OTHER_ID, "done")]
 
     def _calling(self, *calls: _Message) -> _Message:
+        if self.is_told:
+            return _assistant(json.dumps(calls))
         return {"role": "assistant", "content": self.content, "tool_calls": list(calls)}
 
     def _call(self, call_id: str, value: str) -> _Message:
@@ -194,7 +212,7 @@ def _content_facts(probe: _Probe) -> dict[str, Any]:
     one, two = ({"type": "text", "text": word} for word in (_ONE, _TWO))
     part_roles = set()
     for role, conversation in ROLES.items():
-        calls = (_find_call_form(probe) if role == "tool" else None) or _CallForm()
+        calls = (_find_call_form(probe) if role == "tool" else None) or _CallForm(is_told=True)
         if _reads(probe.text(conversation(calls, [one, two])), _ONE, _TWO):
             part_roles.add(role)
         takes_text = _reads(probe.text(conversation(calls, _ONE)), _ONE)

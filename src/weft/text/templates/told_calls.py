@@ -1,0 +1,68 @@
+"""Past calls and their results as texts, for chat templates that write none of them.
+
+A model without a form for calls in its template, or whose template expects callers to write the form
+themselves, would see its own answers without the calls in them, and lose the results.
+"""
+
+from collections.abc import Mapping, Sequence
+from typing import Any, TypeAlias
+
+from weft.text.parsers.call_tags import write_call
+from weft.text.parsers.families import ToolFamily
+from weft.text.parsers.table import TOOL_PARSERS, choose_tool_parser
+from weft.text.templates.call_arguments import read_arguments
+from weft.text.templates.template_facts import TemplateFacts
+
+_Message: TypeAlias = Mapping[str, Any]
+
+USUAL_FAMILY = TOOL_PARSERS["hermes"]
+_RESULT_START, _RESULT_END = "<tool_response>", "</tool_response>"
+RESULT_ROLES = ("tool", "function")
+
+
+def family_of(source: str, name: str | None) -> ToolFamily:
+    """The family whose form past calls have: the parser's of that name, or the one that the template names."""
+    return TOOL_PARSERS.get(name or choose_tool_parser(source) or "", USUAL_FAMILY)
+
+
+def tell_calls(
+    messages: Sequence[object], facts: TemplateFacts, family: ToolFamily
+) -> Sequence[object]:
+    """Messages with calls and results as texts where the template does not write them."""
+    if facts.writes_calls and facts.takes_results:
+        return messages
+    return [_told(message, facts, family) for message in messages]
+
+
+def _told(message: object, facts: TemplateFacts, family: ToolFamily) -> object:
+    if not isinstance(message, Mapping):
+        return message
+    if not facts.takes_results and message.get("role") in RESULT_ROLES:
+        content = _around(_RESULT_START, message.get("content"), _RESULT_END)
+        return {"role": "user", "content": content}
+    calls = message.get("tool_calls")
+    if facts.writes_calls or not calls or not isinstance(calls, Sequence):
+        return message
+    written = "\n".join(_call(call, family) for call in calls)
+    told = {name: value for name, value in message.items() if name != "tool_calls"}
+    return {**told, "content": _around(None, message.get("content"), written)}
+
+
+def _call(call: Any, family: ToolFamily) -> str:
+    function = call.get("function") if isinstance(call, Mapping) else None
+    if not isinstance(function, Mapping):
+        return ""
+    name, arguments = str(function.get("name", "")), read_arguments(function.get("arguments"))
+    written = write_call(family, name, arguments)
+    return written or write_call(USUAL_FAMILY, name, arguments) or ""
+
+
+def _around(before: str | None, content: object, after: str) -> object:
+    """Content with lines before and behind it, in its own form."""
+    if isinstance(content, str) or not content:
+        return "\n".join(text for text in (before, content, after) if text)
+    if not isinstance(content, Sequence):
+        return content
+    texts = ([{"type": "text", "text": text}] if text else [] for text in (before, after))
+    first, last = texts
+    return [*first, *content, *last]
