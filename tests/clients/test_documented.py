@@ -1,18 +1,15 @@
 """What docs/clients.md shows is run: each block with the client that its heading names."""
 
-import os
 import re
-import subprocess
 from pathlib import Path
 
 import httpx2
 import pytest
 
-from tests.cli.running import SMALL, Server, clean_environment, running
-from tests.clients.environments import AGENTS, ENVIRONMENTS, TREE, Environment
+from tests.cli.running import SMALL, Server, running
+from tests.clients.environments import AGENTS, ENVIRONMENTS
+from tests.clients.page import HTTP, SECTIONS, blocks, run_block, write_settings
 
-PAGE = (TREE / "docs" / "clients.md").read_text(encoding="utf-8")
-HTTP = "http://127.0.0.1:8000"  # the page's server
 # Whose package each heading is about.
 BY_HEADING = {
     "Claude Code": "claude-code",
@@ -22,15 +19,10 @@ BY_HEADING = {
     "LlamaIndex": "llama-index",
     "LiteLLM": "litellm",
 }
-SECTIONS = dict(re.findall(r"^## (.+?)\n(.*?)(?=^## |\Z)", PAGE, re.MULTILINE | re.DOTALL))
 # Room for what agents begin with, and an end to what a model that never learned one writes.
 LONG = f"{SMALL}&max_len=200000"
 AGENT_FLAGS = ("--tool-call-parser", "hermes", "--enable-auto-tool-choice")
 BOUND = "- name: openai/local\n  extra_params: {max_tokens: 64}\n"
-
-
-def blocks(section: str, language: str) -> list[str]:
-    return re.findall(rf"^```{language}\n(.*?)^```$", section, re.MULTILINE | re.DOTALL)
 
 
 def test_every_heading_has_its_client():
@@ -56,24 +48,6 @@ def server():
         yield {True: long, False: tiny}
 
 
-def run_block(environment: Environment, language: str, text: str, home: Path) -> str:
-    """What a block prints, in a directory of its own that is home too; no other host is reached."""
-    nowhere = dict.fromkeys(("HTTP_PROXY", "HTTPS_PROXY", "ALL_PROXY"), "http://127.0.0.1:9")
-    variables = clean_environment(
-        HOME=str(home), NO_PROXY="127.0.0.1", **nowhere, PYTHONPATH="",
-        PATH=f"{environment.programs}{os.pathsep}{os.environ['PATH']}",
-        AIDER_YES_ALWAYS="true", AIDER_GIT="false", AIDER_CHECK_UPDATE="false",
-        AIDER_ANALYTICS="false", LITELLM_LOCAL_MODEL_COST_MAP="True",
-    )  # fmt: skip
-    command = ["sh", "-ec", text] if language == "sh" else [str(environment.python), "-c", text]
-    ended = subprocess.run(
-        command, cwd=home, env=variables, stdin=subprocess.DEVNULL,
-        capture_output=True, text=True, errors="replace", timeout=600, check=False,
-    )  # fmt: skip
-    assert ended.returncode == 0, ended.stdout + ended.stderr
-    return ended.stdout
-
-
 @pytest.mark.clients
 @pytest.mark.timeout(1800)  # the first time, an environment is made
 @pytest.mark.parametrize("heading", BY_HEADING)
@@ -87,9 +61,7 @@ def test_what_the_page_shows_gets_an_answer(
     environment.make()
     asked = server[environment in AGENTS]
     section = SECTIONS[heading].replace(HTTP, asked.http)
-    for text in blocks(section, "toml"):
-        (tmp_path / ".codex").mkdir()
-        (tmp_path / ".codex" / "config.toml").write_text(text)
+    write_settings(section, tmp_path)
     (tmp_path / ".aider.model.settings.yml").write_text(BOUND)
     before = answered(asked)
     for language in ("sh", "python"):
