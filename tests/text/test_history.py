@@ -10,7 +10,7 @@ from weft.text.parsers.parts import Arguments, ToolCall
 from weft.text.parsers.table import make_output_parser
 from weft.text.templates.history import normalise_messages, short_id
 from weft.text.templates.template_facts import TemplateFacts
-from weft.text.templates.told_calls import family_of
+from weft.text.templates.written_calls import family_of
 
 
 def call(call_id, arguments):
@@ -129,14 +129,14 @@ def test_results_that_a_template_does_not_write_are_texts_of_the_user():
     """Parts stay parts where the user's are; the order of calls and results stays."""
     result = {"role": "tool", "tool_call_id": "c1", "content": [text_part("a"), text_part("b")]}
     facts = TemplateFacts(writes_calls=False, takes_results=False, takes_two_users=False)
-    _, told = normalise_messages([CALLS, result, {"role": "user", "content": "So?"}], facts)
-    assert told == {
+    _, written = normalise_messages([CALLS, result, {"role": "user", "content": "So?"}], facts)
+    assert written == {
         "role": "user",
         "content": "<tool_response>\na\nb\n</tool_response>\n\nSo?",
     }
     facts = TemplateFacts(takes_results=False, part_roles=frozenset({"user"}))
-    _, told = normalise_messages([CALLS, result], facts)
-    assert [part["text"] for part in told["content"]] == [
+    _, written = normalise_messages([CALLS, result], facts)
+    assert [part["text"] for part in written["content"]] == [
         "<tool_response>", "a", "b", "</tool_response>",
     ]  # fmt: skip
 

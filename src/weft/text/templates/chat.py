@@ -16,7 +16,7 @@ from weft.text.templates.history import normalise_messages
 from weft.text.templates.render_processes import Rendering, RenderLimits, RenderProcesses
 from weft.text.templates.template import make_environment
 from weft.text.templates.template_facts import TemplateFacts
-from weft.text.templates.told_calls import family_of
+from weft.text.templates.written_calls import family_of
 
 log = logging.getLogger("weft.text")
 Message = Mapping[str, Any]

@@ -18,7 +18,7 @@ from weft.text.content import CHAT_PARTS, Place, Placeholder, Refusal, Text, rea
 from weft.text.parsers.families import ToolFamily
 from weft.text.templates.call_arguments import read_arguments
 from weft.text.templates.template_facts import TemplateFacts
-from weft.text.templates.told_calls import RESULT_ROLES, USUAL_FAMILY, tell_calls
+from weft.text.templates.written_calls import RESULT_ROLES, USUAL_FAMILY, write_calls
 
 _Message: TypeAlias = dict[str, Any]
 
@@ -41,8 +41,8 @@ def normalise_messages(
     """
     if isinstance(messages, str) or not isinstance(messages, Sequence) or not messages:
         raise BadRequest("messages", "messages must be a list of at least one message")
-    told = tell_calls(messages, facts, family)
-    normal = [_normalise(message, position, facts) for position, message in enumerate(told)]
+    written = write_calls(messages, facts, family)
+    normal = [_normalise(message, position, facts) for position, message in enumerate(written)]
     if facts.needs_null_content:
         normal = [part for message in normal for part in _without_text(message)]
     if not facts.takes_parallel_calls:

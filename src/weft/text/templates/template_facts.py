@@ -74,7 +74,7 @@ def find_facts(render: Renderer, *, has_tools: bool) -> TemplateFacts:
     return TemplateFacts(
         **contents,
         **_order_facts(probe),
-        **_result_facts(probe, calls or _CallForm(is_told=True)),
+        **_result_facts(probe, calls or _CallForm(is_written=True)),
         **({"writes_calls": False} if calls is None else _call_facts(probe, calls)),
         writes_tools=not has_tools
         or probe.writes(_NAME, messages=[_user()])
@@ -153,12 +153,12 @@ class _Probe:
 class _CallForm(msgspec.Struct, frozen=True):
     """The form of messages with calls: arguments as text or as an object, and the value of an empty content.
 
-    With `is_told` calls are texts, since the template writes no others.
+    With `is_written` calls are texts, since the template writes no others.
     """
 
     is_text: bool = False
     content: str | None = ""
-    is_told: bool = False
+    is_written: bool = False
 
     def conversation(self, result: object = "done", call_id: str = _SHORT_ID) -> list[_Message]:
         """A question, a call and its result."""
@@ -171,7 +171,7 @@ class _CallForm(msgspec.Struct, frozen=True):
         return [_user(), calling, _result(_SHORT_ID, "done"), _result(_OTHER_ID, "done")]
 
     def _calling(self, *calls: _Message) -> _Message:
-        if self.is_told:
+        if self.is_written:
             return _assistant(json.dumps(calls))
         return {"role": "assistant", "content": self.content, "tool_calls": list(calls)}
 
@@ -212,7 +212,7 @@ def _content_facts(probe: _Probe) -> dict[str, Any]:
     one, two = ({"type": "text", "text": word} for word in (_ONE, _TWO))
     part_roles = set()
     for role, conversation in ROLES.items():
-        calls = (_find_call_form(probe) if role == "tool" else None) or _CallForm(is_told=True)
+        calls = (_find_call_form(probe) if role == "tool" else None) or _CallForm(is_written=True)
         if _reads(probe.text(conversation(calls, [one, two])), _ONE, _TWO):
             part_roles.add(role)
         takes_text = _reads(probe.text(conversation(calls, _ONE)), _ONE)

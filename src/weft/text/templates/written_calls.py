@@ -25,16 +25,16 @@ def family_of(source: str, name: str | None) -> ToolFamily:
     return TOOL_PARSERS.get(name or choose_tool_parser(source) or "", USUAL_FAMILY)
 
 
-def tell_calls(
+def write_calls(
     messages: Sequence[object], facts: TemplateFacts, family: ToolFamily
 ) -> Sequence[object]:
     """Messages with calls and results as texts where the template does not write them."""
     if facts.writes_calls and facts.takes_results:
         return messages
-    return [_told(message, facts, family) for message in messages]
+    return [_written(message, facts, family) for message in messages]
 
 
-def _told(message: object, facts: TemplateFacts, family: ToolFamily) -> object:
+def _written(message: object, facts: TemplateFacts, family: ToolFamily) -> object:
     if not isinstance(message, Mapping):
         return message
     if not facts.takes_results and message.get("role") in RESULT_ROLES:
@@ -43,9 +43,9 @@ def _told(message: object, facts: TemplateFacts, family: ToolFamily) -> object:
     calls = message.get("tool_calls")
     if facts.writes_calls or not calls or not isinstance(calls, Sequence):
         return message
-    written = "\n".join(_call(call, family) for call in calls)
-    told = {name: value for name, value in message.items() if name != "tool_calls"}
-    return {**told, "content": _around(None, message.get("content"), written)}
+    text = "\n".join(_call(call, family) for call in calls)
+    kept = {name: value for name, value in message.items() if name != "tool_calls"}
+    return {**kept, "content": _around(None, message.get("content"), text)}
 
 
 def _call(call: Any, family: ToolFamily) -> str:
