@@ -44,8 +44,8 @@ def _written(message: object, facts: TemplateFacts, family: ToolFamily) -> objec
     if facts.writes_calls or not calls or not isinstance(calls, Sequence):
         return message
     text = "\n".join(_call(call, family) for call in calls)
-    kept = {name: value for name, value in message.items() if name != "tool_calls"}
-    return {**kept, "content": _around(None, message.get("content"), text)}
+    others = {name: value for name, value in message.items() if name != "tool_calls"}
+    return {**others, "content": _around(None, message.get("content"), text)}
 
 
 def _call(call: Any, family: ToolFamily) -> str:
