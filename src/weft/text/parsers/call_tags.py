@@ -10,8 +10,8 @@ from dataclasses import dataclass
 from typing import Any
 
 from weft.text.parsers.families import ToolFamily
-from weft.text.parsers.forms.arguments import Format, const, one_of, sequence
-from weft.text.parsers.forms.form import JSON_SAMPLE, JsonArguments
+from weft.text.parsers.forms.arguments import JSON_SAMPLE, Format, const, one_of, sequence
+from weft.text.parsers.forms.form import JsonArguments
 from weft.text.parsers.forms.harmony import REASONING_TAG, TURN_START
 from weft.text.parsers.forms.python_calls import PythonCalls
 

@@ -59,7 +59,9 @@ def _call(call: Any, family: ToolFamily) -> str:
 
 def _around(before: str | None, content: object, after: str) -> object:
     """Content with lines before and behind it, in its own form."""
-    if isinstance(content, str) or not content:
+    if not content:
+        content = ""
+    if isinstance(content, str):
         return "\n".join(text for text in (before, content, after) if text)
     if not isinstance(content, Sequence):
         return content
