@@ -11,6 +11,7 @@ from weft.model.gguf.blocks import TYPES
 from weft.model.gguf.vocabulary import MODELS, SPLITTINGS
 from weft.model.groups import GroupFormat
 from weft.model.quantized.config import METHODS, QUANTIZATION_FILES
+from weft.model.spec import NormPlacement, QkNorm
 
 _VERIFIED = (  # what tests hold to somebody else's numbers, or to our own
     (
@@ -82,7 +83,7 @@ def models() -> str:
         table(
             ("model_type", "architecture", "on a GPU"),
             (
-                (name, family.architecture, "yes" if _is_dense(family) else "no")
+                (name, family.architecture, _on_a_gpu(family))
                 for name, family in sorted(FAMILIES.items())
             ),
         ),
@@ -103,8 +104,16 @@ def models() -> str:
     )
 
 
-def _is_dense(family: Family) -> bool:
-    return not (family.experts or family.has_latent) and family.recurrence == "none"
+def _on_a_gpu(family: Family) -> str:
+    is_dense = not (family.experts or family.has_latent) and family.recurrence == "none"
+    is_plain = (
+        family.norm_placement is not NormPlacement.PARALLEL
+        and family.qk_norm is not QkNorm.HEAD_AFTER_ROPE
+        and not family.head_bias
+    )
+    if "use_parallel_residual" in family.reads:
+        return "without `use_parallel_residual`"
+    return "yes" if is_dense and is_plain else "no"
 
 
 def _parts_of_families() -> tuple[str, ...]:

@@ -24,9 +24,9 @@ constexpr int kLanes = 16;         // floats handled together; tokens of a KV ti
 constexpr int kPanelColumns = 32;  // output rows of a weight panel
 
 enum class Element { kBfloat16, kFloat32 };
-enum class Activation { kSilu, kGeluTanh, kRelu, kGelu, kTanh };
+enum class Activation { kSilu, kGeluTanh, kRelu, kGelu, kTanh, kReluSquared };
 enum class Finish { kStore, kActivate, kActivateAll, kLogits };
-enum class QkNorm { kNone, kHead, kFull };
+enum class QkNorm { kNone, kHead, kFull, kHeadAfterRope };
 // Stages of an attention task. Threads that share a task finish a stage before they begin the next.
 enum class AttentionStage { kWhole, kScore, kWeigh, kCombine };
 

@@ -71,6 +71,10 @@ inline Lanes erf(Lanes x) {
 inline Lanes activate(Activation activation, Lanes x) {
     if (activation == Activation::kSilu) return div(x, add(splat(1.0F), exp(negate(x))));
     if (activation == Activation::kRelu) return max(splat(0.0F), x);
+    if (activation == Activation::kReluSquared) {
+        const Lanes positive = max(splat(0.0F), x);
+        return mul(positive, positive);
+    }
     if (activation == Activation::kGelu)
         return mul(mul(x, splat(0.5F)), add(splat(1.0F), erf(mul(x, splat(0.70710678F)))));
     if (activation == Activation::kTanh)

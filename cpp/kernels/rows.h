@@ -29,13 +29,18 @@ inline void norm_heads(const HeadsTask& task, float* x, int num_heads, const flo
     if (task.norm == QkNorm::kFull) {
         const int padded = num_heads * task.padded_dim;
         scale_row(x, padded, inverse_rms(x, num_heads * task.head_dim, padded, task.eps), weight);
-    } else if (task.norm == QkNorm::kHead) {
+    } else if (task.norm != QkNorm::kNone) {
         for (int head = 0; head < num_heads; head++) {
             float* p = x + head * task.padded_dim;
             scale_row(p, task.padded_dim, inverse_rms(p, task.head_dim, task.padded_dim, task.eps),
                       weight);
         }
     }
+}
+
+inline void norm_queries_and_keys(const HeadsTask& task, float* q, float* k) {
+    norm_heads(task, q, task.num_heads, task.q_norm);
+    norm_heads(task, k, task.num_kv_heads, task.k_norm);
 }
 
 // Rotates element i with element i + half.
@@ -76,12 +81,13 @@ void heads(const HeadsTask& task) {
     float* q = task.qkv;
     float* k = q + static_cast<std::ptrdiff_t>(task.num_heads) * task.padded_dim;
     float* v = k + static_cast<std::ptrdiff_t>(task.num_kv_heads) * task.padded_dim;
-    norm_heads(task, q, task.num_heads, task.q_norm);
-    norm_heads(task, k, task.num_kv_heads, task.k_norm);
+    const bool is_after = task.norm == QkNorm::kHeadAfterRope;
+    if (!is_after) norm_queries_and_keys(task, q, k);
     if (task.cosine != nullptr) {
         rotate(task, q, task.num_heads);
         rotate(task, k, task.num_kv_heads);
     }
+    if (is_after) norm_queries_and_keys(task, q, k);
     auto* query = static_cast<typename E::Activation*>(task.query);
     for (int i = 0; i < task.num_heads * task.padded_dim; i += kLanes)
         E::store_activation(query + i, load(q + i));

@@ -19,8 +19,8 @@ enum class Quantization { kNone, kInt8 };
 enum class Norm { kRms, kLayer };
 
 // Placement of a layer's norms, around attention and around the MLP alike: on the input, on the output, on both, or
-// on their sum.
-enum class NormPlacement { kBefore, kAfter, kBoth, kSum };
+// on their sum. kParallel: on the input, which for the MLP too is the layer's input.
+enum class NormPlacement { kBefore, kAfter, kBoth, kSum, kParallel };
 
 // Experts of a layer: each row uses the few experts with the highest router logits; of equal logits, those with the
 // lowest numbers. Their results are summed with their weights, in the order of their numbers.
@@ -129,7 +129,10 @@ struct ModelSpec {
     bool is_int8() const { return quantization == Quantization::kInt8; }
     // False for a head that passes hidden states on: quantizing them would gain nothing.
     bool has_int8_head() const { return is_int8() && num_outputs == 0; }
-    bool has_norm_before() const { return norm_placement == NormPlacement::kBefore || norm_placement == NormPlacement::kBoth; }
+    bool is_parallel() const { return norm_placement == NormPlacement::kParallel; }
+    bool has_norm_before() const {
+        return norm_placement == NormPlacement::kBefore || norm_placement == NormPlacement::kBoth || is_parallel();
+    }
     bool has_norm_after() const { return norm_placement == NormPlacement::kAfter || norm_placement == NormPlacement::kBoth; }
     bool has_norm_of_sum() const { return norm_placement == NormPlacement::kSum; }
     int head_columns() const { return num_outputs == 0 ? vocab_size : num_outputs; }

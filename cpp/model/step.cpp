@@ -393,9 +393,9 @@ void Step::finish_layer(int index, const LayerRows& rows) {
     const RowsAt& wide = model_.space_.wide.rows();
     const RowsAt& inner = model_.space_.inner.rows();
     const int at_once = rows_at_once(pool, rows.count, model_.kernels_.pieces);
-    const auto add_rows = [&](const Norms& norms) {
+    const auto add_rows = [&](const Norms& norms, bool adds = true) {
         pool.share(rows.count, at_once, [&](int, int begin, int end) {
-            for (int row = begin; row < end; row++) residual(rows.hidden, row, wide.floats(row), norms);
+            for (int row = begin; row < end; row++) residual(rows.hidden, row, adds ? wide.floats(row) : nullptr, norms);
         });
     };
     RowsAt attended = rows.attended;
@@ -404,7 +404,12 @@ void Step::finish_layer(int index, const LayerRows& rows) {
         attended = model_.space_.latent.by_head.rows();
     }
     linear(layer.o, attended, rows.count, Finish::kStore, wide);
-    add_rows({layer.attention_norm_after, layer.attention_norm_sum, layer.mlp_norm_before});
+    if (spec_.is_parallel()) {
+        add_rows({none_, none_, layer.mlp_norm_before}, false);
+        add_rows({none_, none_, none_, true});
+    } else {
+        add_rows({layer.attention_norm_after, layer.attention_norm_sum, layer.mlp_norm_before});
+    }
     const LayerSpec& of_layer = spec_.layers[at];
     if (spec_.mlp_size(of_layer) > 0) {
         linear(layer.up, normed, rows.count, spec_.is_gated ? Finish::kActivate : Finish::kActivateAll, inner);

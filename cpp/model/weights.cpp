@@ -412,7 +412,7 @@ const Place& Weights::place_of(const std::string& name) const {
 }
 
 bool Weights::load(const std::string& name, const Source& source, ThreadPool& pool) {
-    const bool is_bias = name.starts_with("layers.") && name.ends_with(kBias);
+    const bool is_bias = (name.starts_with("layers.") || name.starts_with("head.")) && name.ends_with(kBias);
     const auto table = tables_.find(name);
     const auto place = places_.find(is_bias ? name.substr(0, name.size() - kBias.size()) : name);
     const auto vector = vectors_.find(name);

@@ -143,14 +143,16 @@ void bind_specs(nb::module_& module) {
                                                                    {{"before", weft::NormPlacement::kBefore},
                                                                     {"after", weft::NormPlacement::kAfter},
                                                                     {"both", weft::NormPlacement::kBoth},
-                                                                    {"sum", weft::NormPlacement::kSum}});
+                                                                    {"sum", weft::NormPlacement::kSum},
+                                                                    {"parallel", weft::NormPlacement::kParallel}});
              })
         .def("set_qk_norm",
              [](ModelSpec& spec, const std::string& name) {
                  spec.qk_norm = choice<weft::QkNorm>("qk_norm", name,
                                                      {{"none", weft::QkNorm::kNone},
                                                       {"head", weft::QkNorm::kHead},
-                                                      {"full", weft::QkNorm::kFull}});
+                                                      {"full", weft::QkNorm::kFull},
+                                                      {"head_after_rope", weft::QkNorm::kHeadAfterRope}});
              })
         .def("set_quantization",
              [](ModelSpec& spec, const std::string& name) {
@@ -162,6 +164,7 @@ void bind_specs(nb::module_& module) {
                                                         {"gelu", weft::Activation::kGelu},
                                                         {"gelu_tanh", weft::Activation::kGeluTanh},
                                                         {"relu", weft::Activation::kRelu},
-                                                        {"tanh", weft::Activation::kTanh}});
+                                                        {"tanh", weft::Activation::kTanh},
+                                                        {"relu_squared", weft::Activation::kReluSquared}});
         });
 }

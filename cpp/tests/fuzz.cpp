@@ -63,12 +63,12 @@ weft::ModelSpec draw_spec(Random& random, bool is_causal) {
     spec.position_offset = spec.num_positions > 0 ? draw(random, 0, 2) : 0;
     spec.num_token_types = draw(random, 0, 2);
     spec.norm = static_cast<weft::Norm>(draw(random, 0, 1));
-    spec.norm_placement = static_cast<weft::NormPlacement>(draw(random, 0, 3));
+    spec.norm_placement = static_cast<weft::NormPlacement>(draw(random, 0, 4));
     spec.has_embed_norm = draw(random, 0, 1) == 1;
     spec.norm_eps = 1e-5F;
-    spec.qk_norm = static_cast<weft::QkNorm>(draw(random, 0, 2));
+    spec.qk_norm = static_cast<weft::QkNorm>(draw(random, 0, 3));
     spec.is_gated = draw(random, 0, 3) > 0;
-    spec.activation = static_cast<weft::Activation>(draw(random, 0, 4));
+    spec.activation = static_cast<weft::Activation>(draw(random, 0, 5));
     spec.attention_scale = draw(random, 0, 1) * 0.3F;
     spec.attention_soft_cap = draw(random, 0, 1) * 5.0F;
     spec.has_sinks = draw(random, 0, 1) == 1;

@@ -5,6 +5,7 @@ from pathlib import Path
 import torch
 from transformers import AutoConfig, AutoModelForCausalLM, PreTrainedModel
 
+from tests.compute.dense_families import DENSE_CASES, rope
 from weft.model.embedded.byte_tokenizer import tokenizer_files
 from weft.model.families.decoder_families import FAMILIES
 
@@ -20,10 +21,6 @@ SIZES = {
     "eos_token_id": 256,
     "pad_token_id": 256,
 }
-
-
-def rope(**settings) -> dict:
-    return {"rope_parameters": {"rope_theta": 10000.0, **settings}}
 
 
 LONGROPE = rope(
@@ -407,6 +404,22 @@ CASES = {
             "num_experts_per_tok": 3,
         },
     ),
+    **DENSE_CASES,
+    "youtu": (
+        "youtu",
+        {key: DEEPSEEK[key] for key in DEEPSEEK if "expert" not in key and "moe" not in key},
+    ),
+    "dots1": (
+        "dots1",
+        {
+            **GLM_EXPERTS,
+            "n_shared_experts": 1,
+            "norm_topk_prob": True,
+            "routed_scaling_factor": 2.5,
+            "sliding_window": 30,
+            "max_window_layers": 2,
+        },
+    ),
     "gemma": ("gemma", {"head_dim": 16}),
     "gemma2": (
         "gemma2",
@@ -427,31 +440,6 @@ CASES = {
             "query_pre_attn_scalar": 20,
             "final_logit_softcapping": 4.0,
         },
-    ),
-    "opt": ("opt", {"ffn_dim": 72, "num_key_value_heads": 4}),
-    "opt without biases, gelu, untied": (
-        "opt",
-        {
-            "ffn_dim": 80,
-            "num_key_value_heads": 4,
-            "enable_bias": False,
-            "activation_function": "gelu",
-            "tie_word_embeddings": False,
-        },
-    ),
-    "opt, norms after, narrow embedding": (
-        "opt",
-        {
-            "ffn_dim": 80,
-            "num_key_value_heads": 4,
-            "do_layer_norm_before": False,
-            "word_embed_proj_dim": 20,
-        },
-    ),
-    "gpt2": ("gpt2", {"num_key_value_heads": 4}),
-    "gpt2, narrow, untied": (
-        "gpt2",
-        {"n_inner": 56, "num_key_value_heads": 4, "tie_word_embeddings": False},
     ),
 }
 

@@ -98,6 +98,21 @@ CASES = {
             )
         },
     ),
+    "glm4": (
+        "glm4",
+        {"head_dim": 16},
+        {"target_modules": ["q_proj", "k_proj", "v_proj", "o_proj", "gate_up_proj"]},
+    ),
+    "gpt_neox": (
+        "gpt_neox",
+        {"num_attention_heads": 3, "num_key_value_heads": 3},
+        {"target_modules": ["query_key_value", "dense", "dense_h_to_4h"]},
+    ),
+    "phi": (
+        "phi",
+        {"num_key_value_heads": 4},
+        {"target_modules": ["q_proj", "k_proj", "dense", "fc1", "fc2"]},
+    ),
     "opt": (
         "opt",
         {"ffn_dim": 80, "num_key_value_heads": 4},

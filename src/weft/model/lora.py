@@ -349,7 +349,11 @@ def _low_rank(
             f"{path / WEIGHTS_FILE}: tensor {shown(keys['b'])} is beyond float32 once it is scaled"
         )
     for plan in plans:
-        part = scaled if is_embed else scaled[plan.start : plan.start + plan.shape[0]]
+        index = plan.index
+        if index is None:
+            part = scaled if is_embed else scaled[plan.start : plan.start + plan.shape[0]]
+        else:
+            part = scaled[index]
         yield plan.name, LowRank(tensors["a"], part)
 
 

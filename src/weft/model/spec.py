@@ -11,11 +11,12 @@ MAX_CONV_WIDTH = 64  # of every short convolution
 
 
 class QkNorm(StrEnum):
-    """Normalisation of queries and keys before rope."""
+    """Normalisation of queries and keys; before rope, except for the last."""
 
     NONE = "none"
     HEAD = "head"  # each head by itself
     FULL = "full"  # all heads together, before they are split
+    HEAD_AFTER_ROPE = "head_after_rope"  # each head by itself, once it is rotated
 
 
 class Norm(StrEnum):
@@ -31,6 +32,7 @@ class NormPlacement(StrEnum):
     BEFORE = "before"  # the input of either
     AFTER = "after"  # the output of either
     BOTH = "both"
+    PARALLEL = "parallel"  # the input of either, which for the MLP too is the layer's input
     SUM = "sum"  # the sum of input and output, in place of the sum; then there is no norm after the last layer
 
 
@@ -41,6 +43,7 @@ class Activation(StrEnum):
     GELU = "gelu"  # exact, by the error function
     GELU_TANH = "gelu_tanh"
     RELU = "relu"
+    RELU_SQUARED = "relu_squared"
     TANH = "tanh"
 
 
@@ -226,6 +229,7 @@ class ModelSpec:
     logits_divisor: float = 1.0
     joins_hidden: bool = False
     tied_head: bool = False
+    head_bias: bool = False
     has_head: bool = True  # without a head, the outputs are hidden states after the last norm
 
     @property

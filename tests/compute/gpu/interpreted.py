@@ -27,6 +27,7 @@ pytestmark = pytest.mark.filterwarnings("ignore")  # of NaN that numpy meets in 
 DENSE = (
     *("llama with biases, tied, wide heads", "llama, llama3 rope", "mistral", "qwen2", "qwen3"),
     *("smollm3", "phi3, partial rope", "phi3, longrope, long", "granite", "olmo2", "gemma2"),
+    *("arcee with biases, yarn", "exaone4", "glm4", "ernie4_5", "starcoder2", "stablelm"),
 )
 
 

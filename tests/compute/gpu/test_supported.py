@@ -11,6 +11,7 @@ from weft.compute.gpu.supported import check_card, check_options, check_spec, mo
 from weft.core.config.engine_options import EngineOptions
 from weft.core.errors import ConfigError
 from weft.model.open import open_model
+from weft.model.spec import NormPlacement, QkNorm
 
 MODEL = "embedded:random?layers=2&hidden=64&heads=4&kv_heads=2&vocab=300&dtype=bfloat16"
 REFUSED = {
@@ -38,6 +39,22 @@ def test_a_dense_decoder_is_computed():
     assert model_refusal(checkpoint.card) is None
     check_options(EngineOptions(quantization="none", max_num_seqs=8), checkpoint.card)
     check_spec(checkpoint.spec, "m")
+
+
+@pytest.mark.parametrize(
+    ("switch", "words"),
+    [
+        ({"norm_placement": NormPlacement.PARALLEL}, "attention and MLP side by side"),
+        ({"qk_norm": QkNorm.HEAD_AFTER_ROPE}, "norms of heads after rope"),
+        ({"head_bias": True}, "biases of its head"),
+        ({"has_output_gate": True}, "gates on its attention"),
+    ],
+)
+def test_a_switch_that_no_kernel_computes_is_refused_by_name(switch, words):
+    """With the flag that computes it."""
+    spec = replace(open_model(MODEL).spec, **switch)
+    with pytest.raises(ConfigError, match=f"{words}, which are not supported yet; give --compute"):
+        check_spec(spec, "m")
 
 
 @pytest.mark.parametrize(

@@ -149,3 +149,17 @@ def served(name):
             [{"prompt_token_ids": [5, 99, 7]}, {"prompt_token_ids": [200] * 20}], params
         )
     return [(answer.outputs[0].token_ids, answer.outputs[0].logprobs) for answer in answers]
+
+
+@pytest.mark.parametrize("weights", [GROUPED, BY_ROW], ids=["in groups", "by row"])
+def test_rows_are_taken_in_another_order(tmp_path, weights):
+    """Of a head whose rotated elements are neighbours in the file: what the rows mean moves with them."""
+    stored, _ = packed_tensors(packing(weights))
+    checkpoint = open_model(write(tmp_path, scheme_of(weights), stored))
+    matrix = checkpoint.map().tensors["layers.1.q"]
+    rows = matrix.unpacked().float32()
+    order = np.random.default_rng(1).permutation(len(rows))
+    np.testing.assert_array_equal(matrix.taken(order).unpacked().float32(), rows[order])
+    if matrix.group_format is not None:
+        numbers = matrix.grouped().numbers
+        np.testing.assert_array_equal(matrix.taken(order).grouped().numbers, numbers[order])

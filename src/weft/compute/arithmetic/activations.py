@@ -24,6 +24,8 @@ def activate(activation: Activation, x: FloatArray) -> FloatArray:
             inner = np.float32((2 / np.pi) ** 0.5) * (x + np.float32(0.044715) * x * x * x)
             rising: FloatArray = np.tanh(inner)
             return np.float32(0.5) * x * (1 + rising)
+        case Activation.RELU_SQUARED:
+            return np.square(np.maximum(x, 0))
         case Activation.RELU:
             positive: FloatArray = np.maximum(x, 0)
             return positive

@@ -9,7 +9,7 @@ from weft.core.config.engine_options import EngineOptions
 from weft.core.errors import ConfigError
 from weft.core.extras import how_to_install
 from weft.model.card import ModelCard
-from weft.model.spec import ModelSpec
+from weft.model.spec import ModelSpec, NormPlacement, QkNorm
 
 LEAST_CAPABILITY = (8, 0)
 TYPES = ("bfloat16", "float16")
@@ -55,10 +55,17 @@ def check_spec(spec: ModelSpec, name: str) -> None:
             f"--compute gpu: {name} has heads of size {spec.head_dim}, with {group} query heads per key head; at most "
             f"{_MOST_HEAD_DIM} and {_MOST_HEADS_OF_KEYS} are supported"
         )
-    if spec.has_output_gate:
-        raise ConfigError(
-            f"--compute gpu: {name} has gates on its attention, which are not supported yet"
-        )
+    refused = {
+        "gates on its attention": spec.has_output_gate,
+        "attention and MLP side by side": spec.norm_placement is NormPlacement.PARALLEL,
+        "norms of heads after rope": spec.qk_norm is QkNorm.HEAD_AFTER_ROPE,
+        "biases of its head": spec.head_bias,
+    }
+    for feature, is_there in refused.items():
+        if is_there:
+            raise ConfigError(
+                f"--compute gpu: {name} has {feature}, which are not supported yet; give --compute native"
+            )
 
 
 def check_card(card: Card | None) -> None:

@@ -280,6 +280,9 @@ def usable_paths() -> list[str]:
     return _core.usable_paths()
 
 
+_NORM_WEIGHTS = ("norm", "norm_before", "norm_after", "norm_sum")
+
+
 def trim_heap() -> None:
     """Returns unused memory of the C library's heap to the system: after a start, tens of MB."""
     _core.trim_heap()
@@ -301,7 +304,7 @@ def _prepared(
     if spec.is_causal and not spec.has_head:
         yield "head", Tensor("float32", np.eye(spec.hidden_size, dtype=np.float32))
     for name, values in weights.tensors.items():
-        if name.startswith("head.") or name in grouped:
+        if (name.startswith("head.") and not spec.head_bias) or name in grouped:
             continue  # tensors of a classifier, which the pooler applies
         tensor = values.unpacked()
         if name == "join":  # one matrix for each half of a pair
@@ -310,7 +313,7 @@ def _prepared(
             ):
                 whole = np.ascontiguousarray(half)
                 yield f"join_{part}", Tensor("float32", whole, unchecked=tensor.unchecked)
-        elif spec.norm_offset and "norm" in name:
+        elif spec.norm_offset and name.endswith(_NORM_WEIGHTS):
             norm = tensor.float32() + np.float32(spec.norm_offset)
             yield name, Tensor("float32", norm, unchecked=tensor.unchecked)
         elif name.endswith(".conv"):  # by row that the convolution looks at, not by channel

@@ -33,7 +33,16 @@ from weft.compute.reference.recurrent_layers import read_recurrent
 from weft.compute.rope import inverse_frequencies, rotate, rotations
 from weft.model.groups import GroupedMatrix, GroupFormat, StoredGroups
 from weft.model.lora import Adapter
-from weft.model.spec import ExpertsSpec, LatentSpec, LayerSpec, ModelSpec, QkNorm, RopeSpec
+from weft.model.spec import (
+    ExpertsSpec,
+    LatentSpec,
+    LayerSpec,
+    ModelSpec,
+    NormPlacement,
+    QkNorm,
+    RopeSpec,
+)
+from weft.model.spec import Norm as NormKind
 from weft.model.weights import Tensor, Values, Weights
 
 Rotations = dict[RopeSpec, tuple[FloatArray, FloatArray]]
@@ -200,6 +209,7 @@ class ReferenceRunner(HostBlocks):
             hidden += self._positions[batch.positions + spec.position_offset]
         hidden = tiles.pad_rows(hidden)  # [whole tiles of rows, hidden]
         hidden *= np.float32(spec.embedding_multiplier)
+        is_parallel = spec.norm_placement is NormPlacement.PARALLEL
         residual_scale = np.float32(spec.residual_multiplier)
         pools = (self._pool[place] for place in range(len(self._pool)))
         states, slots = iter(self._states), iter(self._slots)
@@ -213,9 +223,10 @@ class ReferenceRunner(HostBlocks):
                 rows = self._latent_attention(layer, layer.latent, next(pools), rows, step)
             else:
                 rows = self._attention(layer, next(pools), rows, step)
+            entering = hidden
             hidden = hidden + _normed(layer.attention_norm_after, rows) * residual_scale
             hidden = _normed(layer.attention_norm_sum, hidden)
-            rows = _normed(layer.mlp_norm_before, hidden)
+            rows = _normed(layer.mlp_norm_before, entering if is_parallel else hidden)
             rows = self._mlp(layer, rows, step.adapters)
             hidden = hidden + _normed(layer.mlp_norm_after, rows) * residual_scale
             hidden = _normed(layer.mlp_norm_sum, hidden)
@@ -248,6 +259,10 @@ class ReferenceRunner(HostBlocks):
             cosine, sine = step.rotations[layer.spec.rope]
             rotate(q, cosine, sine)
             rotate(k, cosine, sine)
+        if spec.qk_norm is QkNorm.HEAD_AFTER_ROPE:
+            assert layer.q_norm is not None
+            assert layer.k_norm is not None
+            q, k = layer.q_norm(q), layer.k_norm(k)
         if self._has_int8_cache:
             k, v = _rounded(k), _rounded(v)
         # All rows are written before any reads: a row may attend to others of the same step.
@@ -433,8 +448,8 @@ class _Reader:
             return None
         weight = self.weights[name].float32() + np.float32(self.spec.norm_offset)
         eps, bias = np.float32(self.spec.norm_eps), f"{name}.bias"
-        if self.spec.norm_bias:
-            return LayerNorm(weight, self.weights[bias].float32(), eps)
+        if self.spec.norm is NormKind.LAYER:
+            return LayerNorm(weight, self.vector(bias), eps)
         return RmsNorm(weight, eps)
 
     def linear(self, prefix: str, *names: str) -> Product:

@@ -2,6 +2,7 @@
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
+from types import MappingProxyType
 from typing import Literal
 
 from weft.model.families.names import LLAMA, DecoderNames
@@ -9,7 +10,17 @@ from weft.model.families.rope import RopeRules
 from weft.model.spec import Norm, NormPlacement, QkNorm
 
 # Whether linear layers have biases, or the key that decides it.
-Bias = Literal["never", "always", "attention_bias", "mlp_bias", "enable_bias", "qkv_bias"]
+Bias = Literal[
+    "never",
+    "always",
+    "attention_bias",
+    "attention_out_bias",
+    "mlp_bias",
+    "enable_bias",
+    "qkv_bias",
+    "use_bias",
+    "use_qkv_bias",
+]
 _COUNTS = ("num_experts", "num_local_experts")
 GROUP_KEYS = (
     *("n_shared_experts", "first_k_dense_replace", "routed_scaling_factor"),
@@ -19,6 +30,17 @@ Windows = Literal["none", "every_layer", "layer_types"]
 Recurrence = Literal[
     "none", "convolution", "mamba", "delta"
 ]  # in place of attention, in some layers
+
+# Values of missing keys that most families share.
+COMMON: Mapping[str, object] = MappingProxyType(
+    {
+        "hidden_act": "silu",
+        "max_position_embeddings": 2048,
+        "rms_norm_eps": 1e-6,
+        "rope_theta": 10000.0,
+        "tie_word_embeddings": False,
+    }
+)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -69,6 +91,7 @@ class Family:
     """
 
     architecture: str
+    also_saved_as: tuple[str, ...] = ()  # other architectures in files of this model type
     defaults: Mapping[str, object]
     aliases: Mapping[str, str] = field(default_factory=dict)
     names: DecoderNames = LLAMA
@@ -77,6 +100,8 @@ class Family:
     mlp_bias: Bias = "never"
     is_gated: bool = True
     norm: Norm = Norm.RMS
+    norm_bias: bool = True  # of layer norms
+    head_bias: bool = False
     qk_norm: QkNorm = QkNorm.NONE
     recurrence: Recurrence = "none"
     is_by_key_head: bool = False  # for delta nets; see `DeltaSpec`
@@ -86,6 +111,7 @@ class Family:
     norm_offset: float = 0.0
     windows: Windows = "none"
     window_switch: bool = False  # windows apply only with use_sliding_window
+    rope_needs_window: Literal["never", "if_any", "always"] = "never"  # "if_any" layer has a window
     window_alternates: bool = False  # every second layer below max_window_layers has a window
     rope: RopeRules = field(default_factory=RopeRules)
     position_offset: int | None = None  # positions are learned and begin at this offset; no rope

@@ -21,7 +21,7 @@ class Names:
     ignored: tuple[str, ...]
 
 
-def _joined(name: str, *parts: str) -> dict[str, str]:
+def joined(name: str, *parts: str) -> dict[str, str]:
     return dict.fromkeys(parts, name)
 
 
@@ -41,12 +41,17 @@ class DecoderNames:
     """Tensor names of a decoder family: one map as in `Names`, and more by the placement of norms.
 
     `is_transposed`: linear layers are stored as [in, out]. `has_bare_experts`: experts are stored as in gpt-oss.
+    `has_mixed_heads`: one tensor has a head's query, key and value, then those of the next. `has_neighbours`: elements
+    of a head that are rotated together are neighbours.
     """
 
     names: Mapping[str, str]
     norms: Mapping[NormPlacement, Mapping[str, str]]
     is_transposed: bool = False
     has_bare_experts: bool = False
+    has_mixed_heads: bool = False
+    has_neighbours: bool = False
+    head: str = "lm_head"
     mtp: MtpNames | None = None
 
     def of(self, placement: NormPlacement) -> Mapping[str, str]:
@@ -54,7 +59,7 @@ class DecoderNames:
         return {**self.names, **self.norms[placement]}
 
 
-_DECODER = {
+DECODER = {
     "embed": "embed_tokens",
     "layer": "layers.{}.",
     "q": "self_attn.q_proj",
@@ -68,15 +73,19 @@ _DECODER = {
     "down": "mlp.down_proj",
     "norm": "norm",
 }
-_FUSED = {
-    **_joined("self_attn.qkv_proj", "q", "k", "v"),
-    **_joined("mlp.gate_up_proj", "gate", "up"),
+FUSED = {
+    **joined("self_attn.qkv_proj", "q", "k", "v"),
+    **joined("mlp.gate_up_proj", "gate", "up"),
 }
 # "post_attention_layernorm" is the norm before the MLP in families that normalise before only.
-_DECODER_NORMS = {
+DECODER_NORMS = {
     NormPlacement.BEFORE: {
         "attention_norm_before": "input_layernorm",
         "mlp_norm_before": "post_attention_layernorm",
+    },
+    NormPlacement.PARALLEL: {  # one norm for both
+        "attention_norm_before": "input_layernorm",
+        "mlp_norm_before": "input_layernorm",
     },
     NormPlacement.AFTER: {
         "attention_norm_after": "post_attention_layernorm",
@@ -122,8 +131,8 @@ _QWEN_MTP = MtpNames(
     },
     counts_on=False,
 )
-LLAMA = DecoderNames(_DECODER, _DECODER_NORMS)
-QWEN_EXPERTS = DecoderNames({**_DECODER, **_QWEN_EXPERTS}, _DECODER_NORMS)
+LLAMA = DecoderNames(DECODER, DECODER_NORMS)
+QWEN_EXPERTS = DecoderNames({**DECODER, **_QWEN_EXPERTS}, DECODER_NORMS)
 _DELTA = {
     "conv": "linear_attn.conv1d",
     "a_log": "linear_attn.A_log",
@@ -138,7 +147,7 @@ QWEN_NEXT = DecoderNames(
         "delta_qkvz": "linear_attn.in_proj_qkvz",
         "delta_ba": "linear_attn.in_proj_ba",
     },
-    _DECODER_NORMS,
+    DECODER_NORMS,
     mtp=_QWEN_MTP,
 )
 QWEN_DELTA = DecoderNames(
@@ -150,28 +159,28 @@ QWEN_DELTA = DecoderNames(
         "delta_b": "linear_attn.in_proj_b",
         "delta_a": "linear_attn.in_proj_a",
     },
-    _DECODER_NORMS,
+    DECODER_NORMS,
     mtp=_QWEN_MTP,
 )
 MIXTRAL = DecoderNames(
     {
-        **_DECODER,
+        **DECODER,
         "router": "block_sparse_moe.gate",
         "expert_gate": "block_sparse_moe.experts.{}.w1",
         "expert_up": "block_sparse_moe.experts.{}.w3",
         "expert_down": "block_sparse_moe.experts.{}.w2",
     },
-    _DECODER_NORMS,
+    DECODER_NORMS,
 )
 # All experts in one tensor, each with its gate before its up.
 GRANITE_EXPERTS = DecoderNames(
     {
-        **_DECODER,
+        **DECODER,
         "router": "block_sparse_moe.router.layer",
-        **_joined("block_sparse_moe.input_linear", "expert_gate", "expert_up"),
+        **joined("block_sparse_moe.input_linear", "expert_gate", "expert_up"),
         "expert_down": "block_sparse_moe.output_linear",
     },
-    _DECODER_NORMS,
+    DECODER_NORMS,
 )
 _MAMBA = {
     "mamba_in": "mamba.in_proj",
@@ -187,12 +196,10 @@ _GRANITE_SHARED = {
     for lead in ("", "shared.")
     for part, name in (("gate", "input"), ("up", "input"), ("down", "output"))
 }
-GRANITE_HYBRID = DecoderNames(
-    {**GRANITE_EXPERTS.names, **_GRANITE_SHARED, **_MAMBA}, _DECODER_NORMS
-)
+GRANITE_HYBRID = DecoderNames({**GRANITE_EXPERTS.names, **_GRANITE_SHARED, **_MAMBA}, DECODER_NORMS)
 BAMBA = DecoderNames(
     {
-        **_DECODER,
+        **DECODER,
         **_MAMBA,
         **{part: f"feed_forward.{part}_proj" for part in ("gate", "up", "down")},
         "norm": "final_layernorm",
@@ -206,18 +213,18 @@ BAMBA = DecoderNames(
 )
 GPT_OSS = DecoderNames(
     {
-        **_DECODER,
+        **DECODER,
         "sinks": "self_attn.sinks",
         "router": "mlp.router",
-        **_joined("mlp.experts.gate_up_proj", "expert_gate", "expert_up"),
+        **joined("mlp.experts.gate_up_proj", "expert_gate", "expert_up"),
         "expert_down": "mlp.experts.down_proj",
     },
-    _DECODER_NORMS,
+    DECODER_NORMS,
     has_bare_experts=True,
 )
 LFM2 = DecoderNames(
     {
-        **_DECODER,
+        **DECODER,
         "o": "self_attn.out_proj",
         "q_norm": "self_attn.q_layernorm",
         "k_norm": "self_attn.k_layernorm",
@@ -249,14 +256,14 @@ LFM2_EXPERTS = DecoderNames(
 )
 GLM_EXPERTS = DecoderNames(
     {
-        **_DECODER,
+        **DECODER,
         **_QWEN_EXPERTS,
         "router_correction": "mlp.gate.e_score_correction_bias",
         "shared.gate": "mlp.shared_experts.gate_proj",
         "shared.up": "mlp.shared_experts.up_proj",
         "shared.down": "mlp.shared_experts.down_proj",
     },
-    _DECODER_NORMS,
+    DECODER_NORMS,
     mtp=_MTP,
 )
 DEEPSEEK = DecoderNames(
@@ -269,13 +276,13 @@ DEEPSEEK = DecoderNames(
         "kv_a_norm": "self_attn.kv_a_layernorm",
         "kv_b": "self_attn.kv_b_proj",
     },
-    _DECODER_NORMS,
+    DECODER_NORMS,
     mtp=_MTP,
 )
-LLAMA_FUSED = DecoderNames({**_DECODER, **_FUSED}, _DECODER_NORMS)
+LLAMA_FUSED = DecoderNames({**DECODER, **FUSED}, DECODER_NORMS)
 OPT = DecoderNames(
     {
-        **_DECODER,
+        **DECODER,
         "positions": "embed_positions",
         "project_in": "project_in",
         "project_out": "project_out",
@@ -297,7 +304,7 @@ GPT2 = DecoderNames(
         "embed": "wte",
         "positions": "wpe",
         "layer": "h.{}.",
-        **_joined("attn.c_attn", "q", "k", "v"),
+        **joined("attn.c_attn", "q", "k", "v"),
         "o": "attn.c_proj",
         "up": "mlp.c_fc",
         "down": "mlp.c_proj",
@@ -356,10 +363,10 @@ MODERNBERT = Names(
                 "embed": "embeddings.tok_embeddings",
                 "embed_norm": "embeddings.norm",
                 "layer": "layers.{}.",
-                **_joined("attn.Wqkv", "q", "k", "v"),
+                **joined("attn.Wqkv", "q", "k", "v"),
                 "o": "attn.Wo",
                 "attention_norm_before": "attn_norm",
-                **_joined("mlp.Wi", "gate", "up"),
+                **joined("mlp.Wi", "gate", "up"),
                 "down": "mlp.Wo",
                 "mlp_norm_before": "mlp_norm",
                 "norm": "final_norm",
@@ -379,7 +386,7 @@ NOMIC = Names(
                 **_NOMIC_EMBED,
                 "embed_norm": "emb_ln",
                 "layer": "encoder.layers.{}.",
-                **_joined("attn.Wqkv", "q", "k", "v"),
+                **joined("attn.Wqkv", "q", "k", "v"),
                 "o": "attn.out_proj",
                 "attention_norm_sum": "norm1",
                 "gate": "mlp.fc12",

@@ -89,7 +89,9 @@ def _settings_of_layer_type(
     config: Fields, block: Fields, nested: bool, layer_type: str
 ) -> tuple[Fields, float]:
     sliding = layer_type == "sliding_attention"
-    theta = config.number("rope_local_base_freq" if sliding else "rope_theta")
+    theta = config.number("rope_theta")
+    if sliding:
+        theta = config.number_or("rope_local_base_freq", theta)
     if nested:
         inner = block.object(layer_type) or Fields({}, f"{block.where}: {layer_type}")
         return inner, inner.number_or("rope_theta", theta)

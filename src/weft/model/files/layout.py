@@ -7,6 +7,9 @@ Weft's names are listed at `weft.model.weights.Weights`; those of a classifier a
 from collections.abc import Collection, Iterator, Mapping
 from dataclasses import dataclass, replace
 
+import numpy as np
+from numpy.typing import NDArray
+
 from weft.model.families.names import HEADS, LLAMA, DecoderNames, Names
 from weft.model.pooling import HeadSpec
 from weft.model.recurrence import Recurrence
@@ -16,8 +19,33 @@ _NORMS = {
     NormPlacement.BEFORE: ("before",),
     NormPlacement.AFTER: ("after",),
     NormPlacement.BOTH: ("before", "after"),
+    NormPlacement.PARALLEL: ("before",),
     NormPlacement.SUM: ("sum",),
 }
+
+
+_QKV = ("q", "k", "v")
+
+
+@dataclass(frozen=True, slots=True)
+class HeadRows:
+    """Rows of `count` heads of `size` rows in a source; `step` rows lie from the begin of one to that of the next.
+
+    Of the first `turned` rows of a head, two that are rotated together are neighbours in the source. Here they lie
+    `turned` / 2 apart, as all kernels expect them.
+    """
+
+    count: int
+    size: int
+    step: int
+    turned: int = 0
+
+    def index(self, start: int) -> NDArray[np.intp]:
+        """Returns the row of the source for each row here; the first head begins at `start`."""
+        rows = np.arange(self.size)
+        rows[: self.turned] = rows[: self.turned].reshape(-1, 2).T.reshape(-1)
+        heads = start + self.step * np.arange(self.count)
+        return (heads[:, None] + rows).reshape(-1)
 
 
 @dataclass(frozen=True, slots=True)
@@ -27,7 +55,8 @@ class TensorPlan:
 
     `is_transposed`: the file has rows and columns exchanged. With a `factor` the tensor is the source times that
     matrix. `stack`: the file has this many matrices in one tensor of three dimensions, whose rows are counted
-    consecutively; every `step`th of them is taken, from `start` on.
+    consecutively; every `step`th of them is taken, from `start` on. `heads`: the rows are those instead, from `start`
+    on.
     """
 
     name: str
@@ -39,6 +68,12 @@ class TensorPlan:
     factor: "TensorPlan | None" = None
     stack: int | None = None
     step: int = 1
+    heads: HeadRows | None = None
+
+    @property
+    def index(self) -> NDArray[np.intp] | None:
+        """Rows of the source, one for each row here; None: they follow each other from `start` on."""
+        return None if self.heads is None else self.heads.index(self.start)
 
     @property
     def source_shape(self) -> tuple[int, ...]:
@@ -100,9 +135,11 @@ def decoder_layout(
             replace(plan, is_transposed=plan.name.startswith("layers.") and len(plan.shape) == 2)
             for plan in plans
         ]
+    if names.has_mixed_heads or names.has_neighbours:
+        plans = [_of_heads(plan, spec, names) for plan in plans]
     if names.has_bare_experts:
         plans = [plan if plan.stack is None else _bare(plan) for plan in plans]
-    head = _whole("head", "lm_head.weight", spec.vocab_size, spec.hidden_size)
+    head = _whole("head", f"{names.head}.weight", spec.vocab_size, spec.hidden_size)
     if spec.embed_size is not None:
         shape = (spec.embed_size, spec.hidden_size)
         into, out = (
@@ -111,7 +148,25 @@ def decoder_layout(
         )
         embed = replace(embed, factor=replace(into, is_transposed=True))
         head = replace(embed, name="head", factor=out)
-    return (embed, *plans, *([head] if spec.has_head and not spec.tied_head else ()))
+    heads = [head] if spec.has_head and not spec.tied_head else []
+    if spec.head_bias:
+        heads.append(_whole("head.bias", f"{names.head}.bias", spec.vocab_size))
+    return (embed, *plans, *heads)
+
+
+def _of_heads(plan: TensorPlan, spec: ModelSpec, names: DecoderNames) -> TensorPlan:
+    """Returns the plan for heads whose q, k and v follow each other head by head, or whose rotated rows are
+    neighbours.
+    """
+    lead, _, name = plan.name.removesuffix(".bias").rpartition(".")
+    if name not in _QKV:
+        return plan
+    size, step, start = spec.head_dim, spec.head_dim, plan.start
+    if names.has_mixed_heads:
+        step, start = len(_QKV) * size, _QKV.index(name) * size
+    rope = spec.layers[int(lead.rpartition(".")[2])].rope
+    turned = rope.dim if names.has_neighbours and rope is not None and name != "v" else 0
+    return replace(plan, start=start, heads=HeadRows(plan.shape[0] // size, size, step, turned))
 
 
 def _bare(plan: TensorPlan) -> TensorPlan:

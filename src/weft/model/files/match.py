@@ -103,6 +103,8 @@ class Matched:
         if plan.stack is not None:
             assert isinstance(source, Tensor)
             return _of_stack(source, plan, is_transposed=plan.is_transposed)
+        if plan.index is not None:
+            return source.taken(plan.index)
         if plan.factor is None:
             return source.rows(plan.start, plan.start + plan.shape[0])
         factor = whole[plan.factor.source]

@@ -5,7 +5,7 @@ and scale belong to the row and to the column's group. If a group has a minimum 
 * scale + minimum; codes are looked up first.
 """
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass, replace
 from typing import Any, Protocol, runtime_checkable
 
@@ -47,6 +47,37 @@ class HalvedRows(Protocol):
 
     def halves(self, start: int, stop: int) -> tuple[NDArray[np.uint8], int] | None:
         """Returns blocks and run, in the layout of `HalvedMatrix`."""
+
+
+@dataclass(frozen=True, slots=True)
+class _TakenRows:
+    """Rows of `source` in the order of `index`; those that are read together lie near each other."""
+
+    source: PackedRows
+    index: NDArray[np.intp]
+
+    @property
+    def shape(self) -> tuple[int, int]:
+        return len(self.index), self.source.shape[1]
+
+    @property
+    def num_bits(self) -> int:
+        return self.source.num_bits
+
+    def numbers(self, start: int, stop: int) -> NDArray[Any]:
+        return self._of(self.source.numbers, start, stop)
+
+    def zeros(self, start: int, stop: int) -> NDArray[np.float32]:
+        return self._of(self.source.zeros, start, stop)
+
+    def scales(self, start: int, stop: int) -> NDArray[np.float32]:
+        return self._of(self.source.scales, start, stop)
+
+    def _of(self, read: Callable[[int, int], NDArray[Any]], start: int, stop: int) -> NDArray[Any]:
+        index = self.index[start:stop]
+        first = int(index.min())
+        found = read(first, int(index.max()) + 1)
+        return found if len(found) == 1 else found[index - first]  # zeros may be one row for all
 
 
 @dataclass(frozen=True, slots=True)
@@ -111,6 +142,11 @@ class PackedMatrix:
     def rows(self, start: int, stop: int) -> "PackedMatrix":
         """Returns some of the rows."""
         return replace(self, start=self.start + start, stop=self.start + stop)
+
+    def taken(self, index: NDArray[np.intp]) -> "PackedMatrix":
+        """Returns rows in another order."""
+        source = _TakenRows(self.source, self.start + index)
+        return replace(self, source=source, start=0, stop=len(index))
 
     def is_finite(self) -> bool:
         """True if no value can be NaN or infinite."""

@@ -43,6 +43,9 @@ def activate(x, ACTIVATION: tl.constexpr):
         y = 0.5 * x * (1.0 + tanh(0.7978845608028654 * (x + 0.044715 * x * x * x)))
     elif ACTIVATION == "relu":
         y = tl.maximum(x, 0.0)
+    elif ACTIVATION == "relu_squared":
+        y = tl.maximum(x, 0.0)
+        y = y * y
     else:
         y = tanh(x)
     return y

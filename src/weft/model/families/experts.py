@@ -1,0 +1,81 @@
+"""Experts of a decoder's config, and which layers have them."""
+
+from collections.abc import Collection
+from dataclasses import replace
+
+from weft.model.families.family import ExpertsRule, Family
+from weft.model.families.latent import has_expert_groups
+from weft.model.fields import Fields
+from weft.model.spec import ExpertsSpec, LayerSpec
+
+_MAX_EXPERTS = 4096
+_MAX_WIDTH = 2**24
+
+
+def with_experts(
+    family: Family, fields: Fields, layers: tuple[LayerSpec, ...]
+) -> tuple[LayerSpec, ...]:
+    """Returns the layers, with experts in those that have some."""
+    rule = family.experts
+    if rule is None:
+        return layers
+    count = fields.integer_or(rule.count, 0, low=0, high=_MAX_EXPERTS)
+    if count == 0 and not (rule.has_steps or rule.is_optional):
+        fields.refuse(rule.count, f"a whole number from 1 to {_MAX_EXPERTS}")
+    if count == 0:
+        return layers
+    is_normalized = rule.is_normalized
+    experts = ExpertsSpec(
+        count,
+        fields.integer("num_experts_per_tok", high=count),
+        fields.integer(rule.inner_size, high=_MAX_WIDTH),
+        0 if rule.shared_size is None else fields.integer(rule.shared_size, high=_MAX_WIDTH),
+        has_shared_gate=rule.has_shared_gate,
+        is_normalized=fields.flag_or("norm_topk_prob", False)
+        if is_normalized is None
+        else is_normalized,
+        has_bias=rule.has_bias,
+    )
+    if rule.has_groups:
+        experts = _with_groups(rule, fields, replace(experts, is_sigmoid=rule.is_sigmoid))
+    sparse = _sparse_layers(rule, fields, len(layers))
+    return tuple(
+        replace(layer, experts=experts) if index in sparse else layer
+        for index, layer in enumerate(layers)
+    )
+
+
+def _with_groups(rule: ExpertsRule, fields: Fields, experts: ExpertsSpec) -> ExpertsSpec:
+    """Returns the experts with a router and a shared expert in DeepSeek's form."""
+    count, num_groups, num_chosen = experts.count, 1, 1
+    if has_expert_groups(fields, is_sigmoid=experts.is_sigmoid):
+        num_groups = fields.integer_or("n_group", 1, high=count)
+        num_chosen = fields.integer_or("topk_group", 1, high=num_groups)
+    size = count // num_groups
+    if count % num_groups or (num_groups > 1 and size < 2):
+        fields.refuse("n_group", f"a divisor of {count}, with two experts or more in a group")
+    if num_chosen * size < experts.per_token:
+        fields.refuse("topk_group", f"groups enough for {experts.per_token} experts")
+    num_shared = fields.integer_or("n_shared_experts", 0, low=0, high=_MAX_EXPERTS)
+    return replace(
+        experts,
+        shared_size=num_shared * experts.inner_size,
+        has_shared_gate=False,
+        num_groups=num_groups,
+        groups_per_token=num_chosen,
+        epsilon=rule.epsilon,
+        scale=fields.factor_or("routed_scaling_factor", 1.0),
+    )
+
+
+def _sparse_layers(rule: ExpertsRule, fields: Fields, num_layers: int) -> Collection[int]:
+    """Returns the numbers of layers that have experts."""
+    if rule.has_groups:
+        return range(fields.integer_or("first_k_dense_replace", 0, low=0), num_layers)
+    if not rule.has_steps:
+        return range(num_layers)
+    step = fields.integer("decoder_sparse_step")
+    dense = fields.values.get("mlp_only_layers") or []
+    if not isinstance(dense, list) or any(type(index) is not int for index in dense):
+        fields.refuse("mlp_only_layers", "a list of the numbers of layers")
+    return frozenset(i for i in range(num_layers) if (i + 1) % step == 0 and i not in dense)

@@ -1,0 +1,1 @@
+"""Rows of the table of families, by lineage."""

@@ -1,0 +1,102 @@
+"""DeepSeek, and GLM 4 whose experts have its form."""
+
+from collections.abc import Mapping
+from dataclasses import replace
+from types import MappingProxyType
+
+from weft.model.families.family import COMMON, GROUP_KEYS, ExpertsRule, Family
+from weft.model.families.latent import DEEPSEEK_V2, DEEPSEEK_V3
+from weft.model.families.names import DEEPSEEK, GLM_EXPERTS
+from weft.model.families.rope import RopeRules
+from weft.model.spec import QkNorm
+
+_GLM_MOE = {
+    **COMMON,
+    "max_position_embeddings": 131072,
+    "rms_norm_eps": 1e-5,
+    "partial_rotary_factor": 0.5,
+    "num_experts_per_tok": 8,
+    "moe_intermediate_size": 1408,
+    "n_routed_experts": 128,
+    "n_shared_experts": 1,
+    "first_k_dense_replace": 1,
+    "norm_topk_prob": True,
+    "use_qk_norm": False,
+}
+
+_OF_EXPERTS = {"n_routed_experts", "moe_intermediate_size", "num_experts_per_tok", *GROUP_KEYS}
+
+DEEPSEEK_FAMILIES: Mapping[str, Family] = MappingProxyType(
+    {
+        "deepseek_v2": Family(
+            architecture="DeepseekV2ForCausalLM",
+            defaults=DEEPSEEK_V2,
+            has_latent=True,
+            names=DEEPSEEK,
+            experts=ExpertsRule(
+                count="n_routed_experts",
+                inner_size="moe_intermediate_size",
+                is_normalized=False,
+                has_groups=True,
+            ),
+        ),
+        "deepseek_v3": Family(
+            architecture="DeepseekV3ForCausalLM",
+            defaults=DEEPSEEK_V3,
+            has_latent=True,
+            reads=frozenset({"rope_interleave"}),
+            names=DEEPSEEK,
+            experts=ExpertsRule(
+                count="n_routed_experts",
+                inner_size="moe_intermediate_size",
+                has_groups=True,
+                is_sigmoid=True,
+            ),
+        ),
+        "youtu": Family(
+            architecture="YoutuForCausalLM",
+            defaults={
+                **{key: DEEPSEEK_V3[key] for key in DEEPSEEK_V3.keys() - _OF_EXPERTS},
+                "tie_word_embeddings": True,
+            },
+            has_latent=True,
+            reads=frozenset({"rope_interleave"}),
+            names=DEEPSEEK,
+        ),
+        "dots1": Family(
+            architecture="Dots1ForCausalLM",
+            defaults={
+                **COMMON,
+                "num_experts_per_tok": 6,
+                "moe_intermediate_size": 1408,
+                "norm_topk_prob": False,
+                "sliding_window": 4096,
+                "max_window_layers": 62,
+            },
+            qk_norm=QkNorm.HEAD,
+            windows="layer_types",
+            names=replace(GLM_EXPERTS, mtp=None),
+            experts=ExpertsRule(
+                count="n_routed_experts",
+                inner_size="moe_intermediate_size",
+                has_groups=True,
+                is_sigmoid=True,
+            ),
+        ),
+        "glm4_moe": Family(
+            architecture="Glm4MoeForCausalLM",
+            defaults=_GLM_MOE,
+            o_bias="never",
+            qk_norm=QkNorm.HEAD,
+            rope=RopeRules(partial=True),
+            reads=frozenset({"use_qk_norm"}),
+            names=GLM_EXPERTS,
+            experts=ExpertsRule(
+                count="n_routed_experts",
+                inner_size="moe_intermediate_size",
+                has_groups=True,
+                is_sigmoid=True,
+            ),
+        ),
+    }
+)
