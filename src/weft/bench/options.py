@@ -84,23 +84,21 @@ class TargetOptions:
     temperature: Annotated[
         float | None, Flag("Sampling temperature. Default: the server's.", "Target")
     ] = None
-    top_p: Annotated[
-        float | None, Flag("Sampling temperature. Default: the server's.", "Target")
-    ] = None
-    top_k: Annotated[int | None, Flag("Sampling temperature. Default: the server's.", "Target")] = (
+    top_p: Annotated[float | None, Flag("Top-p of sampling. Default: the server's.", "Target")] = (
         None
     )
-    min_p: Annotated[
-        float | None, Flag("Sampling temperature. Default: the server's.", "Target")
-    ] = None
+    top_k: Annotated[int | None, Flag("Top-k of sampling. Default: the server's.", "Target")] = None
+    min_p: Annotated[float | None, Flag("Min-p of sampling. Default: the server's.", "Target")] = (
+        None
+    )
     frequency_penalty: Annotated[
-        float | None, Flag("Sampling temperature. Default: the server's.", "Target")
+        float | None, Flag("Frequency penalty. Default: the server's.", "Target")
     ] = None
     presence_penalty: Annotated[
-        float | None, Flag("Sampling temperature. Default: the server's.", "Target")
+        float | None, Flag("Presence penalty. Default: the server's.", "Target")
     ] = None
     repetition_penalty: Annotated[
-        float | None, Flag("Sampling temperature. Default: the server's.", "Target")
+        float | None, Flag("Repetition penalty. Default: the server's.", "Target")
     ] = None
     extra_body: Annotated[
         str | dict[str, Any] | None,
