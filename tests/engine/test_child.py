@@ -47,6 +47,18 @@ async def test_a_discarded_child_has_ended():
     assert not psutil.pid_exists(child.process.pid)
 
 
+async def test_a_discard_that_is_cancelled_frees_the_sockets():
+    """A node that is stopped while it ends an engine cancels it."""
+    child = await EngineChild.spawn()
+    discarding = asyncio.create_task(child.discard())
+    await asyncio.sleep(0)  # it has killed the process and awaits its exit
+    discarding.cancel()
+    with pytest.raises(asyncio.CancelledError):
+        await discarding
+    assert child.events.closed
+    await child.process.wait()
+
+
 async def test_the_terminal_does_not_end_a_child():
     """Ctrl-C reaches every process of the terminal; it is for the front, which drains."""
     child = await EngineChild.spawn()

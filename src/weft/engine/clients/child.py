@@ -136,12 +136,14 @@ class EngineChild:
                 self._commands.send(command, zmq.NOBLOCK)
 
     async def discard(self) -> None:
-        """Kills the process and frees all its resources; idempotent."""
+        """Kills the process and frees all its resources, also where the wait for its exit is cancelled; idempotent."""
         if self.process.returncode is None:
             with suppress(ProcessLookupError):
                 self.process.kill()
-        await self.process.wait()
-        self.close()
+        try:
+            await self.process.wait()
+        finally:
+            self.close()
 
     def close(self) -> None:
         """Closes the parent's ends of pipes and sockets; idempotent."""
