@@ -4,10 +4,12 @@ import ast
 import json
 import os
 import re
+import signal
 import subprocess
 import sys
 import tomllib
 import zipfile
+from collections.abc import Iterator
 from functools import cache
 from importlib.metadata import packages_distributions
 from pathlib import Path
@@ -130,6 +132,15 @@ def test_distributions_beside_each_other_are_refused(
     assert "pip uninstall weft-picker weft-serve" in capsys.readouterr().err
 
 
+@pytest.fixture
+def broken_pipes() -> Iterator[None]:
+    """Puts SIGPIPE's handler back: help ends its process at a broken pipe, and later tests write to such pipes."""
+    handler = signal.getsignal(signal.SIGPIPE)
+    yield
+    signal.signal(signal.SIGPIPE, handler)
+
+
+@pytest.mark.usefixtures("broken_pipes")
 def test_a_part_calls_itself_by_its_own_name(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ):

@@ -185,14 +185,16 @@ async def test_a_template_of_gpt_oss_gets_the_reasoning_before_a_call():
     template = (
         "{% for message in messages %}{% if message.tool_calls %}"
         "{% if message.content and message.thinking %}{{ raise_exception('both') }}{% endif %}"
-        "[{{ message.thinking or message.content }}]{% endif %}{% endfor %}"
+        "[{{ message.thinking or message.content }}]"
+        "{% for call in message.tool_calls %}{{ call.function.name }}{{ call.function.arguments }}{% endfor %}"
+        "{% endif %}{% endfor %}"
     )
     calls = [{"id": "x", "type": "function", "function": {"name": "f", "arguments": "{}"}}]
     called = {"role": "assistant", "reasoning_content": "Hm.", "tool_calls": calls}
     messages = (*HELLO, called, *HELLO, {**called, "content": "Let me see."}, *HELLO)
     async with serving(template=template) as served:
         whole = await fold(run_turn(served, turn(messages, params={"max_tokens": 1})))
-    assert whole.prompt == "[Hm.][Let me see.]"
+    assert whole.prompt == "[Hm.]f{}[Let me see.]f{}"
 
 
 async def test_a_template_without_developers_reads_them_as_system(served):
