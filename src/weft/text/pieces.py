@@ -1,7 +1,7 @@
 """The bytes that each token adds to the text, so that text can be built token by token.
 
 Only decoders in which a token's bytes do not depend on its neighbours are described here: byte-level
-BPE and the SentencePiece styles. For any other decoder `read_rule` says None, and the detokeniser
+BPE and the SentencePiece styles. For any other decoder `read_rule` returns None, and the detokeniser
 falls back on comparing whole decodings of a few tokens.
 """
 

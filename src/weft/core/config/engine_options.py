@@ -308,7 +308,7 @@ class EngineOptions(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fi
         ),
     ] = None
     enable_lora: Annotated[
-        bool, Flag("Serve LoRA adapters. Memory is reserved for them.", "Model")
+        bool, Flag("Serve LoRA adapters, and reserve memory for LoRA adapters.", "Model")
     ] = False
     max_loras: Annotated[
         int | None,
