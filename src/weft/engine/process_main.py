@@ -175,9 +175,15 @@ def _reporter(
 
 
 def _end_with_parent(directory: str, answers: int) -> None:
-    """Answers the front's heartbeats until the front has died; runs on a thread of its own."""
-    while os.read(sys.stdin.fileno(), 4096):
+    """Answers the front's heartbeats until the front has died; runs on a thread of its own.
+
+    The first answer comes without a heartbeat: the buffer that read the launch may hold the first one already, and
+    the front allows an engine that has never answered more time.
+    """
+    is_alive = True
+    while is_alive:
         with suppress(OSError):
             os.write(answers, b".")
+        is_alive = bool(os.read(sys.stdin.fileno(), 4096))
     shutil.rmtree(directory, ignore_errors=True)  # a front that was killed could not remove it
     os._exit(1)
