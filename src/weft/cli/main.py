@@ -12,7 +12,7 @@ from cyclopts import CycloptsError, UnknownOptionError, UnusedCliTokensError
 from weft.cli.commands import EXIT_FAILED, EXIT_INTERRUPTED, EXIT_USAGE, make_app
 from weft.cli.help import as_called, show, wanted
 from weft.core.errors import BadRequest, ConfigError, WeftError
-from weft.core.extras import WHOLE
+from weft.core.extras import PARTS, WHOLE
 from weft.core.observe.terminal import say
 from weft.core.values.declare import nearest_flag
 
@@ -38,7 +38,8 @@ def run(given: Sequence[str]) -> int:
         say(f"error: {as_called(_describe(err))}", file=sys.stderr)
         return EXIT_USAGE
     except ModuleNotFoundError as err:
-        if not (err.name or "").startswith("weft."):
+        # Only a part lacks modules of Weft (docs/decisions/0082); elsewhere a missing module is a defect.
+        if sys.argv[0] not in PARTS.values() or not (err.name or "").startswith("weft."):
             raise
         say(f"error: this needs all of Weft: pip install {WHOLE}", file=sys.stderr)
         return EXIT_USAGE

@@ -191,9 +191,9 @@ class RequestStream:
         return self._output(outputs)
 
     def _deltas(self) -> list[CompletionOutput]:
-        """What is new of the answers, with about `MANY_SCORES` log-probabilities, or those of one answer.
+        """The new parts of the answers, up to about `MANY_SCORES` logprobs, and at least one answer.
 
-        They are read, written and let go of together.
+        The logprobs of one output are read, written and freed together; the rest follows in the next output.
         """
         deltas: list[CompletionOutput] = []
         room = MANY_SCORES
@@ -303,7 +303,7 @@ class _Answer:
 
     @property
     def num_new_scores(self) -> int:
-        """Log-probabilities that the next delta has, near enough, whether they were read yet or not."""
+        """Approximate number of logprobs in the next delta, converted or not."""
         return num_scores(self._rows) + num_scores(self._logprobs)
 
     def push(self, output: SequenceOutput) -> bool:

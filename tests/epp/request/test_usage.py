@@ -38,6 +38,12 @@ def test_a_long_answer_with_another_usage_has_none(counts: str):
     assert usage_of(body.encode("utf-8", "surrogatepass")) in (None, Usage())
 
 
+def test_a_long_answer_without_usage_has_none():
+    """Counts of something else are not taken for it, wherever they stand."""
+    body = json.dumps({"abc": {"prompt_tokens": 1}, "meta_info": None, "text": "x" * 2**20})
+    assert usage_of(body.replace(" ", "").encode()) is None
+
+
 def test_the_longest_answer_holds_no_loop():
     """Decoding all of it takes 22 ms."""
     body = json.dumps({"data": [[1.5] * 2000] * 400, "usage": COUNTS}).encode()[-MAX_HELD_BYTES:]

@@ -273,8 +273,7 @@ class FrontClient(EngineControls):
 
     def _close(self, opened: OpenRequest) -> None:
         """Forgets a request; aborts it if the engine still computes it."""
-        if opened.observed is not None:
-            opened.observe_end(opened.observed)
+        opened.observe_end()
         self._open.remove(opened)
         self._pace.forget(opened)
         self._stop_once_sent()

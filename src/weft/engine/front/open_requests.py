@@ -100,8 +100,11 @@ class OpenRequest:
         """True if no more output will come from the engine."""
         return self.error is not None or self.stream.is_finished
 
-    def observe_end(self, observed: ObservedRequest) -> None:
+    def observe_end(self) -> None:
         """Reports to the metrics the end of all answers, finished or given up."""
+        observed = self.observed
+        if observed is None:
+            return
         given_up = FinishReason.ABORT if self.error is None else FinishReason.ERROR
         for index in observed.open_answers:
             num_tokens, reason = self.stream.progress(index)

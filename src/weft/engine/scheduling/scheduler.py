@@ -59,7 +59,6 @@ class Scheduler:
         self.num_corrupted = 0
         self.drafts = DraftCounts()
         self._drafting: Drafting | None = None
-        self.is_drafting = False  # `draft` may add drafts to a plan
         self._recomputes = config.speculation is not None and config.speculation.recomputes
         self._queues = Queues()
         self.planner = Planner(config, self.cache, self._queues, max_scored_rows, tier)
@@ -78,6 +77,11 @@ class Scheduler:
     def open_sequences(self) -> Iterator[Sequence]:
         """Yields running sequences, then waiting ones; each in scheduling order."""
         return self._queues.in_order()
+
+    @property
+    def is_drafting(self) -> bool:
+        """True if `draft` may add drafts to a plan."""
+        return self._drafting is not None
 
     @property
     def num_running(self) -> int:
@@ -120,7 +124,6 @@ class Scheduler:
         assert self.config.speculation is not None
         most = self.config.speculation.num_speculative_tokens
         self._drafting = Drafting(drafter, payoff, self.drafts, most, self.max_model_len)
-        self.is_drafting = True
 
     # -- requests come and go -----------------------------------------------------------------
 

@@ -106,7 +106,10 @@ def usage_of(json_text: bytes) -> Usage | None:
 
 def _last_usage(json_text: bytes) -> Usage | None:
     """The last usage of a long text. Servers write it after the answers, and no JSON string has the mark in it."""
-    start = json_text.rfind(_LAST_USAGE) + len(_LAST_USAGE)
+    place = json_text.rfind(_LAST_USAGE)
+    if place < 0:
+        return None
+    start = place + len(_LAST_USAGE)
     text = json_text[start : start + _MAX_COUNTS_CHARS].lstrip().decode("utf-8", "replace")
     try:
         value, _ = _first_value(text)

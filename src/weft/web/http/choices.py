@@ -17,7 +17,7 @@ _SMALL: Final = 2**16  # sent in one write, as other answers are
 
 
 def has_several_choices(answer: object) -> bool:
-    """Whether an answer is to be sent by `send_choices`."""
+    """True if `send_choices` sends the answer: it has more than one choice."""
     return len(getattr(answer, "choices", ())) > 1
 
 

@@ -24,6 +24,13 @@ _GLM_MOE = {
     "use_qk_norm": False,
 }
 
+# DeepSeek-V3's router: experts in groups, scored by sigmoid.
+_SIGMOID_EXPERTS = ExpertsRule(
+    count="n_routed_experts",
+    inner_size="moe_intermediate_size",
+    has_groups=True,
+    is_sigmoid=True,
+)
 _OF_EXPERTS = {"n_routed_experts", "moe_intermediate_size", "num_experts_per_tok", *GROUP_KEYS}
 
 DEEPSEEK_FAMILIES: Mapping[str, Family] = MappingProxyType(
@@ -46,12 +53,7 @@ DEEPSEEK_FAMILIES: Mapping[str, Family] = MappingProxyType(
             has_latent=True,
             reads=frozenset({"rope_interleave"}),
             names=DEEPSEEK,
-            experts=ExpertsRule(
-                count="n_routed_experts",
-                inner_size="moe_intermediate_size",
-                has_groups=True,
-                is_sigmoid=True,
-            ),
+            experts=_SIGMOID_EXPERTS,
         ),
         "youtu": Family(
             architecture="YoutuForCausalLM",
@@ -76,12 +78,7 @@ DEEPSEEK_FAMILIES: Mapping[str, Family] = MappingProxyType(
             qk_norm=QkNorm.HEAD,
             windows="layer_types",
             names=replace(GLM_EXPERTS, mtp=None),
-            experts=ExpertsRule(
-                count="n_routed_experts",
-                inner_size="moe_intermediate_size",
-                has_groups=True,
-                is_sigmoid=True,
-            ),
+            experts=_SIGMOID_EXPERTS,
         ),
         "glm4_moe": Family(
             architecture="Glm4MoeForCausalLM",
@@ -91,12 +88,7 @@ DEEPSEEK_FAMILIES: Mapping[str, Family] = MappingProxyType(
             rope=RopeRules(partial=True),
             reads=frozenset({"use_qk_norm"}),
             names=GLM_EXPERTS,
-            experts=ExpertsRule(
-                count="n_routed_experts",
-                inner_size="moe_intermediate_size",
-                has_groups=True,
-                is_sigmoid=True,
-            ),
+            experts=_SIGMOID_EXPERTS,
         ),
     }
 )
