@@ -11,7 +11,7 @@ from decimal import Decimal
 from types import MappingProxyType
 from typing import Any, TypeGuard
 
-from weft.core.checks.json_schema_branches import are_disjoint, resolve
+from weft.core.checks.json_schema_branches import Branches, resolve
 from weft.core.checks.json_schema_patterns import without_assertions
 
 # No answer has this many items or characters.
@@ -22,8 +22,6 @@ _MIN_INTEGER = -(2**63) + 2**10
 _MAX_NUMBER = 10**17
 _MIN_NUMBER = 1e-30
 _MAX_DECIMALS = 9
-# Maximum number of pairs of branches in a whole schema; comparing this many takes 20 ms.
-_MAX_PAIRS = 4096
 
 _DATA = frozenset({"const", "default"})
 _SCHEMAS = ("items", "additionalProperties", "additionalItems")
@@ -85,7 +83,7 @@ class _Reader:
     def __init__(self, root: Mapping[str, Any]) -> None:
         self._root = root
         self.unheld: list[str] = []
-        self._num_pairs = 0  # pairs of branches that were compared
+        self._branches = Branches(root)
 
     def read(self, schema: Any, place: str) -> Any:
         """Returns one schema, with all schemas inside it, rewritten."""
@@ -146,8 +144,7 @@ class _Reader:
             return
         del made["oneOf"]
         made.pop("discriminator", None)
-        self._num_pairs += len(branches) ** 2 // 2
-        if self._num_pairs > _MAX_PAIRS or not are_disjoint(branches, self._root):
+        if not self._branches.are_disjoint(branches):
             self.unheld.append(f"{place}/oneOf")
         if "anyOf" not in made:
             made["anyOf"] = branches

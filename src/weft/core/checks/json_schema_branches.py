@@ -1,17 +1,45 @@
 """Checks whether branches of a JSON schema exclude each other: by type, by a constant, or by required properties."""
 
+from collections import Counter
 from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
 from itertools import combinations
 from typing import Any
 
 _MAX_REFERENCES = 16
+# Maximum number of branches, constants and comparisons of constants in a whole schema. They take about 10 ms.
+_MAX_WORK = 2**15
 _TYPES = frozenset({"null", "boolean", "object", "array", "number", "string"})
+_OBJECT = frozenset({"object"})
 
 
-def are_disjoint(branches: Sequence[Any], root: Mapping[str, Any]) -> bool:
-    """True if it is certain that no value meets two of the branches."""
-    schemas = [resolve(branch, root) for branch in branches]
-    return all(_excludes(one, other, root) for one, other in combinations(schemas, 2))
+class Branches:
+    """Compares the branches of one schema, with a bound on the work in all."""
+
+    def __init__(self, root: Mapping[str, Any]) -> None:
+        self._root = root
+        self._read: dict[
+            int, tuple[Any, _Branch]
+        ] = {}  # by id of the schema, which the tuple keeps alive
+        self._work = 0
+
+    def are_disjoint(self, branches: Sequence[Any]) -> bool:
+        """True if it is certain that no value meets two of the branches."""
+        facts = [self._facts_of(resolve(branch, self._root)) for branch in branches]
+        self._work += sum(1 + len(branch.constants) for branch in facts)
+        if self._work > _MAX_WORK:
+            return False
+        if _list_apart(facts) or _share_discriminator(facts):
+            return True
+        self._work += sum(i * (1 + len(branch.constants)) for i, branch in enumerate(facts))
+        return self._work <= _MAX_WORK and all(
+            _excludes(one, other) for one, other in combinations(facts, 2)
+        )
+
+    def _facts_of(self, schema: Any) -> "_Branch":
+        if id(schema) not in self._read:
+            self._read[id(schema)] = schema, _read(schema, self._root)
+        return self._read[id(schema)][1]
 
 
 def resolve(schema: Any, root: Mapping[str, Any]) -> Any:
@@ -30,20 +58,63 @@ def resolve(schema: Any, root: Mapping[str, Any]) -> Any:
     return schema
 
 
-def _excludes(one: Any, other: Any, root: Mapping[str, Any]) -> bool:
-    if not isinstance(one, Mapping) or not isinstance(other, Mapping):
-        return one is False or other is False
-    if not _types(one) & _types(other):
-        return True
-    values, others = _values(one), _values(other)
-    if values is not None and others is not None:
-        return not values & others
-    if _types(one) & _types(other) != {"object"}:
+@dataclass(frozen=True, slots=True)
+class _Branch:
+    """The part of a branch that can exclude other branches."""
+
+    types: frozenset[str]
+    values: frozenset[str] | None = None  # None: any value of the types
+    required: frozenset[str] = frozenset()
+    allowed: frozenset[str] | None = None  # names of properties; None: any name
+    constants: Mapping[str, frozenset[str]] = field(default_factory=dict)  # of required properties
+
+
+def _read(schema: Any, root: Mapping[str, Any]) -> _Branch:
+    if not isinstance(schema, Mapping):
+        return _Branch(frozenset() if schema is False else _TYPES)
+    required, properties = _required(schema), _properties(schema)
+    is_closed = schema.get("additionalProperties") is False and not schema.get("patternProperties")
+    inner = {name: resolve(properties.get(name), root) for name in required}
+    listed = {name: _values(rule) for name, rule in inner.items() if isinstance(rule, Mapping)}
+    return _Branch(
+        types=_types(schema),
+        values=_values(schema),
+        required=required,
+        allowed=frozenset(properties) if is_closed else None,
+        constants={name: values for name, values in listed.items() if values is not None},
+    )
+
+
+def _list_apart(branches: Sequence[_Branch]) -> bool:
+    """True if each branch lists its values, and no value is listed twice."""
+    values = [branch.values for branch in branches if branch.values is not None]
+    return len(values) == len(branches) and _are_apart(values)
+
+
+def _share_discriminator(branches: Sequence[_Branch]) -> bool:
+    """True if all branches are objects that require one property with different constants."""
+    if any(branch.types != _OBJECT for branch in branches):
         return False
-    return (
-        _differs_in_constant(one, other, root)
-        or _lacks_needed(one, other)
-        or _lacks_needed(other, one)
+    names = Counter(name for branch in branches for name in branch.constants)
+    return any(
+        _are_apart([branch.constants[name] for branch in branches])
+        for name, num in names.items()
+        if num == len(branches)
+    )
+
+
+def _are_apart(sets: Sequence[frozenset[str]]) -> bool:
+    return sum(map(len, sets)) == len(frozenset().union(*sets))
+
+
+def _excludes(one: _Branch, other: _Branch) -> bool:
+    common = one.types & other.types
+    if not common:
+        return True
+    if one.values is not None and other.values is not None:
+        return one.values.isdisjoint(other.values)
+    return common == _OBJECT and (
+        _differs_in_constant(one, other) or _lacks_needed(one, other) or _lacks_needed(other, one)
     )
 
 
@@ -68,27 +139,24 @@ def _shown(value: object) -> str:
     return repr(int(value) if is_whole and isinstance(value, float) else value)
 
 
-def _differs_in_constant(
-    one: Mapping[str, Any], other: Mapping[str, Any], root: Mapping[str, Any]
-) -> bool:
-    """True if a property that both schemas require has different constants in them."""
-    for name in _required(one) & _required(other):
-        inner = [resolve(_properties(schema).get(name), root) for schema in (one, other)]
-        values = [_values(schema) if isinstance(schema, Mapping) else None for schema in inner]
-        if values[0] is not None and values[1] is not None and not values[0] & values[1]:
-            return True
-    return False
+def _differs_in_constant(one: _Branch, other: _Branch) -> bool:
+    """True if a property that both branches require has different constants in them."""
+    return any(
+        name in other.constants and values.isdisjoint(other.constants[name])
+        for name, values in one.constants.items()
+    )
 
 
-def _lacks_needed(closed: Mapping[str, Any], other: Mapping[str, Any]) -> bool:
+def _lacks_needed(closed: _Branch, other: _Branch) -> bool:
     """True if `closed` forbids a property that `other` requires."""
-    is_closed = closed.get("additionalProperties") is False and not closed.get("patternProperties")
-    return is_closed and bool(_required(other) - _properties(closed).keys())
+    return closed.allowed is not None and not other.required <= closed.allowed
 
 
-def _required(schema: Mapping[str, Any]) -> set[str]:
+def _required(schema: Mapping[str, Any]) -> frozenset[str]:
     names = schema.get("required")
-    return {name for name in names if isinstance(name, str)} if isinstance(names, list) else set()
+    if not isinstance(names, list):
+        return frozenset()
+    return frozenset(name for name in names if isinstance(name, str))
 
 
 def _properties(schema: Mapping[str, Any]) -> Mapping[str, Any]:
