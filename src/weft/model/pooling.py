@@ -12,7 +12,7 @@ from pathlib import Path, PurePosixPath
 from weft.core.errors import ConfigError
 from weft.core.values.types import PoolingKind
 from weft.model.fields import Fields, parse_object, read_bytes, read_fields, shown
-from weft.model.spec import Activation
+from weft.model.switches import Activation
 
 MODULES = "modules.json"
 PROMPTS = "config_sentence_transformers.json"

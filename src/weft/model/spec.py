@@ -6,6 +6,8 @@ from dataclasses import dataclass
 from enum import StrEnum
 
 from weft.model.recurrence import Recurrence
+from weft.model.switches import Activation, Norm
+from weft.model.towers.spec import TowerSpec
 
 MAX_CONV_WIDTH = 64  # of every short convolution
 
@@ -19,13 +21,6 @@ class QkNorm(StrEnum):
     HEAD_AFTER_ROPE = "head_after_rope"  # each head by itself, once it is rotated
 
 
-class Norm(StrEnum):
-    """Kind of norm."""
-
-    RMS = "rms"  # mean square 1
-    LAYER = "layer"  # mean 0 and variance 1; may have a bias
-
-
 class NormPlacement(StrEnum):
     """Placement of norms in a layer, around attention and around the MLP alike."""
 
@@ -34,17 +29,6 @@ class NormPlacement(StrEnum):
     BOTH = "both"
     PARALLEL = "parallel"  # the input of either, which for the MLP too is the layer's input
     SUM = "sum"  # the sum of input and output, in place of the sum; then there is no norm after the last layer
-
-
-class Activation(StrEnum):
-    """Activation of the MLP's gate, or of the MLP itself without a gate; also of a classifier's dense layer."""
-
-    SILU = "silu"
-    GELU = "gelu"  # exact, by the error function
-    GELU_TANH = "gelu_tanh"
-    RELU = "relu"
-    RELU_SQUARED = "relu_squared"
-    TANH = "tanh"
 
 
 class RopeKind(StrEnum):
@@ -188,6 +172,11 @@ class ModelSpec:
     `joins_hidden`: rows begin with a pair from the batch, a token's embedding and a hidden state, each normed;
     concatenated they go through "join". Such a model has no embedding table. With a `latent`, all heads share one key
     and value: the latent vector, whose size is `head_dim`.
+
+    `tower` turns pictures into rows of the input. With `rope_sections` the three positions of a row (`rope_positions`
+    of the batch: frame, row, column) share the rotary pairs: the sections say how many pairs follow each. In sections
+    the pairs of one position are adjacent; with `has_interleaved_sections` the positions take turns, and the pairs
+    that remain follow the first. `sees_items_whole`: the rows of an item see each other in both directions.
     """
 
     vocab_size: int
@@ -231,6 +220,10 @@ class ModelSpec:
     tied_head: bool = False
     head_bias: bool = False
     has_head: bool = True  # without a head, the outputs are hidden states after the last norm
+    rope_sections: tuple[int, int, int] | None = None
+    has_interleaved_sections: bool = False
+    sees_items_whole: bool = False
+    tower: TowerSpec | None = None
 
     @property
     def kv_size(self) -> int:

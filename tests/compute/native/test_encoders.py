@@ -12,14 +12,8 @@ from tests.compute.encoders import draw_prompts, hidden_states, packed
 from weft.compute.native import Machine, NativeEncoder, resident_bytes, usable_paths
 from weft.compute.reference.encoder import EncoderRunner
 from weft.core.errors import ConfigError
-from weft.model.spec import (
-    Activation,
-    LayerSpec,
-    ModelSpec,
-    Norm,
-    NormPlacement,
-    RopeSpec,
-)
+from weft.model.spec import LayerSpec, ModelSpec, NormPlacement, RopeSpec
+from weft.model.switches import Activation, Norm
 from weft.model.weights import Tensor, Weights
 
 PROMPTS = draw_prompts((150, 1, 75, 16, 75, 33, 12, 13))

@@ -5,7 +5,7 @@ from typing import assert_never
 import numpy as np
 
 from weft.compute.protocols.runner import FloatArray
-from weft.model.spec import Activation
+from weft.model.switches import Activation
 
 _CHUNK = 1 << 16  # elements per pass, so that a dozen passes stay in the cache
 # erf(x) = x P(x²) / Q(x²), a least-squares fit on [0, 3.92]; beyond, erf is 1 in float32. The error is

@@ -14,7 +14,8 @@ from weft.compute.gpu.steps.step import StepArrays
 from weft.compute.gpu.weights import NormWeights, Reader, head_ending, up_ending
 from weft.compute.gpu.workspace import Workspace
 from weft.compute.rope import inverse_frequencies
-from weft.model.spec import LayerSpec, Norm, QkNorm, RopeSpec
+from weft.model.spec import LayerSpec, QkNorm, RopeSpec
+from weft.model.switches import Norm
 
 LOG2_E = 1.4426950408889634  # for powers of two in place of exponentials
 _HEADS_OF_A_PROGRAM = 8

@@ -8,7 +8,8 @@ import torch
 
 from weft.compute.gpu import launches
 from weft.compute.gpu.products import DEPTH, PARTS, Ending, Matrix
-from weft.model.spec import Activation, ModelSpec
+from weft.model.spec import ModelSpec
+from weft.model.switches import Activation
 from weft.model.weights import Tensor, Values, Weights, refuse_values
 
 TYPES: Mapping[str, torch.dtype] = {

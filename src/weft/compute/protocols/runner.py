@@ -35,6 +35,13 @@ class Batch:
     # [given], rows that begin with `embeds` instead of the embeddings of their token ids, ascending
     embed_rows: IntArray | None = None
     embeds: FloatArray | None = None  # [given, hidden], as rows of the embedding table
+    # [levels, given, hidden], added to the hidden states of `embed_rows` after layers 0 to levels - 1
+    deep_embeds: FloatArray | None = None
+    # [rows, 3], positions for rope of frame, row and column, for models with sections; None: all are `positions`
+    rope_positions: IntArray | None = None
+    # [rows], a row attends to 0..attend_end, which is at least its position; None: to 0..position. Rows up to the
+    # highest attend_end of a sequence are in this step or an earlier one
+    attend_ends: IntArray | None = None
     # [sequences], slots of states: the slot that a sequence continues from, unless it begins, and the slot for its
     # state after its last row. No other sequence reads the latter. None if the model keeps no states.
     state_reads: IntArray | None = None

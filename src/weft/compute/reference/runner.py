@@ -42,7 +42,7 @@ from weft.model.spec import (
     QkNorm,
     RopeSpec,
 )
-from weft.model.spec import Norm as NormKind
+from weft.model.switches import Norm as NormKind
 from weft.model.weights import Tensor, Values, Weights
 
 Rotations = dict[RopeSpec, tuple[FloatArray, FloatArray]]

@@ -16,13 +16,8 @@ from weft.model.families.layers import FULL, SLIDING, read_layers, windows_in_us
 from weft.model.families.mamba import MAMBA_KEYS
 from weft.model.families.rope import context_length
 from weft.model.fields import Fields, shown
-from weft.model.spec import (
-    Activation,
-    ModelSpec,
-    Norm,
-    NormPlacement,
-    QkNorm,
-)
+from weft.model.spec import ModelSpec, NormPlacement, QkNorm
+from weft.model.switches import Activation, Norm
 
 _MAX_WIDTH = 2**24
 

@@ -11,7 +11,8 @@ from weft.model.families.names import BERT, DISTILBERT, MODERNBERT, NOMIC, Names
 from weft.model.families.rope import RopeRules, read_rope
 from weft.model.fields import Fields, shown
 from weft.model.pooling import HeadSpec, read_labels, read_scale
-from weft.model.spec import Activation, LayerSpec, ModelSpec, Norm, NormPlacement
+from weft.model.spec import LayerSpec, ModelSpec, NormPlacement
+from weft.model.switches import Activation, Norm
 
 _MAX_LAYERS = 4096
 _MAX_WIDTH = 2**24

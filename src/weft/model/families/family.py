@@ -7,7 +7,8 @@ from typing import Literal
 
 from weft.model.families.names import LLAMA, DecoderNames
 from weft.model.families.rope import RopeRules
-from weft.model.spec import Norm, NormPlacement, QkNorm
+from weft.model.spec import NormPlacement, QkNorm
+from weft.model.switches import Norm
 
 # Whether linear layers have biases, or the key that decides it.
 Bias = Literal[

@@ -6,7 +6,7 @@ from types import MappingProxyType
 from weft.model.families.encoder_families import GPT2_KEYS
 from weft.model.families.family import Family
 from weft.model.families.names import GPT2, OPT
-from weft.model.spec import Norm
+from weft.model.switches import Norm
 
 _OPT = {
     "hidden_act": "relu",

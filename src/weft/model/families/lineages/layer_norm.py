@@ -7,7 +7,8 @@ from types import MappingProxyType
 from weft.model.families.family import COMMON, Family
 from weft.model.families.names import DECODER, DECODER_NORMS, LLAMA, DecoderNames, joined
 from weft.model.families.rope import RopeRules
-from weft.model.spec import Norm, NormPlacement
+from weft.model.spec import NormPlacement
+from weft.model.switches import Norm
 
 _COMMON = {**COMMON, "layer_norm_eps": 1e-5}
 _STARCODER = DecoderNames(

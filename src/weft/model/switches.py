@@ -1,0 +1,21 @@
+"""Switches that decoders, encoders and towers share."""
+
+from enum import StrEnum
+
+
+class Norm(StrEnum):
+    """Kind of norm."""
+
+    RMS = "rms"  # mean square 1
+    LAYER = "layer"  # mean 0 and variance 1; may have a bias
+
+
+class Activation(StrEnum):
+    """Activation of the MLP's gate, or of the MLP itself without a gate; also of a classifier's dense layer."""
+
+    SILU = "silu"
+    GELU = "gelu"  # exact, by the error function
+    GELU_TANH = "gelu_tanh"
+    RELU = "relu"
+    RELU_SQUARED = "relu_squared"
+    TANH = "tanh"

@@ -1,0 +1,1 @@
+"""Vision towers: encoders that turn pictures into rows of a decoder's input."""

@@ -1,0 +1,48 @@
+"""Positions in three rows (M-RoPE): of a prompt with pictures, and of the tokens after it."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import numpy as np
+from numpy.typing import NDArray
+
+from weft.model.towers.spec import Grid
+
+
+@dataclass(frozen=True, slots=True)
+class PlacedGrid:
+    """A grid of patches whose tokens begin at index `offset` of the prompt."""
+
+    offset: int
+    grid: Grid
+
+
+def rope_positions(
+    num_tokens: int, grids: Sequence[PlacedGrid], merge: int
+) -> tuple[NDArray[np.int32], int]:
+    """Returns positions of frame, row and column for each token of a prompt, [tokens, 3], and the offset of later
+    tokens.
+
+    All three count on by one in text. The tokens of a grid count from the position where it begins, along each side
+    by itself, and the text after it continues behind the longer side of a frame. A token with an index i behind the
+    prompt has position i + offset in all three. `grids` are in order of their offsets.
+    """
+    positions = np.empty((num_tokens, 3), np.int32)
+    done = begin = 0  # tokens so far, and the position of the next
+    for placed in grids:
+        text = placed.offset - done
+        _count(positions[done : placed.offset], begin)
+        begin += text
+        frames, rows, columns = placed.grid
+        sides = (frames, rows // merge, columns // merge)
+        inside = np.indices(sides, np.int32).reshape(3, -1).T
+        done = placed.offset + len(inside)
+        positions[placed.offset : done] = inside + begin
+        begin += max(sides[1:])
+    _count(positions[done:], begin)
+    offset = int(positions.max()) + 1 - num_tokens if num_tokens else 0
+    return positions, offset
+
+
+def _count(positions: NDArray[np.int32], begin: int) -> None:
+    positions[:] = np.arange(begin, begin + len(positions), dtype=np.int32)[:, None]

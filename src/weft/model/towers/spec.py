@@ -1,0 +1,118 @@
+"""`TowerSpec`: one description of all vision towers, by switches."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from enum import StrEnum
+
+from weft.model.switches import Activation, Norm
+
+Grid = tuple[int, int, int]  # frames, rows and columns of patches
+
+
+class TowerRope(StrEnum):
+    """Rotary embedding of a patch's row and column in queries and keys.
+
+    The first half of a head's pairs takes the row and the second half the column. Exponents of the frequencies:
+    AXIAL takes the same for both halves, ALTERNATING gives the even ones to rows and the odd ones to columns.
+    """
+
+    NONE = "none"
+    AXIAL = "axial"
+    ALTERNATING = "alternating"
+
+
+class Resampling(StrEnum):
+    """Resampling of the learned positions, a square grid, to the grid of a picture.
+
+    CORNERS: bilinear, with the corners of both grids on each other. BUCKETS: the nearest of the learned positions by
+    the fraction of a row or column. EXACT: pictures have the learned grid itself.
+    """
+
+    CORNERS = "corners"
+    BUCKETS = "buckets"
+    EXACT = "exact"
+
+
+class Projector(StrEnum):
+    """Layers from the tower's output to the decoder's rows; each row joins `merge` x `merge` adjacent patches.
+
+    MERGER: norm of each patch, then two linear layers on the joined patches. SHUFFLE: one linear layer on the joined
+    patches. POOL: the mean of the patches, its RMS norm, and one linear layer.
+    """
+
+    MERGER = "merger"
+    SHUFFLE = "shuffle"
+    POOL = "pool"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TowerSpec:
+    """A complete vision tower, from patches of pictures to rows of the decoder's hidden size.
+
+    A patch has [channels, temporal_patch_size, patch_size, patch_size] numbers. Patches of a grid are in merge order,
+    frame by frame: the `merge` x `merge` patches of one token are adjacent, row by row, and so are the tokens. The
+    result has one row per token; see `num_tokens`.
+
+    A layer has norms before attention and before the MLP. Patches of a frame attend to each other: to all of the
+    frame in `full_layers`, and in other layers within square windows of `window` x `window` tokens; None: no windows.
+    `num_positions` is the side of the learned grid of positions; 0: none. `rope_theta` is not used without rope.
+
+    The rows after each of `deepstack_layers` go through a merger of their own, whose norm applies to joined patches.
+    Their results follow the row of the token itself: the decoder adds them after its first layers.
+
+    `image_token_id` is the token that stands for a row in prompts. `start_token_id` and `end_token_id` stand before
+    and after the rows of an item, if the family has such tokens.
+    """
+
+    patch_size: int
+    temporal_patch_size: int = 1
+    num_channels: int = 3
+    hidden_size: int
+    intermediate_size: int
+    num_layers: int
+    num_heads: int
+    norm: Norm = Norm.LAYER
+    norm_eps: float = 1e-6
+    is_gated: bool = False
+    activation: Activation
+    has_first_norm: bool = False  # of the patches, before the first layer
+    has_last_norm: bool = False  # of the rows, after the last layer
+    num_positions: int = 0
+    resampling: Resampling = Resampling.EXACT
+    rope: TowerRope = TowerRope.NONE
+    rope_theta: float = 10000.0
+    window: int | None = None
+    full_layers: tuple[int, ...] = ()
+    merge: int
+    projector: Projector
+    projector_eps: float = 1e-6
+    projector_activation: Activation = Activation.GELU
+    deepstack_layers: tuple[int, ...] = ()
+    output_size: int
+    image_token_id: int
+    start_token_id: int | None = None
+    end_token_id: int | None = None
+
+    @property
+    def head_dim(self) -> int:
+        """Number of elements of a head."""
+        return self.hidden_size // self.num_heads
+
+    @property
+    def patch_dim(self) -> int:
+        """Number of numbers of a patch."""
+        return self.num_channels * self.temporal_patch_size * self.patch_size**2
+
+    @property
+    def joined_size(self) -> int:
+        """Number of elements of the patches that one token joins."""
+        return self.hidden_size * self.merge**2
+
+    @property
+    def row_size(self) -> int:
+        """Number of elements of a row of the result: the token's own, and one part for each deepstack layer."""
+        return self.output_size * (1 + len(self.deepstack_layers))
+
+    def num_tokens(self, grids: Sequence[Grid]) -> int:
+        """Returns the number of rows of an item with these grids."""
+        return sum(t * (h // self.merge) * (w // self.merge) for t, h, w in grids)
