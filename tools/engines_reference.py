@@ -5,17 +5,21 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 
 from tools.markdown import page, table
 from weft.core.client import EngineClient
+from weft.core.operator_calls import OperatorCalls
 from weft.core.values.declare import spelled
 from weft.core.values.types import SamplingParams, StructuredOutputsParams
 from weft.engine.clients.data_parallel import DataParallelClient
 from weft.engine.clients.local_client import LocalClient
+from weft.engine.front.controls import EngineControls
 from weft.rpc.client import RpcClient
 from weft.vllm.client import VllmClient
+from weft.vllm.controls import VllmControls
 from weft.vllm.convert import params, settings
 
-_ENGINES: Mapping[str, Sequence[type[EngineClient]]] = {
-    "Weft's": (LocalClient, DataParallelClient),
-    "vLLM's": (VllmClient,),
+# For each engine its clients, and their controls.
+_ENGINES: Mapping[str, Sequence[type[OperatorCalls]]] = {
+    "Weft's": (LocalClient, EngineControls, DataParallelClient),
+    "vLLM's": (VllmClient, VllmControls),
     "`--remote`": (RpcClient,),
 }
 _ABOUT = (
@@ -47,14 +51,15 @@ def engines_page() -> str:
 
 
 def _calls() -> Iterator[Sequence[str]]:
-    for name, member in vars(EngineClient).items():
-        if inspect.isfunction(member) and "_unsupported(" in inspect.getsource(member):
+    for name, member in (vars(EngineClient) | vars(OperatorCalls)).items():
+        if inspect.isfunction(member) and " unsupported(" in inspect.getsource(member):
             marks = ("yes" if _has(kinds, name) else "" for kinds in _ENGINES.values())
             yield (f"`{name}`", *marks)
 
 
-def _has(kinds: Iterable[type[EngineClient]], name: str) -> bool:
-    return any(getattr(kind, name) is not getattr(EngineClient, name) for kind in kinds)
+def _has(kinds: Iterable[type[OperatorCalls]], name: str) -> bool:
+    default = getattr(EngineClient, name)
+    return any(getattr(kind, name, default) is not default for kind in kinds)
 
 
 def _options() -> Iterator[Sequence[str]]:

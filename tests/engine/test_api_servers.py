@@ -18,6 +18,7 @@ from tests.engine.test_elastic import elastic_by_hand
 from tests.engine.test_front import HandClient
 from weft.core import errors
 from weft.core.errors import BadRequest, EngineDead, Key, NotFound, RateLimited, WeftError
+from weft.core.operator_calls import CALLS, OperatorCalls
 from weft.core.values.kv_transfer import KEY, RemotePrompt
 from weft.core.values.types import (
     EngineLoad,
@@ -27,7 +28,7 @@ from weft.core.values.types import (
 )
 from weft.engine.api_servers import attached as attached_servers
 from weft.engine.api_servers.attached import AttachedServer
-from weft.engine.api_servers.calls import ANSWERS, GET_LOADS
+from weft.engine.api_servers.calls import ANSWERS
 from weft.engine.api_servers.client import ApiServerClient
 from weft.engine.api_servers.faults import Fault
 from weft.engine.api_servers.messages import (
@@ -92,7 +93,9 @@ def test_every_call_for_all_engines_is_handed_on():
     """What `EngineGroup` does with each engine, an API server must not do with itself."""
     to_all = {name for name, one in vars(EngineGroup).items() if asyncio.iscoroutinefunction(one)}
     calls = {name for name in to_all if not name.startswith("_")}
-    assert calls <= ANSWERS.keys() | {GET_LOADS}
+    assert calls <= ANSWERS.keys()
+    assert CALLS.keys() <= ANSWERS.keys()
+    assert all(getattr(ApiServerClient, name) is getattr(OperatorCalls, name) for name in CALLS)
 
 
 async def test_messages_come_whole_however_they_are_cut():

@@ -288,7 +288,7 @@ async def test_who_leaves_while_engines_wake_leaves_no_other_state_behind():
     """An engine that starts later is brought to where the others are, and not to where they were."""
     group, engines = await by_hand(1)
     group._is_paused, group._sleep_level = True, 1
-    engines[0]._is_paused = True
+    engines[0].controls._is_paused = True
     wake = await left(engines[0], group.wake_up(), Wake)
     engines[0]._on_event(Reply(wake.call_id))
     await until(lambda: not group._is_paused)

@@ -360,7 +360,7 @@ async def test_weights_do_not_change_under_a_request(tmp_path):
         with only_when_told(client):
             task, _ = await running(client)
             pausing = asyncio.create_task(client.pause_generation(mode="wait"))
-            await until(lambda: client._num_pausing)
+            await until(lambda: client.controls._num_pausing)
         await pausing
         later = asyncio.create_task(answer(client, params, "later"))
         await push(client, others())

@@ -7,7 +7,7 @@ import asyncio
 import logging
 import sys
 import time
-from collections.abc import AsyncGenerator, Callable, Iterable, Iterator
+from collections.abc import AsyncGenerator, Callable, Iterable, Iterator, Mapping
 from contextlib import AbstractContextManager, aclosing, contextmanager, nullcontext
 from dataclasses import replace
 from typing import Any
@@ -16,7 +16,7 @@ from msgspec.structs import replace as replace_fields
 
 from weft.core.aio.merged import merged
 from weft.core.aio.tasks import is_set_within
-from weft.core.client import AnyParams, PromptSource
+from weft.core.client import AnyParams, EngineClient, PromptSource
 from weft.core.config.engine import EngineConfig
 from weft.core.engine_info import EngineInfo
 from weft.core.errors import (
@@ -34,6 +34,7 @@ from weft.core.values.speech import ClipOutput, Speech
 from weft.core.values.types import (
     EngineLoad,
     KvEventBatch,
+    LoRARequest,
     PoolingRequestOutput,
     Request,
     RequestOptions,
@@ -66,7 +67,7 @@ log = logging.getLogger("weft.engine")
 _IDLE_S = 1.0  # time without a report from the engine, after which a health check sends a ping
 
 
-class VllmClient(VllmControls):
+class VllmClient(EngineClient):
     """An `EngineClient` over vLLM. Created in a running event loop, from an `AsyncLLM` whose `stat_loggers` report to
     `meters`.
     """
@@ -81,7 +82,7 @@ class VllmClient(VllmControls):
         events: KvEventReader | None,
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
-        super().__init__(llm, config)
+        self._llm = llm
         self.vllm_config = config  # the name that callers written for vLLM use
         info = EngineInfo.of(config)
         # The pool's limit is left to vLLM: layers with a window hold fewer tokens.
@@ -95,6 +96,11 @@ class VllmClient(VllmControls):
         self.info = replace(info, limits=limits, has_kv_events=events is not None)
         self.model_config = config.model_config
         self.renderer = tokenizer
+        self.controls = self._controls = VllmControls(
+            llm, config, self._check_alive, self._use_ranks
+        )
+        outputs = llm.vllm_config.structured_outputs_config
+        self._has_reasoning_parser = bool(outputs.reasoning_parser)
         self._clock = clock
         self._inputs = InputProcessor(config, tokenizer, limits=limits, clock=clock)
         self._meters = meters
@@ -128,7 +134,7 @@ class VllmClient(VllmControls):
         self, prompt: PromptSource, params: AnyParams, options: RequestOptions
     ) -> Request:
         self._check_alive()
-        self._check_lora(options.lora_request)
+        self._controls.check_lora(options.lora_request)
         if isinstance(params, SamplingParams):
             check_params(params)
             if (speech := self.model_config.speech) is not None and speech.is_only:
@@ -180,7 +186,7 @@ class VllmClient(VllmControls):
         if self._speech is None:
             raise Unsupported("speech to text is not supported by this model")
         self._check_alive()
-        self._check_lora(options.lora_request)
+        self._controls.check_lora(options.lora_request)
         check_params(params)
         recording, clips = await self._speech.read(speech, params, options)
         async with aclosing(in_order([self._run_clip(clip) for clip in clips])) as outputs:
@@ -283,6 +289,10 @@ class VllmClient(VllmControls):
     @property
     def num_active_requests(self) -> int:
         return len(self._open)
+
+    @property
+    def lora_requests(self) -> Mapping[str, LoRARequest]:
+        return self._controls.loras
 
     async def check_health(self) -> None:
         """Raises if vLLM's engine is dead. vLLM reports a death but not a hang, so the engine is pinged too."""

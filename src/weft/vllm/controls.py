@@ -1,17 +1,22 @@
-"""`VllmControls`: the calls by which an operator pauses, changes and looks into vLLM's engine."""
+"""`VllmControls`: an operator's calls, passed to vLLM's engine, with its refusals converted to errors."""
 
 import math
-from abc import abstractmethod
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import AbstractContextManager
-from typing import Any
+from typing import Any, get_origin
 
 from weft.core.checks.lora import validate_lora
 from weft.core.checks.validate import check_integer, check_number
-from weft.core.client import EngineClient
 from weft.core.config.elastic import MAX_DRAIN_S, refuse_scaling
 from weft.core.config.engine import EngineConfig
-from weft.core.errors import BadRequest, NotFound, Unavailable, Unsupported
+from weft.core.errors import BadRequest, NotFound, Unavailable
+from weft.core.operator_calls import (
+    CALLS,
+    PROFILER_FLAG,
+    TRANSFER_FLAG,
+    OperatorCalls,
+    check_flag,
+)
 from weft.core.values.controls import check_sleep_level, read_pause_mode, read_sleep_tags
 from weft.core.values.types import LoRARequest, PauseMode
 from weft.core.values.weight_transfer import WeightTransferInitRequest, WeightTransferUpdateRequest
@@ -22,27 +27,59 @@ from weft.vllm.engine import scale, to_lora, to_weight_transfer
 MAX_ADAPTERS = 1024  # whether loaded or not
 
 
-class VllmControls(EngineClient):
-    """The calls of `VllmClient` that are passed to vLLM, with its refusals converted to errors."""
+def _passed_on(method: str) -> Any:
+    """Returns a method that passes its arguments to vLLM as they are."""
+    answer = CALLS[method].answer
+    convert = (lambda found: None) if answer is None else get_origin(answer) or answer
 
-    def __init__(self, llm: Any, config: EngineConfig) -> None:
+    async def call(self: "VllmControls", *arguments: Any, **named: Any) -> Any:
+        with self._calling():
+            return convert(await getattr(self._llm, method)(*arguments, **named))
+
+    call.__name__ = method
+    return call
+
+
+class VllmControls(OperatorCalls):
+    """Controls of the engine `llm`. `use_ranks` is told a new number of ranks; `check_alive` raises if the engine is
+    not running.
+    """
+
+    def __init__(
+        self,
+        llm: Any,
+        config: EngineConfig,
+        check_alive: Callable[[], None],
+        use_ranks: Callable[[int], None],
+    ) -> None:
         self._llm = llm
-        self._loras: dict[str, LoRARequest] = {}
+        self._check_alive = check_alive
+        self._use_ranks = use_ranks
+        self._model_config = config.model_config
         self._has_loras = config.lora_config is not None
+        self.loras: Mapping[str, LoRARequest] = {}
         there = llm.vllm_config
-        self._has_reasoning_parser = bool(there.structured_outputs_config.reasoning_parser)
-        self._has_profiler = there.profiler_config.profiler is not None
-        self._has_weight_transfer = there.weight_transfer_config is not None
+        flags = {
+            PROFILER_FLAG: there.profiler_config.profiler,
+            TRANSFER_FLAG: there.weight_transfer_config,
+        }
+        self._flags = [flag for flag, given in flags.items() if given is not None]
         self._is_elastic = bool(there.parallel_config.enable_elastic_ep)
         self._is_scaling = False
 
-    @abstractmethod
-    def _check_alive(self) -> None:
-        """Raises an error if the engine is not running."""
+    async def answer(self, name: str, *arguments: Any, **named: Any) -> Any:
+        check_flag(name, self._flags)
+        return await super().answer(name, *arguments, **named)
 
-    @abstractmethod
-    def _use_ranks(self, size: int) -> None:
-        """Sets the number of ranks."""
+    finish_weight_update = _passed_on("finish_weight_update")
+    is_paused = _passed_on("is_paused")
+    list_loras = _passed_on("list_loras")
+    pin_lora = _passed_on("pin_lora")
+    reset_encoder_cache = _passed_on("reset_encoder_cache")
+    reset_mm_cache = _passed_on("reset_mm_cache")
+    reset_prefix_cache = _passed_on("reset_prefix_cache")
+    resume_generation = _passed_on("resume_generation")
+    stop_profile = _passed_on("stop_profile")
 
     # -- scheduling and memory ----------------------------------------------------------------
 
@@ -56,14 +93,6 @@ class VllmControls(EngineClient):
         chosen = read_pause_mode(mode, is_wait=wait_for_inflight_requests)
         with self._calling():
             await self._llm.pause_generation(mode=chosen.value, clear_cache=clear_cache)
-
-    async def resume_generation(self) -> None:
-        with self._calling():
-            await self._llm.resume_generation()
-
-    async def is_paused(self) -> bool:
-        with self._calling():
-            return bool(await self._llm.is_paused())
 
     async def is_sleeping(self) -> bool:
         with self._calling():
@@ -80,21 +109,7 @@ class VllmControls(EngineClient):
         with self._calling():
             return bool(await self._llm.wake_up(named))
 
-    async def reset_prefix_cache(
-        self, reset_running_requests: bool = False, reset_connector: bool = False
-    ) -> bool:
-        with self._calling():
-            return bool(await self._llm.reset_prefix_cache(reset_running_requests, reset_connector))
-
-    async def reset_mm_cache(self) -> None:
-        with self._calling():
-            await self._llm.reset_mm_cache()
-
-    async def reset_encoder_cache(self) -> None:
-        with self._calling():
-            await self._llm.reset_encoder_cache()
-
-    # -- looking inside -----------------------------------------------------------------------
+    # -- profiles, calls by name, number of ranks ---------------------------------------------
 
     async def start_profile(
         self,
@@ -102,16 +117,10 @@ class VllmControls(EngineClient):
         delay_iterations: int | None = None,
         max_iterations: int | None = None,
     ) -> None:
-        self._require("start_profile", self._has_profiler, "--profiler-config")
         with self._calling():
             await self._llm.start_profile(
                 profile_prefix, delay_iterations=delay_iterations, max_iterations=max_iterations
             )
-
-    async def stop_profile(self) -> None:
-        self._require("stop_profile", self._has_profiler, "--profiler-config")
-        with self._calling():
-            await self._llm.stop_profile()
 
     async def collective_rpc(
         self,
@@ -162,12 +171,10 @@ class VllmControls(EngineClient):
             )
 
     async def init_weight_transfer_engine(self, request: WeightTransferInitRequest) -> None:
-        self._require_transfer("init_weight_transfer_engine")
         with self._calling():
             await self._llm.init_weight_transfer_engine(to_weight_transfer(request))
 
     async def start_weight_update(self, is_checkpoint_format: bool = True) -> None:
-        self._require_transfer("start_weight_update")
         if not is_checkpoint_format:
             raise BadRequest(
                 "is_checkpoint_format", "is_checkpoint_format must be true with this engine"
@@ -176,68 +183,41 @@ class VllmControls(EngineClient):
             await self._llm.start_weight_update()
 
     async def update_weights(self, request: WeightTransferUpdateRequest) -> None:
-        self._require_transfer("update_weights")
         with self._calling():
             await self._llm.update_weights(to_weight_transfer(request))
 
-    async def finish_weight_update(self) -> None:
-        self._require_transfer("finish_weight_update")
-        with self._calling():
-            await self._llm.finish_weight_update()
-
     # -- adapters -----------------------------------------------------------------------------
-
-    @property
-    def lora_requests(self) -> Mapping[str, LoRARequest]:
-        return self._loras
 
     async def add_lora(self, lora_request: LoRARequest) -> bool:
         if not self._has_loras:
             raise BadRequest("lora_request", "lora_request needs an engine with --enable-lora")
-        validate_lora(lora_request, self.model_config)
+        validate_lora(lora_request, self._model_config)
         name = lora_request.lora_name
-        for other in self._loras.values():
+        for other in self.loras.values():
             if other.lora_int_id == lora_request.lora_int_id and other.lora_name != name:
                 raise BadRequest(
                     "lora_int_id",
                     f"lora_int_id {other.lora_int_id} is that of the adapter {other.lora_name!a}",
                 )
-        if name not in self._loras and len(self._loras) >= MAX_ADAPTERS:
+        if name not in self.loras and len(self.loras) >= MAX_ADAPTERS:
             raise BadRequest("lora_name", f"at most {MAX_ADAPTERS} adapters may be named")
         with self._calling("lora_path"):
             await self._llm.add_lora(to_lora(lora_request))
-        self._loras[name] = lora_request
+        self.loras = {**self.loras, name: lora_request}
         return True
 
     async def remove_lora(self, lora_id: int) -> bool:
         with self._calling():
             is_done = bool(await self._llm.remove_lora(lora_id))
-        others = {n: r for n, r in self._loras.items() if r.lora_int_id != lora_id}
-        was_known, self._loras = len(others) < len(self._loras), others
+        others = {n: r for n, r in self.loras.items() if r.lora_int_id != lora_id}
+        was_known, self.loras = len(others) < len(self.loras), others
         return is_done or was_known
 
-    async def list_loras(self) -> set[int]:
-        with self._calling():
-            return set(await self._llm.list_loras())
-
-    async def pin_lora(self, lora_id: int) -> bool:
-        with self._calling():
-            return bool(await self._llm.pin_lora(lora_id))
-
-    def _check_lora(self, request: LoRARequest | None) -> None:
+    def check_lora(self, request: LoRARequest | None) -> None:
         """Accepts only adapters that an operator has loaded: a request must not name a directory."""
-        if request is not None and self._loras.get(request.lora_name) != request:
+        if request is not None and self.loras.get(request.lora_name) != request:
             raise NotFound(f"lora_name {request.lora_name!a} is not loaded", "lora_name")
-
-    # -- shared -------------------------------------------------------------------------------
 
     def _calling(self, parameter: str | None = None) -> AbstractContextManager[None]:
         self._check_alive()
         return translated(parameter)
-
-    def _require_transfer(self, method: str) -> None:
-        self._require(method, self._has_weight_transfer, "--weight-transfer-config")
-
-    def _require(self, method: str, has: bool, flag: str) -> None:
-        if not has:
-            raise Unsupported(f"{method} is not supported: the engine was started without {flag}")

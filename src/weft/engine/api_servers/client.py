@@ -19,13 +19,16 @@ from weft.core.config.ranks import served_ranks
 from weft.core.engine_info import EngineInfo
 from weft.core.errors import EngineDead, Overloaded
 from weft.core.observe.kv_feed import MAX_BUFFERED_BATCHES
+from weft.core.operator_calls import OperatorCalls
 from weft.core.values.controls import SERVER_HUNG_S
 from weft.core.values.types import EngineLoad, KvEventBatch, LoRARequest
 from weft.engine.api_servers.calls import (
+    ABORT,
     ANSWERS,
     CHECK_HEALTH,
     EXPOSE,
     GET_LOADS,
+    LOG_STATS,
     SUBSCRIBE,
     Health,
     Loads,
@@ -85,6 +88,16 @@ class _Adapters(LoraTable):
         return None
 
 
+class _ForwardedCalls(OperatorCalls):
+    """Calls that the supervisor answers, for all API servers."""
+
+    def __init__(self, forward: Callable[..., Awaitable[Any]]) -> None:
+        self._forward = forward
+
+    async def answer(self, name: str, *arguments: Any, **named: Any) -> Any:
+        return await self._forward(name, *arguments, **named)
+
+
 class ApiServerClient(FrontClient):
     """Made by `open`, inside a running event loop. `collect` returns the series of this process."""
 
@@ -102,6 +115,7 @@ class ApiServerClient(FrontClient):
         self._channel = channel
         self._collect = collect
         self._adapters = self._loras = _Adapters(config)
+        self.controls = _ForwardedCalls(self.forward)
         self._call_ids = itertools.count()
         self._answers: dict[int, asyncio.Future[msgspec.Raw]] = {}
         self._items: dict[int, asyncio.Queue[msgspec.Raw | None]] = {}
@@ -152,7 +166,7 @@ class ApiServerClient(FrontClient):
         """See `EngineClient`; aborts requests of other API servers too."""
         ids = [request_id] if isinstance(request_id, str) else list(request_id)
         await super().abort(ids)
-        await self.forward("abort", ids)
+        await self.forward(ABORT, ids)
 
     @property
     def num_active_requests(self) -> int:
@@ -163,11 +177,6 @@ class ApiServerClient(FrontClient):
 
     async def forward(self, method: str, *arguments: Any, **named: Any) -> Any:
         """Has the supervisor call a method of its client."""
-        return msgspec.msgpack.decode(
-            await self._forward(method, *arguments, **named), type=ANSWERS[method]
-        )
-
-    async def _forward(self, method: str, *arguments: Any, **named: Any) -> msgspec.Raw:
         self._check_alive()
         call_id = next(self._call_ids)
         answer: asyncio.Future[msgspec.Raw] = asyncio.get_running_loop().create_future()
@@ -175,15 +184,18 @@ class ApiServerClient(FrontClient):
         given = {name: plain(value) for name, value in named.items()}
         self._channel.send(Forward(call_id, method, [*map(plain, arguments)], given))
         try:
-            return await answer
+            return msgspec.msgpack.decode(await answer, type=ANSWERS[method])
         finally:
             if self._answers.pop(call_id, None) is not None and not answer.done():
                 self._channel.send(Cancel(call_id))
 
+    async def do_log_stats(self) -> None:
+        await self.forward(LOG_STATS)
+
     async def check_health(self) -> None:
         """See `EngineClient`; the health as the supervisor knows it."""
-        raw = await self._forward(CHECK_HEALTH)
-        self._is_degraded = msgspec.msgpack.decode(raw, type=Health).is_degraded
+        health: Health = await self.forward(CHECK_HEALTH)
+        self._is_degraded = health.is_degraded
 
     @property
     def is_degraded(self) -> bool:
@@ -191,13 +203,14 @@ class ApiServerClient(FrontClient):
         return self._is_degraded
 
     async def get_loads(self) -> list[EngineLoad]:
-        answer = msgspec.msgpack.decode(await self._forward(GET_LOADS), type=Loads)
+        answer: Loads = await self.forward(GET_LOADS)
         self._num_elsewhere = max(0, answer.num_active_requests - super().num_active_requests)
         return answer.loads
 
     async def expose(self) -> bytes:
         """Returns the series of all processes, as the body of `/metrics`."""
-        return msgspec.msgpack.decode(await self._forward(EXPOSE), type=bytes)
+        series: bytes = await self.forward(EXPOSE)
+        return series
 
     async def is_tracing_enabled(self) -> bool:
         return self.is_tracing
@@ -354,15 +367,3 @@ class ApiServerClient(FrontClient):
 
 async def _load_nothing(lora_id: int, path: str) -> Any:
     raise AssertionError("the supervisor loads adapters")
-
-
-def _forwarded(method: str) -> Callable[..., Awaitable[Any]]:
-    async def call(self: ApiServerClient, *arguments: Any, **named: Any) -> Any:
-        return await self.forward(method, *arguments, **named)
-
-    call.__name__ = method
-    return call
-
-
-for _method in ANSWERS.keys() - {"abort"}:
-    setattr(ApiServerClient, _method, _forwarded(_method))

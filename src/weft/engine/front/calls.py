@@ -6,8 +6,9 @@ import math
 import time
 from collections.abc import Callable
 from contextlib import suppress
+from typing import Concatenate, ParamSpec
 
-from weft.core.errors import EngineDead, Unavailable
+from weft.core.errors import EngineDead, FailedPrecondition, Unavailable
 from weft.core.values.controls import STALL_S, STUCK_S
 from weft.core.values.request_states import RequestStates
 from weft.engine.ipc.messages import (
@@ -21,6 +22,8 @@ from weft.engine.ipc.messages import (
     Wake,
 )
 
+P = ParamSpec("P")
+
 _STATES_TIMEOUT_S = 0.5
 _STATES_PERIOD_S = 0.25  # shortest time between two lists of states, however many callers read them
 _IDLE_S = 1.0  # a health check sends a ping after so long without an event
@@ -29,11 +32,19 @@ _IDLE_S = 1.0  # a health check sends a ping after so long without an event
 class EngineCalls:
     """Calls of one engine. One event loop owns the object. Its owner keeps `last_event_at`, on the monotonic clock,
     up to date.
+
+    `check_alive` raises if the engine takes no calls. `post` sends a command that needs no reply.
     """
 
-    def __init__(self, send: Callable[[Command], None], rank: int = 0) -> None:
+    def __init__(
+        self,
+        post: Callable[[Command], None],
+        rank: int = 0,
+        check_alive: Callable[[], None] = lambda: None,
+    ) -> None:
         self.last_event_at = time.monotonic()
-        self._send = send
+        self.post = post
+        self.check_alive = check_alive
         self._ids = itertools.count()
         self._pending: dict[int, asyncio.Future[Reply]] = {}
         self._ping: asyncio.Future[Reply] | None = None
@@ -43,17 +54,26 @@ class EngineCalls:
         self._listed_at = -math.inf
         self._listing: asyncio.Future[Reply] | None = None
 
-    def next_id(self) -> int:
-        """Returns the id of the next call."""
-        return next(self._ids)
+    async def call(
+        self, make: Callable[Concatenate[int, P], Call], *fields: P.args, **named: P.kwargs
+    ) -> Reply:
+        """Sends a command and returns its reply. Raises `FailedPrecondition` if the engine refuses."""
+        self.check_alive()
+        reply = await self.send(make, *fields, **named)
+        if reply.refusal is not None:
+            raise FailedPrecondition(reply.refusal)
+        return reply
 
-    def send(self, command: Call) -> asyncio.Future[Reply]:
-        """Sends a command; the future gets its reply."""
+    def send(
+        self, make: Callable[Concatenate[int, P], Call], *fields: P.args, **named: P.kwargs
+    ) -> asyncio.Future[Reply]:
+        """Sends the command that `make` makes of the next id and of `fields`; the future gets its reply."""
+        command = make(next(self._ids), *fields, **named)
         future: asyncio.Future[Reply] = asyncio.get_running_loop().create_future()
         self._pending[command.call_id] = future
         if isinstance(command, Wake | UpdateWeights | FinishWeightUpdate):
             self._loads.add(command.call_id)
-        self._send(command)
+        self.post(command)
         return future
 
     def ping(self) -> asyncio.Future[Reply]:
@@ -62,7 +82,7 @@ class EngineCalls:
         """
         if self._ping is None or self._ping.done():
             self._pinged_at = time.monotonic()
-            self._ping = self.send(Ping(self.next_id()))
+            self._ping = self.send(Ping)
         return self._ping
 
     async def request_states(self) -> RequestStates:
@@ -74,7 +94,7 @@ class EngineCalls:
             if now - self._listed_at < _STATES_PERIOD_S:
                 return self._states
             self._listed_at = now
-            self._listing = self.send(ListRequests(self.next_id()))
+            self._listing = self.send(ListRequests)
         with suppress(TimeoutError):
             async with asyncio.timeout(_STATES_TIMEOUT_S):
                 await asyncio.shield(self._listing)

@@ -7,7 +7,8 @@ where the engine runs and how commands and events travel. All of it runs on one 
 import asyncio
 import logging
 import time
-from collections.abc import AsyncGenerator, AsyncIterable, Callable, Iterable
+from abc import abstractmethod
+from collections.abc import AsyncGenerator, AsyncIterable, Callable, Iterable, Mapping
 from contextlib import AbstractContextManager, aclosing, suppress
 from functools import partial
 from typing import assert_never
@@ -15,7 +16,7 @@ from typing import assert_never
 import msgspec
 
 from weft.core.checks.validate import MAX_N
-from weft.core.client import Sink
+from weft.core.client import EngineClient, Sink
 from weft.core.config.engine import EngineConfig
 from weft.core.engine_info import EngineInfo
 from weft.core.errors import (
@@ -31,10 +32,12 @@ from weft.core.observe.kv_feed import MAX_BUFFERED_BATCHES, KvEventFeed
 from weft.core.observe.metrics import Metrics
 from weft.core.observe.observed import ObservedRequest
 from weft.core.observe.stats import StepStats
+from weft.core.values.kv_transfer import RemotePrompt, remote_prompt
 from weft.core.values.types import (
     EngineLoad,
     FinishReason,
     KvEventBatch,
+    LoRARequest,
     PoolingParams,
     PoolingRequestOutput,
     PromptType,
@@ -58,15 +61,22 @@ from weft.engine.front.stat_log import StatLog
 from weft.engine.ipc.messages import (
     Abort,
     Add,
+    AddLora,
+    Command,
     Event,
     Failed,
+    FinishWeightUpdate,
     Loading,
     Ready,
+    ReleaseRemote,
     Reply,
     Resume,
     StepOutput,
     Stop,
+    UseShare,
 )
+from weft.engine.ipc.weight_files import PackedWeights
+from weft.engine.start.cpu_shares import cpus_of
 from weft.text.outputs import NOW, SOON, RequestStream
 from weft.text.prepare import InputProcessor
 from weft.text.tokenizer import Tokenizer
@@ -76,7 +86,7 @@ log = logging.getLogger("weft.engine")
 _LOAD_TIMEOUT_S = 0.5
 
 
-class FrontClient(EngineControls):
+class FrontClient(EngineClient):
     """Client of one engine. Subclasses implement `_send` and `shutdown`, call `_on_event`, and set `_closed`.
 
     Without `metrics` nothing is observed.
@@ -88,9 +98,13 @@ class FrontClient(EngineControls):
         self.vllm_config = config  # the name that callers written for vLLM use
         self.info = EngineInfo.of(config)
         self.model_config = config.model_config
-        self._loras = LoraTable(config, self._load_lora, self._send)
+        rank = config.data_parallel_rank or 0
+        self._calls = calls = EngineCalls(self._send, rank, self._check_alive)
+        self._loras = LoraTable(
+            config, lambda lora_id, path: calls.send(AddLora, lora_id, path), self._send
+        )
         self._metrics = None if metrics is None else metrics.add_engine(config, self._loras.usage)
-        self._calls = EngineCalls(self._send, config.data_parallel_rank or 0)
+        self.controls = EngineControls(config, calls, self._loras, self._metrics)
         events = config.kv_events_config
         self._feed = KvEventFeed(max(MAX_BUFFERED_BATCHES, events.buffer_steps if events else 0))
         self._publisher = self._open_publisher()
@@ -100,7 +114,7 @@ class FrontClient(EngineControls):
         self._is_closing = False
         self._closed = asyncio.Event()
         self._stop_at: float | None = None  # deadline of a `Stop` that is not sent yet
-        self._dead_error = None
+        self._dead_error: WeftError | None = None
         self._ready: asyncio.Future[None] = asyncio.get_running_loop().create_future()
         self.renderer: Tokenizer = tokenizer
         clock = time.monotonic if self._metrics is None else self._metrics.clock
@@ -308,7 +322,41 @@ class FrontClient(EngineControls):
     def num_active_requests(self) -> int:
         return len(self._open) + sum(session.is_parked for session in self._sessions)
 
+    def _release_remote(self, params: SamplingParams) -> None:
+        """The engine will not get the request: releases its prompt's KV blocks, if another engine lends them."""
+        source = remote_prompt(params.extra_args)
+        if source is not None:
+            self.release_remote(source)
+
+    def release_remote(self, source: RemotePrompt) -> None:
+        """Releases KV blocks that another engine lends for a request which no engine gets. No-op if the engine is
+        dead.
+        """
+        if self._dead_error is None:
+            self._send(ReleaseRemote(source))
+
     # -- state --------------------------------------------------------------------------------
+
+    @abstractmethod
+    def _send(self, command: Command) -> None:
+        """Hands a command to the engine; never blocks."""
+
+    async def use_share(self, config: EngineConfig) -> None:
+        """Uses the CPUs that `config` gives to this rank."""
+        assert config.compute_config is not None
+        await self._calls.call(UseShare, cpus_of(config), config.compute_config.num_threads)
+        self.vllm_config = config
+
+    async def finish_packed_update(self, packed: PackedWeights, *, is_elsewhere: bool) -> None:
+        """`finish_weight_update` for one of several engines; see `FinishWeightUpdate`."""
+        await self._calls.call(FinishWeightUpdate, packed, is_elsewhere)
+
+    @property
+    def lora_requests(self) -> Mapping[str, LoRARequest]:
+        return {} if self.vllm_config.lora_config is None else self._loras.requests
+
+    async def is_tracing_enabled(self) -> bool:
+        return self._metrics is not None and self._metrics.traces is not None
 
     @property
     def is_running(self) -> bool:
@@ -471,7 +519,7 @@ class FrontClient(EngineControls):
             session.abort()  # no further pieces; the engine finishes the piece that it answers
         self._stop_at = time.monotonic() + (timeout or 0.0)
         if timeout and self._open.has_unsent:
-            self._send(Resume(self._calls.next_id()))  # unsent requests may wait for paused ones
+            self._calls.send(Resume)  # unsent requests may wait for paused ones
             asyncio.get_running_loop().call_later(timeout, self._stop, 0.0)
         else:
             self._stop(timeout or 0.0)

@@ -9,7 +9,7 @@ import msgspec
 from weft.core.checks.allowed import explain
 from weft.core.errors import BadRequest
 from weft.core.values.weight_transfer import WeightTransferConfig, WeightTransferUpdateRequest
-from weft.engine.ipc.messages import SentTensor, UpdateWeights
+from weft.engine.ipc.messages import SentTensor
 from weft.engine.weights.weight_transfer import SEGMENT
 from weft.model.weights import BYTES_PER_ELEMENT
 
@@ -39,17 +39,17 @@ class _Files(msgspec.Struct, forbid_unknown_fields=True):
 
 
 def to_update(
-    config: WeightTransferConfig, request: WeightTransferUpdateRequest, call_id: int
-) -> UpdateWeights:
-    """Returns the update as the engine takes it. Raises `BadRequest` that names the wrong part of `update_info`."""
+    config: WeightTransferConfig, request: WeightTransferUpdateRequest
+) -> tuple[str, list[SentTensor]]:
+    """Returns the fields of `UpdateWeights`. Raises `BadRequest` that names the wrong part of `update_info`."""
     if config.backend == "safetensors":
         path = _path_below(config, _read(request.update_info, _Files).path)
-        return UpdateWeights(call_id, str(path))
+        return str(path), []
     given = _read(request.update_info, _Segment)
     if not SEGMENT.fullmatch(given.segment):
         message = "update_info.segment must be the name of a segment, without a path"
         raise BadRequest("update_info", message)
-    return UpdateWeights(call_id, given.segment, _tensors(given))
+    return given.segment, _tensors(given)
 
 
 def _read(info: dict[str, Any], kind: type[T]) -> T:

@@ -15,13 +15,13 @@ import msgspec
 
 from weft.compute.memory import free_memory_bytes
 from weft.core.errors import ConfigError, FailedPrecondition
+from weft.core.operator_calls import TRANSFER_FLAG
 from weft.core.values.weight_transfer import WeightTransferConfig
 from weft.engine.ipc.messages import SentTensor, UpdateWeights
 from weft.engine.settings.given import read_json
 from weft.model.files.checkpoint import Checkpoint
 from weft.model.files.safetensors_files import StoredTensor, find_tensors, read_header
 
-FLAG = "--weight-transfer-config"
 SHARED_MEMORY = Path("/dev/shm")  # noqa: S108 - where POSIX shared memory lies on Linux
 SEGMENT = re.compile(r"[A-Za-z0-9_][A-Za-z0-9._-]{0,199}")
 _MAX_NAMED = 5
@@ -31,17 +31,19 @@ def read_weight_transfer(given: str | dict[str, Any] | None) -> WeightTransferCo
     """Reads `--weight-transfer-config`: JSON, or from Python the same as a dict."""
     if given is None:
         return None
-    config = read_json(FLAG, given, WeightTransferConfig)
+    config = read_json(TRANSFER_FLAG, given, WeightTransferConfig)
     if config.backend == "shared_memory":
         if config.directory is not None:
-            raise ConfigError(f"{FLAG}: directory is for the backend safetensors")
+            raise ConfigError(f"{TRANSFER_FLAG}: directory is for the backend safetensors")
         if not (SHARED_MEMORY.is_dir() and hasattr(os, "memfd_create")):
-            raise ConfigError(f"{FLAG}: the backend shared_memory needs Linux and {SHARED_MEMORY}")
+            raise ConfigError(
+                f"{TRANSFER_FLAG}: the backend shared_memory needs Linux and {SHARED_MEMORY}"
+            )
         return config
     directory = Path(config.directory or "").expanduser()
     if not (config.directory and directory.is_dir()):
         raise ConfigError(
-            f"{FLAG}: directory must be an existing directory, got {config.directory}"
+            f"{TRANSFER_FLAG}: directory must be an existing directory, got {config.directory}"
         )
     return msgspec.structs.replace(config, directory=str(directory.resolve()))
 

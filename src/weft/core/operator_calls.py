@@ -1,0 +1,297 @@
+"""`OperatorCalls`: the calls by which an operator pauses, changes and looks into an engine, and `CALLS`, their table.
+
+A row stands at its method: what answers, for which flag of the server, and how the answers of several engines become
+one. A client passes every call that it does not define itself on to its `controls`: those of one engine, of a group,
+of vLLM's engine, or of the process that has the engines.
+"""
+
+import inspect
+from collections.abc import Awaitable, Callable, Collection, Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from functools import wraps
+from itertools import chain
+from typing import Any, NoReturn, Protocol, TypeVar
+
+import msgspec
+
+from weft.core.errors import Unsupported
+from weft.core.values.request_states import RequestStates
+from weft.core.values.types import LoRARequest, PauseMode
+from weft.core.values.weight_transfer import WeightTransferInitRequest, WeightTransferUpdateRequest
+
+F = TypeVar("F", bound=Callable[..., Awaitable[Any]])
+
+PROFILER_FLAG = "--profiler-config"
+TRANSFER_FLAG = "--weight-transfer-config"
+
+
+@dataclass(frozen=True, slots=True)
+class OperatorCall:
+    """Row of the table. `merge` makes one answer of those of several engines.
+
+    `argument` is the type of the first argument, if that is a structure. Without `flag` every engine refuses the call.
+    """
+
+    answer: Any
+    argument: type[msgspec.Struct] | None
+    merge: Callable[[list[Any]], Any]
+    flag: str | None
+
+
+CALLS: dict[str, OperatorCall] = {}
+
+
+def check_flag(name: str, given: Collection[str]) -> None:
+    """Refuses a call whose flag is not among those that the engine was started with."""
+    flag = CALLS[name].flag
+    if flag is not None and flag not in given:
+        raise Unsupported(f"{name} is not supported: the engine was started without {flag}")
+
+
+def unsupported(method: str) -> NoReturn:
+    """Refuses a call that an engine does not offer."""
+    raise Unsupported(f"{method} is not supported by this engine")
+
+
+def joined(answers: list[list[Any]]) -> list[Any]:
+    """Merges lists."""
+    return list(chain.from_iterable(answers))
+
+
+def united(answers: list[set[Any]]) -> set[Any]:
+    """Merges sets."""
+    return set().union(*answers)
+
+
+def operator_call(
+    *, merge: Callable[[list[Any]], Any] = lambda answers: None, flag: str | None = None
+) -> Callable[[F], F]:
+    """Puts a method into the table. Its body answers for a client without `controls`."""
+
+    def add(method: F) -> F:
+        name, signature = method.__name__, inspect.signature(method)
+        first = [parameter.annotation for parameter in signature.parameters.values()][1:2]
+        argument = next((one for one in first if _is_struct(one)), None)
+        CALLS[name] = OperatorCall(signature.return_annotation, argument, merge, flag)
+
+        @wraps(method)
+        async def call(self: "OperatorCalls", *arguments: Any, **named: Any) -> Any:
+            if self.controls is None:
+                return await method(self, *arguments, **named)
+            return await self.controls.answer(name, *arguments, **named)
+
+        return call  # type: ignore[return-value]  # has the signature of `method`
+
+    return add
+
+
+def _is_struct(annotation: Any) -> bool:
+    return isinstance(annotation, type) and issubclass(annotation, msgspec.Struct)
+
+
+class OperatorCalls(Protocol):
+    """The calls. By default an engine refuses them."""
+
+    controls: "OperatorCalls | None" = None
+
+    async def answer(self, name: str, *arguments: Any, **named: Any) -> Any:
+        """Answers a call that a client has passed on."""
+        return await getattr(self, name)(*arguments, **named)
+
+    @operator_call(merge=joined)
+    async def get_request_states(self) -> list[RequestStates]:
+        """Returns the requests of every data-parallel rank: phase, times and blocks of each answer, but no text."""
+        unsupported("get_request_states")
+
+    @operator_call()
+    async def pause_generation(
+        self,
+        *,
+        mode: PauseMode | str = PauseMode.ABORT,
+        wait_for_inflight_requests: bool = False,
+        clear_cache: bool = True,
+    ) -> None:
+        """Stops scheduling. New requests wait in the queue; `mode` decides about requests in flight."""
+        unsupported("pause_generation")
+
+    @operator_call()
+    async def resume_generation(self) -> None:
+        """Starts scheduling again; a no-op when not paused."""
+        unsupported("resume_generation")
+
+    @operator_call(merge=any)
+    async def is_paused(self) -> bool:
+        """True while generation is paused."""
+        unsupported("is_paused")
+
+    @operator_call(merge=all)
+    async def reset_prefix_cache(
+        self, reset_running_requests: bool = False, reset_connector: bool = False
+    ) -> bool:
+        """Drops every cached block. Returns False, without any change, while a request holds blocks.
+
+        With `reset_running_requests` those requests are preempted first and computed again later.
+        """
+        unsupported("reset_prefix_cache")
+
+    @operator_call()
+    async def reset_mm_cache(self) -> None:
+        """Drops cached inputs of media. This method is here for callers of vLLM's protocol."""
+        unsupported("reset_mm_cache")
+
+    @operator_call()
+    async def reset_encoder_cache(self) -> None:
+        """Drops cached outputs of encoders of media."""
+        unsupported("reset_encoder_cache")
+
+    @operator_call(merge=any)
+    async def is_sleeping(self) -> bool:
+        """True if scheduling is paused or the memory of weights or KV pool was given back."""
+        return await self.is_paused()
+
+    @operator_call()
+    async def sleep(self, level: int = 1, mode: PauseMode | str = PauseMode.ABORT) -> None:
+        """Pauses as `mode` says and, from level 1 on, gives the memory of weights and KV pool back to the system.
+
+        Level 0 keeps memory and cache. After level 1 the same weights are restored, from the files that they were
+        loaded from; after level 2, the weights that the model's name stands for at that time. Requests wait until the
+        engine wakes. Raises FailedPrecondition if the weights could not be restored.
+        """
+        unsupported("sleep")
+
+    @operator_call(merge=all)
+    async def wake_up(self, tags: Iterable[str] | None = None) -> bool:
+        """Restores the parts in `tags` ("weights", "kv_cache", "scheduling"; None: all). Returns True if the engine
+        is awake.
+
+        The engine schedules again once all memory is restored. Raises FailedPrecondition, and stays asleep, if the
+        files are not the loaded ones or if there is too little memory.
+        """
+        unsupported("wake_up")
+
+    @operator_call(flag=PROFILER_FLAG)
+    async def start_profile(
+        self,
+        profile_prefix: str | None = None,
+        delay_iterations: int | None = None,
+        max_iterations: int | None = None,
+    ) -> None:
+        """Records a trace of steps into a new file in the operator's directory; its name begins with
+        `profile_prefix`.
+
+        The first `delay_iterations` steps are left out. The trace ends after `max_iterations` steps; with 0, only at
+        `stop_profile`. None stands for the engine's configured value. Raises FailedPrecondition while another trace
+        is recorded.
+        """
+        unsupported("start_profile")
+
+    @operator_call(flag=PROFILER_FLAG)
+    async def stop_profile(self) -> None:
+        """Ends the trace; a no-op without one. Raises FailedPrecondition if the trace could not be written."""
+        unsupported("stop_profile")
+
+    @operator_call(merge=joined)
+    async def collective_rpc(
+        self,
+        method: str,
+        timeout: float | None = None,
+        args: Sequence[Any] = (),
+        kwargs: Mapping[str, Any] | None = None,
+    ) -> list[Any]:
+        """Calls a method of each worker by name and returns their results; there is one worker and a few methods.
+
+        No method takes arguments. Raises BadRequest, or DeadlineExceeded after `timeout` seconds.
+        """
+        unsupported("collective_rpc")
+
+    @operator_call()
+    async def scale_elastic_ep(
+        self, new_data_parallel_size: int, drain_timeout: float = 300.0
+    ) -> None:
+        """Changes the number of engines. Requests go on meanwhile; engines that leave finish their requests first.
+
+        Returns when the change is complete. Raises BadRequest; FailedPrecondition if threads or memory do not suffice
+        for more engines; and DeadlineExceeded, with all engines as before, if requests of leaving engines take longer
+        than `drain_timeout` seconds.
+        """
+        unsupported("scale_elastic_ep")
+
+    @operator_call(merge=any)
+    async def is_scaling_elastic_ep(self) -> bool:
+        """True while the number of engines is being changed."""
+        return False
+
+    @operator_call()
+    async def notify_kv_transfer_request_rejected(
+        self,
+        request_id: str,
+        kv_transfer_params: dict[str, Any],
+        data_parallel_rank: int | None = None,
+    ) -> None:
+        """Reports that a request with these parameters was refused, so that the prefill engine can free its blocks.
+
+        Requests that were passed to `run` need no such call, whatever their outcome.
+        """
+        unsupported("notify_kv_transfer_request_rejected")
+
+    @operator_call(flag=TRANSFER_FLAG)
+    async def init_weight_transfer_engine(self, request: WeightTransferInitRequest) -> None:
+        """Prepares for weight updates, as the engine's `--weight-transfer-config` configures them.
+
+        `init_info` must be empty. Raises Unsupported without that configuration, and FailedPrecondition for a model
+        that was not loaded from safetensors files.
+        """
+        unsupported("init_weight_transfer_engine")
+
+    @operator_call(flag=TRANSFER_FLAG)
+    async def start_weight_update(self, is_checkpoint_format: bool = True) -> None:
+        """Begins an update; FailedPrecondition if one is open. Tensors have the checkpoint's names and formats."""
+        unsupported("start_weight_update")
+
+    @operator_call(flag=TRANSFER_FLAG)
+    async def update_weights(self, request: WeightTransferUpdateRequest) -> None:
+        """Takes some tensors of the update, in any number of calls; each has the name, shape and type of one in the
+        checkpoint.
+
+        With shared memory `update_info` has `segment`, `names`, `dtype_names`, `shapes` and `offsets` (without
+        `offsets`, tensors follow each other); the caller may reuse the segment after the call. With safetensors it
+        has `path`, a file or directory below the allowed directory, which must exist until the update is finished. A
+        refused call ends the update: none of its tensors is served.
+        """
+        unsupported("update_weights")
+
+    @operator_call(flag=TRANSFER_FLAG)
+    async def finish_weight_update(self) -> None:
+        """Serves all updated weights from the next step on; on an error the former weights stay in use.
+
+        Requests that pause mode "keep" has frozen continue with the new weights, and their KV is computed again;
+        while other requests run, this raises FailedPrecondition. Cached prefixes of the former weights are not
+        reused, and adapters apply to the new weights.
+        """
+        unsupported("finish_weight_update")
+
+    @operator_call(merge=all)
+    async def add_lora(self, lora_request: LoRARequest) -> bool:
+        """Loads an adapter; returns True once requests may name it.
+
+        An adapter that is loaded under the same name and path stays as it is; with `load_inplace` it is loaded again,
+        and prefixes cached with the former one are not reused. When the maximum number is loaded, the least recently
+        used adapter is unloaded, and loaded again when it is requested; while all of them are in use, this waits.
+        Raises NotFound or BadRequest.
+        """
+        unsupported("add_lora")
+
+    @operator_call(merge=any)
+    async def remove_lora(self, lora_id: int) -> bool:
+        """Removes the adapter with this `lora_int_id`; open requests keep it. Returns False if there is none."""
+        unsupported("remove_lora")
+
+    @operator_call(merge=united)
+    async def list_loras(self) -> set[int]:
+        """Returns the `lora_int_id` of every loaded adapter."""
+        unsupported("list_loras")
+
+    @operator_call(merge=any)
+    async def pin_lora(self, lora_id: int) -> bool:
+        """Keeps an adapter loaded even when others must be unloaded. Returns False if none has that `lora_int_id`."""
+        unsupported("pin_lora")
