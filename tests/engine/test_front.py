@@ -247,7 +247,7 @@ async def test_a_shutdown_waits_for_requests_that_the_engine_does_not_have_yet(c
     assert 0 < stop.timeout_s <= 60
     client.say(client.engine_ids[0], [97], finish_reason=FinishReason.LENGTH)
     assert [output.is_finished for output in await task] == [True]
-    client._grammars.close()
+    client._requests._grammars.close()
 
 
 async def test_a_shutdown_does_not_wait_for_a_request_that_has_left(client):
@@ -257,7 +257,7 @@ async def test_a_shutdown_does_not_wait_for_a_request_that_has_left(client):
     task.cancel()
     await asyncio.gather(task, return_exceptions=True)
     assert isinstance(client.sent[-1], Stop)
-    client._grammars.close()
+    client._requests._grammars.close()
 
 
 @pytest.mark.parametrize("timeout", [None, 0.001])
@@ -269,7 +269,7 @@ async def test_a_shutdown_without_time_aborts_what_the_engine_does_not_have(clie
     assert output.outputs[0].finish_reason is FinishReason.ABORT
     assert not client.engine_ids
     assert client.sent[-1] == Stop(0.0)
-    client._grammars.close()
+    client._requests._grammars.close()
 
 
 async def test_an_abort_does_not_wait_for_the_check_of_a_grammar(client):

@@ -55,7 +55,7 @@ class HandTimer:
 def paced(interval_s=INTERVAL_S):
     """A client whose clock the test turns."""
     client, loop = HandClient(), HandLoop()
-    client._pace = Pace(interval_s, loop)
+    client._requests._pace = Pace(interval_s, loop)
     return client, loop
 
 
@@ -205,7 +205,7 @@ async def test_a_reader_that_left_is_not_waited_for():
     client.say(client.engine_ids[0], [71])
     task.cancel()
     await asyncio.wait({task})
-    assert not client._pace._waiting
+    assert not client._requests._pace._waiting
     loop.turn(1.0)
 
 
@@ -216,7 +216,7 @@ async def test_a_whole_answer_wakes_its_reader_once():
     await turns()
     [engine_id] = client.engine_ids
     client.say(engine_id, [70])
-    assert not client._open.get(engine_id).is_woken
+    assert not client._requests.open.get(engine_id).is_woken
     client.say(engine_id, [71], finish_reason=FinishReason.LENGTH)
     await reader.task
     assert reader.received == [[70, 71]]
@@ -256,7 +256,9 @@ def test_no_token_waits_longer_than_the_interval_and_none_is_lost(steps):
             await turns()
             loop.turn(pause_s)
             await turns()
-            assert not client._pace._waiting or loop.calls[0].when <= loop.now + INTERVAL_S
+            assert (
+                not client._requests._pace._waiting or loop.calls[0].when <= loop.now + INTERVAL_S
+            )
         loop.turn(INTERVAL_S)
         await turns()
         received = [[token for event in reader.received for token in event] for reader in readers]

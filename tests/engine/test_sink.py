@@ -50,7 +50,7 @@ class SunkReader:
 async def begun():
     """A reader that waits, of a client without a pace."""
     client = HandClient()
-    client._pace = Pace(0.0, asyncio.get_running_loop())
+    client._requests._pace = Pace(0.0, asyncio.get_running_loop())
     reader = SunkReader(client)
     await turns()
     return reader

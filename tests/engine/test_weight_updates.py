@@ -376,7 +376,7 @@ async def test_a_frozen_request_goes_on_with_the_new_weights(tmp_path):
         with only_when_told(client):
             task, _ = await running(client)
             await client.pause_generation(mode="keep", clear_cache=False)
-        num_old, _ = next(iter(client._open)).stream.progress(0)
+        num_old, _ = next(iter(client._requests.open)).stream.progress(0)
         await push(client, sent)
         await client.resume_generation()
         said = (await task).token_ids

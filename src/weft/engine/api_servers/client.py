@@ -109,12 +109,12 @@ class ApiServerClient(FrontClient):
         tokenizer: Tokenizer,
         collect: Callable[[], list[Family]] = list,
     ) -> None:
-        super().__init__(config, tokenizer)
+        self._adapters = _Adapters(config)
+        super().__init__(config, tokenizer, loras=self._adapters)
         self._ready.set_result(None)  # the engines were ready before this process started
         self._name = name
         self._channel = channel
         self._collect = collect
-        self._adapters = self._loras = _Adapters(config)
         self.controls = _ForwardedCalls(self.forward)
         self._call_ids = itertools.count()
         self._answers: dict[int, asyncio.Future[msgspec.Raw]] = {}
@@ -250,7 +250,7 @@ class ApiServerClient(FrontClient):
             max_num_queued_reqs=size * scheduler.max_num_queued_reqs,
             max_num_queued_tokens=size * scheduler.max_num_queued_tokens,
         )
-        self._open.use(limits)
+        self._requests.open.use(limits)
 
     def shutdown(self, timeout: float | None = None) -> None:
         """Disconnects from the engines, which go on."""
@@ -328,7 +328,7 @@ class ApiServerClient(FrontClient):
 
     def _take_end(self, message: Refused | Aborted) -> None:
         """Ends a request that ended outside the engine's steps, unless it has ended already."""
-        opened = self._open.get(message.engine_id)
+        opened = self._requests.open.get(message.engine_id)
         if opened is None or opened.is_over:
             return
         if isinstance(message, Refused):

@@ -33,7 +33,8 @@ class EngineCalls:
     """Calls of one engine. One event loop owns the object. Its owner keeps `last_event_at`, on the monotonic clock,
     up to date.
 
-    `check_alive` raises if the engine takes no calls. `post` sends a command that needs no reply.
+    `check_alive` raises if the engine takes no calls. `post` sends a command that needs no reply. `is_dead` is set
+    by `fail`.
     """
 
     def __init__(
@@ -45,6 +46,7 @@ class EngineCalls:
         self.last_event_at = time.monotonic()
         self.post = post
         self.check_alive = check_alive
+        self.is_dead = False
         self._ids = itertools.count()
         self._pending: dict[int, asyncio.Future[Reply]] = {}
         self._ping: asyncio.Future[Reply] | None = None
@@ -138,6 +140,7 @@ class EngineCalls:
 
     def fail(self, message: str) -> None:
         """Marks the engine as dead: every caller that waits for a reply gets an exception of its own."""
+        self.is_dead = True
         for future in self._pending.values():
             if not future.done():
                 future.set_exception(EngineDead(message))

@@ -13,8 +13,6 @@ from contextlib import AbstractContextManager, aclosing, suppress
 from functools import partial
 from typing import assert_never
 
-import msgspec
-
 from weft.core.checks.validate import MAX_N
 from weft.core.client import EngineClient, Sink
 from weft.core.config.engine import EngineConfig
@@ -22,20 +20,16 @@ from weft.core.engine_info import EngineInfo
 from weft.core.errors import (
     ConfigError,
     EngineDead,
-    GenerationError,
-    Overloaded,
     Unavailable,
     Unsupported,
     WeftError,
 )
 from weft.core.observe.kv_feed import MAX_BUFFERED_BATCHES, KvEventFeed
 from weft.core.observe.metrics import Metrics
-from weft.core.observe.observed import ObservedRequest
 from weft.core.observe.stats import StepStats
-from weft.core.values.kv_transfer import RemotePrompt, remote_prompt
+from weft.core.values.kv_transfer import RemotePrompt
 from weft.core.values.types import (
     EngineLoad,
-    FinishReason,
     KvEventBatch,
     LoRARequest,
     PoolingParams,
@@ -45,22 +39,18 @@ from weft.core.values.types import (
     RequestOptions,
     RequestOutput,
     SamplingParams,
-    SequenceOutput,
     StreamingInput,
 )
-from weft.engine.constraints.check import GrammarChecker
 from weft.engine.front.calls import EngineCalls
 from weft.engine.front.controls import EngineControls
 from weft.engine.front.counted_stream import CountedStream, Ended
 from weft.engine.front.kv_publisher import KvPublisher
-from weft.engine.front.lora_table import LoadedAdapter, LoraTable
-from weft.engine.front.open_requests import OpenRequest, OpenRequests, OutputT_co, Pace, Stream
+from weft.engine.front.lora_table import LoraTable
 from weft.engine.front.pooling_stream import PoolingStream
+from weft.engine.front.request_runner import RequestRunner
 from weft.engine.front.session import Session
 from weft.engine.front.stat_log import StatLog
 from weft.engine.ipc.messages import (
-    Abort,
-    Add,
     AddLora,
     Command,
     Event,
@@ -68,16 +58,14 @@ from weft.engine.ipc.messages import (
     FinishWeightUpdate,
     Loading,
     Ready,
-    ReleaseRemote,
     Reply,
-    Resume,
     StepOutput,
     Stop,
     UseShare,
 )
 from weft.engine.ipc.weight_files import PackedWeights
 from weft.engine.start.cpu_shares import cpus_of
-from weft.text.outputs import NOW, SOON, RequestStream
+from weft.text.outputs import RequestStream
 from weft.text.prepare import InputProcessor
 from weft.text.tokenizer import Tokenizer
 
@@ -93,14 +81,18 @@ class FrontClient(EngineClient):
     """
 
     def __init__(
-        self, config: EngineConfig, tokenizer: Tokenizer, metrics: Metrics | None = None
+        self,
+        config: EngineConfig,
+        tokenizer: Tokenizer,
+        metrics: Metrics | None = None,
+        loras: LoraTable | None = None,
     ) -> None:
         self.vllm_config = config  # the name that callers written for vLLM use
         self.info = EngineInfo.of(config)
         self.model_config = config.model_config
         rank = config.data_parallel_rank or 0
         self._calls = calls = EngineCalls(self._send, rank, self._check_alive)
-        self._loras = LoraTable(
+        self._loras = loras or LoraTable(
             config, lambda lora_id, path: calls.send(AddLora, lora_id, path), self._send
         )
         self._metrics = None if metrics is None else metrics.add_engine(config, self._loras.usage)
@@ -113,18 +105,12 @@ class FrontClient(EngineClient):
         self._on_loading: Callable[[int, int], None] = lambda num_bytes, all_bytes: None
         self._is_closing = False
         self._closed = asyncio.Event()
-        self._stop_at: float | None = None  # deadline of a `Stop` that is not sent yet
         self._dead_error: WeftError | None = None
         self._ready: asyncio.Future[None] = asyncio.get_running_loop().create_future()
         self.renderer: Tokenizer = tokenizer
         clock = time.monotonic if self._metrics is None else self._metrics.clock
         self._inputs = InputProcessor(config, tokenizer, clock=clock)
-        self._grammars = GrammarChecker(
-            tokenizer, config.model_config.vocab_size, config.model_config.eos_token_ids
-        )
-        self._open = OpenRequests(config.scheduler_config)
-        self._pace = Pace(config.stream_interval_ms / 1e3, asyncio.get_running_loop())
-        self._sessions: set[Session] = set()
+        self._requests = RequestRunner(config, tokenizer, calls, self._loras, self._metrics)
 
     async def wait_closed(self) -> None:
         """Returns when the engine has ended, after `shutdown` or its death."""
@@ -142,7 +128,7 @@ class FrontClient(EngineClient):
     def preparing(self, num_answers: int) -> AbstractContextManager[None]:
         self._check_alive()
         # `prepare` rejects a number of answers out of range.
-        return self._open.preparing(num_answers if 1 <= num_answers <= MAX_N else 1)
+        return self._requests.open.preparing(num_answers if 1 <= num_answers <= MAX_N else 1)
 
     async def prepare(
         self,
@@ -165,30 +151,22 @@ class FrontClient(EngineClient):
         self, request: Request, sink: Sink | None, num_uncached_tokens: int | None = None
     ) -> AsyncGenerator[RequestOutput, None]:
         stream = RequestStream(request, self.renderer, sink=sink)
-        return self._follow(request, stream, num_uncached_tokens)
+        return self._requests.run(request, stream, num_uncached_tokens)
 
     def run_pooling(
         self, request: Request, num_uncached_tokens: int | None = None
     ) -> AsyncGenerator[PoolingRequestOutput, None]:
-        return self._follow(request, PoolingStream(request), num_uncached_tokens)
+        return self._requests.run(request, PoolingStream(request), num_uncached_tokens)
 
     def run_counted(
         self, request: Request, num_uncached_tokens: int | None = None
     ) -> AsyncGenerator[Ended, None]:
         """Runs a request whose outputs another process reads; yields only its end."""
-        return self._follow(request, CountedStream(request), num_uncached_tokens)
+        return self._requests.run(request, CountedStream(request), num_uncached_tokens)
 
     def end_answer(self, engine_id: str, index: int) -> None:
         """Ends an answer whose reader, in another process, found a stop string. No-op if it has ended."""
-        opened = self._open.get(engine_id)
-        if opened is None or opened.is_over or not isinstance(opened.stream, CountedStream):
-            return
-        self._send(Abort([engine_id], index, is_silent=True))
-        opened.stream.end(index, FinishReason.STOP)
-        if opened.observed is not None:
-            opened.observed.take(index, *opened.stream.progress(index))
-        if opened.stream.is_finished:
-            self._pace.wake_now(opened)
+        self._requests.end_answer(engine_id, index)
 
     async def run_pieces(
         self,
@@ -200,25 +178,20 @@ class FrontClient(EngineClient):
         for name in ("reasoning_ended", "reasoning_parser_kwargs"):
             if getattr(options, name) is not None:
                 raise Unsupported(f"{name} is not supported yet")
-        session = Session(options.request_id, pieces)
-        # A registered session can be aborted, and fails with the engine.
-        self._sessions.add(session)
-        try:
-            answer = partial(self._answer_piece, session, options)
-            async with aclosing(session.outputs(params, answer)) as outputs:
-                async for output in outputs:
-                    yield output
-        finally:
-            self._sessions.discard(session)
+        answer = partial(self._answer_piece, options)
+        running = self._requests.run_session(options, pieces, params, answer)
+        async with aclosing(running) as outputs:
+            async for output in outputs:
+                yield output
 
     async def _answer_piece(
-        self, session: Session, options: RequestOptions, piece: StreamingInput, before: list[int]
+        self, options: RequestOptions, session: Session, piece: StreamingInput, before: list[int]
     ) -> AsyncGenerator[RequestOutput, None]:
         self._check_alive()
         request = await self._inputs.prepare_piece(piece, before, options)
         self._check_alive()
         stream = RequestStream(request, self.renderer)
-        async with aclosing(self._follow(request, stream, session=session)) as outputs:
+        async with aclosing(self._requests.run(request, stream, session=session)) as outputs:
             async for output in outputs:
                 yield output
 
@@ -228,112 +201,26 @@ class FrontClient(EngineClient):
         if options.lora_request is not None:
             self._loras.check(options.lora_request)
 
-    async def _follow(
-        self,
-        request: Request,
-        stream: Stream[OutputT_co],
-        num_uncached_tokens: int | None = None,
-        session: Session | None = None,
-    ) -> AsyncGenerator[OutputT_co, None]:
-        """Hands a checked request to the engine and yields its outputs until its end."""
-        self._check_alive()
-        opened = self._admit(request, stream, num_uncached_tokens)
-        if session is not None:
-            session.begin(opened)
-        held: LoadedAdapter | None = None
-        try:
-            if request.lora_request is not None:
-                held = await self._loras.hold(request.lora_request, unless=opened.ended)
-                request = msgspec.structs.replace(request, lora_id=held and held.lora_id)
-            if request.params.structured_outputs is not None:
-                request = await self._with_grammar(opened, request)
-            if self._metrics is not None:
-                opened.observed = ObservedRequest(self._metrics, request)
-            if not opened.is_over:  # else the request ended meanwhile
-                self._send(Add(request))
-                opened.is_sent = True
-                self._stop_once_sent()
-            while True:
-                await opened.wait()
-                output = stream.pop()
-                if output is not None:
-                    yield output
-                    if output.is_finished:
-                        return
-        finally:
-            self._close(opened)
-            # After `_close`: the next command may remove the adapter from the engine.
-            if held is not None:
-                self._loras.release(held)
-
-    async def _with_grammar(self, opened: OpenRequest, request: Request) -> Request:
-        """Returns the request as the engine takes it: with the compiled grammar instead of the constraint."""
-        constraint = request.params.structured_outputs
-        assert constraint is not None
-        grammar = None
-        if not opened.is_over:
-            grammar = await self._grammars.check(constraint, unless=opened.ended)
-        params = msgspec.structs.replace(request.params, structured_outputs=None)
-        return msgspec.structs.replace(request, params=params, grammar=grammar)
-
-    def _admit(
-        self, request: Request, stream: Stream[OutputT_co], num_uncached_tokens: int | None
-    ) -> OpenRequest:
-        try:
-            return self._open.admit(request, stream, num_uncached_tokens)
-        except Overloaded:
-            self._release_remote(request.params)
-            raise
-
-    def _close(self, opened: OpenRequest) -> None:
-        """Forgets a request; aborts it if the engine still computes it."""
-        opened.observe_end()
-        self._open.remove(opened)
-        self._pace.forget(opened)
-        self._stop_once_sent()
-        if not opened.is_sent:
-            self._release_remote(opened.request.params)
-        elif not opened.stream.is_finished and self._dead_error is None:
-            self._send(Abort([opened.request.engine_id], is_silent=True))
-
     async def abort(self, request_id: str | Iterable[str]) -> None:
-        request_ids = {request_id} if isinstance(request_id, str) else set(request_id)
-        for session in self._sessions:
-            if session.request_id in request_ids:
-                session.abort()
-        named = self._open.named(request_ids)
-        for opened in named:
-            opened.abort()
-        if named and self._dead_error is None:
-            engine_ids = [opened.request.engine_id for opened in named]
-            self._send(Abort(engine_ids, is_silent=True))
+        self._requests.abort([request_id] if isinstance(request_id, str) else request_id)
 
     @property
     def num_open_answers(self) -> int:
         """Number of unfinished answers, waiting ones included, plus one for each session."""
-        return self._open.num_sequences + len(self._sessions)
+        return self._requests.num_open_answers
 
     @property
     def num_uncached_tokens(self) -> int:
         """Number of prompt tokens to compute, of the requests that wait for prefill."""
-        return self._open.num_uncached_tokens
+        return self._requests.open.num_uncached_tokens
 
     @property
     def num_active_requests(self) -> int:
-        return len(self._open) + sum(session.is_parked for session in self._sessions)
-
-    def _release_remote(self, params: SamplingParams) -> None:
-        """The engine will not get the request: releases its prompt's KV blocks, if another engine lends them."""
-        source = remote_prompt(params.extra_args)
-        if source is not None:
-            self.release_remote(source)
+        return self._requests.num_active
 
     def release_remote(self, source: RemotePrompt) -> None:
-        """Releases KV blocks that another engine lends for a request which no engine gets. No-op if the engine is
-        dead.
-        """
-        if self._dead_error is None:
-            self._send(ReleaseRemote(source))
+        """See `RequestRunner.release_remote`."""
+        self._requests.release_remote(source)
 
     # -- state --------------------------------------------------------------------------------
 
@@ -444,53 +331,20 @@ class FrontClient(EngineClient):
         self._load, self._stats = step.load, step.stats
         if self._metrics is not None:
             self._metrics.take_step(step.stats, step.load)
-        for output in step.outputs:
-            opened = self._open.get(output.engine_id)
-            if opened is None or opened.is_over:
-                continue  # ended here before the engine knew of it
-            try:
-                self._on_output(opened, output)
-            except Exception as error:  # noqa: BLE001 - concerns this request only; its reader gets the error
-                opened.fail(error)
+        self._requests.take(step.outputs)
         if step.kv_events is not None:
             self._feed.publish(step.kv_events)
             if self._publisher is not None:
                 self._publisher.publish(step.kv_events)
 
-    def _on_output(self, opened: OpenRequest, output: SequenceOutput) -> None:
-        if opened.waits_for_prefill and (output.token_ids or output.finish_reason is not None):
-            self._open.count_prefilled(opened)  # else the output has prompt logprobs only
-        stream = opened.stream
-        is_matched = stream.push(output)
-        if is_matched:  # a stop string: the engine does not know of stop strings
-            self._send(Abort([output.engine_id], output.index, is_silent=True))
-        if stream.error is not None:
-            opened.fail(GenerationError(stream.error))
-        observed = opened.observed
-        # First tokens and ends only: observing every token would cost a tenth of the front's time.
-        if observed is not None and (
-            output.finish_reason is not None or is_matched or observed.has_silent
-        ):
-            observed.take(output.index, *stream.progress(output.index))
-        due = stream.due
-        if due is NOW:
-            self._pace.wake_now(opened)
-        elif due is SOON:
-            self._pace.wake_soon(opened)
-
     def _die(self, error: WeftError) -> None:
         """Marks the engine as dead: every waiting caller gets the error. Only the first call counts."""
         if self._dead_error is not None:
             return
-        self._dead_error, self._stop_at = error, None
+        self._dead_error = error
         self._set_load(EngineLoad())  # a dead engine has no load
-        self._grammars.close()
-        for opened in self._open:
-            if not opened.stream.is_finished:
-                opened.fail(self.dead_error)
-        for session in self._sessions:
-            session.fail(self.dead_error)
         self._calls.fail(str(error))
+        self._requests.fail(lambda: self.dead_error)
         self._loras.fail(self.dead_error)
         self._feed.close(error)
         if self._publisher is not None:
@@ -515,27 +369,5 @@ class FrontClient(EngineClient):
         if self._is_closing or self._dead_error is not None:
             return False
         self._is_closing = True
-        for session in self._sessions:
-            session.abort()  # no further pieces; the engine finishes the piece that it answers
-        self._stop_at = time.monotonic() + (timeout or 0.0)
-        if timeout and self._open.has_unsent:
-            self._calls.send(Resume)  # unsent requests may wait for paused ones
-            asyncio.get_running_loop().call_later(timeout, self._stop, 0.0)
-        else:
-            self._stop(timeout or 0.0)
+        self._requests.stop(timeout or 0.0)
         return True
-
-    def _stop_once_sent(self) -> None:
-        """Sends a due `Stop` once all open requests were sent: the engine then exits when they are done."""
-        if self._stop_at is not None and not self._open.has_unsent:
-            self._stop(max(0.0, self._stop_at - time.monotonic()))
-
-    def _stop(self, timeout_s: float) -> None:
-        """Sends `Stop`, once; requests that were not sent by now are aborted."""
-        if self._stop_at is None:
-            return
-        self._stop_at = None
-        for opened in self._open:
-            if not opened.is_sent:
-                opened.abort()
-        self._send(Stop(timeout_s))

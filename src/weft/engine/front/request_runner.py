@@ -1,0 +1,268 @@
+"""`RequestRunner`: runs checked requests: admits them, hands them to the engine, and passes outputs on to readers."""
+
+import asyncio
+import time
+from collections.abc import AsyncGenerator, AsyncIterable, Callable, Iterable
+from contextlib import aclosing
+from functools import partial
+
+import msgspec
+
+from weft.core.config.engine import EngineConfig
+from weft.core.errors import GenerationError, Overloaded
+from weft.core.observe.metrics import EngineMetrics
+from weft.core.observe.observed import ObservedRequest
+from weft.core.values.kv_transfer import RemotePrompt, remote_prompt
+from weft.core.values.types import (
+    FinishReason,
+    Request,
+    RequestOptions,
+    RequestOutput,
+    SamplingParams,
+    SequenceOutput,
+    StreamingInput,
+)
+from weft.engine.constraints.check import GrammarChecker
+from weft.engine.front.calls import EngineCalls
+from weft.engine.front.counted_stream import CountedStream
+from weft.engine.front.lora_table import LoadedAdapter, LoraTable
+from weft.engine.front.open_requests import OpenRequest, OpenRequests, OutputT_co, Pace, Stream
+from weft.engine.front.session import Answer, Session
+from weft.engine.ipc.messages import Abort, Add, ReleaseRemote, Resume, Stop
+from weft.text.outputs import NOW, SOON
+from weft.text.tokenizer import Tokenizer
+
+
+class RequestRunner:
+    """Runs the requests of one engine, on the event loop that made it."""
+
+    def __init__(
+        self,
+        config: EngineConfig,
+        tokenizer: Tokenizer,
+        calls: EngineCalls,
+        loras: LoraTable,
+        metrics: EngineMetrics | None,
+    ) -> None:
+        self._calls = calls
+        self._loras = loras
+        self._metrics = metrics
+        self._loop = asyncio.get_running_loop()
+        model = config.model_config
+        self._grammars = GrammarChecker(tokenizer, model.vocab_size, model.eos_token_ids)
+        self.open = OpenRequests(config.scheduler_config)
+        self._pace = Pace(config.stream_interval_ms / 1e3, self._loop)
+        self._sessions: set[Session] = set()
+        self._stop_at: float | None = None  # deadline of a `Stop` that is not sent yet
+
+    @property
+    def num_open_answers(self) -> int:
+        """Number of unfinished answers, waiting ones included, plus one for each session."""
+        return self.open.num_sequences + len(self._sessions)
+
+    @property
+    def num_active(self) -> int:
+        """Number of accepted requests that have not finished."""
+        return len(self.open) + sum(session.is_parked for session in self._sessions)
+
+    # -- a request, from its admission to its end ---------------------------------------------
+
+    async def run(
+        self,
+        request: Request,
+        stream: Stream[OutputT_co],
+        num_uncached_tokens: int | None = None,
+        session: Session | None = None,
+    ) -> AsyncGenerator[OutputT_co, None]:
+        """Hands a checked request to the engine and yields its outputs until its end."""
+        self._calls.check_alive()
+        opened = self._admit(request, stream, num_uncached_tokens)
+        if session is not None:
+            session.begin(opened)
+        held: LoadedAdapter | None = None
+        try:
+            if request.lora_request is not None:
+                held = await self._loras.hold(request.lora_request, unless=opened.ended)
+                request = msgspec.structs.replace(request, lora_id=held and held.lora_id)
+            if request.params.structured_outputs is not None:
+                request = await self._with_grammar(opened, request)
+            if self._metrics is not None:
+                opened.observed = ObservedRequest(self._metrics, request)
+            if not opened.is_over:  # else the request ended meanwhile
+                self._calls.post(Add(request))
+                opened.is_sent = True
+                self._stop_once_sent()
+            while True:
+                await opened.wait()
+                output = stream.pop()
+                if output is not None:
+                    yield output
+                    if output.is_finished:
+                        return
+        finally:
+            self._close(opened)
+            # After `_close`: the next command may remove the adapter from the engine.
+            if held is not None:
+                self._loras.release(held)
+
+    async def _with_grammar(self, opened: OpenRequest, request: Request) -> Request:
+        """Returns the request as the engine takes it: with the compiled grammar instead of the constraint."""
+        constraint = request.params.structured_outputs
+        assert constraint is not None
+        grammar = None
+        if not opened.is_over:
+            grammar = await self._grammars.check(constraint, unless=opened.ended)
+        params = msgspec.structs.replace(request.params, structured_outputs=None)
+        return msgspec.structs.replace(request, params=params, grammar=grammar)
+
+    def _admit(
+        self, request: Request, stream: Stream[OutputT_co], num_uncached_tokens: int | None
+    ) -> OpenRequest:
+        try:
+            return self.open.admit(request, stream, num_uncached_tokens)
+        except Overloaded:
+            self._release_remote(request.params)
+            raise
+
+    def _close(self, opened: OpenRequest) -> None:
+        """Forgets a request; aborts it if the engine still computes it."""
+        opened.observe_end()
+        self.open.remove(opened)
+        self._pace.forget(opened)
+        self._stop_once_sent()
+        if not opened.is_sent:
+            self._release_remote(opened.request.params)
+        elif not opened.stream.is_finished:
+            self._abort_in_engine([opened.request.engine_id])
+
+    def _release_remote(self, params: SamplingParams) -> None:
+        """The engine will not get the request: releases its prompt's KV blocks, if another engine lends them."""
+        source = remote_prompt(params.extra_args)
+        if source is not None:
+            self.release_remote(source)
+
+    def release_remote(self, source: RemotePrompt) -> None:
+        """Releases KV blocks that another engine lends for a request which no engine gets. No-op if the engine is
+        dead.
+        """
+        if not self._calls.is_dead:
+            self._calls.post(ReleaseRemote(source))
+
+    def _abort_in_engine(self, engine_ids: list[str]) -> None:
+        if not self._calls.is_dead:
+            self._calls.post(Abort(engine_ids, is_silent=True))
+
+    async def run_session(
+        self,
+        options: RequestOptions,
+        pieces: AsyncIterable[StreamingInput],
+        params: SamplingParams,
+        answer: Callable[[Session, StreamingInput, list[int]], AsyncGenerator[RequestOutput, None]],
+    ) -> AsyncGenerator[RequestOutput, None]:
+        """Runs a request whose input arrives in pieces, each of which `answer` runs."""
+        session = Session(options.request_id, pieces)
+        # A registered session can be aborted, and fails with the engine.
+        self._sessions.add(session)
+        try:
+            of_piece: Answer = partial(answer, session)
+            async with aclosing(session.outputs(params, of_piece)) as outputs:
+                async for output in outputs:
+                    yield output
+        finally:
+            self._sessions.discard(session)
+
+    # -- outputs ------------------------------------------------------------------------------
+
+    def take(self, outputs: Iterable[SequenceOutput]) -> None:
+        """Takes the outputs of one step."""
+        for output in outputs:
+            opened = self.open.get(output.engine_id)
+            if opened is None or opened.is_over:
+                continue  # ended here before the engine knew of it
+            try:
+                self._push(opened, output)
+            except Exception as error:  # noqa: BLE001 - concerns this request only; its reader gets the error
+                opened.fail(error)
+
+    def _push(self, opened: OpenRequest, output: SequenceOutput) -> None:
+        if opened.waits_for_prefill and (output.token_ids or output.finish_reason is not None):
+            self.open.count_prefilled(opened)  # else the output has prompt logprobs only
+        stream = opened.stream
+        is_matched = stream.push(output)
+        if is_matched:  # a stop string: the engine does not know of stop strings
+            self._calls.post(Abort([output.engine_id], output.index, is_silent=True))
+        if stream.error is not None:
+            opened.fail(GenerationError(stream.error))
+        observed = opened.observed
+        # First tokens and ends only: observing every token would cost a tenth of the front's time.
+        if observed is not None and (
+            output.finish_reason is not None or is_matched or observed.has_silent
+        ):
+            observed.take(output.index, *stream.progress(output.index))
+        due = stream.due
+        if due is NOW:
+            self._pace.wake_now(opened)
+        elif due is SOON:
+            self._pace.wake_soon(opened)
+
+    # -- ends ---------------------------------------------------------------------------------
+
+    def end_answer(self, engine_id: str, index: int) -> None:
+        """Ends an answer whose reader, in another process, found a stop string. No-op if it has ended."""
+        opened = self.open.get(engine_id)
+        if opened is None or opened.is_over or not isinstance(opened.stream, CountedStream):
+            return
+        self._calls.post(Abort([engine_id], index, is_silent=True))
+        opened.stream.end(index, FinishReason.STOP)
+        if opened.observed is not None:
+            opened.observed.take(index, *opened.stream.progress(index))
+        if opened.stream.is_finished:
+            self._pace.wake_now(opened)
+
+    def abort(self, request_ids: Iterable[str]) -> None:
+        """Aborts requests and sessions by the ids that callers gave."""
+        named = set(request_ids)
+        for session in self._sessions:
+            if session.request_id in named:
+                session.abort()
+        found = self.open.named(named)
+        for opened in found:
+            opened.abort()
+        if found:
+            self._abort_in_engine([opened.request.engine_id for opened in found])
+
+    def stop(self, timeout_s: float) -> None:
+        """Begins to send `Stop`: the engine then gives open requests `timeout_s`."""
+        for session in self._sessions:
+            session.abort()  # no further pieces; the engine finishes the piece that it answers
+        self._stop_at = time.monotonic() + timeout_s
+        if timeout_s and self.open.has_unsent:
+            self._calls.send(Resume)  # unsent requests may wait for paused ones
+            self._loop.call_later(timeout_s, self._send_stop, 0.0)
+        else:
+            self._send_stop(timeout_s)
+
+    def _stop_once_sent(self) -> None:
+        """Sends a due `Stop` once all open requests were sent: the engine then exits when they are done."""
+        if self._stop_at is not None and not self.open.has_unsent:
+            self._send_stop(max(0.0, self._stop_at - time.monotonic()))
+
+    def _send_stop(self, timeout_s: float) -> None:
+        """Sends `Stop`, once; requests that were not sent by now are aborted."""
+        if self._stop_at is None:
+            return
+        self._stop_at = None
+        for opened in self.open:
+            if not opened.is_sent:
+                opened.abort()
+        self._calls.post(Stop(timeout_s))
+
+    def fail(self, make_error: Callable[[], BaseException]) -> None:
+        """Ends all requests because the engine is dead; each gets an error of its own."""
+        self._stop_at = None
+        self._grammars.close()
+        for opened in self.open:
+            if not opened.stream.is_finished:
+                opened.fail(make_error())
+        for session in self._sessions:
+            session.fail(make_error())
