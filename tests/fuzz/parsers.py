@@ -41,6 +41,7 @@ from weft.epp.request.readers import open_reader
 from weft.epp.request.reading import read
 from weft.epp.request.values import Refused
 from weft.epp.server.stream import ProtocolError
+from weft.media.pictures import check_pictures, decode_picture
 from weft.model.files.safetensors_files import read_header as read_safetensors
 from weft.model.gguf.header import read_header as read_gguf
 from weft.model.tokenizers.tokenizer import read_tokenizer
@@ -48,7 +49,6 @@ from weft.pb import vllm_engine_pb2 as pb
 from weft.pb.ext_proc_pb2 import ProcessingRequest
 from weft.rpc.convert.request import to_generation
 from weft.text.prompt_embeds import read_base64
-from weft.vllm.media import check_images
 from weft.web.http.form import decode_form
 from weft.web.mcp.client import _listed, _to_result
 
@@ -338,7 +338,8 @@ def _pictures() -> tuple[bytes, ...]:
 
 
 def _check_image(data: bytes) -> None:
-    check_images(Media(items=[MediaItem(modality="image", data=data)]), 10_000)
+    check_pictures(Media(items=[MediaItem(modality="image", data=data)]), 10_000)
+    decode_picture(data)
 
 
 def _to_generation(data: bytes) -> None:

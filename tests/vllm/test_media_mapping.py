@@ -14,8 +14,9 @@ from tests.vllm.test_mapping import fields
 from weft.core.errors import BadRequest
 from weft.core.values.media import Media, MediaConfig, MediaItem, check_anchors
 from weft.media.limits import MediaLimits
+from weft.media.pictures import FORMATS, check_pictures
 from weft.vllm.convert.config import with_media
-from weft.vllm.media import FORMATS, FramePixels, check_images, to_multi_modal
+from weft.vllm.media import FramePixels, to_multi_modal
 
 IMAGES = [
     MediaItem(modality="image", data=b"1"),
@@ -55,23 +56,23 @@ def test_items_are_given_by_modality():
 @pytest.mark.parametrize("form", FORMATS)
 def test_pictures_are_measured_by_their_headers(form):
     """Of every format that is taken."""
-    check_images(Media(items=[image((40, 30), form)]), 1200)
+    check_pictures(Media(items=[image((40, 30), form)]), 1200)
     with pytest.raises(BadRequest, match="40 x 30"):
-        check_images(Media(items=[image((40, 30), form)]), 1199)
+        check_pictures(Media(items=[image((40, 30), form)]), 1199)
 
 
 def test_a_bomb_is_not_decoded():
     """Some bytes that would be twelve gigabytes, or as many as Pillow itself refuses."""
     for size in ((65_535, 65_535), (9500, 9500), (2**31 - 1, 2**31 - 1), (0, 5)):
         with pytest.raises(BadRequest) as caught:
-            check_images(Media(items=[claiming(*size)]), 2**26)
+            check_pictures(Media(items=[claiming(*size)]), 2**26)
         assert caught.value.parameter == "image"
 
 
 def test_pictures_of_a_prompt_are_counted_together():
     """Many small ones are as large as one."""
     with pytest.raises(BadRequest, match="may have 25 pixels together"):
-        check_images(Media(items=[image(), image(), image()]), 25)
+        check_pictures(Media(items=[image(), image(), image()]), 25)
 
 
 def test_frames_of_a_prompts_videos_are_counted_together():
@@ -90,7 +91,7 @@ def test_frames_of_a_prompts_videos_are_counted_together():
 def test_what_is_no_picture_is_refused(data):
     """With the formats that there are; none that runs a program."""
     with pytest.raises(BadRequest, match="PNG, JPEG, WEBP, GIF, BMP"):
-        check_images(Media(items=[MediaItem(modality="image", data=data)]), 2**26)
+        check_pictures(Media(items=[MediaItem(modality="image", data=data)]), 2**26)
 
 
 @pytest.mark.parametrize("name", ["image_token_id", "image_token_index"])

@@ -3,9 +3,7 @@ are checked for its engine.
 """
 
 import asyncio
-import io
 from collections.abc import Mapping
-from importlib import import_module
 from typing import Any, Self
 
 from weft.core.errors import BadRequest
@@ -13,6 +11,7 @@ from weft.core.values.media import TENSORS, Media, MediaItem, Modality
 from weft.core.values.types import Request
 from weft.media.fetch import MediaFetcher
 from weft.media.limits import MediaLimits, MediaSources
+from weft.media.pictures import check_pictures
 from weft.vllm.convert.errors import decoding, translated
 from weft.vllm.convert.tensors import ItemForm, check_names
 from weft.vllm.engine import (
@@ -23,7 +22,6 @@ from weft.vllm.engine import (
     to_multi_modal_input,
 )
 
-FORMATS = ("PNG", "JPEG", "WEBP", "GIF", "BMP")
 _MAX_DECODED_AT_ONCE = 4  # maximum number of prompts whose media are decoded at the same time
 
 
@@ -60,7 +58,7 @@ class MediaReader:
         await self._fetcher.aclose()
 
     def _decode(self, media: Media) -> dict[str, Any]:
-        check_images(media, self._limits.max_pixels)
+        check_pictures(media, self._limits.max_pixels)
         frames = FramePixels(self._limits.max_video_pixels)
         return to_multi_modal(media, [self._decoded(item, frames) for item in media.items])
 
@@ -132,32 +130,3 @@ def to_multi_modal(media: Media, decoded: list[Any]) -> dict[str, Any]:
         **({"multi_modal_uuids": named} if named else {}),
         **({"mm_processor_kwargs": media.processor_kwargs} if media.processor_kwargs else {}),
     }
-
-
-def check_images(media: Media, max_pixels: int) -> None:
-    """Raises `BadRequest` for invalid images, and for too many pixels by their headers."""
-    files = [item.data for item in media.items if item.modality == "image" and item.data]
-    num_pixels = 0
-    for data in files:
-        width, height = _size(data)
-        num_pixels += width * height
-        if num_pixels > max_pixels:
-            raise BadRequest(
-                "image",
-                f"image: the pictures of a prompt may have {max_pixels} pixels together, and one is {width} x "
-                f"{height}",
-            )
-
-
-def _size(data: bytes) -> tuple[int, int]:
-    pillow: Any = import_module("PIL.Image")
-    try:
-        with pillow.open(io.BytesIO(data), formats=FORMATS) as image:
-            width, height = image.size
-            return width, height
-    except (pillow.DecompressionBombError, pillow.DecompressionBombWarning):
-        raise BadRequest("image", "image: it has too many pixels") from None
-    except (OSError, SyntaxError, ValueError):  # exceptions of Pillow's readers
-        raise BadRequest(
-            "image", f"image: its bytes are no picture in one of the formats {', '.join(FORMATS)}"
-        ) from None

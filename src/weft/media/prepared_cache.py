@@ -1,0 +1,36 @@
+"""`PreparedCache`: prepared items by hash, within a bound of bytes; the least recently used item is dropped first."""
+
+from collections import OrderedDict
+
+from weft.core.values.pictures import PreparedItem
+
+
+class PreparedCache:
+    """Used by one event loop."""
+
+    def __init__(self, max_bytes: int) -> None:
+        self._max_bytes = max_bytes
+        self._items: OrderedDict[str, PreparedItem] = OrderedDict()
+        self._num_bytes = 0
+
+    def get(self, digest: str) -> PreparedItem | None:
+        """Returns the item, which counts as used now."""
+        item = self._items.get(digest)
+        if item is not None:
+            self._items.move_to_end(digest)
+        return item
+
+    def put(self, item: PreparedItem) -> None:
+        """Keeps the item, if it fits at all; drops others as far as needed."""
+        if item.hash in self._items or item.num_bytes > self._max_bytes:
+            return
+        self._items[item.hash] = item
+        self._num_bytes += item.num_bytes
+        while self._num_bytes > self._max_bytes:
+            _, dropped = self._items.popitem(last=False)
+            self._num_bytes -= dropped.num_bytes
+
+    def clear(self) -> None:
+        """Drops every item."""
+        self._items.clear()
+        self._num_bytes = 0

@@ -1,0 +1,92 @@
+"""`PicturePreparer`: the pictures of a prompt, from their sources to prepared items; no work on the event loop."""
+
+import asyncio
+from collections.abc import Callable, Mapping
+
+from weft.core.errors import BadRequest
+from weft.core.values.media import FIELD, TENSORS, Media, MediaItem
+from weft.core.values.pictures import PicturesConfig, PreparedItem
+from weft.media.fetch import MediaFetcher
+from weft.media.limits import MediaSources
+from weft.media.pictures import WHAT, check_pictures
+from weft.media.prepared_cache import PreparedCache
+from weft.media.processors.picture_processor import PictureProcessor
+from weft.media.processors.pieces import Encode
+
+_MAX_DECODED_AT_ONCE = 2  # maximum number of prompts whose pictures are decoded at the same time
+_CONTENT, _UUID = "content", "uuid"
+Count = Callable[[int, int], None]
+
+
+class PicturePreparer:
+    """Prepares pictures for one model; used by one event loop. `count` gets the queried items and the cached ones."""
+
+    def __init__(
+        self, config: PicturesConfig, encode: Encode, count: Count = lambda queries, hits: None
+    ) -> None:
+        sources = MediaSources.of(config.domains, config.directory)
+        self._limits = sources.limits
+        self._fetcher = MediaFetcher(sources)
+        self._processor = PictureProcessor(config.settings, config.tokens, encode)
+        self._cache = PreparedCache(config.prepared_bytes)
+        self._count = count
+        self._slots = asyncio.Semaphore(sources.limits.max_prompts)
+        self._threads = asyncio.Semaphore(_MAX_DECODED_AT_ONCE)
+
+    async def prepare(self, media: Media) -> list[PreparedItem]:
+        """Returns the items in order; raises `BadRequest` for an item that cannot be fetched or decoded."""
+        if media.tensors:
+            raise BadRequest(
+                TENSORS, f"{TENSORS}: this engine takes pictures as files, not tensors"
+            )
+        for item in media.items:
+            if item.modality != WHAT:
+                raise BadRequest(FIELD, f"{item.modality}: this engine takes pictures only")
+        processor = self._processor.changed(media.processor_kwargs)
+        async with self._slots:
+            fetched = await self._fetcher.fetch(media)
+            async with self._threads:
+                return await self._prepare(processor, fetched)
+
+    async def _prepare(self, processor: PictureProcessor, media: Media) -> list[PreparedItem]:
+        digests = await asyncio.to_thread(self._check, processor, media)
+        found = {d: item for d in digests if (item := self._cache.get(d)) is not None}
+        self._count(len(digests), sum(digest in found for digest in digests))
+        missing = {d: item for d, item in zip(digests, media.items, strict=True) if d not in found}
+        if missing:
+            for item in await asyncio.to_thread(_process, processor, missing):
+                self._cache.put(item)
+                found[item.hash] = item
+        return [found[digest] for digest in digests]
+
+    def _check(self, processor: PictureProcessor, media: Media) -> list[str]:
+        """Checks the files by their headers; returns the hash of each item."""
+        check_pictures(media, self._limits.max_pixels)
+        return [_digest(processor, item) for item in media.items]
+
+    def clear(self) -> None:
+        """Drops every cached item."""
+        self._cache.clear()
+
+    async def aclose(self) -> None:
+        """Closes the connections."""
+        await self._fetcher.aclose()
+
+
+def _process(processor: PictureProcessor, missing: Mapping[str, MediaItem]) -> list[PreparedItem]:
+    items = []
+    for digest, item in missing.items():
+        if item.data is None:
+            raise BadRequest(
+                "uuid",
+                f"uuid {item.uuid!a}: this server has no such picture any more; send the picture again",
+            )
+        items.append(processor.prepare(item.data, digest))
+    return items
+
+
+def _digest(processor: PictureProcessor, item: MediaItem) -> str:
+    if item.uuid is not None:
+        return processor.digest(_UUID, item.uuid.encode())
+    assert item.data is not None, "an item has bytes or a uuid"
+    return processor.digest(_CONTENT, item.data)

@@ -1,0 +1,46 @@
+"""Qwen's pictures: one tile in about the picture's own size, whose sides are whole windows of the tower."""
+
+import math
+
+from weft.core.errors import BadRequest
+from weft.core.values.pictures import NativeSize, PictureTokens, Tile
+from weft.media.pictures import WHAT, Picture
+from weft.media.processors.pieces import Piece
+from weft.media.processors.resizing import resized, to_tile
+
+_MAX_RATIO = 200  # of the longer side to the shorter one
+
+
+def native_tiles(picture: Picture, settings: NativeSize) -> list[Tile]:
+    """Returns the picture as one tile."""
+    width, height = picture.size
+    size = native_size(height, width, settings)
+    return [to_tile(resized(picture, *size, settings.pixels.resample))]
+
+
+def native_pieces(tiles: list[Tile], settings: NativeSize, tokens: PictureTokens) -> list[Piece]:
+    """Returns a placeholder for each window."""
+    side = settings.pixels.patch_size * settings.pixels.merge_size
+    [tile] = tiles
+    return [tokens.placeholder] * ((tile.height // side) * (tile.width // side))
+
+
+def native_size(height: int, width: int, settings: NativeSize) -> tuple[int, int]:
+    """Returns height and width in whole windows, with about the same ratio and an allowed number of pixels."""
+    if max(height, width) > _MAX_RATIO * min(height, width):
+        raise BadRequest(
+            WHAT,
+            f"image: one side may be at most {_MAX_RATIO} times the other for this model, got {width} x {height}",
+        )
+    side = settings.pixels.patch_size * settings.pixels.merge_size
+    sizes = round(height / side) * side, round(width / side) * side
+    if sizes[0] * sizes[1] > settings.max_pixels:
+        shrink = math.sqrt(height * width / settings.max_pixels)
+        return (
+            max(side, math.floor(height / shrink / side) * side),
+            max(side, math.floor(width / shrink / side) * side),
+        )
+    if sizes[0] * sizes[1] < settings.min_pixels:
+        grow = math.sqrt(settings.min_pixels / (height * width))
+        return math.ceil(height * grow / side) * side, math.ceil(width * grow / side) * side
+    return sizes

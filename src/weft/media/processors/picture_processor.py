@@ -1,0 +1,111 @@
+"""`PictureProcessor`: a file to a prepared item, as the model's own processor does it."""
+
+import hashlib
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any, assert_never
+
+import msgspec
+
+from weft.core.errors import BadRequest
+from weft.core.values.media import PROCESSOR_KWARGS
+from weft.core.values.pictures import (
+    Lines,
+    NativeSize,
+    PictureSettings,
+    PictureTokens,
+    PreparedItem,
+    Squares,
+    Tile,
+    Tiles,
+)
+from weft.media.pictures import WHAT, Picture, decode_picture
+from weft.media.processors.lines import line_pieces, line_tiles
+from weft.media.processors.native_size import native_pieces, native_tiles
+from weft.media.processors.pieces import Encode, Piece, runs_of, to_token_ids
+from weft.media.processors.squares import square_pieces, square_tiles
+from weft.media.processors.tiles import grid_pieces, grid_tiles
+
+
+@dataclass(frozen=True, slots=True)
+class PictureProcessor:
+    """Prepares pictures for one model. `encode` is that of the model's tokenizer. Slow; safe to share by threads."""
+
+    settings: PictureSettings
+    tokens: PictureTokens
+    encode: Encode
+
+    def prepare(self, data: bytes, digest: str) -> PreparedItem:
+        """Returns the item for a file; `digest` is its `hash`. Raises `BadRequest` for a file that cannot be read."""
+        tiles, pieces = self._process(decode_picture(data))
+        token_ids = to_token_ids(pieces, self.encode)
+        return PreparedItem(
+            modality=WHAT,
+            hash=digest,
+            token_ids=token_ids,
+            runs=runs_of(token_ids, self.tokens.placeholder),
+            tiles=tiles,
+        )
+
+    def _process(self, picture: Picture) -> tuple[list[Tile], list[Piece]]:
+        settings, tokens = self.settings, self.tokens
+        match settings:
+            case NativeSize():
+                tiles = native_tiles(picture, settings)
+                return tiles, native_pieces(tiles, settings, tokens)
+            case Squares():
+                tiles = square_tiles(picture, settings)
+                return tiles, square_pieces(tiles, settings, tokens)
+            case Tiles():
+                tiles, num_rows, num_columns = grid_tiles(picture, settings)
+                return tiles, grid_pieces(num_rows, num_columns, settings, tokens)
+            case Lines():
+                tiles = line_tiles(picture, settings)
+                return tiles, line_pieces(tiles, settings, tokens)
+        assert_never(settings)
+
+    def digest(self, name: str, content: bytes) -> str:
+        """Returns the hash of an item: of its content or, with another `name`, of a caller's id for it."""
+        digest = hashlib.sha256(msgspec.json.encode((name, self.settings)))
+        digest.update(content)
+        return digest.hexdigest()
+
+    def changed(self, kwargs: Mapping[str, Any] | None) -> "PictureProcessor":
+        """Returns the processor with a request's arguments; raises `BadRequest` for one that it does not have."""
+        settings = self.settings
+        for name, value in (kwargs or {}).items():
+            settings = _changed(settings, name, value)
+        return self if settings is self.settings else _with(self, settings)
+
+
+def _with(processor: PictureProcessor, settings: PictureSettings) -> PictureProcessor:
+    return PictureProcessor(settings, processor.tokens, processor.encode)
+
+
+def _changed(settings: PictureSettings, name: str, value: Any) -> PictureSettings:
+    match settings, name:
+        case (NativeSize(), "min_pixels" | "max_pixels"):
+            most = settings.max_pixels
+            if type(value) is not int or not 1 <= value <= most:
+                raise _refusal(f"{name} must be a number from 1 to {most}, got {value!a:.40}")
+            changed = msgspec.structs.replace(settings, **{name: value})
+            if changed.min_pixels > changed.max_pixels:
+                changed = msgspec.structs.replace(changed, min_pixels=changed.max_pixels)
+            return changed
+        case (Squares(), "do_pan_and_scan"):
+            return msgspec.structs.replace(settings, pan_and_scan=_read_bool(name, value))
+        case (Tiles(), "do_image_splitting"):
+            return msgspec.structs.replace(settings, is_split=_read_bool(name, value))
+    allowed = {NativeSize: "min_pixels and max_pixels", Squares: "do_pan_and_scan"}
+    allowed |= {Tiles: "do_image_splitting", Lines: "nothing"}
+    raise _refusal(f"{name[:40]!a} is not supported; this model allows {allowed[type(settings)]}")
+
+
+def _read_bool(name: str, value: Any) -> bool:
+    if isinstance(value, bool):
+        return value
+    raise _refusal(f"{name} must be true or false")
+
+
+def _refusal(message: str) -> BadRequest:
+    return BadRequest(PROCESSOR_KWARGS, f"{PROCESSOR_KWARGS}: {message}")

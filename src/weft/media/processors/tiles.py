@@ -1,0 +1,71 @@
+"""Pictures of Idefics3 and SmolVLM: square tiles in rows and columns, and the whole picture in a square after them."""
+
+import math
+
+from weft.core.values.pictures import PictureTokens, Tile, Tiles
+from weft.media.pictures import Picture
+from weft.media.processors.pieces import Piece
+from weft.media.processors.resizing import resized, to_tile
+
+_MAX_SIDE = 4096
+
+
+def grid_tiles(picture: Picture, settings: Tiles) -> tuple[list[Tile], int, int]:
+    """Returns the tiles, row by row, and the numbers of rows and columns: 0 for a picture that is one tile."""
+    size, resample = settings.tile_size, settings.pixels.resample
+    width, height = picture.size
+    picture = resized(picture, *_scaled(height, width, settings.longest_edge), resample)
+    if not settings.is_split:
+        return [to_tile(resized(picture, size, size, resample))], 0, 0
+    width, height = picture.size
+    picture = resized(picture, *_whole_tiles(height, width, size), resample)
+    num_columns, num_rows = picture.width // size, picture.height // size
+    whole = to_tile(resized(picture, size, size, resample))
+    if num_rows == num_columns == 1:
+        return [whole], 0, 0
+    corners = [(x * size, y * size) for y in range(num_rows) for x in range(num_columns)]
+    parts = [to_tile(picture.crop((x, y, x + size, y + size))) for x, y in corners]
+    return [*parts, whole], num_rows, num_columns
+
+
+def grid_pieces(
+    num_rows: int, num_columns: int, settings: Tiles, tokens: PictureTokens
+) -> list[Piece]:
+    """Returns the placeholders of each tile after its row and column, and those of the whole picture."""
+    assert tokens.begin is not None
+    square = [tokens.placeholder] * settings.num_tokens
+    pieces: list[Piece] = []
+    for row in range(1, num_rows + 1):
+        for column in range(1, num_columns + 1):
+            pieces += [tokens.begin, f"<row_{row}_col_{column}>", *square]
+        pieces.append("\n")
+    if num_rows:
+        pieces.append("\n")
+    return [*pieces, tokens.begin, "<global-img>", *square, tokens.begin]
+
+
+def _scaled(height: int, width: int, longest_edge: int) -> tuple[int, int]:
+    """Returns the size with this longer side, but at most the largest allowed; the shorter one is even."""
+    longest, ratio = longest_edge, width / height
+    if width >= height:
+        shorter = int(longest / ratio)
+        height, width = max(shorter + shorter % 2, 1), longest
+    else:
+        shorter = int(longest * ratio)
+        height, width = longest, max(shorter + shorter % 2, 1)
+    ratio = width / height
+    if width >= height and width > _MAX_SIDE:
+        height, width = int(_MAX_SIDE / ratio), _MAX_SIDE
+    elif height > width and height > _MAX_SIDE:
+        height, width = _MAX_SIDE, int(_MAX_SIDE * ratio)
+    return max(height, 1), max(width, 1)
+
+
+def _whole_tiles(height: int, width: int, size: int) -> tuple[int, int]:
+    """Returns the size in whole tiles."""
+    ratio = width / height
+    if width >= height:
+        width = math.ceil(width / size) * size
+        return math.ceil(int(width / ratio) / size) * size, width
+    height = math.ceil(height / size) * size
+    return height, math.ceil(int(height * ratio) / size) * size

@@ -1,0 +1,163 @@
+"""Reads preprocessor_config.json, or the part of processor_config.json: how a model's pictures are prepared."""
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+
+from weft.core.errors import ConfigError
+from weft.core.values.pictures import (
+    RESAMPLING,
+    Lines,
+    NativeSize,
+    PictureSettings,
+    Pixels,
+    Squares,
+    Tiles,
+)
+from weft.model.fields import Fields, is_finite_number, read_fields
+
+PREPROCESSOR = "preprocessor_config.json"
+PROCESSOR = "processor_config.json"
+_MAX_SIDE = 1 << 14
+_MAX_PIXELS = 1 << 26
+
+
+@dataclass(frozen=True, slots=True)
+class TowerSizes:
+    """Sizes of a tower: a patch in pixels, the patches of a token in one direction, and the frames of a patch."""
+
+    patch_size: int
+    merge_size: int = 1
+    temporal_size: int = 1
+
+
+def read_picture_settings(directory: Path, sizes: TowerSizes) -> PictureSettings | None:
+    """Returns the settings for a model's tower; None if the checkpoint has no such file. `ConfigError` for values
+    that are not supported.
+    """
+    fields = _read_file(directory)
+    if fields is None:
+        return None
+    kind = fields.text("image_processor_type").removesuffix("Fast").removesuffix("Pil")
+    read = _READERS.get(kind)
+    if read is None:
+        raise ConfigError(
+            f"{fields.where}: image_processor_type {kind!a:.80} is not supported; supported are "
+            f"{', '.join(_READERS)}"
+        )
+    for name in ("do_resize", "do_rescale", "do_normalize", "do_convert_rgb"):
+        if not fields.flag_or(name, True):
+            fields.refuse(name, "true")
+    return read(fields, sizes)
+
+
+def _read_file(directory: Path) -> Fields | None:
+    whole = directory / PROCESSOR
+    if whole.exists():
+        part = read_fields(whole).object("image_processor")
+        if part is not None:
+            return part
+    path = directory / PREPROCESSOR
+    return read_fields(path) if path.exists() else None
+
+
+def _native(fields: Fields, sizes: TowerSizes) -> NativeSize:
+    """Old files have `min_pixels` and `max_pixels`, newer ones a `size` with both."""
+    size = fields.object("size") or Fields({}, fields.where)
+    side = sizes.patch_size * sizes.merge_size
+    least, most = (
+        size.integer_or("shortest_edge", 56 * 56),
+        size.integer_or("longest_edge", 1280 * 28 * 28),
+    )
+    least = fields.integer_or("min_pixels", least, high=_MAX_PIXELS)
+    most = fields.integer_or("max_pixels", most, low=max(least, side * side), high=_MAX_PIXELS)
+    pixels = _pixels(fields, sizes, resample=3)
+    return NativeSize(pixels=pixels, min_pixels=least, max_pixels=most)
+
+
+def _squares(fields: Fields, sizes: TowerSizes) -> Squares:
+    size = _object(fields, "size")
+    side = size.integer("height", high=_MAX_SIDE)
+    if size.integer("width", high=_MAX_SIDE) != side:
+        size.refuse("width", "the height")
+    pans = fields.flag_or("do_pan_and_scan", False)
+    return Squares(
+        pixels=_pixels(fields, sizes, resample=2),
+        size=side,
+        num_tokens=_num_tokens(side, sizes, size),
+        pan_and_scan=pans,
+        min_crop_size=fields.integer_or("pan_and_scan_min_crop_size", 256, high=_MAX_SIDE),
+        max_num_crops=fields.integer_or("pan_and_scan_max_num_crops", 4, low=2, high=64),
+        min_ratio=fields.factor_or("pan_and_scan_min_ratio_to_activate", 1.2),
+    )
+
+
+def _tiles(fields: Fields, sizes: TowerSizes) -> Tiles:
+    tile = _object(fields, "max_image_size")
+    side = tile.integer("longest_edge", high=_MAX_SIDE)
+    return Tiles(
+        pixels=_pixels(fields, sizes, resample=1),
+        longest_edge=_object(fields, "size").integer("longest_edge", high=_MAX_SIDE),
+        tile_size=side,
+        num_tokens=_num_tokens(side, sizes, tile),
+        is_split=fields.flag_or("do_image_splitting", True),
+    )
+
+
+def _lines(fields: Fields, sizes: TowerSizes) -> Lines:
+    longest = _object(fields, "size").integer("longest_edge", high=_MAX_SIDE)
+    return Lines(pixels=_pixels(fields, sizes, resample=3), longest_edge=longest)
+
+
+def _pixels(fields: Fields, sizes: TowerSizes, *, resample: int) -> Pixels:
+    mean, std = _channels(fields, "image_mean"), _channels(fields, "image_std")
+    if not all(std):
+        fields.refuse("image_std", "three numbers above 0")
+    return Pixels(
+        patch_size=sizes.patch_size,
+        merge_size=sizes.merge_size,
+        temporal_size=sizes.temporal_size,
+        scale=fields.factor_or("rescale_factor", 1 / 255),
+        mean=mean,
+        std=std,
+        resample=fields.integer_or(
+            "resample", resample, low=RESAMPLING.start, high=RESAMPLING.stop - 1
+        ),
+    )
+
+
+def _channels(fields: Fields, key: str) -> tuple[float, ...]:
+    values = fields.values.get(key)
+    if not isinstance(values, list) or len(values) != 3 or not all(map(_is_level, values)):
+        fields.refuse(key, "three numbers from 0 to 255")
+    return tuple(map(float, values))
+
+
+def _is_level(value: object) -> bool:
+    return is_finite_number(value) and 0 <= value <= 255
+
+
+def _num_tokens(side: int, sizes: TowerSizes, fields: Fields) -> int:
+    patches, rest = divmod(side, sizes.patch_size)
+    if rest or patches % sizes.merge_size:
+        step = sizes.patch_size * sizes.merge_size
+        raise ConfigError(f"{fields.where}: a side of {side} pixels is no multiple of {step}")
+    return (patches // sizes.merge_size) ** 2
+
+
+def _object(fields: Fields, key: str) -> Fields:
+    found = fields.object(key)
+    if found is None:
+        fields.refuse(key, "an object")
+    return found
+
+
+_READERS: Mapping[str, Callable[[Fields, TowerSizes], PictureSettings]] = {
+    "Qwen2VLImageProcessor": _native,
+    "Qwen2_5_VLImageProcessor": _native,
+    "Qwen3VLImageProcessor": _native,
+    "Gemma3ImageProcessor": _squares,
+    "Idefics3ImageProcessor": _tiles,
+    "SmolVLMImageProcessor": _tiles,
+    "PixtralImageProcessor": _lines,
+}
