@@ -22,7 +22,7 @@ from weft.model.open import open_model
 from weft.text.parsers.table import REASONING_PARSERS
 from weft.text.templates.chat import ChatTemplate
 from weft.text.tokenizer import Tokenizer
-from weft.web.anthropic.partial_json import completed
+from weft.web.chat.partial_json import completed
 from weft.web.http.endpoint import Events
 from weft.web.http.state import ServerState
 from weft.web.options import ApiOptions

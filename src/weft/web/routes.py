@@ -10,6 +10,7 @@ from weft.web.admin.probes import probe_endpoints
 from weft.web.anthropic import ENDPOINTS as ANTHROPIC
 from weft.web.http.endpoint import Endpoint
 from weft.web.http.state import ServerState
+from weft.web.ollama import ENDPOINTS as OLLAMA
 from weft.web.openai import ENDPOINTS as OPENAI
 from weft.web.pooling import ENDPOINTS as POOLING
 from weft.web.responses import response_endpoints
@@ -26,6 +27,7 @@ def all_endpoints(state: ServerState) -> tuple[Endpoint, ...]:
     endpoints = (
         *_group("OpenAI", (*models.ENDPOINTS, *openai)),
         *_group("Anthropic", ANTHROPIC),
+        *_group("Ollama", OLLAMA),
         *_group("Embeddings and scores", POOLING),
         *_group("Speech to text", SPEECH),
         *_group("Tokens", (*TOKENS, *tokens.ENDPOINTS)),

@@ -10,11 +10,16 @@ from weft import __version__
 from weft.web.http.body import JSON
 from weft.web.http.endpoint import Access, Dialect, Endpoint
 from weft.web.http.form import FORM
-from weft.web.http.problem import AnthropicError, OpenAiError
+from weft.web.http.problem import AnthropicError, OllamaError, OpenAiError
 
 _PARAMETER = re.compile(r"\{(\w+)(?::path)?\}")
 _WORD = re.compile(r"\w+")
 _KEYS = {Access.API: ("bearer", "key"), Access.CONTROL: ("control",)}
+_ERROR_TYPES = {
+    Dialect.OPENAI: OpenAiError,
+    Dialect.ANTHROPIC: AnthropicError,
+    Dialect.OLLAMA: OllamaError,
+}
 _TEMPLATE = "#/components/schemas/{name}"
 
 
@@ -45,8 +50,7 @@ def describe(endpoints: Sequence[Endpoint], model: str) -> dict[str, Any]:
 
 
 def _kinds(endpoints: Iterable[Endpoint]) -> Iterable[Any]:
-    yield OpenAiError
-    yield AnthropicError
+    yield from _ERROR_TYPES.values()
     seen: set[str] = set()
     for endpoint in endpoints:
         for kind in (endpoint.body, endpoint.answer, endpoint.event):
@@ -90,7 +94,7 @@ def _operation_id(endpoint: Endpoint) -> str:
 
 
 def _responses(endpoint: Endpoint, schema_by_kind: dict[str, Any]) -> dict[str, Any]:
-    kind = {Dialect.OPENAI: OpenAiError, Dialect.ANTHROPIC: AnthropicError}[endpoint.dialect]
+    kind = _ERROR_TYPES[endpoint.dialect]
     error = {"description": "An error.", "content": _json(schema_by_kind[repr(kind)])}
     refusal = {**error, "description": "A feature that this server or its model does not have."}
     if endpoint.is_refused:
@@ -100,9 +104,17 @@ def _responses(endpoint: Endpoint, schema_by_kind: dict[str, Any]) -> dict[str, 
         answers |= _json(schema_by_kind[repr(endpoint.answer)])
     if endpoint.event is not None:
         either = {"anyOf": [schema_by_kind[repr(endpoint.event)], schema_by_kind[repr(kind)]]}
-        answers["text/event-stream"] = {"schema": _event(either)}
+        if endpoint.dialect is Dialect.OLLAMA:
+            answers["application/x-ndjson"] = {"schema": _lines(either)}
+        else:
+            answers["text/event-stream"] = {"schema": _event(either)}
     success = {"description": "The answer."} | ({"content": answers} if answers else {})
     return {"200": success, "default": error}
+
+
+def _lines(schema: Any) -> dict[str, Any]:
+    """Schema of a stream of lines, each JSON of the given schema."""
+    return {"type": "string", "contentMediaType": "application/x-ndjson", "contentSchema": schema}
 
 
 def _event(schema: Any) -> dict[str, Any]:

@@ -2,13 +2,20 @@
 
 from typing import Any
 
-from weft.web.http.endpoint import Access, Answer, Call, Endpoint
+from weft.web.http.endpoint import Access, Answer, Call, Dialect, Endpoint
 from weft.web.http.problem import HttpError
 
+_ONE_MODEL = "the server has the model that it was started with"
 _API = (
     ("POST", "/v1/audio/speech", "speech is not supported: the model writes text only"),
     ("POST", "/v1/images/generations", "images are not supported: the model writes text only"),
     ("GET", "/v1/realtime", "the realtime API is not supported; use /v1/responses"),
+    ("POST", "/api/pull", f"pulling models is not supported: {_ONE_MODEL}"),
+    ("POST", "/api/push", f"pushing models is not supported: {_ONE_MODEL}"),
+    ("POST", "/api/create", f"creating models is not supported: {_ONE_MODEL}"),
+    ("POST", "/api/copy", f"copying models is not supported: {_ONE_MODEL}"),
+    ("DELETE", "/api/delete", f"deleting models is not supported: {_ONE_MODEL}"),
+    ("POST", "/api/blobs/{digest}", f"storing files is not supported: {_ONE_MODEL}"),
 )
 
 
@@ -19,8 +26,9 @@ def _refused(row: tuple[str, str, str]) -> Endpoint:
         raise HttpError(404, message, code="unsupported")
 
     summary = f"Refused: {message}."
-    fields: dict[str, Any] = {"method": method, "path": path, "access": Access.API}
-    return Endpoint(handler=refuse, summary=summary, is_refused=True, **fields)
+    dialect = Dialect.OLLAMA if path.startswith("/api/") else Dialect.OPENAI
+    fields: dict[str, Any] = {"method": method, "path": path, "dialect": dialect}
+    return Endpoint(handler=refuse, summary=summary, is_refused=True, access=Access.API, **fields)
 
 
 ENDPOINTS = tuple(_refused(row) for row in _API)

@@ -34,7 +34,7 @@ from weft.schema.anthropic import (
     ToolUseAnswer,
 )
 from weft.text.parsers.parts import Arguments, Content, Part, Reasoning, ToolCall
-from weft.web.anthropic.partial_json import completed
+from weft.web.chat.partial_json import completed
 from weft.web.chat.turn import Began, Ended, TurnDelta, TurnEvent, TurnReason
 
 # The server does not verify reasoning that clients send back, so it does not sign it.

@@ -31,7 +31,7 @@ from weft.web.chat.turn import NamedTool, Turn, TurnDelta, TurnReason
 from weft.web.served import Served
 
 # Reasons that are not listed raise an error.
-_REASONS: Mapping[FinishReason, TurnReason] = {
+REASONS: Mapping[FinishReason, TurnReason] = {
     FinishReason.STOP: "stop",
     FinishReason.LENGTH: "length",
     FinishReason.ABORT: "abort",
@@ -336,4 +336,4 @@ class AnswerReader:
         is_named = isinstance(self._turn.tool_choice, NamedTool)
         if reason is FinishReason.STOP and self._has_called and not is_named:
             return "tool_calls"
-        return _REASONS[reason]
+        return REASONS[reason]

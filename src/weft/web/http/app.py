@@ -50,7 +50,7 @@ log = logging.getLogger("weft.web")
 # Access levels of endpoints that need no key, and answer before the model is loaded.
 _KEYLESS: Final = (Access.OPEN, Access.PAGE)
 _PARAMETER = re.compile(r"\{(\w+)(:path)?\}")
-_ANTHROPIC_PREFIX = b"/v1/messages"
+_PREFIXES = ((b"/v1/messages", Dialect.ANTHROPIC), (b"/api/", Dialect.OLLAMA))
 _MAX_QUERY_FIELDS = 100
 # Maximum characters of an unknown path that are compared with known paths; takes 1 ms.
 _MAX_COMPARED: Final = 100
@@ -126,8 +126,7 @@ class Router:
 
 def dialect_of(raw_path: bytes) -> Dialect:
     """Returns the dialect of error objects for a path that has no endpoint."""
-    is_anthropic = raw_path.startswith(_ANTHROPIC_PREFIX)
-    return Dialect.ANTHROPIC if is_anthropic else Dialect.OPENAI
+    return next((kind for start, kind in _PREFIXES if raw_path.startswith(start)), Dialect.OPENAI)
 
 
 def _to_pattern(path: str) -> re.Pattern[bytes]:

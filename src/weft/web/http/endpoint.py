@@ -29,6 +29,7 @@ class Dialect(Enum):
 
     OPENAI = "openai"
     ANTHROPIC = "anthropic"
+    OLLAMA = "ollama"
 
 
 PARTS: Final = "weft.parts"  # key in the ASGI scope's extensions: a `PartWriter`
@@ -53,7 +54,8 @@ class PartSink(Protocol):
 
 @dataclass(frozen=True, slots=True)
 class Events:
-    """A stream of server-sent events, encoded by the handler (`weft.web.http.sse`).
+    """A stream of server-sent events, encoded by the handler (`weft.web.http.sse`), or of JSON objects if it
+    `is_lines`: one on each line, without pings.
 
     An error that `source` raises is sent as the dialect's error event, the last one. The source is closed as soon as
     the client disconnects, or reads nothing for too long. Outputs that go through `sink` are not yielded by the
@@ -63,6 +65,7 @@ class Events:
     source: AsyncGenerator[bytes, None]
     headers: Mapping[str, str] = field(default_factory=dict)
     sink: PartSink | None = None
+    is_lines: bool = False
 
 
 Answer: TypeAlias = msgspec.Struct | Events | Response

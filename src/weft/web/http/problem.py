@@ -131,6 +131,8 @@ class Problem:
                     details=UNSET if self.details is None else dict(self.details),
                 )
                 return msgspec.json.encode(AnthropicError(error=detail, request_id=request_id))
+            case Dialect.OLLAMA:
+                return msgspec.json.encode(OllamaError(error=self.message))
 
 
 class OpenAiErrorDetail(msgspec.Struct, frozen=True, kw_only=True):
@@ -162,6 +164,12 @@ class AnthropicError(msgspec.Struct, frozen=True, kw_only=True):
     type: str = "error"
     error: AnthropicErrorDetail
     request_id: str
+
+
+class OllamaError(msgspec.Struct, frozen=True, kw_only=True):
+    """The body of an error response in Ollama's form."""
+
+    error: str
 
 
 def to_problem(error: BaseException, request_id: str) -> Problem:

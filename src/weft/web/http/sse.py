@@ -5,7 +5,7 @@ A stream that fails ends with an error event, so that it never looks complete.
 
 import asyncio
 from collections.abc import AsyncIterator, Callable
-from contextlib import aclosing, asynccontextmanager
+from contextlib import aclosing, asynccontextmanager, nullcontext
 from typing import Any, Final
 
 import msgspec
@@ -16,8 +16,9 @@ from weft.web.http.exchange import Exchange
 
 DONE: Final = b"data: [DONE]\n\n"
 PING: Final = b": ping\n\n"
+_EVENTS: Final = "text/event-stream; charset=utf-8"
+_LINES: Final = "application/x-ndjson"
 _HEADERS: Final = {
-    "content-type": "text/event-stream; charset=utf-8",
     "cache-control": "no-cache",
     "x-accel-buffering": "no",  # otherwise proxies that buffer responses hold events back
 }
@@ -84,6 +85,8 @@ def error_event(body: bytes, dialect: Dialect) -> bytes:
             return b"data: %b\n\n" % body
         case Dialect.ANTHROPIC:
             return b"event: error\ndata: %b\n\n" % body
+        case Dialect.OLLAMA:
+            return b"%b\n" % body
 
 
 async def write_events(exchange: Exchange, events: Events, ping_interval_s: float) -> None:
@@ -98,8 +101,11 @@ async def write_events(exchange: Exchange, events: Events, ping_interval_s: floa
             await asyncio.wait({first}, timeout=ping_interval_s)
             if first.done():
                 first.result()
-            await exchange.start(200, {**_HEADERS, **events.headers}, is_event_stream=True)
-            async with _pinging(exchange, ping_interval_s):
+            kind = _LINES if events.is_lines else _EVENTS
+            headers = {"content-type": kind, **_HEADERS, **events.headers}
+            await exchange.start(200, headers, is_event_stream=True)
+            # A line has no form of a comment.
+            async with nullcontext() if events.is_lines else _pinging(exchange, ping_interval_s):
                 await exchange.write(await first)
                 if events.sink is not None:
                     events.sink.parts = exchange

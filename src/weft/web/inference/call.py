@@ -31,6 +31,8 @@ MAX_REPEATED_CHARS = 8 * 2**20
 CHARS_PER_ID = 4  # characters that take as long to encode as a token id
 
 ModelHandler: TypeAlias = "Callable[[ModelCall], Awaitable[Answer]]"
+# From the name in a body to that of a model or an adapter; None stands for the first served name.
+ToName: TypeAlias = Callable[[Served, str | None], str | None]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -82,27 +84,29 @@ class ModelCall(Call):
 
 
 def model_endpoint(
-    route: str, *, is_blank_none: bool = False, **fields: Any
+    route: str, *, to_name: ToName | None = None, **fields: Any
 ) -> Callable[[ModelHandler], Endpoint]:
-    """The `endpoint` of a handler of calls to the model."""
+    """The `endpoint` of a handler of calls to the model; `to_name` reads the name of the model in the body."""
     make = endpoint(route, **fields)
-    return lambda handler: make(for_model(handler, is_blank_none=is_blank_none))
+    return lambda handler: make(for_model(handler, to_name=to_name))
 
 
-def for_model(handler: ModelHandler, *, is_blank_none: bool = False) -> Handler:
-    """A handler of calls to the model; `is_blank_none` takes "" for no name of a model."""
+def for_model(handler: ModelHandler, *, to_name: ToName | None = None) -> Handler:
+    """A handler of calls to the model."""
 
     @wraps(handler)
     async def handle(call: Call) -> Answer:
-        return await handler(await to_model_call(call, is_blank_none=is_blank_none))
+        return await handler(await to_model_call(call, to_name=to_name))
 
     return handle
 
 
-async def to_model_call(call: Call, *, is_blank_none: bool = False) -> ModelCall:
+async def to_model_call(call: Call, *, to_name: ToName | None = None) -> ModelCall:
     """Reads the model of a call; raises `NotFound` for an unknown one."""
     name: str | None = call.body.model
-    model, lora_request = resolve_model(call.served, None if is_blank_none and name == "" else name)
+    if to_name is not None:
+        name = to_name(call.served, name)
+    model, lora_request = resolve_model(call.served, name)
     headers = call.headers
     is_traced = not headers.keys().isdisjoint(TRACE_HEADERS)
     return ModelCall(
@@ -113,6 +117,11 @@ async def to_model_call(call: Call, *, is_blank_none: bool = False) -> ModelCall
         data_parallel_rank=rank_of(headers) if _RANK_HEADER in headers else None,
         trace_headers=await _trace(call.served, headers) if is_traced else None,
     )
+
+
+def first_if_blank(_served: Served, name: str | None) -> str | None:
+    """Takes an empty name for the first served name, as clients of embeddings and speech send it."""
+    return name or None
 
 
 def resolve_model(served: Served, name: str | None) -> tuple[str, LoRARequest | None]:

@@ -17,13 +17,12 @@ from weft.schema.pooling import (
     PoolingBody,
 )
 from weft.web.http.endpoint import Answer
-from weft.web.inference.call import ModelCall, model_endpoint
+from weft.web.inference.call import ModelCall, first_if_blank, model_endpoint
 from weft.web.pooling.long_texts import embed_long, is_cutting
 from weft.web.pooling.numbers import number_format, raw_answer, to_list, write_numbers
 from weft.web.pooling.run import pooler_of, read_inputs, run_all, usage_of
 
-# Clients of embeddings send an empty name for the only model.
-pooling_endpoint = partial(model_endpoint, is_blank_none=True)
+pooling_endpoint = partial(model_endpoint, to_name=first_if_blank)
 _EXAMPLE = {"input": "The capital of France"}
 
 

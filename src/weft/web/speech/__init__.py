@@ -6,7 +6,7 @@ from weft.core.errors import Unsupported
 from weft.core.values.speech import SpeechTask
 from weft.schema.speech import SpeechAnswer, SpeechChunk, TranscriptionForm, TranslationForm
 from weft.web.http.endpoint import Endpoint
-from weft.web.inference.call import for_model
+from weft.web.inference.call import first_if_blank, for_model
 from weft.web.served import Served
 from weft.web.speech.answer import answer_speech
 
@@ -22,7 +22,7 @@ def _endpoint(path: str, task: SpeechTask, body: type, summary: str) -> Endpoint
     return Endpoint(
         method="POST",
         path=path,
-        handler=for_model(partial(answer_speech, task), is_blank_none=True),
+        handler=for_model(partial(answer_speech, task), to_name=first_if_blank),
         summary=summary,
         body=body,
         is_form=True,

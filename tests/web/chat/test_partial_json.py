@@ -7,7 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from jiter import from_json
 
-from weft.web.anthropic.partial_json import completed
+from weft.web.chat.partial_json import completed
 
 _SCALARS = st.none() | st.booleans() | st.integers() | st.floats(allow_nan=False) | st.text()
 _VALUES = st.recursive(
