@@ -10,7 +10,7 @@ if TYPE_CHECKING:
     from weft.engine.llm.async_llm import AsyncLLM as AsyncLLM
     from weft.engine.llm.offline import LLM as LLM
 
-__version__ = "0.1.0"
+__version__ = "0.2.0"
 __all__ = ["LLM", "AsyncLLM", "BeamSearchParams", "RequestOutput", "SamplingParams"]
 
 # Loaded on first use: `import weft` costs nothing, and no server pays for what it does not use.

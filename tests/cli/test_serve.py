@@ -32,7 +32,7 @@ def is_serving(address: str) -> bool:
 def test_the_ready_block_is_last_and_its_commands_work():
     """A user copies each line that says "try", as it is, and gets an answer."""
     with running(SMALL, "--served-model-name", "small") as server:
-        assert server.banner.startswith("Weft 0.1.0 serves small, loaded in ")
+        assert server.banner.startswith("Weft 0.2.0 serves small, loaded in ")
         commands = tried(server)
         chat, curl = (
             subprocess.run(

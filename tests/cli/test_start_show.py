@@ -37,7 +37,7 @@ def test_the_first_line_comes_before_anything_is_imported():
     """What takes long is imported behind it; here the import of it fails, and the line is there."""
     argv = ("serve", "--no-such-flag")
     with closing(Terminal(*argv, program=ENTRY, PYTHONPROFILEIMPORTTIME="1")) as terminal:
-        before, after = terminal.read_until(b"Weft 0.1.0 is starting"), terminal.read_rest()
+        before, after = terminal.read_until(b"Weft 0.2.0 is starting"), terminal.read_rest()
     assert b"cyclopts" not in before
     assert b"numpy" not in before
     assert b"cyclopts" in after
