@@ -55,10 +55,3 @@ def test_a_chunk_of_one_token_before_the_end_has_no_logits():
     batch = Plan((chunk, last_token(make_sequence(2, 8)))).to_batch(BLOCK_SIZE)
     assert batch.token_ids.tolist() == [102, 207]
     assert batch.logit_rows.tolist() == [1]
-
-
-def test_an_output_of_one_token_says_what_any_output_does():
-    """The short way to most outputs leaves out nothing that goes with all of them."""
-    sequence = make_sequence(1, 5)
-    sequence.num_cached_tokens, sequence.num_draft_tokens, sequence.num_accepted_tokens = 4, 3, 2
-    assert sequence.token_output(7) == sequence.output(token_ids=[7])

@@ -9,14 +9,14 @@ from tests.doubles.sampling import choose, choose_natively, gumbel, logprob_row
 from tests.doubles.stepping import make_request
 from weft.compute.native import NativeSampler
 from weft.compute.protocols.masks import mask_of
-from weft.compute.protocols.sampler import Choice
+from weft.compute.protocols.sampler import Choice, Choices
 from weft.core.values.logprobs import LogprobsMode
 from weft.core.values.types import SamplingParams
 from weft.engine.constraints.grammar import GrammarFailed
 from weft.engine.constraints.reasoning_tracker import OpenReasoning, ReasoningTracker
 from weft.engine.scheduling.plan import Plan, PlannedRows
 from weft.engine.scheduling.sequence import Sequence, SequenceStatus
-from weft.engine.step.step_choices import next_choice
+from weft.engine.step.step_choices import next_choice, plain_choices
 from weft.engine.step.step_sampler import StepSampler
 
 VOCAB = 12
@@ -325,6 +325,45 @@ def test_rows_are_drawn_alike_alone_and_beside_one_that_is_not_plain():
 def plan_of(*sequences):
     """The next step of each, in one row of logits."""
     return Plan(tuple(PlannedRows.of(s, s.num_tokens - 1, 1) for s in sequences))
+
+
+@pytest.mark.parametrize("output", [(), (5, 7, 2)])
+def test_a_plain_step_has_the_choices_of_its_rows(output):
+    """The choices made for the whole step are those that each sequence makes alone."""
+    plain = [make_sequence(output, seed=seed, temperature=0.5 * seed) for seed in range(3)]
+    made = plain_choices(plain)
+    alone = Choices.of(range(3), list(map(next_choice, plain)))
+    for place in range(3):
+        assert msgspec.structs.asdict(made[place]) == msgspec.structs.asdict(alone[place])
+    assert made.rows.tolist() == alone.rows.tolist()
+
+
+def test_a_plain_row_that_is_not_finite_fails_alone():
+    """The rows beside it are sampled as ever."""
+    rows = np.tile(LOGITS, (3, 1))
+    rows[1, 4] = np.nan
+    plain = [make_sequence(temperature=0.0) for _ in range(3)]
+    first, bad, last = StepSampler(NativeSampler()).sample(rows, plan_of(*plain))
+    assert first.token_id == last.token_id == 0
+    assert bad.is_corrupt
+
+
+class FailsFirst(NativeSampler):
+    """A sampler that fails in each call for more than one row."""
+
+    @staticmethod
+    def sample(logits, choices, mode):
+        """See `Sampler`."""
+        if len(choices) > 1:
+            raise RuntimeError("too many")
+        return NativeSampler.sample(logits, choices, mode)
+
+
+def test_a_plain_step_whose_call_fails_is_sampled_row_by_row():
+    """No request fails for what was wrong with all of them in one call."""
+    plain = [make_sequence(seed=seed) for seed in range(3)]
+    results = StepSampler(FailsFirst()).sample(np.tile(LOGITS, (3, 1)), plan_of(*plain))
+    assert [row.token_id for row in results] == [choose(LOGITS, one) for one in plain]
 
 
 def test_a_request_that_cannot_be_sampled_fails_alone(caplog):

@@ -326,7 +326,7 @@ class Scheduler:
             # Tokens in flight are known now.
             self.cache.register(sequence, sequence.num_planned_tokens)
         if reason is None and row.logprobs is None and sequence.params.prompt_logprobs is None:
-            return sequence.token_output(row.token_id)
+            return sequence.output(token_ids=[row.token_id])
         output = sequence.output(
             token_ids=[row.token_id],
             logprobs=None if row.logprobs is None else [row.logprobs],

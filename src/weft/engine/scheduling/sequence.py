@@ -86,7 +86,7 @@ class Sequence:
     collected: Collected | None = None
     # Values of the request that every step reads: its params, the number of prompt tokens, the maximum number of prompt
     # and output tokens, the tokens that end the answer, whether tokens are drawn from unchanged rows by temperature
-    # alone and without logprobs, and whether there is more than tokens to compute with.
+    # alone, without logprobs and from the first token on, and whether there is more than tokens to compute with.
     params: SamplingParams = field(init=False)
     num_prompt_tokens: int = field(init=False)
     max_num_tokens: int = field(init=False)
@@ -108,6 +108,7 @@ class Sequence:
         self.end_token_ids = frozenset((*eos_token_ids, *(params.stop_token_ids or ())))
         self.is_plain = (
             params.logprobs is None
+            and params.min_tokens == 0
             and params.allowed_token_ids is None
             and not params.logit_bias
             and not request.bad_token_ids
@@ -127,17 +128,6 @@ class Sequence:
             num_draft_tokens=self.num_draft_tokens,
             num_accepted_tokens=self.num_accepted_tokens,
             **delta,
-        )
-
-    def token_output(self, token_id: int) -> SequenceOutput:
-        """Returns the `output` of one token and nothing else, as most are, in a third of the time."""
-        return SequenceOutput(
-            engine_id=self.request.engine_id,
-            index=self.index,
-            token_ids=[token_id],
-            num_cached_tokens=self.num_cached_tokens or 0,
-            num_draft_tokens=self.num_draft_tokens,
-            num_accepted_tokens=self.num_accepted_tokens,
         )
 
     @property

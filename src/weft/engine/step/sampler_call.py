@@ -26,7 +26,7 @@ from weft.engine.scheduling.plan import FailedRow, Result, SampledRow
 
 log = logging.getLogger("weft.engine")
 
-_CORRUPT = FailedRow(error="the model produced logits that are not numbers", is_corrupt=True)
+CORRUPT = FailedRow(error="the model produced logits that are not numbers", is_corrupt=True)
 INTERNAL_ERROR = FailedRow(error="internal error while sampling")
 
 
@@ -159,7 +159,7 @@ def _results(wanted: Seq[Wanted], outcome: Outcome) -> list[Result]:
         token_id, is_finite = (None, True) if one.row is None else next(tokens)
         is_scored = one.score is None or logprobs is not None
         if not (is_finite and is_scored and len(prompt_logprobs) == len(one.prompt_scores)):
-            results.append(_CORRUPT)
+            results.append(CORRUPT)
         elif one.failure is not None:
             results.append(one.failure)
         else:

@@ -6,8 +6,10 @@ depend on batching, chunking, preemption or masks. The mixing function is the 64
 
 from collections.abc import Sequence as Seq
 
+import numpy as np
+
 from weft.compute.protocols.masks import Words
-from weft.compute.protocols.sampler import Choice, reads_output, reads_seen
+from weft.compute.protocols.sampler import Choice, Choices, reads_output, reads_seen
 from weft.core.values.params import PARAMETERS
 from weft.engine.scheduling.sequence import Sequence
 
@@ -45,9 +47,7 @@ def to_choice(
     position = sequence.num_output_tokens + len(drafted)
     forbidden_ends = early_ends(sequence, position)
     if sequence.is_plain and mask is None and forced_token_id is None and not forbidden_ends:
-        temperature = sequence.temperature
-        key = noise_key(sequence.seed, position) if temperature else 0
-        return Choice(temperature=temperature, key=key)
+        return Choice(temperature=sequence.temperature, key=_plain_key(sequence, position))
     return Choice(
         mask=mask,
         forced_token_id=forced_token_id,
@@ -60,6 +60,17 @@ def to_choice(
         temperature=sequence.temperature,
         **{name: getattr(params, name) for name in _NUMBERS},
         key=noise_key(sequence.seed, position),
+    )
+
+
+def plain_choices(sequences: Seq[Sequence]) -> Choices:
+    """Returns the next choices of plain sequences that have one row each, as `to_choice` has them."""
+    temperatures = [sequence.temperature for sequence in sequences]
+    keys = [_plain_key(sequence, sequence.num_output_tokens) for sequence in sequences]
+    return Choices(
+        rows=np.arange(len(sequences), dtype=np.int32),
+        temperatures=np.array(temperatures, np.float64),
+        keys=np.array(keys, np.uint64),
     )
 
 
@@ -85,6 +96,10 @@ def early_ends(sequence: Sequence, position: int) -> list[int]:
     if params.ignore_eos and sequence.ruling_grammar is not None:
         return list(sequence.request.eos_token_ids)
     return []
+
+
+def _plain_key(sequence: Sequence, position: int) -> int:
+    return noise_key(sequence.seed, position) if sequence.temperature else 0
 
 
 def noise_key(seed: int, position: int) -> int:

@@ -23,10 +23,10 @@ from weft.compute.protocols.sampler import Sampler
 from weft.core.observe.log import of_request
 from weft.core.values.logprobs import LogprobsMode
 from weft.engine.constraints.grammar import GrammarFailed
-from weft.engine.scheduling.plan import FailedRow, Part, Plan, PlannedRows, Result
+from weft.engine.scheduling.plan import FailedRow, Part, Plan, PlannedRows, Result, SampledRow
 from weft.engine.scheduling.sequence import Sequence, SequenceStatus
-from weft.engine.step.sampler_call import INTERNAL_ERROR, SamplerCall, Score, Wanted
-from weft.engine.step.step_choices import next_choice
+from weft.engine.step.sampler_call import CORRUPT, INTERNAL_ERROR, SamplerCall, Score, Wanted
+from weft.engine.step.step_choices import next_choice, plain_choices
 
 log = logging.getLogger("weft.engine")
 
@@ -40,7 +40,8 @@ class StepSampler:
 
     def finish(self, rows: Rows, plan: Plan) -> Iterator[Part]:
         """Yields one token of each sequence, then further tokens of sequences whose drafts were accepted."""
-        return StepSample(self, rows, plan).parts()
+        results = self._plain_results(rows, plan)
+        return StepSample(self, rows, plan).parts() if results is None else iter([(plan, results)])
 
     def start(self, rows: Rows, plan: Plan) -> "StepSample":
         """Starts sampling all rows that can be sampled before any token is known."""
@@ -50,6 +51,22 @@ class StepSampler:
         """Returns the results of a plan without drafts."""
         [(_, results)] = self.finish(logits, plan)
         return results
+
+    def _plain_results(self, rows: Rows, plan: Plan) -> list[Result] | None:
+        """Returns the results of a plan that only draws a token from each row as it is; None for any other plan, and
+        if the call fails: then `StepSample` finds the sequence whose fault it is.
+        """
+        if not plan.entries or not all(map(_is_plain, plan.entries)):
+            return None
+        try:
+            choices = plain_choices([entry.sequence for entry in plan.entries])
+            sampled = self.backend.sample(rows, choices, self.mode)
+        except Exception:
+            log.debug("a call for all rows failed", exc_info=True)
+            return None
+        outcome = sampled.result()
+        tokens = zip(outcome.token_ids.tolist(), outcome.is_finite.tolist(), strict=True)
+        return [SampledRow(token_id) if is_finite else CORRUPT for token_id, is_finite in tokens]
 
 
 class StepSample:
@@ -147,6 +164,14 @@ class StepSample:
         call = SamplerCall(self._sampler.backend, self._rows, wanted, self._sampler.mode)
         for chain, result in zip(chains, call.results(), strict=True):
             chain.results.append(result)
+
+
+def _is_plain(entry: PlannedRows) -> bool:
+    """True if the entry has one row of logits, and its token is drawn from the row as it is."""
+    if not entry.samples or entry.num_leading or entry.draft_token_ids:
+        return False
+    sequence = entry.sequence
+    return sequence.is_plain and sequence.grammar is None and sequence.reasoning is None
 
 
 def _prompt_scores(entry: PlannedRows, first_row: int) -> list[Score]:
