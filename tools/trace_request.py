@@ -45,9 +45,9 @@ from weft.web.served import Served
 SOURCE = str(Path(__file__).resolve().parent.parent / "src" / "weft") + "/"
 # Functions and lines that a request may run.
 BOUNDS = {
-    "HTTP chat, streamed": (400, 2360),
-    "HTTP chat, whole": (390, 2290),
-    "gRPC Generate, streamed": (230, 1420),
+    "HTTP chat, streamed": (370, 2200),
+    "HTTP chat, whole": (365, 2140),
+    "gRPC Generate, streamed": (216, 1320),
 }
 ONCE = ("validate_params", "validate_prompt", "resolve_params", "validate_cache_salt")
 MEMORY = 1 << 30

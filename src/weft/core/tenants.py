@@ -109,12 +109,13 @@ class ApiKeys:
     ) -> None:
         self._keys = KeyRing(keys)
         self._tenants = Tenants() if file is None else read_tenants(file)
+        self._is_empty = not (self._keys or self._tenants)
         self.salts = salts
-        if salts and not self:
+        if salts and self._is_empty:
             raise ConfigError(f"--salt-by-key needs --api-key or {FLAG}")
 
     def __bool__(self) -> bool:
-        return bool(self._keys) or bool(self._tenants)
+        return not self._is_empty
 
     @property
     def has_priorities(self) -> bool:

@@ -70,8 +70,8 @@ def read(body: bytes, piece_bytes: int = SLICE_BYTES) -> object:
     """What a server makes of a body that comes in pieces of that length."""
     scan = BodyScan()
     for start in range(0, len(body), piece_bytes):
-        scan.feed(body[start : start + piece_bytes])
-    scan.end()
+        end = start + piece_bytes
+        scan.feed(body[start:end], is_last=end >= len(body))
     return decode_body(body, Body)
 
 

@@ -168,8 +168,7 @@ class Body(msgspec.Struct, rename={"kind": "type"}):
 def test_the_first_unknown_field_is_named(body: bytes, reasons: list[str]):
     """Whatever its name is made of, and with the field that was meant, if that can be told."""
     scan = BodyScan()
-    scan.feed(body)
-    scan.end()
+    scan.feed(body, is_last=True)
     found = unknown_fields(scan.field_names(), Body)
     assert [deviation.reason for deviation in found] == reasons
 

@@ -31,13 +31,13 @@ class JsonPieces:
         self._carry = b""  # an unfinished string, or a finished one that may prove to be a key
         self._is_in_long = False
 
-    def feed(self, piece: bytes) -> tuple[bytes, bytes]:
+    def feed(self, piece: bytes, *, is_last: bool = False) -> tuple[bytes, bytes]:
         """Returns the part that is complete (no string is cut, nor a string from its colon), and this part without
-        strings.
+        strings. The last piece is complete as it is.
         """
         data = self._outside(self._carry + piece)
         self._carry = b""
-        if data:
+        if data and not is_last:
             data = data[: self._hold_back(data)]
         return data, _STRINGS.sub(b"", data)
 

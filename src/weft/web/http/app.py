@@ -245,8 +245,7 @@ class HttpApp:
         found = router.find(exchange.method, exchange.raw_path)
         endpoint = found.endpoint
         exchange.handler = endpoint.path
-        self._gate.check(endpoint.access, exchange)
-        self._gate.admit(endpoint, exchange)
+        self._gate.check(endpoint, exchange)
         tracer = self._state.tracer
         if tracer is not None and endpoint.access is Access.API and endpoint.method == "POST":
             exchange.begin_span(tracer)

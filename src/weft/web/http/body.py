@@ -121,7 +121,8 @@ async def read_body(
     limit = options.max_form_bytes if scan is None else options.max_body_bytes
     is_too_large = int(headers.get("content-length", "0")) > limit
     body = bytearray()
-    unpacker = Unpacker(encoding_of(headers))
+    encoding = encoding_of(headers)
+    unpacker = None if encoding == "identity" else Unpacker(encoding)
     started = time.monotonic()
     num_received = 0
     more = True
@@ -129,7 +130,7 @@ async def read_body(
         budget_s = options.body_grace_s + num_received / options.min_body_rate
         chunk, more = await _next_chunk(receive, started + budget_s - time.monotonic())
         num_received += len(chunk)
-        for piece in unpacker.feed(chunk):
+        for piece in (chunk,) if unpacker is None else unpacker.feed(chunk):
             is_too_large = len(body) + len(piece) > limit
             if is_too_large:
                 break
@@ -144,10 +145,10 @@ async def read_body(
         raise HttpError(
             413, f"the body is larger than {limit} bytes", headers={"connection": "close"}
         )
-    unpacker.end()
+    if unpacker is not None:
+        unpacker.end()
     if scan is not None:
-        scan.feed(bytes(body[scan.num_bytes :]))
-        scan.end()
+        scan.feed(bytes(body[scan.num_bytes :]), is_last=True)
     whole = bytes(body)
     if len(whole) > SLICE_BYTES:
         await asyncio.sleep(0)  # gives other tasks a turn before decoding, which takes long
@@ -225,22 +226,18 @@ class BodyScan:
         self._outer: dict[bytes, None] = {}  # keys of the first object
         self._pieces = JsonPieces()
 
-    def feed(self, piece: bytes) -> None:
-        """Look at at most `SLICE_BYTES` more."""
-        self._check_text(piece)
-        data, bare = self._pieces.feed(piece)
+    def feed(self, piece: bytes, *, is_last: bool = False) -> None:
+        """Scans at most `SLICE_BYTES` more."""
+        self._check_text(piece, is_last=is_last)
+        data, bare = self._pieces.feed(piece, is_last=is_last)
         if data:
             self._count(data, bare)
-
-    def end(self) -> None:
-        """The body is complete."""
-        self._check_text(b"", is_last=True)
 
     def field_names(self) -> list[str]:
         """Returns the field names of a body that is an object, in order. Inner objects are left out."""
         return list(map(msgspec.json.decode, self._outer))
 
-    def _check_text(self, piece: bytes, *, is_last: bool = False) -> None:
+    def _check_text(self, piece: bytes, *, is_last: bool) -> None:
         held = len(self._utf8.getstate()[0])
         try:
             self._utf8.decode(piece, is_last)

@@ -35,28 +35,29 @@ class Gate:
                 raise Unauthenticated(_KEY_ADVICE)
         self._check_host(exchange)
 
-    def check(self, access: Access, exchange: Exchange) -> None:
-        """Refuses a caller whose key does not give this access."""
-        match access:
+    def check(self, endpoint: Endpoint, exchange: Exchange) -> None:
+        """Refuses a caller whose key does not give access to the endpoint, and counts what the key's tenant asks."""
+        match endpoint.access:
             case Access.OPEN:
                 return
             case Access.PAGE:
                 self._check_host(exchange)
             case Access.API:
-                if self._api and not any(map(self._api.is_valid, _keys(exchange.headers))):
-                    raise Unauthenticated(_KEY_ADVICE)
+                if self._api:
+                    self._admit(endpoint, exchange)
             case Access.CONTROL:
                 self._check_control(exchange, _keys(exchange.headers))
 
-    def admit(self, endpoint: Endpoint, exchange: Exchange) -> None:
+    def _admit(self, endpoint: Endpoint, exchange: Exchange) -> None:
         """Finds the tenant of the key, and counts inference requests; raises `RateLimited` beyond the tenant's
         limits.
         """
-        if self._api and endpoint.access is Access.API:
-            tenants = map(self._api.tenant_of, _keys(exchange.headers))
-            exchange.tenant = next(filter(None, tenants), None)
-            if exchange.tenant is not None and endpoint.method == "POST":
-                exchange.tenant.admit()
+        keys = _keys(exchange.headers)
+        if not any(map(self._api.is_valid, keys)):
+            raise Unauthenticated(_KEY_ADVICE)
+        exchange.tenant = next(filter(None, map(self._api.tenant_of, keys)), None)
+        if exchange.tenant is not None and endpoint.method == "POST":
+            exchange.tenant.admit()
 
     def _check_host(self, exchange: Exchange) -> None:
         host = exchange.headers.get("host")

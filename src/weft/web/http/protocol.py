@@ -300,17 +300,21 @@ class LimitedProtocol(HttpToolsProtocol):
 def _framing_problem(version: str, headers: list[tuple[bytes, bytes]]) -> str | None:
     if version not in _VERSIONS:
         return "the version must be HTTP/1.0 or HTTP/1.1"
-    lengths = [value for name, value in headers if name == b"content-length"]
-    codings = [value for name, value in headers if name == b"transfer-encoding"]
-    if lengths and codings:
-        return "content-length and transfer-encoding exclude each other"
-    if len(lengths) > 1 or not all(value.isdigit() for value in lengths):
-        return "exactly one content-length with a number is needed"
-    if any(len(value) > _MAX_LENGTH_DIGITS for value in lengths):
-        return f"content-length has more than {_MAX_LENGTH_DIGITS} digits"
-    if len(codings) > 1 or any(value.strip().lower() != b"chunked" for value in codings):
+    given = dict(headers)
+    names = [name for name, _ in headers]
+    length, coding = given.get(b"content-length"), given.get(b"transfer-encoding")
+    if length is not None:
+        if coding is not None:
+            return "content-length and transfer-encoding exclude each other"
+        if names.count(b"content-length") > 1 or not length.isdigit():
+            return "exactly one content-length with a number is needed"
+        if len(length) > _MAX_LENGTH_DIGITS:
+            return f"content-length has more than {_MAX_LENGTH_DIGITS} digits"
+    elif coding is not None and (
+        names.count(b"transfer-encoding") > 1 or coding.strip().lower() != b"chunked"
+    ):
         return "transfer-encoding must be chunked"
-    num_hosts = sum(name == b"host" for name, _ in headers)
+    num_hosts = names.count(b"host")
     if num_hosts > 1 or (num_hosts == 0 and version != "1.0"):
         return "exactly one host header is needed"
     return None

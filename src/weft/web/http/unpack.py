@@ -18,19 +18,15 @@ def encoding_of(headers: Mapping[str, str]) -> str:
 
 
 class Unpacker:
-    """Unpacks a body with one of `ENCODINGS`; raises `BadRequest` for invalid data."""
+    """Unpacks a body with one of `ENCODINGS` but identity; raises `BadRequest` for invalid data."""
 
     def __init__(self, encoding: str) -> None:
         self._encoding = encoding
-        bits = _WINDOW_BITS.get(encoding)
-        self._stream = None if bits is None else zlib.decompressobj(bits)
+        self._stream = zlib.decompressobj(_WINDOW_BITS[encoding])
 
     def feed(self, data: bytes) -> Iterator[bytes]:
         """Yields the unpacked data in slices; the caller stops at its limit."""
         stream = self._stream
-        if stream is None:
-            yield data
-            return
         while data and not stream.eof:
             try:
                 piece = stream.decompress(data, SLICE_BYTES)
@@ -43,5 +39,5 @@ class Unpacker:
 
     def end(self) -> None:
         """The body is complete."""
-        if self._stream is not None and not self._stream.eof:
+        if not self._stream.eof:
             raise BadRequest(None, f"the body ends inside its {self._encoding} stream")
